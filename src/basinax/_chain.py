@@ -1,0 +1,60 @@
+"""Transforms one after another; the state keeps the index prefix once."""
+
+import dataclasses
+from typing import Any
+
+import optax
+
+from basinax._optax import from_optax, is_optax
+from basinax._optimizer import AbstractState, AbstractTransform, Prefix, states_field
+
+
+def chain(*transforms: AbstractTransform | optax.GradientTransformation) -> "Chain":
+    """Feed the updates of each transform to the next.
+
+    A limit before an optimizer limits the gradient, one after it limits the step. Optax
+    transformations may stand among them; one that mixes systems is refused by `init` when there
+    is more than the one system of global mode.
+
+    Raises:
+        TypeError: something is neither a transform nor an optax transformation.
+    """
+    return Chain(tuple(_adopted(transform, at) for at, transform in enumerate(transforms)))
+
+
+def _adopted(transform, at: int) -> AbstractTransform:
+    if is_optax(transform):
+        return from_optax(transform)
+    if isinstance(transform, AbstractTransform):
+        return transform
+    raise TypeError(
+        f"argument {at} of chain is {transform!r}: expected a basinax transform or an optax"
+        " transformation" + (" (an instance, not the class)" if isinstance(transform, type) else "")
+    )
+
+
+class Chain(AbstractTransform):
+    """What `chain` returns."""
+
+    transforms: tuple[AbstractTransform, ...]
+
+    def init(self, parameters, index_prefix: Prefix = None) -> "ChainState":
+        states = [transform.init(parameters, index_prefix) for transform in self.transforms]
+        return ChainState(index_prefix, tuple(_with_prefix(state, None) for state in states))
+
+    def update(self, updates, state: "ChainState", params=None, **extra):
+        states = []
+        for transform, inner in zip(self.transforms, state.states, strict=True):
+            inner = _with_prefix(inner, state.index_prefix)
+            updates, inner = transform.update(updates, inner, params, **extra)
+            states.append(_with_prefix(inner, None))
+        return updates, ChainState(state.index_prefix, tuple(states))
+
+
+class ChainState(AbstractState):
+    index_prefix: Prefix
+    states: tuple[Any, ...] = states_field()
+
+
+def _with_prefix(state, index_prefix: Prefix):
+    return dataclasses.replace(state, index_prefix=index_prefix)

@@ -1,0 +1,129 @@
+"""The protocol of transforms: `init` makes a state, `update` turns a gradient into a step.
+
+A transform is an equinox dataclass whose numbers are leaves. Its state carries the index prefix;
+every other array leads with rows or with systems, so freezing or resetting a system is one `where`.
+"""
+
+import abc
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from basinax import _segment as segment
+from basinax._rounding import rounded
+from basinax._systems import SystemIndex
+
+Tree = PyTree[Float[Array, "rows *components"]]
+Prefix = PyTree[SystemIndex] | None
+
+_LEADS_WITH = "leads_with"
+
+
+def rows_field() -> Any:
+    """A state's field: a tree like the parameters."""
+    return eqx.field(metadata={_LEADS_WITH: "rows"})
+
+
+def systems_field() -> Any:
+    """A state's field: a tree of arrays with one entry a system."""
+    return eqx.field(metadata={_LEADS_WITH: "systems"})
+
+
+def states_field() -> Any:
+    """A state's field: a tuple of states, whose own `index_prefix` is None."""
+    return eqx.field(metadata={_LEADS_WITH: "states"})
+
+
+class AbstractState(eqx.Module):
+    """What the next step of a transform needs, and the index prefix.
+
+    Every field but `index_prefix` is declared with `rows_field`, `systems_field` or `states_field`.
+    """
+
+    index_prefix: eqx.AbstractVar[Prefix]
+
+    def rows_prefix(self, index_prefix: Prefix) -> Prefix:
+        """The prefix of the fields that lead with rows, given that of the parameters."""
+        return index_prefix
+
+
+class AbstractTransform(eqx.Module):
+    """A transform of updates: a limit, or an optimizer that turns the gradient into a step."""
+
+    @abc.abstractmethod
+    def init(self, parameters: Tree, index_prefix: Prefix = None) -> Any:
+        """The state before the first step.
+
+        Args:
+            parameters: what is to be optimised; the leading axis of each leaf goes over rows.
+            index_prefix: a `SystemIndex`, or a tree prefix of `parameters` of them. With None
+                (global mode) all of `parameters` is one system.
+        """
+
+    @abc.abstractmethod
+    def update(
+        self, updates: Tree, state: Any, params: Tree | None = None, **extra: Any
+    ) -> tuple[Tree, Any]:
+        """The next updates and state; unknown extra keyword arguments are ignored."""
+
+
+def apply_updates(params: Tree, updates: Tree) -> Tree:
+    """`params + updates`, with each update rounded before it is added.
+
+    Raises ValueError where the trees differ in structure or shapes.
+    """
+
+    def add(x, step):
+        return x + rounded(jnp.asarray(step).astype(x.dtype))
+
+    return segment.map_leaves(add, params, updates)
+
+
+def where_systems(mask: Bool[Array, "systems"], on_true: Any, on_false: Any) -> Any:
+    """A state with the systems of `mask` from `on_true` and the others from `on_false`."""
+    return _select(mask, on_true, on_false, on_false.index_prefix)
+
+
+def reset(
+    transform: AbstractTransform, state: Any, params: Tree, mask: Bool[Array, "systems"]
+) -> Any:
+    """The state in which the systems of `mask` stand before their first step, others as they were.
+
+    Args:
+        params: the parameters, those of the masked systems as they start anew.
+        mask: which systems, shape `[n_systems]` (`[1]` in global mode).
+    """
+    return where_systems(mask, transform.init(params, state.index_prefix), state)
+
+
+def _select(mask, on_true, on_false, prefix):
+    if prefix is None:
+        return jax.tree.map(lambda x, y: jnp.where(mask[0], x, y), on_true, on_false)
+
+    def select_systems(x, y):
+        return jnp.where(mask.reshape((-1,) + (1,) * (x.ndim - 1)), x, y)
+
+    selected = {}
+    for field in dataclasses.fields(on_false):
+        x, y = getattr(on_true, field.name), getattr(on_false, field.name)
+        match field.metadata.get(_LEADS_WITH), field.name:
+            case _, "index_prefix":
+                selected[field.name] = y
+            case "rows", _:
+                selected[field.name] = segment.where(mask, x, y, on_false.rows_prefix(prefix))
+            case "systems", _:
+                selected[field.name] = jax.tree.map(select_systems, x, y)
+            case "states", _:
+                selected[field.name] = tuple(
+                    _select(mask, *pair, prefix) for pair in zip(x, y, strict=True)
+                )
+            case _:
+                raise TypeError(
+                    f"field {field.name} of {type(on_false).__name__} must be declared with"
+                    " rows_field, systems_field or states_field"
+                )
+    return dataclasses.replace(on_false, **selected)

@@ -1,0 +1,75 @@
+"""How a number is rounded: the only module of basinax that decides it.
+
+A compiler may contract `a * b + c` into one fused multiply-add, regroup quotients, and sum in
+whatever order suits a shape. Each changes last bits with the batch. Here a product is rounded
+before it meets a sum, and components are added in one written order. See docs/design.md, section 2.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+BLOCK = 8
+"""Rows that are summed together first; an aligned system starts on a multiple of it."""
+
+
+def rounded(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """`x`, as a number of its own that no compiler merges into a neighbouring operation.
+
+    The largest finite value becomes inf; every other value, NaN and -0.0 included, is unchanged.
+    That one difference is why no compiler may drop the selection, and a selection between a
+    multiplication and an addition rules out a fused multiply-add. Between a quotient or square
+    root and a division it rules out regrouping.
+
+    The products that differentiation writes are not rounded; see `product`.
+    """
+    return jnp.where(x == jnp.finfo(x.dtype).max, jnp.asarray(jnp.inf, x.dtype), x)
+
+
+@jax.custom_vjp
+def product(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
+    """`a * b`, rounded, and so are the products of its derivative. Shapes must be equal."""
+    return rounded(a * b)
+
+
+def _product_forward(a, b):
+    return rounded(a * b), (a, b)
+
+
+def _product_backward(residuals, cotangent):
+    a, b = residuals
+    return rounded(cotangent * b), rounded(cotangent * a)
+
+
+product.defvjp(_product_forward, _product_backward)
+
+
+def add_halves(x: Float[Array, "groups width *rest"]) -> Float[Array, "groups *rest"]:
+    """The sum over the second axis (a power of two long): its two halves, then theirs, to one."""
+    while x.shape[1] > 1:
+        half = x.shape[1] // 2
+        x = x[:, :half] + x[:, half:]
+    return x[:, 0]
+
+
+def add_components(x: Float[Array, "rows *components"]) -> Float[Array, "rows"]:
+    """The sum over all trailing axes, in an order that the number of components alone decides.
+
+    Up to eight are added in index order, more by halves: fewer dependent additions, and an error
+    that grows with the logarithm. No components give -0.0, which adds nothing.
+    """
+    if x.ndim == 1:
+        return x
+    rows, count = x.shape[0], math.prod(x.shape[1:])
+    x = x.reshape(rows, count)
+    if count == 0:
+        return jnp.full((rows,), -0.0, x.dtype)
+    if count > BLOCK:
+        width = 1 << (count - 1).bit_length()
+        return add_halves(jnp.pad(x, ((0, 0), (0, width - count)), constant_values=-0.0))
+    total = x[:, 0]
+    for k in range(1, count):
+        total = total + x[:, k]
+    return total

@@ -1,0 +1,175 @@
+"""Reductions, scalings and selections per system, over trees of rows.
+
+Every function takes a tree and its index prefix. What it returns per system has the same bits
+whatever other systems stand beside it; with `index_prefix=None` the tree is one system, and a
+result per system has one entry.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PyTree
+
+from basinax._rounding import add_components, rounded
+from basinax._systems import SystemIndex, n_systems, resolve
+
+Tree = PyTree[Float[Array, "rows *components"]]
+PerSystem = Float[Array, "systems"]
+Prefix = PyTree[SystemIndex] | None
+
+
+def dot(a: Tree, b: Tree, index_prefix: Prefix = None) -> PerSystem:
+    """The inner product of each system's rows of `a` and `b`, over all leaves; 0 without rows.
+
+    Computed in float32 for leaves of lower precision. Raises ValueError where the trees differ.
+    """
+    pairs = zip(_wide(a), _wide(_matching(a, b)), strict=True)
+    return _total([rounded(x * y) for x, y in pairs], index_prefix, a)
+
+
+def sum(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
+    """The sum of each system's entries, over all leaves; 0 without rows."""
+    return _total(_wide(tree), index_prefix, tree)
+
+
+def norm(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
+    """The Euclidean norm of each system's entries, over all leaves; 0 without rows."""
+    return rounded(jnp.sqrt(dot(tree, tree, index_prefix)))
+
+
+def max(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
+    """The largest of each system's entries, over all leaves; -inf without rows, NaN if any is."""
+    indices = resolve(index_prefix, tree)
+    parts = [index.max(x) for x, index in zip(_wide(tree), indices, strict=True)]
+    return _fold(jnp.maximum, parts, -jnp.inf, index_prefix)
+
+
+def longest_row(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
+    """The largest norm along the last axis among each system's rows, over all leaves.
+
+    0 without rows. A row whose squares overflow is infinitely long.
+    """
+    indices = resolve(index_prefix, tree)
+    parts = [index.max(_square_rows(x)) for x, index in zip(_wide(tree), indices, strict=True)]
+    squares = _fold(jnp.maximum, parts, 0.0, index_prefix)
+    return rounded(jnp.sqrt(jnp.maximum(squares, jnp.zeros_like(squares))))
+
+
+def blank(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
+    """Zeros, one a system, of the dtype that reductions of `tree` have."""
+    dtypes = [_wide_dtype(x) for x in jax.tree.leaves(tree)]
+    return jnp.zeros((n_systems(index_prefix),), np.result_type(*dtypes) if dtypes else None)
+
+
+def scale(tree: Tree, factors: PerSystem, index_prefix: Prefix = None) -> Tree:
+    """Each system's rows times its factor. Rows of padding are returned as they are."""
+    return map_rows(_scaled, index_prefix, [(factors, 1.0)], tree)
+
+
+def where(
+    mask: Bool[Array, "systems"], on_true: Tree, on_false: Tree, index_prefix: Prefix = None
+) -> Tree:
+    """Each system's rows from `on_true` where `mask`; other systems and padding from `on_false`."""
+    return map_rows(_selected, index_prefix, [(mask, False)], on_false, on_true)
+
+
+def map_rows(
+    function: Callable[..., Any],
+    index_prefix: Prefix,
+    per_system: Sequence[tuple[PerSystem, float | bool]],
+    tree: Tree,
+    *others: Tree,
+) -> Any:
+    """Elementwise arithmetic between values per system and rows, leaf by leaf.
+
+    Args:
+        function: gets the values, broadcast to rows, then a leaf of each tree; returns one leaf,
+            or a tuple of leaves. It must round its products.
+        per_system: values per system, each with what stands for it in rows of padding.
+        tree: decides the structure; the other trees must look like it.
+
+    Returns:
+        A tree like `tree`, or a tuple of trees.
+    """
+    rest = [_matching(tree, other) for other in others]
+    leaves, structure = jax.tree.flatten(tree)
+    results = []
+    for index, *rows in zip(resolve(index_prefix, tree), leaves, *rest, strict=True):
+        shape, rows = jnp.shape(rows[0]), [index.view(jnp.atleast_1d(x)) for x in rows]
+        spread = [index.spread(v, padding, len(shape) or 1) for v, padding in per_system]
+        result = function(*spread, *rows)
+        results.append(jax.tree.map(lambda x, shape=shape: x.reshape(shape), result))
+    if results and isinstance(results[0], tuple):
+        return tuple(structure.unflatten(leaves) for leaves in zip(*results, strict=True))
+    return structure.unflatten(results)
+
+
+def _scaled(factor, x):
+    return rounded(x * factor.astype(x.dtype))
+
+
+def _selected(mask, on_false, on_true):
+    return jnp.where(mask, on_true, on_false)
+
+
+def map_leaves(function: Callable[..., Array], tree: Tree, *others: Tree) -> Tree:
+    """`function` of each leaf of `tree` and those of the others, whose shapes are checked."""
+    leaves, structure = jax.tree.flatten(tree)
+    rest = [_matching(tree, other) for other in others]
+    return structure.unflatten([function(*xs) for xs in zip(leaves, *rest, strict=True)])
+
+
+def _square_rows(x):
+    """The squared norms along the last axis; squares of a leaf without one."""
+    squares = rounded(x * x)
+    if x.ndim == 1:
+        return squares
+    return add_components(squares.reshape(-1, x.shape[-1])).reshape(x.shape[:-1])
+
+
+def _wide(tree) -> list[Array]:
+    """The leaves, as rows, in float32 at least."""
+    leaves = [jnp.atleast_1d(leaf) for leaf in jax.tree.leaves(tree)]
+    return [leaf.astype(_wide_dtype(leaf)) for leaf in leaves]
+
+
+def _wide_dtype(leaf) -> np.dtype:
+    dtype = jnp.result_type(leaf)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"leaves must be floating-point numbers, got {dtype}")
+    return np.dtype(np.float32) if jnp.finfo(dtype).bits < 32 else np.dtype(dtype)
+
+
+def _matching(tree, other) -> list[Array]:
+    """The leaves of `other`, which must look like `tree`."""
+    expected, got = jax.tree.structure(tree), jax.tree.structure(other)
+    if expected != got:
+        raise ValueError(f"trees must have the same structure: {expected} and {got}")
+    leaves = jax.tree.leaves(other)
+    for (path, leaf), match in zip(jax.tree_util.tree_leaves_with_path(tree), leaves, strict=True):
+        if jnp.shape(leaf) != jnp.shape(match):
+            raise ValueError(
+                f"leaves {jax.tree_util.keystr(path)} must have the same shape:"
+                f" {jnp.shape(leaf)} and {jnp.shape(match)}"
+            )
+    return leaves
+
+
+def _total(rows: Sequence[Array], index_prefix, tree) -> PerSystem:
+    indices = resolve(index_prefix, tree)
+    parts = [index.sum(x) for x, index in zip(rows, indices, strict=True)]
+    return _fold(jnp.add, parts, 0.0, index_prefix)
+
+
+def _fold(combine, parts: Sequence[Array], empty: float, index_prefix) -> PerSystem:
+    """The parts of the leaves, combined in the order of the tree."""
+    if not parts:
+        return jnp.full((n_systems(index_prefix),), empty)
+    dtype = np.result_type(*[part.dtype for part in parts])
+    total = parts[0].astype(dtype)
+    for part in parts[1:]:
+        total = combine(total, part.astype(dtype))
+    return total

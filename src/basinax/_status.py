@@ -1,0 +1,25 @@
+"""What became of a system."""
+
+import enum
+
+
+class Status(enum.IntEnum):
+    """The outcome of one system of a run. Results hold these as int32, one a system."""
+
+    RUNNING = 0
+    CONVERGED = 1
+    MAX_STEPS = 2
+    NOT_FINITE = 3
+
+    @property
+    def meaning(self) -> str:
+        """One sentence for a person."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Status.RUNNING: "still running: the run was interrupted",
+    Status.CONVERGED: "converged: no force is larger than fmax",
+    Status.MAX_STEPS: "max_steps reached before it converged",
+    Status.NOT_FINITE: "energy or forces became NaN or infinite: atoms may overlap",
+}

@@ -1,0 +1,315 @@
+"""Which row belongs to which system, and the order in which a system's rows are added.
+
+The order is fixed by a system's own rows: blocks of eight consecutive ones counted from its first,
+then blocks of eight block sums, until one is left. Index arrays of every level are made once, on
+the host. See docs/design.md, section 2.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
+
+from basinax._rounding import BLOCK, add_components, add_halves
+
+
+class SystemIndex(eqx.Module):
+    """Maps the rows of an array (its leading axis) to systems.
+
+    Make one with `from_sizes` or `from_ids`; an index is data, so it may be passed through `jit`.
+    Rows that belong to no system are padding: they change no result and are never moved.
+    """
+
+    ids: Int32[Array, "rows"]
+    """The system of each row; `n_systems` for a row that belongs to none."""
+
+    sizes: Int32[Array, "systems"]
+    """The number of rows of each system."""
+
+    _block_rows: Int32[Array, "blocks 8"] | None
+    _block_ids: Int32[Array, "blocks"] | None
+    _block_sizes: Int32[Array, "blocks"] | None
+    _levels: tuple[Int32[Array, "groups width"], ...]
+    is_aligned: bool = eqx.field(static=True)
+    """Whether every system starts on a multiple of eight rows and fills its last eight alone."""
+
+    @classmethod
+    def from_sizes(cls, sizes: Any, *, align: int = 1, n_rows: int | None = None) -> "SystemIndex":
+        """The index of systems that lie one after another.
+
+        Args:
+            sizes: the number of rows of each system; 0 is allowed.
+            align: each system starts on a multiple of this many rows, with padding before the
+                next. A multiple of 8 makes the aligned layout, which is faster; the bits are the
+                same.
+            n_rows: the number of rows in all, padding included; the fewest possible if None.
+
+        Raises:
+            TypeError: `sizes` are not integers or are traced.
+            ValueError: a size is negative, `sizes` is not flat, `align` is not positive, or the
+                systems do not fit into `n_rows`.
+        """
+        sizes = _host_integers(sizes, "sizes")
+        if (sizes < 0).any():
+            at = int(np.argmax(sizes < 0))
+            raise ValueError(f"sizes must not be negative: system {at} has {sizes[at]} rows")
+        if align < 1:
+            raise ValueError(f"align must be a positive number of rows, got {align}")
+        padded = -(-sizes // align) * align
+        needed = int(padded.sum())
+        rows = -(-needed // align) * align if n_rows is None else n_rows
+        if rows < needed:
+            raise ValueError(f"sizes add up to {needed} rows (align={align}), got n_rows={n_rows}")
+        starts = np.cumsum(padded) - padded
+        ids = np.full(rows, len(sizes), np.int32)
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        ids[np.repeat(starts, sizes) + within] = np.repeat(np.arange(len(sizes)), sizes)
+        return cls._from_host(ids, sizes, aligned=align % BLOCK == 0 and rows % BLOCK == 0)
+
+    @classmethod
+    def from_ids(cls, ids: Any, n_systems: int | None = None) -> "SystemIndex":
+        """The index of rows in any order.
+
+        Args:
+            ids: the system of each row, from 0. -1 (or `n_systems`) marks a row of no system.
+            n_systems: the number of systems; the largest id + 1 if None.
+
+        Raises:
+            TypeError: `ids` are not integers or are traced.
+            ValueError: an id is out of range or `ids` is not flat.
+        """
+        ids = _host_integers(ids, "ids")
+        count = int(ids.max(initial=-1)) + 1 if n_systems is None else n_systems
+        wrong = (ids < -1) | (ids > count)
+        if count < 0 or wrong.any():
+            at = int(np.argmax(wrong)) if wrong.any() else 0
+            got = f"row {at} has id {ids[at]}" if wrong.any() else f"n_systems={n_systems}"
+            raise ValueError(f"ids must lie between -1 and n_systems={count}: {got}")
+        ids = np.where(ids < 0, count, ids).astype(np.int32)
+        return cls._from_host(ids, np.bincount(ids, minlength=count + 1)[:count], aligned=False)
+
+    @classmethod
+    def _from_host(cls, ids: np.ndarray, sizes: np.ndarray, *, aligned: bool) -> "SystemIndex":
+        n_blocks = -(-sizes // BLOCK)
+        if aligned:
+            block_rows, block_ids = None, ids[::BLOCK]
+            block_sizes = (ids.reshape(-1, BLOCK) < len(sizes)).sum(1)
+            n_groups = len(block_ids)
+            block_order = np.argsort(block_ids, kind="stable")[: n_blocks.sum()]
+        else:
+            n_groups = len(ids) // BLOCK + len(sizes)
+            block_rows = _group(np.argsort(ids, kind="stable"), sizes, n_groups, len(ids))
+            block_ids, block_sizes, block_order = None, None, np.arange(n_blocks.sum())
+        levels = []
+        members, counts, n_members = block_order, n_blocks, n_groups
+        while counts.max(initial=0) > BLOCK:
+            n_groups = n_members // BLOCK + len(sizes)
+            levels.append(_group(members, counts, n_groups, n_members))
+            counts = -(-counts // BLOCK)
+            members, n_members = np.arange(counts.sum()), n_groups
+        width = BLOCK if counts.max(initial=0) > 1 else 1
+        last = np.full((len(sizes), width), n_members)
+        slot = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        last[np.repeat(np.arange(len(sizes)), counts), slot] = members
+        levels.append(last.astype(np.int32))
+        return cls(
+            ids=_device(ids),
+            sizes=_device(sizes),
+            _block_rows=_device(block_rows),
+            _block_ids=_device(block_ids),
+            _block_sizes=_device(block_sizes),
+            _levels=tuple(_device(level) for level in levels),
+            is_aligned=aligned,
+        )
+
+    @property
+    def n_systems(self) -> int:
+        return self.sizes.shape[0]
+
+    @property
+    def n_rows(self) -> int:
+        """The number of rows, padding included."""
+        return self.ids.shape[0]
+
+    def __len__(self) -> int:
+        return self.n_systems
+
+    def has_system(self) -> Bool[Array, "rows"]:
+        """Which rows belong to a system."""
+        return self.ids < self.n_systems
+
+    def sum(self, rows: Float[Array, "rows *components"]) -> Float[Array, "systems"]:
+        """The sum over each system's rows and components; 0 for a system without rows.
+
+        Products among `rows` must be rounded. What stands in padding rows is not looked at.
+        """
+        blocks = add_components(add_halves(self._blocks(rows, -0.0)))
+        for level in self._levels:
+            blocks = add_halves(_take(blocks, level, -0.0))
+        return jnp.where(self.sizes > 0, blocks, jnp.zeros_like(blocks))
+
+    def max(self, rows: Float[Array, "rows *components"]) -> Float[Array, "systems"]:
+        """The largest over each system's rows and components; -inf for a system without rows."""
+        blocks = self._blocks(rows, -jnp.inf)
+        blocks = jnp.max(blocks, axis=tuple(range(1, blocks.ndim)), initial=-jnp.inf)
+        for level in self._levels:
+            blocks = jnp.max(_take(blocks, level, -jnp.inf), axis=1)
+        return blocks
+
+    def view(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "..."]:
+        """`rows` in the shape in which `spread` broadcasts: in blocks of eight where aligned."""
+        return rows.reshape(-1, BLOCK, *rows.shape[1:]) if self.is_aligned else rows
+
+    def spread(
+        self, values: Shaped[Array, "systems"], padding: float | bool, ndim: int
+    ) -> Shaped[Array, "..."]:
+        """The value of each row's system, `padding` for a row of none.
+
+        Args:
+            ndim: the number of axes of the rows whose `view` the result is to broadcast to.
+        """
+        if self.is_aligned:
+            return _take(values, self._block_ids, padding).reshape((-1,) + (1,) * ndim)
+        return _take(values, self.ids, padding).reshape((-1,) + (1,) * (ndim - 1))
+
+    def _blocks(self, rows, absent):
+        """`[blocks, 8, *components]`, with `absent` where a block has no row."""
+        if self._block_sizes is None:
+            return _take(rows, self._block_rows, absent)
+        present = jnp.arange(BLOCK, dtype=jnp.int32)[None, :] < self._block_sizes[:, None]
+        present = present.reshape(present.shape + (1,) * (rows.ndim - 1))
+        return jnp.where(present, self.view(rows), jnp.asarray(absent, rows.dtype))
+
+
+def _take(values, indices, absent):
+    if values.shape[0] == 0:
+        return jnp.full(indices.shape + values.shape[1:], absent, values.dtype)
+    # No index is negative; without the wrapping of negative ones this takes half the time.
+    return values.at[indices].get(mode="fill", fill_value=absent, wrap_negative_indices=False)
+
+
+def _group(members: np.ndarray, counts: np.ndarray, n_groups: int, absent: int) -> np.ndarray:
+    """Groups of eight consecutive members of each system, the last of each filled with `absent`.
+
+    `n_groups` follows from the numbers of members and systems alone, so that batches of one shape
+    have one program, whatever their composition.
+    """
+    groups = np.full((n_groups, BLOCK), absent, np.int32)
+    per_system = -(-counts // BLOCK)
+    first_slot = (np.cumsum(per_system) - per_system) * BLOCK
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    groups.reshape(-1)[np.repeat(first_slot, counts) + within] = members[: counts.sum()]
+    return groups
+
+
+def _host_integers(values: Any, name: str) -> np.ndarray:
+    if isinstance(values, Tracer):
+        raise TypeError(f"{name} must be known before tracing: make the SystemIndex outside jit")
+    values = np.asarray(values)
+    if values.ndim != 1:
+        raise ValueError(f"{name} must have one axis, got shape {values.shape}")
+    if values.size == 0:
+        return values.astype(np.int64)
+    if not np.issubdtype(values.dtype, np.integer):
+        raise TypeError(f"{name} must be integers, got {values.dtype}")
+    return values.astype(np.int64)
+
+
+def _device(values: np.ndarray | None) -> Any:
+    return None if values is None else jnp.asarray(values, jnp.int32)
+
+
+def resolve(index_prefix: PyTree[SystemIndex] | None, tree: PyTree) -> list[SystemIndex]:
+    """The index of each leaf of `tree`. With `index_prefix=None` all of it is one system.
+
+    Raises:
+        TypeError: a leaf of the prefix is no `SystemIndex`.
+        ValueError: the prefix does not fit the tree, a leaf has another number of rows than its
+            index, or two indices have different numbers of systems.
+    """
+    paths_and_leaves = jax.tree_util.tree_leaves_with_path(tree)
+    if index_prefix is None:
+        return [SystemIndex.from_sizes([_n_rows(leaf)]) for _, leaf in paths_and_leaves]
+    indices = _broadcast(index_prefix, tree)
+    for (path, leaf), index in zip(paths_and_leaves, indices, strict=True):
+        shape = jnp.shape(leaf)
+        if not shape or shape[0] != index.n_rows:
+            raise ValueError(
+                f"leaf {_name(path)} has shape {shape}, but its SystemIndex has {index.n_rows} rows"
+                " (the leading axis of a leaf goes over rows)"
+            )
+        if index.n_systems != indices[0].n_systems:
+            raise ValueError(
+                f"the index of leaf {_name(path)} has {index.n_systems} systems, that of the"
+                f" first leaf {indices[0].n_systems}: all must have the same systems"
+            )
+    return indices
+
+
+def n_systems(index_prefix: PyTree[SystemIndex] | None) -> int:
+    """The number of systems of a prefix, 1 in global mode.
+
+    Raises:
+        ValueError: the prefix holds no `SystemIndex`.
+    """
+    if index_prefix is None:
+        return 1
+    leaves = jax.tree.leaves(index_prefix, is_leaf=is_index)
+    if not leaves:
+        raise ValueError("index_prefix holds no SystemIndex; pass None for global mode")
+    return leaves[0].n_systems
+
+
+def per_system(value: Any, name: str, like: Shaped[Array, "systems"]) -> Shaped[Array, "systems"]:
+    """A setting as one value a system, in the dtype of `like`.
+
+    Raises:
+        ValueError: `value` is neither a number nor an array of one a system.
+    """
+    value = jnp.asarray(value)
+    if value.shape not in ((), like.shape):
+        raise ValueError(
+            f"{name} must be a number or have one entry for each of the {like.shape[0]} systems,"
+            f" got shape {value.shape}"
+        )
+    return jnp.broadcast_to(value.astype(like.dtype), like.shape)
+
+
+def _broadcast(index_prefix, tree):
+    wrong = [x for x in jax.tree.leaves(index_prefix, is_leaf=is_index) if not is_index(x)]
+    if wrong:
+        raise TypeError(f"leaves of index_prefix must be SystemIndex, got {type(wrong[0])}")
+
+    def repeat(index, subtree):
+        return [index] * len(jax.tree.leaves(subtree))
+
+    try:
+        nested = jax.tree.map(repeat, index_prefix, tree, is_leaf=is_index)
+    except ValueError as error:
+        raise ValueError(
+            "index_prefix must be a tree prefix of the parameters: one SystemIndex for all, or one"
+            f" for each of their branches.\n  index_prefix: {_outline(index_prefix)}\n"
+            f"  parameters: {_outline(tree)}"
+        ) from error
+    return jax.tree.leaves(nested, is_leaf=is_index)
+
+
+def _outline(tree) -> str:
+    return str(jax.tree.structure(tree, is_leaf=is_index)).removeprefix("PyTreeDef")
+
+
+def is_index(x) -> bool:
+    return isinstance(x, SystemIndex)
+
+
+def _n_rows(leaf) -> int:
+    shape = jnp.shape(leaf)
+    return shape[0] if shape else 1
+
+
+def _name(path) -> str:
+    return jax.tree_util.keystr(path) or "(the only one)"

@@ -1,0 +1,84 @@
+"""The primitive that every promise rests on."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from basinax import product, rounded
+from basinax._rounding import add_components, add_halves
+
+DTYPES = [np.float32, np.float64]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rounded_changes_no_value_but_the_largest(dtype):
+    top = np.finfo(dtype).max
+    x = np.array([0.0, -0.0, 1.5, np.finfo(dtype).tiny, np.inf, -np.inf, np.nan, -top], dtype)
+    got = np.asarray(rounded(jnp.asarray(x)))
+    assert got.tobytes() == x.tobytes()
+    assert rounded(jnp.asarray(top)) == np.inf
+
+
+CONTRACTIBLE = {
+    "product and sum": lambda x, y, z: rounded(x * y) + z,
+    "product and constant": lambda x, y, z: rounded(x * y) + 1.0,
+    "two products": lambda x, y, z: rounded(x * y) - rounded(y * z),
+    "quotient of a quotient": lambda x, y, z: rounded(x / y) / z,
+    "division by a quotient": lambda x, y, z: x / rounded(y / z),
+    "division by a root": lambda x, y, z: x / rounded(jnp.sqrt(jnp.abs(y))),
+    "two constant factors": lambda x, y, z: rounded(x * 3.1) * 7.1,
+    "square minus square": lambda x, y, z: product(x, x) - product(y, y),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CONTRACTIBLE)
+@pytest.mark.parametrize("size", [1, 3, 8, 1003])
+def test_jitted_arithmetic_is_that_of_one_operation_at_a_time(name, dtype, size):
+    draw = np.random.default_rng(0)
+    x, y, z = (jnp.asarray(draw.normal(size=size), dtype) for _ in range(3))
+    function = CONTRACTIBLE[name]
+    with jax.disable_jit():
+        expected = function(x, y, z)
+    assert np.array_equal(jax.jit(function)(x, y, z), expected)
+
+
+def test_without_rounding_the_same_arithmetic_differs():
+    """The reason of it all; if this ever passes, `rounded` may be needed no more."""
+    draw = np.random.default_rng(0)
+    x, y, z = (jnp.asarray(draw.normal(size=1003)) for _ in range(3))
+    with jax.disable_jit():
+        expected = x * y + z
+    assert not np.array_equal(jax.jit(lambda x, y, z: x * y + z)(x, y, z), expected)
+
+
+def test_the_derivative_of_a_product_is_that_of_multiplication():
+    a, b = jnp.array([1.5, -2.0]), jnp.array([0.3, 7.0])
+    by_a, by_b = jax.grad(lambda a, b: product(a, b).sum(), argnums=(0, 1))(a, b)
+    assert np.array_equal(by_a, b)
+    assert np.array_equal(by_b, a)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 8, 9, 24, 100])
+def test_components_are_added_in_an_order_of_their_own(count):
+    x = np.random.default_rng(0).normal(size=(37, count))
+    expected = np.full(37, -0.0)
+    if 0 < count <= 8:
+        expected = x[:, 0]
+        for k in range(1, count):
+            expected = expected + x[:, k]
+    elif count:
+        width = 1 << (count - 1).bit_length()
+        halves = np.concatenate([x, np.full((37, width - count), -0.0)], axis=1)
+        while halves.shape[1] > 1:
+            halves = halves[:, : halves.shape[1] // 2] + halves[:, halves.shape[1] // 2 :]
+        expected = halves[:, 0]
+    assert np.array_equal(jax.jit(add_components)(jnp.asarray(x)), expected)
+
+
+def test_halves_ignore_absent_entries():
+    x = np.random.default_rng(0).normal(size=(5, 8))
+    x[:, 3:] = -0.0
+    narrow = jax.jit(add_halves)(jnp.asarray(x[:, :4]))
+    assert np.array_equal(jax.jit(add_halves)(jnp.asarray(x)), narrow)
