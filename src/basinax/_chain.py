@@ -1,8 +1,10 @@
 """Transforms one after another; the state keeps the index prefix once."""
 
 import dataclasses
+import functools
 from typing import Any
 
+import jax.numpy as jnp
 import optax
 
 from basinax._optax import from_optax, is_optax
@@ -44,11 +46,24 @@ class Chain(AbstractTransform):
 
     def update(self, updates, state: "ChainState", params=None, **extra):
         states = []
-        for transform, inner in zip(self.transforms, state.states, strict=True):
-            inner = _with_prefix(inner, state.index_prefix)
+        for transform, inner in self._with_states(state):
             updates, inner = transform.update(updates, inner, params, **extra)
             states.append(_with_prefix(inner, None))
         return updates, ChainState(state.index_prefix, tuple(states))
+
+    def is_accepted(self, state: "ChainState"):
+        """Where it is a point of the path for each of the transforms."""
+        parts = [transform.is_accepted(inner) for transform, inner in self._with_states(state)]
+        return functools.reduce(jnp.logical_and, parts, AbstractTransform.is_accepted(self, state))
+
+    def has_failed(self, state: "ChainState"):
+        """Where one of the transforms has."""
+        parts = [transform.has_failed(inner) for transform, inner in self._with_states(state)]
+        return functools.reduce(jnp.logical_or, parts, AbstractTransform.has_failed(self, state))
+
+    def _with_states(self, state: "ChainState"):
+        for transform, inner in zip(self.transforms, state.states, strict=True):
+            yield transform, _with_prefix(inner, state.index_prefix)
 
 
 class ChainState(AbstractState):

@@ -1,7 +1,7 @@
 """When a system is done: ASE's criterion, per system."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int32, PyTree
+from jaxtyping import Array, Bool, Float, Int32, PyTree
 
 from basinax import _segment as segment
 from basinax._status import Status
@@ -26,12 +26,15 @@ def judge(
     steps: Int32[Array, "systems"],
     fmax: Float[Array, "systems"],
     max_steps: Int32[Array, "systems"],
+    has_failed: Bool[Array, "systems"],
 ) -> Int32[Array, "systems"]:
     """The status of systems whose energy and gradient have just been evaluated.
 
-    Converged is, as in ASE, a largest force below `fmax`.
+    Converged is, as in ASE, a largest force below `fmax`; it comes before `has_failed`, the word of
+    the optimizer, and that before `max_steps`.
     """
     is_finite = jnp.isfinite(energies) & jnp.isfinite(largest)
     status = jnp.where(steps >= max_steps, Status.MAX_STEPS, Status.RUNNING)
+    status = jnp.where(has_failed, Status.LINE_SEARCH_FAILED, status)
     status = jnp.where(largest < fmax, Status.CONVERGED, status)
     return jnp.where(is_finite, status, Status.NOT_FINITE).astype(jnp.int32)

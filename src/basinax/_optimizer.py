@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from basinax import _segment as segment
 from basinax._rounding import rounded
-from basinax._systems import SystemIndex
+from basinax._systems import SystemIndex, n_systems
 
 Tree = PyTree[Float[Array, "rows *components"]]
 Prefix = PyTree[SystemIndex] | None
@@ -68,7 +68,24 @@ class AbstractTransform(eqx.Module):
     def update(
         self, updates: Tree, state: Any, params: Tree | None = None, **extra: Any
     ) -> tuple[Tree, Any]:
-        """The next updates and state; unknown extra keyword arguments are ignored."""
+        """The next updates and state; unknown extra keyword arguments are ignored.
+
+        Args:
+            params: where `updates` was evaluated; some optimizers need it.
+            extra: `energies` of the systems at `params`, shape `[n_systems]`, for those that look
+                at them.
+        """
+
+    def is_accepted(self, state: Any) -> Bool[Array, "systems"]:
+        """Whether `params` of the `update` that made this state is a point of the path.
+
+        False at a trial of a line search: there a system is not judged and no step is counted.
+        """
+        return jnp.ones((n_systems(state.index_prefix),), bool)
+
+    def has_failed(self, state: Any) -> Bool[Array, "systems"]:
+        """Whether the optimizer knows no way on from there, as after a failed line search."""
+        return jnp.zeros((n_systems(state.index_prefix),), bool)
 
 
 def apply_updates(params: Tree, updates: Tree) -> Tree:

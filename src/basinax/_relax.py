@@ -26,6 +26,9 @@ from basinax._optimizer import (
 from basinax._status import Status
 from basinax._systems import n_systems, per_system
 
+PATIENCE = 50
+"""So many steps in a row that change no bit of a system's parameters end it as stalled."""
+
 
 class Relaxation(eqx.Module):
     """The result of `relax`; every field but the trees has one entry a system."""
@@ -39,6 +42,8 @@ class Relaxation(eqx.Module):
     """The largest norm of a row of the gradient; +inf where it is not finite."""
     steps: Int32[Array, "systems"]
     """Steps made; a start that is converged makes none."""
+    evaluations: Int32[Array, "systems"]
+    """Evaluations before it ended, the first and the trials of line searches included."""
     status: Int32[Array, "systems"]
     """Codes of `Status`."""
 
@@ -55,6 +60,7 @@ def relax(
     index_prefix: Prefix = None,
     fmax: float | Float[Array, "systems"] = 0.05,
     max_steps: int | Int32[Array, "systems"] = 500,
+    keep_best: bool = False,
     throw: bool = False,
 ) -> Relaxation:
     """Minimise the energy of every system, each as if it were alone.
@@ -68,6 +74,8 @@ def relax(
         fmax: a system has converged when no row of its gradient has a norm of `fmax` or more
             (energy per unit of `params`). A number, or one a system.
         max_steps: after so many steps a system ends unconverged. A number, or one a system.
+        keep_best: return a system that does not converge at the point of lowest energy among those
+            where it has been evaluated, instead of the last.
         throw: raise if a system does not converge, instead of leaving it to `status`.
 
     Raises:
@@ -76,14 +84,32 @@ def relax(
     """
     params = jax.tree.map(jnp.asarray, params)
     _check_evaluation(value_and_gradient, params, index_prefix)
-    run = start(optimizer, params, index_prefix)
+    run = start(optimizer, params, index_prefix, keep_best=keep_best)
     optimizer, fmax, max_steps = jax.tree.map(_as_array, (optimizer, fmax, max_steps))
 
     run = _advance(value_and_gradient, run, optimizer, fmax, max_steps)
-    result = Relaxation(run.params, run.energies, run.gradients, run.fmax, run.steps, run.status)
+    point = final_point(run)
+    result = Relaxation(
+        point.params,
+        point.energies,
+        point.gradients,
+        point.fmax,
+        run.steps,
+        run.evaluations,
+        run.status,
+    )
     if throw:
         raise_unless_converged(result.status)
     return result
+
+
+class Point(eqx.Module):
+    """Where systems have been evaluated, and what was found there."""
+
+    params: Tree
+    energies: Float[Array, "systems"]
+    gradients: Tree
+    fmax: Float[Array, "systems"]
 
 
 class Run(eqx.Module):
@@ -95,21 +121,41 @@ class Run(eqx.Module):
     gradients: Tree
     fmax: Float[Array, "systems"]
     steps: Int32[Array, "systems"]
+    evaluations: Int32[Array, "systems"]
     status: Int32[Array, "systems"]
     is_pending: Bool[Array, "systems"]
     """The system stands where it has not been evaluated."""
     has_moved: Bool[Array, "systems"]
     """In the last turn."""
+    n_still: Int32[Array, "systems"]
+    """Steps in a row that changed no bit of the parameters."""
+    best: Point | None
+    """The point of lowest energy, if it is kept."""
 
 
-def start(optimizer: AbstractTransform, params: Tree, index_prefix: Prefix) -> Run:
+def start(
+    optimizer: AbstractTransform, params: Tree, index_prefix: Prefix, *, keep_best: bool = False
+) -> Run:
     """Before the first evaluation."""
-    state = optimizer.init(params, index_prefix)
     blank = segment.blank(params, index_prefix)
     count = jnp.zeros(blank.shape, jnp.int32)
     yes = jnp.ones(blank.shape, bool)
     gradients = jax.tree.map(jnp.zeros_like, params)
-    return Run(params, state, blank, gradients, blank, count, count, yes, yes)
+    worst = jnp.full_like(blank, jnp.inf)
+    return Run(
+        params=params,
+        optimizer_state=optimizer.init(params, index_prefix),
+        energies=blank,
+        gradients=gradients,
+        fmax=blank,
+        steps=count,
+        evaluations=count,
+        status=count,
+        is_pending=yes,
+        has_moved=yes,
+        n_still=count,
+        best=Point(params, worst, gradients, worst) if keep_best else None,
+    )
 
 
 def advance(evaluate, run: Run, optimizer, fmax, max_steps, turns=None) -> Run:
@@ -131,18 +177,33 @@ def advance(evaluate, run: Run, optimizer, fmax, max_steps, turns=None) -> Run:
         energies = jnp.where(arrived, energies.astype(run.energies.dtype), run.energies)
         gradients = segment.where(arrived, gradients, run.gradients, prefix)
         largest = jnp.where(arrived, largest_force(gradients, prefix), run.fmax)
-        judgement = judge(energies, largest, run.steps, fmax, max_steps)
-        status = jnp.where(arrived, judgement, run.status)
-
-        moves = arrived & (status == Status.RUNNING)
         step, state = optimizer.update(
             gradients, run.optimizer_state, run.params, energies=energies
         )
+
+        is_judged = arrived & optimizer.is_accepted(state)
+        has_failed = optimizer.has_failed(state)
+        judgement = judge(energies, largest, run.steps, fmax, max_steps, has_failed)
+        status = jnp.where(is_judged, judgement, run.status)
+
+        moves = arrived & (status == Status.RUNNING)
         params = segment.where(moves, apply_updates(run.params, step), run.params, prefix)
-        state = where_systems(moves, state, run.optimizer_state)
-        is_pending = (run.is_pending & ~arrived) | moves
-        steps = run.steps + moves.astype(jnp.int32)
-        run = Run(params, state, energies, gradients, largest, steps, status, is_pending, moves)
+        n_still = jnp.where(moves & ~_differ(params, run.params, prefix), run.n_still + 1, 0)
+        best = _better(arrived, Point(run.params, energies, gradients, largest), run.best, prefix)
+        run = Run(
+            params=params,
+            optimizer_state=where_systems(moves, state, run.optimizer_state),
+            energies=energies,
+            gradients=gradients,
+            fmax=largest,
+            steps=run.steps + (moves & is_judged).astype(jnp.int32),
+            evaluations=run.evaluations + arrived.astype(jnp.int32),
+            status=jnp.where(moves & (n_still >= PATIENCE), Status.STALLED, status),
+            is_pending=(run.is_pending & ~arrived) | moves,
+            has_moved=moves,
+            n_still=jnp.where(arrived, n_still, run.n_still),
+            best=best,
+        )
         return run, count + 1
 
     def goes_on(carry):
@@ -151,6 +212,38 @@ def advance(evaluate, run: Run, optimizer, fmax, max_steps, turns=None) -> Run:
 
     fresh = eqx.tree_at(lambda r: r.has_moved, run, jnp.ones_like(run.has_moved))
     return jax.lax.while_loop(goes_on, turn, (fresh, jnp.int32(0)))[0]
+
+
+def _differ(a: Tree, b: Tree, prefix: Prefix) -> Bool[Array, "systems"]:
+    """Which systems differ in any entry."""
+    differences = segment.map_leaves(lambda x, y: (x != y).astype(jnp.float32), a, b)
+    return segment.max(differences, prefix) > 0
+
+
+def _better(mask, point: Point, best: Point | None, prefix: Prefix) -> Point | None:
+    """`point` where `mask` and its energy is lower; one that is not finite is never taken."""
+    if best is None:
+        return None
+    is_better = mask & (point.energies < best.energies) & jnp.isfinite(point.fmax)
+    return _select_points(is_better, point, best, prefix)
+
+
+def _select_points(mask, on_true: Point, on_false: Point, prefix: Prefix) -> Point:
+    return Point(
+        segment.where(mask, on_true.params, on_false.params, prefix),
+        jnp.where(mask, on_true.energies, on_false.energies),
+        segment.where(mask, on_true.gradients, on_false.gradients, prefix),
+        jnp.where(mask, on_true.fmax, on_false.fmax),
+    )
+
+
+def final_point(run: Run) -> Point:
+    """Where each system is returned: its last point, or its best where kept and not converged."""
+    last = Point(run.params, run.energies, run.gradients, run.fmax)
+    if run.best is None:
+        return last
+    has_best = (run.status != Status.CONVERGED) & jnp.isfinite(run.best.energies)
+    return _select_points(has_best, run.best, last, run.optimizer_state.index_prefix)
 
 
 @eqx.filter_jit

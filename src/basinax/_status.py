@@ -10,6 +10,8 @@ class Status(enum.IntEnum):
     CONVERGED = 1
     MAX_STEPS = 2
     NOT_FINITE = 3
+    LINE_SEARCH_FAILED = 4
+    STALLED = 5
 
     @property
     def meaning(self) -> str:
@@ -22,4 +24,6 @@ _MEANINGS = {
     Status.CONVERGED: "converged: no force is larger than fmax",
     Status.MAX_STEPS: "max_steps reached before it converged",
     Status.NOT_FINITE: "energy or forces became NaN or infinite: atoms may overlap",
+    Status.LINE_SEARCH_FAILED: "no step downhill lowered the energy: is the gradient its own?",
+    Status.STALLED: "steps too small to change the parameters: fmax may be out of reach",
 }
