@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from basinax import product, rounded
-from basinax._rounding import add_components, add_halves
+from basinax._rounding import add_components, add_halves, scaled, scaling_top
 
 DTYPES = [np.float32, np.float64]
 
@@ -51,6 +51,15 @@ def test_without_rounding_the_same_arithmetic_differs():
     with jax.disable_jit():
         expected = x * y + z
     assert not np.array_equal(jax.jit(lambda x, y, z: x * y + z)(x, y, z), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_factor_of_one_changes_nothing_and_others_round(dtype):
+    top = np.finfo(dtype).max
+    x = jnp.asarray([top, -top, 3.0, np.inf, np.nan], dtype)
+    one, half = jnp.ones_like(x), jnp.full_like(x, 0.5)
+    assert np.array_equal(scaled(x, one, scaling_top(one)), x, equal_nan=True)
+    assert np.array_equal(scaled(x, half, scaling_top(half)), rounded(x * half), equal_nan=True)
 
 
 def test_the_derivative_of_a_product_is_that_of_multiplication():

@@ -28,6 +28,25 @@ def rounded(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.where(x == jnp.finfo(x.dtype).max, jnp.asarray(jnp.inf, x.dtype), x)
 
 
+def scaled(
+    x: Float[Array, "..."], factor: Float[Array, "..."], top: Float[Array, "..."]
+) -> Float[Array, "..."]:
+    """`rounded(x * factor)`, and `x` bit for bit where the factor is one.
+
+    Args:
+        top: `scaling_top(factor)`, of the shape of `x`. It has the factor compared where there are
+            few of them, and, as a second reader of the factors, has them computed once and stored.
+    """
+    y = x * factor
+    return jnp.where(y == top, jnp.asarray(jnp.inf, x.dtype), y)
+
+
+def scaling_top(factor: Float[Array, "..."]) -> Float[Array, "..."]:
+    """What a product by `factor` must not be: the largest number; inf for a factor of one."""
+    largest = jnp.asarray(jnp.finfo(factor.dtype).max, factor.dtype)
+    return jnp.where(factor == 1, jnp.asarray(jnp.inf, factor.dtype), largest)
+
+
 @jax.custom_vjp
 def product(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
     """`a * b`, rounded, and so are the products of its derivative. Shapes must be equal."""

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
-from basinax._rounding import add_components, rounded
+from basinax._rounding import add_components, rounded, scaled, scaling_top
 from basinax._systems import SystemIndex, n_systems, resolve
 
 Tree = PyTree[Float[Array, "rows *components"]]
@@ -65,8 +65,22 @@ def blank(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
 
 
 def scale(tree: Tree, factors: PerSystem, index_prefix: Prefix = None) -> Tree:
-    """Each system's rows times its factor. Rows of padding are returned as they are."""
-    return map_rows(_scaled, index_prefix, [(factors, 1.0)], tree)
+    """Each system's rows times its factor.
+
+    Rows of padding, and of systems whose factor is one, come back bit for bit.
+    """
+
+    def scale_leaf(index, x):
+        rows = jnp.atleast_1d(x)
+        factor = factors.astype(rows.dtype)
+        spread = (
+            index.spread(v, p, rows) for v, p in ((factor, 1.0), (scaling_top(factor), jnp.inf))
+        )
+        return scaled(rows, *spread).reshape(jnp.shape(x))
+
+    leaves, structure = jax.tree.flatten(tree)
+    indices = resolve(index_prefix, tree)
+    return structure.unflatten([scale_leaf(*pair) for pair in zip(indices, leaves, strict=True)])
 
 
 def where(
@@ -98,17 +112,13 @@ def map_rows(
     leaves, structure = jax.tree.flatten(tree)
     results = []
     for index, *rows in zip(resolve(index_prefix, tree), leaves, *rest, strict=True):
-        shape, rows = jnp.shape(rows[0]), [index.view(jnp.atleast_1d(x)) for x in rows]
-        spread = [index.spread(v, padding, len(shape) or 1) for v, padding in per_system]
+        shape, rows = jnp.shape(rows[0]), [jnp.atleast_1d(x) for x in rows]
+        spread = [index.spread(values, padding, rows[0]) for values, padding in per_system]
         result = function(*spread, *rows)
         results.append(jax.tree.map(lambda x, shape=shape: x.reshape(shape), result))
     if results and isinstance(results[0], tuple):
         return tuple(structure.unflatten(leaves) for leaves in zip(*results, strict=True))
     return structure.unflatten(results)
-
-
-def _scaled(factor, x):
-    return rounded(x * factor.astype(x.dtype))
 
 
 def _selected(mask, on_false, on_true):

@@ -5,6 +5,7 @@ then blocks of eight block sums, until one is left. Index arrays of every level 
 the host. See docs/design.md, section 2.
 """
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -160,21 +161,17 @@ class SystemIndex(eqx.Module):
             blocks = jnp.max(_take(blocks, level, -jnp.inf), axis=1)
         return blocks
 
-    def view(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "..."]:
-        """`rows` in the shape in which `spread` broadcasts: in blocks of eight where aligned."""
-        return rows.reshape(-1, BLOCK, *rows.shape[1:]) if self.is_aligned else rows
-
     def spread(
-        self, values: Shaped[Array, "systems"], padding: float | bool, ndim: int
-    ) -> Shaped[Array, "..."]:
-        """The value of each row's system, `padding` for a row of none.
-
-        Args:
-            ndim: the number of axes of the rows whose `view` the result is to broadcast to.
-        """
-        if self.is_aligned:
-            return _take(values, self._block_ids, padding).reshape((-1,) + (1,) * ndim)
-        return _take(values, self.ids, padding).reshape((-1,) + (1,) * (ndim - 1))
+        self, values: Shaped[Array, "systems"], padding: float | bool, like: Array
+    ) -> Shaped[Array, "rows *components"]:
+        """The value of each row's system, `padding` for a row of none, in the shape of `like`."""
+        if not self.is_aligned:
+            per_row = _take(values, self.ids, padding).reshape((-1,) + (1,) * (like.ndim - 1))
+            return jnp.broadcast_to(per_row, like.shape)
+        # One value a block, repeated for all that the block holds, is cheaper than one a row.
+        per_block = _take(values, self._block_ids, padding)
+        width = BLOCK * math.prod(like.shape[1:])
+        return jnp.broadcast_to(per_block[:, None], (per_block.size, width)).reshape(like.shape)
 
     def _blocks(self, rows, absent):
         """`[blocks, 8, *components]`, with `absent` where a block has no row."""
@@ -182,7 +179,8 @@ class SystemIndex(eqx.Module):
             return _take(rows, self._block_rows, absent)
         present = jnp.arange(BLOCK, dtype=jnp.int32)[None, :] < self._block_sizes[:, None]
         present = present.reshape(present.shape + (1,) * (rows.ndim - 1))
-        return jnp.where(present, self.view(rows), jnp.asarray(absent, rows.dtype))
+        blocks = rows.reshape(-1, BLOCK, *rows.shape[1:])
+        return jnp.where(present, blocks, jnp.asarray(absent, rows.dtype))
 
 
 def _take(values, indices, absent):

@@ -33,9 +33,8 @@ class ClipByGlobalNorm(AbstractTransform):
             return clip.update(updates, clip.init(updates))[0], state
         norms = segment.norm(updates, state.index_prefix)
         limits = per_system(self.max_norm, "max_norm", norms)
-        is_clipped = norms > limits
-        clipped = segment.scale(updates, rounded(limits / norms), state.index_prefix)
-        return segment.where(is_clipped, clipped, updates, state.index_prefix), state
+        factors = jnp.where(norms > limits, rounded(limits / norms), jnp.ones_like(norms))
+        return segment.scale(updates, factors, state.index_prefix), state
 
 
 class ClipByGlobalNormState(AbstractState):

@@ -1,5 +1,6 @@
 """A limit on the longest row, as kUPS' `MaxStepSize` and the `maxstep` of ASE's BFGS."""
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from basinax import _segment as segment
@@ -24,8 +25,8 @@ class MaxStepSize(AbstractTransform):
         prefix = state.index_prefix
         longest = segment.longest_row(updates, prefix)
         limits = per_system(self.max_step_size, "max_step_size", longest)
-        scaled = segment.scale(updates, rounded(limits / longest), prefix)
-        return segment.where(longest > limits, scaled, updates, prefix), state
+        factors = jnp.where(longest > limits, rounded(limits / longest), jnp.ones_like(longest))
+        return segment.scale(updates, factors, prefix), state
 
 
 class MaxStepSizeState(AbstractState):

@@ -1,0 +1,59 @@
+"""Timing for the benchmarks: contenders in turn, medians, ratios, and a line of JSON.
+
+Machines are shared: a ratio of two medians of the same process means more than either time.
+"""
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def medians(contenders: dict[str, Callable[[], Any]], rounds: int = 40) -> dict[str, float]:
+    """Median seconds of each contender; they take turns, after one call each to compile."""
+    for call in contenders.values():
+        jax.block_until_ready(call())
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, call in contenders.items():
+            begin = time.perf_counter()
+            jax.block_until_ready(call())
+            times[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def environment() -> dict[str, Any]:
+    """What a figure depends on."""
+    return {
+        "jax": jax.__version__,
+        "device": str(jax.devices()[0].device_kind),
+        "platform": jax.default_backend(),
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+    }
+
+
+def report(name: str, rows: list[dict[str, Any]]) -> None:
+    """Print the rows as a table and append them, with the environment, to results/NAME.jsonl."""
+    columns = list(rows[0])
+    cells = [[_shown(row[column]) for column in columns] for row in rows]
+    widths = [max(len(x) for x in column) for column in zip(columns, *cells, strict=True)]
+    for line in [columns, ["-" * width for width in widths], *cells]:
+        print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)))
+    RESULTS.mkdir(exist_ok=True)
+    with (RESULTS / f"{name}.jsonl").open("a") as file:
+        for row in rows:
+            file.write(json.dumps(row | environment()) + "\n")
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
