@@ -1,0 +1,487 @@
+"""The tables that every property is tested over: transforms, problems and layouts.
+
+A new transform is a row of `TRANSFORMS`; what is particular about it is a column. The helpers put
+systems into a batch, run them, and take a system out again.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from basinax import (
+    FIRE,
+    AbstractTransform,
+    ClipByGlobalNorm,
+    GradientDescent,
+    MaxStepSize,
+    SystemIndex,
+    apply_updates,
+    chain,
+    rounded,
+    segment,
+)
+
+DTYPES = [np.float32, np.float64]
+
+
+# --- transforms
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformCase:
+    """One transform, or one combination, of which there are odd ones on purpose."""
+
+    name: str
+    make: Callable[[np.ndarray], AbstractTransform]
+    """From the numbers of systems, by which settings that differ between systems are chosen."""
+
+    descends: bool = True
+    """Turns a gradient into a step downhill; a limit returns a shorter gradient."""
+
+    is_alone_in_global_mode: bool = True
+    """With `index_prefix=None` it has the bits of a single system. False where an optax
+    transformation runs as it is there."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _of(systems: np.ndarray, first: float, step: float) -> jax.Array:
+    """A setting that differs between systems, in the pattern of three."""
+    return jnp.asarray(first + step * (np.asarray(systems) % 3))
+
+
+TRANSFORMS = [
+    TransformCase("FIRE", lambda systems: FIRE()),
+    TransformCase(
+        "FIRE with settings per system",
+        lambda systems: FIRE(
+            dt=_of(systems, 0.05, 0.03),
+            maxstep=_of(systems, 0.4, -0.15),
+            Nmin=jnp.asarray(np.asarray(systems) % 4),
+            finc=_of(systems, 1.2, -0.05),
+        ),
+    ),
+    TransformCase("GradientDescent", lambda systems: GradientDescent(_of(systems, 0.05, 0.02))),
+    TransformCase(
+        "clipped FIRE with short steps",
+        lambda systems: chain(
+            ClipByGlobalNorm(_of(systems, 2.0, 1.5)), FIRE(), MaxStepSize(_of(systems, 0.02, 0.03))
+        ),
+        is_alone_in_global_mode=False,
+    ),
+    TransformCase(
+        "clipped Adam",
+        lambda systems: chain(ClipByGlobalNorm(3.0), _ADAM),
+        is_alone_in_global_mode=False,
+    ),
+    TransformCase(
+        "clipped heavy ball",
+        lambda systems: chain(
+            _TRACE, GradientDescent(_of(systems, 0.02, 0.01)), ClipByGlobalNorm(0.3)
+        ),
+        is_alone_in_global_mode=False,
+    ),
+    TransformCase(
+        "scaled chain of a chain",
+        lambda systems: chain(chain(MaxStepSize(0.5), FIRE()), _HALF),
+        is_alone_in_global_mode=False,
+    ),
+    TransformCase(
+        "FIRE of FIRE",
+        lambda systems: chain(_MINUS, FIRE(), FIRE(dt=0.3, Nmin=2)),
+        is_alone_in_global_mode=False,
+    ),
+    TransformCase(
+        "ClipByGlobalNorm",
+        lambda systems: ClipByGlobalNorm(_of(systems, 0.5, 0.7)),
+        descends=False,
+        is_alone_in_global_mode=False,
+    ),
+    TransformCase(
+        "MaxStepSize", lambda systems: MaxStepSize(_of(systems, 0.1, 0.4)), descends=False
+    ),
+    TransformCase(
+        "both limits",
+        lambda systems: chain(MaxStepSize(0.7), ClipByGlobalNorm(_of(systems, 0.5, 0.7))),
+        descends=False,
+        is_alone_in_global_mode=False,
+    ),
+    TransformCase("empty chain", lambda systems: chain(), descends=False),
+]
+
+# Made once: an optax transformation is told from another by the identity of its functions.
+_ADAM, _TRACE = optax.adam(0.05), optax.trace(0.5)
+_HALF, _MINUS = optax.scale(0.5), optax.scale(-1.0)
+
+OPTIMIZERS = [case for case in TRANSFORMS if case.descends]
+LIMITS = [case for case in TRANSFORMS if not case.descends]
+
+
+# --- problems
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """An energy per system. `size` is the number of rows of a system's largest leaf."""
+
+    name: str
+    sizes: Callable[[int], Any]
+    """Rows in each leaf of the index prefix, for a system of that size."""
+
+    draw: Callable[[np.random.Generator, int], tuple[Any, dict[str, Any]]]
+    """A start, and named constants of which each is a tree like the start."""
+
+    evaluate: Callable[..., tuple[jax.Array, Any]]
+    """`(params, index_prefix, **constants)` to energies and gradient, in rounded products."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _bowl_draw(draw, size):
+    centre = draw.normal(size=(size, 3))
+    start = centre + draw.uniform(0.5, 1.5, (size, 3)) * draw.choice([-1.0, 1.0], (size, 3))
+    return start, {"stiffness": draw.uniform(0.3, 9.0, (size, 3)), "centre": centre}
+
+
+def _bowl(x, prefix, stiffness, centre):
+    away = x - centre
+    gradient = rounded(stiffness * away)
+    return rounded(0.5 * segment.dot(gradient, away, prefix)), gradient
+
+
+def _valley_draw(draw, size):
+    start = np.array([-1.2, 1.0]) + draw.uniform(-0.3, 0.3, (size, 2))
+    return start, {"wall": draw.uniform(5.0, 30.0, (size, 2))}
+
+
+def _valley(x, prefix, wall):
+    """Rosenbrock's, of two entries a row."""
+    u, v, wall = x[:, 0], x[:, 1], wall[:, 0]
+    off, past = v - rounded(u * u), u - 1.0
+    slope = rounded(wall * off)
+    energies = segment.dot(slope, off, prefix) + segment.dot(past, past, prefix)
+    by_u = 2.0 * past - rounded(4.0 * rounded(slope * u))
+    return energies, jnp.stack([by_u, 2.0 * slope], axis=1)
+
+
+def _wells_draw(draw, size):
+    start = draw.uniform(-0.3, 0.3, (size, 3))
+    return start, {"tilt": draw.normal(size=(size, 3)) * 0.2}
+
+
+def _wells(x, prefix, tilt):
+    """Two wells an entry, tilted; the start is near the barrier."""
+    height = rounded(x * x) - 1.0
+    energies = rounded(0.25 * segment.dot(height, height, prefix)) + segment.dot(tilt, x, prefix)
+    return energies, rounded(height * x) + tilt
+
+
+def _spring(coordinate, prefix):
+    """½ s² of one number a system, and the derivative of it for each row."""
+    half_square = rounded(0.5 * rounded(coordinate * coordinate))
+    return half_square, [(coordinate, 0.0)]
+
+
+def _coupled(x, prefix, stiffness, centre):
+    """A bowl whose rows are tied by a spring between the sums of their entries and zero."""
+    energies, gradient = _bowl(x, prefix, stiffness, centre)
+    weights = jax.tree.map(lambda c: jnp.full_like(c, 0.05), centre)
+    total = segment.dot(weights, x, prefix)
+    half_square, spread = _spring(total, prefix)
+    pull = lambda s, g, w: g + rounded(s * w)  # noqa: E731
+    return energies + half_square, segment.map_rows(pull, prefix, spread, gradient, weights)
+
+
+def _cells_draw(draw, size):
+    start, constants = _bowl_draw(draw, size)
+    shape = (1, 3, 3)
+    cell = np.eye(3)[None] + draw.normal(size=shape) * 0.2
+    constants = {
+        "stiffness": {"positions": constants["stiffness"], "cell": draw.uniform(1, 3, shape)},
+        "centre": {"positions": constants["centre"], "cell": np.eye(3)[None] * 1.5},
+    }
+    return {"positions": start, "cell": cell}, constants
+
+
+def _cells(params, prefix, stiffness, centre):
+    """Positions and one cell a system, each in its bowl, and one spring through both."""
+    away = jax.tree.map(jnp.subtract, params, centre)
+    gradient = jax.tree.map(lambda k, d: rounded(k * d), stiffness, away)
+    energies = rounded(0.5 * segment.dot(gradient, away, prefix))
+    weights = jax.tree.map(lambda c: jnp.full_like(c, 0.05), centre)
+    half_square, spread = _spring(segment.dot(weights, params, prefix), prefix)
+    pull = lambda s, g, w: g + rounded(s * w)  # noqa: E731
+    return energies + half_square, segment.map_rows(pull, prefix, spread, gradient, weights)
+
+
+def _branches_draw(draw, size):
+    pairs = {"angles": (size,), "shifts": (size, 3), "frames": (size, 2, 2)}
+    constants = {
+        "stiffness": {name: draw.uniform(0.5, 5, shape) for name, shape in pairs.items()},
+        "centre": {name: draw.normal(size=shape) for name, shape in pairs.items()},
+    }
+    return {name: draw.normal(size=shape) for name, shape in pairs.items()}, constants
+
+
+BOWL = Problem("bowl", lambda size: size, _bowl_draw, _bowl)
+CELLS = Problem("cells", lambda size: {"positions": size, "cell": 1}, _cells_draw, _cells)
+PROBLEMS = [
+    BOWL,
+    Problem("valley", lambda size: size, _valley_draw, _valley),
+    Problem("two wells", lambda size: size, _wells_draw, _wells),
+    Problem("coupled rows", lambda size: size, _bowl_draw, _coupled),
+    Problem("three leaves of one index", lambda size: size, _branches_draw, _cells),
+    CELLS,
+]
+
+
+# --- layouts
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A way to lay the rows of systems into one array."""
+
+    name: str
+    index: Callable[[list[int]], SystemIndex]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _with_room(sizes):
+    return SystemIndex.from_sizes(sizes, n_rows=sum(sizes) + 13)
+
+
+def _shuffled(sizes):
+    ids = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    return SystemIndex.from_ids(ids, len(sizes))
+
+
+def _shuffled_with_gaps(sizes):
+    ids = np.repeat(np.arange(-1, len(sizes)), [11, *sizes])
+    return SystemIndex.from_ids(np.random.default_rng(1).permutation(ids), len(sizes))
+
+
+CONTIGUOUS = Layout("contiguous", SystemIndex.from_sizes)
+ALIGNED = Layout("aligned", lambda sizes: SystemIndex.from_sizes(sizes, align=8))
+SHUFFLED_WITH_GAPS = Layout("shuffled with gaps", _shuffled_with_gaps)
+LAYOUTS = [
+    CONTIGUOUS,
+    ALIGNED,
+    Layout("aligned to 16", lambda sizes: SystemIndex.from_sizes(sizes, align=16)),
+    Layout("spaced by 3", lambda sizes: SystemIndex.from_sizes(sizes, align=3)),
+    Layout("with room at the end", _with_room),
+    Layout("shuffled", _shuffled),
+    SHUFFLED_WITH_GAPS,
+]
+
+
+# --- systems into batches, and out again
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class System:
+    """One system as NumPy arrays in float64. Made once, so that runs of it can be kept."""
+
+    number: int
+    sizes: Any
+    start: Any
+    constants: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    systems: list[System]
+    prefix: Any
+    params: Any
+    evaluate: "Evaluation"
+
+    @property
+    def numbers(self) -> np.ndarray:
+        return np.array([system.number for system in self.systems], int)
+
+
+class Evaluation(eqx.Module):
+    """A problem with its constants: what `relax` takes as `value_and_gradient`."""
+
+    problem: Problem = eqx.field(static=True)
+    prefix: Any
+    constants: dict[str, Any]
+
+    def __call__(self, params):
+        return self.problem.evaluate(params, self.prefix, **self.constants)
+
+
+@functools.cache
+def make_systems(problem: Problem, *sizes: int, spoiled: bool = False) -> list[System]:
+    """Systems of those sizes, each from a seed of its own.
+
+    `spoiled` adds three that fail, of the last size: from a NaN, from an inf, and from an entry
+    that is finite and whose square, in float32, is not.
+    """
+    systems = [_draw(problem, number, size) for number, size in enumerate(sizes)]
+    if spoiled:
+        broken = [_draw(problem, len(sizes) + k, sizes[-1]) for k in range(3)]
+        values = [np.nan, np.inf, 1e25]
+        systems += [
+            dataclasses.replace(system, start=_with_first_entry(system.start, value))
+            for system, value in zip(broken, values, strict=True)
+        ]
+    return systems
+
+
+def _draw(problem: Problem, number: int, size: int) -> System:
+    start, constants = problem.draw(np.random.default_rng(1000 + number), size)
+    return System(number, problem.sizes(size), start, constants)
+
+
+def _with_first_entry(tree, value):
+    leaves, structure = jax.tree.flatten(tree)
+    first = leaves[0].copy()
+    first.reshape(-1)[0] = value
+    return structure.unflatten([first, *leaves[1:]])
+
+
+def make_batch(
+    problem: Problem, systems: list[System], layout: Layout, dtype, padding: float = np.nan
+) -> Batch:
+    """The systems in one batch; rows of no system hold `padding`, constants too."""
+    prefix = jax.tree.map(
+        lambda *counts: layout.index(list(counts)), *[system.sizes for system in systems]
+    )
+    params = place(prefix, [system.start for system in systems], dtype, padding)
+    constants = {
+        name: place(prefix, [system.constants[name] for system in systems], dtype, padding)
+        for name in systems[0].constants
+    }
+    return Batch(systems, prefix, params, Evaluation(problem, prefix, constants))
+
+
+def make_alone(problem: Problem, system: System, dtype) -> Batch:
+    return make_batch(problem, [system], CONTIGUOUS, dtype)
+
+
+def place(prefix, trees: list[Any], dtype, padding: float = np.nan):
+    """The rows of each system's tree where the prefix has them."""
+
+    def put(index, *branches):
+        def leaf(*parts):
+            rows = np.full((index.n_rows, *parts[0].shape[1:]), padding)
+            for system, part in enumerate(parts):
+                rows[rows_of(index, system)] = part
+            with np.errstate(over="ignore"):
+                return jnp.asarray(rows.astype(dtype))
+
+        return jax.tree.map(leaf, *branches)
+
+    return jax.tree.map(put, prefix, *trees, is_leaf=is_index)
+
+
+def take(prefix, tree, system: int):
+    """The rows of one system out of a batch."""
+
+    def rows(index, branch):
+        at = rows_of(index, system)
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[at], branch)
+
+    return jax.tree.map(rows, prefix, tree, is_leaf=is_index)
+
+
+def take_state(state, system: int, prefix=None) -> list[Any]:
+    """What a transform's state holds of one system, by what each field says that it leads with."""
+    prefix = state.index_prefix if prefix is None else prefix
+    parts = []
+    for field in dataclasses.fields(state):
+        content = getattr(state, field.name)
+        match field.metadata.get("leads_with"):
+            case "rows":
+                parts.append(take(state.rows_prefix(prefix), content, system))
+            case "systems":
+                parts.append(jax.tree.map(lambda leaf: np.asarray(leaf)[system], content))
+            case "states":
+                parts.append([take_state(inner, system, prefix) for inner in content])
+    return parts
+
+
+def rows_of(index: SystemIndex, system: int) -> np.ndarray:
+    return np.flatnonzero(np.asarray(index.ids) == system)
+
+
+def is_index(x) -> bool:
+    return isinstance(x, SystemIndex)
+
+
+# --- runs
+
+
+@eqx.filter_jit
+def advance(transform, evaluate, params, state, length: int):
+    """A scan over update and apply_updates: params and state at the end, all energies."""
+    return plain_advance(transform, evaluate, params, state, length)
+
+
+def plain_advance(transform, evaluate, params, state, length: int):
+    def turn(carry, _):
+        params, state = carry
+        energies, gradient = evaluate(params)
+        step, state = transform.update(gradient, state, params)
+        return (apply_updates(params, step), state), energies
+
+    (params, state), energies = jax.lax.scan(turn, (params, state), length=length)
+    return params, state, energies
+
+
+@eqx.filter_jit
+def run(transform, evaluate, params, prefix, length: int):
+    """`advance` from the start."""
+    return plain_advance(transform, evaluate, params, transform.init(params, prefix), length)
+
+
+def run_batch(case: TransformCase, batch: Batch, length: int):
+    return run(case.make(batch.numbers), batch.evaluate, batch.params, batch.prefix, length)
+
+
+@functools.cache
+def run_alone(case: TransformCase, problem: Problem, system: System, dtype, length: int):
+    """What `system_of` takes out of a run in a batch, for a system that runs alone."""
+    alone = make_alone(problem, system, dtype)
+    return system_of(alone, run_batch(case, alone, length), 0)
+
+
+def system_of(batch: Batch, run, system: int):
+    """The params, state and energies of one system out of a run of a batch."""
+    params, state, energies = run
+    return (
+        take(batch.prefix, params, system),
+        take_state(state, system),
+        np.asarray(energies)[:, system],
+    )
+
+
+# --- comparison
+
+
+def same_bits(got, expected) -> bool:
+    """Whether two trees have equal structure, dtypes, shapes and bits; any NaN equals any."""
+    if jax.tree.structure(got) != jax.tree.structure(expected):
+        return False
+    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True)
+    return all(_same_bits(np.asarray(x), np.asarray(y)) for x, y in pairs)
+
+
+def _same_bits(x: np.ndarray, y: np.ndarray) -> bool:
+    if x.dtype != y.dtype or x.shape != y.shape:
+        return False
+    is_equal = np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
+    is_number = ~np.isnan(x) if x.dtype.kind == "f" else np.zeros(x.shape, bool)
+    return is_equal and bool((np.signbit(x) == np.signbit(y))[is_number].all())

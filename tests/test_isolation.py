@@ -1,0 +1,143 @@
+"""The promise: each system of a batch has the bits that it has alone."""
+
+import functools
+
+import equinox as eqx
+import numpy as np
+import pytest
+
+from basinax import relax
+from cases import (
+    ALIGNED,
+    BOWL,
+    DTYPES,
+    LAYOUTS,
+    LIMITS,
+    OPTIMIZERS,
+    PROBLEMS,
+    SHUFFLED_WITH_GAPS,
+    make_alone,
+    make_batch,
+    make_systems,
+    run_alone,
+    run_batch,
+    same_bits,
+    system_of,
+    take,
+    take_state,
+)
+
+# One row, two blocks, three levels of blocks. Each size is one more program to compile, which takes
+# nearly all the time; sums of every size are compared with NumPy in test_systems.py.
+SIZES = (13, 1, 3000, 13)
+LENGTH = 420
+
+
+def in_turns(cases, others, count):
+    """Each case with so many of the others, in the two dtypes by turns; the first with them all."""
+    rows = []
+    for i, case in enumerate(cases):
+        for j in range(count if i else len(others)):
+            other, dtype = others[(i + j) % len(others)], DTYPES[(i // len(others) + j) % 2]
+            rows.append(pytest.param(case, other, dtype, id=f"{case}-{other}-{dtype.__name__}"))
+    return rows
+
+
+@pytest.mark.parametrize(("case", "layout", "dtype"), in_turns(OPTIMIZERS, LAYOUTS, 2))
+def test_a_long_run_of_every_system_is_its_run_alone(case, layout, dtype):
+    systems = make_systems(BOWL, *SIZES, spoiled=True)
+    batch = make_batch(BOWL, systems, layout, dtype)
+    run = run_batch(case, batch, LENGTH)
+    differing = [
+        system.number
+        for at, system in enumerate(systems)
+        if not same_bits(system_of(batch, run, at), run_alone(case, BOWL, system, dtype, LENGTH))
+    ]
+    assert differing == []
+
+
+ON_PROBLEMS = in_turns(OPTIMIZERS[:1], PROBLEMS[1:-1], 1) + in_turns(OPTIMIZERS, PROBLEMS[-1:], 1)
+
+
+@pytest.mark.parametrize(("case", "problem", "dtype"), ON_PROBLEMS)
+def test_a_long_run_on_every_problem_is_the_run_alone(case, problem, dtype):
+    systems = make_systems(problem, 13, 13, spoiled=True)
+    batch = make_batch(problem, systems, SHUFFLED_WITH_GAPS, dtype)
+    run = run_batch(case, batch, LENGTH)
+    differing = [
+        system.number
+        for at, system in enumerate(systems)
+        if not same_bits(system_of(batch, run, at), run_alone(case, problem, system, dtype, LENGTH))
+    ]
+    assert differing == []
+
+
+def relax_batch(case, batch):
+    return relax(
+        batch.evaluate,
+        batch.params,
+        case.make(batch.numbers),
+        index_prefix=batch.prefix,
+        fmax=np.where(batch.numbers % 2, 1e-4, 1e-2),
+        max_steps=450,
+    )
+
+
+def outcome(batch, result, at):
+    """Everything that a relaxation says of one system."""
+    trees = [take(batch.prefix, tree, at) for tree in (result.params, result.gradients)]
+    numbers = result.energies, result.fmax, result.steps, result.status
+    return trees + [np.asarray(x)[at] for x in numbers]
+
+
+@functools.cache
+def outcome_alone(case, system, dtype):
+    alone = make_alone(BOWL, system, dtype)
+    return outcome(alone, relax_batch(case, alone), 0)
+
+
+@pytest.mark.parametrize(
+    ("case", "layout", "dtype"), in_turns(OPTIMIZERS, [ALIGNED, SHUFFLED_WITH_GAPS], 1)
+)
+def test_a_relaxation_of_every_system_is_its_relaxation_alone(case, layout, dtype):
+    systems = make_systems(BOWL, 3000, 13, 13, spoiled=True)
+    batch = make_batch(BOWL, systems, layout, dtype)
+    result = relax_batch(case, batch)
+    differing = [
+        system.number
+        for at, system in enumerate(systems)
+        if not same_bits(outcome(batch, result, at), outcome_alone(case, system, dtype))
+    ]
+    assert differing == []
+
+
+@eqx.filter_jit
+def limited(transform, updates, state):
+    return transform.update(updates, state)
+
+
+def limit_batch(case, batch):
+    transform = case.make(batch.numbers)
+    return limited(transform, batch.params, transform.init(batch.params, batch.prefix))
+
+
+@functools.cache
+def limit_alone(case, system, dtype):
+    alone = make_alone(BOWL, system, dtype)
+    step, state = limit_batch(case, alone)
+    return take(alone.prefix, step, 0), take_state(state, 0)
+
+
+@pytest.mark.parametrize(("case", "layout", "dtype"), in_turns(LIMITS, LAYOUTS, 4))
+def test_a_limit_treats_every_system_as_if_alone(case, layout, dtype):
+    systems = make_systems(BOWL, *SIZES, spoiled=True)
+    batch = make_batch(BOWL, systems, layout, dtype)
+    step, state = limit_batch(case, batch)
+    differing = [
+        system.number
+        for at, system in enumerate(systems)
+        if not same_bits(
+            (take(batch.prefix, step, at), take_state(state, at)), limit_alone(case, system, dtype)
+        )
+    ]
+    assert differing == []
