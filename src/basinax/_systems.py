@@ -184,6 +184,7 @@ class SystemIndex(eqx.Module):
 
 
 def _take(values, indices, absent):
+    values = jnp.asarray(values)
     if values.shape[0] == 0:
         return jnp.full(indices.shape + values.shape[1:], absent, values.dtype)
     # No index is negative; without the wrapping of negative ones this takes half the time.
