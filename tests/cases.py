@@ -387,12 +387,12 @@ def place(prefix, trees: list[Any], dtype, padding: float = np.nan):
     return jax.tree.map(put, prefix, *trees, is_leaf=is_index)
 
 
-def take(prefix, tree, system: int):
+def take(prefix, tree, system: int, axis: int = 0):
     """The rows of one system out of a batch."""
 
     def rows(index, branch):
         at = rows_of(index, system)
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[at], branch)
+        return jax.tree.map(lambda leaf: np.asarray(leaf).take(at, axis), branch)
 
     return jax.tree.map(rows, prefix, tree, is_leaf=is_index)
 
@@ -406,6 +406,8 @@ def take_state(state, system: int, prefix=None) -> list[Any]:
         match field.metadata.get("leads_with"):
             case "rows":
                 parts.append(take(state.rows_prefix(prefix), content, system))
+            case "slots":
+                parts.append(take(state.rows_prefix(prefix), content, system, axis=1))
             case "systems":
                 parts.append(jax.tree.map(lambda leaf: np.asarray(leaf)[system], content))
             case "states":
@@ -445,6 +447,30 @@ def plain_advance(transform, evaluate, params, state, length: int):
 def run(transform, evaluate, params, prefix, length: int):
     """`advance` from the start."""
     return plain_advance(transform, evaluate, params, transform.init(params, prefix), length)
+
+
+@eqx.filter_jit
+def update(transform, gradient, state, params):
+    return transform.update(gradient, state, params)
+
+
+@eqx.filter_jit
+def apply(params, step):
+    return apply_updates(params, step)
+
+
+@eqx.filter_jit
+def evaluate(batch_evaluate, params):
+    return batch_evaluate(params)
+
+
+def steps(transform, batch: "Batch", params, state, count: int):
+    """So many steps, in three small programs that many tests share."""
+    for _ in range(count):
+        gradient = evaluate(batch.evaluate, params)[1]
+        step, state = update(transform, gradient, state, params)
+        params = apply(params, step)
+    return params, state
 
 
 def run_batch(case: TransformCase, batch: Batch, length: int):

@@ -1,0 +1,73 @@
+"""Rows of no system change no bit of a system, whatever stands in them."""
+
+import jax
+import numpy as np
+import pytest
+
+from basinax import FIRE, relax
+from cases import (
+    ALIGNED,
+    BOWL,
+    CONTIGUOUS,
+    SHUFFLED_WITH_GAPS,
+    TRANSFORMS,
+    make_batch,
+    make_systems,
+    same_bits,
+    steps,
+    take,
+    take_state,
+)
+
+SIZES = (13, 1, 40, 13)
+FILLINGS = [np.nan, np.inf, -1e30, 0.0]
+PADDED = [ALIGNED, SHUFFLED_WITH_GAPS]
+
+
+def parts(case, batch):
+    transform = case.make(batch.numbers)
+    state = transform.init(batch.params, batch.prefix)
+    params, state = steps(transform, batch, batch.params, state, 20)
+    return [
+        (take(batch.prefix, params, at), take_state(state, at)) for at in range(len(batch.systems))
+    ]
+
+
+@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
+@pytest.mark.parametrize("layout", PADDED, ids=str)
+def test_padding_changes_no_bit_whatever_it_holds(case, layout):
+    systems = make_systems(BOWL, *SIZES)
+    expected = parts(case, make_batch(BOWL, systems, CONTIGUOUS, np.float32))
+    differing = [
+        filling
+        for filling in FILLINGS
+        if not same_bits(
+            parts(case, make_batch(BOWL, systems, layout, np.float32, filling)), expected
+        )
+    ]
+    assert differing == []
+
+
+@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
+@pytest.mark.parametrize("layout", PADDED, ids=str)
+def test_padding_without_a_gradient_does_not_move(case, layout):
+    batch = make_batch(BOWL, make_systems(BOWL, *SIZES), layout, np.float32, padding=0.0)
+    transform = case.make(batch.numbers)
+    params, _ = steps(
+        transform, batch, batch.params, transform.init(batch.params, batch.prefix), 20
+    )
+    is_padding = ~np.asarray(batch.prefix.has_system())
+    assert not np.asarray(params)[is_padding].any()
+
+
+@pytest.mark.parametrize("layout", PADDED, ids=str)
+def test_a_relaxation_ignores_padding(layout):
+    systems = make_systems(BOWL, *SIZES)
+
+    def relaxed(layout):
+        batch = make_batch(BOWL, systems, layout, np.float64)
+        result = relax(batch.evaluate, batch.params, FIRE(), index_prefix=batch.prefix, fmax=1e-3)
+        numbers = jax.tree.map(np.asarray, (result.energies, result.steps, result.status))
+        return [take(batch.prefix, result.params, at) for at in range(len(systems))], numbers
+
+    assert same_bits(relaxed(layout), relaxed(CONTIGUOUS))

@@ -1,0 +1,108 @@
+"""A system that is reset is a fresh run, and the systems beside it notice nothing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from basinax import reset, segment, where_systems
+from cases import (
+    BOWL,
+    CONTIGUOUS,
+    SHUFFLED_WITH_GAPS,
+    TRANSFORMS,
+    make_batch,
+    make_systems,
+    same_bits,
+    steps,
+    take,
+    take_state,
+)
+
+SIZES = (13, 1, 40, 13)
+MASK = np.array([True, False, False, True])
+
+
+def fresh(case, layout=CONTIGUOUS):
+    batch = make_batch(BOWL, make_systems(BOWL, *SIZES), layout, np.float32)
+    transform = case.make(batch.numbers)
+    return batch, transform, transform.init(batch.params, batch.prefix)
+
+
+def parts(batch, params, state, mask):
+    return [(take(batch.prefix, params, at), take_state(state, at)) for at in np.flatnonzero(mask)]
+
+
+@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
+@pytest.mark.parametrize("phase", [1, 7, 30])
+def test_a_reset_system_runs_as_from_the_start(case, phase):
+    batch, transform, state = fresh(case)
+    expected = steps(transform, batch, batch.params, state, 12)
+
+    params, state = steps(transform, batch, batch.params, state, phase)
+    params = segment.where(MASK, batch.params, params, batch.prefix)
+    state = reset(transform, state, params, MASK)
+    got = steps(transform, batch, params, state, 12)
+    assert same_bits(parts(batch, *got, MASK), parts(batch, *expected, MASK))
+
+
+@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
+@pytest.mark.parametrize("phase", [1, 7, 30])
+def test_the_others_of_a_reset_go_on_as_they_were(case, phase):
+    batch, transform, state = fresh(case)
+    expected = steps(transform, batch, batch.params, state, phase + 12)
+
+    params, state = steps(transform, batch, batch.params, state, phase)
+    params = segment.where(MASK, batch.params, params, batch.prefix)
+    state = reset(transform, state, params, MASK)
+    got = steps(transform, batch, params, state, 12)
+    assert same_bits(parts(batch, *got, ~MASK), parts(batch, *expected, ~MASK))
+
+
+@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
+def test_a_reset_heals_a_system_that_has_become_nan(case):
+    batch, transform, state = fresh(case, SHUFFLED_WITH_GAPS)
+    expected = steps(transform, batch, batch.params, state, 12)
+
+    spoiled = segment.where(MASK, jnp.full_like(batch.params, jnp.nan), batch.params, batch.prefix)
+    params, state = steps(transform, batch, spoiled, state, 3)
+    params = segment.where(MASK, batch.params, params, batch.prefix)
+    got = steps(transform, batch, params, reset(transform, state, params, MASK), 12)
+    assert same_bits(parts(batch, *got, MASK), parts(batch, *expected, MASK))
+
+
+@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
+def test_resetting_no_system_changes_nothing(case):
+    batch, transform, state = fresh(case)
+    params, state = steps(transform, batch, batch.params, state, 3)
+    assert same_bits(reset(transform, state, params, np.zeros(4, bool)), state)
+
+
+@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
+def test_resetting_every_system_gives_the_state_of_init(case):
+    batch, transform, state = fresh(case)
+    params, later = steps(transform, batch, batch.params, state, 3)
+    got = reset(transform, later, params, np.ones(4, bool))
+    assert same_bits(got, transform.init(params, batch.prefix))
+
+
+@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
+def test_a_frozen_system_keeps_every_bit_of_its_state(case):
+    batch, transform, state = fresh(case)
+    params, state = steps(transform, batch, batch.params, state, 3)
+    _, later = steps(transform, batch, params, state, 1)
+    got = where_systems(MASK, later, state)
+    assert same_bits(
+        [parts(batch, params, got, MASK), parts(batch, params, got, ~MASK)],
+        [parts(batch, params, later, MASK), parts(batch, params, state, ~MASK)],
+    )
+
+
+@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
+def test_in_global_mode_one_mask_resets_all(case):
+    batch = make_batch(BOWL, make_systems(BOWL, 13), CONTIGUOUS, np.float32)
+    transform = case.make(batch.numbers)
+    state = transform.init(batch.params)
+    later = transform.update(batch.params, state, batch.params)[1]
+    got = reset(transform, later, batch.params, np.array([True]))
+    assert same_bits(jax.tree.leaves(got), jax.tree.leaves(state))

@@ -1,0 +1,98 @@
+"""Zeros are designed: systems without rows, gradients of zero, histories that are empty."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from basinax import FIRE, Status, SystemIndex, relax
+from cases import (
+    ALIGNED,
+    BOWL,
+    CONTIGUOUS,
+    DTYPES,
+    SHUFFLED_WITH_GAPS,
+    TRANSFORMS,
+    make_alone,
+    make_batch,
+    make_systems,
+    same_bits,
+    steps,
+    take,
+    take_state,
+    update,
+)
+
+SIZES = (13, 1, 40, 13)
+
+
+def fresh(case, dtype, sizes=SIZES, layout=CONTIGUOUS):
+    batch = make_batch(BOWL, make_systems(BOWL, *sizes), layout, dtype)
+    transform = case.make(batch.numbers)
+    return batch, transform, transform.init(batch.params, batch.prefix)
+
+
+def is_finite(tree) -> bool:
+    return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_gradient_of_zero_gives_a_step_of_zero(case, dtype):
+    batch, transform, state = fresh(case, dtype)
+    zero = jnp.zeros_like(batch.params)
+    for _ in range(3):
+        step, state = update(transform, zero, state, batch.params)
+    assert not np.asarray(step).any()
+
+
+@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("before", [0, 8])
+def test_a_gradient_that_vanishes_leaves_everything_finite(case, dtype, before):
+    batch, transform, state = fresh(case, dtype)
+    params, state = steps(transform, batch, batch.params, state, before)
+    for _ in range(3):
+        step, state = update(transform, jnp.zeros_like(params), state, params)
+    assert is_finite((step, state))
+
+
+@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
+@pytest.mark.parametrize("layout", [CONTIGUOUS, ALIGNED, SHUFFLED_WITH_GAPS], ids=str)
+def test_a_system_without_rows_changes_nothing(case, layout):
+    """Neither its own state turns into NaN nor any bit of a system beside it."""
+    batch, transform, state = fresh(case, np.float32, (13, 0, 13, 0), layout)
+    params, state = steps(transform, batch, batch.params, state, 8)
+    alone = make_alone(BOWL, batch.systems[0], np.float32)
+    transform_alone = case.make(alone.numbers)
+    state_alone = transform_alone.init(alone.params, alone.prefix)
+    params_alone, state_alone = steps(transform_alone, alone, alone.params, state_alone, 8)
+    assert is_finite(take_state(state, 1))
+    assert same_bits(
+        (take(batch.prefix, params, 0), take_state(state, 0)),
+        (take(alone.prefix, params_alone, 0), take_state(state_alone, 0)),
+    )
+
+
+@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
+@pytest.mark.parametrize("sizes", [[], [0], [0, 0]], ids=["no system", "one empty", "two empty"])
+def test_batches_without_rows_can_be_stepped(case, sizes):
+    index, params = SystemIndex.from_sizes(sizes), jnp.zeros((0, 3))
+    transform = case.make(np.arange(len(sizes)))
+    step, state = transform.update(params, transform.init(params, index), params)
+    assert step.shape == (0, 3)
+    assert is_finite(state)
+
+
+def test_a_relaxation_of_no_systems_is_empty():
+    index = SystemIndex.from_sizes([])
+    result = relax(
+        lambda x: (jnp.zeros(0), x), jnp.zeros((0, 3)), FIRE(), index_prefix=index, throw=True
+    )
+    assert result.status.shape == result.steps.shape == result.fmax.shape == (0,)
+
+
+def test_a_system_without_rows_has_converged_at_once():
+    batch = make_batch(BOWL, make_systems(BOWL, 13, 0), CONTIGUOUS, np.float64)
+    result = relax(batch.evaluate, batch.params, FIRE(), index_prefix=batch.prefix)
+    assert (result.status[1], result.steps[1], result.fmax[1]) == (Status.CONVERGED, 0, 0)
