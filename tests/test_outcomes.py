@@ -53,7 +53,7 @@ def test_best_point_is_kept_where_asked():
     descent = GradientDescent(0.06)
     last = relax(spiral, start(), descent, index_prefix=INDEX, max_steps=60)
     best = relax(spiral, start(), descent, index_prefix=INDEX, max_steps=60, keep_best=True)
-    energies, gradient = spiral(best.params)
+    _, gradient = spiral(best.params)
     rows = jnp.array([0, 1, 3])
     assert np.all(best.energies[rows] < last.energies[rows])
     assert np.array_equal(best.energies, jax.jit(lambda x: spiral(x)[0])(best.params))

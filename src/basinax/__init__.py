@@ -1,62 +1,66 @@
 """Relax many independent systems in one batch, each with the bits it has alone."""
 
 from basinax import _segment as segment
-from basinax._chain import Chain as Chain
-from basinax._chain import chain as chain
+from basinax._chain import Chain as Chain, chain as chain
+from basinax._clipping import (
+    Clipped as Clipped,
+    LayerClipped as LayerClipped,
+    clip_by_layer_norm as clip_by_layer_norm,
+    clip_by_norm as clip_by_norm,
+)
+from basinax._config import (
+    from_config as from_config,
+    read_config as read_config,
+    register as register,
+    to_config as to_config,
+    write_config as write_config,
+)
 from basinax._convergence import largest_force as largest_force
+from basinax._limits import AbstractLimit as AbstractLimit
+from basinax._observe import observe as observe
+from basinax._optax_by_name import (
+    OptaxByName as OptaxByName,
+    optax_transform as optax_transform,
+)
 from basinax._optimizer import (
     AbstractState as AbstractState,
-)
-from basinax._optimizer import (
     AbstractTransform as AbstractTransform,
-)
-from basinax._optimizer import (
     apply_updates as apply_updates,
-)
-from basinax._optimizer import (
     reset as reset,
-)
-from basinax._optimizer import (
     rows_field as rows_field,
-)
-from basinax._optimizer import (
+    slots_field as slots_field,
     states_field as states_field,
-)
-from basinax._optimizer import (
     systems_field as systems_field,
-)
-from basinax._optimizer import (
     where_systems as where_systems,
 )
-from basinax._relax import Relaxation as Relaxation
-from basinax._relax import relax as relax
-from basinax._rounding import product as product
-from basinax._rounding import rounded as rounded
+from basinax._relax import Relaxation as Relaxation, relax as relax
+from basinax._rounding import product as product, rounded as rounded
 from basinax._status import Status as Status
 from basinax._systems import SystemIndex as SystemIndex
 from basinax.transforms import (
     FIRE as FIRE,
-)
-from basinax.transforms import (
+    FIRE2 as FIRE2,
+    LBFGS as LBFGS,
+    Adam as Adam,
+    AdamState as AdamState,
+    BarzilaiBorweinState as BarzilaiBorweinState,
     ClipByGlobalNorm as ClipByGlobalNorm,
-)
-from basinax.transforms import (
     ClipByGlobalNormState as ClipByGlobalNormState,
-)
-from basinax.transforms import (
+    ClipByLayerNorm as ClipByLayerNorm,
+    ClipByLayerNormState as ClipByLayerNormState,
+    ClipByRowNorm as ClipByRowNorm,
+    ClipByRowNormState as ClipByRowNormState,
+    ClipByValue as ClipByValue,
+    ClipByValueState as ClipByValueState,
+    FIRE2State as FIRE2State,
     FIREState as FIREState,
-)
-from basinax.transforms import (
     GradientDescent as GradientDescent,
-)
-from basinax.transforms import (
     GradientDescentState as GradientDescentState,
-)
-from basinax.transforms import (
+    LBFGSState as LBFGSState,
     MaxStepSize as MaxStepSize,
-)
-from basinax.transforms import (
     MaxStepSizeState as MaxStepSizeState,
+    MDMin as MDMin,
+    MDMinState as MDMinState,
 )
 
 segment = segment

@@ -33,6 +33,11 @@ def systems_field() -> Any:
     return eqx.field(metadata={_LEADS_WITH: "systems"})
 
 
+def slots_field() -> Any:
+    """A state's field: a tree like the parameters whose leaves lead with slots, and then rows."""
+    return eqx.field(metadata={_LEADS_WITH: "slots"})
+
+
 def states_field() -> Any:
     """A state's field: a tuple of states, whose own `index_prefix` is None."""
     return eqx.field(metadata={_LEADS_WITH: "states"})
@@ -41,7 +46,8 @@ def states_field() -> Any:
 class AbstractState(eqx.Module):
     """What the next step of a transform needs, and the index prefix.
 
-    Every field but `index_prefix` is declared with `rows_field`, `systems_field` or `states_field`.
+    Every field but `index_prefix` is declared with `rows_field`, `slots_field`, `systems_field` or
+    `states_field`.
     """
 
     index_prefix: eqx.AbstractVar[Prefix]
@@ -132,6 +138,10 @@ def _select(mask, on_true, on_false, prefix):
                 selected[field.name] = y
             case "rows", _:
                 selected[field.name] = segment.where(mask, x, y, on_false.rows_prefix(prefix))
+            case "slots", _:
+                rows_prefix = on_false.rows_prefix(prefix)
+                select_rows = lambda x, y, at=rows_prefix: segment.where(mask, x, y, at)  # noqa: E731
+                selected[field.name] = jax.vmap(select_rows)(x, y)
             case "systems", _:
                 selected[field.name] = jax.tree.map(select_systems, x, y)
             case "states", _:
@@ -141,6 +151,16 @@ def _select(mask, on_true, on_false, prefix):
             case _:
                 raise TypeError(
                     f"field {field.name} of {type(on_false).__name__} must be declared with"
-                    " rows_field, systems_field or states_field"
+                    " rows_field, slots_field, systems_field or states_field"
                 )
     return dataclasses.replace(on_false, **selected)
+
+
+def needed(params: Tree | None, who: str) -> Tree:
+    """The params, for a transform that cannot do without.
+
+    Raises TypeError where there are none.
+    """
+    if params is None:
+        raise TypeError(f"{who} looks at where it is: call update(updates, state, params)")
+    return params

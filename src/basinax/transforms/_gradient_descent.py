@@ -1,9 +1,22 @@
-"""Steepest descent with a fixed rate."""
+"""Steepest descent with a fixed rate, or with the rate of Barzilai and Borwein.
 
-from jaxtyping import Array, Float
+Barzilai and Borwein, IMA J. Numer. Anal. 8, 141 (1988): the rate that fits the last step best.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
 
 from basinax import _segment as segment
-from basinax._optimizer import AbstractState, AbstractTransform, Prefix
+from basinax._optimizer import (
+    AbstractState,
+    AbstractTransform,
+    Prefix,
+    needed,
+    rows_field,
+    systems_field,
+)
 from basinax._rounding import rounded
 from basinax._systems import per_system
 
@@ -13,15 +26,36 @@ class GradientDescent(AbstractTransform):
 
     learning_rate: float | Float[Array, "..."] = 0.01
     """Step per gradient (Å²/eV for atoms): a number, or one a system. TorchSim's default."""
+    barzilai_borwein: bool = eqx.field(static=True, default=False)
+    """Take the rate from the last step s and the change y of the gradient over it: s·s/s·y, and
+    `learning_rate` at first and where s·y is not positive. Steps may be long: put a limit behind
+    it. `update` then needs `params`."""
 
-    def init(self, parameters, index_prefix: Prefix = None) -> "GradientDescentState":
-        return GradientDescentState(index_prefix)
+    def init(
+        self, parameters, index_prefix: Prefix = None
+    ) -> "GradientDescentState | BarzilaiBorweinState":
+        if not self.barzilai_borwein:
+            return GradientDescentState(index_prefix)
+        blank = segment.blank(parameters, index_prefix)
+        zeros = jax.tree.map(jnp.zeros_like, parameters)
+        return BarzilaiBorweinState(index_prefix, zeros, zeros, jnp.zeros(blank.shape, bool))
 
-    def update(self, updates, state: "GradientDescentState", params=None, **extra):
-        rates = per_system(
-            self.learning_rate, "learning_rate", segment.blank(updates, state.index_prefix)
-        )
-        return segment.map_rows(_descend, state.index_prefix, [(rates, 0.0)], updates), state
+    def update(self, updates, state, params=None, **extra):
+        prefix = state.index_prefix
+        rates = per_system(self.learning_rate, "learning_rate", segment.blank(updates, prefix))
+        if isinstance(state, BarzilaiBorweinState):
+            rates = _fitted(rates, updates, state, needed(params, "GradientDescent"))
+            has_last = jnp.ones_like(state.has_last)
+            state = BarzilaiBorweinState(prefix, params, updates, has_last)
+        return segment.map_rows(_descend, prefix, [(rates, 0.0)], updates), state
+
+
+def _fitted(rates, gradient, state: "BarzilaiBorweinState", params):
+    s = segment.map_leaves(jnp.subtract, params, state.params)
+    y = segment.map_leaves(jnp.subtract, gradient, state.gradient)
+    ss, sy = (segment.dot(s, x, state.index_prefix) for x in (s, y))
+    has_curvature = state.has_last & (sy > 0)
+    return jnp.where(has_curvature, rounded(ss / sy), rates)
 
 
 def _descend(rate, gradient):
@@ -30,3 +64,12 @@ def _descend(rate, gradient):
 
 class GradientDescentState(AbstractState):
     index_prefix: Prefix
+
+
+class BarzilaiBorweinState(AbstractState):
+    index_prefix: Prefix
+    params: PyTree[Float[Array, "rows *components"]] = rows_field()
+    """At the last step."""
+    gradient: PyTree[Float[Array, "rows *components"]] = rows_field()
+    """At the last step."""
+    has_last: Bool[Array, "systems"] = systems_field()

@@ -1,0 +1,202 @@
+"""The last steps of each system and the products of its limited-memory inverse Hessian.
+
+The two-loop recursion works on coefficients: inner products of the history are kept in two small
+matrices a system, and a new pair adds only its own, so that a direction reads the history twice.
+After Chen, Wang and Zhou, "Large-scale L-BFGS using MapReduce", NIPS 2014; the recursion is that of
+Nocedal, Math. Comp. 35, 773 (1980).
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int32, PyTree
+
+from basinax import _segment as segment
+from basinax._optimizer import AbstractState, Prefix, Tree, slots_field, systems_field
+from basinax._rounding import rounded
+
+Products = tuple[Float[Array, "systems slots"], Float[Array, "systems slots"]]
+
+# Each system fills slots 0, 1, ... and then writes over its oldest. Sums over slots are taken in
+# the order of slots, and what is not filled holds 0, which changes no sum that starts from +0.
+
+
+class History(AbstractState):
+    """Pairs of a step s and the change y of the gradient over it, each system's own."""
+
+    index_prefix: Prefix
+    s: PyTree[Float[Array, "slots rows *components"]] = slots_field()
+    y: PyTree[Float[Array, "slots rows *components"]] = slots_field()
+    sy: Float[Array, "systems slots slots"] = systems_field()
+    """s_j · y_i at [i, j] where pair j is not newer than i, else 0."""
+    yy: Float[Array, "systems slots slots"] = systems_field()
+    """y_j · y_i at [i, j]."""
+    pushes: Int32[Array, "systems"] = systems_field()
+    """How many pairs have been remembered; the next goes to this slot, modulo their number."""
+
+
+def no_history(parameters: Tree, index_prefix: Prefix, memory: int) -> History:
+    blank = segment.blank(parameters, index_prefix)
+    slots = jax.tree.map(lambda x: jnp.zeros((memory, *x.shape), x.dtype), parameters)
+    products = jnp.zeros((*blank.shape, memory, memory), blank.dtype)
+    return History(None, slots, slots, products, products, jnp.zeros(blank.shape, jnp.int32))
+
+
+def remember(
+    history: History,
+    s: Tree,
+    y: Tree,
+    mask: Bool[Array, "systems"],
+    gradient: Tree,
+    prefix: Prefix,
+) -> tuple[History, Products]:
+    """The history with one more pair in the systems of `mask`, over the oldest where it is full.
+
+    Returns:
+        The history, and the inner products of all its s, and all its y, with `gradient`.
+    """
+    memory = history.sy.shape[1]
+    written = jnp.where(mask, history.pushes % memory, -1)
+    is_written = _slots(history) == written[:, None]
+    products = [
+        jnp.where(is_written, segment.dot(pair, tree, prefix)[:, None], old)
+        for (pair, tree), old in zip(
+            [(s, y), (y, y), (s, gradient), (y, gradient)],
+            _with_slots(history, [y, gradient], prefix),
+            strict=True,
+        )
+    ]
+    is_row, is_column = is_written[:, :, None], is_written[:, None, :]
+    sy = jnp.where(is_column, 0, history.sy)
+    yy = jnp.where(is_column, products[1][:, :, None], history.yy)
+    remembered = History(
+        None,
+        s=_with_slot(history.s, s, written, prefix),
+        y=_with_slot(history.y, y, written, prefix),
+        sy=jnp.where(is_row, products[0][:, None, :], sy),
+        yy=jnp.where(is_row, products[1][:, None, :], yy),
+        pushes=history.pushes + mask.astype(jnp.int32),
+    )
+    return remembered, (products[2], products[3])
+
+
+def descent(
+    history: History,
+    gradient: Tree,
+    products: Products,
+    first: Float[Array, "systems"],
+    prefix: Prefix,
+) -> Tree:
+    """-H g, where H is the inverse Hessian that fits the pairs and starts from `first` times 1.
+
+    Args:
+        products: those of the history with the gradient, from `remember`.
+    """
+    alpha, rest = _coefficients(history, *products, first)
+    return _combined(history, gradient, first, alpha, rest, prefix)
+
+
+def newest_scale(history: History, otherwise: Float[Array, "systems"]) -> Float[Array, "systems"]:
+    """s·y/y·y of the newest pair, the size of the inverse Hessian; `otherwise` without one."""
+    newest = _slot_of(history, 0)
+    sy, yy = (_at(_diagonal(products), newest) for products in (history.sy, history.yy))
+    return jnp.where((history.pushes > 0) & (yy > 0), rounded(sy / yy), otherwise)
+
+
+def _slots(history: History) -> Int32[Array, "1 slots"]:
+    return jnp.arange(history.sy.shape[1], dtype=jnp.int32)[None, :]
+
+
+def _most_filled(history: History) -> Int32[Array, ""]:
+    """The largest number of slots that a system has filled."""
+    return jnp.minimum(jnp.max(history.pushes, initial=0), history.sy.shape[1])
+
+
+def _slot_of(history: History, age) -> Int32[Array, "systems"]:
+    """Where each system keeps the pair of that age; the newest is 0 steps old."""
+    return (history.pushes - 1 - age) % history.sy.shape[1]
+
+
+def _at(values: Float[Array, "systems slots *rest"], slot: Int32[Array, "systems"]):
+    """The value of each system at its slot."""
+    slot = slot.reshape((-1,) + (1,) * (values.ndim - 1))
+    return jnp.take_along_axis(values, slot, axis=1)[:, 0]
+
+
+def _diagonal(products):
+    return jnp.diagonal(products, axis1=1, axis2=2)
+
+
+def _with_slots(history: History, trees, prefix) -> list[Float[Array, "systems slots"]]:
+    """s · x and y · x of each slot, for each tree x; +0 where none is filled."""
+    memory, systems = history.sy.shape[1], history.pushes.shape[0]
+
+    def turn(k, products):
+        pairs = [jax.tree.map(lambda x: x[k], slots) for slots in (history.s, history.y)]
+        dots = [segment.dot(pair, tree, prefix) for tree in trees for pair in pairs]
+        return [old.at[k].set(new) for old, new in zip(products, dots, strict=True)]
+
+    blank = [jnp.zeros((memory, systems), history.sy.dtype)] * (2 * len(trees))
+    products = jax.lax.fori_loop(0, _most_filled(history), turn, blank)
+    is_filled = _slots(history) < history.pushes[:, None]
+    return [jnp.where(is_filled & (x.T != 0), x.T, 0) for x in products]
+
+
+def _with_slot(slots, newest, written: Int32[Array, "systems"], prefix):
+    """The slots with each system's written one replaced; -1 replaces none."""
+
+    def replaced(k, old):
+        choose = lambda at, old, new: jnp.where(at == k, new, old)  # noqa: E731
+        return segment.map_rows(choose, prefix, [(written, -1)], old, newest)
+
+    memory = jax.tree.leaves(slots)[0].shape[0]
+    return jax.vmap(replaced)(jnp.arange(memory, dtype=jnp.int32), slots)
+
+
+def _coefficients(history: History, sg, yg, first):
+    """αᵢ and αᵢ - βᵢ of the two loops: -H g = -first (g - Σ αᵢ yᵢ) - Σ (αᵢ - βᵢ) sᵢ."""
+    diagonal = _diagonal(history.sy)
+    rho = jnp.where(diagonal == 0, 0, rounded(1 / diagonal))
+    filled = _most_filled(history)
+
+    def backwards(age, carry):
+        sq, yq, alpha = carry
+        i = _slot_of(history, age)
+        a = rounded(_at(rho, i) * _at(sq, i))
+        sq = sq - rounded(a[:, None] * _at(history.sy, i))
+        yq = yq - rounded(a[:, None] * _at(history.yy, i))
+        return sq, yq, jnp.where(_slots(history) == i[:, None], a[:, None], alpha)
+
+    blank = jnp.zeros_like(sg)
+    _, yq, alpha = jax.lax.fori_loop(0, filled, backwards, (sg, yg, blank))
+
+    def forwards(turn, carry):
+        yz, rest = carry
+        i = _slot_of(history, filled - 1 - turn)
+        difference = _at(alpha, i) - rounded(_at(rho, i) * _at(yz, i))
+        s_column = _at(history.sy.swapaxes(1, 2), i)
+        yz = yz + rounded(difference[:, None] * s_column)
+        return yz, jnp.where(_slots(history) == i[:, None], difference[:, None], rest)
+
+    yz = rounded(first[:, None] * yq)
+    _, rest = jax.lax.fori_loop(0, filled, forwards, (yz, blank))
+    return alpha, rest
+
+
+def _combined(history: History, gradient, first, alpha, rest, prefix):
+    by_y = rounded(first[:, None] * alpha)
+
+    def scaled(factor, g):
+        product = -rounded(factor.astype(g.dtype) * g)
+        return jnp.where(product == 0, 0, product)  # not -0, which another term would change
+
+    def added(y_factor, s_factor, total, s, y):
+        y_factor, s_factor = y_factor.astype(total.dtype), s_factor.astype(total.dtype)
+        return (total + rounded(y_factor * y)) - rounded(s_factor * s)
+
+    def turn(k, total):
+        s, y = (jax.tree.map(lambda x: x[k], slots) for slots in (history.s, history.y))
+        values = [(by_y[:, k], 0.0), (rest[:, k], 0.0)]
+        return segment.map_rows(added, prefix, values, total, s, y)
+
+    start = segment.map_rows(scaled, prefix, [(first, 0.0)], gradient)
+    return jax.lax.fori_loop(0, _most_filled(history), turn, start)

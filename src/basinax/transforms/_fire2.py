@@ -1,0 +1,166 @@
+"""FIRE 2.0, and with it ABC-FIRE: FIRE that steps half a step back where it has gone uphill.
+
+Guénolé et al., Comput. Mater. Sci. 175, 109584 (2020), semi-implicit Euler; Echeverri Restrepo and
+Andric, Comput. Mater. Sci. 218, 111978 (2023). Rules, names and defaults are those of ASE's
+`FIRE2`, the second evaluation of a step uphill included.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int32, PyTree
+
+from basinax import _segment as segment
+from basinax._optimizer import (
+    AbstractState,
+    AbstractTransform,
+    Prefix,
+    rows_field,
+    systems_field,
+)
+from basinax._rounding import rounded
+from basinax._systems import per_system
+
+Number = float | Float[Array, "..."]
+
+
+class FIRE2(AbstractTransform):
+    """Fast inertial relaxation engine, version 2. Each number is one for all, or one a system."""
+
+    dt: Number = 0.1
+    """The first time step."""
+    maxstep: Number = 0.2
+    """The largest norm of a system's step (Angstrom); with `use_abc`, of each entry of it."""
+    dtmax: Number = 1.0
+    """The largest time step."""
+    dtmin: Number = 2e-3
+    """The smallest time step."""
+    Nmin: int | Int32[Array, "..."] = 20
+    """Downhill steps in a row before the time step grows."""
+    finc: Number = 1.1
+    """Growth of the time step."""
+    fdec: Number = 0.5
+    """Shrinking of the time step after a step uphill."""
+    astart: Number = 0.25
+    """Mixing of the force into the velocity at first and after a step uphill."""
+    fa: Number = 0.99
+    """Shrinking of the mixing."""
+    use_abc: bool = eqx.field(static=True, default=False)
+    """Whether velocities are corrected for the bias towards the zero at which they start."""
+
+    def init(self, parameters, index_prefix: Prefix = None) -> "FIRE2State":
+        blank = segment.blank(parameters, index_prefix)
+        no = jnp.zeros(blank.shape, bool)
+        return FIRE2State(
+            index_prefix,
+            velocities=jax.tree.map(jnp.zeros_like, parameters),
+            has_velocity=no,
+            is_back=no,
+            is_accepted=no,
+            dt=per_system(self.dt, "dt", blank),
+            a=per_system(self.astart, "astart", blank),
+            n_downhill=jnp.zeros(blank.shape, jnp.int32),
+        )
+
+    def update(self, updates, state: "FIRE2State", params=None, **extra):
+        prefix, gradient, velocity = state.index_prefix, updates, state.velocities
+        power = -segment.dot(velocity, gradient, prefix)
+        gg = segment.dot(gradient, gradient, prefix)
+        vv = segment.dot(velocity, velocity, prefix)
+        is_judged = state.has_velocity & ~state.is_back
+        is_downhill = is_judged & (power > 0)
+        is_uphill = is_judged & ~is_downhill
+        dt, a, n_downhill = self._adapted(state, is_downhill, is_uphill)
+
+        # |v + dt F|² from the products at hand; downhill no term is negative, else v is 0
+        kept = jnp.where(is_downhill, rounded(2 * rounded(dt * power)), 0) + rounded(
+            rounded(dt * dt) * gg
+        )
+        pushed_vv = jnp.where(is_downhill, vv, 0) + kept
+        # v ← (1 - a)(v + dt F) + a |v + dt F| F/|F|, times the correction
+        ratio = jnp.where(gg > 0, rounded(rounded(jnp.sqrt(pushed_vv)) / rounded(jnp.sqrt(gg))), 0)
+        if self.use_abc:
+            a = jnp.maximum(a, 1e-10)
+        keep = 1 - a
+        push = rounded(keep * dt) + rounded(a * ratio)
+        if self.use_abc:
+            correction = rounded(1 / (1 - _power(keep, n_downhill + 1)))
+            keep, push = rounded(correction * keep), rounded(correction * push)
+        keep = jnp.where(is_downhill, keep, 0)
+
+        limit, time = self._limits(state, dt, keep, push, vv, power, gg)
+        back = jnp.where(is_uphill, rounded(-0.5 * dt), 0)
+        values = [(x, 0.0) for x in (keep, push, limit, time, back)]
+        values = [*values, (is_uphill, False)]
+        step, velocity = segment.map_rows(_move, prefix, values, velocity, gradient)
+        return step, FIRE2State(
+            prefix,
+            velocities=velocity,
+            has_velocity=jnp.ones_like(state.has_velocity),
+            is_back=is_uphill,
+            is_accepted=~state.is_back,
+            dt=dt,
+            a=a,
+            n_downhill=n_downhill,
+        )
+
+    def is_accepted(self, state: "FIRE2State"):
+        return state.is_accepted
+
+    def _adapted(self, state, is_downhill, is_uphill):
+        """The next time step, mixing and count of downhill steps."""
+        value = lambda name: per_system(getattr(self, name), name, state.dt)  # noqa: E731
+        nmin = per_system(self.Nmin, "Nmin", state.n_downhill)
+        n_downhill = jnp.where(is_uphill, 0, state.n_downhill + is_downhill.astype(jnp.int32))
+        is_settled = is_downhill & (n_downhill > nmin)
+        longer = jnp.minimum(rounded(state.dt * value("finc")), value("dtmax"))
+        shorter = jnp.maximum(rounded(state.dt * value("fdec")), value("dtmin"))
+        dt = jnp.where(is_settled, longer, jnp.where(is_uphill, shorter, state.dt))
+        smaller = rounded(state.a * value("fa"))
+        a = jnp.where(is_settled, smaller, jnp.where(is_uphill, value("astart"), state.a))
+        return dt, a, n_downhill
+
+    def _limits(self, state, dt, keep, push, vv, power, gg):
+        """The largest entry of a velocity, and the time for which a system moves."""
+        maxstep = per_system(self.maxstep, "maxstep", dt)
+        if self.use_abc:
+            return rounded(maxstep / dt), dt
+        speed2 = rounded(rounded(keep * keep) * vv) + rounded(rounded(push * push) * gg)
+        speed2 = speed2 + jnp.where(keep > 0, rounded(2 * rounded(rounded(keep * push) * power)), 0)
+        speed = rounded(jnp.sqrt(speed2))
+        time = jnp.where(rounded(dt * speed) > maxstep, rounded(maxstep / speed), dt)
+        return jnp.full_like(dt, jnp.inf), time
+
+
+def _power(x: Float[Array, "systems"], n: Int32[Array, "systems"]) -> Float[Array, "systems"]:
+    """x to the n-th, by squaring: `pow` of float32 has other bits in the tail of an array."""
+    result = jnp.ones_like(x)
+    for bit in range(24):  # 16 million steps downhill in a row
+        result = jnp.where((n >> bit) & 1 == 1, rounded(result * x), result)
+        x = rounded(x * x)
+    return result
+
+
+def _move(keep, push, limit, time, back, is_uphill, velocity, gradient):
+    keep, push, limit, time, back = (
+        x.astype(velocity.dtype) for x in (keep, push, limit, time, back)
+    )
+    faster = rounded(keep * velocity) - rounded(push * gradient.astype(velocity.dtype))
+    faster = jnp.clip(faster, -limit, limit)
+    step = jnp.where(is_uphill, rounded(back * velocity), rounded(time * faster))
+    velocity = jnp.where(is_uphill, jnp.zeros_like(velocity), faster)
+    return step.astype(gradient.dtype), velocity
+
+
+class FIRE2State(AbstractState):
+    index_prefix: Prefix
+    velocities: PyTree[Float[Array, "rows *components"]] = rows_field()
+    has_velocity: Bool[Array, "systems"] = systems_field()
+    """False before the first step, which ASE takes without looking at the power."""
+    is_back: Bool[Array, "systems"] = systems_field()
+    """The step was half a step back: where it leads, the power is not looked at."""
+    is_accepted: Bool[Array, "systems"] = systems_field()
+    """The step before this one was none back."""
+    dt: Float[Array, "systems"] = systems_field()
+    a: Float[Array, "systems"] = systems_field()
+    n_downhill: Int32[Array, "systems"] = systems_field()

@@ -1,0 +1,155 @@
+"""ASE's optimizers and those of basinax on the same calculators, step by step.
+
+Energies and forces come from the same ASE calculator for both, so that nothing but the optimizer
+can differ.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from ase import Atoms
+from ase.build import bulk, fcc111, molecule
+from ase.calculators.emt import EMT
+from ase.calculators.lj import LennardJones
+from ase.calculators.morse import MorsePotential
+
+from basinax import AbstractTransform, apply_updates, largest_force
+
+CHECKED_STEPS = (1, 2, 5, 10, 20, 30)
+
+
+def _rattled(atoms: Atoms, amount: float, seed: int, calculator: Any) -> Atoms:
+    atoms.positions += np.random.default_rng(seed).normal(size=(len(atoms), 3)) * amount
+    atoms.calc = calculator
+    return atoms
+
+
+def _cluster(n: int, seed: int) -> Atoms:
+    """Atoms in a ball, none closer than 1 sigma to another."""
+    draw = np.random.default_rng(seed)
+    points: list[np.ndarray] = []
+    while len(points) < n:
+        point = draw.uniform(-1, 1, 3) * 0.75 * n ** (1 / 3)
+        if all(np.linalg.norm(point - other) > 1.0 for other in points):
+            points.append(point)
+    return Atoms(f"Ar{n}", positions=np.array(points))
+
+
+def _argon() -> Atoms:
+    calculator = LennardJones(sigma=3.405, epsilon=0.0104, rc=8.5)
+    return _rattled(bulk("Ar", a=5.26, cubic=True) * 2, 0.15, 1, calculator)
+
+
+def _lj13() -> Atoms:
+    return _rattled(_cluster(13, 3), 0.0, 0, LennardJones(rc=20.0))
+
+
+def _lj38() -> Atoms:
+    return _rattled(_cluster(38, 4), 0.0, 0, LennardJones(rc=20.0))
+
+
+def _morse() -> Atoms:
+    calculator = MorsePotential(epsilon=0.3429, rho0=2.866 * 1.3588, r0=2.866)
+    return _rattled(bulk("Cu", a=4.05, cubic=True) * 2, 0.1, 2, calculator)
+
+
+def _copper() -> Atoms:
+    atoms = bulk("Cu", a=3.61, cubic=True) * 2
+    return _rattled(atoms, 0.1, 5, EMT())
+
+
+def _slab() -> Atoms:
+    atoms = fcc111("Al", (2, 2, 3), vacuum=8.0)
+    atoms.positions[-1, 2] += 0.3
+    return _rattled(atoms, 0.05, 6, EMT())
+
+
+def _hydrogen() -> Atoms:
+    return _rattled(molecule("H2"), 0.05, 7, EMT())
+
+
+def _pentane() -> Atoms:
+    atoms = molecule("C2H6")
+    return _rattled(atoms, 0.1, 8, EMT())
+
+
+PROBLEMS: dict[str, Callable[[], Atoms]] = {
+    "argon crystal": _argon,
+    "LJ13": _lj13,
+    "LJ38": _lj38,
+    "Morse crystal": _morse,
+    "EMT copper": _copper,
+    "EMT slab": _slab,
+    "EMT hydrogen": _hydrogen,
+    "EMT ethane": _pentane,
+}
+
+
+def count_calls(atoms: Atoms) -> list[int]:
+    """Wraps the calculator of `atoms`; the only entry is the number of its evaluations."""
+    calls, calculate = [0], atoms.calc.calculate
+
+    def counting(*args, **kwargs):
+        calls[0] += 1
+        return calculate(*args, **kwargs)
+
+    atoms.calc.calculate = counting
+    return calls
+
+
+def follow_ase(optimizer: type, atoms: Atoms, fmax: float, steps: int, **settings: Any):
+    """Positions after each step, evaluations until then, and whether it converged."""
+    path, calls = [], count_calls(atoms)
+    with warnings.catch_warnings(action="ignore"):
+        run = optimizer(atoms, logfile=None, **settings)
+        run.fmax = fmax
+        for _ in run.irun(fmax=fmax, steps=steps):
+            path.append((atoms.get_positions(), calls[0]))
+    return path
+
+
+@eqx.filter_jit
+def _turn(optimizer, gradient, state, params, energies):
+    step, state = optimizer.update(gradient, state, params, energies=energies)
+    return (
+        apply_updates(params, step),
+        state,
+        optimizer.is_accepted(state)[0],
+        optimizer.has_failed(state)[0],
+        largest_force(gradient)[0],
+    )
+
+
+def follow(optimizer: AbstractTransform, atoms: Atoms, fmax: float, steps: int):
+    """The same for an optimizer of basinax, in global mode."""
+    params = jnp.asarray(atoms.positions)
+    state, path, calls = optimizer.init(params), [], count_calls(atoms)
+    while len(path) <= steps:
+        atoms.set_positions(np.asarray(params))
+        energies = jnp.asarray([atoms.get_potential_energy()])
+        gradient = jnp.asarray(-atoms.get_forces())
+        last = params
+        params, state, is_accepted, has_failed, largest = _turn(
+            optimizer, gradient, state, params, energies
+        )
+        if is_accepted:
+            path.append((np.asarray(last), calls[0]))
+            if largest < fmax or has_failed:
+                break
+    return path
+
+
+def compare(ours, theirs) -> tuple[dict[int, float], bool]:
+    """The largest difference of a coordinate at the checked steps, and equality of the counts."""
+    assert len(ours) > 1
+    both = list(zip(ours, theirs, strict=False))
+    apart = {
+        at: float(np.abs(both[at][0][0] - both[at][1][0]).max())
+        for at in CHECKED_STEPS
+        if at < len(both)
+    }
+    return apart, [calls for _, calls in ours] == [calls for _, calls in theirs]

@@ -1,0 +1,122 @@
+"""L-BFGS: the recursion on coefficients against the two loops, and what a history keeps."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from basinax import LBFGS, SystemIndex, apply_updates, relax, reset, rounded, segment
+
+SIZES = [4, 1, 7]
+INDEX = SystemIndex.from_sizes(SIZES, align=8)
+ROWS = [slice(0, 4), slice(8, 9), slice(16, 23)]
+WALL = jnp.asarray(np.random.default_rng(2).uniform(5, 20, (INDEX.n_rows, 2)))
+
+
+def valley(x):
+    """Rosenbrock's, a row each."""
+    u, v, wall = x[:, 0], x[:, 1], WALL[:, 0]
+    off, past = v - rounded(u * u), u - 1.0
+    slope = rounded(wall * off)
+    energies = segment.dot(slope, off, INDEX) + segment.dot(past, past, INDEX)
+    by_u = 2.0 * past - rounded(4.0 * rounded(slope * u))
+    return energies, jnp.stack([by_u, 2.0 * slope], axis=1)
+
+
+def start():
+    draw = np.random.default_rng(0)
+    return jnp.asarray(np.array([-1.2, 1.0]) + draw.normal(size=(INDEX.n_rows, 2)) * 0.3)
+
+
+def two_loops(gradient, pairs, first):
+    """-H g as Nocedal writes it."""
+    q, alphas = gradient.copy(), []
+    for s, y in reversed(pairs):
+        alpha = (s * q).sum() / (s * y).sum()
+        q = q - alpha * y
+        alphas.append(alpha)
+    z = first * q
+    for (s, y), alpha in zip(pairs, reversed(alphas), strict=True):
+        z = z + (alpha - (y * z).sum() / (s * y).sum()) * s
+    return -z
+
+
+@pytest.mark.parametrize("memory", [1, 3, 50])
+@pytest.mark.parametrize("is_scaled", [True, False])
+def test_steps_are_those_of_the_two_loop_recursion(memory, is_scaled):
+    lbfgs = LBFGS(maxstep=0.3, memory=memory, is_scaled=is_scaled)
+    update = jax.jit(lbfgs.update)
+    x, state = start(), lbfgs.init(start(), INDEX)
+    pairs, last, refused = [[] for _ in ROWS], None, 0
+    for _ in range(25):
+        gradient = valley(x)[1]
+        step, state = update(gradient, state, x)
+        for mine, rows in zip(pairs, ROWS, strict=True):
+            here, slope = np.asarray(x)[rows], np.asarray(gradient)[rows]
+            if last is not None:
+                s, y = here - last[0][rows], slope - last[1][rows]
+                is_kept = (s * y).sum() > 1e-8 * np.linalg.norm(s) * np.linalg.norm(y)
+                refused += not is_kept
+                mine += [(s, y)] * int(is_kept)
+                del mine[:-memory]
+            first = 1 / 70
+            if is_scaled and mine:
+                first = (mine[-1][0] * mine[-1][1]).sum() / (mine[-1][1] ** 2).sum()
+            expected = two_loops(slope, mine, first)
+            expected *= min(1, 0.3 / np.linalg.norm(expected, axis=1).max())
+            np.testing.assert_allclose(step[rows], expected, rtol=1e-6, atol=1e-9)
+        last = (np.asarray(x), np.asarray(gradient))
+        x = apply_updates(x, step)
+    assert refused > 0
+
+
+@pytest.mark.parametrize("at", [1, 3, 11], ids=["empty", "filling", "full"])
+def test_a_system_that_is_reset_starts_afresh_and_the_others_do_not(at):
+    lbfgs = LBFGS(memory=5)
+    update = jax.jit(lbfgs.update)
+
+    def run(x, state, length):
+        for _ in range(length):
+            step, state = update(valley(x)[1], state, x)
+            x = apply_updates(x, step)
+        return x, state
+
+    x, state = run(start(), lbfgs.init(start(), INDEX), at)
+    mask = jnp.array([False, True, True])
+    fresh = segment.where(mask, start(), x, INDEX)
+    after, _ = run(fresh, reset(lbfgs, state, fresh, mask), 12)
+    undisturbed, _ = run(x, state, 12)
+    anew, _ = run(start(), lbfgs.init(start(), INDEX), 12)
+    assert np.array_equal(after[ROWS[0]], undisturbed[ROWS[0]])
+    assert np.array_equal(after[ROWS[1]], anew[ROWS[1]])
+    assert np.array_equal(after[ROWS[2]], anew[ROWS[2]])
+
+
+def test_slots_that_others_have_filled_change_no_bit():
+    """A system that joins late has an empty history beside full ones."""
+    lbfgs = LBFGS(memory=4)
+    update = jax.jit(lbfgs.update)
+    x, state = start(), lbfgs.init(start(), INDEX)
+    for _ in range(9):
+        step, state = update(valley(x)[1], state, x)
+        x = apply_updates(x, step)
+    late = reset(lbfgs, state, x, jnp.array([True, False, False]))
+    other, alone = x, lbfgs.init(x, INDEX)
+    for _ in range(10):
+        step, late = update(valley(x)[1], late, x)
+        x = apply_updates(x, step)
+        step, alone = update(valley(other)[1], alone, other)
+        other = apply_updates(other, step)
+        assert np.asarray(x[ROWS[0]]).tobytes() == np.asarray(other[ROWS[0]]).tobytes()
+
+
+def test_fewer_evaluations_than_with_ase_settings():
+    ours = relax(valley, start(), LBFGS(), index_prefix=INDEX, fmax=1e-6, max_steps=1000)
+    theirs = relax(valley, start(), LBFGS.ase(), index_prefix=INDEX, fmax=1e-6, max_steps=1000)
+    assert np.all(ours.converged)
+    assert int(ours.evaluations.sum()) < int(theirs.evaluations.sum())
+
+
+def test_no_pair_is_no_history():
+    with pytest.raises(ValueError, match="memory must be at least 1, got 0"):
+        LBFGS(memory=0).init(start(), INDEX)
