@@ -2,26 +2,7 @@
 
 from basinax import _segment as segment
 from basinax._chain import Chain as Chain, chain as chain
-from basinax._clipping import (
-    Clipped as Clipped,
-    LayerClipped as LayerClipped,
-    clip_by_layer_norm as clip_by_layer_norm,
-    clip_by_norm as clip_by_norm,
-)
-from basinax._config import (
-    from_config as from_config,
-    read_config as read_config,
-    register as register,
-    to_config as to_config,
-    write_config as write_config,
-)
 from basinax._convergence import largest_force as largest_force
-from basinax._limits import AbstractLimit as AbstractLimit
-from basinax._observe import observe as observe
-from basinax._optax_by_name import (
-    OptaxByName as OptaxByName,
-    optax_transform as optax_transform,
-)
 from basinax._optimizer import (
     AbstractState as AbstractState,
     AbstractTransform as AbstractTransform,
@@ -46,12 +27,6 @@ from basinax.transforms import (
     BarzilaiBorweinState as BarzilaiBorweinState,
     ClipByGlobalNorm as ClipByGlobalNorm,
     ClipByGlobalNormState as ClipByGlobalNormState,
-    ClipByLayerNorm as ClipByLayerNorm,
-    ClipByLayerNormState as ClipByLayerNormState,
-    ClipByRowNorm as ClipByRowNorm,
-    ClipByRowNormState as ClipByRowNormState,
-    ClipByValue as ClipByValue,
-    ClipByValueState as ClipByValueState,
     FIRE2State as FIRE2State,
     FIREState as FIREState,
     GradientDescent as GradientDescent,
