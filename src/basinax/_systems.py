@@ -179,7 +179,7 @@ class SystemIndex(eqx.Module):
             return _take(rows, self._block_rows, absent)
         present = jnp.arange(BLOCK, dtype=jnp.int32)[None, :] < self._block_sizes[:, None]
         present = present.reshape(present.shape + (1,) * (rows.ndim - 1))
-        blocks = rows.reshape(-1, BLOCK, *rows.shape[1:])
+        blocks = rows.reshape(self.n_rows // BLOCK, BLOCK, *rows.shape[1:])
         return jnp.where(present, blocks, jnp.asarray(absent, rows.dtype))
 
 
