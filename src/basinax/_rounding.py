@@ -6,9 +6,11 @@ before it meets a sum, and components are added in one written order. See docs/d
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 BLOCK = 8
@@ -71,6 +73,49 @@ def add_halves(x: Float[Array, "groups width *rest"]) -> Float[Array, "groups *r
         half = x.shape[1] // 2
         x = x[:, :half] + x[:, half:]
     return x[:, 0]
+
+
+def pad_rows(x: Float[Array, "rows *rest"]) -> Float[Array, "padded *rest"]:
+    """`x` with rows of -0.0, which add nothing, up to a multiple of eight."""
+    missing = -x.shape[0] % BLOCK
+    if not missing:
+        return x
+    return jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), constant_values=-0.0)
+
+
+def add_rows(x: Float[Array, "rows *rest"]) -> Float[Array, "*rest"]:
+    """The sum over the first axis: blocks of eight by halves, then blocks of eight of those."""
+    if x.shape[0] == 0:
+        return jnp.full(x.shape[1:], -0.0, x.dtype)
+    while x.shape[0] > 1:
+        x = pad_rows(x)
+        x = add_halves(x.reshape(-1, BLOCK, *x.shape[1:]))
+    return x[0]
+
+
+def add_streams(x: Float[Array, "entries"]) -> Float[Array, ""]:
+    """The sum over a long axis: eight streams by halves, what is left appended, and again.
+
+    The fastest written order, since neighbours in memory are added side by side.
+    """
+    while x.size > BLOCK:
+        # One entry at least is left over: streams that begin a power of two apart are slow to read.
+        length = (x.size - 1) // BLOCK
+        streams = add_halves(x[: BLOCK * length].reshape(1, BLOCK, length))[0]
+        # The barrier changes no bit. It keeps two passes from being made one slow one.
+        x = jnp.concatenate([jax.lax.optimization_barrier(streams), x[BLOCK * length :]])
+    return add_halves(pad_rows(x)[None])[0]
+
+
+def wide_dtype(x: Any) -> np.dtype:
+    """The dtype in which x is computed with: its own, float32 where that has fewer bits.
+
+    Raises TypeError where x is not real floating point.
+    """
+    dtype = jnp.result_type(x)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"leaves must be floating-point numbers, got {dtype}")
+    return np.dtype(np.float32) if jnp.finfo(dtype).bits < 32 else np.dtype(dtype)
 
 
 def add_components(x: Float[Array, "rows *components"]) -> Float[Array, "rows"]:

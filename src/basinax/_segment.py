@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
-from basinax._rounding import add_components, rounded, scaled, scaling_top
+from basinax._norms import norms, order
+from basinax._rounding import add_components, rounded, scaled, scaling_top, wide_dtype
 from basinax._systems import SystemIndex, n_systems, resolve
 
 Tree = PyTree[Float[Array, "rows *components"]]
@@ -35,9 +36,32 @@ def sum(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
     return _total(_wide(tree), index_prefix, tree)
 
 
-def norm(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
-    """The Euclidean norm of each system's entries, over all leaves; 0 without rows."""
-    return rounded(jnp.sqrt(dot(tree, tree, index_prefix)))
+def norm(tree: Tree, index_prefix: Prefix = None, ord: float | str | None = 2) -> PerSystem:
+    """The norm of each system's entries, over all leaves; 0 without rows, NaN if any entry is.
+
+    Neither overflows nor underflows where the norm itself is representable. The derivative is 0
+    where the norm is.
+
+    Args:
+        ord: p ≥ 1, `inf` for the largest magnitude, `-inf` for the smallest, or one of these as a
+            string; None is 2.
+
+    Raises:
+        ValueError: `ord` is none of these, or the prefix does not fit the tree.
+        TypeError: a leaf is not real floating point.
+    """
+    p = order(ord)
+    leaves = common(tree)
+    if not leaves:
+        return blank(tree, index_prefix)
+    return norms(leaves, resolve(index_prefix, tree), p).values
+
+
+def common(tree: Tree) -> list[Float[Array, "rows *components"]]:
+    """The leaves, as rows, in the widest dtype among them, float32 at least."""
+    leaves = [jnp.atleast_1d(leaf) for leaf in jax.tree.leaves(tree)]
+    dtypes = [wide_dtype(leaf) for leaf in leaves]
+    return [leaf.astype(np.result_type(*dtypes)) for leaf in leaves]
 
 
 def max(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
@@ -60,7 +84,7 @@ def longest_row(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
 
 def blank(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
     """Zeros, one a system, of the dtype that reductions of `tree` have."""
-    dtypes = [_wide_dtype(x) for x in jax.tree.leaves(tree)]
+    dtypes = [wide_dtype(x) for x in jax.tree.leaves(tree)]
     return jnp.zeros((n_systems(index_prefix),), np.result_type(*dtypes) if dtypes else None)
 
 
@@ -143,14 +167,7 @@ def _square_rows(x):
 def _wide(tree) -> list[Array]:
     """The leaves, as rows, in float32 at least."""
     leaves = [jnp.atleast_1d(leaf) for leaf in jax.tree.leaves(tree)]
-    return [leaf.astype(_wide_dtype(leaf)) for leaf in leaves]
-
-
-def _wide_dtype(leaf) -> np.dtype:
-    dtype = jnp.result_type(leaf)
-    if not jnp.issubdtype(dtype, jnp.floating):
-        raise TypeError(f"leaves must be floating-point numbers, got {dtype}")
-    return np.dtype(np.float32) if jnp.finfo(dtype).bits < 32 else np.dtype(dtype)
+    return [leaf.astype(wide_dtype(leaf)) for leaf in leaves]
 
 
 def _matching(tree, other) -> list[Array]:

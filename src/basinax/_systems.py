@@ -6,6 +6,7 @@ the host. See docs/design.md, section 2.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -15,7 +16,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
 
-from basinax._rounding import BLOCK, add_components, add_halves
+from basinax._rounding import BLOCK, add_components, add_halves, add_rows, add_streams, pad_rows
 
 
 class SystemIndex(eqx.Module):
@@ -153,12 +154,18 @@ class SystemIndex(eqx.Module):
             blocks = add_halves(_take(blocks, level, -0.0))
         return jnp.where(self.sizes > 0, blocks, jnp.zeros_like(blocks))
 
-    def max(self, rows: Float[Array, "rows *components"]) -> Float[Array, "systems"]:
-        """The largest over each system's rows and components; -inf for a system without rows."""
-        blocks = self._blocks(rows, -jnp.inf)
-        blocks = jnp.max(blocks, axis=tuple(range(1, blocks.ndim)), initial=-jnp.inf)
+    quick_sum = sum
+
+    def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "systems"]:
+        """The largest over each system's rows and components.
+
+        -inf for a system without rows, the least of all where `rows` are integers.
+        """
+        least = _least(rows.dtype)
+        blocks = self._blocks(rows, least)
+        blocks = jnp.max(blocks, axis=tuple(range(1, blocks.ndim)), initial=least)
         for level in self._levels:
-            blocks = jnp.max(_take(blocks, level, -jnp.inf), axis=1)
+            blocks = jnp.max(_take(blocks, level, least), axis=1)
         return blocks
 
     def spread(
@@ -181,6 +188,80 @@ class SystemIndex(eqx.Module):
         present = present.reshape(present.shape + (1,) * (rows.ndim - 1))
         blocks = rows.reshape(self.n_rows // BLOCK, BLOCK, *rows.shape[1:])
         return jnp.where(present, blocks, jnp.asarray(absent, rows.dtype))
+
+
+class WholeIndex(eqx.Module):
+    """All rows of an array as one system, in whose place nothing is gathered.
+
+    It has the methods of `SystemIndex`, and the bits of one with a single system.
+    """
+
+    n_rows: int = eqx.field(static=True)
+    n_systems: int = eqx.field(static=True, default=1)
+
+    @property
+    def sizes(self) -> Int32[Array, "1"]:
+        return jnp.full((1,), self.n_rows, jnp.int32)
+
+    def sum(self, rows: Float[Array, "rows *components"]) -> Float[Array, "1"]:
+        if self.n_rows == 0:
+            return jnp.zeros((1,), rows.dtype)
+        rows = pad_rows(rows)
+        blocks = add_halves(rows.reshape(rows.shape[0] // BLOCK, BLOCK, *rows.shape[1:]))
+        return add_rows(add_components(blocks))[None]
+
+    def quick_sum(self, rows: Float[Array, "rows *components"]) -> Float[Array, "1"]:
+        """The sum; of very many entries in an order that suits memory, whose bits are its own."""
+        if rows.size <= QUICK_ENTRIES:
+            return self.sum(rows)
+        return add_streams(rows.reshape(-1))[None]
+
+    def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "1"]:
+        return jnp.max(rows, initial=_least(rows.dtype))[None]
+
+    def spread(
+        self, values: Shaped[Array, "1"], padding: float | bool, like: Array
+    ) -> Shaped[Array, "rows *components"]:
+        return jnp.broadcast_to(values.reshape((1,) * like.ndim), like.shape)
+
+
+QUICK_ENTRIES = 32768
+"""More entries of a leaf than this are added in the order of memory in global mode."""
+
+
+class RowIndex(eqx.Module):
+    """Every row of an array as a system of its own, padding included."""
+
+    n_rows: int = eqx.field(static=True)
+
+    @property
+    def n_systems(self) -> int:
+        return self.n_rows
+
+    @property
+    def sizes(self) -> Int32[Array, "rows"]:
+        return jnp.ones((self.n_rows,), jnp.int32)
+
+    def sum(self, rows: Float[Array, "rows *components"]) -> Float[Array, "rows"]:
+        return add_components(rows)
+
+    quick_sum = sum
+
+    def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "rows"]:
+        return jnp.max(rows, axis=tuple(range(1, rows.ndim)), initial=_least(rows.dtype))
+
+    def spread(
+        self, values: Shaped[Array, "rows"], padding: float | bool, like: Array
+    ) -> Shaped[Array, "rows *components"]:
+        return jnp.broadcast_to(values.reshape((-1,) + (1,) * (like.ndim - 1)), like.shape)
+
+
+AnyIndex = SystemIndex | WholeIndex | RowIndex
+
+
+def _least(dtype) -> float | int:
+    """What is no larger than anything of that dtype."""
+    return -math.inf if jnp.issubdtype(dtype, jnp.floating) else int(jnp.iinfo(dtype).min)
 
 
 def _take(values, indices, absent):
@@ -222,7 +303,7 @@ def _device(values: np.ndarray | None) -> Any:
     return None if values is None else jnp.asarray(values, jnp.int32)
 
 
-def resolve(index_prefix: PyTree[SystemIndex] | None, tree: PyTree) -> list[SystemIndex]:
+def resolve(index_prefix: PyTree[SystemIndex] | None, tree: PyTree) -> Sequence[AnyIndex]:
     """The index of each leaf of `tree`. With `index_prefix=None` all of it is one system.
 
     Raises:
@@ -232,7 +313,7 @@ def resolve(index_prefix: PyTree[SystemIndex] | None, tree: PyTree) -> list[Syst
     """
     paths_and_leaves = jax.tree_util.tree_leaves_with_path(tree)
     if index_prefix is None:
-        return [SystemIndex.from_sizes([_n_rows(leaf)]) for _, leaf in paths_and_leaves]
+        return [WholeIndex(_n_rows(leaf)) for _, leaf in paths_and_leaves]
     indices = _broadcast(index_prefix, tree)
     for (path, leaf), index in zip(paths_and_leaves, indices, strict=True):
         shape = jnp.shape(leaf)
