@@ -3,38 +3,65 @@
 Per system as kUPS' `ClipByGlobalNorm`; in global mode `optax.clip_by_global_norm`, bit for bit.
 """
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from basinax import _segment as segment
-from basinax._optimizer import AbstractState, AbstractTransform, Prefix
-from basinax._rounding import rounded
-from basinax._systems import per_system
+from basinax._clipping import Clipped, clip_by_norm, require_limit
+from basinax._limits import AbstractLimit
+from basinax._norms import order
+from basinax._optimizer import AbstractState, Prefix
 
 
-class ClipByGlobalNorm(AbstractTransform):
+class ClipByGlobalNorm(AbstractLimit):
     """Scale the updates of each system whose norm exceeds `max_norm` down to it.
 
-    A limit: before an optimizer in a chain it limits the gradient, after it the step. Systems at
-    or below their limit come back bit for bit.
+    Systems at or below their limit come back bit for bit. With options other than the defaults,
+    and per system, it is `clip_by_norm`.
     """
 
     max_norm: float | Float[Array, "..."]
     """The largest norm, in the unit of the updates: a number, or one a system."""
+    ord: float = eqx.field(default=2.0, kw_only=True, static=True, converter=order)
+    """Which norm: p ≥ 1, `inf`, `-inf`, or one of these as a string; None is 2."""
+    nan_safe: bool = eqx.field(default=False, kw_only=True, static=True)
+    """NaN and infinite entries count as, and become, 0."""
+    rescale_to_unit_norm: bool = eqx.field(default=False, kw_only=True, static=True)
+    """Divide by the limit, so that no norm exceeds 1."""
+    return_zero: bool = eqx.field(default=False, kw_only=True, static=True)
+    """Updates are zero, whatever they were."""
+
+    def __check_init__(self):
+        require_limit(self.max_norm, "max_norm")
 
     def init(self, parameters, index_prefix: Prefix = None) -> "ClipByGlobalNormState":
         return ClipByGlobalNormState(index_prefix)
 
-    def update(self, updates, state: "ClipByGlobalNormState", params=None, **extra):
-        if state.index_prefix is None:
-            max_norm = jnp.asarray(self.max_norm).reshape(())
-            clip = optax.clip_by_global_norm(max_norm)
-            return clip.update(updates, clip.init(updates))[0], state
-        norms = segment.norm(updates, state.index_prefix)
-        limits = per_system(self.max_norm, "max_norm", norms)
-        factors = jnp.where(norms > limits, rounded(limits / norms), jnp.ones_like(norms))
-        return segment.scale(updates, factors, state.index_prefix), state
+    def limit(self, updates, index_prefix: Prefix = None) -> Clipped:
+        options = (self.nan_safe, self.rescale_to_unit_norm, self.return_zero)
+        if index_prefix is None and self.ord == 2 and not any(options):
+            return self._optax(updates)
+        nan_safe, rescales, return_zero = options
+        return clip_by_norm(
+            updates,
+            self.max_norm,
+            index_prefix,
+            ord=self.ord,
+            nan_safe=nan_safe,
+            rescale_to_unit_norm=rescales,
+            return_zero=return_zero,
+        )
+
+    def _optax(self, updates) -> Clipped:
+        max_norm = jnp.asarray(self.max_norm).reshape(())
+        clip = optax.clip_by_global_norm(max_norm)
+        clipped, _ = clip.update(updates, clip.init(updates))
+        if not jax.tree.leaves(updates):
+            return Clipped(clipped, jnp.zeros(()), jnp.zeros((), bool))
+        norm = optax.tree.norm(updates)
+        return Clipped(clipped, norm, ~(norm < max_norm.astype(norm.dtype)))
 
 
 class ClipByGlobalNormState(AbstractState):

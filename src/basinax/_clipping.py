@@ -1,0 +1,429 @@
+"""Clipping by norm: one implementation of what five libraries do, each for one system.
+
+The norm after clipping, computed as the norm before it was, is at most the limit, rounding
+included; a system at or below its limit comes back bit for bit.
+"""
+
+import functools
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from basinax._exponents import (
+    from_bits,
+    infinity_bits,
+    magnitude_bits,
+    normal_bits,
+    scale_exactly,
+    signed_bits,
+    split,
+    toward_zero,
+)
+from basinax._norms import Norms, extremes, order, plain_norms, scaled_norms, where_any
+from basinax._rounding import BLOCK, add_rows, rounded, wide_dtype
+from basinax._segment import Prefix, Tree, blank, common
+from basinax._systems import AnyIndex, SystemIndex, WholeIndex, resolve
+
+CHECKED_ENTRIES = 4096
+"""Systems of up to so many entries get the tightest factor, checked; larger ones a safe one."""
+
+
+class Clipped(NamedTuple):
+    """The result of `clip_by_norm`; scalars in global mode, else one entry a system."""
+
+    tree: Tree
+    norm: Float[Array, "..."]
+    """Before clipping."""
+    is_clipped: Bool[Array, "..."]
+    """The norm was larger than the limit, or one of the two could not be compared."""
+
+
+class LayerClipped(NamedTuple):
+    """The result of `clip_by_layer_norm`: trees of the same structure."""
+
+    tree: Tree
+    norm: PyTree[Float[Array, "..."]]
+    """Of each leaf before clipping: a scalar in global mode, else one entry a system."""
+    is_clipped: PyTree[Bool[Array, "..."]]
+
+    def sums(self, index_prefix: Prefix = None) -> tuple[Tree, PyTree[Int[Array, ""]]]:
+        """The sum of each leaf over its rows, and in how many systems it was clipped.
+
+        With a row a system these are the two results of `optax.per_example_layer_norm_clip`. Rows
+        of padding count for nothing.
+        """
+        leaves, structure = jax.tree.flatten(self.tree)
+        indices = resolve(index_prefix, self.tree)
+        totals = [_sum_of_rows(x, index) for x, index in zip(leaves, indices, strict=True)]
+        counts = jax.tree.map(lambda mask: jnp.sum(mask, dtype=jnp.int32), self.is_clipped)
+        return structure.unflatten(totals), counts
+
+
+def clip_by_norm(
+    tree: Tree,
+    max_norm: float | Float[Array, "..."],
+    index_prefix: Prefix = None,
+    *,
+    ord: float | str | None = 2,
+    nan_safe: bool = False,
+    rescale_to_unit_norm: bool = False,
+    return_zero: bool | Bool[Array, ""] = False,
+) -> Clipped:
+    """Scale every system whose norm exceeds its limit down to it.
+
+    A limit of 0 gives zeros and one of inf clips nothing; a negative or NaN one in an array gives
+    zeros. A norm of 0 leaves a system as it is. NaN entries stay NaN, infinite ones become NaN,
+    and the other entries of their system zero.
+
+    Args:
+        max_norm: the limit, a number or one a system.
+        index_prefix: which row belongs to which system; None if there is one system.
+        ord: which norm: p ≥ 1, `inf`, `-inf`, or one of these as a string; None is 2.
+        nan_safe: NaN and infinite entries count as, and become, 0.
+        rescale_to_unit_norm: divide by the limit, so that no norm exceeds 1. A limit of 0 then
+            means the input divided by its norm, one of inf zeros.
+        return_zero: the result is zeros, whatever the input; the norm is still that of the input.
+
+    Raises:
+        ValueError: `max_norm` is a negative number or has the wrong shape, `ord` is not the order
+            of a norm, or the prefix does not fit the tree.
+        TypeError: a leaf is not real floating point.
+    """
+    p, like = order(ord), blank(tree, index_prefix)
+    limits = limits_of(max_norm, "max_norm", like)
+    leaves, structure = jax.tree.flatten(tree)
+    if not leaves:
+        return Clipped(tree, *_shaped(like, jnp.zeros(like.shape, bool), index_prefix))
+    clip = Clip(p, nan_safe, rescale_to_unit_norm, quick=index_prefix is None)
+    clipped, norm, is_clipped = clip(leaves, resolve(index_prefix, tree), limits)
+    if return_zero is not False:
+        clipped = [jnp.where(return_zero, jnp.zeros_like(x), x) for x in clipped]
+    return Clipped(structure.unflatten(clipped), *_shaped(norm, is_clipped, index_prefix))
+
+
+def clip_by_layer_norm(
+    tree: Tree,
+    max_norm: float | Float[Array, "..."],
+    index_prefix: Prefix = None,
+    *,
+    uniform: bool = True,
+) -> LayerClipped:
+    """Clip every leaf of every system by itself, to a share C_i of the limit C.
+
+    C_i = C / √K with K leaves; or, not `uniform`, C √(D_i / D) where the system has D entries, D_i
+    of them in the leaf. In both Σ C_i² = C². A leaf with NaN in a system comes back as it is.
+
+    McMahan, Ramage, Talwar and Zhang, Learning differentially private recurrent language models
+    (2018).
+
+    Args:
+        max_norm: the limit C, a number or one a system.
+        index_prefix: which row belongs to which system; None if there is one system.
+
+    Raises:
+        ValueError: `max_norm` is a negative number or has the wrong shape, or the prefix does not
+            fit the tree.
+        TypeError: a leaf is not real floating point.
+    """
+    limits = limits_of(max_norm, "max_norm", blank(tree, index_prefix))
+    leaves, structure = jax.tree.flatten(tree)
+    indices = resolve(index_prefix, tree)
+    clip = Clip(2.0, keeps_nan=True, quick=index_prefix is None)
+    trees: list[Tree] = []
+    seen: list[tuple[Array, Array]] = []
+    for k, (leaf, index) in enumerate(zip(leaves, indices, strict=True)):
+        share = _share(leaves, indices, k, uniform, limits.dtype)
+        limit = narrowed(rounded(limits * share), wide_dtype(leaf))
+        (clipped,), norm, is_clipped = clip([leaf], [index], limit)
+        trees.append(clipped)
+        seen.append(_shaped(norm, is_clipped, index_prefix))
+    return LayerClipped(
+        structure.unflatten(trees),
+        structure.unflatten([norm for norm, _ in seen]),
+        structure.unflatten([is_clipped for _, is_clipped in seen]),
+    )
+
+
+def limits_of(value: Any, name: str, like: Float[Array, "systems"]) -> Float[Array, "systems"]:
+    """A limit as one value a system, in the dtype of `like`; never rounded up.
+
+    Raises:
+        ValueError: `value` is a negative number, or neither a number nor an array of one a system.
+    """
+    require_limit(value, name)
+    if not isinstance(value, jax.Array):
+        wide = np.asarray(
+            value, None if np.issubdtype(np.asarray(value).dtype, np.floating) else float
+        )
+        with np.errstate(over="ignore", under="ignore"):
+            value = wide.astype(like.dtype)
+        value = np.where(value > wide, np.nextafter(value, np.zeros_like(value)), value)
+    value = jnp.asarray(value)
+    if value.shape not in ((), like.shape):
+        raise ValueError(
+            f"{name} must be a number or have one entry for each of the {like.shape[0]} systems,"
+            f" got shape {value.shape}"
+        )
+    return jnp.broadcast_to(narrowed(value, like.dtype), like.shape)
+
+
+def require_limit(value: Any, name: str) -> None:
+    """Raise ValueError if `value` is a negative number of Python or NumPy."""
+    if isinstance(value, numbers.Real) and value < 0:
+        raise ValueError(f"{name} must not be negative, got {value}")
+
+
+def narrowed(value: Array, dtype) -> Array:
+    """A limit in another dtype, rounded towards zero."""
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        return value.astype(dtype)
+    result = value.astype(dtype)
+    is_more = result.astype(value.dtype) > value
+    return jnp.where(is_more, toward_zero(result), result)
+
+
+class Clip:
+    """Clipping of lists of leaves by the systems of their indices.
+
+    Calling it returns the leaves, the norm of each system before, and which were clipped.
+
+    Args:
+        keeps_nan: leave a system with NaN as it is, instead of zeroing its other entries.
+        quick: as for `plain_norms`.
+    """
+
+    def __init__(
+        self,
+        ord: float = 2.0,
+        nan_safe: bool = False,
+        rescales: bool = False,
+        *,
+        keeps_nan: bool = False,
+        quick: bool = False,
+    ):
+        self.ord, self.nan_safe, self.rescales = ord, nan_safe, rescales
+        self.keeps_nan, self.quick = keeps_nan, quick
+
+    def __call__(
+        self,
+        leaves: Sequence[Any],
+        indices: Sequence[AnyIndex],
+        limits: Float[Array, "systems"],
+    ) -> tuple[list[Array], Float[Array, "systems"], Bool[Array, "systems"]]:
+        leaves = [jnp.asarray(x) for x in leaves]
+        if self.nan_safe:
+            leaves = [jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)) for x in leaves]
+        wide = common(leaves)
+        plain, is_unsafe = plain_norms(wide, indices, self.ord, self.quick)
+        scaling, is_clipped = self._decide(plain, limits, leaves, indices)
+        is_extreme = extremes(wide, indices, is_unsafe) | scaling.is_lifted
+
+        def take_apart():
+            found = scaled_norms(wide, indices, self.ord, plain, is_unsafe)
+            scaling, is_clipped = self._decide(found, limits, leaves, indices, lifts=True)
+            scaling = self._checked(scaling, limits, leaves, indices)
+            return _scaled(leaves, indices, scaling), found.values, is_clipped
+
+        def keep_together():
+            checked = self._checked(scaling, limits, leaves, indices)
+            return _scaled(leaves, indices, checked), plain.values, is_clipped
+
+        return where_any(is_extreme, take_apart, keep_together)
+
+    def _decide(self, found: Norms, limits, leaves, indices, lifts: bool = False):
+        """By which factor each system is scaled, and whether it exceeded its limit."""
+        infinity = infinity_bits(limits.dtype)
+        bits, norm_bits = signed_bits(limits), magnitude_bits(found.values)
+        size = magnitude_bits(limits)
+        is_invalid = (size > infinity) | ((bits < 0) & (size > 0))
+        is_zero = norm_bits == 0
+        is_poisoned = ~jnp.isfinite(found.mantissas)
+        if self.keeps_nan:
+            is_zero = is_zero | (norm_bits > infinity)
+        is_over = ~is_poisoned & ~is_invalid & (norm_bits > size)
+        is_clipped = ~is_zero & (is_over | is_poisoned | is_invalid)
+        to_zero = is_poisoned | is_invalid | (size == (infinity if self.rescales else 0))
+        to_zero = to_zero & ~is_zero & ~(is_over & self.rescales)
+
+        ones = jnp.ones_like(limits)
+        if self.rescales:
+            is_scaled = ~is_zero
+            dividend = ones
+            divisor = jnp.where(is_over, found.mantissas, limits)
+            exponents = jnp.where(is_over, found.exponents, 0)
+        else:
+            is_scaled = is_clipped
+            dividend, divisor, exponents = limits, found.mantissas, found.exponents
+        is_divided = is_scaled & ~to_zero
+        dividend = jnp.where(is_divided, dividend, ones)
+        divisor = jnp.where(is_divided, divisor, ones)
+        exponents = jnp.where(is_divided, exponents, 0)
+
+        plain = rounded(dividend / divisor)
+        least = normal_bits(limits.dtype)
+        # So near to zero, entries of the result may be subnormal.
+        near = magnitude_bits(
+            jnp.asarray(2.0 ** (jnp.finfo(limits.dtype).minexp + 40), limits.dtype)
+        )
+        is_lifted = (exponents != 0) | (magnitude_bits(dividend) < near)
+        is_lifted = is_lifted | (magnitude_bits(divisor) < least) | (magnitude_bits(plain) < least)
+        factors, exponent = plain, None
+        if lifts:
+            mantissas, exponent = _quotient(dividend, divisor, exponents)
+            factors = jnp.where(is_lifted, mantissas, plain)
+            exponent = jnp.where(is_lifted, exponent, 0)
+        is_safe = is_lifted | (_entries(leaves, indices) > CHECKED_ENTRIES)
+        factors = jnp.where(is_safe, rounded(factors * _safety(leaves, indices)), factors)
+        factors = jnp.where(is_divided, factors, jnp.where(is_scaled, 0, ones))
+        return Scaling(is_scaled, factors, is_lifted, exponent, is_safe), is_clipped
+
+    def _checked(self, scaling: "Scaling", limits, leaves, indices) -> "Scaling":
+        """With safe factors where the norm would still exceed the limit."""
+        is_whole = all(isinstance(index, WholeIndex) for index in indices)
+        if is_whole and sum(x.size for x in leaves) > CHECKED_ENTRIES:
+            return scaling
+        is_checked = scaling.is_scaled & ~scaling.is_safe & (scaling.factors != 0)
+        targets = jnp.ones_like(limits) if self.rescales else limits
+
+        def exceeds() -> Bool[Array, "systems"]:
+            still = jax.lax.stop_gradient((leaves, scaling._replace(exponents=None)))
+            results = common(_products(still[0], indices, still[1]))
+            after = plain_norms(results, indices, self.ord, self.quick)[0].values
+            return is_checked & (after > targets)
+
+        nothing = jnp.zeros(is_checked.shape, bool)
+        is_above = where_any(is_checked, exceeds, lambda: nothing)
+        lower = rounded(scaling.factors * _safety(leaves, indices))
+        return scaling._replace(
+            factors=jnp.where(is_above, lower, scaling.factors), is_safe=scaling.is_safe | is_above
+        )
+
+
+class Scaling(NamedTuple):
+    """What each system is multiplied by: factors · 2^exponents."""
+
+    is_scaled: Bool[Array, "systems"]
+    factors: Float[Array, "systems"]
+    is_lifted: Bool[Array, "systems"]
+    """Numbers near the ends of the range are involved: take them apart."""
+    exponents: Int[Array, "systems"] | None
+    """0 but for those; None if there are none."""
+    is_safe: Bool[Array, "systems"]
+    """The factor leaves room for all rounding, if that of leaves of low precision is downward."""
+
+
+def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
+    """The leaves times their systems' factors; those that are not scaled bit for bit."""
+    results = []
+    for leaf, index in zip(leaves, indices, strict=True):
+        rows = jnp.atleast_1d(leaf)
+        result = _narrow(rounded(_product(rows, index, scaling)), rows, index, scaling)
+        # Chosen by bits: faster than another selection, and subnormal numbers stay what they are.
+        integer = signed_bits(rows).dtype
+        mask = index.spread(-scaling.is_scaled.astype(integer), 0, rows)
+        bits = (signed_bits(result) & mask) | (signed_bits(rows) & ~mask)
+        results.append(from_bits(bits, rows.dtype).reshape(jnp.shape(leaf)))
+    return results
+
+
+def _products(leaves, indices, scaling: Scaling) -> list[Array]:
+    """As `_scaled`, for a norm to be taken of: rounded only to the dtype of the leaf."""
+    results = []
+    for leaf, index in zip(leaves, indices, strict=True):
+        rows = jnp.atleast_1d(leaf)
+        results.append(_narrow(_product(rows, index, scaling), rows, index, scaling))
+    return results
+
+
+def _product(rows, index: AnyIndex, scaling: Scaling):
+    x = rows.astype(scaling.factors.dtype)
+    factor = index.spread(scaling.factors, 1.0, x)
+    if scaling.exponents is None:
+        return x * factor
+    y = rounded(scale_exactly(x, index.spread(scaling.exponents, 0, x)) * factor)
+    is_lost = index.spread(scaling.is_lifted, False, x) & (magnitude_bits(y) < normal_bits(y.dtype))
+    return jnp.where(is_lost, jnp.zeros_like(y), y)
+
+
+def _narrow(y, rows, index: AnyIndex, scaling: Scaling):
+    """In the dtype of the rows: the nearest, or the next towards zero where that is safe."""
+    result = y.astype(rows.dtype)
+    if result.dtype == y.dtype:
+        return result
+    is_more = jnp.abs(result.astype(y.dtype)) > jnp.abs(y)
+    return jnp.where(index.spread(scaling.is_safe, False, y) & is_more, toward_zero(result), result)
+
+
+def _quotient(dividend, divisor, exponents):
+    """dividend / (divisor · 2^exponents) as a number near one and a power of two."""
+    top, top_exponent = split(dividend)
+    bottom, bottom_exponent = split(divisor)
+    quotient = rounded(top / bottom)
+    # One, with the derivative that bits do not have.
+    slope = rounded(dividend / jax.lax.stop_gradient(dividend))
+    slope = slope * rounded(jax.lax.stop_gradient(divisor) / divisor)
+    quotient = jnp.where(jnp.isfinite(slope) & (slope == 1), quotient * slope, quotient)
+    return quotient, top_exponent - bottom_exponent - exponents
+
+
+def _entries(leaves, indices) -> Int[Array, "systems"]:
+    """The number of entries of each system, up to a little more than CHECKED_ENTRIES of a leaf."""
+    most = CHECKED_ENTRIES + 1
+    parts = [
+        jnp.minimum(index.sizes, most) * min(_components(x), most)
+        for x, index in zip(leaves, indices, strict=True)
+    ]
+    return functools.reduce(jnp.add, parts)
+
+
+def _safety(leaves, indices) -> Float[Array, "systems"]:
+    """What a factor is lowered by so that no rounding lifts a norm above its limit.
+
+    A sum of positive terms, each in n additions, is off by n half ulps at most; two norms are
+    involved. Eight ulps more are for the squares or powers, roots, and the scaling itself.
+    """
+    parts = []
+    for x, index in zip(leaves, indices, strict=True):
+        levels = [(index.sizes > BLOCK**k).astype(jnp.int32) for k in range(1, 11)]
+        width = _components(x)
+        within = width if width <= BLOCK else math.ceil(math.log2(width))
+        parts.append(3 * (functools.reduce(jnp.add, levels) + 1) + within)
+    additions = functools.reduce(jnp.maximum, parts)
+    dtype = np.result_type(*[wide_dtype(x) for x in leaves])
+    ulps = (additions + (len(leaves) + 8)).astype(dtype)
+    return 1 - ulps * float(jnp.finfo(dtype).eps)
+
+
+def _components(leaf) -> int:
+    return math.prod(jnp.shape(leaf)[1:])
+
+
+def _share(leaves, indices, k: int, uniform: bool, dtype):
+    """C_k / C of each system."""
+    if uniform:
+        return jnp.asarray(1 / math.sqrt(len(leaves)), dtype)
+    counts = [
+        index.sizes.astype(dtype) * _components(x) for x, index in zip(leaves, indices, strict=True)
+    ]
+    total = functools.reduce(jnp.add, counts)
+    return rounded(jnp.sqrt(rounded(counts[k] / jnp.where(total > 0, total, 1))))
+
+
+def _shaped(norm, is_clipped, index_prefix):
+    """One entry a system, or scalars in global mode."""
+    return (norm[0], is_clipped[0]) if index_prefix is None else (norm, is_clipped)
+
+
+def _sum_of_rows(leaf, index: AnyIndex):
+    rows = jnp.atleast_1d(leaf)
+    wide = rows.astype(wide_dtype(rows))
+    if isinstance(index, SystemIndex):
+        has_system = index.has_system().reshape((-1,) + (1,) * (rows.ndim - 1))
+        wide = jnp.where(has_system, wide, jnp.asarray(-0.0, wide.dtype))
+    return add_rows(wide).astype(rows.dtype)
