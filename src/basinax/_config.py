@@ -1,0 +1,266 @@
+"""Transforms as configs of plain values, and back; to and from JSON and TOML.
+
+A config is a dict: `version`, `name` and the transform's fields by their names. Arrays are lists,
+chains nest. What is written is read by every later version.
+"""
+
+import dataclasses
+import difflib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from basinax import transforms as own
+from basinax._chain import Chain, chain
+from basinax._optax import OptaxTransform, is_optax
+from basinax._optax_by_name import OptaxByName, optax_transform
+from basinax._optimizer import AbstractTransform
+
+VERSION = 1
+"""Of the format. It changes when an older basinax would misread a config."""
+
+Config = dict[str, Any]
+TransformClass = TypeVar("TransformClass", bound=type[AbstractTransform])
+
+_RESERVED = ("name", "version")
+_NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+
+
+def to_config(transform: AbstractTransform) -> Config:
+    """The config of a transform, of plain Python values.
+
+    Raises:
+        TypeError: a transform is not registered, a raw optax transformation (make it with
+            `optax_transform`), or has a field that is no plain value.
+    """
+    return {"version": VERSION, **_encoded_transform(transform)}
+
+
+def from_config(config: Mapping[str, Any]) -> AbstractTransform:
+    """The transform of a config.
+
+    Raises:
+        ValueError: a name or an option is unknown (the known ones are listed), an option is
+            missing or refused, or the version is that of a later basinax.
+        TypeError: the config, or a part of it, is no mapping.
+    """
+    if not isinstance(config, Mapping):
+        raise TypeError(f"a config must be a mapping with a name, got {type(config).__name__}")
+    version = config.get("version", VERSION)
+    if not isinstance(version, int) or not 1 <= version <= VERSION:
+        raise ValueError(
+            f"the config has version {version!r}; this basinax reads versions 1 to {VERSION}"
+        )
+    return _decoded_transform({key: x for key, x in config.items() if key != "version"})
+
+
+def register(name: str) -> Callable[[TransformClass], TransformClass]:
+    """A decorator that gives a transform of your own a name in configs; its fields are the options.
+
+    Raises:
+        ValueError: the name is taken, or a field is called `name` or `version`.
+        TypeError: what is decorated is no class of transforms.
+    """
+
+    def registered(cls: TransformClass) -> TransformClass:
+        if not (isinstance(cls, type) and issubclass(cls, AbstractTransform)):
+            raise TypeError(f"expected a subclass of AbstractTransform, got {cls!r}")
+        if name in ("chain", "optax") or _CLASSES.get(name, cls) is not cls:
+            raise ValueError(f"the name {name!r} is taken; taken are {', '.join(known_names())}")
+        clash = [x.name for x in dataclasses.fields(cls) if x.name in _RESERVED]
+        if clash:
+            raise ValueError(f"{cls.__name__} has a field {clash[0]!r}, which configs keep")
+        _CLASSES[name] = cls
+        return cls
+
+    return registered
+
+
+def known_names() -> list[str]:
+    """The names that configs may have."""
+    return sorted([*_CLASSES, "chain", "optax"])
+
+
+def read_config(path: str | Path) -> Config:
+    """The config in a JSON or TOML file, by its suffix.
+
+    Raises:
+        ValueError: another suffix, or not the format it says.
+        OSError: the file cannot be read.
+    """
+    path = Path(path)
+    reads = {".json": json.loads, ".toml": tomllib.loads}
+    if path.suffix.lower() not in reads:
+        raise ValueError(f"{path}: a config file must end in .json or .toml")
+    text = path.read_text(encoding="utf-8")
+    try:
+        config = reads[path.suffix.lower()](text)
+    except ValueError as error:  # of both formats
+        raise ValueError(f"{path}: {error}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{path}: expected a table with a name, got {type(config).__name__}")
+    return config
+
+
+def write_config(config: Mapping[str, Any], path: str | Path) -> None:
+    """Write a config to a JSON or TOML file, by its suffix.
+
+    JSON knows no inf and no NaN: they are written as strings, which `from_config` reads.
+
+    Raises:
+        ValueError: another suffix.
+        OSError: the file cannot be written.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in (".json", ".toml"):
+        raise ValueError(f"{path}: a config file must end in .json or .toml")
+    text = json.dumps(_strict(config), indent=2) + "\n" if suffix == ".json" else _toml(config)
+    path.write_text(text, encoding="utf-8")
+
+
+def _encoded_transform(transform: Any) -> Config:
+    if is_optax(transform) or isinstance(transform, OptaxTransform):
+        raise TypeError(
+            "what optax returns does not tell its name and arguments: make it with"
+            ' basinax.optax_transform, such as optax_transform("adam", learning_rate=0.01)'
+        )
+    if isinstance(transform, OptaxByName):
+        return {"name": "optax", "function": transform.function, "arguments": transform.arguments}
+    if isinstance(transform, Chain):
+        return {
+            "name": "chain",
+            "transforms": [_encoded_transform(x) for x in transform.transforms],
+        }
+    for name, cls in _CLASSES.items():
+        if type(transform) is cls:
+            return {"name": name, **_encoded_fields(transform)}
+    raise TypeError(
+        f"{type(transform).__name__} has no name in configs: decorate it with"
+        " basinax.register(name)"
+    )
+
+
+def _encoded_fields(transform: AbstractTransform) -> Config:
+    fields = {}
+    for field in dataclasses.fields(transform):
+        value = getattr(transform, field.name)
+        if field.init and not (value is None and field.default is None):
+            fields[field.name] = _encoded(value, f"{type(transform).__name__}.{field.name}")
+    return fields
+
+
+def _encoded(value: Any, where: str) -> Any:
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, np.generic):
+        return value
+    if isinstance(value, np.generic | np.ndarray | jax.Array):
+        return np.asarray(value).tolist()
+    if isinstance(value, AbstractTransform) or is_optax(value):
+        return _encoded_transform(value)
+    if isinstance(value, list | tuple):
+        return [_encoded(x, where) for x in value]
+    raise TypeError(f"{where} is a {type(value).__name__}, which a config cannot hold")
+
+
+def _decoded_transform(config: Any) -> AbstractTransform:
+    if not isinstance(config, Mapping):
+        raise TypeError(f"a config must be a mapping with a name, got {type(config).__name__}")
+    options = dict(config)
+    name = options.pop("name", None)
+    if name == "chain":
+        _require_options("chain", options, {"transforms": True})
+        return chain(*[_decoded_transform(x) for x in options["transforms"]])
+    if name == "optax":
+        _require_options("optax", options, {"function": True, "arguments": False})
+        arguments = {key: _decoded(x) for key, x in options.get("arguments", {}).items()}
+        return optax_transform(options["function"], **arguments)
+    if name not in _CLASSES:
+        known = known_names()
+        close = difflib.get_close_matches(str(name), known, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else "."
+        raise ValueError(f"no transform is called {name!r}{hint} Known: {', '.join(known)}")
+    cls = _CLASSES[name]
+    fields = [field for field in dataclasses.fields(cls) if field.init]
+    _require_options(name, options, {field.name: _is_required(field) for field in fields})
+    return cls(**{key: _decoded(value) for key, value in options.items()})
+
+
+def _require_options(name: str, options: Config, known: Mapping[str, bool]) -> None:
+    unknown = [key for key in options if key not in known]
+    missing = [key for key, is_required in known.items() if is_required and key not in options]
+    listed = f"{name!r} has the options {', '.join(known) or '(none)'}"
+    if unknown:
+        raise ValueError(f"{name!r} has no option {unknown[0]!r}: {listed}")
+    if missing:
+        raise ValueError(f"{name!r} needs the option {missing[0]!r}: {listed}")
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value, value)
+    if isinstance(value, Mapping):
+        return _decoded_transform(value)
+    if isinstance(value, list | tuple):
+        items = [_decoded(x) for x in value]
+        if any(isinstance(x, AbstractTransform | str) or x is None for x in items):
+            return tuple(items)
+        return np.asarray(items)
+    return value
+
+
+def _is_required(field: dataclasses.Field) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _name_of(cls: type) -> str:
+    """ClipByGlobalNorm is clip-by-global-norm and FIRE is fire."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
+
+
+_CLASSES: dict[str, type[AbstractTransform]] = {
+    _name_of(cls): cls
+    for cls in vars(own).values()
+    if isinstance(cls, type) and issubclass(cls, AbstractTransform)
+}
+
+
+def _strict(value: Any) -> Any:
+    """With strings for what JSON has no numbers for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, Mapping):
+        return {key: _strict(x) for key, x in value.items()}
+    return [_strict(x) for x in value] if isinstance(value, list) else value
+
+
+def _toml(config: Mapping[str, Any]) -> str:
+    return "".join(f"{_toml_key(key)} = {_toml_value(x, '')}\n" for key, x in config.items())
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+
+
+def _toml_value(value: Any, indent: str) -> str:
+    if isinstance(value, Mapping):
+        items = [f"{_toml_key(k)} = {_toml_value(x, indent)}" for k, x in value.items()]
+        return "{ " + ", ".join(items) + " }" if items else "{}"
+    if isinstance(value, list) and any(isinstance(x, Mapping) for x in value):
+        inner = indent + "  "
+        return "[\n" + "".join(f"{inner}{_toml_value(x, inner)},\n" for x in value) + indent + "]"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml_value(x, indent) for x in value) + "]"
+    if value is None:
+        raise ValueError("TOML has no null: write this config to a .json file")
+    if isinstance(value, bool | str):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value)
