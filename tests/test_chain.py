@@ -1,0 +1,219 @@
+"""A chain is its members one after another, whatever they are."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from basinax import FIRE, ClipByGlobalNorm, GradientDescent, MaxStepSize, SystemIndex, chain
+from cases import BOWL, CONTIGUOUS, make_batch, make_systems, same_bits, steps, take, update
+
+SIZES = (13, 1, 40, 13)
+MEMBERS = [ClipByGlobalNorm(2.0), FIRE(), MaxStepSize(0.05)]
+
+
+def batch_of(dtype=np.float64):
+    return make_batch(BOWL, make_systems(BOWL, *SIZES), CONTIGUOUS, dtype)
+
+
+def stepped(transform, batch, count=10):
+    state = transform.init(batch.params, batch.prefix)
+    return steps(transform, batch, batch.params, state, count)[0]
+
+
+def test_a_chain_is_its_members_in_turn():
+    batch = batch_of()
+    whole = chain(*MEMBERS)
+    state = whole.init(batch.params, batch.prefix)
+    states = [member.init(batch.params, batch.prefix) for member in MEMBERS]
+    gradient = batch.params
+    for _ in range(5):
+        expected = gradient
+        for at, member in enumerate(MEMBERS):
+            expected, states[at] = update(member, expected, states[at], batch.params)
+        got, state = update(whole, gradient, state, batch.params)
+        gradient = 0.8 * gradient
+    assert same_bits(got, expected)
+
+
+def test_a_chain_of_chains_is_the_flat_one():
+    batch = batch_of()
+    clip, fire, limit = MEMBERS
+    nested = stepped(chain(chain(clip, chain(fire)), limit), batch)
+    assert same_bits(nested, stepped(chain(*MEMBERS), batch))
+
+
+def test_the_order_of_members_matters():
+    """A limit before an optimizer limits the gradient, one behind it the step."""
+    batch = batch_of()
+    limit, descent = ClipByGlobalNorm(0.5), GradientDescent(0.1)
+    index = batch.prefix
+
+    def norms(transform):
+        step = transform.update(batch.params, transform.init(batch.params, index))[0]
+        return [np.linalg.norm(take(index, step, at)) for at in range(len(SIZES))]
+
+    # Rounding of a norm of at most 120 entries.
+    np.testing.assert_allclose(norms(chain(limit, descent)), 0.05, rtol=1e-14)
+    assert max(norms(chain(descent, limit))) > 0.1
+
+
+def test_an_empty_chain_returns_what_it_gets():
+    batch = batch_of()
+    state = chain().init(batch.params, batch.prefix)
+    assert same_bits(chain().update(batch.params, state)[0], batch.params)
+
+
+def test_the_states_in_a_chain_hold_no_index_of_their_own():
+    batch = batch_of()
+    state = chain(chain(*MEMBERS), optax.adam(0.1)).init(batch.params, batch.prefix)
+
+    def prefixes(state):
+        yield state.index_prefix
+        for inner in getattr(state, "states", ()):
+            yield from prefixes(inner)
+
+    own, *inner = prefixes(state)
+    assert own is batch.prefix
+    assert inner == [None] * 5
+
+
+def test_a_state_of_a_chain_shows_those_of_its_members():
+    batch = batch_of()
+    state = chain(*MEMBERS).init(batch.params, batch.prefix)
+    assert [type(inner).__name__ for inner in state.states] == [
+        "ClipByGlobalNormState",
+        "FIREState",
+        "MaxStepSizeState",
+    ]
+
+
+@pytest.mark.parametrize("member", [FIRE, optax.adam, 0.1, None], ids=str)
+def test_what_is_no_transform_is_refused_by_its_position(member):
+    with pytest.raises(TypeError, match="argument 1 of chain"):
+        chain(FIRE(), member)
+
+
+def test_a_class_in_place_of_an_instance_is_named():
+    with pytest.raises(TypeError, match="an instance, not the class"):
+        chain(FIRE)
+
+
+# --- optax
+
+ELEMENTWISE = {
+    "sgd": optax.sgd(0.1),
+    "momentum": optax.sgd(0.1, momentum=0.9, nesterov=True),
+    "adam": optax.adam(0.1),
+    "adamw": optax.adamw(0.1),
+    "amsgrad": optax.amsgrad(0.1),
+    "adabelief": optax.adabelief(0.1),
+    "rmsprop": optax.rmsprop(0.1),
+    "lion": optax.lion(0.1),
+    "yogi": optax.yogi(0.1),
+    "clip": optax.clip(0.3),
+    "scale": optax.scale(-0.1),
+    "schedule": optax.sgd(optax.exponential_decay(0.1, 2, 0.5)),
+    "chain": optax.chain(optax.clip(0.5), optax.trace(0.9), optax.scale(-0.1)),
+    "sign": optax.sign_sgd(0.1),
+}
+
+
+@pytest.mark.parametrize("transformation", ELEMENTWISE.values(), ids=list(ELEMENTWISE))
+def test_an_elementwise_optax_transformation_steps_as_in_optax(transformation):
+    batch = batch_of()
+    got = chain(transformation)
+    state, of_optax = got.init(batch.params, batch.prefix), transformation.init(batch.params)
+    gradient = batch.params
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        for _ in range(5):
+            expected, of_optax = transformation.update(gradient, of_optax, batch.params)
+            step, state = update(got, gradient, state, batch.params)
+            gradient = 0.8 * gradient
+    # Optax's products are not rounded one by one; ten or so of them meet in a step.
+    np.testing.assert_allclose(step, expected, rtol=1e-13)
+
+
+MIXING = {
+    "clip_by_global_norm": optax.clip_by_global_norm(1.0),
+    "lbfgs": optax.lbfgs(),
+    "adaptive_grad_clip": optax.adaptive_grad_clip(0.1),
+    "clip_by_block_rms": optax.clip_by_block_rms(0.1),
+    "add_noise": optax.add_noise(0.1, 0.5, 0),
+    "apply_if_finite": optax.apply_if_finite(optax.sgd(0.1), 3),
+    "normalize_by_update_norm": optax.normalize_by_update_norm(),
+    "centralize": optax.centralize(),
+    # Made of parts and without a function of their own, these are known by the part that mixes.
+    "scale_by_trust_ratio": optax.lamb(0.1),
+    "scale_by_factored_rms": optax.adafactor(0.1),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_an_optax_transformation_that_mixes_systems_is_refused_by_name(name):
+    batch = batch_of()
+    with pytest.raises(ValueError, match=f"optax transformation .*{name}") as error:
+        chain(FIRE(), MIXING[name]).init(batch.params, batch.prefix)
+    assert "ClipByGlobalNorm" in str(error.value)
+    assert "index_prefix=None" in str(error.value)
+
+
+def test_a_mixing_part_of_an_optax_chain_is_refused_by_name():
+    batch = batch_of()
+    mixed = optax.chain(optax.clip(1.0), optax.clip_by_global_norm(1.0), optax.adam(0.1))
+    with pytest.raises(ValueError, match="clip_by_global_norm"):
+        chain(mixed).init(batch.params, batch.prefix)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_mixing_is_found_whatever_the_dtype(dtype):
+    batch = batch_of(dtype)
+    with pytest.raises(ValueError, match="mixes systems"):
+        chain(optax.clip_by_global_norm(1.0)).init(batch.params, batch.prefix)
+
+
+def test_mixing_is_found_while_tracing():
+    batch = batch_of()
+    init = chain(optax.clip_by_global_norm(1.0)).init
+    with pytest.raises(ValueError, match="clip_by_global_norm"):
+        jax.jit(init)(batch.params, batch.prefix)
+
+
+def test_the_probe_looks_at_leaves_of_every_shape():
+    index = SystemIndex.from_sizes([2, 1])
+    params = {"charge": jnp.ones(3), "cell": jnp.ones((3, 3, 3))}
+    with pytest.raises(ValueError, match="clip_by_global_norm"):
+        chain(optax.clip_by_global_norm(1.0)).init(params, index)
+    chain(optax.adam(0.1)).init(params, index)
+
+
+def test_optax_counts_steps_of_each_system_by_itself():
+    """So that a system that is reset starts its bias correction anew."""
+    batch = batch_of()
+    state = chain(optax.adam(0.1)).init(batch.params, batch.prefix)
+    counts = [
+        leaf for leaf in jax.tree.leaves(state.states[0].inner) if leaf.dtype == np.dtype("int32")
+    ]
+    assert [count.shape for count in counts] == [(sum(SIZES),)]
+
+
+@pytest.mark.parametrize(
+    "name", ["clip_by_global_norm", "adaptive_grad_clip", "scale_by_trust_ratio"]
+)
+def test_in_global_mode_every_optax_transformation_is_itself(name):
+    params = batch_of().params
+    transformation = MIXING[name]
+    got, expected = chain(transformation), transformation.init(params)
+    state = got.init(params)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        step, _ = transformation.update(params, expected, params)
+        assert same_bits(got.update(params, state, params)[0], step)
+
+
+def test_a_chain_may_be_rebuilt_with_another_member():
+    whole = chain(*MEMBERS)
+    changed = dataclasses.replace(whole, transforms=(*whole.transforms[:2], MaxStepSize(0.5)))
+    assert changed.transforms[2].max_step_size == 0.5

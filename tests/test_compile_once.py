@@ -1,0 +1,106 @@
+"""Other numbers and other compositions of one shape compile nothing."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from basinax import apply_updates, relax, reset
+from cases import ALIGNED, BOWL, CONTIGUOUS, OPTIMIZERS, TRANSFORMS, make_batch, make_systems
+
+# Compositions with equal numbers of rows, of systems, and of levels of blocks.
+SHAPES = {
+    "contiguous": (CONTIGUOUS, (13, 1, 40, 13), (20, 20, 20, 7)),
+    "aligned": (ALIGNED, (13, 1, 40, 13), (16, 9, 33, 8)),
+}
+
+
+def as_arrays(transform):
+    """With arrays for numbers, so that they are arguments of a jitted function."""
+    return jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), transform)
+
+
+def with_other_numbers(transform):
+    return jax.tree.map(lambda x: jnp.asarray((1.25 * np.asarray(x)).astype(x.dtype)), transform)
+
+
+def batch_of(layout, sizes):
+    return make_batch(BOWL, make_systems(BOWL, *sizes), layout, np.float32)
+
+
+def relax_batch(batch, transform, fmax, max_steps):
+    return relax(
+        batch.evaluate,
+        batch.params,
+        transform,
+        index_prefix=batch.prefix,
+        fmax=fmax,
+        max_steps=max_steps,
+    )
+
+
+@pytest.mark.parametrize("case", OPTIMIZERS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
+def test_a_relaxation_of_another_composition_compiles_nothing(case, shape, count_compilations):
+    layout, first, second = shape
+    batch, other = batch_of(layout, first), batch_of(layout, second)
+    transform = case.make(batch.numbers)
+    expected = relax_batch(batch, transform, 0.05, 20)
+    with count_compilations() as counted:
+        result = relax_batch(other, transform, 0.05, 20)
+    assert counted.count == 0
+    assert not np.array_equal(result.energies, expected.energies)
+
+
+@pytest.mark.parametrize("case", OPTIMIZERS, ids=str)
+def test_a_relaxation_with_other_numbers_compiles_nothing(case, count_compilations):
+    batch = batch_of(CONTIGUOUS, (13, 1, 40, 13))
+    transform = as_arrays(case.make(batch.numbers))
+    other = with_other_numbers(transform)
+    relax_batch(batch, transform, 0.05, 20)
+    with count_compilations() as counted:
+        relax_batch(batch, other, 0.02, 31)
+    assert counted.count == 0
+
+
+def test_a_python_number_for_a_limit_is_no_constant_of_the_program(count_compilations):
+    batch = batch_of(CONTIGUOUS, (13, 1, 40, 13))
+    make = OPTIMIZERS[0].make
+    transform = make(batch.numbers)
+    relax_batch(batch, transform, 0.05, 20)
+    with count_compilations() as counted:
+        relax_batch(batch, eqx.tree_at(lambda t: t.dt, transform, 0.07), 0.03, 25)
+    assert counted.count == 0
+
+
+@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
+def test_an_update_is_traced_once_for_all_steps_and_settings(case):
+    batch = batch_of(CONTIGUOUS, (13, 1, 40, 13))
+    other = batch_of(CONTIGUOUS, (20, 20, 20, 7))
+    traces = []
+
+    @eqx.filter_jit
+    def step(transform, params, state):
+        traces.append(None)
+        change, state = transform.update(params, state, params)
+        return apply_updates(params, change), state
+
+    transform = as_arrays(case.make(batch.numbers))
+    for one in (batch, other):
+        for setting in (transform, with_other_numbers(transform)):
+            params, state = one.params, setting.init(one.params, one.prefix)
+            for _ in range(2):
+                params, state = step(setting, params, state)
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
+def test_another_mask_of_a_reset_compiles_nothing(case, count_compilations):
+    batch = batch_of(CONTIGUOUS, (13, 1, 40, 13))
+    transform = case.make(batch.numbers)
+    state = transform.init(batch.params, batch.prefix)
+    reset(transform, state, batch.params, np.array([True, False, False, True]))
+    with count_compilations() as counted:
+        reset(transform, state, batch.params, np.array([False, True, False, True]))
+    assert counted.count == 0

@@ -1,0 +1,70 @@
+"""A jitted run has the bits of the same run executed one operation at a time."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cases import (
+    ALIGNED,
+    BOWL,
+    OPTIMIZERS,
+    make_batch,
+    make_systems,
+    plain_advance,
+    run,
+    run_batch,
+    same_bits,
+    steps,
+)
+
+LENGTH = 60
+
+
+BOTH_DTYPES = [pytest.param(case, np.float32, id=f"{case}-float32") for case in OPTIMIZERS]
+BOTH_DTYPES += [pytest.param(OPTIMIZERS[0], np.float64, id=f"{OPTIMIZERS[0]}-float64")]
+
+
+def small_batch(dtype=np.float32):
+    return make_batch(BOWL, make_systems(BOWL, 13, 1, 40, 13, spoiled=True), ALIGNED, dtype)
+
+
+@pytest.mark.parametrize(("case", "dtype"), BOTH_DTYPES)
+def test_a_jitted_run_is_the_run_op_by_op(case, dtype):
+    batch = small_batch(dtype)
+    with jax.disable_jit():
+        transform = case.make(batch.numbers)
+        state = transform.init(batch.params, batch.prefix)
+        op_by_op = plain_advance(transform, batch.evaluate, batch.params, state, LENGTH)
+    assert same_bits(run_batch(case, batch, LENGTH), op_by_op)
+
+
+@pytest.mark.parametrize("case", OPTIMIZERS, ids=str)
+def test_constants_of_a_program_and_its_arguments_give_the_same_bits(case):
+    """A compiler folds constants and may not round them in another way."""
+    batch = small_batch()
+    transform = case.make(batch.numbers)
+
+    @jax.jit
+    def run_of_constants():
+        state = transform.init(batch.params, batch.prefix)
+        return plain_advance(transform, batch.evaluate, batch.params, state, LENGTH)
+
+    assert same_bits(run_of_constants(), run_batch(case, batch, LENGTH))
+
+
+@pytest.mark.parametrize("case", OPTIMIZERS, ids=str)
+def test_settings_as_numbers_and_as_arrays_give_the_same_bits(case):
+    batch = small_batch()
+    transform = jax.tree.map(jnp.asarray, case.make(batch.numbers))
+    of_arrays = run(transform, batch.evaluate, batch.params, batch.prefix, LENGTH)
+    assert same_bits(of_arrays, run_batch(case, batch, LENGTH))
+
+
+@pytest.mark.parametrize("case", OPTIMIZERS, ids=str)
+def test_one_program_for_all_steps_and_one_for_each_step_give_the_same_bits(case):
+    batch = small_batch()
+    transform = case.make(batch.numbers)
+    state = transform.init(batch.params, batch.prefix)
+    stepped = steps(transform, batch, batch.params, state, LENGTH)
+    assert same_bits(stepped, run_batch(case, batch, LENGTH)[:2])
