@@ -28,6 +28,7 @@ CONTRACTIBLE = {
     "division by a quotient": lambda x, y, z: x / rounded(y / z),
     "division by a root": lambda x, y, z: x / rounded(jnp.sqrt(jnp.abs(y))),
     "two constant factors": lambda x, y, z: rounded(x * 3.1) * 7.1,
+    "constants around a product": lambda x, y, z: (1.3 - rounded(x * 0.7)) * 1.7,
     "square minus square": lambda x, y, z: product(x, x) - product(y, y),
 }
 

@@ -25,9 +25,12 @@ def rounded(x: Float[Array, "..."]) -> Float[Array, "..."]:
     multiplication and an addition rules out a fused multiply-add. Between a quotient or square
     root and a division it rules out regrouping.
 
+    The comparison is `>=`, which inf meets as well: with `==` LLVM, having moved constants that
+    follow into both branches, finds them equal where they overflow and drops the selection.
+
     The products that differentiation writes are not rounded; see `product`.
     """
-    return jnp.where(x == jnp.finfo(x.dtype).max, jnp.asarray(jnp.inf, x.dtype), x)
+    return jnp.where(x >= jnp.finfo(x.dtype).max, jnp.asarray(jnp.inf, x.dtype), x)
 
 
 def scaled(
@@ -40,7 +43,7 @@ def scaled(
             few of them, and, as a second reader of the factors, has them computed once and stored.
     """
     y = x * factor
-    return jnp.where(y == top, jnp.asarray(jnp.inf, x.dtype), y)
+    return jnp.where(y >= top, jnp.asarray(jnp.inf, x.dtype), y)
 
 
 def scaling_top(factor: Float[Array, "..."]) -> Float[Array, "..."]:
