@@ -1,0 +1,9 @@
+"""Potentials: equinox modules from a batch and its neighbours to energies, forces and stresses."""
+
+from basinax.atoms.potentials._pair import AbstractPairPotential as AbstractPairPotential
+from basinax.atoms.potentials._potential import (
+    AbstractPotential as AbstractPotential,
+    Properties as Properties,
+)
+from basinax.atoms.potentials.lennard_jones import LennardJones as LennardJones
+from basinax.atoms.potentials.morse import Morse as Morse

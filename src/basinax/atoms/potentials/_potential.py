@@ -1,0 +1,107 @@
+"""What every potential is: a module from a batch and its neighbours to energies and forces."""
+
+import abc
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from ase.data import chemical_symbols
+from jaxtyping import Array, Float, Int32
+
+from basinax._rounding import rounded
+from basinax.atoms._batch import Batch
+from basinax.atoms._neighbors import Neighbors
+
+
+class Properties(eqx.Module):
+    """What a potential says about a batch; each system's numbers have the bits it has alone."""
+
+    energies: Float[Array, "systems"]
+    """In eV; 0 for a system without rows."""
+
+    forces: Float[Array, "rows 3"]
+    """In eV/Å; 0 in padding rows."""
+
+    atom_energies: Float[Array, "rows"]
+    """In eV; a pair's energy belongs to its two atoms in halves."""
+
+    stress: Float[Array, "systems 3 3"] | None = None
+    """In eV/Å³, with ASE's sign (positive when the system wants to shrink); None if not asked for.
+
+    NaN for a system whose cell has no volume.
+    """
+
+
+class AbstractPotential(eqx.Module):
+    """A model of the energy. Its numbers are leaves: another value compiles nothing."""
+
+    species: eqx.AbstractVar[tuple[int, ...]]
+    """The atomic numbers it has parameters for, ascending; none where all atoms are alike to it."""
+
+    @property
+    @abc.abstractmethod
+    def cutoff(self) -> float:
+        """The distance in Å beyond which no atom acts on another: what neighbour lists need."""
+
+    @abc.abstractmethod
+    def __call__(self, batch: Batch, neighbors: Neighbors, *, stress: bool = False) -> Properties:
+        """Energies and forces of a batch, and stresses where asked for (`stress` is static).
+
+        `neighbors` must hold every pair within `cutoff`; what else it holds changes no bit.
+        """
+
+    def check(self, batch: Batch) -> None:
+        """Makes sure, before anything runs, that there are parameters for all species.
+
+        Raises:
+            ValueError: there are none for an element; names it, its systems and the known ones.
+        """
+        if not self.species:
+            return
+        ids, numbers = np.asarray(batch.index.ids), np.asarray(batch.numbers)
+        unknown = (ids < batch.n_systems) & ~np.isin(numbers, self.species)
+        if not unknown.any():
+            return
+        element = int(numbers[unknown][0])
+        systems = np.unique(ids[unknown & (numbers == element)]).tolist()
+        shown = ", ".join(map(str, systems[:8])) + (", ..." if len(systems) > 8 else "")
+        known = ", ".join(chemical_symbols[z] for z in self.species)
+        raise ValueError(
+            f"{type(self).__name__} has no parameters for {chemical_symbols[element]}, which is in"
+            f" {len(systems)} systems ({shown}); it has them for {known}. Give parameters for"
+            f" {chemical_symbols[element]}, or leave these systems out"
+        )
+
+    def kinds(self, numbers: Int32[Array, "rows"]) -> Int32[Array, "rows"]:
+        """Which of the potential's species each row is; 0 for one that it does not know."""
+        table = np.zeros(len(chemical_symbols), np.int32)
+        table[list(self.species)] = np.arange(len(self.species))
+        return jnp.asarray(table)[numbers]
+
+
+def poison(positions: Float[Array, "rows 3"]) -> Float[Array, "rows"]:
+    """0 for each atom, NaN for one whose position is not finite, whatever neighbours it has."""
+    finite = jnp.isfinite(positions).all(1)
+    return jnp.where(finite, 0.0, jnp.nan).astype(positions.dtype)
+
+
+def stress_of(
+    virials: list[Float[Array, "systems"]], cells: Float[Array, "systems 3 3"]
+) -> Float[Array, "systems 3 3"]:
+    """The stress in eV/Å³ from the derivatives of the energy by strain xx, yy, zz, yz, xz, xy."""
+    xx, yy, zz, yz, xz, xy = virials
+    virial = jnp.stack([xx, xy, xz, xy, yy, yz, xz, yz, zz], 1).reshape(-1, 3, 3)
+    v = volumes(cells)[:, None, None]
+    return jnp.where(v > 0, rounded(virial / jnp.where(v > 0, v, 1.0)), jnp.nan)
+
+
+def volumes(cells: Float[Array, "systems 3 3"]) -> Float[Array, "systems"]:
+    """The volumes of cells, in Å³, whatever their handedness."""
+    a, b, c = cells[:, 0], cells[:, 1], cells[:, 2]
+
+    def minor(i, j):
+        return rounded(b[:, i] * c[:, j]) - rounded(b[:, j] * c[:, i])
+
+    # a · (b × c), added in index order
+    total = rounded(a[:, 0] * minor(1, 2)) + rounded(a[:, 1] * minor(2, 0))
+    return jnp.abs(total + rounded(a[:, 2] * minor(0, 1)))

@@ -1,0 +1,150 @@
+"""Structures that every test over atoms runs on, and how to evaluate them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ase import Atoms
+from ase.build import bulk, fcc100, fcc111
+from ase.cluster import Icosahedron
+
+from basinax.atoms import Batch, LennardJones, Morse, NeighborTable
+
+SKIN = 0.5
+CUTOFF = 8.5
+
+
+def rattled(atoms: Atoms, seed: int, width: float = 0.1) -> Atoms:
+    atoms = atoms.copy()
+    random = np.random.default_rng(seed)
+    atoms.set_positions(atoms.positions + random.normal(0, width, atoms.positions.shape))
+    return atoms
+
+
+def fcc(repeat: int, a: float = 5.3) -> Atoms:
+    return bulk("Ar", "fcc", a=a, cubic=True).repeat(repeat)
+
+
+def skewed_tiny() -> Atoms:
+    cell = [[3.6, 0.0, 0.0], [3.3, 3.4, 0.0], [1.5, -1.9, 3.5]]
+    return Atoms("Ar2", scaled_positions=[[0.1, 0.2, 0.3], [0.55, 0.7, 0.85]], cell=cell, pbc=True)
+
+
+def left_handed() -> Atoms:
+    atoms = fcc(1)
+    atoms.set_cell(np.asarray(atoms.cell)[[1, 0, 2]])
+    return atoms
+
+
+def wire() -> Atoms:
+    return Atoms(
+        "Ar3", [[0, 0, 0], [1.9, 1.0, 3.2], [-1.5, 0.4, 6.5]], cell=[0, 0, 9], pbc=[0, 0, 1]
+    )
+
+
+def far_slab() -> Atoms:
+    """One atom far above a slab, further than its vacuum: vesin alone would end the process."""
+    atoms = fcc111("Ar", (2, 2, 2), a=5.3, vacuum=2.0)
+    atoms.pbc = [True, True, False]
+    return atoms + Atoms("Ar", [[0, 0, 3e6]])
+
+
+def unwrapped() -> Atoms:
+    """Atoms outside their cell, by whole cell vectors that differ."""
+    atoms = fcc(2)
+    shifts = np.random.default_rng(5).integers(-3, 4, (len(atoms), 3))
+    atoms.set_positions(atoms.positions + shifts @ np.asarray(atoms.cell))
+    return atoms
+
+
+def slab_without_third_vector() -> Atoms:
+    atoms = fcc100("Ar", (3, 2, 3), a=5.3)
+    cell = np.asarray(atoms.cell)
+    cell[2] = 0.0
+    atoms.set_cell(cell)
+    atoms.pbc = [True, True, False]
+    return atoms
+
+
+def cluster(shells: int) -> Atoms:
+    atoms = Icosahedron("Ar", shells, 5.3)
+    atoms.set_cell(np.zeros((3, 3)))
+    return atoms
+
+
+def two_open_directions() -> Atoms:
+    atoms = fcc(2)
+    atoms.pbc = [False, True, False]
+    return atoms
+
+
+STRUCTURES = {
+    "primitive": bulk("Ar", "fcc", a=5.2),
+    "one open atom": Atoms("Ar"),
+    "open pair": Atoms("Ar2", [[0, 0, 0], [0, 0, 3.7]]),
+    "cell of four": rattled(fcc(1), 1),
+    "cell of 32": rattled(fcc(2), 2),
+    "cell of 108": rattled(fcc(3), 3, 0.2),
+    "cell of 256": rattled(fcc(4), 4),
+    "skewed and tiny": skewed_tiny(),
+    "left-handed": rattled(left_handed(), 6),
+    "slab": rattled(fcc111("Ar", (3, 3, 4), a=5.3, vacuum=6.0, periodic=True), 7),
+    "slab, open in z": rattled(slab_without_third_vector(), 8),
+    "wire": wire(),
+    "open in two directions": rattled(two_open_directions(), 9),
+    "slab and a far atom": far_slab(),
+    "unwrapped": rattled(unwrapped(), 10),
+    "cluster of 13": rattled(cluster(2), 11),
+    "cluster of 309": rattled(cluster(5), 12),
+    "needle": Atoms("Ar2", [[0, 0, 0], [1.0, 4.0, 3.0]], cell=[2.9, 19, 17], pbc=True),
+}
+
+ELEMENTS = ("Ne", "Ar", "Kr", "Xe")
+
+
+def mixed(atoms: Atoms, seed: int = 0) -> Atoms:
+    atoms = atoms.copy()
+    atoms.symbols = np.random.default_rng(seed).choice(ELEMENTS, len(atoms))
+    return atoms
+
+
+MORSE = {"epsilon": 0.0134784, "rho0": 5.849, "r0": 3.786, "rcut1": 1.6, "rcut2": CUTOFF / 3.786}
+
+POTENTIALS = {
+    "shifted": LennardJones(0.0104, 3.4, CUTOFF),
+    "smooth": LennardJones(0.0104, 3.4, CUTOFF, smooth=True),
+    "named": LennardJones.named(cutoff=CUTOFF),
+    "named and smooth": LennardJones.named(mixing="waldman-hagler", smooth=True, cutoff=7.0),
+    "Morse": Morse(**MORSE),
+}
+
+
+def evaluate(atoms, potential, dtype=None, skin=SKIN, built_at=None, **shape):
+    """Batch and properties of structures; the lists are made for the structures `built_at`."""
+    batch = Batch.from_atoms(atoms, dtype, **shape)
+    built = batch if built_at is None else Batch.from_atoms(built_at, dtype, **shape)
+    neighbors = NeighborTable(built, potential.cutoff, skin).to_device()
+    return batch, jitted(potential, batch, neighbors)
+
+
+@jax.jit
+def jitted(potential, batch, neighbors):
+    return potential(batch, neighbors, stress=True)
+
+
+def results_of(batch, properties, k: int) -> list[np.ndarray]:
+    """Everything that belongs to the k-th system, on the host."""
+    rows = np.flatnonzero(np.asarray(batch.index.ids) == k)
+    per_row = (properties.forces, properties.atom_energies)
+    per_system = (properties.energies, properties.stress)
+    return [np.asarray(x)[rows] for x in per_row] + [np.asarray(x)[k] for x in per_system]
+
+
+def moved(batch: Batch, positions) -> Batch:
+    """The batch with other positions."""
+    return Batch(
+        positions=jnp.asarray(positions, batch.positions.dtype),
+        numbers=batch.numbers,
+        cells=batch.cells,
+        pbc=batch.pbc,
+        index=batch.index,
+    )

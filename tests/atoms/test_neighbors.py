@@ -1,0 +1,212 @@
+"""Neighbour lists: complete, in canonical order, and rebuilt system by system."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk
+from structures import CUTOFF, POTENTIALS, SKIN, STRUCTURES, fcc, jitted, moved, results_of
+
+from basinax.atoms import Batch, NeighborTable, moved_too_far
+
+
+def listed(table: NeighborTable, batch: Batch, k: int) -> list[tuple[int, ...]]:
+    """Pairs (row, neighbour, shift) of the k-th system in the order of the list, from its rows."""
+    start = int(np.argmax(np.asarray(batch.index.ids) == k))
+    neighbors, n_rows, pairs = jax.tree.map(np.asarray, table.to_device()), batch.n_rows, []
+    for row in range(int(batch.index.sizes[k])):
+        for image in neighbors.slots[:, start + row]:
+            if image < n_rows:
+                pairs.append((row, image - start, 0, 0, 0))
+            elif image > n_rows:
+                at = image - n_rows - 1
+                shift = neighbors.image_shifts[at]
+                assert neighbors.shift_systems[shift] == k
+                neighbor = int(neighbors.image_rows[at]) - start
+                pairs.append((row, neighbor, *neighbors.shifts[shift].tolist()))
+    return [tuple(map(int, pair)) for pair in pairs]
+
+
+def brute_force(atoms: Atoms, radius: float) -> list[tuple[int, ...]]:
+    """The same pairs, by trying all shifts that could matter."""
+    periodic = np.flatnonzero(atoms.pbc)
+    vectors = np.asarray(atoms.cell)[periodic]
+    inverse = np.linalg.pinv(vectors) if len(periodic) else np.zeros((3, 0))
+    reach = np.ceil(radius * np.linalg.norm(inverse, axis=0)).astype(int) + 1
+    pairs = []
+    for i, j in itertools.product(range(len(atoms)), repeat=2):
+        d = atoms.positions[j] - atoms.positions[i]
+        nearest = -np.round(d @ inverse).astype(int)
+        ranges = [range(n - r, n + r + 1) for n, r in zip(nearest, reach, strict=True)]
+        shifts = list(itertools.product(*ranges))
+        shifts = np.array(shifts, int).reshape(len(shifts), len(periodic))
+        full = np.zeros((len(shifts), 3), int)
+        full[:, periodic] = shifts
+        near = np.linalg.norm(d + shifts @ vectors, axis=1) <= radius
+        pairs += [(i, j, *s) for s in full[near].tolist() if i != j or any(s)]
+    return sorted(pairs)
+
+
+SMALL = [name for name, atoms in STRUCTURES.items() if len(atoms) <= 36]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_lists_are_complete_and_in_canonical_order(name):
+    # The lists hold a little more than the radius, relative 1e-6 and less.
+    atoms = STRUCTURES[name]
+    batch = Batch.from_atoms([fcc(1), atoms])
+    pairs = listed(NeighborTable(batch, CUTOFF, SKIN), batch, 1)
+    assert pairs == sorted(pairs)
+    needed = set(brute_force(atoms, CUTOFF + SKIN))
+    assert needed <= set(pairs) <= set(brute_force(atoms, CUTOFF + SKIN + 1e-4))
+
+
+FAR = 9e6
+
+
+def one_atom_out(axes, pbc):
+    atoms = fcc(1)
+    atoms.pbc = pbc
+    atoms.positions[1, axes] = FAR
+    return atoms
+
+
+def flat_and_wide():
+    atoms = fcc(1)
+    atoms.set_cell([5.3, 2e4, 2e4])
+    return atoms
+
+
+@pytest.mark.parametrize(
+    "atoms",
+    [
+        one_atom_out([2], [True, True, False]),
+        one_atom_out([1, 2], [True, False, False]),
+        one_atom_out([0], False),
+        one_atom_out([0, 1, 2], False),
+        one_atom_out([0, 1], True),
+        flat_and_wide(),
+    ],
+    ids=["slab", "wire", "open", "open, diagonal", "periodic", "flat and wide cell"],
+)
+def test_structures_that_end_the_process_in_vesin_alone_are_listed(atoms):
+    batch = Batch.from_atoms([atoms])
+    pairs = listed(NeighborTable(batch, CUTOFF, SKIN), batch, 0)
+    assert set(brute_force(atoms, CUTOFF + SKIN)) <= set(pairs)
+    assert pairs == sorted(pairs)
+
+
+def test_two_atoms_at_one_place_are_neighbours():
+    batch = Batch.from_atoms([Atoms("Ar2", np.zeros((2, 3)))])
+    assert listed(NeighborTable(batch, CUTOFF, SKIN), batch, 0) == [
+        (0, 1, 0, 0, 0),
+        (1, 0, 0, 0, 0),
+    ]
+
+
+SYSTEMS = [STRUCTURES[n] for n in ("cell of four", "skewed and tiny", "cell of 32", "open pair")]
+
+
+def test_a_rebuild_writes_only_what_belongs_to_its_systems():
+    batch = Batch.from_atoms(SYSTEMS)
+    ids, table = np.asarray(batch.index.ids), NeighborTable(batch, CUTOFF, SKIN)
+    before = table.to_device()
+    shifted = moved(batch, np.asarray(batch.positions) * 0.9)
+    assert not table.rebuild(shifted, np.array([False, True, False, True])).any()
+    after, rebuilt = table.to_device(), np.isin(ids, [1, 3])
+    n_slots = before.slots.shape[0]
+    np.testing.assert_array_equal(before.slots[:, ~rebuilt], after.slots[:n_slots, ~rebuilt])
+    assert (np.asarray(after.slots)[n_slots:, ~rebuilt] == batch.n_rows).all()
+    np.testing.assert_array_equal(before.positions[~rebuilt], batch.positions[~rebuilt])
+    np.testing.assert_array_equal(after.positions[rebuilt], shifted.positions[rebuilt])
+    for k in (0, 2):
+        assert listed(table, batch, k) == listed(NeighborTable(batch, CUTOFF, SKIN), batch, k)
+    for k in (1, 3):
+        assert listed(table, batch, k) == listed(NeighborTable(shifted, CUTOFF, SKIN), batch, k)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_rebuilds_end_in_the_list_of_a_fresh_table(seed):
+    """Systems shrink and grow, so that stretches move and arrays become larger."""
+    random = np.random.default_rng(seed)
+    batch = Batch.from_atoms(SYSTEMS)
+    table = NeighborTable(batch, CUTOFF, SKIN)
+    ids = np.asarray(batch.index.ids)
+    current = np.array(batch.positions)
+    for _ in range(12):
+        which = random.random(len(SYSTEMS)) < 0.5
+        rows = np.isin(ids, np.flatnonzero(which))
+        noise = random.normal(0, 2.0, current.shape)
+        current[rows] = (np.asarray(batch.positions) + noise)[rows]
+        assert not table.rebuild(moved(batch, current), which).any()
+    fresh = NeighborTable(moved(batch, current), CUTOFF, SKIN)
+    for k in range(len(SYSTEMS)):
+        assert listed(table, batch, k) == listed(fresh, batch, k)
+    potential = POTENTIALS["shifted"]
+    one = jitted(potential, moved(batch, current), table.to_device())
+    two = jitted(potential, moved(batch, current), fresh.to_device())
+    for k in range(len(SYSTEMS)):
+        for a, b in zip(results_of(batch, one, k), results_of(batch, two, k), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e200])
+def test_a_system_without_usable_positions_keeps_its_list_and_is_reported(value):
+    batch = Batch.from_atoms(SYSTEMS)
+    table = NeighborTable(batch, CUTOFF, SKIN)
+    before = listed(table, batch, 2)
+    positions = np.array(batch.positions)
+    positions[np.asarray(batch.index.ids) == 2] = value
+    failed = table.rebuild(moved(batch, positions), np.array([True, False, True, True]))
+    assert failed.tolist() == [False, False, True, False]
+    assert listed(table, batch, 2) == before
+
+
+def test_a_cell_too_small_for_a_list_is_named():
+    with pytest.raises(ValueError, match=r"system 1: no neighbour list .* cell"):
+        NeighborTable(Batch.from_atoms([fcc(1), bulk("Ar", "sc", a=0.2)]), CUTOFF, SKIN)
+
+
+@pytest.mark.parametrize(("cutoff", "skin"), [(-1.0, 0.5), (8.0, -0.1), (np.nan, 0.5)])
+def test_impossible_cutoffs_and_skins_are_refused(cutoff, skin):
+    with pytest.raises(ValueError, match="cutoff and skin must be 0 or more"):
+        NeighborTable(Batch.from_atoms([fcc(1)]), cutoff, skin)
+
+
+def test_the_device_has_a_copy():
+    batch = Batch.from_atoms(SYSTEMS)
+    table = NeighborTable(batch, CUTOFF, SKIN)
+    before = table.to_device()
+    kept = jax.tree.map(np.array, before)
+    table.rebuild(moved(batch, np.asarray(batch.positions) * 0.8), np.ones(len(SYSTEMS), bool))
+    for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(kept), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_images_are_where_their_shifts_put_them():
+    atoms = STRUCTURES["skewed and tiny"]
+    batch = Batch.from_atoms([fcc(1), atoms])
+    neighbors = NeighborTable(batch, CUTOFF, SKIN).to_device()
+    images = np.stack(neighbors.images(batch.positions, batch.cells), 1)
+    np.testing.assert_array_equal(images[: batch.n_rows], batch.positions)
+    assert (images[batch.n_rows] == 1e12).all()
+    shifts = np.asarray(neighbors.shifts)[neighbors.image_shifts]
+    cells = np.asarray(batch.cells)[np.asarray(neighbors.shift_systems)[neighbors.image_shifts]]
+    expected = np.asarray(batch.positions)[neighbors.image_rows]
+    expected = expected + np.einsum("nk,nkc->nc", shifts, cells)
+    np.testing.assert_allclose(images[batch.n_rows + 1 :], expected, atol=1e-12)
+
+
+def test_only_systems_whose_own_atoms_moved_far_ask_for_a_list():
+    batch = Batch.from_atoms([fcc(1)] * 5)
+    neighbors = NeighborTable(batch, CUTOFF, SKIN).to_device()
+    positions = np.array(batch.positions)
+    positions[8, 0] += 0.2499
+    positions[16:20] += [0.2, 0.1, 0.2]
+    positions[24:28] = np.nan
+    positions[4:8] += 100.0  # padding rows
+    got = moved_too_far(jnp.asarray(positions), neighbors, batch.index, SKIN)
+    assert got.tolist()[:5] == [False, False, True, False, False]
