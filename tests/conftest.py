@@ -1,7 +1,38 @@
 """Strict JAX for every test: double precision, no silent promotion of dtypes or ranks."""
 
+import contextlib
+from types import SimpleNamespace
+
 import jax
+import pytest
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+_open_counts = []
+
+
+def _count(event: str, duration: float, **_) -> None:
+    if event == "/jax/core/compile/backend_compile_duration":
+        for counted in _open_counts:
+            counted.count += 1
+
+
+jax.monitoring.register_event_duration_secs_listener(_count)
+
+
+@pytest.fixture
+def count_compilations():
+    """A context manager that counts the programs that are compiled meanwhile, in `.count`."""
+
+    @contextlib.contextmanager
+    def counting():
+        counted = SimpleNamespace(count=0)
+        _open_counts.append(counted)
+        try:
+            yield counted
+        finally:
+            _open_counts.remove(counted)
+
+    return counting

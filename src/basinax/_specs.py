@@ -1,0 +1,99 @@
+"""Optimizers from text such as `fire:dt=0.05,maxstep=0.1`, as a command line has it.
+
+The grammar is `NAME[:WORD,KEY=VALUE,...]`; `basinax.atoms.potential_from` reads potentials by it.
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from basinax import transforms
+from basinax._optimizer import AbstractTransform
+
+
+class Spec(NamedTuple):
+    """A name, the words that follow it, and its options."""
+
+    name: str
+    words: list[str]
+    options: dict[str, Any]
+
+
+def parse(text: str) -> Spec:
+    """Read `NAME[:WORD,KEY=VALUE,...]`; values are numbers, true, false, or words.
+
+    Raises:
+        ValueError: an option stands twice, or a part is empty.
+    """
+    name, _, rest = text.partition(":")
+    words, options = [], {}
+    for part in rest.split(",") if rest else []:
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not key or (equals and not value):
+            raise ValueError(f"{text!r}: expected NAME:KEY=VALUE,..., got {part!r}")
+        if not equals:
+            words.append(key)
+        elif key in options:
+            raise ValueError(f"{text!r}: {key} is given twice")
+        else:
+            options[key] = _value(value)
+    return Spec(name.strip(), words, options)
+
+
+def optimizer_from(text: str) -> AbstractTransform:
+    """The optimizer of a text: a class of `basinax`, in any case, and its fields.
+
+    >>> optimizer_from("fire:dt=0.05,maxstep=0.1").maxstep
+    0.1
+
+    Raises:
+        ValueError: the name or an option is unknown; lists the known ones.
+    """
+    spec = parse(text)
+    known = {
+        _plain(name): item
+        for name, item in vars(transforms).items()
+        if inspect.isclass(item) and issubclass(item, AbstractTransform)
+    }
+    maker = choose("optimizer", _plain(spec.name), known)
+    if spec.words:
+        raise ValueError(f"optimizer {spec.name}: expected KEY=VALUE, got {spec.words[0]!r}")
+    return make("optimizer", spec.name, maker, spec.options)
+
+
+def choose(kind: str, name: str, known: Mapping[str, Any]) -> Any:
+    """`known[name]`; an error that lists the known names if there is none."""
+    if name not in known:
+        raise ValueError(f"unknown {kind} {name!r}{_hint(name, known)}: {', '.join(sorted(known))}")
+    return known[name]
+
+
+def make(kind: str, name: str, maker: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    """`maker(**options)`; an error that lists the known options if one is unknown."""
+    parameters = inspect.signature(maker).parameters.values()
+    known = [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+    for option in options:
+        if option not in known:
+            raise ValueError(
+                f"{kind} {name} has no option {option!r}{_hint(option, known)}: {', '.join(known)}"
+            )
+    return maker(**options)
+
+
+def _hint(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f", did you mean {close[0]!r}? Known are" if close else "; known are"
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def _value(text: str) -> Any:
+    for read in (int, float, {"true": True, "false": False}.__getitem__):
+        try:
+            return read(text)
+        except (ValueError, KeyError):
+            continue
+    return text

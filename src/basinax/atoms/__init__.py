@@ -1,0 +1,30 @@
+"""Relaxations of atoms: ASE structures in, ASE structures out. Needs the extra `atoms`."""
+
+try:
+    import ase as ase
+    import vesin as vesin
+except ImportError as error:
+    raise ImportError(
+        f"basinax.atoms needs ase and vesin ({error.name} is missing): run"
+        ' pip install "basinax[atoms]"'
+    ) from error
+
+from basinax.atoms._batch import Batch as Batch, batch_shape as batch_shape
+from basinax.atoms._neighbors import (
+    Neighbors as Neighbors,
+    NeighborTable as NeighborTable,
+    moved_too_far as moved_too_far,
+)
+from basinax.atoms._relax import (
+    AtomsRelaxation as AtomsRelaxation,
+    Progress as Progress,
+    relax as relax,
+)
+from basinax.atoms._specs import potential_from as potential_from
+from basinax.atoms.potentials import (
+    AbstractPairPotential as AbstractPairPotential,
+    AbstractPotential as AbstractPotential,
+    LennardJones as LennardJones,
+    Morse as Morse,
+    Properties as Properties,
+)

@@ -1,0 +1,205 @@
+"""Whole relaxations of ASE structures: the bits of a batch, and the trajectories of ASE."""
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk, fcc111
+from ase.calculators.lj import LennardJones as ASELennardJones
+from ase.cluster import Icosahedron
+from ase.optimize import FIRE as ASEFIRE
+
+import basinax
+from basinax import Status
+from basinax.atoms import LennardJones, Morse, Progress, relax
+
+ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
+
+
+def structures() -> list[Atoms]:
+    """Crystals, a slab, clusters and a lone atom, off their minima by up to half an Å."""
+    made = [
+        bulk("Ar", "fcc", 5.2, cubic=True),
+        bulk("Ar", "fcc", 5.4).repeat((2, 1, 3)),
+        bulk("Ar", "fcc", 5.26, cubic=True).repeat((2, 2, 1)),
+        fcc111("Ar", (2, 2, 3), a=5.3, vacuum=12.0),
+        Atoms("Ar13", Icosahedron("Ar", 2, latticeconstant=5.4).positions),
+        Atoms("Ar2", [[0, 0, 0], [0, 0, 3.6]]),
+        Atoms("Ar", [[1, 2, 3]]),
+    ]
+    for k, atoms in enumerate(made):
+        atoms.rattle(0.15, seed=k)
+        atoms.info["number"] = k
+    return made
+
+
+def same(a, i, b, j) -> bool:
+    """Whether structure i of one result has the bits of structure j of another."""
+    pairs = [(getattr(a, f)[i], getattr(b, f)[j]) for f in ("energies", "fmax", "steps", "status")]
+    pairs.append((a.atoms[i].positions, b.atoms[j].positions))
+    pairs.append((a.atoms[i].get_forces(), b.atoms[j].get_forces()))
+    return all(np.array_equal(x, y, equal_nan=True) for x, y in pairs)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_structure_has_the_same_bits_alone_and_in_a_batch(dtype):
+    atoms = [*structures(), Atoms("Ar2", [[0, 0, 0], [0, 0, 0]])]
+    potential, settings = LennardJones(**ARGON), {"fmax": 1e-3, "max_steps": 450, "dtype": dtype}
+    batch = relax(atoms, potential, **settings)
+    assert batch.status[-1] == Status.NOT_FINITE
+    assert batch.steps.max() > 60
+    differing = [
+        i for i, a in enumerate(atoms) if not same(batch, i, relax([a], potential, **settings), 0)
+    ]
+    assert differing == []
+
+
+def test_order_skin_and_rebuilds_change_no_bit():
+    atoms, potential = structures(), LennardJones(**ARGON)
+    batch = relax(atoms, potential, fmax=1e-3)
+    # With so thin a skin a moving system needs a new list every few steps.
+    thin = relax(atoms[::-1], potential, fmax=1e-3, skin=0.02)
+    assert [i for i in range(len(atoms)) if not same(batch, i, thin, len(atoms) - 1 - i)] == []
+
+
+def test_how_structures_are_grouped_changes_no_bit(monkeypatch):
+    atoms, potential = structures(), LennardJones(**ARGON)
+    batch = relax(atoms, potential, fmax=1e-3)
+    monkeypatch.setattr("basinax.atoms._relax.MAX_ROWS", 24)
+    monkeypatch.setattr("basinax.atoms._relax.WORTH_COMPILING", 0)
+    monkeypatch.setattr("basinax.atoms._relax.TURNS", 3)
+    parts = relax(atoms, potential, fmax=1e-3)
+    assert [i for i in range(len(atoms)) if not same(batch, i, parts, i)] == []
+
+
+@pytest.mark.parametrize("steps", [1, 10, 50])
+def test_fire_walks_as_ase_walks(steps):
+    """1e-9 Å: sums in another order differ in the last bits, which 50 steps multiply."""
+    atoms = structures()
+    result = relax(atoms, LennardJones(**ARGON), fmax=0.0, max_steps=steps)
+    for a, relaxed in zip(atoms, result.atoms, strict=True):
+        reference = a.copy()
+        reference.calc = ASELennardJones(epsilon=0.0104, sigma=3.40, rc=8.5)
+        ASEFIRE(reference, logfile=None).run(fmax=0.0, steps=steps)
+        assert np.abs(relaxed.positions - reference.positions).max() < 1e-9
+
+
+def test_it_stops_after_as_many_steps_as_ase():
+    atoms = structures()
+    result = relax(atoms, LennardJones(**ARGON), fmax=0.005)
+    expected = []
+    for a in atoms:
+        a.calc = ASELennardJones(epsilon=0.0104, sigma=3.40, rc=8.5)
+        optimizer = ASEFIRE(a, logfile=None)
+        optimizer.run(fmax=0.005, steps=500)
+        expected.append(optimizer.nsteps)
+    assert result.steps.tolist() == expected
+    assert result.converged.all()
+
+
+def test_relaxed_structures_are_the_originals_elsewhere():
+    original = bulk("Ar", "fcc", 5.3, cubic=True)
+    original.rattle(0.1, seed=0)
+    original.info["name"], original.arrays["tags"] = "crystal", np.array([3, 1, 2, 0])
+    before = original.positions.copy()
+    (relaxed,) = relax([original], LennardJones(**ARGON)).atoms
+    assert np.array_equal(original.positions, before)
+    assert original.calc is None
+    assert relaxed.info["name"] == "crystal"
+    assert relaxed.arrays["tags"].tolist() == [3, 1, 2, 0]
+    assert np.array_equal(relaxed.cell, original.cell)
+    assert relaxed.pbc.all()
+    reference = relaxed.copy()
+    reference.calc = ASELennardJones(epsilon=0.0104, sigma=3.40, rc=8.5)
+    assert relaxed.get_potential_energy() == pytest.approx(
+        reference.get_potential_energy(), rel=1e-10
+    )
+    assert np.abs(relaxed.get_forces() - reference.get_forces()).max() < 1e-10
+
+
+def test_a_converged_start_makes_no_step():
+    (relaxed,) = relax([structures()[5]], LennardJones(**ARGON)).atoms
+    again = relax([relaxed], LennardJones(**ARGON))
+    assert again.steps[0] == 0
+    assert again.evaluations[0] == 1
+    assert np.array_equal(again.atoms[0].positions, relaxed.positions)
+
+
+def test_limits_and_numbers_may_differ_between_structures():
+    atoms, potential = structures()[:3], LennardJones(**ARGON)
+    fire = basinax.FIRE(maxstep=np.array([0.2, 0.05, 0.2]))
+    result = relax(atoms, potential, fire, fmax=[0.05, 0.01, 0.0], max_steps=[500, 500, 7])
+    alone = relax([atoms[1]], potential, basinax.FIRE(maxstep=0.05), fmax=0.01)
+    assert same(result, 1, alone, 0)
+    assert result.steps[2] == 7
+    assert result.status.tolist() == [Status.CONVERGED, Status.CONVERGED, Status.MAX_STEPS]
+
+
+def test_species_and_potentials_mix_in_one_batch():
+    atoms = structures()[4:6]
+    atoms[0].numbers[::2] = 36
+    mixture = LennardJones.named("Ar", "Kr", cutoff=9.0)
+    result = relax(atoms, mixture, fmax=0.001)
+    assert same(result, 0, relax(atoms[:1], mixture, fmax=0.001), 0)
+    assert relax(atoms, Morse(0.0124, 5.6, 3.82), fmax=0.001).converged.all()
+
+
+def test_a_second_batch_that_fits_compiles_nothing(count_compilations):
+    potential = LennardJones(**ARGON)
+    with count_compilations() as first:
+        relax([structures()[0], structures()[4]], potential, fmax=0.0123)
+    second = [structures()[0], structures()[4][:11]]
+    second[0].rattle(0.05, seed=9)
+    with count_compilations() as again:
+        relax(second, LennardJones(0.011, 3.38, 8.4), fmax=0.02, max_steps=300)
+    assert again.count == 0
+    assert first.count > 0
+
+
+def test_progress_counts_and_a_stop_keeps_what_was_reached():
+    seen: list[Progress] = []
+    result = relax(
+        structures(),
+        LennardJones(**ARGON),
+        fmax=0.0,
+        progress=seen.append,
+        should_stop=lambda: bool(seen),
+    )
+    assert seen[0].n_systems == 7
+    assert seen[0].n_converged + seen[0].n_failed + seen[0].n_running == 7
+    assert (result.status == Status.RUNNING).any()
+    assert result.steps.max() < 100
+
+
+BAD = {
+    "no structure": ([], ValueError, "at least one structure"),
+    "one Atoms": (Atoms("Ar"), TypeError, r"pass \[atoms\]"),
+    "no atoms": ([Atoms("Ar"), Atoms()], ValueError, "system 1 .* has no atoms"),
+    "a position that is NaN": (
+        [Atoms("Ar2", [[0, 0, 0], [0, 0, np.nan]])],
+        ValueError,
+        "atom 1 is not finite",
+    ),
+    "a zero cell with pbc": ([Atoms("Ar", pbc=True)], ValueError, "cell vectors"),
+    "a species without parameters": (
+        [Atoms("Ar"), Atoms("Fe")],
+        ValueError,
+        "no parameters for Fe",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named_before_anything_runs(name):
+    atoms, error, message = BAD[name]
+    with pytest.raises(error, match=message):
+        relax(atoms, LennardJones.named("Ar", "Kr"))
+
+
+def test_settings_of_another_length_are_refused():
+    with pytest.raises(ValueError, match="one entry for each of the 2 structures"):
+        relax(structures()[:2], LennardJones(**ARGON), fmax=[0.1, 0.1, 0.1])
+
+
+def test_throw_names_what_did_not_converge():
+    with pytest.raises(RuntimeError, match=r"1 of 1 .* 0 \(max_steps\)"):
+        relax(structures()[:1], LennardJones(**ARGON), fmax=0.0, max_steps=1, throw=True)
