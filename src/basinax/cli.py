@@ -1,0 +1,413 @@
+"""The command line: arguments, files and printing; no numerics.
+
+`basinax relax` relaxes the structures of files; `basinax verify` checks on a sample of them that
+each has the same bits alone.
+"""
+
+import csv
+import dataclasses
+import re
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+try:
+    import ase.io
+    import numpy as np
+    import typer
+    from ase.io.formats import UnknownFileTypeError, filetype, ioformats
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Table
+except ImportError as error:
+    sys.exit(f'basinax needs {error.name} for this: run pip install "basinax[atoms]"')
+
+import jax
+
+import basinax
+from basinax import Status
+from basinax._specs import optimizer_from
+from basinax.atoms import AtomsRelaxation, potential_from, relax as relax_atoms
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Relax many structures in one batch, each with the bits it has alone.",
+)
+out = Console(highlight=False, soft_wrap=True)
+err = Console(highlight=False, soft_wrap=True, stderr=True)
+
+SHOWN = 10
+"""Structures that did not converge and are named in the summary."""
+
+NOTHING_CONVERGED = 1
+BITS_DIFFER = 1
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+Files = Annotated[
+    list[Path],
+    typer.Argument(help="Files of any format that ASE reads; every image in them is relaxed."),
+]
+Potential = Annotated[
+    str,
+    typer.Option(
+        help="NAME[:OPTION=VALUE,...], such as lennard-jones:epsilon=0.0104,sigma=3.405,cutoff=8.5"
+        " (eV, Å), lennard-jones:Ar,Kr (published parameters) or morse:epsilon=1,rho0=6,r0=1."
+    ),
+]
+Optimizer = Annotated[str, typer.Option(help="NAME[:OPTION=VALUE,...], such as fire:maxstep=0.1.")]
+Fmax = Annotated[
+    float, typer.Option(help="Converged once no force on an atom is as large (eV/Å).", min=0)
+]
+MaxSteps = Annotated[int, typer.Option(help="The most steps of a structure.", min=0)]
+
+
+class Dtype(StrEnum):
+    """Precision of positions, energies and forces."""
+
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+
+
+Precision = Annotated[Dtype, typer.Option("--dtype", help="Precision of the run.")]
+Skin = Annotated[
+    float,
+    typer.Option(help="How far past the cutoff lists reach (Å); changes speed only.", min=0),
+]
+
+
+@app.command()
+def relax(
+    files: Files,
+    potential: Potential,
+    optimizer: Optimizer = "fire",
+    fmax: Fmax = 0.05,
+    max_steps: MaxSteps = 500,
+    output: Annotated[
+        Path, typer.Option(help="Relaxed structures; the ending decides the format.")
+    ] = Path("relaxed.extxyz"),
+    table: Annotated[
+        Path | None, typer.Option(help="A CSV file with one line a structure.")
+    ] = None,
+    dtype: Precision = Dtype.FLOAT64,
+    skin: Skin = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
+) -> None:
+    """Relax the structures of files and write them, with their energies and forces.
+
+    Exit status: 0, 1 if nothing converged, 2 for bad input, 130 if interrupted (what has been
+    reached by then is written).
+    """
+    task = _Task.read(files, potential, optimizer, fmax, max_steps, dtype, skin)
+    for path in (output, table):
+        _check_writable(path, files)
+    _check_format(output, len(task.atoms))
+    with _Interrupt() as interrupt, _progress_bar(quiet) as show:
+        result = task.run(progress=show, should_stop=interrupt)
+    _write_structures(output, task, result)
+    if table is not None:
+        _write_table(table, task, result)
+    if not quiet:
+        _print_summary(task, result, [output, *([table] if table else [])])
+    if interrupt():
+        err.print("Interrupted: structures still running were written where they stood.")
+        raise typer.Exit(INTERRUPTED)
+    if not result.converged.any():
+        err.print("Nothing converged.")
+        raise typer.Exit(NOTHING_CONVERGED)
+
+
+@app.command()
+def verify(
+    files: Files,
+    potential: Potential,
+    optimizer: Optimizer = "fire",
+    fmax: Fmax = 0.05,
+    max_steps: MaxSteps = 500,
+    output: Annotated[Path | None, typer.Option(help="Not used.", hidden=True)] = None,
+    table: Annotated[Path | None, typer.Option(help="Not used.", hidden=True)] = None,
+    dtype: Precision = Dtype.FLOAT64,
+    skin: Skin = None,
+    sample: Annotated[int, typer.Option(help="How many structures to run alone.", min=1)] = 8,
+    seed: Annotated[int, typer.Option(help="Which ones.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print differences only.")] = False,
+) -> None:
+    """Relax all in a batch and a sample alone, and compare positions, energies and steps bitwise.
+
+    Exit status: 0 if every one of the sample agrees, 1 if one does not, 2 for bad input, 130 if
+    interrupted.
+    """
+    task = _Task.read(files, potential, optimizer, fmax, max_steps, dtype, skin)
+    chosen = np.random.default_rng(seed).permutation(len(task.atoms))[:sample]
+    differing = 0
+    with _Interrupt() as interrupt:
+        with _progress_bar(quiet) as show:
+            batched = task.run(progress=show, should_stop=interrupt)
+        for i in sorted(chosen.tolist()):
+            alone = dataclasses.replace(task, atoms=[task.atoms[i]]).run(should_stop=interrupt)
+            if interrupt():
+                raise typer.Exit(INTERRUPTED)
+            wrong = _differences(batched, i, alone)
+            differing += bool(wrong)
+            if wrong or not quiet:
+                verdict = f"[red]differs[/red] in {', '.join(wrong)}" if wrong else "same bits"
+                steps = f"{alone.steps[0]} steps, {Status(alone.status[0]).name.lower()}"
+                out.print(f"{task.sources[i]}  {task.atoms[i].symbols}  {steps}: {verdict}")
+    agreeing = len(chosen) - differing
+    if differing or not quiet:
+        out.print(f"{agreeing} of {len(chosen)} structures have the same bits alone and in a batch")
+    if differing:
+        raise typer.Exit(BITS_DIFFER)
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        out.print(basinax.__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """The command `basinax`."""
+    app()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """What is to be relaxed, and how."""
+
+    atoms: list[Any]
+    sources: list[str]
+    """The file and image of each structure."""
+    settings: dict[str, Any]
+
+    @classmethod
+    def read(cls, files, potential, optimizer, fmax, max_steps, dtype, skin) -> "_Task":
+        if dtype is Dtype.FLOAT64:
+            jax.config.update("jax_enable_x64", True)
+        with _reported():
+            settings = {
+                "potential": potential_from(potential),
+                "optimizer": optimizer_from(optimizer),
+                "fmax": fmax,
+                "max_steps": max_steps,
+                "dtype": dtype.value,
+                "skin": skin,
+            }
+        atoms, sources = [], []
+        for path in files:
+            images = _read(path)
+            atoms += images
+            sources += [f"{path}@{k}" if len(images) > 1 else str(path) for k in range(len(images))]
+        return cls(atoms, sources, settings)
+
+    def run(
+        self,
+        progress: Callable[[Any], None] | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> AtomsRelaxation:
+        with _reported(self.sources):
+            return relax_atoms(
+                self.atoms, **self.settings, progress=progress, should_stop=should_stop
+            )
+
+
+def _read(path: Path) -> list[Any]:
+    try:
+        images = list(ase.io.iread(path, index=":"))
+    except UnknownFileTypeError:
+        _fail(f"{path}: ASE does not know this kind of file")
+    except OSError as error:
+        _fail(f"{path} cannot be read: {error.strerror or _text(error)}")
+    except Exception as error:  # every reader of ASE has errors of its own
+        _fail(f"{path} cannot be read: {_text(error)}")
+    if not images:
+        _fail(f"{path} holds no structure")
+    return images
+
+
+def _check_writable(path: Path | None, inputs: list[Path]) -> None:
+    """Before any work: an output that cannot be written would lose it."""
+    if path is None:
+        return
+    if any(path.resolve() == other.resolve() for other in inputs):
+        _fail(f"{path} is an input: choose another output")
+    if path.is_dir():
+        _fail(f"{path} is a folder: expected a file to write")
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        _fail(f"{path} cannot be written: {error.strerror}")
+
+
+def _check_format(path: Path, n_structures: int) -> None:
+    try:
+        name = filetype(path, read=False)
+        known = ioformats[name]
+    except (UnknownFileTypeError, KeyError):
+        _fail(f"{path}: ASE knows no format for {path.suffix or 'a name without an ending'}")
+    if not known.can_write:
+        _fail(f"{path}: ASE cannot write {known.description}")
+    if known.single and n_structures > 1:
+        _fail(f"{path}: {known.description} holds one structure, not {n_structures}: try .extxyz")
+
+
+def _write_structures(path: Path, task: _Task, result: AtomsRelaxation) -> None:
+    for atoms, status, steps in zip(result.atoms, result.status, result.steps, strict=True):
+        atoms.info["relax_status"] = Status(status).name.lower()
+        atoms.info["relax_steps"] = int(steps)
+    with _replacing(path) as partial:
+        ase.io.write(partial, result.atoms, format=filetype(path, read=False))
+
+
+def _write_table(path: Path, task: _Task, result: AtomsRelaxation) -> None:
+    columns = ["source", "formula", "atoms", "status", "steps", "evaluations"]
+    with _replacing(path) as partial, partial.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*columns, "energy_eV", "fmax_eV_per_A"])
+        for k, atoms in enumerate(result.atoms):
+            writer.writerow(
+                [
+                    task.sources[k],
+                    atoms.get_chemical_formula(),
+                    len(atoms),
+                    Status(result.status[k]).name.lower(),
+                    result.steps[k],
+                    result.evaluations[k],
+                    repr(float(result.energies[k])),
+                    repr(float(result.fmax[k])),
+                ]
+            )
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file beside `path` that takes its place once it is whole."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    except OSError as error:
+        _fail(f"{path} cannot be written: {error.strerror}")
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _print_summary(task: _Task, result: AtomsRelaxation, paths: list[Path]) -> None:
+    table = Table("status", box=None, pad_edge=False)
+    for title in ("structures", "steps, median", "steps, most", "largest fmax (eV/Å)"):
+        table.add_column(title, justify="right")
+    for status in Status:
+        of = result.status == status
+        if of.any():
+            steps, fmax = result.steps[of], result.fmax[of]
+            table.add_row(
+                status.name.lower(),
+                str(of.sum()),
+                f"{np.median(steps):g}",
+                str(steps.max()),
+                f"{fmax.max():.3g}",
+            )
+    out.print(table)
+    failed = np.flatnonzero(~result.converged)
+    for k in failed[:SHOWN]:
+        formula = task.atoms[k].get_chemical_formula()
+        out.print(f"{task.sources[k]} ({formula}): {Status(result.status[k]).meaning}")
+    if len(failed) > SHOWN:
+        out.print(f"... and {len(failed) - SHOWN} more")
+    out.print(f"Written: {', '.join(map(str, paths))}")
+
+
+def _differences(batched: AtomsRelaxation, at: int, alone: AtomsRelaxation) -> list[str]:
+    """In what a structure of the batch differs from the one that was run alone."""
+    ours, theirs = batched.atoms[at], alone.atoms[0]
+    pairs = {
+        "positions": (ours.positions, theirs.positions),
+        "forces": (ours.get_forces(), theirs.get_forces()),
+        "energy": (batched.energies[at], alone.energies[0]),
+        "steps": (batched.steps[at], alone.steps[0]),
+        "status": (batched.status[at], alone.status[0]),
+    }
+    return [name for name, (x, y) in pairs.items() if not np.array_equal(x, y, equal_nan=True)]
+
+
+class _Interrupt:
+    """Turns Ctrl-C into a flag that the run asks for; a second one ends the program at once."""
+
+    def __enter__(self) -> Callable[[], bool]:
+        self._event = threading.Event()
+        self._previous = signal.signal(signal.SIGINT, self._set)
+        return self._event.is_set
+
+    def __exit__(self, *_: Any) -> None:
+        signal.signal(signal.SIGINT, self._previous)
+
+    def _set(self, *_: Any) -> None:
+        if self._event.is_set():
+            raise KeyboardInterrupt
+        self._event.set()
+
+
+@contextmanager
+def _progress_bar(quiet: bool) -> Iterator[Callable[[Any], None]]:
+    columns = "[green]{task.fields[converged]} converged[/], {task.fields[running]} running,"
+    bar = Progress(
+        BarColumn(),
+        TextColumn(columns + " [red]{task.fields[failed]} failed[/]"),
+        TimeElapsedColumn(),
+        console=err,
+        disable=quiet or not err.is_terminal,
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("", total=None, converged=0, running="all", failed=0)
+
+        def show(progress: Any) -> None:
+            bar.update(
+                task,
+                total=progress.n_systems,
+                completed=progress.n_systems - progress.n_running,
+                converged=progress.n_converged,
+                running=progress.n_running,
+                failed=progress.n_failed,
+            )
+
+        yield show
+
+
+@contextmanager
+def _reported(sources: list[str] | None = None) -> Iterator[None]:
+    """Errors about what the user gave become one line and an exit status."""
+    try:
+        yield
+    except (TypeError, ValueError, NotImplementedError) as error:
+        text = _text(error)
+        if sources:
+            text = re.sub(r"\bsystem (\d+)\b", lambda m: sources[int(m[1])], text)
+            text = re.sub(r"(?<=systems \()[\d, ]+", lambda m: _names(m[0], sources), text)
+        _fail(text)
+
+
+def _names(numbers: str, sources: list[str]) -> str:
+    return re.sub(r"\d+", lambda m: sources[int(m[0])], numbers)
+
+
+def _fail(text: str) -> NoReturn:
+    err.print(f"[red]error:[/red] {escape(text)}")
+    raise typer.Exit(BAD_INPUT)
+
+
+def _text(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,190 @@
+"""The command line: what it writes, prints and leaves with."""
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk
+from typer.testing import CliRunner
+
+import basinax
+from basinax import Status, cli
+from basinax.atoms import LennardJones, relax
+
+ARGON = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=8.5"
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Two files in the working folder: one of two images, one of one."""
+    monkeypatch.chdir(tmp_path)
+    crystals = [bulk("Ar", "fcc", a, cubic=True) for a in (5.2, 5.4)]
+    for k, crystal in enumerate(crystals):
+        crystal.rattle(0.1, seed=k)
+    ase.io.write("crystals.extxyz", crystals)
+    ase.io.write("dimer.xyz", Atoms("Ar2", [[0, 0, 0], [0, 0, 3.6]]))
+    return ["crystals.extxyz", "dimer.xyz"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.app, [str(a) for a in arguments])
+
+
+def table(name):
+    with Path(name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_relax_writes_what_the_library_computes(files):
+    done = run(
+        *["relax", *files, "--potential", ARGON, "--optimizer", "fire:maxstep=0.1"],
+        *["--fmax", 0.01, "--output", "out.extxyz", "--table", "out.csv"],
+    )
+    assert done.exit_code == 0, done.output
+    starts = [a for name in files for a in ase.io.iread(name, index=":")]
+    expected = relax(starts, LennardJones(0.0104, 3.40, 8.5), basinax.FIRE(maxstep=0.1), fmax=0.01)
+    written = ase.io.read("out.extxyz", index=":")
+    rows = table("out.csv")
+    assert len(written) == len(rows) == 3
+    for k, (atoms, row) in enumerate(zip(written, rows, strict=True)):
+        assert np.abs(atoms.positions - expected.atoms[k].positions).max() < 1e-7
+        assert atoms.get_potential_energy() == pytest.approx(expected.energies[k], abs=1e-8)
+        assert atoms.get_forces().shape == (len(atoms), 3)
+        assert atoms.info["relax_status"] == row["status"] == "converged"
+        assert float(row["energy_eV"]) == expected.energies[k]
+        assert float(row["fmax_eV_per_A"]) == expected.fmax[k]
+        assert int(row["steps"]) == atoms.info["relax_steps"] == expected.steps[k]
+    assert [row["source"] for row in rows] == [
+        "crystals.extxyz@0",
+        "crystals.extxyz@1",
+        "dimer.xyz",
+    ]
+    assert "converged" in done.stdout
+    assert "out.extxyz" in done.stdout
+
+
+def test_a_second_run_gives_the_same_files(files):
+    for name in ("a", "b"):
+        run(
+            "relax",
+            *files,
+            "--potential",
+            ARGON,
+            "--output",
+            f"{name}.xyz",
+            "--table",
+            f"{name}.csv",
+        )
+    assert Path("a.csv").read_text() == Path("b.csv").read_text()
+    assert Path("a.xyz").read_text() == Path("b.xyz").read_text()
+
+
+BAD = {
+    "no file": (["nowhere.xyz"], {}, "nowhere.xyz cannot be read: No such file"),
+    "no structure file": (["broken.extxyz"], {}, "broken.extxyz cannot be read"),
+    "a NaN": (["nan.xyz"], {}, "nan.xyz .*position of atom 1 is not finite"),
+    "an unknown species": (["iron.xyz"], {}, "no parameters for Fe.*iron.xyz"),
+    "an unknown potential": (None, {"--potential": "lenard-jones"}, "did you mean 'lennard-jones'"),
+    "an unknown option": (None, {"--potential": "lennard-jones:epsilom=1"}, "'epsilom'.*known are"),
+    "a bad number": (None, {"--potential": "lennard-jones:epsilon=1,sigma=-1"}, "sigma must be"),
+    "an unknown optimizer": (None, {"--optimizer": "fyre"}, "did you mean 'fire'"),
+    "an unknown setting": (None, {"--optimizer": "fire:dtt=1"}, "did you mean 'dt'"),
+    "no such folder": (None, {"--output": "no/where.xyz"}, "no/where.xyz cannot be written"),
+    "a folder": (None, {"--table": "."}, "is a folder"),
+    "an input as output": (None, {"--output": "dimer.xyz"}, "dimer.xyz is an input"),
+    "an unknown format": (None, {"--output": "out.foo"}, "knows no format for .foo"),
+    "one structure a file": (None, {"--output": "POSCAR"}, "holds one structure, not 3"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_nothing_is_written(files, name):
+    Path("broken.extxyz").write_text("no structure\n")
+    ase.io.write("nan.xyz", Atoms("Ar2", [[0, 0, 0], [0, 0, np.nan]]))
+    ase.io.write("iron.xyz", Atoms("Fe2", [[0, 0, 0], [0, 0, 2.5]]))
+    before = sorted(os.listdir())
+    inputs, options, message = BAD[name]
+    settings = {"--potential": "lennard-jones:Ar", "--output": "out.xyz"} | options
+    done = run("relax", *(inputs or files), *(x for pair in settings.items() for x in pair))
+    assert done.exit_code == 2
+    assert sorted(os.listdir()) == before
+    text = " ".join(done.stderr.split())
+    assert text.startswith("error: ")
+    assert re.search(message, text), text
+
+
+def test_one_failure_is_reported_and_the_others_are_relaxed(files):
+    ase.io.write("overlap.xyz", Atoms("Ar2", [[0, 0, 0], [0, 0, 0]]))
+    done = run("relax", "overlap.xyz", *files, "--potential", ARGON, "--table", "out.csv")
+    assert done.exit_code == 0
+    assert [row["status"] for row in table("out.csv")] == [
+        "not_finite",
+        *["converged"] * 3,
+    ]
+    assert "overlap.xyz (Ar2): energy or forces became NaN" in done.stdout
+
+
+def test_it_leaves_with_1_if_nothing_converged(files):
+    done = run("relax", *files, "--potential", ARGON, "--max-steps", 1, "--fmax", 1e-6)
+    assert done.exit_code == 1
+    assert "Nothing converged" in done.stderr
+    assert len(ase.io.read("relaxed.extxyz", index=":")) == 3
+
+
+def test_quiet_prints_nothing(files):
+    done = run("relax", *files, "--potential", ARGON, "--quiet")
+    assert (done.exit_code, done.output) == (0, "")
+
+
+def test_verify_finds_the_same_bits(files):
+    done = run("verify", *files, "--potential", ARGON, "--sample", 3)
+    assert done.exit_code == 0, done.output
+    assert "3 of 3 structures have the same bits" in done.stdout
+
+
+def test_verify_leaves_with_1_if_a_bit_differs(files, monkeypatch):
+    def one_bit_off(atoms, **settings):
+        result = relax(atoms, **settings)
+        if len(atoms) > 1:
+            result.atoms[2].positions[0, 0] = np.nextafter(result.atoms[2].positions[0, 0], 1)
+        return result
+
+    monkeypatch.setattr(cli, "relax_atoms", one_bit_off)
+    done = run("verify", *files, "--potential", ARGON, "--sample", 3)
+    assert done.exit_code == 1
+    assert "dimer.xyz" in done.stdout
+    assert "differs in positions" in done.stdout
+    assert "2 of 3 structures" in done.stdout
+
+
+def test_an_interrupt_keeps_what_was_reached(files, monkeypatch):
+    def interrupted(atoms, **settings):
+        signal.raise_signal(signal.SIGINT)
+        return relax(atoms, **settings)
+
+    monkeypatch.setattr(cli, "relax_atoms", interrupted)
+    done = run("relax", *files, "--potential", ARGON, "--fmax", 1e-9, "--table", "out.csv")
+    assert done.exit_code == 130, done.output
+    statuses = {row["status"] for row in table("out.csv")}
+    assert Status.RUNNING.name.lower() in statuses
+
+
+def test_the_installed_command_prints_its_version():
+    command = [sys.executable, "-c", "from basinax.cli import main; main()", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == basinax.__version__
+
+
+def test_without_the_extra_it_names_the_install_command():
+    blocked = "import sys; sys.modules['typer'] = None; from basinax.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert 'pip install "basinax[atoms]"' in done.stderr
