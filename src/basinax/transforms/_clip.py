@@ -55,12 +55,15 @@ class ClipByGlobalNorm(AbstractLimit):
         )
 
     def _optax(self, updates) -> Clipped:
-        max_norm = jnp.asarray(self.max_norm).reshape(())
+        if not jax.tree.leaves(updates):
+            return Clipped(updates, jnp.zeros(()), jnp.zeros((), bool))
+        norm = optax.tree.norm(updates)
+        # A number takes the dtype of each leaf; an array would impose its own.
+        is_number = isinstance(self.max_norm, bool | int | float)
+        max_norm = jnp.asarray(self.max_norm, None if is_number else norm.dtype).reshape(())
         clip = optax.clip_by_global_norm(max_norm)
         clipped, _ = clip.update(updates, clip.init(updates))
-        if not jax.tree.leaves(updates):
-            return Clipped(clipped, jnp.zeros(()), jnp.zeros((), bool))
-        norm = optax.tree.norm(updates)
+        clipped = jax.tree.map(lambda x, like: x.astype(jnp.result_type(like)), clipped, updates)
         return Clipped(clipped, norm, ~(norm < max_norm.astype(norm.dtype)))
 
 

@@ -1,0 +1,86 @@
+"""With `index_prefix=None` the whole tree is one system, and clipping is that of optax."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from basinax import FIRE, ClipByGlobalNorm, MaxStepSize, chain, relax, segment
+from cases import BOWL, DTYPES, OPTIMIZERS, make_alone, make_systems, run, same_bits
+
+DRAW = np.random.default_rng(0)
+TREES = {
+    "one leaf": DRAW.normal(size=(13, 3)),
+    "a scalar": np.array(3.0),
+    "nested": {
+        "layers": [{"w": DRAW.normal(size=(4, 7)), "b": DRAW.normal(size=7)} for _ in range(3)],
+        "scale": np.array(-2.5),
+    },
+    "large": (DRAW.normal(size=(3000, 3)), DRAW.normal(size=(2, 3, 5, 7))),
+    "zeros": [np.zeros(4), np.zeros(())],
+    "without rows": [np.zeros((0, 3)), np.ones(2)],
+    "with a NaN": [np.array([1.0, np.nan])],
+}
+NORMS = [0.0, 0.3, 1e9, np.inf]
+
+
+def as_dtype(tree, dtype):
+    return jax.tree.map(lambda x: jnp.asarray(x.astype(dtype)), tree)
+
+
+def clipped(max_norm, updates):
+    clip = ClipByGlobalNorm(max_norm)
+    return clip.update(updates, clip.init(updates))[0]
+
+
+def by_optax(max_norm, updates):
+    clip = optax.clip_by_global_norm(max_norm)
+    return clip.update(updates, clip.init(updates))[0]
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=list(TREES))
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("wrap", [jax.jit, lambda f: f], ids=["jitted", "not jitted"])
+def test_global_clipping_has_the_bits_of_optax(tree, dtype, wrap):
+    updates = as_dtype(tree, dtype)
+    differing = [
+        max_norm
+        for max_norm in NORMS
+        if not same_bits(
+            wrap(lambda x, c=max_norm: clipped(c, x))(updates),
+            wrap(lambda x, c=max_norm: by_optax(c, x))(updates),
+        )
+    ]
+    assert differing == []
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (1,)], ids=str)
+@pytest.mark.parametrize("of", [np.float32, np.float64])
+def test_a_global_limit_may_be_an_array_of_any_floating_dtype(dtype, shape, of):
+    updates = as_dtype(TREES["nested"], dtype)
+    got = clipped(np.full(shape, 0.5, of), updates)
+    assert same_bits(got, by_optax(0.5, updates))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_relaxation_in_global_mode_may_have_a_clip(dtype):
+    optimizer = chain(ClipByGlobalNorm(0.5), FIRE(), MaxStepSize(0.3))
+    start = jnp.ones((3, 2), dtype)
+    result = relax(lambda x: (0.5 * segment.dot(x, x), x), start, optimizer, fmax=0.1)
+    assert result.params.dtype == dtype
+    assert result.converged.all()
+
+
+IN_GLOBAL_MODE = [case for case in OPTIMIZERS if case.is_alone_in_global_mode]
+
+
+@pytest.mark.parametrize("case", IN_GLOBAL_MODE, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_global_mode_has_the_bits_of_a_single_system(case, dtype):
+    alone = make_alone(BOWL, make_systems(BOWL, 77)[0], dtype)
+    transform = case.make(alone.numbers)
+    of_one, _, energies = run(transform, alone.evaluate, alone.params, alone.prefix, 60)
+    in_global, _, global_energies = run(transform, alone.evaluate, alone.params, None, 60)
+    assert same_bits((in_global, global_energies), (of_one, energies))
