@@ -5,6 +5,7 @@ that are still running. A system that has ended, or waits for something only the
 stands still and loses nothing.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -158,6 +159,43 @@ def start(
     )
 
 
+def restart(
+    run: Run, optimizer: AbstractTransform, params: Tree, index_prefix: Prefix, mask
+) -> Run:
+    """The run in which the systems of `mask` begin anew, at their rows of `params`.
+
+    Args:
+        index_prefix: may have another number of rows for these systems, not for the others.
+    """
+    fresh = start(optimizer, params, index_prefix, keep_best=run.best is not None)
+    state = dataclasses.replace(run.optimizer_state, index_prefix=index_prefix)
+
+    def choose(new, old):
+        return jnp.where(mask, new, old)
+
+    def choose_rows(new, old):
+        return segment.where(mask, new, old, index_prefix)
+
+    return Run(
+        params=choose_rows(params, run.params),
+        optimizer_state=where_systems(mask, fresh.optimizer_state, state),
+        energies=choose(fresh.energies, run.energies),
+        gradients=choose_rows(fresh.gradients, run.gradients),
+        fmax=choose(fresh.fmax, run.fmax),
+        steps=choose(fresh.steps, run.steps),
+        evaluations=choose(fresh.evaluations, run.evaluations),
+        status=choose(fresh.status, run.status),
+        is_pending=choose(fresh.is_pending, run.is_pending),
+        has_moved=choose(fresh.has_moved, run.has_moved),
+        n_still=choose(fresh.n_still, run.n_still),
+        best=_restarted_best(mask, fresh.best, run.best, index_prefix),
+    )
+
+
+def _restarted_best(mask, fresh: Point | None, best: Point | None, prefix) -> Point | None:
+    return None if fresh is None or best is None else _select_points(mask, fresh, best, prefix)
+
+
 def advance(evaluate, run: Run, optimizer, fmax, max_steps, turns=None) -> Run:
     """Turn until no system can move, or for so many turns.
 
@@ -255,7 +293,7 @@ def _advance(value_and_gradient, run, optimizer, fmax, max_steps) -> Run:
     return advance(evaluate, run, optimizer, fmax, max_steps)
 
 
-def raise_unless_converged(status: Int32[Array, "systems"]) -> None:
+def raise_unless_converged(status: Int32[Array | np.ndarray, "systems"]) -> None:
     """Raise RuntimeError that counts and names the systems that did not converge."""
     codes = np.asarray(status)
     failed = np.flatnonzero(codes != Status.CONVERGED)

@@ -66,9 +66,23 @@ def test_how_structures_are_grouped_changes_no_bit(monkeypatch):
     batch = relax(atoms, potential, fmax=1e-3)
     monkeypatch.setattr("basinax.atoms._relax.MAX_ROWS", 24)
     monkeypatch.setattr("basinax.atoms._relax.WORTH_COMPILING", 0)
-    monkeypatch.setattr("basinax.atoms._relax.TURNS", 3)
     parts = relax(atoms, potential, fmax=1e-3)
     assert [i for i in range(len(atoms)) if not same(batch, i, parts, i)] == []
+
+
+def test_a_place_that_is_taken_again_remembers_nothing(monkeypatch):
+    """Twelve structures of one or two blocks go through a batch with room for four."""
+    atoms, potential = [], LennardJones(**ARGON)
+    for k in range(12):
+        atoms.append(bulk("Ar", "fcc", 5.1 + 0.02 * k, cubic=True).repeat((1, 1, 1 + k % 3)))
+        atoms[-1].rattle(0.1, seed=k)
+    atoms[1].positions[1] = atoms[1].positions[0]
+    together = relax(atoms, potential, fmax=1e-3, keep_best=True)
+    monkeypatch.setattr("basinax.atoms._relax.MAX_ROWS", 48)
+    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
+    streamed = relax(atoms, potential, fmax=1e-3, keep_best=True)
+    assert [i for i in range(12) if not same(together, i, streamed, i)] == []
+    assert together.status[1] == Status.NOT_FINITE
 
 
 @pytest.mark.parametrize("steps", [1, 10, 50])

@@ -6,12 +6,14 @@ left fold over them gives the same bits whatever the skin, the padding and the l
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import vesin
+from ase import Atoms
 from jaxtyping import Array, Bool, Float, Int32, Shaped
 
 from basinax._rounding import BLOCK, rounded
@@ -136,12 +138,7 @@ class NeighborTable:
         failed = self.rebuild(batch, self._sizes > 0)
         if failed.any():
             at = int(np.argmax(failed))
-            raise ValueError(
-                f"system {at}: no neighbour list can be made. Positions must be finite and at most"
-                f" {LARGEST_POSITION:g} Å, cell entries at most {LARGEST_CELL:g} Å, and the cell so"
-                f" large that at most about {MOST_IMAGES} images of an atom lie within"
-                f" {self.cutoff + self.skin:g} Å. Its cell: {np.asarray(batch.cells)[at].tolist()}"
-            )
+            raise _no_list(at, np.asarray(batch.cells)[at], self.cutoff + self.skin)
         self._fit_earlier_shapes(batch)
 
     def _fit_earlier_shapes(self, batch: Batch) -> None:
@@ -164,12 +161,14 @@ class NeighborTable:
         """Makes new lists for the systems of `which`, at the batch's positions and cells.
 
         Args:
-            batch: the batch that the table was made for, with positions and cells of now.
+            batch: the batch that the table was made for, with positions and cells of now; in the
+                place of a system may stand another that needs as many blocks of rows.
 
         Returns:
             Which of these systems could get no list (positions or cell not finite or beyond
             bounds); they keep their old one.
         """
+        self._sizes = np.asarray(batch.index.sizes, np.int64)
         positions, cells = np.asarray(batch.positions), np.asarray(batch.cells, np.float64)
         pbc, resolution = np.asarray(batch.pbc), float(np.finfo(positions.dtype).eps)
         failed, systems, found = np.zeros(len(self._sizes), bool), [], []
@@ -202,8 +201,12 @@ class NeighborTable:
 
     def _write(self, systems: np.ndarray, found: list[tuple[np.ndarray, np.ndarray]]) -> None:
         """Arranges the pairs of all these systems at once; their rows ascend with them."""
-        owners = np.repeat(np.arange(len(systems)), [len(pairs) for pairs, _ in found])
-        pairs = np.concatenate([pairs for pairs, _ in found]) + self._starts[systems][owners, None]
+        pairs = np.concatenate(
+            [
+                pairs + np.int32(self._starts[k])
+                for k, (pairs, _) in zip(systems, found, strict=True)
+            ]
+        )
         one = _arranged(pairs, np.concatenate([shifts for _, shifts in found]), self._far)
 
         # Further images and their shifts stand in stretches of their systems.
@@ -223,12 +226,12 @@ class NeighborTable:
             systems[shift_owners],
         )
 
-        images = one.images.copy()
-        further = images > self._far
-        images[further] = self._far + 1 + image_at[images[further] - self._far - 1]
+        table = np.concatenate([np.arange(self._far + 1), self._far + 1 + image_at])
+        images = table.astype(np.int32)[one.images]
         slots = _rank(one.rows)
-        self.slots = _grown(self.slots, int(slots.max(initial=-1)) + 1, self._far, 4)
-        for start, size in zip(self._starts[systems], self._sizes[systems], strict=True):
+        self.slots = _grown(self.slots, int(slots.max(initial=-1)) + 1, self._far, 8)
+        padded = -(-self._sizes[systems] // BLOCK) * BLOCK
+        for start, size in zip(self._starts[systems], padded, strict=True):
             self.slots[:, start : start + size] = self._far
         self.slots[slots, one.rows] = images
 
@@ -278,22 +281,53 @@ def _pairs_of(
         resolution: the relative spacing of the device's floats. A little more than `radius` is
             listed, so that no pair within it by the device's arithmetic is missed.
     """
+    task = _task(positions, cell, pbc, radius, resolution)
+    if task is None:
+        return None
+    positions, box, heights, radius = task
+    listing.cutoff = _enlarged(radius, heights)
+    pairs, shifts, distances = listing.compute(positions, box, True, "PSd", copy=False)
+    near = distances <= radius if listing.cutoff > radius else slice(None)
+    return pairs[near].astype(np.int32), shifts[near].copy()
+
+
+def _task(
+    positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, radius: float, resolution: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, float] | None:
+    """What vesin is asked for: positions, a cell and its heights, a radius; None beyond bounds."""
     largest = float(np.abs(positions).max())
     # NaN is no list either, here and below
     if not (largest <= LARGEST_POSITION and np.abs(cell).max() <= LARGEST_CELL):
         return None
     radius = radius * (1 + 1e-6) + 64 * resolution * largest
     positions, box = _closed(positions, cell, pbc, radius)
-    volume = abs(np.linalg.det(box))
-    if not volume > 0:
+    if not abs(np.linalg.det(box)) > 0:
         return None
     heights = 1 / np.linalg.norm(np.linalg.inv(box), axis=0)
     if not np.prod(2 * radius / heights + 1) <= MOST_IMAGES:
         return None
-    listing.cutoff = _enlarged(radius, heights)
-    pairs, shifts, distances = listing.compute(positions, box, True, "PSd", copy=False)
-    near = distances <= radius if listing.cutoff > radius else slice(None)
-    return pairs.view(np.int64)[near].copy(), shifts[near].copy()
+    return positions, box, heights, radius
+
+
+def check_listable(atoms: Sequence[Atoms], radius: float) -> None:
+    """Makes sure, before anything runs, that every structure can have a list of this radius (Å).
+
+    Raises:
+        ValueError: one cannot; says which and why.
+    """
+    resolution = float(np.finfo(np.float64).eps)
+    for k, a in enumerate(atoms):
+        if _task(a.positions, a.cell.array, a.pbc, radius, resolution) is None:
+            raise _no_list(k, a.cell.array, radius)
+
+
+def _no_list(at: int, cell: np.ndarray, radius: float) -> ValueError:
+    return ValueError(
+        f"system {at}: no neighbour list can be made. Positions must be finite and at most"
+        f" {LARGEST_POSITION:g} Å, cell entries at most {LARGEST_CELL:g} Å, and the cell so large"
+        f" that at most about {MOST_IMAGES} images of an atom lie within {radius:g} Å. Its cell:"
+        f" {cell.tolist()}"
+    )
 
 
 def _closed(
@@ -356,15 +390,19 @@ def _arranged(pairs: np.ndarray, shifts: np.ndarray, far: int) -> _Arranged:
     """
     code, every = _coded(shifts)
     n_shifts = len(every)
-    # One integer a pair. vesin sorts by rows already, so that a stable sort has little to do.
+    # One integer a pair, as short as it may be: sorting takes most of the time here.
     bits = (far * n_shifts).bit_length()
-    keys = np.sort((pairs[:, 0] << bits) | (pairs[:, 1] * n_shifts + code), kind="stable")
-    distinct, image = _distinct(keys & ((1 << bits) - 1))
+    dtype = np.uint32 if far.bit_length() + bits <= 32 else np.int64
+    keys = pairs[:, 0].astype(dtype) << dtype(bits)
+    keys |= pairs[:, 1].astype(dtype) * dtype(n_shifts) + code.astype(dtype)
+    keys.sort()
+    distinct, image = _distinct(keys & dtype((1 << bits) - 1))
+    distinct = distinct.astype(np.int64)
     image_rows, image_shifts = distinct // n_shifts, distinct % n_shifts
     is_further = np.any(every, axis=1)[image_shifts]
-    number = np.where(is_further, far + np.cumsum(is_further), image_rows)
+    number = np.where(is_further, far + np.cumsum(is_further), image_rows).astype(np.int32)
     return _Arranged(
-        keys >> bits, number[image], image_rows[is_further], image_shifts[is_further], every
+        keys >> dtype(bits), number[image], image_rows[is_further], image_shifts[is_further], every
     )
 
 
@@ -372,16 +410,19 @@ def _coded(shifts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Each shift as an entry of a table of shifts in lexicographic order, and that table."""
     if not len(shifts):
         return np.zeros(0, np.int64), np.zeros((1, 3), np.int64)
-    columns = [np.ascontiguousarray(column, np.int64) for column in shifts.T]
+    columns = [np.ascontiguousarray(column, np.int32) for column in shifts.T]
     low = [int(column.min()) for column in columns]
     width = [int(column.max()) - least + 1 for column, least in zip(columns, low, strict=True)]
     n_shifts = math.prod(width)
     if n_shifts > _DENSE_SHIFTS:
         every, code = np.unique(shifts, axis=0, return_inverse=True)
         return code.reshape(-1), every
-    a, b, c = (column - least for column, least in zip(columns, low, strict=True))
-    every = np.stack(np.unravel_index(np.arange(n_shifts), width), 1) + low
-    return (a * width[1] + b) * width[2] + c, every
+    code = columns[0] - low[0]
+    for column, least, wide in zip(columns[1:], low[1:], width[1:], strict=True):
+        code *= wide
+        code += column
+        code -= least
+    return code, np.stack(np.unravel_index(np.arange(n_shifts), width), 1) + low
 
 
 _DENSE_SHIFTS = 4096
@@ -391,7 +432,8 @@ _DENSE_SHIFTS = 4096
 def _rank(sorted_numbers: np.ndarray) -> np.ndarray:
     """The how many-th of its equals each of the sorted numbers is, from 0."""
     counts = np.bincount(sorted_numbers)
-    return np.arange(len(sorted_numbers)) - (np.cumsum(counts) - counts)[sorted_numbers]
+    firsts = (np.cumsum(counts) - counts).astype(np.int32)
+    return np.arange(len(sorted_numbers), dtype=np.int32) - np.repeat(firsts, counts)
 
 
 _DENSE = 1 << 23
@@ -400,7 +442,7 @@ _DENSE = 1 << 23
 
 def _distinct(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The distinct ones of numbers from 0, ascending, and which of them each number is."""
-    bound = int(numbers.max(initial=-1)) + 1
+    bound = int(numbers.max(initial=0)) + 1
     if bound > _DENSE:
         return np.unique(numbers, return_inverse=True)
     table = np.zeros(bound, np.int32)

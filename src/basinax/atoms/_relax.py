@@ -1,28 +1,27 @@
-"""Relaxes ASE structures: packs them into batches, runs the loop, and keeps neighbour lists fresh.
+"""Relaxes ASE structures: groups them, streams each group through batches, gathers the results.
 
-How structures are grouped, when lists are rebuilt and how often the host looks at a run is chosen
-for speed alone: no bit of a result depends on it.
+How structures are grouped is chosen for speed alone: no bit of a result depends on it.
 """
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from jaxtyping import Bool, Float, Int32
 
 from basinax._optimizer import AbstractTransform
-from basinax._relax import Run, advance, final_point, raise_unless_converged, start
+from basinax._relax import raise_unless_converged
+from basinax._rounding import BLOCK
 from basinax._status import Status
-from basinax.atoms._batch import Batch, batch_shape, checked, row_starts
-from basinax.atoms._neighbors import Neighbors, NeighborTable, moved_too_far
+from basinax.atoms._batch import Batch, checked, padded_size
+from basinax.atoms._neighbors import check_listable
+from basinax.atoms._stream import Monitor, Outcome, Queue, Settings, Work
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms import FIRE
 
@@ -31,10 +30,10 @@ SKIN = 0.15
 evaluations: with 0.15 most rattled crystals relax on their first one."""
 
 MAX_ROWS = 2048
-"""Rows of a batch, about: its arrays stay in a core's cache, and each core gets batches."""
+"""Rows of a batch, about: its arrays stay in a core's cache, and XLA leaves it to one core."""
 
-TURNS = 20
-"""Turns of the loop between two looks of the host at what waits for it."""
+MIN_ROWS = 256
+"""Fewer rows are not cut into batches for more cores."""
 
 WORTH_COMPILING = 4_000_000
 """Pair slots a turn that a batch of its own must save to be worth a program of its own."""
@@ -114,118 +113,61 @@ def relax(
     potential.check(Batch.from_atoms(atoms, dtype))
     optimizer = FIRE() if optimizer is None else optimizer
     skin = SKIN * potential.cutoff if skin is None else skin
-    settings = _Settings(
+    check_listable(atoms, potential.cutoff + skin)
+    settings = Settings(
         optimizer,
         _one_a_structure(fmax, "fmax", len(atoms)),
         _one_a_structure(max_steps, "max_steps", len(atoms)),
     )
-    monitor = _Monitor(len(atoms), progress, should_stop)
-    jobs = []
-    for group in _grouped(atoms, potential.cutoff + skin):
-        shape = np.max([batch_shape([len(atoms[i]) for i in members]) for members in group], axis=0)
-        for members in group:
-            batch = Batch.from_atoms([atoms[i] for i in members], dtype, *shape.tolist())
-            jobs.append(_Job(members, batch, potential, settings, skin, keep_best, monitor))
-    with ThreadPoolExecutor(_n_workers(len(jobs))) as pool:
-        parts = list(pool.map(_Job.run, jobs))
-    result = _in_order(atoms, jobs, parts)
+
+    def tell(n_converged: int, n_failed: int) -> None:
+        if progress is not None:
+            progress(Progress(len(atoms), n_converged, n_failed))
+
+    monitor = Monitor(len(atoms), tell, should_stop)
+    blocks = np.array([-(-len(a) // BLOCK) for a in atoms])
+    works = [
+        Work(
+            atoms=atoms,
+            potential=potential,
+            settings=settings,
+            dtype=dtype,
+            skin=skin,
+            keep_best=keep_best,
+            shape=_batch_shape(blocks[members]),
+            queue=Queue(members, blocks),
+            monitor=monitor,
+        )
+        for members in _grouped(atoms, blocks, potential.cutoff + skin)
+    ]
+    _work_off(works)
+    result = _in_order(atoms, monitor.outcomes)
     if throw:
         raise_unless_converged(result.status)
     return result
 
 
-class _Settings(eqx.Module):
-    """What may differ between structures; leaves are numbers or one a structure."""
-
-    optimizer: AbstractTransform
-    fmax: Any
-    max_steps: Any
-
-    def of(self, members: np.ndarray, n_atoms: int, n_systems: int) -> "_Settings":
-        """The settings of these structures, for a batch with so many systems."""
-
-        def choose(x):
-            x = np.asarray(x) if isinstance(x, bool | int | float) else x
-            if np.shape(x) != (n_atoms,):
-                return x
-            chosen = np.asarray(x)[members]
-            return np.pad(chosen, (0, n_systems - len(members)), mode="edge")
-
-        return jax.tree.map(choose, self)
+def _work_off(works: list[Work]) -> None:
+    """One thread a core, each with a batch: an XLA program on CPU of this size keeps one busy."""
+    n_workers = _n_cores()
+    with ThreadPoolExecutor(n_workers) as pool:
+        threads = [pool.submit(lambda: [work.drain() for work in works]) for _ in range(n_workers)]
+    for thread in threads:
+        thread.result()
 
 
-class _Job:
-    """One batch, from its first list to its last step."""
-
-    def __init__(self, members, batch, potential, settings, skin, keep_best, monitor):
-        self.members, self.batch, self.potential = members, batch, potential
-        self.settings = settings.of(members, monitor.n_systems, batch.n_systems)
-        self.skin, self.keep_best, self.monitor = skin, keep_best, monitor
-
-    def run(self) -> Run:
-        table = NeighborTable(self.batch, self.potential.cutoff, self.skin)
-        neighbors = table.to_device()
-        run = start(
-            self.settings.optimizer,
-            self.batch.positions,
-            self.batch.index,
-            keep_best=self.keep_best,
-        )
-        while True:
-            run = _advance(
-                self.potential, self.batch, neighbors, np.asarray(self.skin), run, self.settings
-            )
-            status, is_pending, has_moved = jax.device_get(
-                (run.status, run.is_pending, run.has_moved)
-            )
-            is_running = status == Status.RUNNING
-            self.monitor.report(self, status[: len(self.members)])
-            if not is_running.any() or self.monitor.should_stop():
-                return run
-            is_waiting = is_running & is_pending & ~has_moved
-            if is_waiting.any():
-                batch = eqx.tree_at(lambda b: b.positions, self.batch, run.params)
-                failed = table.rebuild(batch, is_waiting)
-                neighbors = table.to_device()
-                if failed.any():
-                    status = np.where(failed, Status.NOT_FINITE, status).astype(np.int32)
-                    run = eqx.tree_at(lambda r: r.status, run, jnp.asarray(status))
+def _n_cores() -> int:
+    return (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
 
 
-@eqx.filter_jit
-def _advance(potential, batch, neighbors: Neighbors, skin, run: Run, settings: _Settings) -> Run:
-    def evaluate(positions):
-        properties = potential(eqx.tree_at(lambda b: b.positions, batch, positions), neighbors)
-        is_stale = moved_too_far(positions, neighbors, batch.index, skin)
-        return properties.energies, -properties.forces, ~is_stale
-
-    return advance(
-        evaluate, run, settings.optimizer, settings.fmax, settings.max_steps, turns=TURNS
-    )
-
-
-class _Monitor:
-    """Adds up what the jobs report, and tells the caller one at a time."""
-
-    def __init__(self, n_systems: int, progress: Any, should_stop: Callable[[], bool]):
-        self.n_systems, self._progress, self.should_stop = n_systems, progress, should_stop
-        self._counts: dict[Any, tuple[int, int]] = {}
-        self._lock = threading.Lock()
-
-    def report(self, job: _Job, status: np.ndarray) -> None:
-        if self._progress is None:
-            return
-        with self._lock:
-            n_converged = int((status == Status.CONVERGED).sum())
-            n_failed = int((status != Status.RUNNING).sum()) - n_converged
-            self._counts[job] = n_converged, n_failed
-            converged, failed = (sum(c) for c in zip(*self._counts.values(), strict=True))
-            self._progress(Progress(self.n_systems, converged, failed))
-
-
-def _n_workers(n_jobs: int) -> int:
-    """One XLA program on CPU keeps about one core busy; another device takes one at a time."""
-    return min(n_jobs, os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
+def _batch_shape(blocks: np.ndarray) -> tuple[int, int]:
+    """Rows and systems of the batches in which these structures are relaxed."""
+    rows = int(blocks.sum()) * BLOCK
+    n_parts = max(-(-rows // MAX_ROWS), min(_n_cores(), -(-rows // MIN_ROWS)))
+    least = max(-(-rows // n_parts), int(blocks.max()) * BLOCK)
+    n_rows = padded_size(least, least=BLOCK)
+    n_systems = min(len(blocks), n_rows // (int(blocks.min()) * BLOCK))
+    return n_rows, padded_size(n_systems)
 
 
 def _one_a_structure(value: Any, name: str, n_atoms: int) -> np.ndarray:
@@ -238,32 +180,21 @@ def _one_a_structure(value: Any, name: str, n_atoms: int) -> np.ndarray:
     return value
 
 
-def _grouped(atoms: list[Atoms], reach: float) -> list[list[np.ndarray]]:
-    """Groups of batches of structures, given by their numbers; a group's batches share a program.
+def _grouped(atoms: list[Atoms], blocks: np.ndarray, reach: float) -> list[np.ndarray]:
+    """Groups of structures, given by their numbers; a group's batches share a program.
 
-    Structures with many neighbours stand apart from those with few where that saves enough, and
-    batches of a group hold about as many rows, so that they can have one shape.
+    Structures with many neighbours stand apart from those with few where that saves enough.
     """
-    rows = np.array([batch_shape([len(a)])[0] for a in atoms])
     slots = np.array([_expected_neighbors(a, reach) for a in atoms])
     order = np.argsort(-slots, kind="stable")
     groups, begin = [], 0
-    for k in range(1, len(order) + 1):
-        head = slots[order[begin]]
-        saved = (head - slots[order[k:]]) * rows[order[k:]]
-        is_last = k == len(order)
-        if is_last or (slots[order[k]] * 2 <= head and saved.sum() > WORTH_COMPILING):
-            groups.append(_split(order[begin:k], rows))
+    for k in range(1, len(order)):
+        head, rest = slots[order[begin]], order[k:]
+        saved = ((head - slots[rest]) * blocks[rest]).sum() * BLOCK
+        if slots[order[k]] * 2 <= head and saved > WORTH_COMPILING:
+            groups.append(order[begin:k])
             begin = k
-    return groups
-
-
-def _split(members: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
-    """Parts of about equal numbers of rows, each no more than about `MAX_ROWS`."""
-    ends = np.cumsum(rows[members])
-    n_parts = -(-int(ends[-1]) // MAX_ROWS)
-    part = np.minimum((ends - rows[members] // 2) * n_parts // ends[-1], n_parts - 1)
-    return [members[part == p] for p in range(n_parts) if (part == p).any()]
+    return [*groups, order[begin:]]
 
 
 def _expected_neighbors(a: Atoms, reach: float) -> float:
@@ -276,27 +207,19 @@ def _expected_neighbors(a: Atoms, reach: float) -> float:
     return len(a) * max(ball / measure, 1.0)
 
 
-def _in_order(atoms: list[Atoms], jobs: list[_Job], parts: list[Run]) -> AtomsRelaxation:
-    """The results of all jobs, in the order of the input."""
-    n = len(atoms)
-    relaxed: list[Any] = [None] * n
-    energies, fmax = np.zeros(n), np.zeros(n)
-    steps, evaluations, status = (np.zeros(n, np.int32) for _ in range(3))
-    for job, run in zip(jobs, parts, strict=True):
-        point = final_point(run)
-        count = len(job.members)
-        energies[job.members] = np.asarray(point.energies)[:count]
-        fmax[job.members] = np.asarray(point.fmax)[:count]
-        steps[job.members] = np.asarray(run.steps)[:count]
-        evaluations[job.members] = np.asarray(run.evaluations)[:count]
-        status[job.members] = np.asarray(run.status)[:count]
-        forces = -np.asarray(point.gradients, np.float64)
-        batch = eqx.tree_at(lambda b: b.positions, job.batch, point.params)
-        copies = batch.to_atoms([atoms[i] for i in job.members])
-        starts = row_starts(job.batch.index.sizes)
-        for i, first, copy in zip(job.members, starts, copies, strict=False):
-            copy.calc = SinglePointCalculator(
-                copy, energy=float(energies[i]), forces=forces[first : first + len(copy)]
-            )
-            relaxed[i] = copy
-    return AtomsRelaxation(relaxed, energies, fmax, steps, evaluations, status)
+def _in_order(atoms: list[Atoms], outcomes: list[Outcome | None]) -> AtomsRelaxation:
+    """The results; a structure that was never reached is as it was."""
+    relaxed = []
+    for k, (original, outcome) in enumerate(zip(atoms, outcomes, strict=True)):
+        copy = original.copy()
+        if outcome is None:
+            nothing = np.full((len(copy), 3), np.nan)
+            outcome = Outcome(copy.positions, nothing, np.nan, np.inf, 0, 0, Status.RUNNING)
+            outcomes[k] = outcome
+        copy.set_positions(outcome.positions, apply_constraint=False)
+        copy.calc = SinglePointCalculator(copy, energy=outcome.energy, forces=outcome.forces)
+        relaxed.append(copy)
+    columns = zip(*(outcome[2:] for outcome in outcomes if outcome is not None), strict=True)
+    energies, fmax, steps, evaluations, status = (np.array(column) for column in columns)
+    counts = (x.astype(np.int32) for x in (steps, evaluations, status))
+    return AtomsRelaxation(relaxed, energies, fmax, *counts)
