@@ -1,0 +1,252 @@
+"""Each documented error, and that its text names what is wrong and what to do."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from basinax import (
+    FIRE,
+    AbstractState,
+    ClipByGlobalNorm,
+    GradientDescent,
+    MaxStepSize,
+    SystemIndex,
+    apply_updates,
+    relax,
+    segment,
+    where_systems,
+)
+
+INDEX = SystemIndex.from_sizes([2, 1])
+ROWS = jnp.ones((3, 3))
+
+
+def raised(call) -> str:
+    """The kind and the text of what is raised."""
+    with pytest.raises((ValueError, TypeError)) as error:
+        call()
+    return f"{error.type.__name__}: {error.value}"
+
+
+def update(transform, updates=ROWS, prefix=INDEX, params=ROWS):
+    return transform.update(updates, transform.init(params, prefix), params)
+
+
+def bowl(x):
+    return 0.5 * segment.dot(x, x, INDEX), x
+
+
+def run(evaluate=bowl, params=ROWS, optimizer=None, prefix=INDEX, **options):
+    return relax(evaluate, params, optimizer or FIRE(), index_prefix=prefix, **options)
+
+
+# What is done, and the words that the error must have.
+OF_INDICES = {
+    "a negative size": (lambda: SystemIndex.from_sizes([2, -1]), ["ValueError", "system 1", "-1"]),
+    "sizes that are no integers": (
+        lambda: SystemIndex.from_sizes([2.0, 1.0]),
+        ["TypeError", "sizes must be integers", "float64"],
+    ),
+    "sizes that are not flat": (
+        lambda: SystemIndex.from_sizes([[2, 1]]),
+        ["ValueError", "sizes must have one axis", "(1, 2)"],
+    ),
+    "traced sizes": (
+        lambda: jax.jit(SystemIndex.from_sizes)(jnp.array([2, 1])),
+        ["TypeError", "sizes", "outside jit"],
+    ),
+    "systems that do not fit": (
+        lambda: SystemIndex.from_sizes([2, 1], n_rows=2),
+        ["ValueError", "add up to 3", "n_rows=2"],
+    ),
+    "aligned systems that do not fit": (
+        lambda: SystemIndex.from_sizes([2, 1], align=8, n_rows=8),
+        ["ValueError", "add up to 16", "align=8", "n_rows=8"],
+    ),
+    "an alignment of zero": (
+        lambda: SystemIndex.from_sizes([2], align=0),
+        ["ValueError", "align must be a positive", "0"],
+    ),
+    "an id beyond the number of systems": (
+        lambda: SystemIndex.from_ids([0, 5], 2),
+        ["ValueError", "n_systems=2", "row 1", "5"],
+    ),
+    "an id below minus one": (
+        lambda: SystemIndex.from_ids([0, -2]),
+        ["ValueError", "row 1", "-2"],
+    ),
+    "a negative number of systems": (
+        lambda: SystemIndex.from_ids([-1], -3),
+        ["ValueError", "n_systems=-3"],
+    ),
+    "ids that are no integers": (
+        lambda: SystemIndex.from_ids([0.0, 1.0]),
+        ["TypeError", "ids must be integers", "float64"],
+    ),
+    "ids that are not flat": (
+        lambda: SystemIndex.from_ids([[0, 1]]),
+        ["ValueError", "ids must have one axis", "(1, 2)"],
+    ),
+    "traced ids": (
+        lambda: jax.jit(SystemIndex.from_ids)(jnp.array([0, 1])),
+        ["TypeError", "ids", "outside jit"],
+    ),
+}
+
+OF_PREFIXES = {
+    "sizes that do not add up": (
+        lambda: update(GradientDescent(0.1), prefix=SystemIndex.from_sizes([2, 2])),
+        ["ValueError", "(3, 3)", "4 rows", "leading axis"],
+    ),
+    "a leaf of another number of rows": (
+        lambda: segment.sum({"a": ROWS, "cell": jnp.ones((4, 3))}, INDEX),
+        ["ValueError", "['cell']", "(4, 3)", "3 rows"],
+    ),
+    "a scalar leaf with a prefix": (
+        lambda: segment.sum({"a": ROWS, "scale": jnp.ones(())}, INDEX),
+        ["ValueError", "['scale']", "()", "leading axis"],
+    ),
+    "a prefix of another structure": (
+        lambda: segment.sum({"positions": ROWS}, {"cell": INDEX}),
+        ["ValueError", "tree prefix", "positions", "cell"],
+    ),
+    "a prefix deeper than the tree": (
+        lambda: segment.sum(ROWS, {"positions": INDEX}),
+        ["ValueError", "tree prefix", "positions"],
+    ),
+    "a prefix of something else": (
+        lambda: segment.sum(ROWS, INDEX.ids),
+        ["TypeError", "must be SystemIndex"],
+    ),
+    "indices of different systems": (
+        lambda: segment.sum(
+            {"a": ROWS, "b": ROWS}, {"a": INDEX, "b": SystemIndex.from_sizes([1, 1, 1])}
+        ),
+        ["ValueError", "['b']", "3 systems", "2"],
+    ),
+    "an empty prefix": (
+        lambda: FIRE().init({}, {}),
+        ["ValueError", "no SystemIndex", "None for global mode"],
+    ),
+}
+
+OF_TREES = {
+    "trees of different structure": (
+        lambda: segment.dot({"a": ROWS}, {"b": ROWS}, INDEX),
+        ["ValueError", "same structure", "'a'", "'b'"],
+    ),
+    "leaves of different shape": (
+        lambda: segment.dot({"a": ROWS}, {"a": jnp.ones((3, 2))}, INDEX),
+        ["ValueError", "['a']", "(3, 3)", "(3, 2)"],
+    ),
+    "updates of another structure": (
+        lambda: apply_updates({"a": ROWS}, [ROWS]),
+        ["ValueError", "same structure"],
+    ),
+    "updates of another shape": (
+        lambda: apply_updates({"a": ROWS}, {"a": jnp.ones(3)}),
+        ["ValueError", "['a']", "(3, 3)", "(3,)"],
+    ),
+    "a gradient unlike the parameters of init": (
+        lambda: update(FIRE(), updates=jnp.ones((3, 2))),
+        ["ValueError", "same shape", "(3, 3)", "(3, 2)"],
+    ),
+    "integer leaves": (
+        lambda: segment.sum(jnp.ones((3, 3), int), INDEX),
+        ["TypeError", "floating-point", "int64"],
+    ),
+    "complex leaves": (
+        lambda: segment.norm(jnp.ones((3, 3), complex), INDEX),
+        ["TypeError", "floating-point", "complex128"],
+    ),
+}
+
+OF_SETTINGS = {
+    f"{name} of the wrong shape": (
+        lambda make=make, name=name: update(make(**{name: jnp.ones(5)})),
+        ["ValueError", f"{name} must be a number", "2 systems", "(5,)"],
+    )
+    for make, name in [
+        (FIRE, "dt"),
+        (FIRE, "maxstep"),
+        (FIRE, "Nmin"),
+        (FIRE, "finc"),
+        (GradientDescent, "learning_rate"),
+        (MaxStepSize, "max_step_size"),
+        (ClipByGlobalNorm, "max_norm"),
+    ]
+}
+
+OF_RUNS = {
+    "energies of the wrong shape": (
+        lambda: run(lambda x: (jnp.zeros(3), x)),
+        ["ValueError", "one entry a system", "(2,)", "(3,)"],
+    ),
+    "one energy for all": (
+        lambda: run(lambda x: (jnp.zeros(()), x)),
+        ["ValueError", "one entry a system", "(2,)", "()"],
+    ),
+    "a gradient of another shape": (
+        lambda: run(lambda x: (jnp.zeros(2), x[:2])),
+        ["ValueError", "same shape", "(3, 3)", "(2, 3)"],
+    ),
+    "a gradient of another structure": (
+        lambda: run(lambda x: (jnp.zeros(2), {"x": x})),
+        ["ValueError", "same structure"],
+    ),
+    "a prefix that does not match": (
+        lambda: run(prefix=SystemIndex.from_sizes([2, 2])),
+        ["ValueError"],
+    ),
+    "fmax of the wrong shape": (
+        lambda: run(fmax=np.ones(3)),
+        ["ValueError", "fmax must be a number", "2 systems", "(3,)"],
+    ),
+    "max_steps of the wrong shape": (
+        lambda: run(max_steps=np.ones(3, int)),
+        ["ValueError", "max_steps must be a number", "2 systems", "(3,)"],
+    ),
+    "parameters of integers": (
+        lambda: run(lambda x: (jnp.zeros(2), x), params=jnp.ones((3, 3), int)),
+        ["TypeError", "floating-point", "int64"],
+    ),
+}
+
+CASES = OF_INDICES | OF_PREFIXES | OF_TREES | OF_SETTINGS | OF_RUNS
+
+
+@pytest.mark.parametrize(("call", "words"), CASES.values(), ids=list(CASES))
+def test_an_error_names_what_is_wrong(call, words):
+    text = raised(call)
+    assert [word for word in words if word not in text] == []
+
+
+@pytest.mark.parametrize("name", ["sizes that do not add up", "trees of different structure"])
+def test_an_error_comes_while_tracing_too(name):
+    call, words = CASES[name]
+    text = raised(lambda: jax.jit(lambda _: call())(0.0))
+    assert [word for word in words if word not in text] == []
+
+
+def test_a_field_of_a_state_that_does_not_say_what_it_leads_with_is_named():
+    class Undeclared(AbstractState):
+        index_prefix: object
+        speeds: jax.Array
+
+    state = Undeclared(INDEX, ROWS)
+    text = raised(lambda: where_systems(np.array([True, False]), state, state))
+    assert "speeds of Undeclared" in text
+    assert "systems_field" in text
+
+
+def test_a_misspelt_setting_is_refused():
+    with pytest.raises(TypeError, match="max_step"):
+        FIRE(max_step=0.1)
+
+
+def test_a_transform_cannot_be_changed_in_place():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        FIRE().dt = 0.2

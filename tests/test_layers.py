@@ -1,0 +1,204 @@
+"""Imports point downward only, importing is cheap, and the public names are these."""
+
+import ast
+import fnmatch
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import basinax
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "basinax"
+
+# From the bottom. A module may import those of the lines above its own, and none of its own line;
+# a package is its `__init__.py`.
+LAYERS = [
+    ["_rounding", "_status", "_search"],
+    ["_exponents", "_systems"],
+    ["_norms", "_armijo", "_more_thuente"],
+    ["_segment"],
+    ["_clipping", "_optimizer", "_convergence"],
+    ["_limits", "_history", "_inverse_hessian", "_line_search", "_optax"],
+    ["_optax_by_name", "_chain"],
+    ["_observe", "transforms._*"],
+    ["transforms"],
+    ["_relax", "_config", "_specs"],
+    [""],
+    ["atoms._batch"],
+    ["atoms._neighbors"],
+    ["atoms.potentials._potential", "atoms.potentials._species"],
+    ["atoms.potentials._pair"],
+    ["atoms.potentials.*"],
+    ["atoms.potentials"],
+    ["atoms._stream", "atoms._specs"],
+    ["atoms._relax"],
+    ["atoms"],
+    ["cli"],
+]
+
+
+def module_of(path: Path) -> str:
+    """The name below `basinax`; empty for `basinax` itself."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def layer_of(module: str) -> int:
+    ranks = [
+        rank
+        for exact in (True, False)
+        for rank, patterns in enumerate(LAYERS)
+        for pattern in patterns
+        if (module == pattern if exact else fnmatch.fnmatch(module, pattern))
+    ]
+    assert ranks, f"{module} stands in none of the LAYERS of this test: give it a place"
+    return ranks[0]
+
+
+def imports_of(module: str) -> set[str]:
+    """The modules of basinax that a module imports, wherever in its text."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        found.update(nearest_module(name) for name in names if (name + ".").startswith("basinax."))
+    return found - {module}
+
+
+def nearest_module(name: str) -> str:
+    below = name.removeprefix("basinax").removeprefix(".")
+    return below if below in MODULES else below.rpartition(".")[0]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_downward(module):
+    own = layer_of(module)
+    assert [name for name in sorted(imports_of(module)) if layer_of(name) >= own] == []
+
+
+def test_every_line_of_the_layers_has_a_module():
+    modules = list(MODULES)
+    patterns = [pattern for line in LAYERS for pattern in line]
+    assert [p for p in patterns if not fnmatch.filter(modules, p)] == []
+
+
+def test_the_core_knows_nothing_of_atoms():
+    core = [module for module in MODULES if not module.startswith(("atoms", "cli"))]
+    assert [m for m in core if any(name.startswith("atoms") for name in imports_of(m))] == []
+
+
+# --- what importing does
+
+
+def in_a_fresh_process(code: str, **environment: str) -> str:
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
+def test_importing_basinax_imports_nothing_of_an_extra():
+    extras = {"ase", "vesin", "rich", "typer", "hypothesis", "pytest", "basinax.atoms"}
+    loaded = in_a_fresh_process("import sys, basinax; print(*sys.modules)").split()
+    assert extras & set(loaded) == set()
+
+
+def test_importing_basinax_touches_no_device():
+    """With a platform that does not exist, the first touch raises."""
+    code = """
+import basinax, jax
+try:
+    jax.devices()
+except RuntimeError:
+    print("not before")
+"""
+    assert in_a_fresh_process(code, JAX_PLATFORMS="nowhere") == "not before"
+
+
+def test_importing_basinax_changes_no_configuration_of_jax():
+    code = """
+import jax, equinox, optax
+before = dict(jax.config.values)
+import basinax
+print(before == dict(jax.config.values))
+"""
+    assert in_a_fresh_process(code) == "True"
+
+
+# --- the public names
+
+PUBLIC = """
+    AbstractLimit AbstractState AbstractTransform
+    Chain chain apply_updates reset where_systems observe
+    rows_field slots_field states_field systems_field
+    Adam AdamState
+    Armijo MoreThuente WalkState
+    BarzilaiBorweinState
+    BFGS BFGSState BFGSLineSearch
+    ClipByGlobalNorm ClipByGlobalNormState
+    ClipByLayerNorm ClipByLayerNormState
+    ClipByRowNorm ClipByRowNormState
+    ClipByValue ClipByValueState
+    ConjugateGradient
+    FIRE FIREState FIRE2 FIRE2State
+    GradientDescent GradientDescentState
+    LBFGS LBFGSState LBFGSLineSearch
+    MaxStepSize MaxStepSizeState
+    MDMin MDMinState
+    Clipped LayerClipped clip_by_norm clip_by_layer_norm
+    OptaxByName optax_transform
+    from_config to_config read_config write_config register
+    Relaxation Status relax largest_force
+    SystemIndex segment product rounded
+"""
+
+
+def public_names() -> set[str]:
+    """Without the submodules that an import anywhere has made attributes."""
+    return {
+        name
+        for name, value in vars(basinax).items()
+        if not name.startswith("_") and (name == "segment" or not inspect.ismodule(value))
+    }
+
+
+def test_the_public_names_are_these():
+    assert public_names() == set(PUBLIC.split())
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LIST_OF_NAMES = ROOT / "docs" / "api.md"
+
+
+@pytest.mark.skipif(not LIST_OF_NAMES.exists(), reason=f"{LIST_OF_NAMES.name} is not there yet")
+def test_every_public_name_has_a_line_in_the_documentation():
+    words = set(re.findall(r"\w+", " ".join(page.read_text() for page in PAGES)))
+    assert sorted(public_names() - words) == []
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC.split()))
+def test_every_public_name_has_a_docstring(name):
+    assert inspect.getdoc(getattr(basinax, name))
+
+
+def test_the_package_declares_its_types():
+    assert (SOURCE / "py.typed").exists()
