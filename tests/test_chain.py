@@ -91,7 +91,9 @@ def test_a_state_of_a_chain_shows_those_of_its_members():
     ]
 
 
-@pytest.mark.parametrize("member", [FIRE, optax.adam, 0.1, None], ids=["a class", "a maker", "a number", "nothing"])
+@pytest.mark.parametrize(
+    "member", [FIRE, optax.adam, 0.1, None], ids=["a class", "a maker", "a number", "nothing"]
+)
 def test_what_is_no_transform_is_refused_by_its_position(member):
     with pytest.raises(TypeError, match="argument 1 of chain"):
         chain(FIRE(), member)
