@@ -1,8 +1,11 @@
 """Relax many independent systems in one batch, each with the bits it has alone."""
 
 from basinax import _segment as segment
+from basinax._armijo import Armijo as Armijo
 from basinax._chain import Chain as Chain, chain as chain
 from basinax._convergence import largest_force as largest_force
+from basinax._line_search import WalkState as WalkState
+from basinax._more_thuente import MoreThuente as MoreThuente
 from basinax._optimizer import (
     AbstractState as AbstractState,
     AbstractTransform as AbstractTransform,
@@ -19,18 +22,23 @@ from basinax._rounding import product as product, rounded as rounded
 from basinax._status import Status as Status
 from basinax._systems import SystemIndex as SystemIndex
 from basinax.transforms import (
+    BFGS as BFGS,
     FIRE as FIRE,
     FIRE2 as FIRE2,
     LBFGS as LBFGS,
     Adam as Adam,
     AdamState as AdamState,
     BarzilaiBorweinState as BarzilaiBorweinState,
+    BFGSLineSearch as BFGSLineSearch,
+    BFGSState as BFGSState,
     ClipByGlobalNorm as ClipByGlobalNorm,
     ClipByGlobalNormState as ClipByGlobalNormState,
+    ConjugateGradient as ConjugateGradient,
     FIRE2State as FIRE2State,
     FIREState as FIREState,
     GradientDescent as GradientDescent,
     GradientDescentState as GradientDescentState,
+    LBFGSLineSearch as LBFGSLineSearch,
     LBFGSState as LBFGSState,
     MaxStepSize as MaxStepSize,
     MaxStepSizeState as MaxStepSizeState,

@@ -1,10 +1,13 @@
 """Limits and optimizers, one file an algorithm."""
 
 from basinax.transforms._adam import Adam as Adam, AdamState as AdamState
+from basinax.transforms._bfgs import BFGS as BFGS, BFGSState as BFGSState
+from basinax.transforms._bfgs_line_search import BFGSLineSearch as BFGSLineSearch
 from basinax.transforms._clip import (
     ClipByGlobalNorm as ClipByGlobalNorm,
     ClipByGlobalNormState as ClipByGlobalNormState,
 )
+from basinax.transforms._conjugate_gradient import ConjugateGradient as ConjugateGradient
 from basinax.transforms._fire import FIRE as FIRE, FIREState as FIREState
 from basinax.transforms._fire2 import FIRE2 as FIRE2, FIRE2State as FIRE2State
 from basinax.transforms._gradient_descent import (
@@ -13,6 +16,7 @@ from basinax.transforms._gradient_descent import (
     GradientDescentState as GradientDescentState,
 )
 from basinax.transforms._lbfgs import LBFGS as LBFGS, LBFGSState as LBFGSState
+from basinax.transforms._lbfgs_line_search import LBFGSLineSearch as LBFGSLineSearch
 from basinax.transforms._max_step_size import (
     MaxStepSize as MaxStepSize,
     MaxStepSizeState as MaxStepSizeState,

@@ -1,0 +1,244 @@
+"""Walking from point to point along searched lines, each system at its own trial.
+
+An `update` looks at one evaluation of every system. Where it was a trial, the search of that system
+says whether the walk goes on from there or which trial comes next; a system whose search is over
+never waits for another. A search that fails is repeated once along the gradient; if that fails too,
+the system goes back to where the search began, and has failed.
+"""
+
+import dataclasses
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from basinax import _segment as segment
+from basinax._armijo import Armijo
+from basinax._more_thuente import MoreThuente
+from basinax._optimizer import (
+    AbstractState,
+    Prefix,
+    Tree,
+    needed,
+    rows_field,
+    states_field,
+    systems_field,
+    where_systems,
+)
+from basinax._rounding import rounded
+
+PerSystem = Float[Array, "systems"]
+Search = MoreThuente | Armijo
+
+
+class Stage(eqx.Module):
+    """What a way of choosing directions may look at where a search has ended."""
+
+    prefix: Prefix
+    gradient: Tree
+    s: Tree
+    """The step from the last point of the walk."""
+    y: Tree
+    """The change of the gradient over it."""
+    last_direction: Tree
+    last_gradient: Tree
+    is_new: Bool[Array, "systems"]
+    """There are a last point and a step from it, to learn from."""
+    is_poor: Bool[Array, "systems"]
+    """The step ended at the longest that the search allows."""
+
+
+class Directions(Protocol):
+    """How a walk chooses its directions: what an optimizer with a line search consists of."""
+
+    def init(self, parameters: Tree, index_prefix: Prefix) -> Any:
+        """The memory, a state whose own prefix is None."""
+        ...
+
+    def forget(self, memory: Any, parameters: Tree, index_prefix: Prefix) -> Any:
+        """The memory as it was before the first step."""
+        ...
+
+    def choose(self, memory: Any, stage: Stage) -> tuple[Tree, Any]:
+        """The next direction, and the memory with the last step in it."""
+        ...
+
+    def steepest(self, gradient: Tree, index_prefix: Prefix) -> Tree:
+        """The direction without memory."""
+        ...
+
+    def first_trial(
+        self, slope: PerSystem, last_slope: PerSystem, last_trial: PerSystem
+    ) -> PerSystem:
+        """The step length to try first; the last ones are 0 where there was no search."""
+        ...
+
+
+class WalkState(AbstractState):
+    """Where each system's walk and search stand."""
+
+    index_prefix: Prefix
+    origin: PyTree[Float[Array, "rows *components"]] = rows_field()
+    """Where the search began."""
+    gradient: PyTree[Float[Array, "rows *components"]] = rows_field()
+    """There."""
+    direction: PyTree[Float[Array, "rows *components"]] = rows_field()
+    energy: PerSystem = systems_field()
+    """There."""
+    last_energy: PerSystem = systems_field()
+    """Where the search before that began; NaN if there was none."""
+    slope: PerSystem = systems_field()
+    """Of the energy along the direction, at the origin."""
+    trial: PerSystem = systems_field()
+    """The step length that has been proposed."""
+    search: Any = systems_field()
+    is_searching: Bool[Array, "systems"] = systems_field()
+    """What is evaluated next is a trial."""
+    is_repeated: Bool[Array, "systems"] = systems_field()
+    """The search goes along the gradient because another was none, or has failed."""
+    is_accepted: Bool[Array, "systems"] = systems_field()
+    """What was evaluated last is a point of the walk."""
+    is_given_up: Bool[Array, "systems"] = systems_field()
+    """What is evaluated next is the origin again, from which no way leads on."""
+    has_failed: Bool[Array, "systems"] = systems_field()
+    """What was evaluated last was such an origin."""
+    memories: tuple[Any] = states_field()
+
+
+def start_walk(
+    search: Search, directions: Directions, parameters: Tree, index_prefix: Prefix
+) -> WalkState:
+    blank = segment.blank(parameters, index_prefix)
+    zeros = jax.tree.map(jnp.zeros_like, parameters)
+    no = jnp.zeros(blank.shape, bool)
+    return WalkState(
+        index_prefix,
+        origin=zeros,
+        gradient=zeros,
+        direction=zeros,
+        energy=blank,
+        last_energy=jnp.full_like(blank, jnp.nan),
+        slope=blank,
+        trial=blank,
+        search=search.begin(blank, blank, blank, blank)[1],
+        is_searching=no,
+        is_repeated=no,
+        is_accepted=no,
+        is_given_up=no,
+        has_failed=no,
+        memories=(directions.init(parameters, index_prefix),),
+    )
+
+
+def walk(
+    search: Search,
+    directions: Directions,
+    gradient: Tree,
+    state: WalkState,
+    params: Tree | None,
+    energies: PerSystem | None,
+    who: str,
+) -> tuple[Tree, WalkState]:
+    """The step to the next trial of each system, and the state after it."""
+    prefix, params = state.index_prefix, needed(params, who)
+    if energies is None:
+        raise TypeError(f"{who} looks at energies: call update(..., energies=energies)")
+    energy = jnp.asarray(energies).astype(state.energy.dtype)
+
+    at = _step_length(state, params)
+    slope = segment.dot(gradient, state.direction, prefix)
+    verdict, followed = search.step(state.search, at, energy, slope)
+    is_accepted = ~state.is_searching | verdict.is_accepted
+    has_failed = state.is_searching & verdict.has_failed
+    is_repeated = has_failed & ~state.is_repeated
+    is_given_up = has_failed & state.is_repeated
+
+    base = segment.where(is_accepted, params, state.origin, prefix)
+    base_gradient = segment.where(is_accepted, gradient, state.gradient, prefix)
+    base_energy = jnp.where(is_accepted, energy, state.energy)
+
+    memory = _with_prefix(state.memories[0], prefix)
+    stage = Stage(
+        prefix,
+        gradient,
+        s=segment.map_leaves(jnp.subtract, params, state.origin),
+        y=segment.map_leaves(jnp.subtract, gradient, state.gradient),
+        last_direction=state.direction,
+        last_gradient=state.gradient,
+        is_new=state.is_searching & is_accepted,
+        is_poor=verdict.is_poor,
+    )
+    direction, learned = directions.choose(memory, stage)
+    steepest = directions.steepest(base_gradient, prefix)
+    is_uphill = ~(segment.dot(base_gradient, direction, prefix) < 0)
+    is_forgotten = is_repeated | (is_accepted & is_uphill)
+    direction = segment.where(is_forgotten, steepest, direction, prefix)
+    memory = where_systems(is_accepted & ~is_forgotten, _with_prefix(learned, prefix), memory)
+    fresh = _with_prefix(directions.forget(memory, params, prefix), prefix)
+    memory = where_systems(is_forgotten, fresh, memory)
+
+    begins = is_accepted | is_repeated
+    new_slope = segment.dot(base_gradient, direction, prefix)
+    first = directions.first_trial(new_slope, state.slope, jnp.where(is_repeated, 0, state.trial))
+    longest = segment.longest_row(direction, prefix)
+    last_energy = jnp.where(state.is_searching & ~is_forgotten, state.energy, jnp.nan)
+    trial, begun, is_impossible = search.begin(base_energy, new_slope, longest, first, last_energy)
+    trial = jnp.where(is_impossible, 0, trial)
+
+    direction = segment.where(begins, direction, state.direction, prefix)
+    trial = jnp.where(begins, trial, jnp.where(is_given_up, 0, verdict.trial))
+    step = segment.map_rows(
+        _towards, prefix, [(is_accepted, False), (trial, 0.0)], params, base, direction
+    )
+    return step, WalkState(
+        prefix,
+        origin=base,
+        gradient=base_gradient,
+        direction=direction,
+        energy=base_energy,
+        last_energy=jnp.where(is_accepted, last_energy, state.last_energy),
+        slope=jnp.where(begins, new_slope, state.slope),
+        trial=trial,
+        search=jax.tree.map(lambda x, y: jnp.where(begins, x, y), begun, followed),
+        is_searching=~is_given_up,
+        is_repeated=jnp.where(is_accepted, is_forgotten, is_repeated | state.is_repeated),
+        is_accepted=is_accepted,
+        is_given_up=is_given_up,
+        has_failed=state.is_given_up,
+        memories=(_with_prefix(memory, None),),
+    )
+
+
+def _step_length(state: WalkState, params) -> PerSystem:
+    """The step length at which `params` stand: the trial, unless a limit has shortened the step."""
+    moved = segment.map_leaves(jnp.subtract, params, state.origin)
+    length = segment.dot(moved, state.direction, state.index_prefix)
+    square = segment.dot(state.direction, state.direction, state.index_prefix)
+    at = rounded(length / square)
+    is_elsewhere = jnp.abs(at - state.trial) > rounded(0.01 * jnp.abs(state.trial))
+    return jnp.where((square > 0) & is_elsewhere & jnp.isfinite(at), at, state.trial)
+
+
+def _towards(is_accepted, trial, params, base, direction):
+    """From a point of the walk to a trial, or from one trial to another."""
+    ahead = rounded(trial.astype(direction.dtype) * direction)
+    return jnp.where(is_accepted, ahead, (base + ahead) - params)
+
+
+def _with_prefix(memory, prefix):
+    return dataclasses.replace(memory, index_prefix=prefix)
+
+
+def lengthened(direction: Tree, index_prefix: Prefix) -> Tree:
+    """The direction, made longer where a step of 1 along it would be too short to be searched.
+
+    The shortest is ASE's: 1e-5 (Angstrom) times the root of a third of the number of entries.
+    """
+    ones = jax.tree.map(jnp.ones_like, direction)
+    thirds = rounded(segment.sum(ones, index_prefix) / 3)
+    shortest = rounded(jnp.sqrt(rounded(1e-10 * thirds)))
+    length = rounded(jnp.sqrt(segment.dot(direction, direction, index_prefix)))
+    factor = jnp.where((length > 0) & (length <= shortest), rounded(shortest / length), 1)
+    return segment.scale(direction, factor, index_prefix)

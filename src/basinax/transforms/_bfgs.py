@@ -1,0 +1,78 @@
+"""BFGS with a dense Hessian of each system.
+
+Rules, names and defaults are those of ASE's `BFGS`: steps along all eigenvectors of the Hessian,
+downhill also where its eigenvalue is negative, and a limit on the longest row. Kept is the inverse
+Hessian, for which eigenvalues are needed only after a step along which the gradient has not risen.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from basinax import _segment as segment
+from basinax._inverse_hessian import InverseHessian, Places, fitted, newton_step, unit_matrix
+from basinax._optimizer import (
+    AbstractState,
+    AbstractTransform,
+    Prefix,
+    needed,
+    rows_field,
+    states_field,
+    systems_field,
+)
+from basinax._rounding import rounded
+from basinax._systems import per_system
+
+Number = float | Float[Array, "..."]
+
+
+class BFGS(AbstractTransform):
+    """Quasi-Newton steps for systems of up to some hundreds of entries. `update` needs `params`.
+
+    Every system takes as much memory as the largest: the square of its number of entries.
+    """
+
+    maxstep: Number = 0.2
+    """The longest row of a step (Angstrom); rows are scaled together. ASE's default."""
+    alpha: Number = 70.0
+    """The first Hessian (eV/Å²) is this times the unit matrix. ASE's default."""
+    max_rows: int | None = eqx.field(static=True, default=None)
+    """The most rows of a system in any leaf. Needed only where `init` is traced."""
+
+    def init(self, parameters, index_prefix: Prefix = None) -> "BFGSState":
+        blank = segment.blank(parameters, index_prefix)
+        alpha = per_system(self.alpha, "alpha", blank)
+        zeros = jax.tree.map(jnp.zeros_like, parameters)
+        hessian = unit_matrix(parameters, index_prefix, rounded(1 / alpha), self.max_rows)
+        has_last = jnp.zeros(blank.shape, bool)
+        return BFGSState(index_prefix, zeros, zeros, has_last, (hessian,))
+
+    def update(self, updates, state: "BFGSState", params=None, **extra):
+        prefix, gradient = state.index_prefix, updates
+        params = needed(params, "BFGS")
+        hessian = state.hessians[0]
+        places = Places(hessian, gradient)
+        s = places.gather(segment.map_leaves(jnp.subtract, params, state.params))
+        y = places.gather(segment.map_leaves(jnp.subtract, gradient, state.gradient))
+        # As in ASE, a step that is no step teaches nothing.
+        is_step = state.has_last & (jnp.max(jnp.abs(s), axis=1, initial=0) >= 1e-7)
+        hessian = fitted(hessian, places, s, y, is_step)
+
+        everyone = jnp.ones_like(state.has_last)
+        step = places.scatter(newton_step(hessian, places, places.gather(gradient), everyone))
+        longest = segment.longest_row(step, prefix)
+        maxstep = per_system(self.maxstep, "maxstep", longest)
+        factor = jnp.where(longest >= maxstep, rounded(maxstep / longest), 1)
+        step = segment.scale(step, factor, prefix)
+        return step, BFGSState(prefix, params, gradient, everyone, (hessian,))
+
+
+class BFGSState(AbstractState):
+    index_prefix: Prefix
+    params: PyTree[Float[Array, "rows *components"]] = rows_field()
+    """At the last step."""
+    gradient: PyTree[Float[Array, "rows *components"]] = rows_field()
+    """At the last step."""
+    has_last: Bool[Array, "systems"] = systems_field()
+    hessians: tuple[InverseHessian] = states_field()

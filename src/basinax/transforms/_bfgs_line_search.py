@@ -1,0 +1,81 @@
+"""BFGS with a dense inverse Hessian of each system and a line search.
+
+Rules, names and defaults are those of ASE's `BFGSLineSearch`: a step teaches curvature only if the
+slope along it has fallen.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from basinax import _segment as segment
+from basinax._inverse_hessian import Places, fitted, renewed, unit_matrix
+from basinax._line_search import Search, WalkState, lengthened, start_walk, walk
+from basinax._more_thuente import MoreThuente
+from basinax._optimizer import AbstractTransform, Prefix
+from basinax._rounding import rounded
+from basinax._systems import per_system
+
+Number = float | Float[Array, "..."]
+
+
+class BFGSLineSearch(AbstractTransform):
+    """Quasi-Newton steps along searched lines. `update` needs `params` and `energies`.
+
+    Trials are evaluations and no steps. Every system takes as much memory as the largest.
+    """
+
+    alpha: Number = 10.0
+    """The first Hessian (eV/Å²) is this times the unit matrix. ASE's default."""
+    search: Search = MoreThuente()
+    """How far along a line to go; it holds the limit on the step."""
+    max_rows: int | None = eqx.field(static=True, default=None)
+    """The most rows of a system in any leaf. Needed only where `init` is traced."""
+
+    def init(self, parameters, index_prefix: Prefix = None) -> WalkState:
+        return start_walk(self.search, _Dense(self), parameters, index_prefix)
+
+    def update(self, updates, state: WalkState, params=None, *, energies=None, **extra):
+        return walk(self.search, _Dense(self), updates, state, params, energies, "BFGSLineSearch")
+
+    def is_accepted(self, state: WalkState):
+        return state.is_accepted
+
+    def has_failed(self, state: WalkState):
+        return state.has_failed
+
+
+class _Dense(eqx.Module):
+    """Directions of a dense inverse Hessian."""
+
+    settings: BFGSLineSearch
+
+    def init(self, parameters, index_prefix):
+        first = self._first(parameters, index_prefix)
+        return unit_matrix(parameters, index_prefix, first, self.settings.max_rows)
+
+    def forget(self, memory, parameters, index_prefix):
+        return renewed(memory, parameters, self._first(parameters, index_prefix))
+
+    def choose(self, memory, stage):
+        places = Places(memory, stage.gradient)
+        s, y, gradient = (places.gather(tree) for tree in (stage.s, stage.y, stage.gradient))
+        last = places.gather(stage.last_direction)
+        last_gradient = places.gather(stage.last_gradient)
+        slope, last_slope = places.dot(gradient, last), places.dot(last_gradient, last)
+        has_fallen = jnp.abs(slope) < jnp.abs(last_slope)
+        learns = stage.is_new & has_fallen & ~stage.is_poor
+        learns &= jnp.isfinite(rounded(1 / places.dot(s, y)))
+        memory = fitted(memory, places, s, y, learns)
+        direction = places.scatter(-places.apply(memory.matrix, gradient))
+        return lengthened(direction, stage.prefix), memory
+
+    def steepest(self, gradient, index_prefix):
+        return segment.scale(gradient, -self._first(gradient, index_prefix), index_prefix)
+
+    def first_trial(self, slope, last_slope, last_trial):
+        return jnp.ones_like(slope)
+
+    def _first(self, tree, prefix):
+        alpha = per_system(self.settings.alpha, "alpha", segment.blank(tree, prefix))
+        return rounded(1 / alpha)

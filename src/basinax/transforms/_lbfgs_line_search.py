@@ -1,0 +1,75 @@
+"""L-BFGS with a line search: fewer surprises where energies are cheap and exact.
+
+Liu and Nocedal, Math. Program. 45, 503 (1989), with the rules and defaults of ASE's
+`LBFGSLineSearch`.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from basinax import _segment as segment
+from basinax._history import descent, no_history, remember
+from basinax._line_search import Search, WalkState, lengthened, start_walk, walk
+from basinax._more_thuente import MoreThuente
+from basinax._optimizer import AbstractTransform, Prefix
+from basinax._rounding import rounded
+from basinax._systems import per_system
+
+Number = float | Float[Array, "..."]
+
+
+class LBFGSLineSearch(AbstractTransform):
+    """Limited-memory BFGS along searched lines. `update` needs `params` and `energies`.
+
+    Trials are evaluations and no steps. A limit behind it shortens trials; the search notices.
+    """
+
+    memory: int = eqx.field(static=True, default=100)
+    """How many pairs are kept. ASE's default."""
+    alpha: Number = 70.0
+    """The first Hessian (eV/Å²) is this times the unit matrix."""
+    search: Search = MoreThuente()
+    """How far along a line to go; it holds the limit on the step."""
+
+    def init(self, parameters, index_prefix: Prefix = None) -> WalkState:
+        return start_walk(self.search, _Recursion(self), parameters, index_prefix)
+
+    def update(self, updates, state: WalkState, params=None, *, energies=None, **extra):
+        directions = _Recursion(self)
+        return walk(self.search, directions, updates, state, params, energies, "LBFGSLineSearch")
+
+    def is_accepted(self, state: WalkState):
+        return state.is_accepted
+
+    def has_failed(self, state: WalkState):
+        return state.has_failed
+
+
+class _Recursion(eqx.Module):
+    """Directions of the two-loop recursion."""
+
+    settings: LBFGSLineSearch
+
+    def init(self, parameters, index_prefix):
+        return no_history(parameters, index_prefix, self.settings.memory)
+
+    def forget(self, memory, parameters, index_prefix):
+        return self.init(parameters, index_prefix)
+
+    def choose(self, memory, stage):
+        y, gradient, prefix = stage.y, stage.gradient, stage.prefix
+        memory, products = remember(memory, stage.s, y, stage.is_new, gradient, prefix)
+        direction = descent(memory, gradient, products, self._first(gradient, prefix), prefix)
+        return lengthened(direction, prefix), memory
+
+    def steepest(self, gradient, index_prefix):
+        first = self._first(gradient, index_prefix)
+        return segment.scale(gradient, -first, index_prefix)
+
+    def first_trial(self, slope, last_slope, last_trial):
+        return jnp.ones_like(slope)
+
+    def _first(self, gradient, prefix):
+        alpha = per_system(self.settings.alpha, "alpha", segment.blank(gradient, prefix))
+        return rounded(1 / alpha)

@@ -1,0 +1,208 @@
+"""Dense BFGS: eigenvalues against LAPACK, and bits that no other system decides."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from basinax import (
+    BFGS,
+    BFGSLineSearch,
+    ConjugateGradient,
+    LBFGSLineSearch,
+    SystemIndex,
+    apply_updates,
+    relax,
+    reset,
+)
+from basinax._inverse_hessian import InverseHessian, Places, newton_step, unit_matrix
+from cases import (
+    ALIGNED,
+    CELLS,
+    CONTIGUOUS,
+    DTYPES,
+    PROBLEMS,
+    SHUFFLED_WITH_GAPS,
+    make_alone,
+    make_batch,
+    make_systems,
+    same_bits,
+    take,
+)
+
+SIZES = [3, 1, 8, 0, 5]
+INDEX = SystemIndex.from_sizes(SIZES)
+PARAMS = jnp.zeros((sum(SIZES), 3))
+
+
+def symmetric_matrices(dtype):
+    """Of every system, with eigenvalues of both signs and of sizes from 1e-3 to 1e3."""
+    draw, matrices = np.random.default_rng(0), []
+    for size in SIZES:
+        q, _ = np.linalg.qr(draw.normal(size=(3 * size, 3 * size)))
+        values = 10.0 ** draw.uniform(-2, 2, 3 * size) * draw.choice([-1, 1], 3 * size)
+        matrices.append(((q * values) @ q.T).astype(dtype))
+    return matrices
+
+
+def with_matrices(matrices, dtype):
+    hessian = unit_matrix(PARAMS.astype(dtype), INDEX, jnp.ones(len(SIZES), dtype), None)
+    places = np.zeros(hessian.matrix.shape, dtype)
+    for system, matrix in enumerate(matrices):
+        places[system, : len(matrix), : len(matrix)] = matrix
+    doubtful = jnp.zeros(len(SIZES), bool)
+    return InverseHessian(None, jnp.asarray(places), doubtful, hessian.rows)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_absolute_eigenvalues_are_those_of_lapack(dtype):
+    matrices = symmetric_matrices(dtype)
+    hessian = with_matrices(matrices, dtype)
+    gradient = jnp.asarray(np.random.default_rng(1).normal(size=PARAMS.shape), dtype)
+    places = Places(hessian, gradient)
+    everyone = jnp.ones(len(SIZES), bool)
+    step_of = jax.jit(lambda h, g: newton_step(h, places, g, everyone))
+    vector = step_of(hessian, places.gather(gradient))
+    step = np.asarray(places.scatter(vector))
+    start = 0
+    for size, matrix in zip(SIZES, matrices, strict=True):
+        rows = slice(start, start + size)
+        values, vectors = np.linalg.eigh(matrix.astype(np.float64))
+        inner = vectors.T @ np.asarray(gradient[rows], np.float64).ravel()
+        expected = -(vectors @ (np.abs(values) * inner)).reshape(-1, 3)
+        tolerance = 2000 * np.finfo(dtype).eps * np.abs(matrix).max(initial=0)
+        np.testing.assert_allclose(step[rows], expected, rtol=0, atol=tolerance)
+        start += size
+
+
+def test_gathering_and_scattering_are_inverse():
+    hessian = unit_matrix(PARAMS, INDEX, jnp.ones(len(SIZES)), None)
+    tree = jnp.asarray(np.random.default_rng(1).normal(size=PARAMS.shape))
+    places = Places(hessian, tree)
+    assert np.array_equal(places.scatter(places.gather(tree)), tree)
+
+
+WELLS = next(problem for problem in PROBLEMS if problem.name == "two wells")
+OPTIMIZERS = {
+    "BFGS": BFGS(),
+    "BFGSLineSearch": BFGSLineSearch(),
+    "LBFGSLineSearch": LBFGSLineSearch(memory=4),
+    "ConjugateGradient": ConjugateGradient(),
+}
+
+
+def relaxed(name, batch):
+    # None converges to this, so everyone runs to the end; searches end where rounding ends them.
+    return relax(
+        batch.evaluate,
+        batch.params,
+        OPTIMIZERS[name],
+        index_prefix=batch.prefix,
+        fmax=1e-13,
+        max_steps=420,
+    )
+
+
+def outcome(batch, result, at):
+    trees = [take(batch.prefix, tree, at) for tree in (result.params, result.gradients)]
+    numbers = result.energies, result.fmax, result.steps, result.evaluations, result.status
+    return trees + [np.asarray(x)[at] for x in numbers]
+
+
+def outcome_alone(name, problem, system, dtype):
+    alone = make_alone(problem, system, dtype)
+    return outcome(alone, relaxed(name, alone), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "layout", "dtype"),
+    [
+        ("BFGS", CELLS, SHUFFLED_WITH_GAPS, np.float64),
+        ("BFGSLineSearch", WELLS, ALIGNED, np.float32),
+        ("LBFGSLineSearch", CELLS, ALIGNED, np.float64),
+        ("ConjugateGradient", WELLS, SHUFFLED_WITH_GAPS, np.float32),
+    ],
+    ids=OPTIMIZERS,
+)
+def test_every_system_of_a_batch_ends_as_if_alone(name, problem, layout, dtype):
+    systems = make_systems(problem, 3, 9, spoiled=True)
+    batch = make_batch(problem, systems, layout, dtype)
+    result = relaxed(name, batch)
+    differing = [
+        system.number
+        for at, system in enumerate(systems)
+        if not same_bits(outcome(batch, result, at), outcome_alone(name, problem, system, dtype))
+    ]
+    assert differing == []
+
+
+@eqx.filter_jit
+def _update(optimizer, evaluate, params, state):
+    return plain_update(optimizer, evaluate, params, state)
+
+
+def plain_update(optimizer, evaluate, params, state):
+    energies, gradient = evaluate(params)
+    step, state = optimizer.update(gradient, state, params, energies=energies)
+    return apply_updates(params, step), state
+
+
+def run(optimizer, batch, params, state, length, update=_update):
+    for _ in range(length):
+        params, state = update(optimizer, batch.evaluate, params, state)
+    return params, state
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("at", [1, 4, 17], ids=["empty", "filling", "full"])
+def test_a_system_that_is_reset_starts_afresh_and_the_others_do_not(name, at):
+    optimizer = OPTIMIZERS[name]
+    batch = wells_batch(2, 1, 2)
+    begin = optimizer.init(batch.params, batch.prefix)
+    params, state = run(optimizer, batch, batch.params, begin, at)
+    mask = jnp.array([False, True, False])
+    fresh = jnp.where((batch.prefix.ids == 1)[:, None], batch.params, params)
+    after, _ = run(optimizer, batch, fresh, reset(optimizer, state, fresh, mask), 12)
+    undisturbed, _ = run(optimizer, batch, params, state, 12)
+    anew, _ = run(optimizer, batch, batch.params, begin, 12)
+    for system, expected in ((0, undisturbed), (1, anew), (2, undisturbed)):
+        got = take(batch.prefix, after, system)
+        assert same_bits(got, take(batch.prefix, expected, system))
+
+
+@functools.cache
+def wells_batch(*sizes):
+    return make_batch(WELLS, make_systems(WELLS, *sizes), CONTIGUOUS, np.float64)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_jitted_step_is_that_of_one_operation_at_a_time(name):
+    optimizer, batch = OPTIMIZERS[name], wells_batch(1, 2)
+    begin = optimizer.init(batch.params, batch.prefix)
+    params, state = run(optimizer, batch, batch.params, begin, 9)
+    expected = run(optimizer, batch, params, state, 1)
+    with jax.disable_jit():
+        got = run(optimizer, batch, params, state, 1, plain_update)
+    assert same_bits(jax.tree.map(np.asarray, got), jax.tree.map(np.asarray, expected))
+
+
+def test_the_eigenvalues_are_needed_in_these_tests():
+    optimizer, batch = OPTIMIZERS["BFGS"], wells_batch(2, 1, 2)
+    _, state = run(optimizer, batch, batch.params, optimizer.init(batch.params, batch.prefix), 9)
+    assert not np.all(state.hessians[0].is_definite)
+
+
+def test_a_traced_start_needs_the_most_rows():
+    traced = jax.jit(lambda x, index: BFGS().init(x, index).has_last)
+    with pytest.raises(ValueError, match="say max_rows, the most rows of a system"):
+        traced(PARAMS, INDEX)
+    bounded = jax.jit(lambda x, index: BFGS(max_rows=8).init(x, index))
+    assert same_bits(bounded(PARAMS, INDEX), BFGS().init(PARAMS, INDEX))
+
+
+def test_too_few_rows_are_refused():
+    with pytest.raises(ValueError, match="max_rows=7, but a system has 8 rows"):
+        BFGS(max_rows=7).init(PARAMS, INDEX)

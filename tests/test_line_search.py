@@ -1,0 +1,224 @@
+"""Line searches against ASE's, many at once, and what becomes of one that fails."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ase.utils.linesearch import LineSearch
+from ase.utils.linesearcharmijo import LineSearchArmijo
+
+from basinax import (
+    LBFGS,
+    Armijo,
+    BFGSLineSearch,
+    ConjugateGradient,
+    LBFGSLineSearch,
+    MaxStepSize,
+    MoreThuente,
+    Status,
+    SystemIndex,
+    chain,
+    relax,
+    rounded,
+    segment,
+)
+
+N_LINES = 300
+SEARCHERS = {
+    "LBFGSLineSearch": LBFGSLineSearch(memory=10),
+    "BFGSLineSearch": BFGSLineSearch(),
+    "ConjugateGradient": ConjugateGradient(),
+    "Armijo": LBFGSLineSearch(memory=10, search=Armijo()),
+}
+
+
+def lines():
+    """Quartics with a slope of any size downhill at 0, some with several minima."""
+    draw = np.random.default_rng(0)
+    slope = -(10.0 ** draw.uniform(-2, 2, N_LINES))
+    bend = draw.normal(size=N_LINES) * 10.0 ** draw.uniform(-1, 2, N_LINES)
+    skew = draw.normal(size=N_LINES) * 10.0 ** draw.uniform(-1, 1, N_LINES)
+    wall = 10.0 ** draw.uniform(-2, 2, N_LINES)
+    return np.stack([slope, bend, skew, wall])
+
+
+def energy(line, t):
+    return line[0] * t + line[1] * t**2 / 2 + line[2] * t**3 / 3 + line[3] * t**4 / 4
+
+
+def slope(line, t):
+    return line[0] + line[1] * t + line[2] * t**2 + line[3] * t**3
+
+
+def search_all(search, longest):
+    """The trials of each search, and where it is accepted; None where it has failed."""
+    line = jnp.asarray(lines())
+    zero, one = jnp.zeros(N_LINES), jnp.ones(N_LINES)
+    begin, step = jax.jit(search.begin), jax.jit(search.step)
+    trial, state, is_impossible = begin(zero, line[0], jnp.asarray(longest), one)
+    assert not is_impossible.any()
+    trials, ends = [[] for _ in range(N_LINES)], [None] * N_LINES
+    going = np.ones(N_LINES, bool)
+    while going.any():
+        for k in np.flatnonzero(going):
+            trials[k].append(float(trial[k]))
+        verdict, state = step(state, trial, energy(line, trial), slope(line, trial))
+        for k in np.flatnonzero(going & np.asarray(verdict.is_accepted)):
+            ends[k] = float(trial[k])
+        going &= ~np.asarray(verdict.is_accepted | verdict.has_failed)
+        trial = verdict.trial
+    return trials, ends
+
+
+def test_more_thuente_tries_what_ase_tries():
+    longest = np.random.default_rng(1).uniform(0.02, 2.0, N_LINES)
+    trials, ends = search_all(MoreThuente(maxstep=0.2, max_trials=1000), longest)
+    more_than_one = 0
+    for k, line in enumerate(lines().T):
+        tried = []
+
+        def function(x, line=line, tried=tried):
+            tried.append(x[0])
+            return energy(line, x[0])
+
+        search = LineSearch(get_gradient_norm=lambda p, k=k: abs(p[0]) * longest[k])
+        found = search._line_search(
+            function,
+            lambda x, line=line: np.array([slope(line, x[0])]),
+            np.zeros(1),
+            np.ones(1),
+            np.array([line[0]]),
+            0.0,
+            None,
+            maxstep=0.2,
+        )[0]
+        np.testing.assert_allclose(trials[k], tried, rtol=1e-9)
+        np.testing.assert_allclose(ends[k], found, rtol=1e-9)
+        more_than_one += len(tried) > 3
+    assert more_than_one > 50
+
+
+def test_armijo_tries_what_ase_tries():
+    longest = np.random.default_rng(1).uniform(0.02, 2.0, N_LINES)
+    trials, ends = search_all(Armijo(maxstep=0.2), longest)
+    more_than_one = 0
+    for k, line in enumerate(lines().T):
+        tried = []
+
+        def function(x, line=line, tried=tried, k=k):
+            tried.append(x[0] / longest[k])
+            return energy(line, x[0] / longest[k])
+
+        found = LineSearchArmijo(function).run(
+            np.zeros(3),
+            np.array([longest[k], 0, 0]),
+            func_start=0.0,
+            func_prime_start=np.array([line[0] / longest[k], 0, 0]),
+            maxstep=0.2,
+        )[0]
+        np.testing.assert_allclose(trials[k], tried, rtol=1e-9)
+        np.testing.assert_allclose(ends[k], found, rtol=1e-9)
+        more_than_one += len(tried) > 1
+    assert more_than_one > 50
+
+
+def test_armijo_guesses_from_the_last_energy_as_ase_does():
+    search = Armijo(maxstep=10.0)
+    last = jnp.array([1.2, 1.05, 7.0, jnp.nan])
+    start = (jnp.ones(4), jnp.full(4, -0.5), jnp.full(4, 0.1), jnp.ones(4))
+    trial, _, _ = search.begin(*start, last)
+    expected = []
+    for energy_before in (1.2, 1.05, 7.0, None):
+        ase = LineSearchArmijo(lambda x: 1.0)
+        guess = ase.handle_args(
+            np.zeros(3),
+            np.array([0.1, 0, 0]),
+            None,
+            None,
+            None,
+            1.0,
+            energy_before,
+            np.array([-5.0, 0, 0]),
+            10.0,
+        )
+        expected.append(1.0 if abs(guess - 1) <= 0.5 else guess)
+    np.testing.assert_allclose(trial, expected, rtol=1e-14)
+
+
+INDEX = SystemIndex.from_sizes([4, 6, 2])
+ROWS = [slice(0, 4), slice(4, 10), slice(10, 12)]
+START = jnp.asarray(np.random.default_rng(0).uniform(0.5, 1.5, (12, 3)))
+STIFFNESS = jnp.asarray(np.random.default_rng(1).uniform(1, 300, (12, 3)))
+
+
+def bowl(x):
+    gradient = rounded(STIFFNESS * x)
+    return rounded(0.5 * segment.dot(gradient, x, INDEX)), gradient
+
+
+def lying(x):
+    """The energy of system 1 rises along its negative gradient, wherever it goes."""
+    energies, gradient = bowl(x)
+    return jnp.where(jnp.arange(3) == 1, -energies, energies), gradient
+
+
+@functools.cache
+def relaxed(name):
+    return relax(bowl, START, SEARCHERS[name], index_prefix=INDEX, fmax=1e-6)
+
+
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_trials_are_evaluations_and_no_steps(name):
+    result = relaxed(name)
+    assert np.all(result.converged)
+    assert np.all(result.evaluations > result.steps)
+    assert np.array_equal(result.energies, jax.jit(lambda x: bowl(x)[0])(result.params))
+
+
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_a_failed_search_ends_its_system_where_it_began_and_no_other(name):
+    result = relax(lying, START, SEARCHERS[name], index_prefix=INDEX, fmax=1e-6)
+    undisturbed = relaxed(name)
+    assert Status(int(result.status[1])) is Status.LINE_SEARCH_FAILED
+    np.testing.assert_allclose(result.params[ROWS[1]], START[ROWS[1]], rtol=1e-15)
+    assert result.steps[1] == 1
+    for system in (0, 2):
+        assert np.array_equal(result.params[ROWS[system]], undisturbed.params[ROWS[system]])
+        assert result.evaluations[system] == undisturbed.evaluations[system]
+        assert result.status[system] == Status.CONVERGED
+
+
+def test_a_search_that_fails_is_repeated_once_along_the_gradient():
+    """Beyond x = 0.4 the energy is no number: a memory that points there is forgotten."""
+    optimizer = LBFGSLineSearch(memory=10, search=MoreThuente(max_trials=1))
+
+    def cliff(x):
+        energies, gradient = bowl(x)
+        return jnp.where(energies > 0.7 * first, energies, jnp.nan), gradient
+
+    first = bowl(START)[0]
+    result = relax(cliff, START, optimizer, index_prefix=INDEX, fmax=1e-6)
+    assert np.all(result.status == Status.LINE_SEARCH_FAILED)
+    assert np.all(np.isfinite(result.energies))
+    assert np.all(result.energies <= first)
+
+
+@pytest.mark.parametrize("name", ["LBFGSLineSearch"])
+def test_a_limit_behind_a_search_is_noticed(name):
+    optimizer = chain(SEARCHERS[name], MaxStepSize(0.03))
+    result = relax(bowl, START, optimizer, index_prefix=INDEX, fmax=1e-6, max_steps=2000)
+    assert np.all(result.converged)
+
+
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_energies_are_needed(name):
+    optimizer = SEARCHERS[name]
+    with pytest.raises(TypeError, match=r"looks at energies: call update\(..., energies="):
+        optimizer.update(START, optimizer.init(START, INDEX), START)
+
+
+def test_fewer_steps_than_without_a_search():
+    plain = relax(bowl, START, LBFGS.ase(), index_prefix=INDEX, fmax=1e-6)
+    assert np.all(relaxed("LBFGSLineSearch").steps < plain.steps)
