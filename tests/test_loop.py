@@ -17,6 +17,7 @@ from basinax import (
     rounded,
     segment,
 )
+from basinax._relax import advance, start
 from cases import BOWL, CONTIGUOUS, make_batch, make_systems, same_bits, take
 
 SIZES = (13, 1, 40, 13)
@@ -108,6 +109,24 @@ def test_what_is_not_finite_ends_one_system_alone():
     assert result.steps.tolist()[4:6] == [0, 0]
     assert np.isinf(result.fmax[4:6]).all()
     assert same_bits(result.params[: sum(SIZES)], expected.params)
+
+
+def test_a_system_that_waits_for_its_evaluation_stands_still_and_loses_nothing():
+    batch = batch_of()
+    expected = relaxed(batch, fmax=1e-2)
+
+    @eqx.filter_jit
+    def turn(evaluate, run, is_valid):
+        evaluated = lambda x: (*evaluate(x), is_valid)  # noqa: E731
+        return advance(evaluated, run, FIRE(), np.asarray(1e-2), np.asarray(500), turns=1)
+
+    waiting = start(FIRE(), batch.params, batch.prefix)
+    for count in range(3 * int(expected.evaluations.max())):
+        waiting = turn(batch.evaluate, waiting, jnp.asarray(count % np.array([1, 2, 3, 2]) == 0))
+    assert same_bits(
+        (waiting.params, waiting.energies, waiting.steps, waiting.status),
+        (expected.params, expected.energies, expected.steps, expected.status),
+    )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)

@@ -94,6 +94,7 @@ sizes = st.lists(st.integers(0, 16), min_size=N_SYSTEMS, max_size=N_SYSTEMS)
 
 
 @given(ids, rows_of_floats)
+@example([0] + [-1] * (N_ROWS - 1), [-0.0] * N_ROWS)
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_sums_of_any_rows_in_any_order_are_those_of_the_oracle(ids, rows):
     index = SystemIndex.from_ids(ids, N_SYSTEMS)
