@@ -96,6 +96,8 @@ BAD = {
     "an unknown option": (None, {"--potential": "lennard-jones:epsilom=1"}, "'epsilom'.*known are"),
     "a bad number": (None, {"--potential": "lennard-jones:epsilon=1,sigma=-1"}, "sigma must be"),
     "an unknown optimizer": (None, {"--optimizer": "fyre"}, "did you mean 'fire'"),
+    "a limit as optimizer": (None, {"--optimizer": "maxstepsize"}, "unknown optimizer"),
+    "no optimizer file": (None, {"--optimizer": "no.json"}, "no.json cannot be read"),
     "an unknown setting": (None, {"--optimizer": "fire:dtt=1"}, "did you mean 'dt'"),
     "no such folder": (None, {"--output": "no/where.xyz"}, "no/where.xyz cannot be written"),
     "a folder": (None, {"--table": "."}, "is a folder"),
@@ -119,6 +121,19 @@ def test_bad_input_is_one_line_and_nothing_is_written(files, name):
     text = " ".join(done.stderr.split())
     assert text.startswith("error: ")
     assert re.search(message, text), text
+
+
+@pytest.mark.parametrize("name", ["optimizer.json", "optimizer.toml"])
+def test_an_optimizer_is_read_from_a_file(files, name):
+    optimizer = basinax.chain(
+        basinax.ClipByGlobalNorm(0.5), basinax.FIRE(), basinax.MaxStepSize(0.1)
+    )
+    basinax.write_config(basinax.to_config(optimizer), name)
+    done = run("relax", *files, "--potential", ARGON, "--optimizer", name, "--table", "out.csv")
+    assert done.exit_code == 0, done.output
+    starts = [a for file in files for a in ase.io.iread(file, index=":")]
+    expected = relax(starts, LennardJones(0.0104, 3.40, 8.5), optimizer)
+    assert [int(row["steps"]) for row in table("out.csv")] == expected.steps.tolist()
 
 
 def test_one_failure_is_reported_and_the_others_are_relaxed(files):

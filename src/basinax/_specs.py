@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from basinax import transforms
+from basinax._config import from_config, read_config
+from basinax._limits import AbstractLimit
 from basinax._optimizer import AbstractTransform
 
 
@@ -42,24 +44,31 @@ def parse(text: str) -> Spec:
 
 
 def optimizer_from(text: str) -> AbstractTransform:
-    """The optimizer of a text: a class of `basinax`, in any case, and its fields.
+    """The optimizer of a text: a class of `basinax`, in any case, and its fields; or of a file.
+
+    A text that ends in `.json` or `.toml` is a file that `write_config` may have written; it may
+    hold a chain with limits.
 
     >>> optimizer_from("fire:dt=0.05,maxstep=0.1").maxstep
     0.1
 
     Raises:
         ValueError: the name or an option is unknown; lists the known ones.
+        OSError: there is no such file.
     """
+    if text.endswith((".json", ".toml")):
+        return from_config(read_config(text))
     spec = parse(text)
-    known = {
-        _plain(name): item
-        for name, item in vars(transforms).items()
-        if inspect.isclass(item) and issubclass(item, AbstractTransform)
-    }
+    known = {_plain(name): item for name, item in vars(transforms).items() if _is_optimizer(item)}
     maker = choose("optimizer", _plain(spec.name), known)
     if spec.words:
         raise ValueError(f"optimizer {spec.name}: expected KEY=VALUE, got {spec.words[0]!r}")
     return make("optimizer", spec.name, maker, spec.options)
+
+
+def _is_optimizer(item: Any) -> bool:
+    is_transform = inspect.isclass(item) and issubclass(item, AbstractTransform)
+    return is_transform and not issubclass(item, AbstractLimit)
 
 
 def choose(kind: str, name: str, known: Mapping[str, Any]) -> Any:

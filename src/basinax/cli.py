@@ -64,7 +64,13 @@ Potential = Annotated[
         " (eV, Å), lennard-jones:Ar,Kr (published parameters) or morse:epsilon=1,rho0=6,r0=1."
     ),
 ]
-Optimizer = Annotated[str, typer.Option(help="NAME[:OPTION=VALUE,...], such as fire:maxstep=0.1.")]
+Optimizer = Annotated[
+    str,
+    typer.Option(
+        help="NAME[:OPTION=VALUE,...], such as fire:maxstep=0.1 or lbfgs, or a .json or .toml file"
+        " with a config, which may be a chain with limits."
+    ),
+]
 Fmax = Annotated[
     float, typer.Option(help="Converged once no force on an atom is as large (eV/Å).", min=0)
 ]
@@ -80,8 +86,11 @@ class Dtype(StrEnum):
 
 Precision = Annotated[Dtype, typer.Option("--dtype", help="Precision of the run.")]
 Skin = Annotated[
-    float,
-    typer.Option(help="How far past the cutoff lists reach (Å); changes speed only.", min=0),
+    float | None,
+    typer.Option(
+        help="How far past the cutoff lists reach (Å), 0.15 of it by default; changes speed only.",
+        min=0,
+    ),
 ]
 
 
@@ -392,6 +401,8 @@ def _reported(sources: list[str] | None = None) -> Iterator[None]:
     """Errors about what the user gave become one line and an exit status."""
     try:
         yield
+    except OSError as error:
+        _fail(f"{error.filename} cannot be read: {error.strerror or _text(error)}")
     except (TypeError, ValueError, NotImplementedError) as error:
         text = _text(error)
         if sources:

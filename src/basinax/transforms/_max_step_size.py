@@ -1,15 +1,27 @@
 """A limit on the longest row, as kUPS' `MaxStepSize` and the `maxstep` of ASE's BFGS."""
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from basinax import _segment as segment
-from basinax._optimizer import AbstractState, AbstractTransform, Prefix
+from basinax._limits import AbstractLimit
+from basinax._optimizer import AbstractState, Prefix, Tree
 from basinax._rounding import rounded
 from basinax._systems import per_system
 
 
-class MaxStepSize(AbstractTransform):
+class StepsLimited(NamedTuple):
+    """What `MaxStepSize` returns and saw."""
+
+    tree: Tree
+    longest: Float[Array, "systems"]
+    """The longest row of each system before it was limited."""
+    is_limited: Bool[Array, "systems"]
+
+
+class MaxStepSize(AbstractLimit):
     """Scale all rows of a system so that its longest (along the last axis) is no longer than this.
 
     The direction of the step is kept. Systems within their limit come back bit for bit.
@@ -21,12 +33,12 @@ class MaxStepSize(AbstractTransform):
     def init(self, parameters, index_prefix: Prefix = None) -> "MaxStepSizeState":
         return MaxStepSizeState(index_prefix)
 
-    def update(self, updates, state: "MaxStepSizeState", params=None, **extra):
-        prefix = state.index_prefix
-        longest = segment.longest_row(updates, prefix)
+    def limit(self, updates, index_prefix: Prefix = None) -> StepsLimited:
+        longest = segment.longest_row(updates, index_prefix)
         limits = per_system(self.max_step_size, "max_step_size", longest)
-        factors = jnp.where(longest > limits, rounded(limits / longest), jnp.ones_like(longest))
-        return segment.scale(updates, factors, prefix), state
+        is_limited = longest > limits
+        factors = jnp.where(is_limited, rounded(limits / longest), jnp.ones_like(longest))
+        return StepsLimited(segment.scale(updates, factors, index_prefix), longest, is_limited)
 
 
 class MaxStepSizeState(AbstractState):
