@@ -3,9 +3,28 @@
 from basinax import _segment as segment
 from basinax._armijo import Armijo as Armijo
 from basinax._chain import Chain as Chain, chain as chain
+from basinax._clipping import (
+    Clipped as Clipped,
+    LayerClipped as LayerClipped,
+    clip_by_layer_norm as clip_by_layer_norm,
+    clip_by_norm as clip_by_norm,
+)
+from basinax._config import (
+    from_config as from_config,
+    read_config as read_config,
+    register as register,
+    to_config as to_config,
+    write_config as write_config,
+)
 from basinax._convergence import largest_force as largest_force
+from basinax._limits import AbstractLimit as AbstractLimit
 from basinax._line_search import WalkState as WalkState
 from basinax._more_thuente import MoreThuente as MoreThuente
+from basinax._observe import observe as observe
+from basinax._optax_by_name import (
+    OptaxByName as OptaxByName,
+    optax_transform as optax_transform,
+)
 from basinax._optimizer import (
     AbstractState as AbstractState,
     AbstractTransform as AbstractTransform,
@@ -33,6 +52,12 @@ from basinax.transforms import (
     BFGSState as BFGSState,
     ClipByGlobalNorm as ClipByGlobalNorm,
     ClipByGlobalNormState as ClipByGlobalNormState,
+    ClipByLayerNorm as ClipByLayerNorm,
+    ClipByLayerNormState as ClipByLayerNormState,
+    ClipByRowNorm as ClipByRowNorm,
+    ClipByRowNormState as ClipByRowNormState,
+    ClipByValue as ClipByValue,
+    ClipByValueState as ClipByValueState,
     ConjugateGradient as ConjugateGradient,
     FIRE2State as FIRE2State,
     FIREState as FIREState,

@@ -7,6 +7,18 @@ from basinax.transforms._clip import (
     ClipByGlobalNorm as ClipByGlobalNorm,
     ClipByGlobalNormState as ClipByGlobalNormState,
 )
+from basinax.transforms._clip_by_layer_norm import (
+    ClipByLayerNorm as ClipByLayerNorm,
+    ClipByLayerNormState as ClipByLayerNormState,
+)
+from basinax.transforms._clip_by_row_norm import (
+    ClipByRowNorm as ClipByRowNorm,
+    ClipByRowNormState as ClipByRowNormState,
+)
+from basinax.transforms._clip_by_value import (
+    ClipByValue as ClipByValue,
+    ClipByValueState as ClipByValueState,
+)
 from basinax.transforms._conjugate_gradient import ConjugateGradient as ConjugateGradient
 from basinax.transforms._fire import FIRE as FIRE, FIREState as FIREState
 from basinax.transforms._fire2 import FIRE2 as FIRE2, FIRE2State as FIRE2State
