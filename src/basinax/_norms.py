@@ -71,6 +71,11 @@ def norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
     Args:
         ord: as from `order`.
     """
+    return _norms(list(leaves), list(indices), ord)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _norms(leaves, indices, ord) -> Norms:
     plain, is_unsafe = plain_norms(leaves, indices, ord)
     is_extreme = extremes(leaves, indices, is_unsafe)
     return where_any(
@@ -172,21 +177,25 @@ def _step(found: Norms, leaves, indices, steps, ord) -> Norms:
 
 def _slopes(leaves, indices, ord, norm):
     """∂‖x‖/∂x, given a norm that is neither 0 nor inf."""
-    spread = [index.spread(norm, 1.0, x) for x, index in zip(leaves, indices, strict=True)]
+    pairs = list(zip(leaves, indices, strict=True))
     if ord == 1:
         return [jnp.sign(x) for x in leaves]
-    if ord == 2:
-        return [x / n for x, n in zip(leaves, spread, strict=True)]
     if math.isinf(ord):  # shared equally by the entries that have it, as jnp.max does
-        is_it = [(jnp.abs(x) == n).astype(x.dtype) for x, n in zip(leaves, spread, strict=True)]
-        shares = 1 / _total(is_it, indices, False)
+        is_it = [(jnp.abs(x) == index.spread(norm, 1.0, x)).astype(x.dtype) for x, index in pairs]
+        shares = _inverse(_total(is_it, indices, False))
         return [
             jnp.sign(x) * mask * index.spread(shares, 0.0, x)
             for x, mask, index in zip(leaves, is_it, indices, strict=True)
         ]
-    return [
-        jnp.sign(x) * power(jnp.abs(x) / n, ord - 1) for x, n in zip(leaves, spread, strict=True)
-    ]
+    parts = [rounded(x * index.spread(_inverse(norm), 1.0, x)) for x, index in pairs]
+    if ord == 2:
+        return parts
+    return [jnp.sign(x) * power(jnp.abs(x), ord - 1) for x in parts]
+
+
+def _inverse(x):
+    """To multiply with: XLA itself makes a product of a quotient by a broadcast, or does not."""
+    return rounded(1 / x)
 
 
 def _scaled_norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
@@ -198,11 +207,14 @@ def _scaled_norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> No
     is_scaled = is_finite & (top > 0)
     exponents = jnp.where(is_scaled, exponents, 0)
     largest = jnp.where(is_scaled, largest, jnp.ones_like(largest))
+    inverse = _inverse(largest)
     parts = []
     for x, index in zip(leaves, indices, strict=True):
         y = jnp.abs(scale_exactly(x, -index.spread(exponents, 0, x)))
         if ord not in (1.0, 2.0):
-            y = power(rounded(y / index.spread(largest, 1.0, x)), ord)
+            part = jnp.minimum(rounded(y * index.spread(inverse, 1.0, x)), 1)
+            is_top = y == index.spread(largest, jnp.inf, x)
+            y = power(jnp.where(is_top, jnp.ones_like(y), part), ord)
         parts.append(_square(y) if ord == 2 else y)
     mantissas = _total(parts, indices, False)
     if ord == 2:

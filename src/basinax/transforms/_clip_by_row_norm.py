@@ -26,7 +26,7 @@ class ClipByRowNorm(AbstractLimit):
     """Scale each row that is longer than `max_norm` (along the last axis) down to it.
 
     Unlike `MaxStepSize`, which scales a whole system and keeps its direction, it turns the step.
-    Rows at or below the limit come back bit for bit, and so does padding.
+    Rows at or below the limit come back bit for bit.
     """
 
     max_norm: float | Float[Array, "..."]
