@@ -11,7 +11,7 @@ from cases import ALIGNED, BOWL, CONTIGUOUS, OPTIMIZERS, TRANSFORMS, make_batch,
 
 # Compositions with equal numbers of rows, of systems, and of levels of blocks.
 SHAPES = {
-    "contiguous": (CONTIGUOUS, (13, 1, 40, 13), (20, 20, 20, 7)),
+    "contiguous": (CONTIGUOUS, (13, 1, 40, 13), (25, 25, 9, 8)),
     "aligned": (ALIGNED, (13, 1, 40, 13), (16, 9, 33, 8)),
 }
 
@@ -77,7 +77,7 @@ def test_a_python_number_for_a_limit_is_no_constant_of_the_program(count_compila
 @pytest.mark.parametrize("case", TRANSFORMS, ids=str)
 def test_an_update_is_traced_once_for_all_steps_and_settings(case):
     batch = batch_of(CONTIGUOUS, (13, 1, 40, 13))
-    other = batch_of(CONTIGUOUS, (20, 20, 20, 7))
+    other = batch_of(CONTIGUOUS, (25, 25, 9, 8))
     traces = []
 
     @eqx.filter_jit

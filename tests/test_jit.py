@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from basinax import apply_updates
 from cases import (
     ALIGNED,
     BOWL,
@@ -68,3 +69,13 @@ def test_one_program_for_all_steps_and_one_for_each_step_give_the_same_bits(case
     state = transform.init(batch.params, batch.prefix)
     stepped = steps(transform, batch, batch.params, state, LENGTH)
     assert same_bits(stepped, run_batch(case, batch, LENGTH)[:2])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_product_that_a_foreign_transform_returns_is_rounded_before_it_is_added(dtype):
+    draw = np.random.default_rng(0)
+    params, gradient, rates = (jnp.asarray(draw.normal(size=(1003, 3)), dtype) for _ in range(3))
+    add = lambda params: apply_updates(params, rates * gradient)  # noqa: E731
+    with jax.disable_jit():
+        expected = add(params)
+    assert same_bits(jax.jit(add)(params), expected)
