@@ -14,8 +14,6 @@ from basinax import _segment as segment
 from basinax._optimizer import AbstractState, Prefix, Tree, slots_field, systems_field
 from basinax._rounding import rounded
 
-Products = tuple[Float[Array, "systems slots"], Float[Array, "systems slots"]]
-
 # Each system fills slots 0, 1, ... and then writes over its oldest. Sums over slots are taken in
 # the order of slots, and what is not filled holds 0, which changes no sum that starts from +0.
 
@@ -30,6 +28,10 @@ class History(AbstractState):
     """s_j · y_i at [i, j] where pair j is not newer than i, else 0."""
     yy: Float[Array, "systems slots slots"] = systems_field()
     """y_j · y_i at [i, j]."""
+    sg: Float[Array, "systems slots"] = systems_field()
+    """s_j · g with the last gradient."""
+    yg: Float[Array, "systems slots"] = systems_field()
+    """y_j · g with the last gradient."""
     pushes: Int32[Array, "systems"] = systems_field()
     """How many pairs have been remembered; the next goes to this slot, modulo their number."""
 
@@ -37,8 +39,9 @@ class History(AbstractState):
 def no_history(parameters: Tree, index_prefix: Prefix, memory: int) -> History:
     blank = segment.blank(parameters, index_prefix)
     slots = jax.tree.map(lambda x: jnp.zeros((memory, *x.shape), x.dtype), parameters)
-    products = jnp.zeros((*blank.shape, memory, memory), blank.dtype)
-    return History(None, slots, slots, products, products, jnp.zeros(blank.shape, jnp.int32))
+    square = jnp.zeros((*blank.shape, memory, memory), blank.dtype)
+    pushes = jnp.zeros(blank.shape, jnp.int32)
+    return History(None, slots, slots, square, square, square[:, 0], square[:, 0], pushes)
 
 
 def remember(
@@ -48,50 +51,47 @@ def remember(
     mask: Bool[Array, "systems"],
     gradient: Tree,
     prefix: Prefix,
-) -> tuple[History, Products]:
+) -> History:
     """The history with one more pair in the systems of `mask`, over the oldest where it is full.
 
-    Returns:
-        The history, and the inner products of all its s, and all its y, with `gradient`.
+    Args:
+        y: `gradient` less the one with which this was called last, or which began the history.
     """
     memory = history.sy.shape[1]
     written = jnp.where(mask, history.pushes % memory, -1)
     is_written = _slots(history) == written[:, None]
-    products = [
-        jnp.where(is_written, segment.dot(pair, tree, prefix)[:, None], old)
-        for (pair, tree), old in zip(
-            [(s, y), (y, y), (s, gradient), (y, gradient)],
-            _with_slots(history, [y, gradient], prefix),
-            strict=True,
-        )
-    ]
+    sg, yg = _with_slots(history, gradient, prefix)
+
+    def with_pair(products, x, tree):
+        return jnp.where(is_written, segment.dot(x, tree, prefix)[:, None], products)
+
+    # The products with y are the differences of those with both gradients: no other pass.
+    sy_row = with_pair(sg - history.sg, s, y)
+    yy_row = with_pair(yg - history.yg, y, y)
     is_row, is_column = is_written[:, :, None], is_written[:, None, :]
     sy = jnp.where(is_column, 0, history.sy)
-    yy = jnp.where(is_column, products[1][:, :, None], history.yy)
-    remembered = History(
+    yy = jnp.where(is_column, yy_row[:, :, None], history.yy)
+    return History(
         None,
         s=_with_slot(history.s, s, written, prefix),
         y=_with_slot(history.y, y, written, prefix),
-        sy=jnp.where(is_row, products[0][:, None, :], sy),
-        yy=jnp.where(is_row, products[1][:, None, :], yy),
+        sy=jnp.where(is_row, sy_row[:, None, :], sy),
+        yy=jnp.where(is_row, yy_row[:, None, :], yy),
+        sg=with_pair(sg, s, gradient),
+        yg=with_pair(yg, y, gradient),
         pushes=history.pushes + mask.astype(jnp.int32),
     )
-    return remembered, (products[2], products[3])
 
 
 def descent(
-    history: History,
-    gradient: Tree,
-    products: Products,
-    first: Float[Array, "systems"],
-    prefix: Prefix,
+    history: History, gradient: Tree, first: Float[Array, "systems"], prefix: Prefix
 ) -> Tree:
     """-H g, where H is the inverse Hessian that fits the pairs and starts from `first` times 1.
 
     Args:
-        products: those of the history with the gradient, from `remember`.
+        gradient: the one with which `remember` was called.
     """
-    alpha, rest = _coefficients(history, *products, first)
+    alpha, rest = _coefficients(history, first)
     return _combined(history, gradient, first, alpha, rest, prefix)
 
 
@@ -126,17 +126,19 @@ def _diagonal(products):
     return jnp.diagonal(products, axis1=1, axis2=2)
 
 
-def _with_slots(history: History, trees, prefix) -> list[Float[Array, "systems slots"]]:
-    """s · x and y · x of each slot, for each tree x; +0 where none is filled."""
+def _with_slots(history: History, tree, prefix) -> list[Float[Array, "systems slots"]]:
+    """s · x and y · x of each slot, +0 where none is filled."""
     memory, systems = history.sy.shape[1], history.pushes.shape[0]
 
     def turn(k, products):
         pairs = [jax.tree.map(lambda x: x[k], slots) for slots in (history.s, history.y)]
-        dots = [segment.dot(pair, tree, prefix) for tree in trees for pair in pairs]
-        return [old.at[k].set(new) for old, new in zip(products, dots, strict=True)]
+        return [
+            old.at[k].set(segment.dot(pair, tree, prefix))
+            for old, pair in zip(products, pairs, strict=True)
+        ]
 
-    blank = [jnp.zeros((memory, systems), history.sy.dtype)] * (2 * len(trees))
-    products = jax.lax.fori_loop(0, _most_filled(history), turn, blank)
+    blank = jnp.zeros((memory, systems), history.sy.dtype)
+    products = jax.lax.fori_loop(0, _most_filled(history), turn, [blank, blank])
     is_filled = _slots(history) < history.pushes[:, None]
     return [jnp.where(is_filled & (x.T != 0), x.T, 0) for x in products]
 
@@ -152,7 +154,7 @@ def _with_slot(slots, newest, written: Int32[Array, "systems"], prefix):
     return jax.vmap(replaced)(jnp.arange(memory, dtype=jnp.int32), slots)
 
 
-def _coefficients(history: History, sg, yg, first):
+def _coefficients(history: History, first):
     """αᵢ and αᵢ - βᵢ of the two loops: -H g = -first (g - Σ αᵢ yᵢ) - Σ (αᵢ - βᵢ) sᵢ."""
     diagonal = _diagonal(history.sy)
     rho = jnp.where(diagonal == 0, 0, rounded(1 / diagonal))
@@ -166,8 +168,10 @@ def _coefficients(history: History, sg, yg, first):
         yq = yq - rounded(a[:, None] * _at(history.yy, i))
         return sq, yq, jnp.where(_slots(history) == i[:, None], a[:, None], alpha)
 
-    blank = jnp.zeros_like(sg)
-    _, yq, alpha = jax.lax.fori_loop(0, filled, backwards, (sg, yg, blank))
+    # What a product of a new pair leaves as -0, another system's number of turns might change.
+    start = [jnp.where(x == 0, 0, x) for x in (history.sg, history.yg)]
+    blank = jnp.zeros_like(history.sg)
+    _, yq, alpha = jax.lax.fori_loop(0, filled, backwards, (*start, blank))
 
     def forwards(turn, carry):
         yz, rest = carry

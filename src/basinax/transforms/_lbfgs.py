@@ -36,9 +36,9 @@ class LBFGS(AbstractTransform):
 
     maxstep: Number = 0.2
     """The longest row of a step (Angstrom); rows are scaled together. ASE's default."""
-    memory: int = eqx.field(static=True, default=50)
-    """How many pairs are kept. A step takes time and memory in proportion to it; 20 of them need a
-    tenth more evaluations of LJ38, 100 no fewer."""
+    memory: int = eqx.field(static=True, default=100)
+    """How many pairs are kept, at most: memory for twice as many copies of the parameters, and for
+    two square matrices a system. 20 need a tenth more evaluations of LJ38."""
     damping: Number = 1.0
     """The step is multiplied with it."""
     alpha: Number = 70.0
@@ -50,8 +50,8 @@ class LBFGS(AbstractTransform):
 
     @classmethod
     def ase(cls, maxstep: Number = 0.2, alpha: Number = 70.0) -> "LBFGS":
-        """With ASE's settings: 100 pairs, every one kept, and a first Hessian that stays."""
-        return cls(maxstep, memory=100, alpha=alpha, is_scaled=False, curvature=-2.0)
+        """With ASE's settings: every pair is kept, and the first Hessian stays."""
+        return cls(maxstep, alpha=alpha, is_scaled=False, curvature=-2.0)
 
     def init(self, parameters, index_prefix: Prefix = None) -> "LBFGSState":
         if self.memory < 1:
@@ -72,7 +72,7 @@ class LBFGS(AbstractTransform):
         s = segment.map_leaves(jnp.subtract, params, state.params)
         y = segment.map_leaves(jnp.subtract, gradient, state.gradient)
         is_kept = state.has_last & self._has_curvature(s, y, prefix)
-        history, products = remember(state.histories[0], s, y, is_kept, gradient, prefix)
+        history = remember(state.histories[0], s, y, is_kept, gradient, prefix)
 
         alpha, damping, maxstep = (
             per_system(getattr(self, name), name, segment.blank(gradient, prefix))
@@ -81,7 +81,7 @@ class LBFGS(AbstractTransform):
         first = rounded(1 / alpha)
         if self.is_scaled:
             first = newest_scale(history, first)
-        step = descent(history, gradient, products, first, prefix)
+        step = descent(history, gradient, first, prefix)
         longest = segment.longest_row(step, prefix)
         factor = jnp.where(longest >= maxstep, rounded(maxstep / longest), 1)
         step = segment.scale(step, rounded(factor * damping), prefix)

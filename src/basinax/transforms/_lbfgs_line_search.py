@@ -59,8 +59,8 @@ class _Recursion(eqx.Module):
 
     def choose(self, memory, stage):
         y, gradient, prefix = stage.y, stage.gradient, stage.prefix
-        memory, products = remember(memory, stage.s, y, stage.is_new, gradient, prefix)
-        direction = descent(memory, gradient, products, self._first(gradient, prefix), prefix)
+        memory = remember(memory, stage.s, y, stage.is_new, gradient, prefix)
+        direction = descent(memory, gradient, self._first(gradient, prefix), prefix)
         return lengthened(direction, prefix), memory
 
     def steepest(self, gradient, index_prefix):
