@@ -16,8 +16,12 @@ def largest_force(
 
     A gradient whose square overflows counts as not finite. 0 for a system without rows.
     """
-    longest = segment.longest_row(gradients, index_prefix)
-    return jnp.where(jnp.isfinite(longest), longest, jnp.inf)
+    return finite(segment.longest_row(gradients, index_prefix))
+
+
+def finite(measured: Float[Array, "systems"]) -> Float[Array, "systems"]:
+    """+inf for what is not finite, so that it cannot look converged."""
+    return jnp.where(jnp.isfinite(measured), measured, jnp.inf)
 
 
 def judge(

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
 from basinax import _segment as segment
-from basinax._convergence import judge, largest_force
+from basinax._convergence import finite, judge, largest_force
 from basinax._optimizer import (
     AbstractTransform,
     Prefix,
@@ -26,6 +26,8 @@ from basinax._optimizer import (
 )
 from basinax._status import Status
 from basinax._systems import n_systems, per_system
+
+Measure = Callable[[Tree, Prefix], Float[Array, "systems"]]
 
 PATIENCE = 50
 """So many steps in a row that change no bit of a system's parameters end it as stalled."""
@@ -40,7 +42,7 @@ class Relaxation(eqx.Module):
     gradients: Tree
     """At `params`."""
     fmax: Float[Array, "systems"]
-    """The largest norm of a row of the gradient; +inf where it is not finite."""
+    """The largest norm of a row of the gradient, or another `measure`; +inf where not finite."""
     steps: Int32[Array, "systems"]
     """Steps made; a start that is converged makes none."""
     evaluations: Int32[Array, "systems"]
@@ -61,6 +63,7 @@ def relax(
     index_prefix: Prefix = None,
     fmax: float | Float[Array, "systems"] = 0.05,
     max_steps: int | Int32[Array, "systems"] = 500,
+    measure: Measure = largest_force,
     keep_best: bool = False,
     throw: bool = False,
 ) -> Relaxation:
@@ -75,6 +78,8 @@ def relax(
         fmax: a system has converged when no row of its gradient has a norm of `fmax` or more
             (energy per unit of `params`). A number, or one a system.
         max_steps: after so many steps a system ends unconverged. A number, or one a system.
+        measure: of gradients and the prefix, what is compared with `fmax`, one number a system;
+            `segment.norm` for the norm of all forces. Define it outside of a loop, too.
         keep_best: return a system that does not converge at the point of lowest energy among those
             where it has been evaluated, instead of the last.
         throw: raise if a system does not converge, instead of leaving it to `status`.
@@ -88,7 +93,7 @@ def relax(
     run = start(optimizer, params, index_prefix, keep_best=keep_best)
     optimizer, fmax, max_steps = jax.tree.map(_as_array, (optimizer, fmax, max_steps))
 
-    run = _advance(value_and_gradient, run, optimizer, fmax, max_steps)
+    run = _advance(value_and_gradient, run, optimizer, fmax, max_steps, measure)
     point = final_point(run)
     result = Relaxation(
         point.params,
@@ -196,13 +201,22 @@ def _restarted_best(mask, fresh: Point | None, best: Point | None, prefix) -> Po
     return None if fresh is None or best is None else _select_points(mask, fresh, best, prefix)
 
 
-def advance(evaluate, run: Run, optimizer, fmax, max_steps, turns=None) -> Run:
+def advance(
+    evaluate,
+    run: Run,
+    optimizer,
+    fmax,
+    max_steps,
+    turns=None,
+    measure: Measure = largest_force,
+) -> Run:
     """Turn until no system can move, or for so many turns.
 
     Args:
         evaluate: of params, the energies, gradients and which systems' evaluation is valid; one
             whose evaluation is not stands still.
         turns: the most turns, traced; no limit if None.
+        measure: of gradients and the prefix, what is compared with `fmax`.
     """
     prefix = run.optimizer_state.index_prefix
     fmax = per_system(fmax, "fmax", run.fmax)
@@ -214,7 +228,7 @@ def advance(evaluate, run: Run, optimizer, fmax, max_steps, turns=None) -> Run:
         arrived = run.is_pending & is_valid & (run.status == Status.RUNNING)
         energies = jnp.where(arrived, energies.astype(run.energies.dtype), run.energies)
         gradients = segment.where(arrived, gradients, run.gradients, prefix)
-        largest = jnp.where(arrived, largest_force(gradients, prefix), run.fmax)
+        largest = jnp.where(arrived, finite(measure(gradients, prefix)), run.fmax)
         step, state = optimizer.update(
             gradients, run.optimizer_state, run.params, energies=energies
         )
@@ -285,12 +299,12 @@ def final_point(run: Run) -> Point:
 
 
 @eqx.filter_jit
-def _advance(value_and_gradient, run, optimizer, fmax, max_steps) -> Run:
+def _advance(value_and_gradient, run, optimizer, fmax, max_steps, measure) -> Run:
     def evaluate(params):
         energies, gradients = value_and_gradient(params)
         return energies, gradients, jnp.ones(energies.shape, bool)
 
-    return advance(evaluate, run, optimizer, fmax, max_steps)
+    return advance(evaluate, run, optimizer, fmax, max_steps, measure=measure)
 
 
 def raise_unless_converged(status: Int32[Array | np.ndarray, "systems"]) -> None:
