@@ -400,17 +400,20 @@ def _safety(leaves, indices) -> Float[Array, "systems"]:
     """What a factor is lowered by so that no rounding lifts a norm above its limit.
 
     A sum of positive terms, each in n additions, is off by n half ulps at most; two norms are
-    involved. Eight ulps more are for the squares or powers, roots, and the scaling itself.
+    involved. Eight ulps more are for the squares or powers, roots, and the scaling itself. Leaves
+    in which a system has no rows do not count.
     """
-    parts = []
+    parts, present = [], []
     for x, index in zip(leaves, indices, strict=True):
         levels = [(index.sizes > BLOCK**k).astype(jnp.int32) for k in range(1, 11)]
         width = _components(x)
         within = width if width <= BLOCK else math.ceil(math.log2(width))
-        parts.append(3 * (functools.reduce(jnp.add, levels) + 1) + within)
-    additions = functools.reduce(jnp.maximum, parts)
+        has_rows = index.sizes > 0
+        parts.append(jnp.where(has_rows, 3 * (functools.reduce(jnp.add, levels) + 1) + within, 0))
+        present.append(has_rows.astype(jnp.int32))
+    additions = functools.reduce(jnp.maximum, parts) + functools.reduce(jnp.add, present)
     dtype = np.result_type(*[wide_dtype(x) for x in leaves])
-    ulps = (additions + (len(leaves) + 8)).astype(dtype)
+    ulps = (additions + 8).astype(dtype)
     return 1 - ulps * float(jnp.finfo(dtype).eps)
 
 

@@ -38,7 +38,8 @@ class OptaxTransform(AbstractTransform):
             ValueError: the transformation mixes rows, so systems would see one another.
         """
         if index_prefix is None:
-            return OptaxState(None, self.transformation.init(parameters))
+            with _optax_promotion():
+                return OptaxState(None, self.transformation.init(parameters))
         _refuse_mixing(self.transformation, parameters)
         groups = _groups(parameters, index_prefix)
         with _optax_promotion():
@@ -48,7 +49,8 @@ class OptaxTransform(AbstractTransform):
     def update(self, updates, state: "OptaxState", params=None, **extra):
         prefix = state.index_prefix
         if prefix is None:
-            updates, inner = self.transformation.update(updates, state.inner, params, **extra)
+            with _optax_promotion():
+                updates, inner = self.transformation.update(updates, state.inner, params, **extra)
             return updates, OptaxState(None, inner)
         update = jax.vmap(self.transformation.update, in_axes=(0, 0, None if params is None else 0))
         update = with_rounded_products(update)
