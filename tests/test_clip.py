@@ -1,0 +1,543 @@
+"""Clipping: the guarantee, the table of limits, and what the five libraries say it is."""
+
+import functools
+
+import brainstate
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from declearn.model.api import Vector
+from declearn.optimizer.modules import L2GlobalClipping
+from hypothesis import given, settings, strategies as st
+from jax_privacy import clipping as jax_privacy
+
+import basinax
+from basinax import SystemIndex, clip_by_layer_norm, clip_by_norm, segment
+from cases import DTYPES, LAYOUTS, place, take
+
+jax.config.update("jax_enable_x64", True)  # brainstate switches it off when it is imported
+
+ORDERS = [1, 1.5, 2, 3, np.inf, -np.inf]
+LOW_PRECISION = [jnp.bfloat16, np.float16]
+
+
+@functools.cache
+def jitted(**options):
+    return jax.jit(functools.partial(clip_by_norm, **options))
+
+
+def bits(x):
+    return np.asarray(x).tobytes()
+
+
+# --- the guarantee
+
+
+def assert_within(tree, limit, got, again, is_rescaled=False):
+    """Clipped by `got` to the limit, of which `again` is the same clip of the result."""
+    norm, after = np.asarray(got.norm), np.asarray(again.norm)  # JAX sees subnormals as zero
+    if not is_rescaled and norm <= limit:
+        assert bits(tree) == bits(got.tree)
+        assert not got.is_clipped
+    else:
+        assert after <= (1 if is_rescaled else limit)
+
+
+def numbers(dtype):
+    width = 8 * np.dtype(dtype).itemsize
+    return st.floats(width=width, allow_nan=False, allow_infinity=False, allow_subnormal=True)
+
+
+KINDS = [(1, False), (1.5, True), (2, False), (2, True), (np.inf, False), (-np.inf, True)]
+
+
+@pytest.mark.parametrize(("ord", "rescale"), KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_norm_of_any_finite_numbers_exceeds_its_limit(dtype, ord, rescale):
+    clip = jitted(ord=ord, rescale_to_unit_norm=rescale)
+
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(
+        st.lists(numbers(dtype), min_size=4, max_size=4),
+        numbers(dtype).map(abs),
+    )
+    def check(entries, limit):
+        x, limit = np.array(entries, dtype), np.array(limit, dtype)
+        got = clip(x, limit)
+        if rescale and (got.norm == 0 or not np.isfinite(got.tree).all()):
+            return  # of -inf, where the largest entry divided by the smallest is not a number
+        assert_within(x, limit, got, clip(got.tree, limit), rescale)
+
+    check()
+
+
+MANY = [
+    (1, np.float64),
+    (1.5, np.float32),
+    (2, np.float32),
+    (2, jnp.bfloat16),
+    (2, np.float16),
+    (3, np.float64),
+    (np.inf, jnp.bfloat16),
+    (-np.inf, np.float32),
+]
+
+
+@pytest.mark.parametrize(("ord", "dtype"), MANY)
+def test_no_norm_of_many_systems_exceeds_its_limit(dtype, ord):
+    draw = np.random.default_rng(0)
+    sizes = draw.integers(1, 40, 2000)
+    index = SystemIndex.from_sizes(sizes, align=8)
+    x = jnp.asarray(draw.normal(size=(index.n_rows, 3)), dtype)
+    limits = jnp.asarray(10 ** draw.uniform(-3, 1, 2000), np.float32)
+    clip = jitted(ord=ord)
+    first = clip(x, limits, index)
+    second = clip(first.tree, limits, index)
+    assert (np.asarray(second.norm) <= np.asarray(limits)).all()
+    assert not np.asarray(second.is_clipped).any()
+    assert np.array_equal(first.tree, second.tree)
+    # Not much below either: a few ulps of the leaf, which with one entry may be rounded down.
+    is_large = np.asarray(first.is_clipped) & (sizes > 10)
+    ratio = np.asarray(second.norm, float)[is_large] / np.asarray(limits, float)[is_large]
+    assert (ratio > 1 - 64 * float(jnp.finfo(dtype).eps)).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1366, 20_000])
+def test_no_norm_of_a_large_system_exceeds_its_limit(rows, dtype):
+    for seed in range(20):
+        x = np.random.default_rng(seed).normal(size=(rows, 3)).astype(dtype)
+        for prefix in (None, SystemIndex.from_sizes([rows])):
+            got = jitted()(x, 1.0, prefix)
+            assert jitted()(got.tree, 1.0, prefix).norm <= 1
+            assert segment.norm(got.tree, prefix)[0] <= 1
+            np.testing.assert_allclose(
+                segment.norm(got.tree, prefix), 1, rtol=64 * np.finfo(dtype).eps
+            )
+
+
+@pytest.mark.parametrize("make", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
+def test_a_limit_in_double_precision_is_never_rounded_up(make):
+    limits = np.array([0.1, 0.3, 1 / 3])
+    index = SystemIndex.from_sizes([4, 4, 4])
+    got = clip_by_norm(np.ones(12, np.float32), make(limits), index)
+    assert (np.asarray(segment.norm(got.tree, index), np.float64) <= limits).all()
+
+
+@pytest.mark.parametrize("ord", ORDERS)
+def test_a_system_at_its_limit_comes_back_bit_for_bit(ord):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(60, 3)).astype(np.float32)
+    x[:3] = 1e-41  # subnormal, which arithmetic on a CPU makes zero
+    x[3, 0] = np.finfo(np.float32).max
+    index = SystemIndex.from_sizes([3, 1, 56])
+    got = jitted(ord=ord)(x, segment.norm(x, index, ord=ord), index)
+    assert bits(got.tree) == bits(x)
+    assert not np.asarray(got.is_clipped).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_direction_is_kept_at_both_ends_of_the_range(dtype):
+    info = np.finfo(dtype)
+    largest, smallest = float(info.max), float(info.smallest_subnormal)
+    near = functools.partial(np.testing.assert_allclose, rtol=32 * info.eps)  # safe factors
+    units = np.array([3.0, 4.0], dtype)
+    huge = jitted()(np.full(100, largest, dtype), dtype(1))
+    assert huge.norm == np.inf
+    near(huge.tree, np.full(100, 0.1, dtype))
+    near(jitted()(units * dtype(largest / 5), dtype(1)).tree, [0.6, 0.8])
+    near(jitted()(units * dtype(1e30), dtype(1e-20)).tree, units * dtype(2e-21))
+    unit = jitted(rescale_to_unit_norm=True)(units * dtype(smallest), dtype(0))
+    near(unit.tree, [0.6, 0.8])
+
+
+# --- the table of limits
+
+ROW = np.array([3.0, 4.0], np.float32)
+TABLE = [
+    # limit, rescale_to_unit_norm, output, is clipped
+    (0.0, False, [0, 0], True),
+    (0.0, True, [0.6, 0.8], True),
+    (-0.0, True, [0.6, 0.8], True),
+    (np.inf, False, [3, 4], False),
+    (np.inf, True, [0, 0], False),
+    (-1.0, False, [0, 0], True),
+    (-1.0, True, [0, 0], True),
+    (-np.inf, False, [0, 0], True),
+    (np.nan, False, [0, 0], True),
+    (np.nan, True, [0, 0], True),
+    (2.5, False, [1.5, 2], True),
+    (2.5, True, [0.6, 0.8], True),
+    (10.0, False, [3, 4], False),
+    (10.0, True, [0.3, 0.4], False),
+]
+
+
+@pytest.mark.parametrize("rescale", [False, True])
+def test_limits_act_per_system_by_the_table(rescale):
+    rows = [row for row in TABLE if row[1] is rescale]
+    limits = jnp.asarray([row[0] for row in rows], np.float32)
+    index = SystemIndex.from_sizes([2] * len(rows))
+    got = jitted(rescale_to_unit_norm=rescale)(np.tile(ROW, len(rows)), limits, index)
+    expected = np.array([row[2] for row in rows], np.float32)
+    np.testing.assert_allclose(got.tree.reshape(-1, 2), expected, rtol=2e-7)  # two ulps
+    assert np.array_equal(got.is_clipped, [row[3] for row in rows])
+    assert np.array_equal(got.norm, np.full(len(rows), 5.0))
+
+
+@pytest.mark.parametrize("rescale", [False, True])
+def test_a_norm_of_zero_leaves_a_system_as_it_is_whatever_the_limit(rescale):
+    limits = jnp.asarray([0.0, np.inf, -1.0, np.nan, 2.0])
+    zeros = np.array([0.0, -0.0] * 5, np.float32)
+    index = SystemIndex.from_sizes([2] * 5)
+    got = jitted(rescale_to_unit_norm=rescale)(zeros, limits, index)
+    assert bits(got.tree) == bits(zeros)
+    assert not np.asarray(got.is_clipped).any()
+
+
+def test_what_is_not_finite_stays_in_its_system():
+    index = SystemIndex.from_sizes([3, 3, 3])
+    x = np.array([np.nan, 1, 2, np.inf, 1, -2, 3, 4, 0])
+    got = jitted()(x, 1.0, index)
+    assert np.array_equal(got.norm, [np.nan, np.inf, 5], equal_nan=True)
+    expected = [np.nan, 0, 0, np.nan, 0, 0, 0.6, 0.8, 0]
+    np.testing.assert_allclose(got.tree, expected, rtol=1e-15)
+    assert np.asarray(got.is_clipped).all()
+    safe = jitted(nan_safe=True)(x, 1.0, index)
+    root = np.sqrt(5)
+    np.testing.assert_allclose(safe.norm, [root, root, 5], rtol=1e-15)
+    np.testing.assert_allclose(safe.tree[:6], np.array([0, 1, 2, 0, 1, -2]) / root, rtol=1e-15)
+
+
+def test_zeros_may_be_asked_for():
+    got = clip_by_norm({"a": ROW, "b": np.array([np.nan])}, 1.0, nan_safe=True, return_zero=True)
+    assert not np.asarray(got.tree["a"]).any() and not np.asarray(got.tree["b"]).any()
+    assert got.norm == 5
+    traced = jax.jit(lambda yes: clip_by_norm(ROW, 1.0, return_zero=yes).tree)
+    assert not np.asarray(traced(True)).any()
+    assert np.asarray(traced(False)).any()
+
+
+# --- the libraries
+
+
+def random_tree(seed, dtype):
+    draw = np.random.default_rng(seed)
+    shapes = {"weights": (5, 4), "bias": (4,), "scale": ()}
+    return {name: jnp.asarray(draw.normal(size=shape), dtype) for name, shape in shapes.items()}
+
+
+def with_entry(tree, value):
+    return {**tree, "bias": tree["bias"].at[1].set(value)}
+
+
+def assert_close(got, expected, dtype):
+    """Within a few ulps of the leaf: the sums are taken in different orders."""
+    rtol = 8 * float(jnp.finfo(dtype).eps)
+    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert x.dtype == y.dtype
+        np.testing.assert_allclose(np.asarray(x, float), np.asarray(y, float), rtol=rtol)
+
+
+# jax-privacy calls a function of optax by its old name.
+old_name_in_jax_privacy = pytest.mark.filterwarnings(
+    "ignore:optax.global_norm is deprecated:DeprecationWarning"
+)
+
+
+@old_name_in_jax_privacy
+@pytest.mark.parametrize("dtype", [*DTYPES, *LOW_PRECISION])
+@pytest.mark.parametrize(
+    "options", [{}, {"rescale_to_unit_norm": True}, {"nan_safe": True}, {"return_zero": True}]
+)
+def test_it_agrees_with_jax_privacy(dtype, options):
+    theirs = {"nan_safe": False, **options}
+    for seed, limit in enumerate([0.0, 0.3, 1.0, 50.0, np.inf]):
+        tree = random_tree(seed, dtype)
+        for value in (1.0, np.nan, np.inf, -np.inf):
+            spoiled = with_entry(tree, value)
+            got = clip_by_norm(spoiled, limit, **options)
+            with jax.numpy_dtype_promotion("standard"):
+                expected, norm = jax_privacy.clip_pytree(spoiled, limit, **theirs)
+            if options.get("return_zero"):
+                expected = jax.tree.map(jnp.zeros_like, expected)
+            assert_close(got.tree, expected, dtype)
+            np.testing.assert_allclose(got.norm, norm, rtol=4 * float(jnp.finfo(dtype).eps) + 1e-6)
+
+
+@old_name_in_jax_privacy
+def test_a_negative_limit_in_an_array_gives_zero_where_jax_privacy_does_not():
+    """Its table says zero in both cases; its code says so in one."""
+    limit = jnp.asarray(-1.0)
+    for rescale in (False, True):
+        assert not np.asarray(clip_by_norm(ROW, limit, rescale_to_unit_norm=rescale).tree).any()
+    with jax.numpy_dtype_promotion("standard"):
+        theirs, _ = jax_privacy.clip_pytree(ROW, limit, rescale_to_unit_norm=True)
+    np.testing.assert_allclose(theirs, [0.6, 0.8], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "norm_type", [1, 2, 3, 2.5, np.inf, "inf", -np.inf, "-inf", None], ids=repr
+)
+def test_it_agrees_with_brainstate(norm_type, dtype):
+    for seed, limit in enumerate([0.0, 0.01, 1.0, 50.0, np.inf]):
+        tree = random_tree(seed, dtype)
+        got = clip_by_norm(tree, limit, ord=norm_type)
+        with jax.numpy_dtype_promotion("standard"):
+            expected, norm = brainstate.nn.clip_grad_norm(tree, limit, norm_type, True)
+        np.testing.assert_allclose(got.norm, norm, rtol=16 * np.finfo(dtype).eps)
+        for x, y in zip(jax.tree.leaves(got.tree), jax.tree.leaves(expected), strict=True):
+            # It adds 1e-6 to the norm.
+            np.testing.assert_allclose(x, y, rtol=2e-6 / float(norm) + 16 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_it_agrees_with_declearn(dtype):
+    for seed, limit in enumerate([0.3, 1.0, 50.0]):  # it divides by the limit
+        tree = {k: np.atleast_1d(np.asarray(x)) for k, x in random_tree(seed, dtype).items()}
+        expected = L2GlobalClipping(max_norm=limit).run(Vector.build(tree))
+        assert_close(clip_by_norm(tree, limit).tree, dict(expected.coefs), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", [{}, {"ord": None}, {"ord": "2"}])
+def test_the_transform_is_that_of_optax_in_global_mode(dtype, options):
+    for seed, limit in enumerate([0.0, 0.3, 1.0, 50.0, np.inf]):
+        for value in (1.0, np.nan, np.inf):
+            tree = with_entry(random_tree(seed, dtype), value)
+            ours, theirs = (
+                basinax.ClipByGlobalNorm(limit, **options),
+                optax.clip_by_global_norm(limit),
+            )
+            got, _ = ours.update(tree, ours.init(tree))
+            expected, _ = theirs.update(tree, theirs.init(tree))
+            for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+                assert np.array_equal(x, y, equal_nan=True)
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_layers_agree_with_optax(dtype, uniform):
+    draw = np.random.default_rng(0)
+    index = SystemIndex.from_sizes([1] * 6)
+    for limit in (0.0, 0.7, 2.0, 100.0, np.inf):
+        for value in (1.0, np.nan, np.inf, 0.0):
+            layers = [jnp.asarray(draw.normal(size=(6, *s)), dtype) for s in ((), (3,), (2, 4))]
+            layers[1] = layers[1].at[2].multiply(value)
+            sums, counts = clip_by_layer_norm(layers, limit, index, uniform=uniform).sums(index)
+            expected, expected_counts = optax.per_example_layer_norm_clip(layers, limit, uniform)
+            for x, y in zip(sums, expected, strict=True):
+                # Sums that cancel, in another order.
+                tolerance = 32 * np.finfo(dtype).eps
+                np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
+            assert [int(x) for x in counts] == [int(x) for x in expected_counts]
+
+
+def test_one_layer_is_the_global_clip_of_optax():
+    rows = np.random.default_rng(0).normal(size=(8, 3))
+    index = SystemIndex.from_sizes([1] * 8)
+    (total,), (count,) = clip_by_layer_norm([rows], 1.25, index).sums(index)
+    with jax.numpy_dtype_promotion("standard"):
+        (expected,), n_clipped = optax.per_example_global_norm_clip([jnp.asarray(rows)], 1.25)
+    np.testing.assert_allclose(total, expected, rtol=1e-13)
+    assert int(count) == int(n_clipped)
+
+
+# --- the examples of each, number for number
+
+
+def test_the_example_of_brainstate():
+    grads = {"w": np.array([3.0, 4.0], np.float32), "b": np.array([12.0], np.float32)}
+    got = clip_by_norm(grads, 5.0)
+    assert str(got.tree["w"]) == "[1.1538461 1.5384616]"
+    assert got.norm == 13
+    layer = np.array([[-2.0, 3.0], [1.0, -4.0]])
+    norms = [float(clip_by_norm(layer, 1.0, ord=p).norm) for p in (2, 1, "inf")]
+    assert [round(x, 2) for x in norms] == [5.48, 10, 4]
+
+
+@pytest.mark.parametrize(("limit", "total", "count"), [(np.inf, 7, 0), (0, 0, 3), (1.25, 1.75, 3)])
+def test_the_example_of_optax(limit, total, count):
+    rows = np.array([[0, 0, 0], [0, 3, 4], [4, 0, 3], [3, 4, 0]], np.float32)
+    index = SystemIndex.from_sizes([1] * 4)
+    (sums,), (clipped,) = clip_by_layer_norm([rows], limit, index).sums(index)
+    assert np.array_equal(sums, [total] * 3)
+    assert clipped == count
+
+
+def test_an_empty_tree_is_returned_as_it_is():
+    got = clip_by_norm({}, 1.0)
+    assert got.tree == {}
+    assert got.norm == 0
+    assert not got.is_clipped
+    limit = basinax.ClipByGlobalNorm(1.0)
+    assert limit.update({}, limit.init({}))[0] == {}
+
+
+# --- the promise
+
+SIZES = [13, 1, 9, 3, 8, 70, 600, 5, 1400, 1]
+
+
+def draw_systems(dtype):
+    draw = np.random.default_rng(0)
+    scales = [1.0, 1e-25, 1e25, 1e-41, 1.0]
+    with np.errstate(over="ignore"):
+        systems = [
+            (draw.normal(size=(size, 3)) * scales[k % 5]).astype(dtype)
+            for k, size in enumerate(SIZES)
+        ]
+    systems[4][0, 1] = np.nan
+    systems[7][2, 2] = np.inf
+    limits = np.array([0.5, 1e-26, 3.0, 1e-30, 1.0, np.inf, 1e-30, -1.0, 1.0, 0.0])
+    return systems, limits.astype(dtype)
+
+
+OPTIONS = [
+    ({}, np.float32),
+    ({}, np.float64),
+    ({"ord": 1}, np.float64),
+    ({"ord": 1.5}, np.float32),
+    ({"ord": 1.5}, np.float64),
+    ({"ord": "inf"}, np.float32),
+    ({"ord": "-inf"}, np.float64),
+    ({"nan_safe": True}, np.float32),
+    ({"rescale_to_unit_norm": True}, np.float32),
+    ({"rescale_to_unit_norm": True}, np.float64),
+]
+
+
+@pytest.mark.parametrize(("options", "dtype"), OPTIONS, ids=str)
+def test_every_system_is_clipped_as_it_is_alone(options, dtype):
+    systems, limits = draw_systems(dtype)
+    clip, room = jitted(**options), sum(SIZES)
+    for layout in LAYOUTS[:2] + LAYOUTS[-1:]:
+        index = layout.index(SIZES)
+        got = clip(place(index, systems, dtype), limits, index)
+        for k, x in enumerate(systems):
+            alone = SystemIndex.from_sizes([len(x)], n_rows=room)
+            rows = np.concatenate([x, np.full((room - len(x), 3), np.nan, dtype)])
+            expected = clip(rows, limits[k : k + 1], alone)
+            same = functools.partial(np.array_equal, equal_nan=True)
+            assert same(take(index, got.tree, k), np.asarray(expected.tree)[: len(x)])
+            assert same(got.norm[k], expected.norm[0])
+            assert got.is_clipped[k] == expected.is_clipped[0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_global_mode_is_a_batch_of_one_for_systems_of_usual_size(dtype):
+    for x, limit in list(zip(*draw_systems(dtype), strict=True))[5:9]:
+        got = jitted()(x, limit)
+        expected = jitted()(x, limit, SystemIndex.from_sizes([len(x)]))
+        assert np.array_equal(got.tree, expected.tree, equal_nan=True)
+
+
+@pytest.mark.parametrize(("options", "dtype"), OPTIONS, ids=str)
+def test_a_jitted_clip_is_the_clip_one_operation_at_a_time(options, dtype):
+    systems, limits = draw_systems(dtype)
+    index = SystemIndex.from_sizes(SIZES)
+    rows = place(index, systems, dtype)
+    with jax.disable_jit():
+        expected = clip_by_norm(rows, limits, index, **options)
+    got = jitted(**options)(rows, limits, index)
+    for x, y in zip(got, expected, strict=True):
+        assert np.array_equal(x, y, equal_nan=True)
+
+
+@pytest.mark.parametrize("clip", [clip_by_norm, clip_by_layer_norm])
+def test_padding_changes_nothing(clip):
+    index = SystemIndex.from_sizes([3, 5], align=8)
+    x = np.random.default_rng(0).normal(size=(16, 3))
+    for padding in (0.0, np.nan, 1e300):
+        padded = np.where(np.asarray(index.has_system())[:, None], x, padding)
+        got = jax.jit(clip)(padded, 0.5, index)
+        expected = jax.jit(clip)(x, 0.5, index)
+        assert np.array_equal(got.norm, expected.norm)
+        mine = np.asarray(index.has_system())
+        assert np.array_equal(got.tree[mine], expected.tree[mine])
+
+
+def test_layers_of_a_system_are_clipped_as_they_are_alone():
+    draw = np.random.default_rng(0)
+    prefix = {"cell": SystemIndex.from_sizes([1] * 3), "atoms": SystemIndex.from_sizes([4, 9, 2])}
+    tree = {"cell": draw.normal(size=(3, 3, 3)), "atoms": draw.normal(size=(15, 3))}
+    for uniform in (True, False):
+        got = clip_by_layer_norm(tree, 1.0, prefix, uniform=uniform)
+        for k in range(3):
+            mine = take(prefix, tree, k)
+            alone = jax.tree.map(lambda x: SystemIndex.from_sizes([len(x)]), mine)
+            expected = clip_by_layer_norm(mine, 1.0, alone, uniform=uniform)
+            for x, y in zip(
+                jax.tree.leaves(take(prefix, got.tree, k)),
+                jax.tree.leaves(expected.tree),
+                strict=True,
+            ):
+                assert np.array_equal(x, y)
+        assert (np.asarray(segment.norm(got.tree, prefix)) <= 1 + 1e-15).all()
+
+
+def test_another_limit_compiles_nothing():
+    index = SystemIndex.from_sizes([3, 5])
+    x = np.random.default_rng(0).normal(size=(8, 3))
+    traced = []
+
+    @jax.jit
+    def clip(limits):
+        traced.append(limits)
+        return clip_by_norm(x, limits, index)
+
+    for limits in ([1.0, 2.0], [0.0, np.nan], [-1.0, np.inf]):
+        clip(np.array(limits))
+    for limit in (1.0, 2.0):
+        clip(limit)
+    assert len(traced) == 2
+
+
+def test_the_derivative_is_that_of_the_formula():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)))
+    index = SystemIndex.from_sizes([2, 3])
+    weights = jnp.arange(15.0).reshape(5, 3)
+
+    def plain(x):
+        return x * jnp.minimum(1, 1.5 / jnp.sqrt((x * x).sum()))
+
+    def expected(x):
+        return (jnp.concatenate([plain(x[:2]), plain(x[2:])]) * weights).sum()
+
+    got = jax.grad(lambda x: (clip_by_norm(x, 1.5, index).tree * weights).sum())(x)
+    np.testing.assert_allclose(got, jax.grad(expected)(x), rtol=1e-12)
+    zero = jax.grad(lambda x: (clip_by_norm(x, 1.5, index).tree * weights).sum())(0 * x)
+    assert np.array_equal(zero, weights)
+
+
+# --- arguments
+
+
+def test_numpy_and_python_numbers_are_taken():
+    got = clip_by_norm({"a": np.array([3.0]), "b": 4.0}, 1)
+    np.testing.assert_allclose([got.tree["a"][0], got.tree["b"]], [0.6, 0.8], rtol=1e-15)
+    assert jnp.shape(got.norm) == jnp.shape(got.is_clipped) == ()
+
+
+@pytest.mark.parametrize("limit", [-1, -0.5, np.float32(-1)])
+def test_a_negative_number_is_refused(limit):
+    makers = [
+        lambda x: clip_by_norm(ROW, x),
+        lambda x: clip_by_layer_norm(ROW, x),
+        basinax.ClipByGlobalNorm,
+        basinax.ClipByLayerNorm,
+        basinax.ClipByRowNorm,
+        basinax.ClipByValue,
+    ]
+    for make in makers:
+        with pytest.raises(ValueError, match="must not be negative"):
+            make(limit)
+
+
+def test_limits_of_another_number_of_systems_are_refused():
+    index = SystemIndex.from_sizes([1, 1])
+    with pytest.raises(ValueError, match=r"one entry for each of the 2 systems, got shape \(3,\)"):
+        clip_by_norm(ROW, np.ones(3), index)

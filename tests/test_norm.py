@@ -1,0 +1,223 @@
+"""Norms of every order: exact to a few ulps over the whole range, and of each system alone."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from basinax import SystemIndex, segment
+from cases import DTYPES, LAYOUTS, place
+
+ORDERS = [1, 1.5, 2, 3, np.inf, -np.inf]
+LIBM = np.longdouble
+"""Its 64 bits and 15 of exponent hold the squares of every double; rounding adds 0.01 ulp."""
+
+
+def exact_norm(x, ord):
+    size = np.abs(np.asarray(x, LIBM).reshape(-1))
+    if np.isinf(ord):
+        return size.max() if ord > 0 else size.min()
+    top = size.max()
+    return top if top == 0 else top * ((size / top) ** LIBM(ord)).sum() ** (1 / LIBM(ord))
+
+
+def ulps_off(got, exact, dtype):
+    """By how many units in the last place of `dtype` the exact value is missed."""
+    with np.errstate(over="ignore"):
+        nearest = np.asarray(exact).astype(dtype)
+    if np.isinf(nearest):
+        return 0.0 if np.isinf(got) else np.inf
+    below = np.nextafter(nearest, np.zeros_like(nearest)) if nearest else -np.spacing(nearest)
+    return float(abs(LIBM(got) - exact) / (LIBM(nearest) - LIBM(below)))
+
+
+@functools.cache
+def jitted(ord):
+    return jax.jit(functools.partial(segment.norm, ord=ord))
+
+
+def scales(dtype):
+    info = np.finfo(dtype)
+    smallest, largest = float(info.smallest_subnormal), float(info.max)
+    return [1.0, 1e30, 1e-30, smallest * 3, smallest * 1e5, largest / 5, largest**0.5]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [1, 3, 1000, 100_000])
+def test_euclidean_norms_are_within_four_ulps(dtype, count):
+    draw = np.random.default_rng(count)
+    index = SystemIndex.from_sizes([count])
+    for scale in scales(dtype):
+        x = (draw.uniform(-1, 1, count) * scale).astype(dtype)
+        assert ulps_off(jitted(2)(x, index)[0], exact_norm(x, 2), dtype) < 4
+        assert ulps_off(jitted(2)(x)[0], exact_norm(x, 2), dtype) < 4
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("ord", [1, 1.01, 1.5, 3, 7, 100, 1e6, np.inf, -np.inf])
+def test_norms_of_other_orders_are_within_eight_ulps(ord, dtype):
+    draw = np.random.default_rng(0)
+    for scale in scales(dtype):
+        x = (draw.uniform(-1, 1, 100) * scale).astype(dtype)
+        assert ulps_off(jitted(ord)(x)[0], exact_norm(x, ord), dtype) < 8
+
+
+def finite(dtype):
+    width = 8 * np.dtype(dtype).itemsize
+    number = st.floats(width=width, allow_nan=False, allow_infinity=False, allow_subnormal=True)
+    row = st.lists(number, min_size=4, max_size=4)
+    return row.map(lambda x: np.array(x, dtype))
+
+
+@pytest.mark.parametrize("ord", ORDERS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norms_of_any_finite_numbers_are_right(dtype, ord):
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(finite(dtype))
+    def check(x):
+        assert ulps_off(jitted(ord)(x)[0], exact_norm(x, ord), dtype) < 4
+
+    check()
+
+
+@pytest.mark.parametrize("ord", ORDERS)
+def test_norms_that_are_not_finite_say_so(ord):
+    index = SystemIndex.from_sizes([2, 2, 2, 0])
+    x = np.array(
+        [
+            1,
+            np.nan,
+            np.inf,
+            np.inf,
+            -3,
+            -3,
+        ],
+        np.float32,
+    )
+    got = np.asarray(jitted(ord)(x, index))
+    assert np.isnan(got[0])
+    assert got[1] == np.inf
+    assert np.isfinite(got[2])
+    assert got[3] == 0
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16])
+def test_low_precision_is_computed_in_float32(dtype):
+    x = jnp.asarray(np.full(1000, 60000.0), dtype)
+    got = segment.norm(x)
+    assert got.dtype == np.float32
+    assert ulps_off(got[0], exact_norm(np.asarray(x.astype(np.float32)), 2), np.float32) < 4
+    tiny = jnp.full(5, jnp.finfo(dtype).smallest_subnormal, dtype)
+    exact = exact_norm(np.asarray(tiny).astype(np.float64), 2)
+    assert ulps_off(segment.norm(tiny)[0], exact, np.float32) < 4
+
+
+def test_leaves_of_two_dtypes_are_computed_in_the_wider():
+    tree = {"a": np.full(3, 1e-30, np.float32), "b": np.array([1e-31])}
+    got = segment.norm(tree)
+    assert got.dtype == np.float64
+    exact = exact_norm(np.concatenate([tree["a"].astype(np.float64), tree["b"]]), 2)
+    assert ulps_off(got[0], exact, np.float64) < 4
+
+
+def draw_rows(sizes, dtype, seed=0):
+    draw = np.random.default_rng(seed)
+    scales = np.array([1.0, 1e-25, 1e25, 1e-41, 1.0])
+    return [
+        (draw.normal(size=(size, 3)) * scales[k % 5]).astype(dtype) for k, size in enumerate(sizes)
+    ]
+
+
+SIZES = [13, 1, 9, 3, 8, 70, 600, 5]
+
+
+BY_TURNS = [(1, np.float64), *[(p, t) for p in (1.5, 2) for t in DTYPES], (3, np.float32)]
+BY_TURNS += [(np.inf, np.float32), (-np.inf, np.float64)]
+
+
+@pytest.mark.parametrize(("ord", "dtype"), BY_TURNS)
+def test_every_system_has_the_norm_it_has_alone(ord, dtype):
+    systems = draw_rows(SIZES, dtype)
+    systems[3] = np.full_like(systems[3], np.nan)
+    room = sum(SIZES)
+    alone = [
+        np.asarray(
+            jitted(ord)(
+                np.concatenate([x, np.full((room - len(x), 3), np.nan, dtype)]),
+                SystemIndex.from_sizes([len(x)], n_rows=room),
+            )
+        )
+        for x in systems
+    ]
+    for layout in LAYOUTS[1:4] + LAYOUTS[-1:]:
+        index = layout.index(SIZES)
+        rows = place(index, systems, dtype)
+        assert np.array_equal(jitted(ord)(rows, index), np.concatenate(alone), equal_nan=True)
+
+
+@pytest.mark.parametrize("ord", [1.5, 2])
+@pytest.mark.parametrize("size", [1, 8, 9, 70, 6000])
+def test_global_mode_is_a_batch_of_one(size, ord):
+    for x in draw_rows([size] * 4, np.float32):
+        expected = jitted(ord)(x, SystemIndex.from_sizes([size]))
+        assert np.array_equal(jitted(ord)(x), expected)
+
+
+@pytest.mark.parametrize(("ord", "dtype"), BY_TURNS)
+def test_a_jitted_norm_is_the_norm_one_operation_at_a_time(ord, dtype):
+    systems = draw_rows([13, 1, 9, 3, 8], dtype)
+    index = SystemIndex.from_sizes([13, 1, 9, 3, 8])
+    rows = place(index, systems, dtype)
+    with jax.disable_jit():
+        expected = segment.norm(rows, index, ord=ord)
+    assert np.array_equal(jitted(ord)(rows, index), expected)
+
+
+@pytest.mark.parametrize("ord", ORDERS)
+def test_the_derivative_of_a_norm_is_that_of_the_formula(ord):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)))
+    index = SystemIndex.from_sizes([2, 3])
+    plain = functools.partial(jnp.linalg.norm, ord=ord)
+    expected = jnp.concatenate(
+        [jax.grad(lambda x: plain(x.reshape(-1)))(x) for x in (x[:2], x[2:])]
+    )
+    got = jax.grad(lambda x: segment.norm(x, index, ord=ord).sum())(x)
+    np.testing.assert_allclose(got, expected, rtol=1e-13)  # sums of 15 terms in another order
+    forward = jax.jacfwd(lambda x: segment.norm(x, index, ord=ord).sum())(x)
+    np.testing.assert_allclose(forward, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("ord", ORDERS)
+@pytest.mark.parametrize("size", [0, 4])
+def test_the_derivative_of_a_zero_norm_is_zero(ord, size):
+    x = jnp.zeros((size, 3))
+    assert segment.norm(x, ord=ord)[0] == 0
+    assert not np.asarray(jax.grad(lambda x: segment.norm(x, ord=ord)[0])(x)).any()
+
+
+def test_the_curvature_of_a_norm_is_that_of_the_formula():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=4))
+    for ord in (2, 3):
+        expected = jax.hessian(lambda x, p=ord: jnp.linalg.norm(x, ord=p))(x)
+        got = jax.hessian(lambda x, p=ord: segment.norm(x, ord=p)[0])(x)
+        np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-13)  # cancelling terms
+
+
+@pytest.mark.parametrize(("ord", "same"), [(None, 2), ("inf", np.inf), ("-inf", -np.inf), ("3", 3)])
+def test_orders_may_be_strings_and_none_is_two(ord, same):
+    x = np.arange(1.0, 5.0)
+    assert segment.norm(x, ord=ord) == segment.norm(x, ord=same)
+
+
+@pytest.mark.parametrize("ord", [0, 0.5, -1, np.nan, "two", [2]])
+def test_what_is_no_order_is_refused(ord):
+    with pytest.raises(ValueError, match="ord must be a number of 1 or more"):
+        segment.norm(np.ones(3), ord=ord)
+
+
+def test_integers_are_refused():
+    with pytest.raises(TypeError, match="floating-point numbers, got int"):
+        segment.norm(np.ones(3, int))
