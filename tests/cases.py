@@ -19,6 +19,9 @@ from basinax import (
     FIRE,
     AbstractTransform,
     ClipByGlobalNorm,
+    ClipByLayerNorm,
+    ClipByRowNorm,
+    ClipByValue,
     GradientDescent,
     MaxStepSize,
     SystemIndex,
@@ -113,6 +116,16 @@ TRANSFORMS = [
         lambda systems: chain(MaxStepSize(0.7), ClipByGlobalNorm(_of(systems, 0.5, 0.7))),
         descends=False,
         is_alone_in_global_mode=False,
+    ),
+    TransformCase(
+        "every other clip",
+        lambda systems: chain(
+            ClipByGlobalNorm(_of(systems, 0.9, 0.7), ord=3, nan_safe=True),
+            ClipByLayerNorm(_of(systems, 0.8, 0.6), uniform=False),
+            ClipByRowNorm(_of(systems, 0.3, 0.2)),
+            ClipByValue(_of(systems, 0.2, 0.1)),
+        ),
+        descends=False,
     ),
     TransformCase("empty chain", lambda systems: chain(), descends=False),
 ]
