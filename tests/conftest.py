@@ -1,6 +1,7 @@
 """Strict JAX for every test: double precision, no silent promotion of dtypes or ranks."""
 
 import contextlib
+import itertools
 from types import SimpleNamespace
 
 import jax
@@ -36,3 +37,17 @@ def count_compilations():
             _open_counts.remove(counted)
 
     return counting
+
+
+_tests_run = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def forget_programs():
+    """Drop all compiled programs every 100 tests.
+
+    Each takes memory mappings, of which Linux allows a process 65,530; beyond, compiling ends it.
+    """
+    yield
+    if next(_tests_run) % 100 == 0:
+        jax.clear_caches()
