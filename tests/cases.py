@@ -51,6 +51,8 @@ class TransformCase:
     is_alone_in_global_mode: bool = True
     """With `index_prefix=None` it has the bits of a single system. False where an optax
     transformation runs as it is there."""
+    is_by_leaf: bool = False
+    """It treats each leaf of a system by itself."""
 
     def __str__(self) -> str:
         return self.name
@@ -126,6 +128,7 @@ TRANSFORMS = [
             ClipByValue(_of(systems, 0.2, 0.1)),
         ),
         descends=False,
+        is_by_leaf=True,
     ),
     TransformCase("empty chain", lambda systems: chain(), descends=False),
 ]
