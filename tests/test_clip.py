@@ -53,6 +53,24 @@ def numbers(dtype):
 KINDS = [(1, False), (1.5, True), (2, False), (2, True), (np.inf, False), (-np.inf, True)]
 
 
+@pytest.mark.parametrize("ord", [1, 1.5, 2])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_norm_of_thousands_over_the_whole_range_exceeds_its_limit(dtype, ord):
+    """Entries and limits of any exponent: where squares overflow, underflow, or neither."""
+    draw, info, n_systems = np.random.default_rng(1), np.finfo(dtype), 3000
+    index = SystemIndex.from_sizes([4] * n_systems)
+
+    def any_size(shape):
+        return np.exp2(draw.uniform(info.minexp, info.maxexp - 1, shape)).astype(dtype)
+
+    near = (any_size((n_systems, 1)) * draw.uniform(0, 1, (n_systems, 4))).astype(dtype)
+    for x in (any_size((n_systems, 4)), near):
+        limits, clip = any_size(n_systems), jitted(ord=ord)
+        got = clip(x.ravel(), limits, index)
+        assert got.is_clipped.any()
+        assert (np.asarray(clip(got.tree, limits, index).norm) <= limits)[got.is_clipped].all()
+
+
 @pytest.mark.parametrize(("ord", "rescale"), KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_no_norm_of_any_finite_numbers_exceeds_its_limit(dtype, ord, rescale):

@@ -239,30 +239,13 @@ class Clip:
 
         Factors of extreme systems, where these are known, are safe and may have exponents.
         """
-        infinity = infinity_bits(limits.dtype)
-        bits, norm_bits = signed_bits(limits), magnitude_bits(found.values)
-        size = magnitude_bits(limits)
-        is_invalid = (size > infinity) | ((bits < 0) & (size > 0))
-        is_zero = norm_bits == 0
-        is_poisoned = ~jnp.isfinite(found.mantissas)
-        if self.keeps_nan:
-            is_zero = is_zero | (norm_bits > infinity)
-            is_zero = is_zero | ((norm_bits == infinity) & (size == infinity))
-        is_over = ~is_poisoned & ~is_invalid & (norm_bits > size)
-        is_clipped = ~is_zero & (is_over | is_poisoned | is_invalid)
-        to_zero = is_poisoned | is_invalid | (size == (infinity if self.rescales else 0))
-        to_zero = to_zero & ~is_zero & ~(is_over & self.rescales)
-
+        is_over, is_clipped, is_scaled, is_divided = self._sorted(found, limits)
         ones = jnp.ones_like(limits)
+        dividend, divisor, exponents = limits, found.mantissas, found.exponents
         if self.rescales:
-            is_scaled = ~is_zero
             dividend = ones
-            divisor = jnp.where(is_over, found.mantissas, limits)
-            exponents = jnp.where(is_over, found.exponents, 0)
-        else:
-            is_scaled = is_clipped
-            dividend, divisor, exponents = limits, found.mantissas, found.exponents
-        is_divided = is_scaled & ~to_zero
+            divisor = jnp.where(is_over, divisor, limits)
+            exponents = jnp.where(is_over, exponents, 0)
         dividend = jnp.where(is_divided, dividend, ones)
         divisor = jnp.where(is_divided, divisor, ones)
         exponents = jnp.where(is_divided, exponents, 0)
@@ -286,6 +269,28 @@ class Clip:
         factors = jnp.where(is_divided, factors, jnp.where(is_scaled, 0, ones))
         return Scaling(is_scaled, factors, is_lifted, exponent, is_safe), is_clipped
 
+    def _sorted(self, found: Norms, limits):
+        """Which systems are over their limit, are clipped, are scaled, and by a quotient.
+
+        Compared by bits, since subnormal numbers count. What is scaled by no quotient becomes 0.
+        """
+        infinity = infinity_bits(limits.dtype)
+        norm, limit = magnitude_bits(found.values), magnitude_bits(limits)
+        is_invalid = (limit > infinity) | ((signed_bits(limits) < 0) & (limit > 0))
+        is_poisoned = ~jnp.isfinite(found.mantissas)
+        stays = norm == 0
+        if self.keeps_nan:
+            stays = stays | (norm > infinity) | ((norm == infinity) & (limit == infinity))
+        is_over = ~is_poisoned & ~is_invalid & (norm > limit)
+        is_clipped = ~stays & (is_over | is_poisoned | is_invalid)
+        if self.rescales:
+            is_scaled = ~stays
+            to_zero = is_poisoned | is_invalid | ((limit == infinity) & ~is_over)
+        else:
+            is_scaled = is_clipped
+            to_zero = is_poisoned | is_invalid | (limit == 0)
+        return is_over, is_clipped, is_scaled, is_scaled & ~to_zero
+
     def _checked(self, scaling: "Scaling", limits, leaves, indices) -> "Scaling":
         """With safe factors where the norm would still exceed the limit."""
         is_whole = _is_whole(indices)
@@ -297,8 +302,8 @@ class Clip:
         def exceeds() -> Bool[Array, "systems"]:
             still = jax.lax.stop_gradient((leaves, scaling._replace(exponents=None)))
             results = common(_products(still[0], indices, still[1]))
-            after = plain_norms(results, indices, self.ord, self.quick)[0].values
-            return is_checked & (after > targets)
+            after, is_unsafe = plain_norms(results, indices, self.ord, self.quick)
+            return is_checked & ((after.values > targets) | is_unsafe)
 
         nothing = jnp.zeros(is_checked.shape, bool)
         # One small system is quicker checked than asked whether it needs to be.
