@@ -32,8 +32,9 @@ from basinax._rounding import BLOCK, add_rows, rounded, wide_dtype
 from basinax._segment import Prefix, Tree, blank, common
 from basinax._systems import AnyIndex, SystemIndex, WholeIndex, resolve
 
-CHECKED_ENTRIES = 4096
-"""Systems of up to so many entries get the tightest factor, checked; larger ones a safe one."""
+CHECKED_ENTRIES = 1024
+"""Systems of a block of rows get the nearest factor, if their norm then keeps to the limit, and
+others a safe one; where a block has more entries than this, all do."""
 
 
 class Clipped(NamedTuple):
@@ -216,64 +217,34 @@ class Clip:
             leaves = [jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)) for x in leaves]
         wide = common(leaves)
         plain, is_unsafe = plain_norms(wide, indices, self.ord, self.quick)
-        scaling, is_clipped = self._decide(plain, limits, leaves, indices)
         # A single system of zeros may as well be taken apart; a batch is seldom without one.
         is_extreme = is_unsafe if _is_whole(indices) else extremes(wide, indices, is_unsafe)
-        is_extreme = is_extreme | scaling.is_lifted
-        scaling = self._checked(scaling, limits, leaves, indices)
+        is_extreme = is_extreme | self._judged(plain, limits).needs_exponents()
 
+        # Factors are found in the branches: of small arrays, few operations before a choice are
+        # what is fast.
         def take_apart():
             found = scaled_norms(wide, indices, self.ord, plain, is_extreme)
-            apart, is_clipped = self._decide(found, limits, leaves, indices, is_extreme)
-            apart = apart._replace(factors=jnp.where(is_extreme, apart.factors, scaling.factors))
-            apart = apart._replace(is_safe=apart.is_safe | scaling.is_safe)
-            return _scaled(leaves, indices, apart), found.values, is_clipped
+            judged = self._judged(found, limits)
+            mantissas, exponents = _quotient(judged)
+            mantissas = judged.factors(rounded(mantissas * self._safety(leaves, indices)))
+            factors = jnp.where(
+                is_extreme, mantissas, self._factors(plain, limits, leaves, indices)
+            )
+            exponents = jnp.where(is_extreme & judged.is_divided, exponents, 0)
+            scaling = Scaling(judged.is_scaled, factors, exponents)
+            return _scaled(leaves, indices, scaling), found.values, judged.is_clipped
 
         def keep_together():
-            return _scaled(leaves, indices, scaling), plain.values, is_clipped
+            judged = self._judged(plain, limits)
+            factors = self._factors(plain, limits, leaves, indices)
+            scaled = _scaled(leaves, indices, Scaling(judged.is_scaled, factors))
+            return scaled, plain.values, judged.is_clipped
 
         return where_any(is_extreme, take_apart, keep_together)
 
-    def _decide(self, found: Norms, limits, leaves, indices, is_extreme=None):
-        """By which factor each system is scaled, and whether it exceeded its limit.
-
-        Factors of extreme systems, where these are known, are safe and may have exponents.
-        """
-        is_over, is_clipped, is_scaled, is_divided = self._sorted(found, limits)
-        ones = jnp.ones_like(limits)
-        dividend, divisor, exponents = limits, found.mantissas, found.exponents
-        if self.rescales:
-            dividend = ones
-            divisor = jnp.where(is_over, divisor, limits)
-            exponents = jnp.where(is_over, exponents, 0)
-        dividend = jnp.where(is_divided, dividend, ones)
-        divisor = jnp.where(is_divided, divisor, ones)
-        exponents = jnp.where(is_divided, exponents, 0)
-
-        plain = rounded(dividend / divisor)
-        least = normal_bits(limits.dtype)
-        # So near to zero, entries of the result may be subnormal.
-        near = magnitude_bits(
-            jnp.asarray(2.0 ** (jnp.finfo(limits.dtype).minexp + 40), limits.dtype)
-        )
-        is_lifted = (exponents != 0) | (magnitude_bits(dividend) < near)
-        is_lifted = is_lifted | (magnitude_bits(divisor) < least) | (magnitude_bits(plain) < least)
-        factors, exponent = plain, None
-        is_safe = is_lifted | (_entries(leaves, indices) > CHECKED_ENTRIES)
-        if is_extreme is not None:
-            is_safe = is_safe | is_extreme
-            mantissas, exponent = _quotient(dividend, divisor, exponents)
-            factors = jnp.where(is_lifted, mantissas, plain)
-            exponent = jnp.where(is_lifted, exponent, 0)
-        factors = jnp.where(is_safe, rounded(factors * _safety(leaves, indices)), factors)
-        factors = jnp.where(is_divided, factors, jnp.where(is_scaled, 0, ones))
-        return Scaling(is_scaled, factors, is_lifted, exponent, is_safe), is_clipped
-
-    def _sorted(self, found: Norms, limits):
-        """Which systems are over their limit, are clipped, are scaled, and by a quotient.
-
-        Compared by bits, since subnormal numbers count. What is scaled by no quotient becomes 0.
-        """
+    def _judged(self, found: Norms, limits) -> "Judged":
+        """What is to become of each system, judged by bits, since subnormal numbers count."""
         infinity = infinity_bits(limits.dtype)
         norm, limit = magnitude_bits(found.values), magnitude_bits(limits)
         is_invalid = (limit > infinity) | ((signed_bits(limits) < 0) & (limit > 0))
@@ -283,35 +254,58 @@ class Clip:
             stays = stays | (norm > infinity) | ((norm == infinity) & (limit == infinity))
         is_over = ~is_poisoned & ~is_invalid & (norm > limit)
         is_clipped = ~stays & (is_over | is_poisoned | is_invalid)
+        dividend, divisor, exponents = limits, found.mantissas, found.exponents
         if self.rescales:
             is_scaled = ~stays
             to_zero = is_poisoned | is_invalid | ((limit == infinity) & ~is_over)
+            dividend = jnp.ones_like(limits)
+            divisor = jnp.where(is_over, divisor, limits)
+            exponents = jnp.where(is_over, exponents, 0)
         else:
             is_scaled = is_clipped
             to_zero = is_poisoned | is_invalid | (limit == 0)
-        return is_over, is_clipped, is_scaled, is_scaled & ~to_zero
+        is_divided = is_scaled & ~to_zero
+        dividend, divisor = (jnp.where(is_divided, x, 1) for x in (dividend, divisor))
+        exponents = jnp.where(is_divided, exponents, 0)
+        return Judged(is_clipped, is_scaled, is_divided, dividend, divisor, exponents)
 
-    def _checked(self, scaling: "Scaling", limits, leaves, indices) -> "Scaling":
-        """With safe factors where the norm would still exceed the limit."""
-        is_whole = _is_whole(indices)
-        if is_whole and sum(x.size for x in leaves) > CHECKED_ENTRIES:
-            return scaling
-        is_checked = scaling.is_scaled & ~scaling.is_safe & (scaling.factors != 0)
+    def _factors(self, plain: Norms, limits, leaves, indices) -> Float[Array, "systems"]:
+        """The factors of systems that are not extreme.
+
+        The nearest where the norm of the result, taken to see, keeps to the limit, else a safe one.
+        Only small systems are tried: for these it costs little.
+        """
+        judged = self._judged(plain, limits)
+        nearest = judged.factors(rounded(judged.dividend / judged.divisor))
+        safe = jnp.where(
+            judged.is_divided, rounded(nearest * self._safety(leaves, indices)), nearest
+        )
+        if not any(index.may_be_block() for index in indices):
+            return safe
+        is_small = judged.is_divided & _is_small(leaves, indices)
         targets = jnp.ones_like(limits) if self.rescales else limits
 
-        def exceeds() -> Bool[Array, "systems"]:
-            still = jax.lax.stop_gradient((leaves, scaling._replace(exponents=None)))
-            results = common(_products(still[0], indices, still[1]))
-            after, is_unsafe = plain_norms(results, indices, self.ord, self.quick)
-            return is_checked & ((after.values > targets) | is_unsafe)
+        def fits() -> Bool[Array, "systems"]:
+            firsts = [i.first_blocks(x) for x, i in zip(leaves, indices, strict=True)]
+            blocks, of_blocks = [x for x, _ in firsts], [index for _, index in firsts]
+            scaling = jax.lax.stop_gradient(Scaling(judged.is_scaled, nearest))
+            results = common(_products(jax.lax.stop_gradient(blocks), of_blocks, scaling))
+            after, is_unsafe = plain_norms(results, of_blocks, self.ord)
+            return is_small & (after.values <= targets) & ~is_unsafe
 
-        nothing = jnp.zeros(is_checked.shape, bool)
-        # One small system is quicker checked than asked whether it needs to be.
-        is_above = exceeds() if is_whole else where_any(is_checked, exceeds, lambda: nothing)
-        lower = rounded(scaling.factors * _safety(leaves, indices))
-        return scaling._replace(
-            factors=jnp.where(is_above, lower, scaling.factors), is_safe=scaling.is_safe | is_above
-        )
+        return jnp.where(where_any(is_small, fits, lambda: is_small), nearest, safe)
+
+    def _safety(self, leaves, indices) -> Float[Array, "systems"]:
+        """What a factor is lowered by so that no rounding lifts a norm above its limit.
+
+        A sum of positive terms, each in n additions, is off by n half ulps at most, and two are
+        involved; a square root halves that. Some ulps more are for squares or powers, roots, and
+        the scaling. Leaves in which a system has no rows do not count.
+        """
+        n = _additions(leaves, indices)
+        ulps = {1.0: n + 4, 2.0: n // 2 + 6}.get(self.ord, n + 8)
+        dtype = np.result_type(*[wide_dtype(x) for x in leaves])
+        return 1 - ulps.astype(dtype) * float(jnp.finfo(dtype).eps)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -319,17 +313,40 @@ def _clip(clip: Clip, leaves, indices, limits):
     return clip._clip(leaves, indices, limits)
 
 
+class Judged(NamedTuple):
+    """What is to become of each system."""
+
+    is_clipped: Bool[Array, "systems"]
+    is_scaled: Bool[Array, "systems"]
+    is_divided: Bool[Array, "systems"]
+    """Scaled by a quotient; what is scaled but not divided becomes 0."""
+    dividend: Float[Array, "systems"]
+    divisor: Float[Array, "systems"]
+    """The factor is dividend / (divisor · 2^exponents); 1 where there is none."""
+    exponents: Int[Array, "systems"]
+
+    def factors(self, quotients: Float[Array, "systems"]) -> Float[Array, "systems"]:
+        """The quotients where they are wanted, else 0 or 1."""
+        others = jnp.where(self.is_scaled, jnp.zeros_like(quotients), jnp.ones_like(quotients))
+        return jnp.where(self.is_divided, quotients, others)
+
+    def needs_exponents(self) -> Bool[Array, "systems"]:
+        """Numbers near the ends of the range are involved, or entries that may become subnormal."""
+        info = jnp.finfo(self.dividend.dtype)
+        top, bottom = (magnitude_bits(x) for x in (self.dividend, self.divisor))
+        near = (1 + 40) << info.nmant
+        is_small = (top < near) | (bottom < normal_bits(self.dividend.dtype))
+        power = (top >> info.nmant) - (bottom >> info.nmant)
+        return is_small | (power <= info.minexp) | (self.exponents != 0)
+
+
 class Scaling(NamedTuple):
     """What each system is multiplied by: factors · 2^exponents."""
 
     is_scaled: Bool[Array, "systems"]
     factors: Float[Array, "systems"]
-    is_lifted: Bool[Array, "systems"]
-    """Numbers near the ends of the range are involved: take them apart."""
-    exponents: Int[Array, "systems"] | None
-    """0 but for those; None if there are none."""
-    is_safe: Bool[Array, "systems"]
-    """The factor leaves room for all rounding, if that of leaves of low precision is downward."""
+    exponents: Int[Array, "systems"] | None = None
+    """None if there are none."""
 
 
 def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
@@ -340,7 +357,7 @@ def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
     results = []
     for leaf, index in zip(leaves, indices, strict=True):
         rows = jnp.atleast_1d(leaf)
-        result = _narrow(rounded(_product(rows, index, scaling)), rows, index, scaling)
+        result = _narrow(rounded(_product(rows, index, scaling)), rows.dtype)
         mask = index.spread(choice(scaling.is_scaled, rows.dtype), 0, rows)
         results.append(choose(mask, result, rows).reshape(jnp.shape(leaf)))
     return results
@@ -348,11 +365,10 @@ def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
 
 def _products(leaves, indices, scaling: Scaling) -> list[Array]:
     """As `_scaled`, for a norm to be taken of: rounded only to the dtype of the leaf."""
-    results = []
-    for leaf, index in zip(leaves, indices, strict=True):
-        rows = jnp.atleast_1d(leaf)
-        results.append(_narrow(_product(rows, index, scaling), rows, index, scaling))
-    return results
+    return [
+        _narrow(_product(rows, index, scaling), rows.dtype)
+        for rows, index in zip(leaves, indices, strict=True)
+    ]
 
 
 def _product(rows, index: AnyIndex, scaling: Scaling):
@@ -360,22 +376,24 @@ def _product(rows, index: AnyIndex, scaling: Scaling):
     factor = index.spread(scaling.factors, 1.0, x)
     if scaling.exponents is None:
         return x * factor
-    y = rounded(scale_exactly(x, index.spread(scaling.exponents, 0, x)) * factor)
-    is_lost = index.spread(scaling.is_lifted, False, x) & (magnitude_bits(y) < normal_bits(y.dtype))
+    exponents = index.spread(scaling.exponents, 0, x)
+    y = rounded(scale_exactly(x, exponents) * factor)
+    is_lost = (exponents != 0) & (magnitude_bits(y) < normal_bits(y.dtype))
     return jnp.where(is_lost, jnp.zeros_like(y), y)
 
 
-def _narrow(y, rows, index: AnyIndex, scaling: Scaling):
-    """In the dtype of the rows: the nearest, or the next towards zero where that is safe."""
-    result = y.astype(rows.dtype)
+def _narrow(y, dtype):
+    """In a dtype of lower precision: the next number towards zero, which keeps to a limit."""
+    result = y.astype(dtype)
     if result.dtype == y.dtype:
         return result
     is_more = jnp.abs(result.astype(y.dtype)) > jnp.abs(y)
-    return jnp.where(index.spread(scaling.is_safe, False, y) & is_more, toward_zero(result), result)
+    return jnp.where(is_more, toward_zero(result), result)
 
 
-def _quotient(dividend, divisor, exponents):
-    """dividend / (divisor · 2^exponents) as a number near one and a power of two."""
+def _quotient(judged: Judged):
+    """The factors as numbers near one and powers of two."""
+    dividend, divisor = judged.dividend, judged.divisor
     top, top_exponent = split(dividend)
     bottom, bottom_exponent = split(divisor)
     quotient = rounded(top / bottom)
@@ -383,7 +401,7 @@ def _quotient(dividend, divisor, exponents):
     slope = rounded(dividend / jax.lax.stop_gradient(dividend))
     slope = slope * rounded(jax.lax.stop_gradient(divisor) / divisor)
     quotient = jnp.where(jnp.isfinite(slope) & (slope == 1), quotient * slope, quotient)
-    return quotient, top_exponent - bottom_exponent - exponents
+    return quotient, top_exponent - bottom_exponent - judged.exponents
 
 
 def _is_whole(indices) -> bool:
@@ -391,23 +409,15 @@ def _is_whole(indices) -> bool:
     return all(isinstance(index, WholeIndex) for index in indices)
 
 
-def _entries(leaves, indices) -> Int[Array, "systems"]:
-    """The number of entries of each system, up to a little more than CHECKED_ENTRIES of a leaf."""
-    most = CHECKED_ENTRIES + 1
-    parts = [
-        jnp.minimum(index.sizes, most) * min(_components(x), most)
-        for x, index in zip(leaves, indices, strict=True)
-    ]
-    return functools.reduce(jnp.add, parts)
+def _is_small(leaves, indices) -> Bool[Array, "systems"]:
+    """Which systems have at most a block of rows in every leaf, and few entries."""
+    is_block = [index.sizes <= BLOCK for index in indices]
+    entries = sum(BLOCK * _components(x) for x in leaves)
+    return functools.reduce(jnp.logical_and, is_block) & (entries <= CHECKED_ENTRIES)
 
 
-def _safety(leaves, indices) -> Float[Array, "systems"]:
-    """What a factor is lowered by so that no rounding lifts a norm above its limit.
-
-    A sum of positive terms, each in n additions, is off by n half ulps at most; two norms are
-    involved. Eight ulps more are for the squares or powers, roots, and the scaling itself. Leaves
-    in which a system has no rows do not count.
-    """
+def _additions(leaves, indices) -> Int[Array, "systems"]:
+    """In how many additions an entry of each system takes part, at most."""
     parts, present = [], []
     for x, index in zip(leaves, indices, strict=True):
         levels = [(index.sizes > BLOCK**k).astype(jnp.int32) for k in range(1, 11)]
@@ -416,10 +426,7 @@ def _safety(leaves, indices) -> Float[Array, "systems"]:
         has_rows = index.sizes > 0
         parts.append(jnp.where(has_rows, 3 * (functools.reduce(jnp.add, levels) + 1) + within, 0))
         present.append(has_rows.astype(jnp.int32))
-    additions = functools.reduce(jnp.maximum, parts) + functools.reduce(jnp.add, present)
-    dtype = np.result_type(*[wide_dtype(x) for x in leaves])
-    ulps = (additions + 8).astype(dtype)
-    return 1 - ulps * float(jnp.finfo(dtype).eps)
+    return functools.reduce(jnp.maximum, parts) + functools.reduce(jnp.add, present)
 
 
 def _components(leaf) -> int:

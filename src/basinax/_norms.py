@@ -129,12 +129,13 @@ def _plain(leaves, indices, ord, quick):
         found = take(leaves, indices, ord)
         return found, found.exponents != 0
     entry, root = (jnp.abs, _same) if ord == 1 else (_square, _root)
-    sums = _total([entry(x) for x in leaves], indices, quick)
-    # Below, entries may have been lost to underflow that together make half an ulp.
-    info = jnp.finfo(sums.dtype)
-    is_unsafe = (sums < 2.0 ** (info.minexp + info.nmant + 40)) | (sums == jnp.inf)
-    values = root(sums)
-    return Norms(values, values, jnp.zeros(sums.shape, jnp.int32)), is_unsafe
+    values = root(_total([entry(x) for x in leaves], indices, quick))
+    # Below, entries may have been lost to underflow that together make half an ulp. Asked of the
+    # root, which XLA keeps; it would gather the blocks of the sum again for a second reader.
+    info = jnp.finfo(values.dtype)
+    least = (info.minexp + info.nmant + 41) // (2 if ord == 2 else 1)
+    is_unsafe = (values < 2.0**least) | (values == jnp.inf)
+    return Norms(values, values, jnp.zeros(values.shape, jnp.int32)), is_unsafe
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))

@@ -180,6 +180,24 @@ class SystemIndex(eqx.Module):
         width = BLOCK * math.prod(like.shape[1:])
         return jnp.broadcast_to(per_block[:, None], (per_block.size, width)).reshape(like.shape)
 
+    def may_be_block(self) -> bool:
+        """Whether a system of one block of rows may be among these."""
+        return True
+
+    def first_blocks(
+        self, rows: Shaped[Array, "rows *components"]
+    ) -> tuple[Shaped[Array, "first_rows *components"], "BlockIndex"]:
+        """Each system's first eight rows, and the index that adds and spreads over them alone."""
+        at = self._levels[-1][:, 0]
+        for level in self._levels[-2::-1]:
+            at = _take(level[:, 0], at, np.iinfo(np.int32).max)
+        if self._block_rows is None:
+            blocks = _take(rows.reshape(self.n_rows // BLOCK, BLOCK, *rows.shape[1:]), at, 0)
+        else:
+            members = _take(self._block_rows, at, self.n_rows)
+            blocks = _take(rows, members, 0)
+        return blocks.reshape(-1, *rows.shape[1:]), BlockIndex(jnp.minimum(self.sizes, BLOCK))
+
     def _blocks(self, rows, absent):
         """`[blocks, 8, *components]`, with `absent` where a block has no row."""
         if self._block_sizes is None:
@@ -224,6 +242,13 @@ class WholeIndex(eqx.Module):
     ) -> Shaped[Array, "rows *components"]:
         return jnp.broadcast_to(values.reshape((1,) * like.ndim), like.shape)
 
+    def may_be_block(self) -> bool:
+        return self.n_rows <= BLOCK
+
+    def first_blocks(self, rows):
+        rows = jnp.atleast_1d(rows)[:BLOCK]
+        return rows, WholeIndex(rows.shape[0])
+
 
 QUICK_ENTRIES = 32768
 """More entries of a leaf than this are added in the order of memory in global mode."""
@@ -255,8 +280,51 @@ class RowIndex(eqx.Module):
     ) -> Shaped[Array, "rows *components"]:
         return jnp.broadcast_to(values.reshape((-1,) + (1,) * (like.ndim - 1)), like.shape)
 
+    def may_be_block(self) -> bool:
+        return True
 
-AnyIndex = SystemIndex | WholeIndex | RowIndex
+    def first_blocks(self, rows):
+        return rows, self
+
+
+class BlockIndex(eqx.Module):
+    """Every eight rows as a system; those past its size are not looked at."""
+
+    sizes: Int32[Array, "systems"]
+
+    @property
+    def n_systems(self) -> int:
+        return self.sizes.shape[0]
+
+    @property
+    def n_rows(self) -> int:
+        return self.n_systems * BLOCK
+
+    def sum(self, rows: Float[Array, "rows *components"]) -> Float[Array, "systems"]:
+        sums = add_components(add_halves(self._blocks(rows, -0.0)))
+        return jnp.where(self.sizes > 0, sums, jnp.zeros_like(sums))
+
+    quick_sum = sum
+
+    def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "systems"]:
+        least = _least(rows.dtype)
+        blocks = self._blocks(rows, least)
+        return jnp.max(blocks, axis=tuple(range(1, blocks.ndim)), initial=least)
+
+    def spread(
+        self, values: Shaped[Array, "systems"], padding: float | bool, like: Array
+    ) -> Shaped[Array, "rows *components"]:
+        blocks = (self.n_systems, BLOCK * math.prod(like.shape[1:]))
+        return jnp.broadcast_to(values[:, None], blocks).reshape(like.shape)
+
+    def _blocks(self, rows, absent):
+        present = jnp.arange(BLOCK, dtype=jnp.int32)[None, :] < self.sizes[:, None]
+        present = present.reshape(present.shape + (1,) * (rows.ndim - 1))
+        blocks = rows.reshape(self.n_systems, BLOCK, *rows.shape[1:])
+        return jnp.where(present, blocks, jnp.asarray(absent, rows.dtype))
+
+
+AnyIndex = SystemIndex | WholeIndex | RowIndex | BlockIndex
 
 
 def _least(dtype) -> float | int:
