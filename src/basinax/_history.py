@@ -61,6 +61,8 @@ def remember(
     written = jnp.where(mask, history.pushes % memory, -1)
     is_written = _slots(history) == written[:, None]
     sg, yg = _with_slots(history, gradient, prefix)
+    # Never so, but XLA cannot know it: slots are written after they are read, else it copies them.
+    written = jnp.where(written < -1, sg[:, 0].astype(jnp.int32), written)
 
     def with_pair(products, x, tree):
         return jnp.where(is_written, segment.dot(x, tree, prefix)[:, None], products)
@@ -73,8 +75,7 @@ def remember(
     yy = jnp.where(is_column, yy_row[:, :, None], history.yy)
     return History(
         None,
-        s=_with_slot(history.s, s, written, prefix),
-        y=_with_slot(history.y, y, written, prefix),
+        **_with_slot({"s": history.s, "y": history.y}, {"s": s, "y": y}, written, memory, prefix),
         sy=jnp.where(is_row, sy_row[:, None, :], sy),
         yy=jnp.where(is_row, yy_row[:, None, :], yy),
         sg=with_pair(sg, s, gradient),
@@ -143,15 +144,27 @@ def _with_slots(history: History, tree, prefix) -> list[Float[Array, "systems sl
     return [jnp.where(is_filled & (x.T != 0), x.T, 0) for x in products]
 
 
-def _with_slot(slots, newest, written: Int32[Array, "systems"], prefix):
-    """The slots with each system's written one replaced; -1 replaces none."""
+def _with_slot(slots, newest, written: Int32[Array, "systems"], memory: int, prefix):
+    """The slots with each system's written one replaced; -1 replaces none.
 
-    def replaced(k, old):
+    Slots in which no system writes are not touched.
+    """
+    numbers = jnp.arange(memory, dtype=jnp.int32)
+    is_touched = (written[:, None] == numbers[None, :]).any(0)
+    touched = jnp.argsort(~is_touched, stable=True).astype(jnp.int32)
+
+    def turn(i, slots):
+        k = touched[i]
         choose = lambda at, old, new: jnp.where(at == k, new, old)  # noqa: E731
-        return segment.map_rows(choose, prefix, [(written, -1)], old, newest)
 
-    memory = jax.tree.leaves(slots)[0].shape[0]
-    return jax.vmap(replaced)(jnp.arange(memory, dtype=jnp.int32), slots)
+        def replaced(of_slots, new):
+            old = jax.tree.map(lambda x: x[k], of_slots)
+            both = segment.map_rows(choose, prefix, [(written, -1)], old, new)
+            return jax.tree.map(lambda x, slot: x.at[k].set(slot), of_slots, both)
+
+        return {name: replaced(slots[name], newest[name]) for name in slots}
+
+    return jax.lax.fori_loop(0, is_touched.sum(dtype=jnp.int32), turn, slots)
 
 
 def _coefficients(history: History, first):
