@@ -31,6 +31,7 @@ LAYERS = [
     ["_relax", "_config"],
     ["_specs"],
     [""],
+    ["atoms._constraints"],
     ["atoms._batch"],
     ["atoms._neighbors"],
     ["atoms.potentials._potential", "atoms.potentials._species"],

@@ -7,7 +7,7 @@ import pytest
 from ase import Atoms
 from ase.build import molecule
 from ase.calculators.lj import LennardJones
-from ase.constraints import FixAtoms
+from ase.constraints import FixAtoms, FixedLine, FixSubsetCom, Hookean
 from structures import STRUCTURES, fcc, mixed, moved
 
 from basinax.atoms import Batch, batch_shape
@@ -99,10 +99,16 @@ def with_a_broken_cell():
     return atoms
 
 
-def constrained():
+def constrained(*constraints):
     atoms = fcc(1)
-    atoms.set_constraint(FixAtoms([0]))
+    atoms.set_constraint(list(constraints))
     return atoms
+
+
+def line_without_direction():
+    line = FixedLine([0], [0, 0, 1])
+    line.dir = np.full(3, np.nan)  # what ASE makes of [0, 0, 0], with a warning
+    return line
 
 
 @pytest.mark.parametrize(
@@ -117,7 +123,14 @@ def constrained():
         ([fcc(1), Atoms("Ne", pbc=True)], ValueError, r"system 1 \(Ne\) has pbc=.* are zero"),
         ([flat()], ValueError, "not independent"),
         ([Atoms("Ne", cell=[5, 5, 0], pbc=[1, 0, 1])], ValueError, "or pbc to False"),
-        ([constrained()], NotImplementedError, r"system 0 \(Ar4\) has constraints \(FixAtoms\)"),
+        (
+            [fcc(1), constrained(FixAtoms([0]), Hookean(0, 1, 5.0, 4.0))],
+            NotImplementedError,
+            r"system 1 \(Ar4\) has constraints \(Hookean\)",
+        ),
+        ([constrained(FixSubsetCom([0, 1]))], NotImplementedError, r"\(FixSubsetCom\)"),
+        ([constrained(FixAtoms([0, 4]))], ValueError, r"system 0 .*FixAtoms holds atoms \[0, 4\]"),
+        ([constrained(line_without_direction())], ValueError, "FixedLine has a direction without"),
     ],
 )
 def test_unusable_structures_are_named(atoms, error, message):

@@ -17,6 +17,15 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from basinax._rounding import BLOCK
 from basinax._systems import SystemIndex
+from basinax.atoms._constraints import (
+    Constraints,
+    Layout,
+    are_supported,
+    blank,
+    check_constraints,
+    layout_of,
+    write,
+)
 
 STEPS_PER_OCTAVE = 8
 """Padded sizes between a number and its double: padding adds an eighth at most, past 64."""
@@ -43,6 +52,9 @@ class Batch(eqx.Module):
     index: SystemIndex
     """Which row belongs to which system; systems without rows fill up the batch."""
 
+    constraints: Constraints | None = None
+    """What ASE's constraints leave of forces and steps; None if there are none."""
+
     @classmethod
     def from_atoms(
         cls,
@@ -50,21 +62,24 @@ class Batch(eqx.Module):
         dtype: Any = None,
         n_rows: int | None = None,
         n_systems: int | None = None,
+        layout: Layout | None = None,
     ) -> "Batch":
         """The batch of these structures. Their calculators, if any, are not looked at.
 
         Args:
-            atoms: at least one structure, each with at least one atom and without constraints.
+            atoms: at least one structure, each with at least one atom. Their constraints may be
+                `FixAtoms`, `FixCartesian`, `FixedLine`, `FixedPlane` and `FixCom`.
             dtype: float32 or float64; JAX's default float if None.
             n_rows: rows in all, a multiple of 8; `batch_shape` decides if None.
             n_systems: systems in all; `batch_shape` decides if None.
+            layout: for which constraints there is room; for those of these structures if None.
 
         Raises:
             TypeError: something is not an `Atoms`, or `dtype` is not available.
             ValueError: there is no structure, or they do not fit into `n_rows` and `n_systems`, or
-                one has no atom, a number that is not finite, or a cell that is flat along a
-                periodic direction.
-            NotImplementedError: a structure has constraints.
+                one has no atom, a number that is not finite, a cell that is flat along a periodic
+                direction, or a constraint of an atom that is not there.
+            NotImplementedError: a structure has a constraint of another class.
         """
         atoms = checked(atoms)
         sizes = [len(a) for a in atoms]
@@ -81,16 +96,20 @@ class Batch(eqx.Module):
         dtype = _available(dtype)
         positions, numbers = np.zeros((n_rows, 3)), np.zeros(n_rows, np.int32)
         cells, pbc = np.tile(np.eye(3), (n_systems, 1, 1)), np.zeros((n_systems, 3), bool)
+        layout = layout_of(atoms) if layout is None else layout
+        constraints = blank(layout, n_rows, n_systems, dtype)
         for k, (start, a) in enumerate(zip(row_starts(sizes), atoms, strict=False)):
             rows = slice(start, start + len(a))
             positions[rows], numbers[rows] = a.positions, a.numbers
             cells[k], pbc[k] = np.asarray(a.cell), a.pbc
+            write(constraints, k, rows, a)
         return cls(
             positions=jnp.array(positions, dtype),
             numbers=jnp.array(numbers, jnp.int32),
             cells=jnp.array(cells, dtype),
             pbc=jnp.array(pbc),
             index=index,
+            constraints=jax.tree.map(jnp.array, constraints),
         )
 
     @property
@@ -185,7 +204,7 @@ def checked(atoms: Iterable[Atoms]) -> list[Atoms]:
 
 def _are_usable(atoms: list[Atoms]) -> bool:
     """What `_check_one` makes sure of, for thousands at once."""
-    if any(len(a) == 0 or a.constraints for a in atoms):
+    if any(len(a) == 0 or not are_supported(a) for a in atoms):
         return False
     cells, pbc = np.stack([a.cell.array for a in atoms]), np.stack([a.pbc for a in atoms])
     if not (
@@ -217,12 +236,7 @@ def _check_one(a: Atoms, name: str) -> None:
             f" or not independent: {cell.tolist()}. Set the cell, or pbc to False where the system"
             " is open"
         )
-    if a.constraints:
-        names = ", ".join(sorted({type(c).__name__ for c in a.constraints}))
-        raise NotImplementedError(
-            f"{name} has constraints ({names}), which are not supported yet and never ignored:"
-            " remove them with `del atoms.constraints`, or relax this system elsewhere"
-        )
+    check_constraints(a, name)
 
 
 def spanned_volume(vectors: Float[np.ndarray, "n 3"]) -> float:

@@ -20,6 +20,7 @@ from basinax._relax import raise_unless_converged
 from basinax._rounding import BLOCK
 from basinax._status import Status
 from basinax.atoms._batch import Batch, checked, padded_size
+from basinax.atoms._constraints import layout_of, with_fixed
 from basinax.atoms._neighbors import check_listable
 from basinax.atoms._stream import Monitor, Outcome, Queue, Settings, Work
 from basinax.atoms.potentials import AbstractPotential
@@ -43,11 +44,14 @@ class AtomsRelaxation(eqx.Module):
     """The result of `relax`; every field has one entry a structure, in the order of the input."""
 
     atoms: list[Atoms]
-    """Copies at their last positions, with energy (eV) and forces (eV/Å) in a calculator."""
+    """Copies at their last positions, with energy (eV) and forces (eV/Å) in a calculator.
+
+    They keep their constraints, which ASE's `get_forces` then applies to the forces.
+    """
     energies: Float[np.ndarray, "systems"]
     """In eV."""
     fmax: Float[np.ndarray, "systems"]
-    """The largest force on one atom in eV/Å; inf where it is not finite."""
+    """The largest force on one atom in eV/Å, under the constraints; inf where not finite."""
     steps: Int32[np.ndarray, "systems"]
     """Steps made; a structure that is converged makes none."""
     evaluations: Int32[np.ndarray, "systems"]
@@ -90,7 +94,8 @@ def relax(
     """Relax the positions of every structure, each as if it were alone.
 
     Args:
-        atoms: at least one structure; they are not changed.
+        atoms: at least one structure; they are not changed. Their constraints act as in ASE, if
+            they are `FixAtoms`, `FixCartesian`, `FixedLine`, `FixedPlane` or `FixCom`.
         potential: such as `LennardJones.named("Ar")`.
         optimizer: `FIRE()` if None.
         fmax: a structure has converged when no force on one of its atoms is as large (eV/Å).
@@ -135,6 +140,7 @@ def relax(
             skin=skin,
             keep_best=keep_best,
             shape=_batch_shape(blocks[members]),
+            layout=layout_of(atoms[i] for i in members),
             queue=Queue(members, blocks),
             monitor=monitor,
         )
@@ -216,7 +222,8 @@ def _in_order(atoms: list[Atoms], outcomes: list[Outcome | None]) -> AtomsRelaxa
             nothing = np.full((len(copy), 3), np.nan)
             outcome = Outcome(copy.positions, nothing, np.nan, np.inf, 0, 0, Status.RUNNING)
             outcomes[k] = outcome
-        copy.set_positions(outcome.positions, apply_constraint=False)
+        positions = with_fixed(original, outcome.positions)
+        copy.set_positions(positions, apply_constraint=False)
         copy.calc = SinglePointCalculator(copy, energy=outcome.energy, forces=outcome.forces)
         relaxed.append(copy)
     columns = zip(*(outcome[2:] for outcome in outcomes if outcome is not None), strict=True)

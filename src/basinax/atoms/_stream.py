@@ -21,6 +21,7 @@ from basinax._rounding import BLOCK
 from basinax._status import Status
 from basinax._systems import SystemIndex
 from basinax.atoms._batch import Batch, row_starts
+from basinax.atoms._constraints import Layout, constrained, write
 from basinax.atoms._neighbors import Neighbors, NeighborTable, moved_too_far
 from basinax.atoms.potentials import AbstractPotential
 
@@ -97,6 +98,8 @@ class Work(NamedTuple):
     keep_best: bool
     shape: tuple[int, int]
     """Rows and systems of a batch."""
+    layout: Layout
+    """Of its constraints."""
     queue: Queue
     monitor: "Monitor"
 
@@ -140,7 +143,8 @@ class _Stream:
 
     def __init__(self, work: Work, members: list[int]):
         self.work = work
-        self.batch = Batch.from_atoms([work.atoms[i] for i in members], work.dtype, *work.shape)
+        structures = [work.atoms[i] for i in members]
+        self.batch = Batch.from_atoms(structures, work.dtype, *work.shape, work.layout)
         # A place without a structure has the number of the first one, and no rows.
         self.members = np.array(members + [members[0]] * (work.shape[1] - len(members)))
         self.occupied = np.arange(work.shape[1]) < len(members)
@@ -215,6 +219,7 @@ class _Stream:
         batch, is_new = self.batch, np.zeros_like(self.occupied)
         sizes, positions = np.array(batch.index.sizes), np.array(run.params)
         numbers, cells, pbc = np.array(batch.numbers), np.array(batch.cells), np.array(batch.pbc)
+        constraints = jax.tree.map(np.array, batch.constraints)
         for k in np.flatnonzero(~self.occupied):
             blocks = -(-int(sizes[k]) // BLOCK)
             member = self.work.queue.replace(blocks)
@@ -223,6 +228,7 @@ class _Stream:
             atoms, is_new[k] = self.work.atoms[member], True
             rows = slice(self.starts[k], self.starts[k] + blocks * BLOCK)
             positions[rows], numbers[rows] = 0.0, 0
+            write(constraints, k, rows, atoms)
             rows = slice(rows.start, rows.start + len(atoms))
             positions[rows], numbers[rows] = atoms.positions, atoms.numbers
             self.members[k], sizes[k], cells[k], pbc[k] = member, len(atoms), atoms.cell, atoms.pbc
@@ -234,6 +240,7 @@ class _Stream:
                 cells=jnp.asarray(cells),
                 pbc=jnp.asarray(pbc),
                 index=SystemIndex.from_sizes(sizes, align=BLOCK, n_rows=batch.n_rows),
+                constraints=jax.tree.map(jnp.asarray, constraints),
             )
         return is_new
 
@@ -245,7 +252,8 @@ def _advance(potential, batch, neighbors: Neighbors, skin, run: Run, settings: S
         is_stale = moved_too_far(positions, neighbors, batch.index, skin)
         return properties.energies, -properties.forces, ~is_stale
 
-    return advance(evaluate, run, settings.optimizer, settings.fmax, settings.max_steps, TURNS)
+    optimizer, measure = constrained(settings.optimizer, batch.constraints)
+    return advance(evaluate, run, optimizer, settings.fmax, settings.max_steps, TURNS, measure)
 
 
 @eqx.filter_jit

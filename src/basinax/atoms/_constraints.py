@@ -1,0 +1,341 @@
+"""Constraints of ASE structures: read on the host, kept on the device.
+
+What ASE's `adjust_forces` and `adjust_positions` do is linear in forces and steps. Constraints of
+single atoms become one matrix a row, in the order in which they stand on the structure; a `FixCom`
+ends a stage, and what stands behind it begins another. A row without constraint is selected, not
+multiplied, so that a free structure keeps its bits beside constrained ones.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from ase import Atoms
+from ase.constraints import FixAtoms, FixCartesian, FixCom, FixedLine, FixedPlane
+from jaxtyping import Array, Bool, Float
+
+from basinax._convergence import largest_force
+from basinax._optimizer import AbstractTransform
+from basinax._rounding import rounded
+from basinax._systems import SystemIndex
+
+Rows = Float[Array, "rows 3"]
+
+SUPPORTED = (FixAtoms, FixCartesian, FixedLine, FixedPlane, FixCom)
+"""Classes of constraints that are kept; classes derived from them may do something else."""
+
+
+class Slants(eqx.Module):
+    """Constraints that mix the components of a row: lines and planes along no axis."""
+
+    mask: Bool[Array, "rows 3"]
+    """The components that `matrices` decides."""
+    matrices: Float[Array, "rows 3 3"]
+
+    def apply(self, x: Rows) -> Rows:
+        turned = rounded(self.matrices[:, :, 0] * x[:, 0:1])
+        for k in (1, 2):
+            turned = turned + rounded(self.matrices[:, :, k] * x[:, k : k + 1])
+        return jnp.where(self.mask, turned, x)
+
+
+class Masses(eqx.Module):
+    """Systems whose centre of mass stands still, and their atoms' masses in u."""
+
+    mask: Bool[Array, "systems"]
+    masses: Float[Array, "rows"]
+    totals: Float[Array, "systems"]
+    """Σ m; 1 for a system whose centre of mass is free."""
+    squares: Float[Array, "systems"]
+    """Σ m²; 1 likewise."""
+
+    def of_gradient(self, x: Rows, index: SystemIndex) -> Rows:
+        """x − m (Σ m x)/(Σ m²): equations 3 and 7 of doi:10.1021/jp9722824, as in ASE."""
+        return self._without_mean(x, index, self.squares, self.masses)
+
+    def of_step(self, x: Rows, index: SystemIndex) -> Rows:
+        """x − (Σ m x)/(Σ m)."""
+        return self._without_mean(x, index, self.totals, jnp.ones_like(self.masses))
+
+    def _without_mean(self, x: Rows, index: SystemIndex, norms, weights) -> Rows:
+        is_kept = index.spread(self.mask, False, weights)
+        columns = []
+        for c in range(3):
+            mean = rounded(index.sum(rounded(self.masses * x[:, c])) / norms)
+            change = rounded(weights * index.spread(mean, 0.0, weights))
+            columns.append(jnp.where(is_kept, x[:, c] - change, x[:, c]))
+        return jnp.stack(columns, 1)
+
+
+class Stage(eqx.Module):
+    """Constraints of single atoms, then those of centres of mass."""
+
+    fixed: Bool[Array, "rows 3"]
+    """Components that stand still."""
+    slants: Slants | None
+    com: Masses | None
+
+    def of_rows(self, x: Rows, still: float) -> Rows:
+        x = x if self.slants is None else self.slants.apply(x)
+        return jnp.where(self.fixed, jnp.asarray(still, x.dtype), x)
+
+
+class Constraints(eqx.Module):
+    """The constraints of a batch. `Batch.from_atoms` makes them."""
+
+    stages: tuple[Stage, ...]
+
+    def of_gradient(self, gradient: Rows, index: SystemIndex) -> Rows:
+        """The gradient that the constraints leave, as ASE's `adjust_forces` does."""
+        for stage in self.stages:
+            gradient = stage.of_rows(gradient, 0.0)
+            if stage.com is not None:
+                gradient = stage.com.of_gradient(gradient, index)
+        return gradient
+
+    def of_step(self, step: Rows, index: SystemIndex) -> Rows:
+        """The step that the constraints leave, as ASE's `adjust_positions` does."""
+        for stage in self.stages:
+            step = stage.of_rows(step, -0.0)  # what -0.0 is added to keeps its sign, too
+            if stage.com is not None:
+                step = stage.com.of_step(step, index)
+        return step
+
+
+class Constrained(AbstractTransform):
+    """An optimizer that sees the constrained gradient and whose steps keep the constraints.
+
+    Its state is the optimizer's.
+    """
+
+    optimizer: AbstractTransform
+    constraints: Constraints
+
+    def init(self, parameters, index_prefix=None):
+        return self.optimizer.init(parameters, index_prefix)
+
+    def update(self, updates, state, params=None, **extra):
+        gradient = self.constraints.of_gradient(updates, state.index_prefix)
+        step, state = self.optimizer.update(gradient, state, params, **extra)
+        return self.constraints.of_step(step, state.index_prefix), state
+
+    def is_accepted(self, state):
+        return self.optimizer.is_accepted(state)
+
+    def has_failed(self, state):
+        return self.optimizer.has_failed(state)
+
+
+def constrained(
+    optimizer: AbstractTransform, constraints: Constraints | None
+) -> tuple[AbstractTransform, Callable[..., Float[Array, "systems"]]]:
+    """The optimizer and the measure of convergence under these constraints.
+
+    Gradients outside of both stay those of the potential.
+    """
+    if constraints is None:
+        return optimizer, largest_force
+
+    def largest_constrained(gradients, index):
+        return largest_force(constraints.of_gradient(gradients, index), index)
+
+    return Constrained(optimizer, constraints), largest_constrained
+
+
+# --- on the host
+
+
+class StageLayout(NamedTuple):
+    """What a stage has arrays for."""
+
+    has_slants: bool
+    has_com: bool
+
+
+Layout = tuple[StageLayout, ...]
+"""What constraints have arrays for: batches that share a program have one layout."""
+
+
+class _Read(NamedTuple):
+    """A stage of one structure."""
+
+    matrices: Float[np.ndarray, "atoms 3 3"]
+    """What is left of a force or a step of each atom."""
+    has_com: bool
+
+    @property
+    def fixed(self) -> Bool[np.ndarray, "atoms 3"]:
+        return (self.matrices == 0).all(2)
+
+    @property
+    def slanted(self) -> Bool[np.ndarray, "atoms 3"]:
+        return ~self.fixed & (self.matrices != np.eye(3)).any(2)
+
+
+def layout_of(atoms: Iterable[Atoms]) -> Layout:
+    """What the constraints of any of these structures need; empty where there are none."""
+    layout: list[StageLayout] = []
+    for a in atoms:
+        for at, stage in enumerate(_read(a)):
+            needed = StageLayout(bool(stage.slanted.any()), stage.has_com)
+            if at < len(layout):
+                needed = StageLayout(*map(max, needed, layout[at]))
+            layout[at : at + 1] = [needed]
+    return tuple(layout)
+
+
+def blank(layout: Layout, n_rows: int, n_systems: int, dtype: Any) -> Constraints | None:
+    """Arrays of the host in which nothing is constrained; None for an empty layout."""
+
+    def zeros(*shape: int) -> Any:
+        return np.zeros(shape, dtype)
+
+    def none(*shape: int) -> Any:
+        return np.zeros(shape, bool)
+
+    stages = []
+    for has_slants, has_com in layout:
+        slants = Slants(none(n_rows, 3), zeros(n_rows, 3, 3)) if has_slants else None
+        ones = 1 + zeros(n_systems), 1 + zeros(n_systems)
+        com = Masses(none(n_systems), zeros(n_rows), *ones) if has_com else None
+        stages.append(Stage(none(n_rows, 3), slants, com))
+    return Constraints(tuple(stages)) if stages else None
+
+
+def write(constraints: Constraints | None, system: Any, rows: slice, atoms: Atoms) -> None:
+    """Puts the constraints of one structure into arrays of the host, in place of what was there.
+
+    Args:
+        constraints: of NumPy arrays, as `blank` makes them.
+        system: the number of its place.
+        rows: those of the place, padding included.
+
+    Raises:
+        ValueError: the layout has no room for them.
+    """
+    stages: tuple[Any, ...] = () if constraints is None else constraints.stages
+    read = _read(atoms)
+    if len(read) > len(stages):
+        raise ValueError(f"system {system}: the layout has no room for its constraints")
+    free = _Read(_free(len(atoms)), False)
+    for stage, own in zip(stages, [*read, *[free] * (len(stages) - len(read))], strict=True):
+        is_lacking = (own.slanted.any() and stage.slants is None, own.has_com and stage.com is None)
+        if any(is_lacking):
+            raise ValueError(f"system {system}: the layout has no room for its constraints")
+        stage.fixed[rows] = _padded(own.fixed, stage.fixed[rows])
+        if stage.slants is not None:
+            stage.slants.mask[rows] = _padded(own.slanted, stage.slants.mask[rows])
+            stage.slants.matrices[rows] = _padded(own.matrices, stage.slants.matrices[rows])
+        if stage.com is not None:
+            masses = atoms.get_masses() if own.has_com else np.zeros(0)
+            stage.com.mask[system] = own.has_com
+            stage.com.masses[rows] = _padded(masses, stage.com.masses[rows])
+            stage.com.totals[system] = masses.sum() if own.has_com else 1.0
+            stage.com.squares[system] = (masses**2).sum() if own.has_com else 1.0
+
+
+def _padded(values: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """The values, and zeros up to the rows of `like`."""
+    padded = np.zeros_like(like)
+    padded[: len(values)] = values
+    return padded
+
+
+def with_fixed(atoms: Atoms, positions: Float[np.ndarray, "atoms 3"]) -> np.ndarray:
+    """The positions, with those of the structure where they are fixed.
+
+    A run in single precision has rounded them.
+    """
+    read = _read(atoms)
+    if not read or any(stage.has_com for stage in read):
+        return positions
+    return np.where(read[0].fixed, atoms.positions, positions)
+
+
+def _read(atoms: Atoms) -> list[_Read]:
+    """The stages of a structure's constraints; none where it has none."""
+    if not atoms.constraints:
+        return []
+    stages = [_Read(_free(len(atoms)), False)]
+    for constraint in atoms.constraints:
+        if isinstance(constraint, FixCom):
+            stages[-1] = _Read(stages[-1].matrices, True)
+            continue
+        if stages[-1].has_com:
+            stages.append(_Read(_free(len(atoms)), False))
+        matrices = stages[-1].matrices
+        matrices[constraint.index] = _matrix(constraint) @ matrices[constraint.index]
+    return stages
+
+
+def _free(n_atoms: int) -> Float[np.ndarray, "atoms 3 3"]:
+    return np.tile(np.eye(3), (n_atoms, 1, 1))
+
+
+def _matrix(constraint: Any) -> Float[np.ndarray, "3 3"]:
+    """What the constraint leaves of a force or step of each of its atoms."""
+    match constraint:
+        case FixAtoms():
+            return np.zeros((3, 3))
+        case FixCartesian():
+            return np.diag(np.where(constraint.mask, 0.0, 1.0))
+        case FixedLine():
+            return np.outer(constraint.dir, constraint.dir)
+        case FixedPlane():
+            return np.eye(3) - np.outer(constraint.dir, constraint.dir)
+        case _:
+            raise TypeError(f"{constraint!r} must be one of {SUPPORTED}")
+
+
+def are_supported(atoms: Atoms) -> bool:
+    """Whether `check_constraints` has nothing to say."""
+    return all(_is_kept(c, len(atoms)) for c in atoms.constraints) and _has_masses(atoms)
+
+
+def _is_kept(constraint: Any, n_atoms: int) -> bool:
+    return type(constraint) in SUPPORTED and not _fault(constraint, n_atoms)
+
+
+def check_constraints(atoms: Atoms, name: str) -> None:
+    """Makes sure that every constraint is one of those that are kept.
+
+    Raises:
+        NotImplementedError: one is of another class.
+        ValueError: one is of no use: an index without an atom, a direction without length.
+    """
+    others = {type(c).__name__ for c in atoms.constraints if type(c) not in SUPPORTED}
+    if others:
+        known = ", ".join(kind.__name__ for kind in SUPPORTED)
+        raise NotImplementedError(
+            f"{name} has constraints ({', '.join(sorted(others))}), which are not supported and"
+            f" never ignored; supported are {known}. Remove them with `del atoms.constraints`, or"
+            " relax this system elsewhere"
+        )
+    for c in atoms.constraints:
+        fault = _fault(c, len(atoms))
+        if fault:
+            raise ValueError(f"{name}: {type(c).__name__} {fault}")
+    if not _has_masses(atoms):
+        raise ValueError(f"{name}: FixCom needs finite masses that are not all zero")
+
+
+def _fault(constraint: Any, n_atoms: int) -> str:
+    """What is wrong with a supported constraint; nothing if it is empty."""
+    if isinstance(constraint, FixCom):
+        return ""
+    index = np.asarray(constraint.index)
+    if ((index < -n_atoms) | (index >= n_atoms)).any():
+        return f"holds atoms {index.tolist()} of a system of {n_atoms}"
+    if isinstance(constraint, FixedLine | FixedPlane) and not np.isfinite(constraint.dir).all():
+        return "has a direction without length"
+    return ""
+
+
+def _has_masses(atoms: Atoms) -> bool:
+    """Whether a centre of mass that is to stand still is one."""
+    if not any(isinstance(c, FixCom) for c in atoms.constraints):
+        return True
+    total = atoms.get_masses().sum()
+    return bool(np.isfinite(total) and total > 0)

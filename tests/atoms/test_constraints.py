@@ -1,0 +1,295 @@
+"""Constraints of ASE structures: ASE's steps, fixed bits, and the bits of a batch."""
+
+import warnings
+
+import ase.optimize
+import jax
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import fcc111
+from ase.calculators.lj import LennardJones as ASELennardJones
+from ase.constraints import FixAtoms, FixCartesian, FixCom, FixedLine, FixedPlane
+
+import basinax
+from basinax import Status
+from basinax.atoms import Batch, LennardJones, relax
+
+ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
+POTENTIAL = LennardJones(**ARGON)
+BOTTOM = list(range(8))
+
+CONSTRAINTS = {
+    "none": [],
+    "fixed layers": [FixAtoms(BOTTOM)],
+    "components": [FixCartesian(BOTTOM, (True, False, True)), FixCartesian([-1])],
+    "lines": [FixedLine(BOTTOM, (1, 2, 3)), FixedLine([9], (0, 0, -1))],
+    "planes": [FixedPlane(BOTTOM, (1, -2, 3)), FixedPlane([9], (0, 1, 0))],
+    "mass": [FixCom()],
+    "several of one atom": [FixedPlane(BOTTOM, (1, 0, 2)), FixCartesian([1, 2], (0, 1, 0))],
+}
+
+# As in ASE, what remains of a force here depends on the order, and is no projection.
+ORDERS = {
+    "plane, then line": [FixedPlane([1, 2], (1, 1, 0)), FixedLine([2, 3], (1, 0, 2))],
+    "line, then plane": [FixedLine([2, 3], (1, 0, 2)), FixedPlane([1, 2], (1, 1, 0))],
+    "atoms, then mass": [FixAtoms([0, 5]), FixCom()],
+    "mass, then atoms": [FixCom(), FixAtoms([0, 5])],
+    "mass between planes": [
+        FixedPlane([3, 4], (1, 1, 0)),
+        FixCom(),
+        FixedPlane([4, 5], (0, 1, 1)),
+        FixCom(),
+    ],
+}
+
+
+def slab(constraints=(), seed: int = 0) -> Atoms:
+    """Three layers of four atoms, the bottom ones first; some masses are of no element."""
+    atoms = fcc111("Ar", (2, 2, 3), a=5.3, vacuum=10.0)
+    atoms.rattle(0.15, seed=seed)
+    atoms.set_masses(np.random.default_rng(seed).uniform(20, 60, len(atoms)))
+    atoms.set_constraint([c.copy() for c in constraints])
+    return atoms
+
+
+def slabs() -> list[Atoms]:
+    return [slab(constraints, k) for k, constraints in enumerate(CONSTRAINTS.values())]
+
+
+def reference_of(atoms: Atoms) -> Atoms:
+    copy = atoms.copy()
+    copy.calc = ASELennardJones(epsilon=0.0104, sigma=3.40, rc=8.5)
+    return copy
+
+
+def same_bits(a, b) -> bool:
+    return np.array_equal(a, b, equal_nan=True) and np.array_equal(np.signbit(a), np.signbit(b))
+
+
+def same(a, i, b, j) -> bool:
+    """Whether structure i of one result has the bits of structure j of another."""
+    pairs = [(getattr(a, f)[i], getattr(b, f)[j]) for f in ("energies", "fmax", "steps", "status")]
+    pairs.append((a.atoms[i].positions, b.atoms[j].positions))
+    forces = [r.atoms[k].get_forces(apply_constraint=False) for r, k in ((a, i), (b, j))]
+    return all(same_bits(x, y) for x, y in [*pairs, forces])
+
+
+# --- what ASE does
+
+PAIRS = {
+    "FIRE": (basinax.FIRE(), ase.optimize.FIRE),
+    "LBFGS": (basinax.LBFGS.ase(), ase.optimize.LBFGS),
+    "BFGS": (basinax.BFGS(), ase.optimize.BFGS),
+    "BFGSLineSearch": (basinax.BFGSLineSearch(), ase.optimize.BFGSLineSearch),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_steps_are_those_of_ase(name):
+    """1e-8 Å at steps 1, 5, 20 and the last: sums in another order, multiplied by the dynamics."""
+    ours, theirs = PAIRS[name]
+    chosen = ("fixed layers", "lines", "mass", "several of one atom")
+    atoms = [slab(CONSTRAINTS[name], k) for k, name in enumerate(chosen)]
+    early = {n: relax(atoms, POTENTIAL, ours, fmax=0.005, max_steps=n) for n in (1, 5, 20)}
+    result = relax(atoms, POTENTIAL, ours, fmax=0.005)
+    apart, counts = [], []
+    for k, start in enumerate(atoms):
+        a = reference_of(start)
+        run = theirs(a, logfile=None)
+        with warnings.catch_warnings(action="ignore"):
+            for n, _ in enumerate(run.irun(fmax=0.005)):
+                if n in early:
+                    apart.append(np.abs(early[n].atoms[k].positions - a.positions).max())
+        counts.append(n)
+        apart.append(np.abs(result.atoms[k].positions - a.positions).max())
+    assert result.steps.tolist() == counts
+    assert max(apart) < 1e-8
+
+
+@pytest.mark.parametrize("name", [*CONSTRAINTS, *ORDERS])
+def test_forces_and_steps_are_adjusted_as_in_ase(name):
+    """1e-14 times the largest number among them: rounding."""
+    atoms = slab((CONSTRAINTS | ORDERS)[name])
+    random = np.random.default_rng(3)
+    vectors = random.normal(size=(len(atoms), 3))
+    batch = Batch.from_atoms([slab([FixAtoms([2])]), atoms])
+    rows = np.flatnonzero(np.asarray(batch.index.ids) == 1)
+    padded = np.zeros((batch.n_rows, 3))
+    padded[rows] = vectors
+
+    forces, positions = vectors.copy(), atoms.positions + vectors
+    for constraint in atoms.constraints:
+        constraint.adjust_forces(atoms, forces)
+        constraint.adjust_positions(atoms, positions)
+    gradient = np.asarray(batch.constraints.of_gradient(padded, batch.index))
+    step = np.asarray(batch.constraints.of_step(padded, batch.index))
+    np.testing.assert_allclose(gradient[rows], forces, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(step[rows], positions - atoms.positions, rtol=0, atol=1e-13)
+
+
+def test_results_keep_their_constraints_and_both_kinds_of_forces():
+    atoms = slabs()
+    result = relax(atoms, POTENTIAL, fmax=0.02)
+    for start, relaxed, fmax in zip(atoms, result.atoms, result.fmax, strict=True):
+        assert [c.todict() for c in relaxed.constraints] == [c.todict() for c in start.constraints]
+        reference = reference_of(relaxed)
+        for apply_constraint in (True, False):
+            np.testing.assert_allclose(
+                relaxed.get_forces(apply_constraint=apply_constraint),
+                reference.get_forces(apply_constraint=apply_constraint),
+                rtol=0,
+                atol=1e-12,
+            )
+        # The largest force is that of what is left.
+        assert fmax == pytest.approx(np.linalg.norm(relaxed.get_forces(), axis=1).max(), rel=1e-9)
+
+
+def test_forces_that_are_constrained_away_do_not_count():
+    atoms = fcc111("Ar", (2, 2, 3), a=5.3, vacuum=10.0)
+    atoms.positions[0, 2] += 0.4
+    free = relax([atoms], POTENTIAL, fmax=0.03)
+    atoms.set_constraint(FixAtoms(BOTTOM))
+    held = relax([atoms], POTENTIAL, fmax=0.03)
+    assert free.steps[0] > 0
+    assert held.steps[0] == 0
+    assert held.converged[0]
+    raw = held.atoms[0].get_forces(apply_constraint=False)
+    assert np.abs(raw[0, 2]) > 0.03
+
+
+# --- what stands still
+
+OPTIMIZERS = {
+    "FIRE": (basinax.FIRE(), np.float32),
+    "a line search": (basinax.LBFGSLineSearch(), np.float64),
+    "a chain": (
+        basinax.chain(basinax.ClipByValue(0.3), basinax.Adam(0.02), basinax.MaxStepSize(0.1)),
+        np.float32,
+    ),
+}
+
+
+def cluster(constraints) -> Atoms:
+    """Seven atoms, one of whose coordinates is -0.0."""
+    atoms = Atoms("Ar7", [[0, 0, -0.0], *(3.8 * np.eye(3)), *(-3.8 * np.eye(3))])
+    atoms.positions[1:] += np.random.default_rng(1).normal(size=(6, 3)) * 0.15
+    atoms.set_constraint(constraints)
+    return atoms
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_fixed_coordinates_keep_their_bits(name):
+    optimizer, dtype = OPTIMIZERS[name]
+    fixed = np.zeros((7, 3), bool)
+    fixed[[0, 2]] = True
+    fixed[[3, 4], 1:] = True
+    start = cluster([FixAtoms([0, 2]), FixCartesian([3, 4], (0, 1, 1)), FixedPlane([5], (1, 1, 1))])
+    result = relax([start], POTENTIAL, optimizer, fmax=0.002, max_steps=400, dtype=dtype)
+    assert result.converged[0]
+    end = result.atoms[0].positions
+    assert same_bits(end[fixed], start.positions[fixed])
+    assert (end[~fixed] != start.positions[~fixed]).all()
+    # What moves in a plane leaves it by rounding alone.
+    off_plane = (end - start.positions)[5] @ np.ones(3)
+    assert abs(off_plane) < 100 * np.finfo(dtype).eps * 3.8
+
+
+def test_a_system_of_fixed_atoms_is_converged():
+    start = cluster([FixAtoms(range(7))])
+    result = relax([start], POTENTIAL)
+    assert (result.status[0], result.steps[0], result.fmax[0]) == (Status.CONVERGED, 0, 0.0)
+    forever = relax([start], POTENTIAL, fmax=0.0)
+    assert forever.status[0] == Status.STALLED
+    assert same_bits(forever.atoms[0].positions, start.positions)
+
+
+# --- the bits of a batch
+
+
+def several() -> list[Atoms]:
+    """Constrained and free, of one atom and more, one of them broken."""
+    chosen = ("none", "fixed layers", "lines", "mass")
+    broken = Atoms("Ar2", [[0, 0, 0], [0, 0, 0]], constraint=[FixCom()])
+    atom = Atoms("Ar", [[1, 2, 3]], constraint=[FixedLine([0], (1, 1, 0))])
+    return [*(slab(CONSTRAINTS[name], k) for k, name in enumerate(chosen)), atom, broken]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_structure_has_the_same_bits_alone_and_in_a_batch(dtype):
+    """400 steps, past the minimum, with a skin that needs lists anew."""
+    atoms, settings = several(), {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
+    batch = relax(atoms, POTENTIAL, **settings)
+    assert batch.status[-1] == Status.NOT_FINITE
+    assert (batch.steps == 400).sum() >= 3
+    alone = [relax([a], POTENTIAL, **settings) for a in atoms]
+    assert [k for k in range(len(atoms)) if not same(batch, k, alone[k], 0)] == []
+    thin = relax(atoms[::-1], POTENTIAL, skin=0.05, **settings)
+    assert [k for k in range(len(atoms)) if not same(batch, -1 - k, thin, k)] == []
+
+
+def test_a_place_that_is_taken_again_has_the_constraints_of_its_structure(monkeypatch):
+    """Fourteen structures go through a batch with room for three."""
+    atoms = [a for _ in range(2) for a in slabs()]
+    for seed, a in enumerate(atoms):
+        a.rattle(0.05, seed=seed)
+    together = relax(atoms, POTENTIAL, fmax=0.002, keep_best=True)
+    monkeypatch.setattr("basinax.atoms._relax.MAX_ROWS", 48)
+    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
+    streamed = relax(atoms, POTENTIAL, fmax=0.002, keep_best=True)
+    assert [i for i in range(14) if not same(together, i, streamed, i)] == []
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_adjusted_rows_have_the_same_bits_jitted_op_by_op_and_alone(dtype):
+    chosen = ("none", "fixed layers", "lines", "line, then plane", "mass between planes")
+    atoms = [slab((CONSTRAINTS | ORDERS)[name], k) for k, name in enumerate(chosen)]
+    batch = Batch.from_atoms(atoms, dtype)
+    random, ids = np.random.default_rng(4), np.asarray(batch.index.ids)
+    vectors = np.where(ids[:, None] < len(atoms), random.normal(size=(len(ids), 3)), 0)
+    vectors = vectors.astype(dtype)
+    vectors[ids == 1] = np.nan
+
+    # In a sum with what comes out, a naked product would be contracted.
+    def moved(batch, x):
+        gradient = batch.constraints.of_gradient(x, batch.index)
+        return batch.positions + gradient, batch.positions + batch.constraints.of_step(
+            x, batch.index
+        )
+
+    got = jax.jit(moved)(batch, vectors)
+    with jax.disable_jit():
+        slowly = moved(batch, vectors)
+    assert all(same_bits(*pair) for pair in zip(got, slowly, strict=True))
+    for k, a in enumerate(atoms[2:], start=2):
+        own = Batch.from_atoms([a], dtype)
+        rows = np.flatnonzero(ids == k)
+        x = np.zeros((own.n_rows, 3), dtype)
+        x[: len(a)] = vectors[rows]
+        alone = jax.jit(moved)(own, x)
+        pairs = [
+            (np.asarray(g)[rows], np.asarray(b)[: len(a)]) for g, b in zip(got, alone, strict=True)
+        ]
+        assert all(same_bits(*pair) for pair in pairs)
+
+
+def test_free_rows_come_back_bit_for_bit():
+    batch = Batch.from_atoms([slab(), slab([FixedLine([1], (1, 2, 3)), FixCom()])])
+    free = np.asarray(batch.index.ids) != 1
+    x = np.full((batch.n_rows, 3), -0.0)
+    x[1] = np.nan, np.inf, np.finfo(float).max
+    for adjust in (batch.constraints.of_gradient, batch.constraints.of_step):
+        assert same_bits(np.asarray(adjust(x, batch.index))[free], x[free])
+
+
+def test_a_layout_without_room_is_refused():
+    with pytest.raises(ValueError, match="system 0: the layout has no room"):
+        Batch.from_atoms([slab([FixAtoms([0])])], layout=())
+    room_for_masks = Batch.from_atoms([slab()], layout=((False, False),))
+    assert not np.asarray(room_for_masks.constraints.stages[0].fixed).any()
+    with pytest.raises(ValueError, match="no room"):
+        Batch.from_atoms([slab([FixCom()])], layout=((True, False),))
+
+
+def test_structures_without_constraints_run_the_program_without():
+    assert Batch.from_atoms([slab(), slab()]).constraints is None
