@@ -7,7 +7,7 @@ import pytest
 from ase import Atoms
 from ase.build import molecule
 from ase.calculators.lj import LennardJones
-from ase.constraints import FixAtoms, FixedLine, FixSubsetCom, Hookean
+from ase.constraints import FixAtoms, FixCom, FixedLine, FixScaled, FixSubsetCom, Hookean
 from structures import STRUCTURES, fcc, mixed, moved
 
 from basinax.atoms import Batch, batch_shape
@@ -105,6 +105,14 @@ def constrained(*constraints):
     return atoms
 
 
+def skewed(constraint):
+    return Atoms("Ar", cell=[[4, 0, 0], [2, 4, 0], [0, 0, 4]], pbc=True, constraint=constraint)
+
+
+def without_mass(constraint):
+    return Atoms("Ar", masses=[0.0], constraint=constraint)
+
+
 def line_without_direction():
     line = FixedLine([0], [0, 0, 1])
     line.dir = np.full(3, np.nan)  # what ASE makes of [0, 0, 0], with a warning
@@ -128,6 +136,8 @@ def line_without_direction():
             NotImplementedError,
             r"system 1 \(Ar4\) has constraints \(Hookean\)",
         ),
+        ([skewed(FixScaled([0], (1, 0, 0)))], NotImplementedError, r"\(FixScaled\).* alone"),
+        ([without_mass(FixCom())], ValueError, "FixCom needs a mass"),
         ([constrained(FixSubsetCom([0, 1]))], NotImplementedError, r"\(FixSubsetCom\)"),
         ([constrained(FixAtoms([0, 4]))], ValueError, r"system 0 .*FixAtoms holds atoms \[0, 4\]"),
         ([constrained(line_without_direction())], ValueError, "FixedLine has a direction without"),

@@ -9,7 +9,7 @@ import pytest
 from ase import Atoms
 from ase.build import fcc111
 from ase.calculators.lj import LennardJones as ASELennardJones
-from ase.constraints import FixAtoms, FixCartesian, FixCom, FixedLine, FixedPlane
+from ase.constraints import FixAtoms, FixCartesian, FixCom, FixedLine, FixedPlane, FixScaled
 
 import basinax
 from basinax import Status
@@ -26,6 +26,10 @@ CONSTRAINTS = {
     "lines": [FixedLine(BOTTOM, (1, 2, 3)), FixedLine([9], (0, 0, -1))],
     "planes": [FixedPlane(BOTTOM, (1, -2, 3)), FixedPlane([9], (0, 1, 0))],
     "mass": [FixCom()],
+    "along the cell": [
+        FixScaled(BOTTOM, (True, True, False)),
+        FixScaled([9], (False, False, True)),
+    ],
     "several of one atom": [FixedPlane(BOTTOM, (1, 0, 2)), FixCartesian([1, 2], (0, 1, 0))],
 }
 

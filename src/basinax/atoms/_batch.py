@@ -68,7 +68,8 @@ class Batch(eqx.Module):
 
         Args:
             atoms: at least one structure, each with at least one atom. Their constraints may be
-                `FixAtoms`, `FixCartesian`, `FixedLine`, `FixedPlane` and `FixCom`.
+                `FixAtoms`, `FixCartesian`, `FixScaled` (along x, y and z), `FixedLine`,
+                `FixedPlane` and `FixCom`.
             dtype: float32 or float64; JAX's default float if None.
             n_rows: rows in all, a multiple of 8; `batch_shape` decides if None.
             n_systems: systems in all; `batch_shape` decides if None.
@@ -204,7 +205,7 @@ def checked(atoms: Iterable[Atoms]) -> list[Atoms]:
 
 def _are_usable(atoms: list[Atoms]) -> bool:
     """What `_check_one` makes sure of, for thousands at once."""
-    if any(len(a) == 0 or not are_supported(a) for a in atoms):
+    if any(len(a) == 0 for a in atoms):
         return False
     cells, pbc = np.stack([a.cell.array for a in atoms]), np.stack([a.pbc for a in atoms])
     if not (
@@ -217,7 +218,8 @@ def _are_usable(atoms: list[Atoms]) -> bool:
     units = cells * (pbc / np.where(lengths > 0, lengths, 1.0))[:, :, None]
     # Open directions count as orthogonal to everything.
     gram = units @ units.transpose(0, 2, 1) + np.eye(3) * ~pbc[:, None, :]
-    return bool((np.linalg.det(gram) > INDEPENDENT**2).all())
+    are_solid = np.linalg.det(gram) > INDEPENDENT**2
+    return bool(are_solid.all()) and all(are_supported(a) for a in atoms)
 
 
 def _check_one(a: Atoms, name: str) -> None:

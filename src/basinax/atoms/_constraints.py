@@ -13,7 +13,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
-from ase.constraints import FixAtoms, FixCartesian, FixCom, FixedLine, FixedPlane
+from ase.constraints import FixAtoms, FixCartesian, FixCom, FixedLine, FixedPlane, FixScaled
 from jaxtyping import Array, Bool, Float
 
 from basinax._convergence import largest_force
@@ -23,8 +23,11 @@ from basinax._systems import SystemIndex
 
 Rows = Float[Array, "rows 3"]
 
-SUPPORTED = (FixAtoms, FixCartesian, FixedLine, FixedPlane, FixCom)
+SUPPORTED = (FixAtoms, FixCartesian, FixedLine, FixedPlane, FixCom, FixScaled)
 """Classes of constraints that are kept; classes derived from them may do something else."""
+
+ON_AXES = 1e-9
+"""How far from 0 and 1 a matrix of a `FixScaled` may be that fixes coordinates x, y or z."""
 
 
 class Slants(eqx.Module):
@@ -266,7 +269,8 @@ def _read(atoms: Atoms) -> list[_Read]:
         if stages[-1].has_com:
             stages.append(_Read(_free(len(atoms)), False))
         matrices = stages[-1].matrices
-        matrices[constraint.index] = _matrix(constraint) @ matrices[constraint.index]
+        matrix = _matrix(constraint, atoms)
+        matrices[constraint.index] = matrix @ matrices[constraint.index]
     return stages
 
 
@@ -274,7 +278,7 @@ def _free(n_atoms: int) -> Float[np.ndarray, "atoms 3 3"]:
     return np.tile(np.eye(3), (n_atoms, 1, 1))
 
 
-def _matrix(constraint: Any) -> Float[np.ndarray, "3 3"]:
+def _matrix(constraint: Any, atoms: Atoms) -> Float[np.ndarray, "3 3"]:
     """What the constraint leaves of a force or step of each of its atoms."""
     match constraint:
         case FixAtoms():
@@ -285,17 +289,37 @@ def _matrix(constraint: Any) -> Float[np.ndarray, "3 3"]:
             return np.outer(constraint.dir, constraint.dir)
         case FixedPlane():
             return np.eye(3) - np.outer(constraint.dir, constraint.dir)
+        case FixScaled() if (free := _free_axes(constraint, atoms)) is not None:
+            return np.diag(free)
         case _:
             raise TypeError(f"{constraint!r} must be one of {SUPPORTED}")
 
 
+def _free_axes(constraint: FixScaled, atoms: Atoms) -> np.ndarray | None:
+    """1 for the axes along which it leaves atoms free, 0 for others; None where it is skewed.
+
+    In a skewed cell ASE leaves other components of steps than of forces.
+    """
+    cell = atoms.cell.complete().array
+    if not abs(np.linalg.det(cell)) > 0:
+        return None
+    free = np.diag(np.where(constraint.mask, 0.0, 1.0))
+    forces = cell @ free @ np.linalg.inv(cell)
+    steps = np.linalg.inv(cell) @ free @ cell
+    axes = np.round(np.diag(steps))
+    on_axes = np.abs([forces - np.diag(axes), steps - np.diag(axes)]).max() < ON_AXES
+    return axes if on_axes else None
+
+
 def are_supported(atoms: Atoms) -> bool:
     """Whether `check_constraints` has nothing to say."""
-    return all(_is_kept(c, len(atoms)) for c in atoms.constraints) and _has_masses(atoms)
+    return all(_is_kept(c, atoms) and not _fault(c, atoms) for c in atoms.constraints)
 
 
-def _is_kept(constraint: Any, n_atoms: int) -> bool:
-    return type(constraint) in SUPPORTED and not _fault(constraint, n_atoms)
+def _is_kept(constraint: Any, atoms: Atoms) -> bool:
+    if isinstance(constraint, FixScaled) and _free_axes(constraint, atoms) is None:
+        return False
+    return type(constraint) in SUPPORTED
 
 
 def check_constraints(atoms: Atoms, name: str) -> None:
@@ -305,37 +329,29 @@ def check_constraints(atoms: Atoms, name: str) -> None:
         NotImplementedError: one is of another class.
         ValueError: one is of no use: an index without an atom, a direction without length.
     """
-    others = {type(c).__name__ for c in atoms.constraints if type(c) not in SUPPORTED}
+    others = {type(c).__name__ for c in atoms.constraints if not _is_kept(c, atoms)}
     if others:
         known = ", ".join(kind.__name__ for kind in SUPPORTED)
         raise NotImplementedError(
             f"{name} has constraints ({', '.join(sorted(others))}), which are not supported and"
-            f" never ignored; supported are {known}. Remove them with `del atoms.constraints`, or"
-            " relax this system elsewhere"
+            f" never ignored; supported are {known} (the last along x, y and z alone). Remove them"
+            " with `del atoms.constraints`, or relax this system elsewhere"
         )
-    for c in atoms.constraints:
-        fault = _fault(c, len(atoms))
+    for constraint in atoms.constraints:
+        fault = _fault(constraint, atoms)
         if fault:
-            raise ValueError(f"{name}: {type(c).__name__} {fault}")
-    if not _has_masses(atoms):
-        raise ValueError(f"{name}: FixCom needs finite masses that are not all zero")
+            raise ValueError(f"{name}: {type(constraint).__name__} {fault}")
 
 
-def _fault(constraint: Any, n_atoms: int) -> str:
+def _fault(constraint: Any, atoms: Atoms) -> str:
     """What is wrong with a supported constraint; nothing if it is empty."""
     if isinstance(constraint, FixCom):
-        return ""
+        total = atoms.get_masses().sum()
+        is_heavy = np.isfinite(total) and total > 0
+        return "" if is_heavy else f"needs a mass that is finite and not 0, got {total}"
     index = np.asarray(constraint.index)
-    if ((index < -n_atoms) | (index >= n_atoms)).any():
-        return f"holds atoms {index.tolist()} of a system of {n_atoms}"
+    if ((index < -len(atoms)) | (index >= len(atoms))).any():
+        return f"holds atoms {index.tolist()} of a system of {len(atoms)}"
     if isinstance(constraint, FixedLine | FixedPlane) and not np.isfinite(constraint.dir).all():
         return "has a direction without length"
     return ""
-
-
-def _has_masses(atoms: Atoms) -> bool:
-    """Whether a centre of mass that is to stand still is one."""
-    if not any(isinstance(c, FixCom) for c in atoms.constraints):
-        return True
-    total = atoms.get_masses().sum()
-    return bool(np.isfinite(total) and total > 0)

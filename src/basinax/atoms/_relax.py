@@ -94,8 +94,9 @@ def relax(
     """Relax the positions of every structure, each as if it were alone.
 
     Args:
-        atoms: at least one structure; they are not changed. Their constraints act as in ASE, if
-            they are `FixAtoms`, `FixCartesian`, `FixedLine`, `FixedPlane` or `FixCom`.
+        atoms: at least one structure; they are not changed. Their constraints act as in ASE:
+            `FixAtoms`, `FixCartesian`, `FixScaled` (along x, y and z), `FixedLine`, `FixedPlane`
+            and `FixCom`, one after another; others raise.
         potential: such as `LennardJones.named("Ar")`.
         optimizer: `FIRE()` if None.
         fmax: a structure has converged when no force on one of its atoms is as large (eV/Å).
