@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk
+from ase.constraints import FixAtoms, FixCartesian, Hookean
 from typer.testing import CliRunner
 
 import basinax
@@ -87,10 +88,44 @@ def test_a_second_run_gives_the_same_files(files):
     assert Path("a.xyz").read_text() == Path("b.xyz").read_text()
 
 
+def constrained(*constraints) -> Atoms:
+    atoms = bulk("Ar", "fcc", 5.2, cubic=True)
+    atoms.rattle(0.1, seed=3)
+    atoms.set_constraint(list(constraints))
+    return atoms
+
+
+@pytest.mark.parametrize("name", ["slab.extxyz", "POSCAR", "slab.traj"])
+def test_constraints_of_a_file_are_kept_and_written(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    ase.io.write(name, constrained(FixAtoms([0, 2])))
+    start = ase.io.read(name)
+    options = ["--potential", ARGON, "--fmax", 0.01, "--output", "out.extxyz"]
+    done = run("relax", name, *options)
+    assert done.exit_code == 0, done.output
+    relaxed = ase.io.read("out.extxyz")
+    assert relaxed.constraints[0].index.tolist() == [0, 2]
+    apart = np.abs(relaxed.positions - start.positions).max(1)
+    assert apart[[0, 2]].max() < 1e-8  # the digits that extxyz has
+    assert apart[[1, 3]].min() > 1e-3
+    assert np.linalg.norm(relaxed.get_forces(), axis=1).max() < 0.01
+    assert np.linalg.norm(relaxed.get_forces(apply_constraint=False), axis=1).max() > 0.01
+
+
+def test_constrained_structures_have_the_same_bits_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    kinds = [FixAtoms([0]), FixCartesian([1, 2], (1, 0, 1))]
+    ase.io.write("in.extxyz", [constrained(*kinds), constrained(), constrained(kinds[0])])
+    done = run("verify", "in.extxyz", "--potential", ARGON, "--sample", 3)
+    assert done.exit_code == 0, done.output
+    assert "3 of 3 structures have the same bits" in done.stdout
+
+
 BAD = {
     "no file": (["nowhere.xyz"], {}, "nowhere.xyz cannot be read: No such file"),
     "no structure file": (["broken.extxyz"], {}, "broken.extxyz cannot be read"),
     "a NaN": (["nan.xyz"], {}, "nan.xyz .*position of atom 1 is not finite"),
+    "a constraint that is not kept": (["bonds.traj"], {}, "bonds.traj .*constraints .Hookean"),
     "an unknown species": (["iron.xyz"], {}, "no parameters for Fe.*iron.xyz"),
     "an unknown potential": (None, {"--potential": "lenard-jones"}, "did you mean 'lennard-jones'"),
     "an unknown option": (None, {"--potential": "lennard-jones:epsilom=1"}, "'epsilom'.*known are"),
@@ -112,6 +147,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(files, name):
     Path("broken.extxyz").write_text("no structure\n")
     ase.io.write("nan.xyz", Atoms("Ar2", [[0, 0, 0], [0, 0, np.nan]]))
     ase.io.write("iron.xyz", Atoms("Fe2", [[0, 0, 0], [0, 0, 2.5]]))
+    ase.io.write("bonds.traj", constrained(Hookean(0, 1, 5.0, 4.0)))
     before = sorted(os.listdir())
     inputs, options, message = BAD[name]
     settings = {"--potential": "lennard-jones:Ar", "--output": "out.xyz"} | options

@@ -344,7 +344,7 @@ def _differences(batched: AtomsRelaxation, at: int, alone: AtomsRelaxation) -> l
     ours, theirs = batched.atoms[at], alone.atoms[0]
     pairs = {
         "positions": (ours.positions, theirs.positions),
-        "forces": (ours.get_forces(), theirs.get_forces()),
+        "forces": tuple(x.get_forces(apply_constraint=False) for x in (ours, theirs)),
         "energy": (batched.energies[at], alone.energies[0]),
         "steps": (batched.steps[at], alone.steps[0]),
         "status": (batched.status[at], alone.status[0]),
