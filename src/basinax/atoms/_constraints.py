@@ -6,6 +6,8 @@ ends a stage, and what stands behind it begins another. A row without constraint
 multiplied, so that a free structure keeps its bits beside constrained ones.
 """
 
+import functools
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -13,6 +15,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
+from ase.cell import Cell
 from ase.constraints import FixAtoms, FixCartesian, FixCom, FixedLine, FixedPlane, FixScaled
 from jaxtyping import Array, Bool, Float
 
@@ -262,62 +265,84 @@ def _read(atoms: Atoms) -> list[_Read]:
     if not atoms.constraints:
         return []
     stages = [_Read(_free(len(atoms)), False)]
-    for constraint in atoms.constraints:
-        if isinstance(constraint, FixCom):
+    for kind, group in itertools.groupby(atoms.constraints, _kind):
+        if kind is FixCom:
             stages[-1] = _Read(stages[-1].matrices, True)
             continue
         if stages[-1].has_com:
             stages.append(_Read(_free(len(atoms)), False))
         matrices = stages[-1].matrices
-        matrix = _matrix(constraint, atoms)
-        matrices[constraint.index] = matrix @ matrices[constraint.index]
+        if kind is FixCartesian:
+            matrices[_fixed(list(group), atoms)] = 0.0
+            continue
+        for constraint in group:
+            matrices[constraint.index] = _left(constraint) @ matrices[constraint.index]
     return stages
+
+
+def _kind(constraint: Any) -> type:
+    """`FixCartesian` for what fixes coordinates: a file may bring one of them for each atom."""
+    kind = type(constraint)
+    return FixCartesian if kind in (FixAtoms, FixScaled) else kind
 
 
 def _free(n_atoms: int) -> Float[np.ndarray, "atoms 3 3"]:
     return np.tile(np.eye(3), (n_atoms, 1, 1))
 
 
-def _matrix(constraint: Any, atoms: Atoms) -> Float[np.ndarray, "3 3"]:
+def _left(constraint: FixedLine | FixedPlane) -> Float[np.ndarray, "3 3"]:
     """What the constraint leaves of a force or step of each of its atoms."""
-    match constraint:
-        case FixAtoms():
-            return np.zeros((3, 3))
-        case FixCartesian():
-            return np.diag(np.where(constraint.mask, 0.0, 1.0))
-        case FixedLine():
-            return np.outer(constraint.dir, constraint.dir)
-        case FixedPlane():
-            return np.eye(3) - np.outer(constraint.dir, constraint.dir)
-        case FixScaled() if (free := _free_axes(constraint, atoms)) is not None:
-            return np.diag(free)
-        case _:
-            raise TypeError(f"{constraint!r} must be one of {SUPPORTED}")
+    along = np.outer(constraint.dir, constraint.dir)
+    return along if isinstance(constraint, FixedLine) else np.eye(3) - along
 
 
-def _free_axes(constraint: FixScaled, atoms: Atoms) -> np.ndarray | None:
-    """1 for the axes along which it leaves atoms free, 0 for others; None where it is skewed.
+def _fixed(constraints: list[Any], atoms: Atoms) -> Bool[np.ndarray, "atoms 3"]:
+    """The coordinates that one of these fixes."""
+    masks = np.array([_mask(c, atoms) for c in constraints])
+    atom = np.concatenate([c.index for c in constraints])
+    which, axis = np.nonzero(np.repeat(masks, [len(c.index) for c in constraints], axis=0))
+    fixed = np.zeros((len(atoms), 3), bool)
+    fixed[atom[which], axis] = True
+    return fixed
 
-    In a skewed cell ASE leaves other components of steps than of forces.
+
+def _mask(constraint: Any, atoms: Atoms) -> Any:
+    if isinstance(constraint, FixAtoms):
+        return (True, True, True)
+    return _scaled_mask(constraint, atoms) if isinstance(constraint, FixScaled) else constraint.mask
+
+
+def _scaled_mask(constraint: FixScaled, atoms: Atoms) -> tuple[bool, ...] | None:
+    """Which of x, y and z it fixes; None where it fixes something between them.
+
+    ASE then leaves other components of steps than of forces.
     """
-    cell = atoms.cell.complete().array
+    return _scaled_mask_in(atoms.cell.array.tobytes(), tuple(constraint.mask))
+
+
+@functools.lru_cache(maxsize=64)
+def _scaled_mask_in(cell_bytes: bytes, mask: tuple[bool, ...]) -> tuple[bool, ...] | None:
+    cell = Cell(np.frombuffer(cell_bytes).reshape(3, 3)).complete().array
     if not abs(np.linalg.det(cell)) > 0:
         return None
-    free = np.diag(np.where(constraint.mask, 0.0, 1.0))
+    free = np.diag(np.where(mask, 0.0, 1.0))
     forces = cell @ free @ np.linalg.inv(cell)
     steps = np.linalg.inv(cell) @ free @ cell
     axes = np.round(np.diag(steps))
-    on_axes = np.abs([forces - np.diag(axes), steps - np.diag(axes)]).max() < ON_AXES
-    return axes if on_axes else None
+    is_between = np.abs([forces - np.diag(axes), steps - np.diag(axes)]).max() > ON_AXES
+    return None if is_between else tuple(axes == 0)
 
 
 def are_supported(atoms: Atoms) -> bool:
     """Whether `check_constraints` has nothing to say."""
+    if {type(c) for c in atoms.constraints} <= {FixAtoms, FixCartesian}:
+        rows = np.concatenate([[0], *(c.index for c in atoms.constraints)])
+        return bool(-len(atoms) <= rows.min() and rows.max() < len(atoms))
     return all(_is_kept(c, atoms) and not _fault(c, atoms) for c in atoms.constraints)
 
 
 def _is_kept(constraint: Any, atoms: Atoms) -> bool:
-    if isinstance(constraint, FixScaled) and _free_axes(constraint, atoms) is None:
+    if isinstance(constraint, FixScaled) and _scaled_mask(constraint, atoms) is None:
         return False
     return type(constraint) in SUPPORTED
 
