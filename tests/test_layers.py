@@ -35,6 +35,7 @@ LAYERS = [
     ["atoms._batch"],
     ["atoms._neighbors"],
     ["atoms.potentials._potential", "atoms.potentials._species"],
+    ["atoms.potentials._fold"],
     ["atoms.potentials._pair"],
     ["atoms.potentials.*"],
     ["atoms.potentials"],

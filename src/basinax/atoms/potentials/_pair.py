@@ -1,9 +1,4 @@
-"""Potentials that are sums over pairs: the fold over neighbours, written once.
-
-All rows go through their neighbour slots side by side, and each adds its pairs from the left in
-canonical order (docs/design.md, section 2, rule 3). A pair outside the cutoff adds +0.0, which no
-sum here can tell from nothing: none is ever -0.0, as all begin with +0.0.
-"""
+"""Potentials that are sums over pairs, whose parameters are tables over pairs of species."""
 
 import abc
 from typing import Any
@@ -11,19 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from basinax._rounding import rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors import Neighbors, gather
-from basinax.atoms.potentials._potential import AbstractPotential, Properties, poison, stress_of
-
-UNROLL = 2
-"""Slots per turn of the loop. Measured on CPU, 2048 rows, float64: 5.2, 5.0, 5.5 ns a slot at
-1, 2, 4, and 3.8 inside the loop over steps, where what does not change is computed once."""
-
-VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
+from basinax.atoms.potentials._fold import Fold
+from basinax.atoms.potentials._potential import AbstractPotential, Properties
 
 
 class AbstractPairPotential(AbstractPotential):
@@ -59,45 +48,15 @@ class AbstractPairPotential(AbstractPotential):
         """
 
     def __call__(self, batch: Batch, neighbors: Neighbors, *, stress: bool = False) -> Properties:
-        dtype, n_slots = batch.positions.dtype, neighbors.slots.shape[0]
-        x, y, z = (batch.positions[:, c] for c in range(3))
-        xs, ys, zs = neighbors.images(batch.positions, batch.cells)
         lookup = self._lookup(batch, neighbors)
 
-        def add_slot(sums, images):
-            d = (gather(xs, images) - x, gather(ys, images) - y, gather(zs, images) - z)
-            r2 = rounded(d[0] * d[0]) + rounded(d[1] * d[1]) + rounded(d[2] * d[2])
+        def pair(images, r2):
             known, cutoff2 = lookup(images)
             energy, w = self.pair(r2, known)
-            # NaN counts as inside, so that it shows.
             outside = r2 > cutoff2
-            # (dE/dr)/r. XLA computes what is cheap again for every sum that reads it; a quotient
-            # counts as dear, so the division is last and f is computed once.
-            f = jnp.where(outside, 0.0, w) / r2
-            force = tuple(f * component for component in d)
-            terms = force
-            if stress:
-                terms += tuple(force[a] * d[b] for a, b in VOIGT)
-            terms = (jnp.where(outside, 0.0, energy), *(rounded(t) for t in terms))
-            return tuple(s + t for s, t in zip(sums, terms, strict=True))
+            return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, w) / r2
 
-        def add_slots(turn, sums):
-            for images in lax.dynamic_slice_in_dim(neighbors.slots, turn * UNROLL, UNROLL):
-                sums = add_slot(sums, images)
-            return sums
-
-        zeros = jnp.zeros_like(x)
-        sums = (poison(batch.positions),) + (zeros,) * (9 if stress else 3)
-        sums = lax.fori_loop(0, n_slots // UNROLL, add_slots, sums)
-        # A pair is met from both of its ends; times 0.5 is exact.
-        atom_energies = sums[0] * 0.5
-        virials = [batch.index.sum(s * 0.5) for s in sums[4:]]
-        return Properties(
-            energies=batch.index.sum(atom_energies),
-            forces=jnp.stack(sums[1:4], 1).astype(dtype),
-            atom_energies=atom_energies,
-            stress=stress_of(virials, batch.cells) if stress else None,
-        )
+        return Fold.of(batch, neighbors).properties(pair, stress=stress)
 
     def _lookup(self, batch: Batch, neighbors: Neighbors):
         """A function from the images of a slot to the table's entries and the squared cutoffs."""
