@@ -22,9 +22,11 @@ from basinax.atoms._relax import (
 )
 from basinax.atoms._specs import potential_from as potential_from
 from basinax.atoms.potentials import (
+    EAM as EAM,
     AbstractPairPotential as AbstractPairPotential,
     AbstractPotential as AbstractPotential,
     LennardJones as LennardJones,
     Morse as Morse,
     Properties as Properties,
+    ZhouEAM as ZhouEAM,
 )

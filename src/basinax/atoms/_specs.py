@@ -1,10 +1,11 @@
 """Potentials from text such as `lennard-jones:epsilon=0.01,sigma=3.4`, as in a command line."""
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 from basinax._specs import choose, make, parse
-from basinax.atoms.potentials import AbstractPotential, LennardJones, Morse
+from basinax.atoms.potentials import EAM, AbstractPotential, LennardJones, Morse, ZhouEAM
+from basinax.atoms.potentials._eam_files import Format
 
 
 def potential_from(text: str) -> AbstractPotential:
@@ -12,6 +13,8 @@ def potential_from(text: str) -> AbstractPotential:
 
     A value for an element or a pair stands behind a dot. Element symbols choose published
     parameters; with neither symbols nor `epsilon`, Lennard-Jones has those of all noble gases.
+    `eam:FILE` is a file of tables, and all that follows is its path, but for a `,format=alloy`
+    (fs, eam) at the end where the name does not tell.
 
     >>> potential_from("lennard-jones:epsilon=0.0104,sigma=3.4,cutoff=8.5").cutoff
     8.5
@@ -19,22 +22,40 @@ def potential_from(text: str) -> AbstractPotential:
     ...     "lennard-jones:epsilon.Ar=0.0104,epsilon.Kr=0.0140,epsilon.Ar-Kr=0.0119,sigma=3.5"
     ... )
     >>> neon_and_argon = potential_from("lennard-jones:Ne,Ar,cutoff=9")
+    >>> alloy = potential_from("zhou:Cu,Ni")
 
     Raises:
-        ValueError: the name, an option or an element is unknown, or a number is out of range.
+        ValueError: the name, an option or an element is unknown, a number is out of range, or a
+            file of tables is broken.
+        OSError: there is no such file.
     """
+    name, _, rest = text.partition(":")
+    if name.strip().lower() == "eam":
+        return _from_tables(rest)
     spec = parse(text)
     maker = choose("potential", spec.name.lower(), _MAKERS)
     options = _per_species(spec.options)
     is_named = maker is LennardJones and not {"epsilon", "sigma"} & set(options)
     if is_named:
         maker = functools.partial(LennardJones.named, *spec.words)
+    elif maker is ZhouEAM:
+        maker = functools.partial(ZhouEAM, *spec.words)
     elif spec.words:
         raise ValueError(f"potential {spec.name}: expected KEY=VALUE, got {spec.words[0]!r}")
     return make("potential", spec.name, maker, options)
 
 
-_MAKERS = {"lennard-jones": LennardJones, "morse": Morse}
+_MAKERS = {"eam": EAM, "lennard-jones": LennardJones, "morse": Morse, "zhou": ZhouEAM}
+
+
+def _from_tables(text: str) -> EAM:
+    """The potential of `FILE` or `FILE,format=FORMAT`; a path may hold commas and equals signs."""
+    path, comma, format = text.rpartition(",format=")
+    if not comma:
+        path, format = text, None
+    if not path:
+        raise ValueError("potential eam: expected eam:FILE or eam:FILE,format=alloy, got no file")
+    return EAM.read(path, cast(Format | None, format))
 
 
 def _per_species(options: dict[str, Any]) -> dict[str, Any]:

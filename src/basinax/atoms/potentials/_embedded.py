@@ -1,0 +1,71 @@
+"""Potentials of embedded atoms: two folds over the pairs, the second with the first's densities.
+
+E = Σᵢ F(ρᵢ) + ½ Σᵢⱼ φ(rᵢⱼ) with ρᵢ = Σⱼ f(rᵢⱼ), as in M. S. Daw and M. I. Baskes, Phys. Rev. B 29,
+6443 (1984), doi:10.1103/PhysRevB.29.6443. Nothing is scattered: an atom reads dF/dρ of its
+neighbours through their images.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int32
+
+from basinax._rounding import rounded
+from basinax.atoms._batch import Batch
+from basinax.atoms._neighbors import Neighbors, gather
+from basinax.atoms.potentials._fold import Fold
+from basinax.atoms.potentials._potential import Properties
+
+Rows = Float[Array, "rows"]
+Images = Int32[Array, "rows"]
+
+
+class Functions(NamedTuple):
+    """The functions of an embedded-atom potential for one batch; distances r are in Å.
+
+    What they return is rounded or a sum, and of no account beyond the cutoff.
+    """
+
+    density: Callable[[Images, Rows], Rows]
+    """From the images of a slot and r, what they add to the density at the rows."""
+
+    embedding: Callable[[Rows], tuple[Rows, Rows]]
+    """From the densities at the rows, F in eV and dF/dρ."""
+
+    pair: Callable[[Images, Rows, Rows, Rows], tuple[Rows, Rows]]
+    """From the images, r, and dF/dρ at the rows and at the images, φ in eV and dE/dr in eV/Å."""
+
+
+def embedded(
+    batch: Batch,
+    neighbors: Neighbors,
+    cutoff: Float[Array, ""],
+    functions: Functions,
+    *,
+    stress: bool,
+) -> Properties:
+    """Energies, forces and stresses of embedded atoms; a pair exactly at the cutoff (Å) counts."""
+    fold = Fold.of(batch, neighbors)
+    cutoff = cutoff.astype(batch.positions.dtype)
+    cutoff2 = rounded(cutoff * cutoff)
+
+    def density(images, _, r2):
+        # NaN counts as inside, so that it shows.
+        added = functions.density(images, rounded(jnp.sqrt(r2)))
+        return (jnp.where(r2 > cutoff2, 0.0, added),)
+
+    (densities,) = fold.sums(density, (jnp.zeros_like(batch.positions[:, 0]),))
+    energies, slopes = functions.embedding(densities)
+    slopes_of_images = neighbors.of_images(slopes)
+
+    def pair(images, r2):
+        r = rounded(jnp.sqrt(r2))
+        energy, slope = functions.pair(images, r, slopes, gather(slopes_of_images, images))
+        # Two atoms at one place have a finite energy but no direction to be pushed in.
+        energy = jnp.where(r2 > 0, energy, jnp.nan)
+        outside = r2 > cutoff2
+        return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, slope) / r
+
+    own_energies = jnp.where(batch.numbers > 0, energies, 0.0)
+    return fold.properties(pair, stress=stress, own_energies=own_energies)
