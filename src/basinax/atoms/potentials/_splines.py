@@ -9,7 +9,6 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int32
-from scipy.interpolate import CubicSpline
 
 from basinax._rounding import rounded
 from basinax.atoms._neighbors import gather
@@ -26,6 +25,9 @@ def coefficients(
     Args:
         first: the point at which the spline begins; before it, its first polynomial goes on.
     """
+    # Importing it takes a quarter of a second, which who has no tables need not wait.
+    from scipy.interpolate import CubicSpline
+
     points = np.arange(first, values.shape[-1])
     spline = CubicSpline(points, values[..., first:], axis=-1, bc_type="not-a-knot")
     # [power from the highest, interval, *splines] to [*splines, interval, power from 0]
