@@ -130,6 +130,7 @@ BAD = {
     "an unknown potential": (None, {"--potential": "lenard-jones"}, "did you mean 'lennard-jones'"),
     "an unknown option": (None, {"--potential": "lennard-jones:epsilom=1"}, "'epsilom'.*known are"),
     "a bad number": (None, {"--potential": "lennard-jones:epsilon=1,sigma=-1"}, "sigma must be"),
+    "no file of tables": (None, {"--potential": "eam:no.eam"}, "no.eam cannot be read"),
     "an unknown optimizer": (None, {"--optimizer": "fyre"}, "did you mean 'fire'"),
     "a limit as optimizer": (None, {"--optimizer": "maxstepsize"}, "unknown optimizer"),
     "no optimizer file": (None, {"--optimizer": "no.json"}, "no.json cannot be read"),

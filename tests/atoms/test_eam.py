@@ -250,6 +250,22 @@ def test_tables_that_do_not_fit_are_named(elements, shape, message):
         EAM(elements, *tables, drho=1.0, dr=1.0, cutoff=8.0)
 
 
+@pytest.mark.parametrize(
+    ("pair", "how", "message"),
+    [
+        (np.arange(18.0), {}, "pair must be symmetric"),
+        (np.zeros(36), {"dr": 0.0}, "dr must be positive"),
+        (np.zeros(36), {"cutoff": np.nan}, "cutoff must be positive"),
+        (np.full(36, np.inf), {}, "finite"),
+    ],
+)
+def test_numbers_out_of_range_are_named(pair, how, message):
+    pair = np.broadcast_to(pair.reshape(-1, 2, 9), (2, 2, 9))
+    tables = np.ones((2, 9)), np.ones((2, 2, 9)), pair
+    with pytest.raises(ValueError, match=message):
+        EAM(["Al", "Cu"], *tables, **({"drho": 1.0, "dr": 1.0, "cutoff": 8.0} | how))
+
+
 def test_an_element_without_tables_is_named_with_its_systems():
     batch, _ = evaluate([metal_for("mix.eam.fs", "cell of four")], potential("mix.eam.fs"))
     with pytest.raises(ValueError, match=r"EAM has no parameters for Al, .* has them for Cu"):

@@ -20,6 +20,7 @@ from basinax.atoms._neighbors import Neighbors, gather
 from basinax.atoms.potentials._eam_files import Format, read_tables
 from basinax.atoms.potentials._embedded import Functions, embedded
 from basinax.atoms.potentials._potential import AbstractPotential, Properties
+from basinax.atoms.potentials._species import check_positive
 from basinax.atoms.potentials._splines import Splines, coefficients
 
 
@@ -30,9 +31,7 @@ class EAM(AbstractPotential):
     for φ at r = 0, and beyond their ends the last cubic goes on. (LAMMPS joins them by other
     cubics, through rφ, and goes on in a straight line where a density lies beyond the table, so
     that its energies differ in the last digits that a fine table determines.) A pair farther than
-    the cutoff adds nothing, whatever the tables have there.
-
-    >>> aluminium = EAM.read("Al99.eam.alloy")  # doctest: +SKIP
+    the cutoff adds nothing, whatever the tables have there. `EAM.read` makes one of a file.
     """
 
     embedding: Float[Array, "species densities 4"]
@@ -73,7 +72,8 @@ class EAM(AbstractPotential):
             cutoff: in Å.
 
         Raises:
-            ValueError: a symbol is no element or stands twice, or tables do not fit together.
+            ValueError: a symbol is no element or stands twice, tables do not fit together, `pair`
+                is not symmetric, or a number is out of range.
         """
         n = len(elements)
         numbers = [atomic_numbers.get(element, 0) for element in elements]
@@ -86,6 +86,9 @@ class EAM(AbstractPotential):
                 f"tables of {n} elements must have shapes [{n}, densities] and, twice, [{n}, {n},"
                 f" distances]: got {embedding.shape}, {density.shape} and {pair.shape}"
             )
+        if not np.array_equal(pair, pair.swapaxes(0, 1)):
+            raise ValueError("pair must be symmetric in its elements")
+        check_positive(drho=np.array([drho]), dr=np.array([dr]), cutoff=np.array([cutoff]))
         order = np.argsort(numbers)
         among = np.ix_(order, order)
         # r φ says nothing of φ at 0.
