@@ -23,6 +23,7 @@ from basinax.atoms._relax import (
 from basinax.atoms._specs import potential_from as potential_from
 from basinax.atoms.potentials import (
     EAM as EAM,
+    EMT as EMT,
     AbstractPairPotential as AbstractPairPotential,
     AbstractPotential as AbstractPotential,
     LennardJones as LennardJones,

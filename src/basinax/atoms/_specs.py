@@ -4,7 +4,7 @@ import functools
 from typing import Any, cast
 
 from basinax._specs import choose, make, parse
-from basinax.atoms.potentials import EAM, AbstractPotential, LennardJones, Morse, ZhouEAM
+from basinax.atoms.potentials import EAM, EMT, AbstractPotential, LennardJones, Morse, ZhouEAM
 from basinax.atoms.potentials._eam_files import Format
 
 
@@ -13,6 +13,7 @@ def potential_from(text: str) -> AbstractPotential:
 
     A value for an element or a pair stands behind a dot. Element symbols choose published
     parameters; with neither symbols nor `epsilon`, Lennard-Jones has those of all noble gases.
+    EMT and Zhou's EAM have published ones alone; EMT, without symbols, those of all its elements.
     `eam:FILE` is a file of tables, and all that follows is its path, but for a `,format=alloy`
     (fs, eam) at the end where the name does not tell.
 
@@ -23,6 +24,7 @@ def potential_from(text: str) -> AbstractPotential:
     ... )
     >>> neon_and_argon = potential_from("lennard-jones:Ne,Ar,cutoff=9")
     >>> alloy = potential_from("zhou:Cu,Ni")
+    >>> gold_in_copper = potential_from("emt:Cu,Au")
 
     Raises:
         ValueError: the name, an option or an element is unknown, a number is out of range, or a
@@ -35,17 +37,16 @@ def potential_from(text: str) -> AbstractPotential:
     spec = parse(text)
     maker = choose("potential", spec.name.lower(), _MAKERS)
     options = _per_species(spec.options)
-    is_named = maker is LennardJones and not {"epsilon", "sigma"} & set(options)
-    if is_named:
-        maker = functools.partial(LennardJones.named, *spec.words)
-    elif maker is ZhouEAM:
-        maker = functools.partial(ZhouEAM, *spec.words)
+    if maker is LennardJones and not {"epsilon", "sigma"} & set(options):
+        maker = LennardJones.named
+    if maker in (LennardJones.named, EMT, ZhouEAM):
+        maker = functools.partial(maker, *spec.words)
     elif spec.words:
         raise ValueError(f"potential {spec.name}: expected KEY=VALUE, got {spec.words[0]!r}")
     return make("potential", spec.name, maker, options)
 
 
-_MAKERS = {"eam": EAM, "lennard-jones": LennardJones, "morse": Morse, "zhou": ZhouEAM}
+_MAKERS = {"eam": EAM, "emt": EMT, "lennard-jones": LennardJones, "morse": Morse, "zhou": ZhouEAM}
 
 
 def _from_tables(text: str) -> EAM:

@@ -6,6 +6,7 @@ from basinax.atoms.potentials._potential import (
     Properties as Properties,
 )
 from basinax.atoms.potentials.eam import EAM as EAM
+from basinax.atoms.potentials.emt import EMT as EMT
 from basinax.atoms.potentials.lennard_jones import LennardJones as LennardJones
 from basinax.atoms.potentials.morse import Morse as Morse
 from basinax.atoms.potentials.zhou import ZhouEAM as ZhouEAM

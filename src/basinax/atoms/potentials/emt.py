@@ -1,0 +1,320 @@
+"""Effective medium theory for seven metals, equal to ASE's `EMT`.
+
+Reference: K. W. Jacobsen, P. Stoltze and J. K. Nørskov, Surf. Sci. 366, 394 (1996),
+doi:10.1016/0039-6028(96)00816-3.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ase.data import atomic_numbers, chemical_symbols
+from ase.units import Bohr
+from jaxtyping import Array, Int32
+
+from basinax._rounding import rounded
+from basinax.atoms._batch import Batch
+from basinax.atoms._neighbors import Neighbors, gather
+from basinax.atoms.potentials._fold import Fold
+from basinax.atoms.potentials._potential import AbstractPotential, Properties, poison
+
+BETA = 1.809
+"""(16π/3)^(1/3)/√2, the distance of neighbours in an fcc crystal over the radius of a sphere with
+the volume of an atom; with the digits of the paper and of ASE."""
+
+
+class Element(NamedTuple):
+    """The published parameters of an element, in eV and Bohr radii."""
+
+    e0: float
+    s0: float
+    v0: float
+    eta2: float
+    kappa: float
+    lambda_: float
+    n0: float
+
+
+PARAMETERS = {
+    "Al": Element(-3.28, 3.00, 1.493, 1.240, 2.000, 1.169, 0.00700),
+    "Ni": Element(-4.44, 2.60, 3.673, 1.669, 2.757, 1.948, 0.01030),
+    "Cu": Element(-3.51, 2.67, 2.476, 1.652, 2.740, 1.906, 0.00910),
+    "Pd": Element(-3.90, 2.87, 2.773, 1.818, 3.107, 2.155, 0.00688),
+    "Ag": Element(-2.96, 3.01, 2.132, 1.652, 2.790, 1.892, 0.00547),
+    "Pt": Element(-5.85, 2.90, 4.067, 1.812, 3.145, 2.192, 0.00802),
+    "Au": Element(-3.80, 3.00, 2.321, 1.674, 2.873, 2.182, 0.00703),
+    "H": Element(-3.21, 1.31, 0.132, 2.652, 2.790, 3.892, 0.00547),
+    "C": Element(-3.50, 1.81, 0.332, 1.652, 2.790, 1.892, 0.01322),
+    "N": Element(-5.10, 1.88, 0.132, 1.652, 2.790, 1.892, 0.01222),
+    "O": Element(-4.60, 1.95, 0.332, 1.652, 2.790, 1.892, 0.00850),
+}
+"""The metals' are of the paper. Those of H, C, N and O are ASE's, for trying things out, and
+describe no real material."""
+
+
+class EMT(AbstractPotential):
+    """Effective medium theory as ASE's `EMT` computes it, its cutoff included.
+
+    An atom's energy is a function of the density that its neighbours make, plus pair energies. No
+    result depends on which other elements the potential was made for: the fewer, the faster.
+
+    A logistic function ends all pairs. What it leaves of one at the cutoff, 7e-6 (3e-3 with
+    `asap_cutoff`), is a step there, as in ASE.
+
+    >>> copper, alloys, everything = EMT("Cu"), EMT("Cu", "Au"), EMT()
+    """
+
+    ends: "_Ends"
+    """[largest]: by the largest element of a system; of one entry if all systems end alike."""
+    atoms: "_Atom"
+    """[largest, species]"""
+    species: tuple[int, ...] = eqx.field(static=True)
+    asap_cutoff: bool = eqx.field(static=True)
+
+    def __init__(self, *elements: str, asap_cutoff: bool = False):
+        """All elements of `PARAMETERS` if none is named.
+
+        Args:
+            asap_cutoff: a system's cutoff is that of the largest element that it holds, as in ASAP
+                and in ASE's option, instead of silver's.
+
+        Raises:
+            ValueError: there are no parameters for an element.
+            TypeError: `asap_cutoff` is neither true nor false.
+        """
+        for element in elements:
+            if element not in PARAMETERS:
+                raise ValueError(
+                    f"EMT has no parameters for {element!r}, only for {', '.join(PARAMETERS)}"
+                )
+        if not isinstance(asap_cutoff, bool):
+            raise TypeError(f"asap_cutoff must be true or false, got {asap_cutoff!r}")
+        self.species = _numbers_of(elements or PARAMETERS)
+        self.asap_cutoff = asap_cutoff
+        known = [_scaled(z) for z in self.species]
+        largest = _by_size(self.species) if asap_cutoff else _by_size(_numbers_of(PARAMETERS))[-1:]
+        ends = [_ends(_scaled(z).s0, asap_cutoff) for z in largest]
+        atoms = [[_atom(p, end) for p in known] for end in ends]
+        tables = jax.tree.map(lambda t: jnp.array(t, float), (_stacked(ends), _stacked(atoms)))
+        self.ends, self.atoms = tables
+
+    @property
+    def cutoff(self) -> float:
+        return float(np.max(np.asarray(self.ends.end)))
+
+    def __call__(self, batch: Batch, neighbors: Neighbors, *, stress: bool = False) -> Properties:
+        fold = Fold.of(batch, neighbors)
+        ends, own, facing = self._known(batch, neighbors)
+
+        def is_outside(r):
+            # NaN counts as inside, so that it shows.
+            return r >= ends.end
+
+        def density(images, _, r2):
+            r, other = rounded(jnp.sqrt(r2)), facing(images)
+            term = rounded(_falling(r, other.eta, other.radius1) * _logistic(r, ends))
+            # XLA stores what two sums read. Without a second one, gathers stand in the loop over
+            # exponentials, which then is not vectorised: 20 ns a slot instead of 7.
+            terms = (term, jnp.ones_like(r))
+            return tuple(jnp.where(is_outside(r), 0.0, t) for t in terms)
+
+        nothing = poison(batch.positions)
+        sigma, n_neighbors = fold.sums(density, (nothing, nothing))
+        energies, slopes = _embedded(sigma, own)
+        is_alone = n_neighbors == 0
+        energies = jnp.where(is_alone, 0.0, energies) - own.e0
+        energies = jnp.where(batch.index.has_system(), energies, 0.0)
+        slopes = jnp.where(is_alone, 0.0, slopes)
+        slopes_of_images = neighbors.of_images(slopes)
+
+        def pair(images, r2):
+            r, slope = rounded(jnp.sqrt(r2)), gather(slopes_of_images, images)
+            energy, derivative = _of_pair(r, ends, own, facing(images), slopes, slope)
+            outside = is_outside(r)
+            return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, derivative) / r
+
+        return fold.properties(pair, stress=stress, own_energies=energies)
+
+    def _known(self, batch: Batch, neighbors: Neighbors) -> "tuple[_Ends, _Atom, _Facing]":
+        """What holds for each row, or for all, and a function to what holds for a slot's atoms."""
+        dtype, n = batch.positions.dtype, len(self.species)
+        tables = (self.ends, self.atoms)
+        ends, atoms = jax.tree.map(lambda t: jnp.ravel(t).astype(dtype), tables)
+        if n == 1:
+            ends, own = jax.tree.map(lambda t: t[0], (ends, atoms))
+            return ends, own, lambda images: own
+        kinds = self.kinds(batch.numbers)
+        largest = self._largest(batch, kinds)
+        rows = largest * n + kinds
+        of_images = neighbors.of_images(rows)
+        ends = _entries(ends, largest) if self.asap_cutoff else jax.tree.map(lambda t: t[0], ends)
+
+        def facing(images):
+            return _entries(atoms, gather(of_images, images))
+
+        return ends, _entries(atoms, rows), facing
+
+    def _largest(self, batch: Batch, kinds: Int32[Array, "rows"]) -> Int32[Array, "rows"]:
+        """Which entry of the tables holds for the largest element of each row's system."""
+        if not self.asap_cutoff:
+            return jnp.zeros_like(kinds)
+        order = [_by_size(self.species).index(z) for z in self.species]
+        largest = batch.index.max(jnp.asarray(order, jnp.int32)[kinds])
+        return batch.index.spread(largest, 0, like=kinds)
+
+
+class _Ends(NamedTuple):
+    """How the pairs of a system end."""
+
+    middle: Any
+    """Where the logistic function is a half, in Å."""
+    slope: Any
+    """Its slope, in 1/Å."""
+    end: Any
+    """The cutoff, in Å."""
+
+
+class _Atom(NamedTuple):
+    """What is known of an atom.
+
+    The paper weighs a neighbour with χ = n₀'/n₀. Here n₀' is part of the neighbour's radii and n₀
+    of the atom's `scale` and `v`, both in units of N, so that pairs need no numbers of their own.
+    """
+
+    e0: Any
+    lambda_: Any
+    six_v0: Any
+    kappa: Any
+    rate: Any
+    """1/(βη₂)."""
+    scale: Any
+    """N/(12γ₁n₀)."""
+    v: Any
+    """−V₀N/(2γ₂n₀), in eV."""
+    eta: Any
+    """η₂, in 1/Å: how fast the density that it makes falls."""
+    radius1: Any
+    """Where that is 1, in Å."""
+    decay: Any
+    """κ/β, in 1/Å: how fast its pair function falls."""
+    radius2: Any
+    """Where that is 1, in Å."""
+
+
+_Facing = Callable[[Int32[Array, "rows"]], _Atom]
+"""From the images of a slot to what is known of the atoms there."""
+
+N_REFERENCE = 0.00703 / Bohr**3
+"""N, gold's n₀: any density will do."""
+
+
+def _numbers_of(elements: Iterable[str]) -> tuple[int, ...]:
+    return tuple(sorted({atomic_numbers[element] for element in elements}))
+
+
+def _scaled(number: int) -> Element:
+    """The parameters in eV and Å."""
+    p = PARAMETERS[chemical_symbols[number]]
+    return Element(
+        e0=p.e0,
+        s0=p.s0 * Bohr,
+        v0=p.v0,
+        eta2=p.eta2 / Bohr,
+        kappa=p.kappa / Bohr,
+        lambda_=p.lambda_ / Bohr,
+        n0=p.n0 / Bohr**3,
+    )
+
+
+def _ends(s0: float, asap_cutoff: bool) -> _Ends:
+    """Half between the third and fourth neighbours in fcc; 1e-4 is left of the fourth."""
+    nearest = BETA * s0
+    middle = nearest * 0.5 * (math.sqrt(3.0) + 2.0)
+    slope = math.log(1e4 - 1.0) / (2.0 * nearest - middle)
+    return _Ends(middle, slope, middle * 1.045 if asap_cutoff else middle + 0.5)
+
+
+def _gamma(p: Element, decay: float, ends: _Ends) -> float:
+    """γ: what the first three shells of an fcc crystal add up to, over the 12 of the first."""
+    total = 0.0
+    for count, distance in ((12, 1.0), (6, math.sqrt(2.0)), (24, math.sqrt(3.0))):
+        r = BETA * p.s0 * distance
+        w = 1.0 / (1.0 + math.exp(ends.slope * (r - ends.middle)))
+        total += count / 12.0 * w * math.exp(-decay * (r - BETA * p.s0))
+    return total
+
+
+def _atom(p: Element, ends: _Ends) -> _Atom:
+    decay, weight = p.kappa / BETA, p.n0 / N_REFERENCE
+    return _Atom(
+        e0=p.e0,
+        lambda_=p.lambda_,
+        six_v0=6.0 * p.v0,
+        kappa=p.kappa,
+        rate=1.0 / (BETA * p.eta2),
+        scale=1.0 / (12.0 * _gamma(p, p.eta2, ends) * weight),
+        v=-0.5 * p.v0 / (_gamma(p, decay, ends) * weight),
+        eta=p.eta2,
+        radius1=BETA * p.s0 + math.log(weight) / p.eta2,
+        decay=decay,
+        radius2=BETA * p.s0 + math.log(weight) / decay,
+    )
+
+
+def _stacked(nested: Any) -> Any:
+    """Lists of named tuples, or lists of such lists, as one named tuple of arrays."""
+    if isinstance(nested[0], list):
+        nested = [_stacked(entry) for entry in nested]
+    return jax.tree.map(lambda *x: np.stack(x), *nested)
+
+
+def _entries(tables: Any, at: Int32[Array, "rows"]) -> Any:
+    return jax.tree.map(lambda t: gather(t, at), tables)
+
+
+def _by_size(species: tuple[int, ...]) -> list[int]:
+    return sorted(species, key=lambda z: PARAMETERS[chemical_symbols[z]].s0)
+
+
+def _logistic(r, ends: _Ends):
+    """w = 1/(1 + exp(a(r − r_c)))"""
+    return rounded(1.0 / (1.0 + jnp.exp(rounded(ends.slope * (r - ends.middle)))))
+
+
+def _falling(r, decay, radius):
+    return jnp.exp(rounded(decay * (radius - r)))
+
+
+def _embedded(sigma, own: _Atom):
+    """The energy in eV of atoms in such densities, besides their pairs', and its derivative."""
+    # s = −log(σ₁/(12γ₁))/(βη₂)
+    s = rounded(-own.rate * jnp.log(rounded(own.scale * sigma)))
+    reduced = rounded(own.lambda_ * s)
+    cohesive = rounded(own.e0 * jnp.exp(-reduced))
+    # What the pairs of its crystal at that density have is taken off: they are counted as pairs.
+    crystal = rounded(own.six_v0 * jnp.exp(rounded(-own.kappa * s)))
+    energy = rounded(cohesive * (1.0 + reduced)) + crystal
+    # ds/dσ₁ = −1/(βη₂σ₁)
+    by_s = rounded(own.lambda_ * (cohesive * reduced)) + rounded(own.kappa * crystal)
+    return energy, rounded(rounded(own.rate * by_s) / sigma)
+
+
+def _of_pair(r, ends: _Ends, own: _Atom, other: _Atom, slope, slope_other):
+    """The energy of a pair in eV, and the derivative of the system's energy by its distance.
+
+    Args:
+        slope: dE/dσ₁ of the atom, and of the other.
+    """
+    w = _logistic(r, ends)
+    dw = rounded(ends.slope * (w - 1.0))  # (dw/dr)/w
+    v = rounded(own.v * _falling(r, other.decay, other.radius2))
+    v_back = rounded(other.v * _falling(r, own.decay, own.radius2))
+    sigma = rounded(slope * _falling(r, other.eta, other.radius1))
+    sigma_back = rounded(slope_other * _falling(r, own.eta, own.radius1))
+    by_pair = rounded(v * (dw - other.decay)) + rounded(v_back * (dw - own.decay))
+    by_density = rounded(sigma * (dw - other.eta)) + rounded(sigma_back * (dw - own.eta))
+    return rounded(w * (v + v_back)), w * (by_pair + by_density)

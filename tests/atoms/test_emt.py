@@ -1,0 +1,207 @@
+"""EMT against ASE's: energies, forces, stresses and relaxations; and against differences."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk
+from ase.calculators.emt import EMT as ASEEMT
+from ase.optimize import FIRE as ASEFIRE
+from metals import METALS, SYSTEMS, alloy, slab_with_atoms
+from structures import evaluate, rattled, results_of
+
+import basinax
+from basinax import Status
+from basinax.atoms import EMT, Batch, potential_from, relax
+
+both_cutoffs = pytest.mark.parametrize("asap_cutoff", [False, True])
+both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+def close(got, expected, scale):
+    """Equal to 1e-11 of the scale; the energies that cancel are some eV an atom."""
+    np.testing.assert_allclose(got, expected, rtol=1e-11, atol=1e-11 * scale)
+
+
+@functools.cache
+def all_of(asap_cutoff):
+    return evaluate(list(SYSTEMS.values()), EMT(asap_cutoff=asap_cutoff))
+
+
+def of_system(asap_cutoff, name):
+    """Forces, energies of atoms, energy and stress of a system in the batch of all."""
+    return results_of(*all_of(asap_cutoff), list(SYSTEMS).index(name))
+
+
+def with_ase(atoms, asap_cutoff=False):
+    atoms = atoms.copy()
+    atoms.calc = ASEEMT(asap_cutoff=asap_cutoff)
+    return atoms
+
+
+@both_cutoffs
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_energies_and_forces_are_those_of_ase(name, asap_cutoff):
+    forces, atom_energies, energy, _ = of_system(asap_cutoff, name)
+    reference = with_ase(SYSTEMS[name], asap_cutoff)
+    close(energy, reference.get_potential_energy(), len(reference))
+    close(atom_energies, reference.get_potential_energies(), 1.0)
+    close(forces, reference.get_forces(), 1.0)
+
+
+@both_cutoffs
+@pytest.mark.parametrize("name", [name for name, a in SYSTEMS.items() if a.cell.rank == 3])
+def test_stress_is_that_of_ase(name, asap_cutoff):
+    expected = with_ase(SYSTEMS[name], asap_cutoff).get_stress(voigt=False)
+    close(of_system(asap_cutoff, name)[-1], expected, 0.1)
+
+
+@both_dtypes
+@both_cutoffs
+def test_the_elements_that_it_was_made_for_change_no_bit(asap_cutoff, dtype):
+    systems = [SYSTEMS["cell of 32"], SYSTEMS["slab with atoms"]]
+    batch, got = evaluate(systems, EMT(asap_cutoff=asap_cutoff), dtype)
+    for k, atoms in enumerate(systems):
+        narrow = EMT(*sorted(set(atoms.symbols)), asap_cutoff=asap_cutoff)
+        alone = results_of(*evaluate([atoms], narrow, dtype), 0)
+        for a, b in zip(alone, results_of(batch, got, k), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_lists_reach_no_farther_than_the_elements_need():
+    # r_c of ASE for the element, and what ASE lists beyond it
+    assert EMT("Cu").cutoff == EMT().cutoff == pytest.approx(5.8767983)
+    assert EMT("Cu", asap_cutoff=True).cutoff == pytest.approx(5.6187544 * 2.67 / 3.01)
+    assert EMT(asap_cutoff=True).cutoff == EMT("Ag", asap_cutoff=True).cutoff
+
+
+@both_cutoffs
+@pytest.mark.parametrize("name", ["slab with atoms", "slab with a molecule", "molecule", "alloy"])
+def test_forces_are_differences_of_the_energy(name, asap_cutoff):
+    atoms, h = SYSTEMS[name], 1e-4
+    steps = [(a, c, sign) for a in range(0, len(atoms), 3) for c in range(3) for sign in (1, -1)]
+    images = [atoms]
+    for a, c, sign in steps:
+        images.append(atoms.copy())
+        images[-1].positions[a, c] += sign * h
+    _, got = evaluate(images, EMT(asap_cutoff=asap_cutoff))
+    energies = np.asarray(got.energies)[1 : len(images)].reshape(-1, 3, 2)
+    forces = -(energies[..., 0] - energies[..., 1]) / (2 * h)
+    # The error of the central difference: h² times a third derivative of up to 100 eV/Å³.
+    np.testing.assert_allclose(got.forces[: len(atoms) : 3], forces, atol=1e-6)
+
+
+@both_cutoffs
+@pytest.mark.parametrize("name", ["primitive", "skewed and tiny", "cell of 32", "slab with atoms"])
+def test_stress_is_the_derivative_of_the_energy_by_strain(name, asap_cutoff):
+    atoms, h = SYSTEMS[name], 1e-5
+    images = [atoms]
+    for a, b in np.ndindex(3, 3):
+        for sign in (1, -1):
+            strain = np.eye(3)
+            strain[a, b] += sign * h
+            images.append(atoms.copy())
+            images[-1].set_cell(np.asarray(atoms.cell) @ strain, scale_atoms=True)
+    _, got = evaluate(images, EMT(asap_cutoff=asap_cutoff))
+    energies = np.asarray(got.energies)[1 : len(images)].reshape(3, 3, 2)
+    stress = (energies[..., 0] - energies[..., 1]) / (2 * h * atoms.get_volume())
+    # h² times a third derivative, and rounding errors of some eV over 2hV.
+    np.testing.assert_allclose(got.stress[0], stress, atol=1e-8)
+
+
+@both_cutoffs
+def test_two_atoms_at_one_place_have_the_energy_of_ase_and_no_force(asap_cutoff):
+    overlapping = SYSTEMS["cell of 32"].copy()
+    overlapping.positions[1] = overlapping.positions[0]
+    batch, got = evaluate([overlapping, SYSTEMS["alloy"]], EMT(asap_cutoff=asap_cutoff))
+    with np.errstate(all="ignore"):
+        expected = with_ase(overlapping, asap_cutoff).get_potential_energy()
+    forces, _, energy, _ = results_of(batch, got, 0)
+    close(energy, expected, len(overlapping))
+    assert np.isnan(forces[:2]).all()
+    assert all(np.isfinite(x).all() for x in results_of(batch, got, 1))
+
+
+def test_padding_has_neither_energy_nor_force():
+    batch, got = all_of(False)
+    padding = ~np.asarray(batch.index.has_system())
+    assert padding.any()
+    assert (np.asarray(got.forces)[padding] == 0).all()
+    assert (np.asarray(got.atom_energies)[padding] == 0).all()
+
+
+@both_dtypes
+def test_results_have_the_dtype_of_the_positions(dtype):
+    _, got = evaluate([SYSTEMS["alloy"]], EMT(), dtype)
+    assert {x.dtype for x in jax.tree.leaves(got)} == {np.dtype(dtype)}
+
+
+def test_elements_without_parameters_are_named():
+    with pytest.raises(ValueError, match="no parameters for 'Fe', only for Al, Ni, Cu, "):
+        EMT("Cu", "Fe")
+    with pytest.raises(ValueError, match=r"EMT has no parameters for Fe, .* for H, C, N, O, Al"):
+        relax([bulk("Cu"), bulk("Fe")], EMT())
+    with pytest.raises(ValueError, match=r"no parameters for Au, .* it has them for Ni, Cu"):
+        EMT("Cu", "Ni").check(Batch.from_atoms([bulk("Au")]))
+    with pytest.raises(TypeError, match="asap_cutoff must be true or false, got 'yes'"):
+        EMT(asap_cutoff="yes")  # pyright: ignore[reportArgumentType]
+
+
+def test_it_is_made_from_text():
+    def same(a, b):
+        return jax.tree.structure(a) == jax.tree.structure(b) and all(
+            map(np.array_equal, jax.tree.leaves(a), jax.tree.leaves(b))
+        )
+
+    assert same(potential_from("emt"), EMT())
+    assert same(potential_from("emt:Cu,Au"), EMT("Cu", "Au"))
+    assert same(potential_from("EMT:Cu,asap_cutoff=true"), EMT("Cu", asap_cutoff=True))
+    with pytest.raises(ValueError, match="no parameters for 'Ar'"):
+        potential_from("emt:Ar")
+    with pytest.raises(ValueError, match=r"has no option 'cutoff'.*asap_cutoff"):
+        potential_from("emt:cutoff=5")
+
+
+# --- whole relaxations
+
+
+def off_their_minima() -> list[Atoms]:
+    return [
+        rattled(bulk("Cu", cubic=True).repeat(2), 1),
+        slab_with_atoms(),
+        alloy(METALS, 8),
+        SYSTEMS["cluster of 13"],
+        SYSTEMS["skewed and tiny"],
+        Atoms("Pt"),
+    ]
+
+
+@both_cutoffs
+def test_fire_ends_where_and_when_that_of_ase_does(asap_cutoff):
+    atoms = off_their_minima()
+    result = relax(atoms, EMT(asap_cutoff=asap_cutoff), fmax=0.01)
+    for k, a in enumerate(atoms):
+        reference = with_ase(a, asap_cutoff)
+        optimizer = ASEFIRE(reference, logfile=None)
+        optimizer.run(fmax=0.01, steps=500)
+        assert result.steps[k] == optimizer.nsteps
+        assert np.abs(result.atoms[k].positions - reference.positions).max() < 1e-8
+    assert result.converged.all()
+
+
+@pytest.mark.parametrize(("asap_cutoff", "dtype"), [(True, np.float32), (False, np.float64)])
+def test_a_long_relaxation_has_the_same_bits_alone(asap_cutoff, dtype):
+    atoms = [*off_their_minima()[1:4], Atoms("Cu2", np.zeros((2, 3)))]
+    settings = {"fmax": 0.0, "max_steps": 450, "dtype": dtype}
+    potential, optimizer = EMT(asap_cutoff=asap_cutoff), basinax.FIRE(maxstep=0.05)
+    batch = relax(atoms, potential, optimizer, **settings)
+    assert batch.status[-1] == Status.NOT_FINITE
+    assert batch.steps.max() >= 400
+    for k, a in enumerate(atoms):
+        alone = relax([a], potential, optimizer, **settings)
+        for field in ("energies", "fmax", "steps", "status"):
+            np.testing.assert_array_equal(getattr(alone, field)[0], getattr(batch, field)[k])
+        np.testing.assert_array_equal(alone.atoms[0].positions, batch.atoms[k].positions)
+        np.testing.assert_array_equal(alone.atoms[0].get_forces(), batch.atoms[k].get_forces())
