@@ -78,7 +78,8 @@ def test_lists_reach_no_farther_than_the_elements_need():
 
 
 @pytest.mark.parametrize(
-    ("name", "asap_cutoff"), [("slab with atoms", False), ("alloy", True), ("molecule", True)]
+    ("name", "asap_cutoff"),
+    [("slab with atoms", False), ("cluster of 13", True), ("molecule", True)],
 )
 def test_forces_are_differences_of_the_energy(name, asap_cutoff):
     atoms, h = SYSTEMS[name], 1e-4
@@ -195,7 +196,7 @@ def test_fire_ends_where_and_when_that_of_ase_does(asap_cutoff):
 
 @pytest.mark.parametrize(("asap_cutoff", "dtype"), [(True, np.float32), (False, np.float64)])
 def test_a_long_relaxation_has_the_same_bits_alone(asap_cutoff, dtype):
-    atoms = [*off_their_minima()[1:4], Atoms("Cu2", np.zeros((2, 3)))]
+    atoms = [*off_their_minima()[1:3], Atoms("Cu2", np.zeros((2, 3)))]
     settings = {"fmax": 0.0, "max_steps": 450, "dtype": dtype}
     potential, optimizer = EMT(asap_cutoff=asap_cutoff), basinax.FIRE(maxstep=0.05)
     batch = relax(atoms, potential, optimizer, **settings)

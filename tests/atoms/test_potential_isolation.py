@@ -45,9 +45,9 @@ def of_noble_gases(name):
     return Case(POTENTIALS[name], list(NOBLE), list(NOBLE.values()), few)
 
 
-def of_metals(potential):
-    names = [name for name in METALS if name not in ("primitive", "one atom in a large cell")]
+def of_metals(potential, *further):
     few = ("one open atom", "slab with atoms", "slab with a molecule", "molecule")
+    names = [*few, "cluster of 13", "alloy with gases", *further]
     return Case(potential, names, [METALS[name] for name in names], few)
 
 
@@ -56,7 +56,7 @@ CASES = {
     "shifted": of_noble_gases("shifted"),
     "named and smooth": of_noble_gases("named and smooth"),
     "Morse": of_noble_gases("Morse"),
-    "EMT": of_metals(EMT()),
+    "EMT": of_metals(EMT(), "cell of 32", "skewed and tiny", "tiny and light"),
     "EMT with the cutoff of ASAP": of_metals(EMT(asap_cutoff=True)),
 }
 both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
