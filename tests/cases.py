@@ -17,13 +17,17 @@ import optax
 
 from basinax import (
     FIRE,
+    FIRE2,
+    LBFGS,
     AbstractTransform,
+    Adam,
     ClipByGlobalNorm,
     ClipByLayerNorm,
     ClipByRowNorm,
     ClipByValue,
     GradientDescent,
     MaxStepSize,
+    MDMin,
     SystemIndex,
     apply_updates,
     chain,
@@ -75,6 +79,17 @@ TRANSFORMS = [
         ),
     ),
     TransformCase("GradientDescent", lambda systems: GradientDescent(_of(systems, 0.05, 0.02))),
+    TransformCase("FIRE2", lambda systems: FIRE2(dt=_of(systems, 0.05, 0.03))),
+    TransformCase("FIRE2 with ABC", lambda systems: FIRE2(use_abc=True)),
+    TransformCase("MDMin", lambda systems: MDMin(dt=_of(systems, 0.05, 0.03))),
+    TransformCase("LBFGS", lambda systems: LBFGS(maxstep=_of(systems, 0.1, 0.1), memory=4)),
+    TransformCase(
+        "Barzilai-Borwein",
+        lambda systems: chain(
+            GradientDescent(_of(systems, 0.02, 0.01), barzilai_borwein=True), MaxStepSize(0.3)
+        ),
+    ),
+    TransformCase("Adam", lambda systems: Adam(_of(systems, 0.02, 0.01))),
     TransformCase(
         "clipped FIRE with short steps",
         lambda systems: chain(
