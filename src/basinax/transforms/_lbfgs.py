@@ -38,7 +38,7 @@ class LBFGS(AbstractTransform):
     """The longest row of a step (Angstrom); rows are scaled together. ASE's default."""
     memory: int = eqx.field(static=True, default=100)
     """How many pairs are kept, at most: memory for twice as many copies of the parameters, and for
-    two square matrices a system. 20 need a tenth more evaluations of LJ38."""
+    two square matrices a system. 20 need a seventh more evaluations of LJ38."""
     damping: Number = 1.0
     """The step is multiplied with it."""
     alpha: Number = 70.0
