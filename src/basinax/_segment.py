@@ -91,7 +91,8 @@ def blank(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
 def scale(tree: Tree, factors: PerSystem, index_prefix: Prefix = None) -> Tree:
     """Each system's rows times its factor.
 
-    Rows of padding, and of systems whose factor is one, come back bit for bit.
+    Rows of padding, and of systems whose factor is one, come back bit for bit, but for subnormal
+    entries, which JAX makes zero on CPU.
     """
 
     def scale_leaf(index, x):
