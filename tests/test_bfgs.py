@@ -178,6 +178,64 @@ def wells_batch(*sizes):
     return make_batch(WELLS, make_systems(WELLS, *sizes), CONTIGUOUS, np.float64)
 
 
+def started(name, batch):
+    return OPTIMIZERS[name].init(batch.params, batch.prefix)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_order_of_systems_changes_no_bit(name):
+    batch = wells_batch(2, 1, 2)
+    turned = make_batch(WELLS, batch.systems[::-1], CONTIGUOUS, np.float64)
+    after = [run(OPTIMIZERS[name], b, b.params, started(name, b), 25)[0] for b in (batch, turned)]
+    for system in range(3):
+        got = take(turned.prefix, after[1], 2 - system)
+        assert same_bits(got, take(batch.prefix, after[0], system))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_gradient_of_zero_moves_nothing(name):
+    """At the bottom of wells without tilt."""
+    batch = wells_batch(2, 1, 2)
+    flat = eqx.tree_at(lambda e: e.constants["tilt"], batch.evaluate, 0 * batch.params)
+    bottom, state = jnp.ones_like(batch.params), started(name, batch)
+    for _ in range(3):
+        params, state = _update(OPTIMIZERS[name], flat, bottom, state)
+        assert same_bits(np.asarray(params), np.asarray(bottom))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_gradient_that_vanishes_after_steps_leaves_everything_finite(name):
+    batch = wells_batch(2, 1, 2)
+    flat = eqx.tree_at(lambda e: e.constants["tilt"], batch.evaluate, 0 * batch.params)
+    state = run(OPTIMIZERS[name], batch, batch.params, started(name, batch), 9)[1]
+    params = jnp.ones_like(batch.params)
+    for _ in range(3):
+        params, state = _update(OPTIMIZERS[name], flat, params, state)
+        assert np.isfinite(params).all()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_state_is_the_carry_of_a_loop(name):
+    batch = wells_batch(2, 1, 2)
+    begin = (batch.params, started(name, batch))
+    update = eqx.Partial(plain_update, OPTIMIZERS[name], batch.evaluate)
+    after = jax.eval_shape(update, *begin)
+    assert jax.tree.structure(after) == jax.tree.structure(begin)
+    shapes = lambda tree: [(x.shape, x.dtype) for x in jax.tree.leaves(tree)]  # noqa: E731
+    assert shapes(after) == shapes(begin)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_other_systems_and_later_steps_compile_nothing(name, count_compilations):
+    batch = wells_batch(2, 1, 2)
+    run(OPTIMIZERS[name], batch, batch.params, started(name, batch), 2)
+    others = make_batch(WELLS, make_systems(WELLS, 1, 2, 2), CONTIGUOUS, np.float64)
+    begin = started(name, others)
+    with count_compilations() as compiled:
+        run(OPTIMIZERS[name], others, others.params, begin, 20)
+    assert compiled.count == 0
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_jitted_step_is_that_of_one_operation_at_a_time(name):
     optimizer, batch = OPTIMIZERS[name], wells_batch(1, 2)
