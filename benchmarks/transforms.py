@@ -1,7 +1,7 @@
 """What a step of a transform costs, beside the usual formulation and a copy of the array.
 
 10,000 systems of 1 to 60 rows of three components, float32. Timed is one jitted update, arguments
-on the device, compiled before; for L-BFGS with ten pairs, one of eight in a loop. "scatter" is the
+on the device, compiled before; for L-BFGS with ten pairs, one of 16 in a loop. "scatter" is the
 same algorithm over `vmap(vdot)` and `jax.ops.segment_sum`, as other batched libraries write it; it
 does not keep the bits. Both answers are compared before anything is timed.
 """
@@ -18,7 +18,7 @@ import basinax
 N_SYSTEMS = 10_000
 MAX_NORM = 4.0
 MEMORY = 10
-IN_A_LOOP = 8
+IN_A_LOOP = 16
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ def in_turns(cases, others, count):
     return rows
 
 
-@pytest.mark.parametrize(("case", "layout", "dtype"), in_turns(OPTIMIZERS, LAYOUTS, 2))
+@pytest.mark.parametrize(("case", "layout", "dtype"), in_turns(OPTIMIZERS, LAYOUTS, 1))
 def test_a_long_run_of_every_system_is_its_run_alone(case, layout, dtype):
     systems = make_systems(BOWL, *SIZES, spoiled=True)
     batch = make_batch(BOWL, systems, layout, dtype)
@@ -128,7 +128,7 @@ def limit_alone(case, system, dtype):
     return take(alone.prefix, step, 0), take_state(state, 0)
 
 
-@pytest.mark.parametrize(("case", "layout", "dtype"), in_turns(LIMITS, LAYOUTS, 4))
+@pytest.mark.parametrize(("case", "layout", "dtype"), in_turns(LIMITS, LAYOUTS, 2))
 def test_a_limit_treats_every_system_as_if_alone(case, layout, dtype):
     systems = make_systems(BOWL, *SIZES, spoiled=True)
     batch = make_batch(BOWL, systems, layout, dtype)

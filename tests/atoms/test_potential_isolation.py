@@ -1,6 +1,7 @@
 """Energies, forces and stresses of a system have the same bits in every batch and alone."""
 
 import functools
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -61,6 +62,10 @@ CASES = {
 }
 both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 every_potential = pytest.mark.parametrize("name", CASES)
+# The two dtypes by turns, for half the time that all combinations take to compile.
+by_turns = pytest.mark.parametrize(
+    ("name", "dtype"), list(zip(CASES, itertools.cycle([np.float32, np.float64]), strict=False))
+)
 
 
 def assert_same_bits(got, expected, name):
@@ -92,8 +97,7 @@ def test_batched_equals_alone(name, dtype):
         assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), names[k])
 
 
-@both_dtypes
-@every_potential
+@by_turns
 def test_order_copies_and_padding_change_nothing(name, dtype):
     potential, names, systems, _ = CASES[name]
     order = np.random.default_rng(1).permutation(np.repeat(np.arange(len(names)), 3))
@@ -102,8 +106,7 @@ def test_order_copies_and_padding_change_nothing(name, dtype):
     assert_as_together(batch, got, name, dtype, order)
 
 
-@both_dtypes
-@every_potential
+@by_turns
 def test_skin_and_the_positions_of_the_last_rebuild_change_nothing(name, dtype):
     random, systems = np.random.default_rng(2), CASES[name].systems
     built_at = []
@@ -116,8 +119,7 @@ def test_skin_and_the_positions_of_the_last_rebuild_change_nothing(name, dtype):
     assert_as_together(batch, got, name, dtype)
 
 
-@both_dtypes
-@every_potential
+@by_turns
 def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
     potential, names, systems, few = CASES[name]
     chosen = [systems[names.index(n)] for n in few]
@@ -129,8 +131,7 @@ def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
         assert_same_bits(results_of(batch, got, k), results_of(batch, slowly, k), few[k])
 
 
-@both_dtypes
-@every_potential
+@by_turns
 def test_constant_parameters_give_the_bits_of_traced_ones(name, dtype):
     potential, (batch, got) = CASES[name].potential, together(name, dtype)
     neighbors = NeighborTable(batch, potential.cutoff, SKIN).to_device()
@@ -138,8 +139,7 @@ def test_constant_parameters_give_the_bits_of_traced_ones(name, dtype):
     assert_same_bits(jax.tree.leaves(constant), jax.tree.leaves(got), name)
 
 
-@both_dtypes
-@every_potential
+@by_turns
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
 def test_positions_that_are_not_finite_touch_no_other_system(name, dtype, value):
     potential, names, systems, _ = CASES[name]
