@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from basinax import (
     FIRE,
@@ -154,6 +155,16 @@ _HALF, _MINUS = optax.scale(0.5), optax.scale(-1.0)
 
 OPTIMIZERS = [case for case in TRANSFORMS if case.descends]
 LIMITS = [case for case in TRANSFORMS if not case.descends]
+
+
+def in_turns(cases: list[Any], others: list[Any]) -> list[Any]:
+    """Each case with one of the others, by turns: all combinations would mostly compile."""
+    chosen = [others[k % len(others)] for k in range(len(cases))]
+    names = [getattr(other, "__name__", other) for other in chosen]
+    return [
+        pytest.param(case, other, id=f"{case}-{name}")
+        for case, other, name in zip(cases, chosen, names, strict=True)
+    ]
 
 
 # --- problems

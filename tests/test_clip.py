@@ -419,12 +419,10 @@ OPTIONS = [
     ({}, np.float64),
     ({"ord": 1}, np.float64),
     ({"ord": 1.5}, np.float32),
-    ({"ord": 1.5}, np.float64),
     ({"ord": "inf"}, np.float32),
     ({"ord": "-inf"}, np.float64),
     ({"nan_safe": True}, np.float32),
     ({"rescale_to_unit_norm": True}, np.float32),
-    ({"rescale_to_unit_norm": True}, np.float64),
 ]
 
 

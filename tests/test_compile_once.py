@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from basinax import apply_updates, relax, reset
-from cases import ALIGNED, BOWL, CONTIGUOUS, OPTIMIZERS, TRANSFORMS, make_batch, make_systems
+from cases import (
+    ALIGNED,
+    BOWL,
+    CONTIGUOUS,
+    OPTIMIZERS,
+    TRANSFORMS,
+    in_turns,
+    make_batch,
+    make_systems,
+)
 
 # Compositions with equal numbers of rows, of systems, and of levels of blocks.
 SHAPES = {
@@ -40,10 +49,9 @@ def relax_batch(batch, transform, fmax, max_steps):
     )
 
 
-@pytest.mark.parametrize("case", OPTIMIZERS, ids=str)
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
+@pytest.mark.parametrize(("case", "shape"), in_turns(OPTIMIZERS, list(SHAPES)))
 def test_a_relaxation_of_another_composition_compiles_nothing(case, shape, count_compilations):
-    layout, first, second = shape
+    layout, first, second = SHAPES[shape]
     batch, other = batch_of(layout, first), batch_of(layout, second)
     transform = case.make(batch.numbers)
     expected = relax_batch(batch, transform, 0.05, 20)

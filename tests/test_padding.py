@@ -11,6 +11,7 @@ from cases import (
     CONTIGUOUS,
     SHUFFLED_WITH_GAPS,
     TRANSFORMS,
+    in_turns,
     make_batch,
     make_systems,
     same_bits,
@@ -33,8 +34,7 @@ def parts(case, batch):
     ]
 
 
-@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
-@pytest.mark.parametrize("layout", PADDED, ids=str)
+@pytest.mark.parametrize(("case", "layout"), in_turns(TRANSFORMS, PADDED))
 def test_padding_changes_no_bit_whatever_it_holds(case, layout):
     systems = make_systems(BOWL, *SIZES)
     expected = parts(case, make_batch(BOWL, systems, CONTIGUOUS, np.float32))
@@ -48,8 +48,7 @@ def test_padding_changes_no_bit_whatever_it_holds(case, layout):
     assert differing == []
 
 
-@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
-@pytest.mark.parametrize("layout", PADDED, ids=str)
+@pytest.mark.parametrize(("case", "layout"), in_turns(TRANSFORMS, PADDED))
 def test_padding_without_a_gradient_does_not_move(case, layout):
     batch = make_batch(BOWL, make_systems(BOWL, *SIZES), layout, np.float32, padding=0.0)
     transform = case.make(batch.numbers)

@@ -13,6 +13,7 @@ from cases import (
     DTYPES,
     SHUFFLED_WITH_GAPS,
     TRANSFORMS,
+    in_turns,
     make_alone,
     make_batch,
     make_systems,
@@ -36,8 +37,7 @@ def is_finite(tree) -> bool:
     return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("case", "dtype"), in_turns(TRANSFORMS, DTYPES))
 def test_a_gradient_of_zero_gives_a_step_of_zero(case, dtype):
     batch, transform, state = fresh(case, dtype)
     zero = jnp.zeros_like(batch.params)
@@ -46,8 +46,7 @@ def test_a_gradient_of_zero_gives_a_step_of_zero(case, dtype):
     assert not np.asarray(step).any()
 
 
-@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("case", "dtype"), in_turns(TRANSFORMS, DTYPES))
 @pytest.mark.parametrize("before", [0, 8])
 def test_a_gradient_that_vanishes_leaves_everything_finite(case, dtype, before):
     batch, transform, state = fresh(case, dtype)
@@ -57,8 +56,9 @@ def test_a_gradient_that_vanishes_leaves_everything_finite(case, dtype, before):
     assert is_finite((step, state))
 
 
-@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
-@pytest.mark.parametrize("layout", [CONTIGUOUS, ALIGNED, SHUFFLED_WITH_GAPS], ids=str)
+@pytest.mark.parametrize(
+    ("case", "layout"), in_turns(TRANSFORMS, [CONTIGUOUS, ALIGNED, SHUFFLED_WITH_GAPS])
+)
 def test_a_system_without_rows_changes_nothing(case, layout):
     """Neither its own state turns into NaN nor any bit of a system beside it."""
     batch, transform, state = fresh(case, np.float32, (13, 0, 13, 0), layout)
