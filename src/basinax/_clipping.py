@@ -219,27 +219,26 @@ class Clip:
         plain, is_unsafe = plain_norms(wide, indices, self.ord, self.quick)
         # A single system of zeros may as well be taken apart; a batch is seldom without one.
         is_extreme = is_unsafe if _is_whole(indices) else extremes(wide, indices, is_unsafe)
-        is_extreme = is_extreme | self._judged(plain, limits).needs_exponents()
+        together = self._judged(plain, limits)
+        is_extreme = is_extreme | together.needs_exponents()
+        # Found out here, they are stored; in a branch, each entry would find them for itself.
+        factors = self._factors(together, limits, leaves, indices)
 
-        # Factors are found in the branches: of small arrays, few operations before a choice are
-        # what is fast.
         def take_apart():
             found = scaled_norms(wide, indices, self.ord, plain, is_extreme)
             judged = self._judged(found, limits)
             mantissas, exponents = _quotient(judged)
             mantissas = judged.factors(rounded(mantissas * self._safety(leaves, indices)))
-            factors = jnp.where(
-                is_extreme, mantissas, self._factors(plain, limits, leaves, indices)
+            scaling = Scaling(
+                judged.is_scaled,
+                jnp.where(is_extreme, mantissas, factors),
+                jnp.where(is_extreme & judged.is_divided, exponents, 0),
             )
-            exponents = jnp.where(is_extreme & judged.is_divided, exponents, 0)
-            scaling = Scaling(judged.is_scaled, factors, exponents)
             return _scaled(leaves, indices, scaling), found.values, judged.is_clipped
 
         def keep_together():
-            judged = self._judged(plain, limits)
-            factors = self._factors(plain, limits, leaves, indices)
-            scaled = _scaled(leaves, indices, Scaling(judged.is_scaled, factors))
-            return scaled, plain.values, judged.is_clipped
+            scaled = _scaled(leaves, indices, Scaling(together.is_scaled, factors))
+            return scaled, plain.values, together.is_clipped
 
         return where_any(is_extreme, take_apart, keep_together)
 
@@ -269,13 +268,12 @@ class Clip:
         exponents = jnp.where(is_divided, exponents, 0)
         return Judged(is_clipped, is_scaled, is_divided, dividend, divisor, exponents)
 
-    def _factors(self, plain: Norms, limits, leaves, indices) -> Float[Array, "systems"]:
+    def _factors(self, judged: "Judged", limits, leaves, indices) -> Float[Array, "systems"]:
         """The factors of systems that are not extreme.
 
         The nearest where the norm of the result, taken to see, keeps to the limit, else a safe one.
         Only small systems are tried: for these it costs little.
         """
-        judged = self._judged(plain, limits)
         nearest = judged.factors(rounded(judged.dividend / judged.divisor))
         safe = jnp.where(
             judged.is_divided, rounded(nearest * self._safety(leaves, indices)), nearest
