@@ -200,6 +200,12 @@ def _bowl(x, prefix, stiffness, centre):
     return rounded(0.5 * segment.dot(gradient, away, prefix)), gradient
 
 
+def _narrow_draw(draw, size):
+    """A bowl of condition 1e4."""
+    start, constants = _bowl_draw(draw, size)
+    return start, constants | {"stiffness": 10.0 ** np.linspace(-2, 2, 3 * size).reshape(size, 3)}
+
+
 def _valley_draw(draw, size):
     start = np.array([-1.2, 1.0]) + draw.uniform(-0.3, 0.3, (size, 2))
     return start, {"wall": draw.uniform(5.0, 30.0, (size, 2))}
@@ -278,6 +284,7 @@ BOWL = Problem("bowl", lambda size: size, _bowl_draw, _bowl)
 CELLS = Problem("cells", lambda size: {"positions": size, "cell": 1}, _cells_draw, _cells)
 PROBLEMS = [
     BOWL,
+    Problem("narrow bowl", lambda size: size, _narrow_draw, _bowl),
     Problem("valley", lambda size: size, _valley_draw, _valley),
     Problem("two wells", lambda size: size, _wells_draw, _wells),
     Problem("coupled rows", lambda size: size, _bowl_draw, _coupled),
