@@ -35,6 +35,7 @@ from basinax import (
     Armijo,
     BFGSLineSearch,
     ConjugateGradient,
+    ForceNorm,
     GradientDescent,
     LBFGSLineSearch,
     MaxStepSize,
@@ -43,7 +44,6 @@ from basinax import (
     chain,
     relax,
     rounded,
-    segment,
 )
 
 N_ATOMS, PADDED = 38, 40
@@ -167,8 +167,7 @@ def _relaxed(optimizer, clusters, cap):
         jnp.asarray(padded.reshape(-1, 3)),
         optimizer,
         index_prefix=SystemIndex.from_sizes([N_ATOMS] * len(clusters), align=8),
-        fmax=TOLERANCE,
-        measure=segment.norm,
+        convergence=ForceNorm(TOLERANCE),
         max_steps=cap,
     )
     evaluations, energies = np.array(result.evaluations), np.array(result.energies)

@@ -176,6 +176,8 @@ PUBLIC = """
     OptaxByName optax_transform
     from_config to_config read_config write_config register
     Relaxation Status relax largest_force
+    AbstractCriterion AllOf AnyOf Evidence
+    MaxForce RMSForce ForceNorm EnergyChange MaxDisplacement
     SystemIndex segment product rounded
 """
 

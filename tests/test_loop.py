@@ -17,7 +17,8 @@ from basinax import (
     rounded,
     segment,
 )
-from basinax._relax import advance, start
+from basinax._convergence import MaxForce
+from basinax._relax import Evaluation, advance, start
 from cases import BOWL, CONTIGUOUS, make_batch, make_systems, same_bits, take
 
 SIZES = (13, 1, 40, 13)
@@ -117,8 +118,8 @@ def test_a_system_that_waits_for_its_evaluation_stands_still_and_loses_nothing()
 
     @eqx.filter_jit
     def turn(evaluate, run, is_valid):
-        evaluated = lambda x: (*evaluate(x), is_valid)  # noqa: E731
-        return advance(evaluated, run, FIRE(), np.asarray(1e-2), np.asarray(500), turns=1)
+        evaluated = lambda x: Evaluation(*evaluate(x), is_valid)  # noqa: E731
+        return advance(evaluated, run, FIRE(), MaxForce(1e-2), 500, turns=1)
 
     waiting = start(FIRE(), batch.params, batch.prefix)
     for count in range(3 * int(expected.evaluations.max())):

@@ -82,13 +82,5 @@ def test_best_point_of_a_system_that_blows_up_is_finite():
     assert np.all(np.isfinite(result.params))
 
 
-def test_another_measure_of_convergence_may_be_taken():
-    by_row = relax(bowl, start(), FIRE(), index_prefix=INDEX, fmax=1e-2)
-    by_norm = relax(bowl, start(), FIRE(), index_prefix=INDEX, fmax=1e-2, measure=segment.norm)
-    assert np.all(segment.norm(by_norm.params, INDEX) < 1e-2)
-    assert np.array_equal(by_norm.fmax, segment.norm(by_norm.gradients, INDEX))
-    assert by_norm.steps[3] > by_row.steps[3]
-
-
 def test_every_status_has_a_meaning():
     assert all(status.meaning for status in Status)

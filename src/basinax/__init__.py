@@ -16,7 +16,18 @@ from basinax._config import (
     to_config as to_config,
     write_config as write_config,
 )
-from basinax._convergence import largest_force as largest_force
+from basinax._convergence import (
+    AbstractCriterion as AbstractCriterion,
+    AllOf as AllOf,
+    AnyOf as AnyOf,
+    EnergyChange as EnergyChange,
+    Evidence as Evidence,
+    ForceNorm as ForceNorm,
+    MaxDisplacement as MaxDisplacement,
+    MaxForce as MaxForce,
+    RMSForce as RMSForce,
+    largest_force as largest_force,
+)
 from basinax._limits import AbstractLimit as AbstractLimit
 from basinax._line_search import WalkState as WalkState
 from basinax._more_thuente import MoreThuente as MoreThuente

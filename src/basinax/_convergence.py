@@ -1,11 +1,219 @@
-"""When a system is done: ASE's criterion, per system."""
+"""When a system is done: criteria, per system, and how they are combined."""
 
+import abc
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int32, PyTree
 
 from basinax import _segment as segment
+from basinax._rounding import rounded
 from basinax._status import Status
-from basinax._systems import SystemIndex
+from basinax._systems import SystemIndex, per_system, resolve
+
+Tree = PyTree[Float[Array, "rows *components"]]
+Tolerance = float | Float[Array, "systems"]
+
+DEFAULT_FMAX = 0.05
+"""ASE's."""
+
+
+class Evidence(NamedTuple):
+    """What a criterion may look at: the point where systems stand, and the one before.
+
+    At a trial of a line search a system is not judged, and no trial is the point before.
+    """
+
+    params: Tree
+    energies: Float[Array, "systems"]
+    gradients: Tree
+    extras: Any
+    """What else the evaluation says of each system; None if nothing."""
+    index_prefix: Any
+    n_rows: Int32[Array, "systems"]
+    """How many rows an energy is shared by; of all leaves together unless the caller knows."""
+    has_last: Bool[Array, "systems"]
+    """A step led here from a point that was judged; false at the first, and where an optimizer
+    has given up and gone back. What is last says nothing then."""
+    last_energies: Any
+    """One a system; None unless the criterion `needs` it."""
+    last_params: Any
+    """Like `params`; None unless the criterion `needs` it."""
+
+
+class AbstractCriterion(eqx.Module):
+    """Says which systems are done. `a & b` is met where both are, `a | b` where one of them is.
+
+    Numbers in it are leaves, and where one serves all systems an array of one a system does, too.
+    """
+
+    @abc.abstractmethod
+    def __call__(self, evidence: Evidence) -> Bool[Array, "systems"]:
+        """Which systems meet it; what is not a number never does."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Which of `last_energies` and `last_params` it looks at."""
+        return frozenset()
+
+    def __and__(self, other: "AbstractCriterion") -> "AllOf":
+        return AllOf((self, other)) if isinstance(other, AbstractCriterion) else NotImplemented
+
+    def __or__(self, other: "AbstractCriterion") -> "AnyOf":
+        return AnyOf((self, other)) if isinstance(other, AbstractCriterion) else NotImplemented
+
+
+class AllOf(AbstractCriterion):
+    """Met where all of these are."""
+
+    criteria: tuple[AbstractCriterion, ...]
+
+    def __call__(self, evidence):
+        met = jnp.ones_like(evidence.has_last)
+        for criterion in self.criteria:
+            met = met & criterion(evidence)
+        return met
+
+    @property
+    def needs(self):
+        return frozenset().union(*(criterion.needs for criterion in self.criteria))
+
+
+class AnyOf(AbstractCriterion):
+    """Met where at least one of these is."""
+
+    criteria: tuple[AbstractCriterion, ...]
+
+    def __call__(self, evidence):
+        met = jnp.zeros_like(evidence.has_last)
+        for criterion in self.criteria:
+            met = met | criterion(evidence)
+        return met
+
+    @property
+    def needs(self):
+        return frozenset().union(*(criterion.needs for criterion in self.criteria))
+
+
+def _as_leaf(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, list | tuple) else value
+
+
+class MaxForce(AbstractCriterion):
+    """The largest norm of a row of the gradient is below `fmax`: ASE's criterion.
+
+    For atoms that is the largest force on one of them, not a component of it.
+    """
+
+    fmax: Tolerance = eqx.field(default=DEFAULT_FMAX, converter=_as_leaf)
+    """Energy per unit of the parameters; eV/Å for atoms."""
+
+    def __call__(self, evidence):
+        largest = largest_force(evidence.gradients, evidence.index_prefix)
+        return largest < per_system(self.fmax, "fmax", largest)
+
+
+class RMSForce(AbstractCriterion):
+    """The root mean square over the entries of the gradient is below the tolerance.
+
+    √(Σ g² / n) over all n entries of a system, as in Gaussian and MOPAC; per atom, as in geomeTRIC,
+    it is √3 times as large. Entries that constraints make zero count among the n.
+    """
+
+    tolerance: Tolerance = eqx.field(converter=_as_leaf)
+    """Energy per unit of the parameters; eV/Å for atoms."""
+
+    def __call__(self, evidence):
+        gradients, prefix = evidence.gradients, evidence.index_prefix
+        norm = segment.norm(gradients, prefix)
+        root = rounded(jnp.sqrt(_n_entries(gradients, prefix).astype(norm.dtype)))
+        return rounded(norm / root) < per_system(self.tolerance, "tolerance of RMSForce", norm)
+
+
+class ForceNorm(AbstractCriterion):
+    """The norm of all entries of the gradient is below the tolerance.
+
+    It grows with the size of a system. LAMMPS compares it with its `ftol`.
+    """
+
+    tolerance: Tolerance = eqx.field(converter=_as_leaf)
+    """Energy per unit of the parameters; eV/Å for atoms."""
+
+    def __call__(self, evidence):
+        norm = segment.norm(evidence.gradients, evidence.index_prefix)
+        return norm < per_system(self.tolerance, "tolerance of ForceNorm", norm)
+
+
+class EnergyChange(AbstractCriterion):
+    """The energy has changed by less than the tolerance, up or down, in the last step.
+
+    Not met before the first step. Steps that are small where forces are large meet it too: combine
+    it with a criterion of forces.
+    """
+
+    tolerance: Tolerance = eqx.field(converter=_as_leaf)
+    """In the energy's unit; per row if `per_row`: eV an atom."""
+    per_row: bool = eqx.field(default=True, static=True)
+    """The change is divided by the number of rows; a system's whole change is taken if not."""
+
+    def __call__(self, evidence):
+        change = jnp.abs(evidence.energies - evidence.last_energies)
+        if self.per_row:
+            change = change / jnp.maximum(evidence.n_rows, 1).astype(change.dtype)
+        below = change < per_system(self.tolerance, "tolerance of EnergyChange", change)
+        return evidence.has_last & below
+
+    @property
+    def needs(self):
+        return frozenset({"last_energies"})
+
+
+class MaxDisplacement(AbstractCriterion):
+    """The longest row of the last step, from one judged point to the next, is below the tolerance.
+
+    Not met before the first step.
+    """
+
+    tolerance: Tolerance = eqx.field(converter=_as_leaf)
+    """In the unit of the parameters; Å for atoms."""
+
+    def __call__(self, evidence):
+        step = segment.map_leaves(jnp.subtract, evidence.params, evidence.last_params)
+        longest = segment.longest_row(step, evidence.index_prefix)
+        below = longest < per_system(self.tolerance, "tolerance of MaxDisplacement", longest)
+        return evidence.has_last & below
+
+    @property
+    def needs(self):
+        return frozenset({"last_params"})
+
+
+def _n_entries(tree: Tree, index_prefix) -> Int32[Array, "systems"]:
+    """The number of entries of each system, over all leaves; 1 where there are none."""
+    leaves = [jnp.atleast_1d(leaf) for leaf in jax.tree.leaves(tree)]
+    count = jnp.int32(0)
+    for leaf, index in zip(leaves, resolve(index_prefix, tree), strict=True):
+        count = count + index.sizes * math.prod(leaf.shape[1:])
+    return jnp.maximum(count, 1)
+
+
+def criterion_of(fmax: Any | None, convergence: AbstractCriterion | None) -> AbstractCriterion:
+    """The criterion that two options of `relax` say, of which one at most is given.
+
+    Raises:
+        TypeError, ValueError: `convergence` is no criterion, or both are given.
+    """
+    if convergence is None:
+        return MaxForce(DEFAULT_FMAX if fmax is None else fmax)
+    if not isinstance(convergence, AbstractCriterion):
+        raise TypeError(f"convergence must be a criterion, got {type(convergence).__name__}")
+    if fmax is not None:
+        raise ValueError("fmax and convergence contradict: say convergence=MaxForce(fmax) & ...")
+    return convergence
 
 
 def largest_force(
@@ -27,18 +235,18 @@ def finite(measured: Float[Array, "systems"]) -> Float[Array, "systems"]:
 def judge(
     energies: Float[Array, "systems"],
     largest: Float[Array, "systems"],
+    is_met: Bool[Array, "systems"],
     steps: Int32[Array, "systems"],
-    fmax: Float[Array, "systems"],
     max_steps: Int32[Array, "systems"],
     has_failed: Bool[Array, "systems"],
 ) -> Int32[Array, "systems"]:
     """The status of systems whose energy and gradient have just been evaluated.
 
-    Converged is, as in ASE, a largest force below `fmax`; it comes before `has_failed`, the word of
-    the optimizer, and that before `max_steps`.
+    Converged, where the criterion is met, comes before `has_failed`, the word of the optimizer, and
+    that before `max_steps`.
     """
     is_finite = jnp.isfinite(energies) & jnp.isfinite(largest)
     status = jnp.where(steps >= max_steps, Status.MAX_STEPS, Status.RUNNING)
     status = jnp.where(has_failed, Status.LINE_SEARCH_FAILED, status)
-    status = jnp.where(largest < fmax, Status.CONVERGED, status)
+    status = jnp.where(is_met, Status.CONVERGED, status)
     return jnp.where(is_finite, status, Status.NOT_FINITE).astype(jnp.int32)

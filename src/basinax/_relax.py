@@ -7,7 +7,7 @@ stands still and loses nothing.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,7 +16,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
 from basinax import _segment as segment
-from basinax._convergence import finite, judge, largest_force
+from basinax._convergence import (
+    AbstractCriterion,
+    Evidence,
+    criterion_of,
+    judge,
+    largest_force,
+)
 from basinax._optimizer import (
     AbstractTransform,
     Prefix,
@@ -25,9 +31,9 @@ from basinax._optimizer import (
     where_systems,
 )
 from basinax._status import Status
-from basinax._systems import n_systems, per_system
+from basinax._systems import n_systems, per_system, resolve
 
-Measure = Callable[[Tree, Prefix], Float[Array, "systems"]]
+View = Callable[[Evidence], Evidence]
 
 PATIENCE = 50
 """So many steps in a row that change no bit of a system's parameters end it as stalled."""
@@ -42,13 +48,15 @@ class Relaxation(eqx.Module):
     gradients: Tree
     """At `params`."""
     fmax: Float[Array, "systems"]
-    """The largest norm of a row of the gradient, or another `measure`; +inf where not finite."""
+    """The largest norm of a row of the gradient; +inf where not finite."""
     steps: Int32[Array, "systems"]
     """Steps made; a start that is converged makes none."""
     evaluations: Int32[Array, "systems"]
     """Evaluations before it ended, the first and the trials of line searches included."""
     status: Int32[Array, "systems"]
     """Codes of `Status`."""
+    extras: Any
+    """What else the evaluation says of each system at `params`; None if nothing."""
 
     @property
     def converged(self) -> Bool[Array, "systems"]:
@@ -56,15 +64,16 @@ class Relaxation(eqx.Module):
 
 
 def relax(
-    value_and_gradient: Callable[[Tree], tuple[Float[Array, "systems"], Tree]],
+    value_and_gradient: Callable[[Tree], tuple[Any, ...]],
     params: Tree,
     optimizer: AbstractTransform,
     *,
     index_prefix: Prefix = None,
-    fmax: float | Float[Array, "systems"] = 0.05,
+    fmax: float | Float[Array, "systems"] | None = None,
+    convergence: AbstractCriterion | None = None,
     max_steps: int | Int32[Array, "systems"] = 500,
-    measure: Measure = largest_force,
     keep_best: bool = False,
+    has_extras: bool = False,
     throw: bool = False,
 ) -> Relaxation:
     """Minimise the energy of every system, each as if it were alone.
@@ -76,12 +85,15 @@ def relax(
         optimizer: turns the gradient into steps, such as `FIRE()` or a `chain`.
         index_prefix: which row belongs to which system; None if there is one system.
         fmax: a system has converged when no row of its gradient has a norm of `fmax` or more
-            (energy per unit of `params`). A number, or one a system.
+            (energy per unit of `params`), 0.05 if None. A number, or one a system. Short for
+            `convergence=MaxForce(fmax)`.
+        convergence: when a system has converged, in place of `fmax`, such as
+            `MaxForce(0.05) & EnergyChange(1e-4)`.
         max_steps: after so many steps a system ends unconverged. A number, or one a system.
-        measure: of gradients and the prefix, what is compared with `fmax`, one number a system;
-            `segment.norm` for the norm of all forces. Define it outside of a loop, too.
         keep_best: return a system that does not converge at the point of lowest energy among those
             where it has been evaluated, instead of the last.
+        has_extras: `value_and_gradient` returns a third value, a tree of arrays that lead with
+            systems, which criteria may look at and the result holds.
         throw: raise if a system does not converge, instead of leaving it to `status`.
 
     Raises:
@@ -89,11 +101,14 @@ def relax(
         RuntimeError: with `throw`, a system did not converge.
     """
     params = jax.tree.map(jnp.asarray, params)
-    _check_evaluation(value_and_gradient, params, index_prefix)
-    run = start(optimizer, params, index_prefix, keep_best=keep_best)
-    optimizer, fmax, max_steps = jax.tree.map(_as_array, (optimizer, fmax, max_steps))
+    criterion = criterion_of(fmax, convergence)
+    extras = _check_evaluation(value_and_gradient, params, index_prefix, has_extras)
+    run = start(
+        optimizer, params, index_prefix, keep_best=keep_best, extras=extras, needs=criterion.needs
+    )
+    optimizer, criterion, max_steps = jax.tree.map(_as_array, (optimizer, criterion, max_steps))
 
-    run = _advance(value_and_gradient, run, optimizer, fmax, max_steps, measure)
+    run = _advance(value_and_gradient, run, optimizer, criterion, max_steps)
     point = final_point(run)
     result = Relaxation(
         point.params,
@@ -103,10 +118,22 @@ def relax(
         run.steps,
         run.evaluations,
         run.status,
+        point.extras,
     )
     if throw:
         raise_unless_converged(result.status)
     return result
+
+
+class Evaluation(NamedTuple):
+    """What an evaluation says of all systems."""
+
+    energies: Float[Array, "systems"]
+    gradients: Tree
+    is_valid: Bool[Array, "systems"]
+    """A system whose evaluation is not valid stands still."""
+    extras: Any = None
+    """A tree of arrays that lead with systems: what else there is to say."""
 
 
 class Point(eqx.Module):
@@ -116,6 +143,14 @@ class Point(eqx.Module):
     energies: Float[Array, "systems"]
     gradients: Tree
     fmax: Float[Array, "systems"]
+    extras: Any
+
+
+class Last(eqx.Module):
+    """Where systems were judged last, as far as the criterion looks at it; None otherwise."""
+
+    energies: Float[Array, "systems"] | None
+    params: Tree | None
 
 
 class Run(eqx.Module):
@@ -126,6 +161,7 @@ class Run(eqx.Module):
     energies: Float[Array, "systems"]
     gradients: Tree
     fmax: Float[Array, "systems"]
+    extras: Any
     steps: Int32[Array, "systems"]
     evaluations: Int32[Array, "systems"]
     status: Int32[Array, "systems"]
@@ -135,14 +171,26 @@ class Run(eqx.Module):
     """In the last turn."""
     n_still: Int32[Array, "systems"]
     """Steps in a row that changed no bit of the parameters."""
+    last: Last
     best: Point | None
     """The point of lowest energy, if it is kept."""
 
 
 def start(
-    optimizer: AbstractTransform, params: Tree, index_prefix: Prefix, *, keep_best: bool = False
+    optimizer: AbstractTransform,
+    params: Tree,
+    index_prefix: Prefix,
+    *,
+    keep_best: bool = False,
+    extras: Any = None,
+    needs: frozenset[str] = frozenset(),
 ) -> Run:
-    """Before the first evaluation."""
+    """Before the first evaluation.
+
+    Args:
+        extras: zeros of the shapes and dtypes of the evaluation's.
+        needs: of the criterion.
+    """
     blank = segment.blank(params, index_prefix)
     count = jnp.zeros(blank.shape, jnp.int32)
     yes = jnp.ones(blank.shape, bool)
@@ -154,13 +202,18 @@ def start(
         energies=blank,
         gradients=gradients,
         fmax=blank,
+        extras=extras,
         steps=count,
         evaluations=count,
         status=count,
         is_pending=yes,
         has_moved=yes,
         n_still=count,
-        best=Point(params, worst, gradients, worst) if keep_best else None,
+        last=Last(
+            blank if "last_energies" in needs else None,
+            params if "last_params" in needs else None,
+        ),
+        best=Point(params, worst, gradients, worst, extras) if keep_best else None,
     )
 
 
@@ -172,11 +225,12 @@ def restart(
     Args:
         index_prefix: may have another number of rows for these systems, not for the others.
     """
-    fresh = start(optimizer, params, index_prefix, keep_best=run.best is not None)
+    blank = jax.tree.map(jnp.zeros_like, run.extras)
+    fresh = start(optimizer, params, index_prefix, keep_best=run.best is not None, extras=blank)
     state = dataclasses.replace(run.optimizer_state, index_prefix=index_prefix)
 
     def choose(new, old):
-        return jnp.where(mask, new, old)
+        return select_systems(mask, new, old)
 
     def choose_rows(new, old):
         return segment.where(mask, new, old, index_prefix)
@@ -187,12 +241,15 @@ def restart(
         energies=choose(fresh.energies, run.energies),
         gradients=choose_rows(fresh.gradients, run.gradients),
         fmax=choose(fresh.fmax, run.fmax),
+        extras=choose(fresh.extras, run.extras),
         steps=choose(fresh.steps, run.steps),
         evaluations=choose(fresh.evaluations, run.evaluations),
         status=choose(fresh.status, run.status),
         is_pending=choose(fresh.is_pending, run.is_pending),
         has_moved=choose(fresh.has_moved, run.has_moved),
         n_still=choose(fresh.n_still, run.n_still),
+        # Without a step nothing looks at it.
+        last=run.last,
         best=_restarted_best(mask, fresh.best, run.best, index_prefix),
     )
 
@@ -202,61 +259,27 @@ def _restarted_best(mask, fresh: Point | None, best: Point | None, prefix) -> Po
 
 
 def advance(
-    evaluate,
+    evaluate: Callable[[Tree], Evaluation],
     run: Run,
-    optimizer,
-    fmax,
-    max_steps,
-    turns=None,
-    measure: Measure = largest_force,
+    optimizer: AbstractTransform,
+    criterion: AbstractCriterion,
+    max_steps: Any,
+    turns: Any = None,
+    view: View | None = None,
 ) -> Run:
     """Turn until no system can move, or for so many turns.
 
     Args:
-        evaluate: of params, the energies, gradients and which systems' evaluation is valid; one
-            whose evaluation is not stands still.
+        evaluate: of params.
+        criterion: whose `needs` the run was started with.
         turns: the most turns, traced; no limit if None.
-        measure: of gradients and the prefix, what is compared with `fmax`.
+        view: of the evidence, what the criterion is shown; `fmax` is the largest force in it.
     """
-    prefix = run.optimizer_state.index_prefix
-    fmax = per_system(fmax, "fmax", run.fmax)
     max_steps = per_system(max_steps, "max_steps", run.steps)
 
     def turn(carry):
         run, count = carry
-        energies, gradients, is_valid = evaluate(run.params)
-        arrived = run.is_pending & is_valid & (run.status == Status.RUNNING)
-        energies = jnp.where(arrived, energies.astype(run.energies.dtype), run.energies)
-        gradients = segment.where(arrived, gradients, run.gradients, prefix)
-        largest = jnp.where(arrived, finite(measure(gradients, prefix)), run.fmax)
-        step, state = optimizer.update(
-            gradients, run.optimizer_state, run.params, energies=energies
-        )
-
-        is_judged = arrived & optimizer.is_accepted(state)
-        has_failed = optimizer.has_failed(state)
-        judgement = judge(energies, largest, run.steps, fmax, max_steps, has_failed)
-        status = jnp.where(is_judged, judgement, run.status)
-
-        moves = arrived & (status == Status.RUNNING)
-        params = segment.where(moves, apply_updates(run.params, step), run.params, prefix)
-        n_still = jnp.where(moves & ~_differ(params, run.params, prefix), run.n_still + 1, 0)
-        best = _better(arrived, Point(run.params, energies, gradients, largest), run.best, prefix)
-        run = Run(
-            params=params,
-            optimizer_state=where_systems(moves, state, run.optimizer_state),
-            energies=energies,
-            gradients=gradients,
-            fmax=largest,
-            steps=run.steps + (moves & is_judged).astype(jnp.int32),
-            evaluations=run.evaluations + arrived.astype(jnp.int32),
-            status=jnp.where(moves & (n_still >= PATIENCE), Status.STALLED, status),
-            is_pending=(run.is_pending & ~arrived) | moves,
-            has_moved=moves,
-            n_still=jnp.where(arrived, n_still, run.n_still),
-            best=best,
-        )
-        return run, count + 1
+        return _turn(run, evaluate(run.params), optimizer, criterion, max_steps, view), count + 1
 
     def goes_on(carry):
         run, count = carry
@@ -264,6 +287,92 @@ def advance(
 
     fresh = eqx.tree_at(lambda r: r.has_moved, run, jnp.ones_like(run.has_moved))
     return jax.lax.while_loop(goes_on, turn, (fresh, jnp.int32(0)))[0]
+
+
+def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, view) -> Run:
+    prefix = run.optimizer_state.index_prefix
+    arrived = run.is_pending & evaluation.is_valid & (run.status == Status.RUNNING)
+    run = _received(arrived, evaluation, run)
+    step, state = optimizer.update(
+        run.gradients, run.optimizer_state, run.params, energies=run.energies
+    )
+
+    is_judged = arrived & optimizer.is_accepted(state)
+    has_failed = optimizer.has_failed(state)
+    evidence = _evidence(run, has_failed)
+    evidence = evidence if view is None else view(evidence)
+    largest = jnp.where(arrived, largest_force(evidence.gradients, prefix), run.fmax)
+    judgement = judge(run.energies, largest, criterion(evidence), run.steps, max_steps, has_failed)
+    status = jnp.where(is_judged, judgement, run.status)
+
+    moves = arrived & (status == Status.RUNNING)
+    params = segment.where(moves, apply_updates(run.params, step), run.params, prefix)
+    n_still = jnp.where(moves & ~_differ(params, run.params, prefix), run.n_still + 1, 0)
+    here = Point(run.params, run.energies, run.gradients, largest, run.extras)
+    return Run(
+        params=params,
+        optimizer_state=where_systems(moves, state, run.optimizer_state),
+        energies=run.energies,
+        gradients=run.gradients,
+        fmax=largest,
+        extras=run.extras,
+        steps=run.steps + (moves & is_judged).astype(jnp.int32),
+        evaluations=run.evaluations + arrived.astype(jnp.int32),
+        status=jnp.where(moves & (n_still >= PATIENCE), Status.STALLED, status),
+        is_pending=(run.is_pending & ~arrived) | moves,
+        has_moved=moves,
+        n_still=jnp.where(arrived, n_still, run.n_still),
+        last=_judged_last(is_judged, run),
+        best=_better(arrived, here, run.best, prefix),
+    )
+
+
+def _received(arrived, evaluation: Evaluation, run: Run) -> Run:
+    """The run with what the evaluation says of systems where it has arrived."""
+    said = evaluation.energies, evaluation.extras
+    known = run.energies, run.extras
+    said = jax.tree.map(lambda x, y: jnp.asarray(x).astype(y.dtype), said, known)
+    energies, extras = select_systems(arrived, said, known)
+    prefix = run.optimizer_state.index_prefix
+    gradients = segment.where(arrived, evaluation.gradients, run.gradients, prefix)
+    return dataclasses.replace(run, energies=energies, gradients=gradients, extras=extras)
+
+
+def _evidence(run: Run, has_failed) -> Evidence:
+    prefix = run.optimizer_state.index_prefix
+    n_rows = jnp.zeros_like(run.steps)
+    for index in resolve(prefix, run.params):
+        n_rows = n_rows + index.sizes
+    return Evidence(
+        params=run.params,
+        energies=run.energies,
+        gradients=run.gradients,
+        extras=run.extras,
+        index_prefix=prefix,
+        n_rows=n_rows,
+        has_last=(run.steps > 0) & ~has_failed,
+        last_energies=run.last.energies,
+        last_params=run.last.params,
+    )
+
+
+def _judged_last(is_judged, run: Run) -> Last:
+    energies, params = run.last.energies, run.last.params
+    if energies is not None:
+        energies = jnp.where(is_judged, run.energies, energies)
+    if params is not None:
+        prefix = run.optimizer_state.index_prefix
+        params = segment.where(is_judged, run.params, params, prefix)
+    return Last(energies, params)
+
+
+def select_systems(mask: Bool[Array, "systems"], on_true: Any, on_false: Any) -> Any:
+    """Trees of arrays that lead with systems: those of `mask` from `on_true`."""
+
+    def select(x, y):
+        return jnp.where(mask.reshape((-1,) + (1,) * (y.ndim - 1)), x, y)
+
+    return jax.tree.map(select, on_true, on_false)
 
 
 def _differ(a: Tree, b: Tree, prefix: Prefix) -> Bool[Array, "systems"]:
@@ -286,12 +395,13 @@ def _select_points(mask, on_true: Point, on_false: Point, prefix: Prefix) -> Poi
         jnp.where(mask, on_true.energies, on_false.energies),
         segment.where(mask, on_true.gradients, on_false.gradients, prefix),
         jnp.where(mask, on_true.fmax, on_false.fmax),
+        select_systems(mask, on_true.extras, on_false.extras),
     )
 
 
 def final_point(run: Run) -> Point:
     """Where each system is returned: its last point, or its best where kept and not converged."""
-    last = Point(run.params, run.energies, run.gradients, run.fmax)
+    last = Point(run.params, run.energies, run.gradients, run.fmax, run.extras)
     if run.best is None:
         return last
     has_best = (run.status != Status.CONVERGED) & jnp.isfinite(run.best.energies)
@@ -299,12 +409,12 @@ def final_point(run: Run) -> Point:
 
 
 @eqx.filter_jit
-def _advance(value_and_gradient, run, optimizer, fmax, max_steps, measure) -> Run:
+def _advance(value_and_gradient, run, optimizer, criterion, max_steps) -> Run:
     def evaluate(params):
-        energies, gradients = value_and_gradient(params)
-        return energies, gradients, jnp.ones(energies.shape, bool)
+        energies, gradients, *extras = value_and_gradient(params)
+        return Evaluation(energies, gradients, jnp.ones(energies.shape, bool), *extras)
 
-    return advance(evaluate, run, optimizer, fmax, max_steps, measure=measure)
+    return advance(evaluate, run, optimizer, criterion, max_steps)
 
 
 def raise_unless_converged(status: Int32[Array | np.ndarray, "systems"]) -> None:
@@ -322,12 +432,26 @@ def _as_array(x):
     return np.asarray(x) if isinstance(x, bool | int | float) else x
 
 
-def _check_evaluation(value_and_gradient, params, index_prefix) -> None:
+def _check_evaluation(value_and_gradient, params, index_prefix, has_extras: bool) -> Any:
+    """Zeros like the extras; None if there are none."""
     expected = (n_systems(index_prefix),)
-    energies, gradients = jax.eval_shape(value_and_gradient, params)
+    said = jax.eval_shape(value_and_gradient, params)
+    if len(said) != 2 + has_extras:
+        raise ValueError(
+            f"value_and_gradient must return {2 + has_extras} values with has_extras={has_extras},"
+            f" got {len(said)}"
+        )
+    energies, gradients, *extras = said
     if jnp.shape(energies) != expected:
         raise ValueError(
             "value_and_gradient must return energies with one entry a system: expected shape"
             f" {expected}, got {jnp.shape(energies)}"
         )
     segment.map_leaves(lambda x, _: x, params, gradients)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(extras):
+        if jnp.shape(leaf)[:1] != expected:
+            raise ValueError(
+                f"extras{jax.tree_util.keystr(path[1:])} must lead with the {expected[0]} systems,"
+                f" got shape {jnp.shape(leaf)}"
+            )
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), extras[0]) if extras else None

@@ -19,7 +19,7 @@ from ase.cell import Cell
 from ase.constraints import FixAtoms, FixCartesian, FixCom, FixedLine, FixedPlane, FixScaled
 from jaxtyping import Array, Bool, Float
 
-from basinax._convergence import largest_force
+from basinax._convergence import Evidence
 from basinax._optimizer import AbstractTransform
 from basinax._rounding import rounded
 from basinax._systems import SystemIndex
@@ -136,18 +136,19 @@ class Constrained(AbstractTransform):
 
 def constrained(
     optimizer: AbstractTransform, constraints: Constraints | None
-) -> tuple[AbstractTransform, Callable[..., Float[Array, "systems"]]]:
-    """The optimizer and the measure of convergence under these constraints.
+) -> tuple[AbstractTransform, Callable[[Evidence], Evidence] | None]:
+    """The optimizer, and what criteria are shown, under these constraints.
 
     Gradients outside of both stay those of the potential.
     """
     if constraints is None:
-        return optimizer, largest_force
+        return optimizer, None
 
-    def largest_constrained(gradients, index):
-        return largest_force(constraints.of_gradient(gradients, index), index)
+    def view(evidence: Evidence) -> Evidence:
+        gradients = constraints.of_gradient(evidence.gradients, evidence.index_prefix)
+        return evidence._replace(gradients=gradients)
 
-    return Constrained(optimizer, constraints), largest_constrained
+    return Constrained(optimizer, constraints), view
 
 
 # --- on the host

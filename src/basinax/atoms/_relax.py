@@ -15,6 +15,7 @@ from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from jaxtyping import Bool, Float, Int32
 
+from basinax._convergence import AbstractCriterion, criterion_of
 from basinax._optimizer import AbstractTransform
 from basinax._relax import raise_unless_converged
 from basinax._rounding import BLOCK
@@ -82,7 +83,8 @@ def relax(
     potential: AbstractPotential,
     optimizer: AbstractTransform | None = None,
     *,
-    fmax: float | Sequence[float] | np.ndarray = 0.05,
+    fmax: float | Sequence[float] | np.ndarray | None = None,
+    convergence: AbstractCriterion | None = None,
     max_steps: int | Sequence[int] | np.ndarray = 500,
     dtype: Any = None,
     skin: float | None = None,
@@ -99,8 +101,11 @@ def relax(
             and `FixCom`, one after another; others raise.
         potential: such as `LennardJones.named("Ar")`.
         optimizer: `FIRE()` if None.
-        fmax: a structure has converged when no force on one of its atoms is as large (eV/Å).
-        max_steps: after so many steps a structure ends unconverged. Both may be one a structure.
+        fmax: a structure has converged when no force on one of its atoms is as large (eV/Å), 0.05
+            if None. A number, or one a structure. Short for `convergence=MaxForce(fmax)`.
+        convergence: when a structure has converged, in place of `fmax`, such as
+            `MaxForce(0.05) & EnergyChange(1e-4)`; tolerances are numbers, or one a structure.
+        max_steps: after so many steps a structure ends unconverged. A number, or one a structure.
         dtype: float32 or float64; JAX's default float if None (float64 needs `jax_enable_x64`).
         skin: how much farther than the cutoff neighbour lists reach (Å), 0.15 of it if None;
             changes speed only.
@@ -120,9 +125,11 @@ def relax(
     optimizer = FIRE() if optimizer is None else optimizer
     skin = SKIN * potential.cutoff if skin is None else skin
     check_listable(atoms, potential.cutoff + skin)
+    fmax = None if fmax is None else _one_a_structure(fmax, "fmax", len(atoms))
+    criterion = criterion_of(fmax, convergence)
     settings = Settings(
         optimizer,
-        _one_a_structure(fmax, "fmax", len(atoms)),
+        _each_a_structure(criterion, len(atoms)),
         _one_a_structure(max_steps, "max_steps", len(atoms)),
     )
 
@@ -185,6 +192,13 @@ def _one_a_structure(value: Any, name: str, n_atoms: int) -> np.ndarray:
             f" shape {value.shape}"
         )
     return value
+
+
+def _each_a_structure(criterion: AbstractCriterion, n_atoms: int) -> AbstractCriterion:
+    def checked_leaf(path, value):
+        return _one_a_structure(value, f"convergence{jax.tree_util.keystr(path)}", n_atoms)
+
+    return jax.tree_util.tree_map_with_path(checked_leaf, criterion)
 
 
 def _grouped(atoms: list[Atoms], blocks: np.ndarray, reach: float) -> list[np.ndarray]:

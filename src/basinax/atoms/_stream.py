@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
 
+from basinax._convergence import AbstractCriterion
 from basinax._optimizer import AbstractTransform
-from basinax._relax import Run, advance, final_point, restart, start
+from basinax._relax import Evaluation, Run, advance, final_point, restart, start
 from basinax._rounding import BLOCK
 from basinax._status import Status
 from basinax._systems import SystemIndex
@@ -48,7 +49,7 @@ class Settings(eqx.Module):
     """What may differ between structures; leaves are numbers or one a structure."""
 
     optimizer: AbstractTransform
-    fmax: Any
+    criterion: AbstractCriterion
     max_steps: Any
 
     def of(self, members: np.ndarray, n_structures: int) -> "Settings":
@@ -155,7 +156,11 @@ class _Stream:
         work, neighbors = self.work, self.table.to_device()
         settings = work.settings.of(self.members, len(work.atoms))
         run = start(
-            settings.optimizer, self.batch.positions, self.batch.index, keep_best=work.keep_best
+            settings.optimizer,
+            self.batch.positions,
+            self.batch.index,
+            keep_best=work.keep_best,
+            needs=settings.criterion.needs,
         )
         while True:
             skin = np.asarray(work.skin)
@@ -250,10 +255,10 @@ def _advance(potential, batch, neighbors: Neighbors, skin, run: Run, settings: S
     def evaluate(positions):
         properties = potential(eqx.tree_at(lambda b: b.positions, batch, positions), neighbors)
         is_stale = moved_too_far(positions, neighbors, batch.index, skin)
-        return properties.energies, -properties.forces, ~is_stale
+        return Evaluation(properties.energies, -properties.forces, ~is_stale)
 
-    optimizer, measure = constrained(settings.optimizer, batch.constraints)
-    return advance(evaluate, run, optimizer, settings.fmax, settings.max_steps, TURNS, measure)
+    optimizer, view = constrained(settings.optimizer, batch.constraints)
+    return advance(evaluate, run, optimizer, settings.criterion, settings.max_steps, TURNS, view)
 
 
 @eqx.filter_jit
