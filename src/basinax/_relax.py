@@ -302,6 +302,7 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
     evidence = _evidence(run, has_failed)
     evidence = evidence if view is None else view(evidence)
     largest = jnp.where(arrived, largest_force(evidence.gradients, prefix), run.fmax)
+    evidence = evidence._replace(fmax=largest)
     judgement = judge(run.energies, largest, criterion(evidence), run.steps, max_steps, has_failed)
     status = jnp.where(is_judged, judgement, run.status)
 
