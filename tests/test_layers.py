@@ -31,7 +31,7 @@ LAYERS = [
     ["_relax", "_config"],
     ["_specs"],
     [""],
-    ["atoms._constraints"],
+    ["atoms._constraints", "atoms._matrices"],
     ["atoms._batch"],
     ["atoms._neighbors"],
     [
@@ -44,7 +44,8 @@ LAYERS = [
     ["atoms.potentials._pair", "atoms.potentials._embedded"],
     ["atoms.potentials.*"],
     ["atoms.potentials"],
-    ["atoms._stream", "atoms._specs"],
+    ["atoms._cell"],
+    ["atoms._stream", "atoms._specs", "atoms._criteria"],
     ["atoms._relax"],
     ["atoms"],
     ["cli"],

@@ -23,7 +23,7 @@ _MEANINGS = {
     Status.RUNNING: "still running: the run was interrupted",
     Status.CONVERGED: "converged: no force is larger than fmax",
     Status.MAX_STEPS: "max_steps reached before it converged",
-    Status.NOT_FINITE: "energy or forces became NaN or infinite: atoms may overlap",
+    Status.NOT_FINITE: "energy or forces became NaN or infinite: atoms or a cell collapsed",
     Status.LINE_SEARCH_FAILED: "no step downhill lowered the energy: is the gradient its own?",
     Status.STALLED: "steps too small to change the parameters: fmax may be out of reach",
 }

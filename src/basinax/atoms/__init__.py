@@ -10,6 +10,12 @@ except ImportError as error:
     ) from error
 
 from basinax.atoms._batch import Batch as Batch, batch_shape as batch_shape
+from basinax.atoms._cell import (
+    AbstractCell as AbstractCell,
+    Frechet as Frechet,
+    Strain as Strain,
+    UnitCell as UnitCell,
+)
 from basinax.atoms._neighbors import (
     Neighbors as Neighbors,
     NeighborTable as NeighborTable,
@@ -20,7 +26,7 @@ from basinax.atoms._relax import (
     Progress as Progress,
     relax as relax,
 )
-from basinax.atoms._specs import potential_from as potential_from
+from basinax.atoms._specs import cell_from as cell_from, potential_from as potential_from
 from basinax.atoms.potentials import (
     EAM as EAM,
     EMT as EMT,

@@ -117,7 +117,8 @@ class Constrained(AbstractTransform):
     """
 
     optimizer: AbstractTransform
-    constraints: Constraints
+    constraints: Any
+    """With the two methods of `Constraints`."""
 
     def init(self, parameters, index_prefix=None):
         return self.optimizer.init(parameters, index_prefix)
@@ -135,11 +136,14 @@ class Constrained(AbstractTransform):
 
 
 def constrained(
-    optimizer: AbstractTransform, constraints: Constraints | None
+    optimizer: AbstractTransform, constraints: Any
 ) -> tuple[AbstractTransform, Callable[[Evidence], Evidence] | None]:
     """The optimizer, and what criteria are shown, under these constraints.
 
     Gradients outside of both stay those of the potential.
+
+    Args:
+        constraints: with the two methods of `Constraints`; None for none.
     """
     if constraints is None:
         return optimizer, None

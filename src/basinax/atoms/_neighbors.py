@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int32, Shaped
 from basinax._rounding import BLOCK, rounded
 from basinax._systems import SystemIndex
 from basinax.atoms._batch import Batch, padded_size, row_starts
+from basinax.atoms._matrices import Matrices, frobenius_norm, multiply, turned_rows
 
 FAR = 1e12
 """Where padding points, in Å along each axis: far from any atom, and its square fits float32."""
@@ -36,6 +37,17 @@ CAPACITY_TO_SPARE = 2
 
 _CAPACITIES: dict[tuple[int, int], np.ndarray] = {}
 """Slots, images and shifts of the last table for batches of so many rows and systems."""
+
+
+class Frames(eqx.Module):
+    """The cells in which lists were made, for those that move."""
+
+    cells: Matrices
+    """In Å."""
+    inverses: Matrices
+    """Their inverses; pseudo-inverses where vectors along open directions are zero."""
+    radius: Float[Array, ""]
+    """How far the lists reach, in Å."""
 
 
 class Neighbors(eqx.Module):
@@ -62,6 +74,9 @@ class Neighbors(eqx.Module):
 
     positions: Float[Array, "rows 3"]
     """Where the atoms were when their system's list was made, in Å."""
+
+    frames: Frames | None = None
+    """What the cells were then; None where no cell moves."""
 
     def images(
         self, positions: Float[Array, "rows 3"], cells: Float[Array, "systems 3 3"]
@@ -96,15 +111,27 @@ def moved_too_far(
     neighbors: Neighbors,
     index: SystemIndex,
     skin: Float[Array, ""] | float,
+    cells: Matrices | None = None,
 ) -> Bool[Array, "systems"]:
     """Which systems need a new list: an atom has moved more than half the skin since the last.
 
-    Only a system's own atoms decide. NaN counts as not moved (no list could help it).
+    Where the cell moves, atoms are taken to move with it, and as much of the skin is left as its
+    strain does not take. Only a system's own atoms and cell decide. NaN counts as not moved (no
+    list could help it).
+
+    Args:
+        cells: the cell vectors of now, in Å; needed where `neighbors` has `frames`.
     """
     d = positions - neighbors.positions
+    left = jnp.asarray(skin, positions.dtype)
+    if neighbors.frames is not None and cells is not None:
+        frames = neighbors.frames
+        strain = multiply(frames.inverses, cells - frames.cells)
+        d = d - turned_rows(neighbors.positions, strain, index)
+        left = left - rounded(frobenius_norm(strain) * frames.radius)
     moved = rounded(d[:, 0] * d[:, 0]) + rounded(d[:, 1] * d[:, 1]) + rounded(d[:, 2] * d[:, 2])
-    half = jnp.asarray(skin, positions.dtype) * 0.5
-    return index.max(moved) > rounded(half * half)
+    half = left * 0.5
+    return (index.max(moved) > rounded(half * half)) | (left < 0)
 
 
 class NeighborTable:
@@ -115,8 +142,11 @@ class NeighborTable:
     makes the arrays larger, by `padded_size`, and so another program.
     """
 
-    def __init__(self, batch: Batch, cutoff: float, skin: float):
+    def __init__(self, batch: Batch, cutoff: float, skin: float, *, follows_cells: bool = False):
         """The lists of all systems, of all pairs within `cutoff + skin` Å.
+
+        Args:
+            follows_cells: remember the cells for which lists are made, as moving ones need.
 
         Raises:
             ValueError: cutoff or skin is negative or not finite, or a system's coordinates are too
@@ -128,7 +158,8 @@ class NeighborTable:
         self._sizes = np.asarray(batch.index.sizes, np.int64)
         self._starts = row_starts(self._sizes)
         self._far = batch.n_rows  # the entry of the image table that padding points at
-        self.positions = np.array(batch.positions)
+        self.positions, self.cells = np.array(batch.positions), np.array(batch.cells)
+        self._follows_cells, self._is_listed = follows_cells, False
         self.slots = np.full((BLOCK, batch.n_rows), self._far, np.int32)
         self.image_rows, self.image_shifts = np.zeros((2, BLOCK), np.int32)
         self.shifts = np.zeros((BLOCK, 3), np.int32)
@@ -183,6 +214,7 @@ class NeighborTable:
                 systems.append(k)
                 found.append(pairs)
                 self.positions[rows] = positions[rows]
+                self.cells[k] = cells[k]
         if found:
             self._write(np.asarray(systems), found)
         return failed
@@ -197,6 +229,15 @@ class NeighborTable:
             shifts=jnp.array(self.shifts),
             shift_systems=jnp.array(self.shift_systems),
             positions=jnp.array(self.positions),
+            frames=self._frames() if self._follows_cells else None,
+        )
+
+    def _frames(self) -> Frames:
+        inverses = np.linalg.pinv(self.cells.astype(np.float64))
+        return Frames(
+            cells=jnp.array(self.cells),
+            inverses=jnp.array(inverses, self.cells.dtype),
+            radius=jnp.array(self.cutoff + self.skin, self.cells.dtype),
         )
 
     def _write(self, systems: np.ndarray, found: list[tuple[np.ndarray, np.ndarray]]) -> None:
@@ -229,7 +270,10 @@ class NeighborTable:
         table = np.concatenate([np.arange(self._far + 1), self._far + 1 + image_at])
         images = table.astype(np.int32)[one.images]
         slots = _rank(one.rows)
-        self.slots = _grown(self.slots, int(slots.max(initial=-1)) + 1, self._far, 8)
+        # A cell that shrinks needs more and more, and each size is a program of its own.
+        steps = 2 if self._follows_cells and self._is_listed else 8
+        self.slots = _grown(self.slots, int(slots.max(initial=-1)) + 1, self._far, steps)
+        self._is_listed = True
         padded = -(-self._sizes[systems] // BLOCK) * BLOCK
         for start, size in zip(self._starts[systems], padded, strict=True):
             self.slots[:, start : start + size] = self._far

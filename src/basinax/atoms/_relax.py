@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
+from ase.stress import full_3x3_to_voigt_6_stress
 from jaxtyping import Bool, Float, Int32
 
 from basinax._convergence import AbstractCriterion, criterion_of
@@ -21,8 +22,10 @@ from basinax._relax import raise_unless_converged
 from basinax._rounding import BLOCK
 from basinax._status import Status
 from basinax.atoms._batch import Batch, checked, padded_size
+from basinax.atoms._cell import AbstractCell, Kind, check_cells, is_free, one_a_structure
 from basinax.atoms._constraints import layout_of, with_fixed
 from basinax.atoms._neighbors import check_listable
+from basinax.atoms._specs import cell_from
 from basinax.atoms._stream import Monitor, Outcome, Queue, Settings, Work
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms import FIRE
@@ -30,6 +33,8 @@ from basinax.transforms import FIRE
 SKIN = 0.15
 """How much farther than the cutoff lists reach, as a part of it. A list costs as much as many
 evaluations: with 0.15 most rattled crystals relax on their first one."""
+
+Cells = str | AbstractCell | None | Sequence[str | AbstractCell | None]
 
 MAX_ROWS = 2048
 """Rows of a batch, about: its arrays stay in a core's cache, and XLA leaves it to one core."""
@@ -83,6 +88,7 @@ def relax(
     potential: AbstractPotential,
     optimizer: AbstractTransform | None = None,
     *,
+    cell: Cells = None,
     fmax: float | Sequence[float] | np.ndarray | None = None,
     convergence: AbstractCriterion | None = None,
     max_steps: int | Sequence[int] | np.ndarray = 500,
@@ -93,7 +99,7 @@ def relax(
     should_stop: Callable[[], bool] = lambda: False,
     throw: bool = False,
 ) -> AtomsRelaxation:
-    """Relax the positions of every structure, each as if it were alone.
+    """Relax every structure, each as if it were alone: its positions, and its cell where asked.
 
     Args:
         atoms: at least one structure; they are not changed. Their constraints act as in ASE:
@@ -101,8 +107,12 @@ def relax(
             and `FixCom`, one after another; others raise.
         potential: such as `LennardJones.named("Ar")`.
         optimizer: `FIRE()` if None.
-        fmax: a structure has converged when no force on one of its atoms is as large (eV/Å), 0.05
-            if None. A number, or one a structure. Short for `convergence=MaxForce(fmax)`.
+        cell: how cells move: `Frechet(pressure=0.0)`, `UnitCell()` or `Strain()`, a text such as
+            "frechet" (see `cell_from`), or a sequence with one of these, or None for a fixed cell,
+            a structure. A structure without periodic directions has no cell that could move.
+        fmax: a structure has converged when no force on one of its atoms is as large (eV/Å), nor a
+            row of what moves its cell, in the scale of ASE's filters; 0.05 if None. A number, or
+            one a structure. Short for `convergence=MaxForce(fmax)`.
         convergence: when a structure has converged, in place of `fmax`, such as
             `MaxForce(0.05) & EnergyChange(1e-4)`; tolerances are numbers, or one a structure.
         max_steps: after so many steps a structure ends unconverged. A number, or one a structure.
@@ -125,6 +135,8 @@ def relax(
     optimizer = FIRE() if optimizer is None else optimizer
     skin = SKIN * potential.cutoff if skin is None else skin
     check_listable(atoms, potential.cutoff + skin)
+    cells = one_a_structure(_named(cell), len(atoms))
+    check_cells(atoms, cells)
     fmax = None if fmax is None else _one_a_structure(fmax, "fmax", len(atoms))
     criterion = criterion_of(fmax, convergence)
     settings = Settings(
@@ -149,10 +161,13 @@ def relax(
             keep_best=keep_best,
             shape=_batch_shape(blocks[members]),
             layout=layout_of(atoms[i] for i in members),
+            cells=cells,
+            kind=kind,
             queue=Queue(members, blocks),
             monitor=monitor,
         )
-        for members in _grouped(atoms, blocks, potential.cutoff + skin)
+        for kind, alike in _by_kind(atoms, cells)
+        for members in _grouped(atoms, blocks, alike, potential.cutoff + skin)
     ]
     _work_off(works)
     result = _in_order(atoms, monitor.outcomes)
@@ -194,6 +209,26 @@ def _one_a_structure(value: Any, name: str, n_atoms: int) -> np.ndarray:
     return value
 
 
+def _named(cell: Cells) -> Any:
+    """The cells, made of their names."""
+    if isinstance(cell, str):
+        return cell_from(cell)
+    if cell is None or isinstance(cell, AbstractCell):
+        return cell
+    return [_named(c) for c in cell]
+
+
+def _by_kind(
+    atoms: list[Atoms], cells: list[AbstractCell | None]
+) -> list[tuple[Kind | None, np.ndarray]]:
+    """Structures by how their cells move; those with fixed cells stand beside the first kind."""
+    kinds = [c.kind if c and is_free(a, c) else None for a, c in zip(atoms, cells, strict=True)]
+    moving = sorted({kind for kind in kinds if kind is not None})
+    first = moving[0] if moving else None
+    numbers = {kind: [i for i, k in enumerate(kinds) if (k or first) == kind] for kind in moving}
+    return [(k, np.array(of)) for k, of in numbers.items()] or [(None, np.arange(len(atoms)))]
+
+
 def _each_a_structure(criterion: AbstractCriterion, n_atoms: int) -> AbstractCriterion:
     def checked_leaf(path, value):
         return _one_a_structure(value, f"convergence{jax.tree_util.keystr(path)}", n_atoms)
@@ -201,21 +236,23 @@ def _each_a_structure(criterion: AbstractCriterion, n_atoms: int) -> AbstractCri
     return jax.tree_util.tree_map_with_path(checked_leaf, criterion)
 
 
-def _grouped(atoms: list[Atoms], blocks: np.ndarray, reach: float) -> list[np.ndarray]:
-    """Groups of structures, given by their numbers; a group's batches share a program.
+def _grouped(
+    atoms: list[Atoms], blocks: np.ndarray, members: np.ndarray, reach: float
+) -> list[np.ndarray]:
+    """Groups of the members, given by their numbers; a group's batches share a program.
 
     Structures with many neighbours stand apart from those with few where that saves enough.
     """
-    slots = np.array([_expected_neighbors(a, reach) for a in atoms])
+    slots = np.array([_expected_neighbors(atoms[i], reach) for i in members])
     order = np.argsort(-slots, kind="stable")
+    slots, members = slots[order], members[order]
     groups, begin = [], 0
-    for k in range(1, len(order)):
-        head, rest = slots[order[begin]], order[k:]
-        saved = ((head - slots[rest]) * blocks[rest]).sum() * BLOCK
-        if slots[order[k]] * 2 <= head and saved > WORTH_COMPILING:
-            groups.append(order[begin:k])
+    for k in range(1, len(members)):
+        saved = ((slots[begin] - slots[k:]) * blocks[members[k:]]).sum() * BLOCK
+        if slots[k] * 2 <= slots[begin] and saved > WORTH_COMPILING:
+            groups.append(members[begin:k])
             begin = k
-    return [*groups, order[begin:]]
+    return [*groups, members[begin:]]
 
 
 def _expected_neighbors(a: Atoms, reach: float) -> float:
@@ -235,13 +272,21 @@ def _in_order(atoms: list[Atoms], outcomes: list[Outcome | None]) -> AtomsRelaxa
         copy = original.copy()
         if outcome is None:
             nothing = np.full((len(copy), 3), np.nan)
-            outcome = Outcome(copy.positions, nothing, np.nan, np.inf, 0, 0, Status.RUNNING)
+            outcome = Outcome(
+                copy.positions, copy.cell.array, nothing, None, np.nan, np.inf, 0, 0, Status.RUNNING
+            )
             outcomes[k] = outcome
-        positions = with_fixed(original, outcome.positions)
+        properties: dict[str, Any] = {"energy": outcome.energy, "forces": outcome.forces}
+        positions = outcome.positions
+        if outcome.stress is None:
+            positions = with_fixed(original, positions)
+        else:
+            copy.set_cell(outcome.cell)
+            properties["stress"] = full_3x3_to_voigt_6_stress(outcome.stress)
         copy.set_positions(positions, apply_constraint=False)
-        copy.calc = SinglePointCalculator(copy, energy=outcome.energy, forces=outcome.forces)
+        copy.calc = SinglePointCalculator(copy, **properties)
         relaxed.append(copy)
-    columns = zip(*(outcome[2:] for outcome in outcomes if outcome is not None), strict=True)
+    columns = zip(*(outcome[4:] for outcome in outcomes if outcome is not None), strict=True)
     energies, fmax, steps, evaluations, status = (np.array(column) for column in columns)
     counts = (x.astype(np.int32) for x in (steps, evaluations, status))
     return AtomsRelaxation(relaxed, energies, fmax, *counts)

@@ -1,9 +1,11 @@
 """Potentials from text such as `lennard-jones:epsilon=0.01,sigma=3.4`, as in a command line."""
 
 import functools
+import re
 from typing import Any, cast
 
 from basinax._specs import choose, make, parse
+from basinax.atoms._cell import AbstractCell, Frechet, Strain, UnitCell
 from basinax.atoms.potentials import EAM, EMT, AbstractPotential, LennardJones, Morse, ZhouEAM
 from basinax.atoms.potentials._eam_files import Format
 
@@ -44,6 +46,39 @@ def potential_from(text: str) -> AbstractPotential:
     elif spec.words:
         raise ValueError(f"potential {spec.name}: expected KEY=VALUE, got {spec.words[0]!r}")
     return make("potential", spec.name, maker, options)
+
+
+def cell_from(text: str) -> AbstractCell:
+    """The moving cell of a text: its name, and its options as `NAME:KEY=VALUE,...`.
+
+    A mask is six digits (xx, yy, zz, yz, xz, xy), 1 for what may move.
+
+    >>> cell_from("frechet:pressure=0.01").pressure
+    0.01
+    >>> cell_from("unit-cell:mask=110001").movable().sum()
+    np.int64(4)
+
+    Raises:
+        ValueError: the name or an option is unknown, or a value out of range.
+    """
+    spec = parse(text)
+    if spec.words:
+        raise ValueError(f"cell {spec.name}: expected KEY=VALUE, got {spec.words[0]!r}")
+    maker = choose("cell", spec.name.lower(), _CELLS)
+    options = dict(spec.options)
+    if "mask" in options:
+        digits = re.search(r"mask\s*=\s*([^,]*)", text)
+        options["mask"] = _flags(digits[1].strip() if digits else "")
+    return make("cell", spec.name, maker, options)
+
+
+_CELLS = {"frechet": Frechet, "strain": Strain, "unit-cell": UnitCell}
+
+
+def _flags(digits: str) -> tuple[bool, ...]:
+    if len(digits) != 6 or set(digits) - {"0", "1"}:
+        raise ValueError(f"mask must be six digits 0 or 1 (xx, yy, zz, yz, xz, xy), got {digits!r}")
+    return tuple(digit == "1" for digit in digits)
 
 
 _MAKERS = {"eam": EAM, "emt": EMT, "lennard-jones": LennardJones, "morse": Morse, "zhou": ZhouEAM}

@@ -22,6 +22,13 @@ from basinax._rounding import BLOCK
 from basinax._status import Status
 from basinax._systems import SystemIndex
 from basinax.atoms._batch import Batch, row_starts
+from basinax.atoms._cell import (
+    AbstractCell,
+    CellMoves,
+    Kind,
+    cell_moves,
+    with_cells,
+)
 from basinax.atoms._constraints import Layout, constrained, write
 from basinax.atoms._neighbors import Neighbors, NeighborTable, moved_too_far
 from basinax.atoms.potentials import AbstractPotential
@@ -37,7 +44,10 @@ class Outcome(NamedTuple):
     """What became of one structure."""
 
     positions: np.ndarray
+    cell: np.ndarray
     forces: np.ndarray
+    stress: np.ndarray | None
+    """In eV/Å³, 3x3; None where the cell is fixed."""
     energy: float
     fmax: float
     steps: int
@@ -101,6 +111,10 @@ class Work(NamedTuple):
     """Rows and systems of a batch."""
     layout: Layout
     """Of its constraints."""
+    cells: list[AbstractCell | None]
+    """How the cell of each structure moves."""
+    kind: Kind | None
+    """Of the cells that move; None where none does."""
     queue: Queue
     monitor: "Monitor"
 
@@ -150,21 +164,18 @@ class _Stream:
         self.members = np.array(members + [members[0]] * (work.shape[1] - len(members)))
         self.occupied = np.arange(work.shape[1]) < len(members)
         self.starts = row_starts(self.batch.index.sizes)
-        self.table = NeighborTable(self.batch, work.potential.cutoff, work.skin)
+        self.moves = self._moves()
+        self.table = NeighborTable(
+            self.batch, work.potential.cutoff, work.skin, follows_cells=work.kind is not None
+        )
 
     def run(self) -> None:
         work, neighbors = self.work, self.table.to_device()
         settings = work.settings.of(self.members, len(work.atoms))
-        run = start(
-            settings.optimizer,
-            self.batch.positions,
-            self.batch.index,
-            keep_best=work.keep_best,
-            needs=settings.criterion.needs,
-        )
+        run = _start(settings, self.batch, self.moves, work.keep_best)
         while True:
             skin = np.asarray(work.skin)
-            run = _advance(work.potential, self.batch, neighbors, skin, run, settings)
+            run = _advance(work.potential, self.batch, self.moves, neighbors, skin, run, settings)
             status, is_pending, has_moved = jax.device_get(
                 (run.status, run.is_pending, run.has_moved)
             )
@@ -176,53 +187,55 @@ class _Stream:
             needs_list = self.occupied & ~has_ended & is_pending & ~has_moved
             if has_ended.sum() * WORTH_REFILLING >= self.occupied.sum():
                 self._harvest(run, has_ended)
-                is_new = self._place(run)
+                is_new = self._place()
                 if not self.occupied.any():
                     return
                 if is_new.any():
                     settings = work.settings.of(self.members, len(work.atoms))
-                    run = _restart(run, self.batch, settings, is_new)
+                    run = _restart(run, self.batch, self.moves, settings, is_new)
                     needs_list |= is_new
             if needs_list.any():
-                batch = eqx.tree_at(lambda b: b.positions, self.batch, run.params)
+                batch = _moved(self.batch, self.moves, run.params)
                 failed = self.table.rebuild(batch, needs_list)
                 neighbors = self.table.to_device()
                 status = jnp.where(failed, Status.NOT_FINITE, run.status).astype(jnp.int32)
                 run = eqx.tree_at(lambda r: r.status, run, status)
 
+    def _moves(self) -> CellMoves | None:
+        """How the cells of the structures in this batch move."""
+        work = self.work
+        if work.kind is None:
+            return None
+        members = self.members.tolist()
+        atoms, cells = [work.atoms[i] for i in members], [work.cells[i] for i in members]
+        cells = [c if held else None for c, held in zip(cells, self.occupied, strict=True)]
+        return cell_moves(work.kind, atoms, cells, work.shape[1], self.batch.positions.dtype)
+
     def _harvest(self, run: Run, which: np.ndarray) -> None:
         """Hands over what became of these places' structures, and frees the places."""
-        point = final_point(run)
-        positions, gradients, energies, fmax, steps, evaluations, status = jax.device_get(
-            (
-                point.params,
-                point.gradients,
-                point.energies,
-                point.fmax,
-                run.steps,
-                run.evaluations,
-                run.status,
-            )
-        )
+        last = jax.device_get(_result(run, self.batch, self.moves))
         for k in np.flatnonzero(which):
             rows = slice(self.starts[k], self.starts[k] + len(self.work.atoms[self.members[k]]))
+            is_free = self.moves is not None and bool(last["is_free"][k])
             outcome = Outcome(
-                positions=positions[rows].astype(np.float64),
-                forces=-gradients[rows].astype(np.float64),
-                energy=float(energies[k]),
-                fmax=float(fmax[k]),
-                steps=int(steps[k]),
-                evaluations=int(evaluations[k]),
-                status=int(status[k]),
+                positions=last["positions"][rows].astype(np.float64),
+                cell=last["cells"][k].astype(np.float64),
+                forces=last["forces"][rows].astype(np.float64),
+                stress=last["stress"][k].astype(np.float64) if is_free else None,
+                energy=float(last["energies"][k]),
+                fmax=float(last["fmax"][k]),
+                steps=int(last["steps"][k]),
+                evaluations=int(last["evaluations"][k]),
+                status=int(last["status"][k]),
             )
             self.work.monitor.end(self.members[k], outcome)
         self.occupied = self.occupied & ~which
-        self.work.monitor.report(self, status[self.occupied])
+        self.work.monitor.report(self, last["status"][self.occupied])
 
-    def _place(self, run: Run) -> np.ndarray:
+    def _place(self) -> np.ndarray:
         """Puts who waits and needs as many rows into free places; says which places."""
         batch, is_new = self.batch, np.zeros_like(self.occupied)
-        sizes, positions = np.array(batch.index.sizes), np.array(run.params)
+        sizes, positions = np.array(batch.index.sizes), np.array(batch.positions)
         numbers, cells, pbc = np.array(batch.numbers), np.array(batch.cells), np.array(batch.pbc)
         constraints = jax.tree.map(np.array, batch.constraints)
         for k in np.flatnonzero(~self.occupied):
@@ -247,20 +260,71 @@ class _Stream:
                 index=SystemIndex.from_sizes(sizes, align=BLOCK, n_rows=batch.n_rows),
                 constraints=jax.tree.map(jnp.asarray, constraints),
             )
+            self.moves = self._moves()
         return is_new
 
 
-@eqx.filter_jit
-def _advance(potential, batch, neighbors: Neighbors, skin, run: Run, settings: Settings) -> Run:
-    def evaluate(positions):
-        properties = potential(eqx.tree_at(lambda b: b.positions, batch, positions), neighbors)
-        is_stale = moved_too_far(positions, neighbors, batch.index, skin)
-        return Evaluation(properties.energies, -properties.forces, ~is_stale)
+def _beginning(batch: Batch, moves: CellMoves | None) -> tuple[Any, Any]:
+    """Parameters and their prefix."""
+    if moves is None:
+        return batch.positions, batch.index
+    return moves.start(batch.positions), moves.prefix(batch.index)
 
-    optimizer, view = constrained(settings.optimizer, batch.constraints)
+
+def _start(settings: Settings, batch: Batch, moves: CellMoves | None, keep_best: bool) -> Run:
+    params, prefix = _beginning(batch, moves)
+    extras = None if moves is None else moves.nothing_observed()
+    needs = settings.criterion.needs
+    return start(
+        settings.optimizer, params, prefix, keep_best=keep_best, extras=extras, needs=needs
+    )
+
+
+@eqx.filter_jit
+def _advance(
+    potential, batch, moves, neighbors: Neighbors, skin, run: Run, settings: Settings
+) -> Run:
+    def evaluate(params):
+        here = _moved(batch, moves, params)
+        properties = potential(here, neighbors, stress=moves is not None)
+        is_stale = moved_too_far(here.positions, neighbors, batch.index, skin, here.cells)
+        if moves is None:
+            return Evaluation(properties.energies, -properties.forces, ~is_stale)
+        enthalpies, gradient, observed = moves.of_properties(params, properties, here)
+        # A lost cell waits for no list: it ends.
+        is_valid = ~is_stale | moves.is_lost(here.cells)
+        return Evaluation(enthalpies, gradient, is_valid, observed)
+
+    if moves is None:
+        optimizer, view = constrained(settings.optimizer, batch.constraints)
+    else:
+        optimizer, view = with_cells(settings.optimizer, batch.constraints, moves)
     return advance(evaluate, run, optimizer, settings.criterion, settings.max_steps, TURNS, view)
 
 
 @eqx.filter_jit
-def _restart(run: Run, batch: Batch, settings: Settings, mask) -> Run:
-    return restart(run, settings.optimizer, batch.positions, batch.index, mask)
+def _moved(batch: Batch, moves: CellMoves | None, params: Any) -> Batch:
+    """The batch where the parameters say."""
+    if moves is None:
+        return eqx.tree_at(lambda b: b.positions, batch, params)
+    place = moves.structure(params, batch.index)
+    return eqx.tree_at(lambda b: (b.positions, b.cells), batch, place)
+
+
+@eqx.filter_jit
+def _result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
+    """Where structures are returned, and what was found there."""
+    point = final_point(run)
+    here = _moved(batch, moves, point.params)
+    counts = {"steps": run.steps, "evaluations": run.evaluations, "status": run.status}
+    place = {"positions": here.positions, "cells": here.cells, "fmax": point.fmax}
+    if moves is None:
+        return counts | place | {"forces": -point.gradients, "energies": point.energies}
+    found = {"energies": point.extras.energies, "stress": point.extras.stress}
+    forces = moves.forces(point.params, point.gradients, batch.index)
+    return counts | place | found | {"forces": forces, "is_free": moves.is_free}
+
+
+@eqx.filter_jit
+def _restart(run: Run, batch: Batch, moves: CellMoves | None, settings: Settings, mask) -> Run:
+    return restart(run, settings.optimizer, *_beginning(batch, moves), mask)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int32
 
 from basinax._rounding import rounded
 from basinax.atoms._batch import Batch
+from basinax.atoms._matrices import determinant
 from basinax.atoms._neighbors import Neighbors
 
 
@@ -91,17 +92,5 @@ def stress_of(
     """The stress in eV/Å³ from the derivatives of the energy by strain xx, yy, zz, yz, xz, xy."""
     xx, yy, zz, yz, xz, xy = virials
     virial = jnp.stack([xx, xy, xz, xy, yy, yz, xz, yz, zz], 1).reshape(-1, 3, 3)
-    v = volumes(cells)[:, None, None]
+    v = jnp.abs(determinant(cells))[:, None, None]
     return jnp.where(v > 0, rounded(virial / jnp.where(v > 0, v, 1.0)), jnp.nan)
-
-
-def volumes(cells: Float[Array, "systems 3 3"]) -> Float[Array, "systems"]:
-    """The volumes of cells, in Å³, whatever their handedness."""
-    a, b, c = cells[:, 0], cells[:, 1], cells[:, 2]
-
-    def minor(i, j):
-        return rounded(b[:, i] * c[:, j]) - rounded(b[:, j] * c[:, i])
-
-    # a · (b × c), added in index order
-    total = rounded(a[:, 0] * minor(1, 2)) + rounded(a[:, 1] * minor(2, 0))
-    return jnp.abs(total + rounded(a[:, 2] * minor(0, 1)))

@@ -1,0 +1,436 @@
+"""Cells that move: more rows for an optimizer, which knows nothing of cells.
+
+The degrees of freedom, their scale and their forces are those of ASE's filters (`UnitCellFilter`,
+`FrechetCellFilter`, `StrainFilter`): positions in the undeformed cell, and the deformation F, its
+logarithm or a strain. A system whose cell is fixed has no rows for it, and the bits it has where no
+cell moves.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from ase import Atoms
+from jaxtyping import Array, Bool, Float
+
+from basinax._convergence import Evidence
+from basinax._optimizer import AbstractTransform
+from basinax._rounding import rounded
+from basinax._systems import SystemIndex
+from basinax.atoms._batch import Batch
+from basinax.atoms._constraints import Constraints, constrained
+from basinax.atoms._matrices import (
+    VOIGT,
+    Matrices,
+    derived_exponential,
+    determinant,
+    exponential,
+    inverse,
+    multiply,
+    transposed,
+    turned_rows,
+)
+from basinax.atoms.potentials import Properties
+
+VOIGT_OF_ENTRIES = (0, 5, 4, 5, 1, 3, 4, 3, 2)
+"""Which component of a strain each entry of its matrix is."""
+
+MOST_STRETCH = 8.0
+"""A cell has collapsed or exploded once its volume has changed by more than this factor."""
+
+Rows = Float[Array, "rows 3"]
+Kind = Literal["unit-cell", "frechet", "strain"]
+
+
+class AbstractCell(eqx.Module):
+    """How a cell moves, under which pressure, and what of it stands still.
+
+    Every option is that of ASE's filter; a list of cells, one a structure, mixes them in a call.
+    """
+
+    kind: eqx.AbstractClassVar[Kind]
+
+    pressure: float | Sequence[float] | Float[np.ndarray, "structures"] = 0.0
+    """In eV/Å³ (1 GPa is 0.00624 of them), positive where it compresses; one number, or one a
+    structure. The energy that is minimised is the enthalpy E + pV."""
+
+    mask: Any = None
+    """Which components may move: six booleans (xx, yy, zz, yz, xz, xy) or a symmetric 3x3 matrix of
+    them; all if None."""
+
+    hydrostatic_strain: bool = False
+    """The cell keeps its shape."""
+
+    constant_volume: bool = False
+    """The trace of what moves the cell is projected out, as in ASE: this keeps the volume about,
+    not exactly."""
+
+    cell_factor: float | None = None
+    """The scale of the cell's rows beside those of positions (`exp_cell_factor` of ASE's
+    `FrechetCellFilter`); the number of atoms if None, 1 for `Strain`."""
+
+    def __check_init__(self):
+        name = type(self).__name__
+        if not np.isfinite(np.asarray(self.pressure, float)).all():
+            raise ValueError(f"{name}: pressure must be finite, got {self.pressure}")
+        if self.cell_factor is not None and not 0 < self.cell_factor < np.inf:
+            raise ValueError(f"{name}: cell_factor must be positive, got {self.cell_factor}")
+        if self.hydrostatic_strain and self.constant_volume:
+            raise ValueError(
+                f"{name}: with hydrostatic_strain and constant_volume nothing of a cell can move"
+            )
+        self.movable()
+
+    def movable(self) -> Bool[np.ndarray, "3 3"]:
+        """Which components may move.
+
+        Raises:
+            ValueError: `mask` has neither six entries nor is a symmetric 3x3 matrix.
+        """
+        if self.mask is None:
+            return np.ones((3, 3), bool)
+        mask = np.asarray(self.mask)
+        if mask.shape == (6,):
+            xx, yy, zz, yz, xz, xy = mask
+            mask = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
+        are_flags = mask.dtype == bool or np.isin(mask, (0, 1)).all()
+        if mask.shape != (3, 3) or not are_flags or (mask != mask.T).any():
+            raise ValueError(
+                f"{type(self).__name__}: mask must be six booleans (xx, yy, zz, yz, xz, xy) or a"
+                f" symmetric 3x3 matrix of them, got {self.mask}"
+            )
+        return mask.astype(bool)
+
+
+class UnitCell(AbstractCell):
+    """The nine entries of the deformation F move, as with ASE's `UnitCellFilter`.
+
+    E. B. Tadmor et al., Phys. Rev. B 59, 235 (1999), doi:10.1103/PhysRevB.59.235.
+    """
+
+    kind: ClassVar[Kind] = "unit-cell"
+
+
+class Frechet(AbstractCell):
+    """The logarithm of the deformation moves, as with ASE's `FrechetCellFilter`: the usual choice."""
+
+    kind: ClassVar[Kind] = "frechet"
+
+
+class Strain(AbstractCell):
+    """Six components of a strain move, and atoms with the cell alone, as with `StrainFilter`."""
+
+    kind: ClassVar[Kind] = "strain"
+
+
+class Dofs(NamedTuple):
+    """What an optimizer moves where cells move."""
+
+    positions: Rows
+    """In the undeformed cell, in Å."""
+
+    cell: Float[Array, "cell_rows 3"]
+    """For a free cell F or its logarithm times the cell factor, three rows; or strains xx, yy, zz
+    and yz, xz, xy, two rows."""
+
+
+class Observed(NamedTuple):
+    """What is told of each system beside the enthalpy and its gradient."""
+
+    energies: Float[Array, "systems"]
+    """Without pV, in eV."""
+
+    stress: Float[Array, "systems 3 3"]
+    """Of the potential, in eV/Å³."""
+
+    residual_stress: Float[Array, "systems 3 3"]
+    """What is left of stress and pressure to move the cell, in eV/Å³; 0 where it is fixed."""
+
+
+class CellConstraints(eqx.Module):
+    """What constraints of atoms and masks of cells leave of gradients and steps."""
+
+    constraints: Constraints | None
+    moves: "CellMoves"
+
+    def of_gradient(self, gradient: Dofs, prefix: Dofs) -> Dofs:
+        """The cell's rows have been masked where they were made."""
+        index, positions = cast(Any, prefix.positions), gradient.positions
+        if self.constraints is not None:
+            positions = self.constraints.of_gradient(positions, index)
+        if self.moves.kind == "strain":
+            is_free = index.spread(self.moves.is_free, False, positions)
+            positions = jnp.where(is_free, 0.0, positions)
+        return gradient._replace(positions=positions)
+
+    def of_step(self, step: Dofs, prefix: Dofs) -> Dofs:
+        positions = step.positions
+        if self.constraints is not None:
+            positions = self.constraints.of_step(positions, cast(Any, prefix.positions))
+        # what -0.0 is added to keeps its sign, too
+        return Dofs(positions, jnp.where(self.moves.movable_rows(), step.cell, -0.0))
+
+
+class CellMoves(eqx.Module):
+    """How the cells of a batch move. `cell_moves` makes one."""
+
+    kind: Kind = eqx.field(static=True)
+    index: SystemIndex
+    """Which row of `Dofs.cell` belongs to which system."""
+    reference: Matrices
+    """The undeformed cells, in Å."""
+    is_free: Bool[Array, "systems"]
+    mask: Bool[Array, "systems 3 3"]
+    is_hydrostatic: Bool[Array, "systems"]
+    keeps_volume: Bool[Array, "systems"]
+    pressure: Float[Array, "systems"]
+    factor: Float[Array, "systems"]
+
+    def start(self, positions: Rows) -> Dofs:
+        """Where nothing is deformed."""
+        factor = jnp.where(jnp.eye(3, dtype=bool)[None], self.factor[:, None, None], 0.0)
+        at_rest = factor if self.kind == "unit-cell" else jnp.zeros_like(factor)
+        return Dofs(positions, self._rows(at_rest))
+
+    def prefix(self, index: SystemIndex) -> Any:
+        """The index prefix of `Dofs`."""
+        return Dofs(cast(Any, index), cast(Any, self.index))
+
+    def movable_rows(self) -> Bool[Array, "cell_rows 3"]:
+        """Which entries of `Dofs.cell` no mask holds."""
+        return self._rows(self.mask.astype(self.reference.dtype)) > 0
+
+    def structure(self, dofs: Dofs, index: SystemIndex) -> tuple[Rows, Matrices]:
+        """Positions and cells in Å; of a fixed cell, bit for bit those of `dofs` and `reference`."""
+        turn = transposed(self._deformation(dofs))
+        is_free = index.spread(self.is_free, False, dofs.positions)
+        positions = jnp.where(is_free, turned_rows(dofs.positions, turn, index), dofs.positions)
+        cells = multiply(self.reference, turn)
+        return positions, jnp.where(self.is_free[:, None, None], cells, self.reference)
+
+    def is_lost(self, cells: Matrices) -> Bool[Array, "systems"]:
+        """Which cells have collapsed or exploded."""
+        ratio = rounded(jnp.abs(determinant(cells)) / jnp.abs(determinant(self.reference)))
+        return self.is_free & ((ratio > MOST_STRETCH) | (ratio < 1 / MOST_STRETCH))
+
+    def nothing_observed(self) -> Observed:
+        zeros = jnp.zeros_like(self.reference)
+        return Observed(zeros[:, 0, 0], zeros, zeros)
+
+    def of_properties(
+        self, dofs: Dofs, properties: Properties, here: Batch
+    ) -> tuple[Float[Array, "systems"], Dofs, Observed]:
+        """The enthalpies in eV, their gradient, and what else is told.
+
+        The enthalpy of a cell that has collapsed or exploded is NaN.
+
+        Args:
+            properties: what the potential says of `here`, stresses included.
+            here: the batch at `structure(dofs)`.
+        """
+        stress = cast(Matrices, properties.stress)
+        forces, index = properties.forces, here.index
+        deformation = self._deformation(dofs)
+        turned = turned_rows(forces, deformation, index)
+        is_free = index.spread(self.is_free, False, forces)
+        by_positions = -jnp.where(is_free, turned, forces)
+
+        volumes = jnp.abs(determinant(here.cells))
+        enthalpies = properties.energies + rounded(self.pressure * volumes)
+        enthalpies = jnp.where(self.is_free, enthalpies, properties.energies)
+        enthalpies = jnp.where(self.is_lost(here.cells), jnp.nan, enthalpies)
+        volume, is_free = volumes[:, None, None], self.is_free[:, None, None]
+        pressure = self.pressure[:, None, None]
+        total = stress + jnp.where(jnp.eye(3, dtype=bool)[None], pressure, 0.0)
+        by_cell, virial = self._cell_forces(dofs, deformation, -rounded(volume * total))
+        by_cell = -rounded(by_cell / self.factor[:, None, None])
+        residual = jnp.where(is_free, -rounded(virial / volume), 0.0)
+        observed = Observed(properties.energies, stress, residual)
+        return enthalpies, Dofs(by_positions, self._rows(by_cell)), observed
+
+    def forces(self, dofs: Dofs, gradient: Dofs, index: SystemIndex) -> Rows:
+        """The forces in eV/Å that a gradient was made of."""
+        turn = inverse(self._deformation(dofs))
+        is_free = index.spread(self.is_free, False, gradient.positions)
+        turned = turned_rows(gradient.positions, turn, index)
+        return -jnp.where(is_free, turned, gradient.positions)
+
+    def _cell_forces(self, dofs, deformation, virial) -> tuple[Matrices, Matrices]:
+        """On the cell's rows, and the virial that is left of it; both in eV."""
+        if self.kind == "unit-cell":
+            virial = multiply(virial, transposed(inverse(deformation)))
+            virial = self._traceless(self._masked(self._hydrostatic(virial)))
+            return virial, virial
+        virial = self._masked(self._hydrostatic(virial))
+        if self.kind == "strain":
+            virial = self._traceless(virial)
+            return virial, virial
+        by_deformation = multiply(virial, inverse(transposed(deformation)))
+        logarithm = transposed(self._matrices(dofs))
+        by_logarithm = derived_exponential(logarithm, by_deformation)[1]
+        return self._traceless(by_logarithm), self._traceless(virial)
+
+    def _deformation(self, dofs: Dofs) -> Matrices:
+        """F, of which the transposed turns rows."""
+        matrices = self._matrices(dofs)
+        unit = jnp.eye(3, dtype=matrices.dtype)[None]
+        if self.kind == "strain":
+            change = jnp.where(unit > 0, matrices, matrices * 0.5)
+        else:
+            full = exponential(matrices) if self.kind == "frechet" else matrices
+            change = full - unit
+        return unit + jnp.where(self.mask & self.is_free[:, None, None], change, 0.0)
+
+    def _matrices(self, dofs: Dofs) -> Matrices:
+        """The rows of each cell as a matrix, without their factor; 0 for a fixed cell."""
+        if self.kind == "strain":
+            strains = dofs.cell.reshape(-1, 6)
+            matrices = jnp.stack([strains[:, k] for k in VOIGT_OF_ENTRIES], 1)
+        else:
+            matrices = dofs.cell
+        matrices = jnp.where(self.is_free[:, None, None], matrices.reshape(-1, 3, 3), 0.0)
+        return rounded(matrices / self.factor[:, None, None])
+
+    def _rows(self, matrices: Matrices) -> Float[Array, "cell_rows 3"]:
+        """Matrices as rows of cells; 0 for a fixed cell."""
+        matrices = jnp.where(self.is_free[:, None, None], matrices, 0.0)
+        if self.kind == "strain":
+            matrices = jnp.stack([matrices[:, i, j] for i, j in VOIGT], 1)
+        return matrices.reshape(-1, 3)
+
+    def _hydrostatic(self, virial: Matrices) -> Matrices:
+        third = _third_of_trace(virial)
+        return jnp.where(self.is_hydrostatic[:, None, None], third, virial)
+
+    def _masked(self, virial: Matrices) -> Matrices:
+        return jnp.where(self.mask, virial, 0.0)
+
+    def _traceless(self, virial: Matrices) -> Matrices:
+        less = virial - _third_of_trace(virial)
+        return jnp.where(self.keeps_volume[:, None, None], less, virial)
+
+
+def _third_of_trace(m: Matrices) -> Matrices:
+    """A third of the trace on the diagonal."""
+    third = rounded((m[:, 0, 0] + m[:, 1, 1] + m[:, 2, 2]) * (1 / 3))
+    return jnp.where(jnp.eye(3, dtype=bool)[None], third[:, None, None], 0.0)
+
+
+def with_cells(
+    optimizer: AbstractTransform, constraints: Constraints | None, moves: CellMoves
+) -> tuple[AbstractTransform, Callable[[Evidence], Evidence]]:
+    """The optimizer, and what criteria are shown, where cells move."""
+    optimizer, view = constrained(optimizer, CellConstraints(constraints, moves))
+
+    def shown(evidence: Evidence) -> Evidence:
+        evidence = evidence if view is None else view(evidence)
+        return evidence._replace(n_rows=evidence.index_prefix.positions.sizes)
+
+    return optimizer, shown
+
+
+# --- on the host
+
+
+def one_a_structure(cell: Any, n_structures: int) -> list[AbstractCell | None]:
+    """The cell of each structure, with a pressure of its own.
+
+    Args:
+        cell: one, or a sequence of them; None for a cell that is fixed.
+
+    Raises:
+        TypeError: something else than a cell.
+        ValueError: there is another number of cells or of pressures.
+    """
+    is_one = cell is None or not isinstance(cell, Sequence)
+    cells = [cell] * n_structures if is_one else list(cell)
+    if len(cells) != n_structures:
+        raise ValueError(
+            f"cell must be one, or one for each of the {n_structures} structures: got {len(cells)}"
+        )
+    singles: list[AbstractCell | None] = []
+    for k, c in enumerate(cells):
+        if c is not None and not isinstance(c, AbstractCell):
+            raise TypeError(
+                f"cell must be Frechet(), UnitCell(), Strain(), one of their names or None: entry"
+                f" {k} is {c!r}"
+            )
+        pressure = None if c is None else np.asarray(c.pressure, float)
+        if pressure is not None and pressure.shape not in ((), (n_structures,)):
+            raise ValueError(
+                f"pressure must be a number or have one entry for each of the {n_structures}"
+                f" structures, got shape {pressure.shape}"
+            )
+        if pressure is not None and pressure.shape:
+            c = eqx.tree_at(lambda c: c.pressure, c, float(pressure[k]), is_leaf=_is_list)
+        singles.append(c)
+    return singles
+
+
+def _is_list(x: Any) -> bool:
+    return isinstance(x, list | tuple)
+
+
+def is_free(atoms: Atoms, cell: AbstractCell | None) -> bool:
+    """Whether the structure's cell moves: a structure without periodic directions has none."""
+    return cell is not None and bool(atoms.pbc.any())
+
+
+def check_cells(atoms: Sequence[Atoms], cells: Sequence[AbstractCell | None]) -> None:
+    """Makes sure that every cell that is to move can.
+
+    Raises:
+        ValueError: one has no volume.
+        NotImplementedError: there are constraints beside a moving cell that say where atoms stand.
+    """
+    for k, (a, cell) in enumerate(zip(atoms, cells, strict=True)):
+        if not is_free(a, cell):
+            continue
+        name = f"system {k} ({a.symbols})"
+        if not abs(np.linalg.det(a.cell.array)) > 0:
+            raise ValueError(
+                f"{name}: its cell has no volume, so it cannot move: {a.cell.array.tolist()}. Give"
+                " open directions a vector too, or leave this cell fixed (cell=None)"
+            )
+        others = sorted({type(c).__name__ for c in a.constraints} - {"FixAtoms"})
+        if others:
+            raise NotImplementedError(
+                f"{name} has constraints ({', '.join(others)}) that are not supported where the"
+                " cell moves; FixAtoms is (such atoms move with the cell alone, as in ASE)"
+            )
+
+
+def cell_moves(
+    kind: Kind,
+    atoms: Sequence[Atoms],
+    cells: Sequence[AbstractCell | None],
+    n_systems: int,
+    dtype: Any,
+) -> CellMoves:
+    """How the cells of these structures move; more systems, without rows, fill up the batch."""
+    free = np.zeros(n_systems, bool)
+    reference, masks = np.tile(np.eye(3), (n_systems, 1, 1)), np.zeros((n_systems, 3, 3), bool)
+    is_hydrostatic, keeps_volume = np.zeros((2, n_systems), bool)
+    pressure, factor = np.zeros(n_systems), np.ones(n_systems)
+    for k, (a, cell) in enumerate(zip(atoms, cells, strict=True)):
+        reference[k] = a.cell.array
+        if cell is None or not is_free(a, cell):
+            continue
+        free[k], masks[k], pressure[k] = True, cell.movable(), cell.pressure
+        is_hydrostatic[k], keeps_volume[k] = cell.hydrostatic_strain, cell.constant_volume
+        usual = 1.0 if kind == "strain" else float(len(a))
+        factor[k] = usual if cell.cell_factor is None else cell.cell_factor
+    ids = np.where(free, np.arange(n_systems), -1).repeat(2 if kind == "strain" else 3)
+    return CellMoves(
+        kind=kind,
+        index=SystemIndex.from_ids(ids, n_systems),
+        reference=jnp.array(reference, dtype),
+        is_free=jnp.array(free),
+        mask=jnp.array(masks),
+        is_hydrostatic=jnp.array(is_hydrostatic),
+        keeps_volume=jnp.array(keeps_volume),
+        pressure=jnp.array(pressure, dtype),
+        factor=jnp.array(factor, dtype),
+    )

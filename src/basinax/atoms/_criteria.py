@@ -1,0 +1,42 @@
+"""When a structure whose cell moves is done: forces and stress apart."""
+
+import jax.numpy as jnp
+
+from basinax._convergence import AbstractCriterion, Tolerance, largest_force
+from basinax._systems import per_system
+from basinax.atoms._cell import Dofs, Observed
+
+
+class MaxAtomForce(AbstractCriterion):
+    """The largest force on an atom is below `fmax`, whatever the cell still wants.
+
+    Where no cell moves it is `MaxForce`.
+    """
+
+    fmax: Tolerance = 0.05
+    """In eV/Å."""
+
+    def __call__(self, evidence):
+        gradients, prefix = evidence.gradients, evidence.index_prefix
+        if isinstance(gradients, Dofs):
+            gradients, prefix = gradients.positions, prefix.positions
+        largest = largest_force(gradients, prefix)
+        return largest < per_system(self.fmax, "fmax", largest)
+
+
+class MaxStress(AbstractCriterion):
+    """The largest component of the stress that is left to move the cell is below the tolerance.
+
+    That is the stress plus the pressure, without what masks and other options of the cell hold, as
+    ASE's filters keep it for convergence. A structure whose cell is fixed meets it.
+    """
+
+    tolerance: Tolerance
+    """In eV/Å³; 1e-3 of them are 0.16 GPa."""
+
+    def __call__(self, evidence):
+        if not isinstance(evidence.extras, Observed):
+            return jnp.ones_like(evidence.has_last)
+        stress = evidence.extras.residual_stress
+        largest = jnp.max(jnp.abs(stress), axis=(1, 2))
+        return largest < per_system(self.tolerance, "tolerance of MaxStress", largest)

@@ -1,0 +1,116 @@
+"""Arithmetic of one 3x3 matrix a system, in a written order (docs/design.md, section 2)."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from basinax._rounding import rounded
+from basinax._systems import SystemIndex
+
+Matrices = Float[Array, "systems 3 3"]
+
+VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
+"""Where xx, yy, zz, yz, xz and xy stand in a matrix."""
+
+TERMS = 14
+"""Of the series of exp. The next is below 3e-17 of the first for matrices of a norm up to 1/2."""
+
+HALVINGS = 12
+"""A matrix is halved at most so often before the series; exp of a larger one is NaN."""
+
+
+def multiply(a: Matrices, b: Matrices) -> Matrices:
+    """a b."""
+    total = rounded(a[:, :, 0:1] * b[:, 0:1, :])
+    for k in (1, 2):
+        total = total + rounded(a[:, :, k : k + 1] * b[:, k : k + 1, :])
+    return total
+
+
+def transposed(a: Matrices) -> Matrices:
+    return jnp.swapaxes(a, 1, 2)
+
+
+def determinant(a: Matrices) -> Float[Array, "systems"]:
+    """a₀ · (a₁ × a₂), added in index order."""
+    cofactors = _cofactors(a)[:, 0]
+    total = rounded(a[:, 0, 0] * cofactors[:, 0]) + rounded(a[:, 0, 1] * cofactors[:, 1])
+    return total + rounded(a[:, 0, 2] * cofactors[:, 2])
+
+
+def inverse(a: Matrices) -> Matrices:
+    """By cofactors; not finite where the determinant is 0."""
+    return rounded(transposed(_cofactors(a)) / determinant(a)[:, None, None])
+
+
+def _cofactors(a: Matrices) -> Matrices:
+    after, last = a[:, (1, 2, 0)], a[:, (2, 0, 1)]
+    return rounded(after[:, :, (1, 2, 0)] * last[:, :, (2, 0, 1)]) - rounded(
+        after[:, :, (2, 0, 1)] * last[:, :, (1, 2, 0)]
+    )
+
+
+def frobenius_norm(a: Matrices) -> Float[Array, "systems"]:
+    """The root of the sum of squares, added in index order."""
+    squares = rounded(a * a).reshape(-1, 9)
+    total = squares[:, 0]
+    for k in range(1, 9):
+        total = total + squares[:, k]
+    return rounded(jnp.sqrt(total))
+
+
+def exponential(a: Matrices) -> Matrices:
+    """exp(a); NaN where an entry is not finite or larger than about 600."""
+    return derived_exponential(a, jnp.zeros_like(a))[0]
+
+
+def derived_exponential(a: Matrices, direction: Matrices) -> tuple[Matrices, Matrices]:
+    """exp(a) and its derivative by a, in a direction (Fréchet's).
+
+    Scaling, series and squaring, as in N. J. Higham, Functions of Matrices (2008), chapter 10. How
+    often a matrix is squared depends on that matrix alone.
+    """
+    largest = 3 * jnp.max(jnp.abs(a), axis=(1, 2))
+    bounds = np.ldexp(0.5, np.arange(HALVINGS))
+    n_halvings = (largest[:, None] > bounds.astype(a.dtype)[None]).sum(1, dtype=jnp.int32)
+    factor = jnp.asarray(np.ldexp(1.0, -np.arange(HALVINGS + 1)), a.dtype)[n_halvings]
+    a, direction = a * factor[:, None, None], direction * factor[:, None, None]
+    unit = jnp.broadcast_to(jnp.eye(3, dtype=bool)[None], a.shape)
+
+    coefficients = jnp.asarray([1 / math.factorial(TERMS - 1 - k) for k in range(TERMS)], a.dtype)
+
+    def add_term(turn, carry):
+        series, change = carry
+        change = multiply(direction, series) + multiply(a, change)
+        return jnp.where(unit, coefficients[turn], 0.0) + multiply(a, series), change
+
+    def square(carry):
+        power, change, n_done = carry
+        is_due = (n_done < n_halvings)[:, None, None]
+        squared_change = multiply(power, change) + multiply(change, power)
+        power = jnp.where(is_due, multiply(power, power), power)
+        return power, jnp.where(is_due, squared_change, change), n_done + 1
+
+    start = jnp.where(unit, 1 / math.factorial(TERMS), 0.0).astype(a.dtype)
+    series = jax.lax.fori_loop(0, TERMS, add_term, (start, jnp.zeros_like(a)))
+    is_small = (largest <= float(2 * bounds[-1]))[:, None, None]
+    series = jax.tree.map(lambda x: jnp.where(is_small, x, jnp.nan), series)
+    goes_on = lambda carry: carry[2] < jnp.max(n_halvings)  # noqa: E731
+    power, change, _ = jax.lax.while_loop(goes_on, square, (*series, jnp.int32(0)))
+    return power, change
+
+
+def turned_rows(
+    rows: Float[Array, "rows 3"], matrices: Matrices, index: SystemIndex
+) -> Float[Array, "rows 3"]:
+    """Each row times the matrix of its system; 0 in padding."""
+    columns = []
+    for j in range(3):
+        products = [
+            rounded(rows[:, i] * index.spread(matrices[:, i, j], 0.0, rows[:, i])) for i in range(3)
+        ]
+        columns.append(products[0] + products[1] + products[2])
+    return jnp.stack(columns, 1)
