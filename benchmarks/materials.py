@@ -4,7 +4,8 @@
 component and sheared by 2 %, float64, FIRE with ASE's settings to fmax 0.02 eV/Å: with fixed cells,
 and with cells that move (`Frechet`, ASE's `FrechetCellFilter`). Timed is `basinax.atoms.relax` from
 `Atoms` to `Atoms`: the first call, which compiles, and the median of those after it. ASE runs a
-sample of the same structures in the same process; steps must be equal and positions agree to 1e-6 Å.
+sample of the same structures in the same process; steps must be equal and positions agree to
+1e-6 Å.
 """
 
 import statistics

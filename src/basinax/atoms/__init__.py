@@ -16,6 +16,7 @@ from basinax.atoms._cell import (
     Strain as Strain,
     UnitCell as UnitCell,
 )
+from basinax.atoms._criteria import MaxAtomForce as MaxAtomForce, MaxStress as MaxStress
 from basinax.atoms._neighbors import (
     Neighbors as Neighbors,
     NeighborTable as NeighborTable,

@@ -50,7 +50,7 @@ class AbstractCell(eqx.Module):
     Every option is that of ASE's filter; a list of cells, one a structure, mixes them in a call.
     """
 
-    kind: eqx.AbstractClassVar[Kind]
+    kind: ClassVar[Kind]
 
     pressure: float | Sequence[float] | Float[np.ndarray, "structures"] = 0.0
     """In eV/Å³ (1 GPa is 0.00624 of them), positive where it compresses; one number, or one a
@@ -114,7 +114,7 @@ class UnitCell(AbstractCell):
 
 
 class Frechet(AbstractCell):
-    """The logarithm of the deformation moves, as with ASE's `FrechetCellFilter`: the usual choice."""
+    """The logarithm of the deformation moves, as with ASE's `FrechetCellFilter`; the usual one."""
 
     kind: ClassVar[Kind] = "frechet"
 
@@ -203,7 +203,7 @@ class CellMoves(eqx.Module):
         return self._rows(self.mask.astype(self.reference.dtype)) > 0
 
     def structure(self, dofs: Dofs, index: SystemIndex) -> tuple[Rows, Matrices]:
-        """Positions and cells in Å; of a fixed cell, bit for bit those of `dofs` and `reference`."""
+        """Positions and cells in Å; of a fixed cell, bit for bit those it has."""
         turn = transposed(self._deformation(dofs))
         is_free = index.spread(self.is_free, False, dofs.positions)
         positions = jnp.where(is_free, turned_rows(dofs.positions, turn, index), dofs.positions)
@@ -344,8 +344,7 @@ def one_a_structure(cell: Any, n_structures: int) -> list[AbstractCell | None]:
         TypeError: something else than a cell.
         ValueError: there is another number of cells or of pressures.
     """
-    is_one = cell is None or not isinstance(cell, Sequence)
-    cells = [cell] * n_structures if is_one else list(cell)
+    cells = list(cell) if isinstance(cell, list | tuple) else [cell] * n_structures
     if len(cells) != n_structures:
         raise ValueError(
             f"cell must be one, or one for each of the {n_structures} structures: got {len(cells)}"
@@ -376,6 +375,11 @@ def _is_list(x: Any) -> bool:
 def is_free(atoms: Atoms, cell: AbstractCell | None) -> bool:
     """Whether the structure's cell moves: a structure without periodic directions has none."""
     return cell is not None and bool(atoms.pbc.any())
+
+
+def kind_of(atoms: Atoms, cell: AbstractCell | None) -> Kind | None:
+    """How the structure's cell moves; None if it does not."""
+    return None if cell is None or not is_free(atoms, cell) else cell.kind
 
 
 def check_cells(atoms: Sequence[Atoms], cells: Sequence[AbstractCell | None]) -> None:

@@ -22,7 +22,7 @@ from basinax._relax import raise_unless_converged
 from basinax._rounding import BLOCK
 from basinax._status import Status
 from basinax.atoms._batch import Batch, checked, padded_size
-from basinax.atoms._cell import AbstractCell, Kind, check_cells, is_free, one_a_structure
+from basinax.atoms._cell import AbstractCell, Kind, check_cells, kind_of, one_a_structure
 from basinax.atoms._constraints import layout_of, with_fixed
 from basinax.atoms._neighbors import check_listable
 from basinax.atoms._specs import cell_from
@@ -213,20 +213,19 @@ def _named(cell: Cells) -> Any:
     """The cells, made of their names."""
     if isinstance(cell, str):
         return cell_from(cell)
-    if cell is None or isinstance(cell, AbstractCell):
-        return cell
-    return [_named(c) for c in cell]
+    return [_named(c) for c in cell] if isinstance(cell, list | tuple) else cell
 
 
 def _by_kind(
     atoms: list[Atoms], cells: list[AbstractCell | None]
 ) -> list[tuple[Kind | None, np.ndarray]]:
     """Structures by how their cells move; those with fixed cells stand beside the first kind."""
-    kinds = [c.kind if c and is_free(a, c) else None for a, c in zip(atoms, cells, strict=True)]
-    moving = sorted({kind for kind in kinds if kind is not None})
-    first = moving[0] if moving else None
-    numbers = {kind: [i for i, k in enumerate(kinds) if (k or first) == kind] for kind in moving}
-    return [(k, np.array(of)) for k, of in numbers.items()] or [(None, np.arange(len(atoms)))]
+    kinds = [kind_of(a, c) for a, c in zip(atoms, cells, strict=True)]
+    first = next((kind for kind in kinds if kind is not None), None)
+    members: dict[Kind | None, list[int]] = {}
+    for k, kind in enumerate(kinds):
+        members.setdefault(kind or first, []).append(k)
+    return [(kind, np.array(of)) for kind, of in members.items()]
 
 
 def _each_a_structure(criterion: AbstractCriterion, n_atoms: int) -> AbstractCriterion:
