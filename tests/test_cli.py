@@ -72,6 +72,31 @@ def test_relax_writes_what_the_library_computes(files):
     assert "out.extxyz" in done.stdout
 
 
+def test_everything_that_is_asked_for_must_hold(files):
+    asked = {"--rms-force": 1e-3, "--energy-change": 1e-7, "--max-displacement": 1e-3}
+    options = [str(x) for pair in asked.items() for x in pair]
+    done = run(
+        "relax", *files, "--potential", ARGON, "--fmax", 0.02, *options, "--table", "out.csv"
+    )
+    assert done.exit_code == 0, done.output
+    starts = [a for name in files for a in ase.io.iread(name, index=":")]
+    criterion = (
+        basinax.MaxForce(0.02)
+        & basinax.RMSForce(1e-3)
+        & basinax.EnergyChange(1e-7)
+        & basinax.MaxDisplacement(1e-3)
+    )
+    expected = relax(starts, LennardJones(0.0104, 3.40, 8.5), convergence=criterion)
+    assert [int(row["steps"]) for row in table("out.csv")] == expected.steps.tolist()
+
+
+def test_forces_need_not_matter(files):
+    options = ["--fmax", "inf", "--energy-change", 1e9, "--table", "out.csv"]
+    done = run("relax", *files, "--potential", ARGON, *options)
+    assert done.exit_code == 0, done.output
+    assert [row["steps"] for row in table("out.csv")] == ["1"] * 3
+
+
 def test_a_second_run_gives_the_same_files(files):
     for name in ("a", "b"):
         run(

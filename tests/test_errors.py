@@ -12,7 +12,9 @@ from basinax import (
     AbstractState,
     ClipByGlobalNorm,
     GradientDescent,
+    MaxForce,
     MaxStepSize,
+    RMSForce,
     SystemIndex,
     apply_updates,
     relax,
@@ -208,6 +210,30 @@ OF_RUNS = {
     "max_steps of the wrong shape": (
         lambda: run(max_steps=np.ones(3, int)),
         ["ValueError", "max_steps must be a number", "2 systems", "(3,)"],
+    ),
+    "a tolerance of the wrong shape": (
+        lambda: run(convergence=MaxForce(0.1) & RMSForce(np.ones(3))),
+        ["ValueError", "tolerance of RMSForce must be a number", "2 systems", "(3,)"],
+    ),
+    "fmax beside another criterion": (
+        lambda: run(fmax=0.1, convergence=RMSForce(0.1)),
+        ["ValueError", "fmax and convergence", "MaxForce(fmax) &"],
+    ),
+    "a criterion that is a number": (
+        lambda: run(convergence=0.05),
+        ["TypeError", "convergence must be a criterion", "float"],
+    ),
+    "extras that were not announced": (
+        lambda: run(lambda x: (*bowl(x), jnp.zeros(2))),
+        ["ValueError", "2 values", "has_extras=False", "got 3"],
+    ),
+    "extras that are missing": (
+        lambda: run(has_extras=True),
+        ["ValueError", "3 values", "has_extras=True", "got 2"],
+    ),
+    "extras of the wrong shape": (
+        lambda: run(lambda x: (*bowl(x), {"stress": jnp.zeros((3, 3))}), has_extras=True),
+        ["ValueError", "extras['stress']", "2 systems", "(3, 3)"],
     ),
     "parameters of integers": (
         lambda: run(lambda x: (jnp.zeros(2), x), params=jnp.ones((3, 3), int)),

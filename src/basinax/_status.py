@@ -21,9 +21,9 @@ class Status(enum.IntEnum):
 
 _MEANINGS = {
     Status.RUNNING: "still running: the run was interrupted",
-    Status.CONVERGED: "converged: no force is larger than fmax",
+    Status.CONVERGED: "converged: within the tolerances",
     Status.MAX_STEPS: "max_steps reached before it converged",
     Status.NOT_FINITE: "energy or forces became NaN or infinite: atoms or a cell collapsed",
     Status.LINE_SEARCH_FAILED: "no step downhill lowered the energy: is the gradient its own?",
-    Status.STALLED: "steps too small to change the parameters: fmax may be out of reach",
+    Status.STALLED: "steps too small to change the parameters: the tolerances may be out of reach",
 }

@@ -74,7 +74,25 @@ Optimizer = Annotated[
     ),
 ]
 Fmax = Annotated[
-    float, typer.Option(help="Converged once no force on an atom is as large (eV/Å).", min=0)
+    float,
+    typer.Option(
+        help="Converged once no force on an atom is as large (eV/Å), and what else is asked for;"
+        " inf where forces do not matter.",
+        min=0,
+    ),
+]
+RMSForce = Annotated[
+    float | None,
+    typer.Option(
+        "--rms-force", help="And the root mean square of force components is below (eV/Å).", min=0
+    ),
+]
+EnergyChange = Annotated[
+    float | None,
+    typer.Option(help="And the last step changed the energy by less (eV an atom).", min=0),
+]
+MaxDisplacement = Annotated[
+    float | None, typer.Option(help="And the last step moved every atom by less (Å).", min=0)
 ]
 MaxSteps = Annotated[int, typer.Option(help="The most steps of a structure.", min=0)]
 
@@ -102,6 +120,9 @@ def relax(
     potential: Potential,
     optimizer: Optimizer = "fire",
     fmax: Fmax = 0.05,
+    rms_force: RMSForce = None,
+    energy_change: EnergyChange = None,
+    max_displacement: MaxDisplacement = None,
     max_steps: MaxSteps = 500,
     output: Annotated[
         Path, typer.Option(help="Relaxed structures; the ending decides the format.")
@@ -118,7 +139,8 @@ def relax(
     Exit status: 0, 1 if nothing converged, 2 for bad input, 130 if interrupted (what has been
     reached by then is written).
     """
-    task = _Task.read(files, potential, optimizer, fmax, max_steps, dtype, skin)
+    convergence = _convergence(fmax, rms_force, energy_change, max_displacement)
+    task = _Task.read(files, potential, optimizer, convergence, max_steps, dtype, skin)
     for path in (output, table):
         _check_writable(path, files)
     _check_format(output, len(task.atoms))
@@ -143,6 +165,9 @@ def verify(
     potential: Potential,
     optimizer: Optimizer = "fire",
     fmax: Fmax = 0.05,
+    rms_force: RMSForce = None,
+    energy_change: EnergyChange = None,
+    max_displacement: MaxDisplacement = None,
     max_steps: MaxSteps = 500,
     output: Annotated[Path | None, typer.Option(help="Not used.", hidden=True)] = None,
     table: Annotated[Path | None, typer.Option(help="Not used.", hidden=True)] = None,
@@ -157,7 +182,8 @@ def verify(
     Exit status: 0 if every one of the sample agrees, 1 if one does not, 2 for bad input, 130 if
     interrupted.
     """
-    task = _Task.read(files, potential, optimizer, fmax, max_steps, dtype, skin)
+    convergence = _convergence(fmax, rms_force, energy_change, max_displacement)
+    task = _Task.read(files, potential, optimizer, convergence, max_steps, dtype, skin)
     chosen = np.random.default_rng(seed).permutation(len(task.atoms))[:sample]
     differing = 0
     with _Interrupt() as interrupt:
@@ -194,6 +220,23 @@ def main() -> None:
     app()
 
 
+def _convergence(
+    fmax: float,
+    rms_force: float | None,
+    energy_change: float | None,
+    max_displacement: float | None,
+) -> basinax.AbstractCriterion:
+    """All of what is asked for."""
+    criterion = basinax.MaxForce(fmax)
+    for kind, tolerance in (
+        (basinax.RMSForce, rms_force),
+        (basinax.EnergyChange, energy_change),
+        (basinax.MaxDisplacement, max_displacement),
+    ):
+        criterion = criterion if tolerance is None else criterion & kind(tolerance)
+    return criterion
+
+
 @dataclasses.dataclass(frozen=True)
 class _Task:
     """What is to be relaxed, and how."""
@@ -204,14 +247,14 @@ class _Task:
     settings: dict[str, Any]
 
     @classmethod
-    def read(cls, files, potential, optimizer, fmax, max_steps, dtype, skin) -> "_Task":
+    def read(cls, files, potential, optimizer, convergence, max_steps, dtype, skin) -> "_Task":
         if dtype is Dtype.FLOAT64:
             jax.config.update("jax_enable_x64", True)
         with _reported():
             settings = {
                 "potential": potential_from(potential),
                 "optimizer": optimizer_from(optimizer),
-                "fmax": fmax,
+                "convergence": convergence,
                 "max_steps": max_steps,
                 "dtype": dtype.value,
                 "skin": skin,
