@@ -124,7 +124,7 @@ def test_a_pair_within_its_barrier_has_no_energy():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_system_that_falls_together_ends_as_not_finite_and_no_other_does(dtype):
     """A pair that starts within its barrier, and one that gains the speed to pass it."""
-    fallen, falling = (Atoms("SiO", [[0, 0, 0], [0, 0, r]]) for r in (1.1, 1.7))
+    fallen, falling = (Atoms("SiO", [[0, 0, 0], [0, 0, r]]) for r in (1.1, 1.9))
     result = relax([fallen, falling, SYSTEMS["salt of 8"]], POTENTIALS["BKS"], dtype=dtype)
     assert result.status.tolist() == [Status.NOT_FINITE, Status.NOT_FINITE, Status.CONVERGED]
     assert result.steps[0] == 0 < result.steps[1]
@@ -209,3 +209,21 @@ def test_padding_has_neither_energy_nor_force(name):
     assert padding.any()
     assert (np.asarray(got.forces)[padding] == 0).all()
     assert (np.asarray(got.atom_energies)[padding] == 0).all()
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("BKS", np.float32), ("all alike", np.float64)])
+def test_four_hundred_steps_of_a_relaxation_have_the_bits_they_have_alone(name, dtype):
+    atoms = [SYSTEMS[k] for k in ("salt of 8", "cluster of 13")]
+    atoms.append(Atoms("SiO", np.zeros((2, 3))))
+    settings = {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
+    batch = relax(atoms, POTENTIALS[name], **settings)
+    assert batch.steps.max() == 400
+    assert batch.status[-1] == Status.NOT_FINITE
+    for k, a in enumerate(atoms):
+        # Another skin, so that lists are made at other steps.
+        alone = relax([a], POTENTIALS[name], skin=0.2, **settings)
+        assert alone.steps[0] == batch.steps[k]
+        one, other = alone.atoms[0], batch.atoms[k]
+        np.testing.assert_array_equal(one.positions, other.positions)
+        np.testing.assert_array_equal(one.get_forces(), other.get_forces())
+        np.testing.assert_array_equal(alone.energies[0], batch.energies[k])
