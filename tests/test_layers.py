@@ -31,6 +31,7 @@ LAYERS = [
     ["_relax", "_config"],
     ["_specs"],
     [""],
+    ["atoms._symmetry"],
     ["atoms._constraints", "atoms._matrices"],
     ["atoms._batch"],
     ["atoms._neighbors"],
