@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from ase import Atoms
+from ions import POTENTIALS as OF_IONS, SYSTEMS as IONS
 from metals import SYSTEMS as METALS
 from structures import (
     POTENTIALS,
@@ -52,6 +53,12 @@ def of_metals(potential, *further):
     return Case(potential, names, [METALS[name] for name in names], few)
 
 
+def of_ions(name):
+    few = ("open pair", "cluster of 13")
+    names = [*few, "slab", "skewed and tiny", "one open atom", "silica"]
+    return Case(OF_IONS[name], names, [IONS[name] for name in names], few)
+
+
 # "smooth" and "named" are covered by "named and smooth" and "shifted".
 CASES = {
     "shifted": of_noble_gases("shifted"),
@@ -59,6 +66,7 @@ CASES = {
     "Morse": of_noble_gases("Morse"),
     "EMT": of_metals(EMT(), "cell of 32", "skewed and tiny", "tiny and light"),
     "EMT with the cutoff of ASAP": of_metals(EMT(asap_cutoff=True)),
+    "Buckingham": of_ions("short and unshifted"),
 }
 both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 every_potential = pytest.mark.parametrize("name", CASES)

@@ -33,6 +33,7 @@ from basinax.atoms.potentials import (
     EMT as EMT,
     AbstractPairPotential as AbstractPairPotential,
     AbstractPotential as AbstractPotential,
+    Buckingham as Buckingham,
     LennardJones as LennardJones,
     Morse as Morse,
     Properties as Properties,

@@ -3,11 +3,13 @@
 What ASE's `adjust_forces` and `adjust_positions` do is linear in forces and steps. Constraints of
 single atoms become one matrix a row, in the order in which they stand on the structure; a `FixCom`
 ends a stage, and what stands behind it begins another. A row without constraint is selected, not
-multiplied, so that a free structure keeps its bits beside constrained ones.
+multiplied, so that a free structure keeps its bits beside constrained ones. A `FixSymmetry` ends a
+stage, too.
 """
 
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -16,17 +18,35 @@ import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
 from ase.cell import Cell
-from ase.constraints import FixAtoms, FixCartesian, FixCom, FixedLine, FixedPlane, FixScaled
+from ase.constraints import (
+    FixAtoms,
+    FixCartesian,
+    FixCom,
+    FixedLine,
+    FixedPlane,
+    FixScaled,
+    FixSymmetry,
+)
 from jaxtyping import Array, Bool, Float
 
 from basinax._convergence import Evidence
 from basinax._optimizer import AbstractTransform
 from basinax._rounding import rounded
 from basinax._systems import SystemIndex
+from basinax.atoms._symmetry import (
+    Orbits,
+    Symmetry,
+    blank_symmetry,
+    fault_of_symmetry,
+    orbits_of,
+    padded_slots,
+    turned,
+    write_symmetry,
+)
 
 Rows = Float[Array, "rows 3"]
 
-SUPPORTED = (FixAtoms, FixCartesian, FixedLine, FixedPlane, FixCom, FixScaled)
+SUPPORTED = (FixAtoms, FixCartesian, FixedLine, FixedPlane, FixCom, FixScaled, FixSymmetry)
 """Classes of constraints that are kept; classes derived from them may do something else."""
 
 ON_AXES = 1e-9
@@ -41,10 +61,7 @@ class Slants(eqx.Module):
     matrices: Float[Array, "rows 3 3"]
 
     def apply(self, x: Rows) -> Rows:
-        turned = rounded(self.matrices[:, :, 0] * x[:, 0:1])
-        for k in (1, 2):
-            turned = turned + rounded(self.matrices[:, :, k] * x[:, k : k + 1])
-        return jnp.where(self.mask, turned, x)
+        return jnp.where(self.mask, turned(self.matrices, x), x)
 
 
 class Masses(eqx.Module):
@@ -76,12 +93,13 @@ class Masses(eqx.Module):
 
 
 class Stage(eqx.Module):
-    """Constraints of single atoms, then those of centres of mass."""
+    """Constraints of single atoms, then those of centres of mass, then those of symmetry."""
 
     fixed: Bool[Array, "rows 3"]
     """Components that stand still."""
     slants: Slants | None
     com: Masses | None
+    symmetry: Symmetry | None
 
     def of_rows(self, x: Rows, still: float) -> Rows:
         x = x if self.slants is None else self.slants.apply(x)
@@ -99,6 +117,8 @@ class Constraints(eqx.Module):
             gradient = stage.of_rows(gradient, 0.0)
             if stage.com is not None:
                 gradient = stage.com.of_gradient(gradient, index)
+            if stage.symmetry is not None:
+                gradient = stage.symmetry.of_gradient(gradient, index)
         return gradient
 
     def of_step(self, step: Rows, index: SystemIndex) -> Rows:
@@ -107,7 +127,19 @@ class Constraints(eqx.Module):
             step = stage.of_rows(step, -0.0)  # what -0.0 is added to keeps its sign, too
             if stage.com is not None:
                 step = stage.com.of_step(step, index)
+            if stage.symmetry is not None:
+                step = stage.symmetry.of_step(step, index)
         return step
+
+    def of_stress(self, stress: Float[Array, "systems 3 3"]) -> Float[Array, "systems 3 3"]:
+        """The stress that the constraints leave, as ASE's `adjust_stress` does.
+
+        What ASE's `adjust_cell` leaves of F − 1, with F the deformation, is the same.
+        """
+        for stage in self.stages:
+            if stage.symmetry is not None:
+                stress = stage.symmetry.of_stress(stress)
+        return stress
 
 
 class Constrained(AbstractTransform):
@@ -163,6 +195,8 @@ class StageLayout(NamedTuple):
 
     has_slants: bool
     has_com: bool
+    n_slots: int = 0
+    """Room for the largest orbit of a symmetry; 0 for no symmetry."""
 
 
 Layout = tuple[StageLayout, ...]
@@ -174,7 +208,13 @@ class _Read(NamedTuple):
 
     matrices: Float[np.ndarray, "atoms 3 3"]
     """What is left of a force or a step of each atom."""
-    has_com: bool
+    has_com: bool = False
+    symmetry: Orbits | None = None
+
+    @property
+    def needed(self) -> StageLayout:
+        n_slots = 0 if self.symmetry is None else len(self.symmetry.members)
+        return StageLayout(bool(self.slanted.any()), self.has_com, padded_slots(n_slots))
 
     @property
     def fixed(self) -> Bool[np.ndarray, "atoms 3"]:
@@ -190,10 +230,9 @@ def layout_of(atoms: Iterable[Atoms]) -> Layout:
     layout: list[StageLayout] = []
     for a in atoms:
         for at, stage in enumerate(_read(a)):
-            needed = StageLayout(bool(stage.slanted.any()), stage.has_com)
-            if at < len(layout):
-                needed = StageLayout(*map(max, needed, layout[at]))
-            layout[at : at + 1] = [needed]
+            known = layout[at] if at < len(layout) else StageLayout(False, False)
+            needed: list[Any] = list(map(max, stage.needed, known))
+            layout[at : at + 1] = [StageLayout(*needed)]
     return tuple(layout)
 
 
@@ -207,11 +246,12 @@ def blank(layout: Layout, n_rows: int, n_systems: int, dtype: Any) -> Constraint
         return np.zeros(shape, bool)
 
     stages = []
-    for has_slants, has_com in layout:
+    for has_slants, has_com, n_slots in (StageLayout(*needed) for needed in layout):
         slants = Slants(none(n_rows, 3), zeros(n_rows, 3, 3)) if has_slants else None
         ones = 1 + zeros(n_systems), 1 + zeros(n_systems)
         com = Masses(none(n_systems), zeros(n_rows), *ones) if has_com else None
-        stages.append(Stage(none(n_rows, 3), slants, com))
+        symmetry = blank_symmetry(n_slots, n_rows, n_systems, dtype)
+        stages.append(Stage(none(n_rows, 3), slants, com, symmetry))
     return Constraints(tuple(stages)) if stages else None
 
 
@@ -230,10 +270,11 @@ def write(constraints: Constraints | None, system: Any, rows: slice, atoms: Atom
     read = _read(atoms)
     if len(read) > len(stages):
         raise ValueError(f"system {system}: the layout has no room for its constraints")
-    free = _Read(_free(len(atoms)), False)
+    free = _Read(_free(len(atoms)))
     for stage, own in zip(stages, [*read, *[free] * (len(stages) - len(read))], strict=True):
-        is_lacking = (own.slanted.any() and stage.slants is None, own.has_com and stage.com is None)
-        if any(is_lacking):
+        n_slots = 0 if stage.symmetry is None else len(stage.symmetry.members)
+        room = StageLayout(stage.slants is not None, stage.com is not None, n_slots)
+        if any(map(operator.gt, own.needed, room)):
             raise ValueError(f"system {system}: the layout has no room for its constraints")
         stage.fixed[rows] = _padded(own.fixed, stage.fixed[rows])
         if stage.slants is not None:
@@ -245,6 +286,8 @@ def write(constraints: Constraints | None, system: Any, rows: slice, atoms: Atom
             stage.com.masses[rows] = _padded(masses, stage.com.masses[rows])
             stage.com.totals[system] = masses.sum() if own.has_com else 1.0
             stage.com.squares[system] = (masses**2).sum() if own.has_com else 1.0
+        if stage.symmetry is not None:
+            write_symmetry(stage.symmetry, system, rows, own.symmetry)
 
 
 def _padded(values: np.ndarray, like: np.ndarray) -> np.ndarray:
@@ -260,7 +303,7 @@ def with_fixed(atoms: Atoms, positions: Float[np.ndarray, "atoms 3"]) -> np.ndar
     A run in single precision has rounded them.
     """
     read = _read(atoms)
-    if not read or any(stage.has_com for stage in read):
+    if not read or any(stage.has_com or stage.symmetry for stage in read):
         return positions
     return np.where(read[0].fixed, atoms.positions, positions)
 
@@ -269,20 +312,25 @@ def _read(atoms: Atoms) -> list[_Read]:
     """The stages of a structure's constraints; none where it has none."""
     if not atoms.constraints:
         return []
-    stages = [_Read(_free(len(atoms)), False)]
+    stages = [_Read(_free(len(atoms)))]
     for kind, group in itertools.groupby(atoms.constraints, _kind):
-        if kind is FixCom:
-            stages[-1] = _Read(stages[-1].matrices, True)
+        if kind is FixSymmetry:
+            for constraint in group:
+                stages[-1] = stages[-1]._replace(symmetry=orbits_of(constraint, atoms))
+                stages.append(_Read(_free(len(atoms))))
             continue
         if stages[-1].has_com:
-            stages.append(_Read(_free(len(atoms)), False))
+            stages.append(_Read(_free(len(atoms))))
+        if kind is FixCom:
+            stages[-1] = stages[-1]._replace(has_com=True)
+            continue
         matrices = stages[-1].matrices
         if kind is FixCartesian:
             matrices[_fixed(list(group), atoms)] = 0.0
             continue
         for constraint in group:
             matrices[constraint.index] = _left(constraint) @ matrices[constraint.index]
-    return stages
+    return stages[:-1] if isinstance(atoms.constraints[-1], FixSymmetry) else stages
 
 
 def _kind(constraint: Any) -> type:
@@ -375,6 +423,8 @@ def check_constraints(atoms: Atoms, name: str) -> None:
 
 def _fault(constraint: Any, atoms: Atoms) -> str:
     """What is wrong with a supported constraint; nothing if it is empty."""
+    if isinstance(constraint, FixSymmetry):
+        return fault_of_symmetry(constraint, atoms)
     if isinstance(constraint, FixCom):
         total = atoms.get_masses().sum()
         is_heavy = np.isfinite(total) and total > 0

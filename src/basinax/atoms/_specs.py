@@ -6,7 +6,15 @@ from typing import Any, cast
 
 from basinax._specs import choose, make, parse
 from basinax.atoms._cell import AbstractCell, Frechet, Strain, UnitCell
-from basinax.atoms.potentials import EAM, EMT, AbstractPotential, LennardJones, Morse, ZhouEAM
+from basinax.atoms.potentials import (
+    EAM,
+    EMT,
+    AbstractPotential,
+    Buckingham,
+    LennardJones,
+    Morse,
+    ZhouEAM,
+)
 from basinax.atoms.potentials._eam_files import Format
 
 
@@ -16,6 +24,7 @@ def potential_from(text: str) -> AbstractPotential:
     A value for an element or a pair stands behind a dot. Element symbols choose published
     parameters; with neither symbols nor `epsilon`, Lennard-Jones has those of all noble gases.
     EMT and Zhou's EAM have published ones alone; EMT, without symbols, those of all its elements.
+    Buckingham has named sets.
     `eam:FILE` is a file of tables, and all that follows is its path, but for a `,format=alloy`
     (fs, eam) at the end where the name does not tell.
 
@@ -27,6 +36,8 @@ def potential_from(text: str) -> AbstractPotential:
     >>> neon_and_argon = potential_from("lennard-jones:Ne,Ar,cutoff=9")
     >>> alloy = potential_from("zhou:Cu,Ni")
     >>> gold_in_copper = potential_from("emt:Cu,Au")
+    >>> silica = potential_from("buckingham:BKS,cutoff=10")
+    >>> salt = potential_from("buckingham:A.Na-Cl=1000,rho.Na-Cl=0.32,q.Na=1,q.Cl=-1,alpha=0.2")
 
     Raises:
         ValueError: the name, an option or an element is unknown, a number is out of range, or a
@@ -41,7 +52,9 @@ def potential_from(text: str) -> AbstractPotential:
     options = _per_species(spec.options)
     if maker is LennardJones and not {"epsilon", "sigma"} & set(options):
         maker = LennardJones.named
-    if maker in (LennardJones.named, EMT, ZhouEAM):
+    if maker is Buckingham and spec.words:
+        maker = Buckingham.named
+    if maker in (LennardJones.named, Buckingham.named, EMT, ZhouEAM):
         maker = functools.partial(maker, *spec.words)
     elif spec.words:
         raise ValueError(f"potential {spec.name}: expected KEY=VALUE, got {spec.words[0]!r}")
@@ -81,7 +94,14 @@ def _flags(digits: str) -> tuple[bool, ...]:
     return tuple(digit == "1" for digit in digits)
 
 
-_MAKERS = {"eam": EAM, "emt": EMT, "lennard-jones": LennardJones, "morse": Morse, "zhou": ZhouEAM}
+_MAKERS = {
+    "buckingham": Buckingham,
+    "eam": EAM,
+    "emt": EMT,
+    "lennard-jones": LennardJones,
+    "morse": Morse,
+    "zhou": ZhouEAM,
+}
 
 
 def _from_tables(text: str) -> EAM:

@@ -5,6 +5,7 @@ from basinax.atoms.potentials._potential import (
     AbstractPotential as AbstractPotential,
     Properties as Properties,
 )
+from basinax.atoms.potentials.buckingham import Buckingham as Buckingham
 from basinax.atoms.potentials.eam import EAM as EAM
 from basinax.atoms.potentials.emt import EMT as EMT
 from basinax.atoms.potentials.lennard_jones import LennardJones as LennardJones

@@ -11,12 +11,12 @@ from jaxtyping import Array, Float, PyTree
 from basinax._rounding import rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors import Neighbors, gather
-from basinax.atoms.potentials._fold import Fold
+from basinax.atoms.potentials._fold import Fold, Rows
 from basinax.atoms.potentials._potential import AbstractPotential, Properties
 
 
-class AbstractPairPotential(AbstractPotential):
-    """A potential of pairs, cut off per pair of species. A subclass gives `table` and `pair`.
+class AbstractPairSum(AbstractPotential):
+    """A potential with a sum over pairs, cut off per pair of species.
 
     Its parameters are tables over its species, symmetric; of one entry where all atoms are alike.
     """
@@ -26,12 +26,15 @@ class AbstractPairPotential(AbstractPotential):
         return float(np.max(np.asarray(self.reach())))
 
     @abc.abstractmethod
-    def reach(self) -> Float[Array, "species species"]:
-        """The cutoff of each pair of species, in Å. A pair exactly there counts."""
+    def reach(self) -> Float[Array, "*species"]:
+        """The cutoff of each pair of species, or one of all, in Å. A pair exactly there counts."""
 
     @abc.abstractmethod
-    def table(self, dtype: Any) -> PyTree[Float[Array, "species species"]]:
-        """What `pair` needs to know of a pair of species, computed once from the parameters."""
+    def table(self, dtype: Any) -> PyTree[Float[Array, "*species"]]:
+        """What `pair` needs to know, computed once from the parameters.
+
+        Of each pair of species [species, species], or for all pairs one number without axes.
+        """
 
     @abc.abstractmethod
     def pair(
@@ -47,7 +50,14 @@ class AbstractPairPotential(AbstractPotential):
             known: the entries of `table` for the pair, with the axis of `r2` or none.
         """
 
-    def __call__(self, batch: Batch, neighbors: Neighbors, *, stress: bool = False) -> Properties:
+    def add_pairs(
+        self, batch: Batch, neighbors: Neighbors, *, stress: bool, own_energies: Rows | None = None
+    ) -> Properties:
+        """Energies, forces and stresses of the pairs.
+
+        Args:
+            own_energies: of the atoms, in eV, besides their pairs'; none if None.
+        """
         lookup = self._lookup(batch, neighbors)
 
         def pair(images, r2):
@@ -56,23 +66,31 @@ class AbstractPairPotential(AbstractPotential):
             outside = r2 > cutoff2
             return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, w) / r2
 
-        return Fold.of(batch, neighbors).properties(pair, stress=stress)
+        fold = Fold.of(batch, neighbors)
+        return fold.properties(pair, stress=stress, own_energies=own_energies)
 
     def _lookup(self, batch: Batch, neighbors: Neighbors):
         """A function from the images of a slot to the table's entries and the squared cutoffs."""
         dtype = batch.positions.dtype
         cutoffs = self.reach().astype(dtype)
         tables = (self.table(dtype), rounded(cutoffs * cutoffs))
-        n_species = cutoffs.shape[0]
+        n_species = max(len(self.species), 1)
         if n_species == 1:
-            single = jax.tree.map(lambda t: t[0, 0], tables)
+            single = jax.tree.map(lambda t: t.reshape(()), tables)
             return lambda images: single
         kinds = self.kinds(batch.numbers)
         of_images, of_rows = neighbors.of_images(kinds), kinds * n_species
-        flat = jax.tree.map(jnp.ravel, tables)
+        flat = jax.tree.map(lambda t: t.ravel() if t.ndim else t, tables)
 
         def lookup(images):
             pair = of_rows + gather(of_images, images)
-            return jax.tree.map(lambda t: gather(t, pair), flat)
+            return jax.tree.map(lambda t: gather(t, pair) if t.ndim else t, flat)
 
         return lookup
+
+
+class AbstractPairPotential(AbstractPairSum):
+    """A sum over pairs and nothing else. A subclass gives `reach`, `table` and `pair`."""
+
+    def __call__(self, batch: Batch, neighbors: Neighbors, *, stress: bool = False) -> Properties:
+        return self.add_pairs(batch, neighbors, stress=stress)
