@@ -10,7 +10,7 @@ from ase.build import bulk, fcc111
 from ase.calculators.emt import EMT as ASEEMT
 from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.cluster import Icosahedron
-from ase.constraints import FixAtoms, FixCom
+from ase.constraints import FixAtoms, FixCom, FixSymmetry
 from ase.filters import FrechetCellFilter, StrainFilter, UnitCellFilter
 from ase.stress import full_3x3_to_voigt_6_stress
 from scipy.linalg import expm_frechet
@@ -188,6 +188,7 @@ def test_matrices_have_the_same_bits_alone_in_a_batch_and_op_by_op(dtype):
 # --- whole relaxations
 
 ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=8.5)
+ASE_ARGON = {"epsilon": 0.0104, "sigma": 3.40, "rc": 8.5}
 
 
 def broken() -> Atoms:
@@ -291,7 +292,7 @@ def test_steps_cells_and_stresses_are_those_of_ase(optimizer, reference):
     potential = EMT() if reference is ase.optimize.FIRE else ARGON
     result = relax(atoms, potential, optimizer, cell=cells, fmax=0.005)
     for k, (a, cell) in enumerate(zip(atoms, cells, strict=True)):
-        calculator = ASELennardJones(epsilon=0.0104, sigma=3.40, rc=8.5)
+        calculator = ASELennardJones(**ASE_ARGON)
         theirs = filtered(a, cell, None if potential is not ARGON else calculator)
         run = reference(theirs, logfile=None)
         assert run.run(fmax=0.005, steps=500)
@@ -346,6 +347,24 @@ def test_what_moves_cells_has_the_same_bits_alone_in_a_batch_and_op_by_op(kind, 
         for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(alone), strict=True):
             in_batch = x[its_rows[at_rows]] if x.shape == dofs.positions.shape else x[k : k + 1]
             np.testing.assert_array_equal(in_batch, y[: len(in_batch)])
+
+
+def test_symmetries_are_kept_as_ase_keeps_them():
+    """A tetragonal cell beside one whose symmetry nothing keeps."""
+    atoms = bulk("Ar", cubic=True, a=5.2)
+    atoms.set_cell(atoms.cell.array * [[1.0], [1.0], [1.05]], scale_atoms=True)
+    atoms.set_constraint(FixSymmetry(atoms))
+    free = sheared(bulk("Ar", cubic=True, a=5.2), 3)
+    result = relax([free, atoms], ARGON, cell=Frechet(pressure=0.005), fmax=1e-3)
+    theirs = filtered(atoms, Frechet(pressure=0.005), ASELennardJones(**ASE_ARGON))
+    run = ase.optimize.FIRE(theirs, logfile=None)
+    assert run.run(fmax=1e-3, steps=500)
+    assert result.steps[1] == run.nsteps
+    np.testing.assert_allclose(
+        result.atoms[1].cell.array, theirs.atoms.cell.array, rtol=0, atol=1e-9
+    )
+    alone = relax([atoms], ARGON, cell=Frechet(pressure=0.005), fmax=1e-3)
+    assert same(result, 1, alone, 0)
 
 
 # --- when a structure is done
@@ -407,7 +426,7 @@ def test_cells_that_cannot_move_are_refused_before_anything_runs():
         relax([bulk("Ar", a=5.3), flat], ARGON, cell="frechet")
     held = bulk("Ar", cubic=True, a=5.3)
     held.set_constraint(FixCom())
-    with pytest.raises(NotImplementedError, match=r"FixCom.*FixAtoms"):
+    with pytest.raises(NotImplementedError, match=r"FixCom.*FixSymmetry"):
         relax([held], ARGON, cell="frechet")
     with pytest.raises(ValueError, match="one for each of the 2 structures: got 3"):
         relax([flat, flat], ARGON, cell=[None, None, None])

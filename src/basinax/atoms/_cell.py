@@ -166,11 +166,13 @@ class CellConstraints(eqx.Module):
         return gradient._replace(positions=positions)
 
     def of_step(self, step: Dofs, prefix: Dofs) -> Dofs:
-        positions = step.positions
+        positions, cell = step
         if self.constraints is not None:
             positions = self.constraints.of_step(positions, cast(Any, prefix.positions))
+            if self.moves.kind != "strain":
+                cell = self.constraints.of_stress(cell.reshape(-1, 3, 3)).reshape(cell.shape)
         # what -0.0 is added to keeps its sign, too
-        return Dofs(positions, jnp.where(self.moves.movable_rows(), step.cell, -0.0))
+        return Dofs(positions, jnp.where(self.moves.movable_rows(), cell, -0.0))
 
 
 class CellMoves(eqx.Module):
@@ -231,6 +233,7 @@ class CellMoves(eqx.Module):
             here: the batch at `structure(dofs)`.
         """
         stress = cast(Matrices, properties.stress)
+        held = stress if here.constraints is None else here.constraints.of_stress(stress)
         forces, index = properties.forces, here.index
         deformation = self._deformation(dofs)
         turned = turned_rows(forces, deformation, index)
@@ -243,7 +246,7 @@ class CellMoves(eqx.Module):
         enthalpies = jnp.where(self.is_lost(here.cells), jnp.nan, enthalpies)
         volume, is_free = volumes[:, None, None], self.is_free[:, None, None]
         pressure = self.pressure[:, None, None]
-        total = stress + jnp.where(jnp.eye(3, dtype=bool)[None], pressure, 0.0)
+        total = held + jnp.where(jnp.eye(3, dtype=bool)[None], pressure, 0.0)
         by_cell, virial = self._cell_forces(dofs, deformation, -rounded(volume * total))
         by_cell = -rounded(by_cell / self.factor[:, None, None])
         residual = jnp.where(is_free, -rounded(virial / volume), 0.0)
@@ -398,11 +401,12 @@ def check_cells(atoms: Sequence[Atoms], cells: Sequence[AbstractCell | None]) ->
                 f"{name}: its cell has no volume, so it cannot move: {a.cell.array.tolist()}. Give"
                 " open directions a vector too, or leave this cell fixed (cell=None)"
             )
-        others = sorted({type(c).__name__ for c in a.constraints} - {"FixAtoms"})
+        others = sorted({type(c).__name__ for c in a.constraints} - {"FixAtoms", "FixSymmetry"})
         if others:
             raise NotImplementedError(
-                f"{name} has constraints ({', '.join(others)}) that are not supported where the"
-                " cell moves; FixAtoms is (such atoms move with the cell alone, as in ASE)"
+                f"{name} has constraints ({', '.join(others)}) that are not supported where its"
+                " cell moves; FixAtoms (such atoms move with the cell alone, as in ASE) and"
+                " FixSymmetry are"
             )
 
 

@@ -220,11 +220,11 @@ def _by_kind(
     atoms: list[Atoms], cells: list[AbstractCell | None]
 ) -> list[tuple[Kind | None, np.ndarray]]:
     """Structures by how their cells move; those with fixed cells stand beside the first kind."""
-    kinds = [kind_of(a, c) for a, c in zip(atoms, cells, strict=True)]
-    first = next((kind for kind in kinds if kind is not None), None)
+    kinds: list[Kind | None] = [kind_of(a, c) for a, c in zip(atoms, cells, strict=True)]
+    first: Kind | None = next((kind for kind in kinds if kind), None)
     members: dict[Kind | None, list[int]] = {}
     for k, kind in enumerate(kinds):
-        members.setdefault(kind or first, []).append(k)
+        members.setdefault(first if kind is None else kind, []).append(k)
     return [(kind, np.array(of)) for kind, of in members.items()]
 
 
