@@ -121,8 +121,8 @@ class MaxForce(AbstractCriterion):
 class RMSForce(AbstractCriterion):
     """The root mean square over the entries of the gradient is below the tolerance.
 
-    √(Σ g² / n) over all n entries of a system, as in Gaussian and MOPAC; per atom, as in geomeTRIC,
-    it is √3 times as large. Entries that constraints make zero count among the n.
+    √(Σ g² / n) over all n entries of a system, as in MOPAC; over n atoms, as in geomeTRIC, it is √3
+    times as large. Entries that constraints make zero count among the n.
     """
 
     tolerance: Tolerance = eqx.field(converter=_as_leaf)
