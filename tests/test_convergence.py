@@ -391,7 +391,9 @@ TOLERANCES = np.array(
 
 
 @pytest.mark.parametrize(
-    ("layout", "dtype"), [(ALIGNED, np.float32), (SHUFFLED_WITH_GAPS, np.float64)], ids=str
+    ("layout", "dtype"),
+    [(ALIGNED, np.float32), (SHUFFLED_WITH_GAPS, np.float64)],
+    ids=["aligned-float32", "shuffled-float64"],
 )
 def test_a_run_with_mixed_tolerances_has_the_bits_that_it_has_alone(layout, dtype):
     systems = make_systems(BOWL, *SIZES, spoiled=True)
