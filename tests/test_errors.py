@@ -9,6 +9,7 @@ import pytest
 
 from basinax import (
     FIRE,
+    AbstractCriterion,
     AbstractState,
     ClipByGlobalNorm,
     GradientDescent,
@@ -43,6 +44,11 @@ def bowl(x):
 
 def run(evaluate=bowl, params=ROWS, optimizer=None, prefix=INDEX, **options):
     return relax(evaluate, params, optimizer or FIRE(), index_prefix=prefix, **options)
+
+
+class Hasty(AbstractCriterion):
+    def __call__(self, evidence):
+        return (evidence.fmax < 0.05).all()
 
 
 # What is done, and the words that the error must have.
@@ -222,6 +228,10 @@ OF_RUNS = {
     "a criterion that is a number": (
         lambda: run(convergence=0.05),
         ["TypeError", "convergence must be a criterion", "float"],
+    ),
+    "a criterion that looks at all systems at once": (
+        lambda: run(convergence=Hasty()),
+        ["ValueError", "Hasty must return one bool a system", "(2,)", "()"],
     ),
     "extras that were not announced": (
         lambda: run(lambda x: (*bowl(x), jnp.zeros(2))),

@@ -82,7 +82,7 @@ class AllOf(AbstractCriterion):
 
     @property
     def needs(self):
-        return frozenset().union(*(criterion.needs for criterion in self.criteria))
+        return _needs_of(self.criteria)
 
 
 class AnyOf(AbstractCriterion):
@@ -98,7 +98,11 @@ class AnyOf(AbstractCriterion):
 
     @property
     def needs(self):
-        return frozenset().union(*(criterion.needs for criterion in self.criteria))
+        return _needs_of(self.criteria)
+
+
+def _needs_of(criteria: tuple[AbstractCriterion, ...]) -> frozenset[str]:
+    return frozenset().union(*(criterion.needs for criterion in criteria))
 
 
 def _as_leaf(value: Any) -> Any:
@@ -121,8 +125,8 @@ class MaxForce(AbstractCriterion):
 class RMSForce(AbstractCriterion):
     """The root mean square over the entries of the gradient is below the tolerance.
 
-    √(Σ g² / n) over all n entries of a system, as in Gaussian and MOPAC; per atom, as in geomeTRIC,
-    it is √3 times as large. Entries that constraints make zero count among the n.
+    √(Σ g² / n) over all n entries of a system, as in MOPAC; over n atoms, as in geomeTRIC, it is √3
+    times as large. Entries that constraints make zero count among the n.
     """
 
     tolerance: Tolerance = eqx.field(converter=_as_leaf)
@@ -215,6 +219,18 @@ def criterion_of(fmax: Any | None, convergence: AbstractCriterion | None) -> Abs
     if fmax is not None:
         raise ValueError("fmax and convergence contradict: say convergence=MaxForce(fmax) & ...")
     return convergence
+
+
+def is_met(criterion: AbstractCriterion, evidence: Evidence) -> Bool[Array, "systems"]:
+    """Which systems meet it. Raises ValueError where it does not say so of each."""
+    met = criterion(evidence)
+    expected = evidence.has_last.shape
+    if jnp.shape(met) != expected or met.dtype != bool:
+        raise ValueError(
+            f"{type(criterion).__name__} must return one bool a system, of shape {expected}: got"
+            f" {jnp.shape(met)}, {met.dtype}"
+        )
+    return met
 
 
 def largest_force(

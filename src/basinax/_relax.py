@@ -20,6 +20,7 @@ from basinax._convergence import (
     AbstractCriterion,
     Evidence,
     criterion_of,
+    is_met,
     judge,
     largest_force,
 )
@@ -303,7 +304,9 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
     evidence = evidence if view is None else view(evidence)
     largest = jnp.where(arrived, largest_force(evidence.gradients, prefix), run.fmax)
     evidence = evidence._replace(fmax=largest)
-    judgement = judge(run.energies, largest, criterion(evidence), run.steps, max_steps, has_failed)
+    judgement = judge(
+        run.energies, largest, is_met(criterion, evidence), run.steps, max_steps, has_failed
+    )
     status = jnp.where(is_judged, judgement, run.status)
 
     moves = arrived & (status == Status.RUNNING)
