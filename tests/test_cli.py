@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import basinax
 from basinax import Status, cli
-from basinax.atoms import LennardJones, relax
+from basinax.atoms import Frechet, LennardJones, MaxAtomForce, MaxStress, UnitCell, relax
 
 ARGON = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=8.5"
 
@@ -97,6 +97,48 @@ def test_forces_need_not_matter(files):
     assert [row["steps"] for row in table("out.csv")] == ["1"] * 3
 
 
+def test_cells_move_as_in_the_library(files):
+    options = ["--cell", "frechet:mask=110001", "--pressure", 0.003, "--stress-tolerance", 1e-4]
+    done = run("relax", *files, "--potential", ARGON, *options, "--output", "out.extxyz")
+    assert done.exit_code == 0, done.output
+    starts = [a for name in files for a in ase.io.iread(name, index=":")]
+    expected = relax(
+        starts,
+        LennardJones(0.0104, 3.40, 8.5),
+        cell=Frechet(pressure=0.003, mask=(1, 1, 0, 0, 0, 1)),
+        convergence=MaxAtomForce(0.05) & MaxStress(1e-4),
+    )
+    for ours, theirs in zip(ase.io.read("out.extxyz", index=":"), expected.atoms, strict=True):
+        np.testing.assert_allclose(ours.cell.array, theirs.cell.array, rtol=0, atol=1e-7)
+        assert ("stress" in ours.calc.results) == theirs.pbc.any()
+
+
+def test_a_structure_may_bring_its_own_options(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = [("frechet", 0.002, 0.02, 50), ("none", 0.0, 0.01, 3), ("unit-cell", 0.0, 0.03, 50)]
+    starts = []
+    for cell, pressure, limit, most in own:
+        starts.append(bulk("Ar", "fcc", 5.4, cubic=True))
+        starts[-1].rattle(0.1, seed=1)
+        starts[-1].info.update(how=cell, external_pressure=pressure, limit=limit, most=most)
+    ase.io.write("in.extxyz", starts)
+    done = run(
+        *["relax", "in.extxyz", "--potential", ARGON, "--table", "out.csv", "--cell", "info:how"],
+        *["--pressure", "info:external_pressure", "--fmax", "info:limit"],
+        *["--max-steps", "info:most"],
+    )
+    assert done.exit_code == 0, done.output
+    starts = ase.io.read("in.extxyz", index=":")
+    expected = relax(
+        starts,
+        LennardJones(0.0104, 3.40, 8.5),
+        cell=[Frechet(pressure=0.002), None, UnitCell()],
+        fmax=[0.02, 0.01, 0.03],
+        max_steps=[50, 3, 50],
+    )
+    assert [int(row["steps"]) for row in table("out.csv")] == expected.steps.tolist()
+
+
 def test_a_second_run_gives_the_same_files(files):
     for name in ("a", "b"):
         run(
@@ -160,6 +202,16 @@ BAD = {
     "a limit as optimizer": (None, {"--optimizer": "maxstepsize"}, "unknown optimizer"),
     "no optimizer file": (None, {"--optimizer": "no.json"}, "no.json cannot be read"),
     "an unknown setting": (None, {"--optimizer": "fire:dtt=1"}, "did you mean 'dt'"),
+    "an unknown cell": (None, {"--cell": "frechett"}, "did you mean 'frechet'"),
+    "a pressure of no cell": (None, {"--pressure": 0.1}, "pressure needs a cell that moves"),
+    "a stress of no cell": (None, {"--stress-tolerance": 0.1}, "stress-tolerance needs a cell"),
+    "two pressures": (
+        None,
+        {"--cell": "frechet:pressure=1", "--pressure": 2},
+        "both say a pressure",
+    ),
+    "nothing in info": (None, {"--fmax": "info:limit"}, "crystals.extxyz@0 has no limit in its"),
+    "a word in info": (["word.xyz"], {"--fmax": "info:limit"}, "has 'small', which is not usable"),
     "no such folder": (None, {"--output": "no/where.xyz"}, "no/where.xyz cannot be written"),
     "a folder": (None, {"--table": "."}, "is a folder"),
     "an input as output": (None, {"--output": "dimer.xyz"}, "dimer.xyz is an input"),
@@ -173,6 +225,8 @@ def test_bad_input_is_one_line_and_nothing_is_written(files, name):
     Path("broken.extxyz").write_text("no structure\n")
     ase.io.write("nan.xyz", Atoms("Ar2", [[0, 0, 0], [0, 0, np.nan]]))
     ase.io.write("iron.xyz", Atoms("Fe2", [[0, 0, 0], [0, 0, 2.5]]))
+    word = Atoms("Ar2", [[0, 0, 0], [0, 0, 4]], info={"limit": "small"})
+    ase.io.write("word.xyz", word, format="extxyz")
     ase.io.write("bonds.traj", constrained(Hookean(0, 1, 5.0, 4.0)))
     before = sorted(os.listdir())
     inputs, options, message = BAD[name]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 try:
     import ase.io
@@ -34,7 +34,14 @@ import jax
 import basinax
 from basinax import Status
 from basinax._specs import optimizer_from
-from basinax.atoms import AtomsRelaxation, potential_from, relax as relax_atoms
+from basinax.atoms import (
+    AtomsRelaxation,
+    MaxAtomForce,
+    MaxStress,
+    cell_from,
+    potential_from,
+    relax as relax_atoms,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -73,11 +80,73 @@ Optimizer = Annotated[
         " with a config, which may be a chain with limits."
     ),
 ]
-Fmax = Annotated[
-    float,
+
+
+class OfInfo(NamedTuple):
+    """A value that stands in the `info` of each structure."""
+
+    key: str
+
+
+def _or_of_info(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A reader of options that may say `info:KEY` instead of a value."""
+
+    def value_of(text: Any) -> Any:
+        if isinstance(text, str) and text.startswith("info:"):
+            return OfInfo(text.removeprefix("info:"))
+        return read(text)
+
+    return value_of
+
+
+@_or_of_info
+def _not_negative(text: str) -> float:
+    value = float(text)
+    if not value >= 0:
+        raise typer.BadParameter("must not be negative")
+    return value
+
+
+@_or_of_info
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise typer.BadParameter("must not be negative")
+    return value
+
+
+NUMBER = "NUMBER|info:KEY"
+
+Cell = Annotated[
+    str | None,
     typer.Option(
-        help="Converged once no force on an atom is as large (eV/Å), and what else is asked for;"
-        " inf where forces do not matter.",
+        help="How cells move: frechet, unit-cell or strain (ASE's filters), with options such as"
+        " frechet:mask=110001 (xx, yy, zz, yz, xz, xy), hydrostatic_strain=true,"
+        " constant_volume=true; or info:KEY, where a structure may say none. Fixed if not given."
+    ),
+]
+Pressure = Annotated[
+    Any,
+    typer.Option(
+        parser=_or_of_info(float),
+        metavar=NUMBER,
+        help="On cells that move (eV/Å³; 1 GPa is 0.006242).",
+    ),
+]
+Fmax = Annotated[
+    Any,
+    typer.Option(
+        parser=_not_negative,
+        metavar=NUMBER,
+        help="Converged once no force on an atom is as large (eV/Å), nor a row of what moves its"
+        " cell, and what else is asked for; inf where forces do not matter.",
+    ),
+]
+StressTolerance = Annotated[
+    float | None,
+    typer.Option(
+        help="And no component of stress plus pressure is as large (eV/Å³); --fmax is of atoms"
+        " alone then.",
         min=0,
     ),
 ]
@@ -94,7 +163,9 @@ EnergyChange = Annotated[
 MaxDisplacement = Annotated[
     float | None, typer.Option(help="And the last step moved every atom by less (Å).", min=0)
 ]
-MaxSteps = Annotated[int, typer.Option(help="The most steps of a structure.", min=0)]
+MaxSteps = Annotated[
+    Any, typer.Option(parser=_count, metavar=NUMBER, help="The most steps of a structure.")
+]
 
 
 class Dtype(StrEnum):
@@ -119,7 +190,10 @@ def relax(
     files: Files,
     potential: Potential,
     optimizer: Optimizer = "fire",
+    cell: Cell = None,
+    pressure: Pressure = None,
     fmax: Fmax = 0.05,
+    stress_tolerance: StressTolerance = None,
     rms_force: RMSForce = None,
     energy_change: EnergyChange = None,
     max_displacement: MaxDisplacement = None,
@@ -139,8 +213,17 @@ def relax(
     Exit status: 0, 1 if nothing converged, 2 for bad input, 130 if interrupted (what has been
     reached by then is written).
     """
-    convergence = _convergence(fmax, rms_force, energy_change, max_displacement)
-    task = _Task.read(files, potential, optimizer, convergence, max_steps, dtype, skin)
+    task = _Task.read(
+        files,
+        {"potential": potential, "optimizer": optimizer, "dtype": dtype, "skin": skin},
+        {"cell": cell, "pressure": pressure, "fmax": fmax, "max_steps": max_steps},
+        {
+            MaxStress: stress_tolerance,
+            basinax.RMSForce: rms_force,
+            basinax.EnergyChange: energy_change,
+            basinax.MaxDisplacement: max_displacement,
+        },
+    )
     for path in (output, table):
         _check_writable(path, files)
     _check_format(output, len(task.atoms))
@@ -164,7 +247,10 @@ def verify(
     files: Files,
     potential: Potential,
     optimizer: Optimizer = "fire",
+    cell: Cell = None,
+    pressure: Pressure = None,
     fmax: Fmax = 0.05,
+    stress_tolerance: StressTolerance = None,
     rms_force: RMSForce = None,
     energy_change: EnergyChange = None,
     max_displacement: MaxDisplacement = None,
@@ -182,15 +268,24 @@ def verify(
     Exit status: 0 if every one of the sample agrees, 1 if one does not, 2 for bad input, 130 if
     interrupted.
     """
-    convergence = _convergence(fmax, rms_force, energy_change, max_displacement)
-    task = _Task.read(files, potential, optimizer, convergence, max_steps, dtype, skin)
+    task = _Task.read(
+        files,
+        {"potential": potential, "optimizer": optimizer, "dtype": dtype, "skin": skin},
+        {"cell": cell, "pressure": pressure, "fmax": fmax, "max_steps": max_steps},
+        {
+            MaxStress: stress_tolerance,
+            basinax.RMSForce: rms_force,
+            basinax.EnergyChange: energy_change,
+            basinax.MaxDisplacement: max_displacement,
+        },
+    )
     chosen = np.random.default_rng(seed).permutation(len(task.atoms))[:sample]
     differing = 0
     with _Interrupt() as interrupt:
         with _progress_bar(quiet) as show:
             batched = task.run(progress=show, should_stop=interrupt)
         for i in sorted(chosen.tolist()):
-            alone = dataclasses.replace(task, atoms=[task.atoms[i]]).run(should_stop=interrupt)
+            alone = task.alone(i).run(should_stop=interrupt)
             if interrupt():
                 raise typer.Exit(INTERRUPTED)
             wrong = _differences(batched, i, alone)
@@ -220,23 +315,6 @@ def main() -> None:
     app()
 
 
-def _convergence(
-    fmax: float,
-    rms_force: float | None,
-    energy_change: float | None,
-    max_displacement: float | None,
-) -> basinax.AbstractCriterion:
-    """All of what is asked for."""
-    criterion = basinax.MaxForce(fmax)
-    for kind, tolerance in (
-        (basinax.RMSForce, rms_force),
-        (basinax.EnergyChange, energy_change),
-        (basinax.MaxDisplacement, max_displacement),
-    ):
-        criterion = criterion if tolerance is None else criterion & kind(tolerance)
-    return criterion
-
-
 @dataclasses.dataclass(frozen=True)
 class _Task:
     """What is to be relaxed, and how."""
@@ -245,26 +323,48 @@ class _Task:
     sources: list[str]
     """The file and image of each structure."""
     settings: dict[str, Any]
+    """Of all structures."""
+    own: dict[str, list[Any]]
+    """Cell, pressure, fmax and max_steps of each structure."""
+    tolerances: dict[type, float | None]
+    """Of criteria that must be met besides that of forces."""
 
     @classmethod
-    def read(cls, files, potential, optimizer, convergence, max_steps, dtype, skin) -> "_Task":
-        if dtype is Dtype.FLOAT64:
+    def read(
+        cls,
+        files: list[Path],
+        settings: dict[str, Any],
+        own: dict[str, Any],
+        tolerances: dict[type, float | None],
+    ) -> "_Task":
+        """Args: own: values for all structures, or where in their `info` they stand."""
+        if settings["dtype"] is Dtype.FLOAT64:
             jax.config.update("jax_enable_x64", True)
+        for name in ("pressure", "stress_tolerance"):
+            given = tolerances[MaxStress] if name == "stress_tolerance" else own[name]
+            if own["cell"] is None and given is not None:
+                _fail(f"--{name.replace('_', '-')} needs a cell that moves: add --cell frechet")
+        own["cell"] = _or_of_info(str)(own["cell"]) if own["cell"] else None
         with _reported():
-            settings = {
-                "potential": potential_from(potential),
-                "optimizer": optimizer_from(optimizer),
-                "convergence": convergence,
-                "max_steps": max_steps,
-                "dtype": dtype.value,
-                "skin": skin,
+            settings = settings | {
+                "potential": potential_from(settings["potential"]),
+                "optimizer": optimizer_from(settings["optimizer"]),
+                "dtype": settings["dtype"].value,
             }
         atoms, sources = [], []
         for path in files:
             images = _read(path)
             atoms += images
             sources += [f"{path}@{k}" if len(images) > 1 else str(path) for k in range(len(images))]
-        return cls(atoms, sources, settings)
+        values = {name: _values_of(name, own[name], atoms, sources) for name in own}
+        values["cell"] = [
+            _cell_of(*each) for each in zip(values["cell"], values["pressure"], strict=True)
+        ]
+        return cls(atoms, sources, settings, values, tolerances)
+
+    def alone(self, at: int) -> "_Task":
+        own = {name: [values[at]] for name, values in self.own.items()}
+        return dataclasses.replace(self, atoms=[self.atoms[at]], own=own)
 
     def run(
         self,
@@ -273,8 +373,56 @@ class _Task:
     ) -> AtomsRelaxation:
         with _reported(self.sources):
             return relax_atoms(
-                self.atoms, **self.settings, progress=progress, should_stop=should_stop
+                self.atoms,
+                **self.settings,
+                cell=self.own["cell"],
+                convergence=self._criterion(),
+                max_steps=np.array(self.own["max_steps"]),
+                progress=progress,
+                should_stop=should_stop,
             )
+
+    def _criterion(self) -> basinax.AbstractCriterion:
+        """All of what is asked for."""
+        fmax: Any = np.array(self.own["fmax"], float)
+        is_apart = self.tolerances[MaxStress] is not None
+        criterion = MaxAtomForce(fmax) if is_apart else basinax.MaxForce(fmax)
+        for kind, tolerance in self.tolerances.items():
+            criterion = criterion if tolerance is None else criterion & kind(tolerance)
+        return criterion
+
+
+def _values_of(option: str, value: Any, atoms: list[Any], sources: list[str]) -> list[Any]:
+    """The value of each structure."""
+    if not isinstance(value, OfInfo):
+        return [value] * len(atoms)
+    name = f"--{option.replace('_', '-')} info:{value.key}"
+    values = []
+    for a, source in zip(atoms, sources, strict=True):
+        if value.key not in a.info:
+            known = ", ".join(map(str, a.info)) or "nothing"
+            _fail(f"{name}: {source} has no {value.key} in its info, but {known}")
+        try:
+            values.append(_READERS[option](str(a.info[value.key])))
+        except (ValueError, typer.BadParameter):
+            _fail(f"{name}: {source} has {a.info[value.key]!r}, which is not usable")
+    return values
+
+
+_READERS = {"cell": str, "pressure": float, "fmax": _not_negative, "max_steps": _count}
+
+
+def _cell_of(text: str | None, pressure: float | None) -> Any:
+    """The cell of one structure; its pressure may stand in one place only."""
+    if text is None or text == "none":
+        return None
+    with _reported():
+        cell = cell_from(text)
+    if pressure is None:
+        return cell
+    if re.search(r"\bpressure\s*=", text):
+        _fail(f"--cell {text} and --pressure both say a pressure: remove one")
+    return dataclasses.replace(cell, pressure=pressure)
 
 
 def _read(path: Path) -> list[Any]:
@@ -389,6 +537,7 @@ def _differences(batched: AtomsRelaxation, at: int, alone: AtomsRelaxation) -> l
     ours, theirs = batched.atoms[at], alone.atoms[0]
     pairs = {
         "positions": (ours.positions, theirs.positions),
+        "cell": (ours.cell.array, theirs.cell.array),
         "forces": tuple(x.get_forces(apply_constraint=False) for x in (ours, theirs)),
         "energy": (batched.energies[at], alone.energies[0]),
         "steps": (batched.steps[at], alone.steps[0]),
