@@ -69,7 +69,7 @@ class Batch(eqx.Module):
         Args:
             atoms: at least one structure, each with at least one atom. Their constraints may be
                 `FixAtoms`, `FixCartesian`, `FixScaled` (along x, y and z), `FixedLine`,
-                `FixedPlane` and `FixCom`.
+                `FixedPlane`, `FixCom` and `FixSymmetry`.
             dtype: float32 or float64; JAX's default float if None.
             n_rows: rows in all, a multiple of 8; `batch_shape` decides if None.
             n_systems: systems in all; `batch_shape` decides if None.

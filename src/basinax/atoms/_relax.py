@@ -103,8 +103,8 @@ def relax(
 
     Args:
         atoms: at least one structure; they are not changed. Their constraints act as in ASE:
-            `FixAtoms`, `FixCartesian`, `FixScaled` (along x, y and z), `FixedLine`, `FixedPlane`
-            and `FixCom`, one after another; others raise.
+            `FixAtoms`, `FixCartesian`, `FixScaled` (along x, y and z), `FixedLine`, `FixedPlane`,
+            `FixCom` and `FixSymmetry`, one after another; others raise.
         potential: such as `LennardJones.named("Ar")`.
         optimizer: `FIRE()` if None.
         cell: how cells move: `Frechet(pressure=0.0)`, `UnitCell()` or `Strain()`, a text such as

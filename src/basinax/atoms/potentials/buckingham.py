@@ -50,6 +50,8 @@ class Buckingham(AbstractPairSum):
     At small distances E falls without bound. A pair that is closer than where E is largest, on the
     inner side of the barrier, has the energy NaN, which ends its system as `Status.NOT_FINITE`.
 
+    Make another one for other numbers: `coulomb`, `shifts` and `walls` follow from them.
+
     >>> magnesia = Buckingham(  # numbers to try it out, not a published set
     ...     A={("Mg", "O"): 1400.0, ("O", "O"): 22000.0},
     ...     rho={("Mg", "O"): 0.295, ("O", "O"): 0.149},
