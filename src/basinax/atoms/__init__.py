@@ -24,10 +24,16 @@ from basinax.atoms._specs import potential_from as potential_from
 from basinax.atoms.potentials import (
     EAM as EAM,
     EMT as EMT,
+    AbstractManyBodyPotential as AbstractManyBodyPotential,
     AbstractPairPotential as AbstractPairPotential,
     AbstractPotential as AbstractPotential,
     LennardJones as LennardJones,
     Morse as Morse,
     Properties as Properties,
+    StillingerWeber as StillingerWeber,
+    StillingerWeberTriplet as StillingerWeberTriplet,
+    Surroundings as Surroundings,
+    Tersoff as Tersoff,
+    TersoffTriplet as TersoffTriplet,
     ZhouEAM as ZhouEAM,
 )

@@ -149,7 +149,10 @@ class _Stream:
         self.members = np.array(members + [members[0]] * (work.shape[1] - len(members)))
         self.occupied = np.arange(work.shape[1]) < len(members)
         self.starts = row_starts(self.batch.index.sizes)
-        self.table = NeighborTable(self.batch, work.potential.cutoff, work.skin)
+        potential = work.potential
+        self.table = NeighborTable(
+            self.batch, potential.cutoff, work.skin, reverse=potential.needs_reverse
+        )
 
     def run(self) -> None:
         work, neighbors = self.work, self.table.to_device()
