@@ -18,8 +18,8 @@ every_potential = pytest.mark.parametrize("name", POTENTIALS)
 by_turns = pytest.mark.parametrize(
     ("name", "dtype"), list(zip(POTENTIALS, itertools.cycle(DTYPES), strict=False))
 )
-other_turns = pytest.mark.parametrize(
-    ("name", "dtype"), list(zip(POTENTIALS, itertools.cycle(DTYPES[::-1]), strict=False))
+two_of_them = pytest.mark.parametrize(
+    ("name", "dtype"), [("StillingerWeber, mixed", np.float32), ("Tersoff", np.float64)]
 )
 
 
@@ -54,7 +54,7 @@ def test_batched_equals_alone(name, dtype):
     assert_batched_equals_alone(name, dtype, range(len(NAMES)), n_rows=64)
 
 
-@other_turns
+@two_of_them
 def test_batched_equals_alone_in_the_other_precision(name, dtype):
     few = ("skewed and tiny", "cluster")
     assert_batched_equals_alone(name, dtype, [NAMES.index(n) for n in few])
@@ -78,7 +78,7 @@ def test_order_copies_padding_and_skin_change_nothing(name, dtype):
 
 @by_turns
 def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
-    potential, names = POTENTIALS[name][0], ("three in a row", "cell of 8")
+    potential, names = POTENTIALS[name][0], ("three in a row", "needle")
     few = [systems(name)[NAMES.index(n)] for n in names]
     batch, got = evaluate(few, potential, dtype)
     with jax.disable_jit():
@@ -87,7 +87,7 @@ def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
         assert_same_bits(results_of(batch, got, k), results_of(batch, slowly, k), str(k))
 
 
-@by_turns
+@two_of_them
 def test_constant_parameters_give_the_bits_of_traced_ones(name, dtype):
     potential, (batch, got) = POTENTIALS[name][0], together(name, dtype)
     constant = jax.jit(lambda b, n: potential(b, n, stress=True))(batch, listed(batch, potential))
@@ -119,17 +119,15 @@ def test_an_atom_without_a_finite_position_shows_in_its_systems_energy(name):
         ]
 
 
-@by_turns
+@two_of_them
 def test_four_hundred_steps_of_a_relaxation_have_the_bits_they_have_alone(name, dtype):
     few = [systems(name)[NAMES.index(n)] for n in ("cell of 8", "cluster", "squeezed")]
     potential = POTENTIALS[name][0]
     settings = {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
     batch = relax(few, potential, **settings)
-    assert batch.steps.max() == 400
-    for k, a in enumerate(few[:2]):
-        # Another skin, so that lists are made at other steps.
-        alone = relax([a], potential, skin=0.2, **settings)
-        got = (batch.atoms[k].positions, batch.atoms[k].get_forces(), batch.energies[k])
-        expected = (alone.atoms[0].positions, alone.atoms[0].get_forces(), alone.energies[0])
-        assert_same_bits(got, expected, str(k))
-        assert batch.steps[k] == alone.steps[0]
+    # Another skin, so that lists are made at other steps.
+    alone = relax(few[1:2], potential, skin=0.2, **settings)
+    got = (batch.atoms[1].positions, batch.atoms[1].get_forces(), batch.energies[1])
+    expected = (alone.atoms[0].positions, alone.atoms[0].get_forces(), alone.energies[0])
+    assert_same_bits(got, expected, "cluster")
+    assert batch.steps[1] == alone.steps[0] == 400

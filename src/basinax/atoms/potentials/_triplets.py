@@ -24,7 +24,8 @@ def read_triplets(
     """The entries of a file: three symbols and the fields of `entry`, on one or several lines.
 
     Args:
-        elements: the ones to have; all if None. Entries with others are read and left out.
+        elements: the ones to have; all if None. Entries with others are left out, whatever they
+            have in the places of numbers and call their atoms.
 
     Raises:
         ValueError: the file breaks the format; names the file and the line.
@@ -39,21 +40,24 @@ def read_triplets(
     ]
     width, found = 3 + len(entry._fields), {}
     for start in range(0, len(words), width):
-        key, values = _entry_of(path, words[start : start + width], entry)
-        if key in found:
-            _fail(path, words[start][0], f"{' '.join(key)} stands twice")
-        found[key] = values
+        chunk = words[start : start + width]
+        key = tuple(word for _, word in chunk[:3])
+        if elements is not None and not set(elements).issuperset(key):
+            found.setdefault(key, None)
+            continue
+        if found.get(key) is not None:
+            _fail(path, chunk[0][0], f"{' '.join(key)} stands twice")
+        found[key] = _entry_of(path, chunk, entry)
     if not found:
         raise ValueError(f"{path}: there is no entry in it")
     known = {symbol for key in found for symbol in key}
     for symbol in elements or ():
         if symbol not in known:
             raise ValueError(f"{path} has no {symbol}, only {', '.join(sorted(known))}")
-    chosen = known if elements is None else set(elements)
-    return {key: values for key, values in found.items() if chosen.issuperset(key)}
+    return {key: values for key, values in found.items() if values is not None}
 
 
-def _entry_of(path: Path, words: list[tuple[int, str]], entry: type[T]) -> tuple[Triplet, T]:
+def _entry_of(path: Path, words: list[tuple[int, str]], entry: type[T]) -> T:
     fields = entry._fields
     for k, (line, word) in enumerate(words[:3]):
         if atomic_numbers.get(word, 0) < 1:
@@ -69,7 +73,7 @@ def _entry_of(path: Path, words: list[tuple[int, str]], entry: type[T]) -> tuple
     if len(words) < 3 + len(fields):
         wanted = f"an entry has 3 symbols and {len(fields)} numbers"
         _fail(path, words[-1][0], f"{wanted}, the last one ends after {len(words)} words")
-    return tuple(word for _, word in words[:3]), entry(*values)
+    return entry(*values)
 
 
 def _fail(path: Path, line: int, message: str) -> NoReturn:

@@ -100,8 +100,7 @@ class StillingerWeber(AbstractManyBodyPotential):
             gamma_sigma=pair["gamma"] * pair["sigma"],
             end=cutoffs,
         )
-        with np.errstate(divide="ignore"):
-            angles = _Angle(1.0 / (p["epsilon"] * p["lambda_"]), p["cos_theta0"])
+        angles = _Angle(p["epsilon"] * p["lambda_"], p["cos_theta0"])
         self.pairs = jax.tree.map(lambda t: narrowed(t[:, :, None]), pairs)
         self.angles = jax.tree.map(narrowed, angles)
         self.cutoffs = jnp.array(np.maximum(cutoffs, cutoffs.T), float)
@@ -160,21 +159,20 @@ class StillingerWeber(AbstractManyBodyPotential):
         def add_angles(entry, carry):
             energies, gradients = carry
             unit, kind = [at(u, entry) for u in units], near.kinds_at(entry)
+            leg, r = at(legs, entry), at(near.distances, entry)
 
             def angle(other):
                 known = angles(kind, near.kinds_at(other))
                 unit_other = [at(u, other) for u in units]
                 s = dot(unit, unit_other) - known.cos_theta0
-                # ελ(cos θ − cos θ₀)h; a quotient is computed once for all that reads it
-                pull = (s * at(legs, other)) / known.weakness
-                return rounded(pull * s), *(rounded(pull * u) for u in unit_other)
+                strained = rounded(known.strength * (s * at(legs, other)))
+                # A quotient is computed once for all that reads it.
+                pull = rounded(2.0 * leg * strained) / r
+                return rounded(strained * s), *(rounded(pull * u) for u in unit_other)
 
             bent, *pulls = over_others(near, entry, angle, 4)
-            leg, r = at(legs, entry), at(near.distances, entry)
-            across = rounded(2.0 * leg / r)
-            along = at(radial, entry) + rounded(at(slopes, entry) * bent)
-            along = along - rounded(across * dot(unit, pulls))
-            gradient = [rounded(along * u) + rounded(across * p) for u, p in zip(unit, pulls, strict=True)]
+            along = at(radial, entry) + rounded(at(slopes, entry) * bent) - dot(unit, pulls)
+            gradient = [rounded(along * u) + p for u, p in zip(unit, pulls, strict=True)]
             energies = energies + 0.5 * rounded(leg * bent)
             return energies, put_all(gradients, entry, gradient)
 
@@ -224,8 +222,8 @@ class _Pair(NamedTuple):
 class _Angle(NamedTuple):
     """What is known of an atom and two neighbours."""
 
-    weakness: Any
-    """1/(ελ), in 1/eV; inf where there is no such term."""
+    strength: Any
+    """ελ, in eV."""
     cos_theta0: Any
 
 
