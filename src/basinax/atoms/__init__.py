@@ -24,11 +24,13 @@ from basinax.atoms._specs import potential_from as potential_from
 from basinax.atoms.potentials import (
     EAM as EAM,
     EMT as EMT,
+    AbstractAtomEnergyPotential as AbstractAtomEnergyPotential,
     AbstractManyBodyPotential as AbstractManyBodyPotential,
     AbstractPairPotential as AbstractPairPotential,
     AbstractPotential as AbstractPotential,
     LennardJones as LennardJones,
     Morse as Morse,
+    Neighborhood as Neighborhood,
     Properties as Properties,
     StillingerWeber as StillingerWeber,
     StillingerWeberTriplet as StillingerWeberTriplet,

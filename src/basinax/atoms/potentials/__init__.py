@@ -1,7 +1,9 @@
 """Potentials: equinox modules from a batch and its neighbours to energies, forces and stresses."""
 
 from basinax.atoms.potentials._many_body import (
+    AbstractAtomEnergyPotential as AbstractAtomEnergyPotential,
     AbstractManyBodyPotential as AbstractManyBodyPotential,
+    Neighborhood as Neighborhood,
     Surroundings as Surroundings,
 )
 from basinax.atoms.potentials._pair import AbstractPairPotential as AbstractPairPotential

@@ -8,7 +8,7 @@ that loops over two or three atoms do not pay for the skin and the padding of a 
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
 
+from basinax._rewriting import with_ordered_sums
 from basinax._rounding import rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors import Neighbors, gather
@@ -270,3 +271,55 @@ def looked_up(
         return jax.tree.map(entry, prepared)
 
     return look_up
+
+
+class Neighborhood(NamedTuple):
+    """What one atom sees. Entries behind the last neighbour have vectors and distances of 1."""
+
+    vectors: Float[Array, "entries 3"]
+    """To the neighbours, in Å."""
+
+    distances: Float[Array, "entries"]
+    """In Å."""
+
+    is_there: Bool[Array, "entries"]
+    """Which entries are neighbours."""
+
+    kind: Int32[Array, ""]
+    """Which of the potential's species the atom is; 0 where it has none."""
+
+    kinds: Int32[Array, "entries"]
+    """Which of them each neighbour is."""
+
+
+class AbstractAtomEnergyPotential(AbstractManyBodyPotential):
+    """A potential of which only the energy of an atom is written. A subclass gives `energy`.
+
+    Forces and stresses are derivatives of it. Every product is rounded and every sum taken in
+    order, so that a system's bits are those it has alone.
+    """
+
+    @abc.abstractmethod
+    def energy(self, near: Neighborhood) -> Float[Array, ""]:
+        """The energy in eV of one atom, from what it sees.
+
+        It must not jump where a neighbour comes within `reach`, and what is not there must add 0:
+        `jnp.sum(terms, where=near.is_there)`.
+        """
+
+    def atoms(self, near: Surroundings):
+        entries = jnp.arange(near.distances.shape[0], dtype=jnp.int32)[:, None]
+        is_there = entries < near.counts[None]
+        kinds = jnp.zeros_like(is_there, jnp.int32) if near.kinds is None else near.kinds
+        x, y, z = (jnp.where(is_there, a, 1.0) for a in near.vectors)
+
+        def energy(x, y, z, is_there, kind, kinds):
+            d2 = x * x + y * y + z * z
+            distances = jnp.where(is_there, jnp.sqrt(d2), 1.0)
+            vectors = jnp.stack([x, y, z], 1)
+            return self.energy(Neighborhood(vectors, distances, is_there, kind, kinds))
+
+        both = jax.vmap(
+            jax.value_and_grad(energy, argnums=(0, 1, 2)), in_axes=(1, 1, 1, 1, 0, 1), out_axes=(0, 1)
+        )
+        return with_ordered_sums(both)(x, y, z, is_there, near.own_kinds, kinds)
