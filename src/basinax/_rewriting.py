@@ -99,7 +99,9 @@ def _matrix_product(a, b, *, dimension_numbers, **_):
         shape += [x.shape[k] for k in summed]
         return x.transpose([*batch, *free, *summed]).reshape(shape)
 
-    a_free, b_free = (x.ndim - len(s) - len(n) for x, s, n in ((a, a_summed, a_batch), (b, b_summed, b_batch)))
+    a_free, b_free = (
+        x.ndim - len(s) - len(n) for x, s, n in ((a, a_summed, a_batch), (b, b_summed, b_batch))
+    )
     left = arranged(a, a_batch, a_summed, 0, b_free)
     right = arranged(b, b_batch, b_summed, a_free, 0)
     shape = jnp.broadcast_shapes(left.shape, right.shape)
@@ -110,10 +112,37 @@ def _matrix_product(a, b, *, dimension_numbers, **_):
 _ORDERED = {"reduce_sum": _sum, "dot_general": _matrix_product}
 
 _UNORDERED = frozenset(
-    """
-    cumsum cumprod cumlogsumexp reduce_prod reduce reduce_and_scatter_add reduce_window
-    reduce_window_sum scatter-add scatter_add scatter-mul scatter_mul conv_general_dilated fft
-    select_and_scatter_add select_and_gather_add while scan cond custom_vjp_call custom_vjp_call_jaxpr
-    cholesky eig eigh lu qr householder_product svd triangular_solve tridiagonal_solve pallas_call
-    """.split()
+    (
+        "cumsum",
+        "cumprod",
+        "cumlogsumexp",
+        "reduce_prod",
+        "reduce",
+        "reduce_window",
+        "reduce_window_sum",
+        "scatter-add",
+        "scatter_add",
+        "scatter-mul",
+        "scatter_mul",
+        "conv_general_dilated",
+        "fft",
+        "while",
+        "scan",
+        "cond",
+        "select_and_scatter_add",
+        "select_and_gather_add",
+        "custom_vjp_call",
+        "custom_vjp_call_jaxpr",
+        "cholesky",
+        "eig",
+        "eigh",
+        "lu",
+        "qr",
+        "householder_product",
+        "svd",
+        "triangular_solve",
+        "tridiagonal_solve",
+        "pallas_call",
+    )
 )
+"""Loops and what has derivatives of its own hide what they do; the rest adds or multiplies."""

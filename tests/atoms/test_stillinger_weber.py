@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 from ase.build import bulk
-from covalent import A, MIXED, POTENTIALS, SILICON, SYSTEMS, of, varied_angles
+from covalent import MIXED, POTENTIALS, SILICON, SYSTEMS, A, of, varied_angles
 from structures import evaluate, results_of
 
 from basinax.atoms import StillingerWeber, potential_from, relax
@@ -188,7 +188,7 @@ def test_a_file_and_its_text_give_the_named_parameters(tmp_path):
 def test_angles_that_mind_the_order_of_neighbours_are_refused():
     triplets = varied_angles(MIXED, 1)
     triplets["Si", "C", "Ge"] = triplets["Si", "C", "Ge"]._replace(lambda_=20.0)
-    with pytest.raises(ValueError, match="lambda must be the same .* exchanged, got 2.* for Si"):
+    with pytest.raises(ValueError, match=r"lambda must be the same .* exchanged, got 2.* for Si"):
         StillingerWeber(triplets)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ase.build import bulk
 from ase.calculators.tersoff import Tersoff as ASETersoff, TersoffParameters
-from covalent import A, MIXED, POTENTIALS, SILICON, SYSTEMS, of, varied_bonds
+from covalent import MIXED, POTENTIALS, SILICON, SYSTEMS, A, of, varied_bonds
 from structures import evaluate, results_of
 
 from basinax.atoms import Tersoff, TersoffTriplet, potential_from, relax
@@ -221,7 +221,7 @@ def test_a_file_without_entries_is_refused(tmp_path):
 def test_a_missing_triplet_is_named():
     triplets = varied_bonds(("Si", "C"), 1)
     del triplets["C", "Si", "C"]
-    with pytest.raises(ValueError, match="no parameters for C Si C .* 1 of the 8 triplets"):
+    with pytest.raises(ValueError, match=r"no parameters for C Si C .* 1 of the 8 triplets"):
         Tersoff(triplets)
 
 
@@ -237,7 +237,11 @@ def test_elements_that_a_file_does_not_have_are_refused(carbide):
 
 @pytest.mark.parametrize(
     ("elements", "message"),
-    [(("Sn",), "no named parameters for 'Sn'"), (("C", "Ge"), "for the pair C-Ge"), ((), "name at")],
+    [
+        (("Sn",), "no named parameters for 'Sn'"),
+        (("C", "Ge"), "for the pair C-Ge"),
+        ((), "name at"),
+    ],
 )
 def test_unpublished_parameters_are_refused(elements, message):
     with pytest.raises(ValueError, match=message):

@@ -27,9 +27,9 @@ def potential_from(text: str) -> AbstractPotential:
     parameters; with neither symbols nor `epsilon`, Lennard-Jones has those of all noble gases.
     EMT and Zhou's EAM have published ones alone; EMT, without symbols, those of all its elements.
     `eam:FILE` is a file of tables, and all that follows is its path, but for a `,format=alloy`
-    (fs, eam) at the end where the name does not tell. `tersoff:FILE` and `stillinger-weber:FILE` are
-    files in LAMMPS's formats, of which `,elements=Si-C` at the end chooses elements; symbols of
-    elements alone choose published parameters.
+    (fs, eam) at the end where the name does not tell. `tersoff:FILE` and `stillinger-weber:FILE`
+    are files in LAMMPS's formats, of which `,elements=Si-C` at the end chooses elements; symbols
+    instead of a file choose published parameters.
 
     >>> potential_from("lennard-jones:epsilon=0.0104,sigma=3.4,cutoff=8.5").cutoff
     8.5
@@ -99,9 +99,7 @@ def _from_triplets(maker: Any, named: Any, text: str) -> AbstractPotential:
 
 _FILES: dict[str, Callable[[str], AbstractPotential]] = {
     "eam": _from_tables,
-    "stillinger-weber": functools.partial(
-        _from_triplets, StillingerWeber, stillinger_weber.NAMED
-    ),
+    "stillinger-weber": functools.partial(_from_triplets, StillingerWeber, stillinger_weber.NAMED),
     "tersoff": functools.partial(_from_triplets, Tersoff, tersoff.NAMED),
 }
 

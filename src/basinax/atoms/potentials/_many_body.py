@@ -1,7 +1,7 @@
 """Potentials whose atoms have energies of their own, functions of the vectors to all neighbours.
 
-With g[k, i] the derivative of atom i's energy by the vector to its k-th neighbour, the force on i is
-the left fold over k of g[k, i] less what the same pair has seen from the neighbour: each atom reads,
+With g[k, i] the derivative of atom i's energy by the vector to its k-th neighbour, the force on i
+is the left fold over k of g[k, i] less what the same pair has seen from the neighbour: atoms read,
 nothing is scattered (docs/design.md, section 2). What lies within the cutoff is packed first, so
 that loops over two or three atoms do not pay for the skin and the padding of a list.
 """
@@ -115,50 +115,48 @@ class _Pairs(eqx.Module):
 
     @classmethod
     def of(cls, batch: Batch, neighbors: Neighbors, reach: Any, kinds: Any) -> "_Pairs":
-        slots, reverse = neighbors.slots, neighbors.reverse
-        dtype, n_rows = batch.positions.dtype, batch.n_rows
-        xs = neighbors.images(batch.positions, batch.cells)
-        x = tuple(batch.positions[:, c] for c in range(3))
+        apart = _Apart.of(batch, neighbors)
         kinds_of_images = neighbors.of_images(kinds) if reach.shape[0] > 1 else None
-        cutoffs2 = rounded(reach.astype(dtype) * reach.astype(dtype))
-
-        def displacements(images):
-            d = tuple(gather(a, images) - b for a, b in zip(xs, x, strict=True))
-            return d, rounded(d[0] * d[0]) + rounded(d[1] * d[1]) + rounded(d[2] * d[2])
+        cutoffs2 = rounded(reach * reach).astype(batch.positions.dtype)
 
         def is_inside(images):
-            r2 = displacements(images)[1]
+            r2 = dot(*2 * (apart.vectors(images),))
             if kinds_of_images is None:
                 return r2 <= cutoffs2[0, 0]
             pair = kinds * reach.shape[0] + gather(kinds_of_images, images)
             return r2 <= gather(cutoffs2.ravel(), pair)
 
-        place, counts = _places(jax.vmap(is_inside)(slots))
-        rows = jnp.arange(n_rows, dtype=jnp.int32)
-        numbers = jnp.arange(slots.shape[0], dtype=jnp.int32)[:, None]
-        zeros = jnp.zeros(slots.shape, dtype)
-        back = jnp.full(slots.shape, -1, jnp.int32)
-        their = None if kinds_of_images is None else jnp.zeros_like(back)
+        place, counts = _places(jax.vmap(is_inside)(neighbors.slots))
+        return cls._packed(neighbors, apart, place, counts, kinds, kinds_of_images)
+
+    @classmethod
+    def _packed(cls, neighbors, apart: "_Apart", place, counts, kinds, kinds_of_images) -> "_Pairs":
+        shape, reverse = place.shape, neighbors.reverse.ravel()
+        rows = jnp.arange(shape[1], dtype=jnp.int32)
+        numbers = jnp.arange(shape[0], dtype=jnp.int32)[:, None]
+        zeros = jnp.zeros(shape, apart.x[0].dtype)
+        nobody = jnp.full(shape, -1, jnp.int32)
 
         def pack(entry, filled):
             vectors, distances, back, their = filled
             is_there = entry < counts
-            slot = jnp.max(jnp.where(place == entry, numbers, 0), 0)
-            images = gather(slots.ravel(), slot * n_rows + rows)
-            d, r2 = displacements(images)
-            d = tuple(jnp.where(is_there, component, 0.0) for component in d)
-            r = jnp.where(is_there, rounded(jnp.sqrt(r2)), 1.0)
-            opposite = gather(reverse.ravel(), slot * n_rows + rows)
+            number = jnp.max(jnp.where(place == entry, numbers, 0), 0) * shape[1] + rows
+            images, opposite = gather(neighbors.slots.ravel(), number), gather(reverse, number)
+            d = apart.vectors(images)
+            r = rounded(jnp.sqrt(dot(d, d)))
+            vectors = put_all(vectors, entry, [jnp.where(is_there, c, 0.0) for c in d])
+            distances = put(distances, entry, jnp.where(is_there, r, 1.0))
             there = gather(place.ravel(), opposite)
-            opposite = jnp.where(is_there & (there >= 0), there * n_rows + opposite % n_rows, -1)
+            opposite = jnp.where(there >= 0, there * shape[1] + opposite % shape[1], -1)
+            back = put(back, entry, jnp.where(is_there, opposite, -1))
             if their is not None:
                 their = put(their, entry, gather(kinds_of_images, images))
-            vectors = tuple(put(a, entry, b) for a, b in zip(vectors, d, strict=True))
-            return vectors, put(distances, entry, r), put(back, entry, opposite), their
+            return vectors, distances, back, their
 
         n = jnp.max(counts)
-        filled = ((zeros,) * 3, zeros, back, their)
-        vectors, distances, back, their = lax.fori_loop(0, n, pack, filled)
+        their = None if kinds_of_images is None else jnp.zeros_like(nobody)
+        start = ((zeros,) * 3, jnp.ones_like(zeros), nobody, their)
+        vectors, distances, back, their = lax.fori_loop(0, n, pack, start)
         return cls(Surroundings(n, vectors, distances, counts, kinds, their), back)
 
     def forces(
@@ -172,7 +170,9 @@ class _Pairs(eqx.Module):
             is_there, back = near.is_there(entry), at(self.back, entry)
             g = [jnp.where(is_there, at(a, entry), 0.0) for a in gradients]
             has_back, back = back >= 0, jnp.maximum(back, 0)
-            terms = [a - jnp.where(has_back, gather(b, back), 0.0) for a, b in zip(g, flat, strict=True)]
+            terms = [
+                a - jnp.where(has_back, gather(b, back), 0.0) for a, b in zip(g, flat, strict=True)
+            ]
             if stress:
                 d = [at(a, entry) for a in near.vectors]
                 # Halves of both orders: exact where the energy does not mind rotations.
@@ -182,6 +182,25 @@ class _Pairs(eqx.Module):
         starts = (jnp.zeros_like(near.distances[0]),) * (9 if stress else 3)
         sums = lax.fori_loop(0, near.n, add_entry, starts)
         return sums[:3], list(sums[3:])
+
+
+class _Apart(NamedTuple):
+    """How far images are from rows."""
+
+    x: Vector
+    """The coordinates of rows, in Å."""
+    images: Vector
+    """Those of images."""
+
+    @classmethod
+    def of(cls, batch: Batch, neighbors: Neighbors) -> "_Apart":
+        x, y, z = (batch.positions[:, c] for c in range(3))
+        return cls((x, y, z), neighbors.images(batch.positions, batch.cells))
+
+    def vectors(self, images: Int32[Array, "rows"]) -> Vector:
+        """From each row to the image of its slot."""
+        x, y, z = (gather(a, images) - b for a, b in zip(self.images, self.x, strict=True))
+        return x, y, z
 
 
 def _places(
@@ -239,7 +258,8 @@ def over_others(
     return lax.fori_loop(0, near.n - 1, add, starts)
 
 
-def dot(a: Vector, b: Vector) -> Rows:
+def dot(a: Sequence[Rows], b: Sequence[Rows]) -> Rows:
+    """The products of three components, added in index order."""
     return rounded(a[0] * b[0]) + rounded(a[1] * b[1]) + rounded(a[2] * b[2])
 
 
@@ -320,6 +340,8 @@ class AbstractAtomEnergyPotential(AbstractManyBodyPotential):
             return self.energy(Neighborhood(vectors, distances, is_there, kind, kinds))
 
         both = jax.vmap(
-            jax.value_and_grad(energy, argnums=(0, 1, 2)), in_axes=(1, 1, 1, 1, 0, 1), out_axes=(0, 1)
+            jax.value_and_grad(energy, argnums=(0, 1, 2)),
+            in_axes=(1, 1, 1, 1, 0, 1),
+            out_axes=(0, 1),
         )
         return with_ordered_sums(both)(x, y, z, is_there, near.own_kinds, kinds)

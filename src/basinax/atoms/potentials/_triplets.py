@@ -1,10 +1,11 @@
-"""Parameters per triplet of elements, as LAMMPS has them: from files, and as tables over species."""
+"""Parameters per triplet of elements, as LAMMPS has them: from files, as tables over species."""
 
+import functools
 import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from jaxtyping import Array, Float, PyTree
 Triplet = tuple[str, str, str]
 """The symbols of an atom and of two neighbours."""
 
-T = TypeVar("T", bound=tuple)
+T = TypeVar("T", bound=NamedTuple)
 
 
 def read_triplets(
@@ -73,7 +74,7 @@ def _entry_of(path: Path, words: list[tuple[int, str]], entry: type[T]) -> T:
     if len(words) < 3 + len(fields):
         wanted = f"an entry has 3 symbols and {len(fields)} numbers"
         _fail(path, words[-1][0], f"{wanted}, the last one ends after {len(words)} words")
-    return entry(*values)
+    return entry._make(values)
 
 
 def _fail(path: Path, line: int, message: str) -> NoReturn:
@@ -96,7 +97,7 @@ def tables_of(
         raise ValueError("triplets must hold at least one entry, got none")
     species = tuple(sorted(atomic_numbers[symbol] for symbol in symbols))
     names = [chemical_symbols[z] for z in species]
-    keys = list(itertools.product(names, repeat=3))
+    keys = list(itertools.product(names, names, names))
     missing = [key for key in keys if key not in triplets]
     if missing:
         raise ValueError(
@@ -131,7 +132,7 @@ def narrowed(
 ) -> PyTree[Float[Array, "species *narrow"]]:
     """The tables with one entry along each axis, past the first, on which none of them depends."""
     for axis in range(1, jax.tree.leaves(tables)[0].ndim):
-        first = jax.tree.map(lambda t: np.take(t, [0], axis), tables)
+        first = jax.tree.map(functools.partial(np.take, indices=[0], axis=axis), tables)
         is_same = jax.tree.map(lambda t, one: bool((t == one).all()), tables, first)
         tables = first if all(jax.tree.leaves(is_same)) else tables
     return jax.tree.map(lambda t: jnp.array(t, float), tables)

@@ -12,7 +12,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ase.data import chemical_symbols
 from jax import lax
 from jaxtyping import Array, Float
 
@@ -26,7 +25,13 @@ from basinax.atoms.potentials._many_body import (
     over_others,
     put_all,
 )
-from basinax.atoms.potentials._triplets import Triplet, check_range, narrowed, read_triplets, tables_of
+from basinax.atoms.potentials._triplets import (
+    Triplet,
+    check_range,
+    narrowed,
+    read_triplets,
+    tables_of,
+)
 
 
 class StillingerWeberTriplet(NamedTuple):
@@ -62,8 +67,9 @@ class StillingerWeber(AbstractManyBodyPotential):
     """E = Σᵢ Σⱼ ½ φ(rᵢⱼ) + Σᵢ Σⱼ₍ₖ ε λ (cos θⱼᵢₖ − cos θ₀)² h(rᵢⱼ) h(rᵢₖ)
 
     with φ(r) = Aε [B(σ/r)ᵖ − (σ/r)^q] exp(σ/(r − aσ)) and h(r) = exp(γσ/(r − aσ)), both 0 from the
-    cutoff aσ on. φ and h have the parameters of the pair (i, j), those of the triplet (i, j, j), the
-    rest those of (i, j, k). An atom's own energy is half its pairs' and that of all angles at it.
+    cutoff aσ on. φ and h have the parameters of the pair (i, j), those of the triplet (i, j, j),
+    the rest those of (i, j, k). An atom's own energy is half of φ of its pairs, with its own
+    parameters, and that of all angles at it.
 
     >>> silicon = StillingerWeber.named("Si")
     """

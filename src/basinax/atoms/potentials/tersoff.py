@@ -7,7 +7,7 @@ Reference: J. Tersoff, Phys. Rev. B 37, 6991 (1988), doi:10.1103/PhysRevB.37.699
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -68,8 +68,20 @@ class TersoffTriplet(NamedTuple):
 
 
 SILICON = TersoffTriplet(
-    m=3, gamma=1, lambda3=1.7322, c=1.0039e5, d=16.218, cos_theta0=-0.59826, n=0.78734,
-    beta=1.0999e-6, lambda2=1.7322, B=471.18, R=2.85, D=0.15, lambda1=2.4799, A=1830.8,
+    m=3,
+    gamma=1,
+    lambda3=1.7322,
+    c=1.0039e5,
+    d=16.218,
+    cos_theta0=-0.59826,
+    n=0.78734,
+    beta=1.0999e-6,
+    lambda2=1.7322,
+    B=471.18,
+    R=2.85,
+    D=0.15,
+    lambda1=2.4799,
+    A=1830.8,
 )
 """Silicon of J. Tersoff, Phys. Rev. B 38, 9902 (1988), doi:10.1103/PhysRevB.38.9902."""
 
@@ -92,9 +104,15 @@ class Element(NamedTuple):
 
 
 NAMED = {
-    "C": Element(1393.6, 346.74, 3.4879, 2.2119, 1.5724e-7, 0.72751, 38049.0, 4.3484, -0.57058, 1.8, 2.1),
-    "Si": Element(1830.8, 471.18, 2.4799, 1.7322, 1.1e-6, 0.78734, 100390.0, 16.217, -0.59825, 2.7, 3.0),
-    "Ge": Element(1769.0, 419.23, 2.4451, 1.7047, 9.0166e-7, 0.75627, 106430.0, 15.652, -0.43884, 2.8, 3.1),
+    "C": Element(
+        1393.6, 346.74, 3.4879, 2.2119, 1.5724e-7, 0.72751, 38049.0, 4.3484, -0.57058, 1.8, 2.1
+    ),
+    "Si": Element(
+        1830.8, 471.18, 2.4799, 1.7322, 1.1e-6, 0.78734, 100390.0, 16.217, -0.59825, 2.7, 3.0
+    ),
+    "Ge": Element(
+        1769.0, 419.23, 2.4451, 1.7047, 9.0166e-7, 0.75627, 106430.0, 15.652, -0.43884, 2.8, 3.1
+    ),
 }
 """Carbon of J. Tersoff, Phys. Rev. Lett. 61, 2879 (1988), doi:10.1103/PhysRevLett.61.2879, and the
 others of Phys. Rev. B 39, 5566 (1989), doi:10.1103/PhysRevB.39.5566, with the erratum in 41, 3248
@@ -110,8 +128,8 @@ class Tersoff(AbstractManyBodyPotential):
 
     and ζᵢⱼ = Σₖ f(rᵢₖ) g(θⱼᵢₖ) exp((λ₃(rᵢⱼ − rᵢₖ))ᵐ), g(θ) = γ[1 + c²/d² − c²/(d² + (h − cos θ)²)],
     where f falls like a sine from 1 at R − D to 0 at R + D. ζ has the parameters of the triplet
-    (i, j, k), all else those of (i, j, j). An atom's own energy is the half of each of its bonds
-    that it sees, with its own b; ASE gives halves of that to its neighbours.
+    (i, j, k), all else those of (i, j, j). An atom's own energy is half of each of its bonds, with
+    its own parameters and its own b; ASE gives a half of that to the neighbour.
 
     >>> silicon, carbide = Tersoff.named("Si"), Tersoff.named("Si", "C")
     """
@@ -124,7 +142,7 @@ class Tersoff(AbstractManyBodyPotential):
     """Likewise."""
     cutoffs: Float[Array, "species species"]
     species: tuple[int, ...] = eqx.field(static=True)
-    power: Literal[0, 1, 3] | None = eqx.field(static=True)
+    power: int | None = eqx.field(static=True)
     """m where it is the same for all triplets, 0 where λ₃ is 0 for all."""
 
     def __init__(self, triplets: Mapping[Triplet, TersoffTriplet]):
@@ -190,12 +208,16 @@ class Tersoff(AbstractManyBodyPotential):
         """
         for element in elements:
             if element not in NAMED:
-                raise ValueError(f"no named parameters for {element!r}, only for {', '.join(NAMED)}")
+                raise ValueError(
+                    f"no named parameters for {element!r}, only for {', '.join(NAMED)}"
+                )
         if not elements:
             raise ValueError(f"name at least one of {', '.join(NAMED)}")
         if set(elements) == {"Si"}:
             return cls({("Si", "Si", "Si"): SILICON})
-        return cls({(a, b, c): _mixed(a, b, c) for a in elements for b in elements for c in elements})
+        return cls(
+            {(a, b, c): _mixed(a, b, c) for a in elements for b in elements for c in elements}
+        )
 
     def reach(self) -> Float[Array, "species species"]:
         return self.cutoffs
@@ -415,8 +437,18 @@ def _mixed(i: str, j: str, k: str) -> TersoffTriplet:
         raise ValueError(f"no named parameters for the pair {i}-{j}")
     begin, end = math.sqrt(own.R * third.R), math.sqrt(own.S * third.S)
     return TersoffTriplet(
-        m=1, gamma=1.0, lambda3=0.0, c=own.c, d=own.d, cos_theta0=own.h, n=own.n, beta=own.beta,
-        lambda2=0.5 * (own.mu + second.mu), B=chi * math.sqrt(own.B * second.B),
-        R=0.5 * (begin + end), D=0.5 * (end - begin),
-        lambda1=0.5 * (own.lambda_ + second.lambda_), A=math.sqrt(own.A * second.A),
+        m=1,
+        gamma=1.0,
+        lambda3=0.0,
+        c=own.c,
+        d=own.d,
+        cos_theta0=own.h,
+        n=own.n,
+        beta=own.beta,
+        lambda2=0.5 * (own.mu + second.mu),
+        B=chi * math.sqrt(own.B * second.B),
+        R=0.5 * (begin + end),
+        D=0.5 * (end - begin),
+        lambda1=0.5 * (own.lambda_ + second.lambda_),
+        A=math.sqrt(own.A * second.A),
     )
