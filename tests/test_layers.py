@@ -20,7 +20,7 @@ SOURCE = ROOT / "src" / "basinax"
 # a package is its `__init__.py`.
 LAYERS = [
     ["_rounding", "_status", "_search"],
-    ["_exponents", "_systems"],
+    ["_exponents", "_rewriting", "_systems"],
     ["_norms", "_armijo", "_more_thuente"],
     ["_segment"],
     ["_clipping", "_optimizer", "_convergence"],
@@ -41,9 +41,10 @@ LAYERS = [
         "atoms.potentials._splines",
         "atoms.potentials._eam_files",
         "atoms.potentials._erfc",
+        "atoms.potentials._triplets",
     ],
     ["atoms.potentials._fold", "atoms.potentials._coulomb"],
-    ["atoms.potentials._pair", "atoms.potentials._embedded"],
+    ["atoms.potentials._pair", "atoms.potentials._embedded", "atoms.potentials._many_body"],
     ["atoms.potentials.*"],
     ["atoms.potentials"],
     ["atoms._cell"],

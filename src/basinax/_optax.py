@@ -7,7 +7,6 @@ that mixes rows is found by trying it, and refused.
 
 import contextlib
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -15,11 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.extend import core as jax_core
 from jaxtyping import PyTree
 
 from basinax._optimizer import AbstractState, AbstractTransform, Prefix, rows_field
-from basinax._rounding import rounded
+from basinax._rewriting import with_rounded_products
 from basinax._systems import is_index
 
 
@@ -170,39 +168,3 @@ def _names(transformation) -> str:
     if len(makers) < 2:
         return "".join(makers) or repr(transformation)
     return f"{makers[0]} ({', '.join(makers[1:])})"
-
-
-def with_rounded_products(function: Callable) -> Callable:
-    """`function` with every product, quotient and root rounded before it meets anything else."""
-
-    @functools.wraps(function)
-    def rounding(*args):
-        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-        results = _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(args))
-        return jax.tree.unflatten(jax.tree.structure(shapes), results)
-
-    return rounding
-
-
-_ROUNDED = ("mul", "div", "sqrt", "rsqrt", "integer_pow", "square", "pow")
-
-
-def _evaluate(jaxpr, consts, args) -> list[Any]:
-    values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-    values.update(zip(jaxpr.invars, args, strict=True))
-
-    def read(atom):
-        return atom.val if isinstance(atom, jax_core.Literal) else values[atom]
-
-    for eqn in jaxpr.eqns:
-        inputs = [read(atom) for atom in eqn.invars]
-        inner = eqn.params.get("jaxpr") or eqn.params.get("call_jaxpr")
-        if inner is not None and eqn.primitive.name in ("jit", "pjit", "custom_jvp_call"):
-            outputs = _evaluate(inner.jaxpr, inner.consts, inputs)
-        else:
-            outputs = eqn.primitive.bind(*inputs, **eqn.params)
-            outputs = outputs if eqn.primitive.multiple_results else [outputs]
-        if eqn.primitive.name in _ROUNDED:
-            outputs = [rounded(x) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in outputs]
-        values.update(zip(eqn.outvars, outputs, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]

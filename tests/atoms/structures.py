@@ -122,8 +122,13 @@ def evaluate(atoms, potential, dtype=None, skin=SKIN, built_at=None, **shape):
     """Batch and properties of structures; the lists are made for the structures `built_at`."""
     batch = Batch.from_atoms(atoms, dtype, **shape)
     built = batch if built_at is None else Batch.from_atoms(built_at, dtype, **shape)
-    neighbors = NeighborTable(built, potential.cutoff, skin).to_device()
-    return batch, jitted(potential, batch, neighbors)
+    return batch, jitted(potential, batch, listed(built, potential, skin))
+
+
+def listed(batch, potential, skin=SKIN):
+    """The neighbour lists that the potential needs."""
+    reverse = potential.needs_reverse
+    return NeighborTable(batch, potential.cutoff, skin, reverse=reverse).to_device()
 
 
 @jax.jit

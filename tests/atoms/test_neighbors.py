@@ -30,6 +30,22 @@ def listed(table: NeighborTable, batch: Batch, k: int) -> list[tuple[int, ...]]:
     return [tuple(map(int, pair)) for pair in pairs]
 
 
+def listed_from_the_other_end(table: NeighborTable, batch: Batch, k: int):
+    """The same, by what stands where each pair is said to stand seen from its neighbour."""
+    start, n_rows = int(np.argmax(np.asarray(batch.index.ids) == k)), batch.n_rows
+    neighbors, pairs = jax.tree.map(np.asarray, table.to_device()), []
+    shifts = np.concatenate([np.zeros((1, 3), int), neighbors.shifts[neighbors.image_shifts]])
+    for row in range(start, start + int(batch.index.sizes[k])):
+        for slot in np.flatnonzero(neighbors.slots[:, row] != n_rows):
+            there = int(neighbors.reverse[slot, row])
+            image = int(neighbors.slots.ravel()[there])
+            # Itself or one of its images, displaced the other way.
+            assert row == image or row == neighbors.image_rows[image - n_rows - 1]
+            shift = -shifts[max(image - n_rows, 0)]
+            pairs.append((row - start, there % n_rows - start, *map(int, shift)))
+    return pairs
+
+
 def brute_force(atoms: Atoms, radius: float) -> list[tuple[int, ...]]:
     """The same pairs, by trying all shifts that could matter."""
     periodic = np.flatnonzero(atoms.pbc)
@@ -126,6 +142,32 @@ def test_a_rebuild_writes_only_what_belongs_to_its_systems():
         assert listed(table, batch, k) == listed(NeighborTable(batch, CUTOFF, SKIN), batch, k)
     for k in (1, 3):
         assert listed(table, batch, k) == listed(NeighborTable(shifted, CUTOFF, SKIN), batch, k)
+
+
+def test_each_pair_is_found_from_its_other_end_also_after_rebuilds():
+    random = np.random.default_rng(0)
+    atoms = [STRUCTURES[name] for name in SMALL]
+    batch = Batch.from_atoms(atoms)
+    table = NeighborTable(batch, CUTOFF, SKIN, reverse=True)
+    for _ in range(4):
+        for k in range(len(atoms)):
+            assert listed_from_the_other_end(table, batch, k) == listed(table, batch, k)
+        which = random.random(batch.n_systems) < 0.5
+        noise = random.normal(0, 1.0, (batch.n_rows, 3))
+        failed = table.rebuild(moved(batch, np.asarray(batch.positions) + noise), which)
+        assert not failed.any()
+
+
+def test_shifts_too_many_for_a_table_of_all_have_their_opposites(monkeypatch):
+    monkeypatch.setattr("basinax.atoms._neighbors._DENSE_SHIFTS", 0)
+    batch = Batch.from_atoms([STRUCTURES["skewed and tiny"], STRUCTURES["cell of four"]])
+    table = NeighborTable(batch, CUTOFF, SKIN, reverse=True)
+    for k in range(2):
+        assert listed_from_the_other_end(table, batch, k) == listed(table, batch, k)
+
+
+def test_only_who_asks_for_the_other_ends_of_pairs_gets_them():
+    assert NeighborTable(Batch.from_atoms([fcc(1)]), CUTOFF, SKIN).to_device().reverse is None
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -78,6 +78,12 @@ class Neighbors(eqx.Module):
     frames: Frames | None = None
     """What the cells were then; None where no cell moves."""
 
+    reverse: Int32[Array, "slots rows"] | None = None
+    """Where the pair of a slot stands seen from the neighbour, as an entry of `slots.ravel()`.
+
+    Of no account where a slot is padding; None unless the table was asked for it.
+    """
+
     def images(
         self, positions: Float[Array, "rows 3"], cells: Float[Array, "systems 3 3"]
     ) -> tuple[Float[Array, "images"], Float[Array, "images"], Float[Array, "images"]]:
@@ -142,11 +148,20 @@ class NeighborTable:
     makes the arrays larger, by `padded_size`, and so another program.
     """
 
-    def __init__(self, batch: Batch, cutoff: float, skin: float, *, follows_cells: bool = False):
+    def __init__(
+        self,
+        batch: Batch,
+        cutoff: float,
+        skin: float,
+        *,
+        follows_cells: bool = False,
+        reverse: bool = False,
+    ):
         """The lists of all systems, of all pairs within `cutoff + skin` Å.
 
         Args:
             follows_cells: remember the cells for which lists are made, as moving ones need.
+            reverse: list as well where each pair stands seen from its other end.
 
         Raises:
             ValueError: cutoff or skin is negative or not finite, or a system's coordinates are too
@@ -161,6 +176,7 @@ class NeighborTable:
         self.positions, self.cells = np.array(batch.positions), np.array(batch.cells)
         self._follows_cells, self._is_listed = follows_cells, False
         self.slots = np.full((BLOCK, batch.n_rows), self._far, np.int32)
+        self.reverse = np.zeros_like(self.slots) if reverse else None
         self.image_rows, self.image_shifts = np.zeros((2, BLOCK), np.int32)
         self.shifts = np.zeros((BLOCK, 3), np.int32)
         self.shift_systems = np.zeros(BLOCK, np.int32)
@@ -181,6 +197,8 @@ class NeighborTable:
         _CAPACITIES[shape] = fitting
         n_slots, n_images, n_shifts = fitting.tolist()
         self.slots = _padded(self.slots, n_slots, self._far)
+        if self.reverse is not None:
+            self.reverse = _padded(self.reverse, n_slots)
         self.image_rows, self.image_shifts = (
             _padded(a, n_images) for a in (self.image_rows, self.image_shifts)
         )
@@ -230,6 +248,7 @@ class NeighborTable:
             shift_systems=jnp.array(self.shift_systems),
             positions=jnp.array(self.positions),
             frames=self._frames() if self._follows_cells else None,
+            reverse=None if self.reverse is None else jnp.array(self.reverse),
         )
 
     def _frames(self) -> Frames:
@@ -248,7 +267,8 @@ class NeighborTable:
                 for k, (pairs, _) in zip(systems, found, strict=True)
             ]
         )
-        one = _arranged(pairs, np.concatenate([shifts for _, shifts in found]), self._far)
+        shifts = np.concatenate([shifts for _, shifts in found])
+        one = _arranged(pairs, shifts, self._far, reverse=self.reverse is not None)
 
         # Further images and their shifts stand in stretches of their systems.
         owners = np.searchsorted(self._starts[systems], one.image_rows, side="right") - 1
@@ -278,6 +298,9 @@ class NeighborTable:
         for start, size in zip(self._starts[systems], padded, strict=True):
             self.slots[:, start : start + size] = self._far
         self.slots[slots, one.rows] = images
+        if self.reverse is not None:
+            self.reverse = _padded(self.reverse, len(self.slots))
+            self.reverse[slots, one.rows] = (slots * np.int32(self._far) + one.rows)[one.reverse]
 
 
 class _Stretches:
@@ -424,15 +447,17 @@ class _Arranged(NamedTuple):
     """[further images], entries of `shifts`."""
     shifts: np.ndarray
     """[shifts, 3], in lexicographic order; some may not occur."""
+    reverse: np.ndarray | None
+    """[pairs]: each pair seen from its other end, if asked for."""
 
 
-def _arranged(pairs: np.ndarray, shifts: np.ndarray, far: int) -> _Arranged:
+def _arranged(pairs: np.ndarray, shifts: np.ndarray, far: int, *, reverse: bool) -> _Arranged:
     """The pairs in order.
 
     Args:
         far: no row is as large.
     """
-    code, every = _coded(shifts)
+    code, every = _coded(shifts, symmetric=reverse)
     n_shifts = len(every)
     # One integer a pair, as short as it may be: sorting takes most of the time here.
     bits = (far * n_shifts).bit_length()
@@ -446,21 +471,51 @@ def _arranged(pairs: np.ndarray, shifts: np.ndarray, far: int) -> _Arranged:
     is_further = np.any(every, axis=1)[image_shifts]
     number = np.where(is_further, far + np.cumsum(is_further), image_rows).astype(np.int32)
     return _Arranged(
-        keys >> dtype(bits), number[image], image_rows[is_further], image_shifts[is_further], every
+        keys >> dtype(bits),
+        number[image],
+        image_rows[is_further],
+        image_shifts[is_further],
+        every,
+        _reversed(keys, bits, n_shifts) if reverse else None,
     )
 
 
-def _coded(shifts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each shift as an entry of a table of shifts in lexicographic order, and that table."""
+def _reversed(keys: np.ndarray, bits: int, n_shifts: int) -> np.ndarray:
+    """Where each pair stands seen from its other end; a pair that is not there, where it stands.
+
+    The list can lack one end of a pair only where the two differ in whether rounding puts them
+    within its radius, which reaches beyond the cutoff.
+    """
+    dtype = keys.dtype.type
+    images = keys & dtype((1 << bits) - 1)
+    rows = images // dtype(n_shifts)
+    # The table of shifts is symmetric: counted from its end stands the opposite one.
+    opposite = dtype(n_shifts - 1) - (images - rows * dtype(n_shifts))
+    keys_back = (rows << dtype(bits)) | ((keys >> dtype(bits)) * dtype(n_shifts) + opposite)
+    at = np.minimum(np.searchsorted(keys, keys_back), max(len(keys) - 1, 0))
+    return np.where(keys[at] == keys_back, at, np.arange(len(keys)))
+
+
+def _coded(shifts: np.ndarray, *, symmetric: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Each shift as an entry of a table of shifts in lexicographic order, and that table.
+
+    Args:
+        symmetric: have the opposite of each shift in the table, too.
+    """
     if not len(shifts):
         return np.zeros(0, np.int64), np.zeros((1, 3), np.int64)
     columns = [np.ascontiguousarray(column, np.int32) for column in shifts.T]
     low = [int(column.min()) for column in columns]
-    width = [int(column.max()) - least + 1 for column, least in zip(columns, low, strict=True)]
+    high = [int(column.max()) for column in columns]
+    if symmetric:
+        high = [max(most, -least) for least, most in zip(low, high, strict=True)]
+        low = [-most for most in high]
+    width = [most - least + 1 for least, most in zip(low, high, strict=True)]
     n_shifts = math.prod(width)
     if n_shifts > _DENSE_SHIFTS:
-        every, code = np.unique(shifts, axis=0, return_inverse=True)
-        return code.reshape(-1), every
+        known = np.concatenate([shifts, -shifts]) if symmetric else shifts
+        every, code = np.unique(known, axis=0, return_inverse=True)
+        return code.reshape(-1)[: len(shifts)], every
     code = columns[0] - low[0]
     for column, least, wide in zip(columns[1:], low[1:], width[1:], strict=True):
         code *= wide

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Callable
 from typing import Any, cast
 
 from basinax._specs import choose, make, parse
@@ -13,7 +14,11 @@ from basinax.atoms.potentials import (
     Buckingham,
     LennardJones,
     Morse,
+    StillingerWeber,
+    Tersoff,
     ZhouEAM,
+    stillinger_weber,
+    tersoff,
 )
 from basinax.atoms.potentials._eam_files import Format
 
@@ -26,7 +31,9 @@ def potential_from(text: str) -> AbstractPotential:
     EMT and Zhou's EAM have published ones alone; EMT, without symbols, those of all its elements.
     Buckingham has named sets.
     `eam:FILE` is a file of tables, and all that follows is its path, but for a `,format=alloy`
-    (fs, eam) at the end where the name does not tell.
+    (fs, eam) at the end where the name does not tell. `tersoff:FILE` and `stillinger-weber:FILE`
+    are files in LAMMPS's formats, of which `,elements=Si-C` at the end chooses elements; symbols
+    instead of a file choose published parameters.
 
     >>> potential_from("lennard-jones:epsilon=0.0104,sigma=3.4,cutoff=8.5").cutoff
     8.5
@@ -38,6 +45,7 @@ def potential_from(text: str) -> AbstractPotential:
     >>> gold_in_copper = potential_from("emt:Cu,Au")
     >>> silica = potential_from("buckingham:BKS,cutoff=10")
     >>> salt = potential_from("buckingham:A.Na-Cl=1000,rho.Na-Cl=0.32,q.Na=1,q.Cl=-1,alpha=0.2")
+    >>> carbide = potential_from("tersoff:Si,C")
 
     Raises:
         ValueError: the name, an option or an element is unknown, a number is out of range, or a
@@ -45,8 +53,9 @@ def potential_from(text: str) -> AbstractPotential:
         OSError: there is no such file.
     """
     name, _, rest = text.partition(":")
-    if name.strip().lower() == "eam":
-        return _from_tables(rest)
+    from_file = _FILES.get(name.strip().lower())
+    if from_file is not None:
+        return from_file(rest)
     spec = parse(text)
     maker = choose("potential", spec.name.lower(), _MAKERS)
     options = _per_species(spec.options)
@@ -100,6 +109,8 @@ _MAKERS = {
     "emt": EMT,
     "lennard-jones": LennardJones,
     "morse": Morse,
+    "stillinger-weber": StillingerWeber,
+    "tersoff": Tersoff,
     "zhou": ZhouEAM,
 }
 
@@ -112,6 +123,27 @@ def _from_tables(text: str) -> EAM:
     if not path:
         raise ValueError("potential eam: expected eam:FILE or eam:FILE,format=alloy, got no file")
     return EAM.read(path, cast(Format | None, format))
+
+
+def _from_triplets(maker: Any, named: Any, text: str) -> AbstractPotential:
+    """The potential of `FILE`, `FILE,elements=A-B` or of elements with published parameters."""
+    path, comma, elements = text.rpartition(",elements=")
+    if comma:
+        return maker.read(path, elements.split("-"))
+    words = [word.strip() for word in text.split(",")]
+    if set(words) <= set(named):
+        return maker.named(*words)
+    if not text:
+        known = ", ".join(named)
+        raise ValueError(f"expected a file or elements of {known} behind the colon, got nothing")
+    return maker.read(text)
+
+
+_FILES: dict[str, Callable[[str], AbstractPotential]] = {
+    "eam": _from_tables,
+    "stillinger-weber": functools.partial(_from_triplets, StillingerWeber, stillinger_weber.NAMED),
+    "tersoff": functools.partial(_from_triplets, Tersoff, tersoff.NAMED),
+}
 
 
 def _per_species(options: dict[str, Any]) -> dict[str, Any]:

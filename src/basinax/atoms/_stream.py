@@ -165,8 +165,13 @@ class _Stream:
         self.occupied = np.arange(work.shape[1]) < len(members)
         self.starts = row_starts(self.batch.index.sizes)
         self.moves = self._moves()
+        potential = work.potential
         self.table = NeighborTable(
-            self.batch, work.potential.cutoff, work.skin, follows_cells=work.kind is not None
+            self.batch,
+            potential.cutoff,
+            work.skin,
+            follows_cells=work.kind is not None,
+            reverse=potential.needs_reverse,
         )
 
     def run(self) -> None:

@@ -1,6 +1,7 @@
 """What every potential is: a module from a batch and its neighbours to energies and forces."""
 
 import abc
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -35,6 +36,9 @@ class Properties(eqx.Module):
 
 class AbstractPotential(eqx.Module):
     """A model of the energy. Its numbers are leaves: another value compiles nothing."""
+
+    needs_reverse: ClassVar[bool] = False
+    """Whether neighbour lists must say where each pair stands seen from its other end."""
 
     species: eqx.AbstractVar[tuple[int, ...]]
     """The atomic numbers it has parameters for, ascending; none where all atoms are alike to it."""

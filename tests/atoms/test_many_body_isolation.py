@@ -1,0 +1,133 @@
+"""Many-body potentials give a system the same bits in every batch and alone, relaxed ones too."""
+
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from covalent import POTENTIALS, SYSTEMS, of
+from structures import evaluate, jitted, listed, moved, results_of
+
+from basinax.atoms import relax
+
+NAMES = list(SYSTEMS)
+DTYPES = (np.float32, np.float64)
+every_potential = pytest.mark.parametrize("name", POTENTIALS)
+# The two dtypes by turns, for half the time that all combinations take to compile.
+by_turns = pytest.mark.parametrize(
+    ("name", "dtype"), list(zip(POTENTIALS, itertools.cycle(DTYPES), strict=False))
+)
+two_of_them = pytest.mark.parametrize(
+    ("name", "dtype"), [("StillingerWeber, mixed", np.float32), ("Tersoff", np.float64)]
+)
+
+
+@functools.cache
+def systems(name):
+    _, elements, scale = POTENTIALS[name]
+    return [of(elements, s, scale) for s in NAMES]
+
+
+@functools.cache
+def together(name, dtype):
+    """All systems in one batch; the first test shows that each is as it is alone."""
+    return evaluate(systems(name), POTENTIALS[name][0], dtype)
+
+
+def assert_same_bits(got, expected, name):
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=name)
+        np.testing.assert_array_equal(np.signbit(a), np.signbit(b), err_msg=name)
+
+
+def assert_batched_equals_alone(name, dtype, which, **shape):
+    batch, got = together(name, dtype)
+    for k in which:
+        alone = evaluate(systems(name)[k : k + 1], POTENTIALS[name][0], dtype, **shape)
+        assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), NAMES[k])
+
+
+@by_turns
+def test_batched_equals_alone(name, dtype):
+    # Most have one shape, and so one program; the next test has others.
+    assert_batched_equals_alone(name, dtype, range(len(NAMES)), n_rows=64)
+
+
+@two_of_them
+def test_batched_equals_alone_in_the_other_precision(name, dtype):
+    few = ("skewed and tiny", "cluster")
+    assert_batched_equals_alone(name, dtype, [NAMES.index(n) for n in few])
+
+
+@by_turns
+def test_order_copies_padding_and_skin_change_nothing(name, dtype):
+    random = np.random.default_rng(1)
+    order = random.permutation(np.repeat(np.arange(len(NAMES)), 2))
+    atoms, built_at = [systems(name)[k] for k in order], []
+    for a in atoms:
+        built_at.append(a.copy())
+        built_at[-1].positions += random.uniform(-0.4, 0.4, a.positions.shape)
+    # Displacements reach 0.7 Å at most, half of this skin.
+    how = {"skin": 1.4, "built_at": built_at, "n_rows": 1024, "n_systems": 40}
+    batch, got = evaluate(atoms, POTENTIALS[name][0], dtype, **how)
+    for at, k in enumerate(order):
+        expected = results_of(*together(name, dtype), k)
+        assert_same_bits(results_of(batch, got, at), expected, NAMES[k])
+
+
+@by_turns
+def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
+    potential, names = POTENTIALS[name][0], ("three in a row", "needle")
+    few = [systems(name)[NAMES.index(n)] for n in names]
+    batch, got = evaluate(few, potential, dtype)
+    with jax.disable_jit():
+        slowly = potential(batch, listed(batch, potential), stress=True)
+    for k in range(len(few)):
+        assert_same_bits(results_of(batch, got, k), results_of(batch, slowly, k), str(k))
+
+
+@two_of_them
+def test_constant_parameters_give_the_bits_of_traced_ones(name, dtype):
+    potential, (batch, got) = POTENTIALS[name][0], together(name, dtype)
+    constant = jax.jit(lambda b, n: potential(b, n, stress=True))(batch, listed(batch, potential))
+    assert_same_bits(jax.tree.leaves(constant), jax.tree.leaves(got), name)
+
+
+@by_turns
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_positions_that_are_not_finite_touch_no_other_system(name, dtype, value):
+    potential, (batch, _) = POTENTIALS[name][0], together(name, dtype)
+    broken = range(0, len(NAMES), 3)
+    positions = np.array(batch.positions)
+    positions[np.isin(np.asarray(batch.index.ids), broken)] = value
+    got = jitted(potential, moved(batch, positions), listed(batch, potential))
+    for k in set(range(len(NAMES))) - set(broken):
+        expected = results_of(*together(name, dtype), k)
+        assert_same_bits(results_of(batch, got, k), expected, NAMES[k])
+
+
+@every_potential
+def test_an_atom_without_a_finite_position_shows_in_its_systems_energy(name):
+    potential, (batch, _) = POTENTIALS[name][0], together(name, np.float64)
+    for k in range(len(NAMES)):
+        positions = np.array(batch.positions)
+        positions[np.flatnonzero(np.asarray(batch.index.ids) == k)[-1], 1] = np.nan
+        got = jitted(potential, moved(batch, positions), listed(batch, potential))
+        assert np.isnan(np.asarray(got.energies)[: len(NAMES)]).tolist() == [
+            k == other for other in range(len(NAMES))
+        ]
+
+
+@two_of_them
+def test_four_hundred_steps_of_a_relaxation_have_the_bits_they_have_alone(name, dtype):
+    few = [systems(name)[NAMES.index(n)] for n in ("cell of 8", "cluster", "squeezed")]
+    potential = POTENTIALS[name][0]
+    settings = {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
+    batch = relax(few, potential, **settings)
+    # Another skin, so that lists are made at other steps.
+    alone = relax(few[1:2], potential, skin=0.2, **settings)
+    got = (batch.atoms[1].positions, batch.atoms[1].get_forces(), batch.energies[1])
+    expected = (alone.atoms[0].positions, alone.atoms[0].get_forces(), alone.energies[0])
+    assert_same_bits(got, expected, "cluster")
+    assert batch.steps[1] == alone.steps[0] == 400
