@@ -139,6 +139,15 @@ def test_a_structure_may_bring_its_own_options(tmp_path, monkeypatch):
     assert [int(row["steps"]) for row in table("out.csv")] == expected.steps.tolist()
 
 
+def test_trajectories_go_to_a_folder(files):
+    options = ["--trajectory", "runs", "--trajectory-interval", 4]
+    for form in ("traj", "extxyz"):
+        done = run("relax", *files, "--potential", ARGON, *options, "--trajectory-format", form)
+        assert done.exit_code == 0, done.output
+        frames = [ase.io.read(f"runs/{k}.{form}", index=":") for k in range(3)]
+        assert [frame.info["step"] for frame in frames[0]][:3] == [0, 4, 8]
+
+
 def test_a_second_run_gives_the_same_files(files):
     for name in ("a", "b"):
         run(
@@ -213,6 +222,7 @@ BAD = {
     "nothing in info": (None, {"--fmax": "info:limit"}, "crystals.extxyz@0 has no limit in its"),
     "a word in info": (["word.xyz"], {"--fmax": "info:limit"}, "has 'small', which is not usable"),
     "no such folder": (None, {"--output": "no/where.xyz"}, "no/where.xyz cannot be written"),
+    "a file as folder": (None, {"--trajectory": "dimer.xyz"}, "dimer.xyz cannot be written to"),
     "a folder": (None, {"--table": "."}, "is a folder"),
     "an input as output": (None, {"--output": "dimer.xyz"}, "dimer.xyz is an input"),
     "an unknown format": (None, {"--output": "out.foo"}, "knows no format for .foo"),

@@ -32,7 +32,7 @@ LAYERS = [
     ["_specs"],
     [""],
     ["atoms._symmetry"],
-    ["atoms._constraints", "atoms._matrices"],
+    ["atoms._constraints", "atoms._matrices", "atoms._trajectory"],
     ["atoms._batch"],
     ["atoms._neighbors"],
     [

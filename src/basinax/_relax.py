@@ -256,7 +256,7 @@ def restart(
 
 
 def _restarted_best(mask, fresh: Point | None, best: Point | None, prefix) -> Point | None:
-    return None if fresh is None or best is None else _select_points(mask, fresh, best, prefix)
+    return None if fresh is None or best is None else select_points(mask, fresh, best, prefix)
 
 
 def advance(
@@ -390,10 +390,10 @@ def _better(mask, point: Point, best: Point | None, prefix: Prefix) -> Point | N
     if best is None:
         return None
     is_better = mask & (point.energies < best.energies) & jnp.isfinite(point.fmax)
-    return _select_points(is_better, point, best, prefix)
+    return select_points(is_better, point, best, prefix)
 
 
-def _select_points(mask, on_true: Point, on_false: Point, prefix: Prefix) -> Point:
+def select_points(mask, on_true: Point, on_false: Point, prefix: Prefix) -> Point:
     return Point(
         segment.where(mask, on_true.params, on_false.params, prefix),
         jnp.where(mask, on_true.energies, on_false.energies),
@@ -409,7 +409,7 @@ def final_point(run: Run) -> Point:
     if run.best is None:
         return last
     has_best = (run.status != Status.CONVERGED) & jnp.isfinite(run.best.energies)
-    return _select_points(has_best, run.best, last, run.optimizer_state.index_prefix)
+    return select_points(has_best, run.best, last, run.optimizer_state.index_prefix)
 
 
 @eqx.filter_jit

@@ -38,6 +38,7 @@ from basinax.atoms import (
     AtomsRelaxation,
     MaxAtomForce,
     MaxStress,
+    Trajectories,
     cell_from,
     potential_from,
     relax as relax_atoms,
@@ -175,6 +176,13 @@ class Dtype(StrEnum):
     FLOAT64 = "float64"
 
 
+class TrajectoryFormat(StrEnum):
+    """Formats of trajectories."""
+
+    TRAJ = "traj"
+    EXTXYZ = "extxyz"
+
+
 Precision = Annotated[Dtype, typer.Option("--dtype", help="Precision of the run.")]
 Skin = Annotated[
     float | None,
@@ -204,6 +212,16 @@ def relax(
     table: Annotated[
         Path | None, typer.Option(help="A CSV file with one line a structure.")
     ] = None,
+    trajectory: Annotated[
+        Path | None,
+        typer.Option(help="A folder for trajectories, one file a structure, that ASE reads."),
+    ] = None,
+    trajectory_interval: Annotated[
+        int, typer.Option(help="Steps between two frames of a trajectory.", min=1)
+    ] = 10,
+    trajectory_format: Annotated[
+        TrajectoryFormat, typer.Option(help="ASE's own, or extended XYZ.")
+    ] = TrajectoryFormat.TRAJ,
     dtype: Precision = Dtype.FLOAT64,
     skin: Skin = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
@@ -227,13 +245,18 @@ def relax(
     for path in (output, table):
         _check_writable(path, files)
     _check_format(output, len(task.atoms))
+    if trajectory is not None:
+        _check_folder(trajectory)
+        form = trajectory_format.value
+        task.settings["trajectory"] = Trajectories(trajectory, trajectory_interval, form)
     with _Interrupt() as interrupt, _progress_bar(quiet) as show:
         result = task.run(progress=show, should_stop=interrupt)
     _write_structures(output, task, result)
     if table is not None:
         _write_table(table, task, result)
     if not quiet:
-        _print_summary(task, result, [output, *([table] if table else [])])
+        others = [path for path in (table, trajectory) if path is not None]
+        _print_summary(task, result, [output, *others])
     if interrupt():
         err.print("Interrupted: structures still running were written where they stood.")
         raise typer.Exit(INTERRUPTED)
@@ -452,6 +475,15 @@ def _check_writable(path: Path | None, inputs: list[Path]) -> None:
             pass
     except OSError as error:
         _fail(f"{path} cannot be written: {error.strerror}")
+
+
+def _check_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        _fail(f"{path} cannot be written to: {error.strerror}")
 
 
 def _check_format(path: Path, n_structures: int) -> None:

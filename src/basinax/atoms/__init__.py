@@ -28,6 +28,7 @@ from basinax.atoms._relax import (
     relax as relax,
 )
 from basinax.atoms._specs import cell_from as cell_from, potential_from as potential_from
+from basinax.atoms._trajectory import Trajectories as Trajectories
 from basinax.atoms.potentials import (
     EAM as EAM,
     EMT as EMT,

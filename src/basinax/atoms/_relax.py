@@ -12,8 +12,6 @@ import equinox as eqx
 import jax
 import numpy as np
 from ase import Atoms
-from ase.calculators.singlepoint import SinglePointCalculator
-from ase.stress import full_3x3_to_voigt_6_stress
 from jaxtyping import Bool, Float, Int32
 
 from basinax._convergence import AbstractCriterion, criterion_of
@@ -23,10 +21,11 @@ from basinax._rounding import BLOCK
 from basinax._status import Status
 from basinax.atoms._batch import Batch, checked, padded_size
 from basinax.atoms._cell import AbstractCell, Kind, check_cells, kind_of, one_a_structure
-from basinax.atoms._constraints import layout_of, with_fixed
+from basinax.atoms._constraints import layout_of
 from basinax.atoms._neighbors import check_listable
 from basinax.atoms._specs import cell_from
-from basinax.atoms._stream import Monitor, Outcome, Queue, Settings, Work
+from basinax.atoms._stream import Monitor, Outcome, Queue, Settings, Snapshot, Work
+from basinax.atoms._trajectory import Recorder, Trajectories
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms import FIRE
 
@@ -95,6 +94,7 @@ def relax(
     dtype: Any = None,
     skin: float | None = None,
     keep_best: bool = False,
+    trajectory: Trajectories | str | os.PathLike[str] | None = None,
     progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     throw: bool = False,
@@ -120,6 +120,7 @@ def relax(
         skin: how much farther than the cutoff neighbour lists reach (Å), 0.15 of it if None;
             changes speed only.
         keep_best: return what does not converge at its point of lowest energy instead of the last.
+        trajectory: a folder for trajectories, or `Trajectories(folder, interval, format)`.
         progress: called with a `Progress` as the run goes.
         should_stop: asked now and then; once it says so, the run ends and what has not is returned
             where it is, as `Status.RUNNING`.
@@ -128,6 +129,7 @@ def relax(
     Raises:
         TypeError, ValueError, NotImplementedError: a structure or an argument is not usable; says
             which and why, before anything runs.
+        OSError: trajectories cannot be written to their folder.
         RuntimeError: with `throw`, a structure did not converge.
     """
     atoms = checked(atoms)
@@ -151,6 +153,7 @@ def relax(
 
     monitor = Monitor(len(atoms), tell, should_stop)
     blocks = np.array([-(-len(a) // BLOCK) for a in atoms])
+    recorder = _recorder(trajectory, len(atoms))
     works = [
         Work(
             atoms=atoms,
@@ -165,15 +168,30 @@ def relax(
             kind=kind,
             queue=Queue(members, blocks),
             monitor=monitor,
+            recorder=recorder,
         )
         for kind, alike in _by_kind(atoms, cells)
         for members in _grouped(atoms, blocks, alike, potential.cutoff + skin)
     ]
-    _work_off(works)
+    try:
+        _work_off(works)
+    finally:
+        if recorder is not None:
+            recorder.close()
     result = _in_order(atoms, monitor.outcomes)
     if throw:
         raise_unless_converged(result.status)
     return result
+
+
+def _recorder(
+    trajectory: Trajectories | str | os.PathLike[str] | None, n_structures: int
+) -> Recorder | None:
+    if trajectory is None:
+        return None
+    if not isinstance(trajectory, Trajectories):
+        trajectory = Trajectories(trajectory)
+    return Recorder(trajectory, n_structures)
 
 
 def _work_off(works: list[Work]) -> None:
@@ -268,24 +286,13 @@ def _in_order(atoms: list[Atoms], outcomes: list[Outcome | None]) -> AtomsRelaxa
     """The results; a structure that was never reached is as it was."""
     relaxed = []
     for k, (original, outcome) in enumerate(zip(atoms, outcomes, strict=True)):
-        copy = original.copy()
         if outcome is None:
-            nothing = np.full((len(copy), 3), np.nan)
-            outcome = Outcome(
-                copy.positions, copy.cell.array, nothing, None, np.nan, np.inf, 0, 0, Status.RUNNING
-            )
+            nothing = np.full((len(original), 3), np.nan)
+            start = Snapshot(original.positions, original.cell.array, nothing, None, np.nan)
+            outcome = Outcome(start, np.nan, np.inf, 0, 0, Status.RUNNING)
             outcomes[k] = outcome
-        properties: dict[str, Any] = {"energy": outcome.energy, "forces": outcome.forces}
-        positions = outcome.positions
-        if outcome.stress is None:
-            positions = with_fixed(original, positions)
-        else:
-            copy.set_cell(outcome.cell)
-            properties["stress"] = full_3x3_to_voigt_6_stress(outcome.stress)
-        copy.set_positions(positions, apply_constraint=False)
-        copy.calc = SinglePointCalculator(copy, **properties)
-        relaxed.append(copy)
-    columns = zip(*(outcome[4:] for outcome in outcomes if outcome is not None), strict=True)
+        relaxed.append(outcome.end.of(original))
+    columns = zip(*(outcome[1:] for outcome in outcomes if outcome is not None), strict=True)
     energies, fmax, steps, evaluations, status = (np.array(column) for column in columns)
     counts = (x.astype(np.int32) for x in (steps, evaluations, status))
     return AtomsRelaxation(relaxed, energies, fmax, *counts)

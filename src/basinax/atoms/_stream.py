@@ -7,17 +7,29 @@ no bit of a result depends on it.
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.stress import full_3x3_to_voigt_6_stress
+from jaxtyping import Array, Int32
 
 from basinax._convergence import AbstractCriterion
 from basinax._optimizer import AbstractTransform
-from basinax._relax import Evaluation, Run, advance, final_point, restart, start
+from basinax._relax import (
+    Evaluation,
+    Point,
+    Run,
+    advance,
+    final_point,
+    restart,
+    select_points,
+    start,
+)
 from basinax._rounding import BLOCK
 from basinax._status import Status
 from basinax._systems import SystemIndex
@@ -29,8 +41,9 @@ from basinax.atoms._cell import (
     cell_moves,
     with_cells,
 )
-from basinax.atoms._constraints import Layout, constrained, write
+from basinax.atoms._constraints import Layout, constrained, with_fixed, write
 from basinax.atoms._neighbors import Neighbors, NeighborTable, moved_too_far
+from basinax.atoms._trajectory import Recorder
 from basinax.atoms.potentials import AbstractPotential
 
 TURNS = 8
@@ -40,14 +53,35 @@ WORTH_REFILLING = 8
 """Places are filled once one in so many is free."""
 
 
-class Outcome(NamedTuple):
-    """What became of one structure."""
+class Snapshot(NamedTuple):
+    """Where one structure stands, and what was found there."""
 
     positions: np.ndarray
     cell: np.ndarray
     forces: np.ndarray
     stress: np.ndarray | None
     """In eV/Å³, 3x3; None where the cell is fixed."""
+    energy: float
+
+    def of(self, original: Atoms) -> Atoms:
+        """A copy of the structure there, with a calculator that knows what was found."""
+        copy = original.copy()
+        properties: dict[str, Any] = {"energy": self.energy, "forces": self.forces}
+        positions = self.positions
+        if self.stress is None:
+            positions = with_fixed(original, positions)
+        else:
+            copy.set_cell(self.cell)
+            properties["stress"] = full_3x3_to_voigt_6_stress(self.stress)
+        copy.set_positions(positions, apply_constraint=False)
+        copy.calc = SinglePointCalculator(copy, **properties)
+        return copy
+
+
+class Outcome(NamedTuple):
+    """What became of one structure."""
+
+    end: Snapshot
     energy: float
     fmax: float
     steps: int
@@ -117,6 +151,7 @@ class Work(NamedTuple):
     """Of the cells that move; None where none does."""
     queue: Queue
     monitor: "Monitor"
+    recorder: Recorder | None
 
     def drain(self) -> None:
         """Relax until nothing waits."""
@@ -164,6 +199,8 @@ class _Stream:
         self.members = np.array(members + [members[0]] * (work.shape[1] - len(members)))
         self.occupied = np.arange(work.shape[1]) < len(members)
         self.starts = row_starts(self.batch.index.sizes)
+        self.recorded = np.full(work.shape[1], -1)
+        """The last step of each place's structure that the recorder has."""
         self.moves = self._moves()
         potential = work.potential
         self.table = NeighborTable(
@@ -180,7 +217,13 @@ class _Stream:
         run = _start(settings, self.batch, self.moves, work.keep_best)
         while True:
             skin = np.asarray(work.skin)
-            run = _advance(work.potential, self.batch, self.moves, neighbors, skin, run, settings)
+            here = (work.potential, self.batch, self.moves, neighbors, skin)
+            if work.recorder is None:
+                run = _advance(*here, run, settings)
+            else:
+                interval = np.asarray(work.recorder.interval, np.int32)
+                run, frame = _recorded(*here, run, settings, interval)
+                self._record(frame)
             status, is_pending, has_moved = jax.device_get(
                 (run.status, run.is_pending, run.has_moved)
             )
@@ -219,14 +262,9 @@ class _Stream:
     def _harvest(self, run: Run, which: np.ndarray) -> None:
         """Hands over what became of these places' structures, and frees the places."""
         last = jax.device_get(_result(run, self.batch, self.moves))
-        for k in np.flatnonzero(which):
-            rows = slice(self.starts[k], self.starts[k] + len(self.work.atoms[self.members[k]]))
-            is_free = self.moves is not None and bool(last["is_free"][k])
+        for k in np.flatnonzero(which).tolist():
             outcome = Outcome(
-                positions=last["positions"][rows].astype(np.float64),
-                cell=last["cells"][k].astype(np.float64),
-                forces=last["forces"][rows].astype(np.float64),
-                stress=last["stress"][k].astype(np.float64) if is_free else None,
+                end=self._snapshot(last, k),
                 energy=float(last["energies"][k]),
                 fmax=float(last["fmax"][k]),
                 steps=int(last["steps"][k]),
@@ -234,8 +272,44 @@ class _Stream:
                 status=int(last["status"][k]),
             )
             self.work.monitor.end(self.members[k], outcome)
+            self._record_end(k, outcome)
         self.occupied = self.occupied & ~which
         self.work.monitor.report(self, last["status"][self.occupied])
+
+    def _snapshot(self, found: dict[str, np.ndarray], k: int) -> Snapshot:
+        rows = slice(self.starts[k], self.starts[k] + len(self.work.atoms[self.members[k]]))
+        is_free = self.moves is not None and bool(found["is_free"][k])
+        return Snapshot(
+            positions=found["positions"][rows].astype(np.float64),
+            cell=found["cells"][k].astype(np.float64),
+            forces=found["forces"][rows].astype(np.float64),
+            stress=found["stress"][k].astype(np.float64) if is_free else None,
+            energy=float(found["energies"][k]),
+        )
+
+    def _record(self, frame: "Frame") -> None:
+        """Hands over the frames that are due."""
+        steps = np.asarray(frame.steps)
+        due = np.flatnonzero(self.occupied & (steps >= 0)).tolist()
+        if due:
+            found = jax.device_get(_found(frame.point, self.batch, self.moves))
+            for k in due:
+                self._record_one(k, self._snapshot(found, k), int(steps[k]), is_last=False)
+
+    def _record_end(self, k: int, outcome: Outcome) -> None:
+        """The last frame, unless it has been handed over."""
+        if self.work.recorder is None:
+            return
+        is_new = self.recorded[k] < outcome.steps or outcome.status == Status.RUNNING
+        if is_new and np.isfinite(outcome.end.forces).all():
+            self._record_one(k, outcome.end, outcome.steps, is_last=True)
+        self.recorded[k] = -1
+
+    def _record_one(self, k: int, snapshot: Snapshot, step: int, *, is_last: bool) -> None:
+        atoms = snapshot.of(self.work.atoms[self.members[k]])
+        atoms.info["step"] = step
+        cast(Recorder, self.work.recorder).add(int(self.members[k]), atoms, is_last=is_last)
+        self.recorded[k] = step
 
     def _place(self) -> np.ndarray:
         """Puts who waits and needs as many rows into free places; says which places."""
@@ -289,6 +363,13 @@ def _start(settings: Settings, batch: Batch, moves: CellMoves | None, keep_best:
 def _advance(
     potential, batch, moves, neighbors: Neighbors, skin, run: Run, settings: Settings
 ) -> Run:
+    step = _stepper(potential, batch, moves, neighbors, skin, settings)
+    return step(run, TURNS)
+
+
+def _stepper(potential, batch, moves, neighbors: Neighbors, skin, settings: Settings):
+    """A function that lets a run go on for so many turns."""
+
     def evaluate(params):
         here = _moved(batch, moves, params)
         properties = potential(here, neighbors, stress=moves is not None)
@@ -304,7 +385,49 @@ def _advance(
         optimizer, view = constrained(settings.optimizer, batch.constraints)
     else:
         optimizer, view = with_cells(settings.optimizer, batch.constraints, moves)
-    return advance(evaluate, run, optimizer, settings.criterion, settings.max_steps, TURNS, view)
+
+    def step(run: Run, turns) -> Run:
+        return advance(
+            evaluate, run, optimizer, settings.criterion, settings.max_steps, turns, view
+        )
+
+    return step
+
+
+class Frame(eqx.Module):
+    """The last point of each system whose number of steps is a multiple of the interval."""
+
+    point: Point
+    steps: Int32[Array, "systems"]
+    """-1 where there was none."""
+
+
+@eqx.filter_jit
+def _recorded(
+    potential, batch, moves, neighbors: Neighbors, skin, run: Run, settings: Settings, interval
+) -> tuple[Run, Frame]:
+    """As `_advance`, with the frames that fell due; one a system at most."""
+    step = _stepper(potential, batch, moves, neighbors, skin, settings)
+    prefix = run.optimizer_state.index_prefix
+    turns = jnp.minimum(interval, TURNS)
+
+    def turn(carry):
+        before, frame, count = carry
+        run = step(before, 1)
+        is_judged = (run.steps > before.steps) | (run.status != before.status)
+        is_due = is_judged & (before.steps % interval == 0)
+        there = Point(before.params, run.energies, run.gradients, run.fmax, run.extras)
+        point = select_points(is_due, there, frame.point, prefix)
+        return run, Frame(point, jnp.where(is_due, before.steps, frame.steps)), count + 1
+
+    def goes_on(carry):
+        run, _, count = carry
+        return (count == 0) | (jnp.any(run.has_moved) & (count < turns))
+
+    here = Point(run.params, run.energies, run.gradients, run.fmax, run.extras)
+    none = Frame(here, jnp.full_like(run.steps, -1))
+    run, frame, _ = jax.lax.while_loop(goes_on, turn, (run, none, jnp.int32(0)))
+    return run, frame
 
 
 @eqx.filter_jit
@@ -320,14 +443,19 @@ def _moved(batch: Batch, moves: CellMoves | None, params: Any) -> Batch:
 def _result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     """Where structures are returned, and what was found there."""
     point = final_point(run)
-    here = _moved(batch, moves, point.params)
     counts = {"steps": run.steps, "evaluations": run.evaluations, "status": run.status}
-    place = {"positions": here.positions, "cells": here.cells, "fmax": point.fmax}
+    return counts | {"fmax": point.fmax} | _found(point, batch, moves)
+
+
+@eqx.filter_jit
+def _found(point: Point, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
+    here = _moved(batch, moves, point.params)
+    place = {"positions": here.positions, "cells": here.cells}
     if moves is None:
-        return counts | place | {"forces": -point.gradients, "energies": point.energies}
+        return place | {"forces": -point.gradients, "energies": point.energies}
     found = {"energies": point.extras.energies, "stress": point.extras.stress}
     forces = moves.forces(point.params, point.gradients, batch.index)
-    return counts | place | found | {"forces": forces, "is_free": moves.is_free}
+    return place | found | {"forces": forces, "is_free": moves.is_free}
 
 
 @eqx.filter_jit

@@ -1,0 +1,130 @@
+"""Trajectories: which frames are written, what they hold, and that nothing else changes."""
+
+import ase.io
+import ase.optimize
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk
+from ase.calculators.lj import LennardJones as ASELennardJones
+from ase.constraints import FixAtoms
+
+import basinax
+from basinax.atoms import Frechet, LennardJones, Trajectories, relax
+
+ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=8.5)
+CELLS = [None, Frechet(), None, Frechet()]
+
+
+def structures() -> list[Atoms]:
+    made = [bulk("Ar", "fcc", 5.1 + 0.1 * k, cubic=True) for k in range(3)]
+    for k, atoms in enumerate(made):
+        atoms.rattle(0.2, seed=k)
+    made[2].set_constraint(FixAtoms([1]))
+    return [*made, bulk("Ar", "fcc", 5.35)]
+
+
+@pytest.mark.parametrize(("form", "interval"), [("traj", 3), ("extxyz", 10)])
+def test_frames_are_those_of_ase(tmp_path, form, interval):
+    """1e-7 Å: extxyz has eight digits behind the point."""
+    atoms = structures()[:3]
+    where = Trajectories(tmp_path / "new", interval, form)
+    result = relax(atoms, ARGON, fmax=0.01, trajectory=where)
+    for k, start in enumerate(atoms):
+        theirs = start.copy()
+        theirs.calc = ASELennardJones(epsilon=0.0104, sigma=3.40, rc=8.5)
+        path = []
+
+        def keep(theirs=theirs, path=path):
+            energy, forces = theirs.get_potential_energy(), theirs.get_forces()
+            path.append((theirs.positions.copy(), energy, forces))
+
+        optimizer = ase.optimize.FIRE(theirs, logfile=None)
+        optimizer.attach(keep)
+        optimizer.run(fmax=0.01)
+        frames = ase.io.read(tmp_path / "new" / f"{k}.{form}", index=":")
+        last = len(path) - 1
+        expected = sorted({*range(0, last + 1, interval), last})
+        assert [frame.info["step"] for frame in frames] == expected
+        for step, frame in zip(expected, frames, strict=True):
+            positions, energy, forces = path[step]
+            np.testing.assert_allclose(frame.positions, positions, rtol=0, atol=1e-7)
+            np.testing.assert_allclose(frame.get_forces(), forces, rtol=0, atol=1e-7)
+            assert frame.get_potential_energy() == pytest.approx(energy, abs=1e-7)
+        assert np.array_equal(frames[-1].pbc, result.atoms[k].pbc)
+
+
+def test_frames_are_the_same_alone_and_in_a_batch(tmp_path, monkeypatch):
+    """Four structures go through places for two."""
+    monkeypatch.setattr("basinax.atoms._relax.MAX_ROWS", 16)
+    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
+    atoms, settings = structures(), {"fmax": 0.01}
+    plain = relax(atoms, ARGON, cell=CELLS, **settings)
+    result = relax(atoms, ARGON, cell=CELLS, trajectory=Trajectories(tmp_path, 1), **settings)
+    assert result.steps.tolist() == plain.steps.tolist()
+    for k in range(4):
+        assert np.array_equal(result.atoms[k].positions, plain.atoms[k].positions)
+        frames = ase.io.read(tmp_path / f"{k}.traj", index=":")
+        assert [frame.info["step"] for frame in frames] == list(range(result.steps[k] + 1))
+    for k in (1, 2):
+        where = Trajectories(tmp_path / "alone", 1)
+        relax([atoms[k]], ARGON, cell=CELLS[k], trajectory=where, **settings)
+        frames = ase.io.read(tmp_path / f"{k}.traj", index=":")
+        for ours, theirs in zip(frames, ase.io.read(where.path(0, 1), index=":"), strict=True):
+            assert np.array_equal(ours.positions, theirs.positions)
+            assert np.array_equal(ours.cell.array, theirs.cell.array)
+            assert ours.calc.results.keys() == theirs.calc.results.keys()
+            assert ("stress" in ours.calc.results) == (CELLS[k] is not None)
+
+
+def test_trials_of_a_line_search_are_no_frames(tmp_path):
+    optimizer, where = basinax.BFGSLineSearch(), Trajectories(tmp_path, 1)
+    result = relax(structures()[:1], ARGON, optimizer, fmax=1e-3, trajectory=where)
+    frames = ase.io.read(tmp_path / "0.traj", index=":")
+    assert result.evaluations[0] > result.steps[0] + 1
+    assert [frame.info["step"] for frame in frames] == list(range(result.steps[0] + 1))
+
+
+def test_a_second_run_replaces_the_first(tmp_path):
+    atoms = structures()[:1]
+    for max_steps in (20, 5):
+        relax(atoms, ARGON, fmax=0.0, max_steps=max_steps, trajectory=tmp_path)
+    assert [frame.info["step"] for frame in ase.io.read(tmp_path / "0.traj", index=":")] == [0, 5]
+
+
+def test_an_interrupted_run_leaves_what_it_reached(tmp_path):
+    looks = iter([False, False, True])
+    result = relax(
+        structures()[:1],
+        ARGON,
+        fmax=0.0,
+        max_steps=1000,
+        trajectory=tmp_path,
+        should_stop=lambda: next(looks, True),
+    )
+    steps = [frame.info["step"] for frame in ase.io.read(tmp_path / "0.traj", index=":")]
+    assert steps[:3] == [0, 10, 20]
+    assert steps[-1] == result.steps[0]
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_anything_runs(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        relax(structures(), ARGON, trajectory=tmp_path / "file" / "folder")
+
+
+def test_a_full_disk_costs_the_trajectory_alone(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("basinax.atoms._trajectory.TrajectoryWriter", full)
+    with pytest.warns(UserWarning, match="not whole: no space left"):
+        result = relax(structures()[:1], ARGON, trajectory=tmp_path)
+    assert result.converged.all()
+
+
+def test_options_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="interval must be a positive"):
+        Trajectories("runs", 0)
+    with pytest.raises(ValueError, match="format must be one of extxyz, traj"):
+        Trajectories("runs", format="xyz")  # pyright: ignore[reportArgumentType]
