@@ -156,8 +156,8 @@ def test_space_groups_are_kept_while_atoms_move(dtype, symprec):
         assert isinstance(end.constraints[0], FixSymmetry)
 
 
-def test_steps_move_as_much_as_symmetry_leaves():
-    """A perfect crystal has no coordinate that could move; noise in it is never taken away."""
+def test_what_no_operation_leaves_does_not_move():
+    """A perfect crystal has no coordinate that is free; noise in it is never taken away."""
     start = with_symmetry(copper(), broken=0.1)
     result = relax([start], POTENTIAL, fmax=0.01)
     assert result.converged[0]
