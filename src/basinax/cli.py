@@ -62,8 +62,8 @@ Potential = Annotated[
     typer.Option(
         help="NAME[:OPTION=VALUE,...], such as lennard-jones:epsilon=0.0104,sigma=3.405,cutoff=8.5"
         " (eV, Å), lennard-jones:Ar,Kr (published parameters), morse:epsilon=1,rho0=6,r0=1,"
-        " emt (effective medium theory of metals), zhou:Cu,Ni or eam:FILE (.eam.alloy, .eam.fs or"
-        " .eam)."
+        " emt (effective medium theory of metals), zhou:Cu,Ni, eam:FILE (.eam.alloy, .eam.fs or"
+        " .eam), tersoff:Si,C or tersoff:FILE, stillinger-weber:Si or stillinger-weber:FILE."
     ),
 ]
 Optimizer = Annotated[
