@@ -71,7 +71,8 @@ Potential = Annotated[
         help="NAME[:OPTION=VALUE,...], such as lennard-jones:epsilon=0.0104,sigma=3.405,cutoff=8.5"
         " (eV, Å), lennard-jones:Ar,Kr (published parameters), morse:epsilon=1,rho0=6,r0=1,"
         " emt (effective medium theory of metals), zhou:Cu,Ni, eam:FILE (.eam.alloy, .eam.fs or"
-        " .eam) or buckingham:BKS (silica)."
+        " .eam), tersoff:Si,C or tersoff:FILE, stillinger-weber:Si or stillinger-weber:FILE, or"
+        " buckingham:BKS (silica)."
     ),
 ]
 Optimizer = Annotated[

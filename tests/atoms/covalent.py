@@ -62,7 +62,7 @@ def unwrapped() -> Atoms:
 SYSTEMS = {
     "one open atom": Atoms("Si"),
     "pair": Atoms("Si2", [[0, 0, 0], [0.3, 0.2, 2.3]]),
-    "three in a row": Atoms("Si3", [[0, 0, 0], [0, 0, 2.3], [0, 0, -2.4]]),
+    "bent": Atoms("Si3", [[0, 0, 0], [0.3, 0.2, 2.3], [0.7, -2.1, -0.4]]),
     "primitive": bulk("Si", "diamond", a=A),
     "cell of 8": rattled(diamond(), 1),
     "cell of 64": rattled(diamond(2), 2, 0.2),

@@ -89,7 +89,7 @@ def test_batched_equals_alone(name, dtype):
 
 @pytest.mark.parametrize(("name", "dtype"), [("Angles", np.float64), ("Embedded", np.float32)])
 def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
-    potential, few = OWN[name][0], ("three in a row", "pair")
+    potential, few = OWN[name][0], ("bent", "pair")
     batch, got = evaluate(systems(name, few), potential, dtype)
     with jax.disable_jit():
         slowly = potential(batch, listed(batch, potential), stress=True)

@@ -78,7 +78,7 @@ def test_order_copies_padding_and_skin_change_nothing(name, dtype):
 
 @by_turns
 def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
-    potential, names = POTENTIALS[name][0], ("three in a row", "needle")
+    potential, names = POTENTIALS[name][0], ("bent", "needle")
     few = [systems(name)[NAMES.index(n)] for n in names]
     batch, got = evaluate(few, potential, dtype)
     with jax.disable_jit():

@@ -66,7 +66,7 @@ def energies_of_atoms(atoms, triplets):
 
 
 @pytest.mark.parametrize(
-    "system", ["pair", "three in a row", "primitive", "cell of 8", "skewed and tiny", "cluster"]
+    "system", ["pair", "bent", "primitive", "cell of 8", "skewed and tiny", "cluster"]
 )
 @every_set
 def test_energies_of_atoms_are_those_of_the_equations(name, system):
