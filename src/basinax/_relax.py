@@ -230,7 +230,7 @@ def advance(
         gradients = segment.where(arrived, gradients, run.gradients, prefix)
         largest = jnp.where(arrived, finite(measure(gradients, prefix)), run.fmax)
         step, state = optimizer.update(
-            gradients, run.optimizer_state, run.params, energies=energies
+            gradients, run.optimizer_state, run.params, energies=energies, is_running=arrived
         )
 
         is_judged = arrived & optimizer.is_accepted(state)
