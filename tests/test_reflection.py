@@ -103,6 +103,8 @@ def test_a_matrix_of_nan_or_inf_harms_no_other():
     after = reflect(broken, vectors, is_entry, EVERYONE)
     others = np.array([1, 2, 4, 5, 6, 7, 8])
     assert same_bits([x[others] for x in after], [x[others] for x in together])
+    assert not after[1][0]
+    assert not after[1][3]
 
 
 def test_jitted_and_one_operation_at_a_time_have_the_same_bits():

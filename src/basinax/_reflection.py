@@ -97,7 +97,7 @@ def _reflection(matrix, vector, is_entry, mask):
 
     start = (matrix, jnp.zeros_like(vector), mask, jnp.zeros_like(mask), jnp.int32(0))
     _, addition, _, is_definite, _ = jax.lax.while_loop(goes_on, reflect, start)
-    return addition, is_definite
+    return jnp.where(mask[:, None], addition, 0), is_definite
 
 
 def _dot(a: Vector, b: Vector) -> PerSystem:
@@ -206,7 +206,7 @@ def _signs(band: _Band) -> tuple[Int[Array, "systems"], Bool[Array, "systems"]]:
     """How many eigenvalues are negative, and whether all are positive, beyond rounding."""
     doubt = _doubt(band)
     counts = _counts(band, jnp.stack([-doubt, doubt], axis=1))
-    return counts[:, 0], counts[:, 1] == 0
+    return counts[:, 0], (counts[:, 1] == 0) & (band.bound < jnp.inf)
 
 
 def _doubt(band: _Band) -> PerSystem:
