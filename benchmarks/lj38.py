@@ -50,8 +50,6 @@ N_ATOMS, PADDED = 38, 40
 TOLERANCE = 0.01
 CAP = 10_000
 FIRST_CAP = 600
-DENSE = {"BFGS", "BFGSLineSearch"}
-DENSE_SYSTEMS = 20  # a Hessian of 114 entries takes long to diagonalise
 BOUND = -120.0
 """A cluster that ends higher has lost atoms: no force is left, and it has failed all the same."""
 
@@ -91,8 +89,7 @@ def main() -> None:
     clusters = grown_clusters(arguments.systems)
     for name, optimizer in OPTIMIZERS.items():
         if not arguments.only or name in arguments.only:
-            count = DENSE_SYSTEMS if name in DENSE else len(clusters)
-            report("lj38", [row(name, *relaxed(optimizer, clusters[:count]))])
+            report("lj38", [row(name, *relaxed(optimizer, clusters))])
     for name, optimizer in ASE_OPTIMIZERS.items():
         if not arguments.only or name in arguments.only:
             evaluated = ase_relaxed(optimizer, clusters[: arguments.sample])

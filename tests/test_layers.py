@@ -20,7 +20,7 @@ SOURCE = ROOT / "src" / "basinax"
 # a package is its `__init__.py`.
 LAYERS = [
     ["_rounding", "_status", "_search"],
-    ["_exponents", "_rewriting", "_systems"],
+    ["_exponents", "_rewriting", "_systems", "_reflection"],
     ["_norms", "_armijo", "_more_thuente"],
     ["_segment"],
     ["_clipping", "_optimizer", "_convergence"],

@@ -2,8 +2,10 @@
 
 A system's entries fill its first places of a vector, leaf by leaf; places without an entry hold 0.
 Sums over places are taken in blocks of eight counted from the first of each leaf, so longer vectors
-change no bit. Eigenvalues come from Jacobi rotations in an order that a system's own size decides.
+change no bit.
 """
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +14,13 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int32
 
 from basinax._optimizer import AbstractState, Prefix, Tree, systems_field
-from basinax._rounding import BLOCK, add_halves, rounded
+from basinax._reflection import reflection
+from basinax._rounding import BLOCK, add_blocks, rounded
 from basinax._systems import SystemIndex, resolve
 
 Vector = Float[Array, "systems places"]
 Matrix = Float[Array, "systems places places"]
 PerSystem = Float[Array, "systems"]
-
-SWEEPS = 15
-"""At most so many sweeps of rotations; six to nine are needed for some hundreds of places."""
 
 
 class InverseHessian(AbstractState):
@@ -144,7 +144,7 @@ class Places:
         is_place = self.is_place.reshape(self.is_place.shape + (1,) * (products.ndim - 2))
         products = jnp.where(is_place, products, -0.0)
         parts = [
-            _add_blocks(products[:, start:end])
+            add_blocks(products[:, start:end])
             for start, end in zip([0, *self._ends], self._ends, strict=False)
         ]
         total = parts[0]
@@ -158,19 +158,6 @@ class Places:
     def apply(self, matrix: Matrix, vector: Vector) -> Vector:
         """A symmetric matrix times a vector."""
         return self.sum(rounded(matrix * vector[:, :, None]))
-
-
-def _add_blocks(x):
-    """The sum over the second axis, by blocks of eight, blocks of eight blocks, and so on."""
-    if x.shape[1] == 0:
-        return jnp.full(x.shape[:1] + x.shape[2:], -0.0, x.dtype)
-    while x.shape[1] > 1:
-        widths = [(0, 0), (0, -x.shape[1] % BLOCK)] + [(0, 0)] * (x.ndim - 2)
-        x = jnp.pad(x, widths, constant_values=-0.0)
-        systems, places, rest = x.shape[0], x.shape[1], x.shape[2:]
-        blocks = add_halves(x.reshape(systems * places // BLOCK, BLOCK, *rest))
-        x = blocks.reshape(systems, places // BLOCK, *rest)
-    return x[:, 0]
 
 
 def fitted(
@@ -198,95 +185,26 @@ def fitted(
 
 def newton_step(
     hessian: InverseHessian, places: Places, gradient: Vector, mask: Bool[Array, "systems"]
-) -> Vector:
-    """-|H| g, where |H| has the absolute eigenvalues of H; where H is definite, -H g.
+) -> tuple[Vector, InverseHessian]:
+    """-|H| g, where |H| has the absolute eigenvalues of H, and what has become known of H.
 
-    Eigenvalues are computed if any system of `mask` needs them; they change nothing for others.
+    Eigenvalues are looked for only where a system of `mask` is not known to be definite.
     """
     plain = places.apply(hessian.matrix, gradient)
     is_doubtful = mask & ~hessian.is_definite
-    careful = jax.lax.cond(
-        jnp.any(is_doubtful),
-        lambda: _absolute(hessian.matrix, places, gradient, is_doubtful),
-        lambda: plain,
-    )
-    return -jnp.where(is_doubtful[:, None], careful, plain)
+    addition, is_definite = _reflection_of(hessian.matrix, places, gradient, is_doubtful)
+    careful = jnp.where(is_doubtful[:, None], plain + addition, plain)
+    hessian = dataclasses.replace(hessian, is_definite=hessian.is_definite | is_definite)
+    return -careful, hessian
 
 
-def _absolute(matrix: Matrix, places: Places, vector: Vector, mask) -> Vector:
-    """V |λ| Vᵀ g of the systems of `mask`."""
-    values, vectors = _eigen(matrix, places, mask)
-    inner = places.sum(rounded(vectors * vector[:, :, None]))
-    weighted = rounded(jnp.abs(values) * inner)
-    return places.sum(rounded(vectors.swapaxes(1, 2) * weighted[:, :, None]))
-
-
-def _eigen(matrix: Matrix, places: Places, mask) -> tuple[Vector, Matrix]:
-    """Eigenvalues, and eigenvectors as columns, by cyclic Jacobi rotations.
-
-    Golub and Van Loan, Matrix Computations, section 8.5. In round r of a sweep, the k-th entry of a
-    system of n is rotated with entry (r - k) modulo n. A system rests when it has converged.
-    """
-    n_places = matrix.shape[1]
-    count = places.is_place.sum(axis=1, dtype=jnp.int32)
-    rank = jnp.cumsum(places.is_place, axis=1, dtype=jnp.int32) - 1
-    place = jnp.argsort(~places.is_place, axis=1, stable=True).astype(jnp.int32)
-    here = jnp.arange(n_places, dtype=jnp.int32)[None, :]
-    limit = rounded(jnp.finfo(matrix.dtype).eps * rounded(jnp.sqrt(_square(matrix, places))))
-
-    def turn(r, carry):
-        rotated, vectors, is_moving = carry
-        partner = jnp.take_along_axis(place, (r - rank) % jnp.maximum(count, 1)[:, None], axis=1)
-        is_paired = places.is_place & is_moving[:, None] & (r < count)[:, None]
-        partner = jnp.where(is_paired, partner, here)
-        low, high = jnp.minimum(here, partner), jnp.maximum(here, partner)
-        c, s = _rotation(rotated, low, high)
-        u = jnp.where(here < partner, -s, s)
-        for_rows = partner[:, :, None]
-        for_columns = partner[:, None, :]
-        along = jnp.take_along_axis(rotated, for_rows, axis=1)
-        rotated = rounded(c[:, :, None] * rotated) + rounded(u[:, :, None] * along)
-        return (
-            _columns(rotated, c, u, for_columns),
-            _columns(vectors, c, u, for_columns),
-            is_moving,
-        )
-
-    def sweep(carry):
-        rotated, vectors, is_moving, done = carry
-        rotated, vectors, _ = jax.lax.fori_loop(0, n_places, turn, (rotated, vectors, is_moving))
-        off = jnp.where(jnp.eye(n_places, dtype=bool)[None], 0, rotated)
-        is_moving = is_moving & (rounded(jnp.sqrt(_square(off, places))) > limit)
-        return rotated, vectors, is_moving, done + 1
-
-    def goes_on(carry):
-        return jnp.any(carry[2]) & (carry[3] < SWEEPS)
-
-    unit = jnp.broadcast_to(jnp.eye(n_places, dtype=matrix.dtype)[None], matrix.shape)
-    start = (matrix, unit, mask, jnp.int32(0))
-    rotated, vectors, _, _ = jax.lax.while_loop(goes_on, sweep, start)
-    return jnp.diagonal(rotated, axis1=1, axis2=2), vectors
-
-
-def _square(matrix: Matrix, places: Places) -> PerSystem:
-    """The sum of squares of all entries."""
-    return places.sum(places.sum(rounded(matrix * matrix)))
-
-
-def _columns(x, c, u, partner):
-    along = jnp.take_along_axis(x, partner, axis=2)
-    return rounded(c[:, None, :] * x) + rounded(u[:, None, :] * along)
-
-
-def _rotation(matrix: Matrix, low, high) -> tuple[Vector, Vector]:
-    """Cosine and sine of the rotation that makes the entry [low, high] zero; 1 and 0 for none."""
-    diagonal = jnp.diagonal(matrix, axis1=1, axis2=2)
-    rows = jnp.take_along_axis(matrix, low[:, :, None], axis=1)
-    off = jnp.take_along_axis(rows, high[:, :, None], axis=2)[:, :, 0]
-    gap = jnp.take_along_axis(diagonal, high, axis=1) - jnp.take_along_axis(diagonal, low, axis=1)
-    theta = rounded(gap / (2 * off))
-    root = rounded(jnp.sqrt(rounded(theta * theta) + 1))
-    t = rounded(jnp.where(theta < 0, -1.0, 1.0).astype(off.dtype) / (jnp.abs(theta) + root))
-    c = rounded(1 / rounded(jnp.sqrt(rounded(t * t) + 1)))
-    is_rotated = (low != high) & (off != 0)
-    return jnp.where(is_rotated, c, 1), jnp.where(is_rotated, rounded(t * c), 0)
+def _reflection_of(matrix: Matrix, places: Places, vector: Vector, mask):
+    """`reflection` with the places that hold an entry before those that hold none."""
+    if len(places.rows) == 1:
+        return reflection(matrix, vector, places.is_place, mask)
+    order = jnp.argsort(~places.is_place, axis=1, stable=True)
+    packed = lambda x: jnp.take_along_axis(x, order, axis=1)  # noqa: E731
+    columns = jnp.take_along_axis(matrix, order[:, None, :], axis=2)
+    rows = jnp.take_along_axis(columns, order[:, :, None], axis=1)
+    addition, is_definite = reflection(rows, packed(vector), packed(places.is_place), mask)
+    return jnp.take_along_axis(addition, jnp.argsort(order, axis=1), axis=1), is_definite

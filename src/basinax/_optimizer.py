@@ -79,7 +79,8 @@ class AbstractTransform(eqx.Module):
         Args:
             params: where `updates` was evaluated; some optimizers need it.
             extra: `energies` of the systems at `params`, shape `[n_systems]`, for those that look
-                at them.
+                at them; `is_running`, the systems whose step will be made, for those that save
+                work on the others.
         """
 
     def is_accepted(self, state: Any) -> Bool[Array, "systems"]:

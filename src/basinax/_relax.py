@@ -295,7 +295,11 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
     arrived = run.is_pending & evaluation.is_valid & (run.status == Status.RUNNING)
     run = _received(arrived, evaluation, run)
     step, state = optimizer.update(
-        run.gradients, run.optimizer_state, run.params, energies=run.energies
+        run.gradients,
+        run.optimizer_state,
+        run.params,
+        energies=run.energies,
+        is_running=arrived,
     )
 
     is_judged = arrived & optimizer.is_accepted(state)

@@ -96,6 +96,19 @@ def add_rows(x: Float[Array, "rows *rest"]) -> Float[Array, "*rest"]:
     return x[0]
 
 
+def add_blocks(x: Float[Array, "groups rows *rest"]) -> Float[Array, "groups *rest"]:
+    """The sum over the second axis of each group, in the order of `add_rows`."""
+    if x.shape[1] == 0:
+        return jnp.full(x.shape[:1] + x.shape[2:], -0.0, x.dtype)
+    while x.shape[1] > 1:
+        widths = [(0, 0), (0, -x.shape[1] % BLOCK)] + [(0, 0)] * (x.ndim - 2)
+        x = jnp.pad(x, widths, constant_values=-0.0)
+        groups, rows, rest = x.shape[0], x.shape[1], x.shape[2:]
+        blocks = add_halves(x.reshape(groups * rows // BLOCK, BLOCK, *rest))
+        x = blocks.reshape(groups, rows // BLOCK, *rest)
+    return x[:, 0]
+
+
 def add_streams(x: Float[Array, "entries"]) -> Float[Array, ""]:
     """The sum over a long axis: eight streams by halves, what is left appended, and again.
 

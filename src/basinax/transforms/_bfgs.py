@@ -48,7 +48,7 @@ class BFGS(AbstractTransform):
         has_last = jnp.zeros(blank.shape, bool)
         return BFGSState(index_prefix, zeros, zeros, has_last, (hessian,))
 
-    def update(self, updates, state: "BFGSState", params=None, **extra):
+    def update(self, updates, state: "BFGSState", params=None, *, is_running=None, **extra):
         prefix, gradient = state.index_prefix, updates
         params = needed(params, "BFGS")
         hessian = state.hessians[0]
@@ -60,7 +60,9 @@ class BFGS(AbstractTransform):
         hessian = fitted(hessian, places, s, y, is_step)
 
         everyone = jnp.ones_like(state.has_last)
-        step = places.scatter(newton_step(hessian, places, places.gather(gradient), everyone))
+        needing = everyone if is_running is None else is_running
+        step, hessian = newton_step(hessian, places, places.gather(gradient), needing)
+        step = places.scatter(step)
         longest = segment.longest_row(step, prefix)
         maxstep = per_system(self.maxstep, "maxstep", longest)
         factor = jnp.where(longest >= maxstep, rounded(maxstep / longest), 1)
