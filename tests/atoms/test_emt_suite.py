@@ -1,0 +1,41 @@
+"""ASE's own seven systems for testing optimizers with EMT, as one batch beside ASE."""
+
+import ase.optimize
+import numpy as np
+import pytest
+from ase.calculators.emt import EMT as ASEEMT
+from ase.optimize.test.systems import get_systems
+
+import basinax
+from basinax.atoms import EMT, relax
+
+
+class CountingEMT(ASEEMT):
+    count = 0
+
+    def calculate(self, *arguments):
+        self.count += 1
+        super().calculate(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "reference"),
+    [
+        (basinax.FIRE(), ase.optimize.FIRE),
+        (basinax.BFGSLineSearch(), ase.optimize.BFGSLineSearch),
+    ],
+)
+def test_steps_evaluations_and_minima_are_those_of_ase(optimizer, reference):
+    """Molecules, a crystal, slabs with adsorbates and fixed atoms, a cluster."""
+    atoms = [a for a, _ in get_systems()]
+    result = relax(atoms, EMT(), optimizer, fmax=0.01, max_steps=1000)
+    expected = []
+    for a in atoms:
+        a.calc = CountingEMT()
+        run = reference(a, logfile=None)
+        assert run.run(fmax=0.01, steps=1000)
+        expected.append((run.nsteps, a.calc.count, a.get_potential_energy()))
+    steps, evaluations, energies = zip(*expected, strict=True)
+    assert result.steps.tolist() == list(steps)
+    assert result.evaluations.tolist() == list(evaluations)
+    np.testing.assert_allclose(result.energies, energies, rtol=0, atol=1e-9)
