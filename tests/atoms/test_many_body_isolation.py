@@ -41,23 +41,34 @@ def assert_same_bits(got, expected, name):
         np.testing.assert_array_equal(np.signbit(a), np.signbit(b), err_msg=name)
 
 
-def assert_batched_equals_alone(name, dtype, which, **shape):
+three_of_them = pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("StillingerWeber, mixed", np.float64),
+        ("Tersoff, mixed", np.float32),
+        ("Tersoff", np.float64),
+    ],
+)
+
+
+@three_of_them
+def test_batched_equals_alone(name, dtype):
     batch, got = together(name, dtype)
-    for k in which:
-        alone = evaluate(systems(name)[k : k + 1], POTENTIALS[name][0], dtype, **shape)
+    # Elsewhere every one of them is compared; each takes a program of its own here.
+    for k in map(NAMES.index, ("skewed and tiny", "cluster", "squeezed")):
+        alone = evaluate(systems(name)[k : k + 1], POTENTIALS[name][0], dtype)
         assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), NAMES[k])
 
 
-@by_turns
-def test_batched_equals_alone(name, dtype):
-    # Most have one shape, and so one program; the next test has others.
-    assert_batched_equals_alone(name, dtype, range(len(NAMES)), n_rows=64)
-
-
-@two_of_them
-def test_batched_equals_alone_in_the_other_precision(name, dtype):
-    few = ("skewed and tiny", "cluster")
-    assert_batched_equals_alone(name, dtype, [NAMES.index(n) for n in few])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("StillingerWeber", np.float32), ("Tersoff, carbide", np.float64), ("Tersoff", np.float32)],
+)
+def test_batched_equals_alone_also_in_further_sets(name, dtype):
+    batch, got = together(name, dtype)
+    k = NAMES.index("cell of 8")
+    alone = evaluate(systems(name)[k : k + 1], POTENTIALS[name][0], dtype)
+    assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), NAMES[k])
 
 
 @by_turns

@@ -9,7 +9,14 @@ from ase.calculators.tersoff import Tersoff as ASETersoff, TersoffParameters
 from covalent import MIXED, POTENTIALS, SILICON, SYSTEMS, A, of, varied_bonds
 from structures import evaluate, results_of
 
-from basinax.atoms import Tersoff, TersoffTriplet, potential_from, relax
+from basinax.atoms import (
+    Batch,
+    NeighborTable,
+    Tersoff,
+    TersoffTriplet,
+    potential_from,
+    relax,
+)
 from basinax.atoms.potentials.tersoff import SILICON as SILICON_OF_1988
 
 NAMES = [name for name in POTENTIALS if name.startswith("Tersoff")]
@@ -172,6 +179,13 @@ def test_atoms_on_top_of_each_other_count_as_not_finite():
     pair = bulk("Si", "diamond", a=A)
     pair.positions[1] = pair.positions[0]
     assert not np.isfinite(evaluate([pair], Tersoff.named("Si"))[1].forces).all()
+
+
+def test_a_list_without_the_other_ends_of_pairs_is_refused():
+    potential, batch = Tersoff.named("Si"), Batch.from_atoms([of(SILICON, "cell of 8")])
+    neighbors = NeighborTable(batch, potential.cutoff, 0.5).to_device()
+    with pytest.raises(ValueError, match=r"Tersoff needs lists with .* reverse=True"):
+        potential(batch, neighbors)
 
 
 # --- where parameters come from

@@ -116,8 +116,7 @@ NAMED = {
 }
 """Carbon of J. Tersoff, Phys. Rev. Lett. 61, 2879 (1988), doi:10.1103/PhysRevLett.61.2879, and the
 others of Phys. Rev. B 39, 5566 (1989), doi:10.1103/PhysRevB.39.5566, with the erratum in 41, 3248
-(1990), doi:10.1103/PhysRevB.41.3248.2. The digits of carbon's B and d are those of LAMMPS's
-`SiC_1989.tersoff`, which has the erratum."""
+(1990). The digits of carbon's B and d are those of LAMMPS's `SiC_1989.tersoff`, which has it."""
 
 CHI = {frozenset(["C", "Si"]): 0.9776, frozenset(["Si", "Ge"]): 1.00061}
 """χ of pairs of elements, of the same papers."""
