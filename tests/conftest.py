@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import tempfile
 from types import SimpleNamespace
 
 import jax
@@ -10,6 +11,12 @@ import pytest
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Programs that `forget_programs` drops, or that tests share by chance, need not be compiled again.
+_programs = tempfile.TemporaryDirectory()
+jax.config.update("jax_compilation_cache_dir", _programs.name)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 _open_counts = []
 

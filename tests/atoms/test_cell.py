@@ -1,5 +1,7 @@
 """Moving cells: degrees of freedom and forces of ASE's filters, and the bits of a batch."""
 
+import itertools
+
 import ase.optimize
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ from ase import Atoms
 from ase.build import bulk, fcc111
 from ase.calculators.emt import EMT as ASEEMT
 from ase.calculators.lj import LennardJones as ASELennardJones
+from ase.calculators.tersoff import Tersoff as ASETersoff, TersoffParameters
 from ase.cluster import Icosahedron
 from ase.constraints import FixAtoms, FixCom, FixSymmetry
 from ase.filters import FrechetCellFilter, StrainFilter, UnitCellFilter
@@ -28,12 +31,14 @@ from basinax.atoms import (
     NeighborTable,
     Properties,
     Strain,
+    Tersoff,
     UnitCell,
     _matrices as matrices,
     cell_from,
     relax,
 )
 from basinax.atoms._cell import Dofs, cell_moves
+from basinax.atoms.potentials.tersoff import _mixed
 
 FILTERS = {UnitCell: UnitCellFilter, Frechet: FrechetCellFilter, Strain: StrainFilter}
 MASKED = (True, True, False, False, False, True)
@@ -286,9 +291,10 @@ def test_a_place_that_is_taken_again_remembers_no_cell(monkeypatch):
     ],
 )
 def test_steps_cells_and_stresses_are_those_of_ase(optimizer, reference):
-    """Argon, but with FIRE: metals."""
+    """Argon, a slab with fixed layers among it, but with FIRE: metals."""
     cells = [Frechet(), Frechet(pressure=0.005), Frechet(mask=(1, 1, 0, 0, 0, 1))]
-    atoms = METALS if reference is ase.optimize.FIRE else several(Frechet)[0][:3]
+    argon = several(Frechet)[0]
+    atoms = METALS if reference is ase.optimize.FIRE else [argon[0], argon[1], argon[3]]
     potential = EMT() if reference is ase.optimize.FIRE else ARGON
     result = relax(atoms, potential, optimizer, cell=cells, fmax=0.005)
     for k, (a, cell) in enumerate(zip(atoms, cells, strict=True)):
@@ -347,6 +353,24 @@ def test_what_moves_cells_has_the_same_bits_alone_in_a_batch_and_op_by_op(kind, 
         for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(alone), strict=True):
             in_batch = x[its_rows[at_rows]] if x.shape == dofs.positions.shape else x[k : k + 1]
             np.testing.assert_array_equal(in_batch, y[: len(in_batch)])
+
+
+def test_silicon_and_its_carbide_relax_as_in_ase():
+    """From lattice constants that are wrong by 3 %, sheared; minima of Tersoff (1988, 1989)."""
+    silicon, carbide = bulk("Si", a=5.6), bulk("SiC", "zincblende", a=4.5)
+    atoms = [sheared(silicon, 1, 0.02), sheared(carbide, 2, 0.02)]
+    triplets = {key: _mixed(*key) for key in itertools.product(("Si", "C"), repeat=3)}
+    result = relax(atoms, Tersoff(triplets), cell=Frechet(), fmax=0.001)
+    parameters = {key: TersoffParameters(*triplet) for key, triplet in triplets.items()}
+    for k, a in enumerate(atoms):
+        theirs = filtered(a, Frechet(), ASETersoff(parameters))
+        run = ase.optimize.FIRE(theirs, logfile=None)
+        assert run.run(fmax=0.001, steps=500)
+        assert result.steps[k] == run.nsteps
+        cell, expected = result.atoms[k].cell.array, theirs.atoms.cell.array
+        np.testing.assert_allclose(cell, expected, rtol=0, atol=1e-7)
+    lattice = [(4 * a.cell.volume) ** (1 / 3) for a in result.atoms]
+    np.testing.assert_allclose(lattice, [5.432, 4.321], rtol=0, atol=2e-3)
 
 
 def test_symmetries_are_kept_as_ase_keeps_them():

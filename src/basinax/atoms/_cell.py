@@ -189,6 +189,7 @@ class CellMoves(eqx.Module):
     keeps_volume: Bool[Array, "systems"]
     pressure: Float[Array, "systems"]
     factor: Float[Array, "systems"]
+    inverse_factor: Float[Array, "systems"]
 
     def start(self, positions: Rows) -> Dofs:
         """Where nothing is deformed."""
@@ -248,8 +249,9 @@ class CellMoves(eqx.Module):
         pressure = self.pressure[:, None, None]
         total = held + jnp.where(jnp.eye(3, dtype=bool)[None], pressure, 0.0)
         by_cell, virial = self._cell_forces(dofs, deformation, -rounded(volume * total))
-        by_cell = -rounded(by_cell / self.factor[:, None, None])
-        residual = jnp.where(is_free, -rounded(virial / volume), 0.0)
+        by_cell = -rounded(by_cell * self.inverse_factor[:, None, None])
+        over = rounded(1 / volumes)[:, None, None]
+        residual = jnp.where(is_free, -rounded(virial * over), 0.0)
         observed = Observed(properties.energies, stress, residual)
         return enthalpies, Dofs(by_positions, self._rows(by_cell)), observed
 
@@ -294,7 +296,7 @@ class CellMoves(eqx.Module):
         else:
             matrices = dofs.cell
         matrices = jnp.where(self.is_free[:, None, None], matrices.reshape(-1, 3, 3), 0.0)
-        return rounded(matrices / self.factor[:, None, None])
+        return rounded(matrices * self.inverse_factor[:, None, None])
 
     def _rows(self, matrices: Matrices) -> Float[Array, "cell_rows 3"]:
         """Matrices as rows of cells; 0 for a fixed cell."""
@@ -441,4 +443,5 @@ def cell_moves(
         keeps_volume=jnp.array(keeps_volume),
         pressure=jnp.array(pressure, dtype),
         factor=jnp.array(factor, dtype),
+        inverse_factor=jnp.array(1 / factor, dtype),
     )

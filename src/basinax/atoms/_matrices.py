@@ -43,7 +43,9 @@ def determinant(a: Matrices) -> Float[Array, "systems"]:
 
 def inverse(a: Matrices) -> Matrices:
     """By cofactors; not finite where the determinant is 0."""
-    return rounded(transposed(_cofactors(a)) / determinant(a)[:, None, None])
+    # One number that divides many is the hazard in a loop that a product with its inverse is not.
+    over = rounded(1 / determinant(a))
+    return rounded(transposed(_cofactors(a)) * over[:, None, None])
 
 
 def _cofactors(a: Matrices) -> Matrices:

@@ -96,5 +96,6 @@ def stress_of(
     """The stress in eV/Å³ from the derivatives of the energy by strain xx, yy, zz, yz, xz, xy."""
     xx, yy, zz, yz, xz, xy = virials
     virial = jnp.stack([xx, xy, xz, xy, yy, yz, xz, yz, zz], 1).reshape(-1, 3, 3)
-    v = jnp.abs(determinant(cells))[:, None, None]
-    return jnp.where(v > 0, rounded(virial / jnp.where(v > 0, v, 1.0)), jnp.nan)
+    v = jnp.abs(determinant(cells))
+    over = rounded(1 / jnp.where(v > 0, v, 1.0))[:, None, None]
+    return jnp.where(v[:, None, None] > 0, rounded(virial * over), jnp.nan)
