@@ -127,7 +127,6 @@ def outcome_alone(name, problem, system, dtype):
         ("BFGS", NARROW, (9, 9), ALIGNED, np.float32),
         ("ConjugateGradient", VALLEY, (9, 9), SHUFFLED_WITH_GAPS, np.float32),
         ("BFGSLineSearch", WELLS, (9, 9), ALIGNED, np.float32),
-        ("LBFGSLineSearch", NARROW, (9, 9), SHUFFLED_WITH_GAPS, np.float64),
     ],
     ids=lambda x: getattr(x, "__name__", str(x)),
 )

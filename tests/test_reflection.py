@@ -70,7 +70,7 @@ def test_those_without_negative_eigenvalues_are_told(dtype):
 
 @pytest.mark.parametrize(
     ("dtype", "alone"),
-    [(np.float64, [(0, 24), (5, 16)]), (np.float32, [(1, 8), (2, 8), (3, 8), (8, 8)])],
+    [(np.float64, [(5, 16)]), (np.float32, [(1, 8), (2, 8), (3, 8), (8, 8)])],
     ids=["float64", "float32"],
 )
 def test_neither_others_nor_zeros_that_follow_change_a_bit(dtype, alone):
