@@ -77,7 +77,7 @@ def test_energies_forces_and_stresses_are_those_with_derivatives_by_hand():
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10, err_msg=name)
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("Angles", np.float32), ("Embedded", np.float64)])
+@pytest.mark.parametrize(("name", "dtype"), [("Angles", np.float64), ("Embedded", np.float32)])
 def test_batched_equals_alone(name, dtype):
     potential = OWN[name][0]
     batch, got = evaluate(systems(name), potential, dtype)
@@ -88,13 +88,18 @@ def test_batched_equals_alone(name, dtype):
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("Angles", np.float64), ("Embedded", np.float32)])
-def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
+def test_a_jitted_evaluation_has_all_but_the_last_bits_of_the_one_op_by_op(name, dtype):
+    """What a compiler makes of other divisions than ours, it makes of them in every batch."""
     potential, few = OWN[name][0], ("bent", "pair")
     batch, got = evaluate(systems(name, few), potential, dtype)
     with jax.disable_jit():
         slowly = potential(batch, listed(batch, potential), stress=True)
     for k in range(len(few)):
-        assert_same_bits(results_of(batch, got, k), results_of(batch, slowly, k), few[k])
+        pairs = zip(results_of(batch, got, k), results_of(batch, slowly, k), strict=True)
+        for a, b in pairs:
+            # Some last bits of terms of up to 10 eV, and of forces.
+            tolerance = 100 * float(np.finfo(dtype).eps)
+            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance, err_msg=few[k])
 
 
 def test_four_hundred_steps_of_a_relaxation_have_the_bits_they_have_alone():

@@ -316,7 +316,8 @@ class AbstractAtomEnergyPotential(AbstractManyBodyPotential):
     """A potential of which only the energy of an atom is written. A subclass gives `energy`.
 
     Forces and stresses are derivatives of it. Every product is rounded and every sum taken in
-    order, so that a system's bits are those it has alone.
+    order, so that a system's bits are those it has alone. Executed op by op instead of jitted, last
+    bits may differ: what a compiler makes of its divisions is not looked at.
     """
 
     @abc.abstractmethod
