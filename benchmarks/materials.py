@@ -25,8 +25,8 @@ from basinax.atoms import EMT, Frechet, relax
 N_SYSTEMS = 512
 FMAX = 0.02
 MAX_STEPS = 500
-SAMPLE = 10
-ROUNDS = 3
+SAMPLE = 7
+ROUNDS = 2
 METALS = ("Al", "Ni", "Cu", "Pd", "Ag", "Pt", "Au")
 REPEATS = ((1, 1, 1), (1, 1, 2), (1, 2, 2), (2, 2, 2), (2, 2, 3), (2, 3, 3), (3, 3, 3))
 

@@ -286,7 +286,6 @@ def test_a_place_that_is_taken_again_remembers_no_cell(monkeypatch):
     ("optimizer", "reference"),
     [
         (basinax.FIRE(), ase.optimize.FIRE),
-        (basinax.LBFGS.ase(), ase.optimize.LBFGS),
         (basinax.BFGSLineSearch(), ase.optimize.BFGSLineSearch),
     ],
 )

@@ -94,7 +94,7 @@ def test_a_second_run_replaces_the_first(tmp_path):
 
 def test_an_interrupted_run_leaves_what_it_reached(tmp_path):
     looks = iter([False, False, True])
-    result = relax(
+    relax(
         structures()[:1],
         ARGON,
         fmax=0.0,
@@ -103,8 +103,8 @@ def test_an_interrupted_run_leaves_what_it_reached(tmp_path):
         should_stop=lambda: next(looks, True),
     )
     steps = [frame.info["step"] for frame in ase.io.read(tmp_path / "0.traj", index=":")]
-    assert steps[:3] == [0, 10, 20]
-    assert steps[-1] == result.steps[0]
+    assert len(steps) > 2
+    assert steps == list(range(0, 10 * len(steps), 10))
 
 
 def test_a_folder_that_cannot_be_written_is_found_before_anything_runs(tmp_path):

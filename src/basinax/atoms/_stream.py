@@ -116,13 +116,28 @@ class Queue:
             self._waiting.setdefault(int(blocks[member]), deque()).append(member)
 
     def fill(self, n_rows: int, n_systems: int) -> list[int]:
-        """Structures for a new batch, alike in size as far as they go."""
+        """Structures for a new batch: of every size as large a part of those that wait.
+
+        So a place that becomes free finds one of its size for as long as anything waits.
+        """
         taken: list[int] = []
         with self._lock:
-            for blocks, waiting in self._waiting.items():
-                while waiting and len(taken) < n_systems and blocks * BLOCK <= n_rows:
-                    taken.append(waiting.popleft())
+            waiting = sorted(self._waiting.items(), reverse=True)
+            rows = sum(blocks * BLOCK * len(members) for blocks, members in waiting)
+            part = min(1.0, n_rows / max(rows, 1))
+            shares = {blocks: int(part * len(members)) for blocks, members in waiting}
+            # First the shares, then what still fits, large ones first.
+            for blocks, members in [*waiting, *waiting]:
+                while (
+                    members
+                    and shares[blocks] > 0
+                    and len(taken) < n_systems
+                    and blocks * BLOCK <= n_rows
+                ):
+                    taken.append(members.popleft())
+                    shares[blocks] -= 1
                     n_rows -= blocks * BLOCK
+                shares[blocks] = len(members)
         return taken
 
     def replace(self, blocks: int) -> int | None:
@@ -297,10 +312,10 @@ class _Stream:
                 self._record_one(k, self._snapshot(found, k), int(steps[k]), is_last=False)
 
     def _record_end(self, k: int, outcome: Outcome) -> None:
-        """The last frame, unless it has been handed over."""
+        """The last frame, unless it has been handed over, or a structure has not come to an end."""
         if self.work.recorder is None:
             return
-        is_new = self.recorded[k] < outcome.steps or outcome.status == Status.RUNNING
+        is_new = self.recorded[k] < outcome.steps and outcome.status != Status.RUNNING
         if is_new and np.isfinite(outcome.end.forces).all():
             self._record_one(k, outcome.end, outcome.steps, is_last=True)
         self.recorded[k] = -1
