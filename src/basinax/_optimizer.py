@@ -124,12 +124,18 @@ def reset(
     return where_systems(mask, transform.init(params, state.index_prefix), state)
 
 
+def select_systems(mask: Bool[Array, "systems"], on_true: Any, on_false: Any) -> Any:
+    """Trees of arrays that lead with systems: those of `mask` from `on_true`."""
+
+    def select(x, y):
+        return jnp.where(mask.reshape((-1,) + (1,) * (y.ndim - 1)), x, y)
+
+    return jax.tree.map(select, on_true, on_false)
+
+
 def _select(mask, on_true, on_false, prefix):
     if prefix is None:
         return jax.tree.map(lambda x, y: jnp.where(mask[0], x, y), on_true, on_false)
-
-    def select_systems(x, y):
-        return jnp.where(mask.reshape((-1,) + (1,) * (x.ndim - 1)), x, y)
 
     selected = {}
     for field in dataclasses.fields(on_false):
@@ -144,7 +150,7 @@ def _select(mask, on_true, on_false, prefix):
                 select_rows = lambda x, y, at=rows_prefix: segment.where(mask, x, y, at)  # noqa: E731
                 selected[field.name] = jax.vmap(select_rows)(x, y)
             case "systems", _:
-                selected[field.name] = jax.tree.map(select_systems, x, y)
+                selected[field.name] = select_systems(mask, x, y)
             case "states", _:
                 selected[field.name] = tuple(
                     _select(mask, *pair, prefix) for pair in zip(x, y, strict=True)

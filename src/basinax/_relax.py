@@ -29,6 +29,7 @@ from basinax._optimizer import (
     Prefix,
     Tree,
     apply_updates,
+    select_systems,
     where_systems,
 )
 from basinax._status import Status
@@ -372,15 +373,6 @@ def _judged_last(is_judged, run: Run) -> Last:
         prefix = run.optimizer_state.index_prefix
         params = segment.where(is_judged, run.params, params, prefix)
     return Last(energies, params)
-
-
-def select_systems(mask: Bool[Array, "systems"], on_true: Any, on_false: Any) -> Any:
-    """Trees of arrays that lead with systems: those of `mask` from `on_true`."""
-
-    def select(x, y):
-        return jnp.where(mask.reshape((-1,) + (1,) * (y.ndim - 1)), x, y)
-
-    return jax.tree.map(select, on_true, on_false)
 
 
 def _differ(a: Tree, b: Tree, prefix: Prefix) -> Bool[Array, "systems"]:

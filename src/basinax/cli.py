@@ -43,6 +43,7 @@ from basinax.atoms import (
     potential_from,
     relax as relax_atoms,
 )
+from basinax.atoms._trajectory import make_folder
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -236,12 +237,7 @@ def relax(
         files,
         {"potential": potential, "optimizer": optimizer, "dtype": dtype, "skin": skin},
         {"cell": cell, "pressure": pressure, "fmax": fmax, "max_steps": max_steps},
-        {
-            MaxStress: stress_tolerance,
-            basinax.RMSForce: rms_force,
-            basinax.EnergyChange: energy_change,
-            basinax.MaxDisplacement: max_displacement,
-        },
+        (stress_tolerance, rms_force, energy_change, max_displacement),
     )
     for path in (output, table):
         _check_writable(path, files)
@@ -296,12 +292,7 @@ def verify(
         files,
         {"potential": potential, "optimizer": optimizer, "dtype": dtype, "skin": skin},
         {"cell": cell, "pressure": pressure, "fmax": fmax, "max_steps": max_steps},
-        {
-            MaxStress: stress_tolerance,
-            basinax.RMSForce: rms_force,
-            basinax.EnergyChange: energy_change,
-            basinax.MaxDisplacement: max_displacement,
-        },
+        (stress_tolerance, rms_force, energy_change, max_displacement),
     )
     chosen = np.random.default_rng(seed).permutation(len(task.atoms))[:sample]
     differing = 0
@@ -339,6 +330,10 @@ def main() -> None:
     app()
 
 
+_CRITERIA = (MaxStress, basinax.RMSForce, basinax.EnergyChange, basinax.MaxDisplacement)
+"""What may have to be met besides the criterion of forces."""
+
+
 @dataclasses.dataclass(frozen=True)
 class _Task:
     """What is to be relaxed, and how."""
@@ -359,15 +354,21 @@ class _Task:
         files: list[Path],
         settings: dict[str, Any],
         own: dict[str, Any],
-        tolerances: dict[type, float | None],
+        tolerances: tuple[float | None, ...],
     ) -> "_Task":
-        """Args: own: values for all structures, or where in their `info` they stand."""
+        """The task that options say.
+
+        Args:
+            own: values for all structures, or where in their `info` they stand.
+            tolerances: of `_CRITERIA`; None for those that are not asked for.
+        """
         if settings["dtype"] is Dtype.FLOAT64:
             jax.config.update("jax_enable_x64", True)
-        for name in ("pressure", "stress_tolerance"):
-            given = tolerances[MaxStress] if name == "stress_tolerance" else own[name]
+        criteria = dict(zip(_CRITERIA, tolerances, strict=True))
+        needing = {"--pressure": own["pressure"], "--stress-tolerance": criteria[MaxStress]}
+        for name, given in needing.items():
             if own["cell"] is None and given is not None:
-                _fail(f"--{name.replace('_', '-')} needs a cell that moves: add --cell frechet")
+                _fail(f"{name} needs a cell that moves: add --cell frechet")
         own["cell"] = _or_of_info(str)(own["cell"]) if own["cell"] else None
         with _reported():
             settings = settings | {
@@ -384,7 +385,7 @@ class _Task:
         values["cell"] = [
             _cell_of(*each) for each in zip(values["cell"], values["pressure"], strict=True)
         ]
-        return cls(atoms, sources, settings, values, tolerances)
+        return cls(atoms, sources, settings, values, criteria)
 
     def alone(self, at: int) -> "_Task":
         own = {name: [values[at]] for name, values in self.own.items()}
@@ -480,9 +481,7 @@ def _check_writable(path: Path | None, inputs: list[Path]) -> None:
 
 def _check_folder(path: Path) -> None:
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path):
-            pass
+        make_folder(path)
     except OSError as error:
         _fail(f"{path} cannot be written to: {error.strerror}")
 

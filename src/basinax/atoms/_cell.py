@@ -23,6 +23,7 @@ from basinax.atoms._batch import Batch
 from basinax.atoms._constraints import Constraints, constrained
 from basinax.atoms._matrices import (
     VOIGT,
+    VOIGT_OF_ENTRIES,
     Matrices,
     derived_exponential,
     determinant,
@@ -33,9 +34,6 @@ from basinax.atoms._matrices import (
     turned_rows,
 )
 from basinax.atoms.potentials import Properties
-
-VOIGT_OF_ENTRIES = (0, 5, 4, 5, 1, 3, 4, 3, 2)
-"""Which component of a strain each entry of its matrix is."""
 
 MOST_STRETCH = 8.0
 """A cell has collapsed or exploded once its volume has changed by more than this factor."""
@@ -93,8 +91,7 @@ class AbstractCell(eqx.Module):
             return np.ones((3, 3), bool)
         mask = np.asarray(self.mask)
         if mask.shape == (6,):
-            xx, yy, zz, yz, xz, xy = mask
-            mask = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
+            mask = mask[list(VOIGT_OF_ENTRIES)].reshape(3, 3)
         are_flags = mask.dtype == bool or np.isin(mask, (0, 1)).all()
         if mask.shape != (3, 3) or not are_flags or (mask != mask.T).any():
             raise ValueError(

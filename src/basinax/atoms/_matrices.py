@@ -15,6 +15,9 @@ Matrices = Float[Array, "systems 3 3"]
 VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
 """Where xx, yy, zz, yz, xz and xy stand in a matrix."""
 
+VOIGT_OF_ENTRIES = (0, 5, 4, 5, 1, 3, 4, 3, 2)
+"""Which of them each entry of a symmetric matrix is."""
+
 TERMS = 14
 """Of the series of exp. The next is below 3e-17 of the first for matrices of a norm up to 1/2."""
 

@@ -289,10 +289,11 @@ def _in_order(atoms: list[Atoms], outcomes: list[Outcome | None]) -> AtomsRelaxa
         if outcome is None:
             nothing = np.full((len(original), 3), np.nan)
             start = Snapshot(original.positions, original.cell.array, nothing, None, np.nan)
-            outcome = Outcome(start, np.nan, np.inf, 0, 0, Status.RUNNING)
+            outcome = Outcome(start, np.inf, 0, 0, Status.RUNNING)
             outcomes[k] = outcome
         relaxed.append(outcome.end.of(original))
-    columns = zip(*(outcome[1:] for outcome in outcomes if outcome is not None), strict=True)
-    energies, fmax, steps, evaluations, status = (np.array(column) for column in columns)
+    ends, *columns = zip(*(outcome for outcome in outcomes if outcome is not None), strict=True)
+    energies = np.array([end.energy for end in ends])
+    fmax, steps, evaluations, status = (np.array(column) for column in columns)
     counts = (x.astype(np.int32) for x in (steps, evaluations, status))
     return AtomsRelaxation(relaxed, energies, fmax, *counts)

@@ -82,7 +82,6 @@ class Outcome(NamedTuple):
     """What became of one structure."""
 
     end: Snapshot
-    energy: float
     fmax: float
     steps: int
     evaluations: int
@@ -280,7 +279,6 @@ class _Stream:
         for k in np.flatnonzero(which).tolist():
             outcome = Outcome(
                 end=self._snapshot(last, k),
-                energy=float(last["energies"][k]),
                 fmax=float(last["fmax"][k]),
                 steps=int(last["steps"][k]),
                 evaluations=int(last["evaluations"][k]),

@@ -26,10 +26,10 @@ NO_ATOM = -1
 """What stands in `Symmetry.members` behind the last atom of an orbit."""
 
 
-def turned(matrices: Float[Array, "rows 3 3"], x: Rows) -> Rows:
+def turned(matrices: Float[Array, "rows n n"], x: Float[Array, "rows n"]) -> Float[Array, "rows n"]:
     """A matrix a row times its vector, added in index order."""
     total = rounded(matrices[:, :, 0] * x[:, 0:1])
-    for k in (1, 2):
+    for k in range(1, x.shape[1]):
         total = total + rounded(matrices[:, :, k] * x[:, k : k + 1])
     return total
 
@@ -57,11 +57,8 @@ class Symmetry(eqx.Module):
         return self._averaged(x, index, self.moves)
 
     def of_stress(self, x: Float[Array, "systems 3 3"]) -> Float[Array, "systems 3 3"]:
-        entries = x.reshape(-1, 9)
-        total = rounded(self.tensors[:, :, 0] * entries[:, 0:1])
-        for k in range(1, 9):
-            total = total + rounded(self.tensors[:, :, k] * entries[:, k : k + 1])
-        return jnp.where(self.mask[:, None, None], total.reshape(-1, 3, 3), x)
+        averaged = turned(self.tensors, x.reshape(-1, 9)).reshape(-1, 3, 3)
+        return jnp.where(self.mask[:, None, None], averaged, x)
 
     def _averaged(self, x: Rows, index: SystemIndex, mask: Bool[Array, "systems"]) -> Rows:
         at_first = turned(self.into, x)

@@ -53,6 +53,13 @@ class Trajectories(eqx.Module):
         return Path(self.folder) / f"{number:0{width}d}.{self.format}"
 
 
+def make_folder(path: str | os.PathLike[str]) -> None:
+    """Makes sure that files can be written there. Raises OSError where they cannot."""
+    Path(path).mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path):
+        pass
+
+
 class Recorder:
     """Writes the frames of many structures; shared by threads."""
 
@@ -64,10 +71,7 @@ class Recorder:
         """
         self.interval = trajectories.interval
         self._trajectories, self._n_structures = trajectories, n_structures
-        folder = Path(trajectories.folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder):
-            pass
+        make_folder(trajectories.folder)
         for number in range(n_structures):
             trajectories.path(number, n_structures).unlink(missing_ok=True)
         self._waiting: dict[int, list[Atoms]] = defaultdict(list)

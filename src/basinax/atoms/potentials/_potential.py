@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int32
 
 from basinax._rounding import rounded
 from basinax.atoms._batch import Batch
-from basinax.atoms._matrices import determinant
+from basinax.atoms._matrices import VOIGT_OF_ENTRIES, determinant
 from basinax.atoms._neighbors import Neighbors
 
 
@@ -94,8 +94,7 @@ def stress_of(
     virials: list[Float[Array, "systems"]], cells: Float[Array, "systems 3 3"]
 ) -> Float[Array, "systems 3 3"]:
     """The stress in eV/Å³ from the derivatives of the energy by strain xx, yy, zz, yz, xz, xy."""
-    xx, yy, zz, yz, xz, xy = virials
-    virial = jnp.stack([xx, xy, xz, xy, yy, yz, xz, yz, zz], 1).reshape(-1, 3, 3)
+    virial = jnp.stack([virials[k] for k in VOIGT_OF_ENTRIES], 1).reshape(-1, 3, 3)
     v = jnp.abs(determinant(cells))
     over = rounded(1 / jnp.where(v > 0, v, 1.0))[:, None, None]
     return jnp.where(v[:, None, None] > 0, rounded(virial * over), jnp.nan)
