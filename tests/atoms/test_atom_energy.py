@@ -10,6 +10,8 @@ from structures import evaluate, listed, results_of
 
 from basinax.atoms import AbstractAtomEnergyPotential, relax
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 NAMES = list(SYSTEMS)
 
 

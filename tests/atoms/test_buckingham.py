@@ -15,6 +15,8 @@ from basinax import Status
 from basinax.atoms import Batch, Buckingham, NeighborTable, potential_from, relax
 from basinax.atoms.potentials._erfc import erfc
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 # The double loop would take long over the largest, and its images of the far atom longer.
 COMPARED = [name for name in SYSTEMS if name not in ("salt of 64", "slab and a far atom")]
 every_potential = pytest.mark.parametrize("name", POTENTIALS)

@@ -40,6 +40,8 @@ from basinax.atoms import (
 from basinax.atoms._cell import Dofs, cell_moves
 from basinax.atoms.potentials.tersoff import _mixed
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 FILTERS = {UnitCell: UnitCellFilter, Frechet: FrechetCellFilter, Strain: StrainFilter}
 MASKED = (True, True, False, False, False, True)
 OPTIONS = [
@@ -266,7 +268,7 @@ def test_the_enthalpy_of_a_lost_cell_is_nan():
     dofs = moves.start(batch.positions)
     lost = dofs._replace(cell=dofs.cell.at[:3].multiply(0.4).at[3:6].multiply(2.2))
     enthalpies, *_ = at(batch, moves, lost)
-    assert np.isnan(enthalpies).tolist() == [True, True, False, False]
+    assert np.isnan(enthalpies[:4]).tolist() == [True, True, False, False]
 
 
 def test_a_place_that_is_taken_again_remembers_no_cell(monkeypatch):

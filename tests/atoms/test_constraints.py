@@ -15,6 +15,8 @@ import basinax
 from basinax import Status
 from basinax.atoms import Batch, LennardJones, relax
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
 POTENTIAL = LennardJones(**ARGON)
 BOTTOM = list(range(8))

@@ -13,6 +13,8 @@ from structures import fcc, rattled, skewed_tiny
 from basinax import EnergyChange, ForceNorm, MaxDisplacement, MaxForce, RMSForce, Status
 from basinax.atoms import LennardJones, relax
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
 POTENTIAL = LennardJones(**ARGON)
 

@@ -28,6 +28,8 @@ from structures import evaluate, results_of
 
 from basinax.atoms import EAM, potential_from
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 COMPARED = (
     "primitive",
     "one open atom",

@@ -10,6 +10,8 @@ from structures import SKIN, evaluate, jitted, moved, rattled, results_of
 
 from basinax.atoms import NeighborTable, ZhouEAM, relax
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 NAMES = (
     "one open atom",
     "cell of 32",

@@ -16,6 +16,8 @@ import basinax
 from basinax import Status
 from basinax.atoms import EMT, Batch, potential_from, relax
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 both_cutoffs = pytest.mark.parametrize("asap_cutoff", [False, True])
 both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 

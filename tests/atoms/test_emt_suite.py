@@ -9,6 +9,8 @@ from ase.optimize.test.systems import get_systems
 import basinax
 from basinax.atoms import EMT, relax
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 
 class CountingEMT(ASEEMT):
     count = 0

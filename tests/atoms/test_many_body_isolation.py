@@ -11,6 +11,8 @@ from structures import evaluate, jitted, listed, moved, results_of
 
 from basinax.atoms import relax
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 NAMES = list(SYSTEMS)
 DTYPES = (np.float32, np.float64)
 every_potential = pytest.mark.parametrize("name", POTENTIALS)

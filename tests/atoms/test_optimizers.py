@@ -28,6 +28,8 @@ from basinax import (
 )
 from basinax.atoms import AbstractPotential, LennardJones, Morse, Properties, relax
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 OPTIMIZERS = {
     "FIRE": FIRE(),
     "FIRE2": FIRE2(),
@@ -114,17 +116,15 @@ def outcome(result, k: int) -> list[np.ndarray]:
     ]
 
 
-def pairs(names, settings):
-    """Every optimizer on the first setting in float64; every third one on the rest in float32."""
-    rows = [(name, settings[0], np.float64) for name in names]
-    return rows + [(name, settings[1 + k % 2], np.float32) for k, name in enumerate(names[::3])]
+PAIRS = [
+    pytest.param(name, setting, (np.float64, np.float32)[(i + k) % 2], id=f"{name}-{setting}")
+    for k, setting in enumerate(SETTINGS)
+    for i, name in enumerate(OPTIMIZERS)
+]
+"""Every optimizer on every setting, in the two dtypes by turns."""
 
 
-@pytest.mark.parametrize(
-    ("name", "setting", "dtype"),
-    pairs(list(OPTIMIZERS), list(SETTINGS)),
-    ids=lambda x: getattr(x, "__name__", x),
-)
+@pytest.mark.parametrize(("name", "setting", "dtype"), PAIRS)
 def test_a_structure_ends_as_if_alone_beside_one_that_fails(name, setting, dtype):
     make, potential = SETTINGS[setting]
     atoms, settings = make(), {"fmax": 1e-9, "max_steps": 420, "dtype": dtype}

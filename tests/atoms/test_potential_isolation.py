@@ -23,6 +23,8 @@ from structures import (
 
 from basinax.atoms import EMT, AbstractPotential, Batch, NeighborTable
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 
 class Case(NamedTuple):
     potential: AbstractPotential

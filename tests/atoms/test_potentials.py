@@ -15,6 +15,8 @@ from structures import CUTOFF, MORSE, POTENTIALS, STRUCTURES, evaluate, mixed, r
 
 from basinax.atoms import Batch, LennardJones, Morse, NeighborTable
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 REFERENCES = {
     "shifted": ASELennardJones(epsilon=0.0104, sigma=3.4, rc=CUTOFF),
     "smooth": ASELennardJones(epsilon=0.0104, sigma=3.4, rc=CUTOFF, smooth=True),

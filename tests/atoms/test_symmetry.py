@@ -18,6 +18,8 @@ import basinax
 from basinax import Status
 from basinax.atoms import EMT, Batch, relax
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 POTENTIAL = EMT("Cu", "Pd", "Au")
 
 

@@ -14,6 +14,8 @@ from structures import evaluate, rattled, results_of
 from basinax.atoms import ZhouEAM, potential_from
 from basinax.atoms.potentials.zhou import METALS, Metal
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 # Cohesive energies in eV and fcc or bcc lattice constants in Å, to which the potential was fitted;
 # of hcp metals a. Measured values, as in C. Kittel, Introduction to Solid State Physics, 8th ed.
 # (2005), are Cu 3.49, Ag 2.95, Au 3.81, Ni 4.44, Pd 3.89, Pt 5.84, Al 3.39, Pb 2.03, Fe 4.28,
