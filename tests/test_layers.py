@@ -33,7 +33,7 @@ LAYERS = [
     [""],
     ["atoms._symmetry"],
     ["atoms._constraints", "atoms._matrices", "atoms._trajectory"],
-    ["atoms._batch"],
+    ["atoms._batch", "atoms._pairs"],
     ["atoms._neighbors"],
     [
         "atoms.potentials._potential",

@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk
-from structures import CUTOFF, POTENTIALS, SKIN, STRUCTURES, fcc, jitted, moved, results_of
+from structures import (
+    CUTOFF,
+    POTENTIALS,
+    SKIN,
+    STRUCTURES,
+    fcc,
+    jitted,
+    moved,
+    rattled,
+    results_of,
+)
 
 from basinax.atoms import Batch, NeighborTable, moved_too_far
 
@@ -66,9 +76,17 @@ def brute_force(atoms: Atoms, radius: float) -> list[tuple[int, ...]]:
     return sorted(pairs)
 
 
+@pytest.fixture(params=["tried", "searched"])
+def both_ways(request, monkeypatch):
+    """Small systems try all pairs, larger ones search theirs: here small ones do both."""
+    if request.param == "searched":
+        monkeypatch.setattr("basinax.atoms._pairs.MOST_TRIED", 0)
+
+
 SMALL = [name for name, atoms in STRUCTURES.items() if len(atoms) <= 36]
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("name", SMALL)
 def test_lists_are_complete_and_in_canonical_order(name):
     # The lists hold a little more than the radius, relative 1e-6 and less.
@@ -108,11 +126,26 @@ def flat_and_wide():
     ],
     ids=["slab", "wire", "open", "open, diagonal", "periodic", "flat and wide cell"],
 )
-def test_structures_that_end_the_process_in_vesin_alone_are_listed(atoms):
+def test_structures_that_end_the_process_in_vesin_alone_are_listed(atoms, monkeypatch):
+    monkeypatch.setattr("basinax.atoms._pairs.MOST_TRIED", 0)
     batch = Batch.from_atoms([atoms])
     pairs = listed(NeighborTable(batch, CUTOFF, SKIN), batch, 0)
     assert set(brute_force(atoms, CUTOFF + SKIN)) <= set(pairs)
     assert pairs == sorted(pairs)
+
+
+@pytest.mark.parametrize("displacement", [0.0, 5e3, 9e7], ids=["here", "far", "very far"])
+def test_pairs_that_are_tried_are_those_that_vesin_finds(displacement, monkeypatch):
+    """Many systems at once, of sizes and cells that differ, some far from the origin."""
+    atoms = [a.copy() for _ in range(2) for a in STRUCTURES.values() if len(a) <= 150]
+    for k, a in enumerate(atoms):
+        a.set_positions(rattled(a, k, 0.3).positions + displacement)
+    batch = Batch.from_atoms(atoms)
+    tried = NeighborTable(batch, CUTOFF, SKIN)
+    monkeypatch.setattr("basinax.atoms._pairs.MOST_TRIED", 0)
+    searched = NeighborTable(batch, CUTOFF, SKIN)
+    for k in range(len(atoms)):
+        assert listed(tried, batch, k) == listed(searched, batch, k)
 
 
 def test_two_atoms_at_one_place_are_neighbours():
@@ -144,6 +177,7 @@ def test_a_rebuild_writes_only_what_belongs_to_its_systems():
         assert listed(table, batch, k) == listed(NeighborTable(shifted, CUTOFF, SKIN), batch, k)
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_each_pair_is_found_from_its_other_end_also_after_rebuilds():
     random = np.random.default_rng(0)
     atoms = [STRUCTURES[name] for name in SMALL]
@@ -159,7 +193,8 @@ def test_each_pair_is_found_from_its_other_end_also_after_rebuilds():
 
 
 def test_shifts_too_many_for_a_table_of_all_have_their_opposites(monkeypatch):
-    monkeypatch.setattr("basinax.atoms._neighbors._DENSE_SHIFTS", 0)
+    monkeypatch.setattr("basinax.atoms._pairs.MOST_TRIED", 0)
+    monkeypatch.setattr("basinax.atoms._pairs._DENSE_SHIFTS", 0)
     batch = Batch.from_atoms([STRUCTURES["skewed and tiny"], STRUCTURES["cell of four"]])
     table = NeighborTable(batch, CUTOFF, SKIN, reverse=True)
     for k in range(2):

@@ -1,36 +1,23 @@
-"""Which periodic images lie near which atoms: listed on the host by vesin, read on the device.
+"""Which periodic images lie near which atoms: listed on the host, read on the device.
 
 A row's neighbours stand in canonical order (row in its system, then periodic shift), so that a
 left fold over them gives the same bits whatever the skin, the padding and the last rebuild
 (docs/design.md, section 2, rule 3). What padding points at lies too far away to matter: no mask.
 """
 
-import math
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-import vesin
-from ase import Atoms
 from jaxtyping import Array, Bool, Float, Int32, Shaped
 
 from basinax._rounding import BLOCK, rounded
 from basinax._systems import SystemIndex
 from basinax.atoms._batch import Batch, padded_size, row_starts
 from basinax.atoms._matrices import Matrices, frobenius_norm, multiply, turned_rows
+from basinax.atoms._pairs import Pairs, distinct, no_list, pairs_of, rank, task_of
 
 FAR = 1e12
 """Where padding points, in Å along each axis: far from any atom, and its square fits float32."""
-
-LARGEST_POSITION, LARGEST_CELL = 1e8, 1e5
-"""The largest coordinates and cell entries, in Å, for which a list is made."""
-
-MOST_IMAGES = 10_000
-"""The most periodic images of one atom within the radius of a list, counted in a parallelepiped
-around it: a cell of one atom and 1 Å has half as many within 9 Å. Beyond, a cell has collapsed."""
-
 
 CAPACITY_TO_SPARE = 2
 """Up to this many times what it needs, a table is made as large as an earlier one was."""
@@ -185,7 +172,7 @@ class NeighborTable:
         failed = self.rebuild(batch, self._sizes > 0)
         if failed.any():
             at = int(np.argmax(failed))
-            raise _no_list(at, np.asarray(batch.cells)[at], self.cutoff + self.skin)
+            raise no_list(at, np.asarray(batch.cells)[at], self.cutoff + self.skin)
         self._fit_earlier_shapes(batch)
 
     def _fit_earlier_shapes(self, batch: Batch) -> None:
@@ -220,21 +207,20 @@ class NeighborTable:
         self._sizes = np.asarray(batch.index.sizes, np.int64)
         positions, cells = np.asarray(batch.positions), np.asarray(batch.cells, np.float64)
         pbc, resolution = np.asarray(batch.pbc), float(np.finfo(positions.dtype).eps)
-        failed, systems, found = np.zeros(len(self._sizes), bool), [], []
-        listing = vesin.NeighborList(cutoff=0.0, full_list=True, n_threads=1)
-        for k in np.flatnonzero(which):
+        failed, tasks = np.zeros(len(self._sizes), bool), []
+        for k in np.flatnonzero(which).tolist():
             rows = slice(self._starts[k], self._starts[k] + self._sizes[k])
             x = positions[rows].astype(np.float64)
-            radius = self.cutoff + self.skin
-            pairs = _pairs_of(listing, x, cells[k], pbc[k], radius, resolution)
-            failed[k] = pairs is None
-            if pairs is not None:
-                systems.append(k)
-                found.append(pairs)
+            task = task_of(x, cells[k], pbc[k], self.cutoff + self.skin, resolution)
+            failed[k] = task is None
+            if task is not None:
+                tasks.append((k, task))
                 self.positions[rows] = positions[rows]
                 self.cells[k] = cells[k]
-        if found:
-            self._write(np.asarray(systems), found)
+        reverse = self.reverse is not None
+        for systems, pairs in pairs_of(tasks, self._starts, self._far, reverse=reverse):
+            self._write(systems, pairs)
+        self._is_listed = True
         return failed
 
     def to_device(self) -> Neighbors:
@@ -259,24 +245,15 @@ class NeighborTable:
             radius=jnp.array(self.cutoff + self.skin, self.cells.dtype),
         )
 
-    def _write(self, systems: np.ndarray, found: list[tuple[np.ndarray, np.ndarray]]) -> None:
-        """Arranges the pairs of all these systems at once; their rows ascend with them."""
-        pairs = np.concatenate(
-            [
-                pairs + np.int32(self._starts[k])
-                for k, (pairs, _) in zip(systems, found, strict=True)
-            ]
-        )
-        shifts = np.concatenate([shifts for _, shifts in found])
-        one = _arranged(pairs, shifts, self._far, reverse=self.reverse is not None)
-
+    def _write(self, systems: np.ndarray, one: Pairs) -> None:
+        """Writes the lists of these systems, which ascend."""
         # Further images and their shifts stand in stretches of their systems.
         owners = np.searchsorted(self._starts[systems], one.image_rows, side="right") - 1
-        keys, shift = _distinct(owners * len(one.shifts) + one.image_shifts)
+        keys, shift = distinct(owners * len(one.shifts) + one.image_shifts)
         shift_owners, codes = keys // len(one.shifts), keys % len(one.shifts)
         image_at = self._images.place(systems, np.bincount(owners, minlength=len(systems)))[owners]
         shift_at = self._shifts.place(systems, np.bincount(shift_owners, minlength=len(systems)))
-        image_at, shift_at = image_at + _rank(owners), shift_at[shift_owners] + _rank(shift_owners)
+        image_at, shift_at = image_at + rank(owners), shift_at[shift_owners] + rank(shift_owners)
         self.image_rows = _grown(self.image_rows, self._images.end)
         self.image_shifts = _grown(self.image_shifts, self._images.end)
         self.shifts = _grown(self.shifts, self._shifts.end)
@@ -288,12 +265,11 @@ class NeighborTable:
         )
 
         table = np.concatenate([np.arange(self._far + 1), self._far + 1 + image_at])
-        images = table.astype(np.int32)[one.images]
-        slots = _rank(one.rows)
+        images = table.astype(np.int32).take(one.images)
+        slots = rank(one.rows)
         # A cell that shrinks needs more and more, and each size is a program of its own.
         steps = 2 if self._follows_cells and self._is_listed else 8
         self.slots = _grown(self.slots, int(slots.max(initial=-1)) + 1, self._far, steps)
-        self._is_listed = True
         padded = -(-self._sizes[systems] // BLOCK) * BLOCK
         for start, size in zip(self._starts[systems], padded, strict=True):
             self.slots[:, start : start + size] = self._far
@@ -331,221 +307,3 @@ def _grown(array: np.ndarray, needed: int, fill: int = 0, steps: int = 1) -> np.
 def _padded(array: np.ndarray, length: int, fill: int = 0) -> np.ndarray:
     further = np.full((length - len(array), *array.shape[1:]), fill, array.dtype)
     return np.concatenate([array, further])
-
-
-def _pairs_of(
-    listing: vesin.NeighborList,
-    positions: np.ndarray,
-    cell: np.ndarray,
-    pbc: np.ndarray,
-    radius: float,
-    resolution: float,
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """All pairs within `radius` Å, rows and shifts; None where coordinates or cell forbid it.
-
-    Args:
-        listing: is used, with this radius.
-        resolution: the relative spacing of the device's floats. A little more than `radius` is
-            listed, so that no pair within it by the device's arithmetic is missed.
-    """
-    task = _task(positions, cell, pbc, radius, resolution)
-    if task is None:
-        return None
-    positions, box, heights, radius = task
-    listing.cutoff = _enlarged(radius, heights)
-    pairs, shifts, distances = listing.compute(positions, box, True, "PSd", copy=False)
-    near = distances <= radius if listing.cutoff > radius else slice(None)
-    return pairs[near].astype(np.int32), shifts[near].copy()
-
-
-def _task(
-    positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, radius: float, resolution: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, float] | None:
-    """What vesin is asked for: positions, a cell and its heights, a radius; None beyond bounds."""
-    largest = float(np.abs(positions).max())
-    # NaN is no list either, here and below
-    if not (largest <= LARGEST_POSITION and np.abs(cell).max() <= LARGEST_CELL):
-        return None
-    radius = radius * (1 + 1e-6) + 64 * resolution * largest
-    positions, box = _closed(positions, cell, pbc, radius)
-    if not abs(np.linalg.det(box)) > 0:
-        return None
-    heights = 1 / np.linalg.norm(np.linalg.inv(box), axis=0)
-    if not np.prod(2 * radius / heights + 1) <= MOST_IMAGES:
-        return None
-    return positions, box, heights, radius
-
-
-def check_listable(atoms: Sequence[Atoms], radius: float) -> None:
-    """Makes sure, before anything runs, that every structure can have a list of this radius (Å).
-
-    Raises:
-        ValueError: one cannot; says which and why.
-    """
-    resolution = float(np.finfo(np.float64).eps)
-    for k, a in enumerate(atoms):
-        if _task(a.positions, a.cell.array, a.pbc, radius, resolution) is None:
-            raise _no_list(k, a.cell.array, radius)
-
-
-def _no_list(at: int, cell: np.ndarray, radius: float) -> ValueError:
-    return ValueError(
-        f"system {at}: no neighbour list can be made. Positions must be finite and at most"
-        f" {LARGEST_POSITION:g} Å, cell entries at most {LARGEST_CELL:g} Å, and the cell so large"
-        f" that at most about {MOST_IMAGES} images of an atom lie within {radius:g} Å. Its cell:"
-        f" {cell.tolist()}"
-    )
-
-
-def _closed(
-    positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, radius: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and a cell, periodic in all directions, with the pairs of this system.
-
-    Open directions get a vector that no pair can span, and empty space along them that no pair can
-    span is shortened: vesin 0.6.2 ends the process where an atom lies 1e6 Å out along one of them.
-    """
-    if pbc.all():
-        return positions, cell
-    box, positions = cell.copy(), positions.copy()
-    # The last right singular vectors are orthonormal and orthogonal to the periodic ones.
-    across = np.linalg.svd(cell[pbc])[2][pbc.sum() :]
-    for k, direction in zip(np.flatnonzero(~pbc), across, strict=True):
-        along = positions @ direction
-        order = np.argsort(along, kind="stable")
-        excess = np.cumsum(np.maximum(np.diff(along[order]) - 1.5 * radius, 0.0))
-        positions[order[1:]] -= excess[:, None] * direction
-        along = positions @ direction
-        box[k] = direction * (along.max() - along.min() + 2 * radius)
-    return positions, box
-
-
-def _enlarged(radius: float, heights: np.ndarray) -> float:
-    """The radius, larger where vesin would sort atoms into too many bins of this size.
-
-    Beyond 1e5 bins vesin 0.6.2 takes larger ones, as flat as the cell; where it arrives at a
-    fraction of a bin, it divides by zero.
-    """
-    while np.prod(np.maximum(heights / radius, 1.0)) > _MOST_BINS:
-        radius *= 1.25
-    return radius
-
-
-_MOST_BINS = 5e4
-
-
-class _Arranged(NamedTuple):
-    """Pairs of several systems in canonical order: row, neighbour's row, shift."""
-
-    rows: np.ndarray
-    """[pairs], ascending."""
-    images: np.ndarray
-    """[pairs]: the neighbour, a row or, beyond `far`, one of the further images."""
-    image_rows: np.ndarray
-    """[further images], ascending."""
-    image_shifts: np.ndarray
-    """[further images], entries of `shifts`."""
-    shifts: np.ndarray
-    """[shifts, 3], in lexicographic order; some may not occur."""
-    reverse: np.ndarray | None
-    """[pairs]: each pair seen from its other end, if asked for."""
-
-
-def _arranged(pairs: np.ndarray, shifts: np.ndarray, far: int, *, reverse: bool) -> _Arranged:
-    """The pairs in order.
-
-    Args:
-        far: no row is as large.
-    """
-    code, every = _coded(shifts, symmetric=reverse)
-    n_shifts = len(every)
-    # One integer a pair, as short as it may be: sorting takes most of the time here.
-    bits = (far * n_shifts).bit_length()
-    dtype = np.uint32 if far.bit_length() + bits <= 32 else np.int64
-    keys = pairs[:, 0].astype(dtype) << dtype(bits)
-    keys |= pairs[:, 1].astype(dtype) * dtype(n_shifts) + code.astype(dtype)
-    keys.sort()
-    distinct, image = _distinct(keys & dtype((1 << bits) - 1))
-    distinct = distinct.astype(np.int64)
-    image_rows, image_shifts = distinct // n_shifts, distinct % n_shifts
-    is_further = np.any(every, axis=1)[image_shifts]
-    number = np.where(is_further, far + np.cumsum(is_further), image_rows).astype(np.int32)
-    return _Arranged(
-        keys >> dtype(bits),
-        number[image],
-        image_rows[is_further],
-        image_shifts[is_further],
-        every,
-        _reversed(keys, bits, n_shifts) if reverse else None,
-    )
-
-
-def _reversed(keys: np.ndarray, bits: int, n_shifts: int) -> np.ndarray:
-    """Where each pair stands seen from its other end; a pair that is not there, where it stands.
-
-    The list can lack one end of a pair only where the two differ in whether rounding puts them
-    within its radius, which reaches beyond the cutoff.
-    """
-    dtype = keys.dtype.type
-    images = keys & dtype((1 << bits) - 1)
-    rows = images // dtype(n_shifts)
-    # The table of shifts is symmetric: counted from its end stands the opposite one.
-    opposite = dtype(n_shifts - 1) - (images - rows * dtype(n_shifts))
-    keys_back = (rows << dtype(bits)) | ((keys >> dtype(bits)) * dtype(n_shifts) + opposite)
-    at = np.minimum(np.searchsorted(keys, keys_back), max(len(keys) - 1, 0))
-    return np.where(keys[at] == keys_back, at, np.arange(len(keys)))
-
-
-def _coded(shifts: np.ndarray, *, symmetric: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Each shift as an entry of a table of shifts in lexicographic order, and that table.
-
-    Args:
-        symmetric: have the opposite of each shift in the table, too.
-    """
-    if not len(shifts):
-        return np.zeros(0, np.int64), np.zeros((1, 3), np.int64)
-    columns = [np.ascontiguousarray(column, np.int32) for column in shifts.T]
-    low = [int(column.min()) for column in columns]
-    high = [int(column.max()) for column in columns]
-    if symmetric:
-        high = [max(most, -least) for least, most in zip(low, high, strict=True)]
-        low = [-most for most in high]
-    width = [most - least + 1 for least, most in zip(low, high, strict=True)]
-    n_shifts = math.prod(width)
-    if n_shifts > _DENSE_SHIFTS:
-        known = np.concatenate([shifts, -shifts]) if symmetric else shifts
-        every, code = np.unique(known, axis=0, return_inverse=True)
-        return code.reshape(-1)[: len(shifts)], every
-    code = columns[0] - low[0]
-    for column, least, wide in zip(columns[1:], low[1:], width[1:], strict=True):
-        code *= wide
-        code += column
-        code -= least
-    return code, np.stack(np.unravel_index(np.arange(n_shifts), width), 1) + low
-
-
-_DENSE_SHIFTS = 4096
-"""Up to this number, the table holds every shift within the bounds of those that occur."""
-
-
-def _rank(sorted_numbers: np.ndarray) -> np.ndarray:
-    """The how many-th of its equals each of the sorted numbers is, from 0."""
-    counts = np.bincount(sorted_numbers)
-    firsts = (np.cumsum(counts) - counts).astype(np.int32)
-    return np.arange(len(sorted_numbers), dtype=np.int32) - np.repeat(firsts, counts)
-
-
-_DENSE = 1 << 23
-"""Up to this bound, finding distinct numbers in a table of all is faster than sorting them."""
-
-
-def _distinct(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct ones of numbers from 0, ascending, and which of them each number is."""
-    bound = int(numbers.max(initial=0)) + 1
-    if bound > _DENSE:
-        return np.unique(numbers, return_inverse=True)
-    table = np.zeros(bound, np.int32)
-    table[numbers] = 1
-    distinct = np.flatnonzero(table)
-    table[distinct] = np.arange(len(distinct))
-    return distinct, table[numbers]

@@ -22,7 +22,7 @@ from basinax._status import Status
 from basinax.atoms._batch import Batch, checked, padded_size
 from basinax.atoms._cell import AbstractCell, Kind, check_cells, kind_of, one_a_structure
 from basinax.atoms._constraints import layout_of
-from basinax.atoms._neighbors import check_listable
+from basinax.atoms._pairs import check_listable
 from basinax.atoms._specs import cell_from
 from basinax.atoms._stream import Monitor, Outcome, Queue, Settings, Snapshot, Work
 from basinax.atoms._trajectory import Recorder, Trajectories

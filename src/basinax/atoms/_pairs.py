@@ -1,0 +1,342 @@
+"""All pairs of atoms within a radius, periodic images too, on the host and in canonical order.
+
+In small systems every pair is tried, those of many systems at once; others are searched by vesin.
+Both find the same pairs but for those whose distance is the radius by rounding.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import vesin
+from ase import Atoms
+
+LARGEST_POSITION, LARGEST_CELL = 1e8, 1e5
+"""The largest coordinates and cell entries, in Å, for which a list is made."""
+
+MOST_IMAGES = 10_000
+"""The most periodic images of one atom within the radius of a list, counted in a parallelepiped
+around it: a cell of one atom and 1 Å has half as many within 9 Å. Beyond, a cell has collapsed."""
+
+MOST_TRIED = 1 << 20
+"""Up to so many candidates in a system, trying them all is faster than searching: 150 atoms of a
+crystal in a cell as high as the radius, or 1000 of a cluster."""
+
+MOST_RADII = 1000
+"""Systems that extend farther are searched: what is tried is a difference of squared lengths."""
+
+MOST_AT_ONCE = 1 << 17
+"""Candidates, of several systems, that are tried at once: they stay in a core's cache."""
+
+
+class Task(NamedTuple):
+    """One system, periodic in all directions, and how far its pairs reach."""
+
+    positions: np.ndarray
+    """[atoms, 3] in Å."""
+    cell: np.ndarray
+    radius: float
+    """In Å, and a little more than what was asked for, so that no pair within that by the device's
+    arithmetic is missed."""
+    heights: np.ndarray
+    """Between opposite faces of the cell, in Å."""
+    turns: tuple[int, int, int] | None
+    """How many cells either way an image in reach may lie; None if that is too many to try."""
+
+    @property
+    def kind(self) -> tuple[int, tuple[int, int, int]] | None:
+        """What systems that are tried at once share; None if this one is searched."""
+        return None if self.turns is None else (len(self.positions), self.turns)
+
+
+class Pairs(NamedTuple):
+    """Pairs of several systems in canonical order: row, neighbour's row, shift."""
+
+    rows: np.ndarray
+    """[pairs], ascending."""
+    images: np.ndarray
+    """[pairs]: the neighbour, a row or, beyond `far`, one of the further images."""
+    image_rows: np.ndarray
+    """[further images], ascending."""
+    image_shifts: np.ndarray
+    """[further images], entries of `shifts`."""
+    shifts: np.ndarray
+    """[shifts, 3], in lexicographic order; some may not occur."""
+    reverse: np.ndarray | None
+    """[pairs]: each pair seen from its other end, if asked for."""
+
+
+def task_of(
+    positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, radius: float, resolution: float
+) -> Task | None:
+    """What there is to do for a list of this radius (Å); None where positions or cell forbid it.
+
+    Args:
+        resolution: the relative spacing of the device's floats.
+    """
+    largest = float(np.abs(positions).max())
+    # NaN is no list either, here and below
+    if not (largest <= LARGEST_POSITION and np.abs(cell).max() <= LARGEST_CELL):
+        return None
+    radius = radius * (1 + 1e-6) + 64 * resolution * largest
+    positions, box = _closed(positions, cell, pbc, radius)
+    try:
+        inverse = np.linalg.inv(box)
+    except np.linalg.LinAlgError:
+        return None
+    with np.errstate(all="ignore"):  # of a cell that is almost flat
+        heights = 1 / np.sqrt((inverse * inverse).sum(axis=0))
+        n_images = (2 * radius / heights + 1).prod()
+    if not n_images <= MOST_IMAGES:
+        return None
+    fractions = positions @ inverse
+    spread = fractions.max(axis=0) - fractions.min(axis=0)
+    turns = np.floor(radius / heights + spread + 1e-9) * pbc
+    n_candidates = len(positions) ** 2 * (2 * turns + 1).prod()
+    extent = ((spread + turns) @ np.abs(box)).max()
+    is_tried = n_candidates <= MOST_TRIED and extent <= MOST_RADII * radius
+    x, y, z = turns.astype(int).tolist() if is_tried else (0, 0, 0)
+    return Task(positions, box, radius, heights, (x, y, z) if is_tried else None)
+
+
+def check_listable(atoms: Sequence[Atoms], radius: float) -> None:
+    """Makes sure, before anything runs, that every structure can have a list of this radius (Å).
+
+    Raises:
+        ValueError: one cannot; says which and why.
+    """
+    resolution = float(np.finfo(np.float64).eps)
+    for k, a in enumerate(atoms):
+        if task_of(a.positions, a.cell.array, a.pbc, radius, resolution) is None:
+            raise no_list(k, a.cell.array, radius)
+
+
+def no_list(at: int, cell: np.ndarray, radius: float) -> ValueError:
+    return ValueError(
+        f"system {at}: no neighbour list can be made. Positions must be finite and at most"
+        f" {LARGEST_POSITION:g} Å, cell entries at most {LARGEST_CELL:g} Å, and the cell so large"
+        f" that at most about {MOST_IMAGES} images of an atom lie within {radius:g} Å. Its cell:"
+        f" {cell.tolist()}"
+    )
+
+
+def pairs_of(
+    tasks: Iterable[tuple[int, Task]], starts: np.ndarray, far: int, *, reverse: bool
+) -> Iterator[tuple[np.ndarray, Pairs]]:
+    """The pairs of all these systems, some systems at a time.
+
+    Args:
+        tasks: by the number of the system; numbers ascend.
+        starts: the first row of each system.
+        far: no row is as large.
+    """
+    alike: dict = {}
+    for k, task in tasks:
+        alike.setdefault(task.kind, []).append((k, task))
+    for kind, members in alike.items():
+        at_once = len(members) if kind is None else max(1, MOST_AT_ONCE // _candidates(*kind))
+        for begin in range(0, len(members), at_once):
+            numbers, some = zip(*members[begin : begin + at_once], strict=True)
+            systems = np.asarray(numbers)
+            if kind is None:
+                found = _searched(some, starts[systems], symmetric=reverse)
+            else:
+                found = _tried(some, starts[systems], *kind)
+            yield systems, _arranged(*found, far, reverse=reverse)
+
+
+def _candidates(n_atoms: int, turns: tuple[int, int, int]) -> int:
+    return n_atoms**2 * int(np.prod([2 * n + 1 for n in turns]))
+
+
+def _tried(
+    tasks: Sequence[Task], starts: np.ndarray, n_atoms: int, turns: tuple[int, int, int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, neighbours (row times the number of shifts, plus shift) and shifts of pairs, in order.
+
+    |a − b|² ≤ r² where 2a·b − |b|² ≥ |a|² − r²: one product of matrices.
+    """
+    shifts = np.indices([2 * n + 1 for n in turns]).reshape(3, -1).T - turns
+    n_shifts, n_images = len(shifts), n_atoms * len(shifts)
+    x = np.stack([task.positions for task in tasks])
+    x -= x.mean(axis=1, keepdims=True)
+    cells = np.stack([task.cell for task in tasks])
+    radii2 = np.array([task.radius**2 for task in tasks])[:, None]
+    images = (x[:, :, None] + (shifts @ cells)[:, None]).reshape(len(tasks), n_images, 3)
+
+    ends = np.empty((len(tasks), 4, n_images))
+    ends[:, :3] = images.transpose(0, 2, 1)
+    np.einsum("sik,sik->si", images, images, out=ends[:, 3])
+    ends[:, :3] *= 2
+    begins = np.concatenate([x, np.full((*x.shape[:2], 1), -1.0)], axis=2)
+    least = np.einsum("sik,sik->si", x, x) - radii2
+    is_near = begins @ ends >= least[:, :, None]
+    own = np.arange(n_atoms)
+    is_near[:, own, own * n_shifts + n_shifts // 2] = False
+
+    near = np.flatnonzero(is_near).astype(np.int32)
+    at = near // np.int32(n_images)
+    column = near - at * np.int32(n_images)
+    rows = (starts[:, None] + own).ravel()
+    firsts = np.repeat(starts * n_shifts, n_atoms)
+    dtype = np.int32 if firsts[-1] + n_images < 1 << 31 else np.int64
+    return rows.astype(np.int32).take(at), firsts.astype(dtype).take(at) + column, shifts
+
+
+def _searched(
+    tasks: Sequence[Task], starts: np.ndarray, *, symmetric: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As `_tried`, by vesin.
+
+    Args:
+        symmetric: have the opposite of each shift in the table, too.
+    """
+    listing = vesin.NeighborList(cutoff=0.0, full_list=True, n_threads=1)
+    pairs, shifts = [], []
+    for task, start in zip(tasks, starts, strict=True):
+        listing.cutoff = _enlarged(task.radius, task.heights)
+        p, s, d = listing.compute(task.positions, task.cell, True, "PSd", copy=False)
+        near = d <= task.radius if listing.cutoff > task.radius else slice(None)
+        pairs.append(p[near].astype(np.int32) + np.int32(start))
+        shifts.append(s[near].copy())
+    code, every = _coded(np.concatenate(shifts), symmetric=symmetric)
+    both = np.concatenate(pairs)
+    # One integer a pair, as short as it may be: sorting takes most of the time here.
+    row_bits = int(both.max(initial=0)).bit_length()
+    bits = row_bits + len(every).bit_length()
+    dtype = np.uint32 if row_bits + bits <= 32 else np.int64
+    keys = both[:, 0].astype(dtype) << dtype(bits)
+    keys |= both[:, 1].astype(dtype) * dtype(len(every)) + code.astype(dtype)
+    keys.sort()
+    return keys >> dtype(bits), keys & dtype((1 << bits) - 1), every
+
+
+def _closed(
+    positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, radius: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and a cell, periodic in all directions, with the pairs of this system.
+
+    Open directions get a vector that no pair can span, and empty space along them that no pair can
+    span is shortened: vesin 0.6.2 ends the process where an atom lies 1e6 Å out along one of them.
+    """
+    if pbc.all():
+        return positions, cell
+    box, positions = cell.copy(), positions.copy()
+    # The last right singular vectors are orthonormal and orthogonal to the periodic ones.
+    across = np.linalg.svd(cell[pbc])[2][pbc.sum() :]
+    for k, direction in zip(np.flatnonzero(~pbc), across, strict=True):
+        along = positions @ direction
+        order = np.argsort(along, kind="stable")
+        excess = np.cumsum(np.maximum(np.diff(along[order]) - 1.5 * radius, 0.0))
+        positions[order[1:]] -= excess[:, None] * direction
+        along = positions @ direction
+        box[k] = direction * (along.max() - along.min() + 2 * radius)
+    return positions, box
+
+
+def _enlarged(radius: float, heights: np.ndarray) -> float:
+    """The radius, larger where vesin would sort atoms into too many bins of this size.
+
+    Beyond 1e5 bins vesin 0.6.2 takes larger ones, as flat as the cell; where it arrives at a
+    fraction of a bin, it divides by zero.
+    """
+    while np.prod(np.maximum(heights / radius, 1.0)) > _MOST_BINS:
+        radius *= 1.25
+    return radius
+
+
+_MOST_BINS = 5e4
+
+
+def _arranged(
+    rows: np.ndarray, neighbors: np.ndarray, shifts: np.ndarray, far: int, *, reverse: bool
+) -> Pairs:
+    """The pairs with a table of the images that occur."""
+    n_shifts = len(shifts)
+    occurring, image = distinct(neighbors)
+    occurring = occurring.astype(np.int64)
+    image_rows, image_shifts = occurring // n_shifts, occurring % n_shifts
+    is_further = np.any(shifts, axis=1)[image_shifts]
+    number = np.where(is_further, far + np.cumsum(is_further), image_rows).astype(np.int32)
+    return Pairs(
+        rows,
+        number.take(image),
+        image_rows[is_further],
+        image_shifts[is_further],
+        shifts,
+        _reversed(rows, neighbors, n_shifts) if reverse else None,
+    )
+
+
+def _reversed(rows: np.ndarray, neighbors: np.ndarray, n_shifts: int) -> np.ndarray:
+    """Where each pair stands seen from its other end; a pair that is not there, where it stands.
+
+    The list can lack one end of a pair only where the two differ in whether rounding puts them
+    within its radius, which reaches beyond the cutoff.
+    """
+    rows, neighbors = rows.astype(np.int64), neighbors.astype(np.int64)
+    width = int(neighbors.max(initial=0)) + n_shifts
+    # The table of shifts is symmetric: counted from its end stands the opposite one.
+    opposite = n_shifts - 1 - neighbors % n_shifts
+    keys, keys_back = (
+        rows * width + neighbors,
+        neighbors // n_shifts * width + rows * n_shifts + opposite,
+    )
+    at = np.minimum(np.searchsorted(keys, keys_back), max(len(keys) - 1, 0))
+    return np.where(keys[at] == keys_back, at, np.arange(len(keys)))
+
+
+def _coded(shifts: np.ndarray, *, symmetric: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Each shift as an entry of a table of shifts in lexicographic order, and that table.
+
+    Args:
+        symmetric: have the opposite of each shift in the table, too.
+    """
+    if not len(shifts):
+        return np.zeros(0, np.int64), np.zeros((1, 3), np.int64)
+    columns = [np.ascontiguousarray(column, np.int32) for column in shifts.T]
+    low = [int(column.min()) for column in columns]
+    high = [int(column.max()) for column in columns]
+    if symmetric:
+        high = [max(most, -least) for least, most in zip(low, high, strict=True)]
+        low = [-most for most in high]
+    width = [most - least + 1 for least, most in zip(low, high, strict=True)]
+    n_shifts = math.prod(width)
+    if n_shifts > _DENSE_SHIFTS:
+        known = np.concatenate([shifts, -shifts]) if symmetric else shifts
+        every, code = np.unique(known, axis=0, return_inverse=True)
+        return code.reshape(-1)[: len(shifts)], every
+    code = columns[0] - low[0]
+    for column, least, wide in zip(columns[1:], low[1:], width[1:], strict=True):
+        code *= wide
+        code += column
+        code -= least
+    return code, np.stack(np.unravel_index(np.arange(n_shifts), width), 1) + low
+
+
+_DENSE_SHIFTS = 4096
+"""Up to this number, the table holds every shift within the bounds of those that occur."""
+
+
+def rank(sorted_numbers: np.ndarray) -> np.ndarray:
+    """The how many-th of its equals each of the sorted numbers is, from 0."""
+    counts = np.bincount(sorted_numbers)
+    firsts = (np.cumsum(counts) - counts).astype(np.int32)
+    return np.arange(len(sorted_numbers), dtype=np.int32) - np.repeat(firsts, counts)
+
+
+_DENSE = 1 << 23
+"""Up to this bound, finding distinct numbers in a table of all is faster than sorting them."""
+
+
+def distinct(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct ones of numbers from 0, ascending, and which of them each number is."""
+    bound = int(numbers.max(initial=0)) + 1
+    if bound > _DENSE:
+        return np.unique(numbers, return_inverse=True)
+    table = np.zeros(bound, np.int32)
+    table[numbers] = 1
+    occurring = np.flatnonzero(table)
+    table[occurring] = np.arange(len(occurring))
+    return occurring, table.take(numbers)
