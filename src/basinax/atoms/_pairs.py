@@ -26,8 +26,8 @@ crystal in a cell as high as the radius, or 1000 of a cluster."""
 MOST_RADII = 1000
 """Systems that extend farther are searched: what is tried is a difference of squared lengths."""
 
-MOST_AT_ONCE = 1 << 17
-"""Candidates, of several systems, that are tried at once: they stay in a core's cache."""
+MOST_AT_ONCE = 1 << 19
+"""Candidates, of several systems, that are tried at once."""
 
 
 class Task(NamedTuple):
