@@ -105,7 +105,7 @@ def _needs_of(criteria: tuple[AbstractCriterion, ...]) -> frozenset[str]:
     return frozenset().union(*(criterion.needs for criterion in criteria))
 
 
-def _as_leaf(value: Any) -> Any:
+def as_leaf(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, list | tuple) else value
 
 
@@ -115,7 +115,7 @@ class MaxForce(AbstractCriterion):
     For atoms that is the largest force on one of them, not a component of it.
     """
 
-    fmax: Tolerance = eqx.field(default=DEFAULT_FMAX, converter=_as_leaf)
+    fmax: Tolerance = eqx.field(default=DEFAULT_FMAX, converter=as_leaf)
     """Energy per unit of the parameters; eV/Å for atoms."""
 
     def __call__(self, evidence):
@@ -129,7 +129,7 @@ class RMSForce(AbstractCriterion):
     times as large. Entries that constraints make zero count among the n.
     """
 
-    tolerance: Tolerance = eqx.field(converter=_as_leaf)
+    tolerance: Tolerance = eqx.field(converter=as_leaf)
     """Energy per unit of the parameters; eV/Å for atoms."""
 
     def __call__(self, evidence):
@@ -145,7 +145,7 @@ class ForceNorm(AbstractCriterion):
     It grows with the size of a system. LAMMPS compares it with its `ftol`.
     """
 
-    tolerance: Tolerance = eqx.field(converter=_as_leaf)
+    tolerance: Tolerance = eqx.field(converter=as_leaf)
     """Energy per unit of the parameters; eV/Å for atoms."""
 
     def __call__(self, evidence):
@@ -160,7 +160,7 @@ class EnergyChange(AbstractCriterion):
     it with a criterion of forces.
     """
 
-    tolerance: Tolerance = eqx.field(converter=_as_leaf)
+    tolerance: Tolerance = eqx.field(converter=as_leaf)
     """In the energy's unit; per row if `per_row`: eV an atom."""
     per_row: bool = eqx.field(default=True, static=True)
     """The change is divided by the number of rows; a system's whole change is taken if not."""
@@ -183,7 +183,7 @@ class MaxDisplacement(AbstractCriterion):
     Not met before the first step.
     """
 
-    tolerance: Tolerance = eqx.field(converter=_as_leaf)
+    tolerance: Tolerance = eqx.field(converter=as_leaf)
     """In the unit of the parameters; Å for atoms."""
 
     def __call__(self, evidence):

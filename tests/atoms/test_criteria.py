@@ -2,6 +2,7 @@
 
 import itertools
 
+import equinox as eqx
 import numpy as np
 import pytest
 from ase import Atoms
@@ -11,7 +12,7 @@ from ase.optimize import FIRE as ASEFIRE
 from structures import fcc, rattled, skewed_tiny
 
 from basinax import EnergyChange, ForceNorm, MaxDisplacement, MaxForce, RMSForce, Status
-from basinax.atoms import LennardJones, relax
+from basinax.atoms import LennardJones, MaxAtomForce, MaxStress, relax
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -139,6 +140,11 @@ def test_the_last_step_is_not_taken_from_the_structure_that_stood_there_before(m
     result = relax(atoms, POTENTIAL, convergence=EnergyChange(1e-3))
     assert result.steps.tolist() == [1] * 5
     assert result.status.tolist() == [Status.CONVERGED] * 5
+
+
+@pytest.mark.parametrize("criterion", [MaxForce, MaxAtomForce, MaxStress, EnergyChange])
+def test_tolerances_may_be_lists(criterion):
+    assert eqx.tree_equal(criterion([0.1, 0.2]), criterion(np.array([0.1, 0.2])))
 
 
 def test_fmax_and_another_criterion_contradict():

@@ -1,8 +1,9 @@
 """When a structure whose cell moves is done: forces and stress apart."""
 
+import equinox as eqx
 import jax.numpy as jnp
 
-from basinax._convergence import AbstractCriterion, Tolerance, largest_force
+from basinax._convergence import AbstractCriterion, Tolerance, as_leaf, largest_force
 from basinax._systems import per_system
 from basinax.atoms._cell import Dofs, Observed
 
@@ -13,7 +14,7 @@ class MaxAtomForce(AbstractCriterion):
     Where no cell moves it is `MaxForce`.
     """
 
-    fmax: Tolerance = 0.05
+    fmax: Tolerance = eqx.field(default=0.05, converter=as_leaf)
     """In eV/Å."""
 
     def __call__(self, evidence):
@@ -31,7 +32,7 @@ class MaxStress(AbstractCriterion):
     ASE's filters keep it for convergence. A structure whose cell is fixed meets it.
     """
 
-    tolerance: Tolerance
+    tolerance: Tolerance = eqx.field(converter=as_leaf)
     """In eV/Å³; 1e-3 of them are 0.16 GPa."""
 
     def __call__(self, evidence):
