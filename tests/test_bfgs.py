@@ -25,11 +25,13 @@ from cases import (
     CONTIGUOUS,
     PROBLEMS,
     SHUFFLED_WITH_GAPS,
+    in_turns,
     make_alone,
     make_batch,
     make_systems,
     same_bits,
     take,
+    take_state,
 )
 
 SIZES = [3, 1, 8, 0, 5]
@@ -127,6 +129,7 @@ def outcome_alone(name, problem, system, dtype):
         ("BFGS", NARROW, (9, 9), ALIGNED, np.float32),
         ("ConjugateGradient", VALLEY, (9, 9), SHUFFLED_WITH_GAPS, np.float32),
         ("BFGSLineSearch", WELLS, (9, 9), ALIGNED, np.float32),
+        ("LBFGSLineSearch", NARROW, (9, 9), SHUFFLED_WITH_GAPS, np.float64),
     ],
     ids=lambda x: getattr(x, "__name__", str(x)),
 )
@@ -193,6 +196,27 @@ def test_the_order_of_systems_changes_no_bit(name):
     for system in range(3):
         got = take(turned.prefix, after[1], 2 - system)
         assert same_bits(got, take(batch.prefix, after[0], system))
+
+
+def parts(name, layout, filling):
+    """Params and states of the systems after some steps, with that in rows of no system."""
+    batch = make_batch(WELLS, make_systems(WELLS, 2, 1, 2), layout, np.float64, filling)
+    params, state = run(OPTIMIZERS[name], batch, batch.params, started(name, batch), 20)
+    systems = range(len(batch.systems))
+    return [take(batch.prefix, params, at) for at in systems], [
+        take_state(state, at) for at in systems
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"), in_turns(list(OPTIMIZERS), [SHUFFLED_WITH_GAPS, ALIGNED])
+)
+def test_padding_changes_no_bit_whatever_it_holds(name, layout):
+    params, _ = parts(name, CONTIGUOUS, 0.0)
+    _, states = parts(name, layout, 0.0)  # of this layout: a dense Hessian knows its rows
+    fillings = [np.nan, np.inf, -1e30, 0.0]
+    differing = [x for x in fillings if not same_bits(parts(name, layout, x), (params, states))]
+    assert differing == []
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
