@@ -265,7 +265,7 @@ def test_other_systems_and_later_steps_compile_nothing(name, count_compilations)
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_jitted_step_is_that_of_one_operation_at_a_time(name):
-    optimizer, batch = OPTIMIZERS[name], wells_batch(1, 2)
+    optimizer, batch = OPTIMIZERS[name], wells_batch(2, 1, 2)
     begin = optimizer.init(batch.params, batch.prefix)
     params, state = run(optimizer, batch, batch.params, begin, 4)
     expected = run(optimizer, batch, params, state, 1)
