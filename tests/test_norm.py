@@ -135,7 +135,7 @@ SIZES = [13, 1, 9, 3, 8, 70, 300, 5]
 BY_TURNS = [(1, np.float64), *[(p, t) for p in (1.5, 2) for t in DTYPES], (3, np.float32)]
 BY_TURNS += [(np.inf, np.float32), (-np.inf, np.float64)]
 # Few shapes, so that single operations too need not be compiled for each order.
-LAYOUTS = {np.float32: SHUFFLED_WITH_GAPS, np.float64: ALIGNED}
+LAYOUTS = {np.float32: ALIGNED, np.float64: SHUFFLED_WITH_GAPS}
 
 
 def draw_batch(dtype):
