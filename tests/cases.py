@@ -138,7 +138,7 @@ TRANSFORMS = [
     TransformCase(
         "every other clip",
         lambda systems: chain(
-            ClipByGlobalNorm(_of(systems, 0.9, 0.7), ord=3, nan_safe=True),
+            ClipByGlobalNorm(_of(systems, 0.9, 0.7), ord="inf", nan_safe=True),
             ClipByLayerNorm(_of(systems, 0.8, 0.6), uniform=False),
             ClipByRowNorm(_of(systems, 0.3, 0.2)),
             ClipByValue(_of(systems, 0.2, 0.1)),

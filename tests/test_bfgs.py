@@ -25,11 +25,13 @@ from cases import (
     CONTIGUOUS,
     PROBLEMS,
     SHUFFLED_WITH_GAPS,
+    in_turns,
     make_alone,
     make_batch,
     make_systems,
     same_bits,
     take,
+    take_state,
 )
 
 SIZES = [3, 1, 8, 0, 5]
@@ -127,6 +129,7 @@ def outcome_alone(name, problem, system, dtype):
         ("BFGS", NARROW, (9, 9), ALIGNED, np.float32),
         ("ConjugateGradient", VALLEY, (9, 9), SHUFFLED_WITH_GAPS, np.float32),
         ("BFGSLineSearch", WELLS, (9, 9), ALIGNED, np.float32),
+        ("LBFGSLineSearch", NARROW, (9, 9), SHUFFLED_WITH_GAPS, np.float64),
     ],
     ids=lambda x: getattr(x, "__name__", str(x)),
 )
@@ -195,6 +198,27 @@ def test_the_order_of_systems_changes_no_bit(name):
         assert same_bits(got, take(batch.prefix, after[0], system))
 
 
+def parts(name, layout, filling):
+    """Params and states of the systems after some steps, with that in rows of no system."""
+    batch = make_batch(WELLS, make_systems(WELLS, 2, 1, 2), layout, np.float64, filling)
+    params, state = run(OPTIMIZERS[name], batch, batch.params, started(name, batch), 20)
+    systems = range(len(batch.systems))
+    return [take(batch.prefix, params, at) for at in systems], [
+        take_state(state, at) for at in systems
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"), in_turns(list(OPTIMIZERS), [SHUFFLED_WITH_GAPS, ALIGNED])
+)
+def test_padding_changes_no_bit_whatever_it_holds(name, layout):
+    params, _ = parts(name, CONTIGUOUS, 0.0)
+    _, states = parts(name, layout, 0.0)  # of this layout: a dense Hessian knows its rows
+    fillings = [np.nan, np.inf, -1e30, 0.0]
+    differing = [x for x in fillings if not same_bits(parts(name, layout, x), (params, states))]
+    assert differing == []
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_gradient_of_zero_moves_nothing(name):
     """At the bottom of wells without tilt."""
@@ -241,7 +265,7 @@ def test_other_systems_and_later_steps_compile_nothing(name, count_compilations)
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_jitted_step_is_that_of_one_operation_at_a_time(name):
-    optimizer, batch = OPTIMIZERS[name], wells_batch(1, 2)
+    optimizer, batch = OPTIMIZERS[name], wells_batch(2, 1, 2)
     begin = optimizer.init(batch.params, batch.prefix)
     params, state = run(optimizer, batch, batch.params, begin, 4)
     expected = run(optimizer, batch, params, state, 1)

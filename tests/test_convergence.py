@@ -1,6 +1,7 @@
 """Criteria: what each compares, how they combine, and that a system's do not look at others."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -259,11 +260,17 @@ def steps_to(case, path, tolerance) -> int:
     )
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_run_ends_at_the_first_point_that_meets_its_criterion(case):
+@functools.cache
+def descent_of_cells():
+    """The optimizer, the batch, and the paths of its systems."""
     batch = make_batch(CELLS, make_systems(CELLS, *SIZES), CONTIGUOUS, np.float64)
     optimizer = GradientDescent(0.1)
-    paths = path_of(batch, optimizer, 60)
+    return optimizer, batch, path_of(batch, optimizer, 60)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_run_ends_at_the_first_point_that_meets_its_criterion(case):
+    optimizer, batch, paths = descent_of_cells()
     tolerance = case.measure(paths[2][8], paths[2][7])
     result = relax(
         batch.evaluate,

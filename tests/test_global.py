@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from basinax import FIRE, ClipByGlobalNorm, MaxStepSize, chain, relax, segment
-from cases import BOWL, DTYPES, OPTIMIZERS, make_alone, make_systems, run, same_bits
+from cases import BOWL, DTYPES, OPTIMIZERS, in_turns, make_alone, make_systems, run, same_bits
 
 DRAW = np.random.default_rng(0)
 TREES = {
@@ -43,14 +43,11 @@ def by_optax(max_norm, updates):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("wrap", [jax.jit, lambda f: f], ids=["jitted", "not jitted"])
 def test_global_clipping_has_the_bits_of_optax(tree, dtype, wrap):
-    updates = as_dtype(tree, dtype)
+    updates, ours, theirs = as_dtype(tree, dtype), wrap(clipped), wrap(by_optax)
     differing = [
         max_norm
         for max_norm in NORMS
-        if not same_bits(
-            wrap(lambda x, c=max_norm: clipped(c, x))(updates),
-            wrap(lambda x, c=max_norm: by_optax(c, x))(updates),
-        )
+        if not same_bits(ours(max_norm, updates), theirs(max_norm, updates))
     ]
     assert differing == []
 
@@ -76,8 +73,7 @@ def test_a_relaxation_in_global_mode_may_have_a_clip(dtype):
 IN_GLOBAL_MODE = [case for case in OPTIMIZERS if case.is_alone_in_global_mode]
 
 
-@pytest.mark.parametrize("case", IN_GLOBAL_MODE, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("case", "dtype"), in_turns(IN_GLOBAL_MODE, DTYPES))
 def test_global_mode_has_the_bits_of_a_single_system(case, dtype):
     alone = make_alone(BOWL, make_systems(BOWL, 77)[0], dtype)
     transform = case.make(alone.numbers)

@@ -13,11 +13,11 @@ from cases import (
     make_batch,
     make_systems,
     same_bits,
-    steps,
     update,
 )
 
-SIZES = (13, 1, 40, 13)
+# Divided by system or by halves, two leaves have 53 rows each: one program for both tests.
+SIZES = (13, 1, 40, 52)
 
 
 class TwoLeaves:
@@ -40,7 +40,7 @@ class TwoLeaves:
 
 @pytest.mark.parametrize("case", TRANSFORMS, ids=str)
 def test_systems_in_different_leaves_have_the_bits_of_systems_in_one(case):
-    batch = make_batch(BOWL, make_systems(BOWL, *SIZES), CONTIGUOUS, np.float32)
+    batch = make_batch(BOWL, make_systems(BOWL, *SIZES), CONTIGUOUS, np.float64)
     two = TwoLeaves(batch)
     transform = case.make(batch.numbers)
 
@@ -67,20 +67,26 @@ def test_a_system_divided_among_leaves_takes_the_same_step(case):
     split_state = transform.init(halves(batch.params), prefix)
     step, _ = update(transform, batch.params, state, batch.params)
     split, _ = update(transform, halves(batch.params), split_state, halves(batch.params))
-    # Sums of at most 120 products differ by a few of 2.2e-16.
+    # Sums of at most 156 products differ by a few of 2.2e-16.
     for got, expected in zip(split, halves(step), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-14)
 
 
+def program(transform, params, prefix) -> str:
+    """An update from the start, as a compiler gets it, with numbers for the names of its arrays."""
+    leaves, structure = jax.tree.flatten((params, transform.init(params, prefix)))
+
+    def update(*leaves):
+        params, state = structure.unflatten(leaves)
+        return jax.tree.leaves(transform.update(params, state, params))
+
+    return jax.jit(update).lower(*leaves).as_text()
+
+
 @pytest.mark.parametrize("case", OPTIMIZERS, ids=str)
 def test_the_names_of_leaves_change_no_bit(case):
-    batch = make_batch(BOWL, make_systems(BOWL, *SIZES), CONTIGUOUS, np.float32)
+    """They change no operation."""
+    batch = make_batch(BOWL, make_systems(BOWL, *SIZES), CONTIGUOUS, np.float64)
     transform = case.make(batch.numbers)
-    expected = steps(transform, batch, batch.params, transform.init(batch.params, batch.prefix), 1)[
-        0
-    ]
-    named = {"positions": batch.params}
-    state = transform.init(named, {"positions": batch.prefix})
-    gradient = {"positions": batch.evaluate(batch.params)[1]}
-    step, _ = update(transform, gradient, state, named)
-    assert same_bits(batch.params + step["positions"], jax.device_get(expected))
+    named = program(transform, {"positions": batch.params}, {"positions": batch.prefix})
+    assert named == program(transform, batch.params, batch.prefix)

@@ -2,6 +2,7 @@
 
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -153,15 +154,19 @@ START = jnp.asarray(np.random.default_rng(0).uniform(0.5, 1.5, (12, 3)))
 STIFFNESS = jnp.asarray(np.random.default_rng(1).uniform(1, 300, (12, 3)))
 
 
-def bowl(x):
-    gradient = rounded(STIFFNESS * x)
-    return rounded(0.5 * segment.dot(gradient, x, INDEX)), gradient
+class Bowl(eqx.Module):
+    """In systems that lie, the energy rises along the negative gradient, wherever one goes."""
+
+    lies: jax.Array
+
+    def __call__(self, x):
+        gradient = rounded(STIFFNESS * x)
+        energies = rounded(0.5 * segment.dot(gradient, x, INDEX))
+        return jnp.where(self.lies, -energies, energies), gradient
 
 
-def lying(x):
-    """The energy of system 1 rises along its negative gradient, wherever it goes."""
-    energies, gradient = bowl(x)
-    return jnp.where(jnp.arange(3) == 1, -energies, energies), gradient
+bowl = Bowl(jnp.zeros(3, bool))
+lying = Bowl(jnp.arange(3) == 1)
 
 
 @functools.cache

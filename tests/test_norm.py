@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from basinax import SystemIndex, segment
-from cases import DTYPES, LAYOUTS, place
+from cases import ALIGNED, DTYPES, SHUFFLED_WITH_GAPS, place
 
 ORDERS = [1, 1.5, 2, 3, np.inf, -np.inf]
 LIBM = np.longdouble
@@ -46,7 +46,7 @@ def scales(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("count", [1, 3, 1000, 100_000])
+@pytest.mark.parametrize("count", [1, 1000, 100_000])
 def test_euclidean_norms_are_within_four_ulps(dtype, count):
     draw = np.random.default_rng(count)
     index = SystemIndex.from_sizes([count])
@@ -57,7 +57,7 @@ def test_euclidean_norms_are_within_four_ulps(dtype, count):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("ord", [1, 1.01, 1.5, 3, 7, 100, 1e6, np.inf, -np.inf])
+@pytest.mark.parametrize("ord", [1.01, 1.5, 3, 7, 100, 1e6])
 def test_norms_of_other_orders_are_within_eight_ulps(ord, dtype):
     draw = np.random.default_rng(0)
     for scale in scales(dtype):
@@ -131,17 +131,25 @@ def draw_rows(sizes, dtype, seed=0):
     ]
 
 
-SIZES = [13, 1, 9, 3, 8, 70, 600, 5]
-
-
+SIZES = [13, 1, 9, 3, 8, 70, 300, 5]
 BY_TURNS = [(1, np.float64), *[(p, t) for p in (1.5, 2) for t in DTYPES], (3, np.float32)]
 BY_TURNS += [(np.inf, np.float32), (-np.inf, np.float64)]
+# Few shapes, so that single operations too need not be compiled for each order.
+LAYOUTS = {np.float32: ALIGNED, np.float64: SHUFFLED_WITH_GAPS}
+
+
+def draw_batch(dtype):
+    """Systems, one of which is not a number, their index, and the rows of them all."""
+    systems = draw_rows(SIZES, dtype)
+    systems[3] = np.full_like(systems[3], np.nan)
+    index = LAYOUTS[dtype].index(SIZES)
+    return systems, index, place(index, systems, dtype)
 
 
 @pytest.mark.parametrize(("ord", "dtype"), BY_TURNS)
 def test_every_system_has_the_norm_it_has_alone(ord, dtype):
-    systems = draw_rows(SIZES, dtype)
-    systems[3] = np.full_like(systems[3], np.nan)
+    systems, index, rows = draw_batch(dtype)
+    # Of one shape in spite of their sizes: one program for all systems with as many levels.
     room = sum(SIZES)
     alone = [
         np.asarray(
@@ -152,14 +160,12 @@ def test_every_system_has_the_norm_it_has_alone(ord, dtype):
         )
         for x in systems
     ]
-    for layout in LAYOUTS[1:4] + LAYOUTS[-1:]:
-        index = layout.index(SIZES)
-        rows = place(index, systems, dtype)
-        assert np.array_equal(jitted(ord)(rows, index), np.concatenate(alone), equal_nan=True)
+    assert np.array_equal(jitted(ord)(rows, index), np.concatenate(alone), equal_nan=True)
 
 
-@pytest.mark.parametrize("ord", [1.5, 2])
-@pytest.mark.parametrize("size", [1, 8, 9, 70, 6000])
+@pytest.mark.parametrize(
+    ("size", "ord"), [(1, 2), (8, 1.5), (9, 2), (70, 1.5), (6000, 1.5), (6000, 2)]
+)
 def test_global_mode_is_a_batch_of_one(size, ord):
     for x in draw_rows([size] * 4, np.float32):
         expected = jitted(ord)(x, SystemIndex.from_sizes([size]))
@@ -168,41 +174,45 @@ def test_global_mode_is_a_batch_of_one(size, ord):
 
 @pytest.mark.parametrize(("ord", "dtype"), BY_TURNS)
 def test_a_jitted_norm_is_the_norm_one_operation_at_a_time(ord, dtype):
-    systems = draw_rows([13, 1, 9, 3, 8], dtype)
-    index = SystemIndex.from_sizes([13, 1, 9, 3, 8])
-    rows = place(index, systems, dtype)
+    _, index, rows = draw_batch(dtype)
     with jax.disable_jit():
         expected = segment.norm(rows, index, ord=ord)
-    assert np.array_equal(jitted(ord)(rows, index), expected)
+    assert np.array_equal(jitted(ord)(rows, index), expected, equal_nan=True)
 
 
 @pytest.mark.parametrize("ord", ORDERS)
 def test_the_derivative_of_a_norm_is_that_of_the_formula(ord):
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)))
+    x = np.random.default_rng(0).normal(size=(5, 3))
     index = SystemIndex.from_sizes([2, 3])
     plain = functools.partial(jnp.linalg.norm, ord=ord)
-    expected = jnp.concatenate(
-        [jax.grad(lambda x: plain(x.reshape(-1)))(x) for x in (x[:2], x[2:])]
-    )
-    got = jax.grad(lambda x: segment.norm(x, index, ord=ord).sum())(x)
-    np.testing.assert_allclose(got, expected, rtol=1e-13)  # sums of 15 terms in another order
-    forward = jax.jacfwd(lambda x: segment.norm(x, index, ord=ord).sum())(x)
+
+    @jax.jit
+    def derivatives(x):
+        """By the formula, backward and forward."""
+        total = lambda x: segment.norm(x, index, ord=ord).sum()  # noqa: E731
+        expected = lambda x: plain(x[:2].reshape(-1)) + plain(x[2:].reshape(-1))  # noqa: E731
+        return jax.grad(expected)(x), jax.grad(total)(x), jax.jacfwd(total)(x)
+
+    expected, backward, forward = derivatives(x)
+    np.testing.assert_allclose(backward, expected, rtol=1e-13)  # sums of 15 terms in another order
     np.testing.assert_allclose(forward, expected, rtol=1e-13)
 
 
 @pytest.mark.parametrize("ord", ORDERS)
 @pytest.mark.parametrize("size", [0, 4])
 def test_the_derivative_of_a_zero_norm_is_zero(ord, size):
-    x = jnp.zeros((size, 3))
-    assert segment.norm(x, ord=ord)[0] == 0
-    assert not np.asarray(jax.grad(lambda x: segment.norm(x, ord=ord)[0])(x)).any()
+    norm, slope = jax.jit(jax.value_and_grad(lambda x: segment.norm(x, ord=ord)[0]))(
+        np.zeros((size, 3))
+    )
+    assert norm == 0
+    assert not np.asarray(slope).any()
 
 
 def test_the_curvature_of_a_norm_is_that_of_the_formula():
-    x = jnp.asarray(np.random.default_rng(0).normal(size=4))
+    x = np.random.default_rng(0).normal(size=4)
     for ord in (2, 3):
-        expected = jax.hessian(lambda x, p=ord: jnp.linalg.norm(x, ord=p))(x)
-        got = jax.hessian(lambda x, p=ord: segment.norm(x, ord=p)[0])(x)
+        expected = jax.jit(jax.hessian(lambda x, p=ord: jnp.linalg.norm(x, ord=p)))(x)
+        got = jax.jit(jax.hessian(lambda x, p=ord: segment.norm(x, ord=p)[0]))(x)
         np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-13)  # cancelling terms
 
 

@@ -14,7 +14,6 @@ from cases import (
     SHUFFLED_WITH_GAPS,
     TRANSFORMS,
     in_turns,
-    make_alone,
     make_batch,
     make_systems,
     same_bits,
@@ -60,22 +59,23 @@ def test_a_gradient_that_vanishes_leaves_everything_finite(case, dtype, before):
     ("case", "layout"), in_turns(TRANSFORMS, [CONTIGUOUS, ALIGNED, SHUFFLED_WITH_GAPS])
 )
 def test_a_system_without_rows_changes_nothing(case, layout):
-    """Neither its own state turns into NaN nor any bit of a system beside it."""
-    batch, transform, state = fresh(case, np.float32, (13, 0, 13, 0), layout)
+    """Neither its own state turns into NaN nor any bit of a system beside it.
+
+    Rows add up to those of the batch that has none, so that both have one program.
+    """
+    batch, transform, state = fresh(case, np.float32, (13, 0, 54, 0), layout)
     params, state = steps(transform, batch, batch.params, state, 8)
-    alone = make_alone(BOWL, batch.systems[0], np.float32)
-    transform_alone = case.make(alone.numbers)
-    state_alone = transform_alone.init(alone.params, alone.prefix)
-    params_alone, state_alone = steps(transform_alone, alone, alone.params, state_alone, 8)
+    full, full_transform, full_state = fresh(case, np.float32)
+    full_params, full_state = steps(full_transform, full, full.params, full_state, 8)
     assert is_finite(take_state(state, 1))
     assert same_bits(
         (take(batch.prefix, params, 0), take_state(state, 0)),
-        (take(alone.prefix, params_alone, 0), take_state(state_alone, 0)),
+        (take(full.prefix, full_params, 0), take_state(full_state, 0)),
     )
 
 
 @pytest.mark.parametrize("case", TRANSFORMS, ids=str)
-@pytest.mark.parametrize("sizes", [[], [0], [0, 0]], ids=["no system", "one empty", "two empty"])
+@pytest.mark.parametrize("sizes", [[], [0, 0]], ids=["no system", "two empty"])
 def test_batches_without_rows_can_be_stepped(case, sizes):
     index, params = SystemIndex.from_sizes(sizes), jnp.zeros((0, 3))
     transform = case.make(np.arange(len(sizes)))
