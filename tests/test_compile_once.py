@@ -4,9 +4,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from basinax import apply_updates, relax, reset
+from basinax import apply_updates, chain, relax, reset
 from cases import (
     ALIGNED,
     BOWL,
@@ -71,6 +72,16 @@ def test_a_relaxation_with_other_numbers_compiles_nothing(case, shape, count_com
     with count_compilations() as counted:
         relax_batch(batch, other, 0.02, 31)
     assert counted.count == 0
+
+
+def test_a_chain_made_again_of_the_same_transformation_compiles_nothing(count_compilations):
+    plain = optax.scale(-0.05)
+    batch = batch_of(*SHAPES["contiguous"][:2])
+    expected = relax_batch(batch, chain(plain), 0.05, 20)
+    with count_compilations() as counted:
+        result = relax_batch(batch, chain(plain), 0.05, 20)
+    assert counted.count == 0
+    assert np.array_equal(result.energies, expected.energies, equal_nan=True)
 
 
 def test_a_python_number_for_a_limit_is_no_constant_of_the_program(count_compilations):

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import optax
 
-from basinax._optax import from_optax, is_optax
+from basinax._optax import OptaxTransform, is_optax
 from basinax._optimizer import AbstractState, AbstractTransform, Prefix, states_field
 
 
@@ -26,7 +26,7 @@ def chain(*transforms: AbstractTransform | optax.GradientTransformation) -> "Cha
 
 def _adopted(transform, at: int) -> AbstractTransform:
     if is_optax(transform):
-        return from_optax(transform)
+        return OptaxTransform(transform)
     if isinstance(transform, AbstractTransform):
         return transform
     raise TypeError(

@@ -27,7 +27,8 @@ class OptaxTransform(AbstractTransform):
     In global mode it is the transformation itself.
     """
 
-    transformation: optax.GradientTransformationExtraArgs = eqx.field(static=True)
+    transformation: optax.GradientTransformation = eqx.field(static=True)
+    """As it was given: what wraps it would be another one each time, and so another program."""
 
     def init(self, parameters, index_prefix: Prefix = None) -> "OptaxState":
         """The state: one of optax for each row.
@@ -46,11 +47,12 @@ class OptaxTransform(AbstractTransform):
 
     def update(self, updates, state: "OptaxState", params=None, **extra):
         prefix = state.index_prefix
+        update = optax.with_extra_args_support(self.transformation).update
         if prefix is None:
             with _optax_promotion():
-                updates, inner = self.transformation.update(updates, state.inner, params, **extra)
+                updates, inner = update(updates, state.inner, params, **extra)
             return updates, OptaxState(None, inner)
-        update = jax.vmap(self.transformation.update, in_axes=(0, 0, None if params is None else 0))
+        update = jax.vmap(update, in_axes=(0, 0, None if params is None else 0))
         update = with_rounded_products(update)
         params_groups = [None] * len(state.inner) if params is None else _groups(params, prefix)
         groups = zip(_groups(updates, prefix), state.inner, params_groups, strict=True)
@@ -73,10 +75,6 @@ class OptaxState(AbstractState):
 
 def is_optax(transform: Any) -> bool:
     return isinstance(transform, optax.GradientTransformation)
-
-
-def from_optax(transformation: optax.GradientTransformation) -> OptaxTransform:
-    return OptaxTransform(optax.with_extra_args_support(transformation))
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import optax
 
-from basinax._optax import OptaxTransform, from_optax, is_optax
+from basinax._optax import OptaxTransform, is_optax
 from basinax._optimizer import AbstractTransform, Prefix
 
 
@@ -72,7 +72,7 @@ def _made(name: str, arguments: str) -> OptaxTransform:
     made = function(**given)
     if not is_optax(made):
         raise ValueError(f"optax.{name} makes a {type(made).__name__}, no transformation")
-    return from_optax(made)
+    return OptaxTransform(made)
 
 
 def _found(name: str) -> Any:

@@ -6,12 +6,13 @@ before it meets a sum, and components are added in one written order. See docs/d
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 BLOCK = 8
 """Rows that are summed together first; an aligned system starts on a multiple of it."""
@@ -72,9 +73,16 @@ product.defvjp(_product_forward, _product_backward)
 
 def add_halves(x: Float[Array, "groups width *rest"]) -> Float[Array, "groups *rest"]:
     """The sum over the second axis (a power of two long): its two halves, then theirs, to one."""
+    return combine_halves(jnp.add, x)
+
+
+def combine_halves(
+    combine: Callable, x: Shaped[Array, "groups width *rest"]
+) -> Shaped[Array, "groups *rest"]:
+    """As `add_halves`, by another function of two arrays."""
     while x.shape[1] > 1:
         half = x.shape[1] // 2
-        x = x[:, :half] + x[:, half:]
+        x = combine(x[:, :half], x[:, half:])
     return x[:, 0]
 
 

@@ -16,7 +16,15 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
 
-from basinax._rounding import BLOCK, add_components, add_halves, add_rows, add_streams, pad_rows
+from basinax._rounding import (
+    BLOCK,
+    add_components,
+    add_halves,
+    add_rows,
+    add_streams,
+    combine_halves,
+    pad_rows,
+)
 
 
 class SystemIndex(eqx.Module):
@@ -161,11 +169,13 @@ class SystemIndex(eqx.Module):
 
         -inf for a system without rows, the least of all where `rows` are integers.
         """
+        # By halves, of which XLA stores each level; `jnp.max` it would find again for every row
+        # that the result is spread to.
         least = _least(rows.dtype)
-        blocks = self._blocks(rows, least)
+        blocks = combine_halves(jnp.maximum, self._blocks(rows, least))
         blocks = jnp.max(blocks, axis=tuple(range(1, blocks.ndim)), initial=least)
         for level in self._levels:
-            blocks = jnp.max(_take(blocks, level, least), axis=1)
+            blocks = combine_halves(jnp.maximum, _take(blocks, level, least))
         return blocks
 
     def spread(
