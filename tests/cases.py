@@ -280,8 +280,33 @@ def _branches_draw(draw, size):
     return {name: draw.normal(size=shape) for name, shape in pairs.items()}, constants
 
 
+def _mixed_draw(draw, size):
+    """A narrow bowl, a valley or wells, by chance; whichever it is not counts for nothing."""
+    kind = draw.integers(3)
+    starts, constants = [], {"kind": np.full((size, 3), float(kind))}
+    for one in (_narrow_draw, _valley_draw, _wells_draw):
+        start, its_constants = one(draw, size)
+        starts.append(np.pad(start, ((0, 0), (0, 3 - start.shape[1]))))
+        constants |= its_constants
+    constants["wall"] = np.pad(constants["wall"], ((0, 0), (0, 1)))
+    return starts[kind], constants
+
+
+def _mixed(x, prefix, kind, stiffness, centre, wall, tilt):
+    """Systems of three problems in one batch: in the other two each of them is at rest, at zero."""
+    is_bowl, is_valley, is_wells = (kind == k for k in range(3))
+    bowl_x, bowl_centre = (jnp.where(is_bowl, a, 0.0) for a in (x, centre))
+    bowl = _bowl(bowl_x, prefix, stiffness, bowl_centre)
+    valley = _valley(jnp.where(is_valley, x, 1.0)[:, :2], prefix, wall)
+    wells = _wells(jnp.where(is_wells, x, 1.0), prefix, jnp.where(is_wells, tilt, 0.0))
+    slope = jnp.where(is_wells, wells[1], jnp.pad(valley[1], ((0, 0), (0, 1))))
+    energies = bowl[0] + valley[0] + wells[0]
+    return energies, jnp.where(is_bowl, bowl[1], slope)
+
+
 BOWL = Problem("bowl", lambda size: size, _bowl_draw, _bowl)
 CELLS = Problem("cells", lambda size: {"positions": size, "cell": 1}, _cells_draw, _cells)
+MIXED = Problem("narrow bowls, valleys and wells", lambda size: size, _mixed_draw, _mixed)
 PROBLEMS = [
     BOWL,
     Problem("narrow bowl", lambda size: size, _narrow_draw, _bowl),

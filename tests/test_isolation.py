@@ -14,6 +14,7 @@ from cases import (
     DTYPES,
     LAYOUTS,
     LIMITS,
+    MIXED,
     OPTIMIZERS,
     PROBLEMS,
     SHUFFLED_WITH_GAPS,
@@ -59,14 +60,15 @@ def test_a_long_run_of_every_system_is_its_run_alone(case, layout, dtype):
     assert differing == []
 
 
-# In the other dtype than above. Cells first and for one with a clip: they have two indices.
-ON_PROBLEMS = in_turns(OPTIMIZERS, [CELLS, *PROBLEMS[1:-1]], DTYPES[::-1])
-ON_PROBLEMS += in_turns([c for c in OPTIMIZERS if not c.is_alone_in_global_mode], [CELLS])[:1]
+# In the other dtype than above. Cells for one with a clip, too: they have two indices.
+WITH_CLIP = [case for case in OPTIMIZERS if not case.is_alone_in_global_mode]
+ON_PROBLEMS = in_turns(OPTIMIZERS, [MIXED], DTYPES[::-1]) + in_turns(WITH_CLIP, [CELLS])[:1]
+ON_PROBLEMS += in_turns(OPTIMIZERS, [CELLS, *PROBLEMS[4:-1]], DTYPES)
 
 
 @pytest.mark.parametrize(("case", "problem", "dtype"), ON_PROBLEMS)
 def test_a_long_run_on_every_problem_is_the_run_alone(case, problem, dtype):
-    systems = make_systems(problem, 13, 13, spoiled=True)
+    systems = make_systems(problem, *[13] * 6, spoiled=True)
     batch = make_batch(problem, systems, SHUFFLED_WITH_GAPS, dtype)
     run = run_batch(case, batch, LENGTH)
     differing = [

@@ -408,6 +408,25 @@ def final_point(run: Run) -> Point:
     return select_points(has_best, run.best, last, run.optimizer_state.index_prefix)
 
 
+def stopped(run: Run) -> Run:
+    """The run as it is returned where it is stopped before every system has ended.
+
+    A running system stands where it has not been evaluated: NaN is all that is known of it there,
+    and inf its `fmax`.
+    """
+    is_unknown = run.is_pending & (run.status == Status.RUNNING)
+    point = Point(run.params, run.energies, run.gradients, run.fmax, run.extras)
+    nothing = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), point)
+    found = select_points(is_unknown, nothing, point, run.optimizer_state.index_prefix)
+    return dataclasses.replace(
+        run,
+        energies=found.energies,
+        gradients=found.gradients,
+        fmax=jnp.where(is_unknown, jnp.inf, run.fmax),
+        extras=found.extras,
+    )
+
+
 @eqx.filter_jit
 def _advance(value_and_gradient, run, optimizer, criterion, max_steps) -> Run:
     def evaluate(params):

@@ -172,10 +172,10 @@ class SystemIndex(eqx.Module):
         # By halves, of which XLA stores each level; `jnp.max` it would find again for every row
         # that the result is spread to.
         least = _least(rows.dtype)
-        blocks = combine_halves(jnp.maximum, self._blocks(rows, least))
+        blocks = combine_halves(_larger, self._blocks(rows, least))
         blocks = jnp.max(blocks, axis=tuple(range(1, blocks.ndim)), initial=least)
         for level in self._levels:
-            blocks = combine_halves(jnp.maximum, _take(blocks, level, least))
+            blocks = combine_halves(_larger, _take(blocks, level, least))
         return blocks
 
     def spread(
@@ -335,6 +335,11 @@ class BlockIndex(eqx.Module):
 
 
 AnyIndex = SystemIndex | WholeIndex | RowIndex | BlockIndex
+
+
+def _larger(a: Array, b: Array) -> Array:
+    """The larger one, NaN if there is one; `jnp.maximum` makes subnormal numbers zero, or not."""
+    return jnp.where((a >= b) | (a != a), a, b)
 
 
 def _least(dtype) -> float | int:

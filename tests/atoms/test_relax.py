@@ -1,5 +1,7 @@
 """Whole relaxations of ASE structures: the bits of a batch, and the trajectories of ASE."""
 
+import itertools
+
 import numpy as np
 import pytest
 from ase import Atoms
@@ -182,6 +184,26 @@ def test_progress_counts_and_a_stop_keeps_what_was_reached():
     assert seen[0].n_converged + seen[0].n_failed + seen[0].n_running == 7
     assert (result.status == Status.RUNNING).any()
     assert result.steps.max() < 100
+
+
+@pytest.mark.parametrize("cell", [None, "frechet"])
+@pytest.mark.parametrize("keep_best", [False, True])
+def test_what_is_stopped_has_no_energy_of_another_point(cell, keep_best):
+    """Structures are stopped right after a step: nothing is known of them but where they stand."""
+    potential, looks = LennardJones(**ARGON), itertools.count()
+    how = {"cell": cell, "keep_best": keep_best, "fmax": 1e-9}
+    stop = {"should_stop": lambda: next(looks) > 0}
+    result = relax(structures()[:2], potential, **how, **stop)
+    assert (result.status == Status.RUNNING).all()
+    assert (result.steps > 0).all()
+    for atoms, energy, fmax in zip(result.atoms, result.energies, result.fmax, strict=True):
+        if not keep_best:
+            assert np.isnan([energy, atoms.get_potential_energy()]).all()
+            assert np.isnan(atoms.get_forces()).all()
+            assert np.isinf(fmax)
+            continue
+        atoms.calc = ASELennardJones(epsilon=0.0104, sigma=3.4, rc=8.5)
+        assert energy == pytest.approx(atoms.get_potential_energy(), rel=1e-9)
 
 
 BAD = {

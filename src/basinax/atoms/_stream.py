@@ -29,6 +29,7 @@ from basinax._relax import (
     restart,
     select_points,
     start,
+    stopped,
 )
 from basinax._rounding import BLOCK
 from basinax._status import Status
@@ -455,7 +456,7 @@ def _moved(batch: Batch, moves: CellMoves | None, params: Any) -> Batch:
 @eqx.filter_jit
 def _result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     """Where structures are returned, and what was found there."""
-    point = final_point(run)
+    point = final_point(stopped(run))
     counts = {"steps": run.steps, "evaluations": run.evaluations, "status": run.status}
     return counts | {"fmax": point.fmax} | _found(point, batch, moves)
 
