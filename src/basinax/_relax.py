@@ -415,16 +415,10 @@ def stopped(run: Run) -> Run:
     and inf its `fmax`.
     """
     is_unknown = run.is_pending & (run.status == Status.RUNNING)
-    point = Point(run.params, run.energies, run.gradients, run.fmax, run.extras)
-    nothing = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), point)
-    found = select_points(is_unknown, nothing, point, run.optimizer_state.index_prefix)
-    return dataclasses.replace(
-        run,
-        energies=found.energies,
-        gradients=found.gradients,
-        fmax=jnp.where(is_unknown, jnp.inf, run.fmax),
-        extras=found.extras,
-    )
+    found = run.energies, run.gradients, run.extras
+    energies, gradients, extras = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), found)
+    run = _received(is_unknown, Evaluation(energies, gradients, is_unknown, extras), run)
+    return dataclasses.replace(run, fmax=jnp.where(is_unknown, jnp.inf, run.fmax))
 
 
 @eqx.filter_jit
