@@ -126,8 +126,8 @@ def flat_and_wide():
     ],
     ids=["slab", "wire", "open", "open, diagonal", "periodic", "flat and wide cell"],
 )
-def test_structures_that_end_the_process_in_vesin_alone_are_listed(atoms, monkeypatch):
-    monkeypatch.setattr("basinax.atoms._pairs.MOST_TRIED", 0)
+@pytest.mark.usefixtures("both_ways")
+def test_structures_that_end_the_process_in_vesin_alone_are_listed(atoms):
     batch = Batch.from_atoms([atoms])
     pairs = listed(NeighborTable(batch, CUTOFF, SKIN), batch, 0)
     assert set(brute_force(atoms, CUTOFF + SKIN)) <= set(pairs)

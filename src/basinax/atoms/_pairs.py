@@ -20,8 +20,8 @@ MOST_IMAGES = 10_000
 around it: a cell of one atom and 1 Å has half as many within 9 Å. Beyond, a cell has collapsed."""
 
 MOST_TRIED = 1 << 20
-"""Up to so many candidates in a system, trying them all is faster than searching: 150 atoms of a
-crystal in a cell as high as the radius, or 1000 of a cluster."""
+"""Up to so many candidates in a system, trying them all is faster than searching: nearly 200
+atoms of a crystal whose cell is as high as the radius, or 1000 of a cluster."""
 
 MOST_RADII = 1000
 """Systems that extend farther are searched: what is tried is a difference of squared lengths."""
