@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from ase import Atoms
 from ase.build import bulk, fcc100, fcc111
 from ase.cluster import Icosahedron
@@ -129,6 +130,15 @@ def listed(batch, potential, skin=SKIN):
     """The neighbour lists that the potential needs."""
     reverse = potential.needs_reverse
     return NeighborTable(batch, potential.cutoff, skin, reverse=reverse).to_device()
+
+
+def evaluated_op_by_op(batch, potential):
+    """From lists no longer than they need to be: each slot is a row of programs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("basinax.atoms._neighbors._CAPACITIES", {})
+        neighbors = listed(batch, potential)
+    with jax.disable_jit():
+        return potential(batch, neighbors, stress=True)
 
 
 @jax.jit
