@@ -119,17 +119,18 @@ POTENTIALS = {
 }
 
 
-def evaluate(atoms, potential, dtype=None, skin=SKIN, built_at=None, **shape):
+def evaluate(atoms, potential, dtype=None, skin=SKIN, built_at=None, ends_early=False, **shape):
     """Batch and properties of structures; the lists are made for the structures `built_at`."""
     batch = Batch.from_atoms(atoms, dtype, **shape)
     built = batch if built_at is None else Batch.from_atoms(built_at, dtype, **shape)
-    return batch, jitted(potential, batch, listed(built, potential, skin))
+    return batch, jitted(potential, batch, listed(built, potential, skin, ends_early))
 
 
-def listed(batch, potential, skin=SKIN):
-    """The neighbour lists that the potential needs."""
-    reverse = potential.needs_reverse
-    return NeighborTable(batch, potential.cutoff, skin, reverse=reverse).to_device()
+def listed(batch, potential, skin=SKIN, ends_early=False):
+    """The neighbour lists that the potential needs; it may be told where the longest ends."""
+    table = NeighborTable(batch, potential.cutoff, skin, reverse=potential.needs_reverse)
+    every = np.ones(batch.n_systems, bool)
+    return table.to_device(table.longest(every) if ends_early else None)
 
 
 def evaluated_op_by_op(batch, potential):

@@ -148,6 +148,24 @@ def test_pairs_that_are_tried_are_those_that_vesin_finds(displacement, monkeypat
         assert listed(tried, batch, k) == listed(searched, batch, k)
 
 
+def test_the_longest_list_of_some_systems_is_known_also_after_a_rebuild():
+    atoms = [STRUCTURES[name] for name in ("cell of 32", "one open atom", "cluster of 13")]
+    batch = Batch.from_atoms(atoms)
+    table = NeighborTable(batch, CUTOFF, 0.5)
+
+    def longest(*which):
+        return table.longest(np.isin(np.arange(batch.n_systems), which))
+
+    def counted(k):
+        return int((table.slots[:, batch.index.ids == k] != batch.n_rows).sum(0).max())
+
+    assert [longest(k) for k in range(3)] == [counted(0), 0, 12]
+    assert longest(0, 2) == longest(0, 1, 2) == counted(0) > 12 and longest() == 0
+    apart = moved(batch, np.asarray(batch.positions) * 3.0)
+    table.rebuild(apart, np.isin(np.arange(batch.n_systems), (2,)))
+    assert longest(2) == counted(2) < 12 and longest(0) == counted(0)
+
+
 def test_two_atoms_at_one_place_are_neighbours():
     batch = Batch.from_atoms([Atoms("Ar2", np.zeros((2, 3)))])
     assert listed(NeighborTable(batch, CUTOFF, SKIN), batch, 0) == [

@@ -131,6 +131,13 @@ def test_skin_and_the_positions_of_the_last_rebuild_change_nothing(name, dtype):
 
 
 @by_turns
+def test_ending_with_the_longest_list_changes_nothing(name, dtype):
+    potential, systems = CASES[name].potential, CASES[name].systems
+    batch, got = evaluate(systems, potential, dtype, skin=0.0, ends_early=True)
+    assert_as_together(batch, got, name, dtype)
+
+
+@by_turns
 def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
     potential, names, systems, few = CASES[name]
     chosen = [systems[names.index(n)] for n in few]

@@ -5,6 +5,8 @@ left fold over them gives the same bits whatever the skin, the padding and the l
 (docs/design.md, section 2, rule 3). What padding points at lies too far away to matter: no mask.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -69,6 +71,12 @@ class Neighbors(eqx.Module):
     """Where the pair of a slot stands seen from the neighbour, as an entry of `slots.ravel()`.
 
     Of no account where a slot is padding; None unless the table was asked for it.
+    """
+
+    n_slots: Int32[Array, ""] | None = None
+    """After how many slots folds over them may end; None for all.
+
+    A loop whose length is not known before has no derivative in reverse.
     """
 
     def images(
@@ -163,6 +171,7 @@ class NeighborTable:
         self.positions, self.cells = np.array(batch.positions), np.array(batch.cells)
         self._follows_cells, self._is_listed = follows_cells, False
         self.slots = np.full((BLOCK, batch.n_rows), self._far, np.int32)
+        self._lengths = np.zeros(batch.n_systems, np.int32)
         self.reverse = np.zeros_like(self.slots) if reverse else None
         self.image_rows, self.image_shifts = np.zeros((2, BLOCK), np.int32)
         self.shifts = np.zeros((BLOCK, 3), np.int32)
@@ -223,8 +232,16 @@ class NeighborTable:
         self._is_listed = True
         return failed
 
-    def to_device(self) -> Neighbors:
-        """A copy for the device."""
+    def longest(self, which: Bool[np.ndarray, "systems"]) -> np.int32:
+        """How many neighbours an atom of these systems has in its list at most."""
+        return self._lengths.max(initial=0, where=which)
+
+    def to_device(self, n_slots: Any = None) -> Neighbors:
+        """A copy for the device.
+
+        Args:
+            n_slots: after how many slots folds over them may end; None for all.
+        """
         # jnp.array copies; jnp.asarray may share memory that a rebuild then overwrites.
         return Neighbors(
             slots=jnp.array(self.slots),
@@ -235,6 +252,7 @@ class NeighborTable:
             positions=jnp.array(self.positions),
             frames=self._frames() if self._follows_cells else None,
             reverse=None if self.reverse is None else jnp.array(self.reverse),
+            n_slots=None if n_slots is None else jnp.asarray(n_slots, jnp.int32),
         )
 
     def _frames(self) -> Frames:
@@ -271,8 +289,10 @@ class NeighborTable:
         steps = 2 if self._follows_cells and self._is_listed else 8
         self.slots = _grown(self.slots, int(slots.max(initial=-1)) + 1, self._far, steps)
         padded = -(-self._sizes[systems] // BLOCK) * BLOCK
-        for start, size in zip(self._starts[systems], padded, strict=True):
+        lengths = np.bincount(one.rows, minlength=self._far)
+        for k, start, size in zip(systems, self._starts[systems], padded, strict=True):
             self.slots[:, start : start + size] = self._far
+            self._lengths[k] = lengths[start : start + size].max(initial=0)
         self.slots[slots, one.rows] = images
         if self.reverse is not None:
             self.reverse = _padded(self.reverse, len(self.slots))

@@ -171,7 +171,8 @@ def _tried(
     ends[:, :3] *= 2
     begins = np.concatenate([x, np.full((*x.shape[:2], 1), -1.0)], axis=2)
     least = np.einsum("sik,sik->si", x, x) - radii2
-    is_near = begins @ ends >= least[:, :, None]
+    # Not `@`: threads of BLAS go on spinning on the cores that batches need.
+    is_near = np.einsum("sik,skj->sij", begins, ends) >= least[:, :, None]
     own = np.arange(n_atoms)
     is_near[:, own, own * n_shifts + n_shifts // 2] = False
 

@@ -4,6 +4,7 @@ When the host looks, who stands beside whom and when a list is rebuilt is chosen
 no bit of a result depends on it.
 """
 
+import dataclasses
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -230,9 +231,11 @@ class _Stream:
         work, neighbors = self.work, self.table.to_device()
         settings = work.settings.of(self.members, len(work.atoms))
         run = _start(settings, self.batch, self.moves, work.keep_best)
+        is_running = self.occupied
         while True:
             skin = np.asarray(work.skin)
-            here = (work.potential, self.batch, self.moves, neighbors, skin)
+            reached = dataclasses.replace(neighbors, n_slots=self.table.longest(is_running))
+            here = (work.potential, self.batch, self.moves, reached, skin)
             if work.recorder is None:
                 run = _advance(*here, run, settings)
             else:
@@ -247,7 +250,8 @@ class _Stream:
                 self._harvest(run, self.occupied)
                 return
             has_ended = self.occupied & (status != Status.RUNNING)
-            needs_list = self.occupied & ~has_ended & is_pending & ~has_moved
+            is_running = self.occupied & ~has_ended
+            needs_list = is_running & is_pending & ~has_moved
             if has_ended.sum() * WORTH_REFILLING >= self.occupied.sum():
                 self._harvest(run, has_ended)
                 is_new = self._place()
@@ -257,6 +261,7 @@ class _Stream:
                     settings = work.settings.of(self.members, len(work.atoms))
                     run = _restart(run, self.batch, self.moves, settings, is_new)
                     needs_list |= is_new
+                    is_running |= is_new
             if needs_list.any():
                 batch = _moved(self.batch, self.moves, run.params)
                 failed = self.table.rebuild(batch, needs_list)

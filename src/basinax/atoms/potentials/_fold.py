@@ -69,7 +69,8 @@ class Fold(NamedTuple):
                 sums = add_slot(sums, images)
             return sums
 
-        return lax.fori_loop(0, slots.shape[0] // UNROLL, add_slots, starts)
+        n_slots = slots.shape[0] if self.neighbors.n_slots is None else self.neighbors.n_slots
+        return lax.fori_loop(0, (n_slots + UNROLL - 1) // UNROLL, add_slots, starts)
 
     def properties(
         self,
