@@ -143,7 +143,7 @@ class Batch(eqx.Module):
         cells = np.asarray(self.cells, np.float64)
         copies = [a.copy() for a in originals]
         for start, cell, a in zip(row_starts(sizes), cells, copies, strict=False):
-            a.set_cell(cell)
+            a.set_cell(cell, apply_constraint=False)
             a.set_positions(positions[start : start + len(a)], apply_constraint=False)
         return copies
 

@@ -73,7 +73,7 @@ class Snapshot(NamedTuple):
         if self.stress is None:
             positions = with_fixed(original, positions)
         else:
-            copy.set_cell(self.cell)
+            copy.set_cell(self.cell, apply_constraint=False)
             properties["stress"] = full_3x3_to_voigt_6_stress(self.stress)
         copy.set_positions(positions, apply_constraint=False)
         copy.calc = SinglePointCalculator(copy, **properties)
