@@ -79,10 +79,11 @@ def test_a_place_that_is_taken_again_remembers_nothing(monkeypatch):
         atoms.append(bulk("Ar", "fcc", 5.1 + 0.02 * k, cubic=True).repeat((1, 1, 1 + k % 3)))
         atoms[-1].rattle(0.1, seed=k)
     atoms[1].positions[1] = atoms[1].positions[0]
-    together = relax(atoms, potential, fmax=1e-3, keep_best=True)
+    settings = {"fmax": 1e-3, "keep_best": True, "dtype": np.float32}
+    together = relax(atoms, potential, **settings)
     monkeypatch.setattr("basinax.atoms._relax.MAX_ROWS", 48)
     monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
-    streamed = relax(atoms, potential, fmax=1e-3, keep_best=True)
+    streamed = relax(atoms, potential, **settings)
     assert [i for i in range(12) if not same(together, i, streamed, i)] == []
     assert together.status[1] == Status.NOT_FINITE
 

@@ -347,7 +347,8 @@ class _Stream:
             write(constraints, k, rows, atoms)
             rows = slice(rows.start, rows.start + len(atoms))
             positions[rows], numbers[rows] = atoms.positions, atoms.numbers
-            self.members[k], sizes[k], cells[k], pbc[k] = member, len(atoms), atoms.cell, atoms.pbc
+            self.members[k], sizes[k] = member, len(atoms)
+            cells[k], pbc[k] = atoms.cell.array, atoms.pbc
         if is_new.any():
             self.occupied = self.occupied | is_new
             self.batch = Batch(
