@@ -31,8 +31,8 @@ LAYERS = [
     ["_relax", "_config"],
     ["_specs"],
     [""],
-    ["atoms._symmetry"],
-    ["atoms._constraints", "atoms._matrices", "atoms._trajectory"],
+    ["atoms._symmetry", "atoms._matrices"],
+    ["atoms._constraints", "atoms._trajectory"],
     ["atoms._batch", "atoms._pairs"],
     ["atoms._neighbors"],
     [

@@ -13,14 +13,15 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
+from ase.constraints import FixScaled
 from jaxtyping import Array, Bool, Float
 
 from basinax._convergence import Evidence
-from basinax._optimizer import AbstractTransform
+from basinax._optimizer import AbstractTransform, apply_updates
 from basinax._rounding import rounded
 from basinax._systems import SystemIndex
 from basinax.atoms._batch import Batch
-from basinax.atoms._constraints import Constraints, constrained
+from basinax.atoms._constraints import Constraints, Turn, constrained
 from basinax.atoms._matrices import (
     VOIGT,
     VOIGT_OF_ENTRIES,
@@ -152,24 +153,35 @@ class CellConstraints(eqx.Module):
     constraints: Constraints | None
     moves: "CellMoves"
 
-    def of_gradient(self, gradient: Dofs, prefix: Dofs) -> Dofs:
+    def of_gradient(self, gradient: Dofs, prefix: Dofs, params: Dofs) -> Dofs:
         """The cell's rows have been masked where they were made."""
         index, positions = cast(Any, prefix.positions), gradient.positions
         if self.constraints is not None:
-            positions = self.constraints.of_gradient(positions, index)
+            turn = self.moves.turn_of_gradient(params) if self._has_turn else None
+            positions = self.constraints.of_gradient(positions, index, turn=turn)
         if self.moves.kind == "strain":
             is_free = index.spread(self.moves.is_free, False, positions)
             positions = jnp.where(is_free, 0.0, positions)
         return gradient._replace(positions=positions)
 
-    def of_step(self, step: Dofs, prefix: Dofs) -> Dofs:
+    def of_step(self, step: Dofs, prefix: Dofs, params: Dofs) -> Dofs:
+        """Positions move by what is left of a Cartesian step in the cell as it will be."""
         positions, cell = step
-        if self.constraints is not None:
-            positions = self.constraints.of_step(positions, cast(Any, prefix.positions))
-            if self.moves.kind != "strain":
-                cell = self.constraints.of_stress(cell.reshape(-1, 3, 3)).reshape(cell.shape)
+        if self.constraints is not None and self.moves.kind != "strain":
+            cell = self.constraints.of_stress(cell.reshape(-1, 3, 3)).reshape(cell.shape)
         # what -0.0 is added to keeps its sign, too
-        return Dofs(positions, jnp.where(self.moves.movable_rows(), cell, -0.0))
+        step = Dofs(positions, jnp.where(self.moves.movable_rows(), cell, -0.0))
+        if self.constraints is None:
+            return step
+        turn = self.moves.turn_of_step(apply_updates(params, step)) if self._has_turn else None
+        index = cast(Any, prefix.positions)
+        return step._replace(positions=self.constraints.of_step(positions, index, turn=turn))
+
+    @property
+    def _has_turn(self) -> bool:
+        """Atoms that move with a strain alone have no direction of their own."""
+        kept = self.constraints
+        return kept is not None and kept.has_partial and self.moves.kind != "strain"
 
 
 class CellMoves(eqx.Module):
@@ -209,6 +221,16 @@ class CellMoves(eqx.Module):
         positions = jnp.where(is_free, turned_rows(dofs.positions, turn, index), dofs.positions)
         cells = multiply(self.reference, turn)
         return positions, jnp.where(self.is_free[:, None, None], cells, self.reference)
+
+    def turn_of_gradient(self, dofs: Dofs) -> Turn:
+        """From the gradient by `dofs.positions` to the Cartesian one."""
+        deformation = self._deformation(dofs)
+        return Turn(self.is_free, inverse(deformation), deformation)
+
+    def turn_of_step(self, dofs: Dofs) -> Turn:
+        """From a step of `dofs.positions` that ends there to the Cartesian one."""
+        turn = transposed(self._deformation(dofs))
+        return Turn(self.is_free, turn, inverse(turn))
 
     def is_lost(self, cells: Matrices) -> Bool[Array, "systems"]:
         """Which cells have collapsed or exploded."""
@@ -389,7 +411,7 @@ def check_cells(atoms: Sequence[Atoms], cells: Sequence[AbstractCell | None]) ->
 
     Raises:
         ValueError: one has no volume.
-        NotImplementedError: there are constraints beside a moving cell that say where atoms stand.
+        NotImplementedError: there is a `FixScaled` where atoms move beside the cell.
     """
     for k, (a, cell) in enumerate(zip(atoms, cells, strict=True)):
         if not is_free(a, cell):
@@ -400,12 +422,12 @@ def check_cells(atoms: Sequence[Atoms], cells: Sequence[AbstractCell | None]) ->
                 f"{name}: its cell has no volume, so it cannot move: {a.cell.array.tolist()}. Give"
                 " open directions a vector too, or leave this cell fixed (cell=None)"
             )
-        others = sorted({type(c).__name__ for c in a.constraints} - {"FixAtoms", "FixSymmetry"})
-        if others:
+        if kind_of(a, cell) != "strain" and any(isinstance(c, FixScaled) for c in a.constraints):
             raise NotImplementedError(
-                f"{name} has constraints ({', '.join(others)}) that are not supported where its"
-                " cell moves; FixAtoms (such atoms move with the cell alone, as in ASE) and"
-                " FixSymmetry are"
+                f"{name} has FixScaled, which is not supported where its cell moves: the directions"
+                " that it fixes are those of the cell, and turn with it. Use FixAtoms, which has"
+                " atoms move with the cell alone, FixCartesian or FixedLine, or leave this cell"
+                " fixed (cell=None)"
             )
 
 

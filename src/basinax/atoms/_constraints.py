@@ -5,6 +5,10 @@ single atoms become one matrix a row, in the order in which they stand on the st
 ends a stage, and what stands behind it begins another. A row without constraint is selected, not
 multiplied, so that a free structure keeps its bits beside constrained ones. A `FixSymmetry` ends a
 stage, too.
+
+Where a cell moves, an optimizer's rows are no Cartesian vectors but turn into them with the
+deformation. Fixed atoms, centres of mass and symmetries do not notice; rows that keep some
+directions are made Cartesian, and made again what they were.
 """
 
 import functools
@@ -33,6 +37,7 @@ from basinax._convergence import Evidence
 from basinax._optimizer import AbstractTransform
 from basinax._rounding import rounded
 from basinax._systems import SystemIndex
+from basinax.atoms._matrices import Matrices, turned_rows
 from basinax.atoms._symmetry import (
     Orbits,
     Symmetry,
@@ -92,16 +97,45 @@ class Masses(eqx.Module):
         return jnp.stack(columns, 1)
 
 
+class Turn(NamedTuple):
+    """How the rows of systems whose cell moves become Cartesian vectors, and these rows again."""
+
+    mask: Bool[Array, "systems"]
+    """The rows of other systems are Cartesian."""
+    there: Matrices
+    back: Matrices
+
+    def around(self, adjust: Callable[[Rows], Rows], x: Rows, index: SystemIndex) -> Rows:
+        """What `adjust` makes of the Cartesian vectors."""
+        return turned_rows(adjust(turned_rows(x, self.there, index)), self.back, index)
+
+
 class Stage(eqx.Module):
     """Constraints of single atoms, then those of centres of mass, then those of symmetry."""
 
     fixed: Bool[Array, "rows 3"]
     """Components that stand still."""
     slants: Slants | None
+    partial: Bool[Array, "rows"] | None
+    """Rows that keep some directions, not all and not none; None where no structure has any."""
     com: Masses | None
     symmetry: Symmetry | None
 
-    def of_rows(self, x: Rows, still: float) -> Rows:
+    @property
+    def room(self) -> "StageLayout":
+        n_slots = 0 if self.symmetry is None else len(self.symmetry.members)
+        has_partial = self.partial is not None
+        return StageLayout(self.slants is not None, self.com is not None, n_slots, has_partial)
+
+    def of_rows(self, x: Rows, still: float, index: SystemIndex, turn: Turn | None) -> Rows:
+        left = self._of_components(x, still)
+        if turn is None or self.partial is None:
+            return left
+        around = turn.around(lambda x: self._of_components(x, still), x, index)
+        is_turned = self.partial[:, None] & index.spread(turn.mask, False, x)
+        return jnp.where(is_turned, around, left)
+
+    def _of_components(self, x: Rows, still: float) -> Rows:
         x = x if self.slants is None else self.slants.apply(x)
         return jnp.where(self.fixed, jnp.asarray(still, x.dtype), x)
 
@@ -111,20 +145,40 @@ class Constraints(eqx.Module):
 
     stages: tuple[Stage, ...]
 
-    def of_gradient(self, gradient: Rows, index: SystemIndex) -> Rows:
-        """The gradient that the constraints leave, as ASE's `adjust_forces` does."""
+    @property
+    def has_partial(self) -> bool:
+        """Whether there are rows that keep some directions: those that a `Turn` is for."""
+        return any(stage.partial is not None for stage in self.stages)
+
+    def of_gradient(
+        self, gradient: Rows, index: SystemIndex, params: Any = None, turn: Turn | None = None
+    ) -> Rows:
+        """The gradient that the constraints leave, as ASE's `adjust_forces` does.
+
+        Args:
+            params: nothing here depends on where that is.
+            turn: None where all rows are Cartesian.
+        """
         for stage in self.stages:
-            gradient = stage.of_rows(gradient, 0.0)
+            gradient = stage.of_rows(gradient, 0.0, index, turn)
             if stage.com is not None:
                 gradient = stage.com.of_gradient(gradient, index)
             if stage.symmetry is not None:
                 gradient = stage.symmetry.of_gradient(gradient, index)
         return gradient
 
-    def of_step(self, step: Rows, index: SystemIndex) -> Rows:
-        """The step that the constraints leave, as ASE's `adjust_positions` does."""
+    def of_step(
+        self, step: Rows, index: SystemIndex, params: Any = None, turn: Turn | None = None
+    ) -> Rows:
+        """The step that the constraints leave, as ASE's `adjust_positions` does.
+
+        Args:
+            params: nothing here depends on where that is.
+            turn: None where all rows are Cartesian.
+        """
         for stage in self.stages:
-            step = stage.of_rows(step, -0.0)  # what -0.0 is added to keeps its sign, too
+            # what -0.0 is added to keeps its sign, too
+            step = stage.of_rows(step, -0.0, index, turn)
             if stage.com is not None:
                 step = stage.com.of_step(step, index)
             if stage.symmetry is not None:
@@ -156,9 +210,9 @@ class Constrained(AbstractTransform):
         return self.optimizer.init(parameters, index_prefix)
 
     def update(self, updates, state, params=None, **extra):
-        gradient = self.constraints.of_gradient(updates, state.index_prefix)
+        gradient = self.constraints.of_gradient(updates, state.index_prefix, params)
         step, state = self.optimizer.update(gradient, state, params, **extra)
-        return self.constraints.of_step(step, state.index_prefix), state
+        return self.constraints.of_step(step, state.index_prefix, params), state
 
     def is_accepted(self, state):
         return self.optimizer.is_accepted(state)
@@ -181,7 +235,9 @@ def constrained(
         return optimizer, None
 
     def view(evidence: Evidence) -> Evidence:
-        gradients = constraints.of_gradient(evidence.gradients, evidence.index_prefix)
+        gradients = constraints.of_gradient(
+            evidence.gradients, evidence.index_prefix, evidence.params
+        )
         return evidence._replace(gradients=gradients)
 
     return Constrained(optimizer, constraints), view
@@ -197,6 +253,7 @@ class StageLayout(NamedTuple):
     has_com: bool
     n_slots: int = 0
     """Room for the largest orbit of a symmetry; 0 for no symmetry."""
+    has_partial: bool = False
 
 
 Layout = tuple[StageLayout, ...]
@@ -214,7 +271,8 @@ class _Read(NamedTuple):
     @property
     def needed(self) -> StageLayout:
         n_slots = 0 if self.symmetry is None else len(self.symmetry.members)
-        return StageLayout(bool(self.slanted.any()), self.has_com, padded_slots(n_slots))
+        flags = bool(self.slanted.any()), self.has_com
+        return StageLayout(*flags, padded_slots(n_slots), bool(self.partial.any()))
 
     @property
     def fixed(self) -> Bool[np.ndarray, "atoms 3"]:
@@ -223,6 +281,10 @@ class _Read(NamedTuple):
     @property
     def slanted(self) -> Bool[np.ndarray, "atoms 3"]:
         return ~self.fixed & (self.matrices != np.eye(3)).any(2)
+
+    @property
+    def partial(self) -> Bool[np.ndarray, "atoms"]:
+        return (self.matrices != np.eye(3)).any((1, 2)) & ~self.fixed.all(1)
 
 
 def layout_of(atoms: Iterable[Atoms]) -> Layout:
@@ -246,12 +308,13 @@ def blank(layout: Layout, n_rows: int, n_systems: int, dtype: Any) -> Constraint
         return np.zeros(shape, bool)
 
     stages = []
-    for has_slants, has_com, n_slots in (StageLayout(*needed) for needed in layout):
+    for has_slants, has_com, n_slots, has_partial in (StageLayout(*each) for each in layout):
         slants = Slants(none(n_rows, 3), zeros(n_rows, 3, 3)) if has_slants else None
         ones = 1 + zeros(n_systems), 1 + zeros(n_systems)
         com = Masses(none(n_systems), zeros(n_rows), *ones) if has_com else None
         symmetry = blank_symmetry(n_slots, n_rows, n_systems, dtype)
-        stages.append(Stage(none(n_rows, 3), slants, com, symmetry))
+        partial = none(n_rows) if has_partial else None
+        stages.append(Stage(none(n_rows, 3), slants, partial, com, symmetry))
     return Constraints(tuple(stages)) if stages else None
 
 
@@ -272,14 +335,14 @@ def write(constraints: Constraints | None, system: Any, rows: slice, atoms: Atom
         raise ValueError(f"system {system}: the layout has no room for its constraints")
     free = _Read(_free(len(atoms)))
     for stage, own in zip(stages, [*read, *[free] * (len(stages) - len(read))], strict=True):
-        n_slots = 0 if stage.symmetry is None else len(stage.symmetry.members)
-        room = StageLayout(stage.slants is not None, stage.com is not None, n_slots)
-        if any(map(operator.gt, own.needed, room)):
+        if any(map(operator.gt, own.needed, stage.room)):
             raise ValueError(f"system {system}: the layout has no room for its constraints")
         stage.fixed[rows] = _padded(own.fixed, stage.fixed[rows])
         if stage.slants is not None:
             stage.slants.mask[rows] = _padded(own.slanted, stage.slants.mask[rows])
             stage.slants.matrices[rows] = _padded(own.matrices, stage.slants.matrices[rows])
+        if stage.partial is not None:
+            stage.partial[rows] = _padded(own.partial, stage.partial[rows])
         if stage.com is not None:
             masses = atoms.get_masses() if own.has_com else np.zeros(0)
             stage.com.mask[system] = own.has_com

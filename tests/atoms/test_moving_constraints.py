@@ -1,0 +1,282 @@
+"""Constraints of atoms whose cell moves: ASE's steps, and the bits of a batch."""
+
+import ase.optimize
+import jax
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk
+from ase.calculators.lj import LennardJones as ASELennardJones
+from ase.constraints import (
+    FixAtoms,
+    FixCartesian,
+    FixCom,
+    FixedLine,
+    FixedPlane,
+    FixScaled,
+    FixSymmetry,
+)
+from ase.filters import FrechetCellFilter, StrainFilter, UnitCellFilter
+from ase.spacegroup import crystal as crystal_of
+from structures import rattled
+
+import basinax
+from basinax import Status
+from basinax.atoms import Batch, Frechet, LennardJones, Strain, UnitCell, relax
+from basinax.atoms._cell import CellConstraints, Dofs, cell_moves
+
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
+ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=7.0)
+ASE_ARGON = {"epsilon": 0.0104, "sigma": 3.40, "rc": 7.0}
+FILTERS = {UnitCell: UnitCellFilter, Frechet: FrechetCellFilter, Strain: StrainFilter}
+
+CONSTRAINTS = {
+    "none": [],
+    "atoms": [FixAtoms([0, 3])],
+    "components": [FixCartesian([0, 1], (True, False, True)), FixCartesian([2], (0, 0, 1))],
+    "lines": [FixedLine([0, 1], (1, 2, 3)), FixedLine([3], (0, 0, -1))],
+    "planes": [FixedPlane([0, 1], (1, -2, 3)), FixedPlane([3], (0, 1, 0))],
+    "mass": [FixCom()],
+    "atoms, component and mass": [FixAtoms([0]), FixCartesian([1, 2], (0, 1, 1)), FixCom()],
+    "mass between others": [
+        FixedPlane([1, 2], (1, 1, 0)),
+        FixCom(),
+        FixedLine([2, 3], (1, 0, 2)),
+    ],
+}
+
+TURNED = ["components", "lines", "planes", "atoms, component and mass", "mass between others"]
+"""Those that ask where a direction of the undeformed cell points to."""
+
+UNSYMMETRIC = ("atoms, component and mass", "mass between others")
+"""As in ASE, what these leave of a step is no orthogonal projection, and curvature learnt from such
+steps makes rounding grow."""
+
+
+def crystal(name: str, seed: int = 0) -> Atoms:
+    """Four atoms in a sheared cell, in which no direction is one of the cell's; with masses."""
+    random = np.random.default_rng(seed)
+    atoms = rattled(bulk("Ar", cubic=True, a=5.2), seed, 0.15)
+    strain = np.eye(3) + random.normal(0, 0.06, (3, 3))
+    atoms.set_cell(atoms.cell.array @ strain, scale_atoms=True)
+    atoms.set_masses(random.uniform(20, 60, len(atoms)))
+    atoms.set_constraint([c.copy() for c in CONSTRAINTS[name]])
+    return atoms
+
+
+def symmetric() -> Atoms:
+    """Rutile's places with one coordinate that is free, and an atom that is held to a line."""
+    cell = [6.4, 6.4, 5.6, 90, 90, 90]
+    atoms = crystal_of(["Ar", "Ar"], [(0, 0, 0), (0.3, 0.3, 0)], spacegroup=136, cellpar=cell)
+    atoms = Atoms(atoms.symbols, atoms.positions, cell=atoms.cell, pbc=True)
+    atoms.set_constraint([FixedLine([2], (1, 2, 3)), FixSymmetry(atoms)])
+    return atoms
+
+
+def along_the_cell() -> Atoms:
+    """What `FixScaled` fixes says nothing where atoms move with the cell alone."""
+    atoms = rattled(bulk("Ar", cubic=True, a=5.2), 5)
+    atoms.set_constraint(FixScaled([0, 1], (False, True, True)))
+    return atoms
+
+
+def filtered(atoms: Atoms, cell):
+    atoms = atoms.copy()
+    atoms.calc = ASELennardJones(**ASE_ARGON)
+    options = {} if isinstance(cell, Strain) else {"scalar_pressure": cell.pressure}
+    return FILTERS[type(cell)](atoms, **options)
+
+
+def deformed(atoms: list[Atoms], kind, dtype=None):
+    """A batch, degrees of freedom far from where nothing is deformed, and vectors like these."""
+    batch = Batch.from_atoms(atoms, dtype)
+    dtype, cells = batch.positions.dtype, [kind()] * len(atoms)
+    moves, random = cell_moves(kind.kind, atoms, cells, batch.n_systems, dtype), _random()
+    start, is_row = moves.start(batch.positions), np.asarray(batch.index.ids)[:, None] < len(atoms)
+
+    def drawn():
+        positions = np.where(is_row, random.normal(0, 0.05, start.positions.shape), 0)
+        return Dofs(positions.astype(dtype), random.normal(0, 0.2, start.cell.shape).astype(dtype))
+
+    there = jax.tree.map(lambda x, y: np.asarray(x) + y, start, drawn())
+    return batch, moves, there, drawn()
+
+
+def _random():
+    return np.random.default_rng(8)
+
+
+# --- what ASE does
+
+
+@pytest.mark.parametrize("kind", [UnitCell, Frechet])
+def test_gradients_and_steps_are_those_of_ase_in_deformed_cells(kind):
+    """1e-13: rounding of numbers up to 30, which are those of the cell."""
+    atoms = [crystal(name, k) for k, name in enumerate(CONSTRAINTS)]
+    batch, moves, there, vectors = deformed(atoms, kind)
+    keep, prefix = CellConstraints(batch.constraints, moves), moves.prefix(batch.index)
+    got_step = keep.of_step(vectors, prefix, there).positions
+    got_gradient = keep.of_gradient(vectors, prefix, there).positions
+    for k, a in enumerate(atoms):
+        rows, cell_rows = slice(8 * k, 8 * k + len(a)), slice(3 * k, 3 * k + 3)
+        theirs = filtered(Atoms(a, constraint=[]), kind())
+        theirs.set_positions(np.concatenate([there.positions[rows], there.cell[cell_rows]]))
+        theirs.atoms.set_constraint(a.constraints)
+        deformation = theirs.deform_grad()
+        forces = vectors.positions[rows] @ np.linalg.inv(deformation)
+        for constraint in a.constraints:
+            constraint.adjust_forces(theirs.atoms, forces)
+        close = {"rtol": 0, "atol": 1e-13}
+        np.testing.assert_allclose(got_gradient[rows], forces @ deformation, **close)
+        before = theirs.get_positions()
+        step = np.concatenate([vectors.positions[rows], vectors.cell[cell_rows]])
+        theirs.set_positions(before + step)
+        expected = (theirs.get_positions() - before)[:-3]
+        np.testing.assert_allclose(got_step[rows], expected, **close)
+    # Without the deformation, others than those that ask for it are the same.
+    plain = batch.constraints.of_step(vectors.positions, batch.index)
+    differs = np.abs(plain - got_step).reshape(-1, 8 * 3).max(1) > 1e-3
+    assert [name for name, d in zip(CONSTRAINTS, differs, strict=False) if d] == TURNED
+
+
+@pytest.mark.parametrize(
+    ("kind", "optimizer", "reference", "left_out"),
+    [
+        (Frechet, basinax.FIRE(), ase.optimize.FIRE, ()),
+        (UnitCell, basinax.FIRE(), ase.optimize.FIRE, ()),
+        (UnitCell, basinax.LBFGS.ase(), ase.optimize.LBFGS, UNSYMMETRIC),
+    ],
+)
+def test_steps_are_those_of_ase(kind, optimizer, reference, left_out):
+    """1e-9 Å at steps 1, 5, 20 and the last: sums in another order, multiplied by the dynamics."""
+    names = [name for name in CONSTRAINTS if name not in ("none", *left_out)]
+    atoms = [*(crystal(name, k) for k, name in enumerate(names)), symmetric()]
+    cells = [kind(pressure=0.01 * (k % 2)) for k in range(len(atoms))]
+    settings = {"cell": cells, "fmax": 0.01}
+    early = {n: relax(atoms, ARGON, optimizer, max_steps=n, **settings) for n in (1, 5, 20)}
+    result = relax(atoms, ARGON, optimizer, **settings)
+    counts, apart = [], []
+    for k, (a, cell) in enumerate(zip(atoms, cells, strict=True)):
+        theirs = filtered(a, cell)
+        run = reference(theirs, logfile=None)
+        for n, _ in enumerate(run.irun(fmax=0.01)):
+            if n in early:
+                apart.append(distance(early[n].atoms[k], theirs.atoms))
+        counts.append(n)
+        ours = result.atoms[k]
+        apart.append(distance(ours, theirs.atoms))
+        largest = np.linalg.norm(theirs.get_forces(), axis=1).max()
+        np.testing.assert_allclose(result.fmax[k], largest, rtol=0, atol=1e-9)
+        assert [c.todict() for c in ours.constraints] == [c.todict() for c in a.constraints]
+    assert result.steps.tolist() == counts
+    assert max(apart) < 1e-9
+    # Without their constraints they would not be at rest; fixed masses hold nothing there.
+    left = [np.abs(a.get_forces(apply_constraint=False)).max() for a in result.atoms[:-1]]
+    assert [name for name, force in zip(names, left, strict=True) if force < 0.03] == ["mass"]
+
+
+def distance(a: Atoms, b: Atoms) -> float:
+    """The largest difference between their positions and cells, in Å."""
+    cells = np.abs(a.cell.array - b.cell.array)
+    return max(np.abs(a.positions - b.positions).max(), cells.max())
+
+
+def test_atoms_that_move_with_the_cell_alone_have_no_direction_to_keep():
+    """Their constraints do nothing in ASE's `StrainFilter`; not even axes that turn matter."""
+    atoms = [along_the_cell(), crystal("lines")]
+    result = relax(atoms, ARGON, cell=Strain(), fmax=0.01)
+    for a, ours, steps in zip(atoms, result.atoms, result.steps, strict=True):
+        theirs = filtered(a, Strain())
+        run = ase.optimize.FIRE(theirs, logfile=None)
+        assert run.run(fmax=0.01)
+        assert run.nsteps == steps
+        assert distance(ours, theirs.atoms) < 1e-9
+        fractions = [x.get_scaled_positions(wrap=False) for x in (a, ours)]
+        np.testing.assert_allclose(*fractions, rtol=0, atol=1e-14)
+
+
+# --- the bits of a batch
+
+
+def several(kind) -> tuple[list[Atoms], list]:
+    """With constraints of directions and without, in cells that move and not, one broken."""
+    broken = Atoms("Ar2", np.zeros((2, 3)), cell=[9, 9, 9], pbc=True)
+    broken.set_constraint(FixedLine([1], (1, 1, 0)))
+    pairs = [
+        (crystal("lines", 1), kind(pressure=0.01)),
+        (crystal("mass between others", 2), kind()),
+        (crystal("components", 3), kind(mask=(1, 1, 0, 0, 0, 1))),
+        (symmetric(), kind()),
+        (crystal("planes", 4), None),
+        (crystal("none", 5), kind(pressure=0.01)),
+        (crystal("atoms", 6), kind()),
+        (broken, kind()),
+        (along_the_cell(), Strain()),
+    ]
+    return [a for a, _ in pairs], [c for _, c in pairs]
+
+
+def same_bits(a, b) -> bool:
+    return np.array_equal(a, b, equal_nan=True) and np.array_equal(np.signbit(a), np.signbit(b))
+
+
+def same(a, i, b, j) -> bool:
+    """Whether structure i of one result has the bits of structure j of another."""
+    pairs = [(getattr(a, f)[i], getattr(b, f)[j]) for f in ("energies", "fmax", "steps", "status")]
+    ours, theirs = a.atoms[i], b.atoms[j]
+    pairs += [(ours.positions, theirs.positions), (ours.cell.array, theirs.cell.array)]
+    pairs += [(ours.calc.results[key], theirs.calc.results[key]) for key in theirs.calc.results]
+    return all(same_bits(x, y) for x, y in pairs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "apart"),
+    [(Frechet, np.float64, [[1], [4], [5, 6]]), (UnitCell, np.float32, [[0]])],
+)
+def test_a_structure_has_the_same_bits_in_every_batch(kind, dtype, apart, monkeypatch):
+    """400 steps, past the minimum; those `apart` run alone, or where none keeps a direction.
+
+    Order, skin and who stood in a place before differ, too.
+    """
+    atoms, cells = several(kind)
+    settings = {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
+    batch = relax(atoms, ARGON, cell=cells, **settings)
+    assert batch.status[7] == Status.NOT_FINITE
+    assert (batch.steps == 400).sum() >= 5
+    for few in apart:
+        others = relax([atoms[k] for k in few], ARGON, cell=[cells[k] for k in few], **settings)
+        assert [k for i, k in enumerate(few) if not same(batch, k, others, i)] == []
+    monkeypatch.setattr("basinax.atoms._relax.MAX_ROWS", 48)
+    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
+    thin = relax([*atoms, *atoms[::-1]], ARGON, cell=[*cells, *cells[::-1]], skin=0.1, **settings)
+    assert [k for k in range(len(atoms)) if not same(batch, k, thin, k)] == []
+    assert [k for k in range(len(atoms)) if not same(batch, k, thin, -1 - k)] == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_adjusted_rows_have_the_same_bits_jitted_op_by_op_and_alone(dtype):
+    atoms = [crystal(name, k) for k, name in enumerate(CONSTRAINTS)]
+    batch, moves, there, vectors = deformed(atoms, UnitCell, dtype)
+
+    # In a sum with what comes out, a naked product would be contracted.
+    def moved(batch, moves, there, vectors):
+        keep, prefix = CellConstraints(batch.constraints, moves), moves.prefix(batch.index)
+        gradient = keep.of_gradient(vectors, prefix, there)
+        step = keep.of_step(vectors, prefix, there)
+        return [there.positions + x.positions for x in (gradient, step)]
+
+    got = jax.jit(moved)(batch, moves, there, vectors)
+    with jax.disable_jit():
+        slowly = moved(batch, moves, *jax.tree.map(jax.numpy.asarray, (there, vectors)))
+    assert all(same_bits(*pair) for pair in zip(got, slowly, strict=True))
+    for k in (1, 3, 7):
+        own, its_moves, _, _ = deformed([atoms[k]], UnitCell, dtype)
+        rows = slice(8 * k, 8 * k + 8)
+
+        def of_one(x, rows=rows, k=k):
+            return Dofs(x.positions[rows], x.cell[3 * k : 3 * k + 3])
+
+        alone = jax.jit(moved)(own, its_moves, of_one(there), of_one(vectors))
+        for x, y in zip(got, alone, strict=True):
+            assert same_bits(np.asarray(x)[rows], np.asarray(y))
