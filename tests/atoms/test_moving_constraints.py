@@ -47,7 +47,7 @@ CONSTRAINTS = {
 }
 
 TURNED = ["components", "lines", "planes", "atoms, component and mass", "mass between others"]
-"""Those that ask where a direction of the undeformed cell points to."""
+"""Those that keep some directions of an atom, which the deformation turns."""
 
 UNSYMMETRIC = ("atoms, component and mass", "mass between others")
 """As in ASE, what these leave of a step is no orthogonal projection, and curvature learnt from such
@@ -92,8 +92,9 @@ def deformed(atoms: list[Atoms], kind, dtype=None):
     """A batch, degrees of freedom far from where nothing is deformed, and vectors like these."""
     batch = Batch.from_atoms(atoms, dtype)
     dtype, cells = batch.positions.dtype, [kind()] * len(atoms)
-    moves, random = cell_moves(kind.kind, atoms, cells, batch.n_systems, dtype), _random()
-    start, is_row = moves.start(batch.positions), np.asarray(batch.index.ids)[:, None] < len(atoms)
+    moves = cell_moves(kind.kind, atoms, cells, batch.n_systems, dtype)
+    start, random = moves.start(batch.positions), np.random.default_rng(8)
+    is_row = np.asarray(batch.index.ids)[:, None] < len(atoms)
 
     def drawn():
         positions = np.where(is_row, random.normal(0, 0.05, start.positions.shape), 0)
@@ -101,10 +102,6 @@ def deformed(atoms: list[Atoms], kind, dtype=None):
 
     there = jax.tree.map(lambda x, y: np.asarray(x) + y, start, drawn())
     return batch, moves, there, drawn()
-
-
-def _random():
-    return np.random.default_rng(8)
 
 
 # --- what ASE does
@@ -134,7 +131,7 @@ def test_gradients_and_steps_are_those_of_ase_in_deformed_cells(kind):
         theirs.set_positions(before + step)
         expected = (theirs.get_positions() - before)[:-3]
         np.testing.assert_allclose(got_step[rows], expected, **close)
-    # Without the deformation, others than those that ask for it are the same.
+    # As if nothing were deformed, these alone would be wrong.
     plain = batch.constraints.of_step(vectors.positions, batch.index)
     differs = np.abs(plain - got_step).reshape(-1, 8 * 3).max(1) > 1e-3
     assert [name for name, d in zip(CONSTRAINTS, differs, strict=False) if d] == TURNED
@@ -149,7 +146,10 @@ def test_gradients_and_steps_are_those_of_ase_in_deformed_cells(kind):
     ],
 )
 def test_steps_are_those_of_ase(kind, optimizer, reference, left_out):
-    """1e-9 Å at steps 1, 5, 20 and the last: sums in another order, multiplied by the dynamics."""
+    """1e-9 Å at steps 1, 5, 20 and the last: sums in another order, multiplied by the dynamics.
+
+    Every other structure is under pressure; one is held to a line and keeps its symmetry.
+    """
     names = [name for name in CONSTRAINTS if name not in ("none", *left_out)]
     atoms = [*(crystal(name, k) for k, name in enumerate(names)), symmetric()]
     cells = [kind(pressure=0.01 * (k % 2)) for k in range(len(atoms))]

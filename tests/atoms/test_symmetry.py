@@ -3,6 +3,7 @@
 import warnings
 
 import ase.optimize
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -256,6 +257,15 @@ def test_rows_without_symmetry_come_back_bit_for_bit():
         assert same_bits(np.asarray(adjust(x, batch.index))[free], x[free])
     stress = np.full((batch.n_systems, 3, 3), -0.0)
     assert same_bits(np.asarray(batch.constraints.of_stress(stress))[0], stress[0])
+
+
+def test_a_batch_hands_back_the_cells_that_it_has():
+    """ASE would adjust what has been strained so far once more, or raise."""
+    start = with_symmetry(rutile())
+    batch = Batch.from_atoms([start])
+    strained = eqx.tree_at(lambda b: b.cells, batch, batch.cells * 1.5)
+    cell = strained.to_atoms([start])[0].cell.array
+    np.testing.assert_array_equal(cell, start.cell.array * 1.5)
 
 
 # --- what is refused
