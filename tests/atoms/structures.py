@@ -1,5 +1,7 @@
 """Structures that every test over atoms runs on, and how to evaluate them."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -129,8 +131,8 @@ def evaluate(atoms, potential, dtype=None, skin=SKIN, built_at=None, ends_early=
 def listed(batch, potential, skin=SKIN, ends_early=False):
     """The neighbour lists that the potential needs; it may be told where the longest ends."""
     table = NeighborTable(batch, potential.cutoff, skin, reverse=potential.needs_reverse)
-    every = np.ones(batch.n_systems, bool)
-    return table.to_device(table.longest(every) if ends_early else None)
+    n_slots = table.longest(np.ones(batch.n_systems, bool)) if ends_early else None
+    return dataclasses.replace(table.to_device(), n_slots=n_slots)
 
 
 def evaluated_op_by_op(batch, potential):

@@ -5,8 +5,6 @@ left fold over them gives the same bits whatever the skin, the padding and the l
 (docs/design.md, section 2, rule 3). What padding points at lies too far away to matter: no mask.
 """
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -236,12 +234,8 @@ class NeighborTable:
         """How many neighbours an atom of these systems has in its list at most."""
         return self._lengths.max(initial=0, where=which)
 
-    def to_device(self, n_slots: Any = None) -> Neighbors:
-        """A copy for the device.
-
-        Args:
-            n_slots: after how many slots folds over them may end; None for all.
-        """
+    def to_device(self) -> Neighbors:
+        """A copy for the device."""
         # jnp.array copies; jnp.asarray may share memory that a rebuild then overwrites.
         return Neighbors(
             slots=jnp.array(self.slots),
@@ -252,7 +246,6 @@ class NeighborTable:
             positions=jnp.array(self.positions),
             frames=self._frames() if self._follows_cells else None,
             reverse=None if self.reverse is None else jnp.array(self.reverse),
-            n_slots=None if n_slots is None else jnp.asarray(n_slots, jnp.int32),
         )
 
     def _frames(self) -> Frames:
@@ -287,9 +280,9 @@ class NeighborTable:
         slots = rank(one.rows)
         # A cell that shrinks needs more and more, and each size is a program of its own.
         steps = 2 if self._follows_cells and self._is_listed else 8
-        self.slots = _grown(self.slots, int(slots.max(initial=-1)) + 1, self._far, steps)
-        padded = -(-self._sizes[systems] // BLOCK) * BLOCK
         lengths = np.bincount(one.rows, minlength=self._far)
+        self.slots = _grown(self.slots, int(lengths.max(initial=0)), self._far, steps)
+        padded = -(-self._sizes[systems] // BLOCK) * BLOCK
         for k, start, size in zip(systems, self._starts[systems], padded, strict=True):
             self.slots[:, start : start + size] = self._far
             self._lengths[k] = lengths[start : start + size].max(initial=0)

@@ -249,8 +249,8 @@ class _Stream:
             if work.monitor.should_stop():
                 self._harvest(run, self.occupied)
                 return
-            has_ended = self.occupied & (status != Status.RUNNING)
-            is_running = self.occupied & ~has_ended
+            is_running = self.occupied & (status == Status.RUNNING)
+            has_ended = self.occupied & ~is_running
             needs_list = is_running & is_pending & ~has_moved
             if has_ended.sum() * WORTH_REFILLING >= self.occupied.sum():
                 self._harvest(run, has_ended)
