@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk, fcc111
-from ase.calculators.emt import EMT as ASEEMT
 from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.calculators.tersoff import Tersoff as ASETersoff, TersoffParameters
 from ase.cluster import Icosahedron
 from ase.constraints import FixAtoms, FixScaled, FixSymmetry
-from ase.filters import FrechetCellFilter, StrainFilter, UnitCellFilter
 from ase.stress import full_3x3_to_voigt_6_stress
+from comparison import filtered, same
 from scipy.linalg import expm_frechet
 from structures import rattled
 
@@ -42,7 +41,6 @@ from basinax.atoms.potentials.tersoff import _mixed
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
-FILTERS = {UnitCell: UnitCellFilter, Frechet: FrechetCellFilter, Strain: StrainFilter}
 MASKED = (True, True, False, False, False, True)
 OPTIONS = [
     {},
@@ -66,23 +64,6 @@ METALS = [
     sheared(bulk("Cu", cubic=True) * (2, 1, 1), 3),
 ]
 METALS[-1].symbols[:4] = "Au"
-
-
-def filtered(atoms: Atoms, cell, calculator=None):
-    """ASE's filter of the same options, with ASE's EMT if there is no other calculator."""
-    atoms = atoms.copy()
-    atoms.calc = calculator or ASEEMT()
-    if isinstance(cell, Strain):
-        return StrainFilter(atoms, mask=None if cell.mask is None else [int(m) for m in cell.mask])
-    factor = {UnitCell: "cell_factor", Frechet: "exp_cell_factor"}[type(cell)]
-    return FILTERS[type(cell)](
-        atoms,
-        mask=cell.mask,
-        scalar_pressure=cell.pressure,
-        hydrostatic_strain=cell.hydrostatic_strain,
-        constant_volume=cell.constant_volume,
-        **{factor: cell.cell_factor},
-    )
 
 
 def batch_of(atoms: list[Atoms], cells, dtype=None):
@@ -224,15 +205,6 @@ def several(kind) -> tuple[list[Atoms], list]:
         (sheared(bulk("Ar", cubic=True, a=5.2), 9), kind(pressure=-0.02)),
     ]
     return [a for a, _ in pairs], [c for _, c in pairs]
-
-
-def same(a, i, b, j) -> bool:
-    """Whether structure i of one result has the bits of structure j of another."""
-    pairs = [(getattr(a, f)[i], getattr(b, f)[j]) for f in ("energies", "fmax", "steps", "status")]
-    ours, theirs = a.atoms[i], b.atoms[j]
-    pairs += [(ours.positions, theirs.positions), (ours.cell.array, theirs.cell.array)]
-    pairs += [(ours.calc.results[key], theirs.calc.results[key]) for key in theirs.calc.results]
-    return all(np.array_equal(x, y, equal_nan=True) for x, y in pairs)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from ase import Atoms
 from ase.build import fcc111
 from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.constraints import FixAtoms, FixCartesian, FixCom, FixedLine, FixedPlane, FixScaled
+from comparison import same, same_bits
 
 import basinax
 from basinax import Status
@@ -67,18 +68,6 @@ def reference_of(atoms: Atoms) -> Atoms:
     copy = atoms.copy()
     copy.calc = ASELennardJones(epsilon=0.0104, sigma=3.40, rc=8.5)
     return copy
-
-
-def same_bits(a, b) -> bool:
-    return np.array_equal(a, b, equal_nan=True) and np.array_equal(np.signbit(a), np.signbit(b))
-
-
-def same(a, i, b, j) -> bool:
-    """Whether structure i of one result has the bits of structure j of another."""
-    pairs = [(getattr(a, f)[i], getattr(b, f)[j]) for f in ("energies", "fmax", "steps", "status")]
-    pairs.append((a.atoms[i].positions, b.atoms[j].positions))
-    forces = [r.atoms[k].get_forces(apply_constraint=False) for r, k in ((a, i), (b, j))]
-    return all(same_bits(x, y) for x, y in [*pairs, forces])
 
 
 # --- what ASE does

@@ -9,6 +9,7 @@ from ase import Atoms
 from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.constraints import FixAtoms
 from ase.optimize import FIRE as ASEFIRE
+from comparison import same
 from structures import fcc, rattled, skewed_tiny
 
 from basinax import EnergyChange, ForceNorm, MaxDisplacement, MaxForce, RMSForce, Status
@@ -47,17 +48,6 @@ def mixed(force, energy, rms, displacement):
     return (MaxForce(force) & EnergyChange(energy)) | (
         RMSForce(rms) & MaxDisplacement(displacement)
     )
-
-
-def same(a, i, b, j) -> bool:
-    """Whether structure i of one result has the bits of structure j of another."""
-    pairs = [
-        (getattr(a, name)[i], getattr(b, name)[j])
-        for name in ("energies", "fmax", "steps", "evaluations", "status")
-    ]
-    pairs.append((a.atoms[i].positions, b.atoms[j].positions))
-    pairs.append((a.atoms[i].get_forces(), b.atoms[j].get_forces()))
-    return all(np.array_equal(x, y, equal_nan=True) for x, y in pairs)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

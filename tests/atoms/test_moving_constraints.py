@@ -16,8 +16,8 @@ from ase.constraints import (
     FixScaled,
     FixSymmetry,
 )
-from ase.filters import FrechetCellFilter, StrainFilter, UnitCellFilter
 from ase.spacegroup import crystal as crystal_of
+from comparison import filtered, same, same_bits
 from structures import rattled
 
 import basinax
@@ -29,7 +29,6 @@ pytestmark = pytest.mark.usefixtures("few_shapes")
 
 ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=7.0)
 ASE_ARGON = {"epsilon": 0.0104, "sigma": 3.40, "rc": 7.0}
-FILTERS = {UnitCell: UnitCellFilter, Frechet: FrechetCellFilter, Strain: StrainFilter}
 
 CONSTRAINTS = {
     "none": [],
@@ -81,13 +80,6 @@ def along_the_cell() -> Atoms:
     return atoms
 
 
-def filtered(atoms: Atoms, cell):
-    atoms = atoms.copy()
-    atoms.calc = ASELennardJones(**ASE_ARGON)
-    options = {} if isinstance(cell, Strain) else {"scalar_pressure": cell.pressure}
-    return FILTERS[type(cell)](atoms, **options)
-
-
 def deformed(atoms: list[Atoms], kind, dtype=None):
     """A batch, degrees of freedom far from where nothing is deformed, and vectors like these."""
     batch = Batch.from_atoms(atoms, dtype)
@@ -117,7 +109,7 @@ def test_gradients_and_steps_are_those_of_ase_in_deformed_cells(kind):
     got_gradient = keep.of_gradient(vectors, prefix, there).positions
     for k, a in enumerate(atoms):
         rows, cell_rows = slice(8 * k, 8 * k + len(a)), slice(3 * k, 3 * k + 3)
-        theirs = filtered(Atoms(a, constraint=[]), kind())
+        theirs = filtered(Atoms(a, constraint=[]), kind(), ASELennardJones(**ASE_ARGON))
         theirs.set_positions(np.concatenate([there.positions[rows], there.cell[cell_rows]]))
         theirs.atoms.set_constraint(a.constraints)
         deformation = theirs.deform_grad()
@@ -158,7 +150,7 @@ def test_steps_are_those_of_ase(kind, optimizer, reference, left_out):
     result = relax(atoms, ARGON, optimizer, **settings)
     counts, apart = [], []
     for k, (a, cell) in enumerate(zip(atoms, cells, strict=True)):
-        theirs = filtered(a, cell)
+        theirs = filtered(a, cell, ASELennardJones(**ASE_ARGON))
         run = reference(theirs, logfile=None)
         for n, _ in enumerate(run.irun(fmax=0.01)):
             if n in early:
@@ -187,7 +179,7 @@ def test_atoms_that_move_with_the_cell_alone_have_no_direction_to_keep():
     atoms = [along_the_cell(), crystal("lines")]
     result = relax(atoms, ARGON, cell=Strain(), fmax=0.01)
     for a, ours, steps in zip(atoms, result.atoms, result.steps, strict=True):
-        theirs = filtered(a, Strain())
+        theirs = filtered(a, Strain(), ASELennardJones(**ASE_ARGON))
         run = ase.optimize.FIRE(theirs, logfile=None)
         assert run.run(fmax=0.01)
         assert run.nsteps == steps
@@ -215,19 +207,6 @@ def several(kind) -> tuple[list[Atoms], list]:
         (along_the_cell(), Strain()),
     ]
     return [a for a, _ in pairs], [c for _, c in pairs]
-
-
-def same_bits(a, b) -> bool:
-    return np.array_equal(a, b, equal_nan=True) and np.array_equal(np.signbit(a), np.signbit(b))
-
-
-def same(a, i, b, j) -> bool:
-    """Whether structure i of one result has the bits of structure j of another."""
-    pairs = [(getattr(a, f)[i], getattr(b, f)[j]) for f in ("energies", "fmax", "steps", "status")]
-    ours, theirs = a.atoms[i], b.atoms[j]
-    pairs += [(ours.positions, theirs.positions), (ours.cell.array, theirs.cell.array)]
-    pairs += [(ours.calc.results[key], theirs.calc.results[key]) for key in theirs.calc.results]
-    return all(same_bits(x, y) for x, y in pairs)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from ase.build import bulk, fcc111
 from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.cluster import Icosahedron
 from ase.optimize import FIRE as ASEFIRE
+from comparison import same
 
 import basinax
 from basinax import Status
@@ -32,14 +33,6 @@ def structures() -> list[Atoms]:
         atoms.rattle(0.15, seed=k)
         atoms.info["number"] = k
     return made
-
-
-def same(a, i, b, j) -> bool:
-    """Whether structure i of one result has the bits of structure j of another."""
-    pairs = [(getattr(a, f)[i], getattr(b, f)[j]) for f in ("energies", "fmax", "steps", "status")]
-    pairs.append((a.atoms[i].positions, b.atoms[j].positions))
-    pairs.append((a.atoms[i].get_forces(), b.atoms[j].get_forces()))
-    return all(np.array_equal(x, y, equal_nan=True) for x, y in pairs)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -14,6 +14,7 @@ from ase.calculators.emt import EMT as ASEEMT
 from ase.constraints import FixAtoms, FixCom, FixedPlane, FixSymmetry
 from ase.spacegroup import crystal
 from ase.stress import full_3x3_to_voigt_6_stress, voigt_6_to_full_3x3_stress
+from comparison import same, same_bits
 
 import basinax
 from basinax import Status
@@ -71,10 +72,6 @@ STRUCTURES = {
     "twice": lambda: with_symmetry(trigonal(), [FixSymmetry(with_symmetry(trigonal()))]),
     "strained": strained,
 }
-
-
-def same_bits(a, b) -> bool:
-    return np.array_equal(a, b, equal_nan=True) and np.array_equal(np.signbit(a), np.signbit(b))
 
 
 # --- what ASE does
@@ -182,14 +179,6 @@ def several() -> list[Atoms]:
         with_symmetry(trigonal(), [FixAtoms([0])], [FixCom()], broken=0.02),
         broken,
     ]
-
-
-def same(a, i, b, j) -> bool:
-    """Whether structure i of one result has the bits of structure j of another."""
-    pairs = [(getattr(a, f)[i], getattr(b, f)[j]) for f in ("energies", "fmax", "steps", "status")]
-    pairs.append((a.atoms[i].positions, b.atoms[j].positions))
-    forces = [r.atoms[k].get_forces(apply_constraint=False) for r, k in ((a, i), (b, j))]
-    return all(same_bits(x, y) for x, y in [*pairs, forces])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
