@@ -221,10 +221,14 @@ class Clip:
         is_extreme = is_unsafe if _is_whole(indices) else extremes(wide, indices, is_unsafe)
         together = self._judged(plain, limits)
         is_extreme = is_extreme | together.needs_exponents()
-        # Found out here, they are stored; in a branch, each entry would find them for itself.
+        # Found out here, they are stored; in a branch, each entry would find them for itself. That
+        # they tell who is extreme and who is scaled makes one chain of what is small, which XLA on
+        # CPU runs at once; what may run side by side it hands to another thread.
         factors = self._factors(together, limits, leaves, indices)
+        factors = jnp.where(is_extreme, jnp.nan, factors)
 
         def take_apart():
+            is_extreme = jnp.isnan(factors)
             found = scaled_norms(wide, indices, self.ord, plain, is_extreme)
             judged = self._judged(found, limits)
             mantissas, exponents = _quotient(judged)
@@ -237,10 +241,10 @@ class Clip:
             return _scaled(leaves, indices, scaling), found.values, judged.is_clipped
 
         def keep_together():
-            scaled = _scaled(leaves, indices, Scaling(together.is_scaled, factors))
+            scaled = _scaled(leaves, indices, Scaling(factors != 1, factors))
             return scaled, plain.values, together.is_clipped
 
-        return where_any(is_extreme, take_apart, keep_together)
+        return where_any(jnp.isnan(factors), take_apart, keep_together)
 
     def _judged(self, found: Norms, limits) -> "Judged":
         """What is to become of each system, judged by bits, since subnormal numbers count."""
@@ -301,6 +305,10 @@ class Clip:
         the scaling. Leaves in which a system has no rows do not count.
         """
         n = _additions(leaves, indices)
+        if self.quick:
+            pairs = zip(leaves, indices, strict=True)
+            quick = [i.quick_additions(x) for x, i in pairs if isinstance(i, WholeIndex)]
+            n = jnp.maximum(n, max(quick, default=0) + len(leaves))
         ulps = {1.0: n + 4, 2.0: n // 2 + 6}.get(self.ord, n + 8)
         dtype = np.result_type(*[wide_dtype(x) for x in leaves])
         return 1 - ulps.astype(dtype) * float(jnp.finfo(dtype).eps)
@@ -356,8 +364,12 @@ def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
     for leaf, index in zip(leaves, indices, strict=True):
         rows = jnp.atleast_1d(leaf)
         result = _narrow(rounded(_product(rows, index, scaling)), rows.dtype)
-        mask = index.spread(choice(scaling.is_scaled, rows.dtype), 0, rows)
-        results.append(choose(mask, result, rows).reshape(jnp.shape(leaf)))
+        if isinstance(index, WholeIndex):
+            result = jnp.where(index.spread(scaling.is_scaled, False, rows), result, rows)
+        else:
+            mask = index.spread(choice(scaling.is_scaled, rows.dtype), 0, rows)
+            result = choose(mask, result, rows)
+        results.append(result.reshape(jnp.shape(leaf)))
     return results
 
 

@@ -126,9 +126,19 @@ def add_streams(x: Float[Array, "entries"]) -> Float[Array, ""]:
         # One entry at least is left over: streams that begin a power of two apart are slow to read.
         length = (x.size - 1) // BLOCK
         streams = add_halves(x[: BLOCK * length].reshape(1, BLOCK, length))[0]
-        # The barrier changes no bit. It keeps two passes from being made one slow one.
-        x = jnp.concatenate([jax.lax.optimization_barrier(streams), x[BLOCK * length :]])
+        # The barrier changes no bit. It keeps two passes from being made one slow one, and what is
+        # left over from being taken from the input again in every pass.
+        x = jax.lax.optimization_barrier(jnp.concatenate([streams, x[BLOCK * length :]]))
     return add_halves(pad_rows(x)[None])[0]
+
+
+def stream_additions(n_entries: int) -> int:
+    """In how many additions of `add_streams` an entry takes part, at most."""
+    n_passes, left = 1, n_entries
+    while left > BLOCK:
+        left -= (BLOCK - 1) * ((left - 1) // BLOCK)
+        n_passes += 1
+    return 3 * n_passes
 
 
 def wide_dtype(x: Any) -> np.dtype:

@@ -24,6 +24,7 @@ from basinax._rounding import (
     add_streams,
     combine_halves,
     pad_rows,
+    stream_additions,
 )
 
 
@@ -243,6 +244,10 @@ class WholeIndex(eqx.Module):
         if rows.size <= QUICK_ENTRIES:
             return self.sum(rows)
         return add_streams(rows.reshape(-1))[None]
+
+    def quick_additions(self, leaf: Array) -> int:
+        """In how many additions an entry takes part at most, where the order is that of memory."""
+        return stream_additions(leaf.size) if leaf.size > QUICK_ENTRIES else 0
 
     def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "1"]:
         return jnp.max(rows, initial=_least(rows.dtype))[None]
