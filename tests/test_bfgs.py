@@ -24,8 +24,8 @@ from cases import (
     CELLS,
     CONTIGUOUS,
     MIXED,
-    PROBLEMS,
     SHUFFLED_WITH_GAPS,
+    WELLS,
     in_turns,
     make_alone,
     make_batch,
@@ -87,7 +87,6 @@ def test_gathering_and_scattering_are_inverse():
     assert np.array_equal(places.scatter(places.gather(tree)), tree)
 
 
-WELLS = next(problem for problem in PROBLEMS if problem.name == "two wells")
 OPTIMIZERS = {
     "BFGS": BFGS(),
     "BFGSLineSearch": BFGSLineSearch(),
