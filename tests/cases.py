@@ -194,9 +194,9 @@ def _bowl_draw(draw, size):
     return start, {"stiffness": draw.uniform(0.3, 9.0, (size, 3)), "centre": centre}
 
 
-def _bowl(x, prefix, stiffness, centre):
-    away = x - centre
-    gradient = rounded(stiffness * away)
+def _bowl(params, prefix, stiffness, centre):
+    away = jax.tree.map(jnp.subtract, params, centre)
+    gradient = jax.tree.map(lambda k, d: rounded(k * d), stiffness, away)
     return rounded(0.5 * segment.dot(gradient, away, prefix)), gradient
 
 
@@ -211,16 +211,6 @@ def _valley_draw(draw, size):
     return start, {"wall": draw.uniform(5.0, 30.0, (size, 2))}
 
 
-def _valley(x, prefix, wall):
-    """Rosenbrock's, of two entries a row."""
-    u, v, wall = x[:, 0], x[:, 1], wall[:, 0]
-    off, past = v - rounded(u * u), u - 1.0
-    slope = rounded(wall * off)
-    energies = segment.dot(slope, off, prefix) + segment.dot(past, past, prefix)
-    by_u = 2.0 * past - rounded(4.0 * rounded(slope * u))
-    return energies, jnp.stack([by_u, 2.0 * slope], axis=1)
-
-
 def _wells_draw(draw, size):
     start = draw.uniform(-0.3, 0.3, (size, 3))
     return start, {"tilt": draw.normal(size=(size, 3)) * 0.2}
@@ -233,19 +223,14 @@ def _wells(x, prefix, tilt):
     return energies, rounded(height * x) + tilt
 
 
-def _spring(coordinate, prefix):
-    """½ s² of one number a system, and the derivative of it for each row."""
-    half_square = rounded(0.5 * rounded(coordinate * coordinate))
-    return half_square, [(coordinate, 0.0)]
-
-
-def _coupled(x, prefix, stiffness, centre):
-    """A bowl whose rows are tied by a spring between the sums of their entries and zero."""
-    energies, gradient = _bowl(x, prefix, stiffness, centre)
-    weights = jax.tree.map(lambda c: jnp.full_like(c, 0.05), centre)
-    total = segment.dot(weights, x, prefix)
-    half_square, spread = _spring(total, prefix)
+def _coupled(params, prefix, stiffness, centre):
+    """Bowls whose entries are tied by a spring between the sum of them all and zero."""
+    energies, gradient = _bowl(params, prefix, stiffness, centre)
+    weights = jax.tree.map(lambda x: jnp.full_like(x, 0.05), params)
+    total = segment.dot(weights, params, prefix)
+    half_square = rounded(0.5 * rounded(total * total))
     pull = lambda s, g, w: g + rounded(s * w)  # noqa: E731
+    spread = [(total, 0.0)]
     return energies + half_square, segment.map_rows(pull, prefix, spread, gradient, weights)
 
 
@@ -258,17 +243,6 @@ def _cells_draw(draw, size):
         "centre": {"positions": constants["centre"], "cell": np.eye(3)[None] * 1.5},
     }
     return {"positions": start, "cell": cell}, constants
-
-
-def _cells(params, prefix, stiffness, centre):
-    """Positions and one cell a system, each in its bowl, and one spring through both."""
-    away = jax.tree.map(jnp.subtract, params, centre)
-    gradient = jax.tree.map(lambda k, d: rounded(k * d), stiffness, away)
-    energies = rounded(0.5 * segment.dot(gradient, away, prefix))
-    weights = jax.tree.map(lambda c: jnp.full_like(c, 0.05), centre)
-    half_square, spread = _spring(segment.dot(weights, params, prefix), prefix)
-    pull = lambda s, g, w: g + rounded(s * w)  # noqa: E731
-    return energies + half_square, segment.map_rows(pull, prefix, spread, gradient, weights)
 
 
 def _branches_draw(draw, size):
@@ -293,29 +267,40 @@ def _mixed_draw(draw, size):
 
 
 def _mixed(x, prefix, kind, stiffness, centre, wall, tilt):
-    """Systems of three problems in one batch: in the other two each of them is at rest, at zero."""
-    is_bowl, is_valley, is_wells = (kind == k for k in range(3))
-    bowl_x, bowl_centre = (jnp.where(is_bowl, a, 0.0) for a in (x, centre))
-    bowl = _bowl(bowl_x, prefix, stiffness, bowl_centre)
-    valley = _valley(jnp.where(is_valley, x, 1.0)[:, :2], prefix, wall)
-    wells = _wells(jnp.where(is_wells, x, 1.0), prefix, jnp.where(is_wells, tilt, 0.0))
-    slope = jnp.where(is_wells, wells[1], jnp.pad(valley[1], ((0, 0), (0, 1))))
-    energies = bowl[0] + valley[0] + wells[0]
-    return energies, jnp.where(is_bowl, bowl[1], slope)
+    """Systems of three problems in one batch, whose energies are one sum: less to compile."""
+    away = x - centre
+    pull = rounded(stiffness * away)
+    bowl = rounded(0.5 * rounded(pull * away)), pull
+
+    # Rosenbrock's, of two entries a row.
+    u, v, none = x[:, 0], x[:, 1], jnp.zeros_like(x[:, 0])
+    off, past = v - rounded(u * u), u - 1.0
+    slope = rounded(wall[:, 0] * off)
+    by_u = 2.0 * past - rounded(4.0 * rounded(slope * u))
+    squares = jnp.stack([rounded(slope * off), rounded(past * past), none], axis=1)
+    valley = squares, jnp.stack([by_u, 2.0 * slope, none], axis=1)
+
+    height = rounded(x * x) - 1.0
+    quartic = rounded(0.25 * rounded(height * height))
+    wells = quartic + rounded(tilt * x), rounded(height * x) + tilt
+
+    energies, gradient = (
+        jnp.where(kind == 0, b, jnp.where(kind == 1, v, w))
+        for b, v, w in zip(bowl, valley, wells, strict=True)
+    )
+    return segment.sum(energies, prefix), gradient
 
 
-BOWL = Problem("bowl", lambda size: size, _bowl_draw, _bowl)
-CELLS = Problem("cells", lambda size: {"positions": size, "cell": 1}, _cells_draw, _cells)
-MIXED = Problem("narrow bowls, valleys and wells", lambda size: size, _mixed_draw, _mixed)
-PROBLEMS = [
-    BOWL,
-    Problem("narrow bowl", lambda size: size, _narrow_draw, _bowl),
-    Problem("valley", lambda size: size, _valley_draw, _valley),
-    Problem("two wells", lambda size: size, _wells_draw, _wells),
-    Problem("coupled rows", lambda size: size, _bowl_draw, _coupled),
-    Problem("three leaves of one index", lambda size: size, _branches_draw, _cells),
-    CELLS,
-]
+def _rows(size):
+    return size
+
+
+BOWL = Problem("bowl", _rows, _bowl_draw, _bowl)
+WELLS = Problem("two wells", _rows, _wells_draw, _wells)
+MIXED = Problem("narrow bowls, valleys and wells", _rows, _mixed_draw, _mixed)
+COUPLED = Problem("coupled rows", _rows, _bowl_draw, _coupled)
+BRANCHES = Problem("three leaves of one index", _rows, _branches_draw, _coupled)
+CELLS = Problem("cells", lambda size: {"positions": size, "cell": 1}, _cells_draw, _coupled)
 
 
 # --- layouts

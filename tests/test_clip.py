@@ -19,9 +19,6 @@ from cases import ALIGNED, DTYPES, SHUFFLED_WITH_GAPS, place, take
 
 jax.config.update("jax_enable_x64", True)  # brainstate switches it off when it is imported
 
-ORDERS = [1, 1.5, 2, 3, np.inf, -np.inf]
-LOW_PRECISION = [jnp.bfloat16, np.float16]
-
 
 @functools.cache
 def jitted(**options):
@@ -129,9 +126,7 @@ def test_no_norm_of_many_systems_exceeds_its_limit(dtype, ord):
     assert (ratio > 1 - 64 * float(jnp.finfo(dtype).eps)).all()
 
 
-@pytest.mark.parametrize(
-    ("rows", "dtype"), [(1366, np.float64), (20_000, np.float32), (20_000, np.float64)]
-)
+@pytest.mark.parametrize(("rows", "dtype"), [(1366, np.float64), (20_000, np.float32)])
 def test_no_norm_of_a_large_system_exceeds_its_limit(rows, dtype):
     for seed in range(20):
         x = np.random.default_rng(seed).normal(size=(rows, 3)).astype(dtype)
@@ -152,36 +147,24 @@ def test_a_limit_in_double_precision_is_never_rounded_up(make):
     assert (np.asarray(segment.norm(got.tree, index), np.float64) <= limits).all()
 
 
-@pytest.mark.parametrize("ord", ORDERS)
-def test_a_system_at_its_limit_comes_back_bit_for_bit(ord):
-    draw = np.random.default_rng(0)
-    x = draw.normal(size=(60, 3)).astype(np.float32)
-    x[:3] = 1e-41  # subnormal, which arithmetic on a CPU makes zero
-    x[3, 0] = np.finfo(np.float32).max
-    index = SystemIndex.from_sizes([3, 1, 56])
-    got = jitted(ord=ord)(x, segment.norm(x, index, ord=ord), index)
-    assert bits(got.tree) == bits(x)
-    assert not np.asarray(got.is_clipped).any()
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_direction_is_kept_at_both_ends_of_the_range(dtype):
     info = np.finfo(dtype)
     largest, smallest = float(info.max), float(info.smallest_subnormal)
     near = functools.partial(np.testing.assert_allclose, rtol=32 * info.eps)  # safe factors
-    units = np.array([3.0, 4.0], dtype)
-    huge = jitted()(np.full(100, largest, dtype), dtype(1))
+    units = np.array([3.0, 0.0, 0.0, 4.0], dtype)
+    huge = jitted()(np.full(4, largest, dtype), dtype(1))
     assert huge.norm == np.inf
-    near(huge.tree, np.full(100, 0.1, dtype))
-    near(jitted()(units * dtype(largest / 5), dtype(1)).tree, [0.6, 0.8])
+    near(huge.tree, np.full(4, 0.5, dtype))
+    near(jitted()(units * dtype(largest / 5), dtype(1)).tree, [0.6, 0, 0, 0.8])
     near(jitted()(units * dtype(1e30), dtype(1e-20)).tree, units * dtype(2e-21))
     unit = jitted(rescale_to_unit_norm=True)(units * dtype(smallest), dtype(0))
-    near(unit.tree, [0.6, 0.8])
+    near(unit.tree, [0.6, 0, 0, 0.8])
 
 
 # --- the table of limits
 
-ROW = np.array([3.0, 4.0], np.float32)
+ROW = np.array([3.0, 4.0])
 TABLE = [
     # limit, rescale_to_unit_norm, output, is clipped
     (0.0, False, [0, 0], True),
@@ -201,40 +184,40 @@ TABLE = [
 ]
 
 
+# Of the table, and of all that follows: one program for each option.
+SEVEN = SystemIndex.from_sizes([2] * 7)
+
+
 @pytest.mark.parametrize("rescale", [False, True])
 def test_limits_act_per_system_by_the_table(rescale):
     rows = [row for row in TABLE if row[1] is rescale]
-    limits = jnp.asarray([row[0] for row in rows], np.float32)
-    index = SystemIndex.from_sizes([2] * len(rows))
-    got = jitted(rescale_to_unit_norm=rescale)(np.tile(ROW, len(rows)), limits, index)
-    expected = np.array([row[2] for row in rows], np.float32)
-    np.testing.assert_allclose(got.tree.reshape(-1, 2), expected, rtol=2e-7)  # two ulps
+    limits = np.array([row[0] for row in rows])
+    got = jitted(rescale_to_unit_norm=rescale)(np.tile(ROW, 7), limits, SEVEN)
+    expected = np.array([row[2] for row in rows])
+    np.testing.assert_allclose(got.tree.reshape(-1, 2), expected, rtol=4e-16)  # two ulps
     assert np.array_equal(got.is_clipped, [row[3] for row in rows])
-    assert np.array_equal(got.norm, np.full(len(rows), 5.0))
+    assert np.array_equal(got.norm, np.full(7, 5.0))
 
 
 @pytest.mark.parametrize("rescale", [False, True])
 def test_a_norm_of_zero_leaves_a_system_as_it_is_whatever_the_limit(rescale):
-    limits = jnp.asarray([0.0, np.inf, -1.0, np.nan, 2.0])
-    zeros = np.array([0.0, -0.0] * 5, np.float32)
-    index = SystemIndex.from_sizes([2] * 5)
-    got = jitted(rescale_to_unit_norm=rescale)(zeros, limits, index)
+    limits = np.array([0.0, np.inf, -1.0, np.nan, 2.0, -0.0, -np.inf])
+    zeros = np.array([0.0, -0.0] * 7)
+    got = jitted(rescale_to_unit_norm=rescale)(zeros, limits, SEVEN)
     assert bits(got.tree) == bits(zeros)
     assert not np.asarray(got.is_clipped).any()
 
 
 def test_what_is_not_finite_stays_in_its_system():
-    index = SystemIndex.from_sizes([3, 3, 3])
-    x = np.array([np.nan, 1, 2, np.inf, 1, -2, 3, 4, 0])
-    got = jitted()(x, 1.0, index)
-    assert np.array_equal(got.norm, [np.nan, np.inf, 5], equal_nan=True)
-    expected = [np.nan, 0, 0, np.nan, 0, 0, 0.6, 0.8, 0]
+    x = np.array([np.nan, 1, np.inf, 1, -np.inf, -2, np.nan, np.inf, 3, 4, 0, -2, 0, 0.5])
+    got = jitted()(x, np.ones(7), SEVEN)
+    assert np.array_equal(got.norm, [np.nan, np.inf, np.inf, np.nan, 5, 2, 0.5], equal_nan=True)
+    expected = [np.nan, 0, np.nan, 0, np.nan, 0, np.nan, np.nan, 0.6, 0.8, 0, -1, 0, 0.5]
     np.testing.assert_allclose(got.tree, expected, rtol=1e-15)
-    assert np.asarray(got.is_clipped).all()
-    safe = jitted(nan_safe=True)(x, 1.0, index)
-    root = np.sqrt(5)
-    np.testing.assert_allclose(safe.norm, [root, root, 5], rtol=1e-15)
-    np.testing.assert_allclose(safe.tree[:6], np.array([0, 1, 2, 0, 1, -2]) / root, rtol=1e-15)
+    assert np.array_equal(got.is_clipped, [True] * 6 + [False])
+    safe = jitted(nan_safe=True)(x, np.ones(7), SEVEN)
+    np.testing.assert_allclose(safe.norm, [1, 1, 2, 0, 5, 2, 0.5], rtol=1e-15)
+    np.testing.assert_allclose(safe.tree[:8], [0, 1, 0, 1, 0, -1, 0, 0], rtol=1e-15)
 
 
 def test_zeros_may_be_asked_for():
@@ -251,7 +234,7 @@ def test_zeros_may_be_asked_for():
 
 def random_tree(seed, dtype):
     draw = np.random.default_rng(seed)
-    shapes = {"weights": (5, 4), "bias": (4,), "scale": ()}
+    shapes = {"weights": (5, 4), "bias": (4,)}
     return {name: jnp.asarray(draw.normal(size=shape), dtype) for name, shape in shapes.items()}
 
 
@@ -277,10 +260,8 @@ old_name_in_jax_privacy = pytest.mark.filterwarnings(
 @pytest.mark.parametrize(
     ("options", "dtype"),
     [
-        *(({}, dtype) for dtype in [*DTYPES, *LOW_PRECISION]),
+        *(({}, dtype) for dtype in [*DTYPES, jnp.bfloat16]),
         ({"rescale_to_unit_norm": True}, np.float64),
-        ({"rescale_to_unit_norm": True}, jnp.bfloat16),
-        ({"nan_safe": True}, np.float32),
         ({"nan_safe": True}, np.float16),
         ({"return_zero": True}, jnp.bfloat16),
     ],
@@ -316,8 +297,7 @@ def test_a_negative_limit_in_an_array_gives_zero_where_jax_privacy_does_not():
     [
         (1, np.float32),
         *((2, dtype) for dtype in DTYPES),
-        (3, np.float64),
-        (2.5, np.float32),
+        (2.5, np.float64),
         *((norm_type, np.float64) for norm_type in (np.inf, "inf")),
         *((norm_type, np.float32) for norm_type in (-np.inf, "-inf")),
         (None, np.float64),
@@ -339,7 +319,7 @@ def test_it_agrees_with_brainstate(norm_type, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_it_agrees_with_declearn(dtype):
     for seed, limit in enumerate([0.3, 1.0, 50.0]):  # it divides by the limit
-        tree = {k: np.atleast_1d(np.asarray(x)) for k, x in random_tree(seed, dtype).items()}
+        tree = {k: np.asarray(x) for k, x in random_tree(seed, dtype).items()}
         expected = L2GlobalClipping(max_norm=limit).run(Vector.build(tree))
         assert_close(clip_by_norm(tree, limit).tree, dict(expected.coefs), dtype)
 
@@ -360,9 +340,9 @@ def test_the_transform_is_that_of_optax_in_global_mode(dtype, options):
                 assert np.array_equal(x, y, equal_nan=True)
 
 
-@pytest.mark.parametrize(("dtype", "uniform"), [(np.float32, True), (np.float64, False)])
-def test_layers_agree_with_optax(dtype, uniform):
-    draw = np.random.default_rng(0)
+@pytest.mark.parametrize("uniform", [True, False])
+def test_layers_agree_with_optax(uniform):
+    draw, dtype = np.random.default_rng(0), np.float32
     index = SystemIndex.from_sizes([1] * 6)
     for limit in (0.0, 0.7, 2.0, 100.0, np.inf):
         for value in (1.0, np.nan, np.inf, 0.0):
@@ -426,7 +406,8 @@ SIZES = [70, 1, 90, 3, 8, 75, 130, 5, 300, 1]
 
 def draw_systems(dtype):
     draw = np.random.default_rng(0)
-    scales = [1.0, 1e-25, 1e25, 1e-41, 1.0]
+    subnormal = 7000 * float(np.finfo(dtype).smallest_subnormal)
+    scales = [1.0, 1e-25, 1e25, subnormal, 1.0]
     with np.errstate(over="ignore"):
         systems = [
             (draw.normal(size=(size, 3)) * scales[k % 5]).astype(dtype)
@@ -434,22 +415,35 @@ def draw_systems(dtype):
         ]
     systems[4][0, 1] = np.nan
     systems[7][2, 2] = np.inf
+    systems[9][0, 0] = np.finfo(dtype).max
     limits = np.array([0.5, 1e-26, 3.0, 1e-30, 1.0, np.inf, 1e-30, -1.0, 1.0, 0.0])
     return systems, limits.astype(dtype)
 
 
 # Few shapes, so that single operations too need not be compiled for each option.
 OPTIONS = [
-    ({}, np.float32, SHUFFLED_WITH_GAPS),
     ({}, np.float32, ALIGNED),
     ({}, np.float64, SHUFFLED_WITH_GAPS),
     ({"ord": 1}, np.float64, SHUFFLED_WITH_GAPS),
     ({"ord": 1.5}, np.float32, ALIGNED),
     ({"ord": "inf"}, np.float32, ALIGNED),
     ({"ord": "-inf"}, np.float64, SHUFFLED_WITH_GAPS),
-    ({"nan_safe": True}, np.float32, ALIGNED),
-    ({"rescale_to_unit_norm": True}, np.float32, ALIGNED),
+    ({"nan_safe": True, "rescale_to_unit_norm": True}, np.float32, ALIGNED),
 ]
+
+
+@pytest.mark.parametrize(("options", "dtype", "layout"), OPTIONS[:-1], ids=str)
+def test_a_system_at_its_limit_comes_back_bit_for_bit(options, dtype, layout):
+    """Subnormal entries too, which arithmetic on a CPU makes zero."""
+    systems, limits = draw_systems(dtype)
+    clip, index = jitted(**options), layout.index(SIZES)
+    rows = place(index, systems, dtype)
+    norms = clip(rows, np.full_like(limits, np.inf), index).norm
+    got = clip(rows, norms, index)
+    for k, x in enumerate(systems):
+        is_finite = np.isfinite(x).all()
+        assert bool(got.is_clipped[k]) is not is_finite
+        assert not is_finite or bits(take(index, got.tree, k)) == bits(x)
 
 
 @pytest.mark.parametrize(("options", "dtype", "layout"), OPTIONS, ids=str)
@@ -468,9 +462,7 @@ def test_every_system_is_clipped_as_it_is_alone(options, dtype, layout):
         assert got.is_clipped[k] == expected.is_clipped[0]
 
 
-@pytest.mark.parametrize(
-    ("size", "dtype"), [(5, np.float64), (70, np.float32), (600, np.float64), (1400, np.float32)]
-)
+@pytest.mark.parametrize(("size", "dtype"), [(5, np.float64), (1400, np.float32)])
 def test_global_mode_is_a_batch_of_one_for_systems_of_usual_size(size, dtype):
     draw = np.random.default_rng(0)
     for scale, limit in ((1.0, np.inf), (1e25, 1e-30), (1e-41, -1.0), (1.0, 1.0)):
@@ -480,7 +472,7 @@ def test_global_mode_is_a_batch_of_one_for_systems_of_usual_size(size, dtype):
         assert np.array_equal(got.tree, expected.tree, equal_nan=True)
 
 
-@pytest.mark.parametrize(("options", "dtype", "layout"), OPTIONS[1:], ids=str)
+@pytest.mark.parametrize(("options", "dtype", "layout"), OPTIONS, ids=str)
 def test_a_jitted_clip_is_the_clip_one_operation_at_a_time(options, dtype, layout):
     systems, limits = draw_systems(dtype)
     index = layout.index(SIZES)

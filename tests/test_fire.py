@@ -6,13 +6,15 @@ the contracting dynamics of these problems amplifies by less than a factor of 1e
 """
 
 import ase.optimize
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from ase import Atoms
 from ase.calculators.calculator import Calculator, all_changes
 
-from basinax import FIRE, SystemIndex, apply_updates, relax, rounded, segment
+from basinax import FIRE, SystemIndex, relax, rounded, segment
+from cases import apply, update
 
 TOLERANCE = 1e-9
 CHECKED = (1, 10, 50)
@@ -92,6 +94,7 @@ def by_basinax(fire, fmax, steps):
     index = SystemIndex.from_sizes([len(start) for start in starts])
     cuts = np.cumsum([len(start) for start in starts])[:-1]
     params = jnp.asarray(np.concatenate(starts))
+    fire = jax.tree.map(np.asarray, fire)  # one program for all numbers
     state = fire.init(params, index)
     path, converged = [], {}
     for step in range(steps + 1):
@@ -101,8 +104,8 @@ def by_basinax(fire, fmax, steps):
         for at, gradient in enumerate(gradients):
             if np.linalg.norm(gradient, axis=1).max() < fmax:
                 converged.setdefault(at, step)
-        change, state = fire.update(jnp.asarray(np.concatenate(gradients)), state, params)
-        params = apply_updates(params, change)
+        change, state = update(fire, np.concatenate(gradients), state, params)
+        params = apply(params, change)
     return path, converged
 
 

@@ -46,7 +46,7 @@ def scales(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("count", [1, 1000, 100_000])
+@pytest.mark.parametrize("count", [1000, 100_000])
 def test_euclidean_norms_are_within_four_ulps(dtype, count):
     draw = np.random.default_rng(count)
     index = SystemIndex.from_sizes([count])
@@ -57,7 +57,7 @@ def test_euclidean_norms_are_within_four_ulps(dtype, count):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("ord", [1.01, 1.5, 3, 7, 100, 1e6])
+@pytest.mark.parametrize("ord", [1.01, 3, 100, 1e6])
 def test_norms_of_other_orders_are_within_eight_ulps(ord, dtype):
     draw = np.random.default_rng(0)
     for scale in scales(dtype):
@@ -131,8 +131,9 @@ def draw_rows(sizes, dtype, seed=0):
     ]
 
 
-SIZES = [13, 1, 9, 3, 8, 70, 300, 5]
-BY_TURNS = [(1, np.float64), *[(p, t) for p in (1.5, 2) for t in DTYPES], (3, np.float32)]
+# Of one block of rows or of three levels: more would be more programs to compile.
+SIZES = [70, 1, 90, 3, 8, 75, 300, 5]
+BY_TURNS = [(1, np.float64), *[(p, t) for p in (1.5, 2) for t in DTYPES]]
 BY_TURNS += [(np.inf, np.float32), (-np.inf, np.float64)]
 # Few shapes, so that single operations too need not be compiled for each order.
 LAYOUTS = {np.float32: ALIGNED, np.float64: SHUFFLED_WITH_GAPS}
@@ -163,9 +164,7 @@ def test_every_system_has_the_norm_it_has_alone(ord, dtype):
     assert np.array_equal(jitted(ord)(rows, index), np.concatenate(alone), equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    ("size", "ord"), [(1, 2), (8, 1.5), (9, 2), (70, 1.5), (6000, 1.5), (6000, 2)]
-)
+@pytest.mark.parametrize(("size", "ord"), [(8, 1.5), (9, 2), (6000, 1.5), (6000, 2)])
 def test_global_mode_is_a_batch_of_one(size, ord):
     for x in draw_rows([size] * 4, np.float32):
         expected = jitted(ord)(x, SystemIndex.from_sizes([size]))
@@ -198,12 +197,14 @@ def test_the_derivative_of_a_norm_is_that_of_the_formula(ord):
     np.testing.assert_allclose(forward, expected, rtol=1e-13)
 
 
-@pytest.mark.parametrize("ord", ORDERS)
-@pytest.mark.parametrize("size", [0, 4])
-def test_the_derivative_of_a_zero_norm_is_zero(ord, size):
-    norm, slope = jax.jit(jax.value_and_grad(lambda x: segment.norm(x, ord=ord)[0]))(
-        np.zeros((size, 3))
-    )
+@pytest.mark.parametrize(
+    ("ord", "prefix", "rows"),
+    [*((ord, SystemIndex.from_sizes([0, 4]), 4) for ord in ORDERS), (2, None, 4), (2, None, 0)],
+    ids=lambda x: "in a batch" if isinstance(x, SystemIndex) else None,
+)
+def test_the_derivative_of_a_zero_norm_is_zero(ord, prefix, rows):
+    total = lambda x: segment.norm(x, prefix, ord=ord).sum()  # noqa: E731
+    norm, slope = jax.jit(jax.value_and_grad(total))(np.zeros((rows, 3)))
     assert norm == 0
     assert not np.asarray(slope).any()
 

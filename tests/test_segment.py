@@ -10,10 +10,24 @@ import numpy as np
 import pytest
 
 from basinax import SystemIndex, segment
-from cases import ALIGNED, DTYPES, LAYOUTS, place, rows_of, same_bits, take
+from cases import ALIGNED, DTYPES, LAYOUTS, in_turns, place, rows_of, same_bits, take
 from oracle import add, times, tree_sum
 
 SIZES = [13, 0, 1, 77, 8]
+
+# Jitted, since each operation for itself would be compiled for each shape.
+dot, total, norm, longest_row, largest, scale, where = map(
+    eqx.filter_jit,
+    (
+        segment.dot,
+        segment.sum,
+        segment.norm,
+        segment.longest_row,
+        segment.max,
+        segment.scale,
+        segment.where,
+    ),
+)
 SHAPES = {"positions": (3,), "cell": (3, 3), "charge": ()}
 
 
@@ -49,25 +63,22 @@ def by_oracle(prefix, tree):
     return np.array(sums)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("layout", "dtype"), in_turns(LAYOUTS, DTYPES))
 def test_a_dot_has_the_bits_of_rounded_products_in_the_documented_order(layout, dtype):
     prefix = prefix_of(layout)
     a, b = tree_of(prefix, dtype), tree_of(prefix, dtype, seed=1)
     products = {name: times(np.asarray(a[name]), np.asarray(b[name])) for name in a}
-    assert same_bits(eqx.filter_jit(segment.dot)(a, b, prefix), by_oracle(prefix, products))
+    assert same_bits(dot(a, b, prefix), by_oracle(prefix, products))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS[:2], ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("layout", "dtype"), in_turns(LAYOUTS[:2], DTYPES))
 def test_a_sum_has_the_bits_of_the_documented_order(layout, dtype):
     prefix = prefix_of(layout)
     tree = tree_of(prefix, dtype)
-    assert same_bits(eqx.filter_jit(segment.sum)(tree, prefix), by_oracle(prefix, tree))
+    assert same_bits(total(tree, prefix), by_oracle(prefix, tree))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS[:2], ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("layout", "dtype"), in_turns(LAYOUTS[:2], DTYPES))
 def test_a_norm_is_the_root_of_the_exact_sum_of_squares(layout, dtype):
     prefix = prefix_of(layout)
     tree = tree_of(prefix, dtype)
@@ -77,7 +88,7 @@ def test_a_norm_is_the_root_of_the_exact_sum_of_squares(layout, dtype):
     ]
     expected = [math.sqrt(math.fsum(float(x) ** 2 for x in of_one)) for of_one in entries]
     # Half an ulp for each of the levels of the tree, of the products and of the root.
-    np.testing.assert_allclose(segment.norm(tree, prefix), expected, 4 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(norm(tree, prefix), expected, 4 * np.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[:2], ids=str)
@@ -88,7 +99,7 @@ def test_a_maximum_is_the_largest_entry_of_all_leaves(layout):
         max(leaf.max(initial=-np.inf) for leaf in jax.tree.leaves(take(prefix, tree, at)))
         for at in range(len(SIZES))
     ]
-    assert np.array_equal(segment.max(tree, prefix), expected)
+    assert np.array_equal(largest(tree, prefix), expected)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -96,7 +107,7 @@ def test_scaling_multiplies_the_rows_of_each_system_by_its_factor(layout):
     prefix = prefix_of(layout)
     tree = tree_of(prefix, np.float32)
     factors = jnp.asarray([0.3, 2.0, -1.7, 1.0, 0.0], np.float32)
-    got = segment.scale(tree, factors, prefix)
+    got = scale(tree, factors, prefix)
     for at, factor in enumerate(np.asarray(factors)):
         expected = jax.tree.map(lambda x, f=factor: times(x, f), take(prefix, tree, at))
         assert same_bits(take(prefix, got, at), expected)
@@ -107,7 +118,7 @@ def test_selecting_takes_the_rows_of_masked_systems_and_no_others(layout):
     prefix = prefix_of(layout)
     a, b = tree_of(prefix, np.float32), tree_of(prefix, np.float32, seed=1)
     mask = np.array([True, True, False, False, True])
-    got = segment.where(mask, a, b, prefix)
+    got = where(mask, a, b, prefix)
     for at, is_masked in enumerate(mask):
         assert same_bits(take(prefix, got, at), take(prefix, (b, a)[int(is_masked)], at))
 
@@ -117,13 +128,13 @@ def test_rows_outside_of_blocks_of_systems_come_back_as_they_are(name):
     index = SystemIndex.from_ids([-1, 0, -1, 1, -1])
     tree = jnp.asarray([7.0, 1.0, jnp.nan, 2.0, jnp.inf])
     changed = {
-        "scale": segment.scale(tree, jnp.array([3.0, 5.0]), index),
-        "where": segment.where(np.array([True, True]), -tree, tree, index),
+        "scale": scale(tree, jnp.array([3.0, 5.0]), index),
+        "where": where(np.array([True, True]), -tree, tree, index),
     }[name]
     assert np.array_equal(changed[::2], tree[::2], equal_nan=True)
 
 
-@pytest.mark.parametrize("reduce", [segment.sum, segment.norm, segment.max])
+@pytest.mark.parametrize("reduce", [total, norm, largest], ids=["sum", "norm", "max"])
 def test_in_global_mode_a_tree_is_one_system(reduce):
     tree = {"a": jnp.arange(7.0).reshape(7, 1), "b": jnp.asarray(3.0), "c": jnp.ones((2, 2))}
     prefix = {name: SystemIndex.from_sizes([n]) for name, n in (("a", 7), ("b", 1), ("c", 2))}
@@ -134,21 +145,21 @@ def test_in_global_mode_a_tree_is_one_system(reduce):
 def test_a_global_dot_is_that_of_one_system():
     index = SystemIndex.from_sizes([3000])
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3000, 3)), np.float32)
-    assert same_bits(segment.dot(x, x), segment.dot(x, x, index))
+    assert same_bits(dot(x, x), dot(x, x, index))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 def test_leaves_of_low_precision_are_reduced_in_float32(dtype):
     index = SystemIndex.from_sizes([300])
     ones = jnp.ones((300, 3), dtype)
-    assert segment.sum(ones, index).dtype == np.float32
-    assert segment.dot(ones, ones, index)[0] == 900
+    assert total(ones, index).dtype == np.float32
+    assert dot(ones, ones, index)[0] == 900
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, *DTYPES])
 def test_scaling_keeps_the_dtype(dtype):
     index = SystemIndex.from_sizes([2])
-    scaled = segment.scale(jnp.ones((2, 3), dtype), jnp.asarray([0.5], np.float32), index)
+    scaled = scale(jnp.ones((2, 3), dtype), jnp.asarray([0.5], np.float32), index)
     assert scaled.dtype == dtype
 
 
@@ -166,16 +177,16 @@ def test_the_longest_row_is_the_largest_norm_along_the_last_axis(dtype):
         for at in range(len(SIZES))
     ]
     # Nine squares and a root, each half an ulp.
-    np.testing.assert_allclose(segment.longest_row(tree, prefix), expected, 4 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(longest_row(tree, prefix), expected, 4 * np.finfo(dtype).eps)
 
 
-DOT_WITH_ITSELF = lambda tree, index: segment.dot(tree, tree, index)  # noqa: E731
+DOT_WITH_ITSELF = lambda tree, index: dot(tree, tree, index)  # noqa: E731
 NOTHING = {
-    "sum": (segment.sum, 0.0),
-    "norm": (segment.norm, 0.0),
+    "sum": (total, 0.0),
+    "norm": (norm, 0.0),
     "dot": (DOT_WITH_ITSELF, 0.0),
-    "longest_row": (segment.longest_row, 0.0),
-    "max": (segment.max, -np.inf),
+    "longest_row": (longest_row, 0.0),
+    "max": (largest, -np.inf),
 }
 
 
