@@ -118,14 +118,14 @@ def outcome_alone(name, problem, system, dtype):
     return outcome(alone, relaxed(name, alone), 0)
 
 
-# A dense Hessian is as wide as the largest system, hence two sizes for one of those that have it;
-# each is a program to compile.
+# A dense Hessian is as wide as the largest system, hence two sizes; each is a program to compile.
 @pytest.mark.parametrize(
     ("name", "problem", "sizes", "layout", "dtype"),
     [
-        ("BFGS", MIXED, (9, 9, 9, 3), SHUFFLED_WITH_GAPS, np.float64),
-        ("BFGSLineSearch", CELLS, (3, 3), ALIGNED, np.float32),
+        ("BFGS", CELLS, (3, 9), SHUFFLED_WITH_GAPS, np.float64),
+        ("BFGS", MIXED, (9, 9, 9, 9), ALIGNED, np.float32),
         ("ConjugateGradient", MIXED, (9, 9, 9, 9), SHUFFLED_WITH_GAPS, np.float32),
+        ("BFGSLineSearch", MIXED, (9, 9, 9, 9), ALIGNED, np.float32),
         ("LBFGSLineSearch", MIXED, (9, 9, 9, 9), SHUFFLED_WITH_GAPS, np.float64),
     ],
     ids=lambda x: getattr(x, "__name__", str(x)),
