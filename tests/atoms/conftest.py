@@ -34,16 +34,26 @@ def few_lengths(monkeypatch):
     neighbours end with the longest list in use, and mind no further slots.
     """
     monkeypatch.setattr("basinax.atoms._neighbors.padded_size", _coarse_size)
-    monkeypatch.setattr("basinax.atoms._neighbors._CAPACITIES", _AmpleCapacities())
+    monkeypatch.setattr("basinax.atoms._neighbors._CAPACITIES", _AmpleCapacities(512))
     monkeypatch.setattr("basinax.atoms._neighbors.CAPACITY_TO_SPARE", 1_000_000)
+
+
+@pytest.fixture
+def few_short_shapes(few_shapes, monkeypatch):
+    """As `few_shapes`, where short ranges need few slots, and pairs of slots take much memory."""
+    monkeypatch.setattr("basinax.atoms._neighbors._CAPACITIES", _AmpleCapacities(64))
 
 
 class _AmpleCapacities(dict):
     """Slots, images and shifts of a table, whatever came before it."""
 
+    def __init__(self, slots: int):
+        super().__init__()
+        self._ample = (slots, 32768, 4096)
+
     def get(self, shape, needed):
         del shape
-        ample = zip(needed.tolist(), (512, 32768, 4096), strict=True)
+        ample = zip(needed.tolist(), self._ample, strict=True)
         return np.array([_coarse_size(n, least) for n, least in ample])
 
 
