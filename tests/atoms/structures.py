@@ -146,6 +146,12 @@ def evaluated_op_by_op(batch, potential):
         return potential(batch, neighbors, stress=True)
 
 
+def shapes_of(atoms, potential, dtype, **shape):
+    """Shapes and dtypes of what `evaluate` returns, which need no program."""
+    batch = Batch.from_atoms(atoms, dtype, **shape)
+    return jax.eval_shape(jitted, potential, batch, listed(batch, potential))
+
+
 @jax.jit
 def jitted(potential, batch, neighbors):
     return potential(batch, neighbors, stress=True)
