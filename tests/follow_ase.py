@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
@@ -17,7 +18,10 @@ from ase.calculators.emt import EMT
 from ase.calculators.lj import LennardJones
 from ase.calculators.morse import MorsePotential
 
-from basinax import AbstractTransform, apply_updates, largest_force
+from basinax import AbstractTransform, SystemIndex, apply_updates, largest_force
+
+ROWS = 40
+"""At least as many as any problem has, and so many that either of two systems has some blocks."""
 
 CHECKED_STEPS = (1, 2, 5, 10, 20, 30)
 
@@ -120,27 +124,37 @@ def _turn(optimizer, gradient, state, params, energies):
         state,
         optimizer.is_accepted(state)[0],
         optimizer.has_failed(state)[0],
-        largest_force(gradient)[0],
+        largest_force(gradient, state.index_prefix)[0],
     )
 
 
 def follow(optimizer: AbstractTransform, atoms: Atoms, fmax: float, steps: int):
-    """The same for an optimizer of basinax, in global mode."""
-    params = jnp.asarray(atoms.positions)
-    state, path, calls = optimizer.init(params), [], count_calls(atoms)
+    """The same for an optimizer of basinax.
+
+    Rows up to `ROWS` are a second system without forces, so that all sizes share a program; so do
+    all settings that are numbers.
+    """
+    own, index = slice(len(atoms)), SystemIndex.from_sizes([len(atoms), ROWS - len(atoms)])
+    optimizer = jax.tree.map(np.asarray, optimizer)
+    params = jnp.asarray(_padded(atoms.positions))
+    state, path, calls = optimizer.init(params, index), [], count_calls(atoms)
     while len(path) <= steps:
-        atoms.set_positions(np.asarray(params))
-        energies = jnp.asarray([atoms.get_potential_energy()])
-        gradient = jnp.asarray(-atoms.get_forces())
+        atoms.set_positions(np.asarray(params)[own])
+        energies = jnp.asarray([atoms.get_potential_energy(), 0.0])
+        gradient = jnp.asarray(_padded(-atoms.get_forces()))
         last = params
         params, state, is_accepted, has_failed, largest = _turn(
             optimizer, gradient, state, params, energies
         )
         if is_accepted:
-            path.append((np.asarray(last), calls[0]))
+            path.append((np.asarray(last)[own], calls[0]))
             if largest < fmax or has_failed:
                 break
     return path
+
+
+def _padded(rows: np.ndarray) -> np.ndarray:
+    return np.pad(rows, ((0, ROWS - len(rows)), (0, 0)))
 
 
 def compare(ours, theirs) -> tuple[dict[int, float], bool]:

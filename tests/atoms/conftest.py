@@ -1,26 +1,65 @@
 """Fewer programs to compile, which is what takes the time of these tests."""
 
+import numpy as np
 import pytest
+
+from basinax._rounding import BLOCK
 
 
 @pytest.fixture
-def few_shapes(monkeypatch):
-    """Batches of a few sizes, and lists as long as any before: a shape is a program.
+def few_shapes(few_lengths, monkeypatch):
+    """Batches of a few sizes, with lists of a few lengths: a shape is a program.
 
     Relaxations have 64 rows and 16 systems at least, alone too, so that a small batch may run the
-    program of one system. Tests of shapes, and those of whole relaxations, keep the real ones.
+    program of one system; evaluations have 64 rows and 8 systems, but for one that fills a block.
+    Tests of shapes, and those of whole relaxations, keep the real ones.
     """
 
     def of_relaxations(n: int, least: int | None = None) -> int:
         return _coarse_size(n, 16 if least is None else 64)
 
-    monkeypatch.setattr("basinax.atoms._batch.padded_size", _coarse_size)
+    def of_evaluations(sizes):
+        n_rows = _coarse_size(sum(-(-size // BLOCK) * BLOCK for size in sizes), BLOCK)
+        return n_rows, _coarse_size(len(sizes), 1 if n_rows == BLOCK else 8)
+
+    monkeypatch.setattr("basinax.atoms._batch.batch_shape", of_evaluations)
     monkeypatch.setattr("basinax.atoms._relax.padded_size", of_relaxations)
-    monkeypatch.setattr("basinax.atoms._neighbors.CAPACITY_TO_SPARE", 1000)
 
 
-def _coarse_size(n: int, least: int = 1) -> int:
+@pytest.fixture
+def few_lengths(monkeypatch):
+    """Lists so long that hardly any structure here needs longer ones.
+
+    Where a run goes on with lists of another length, it goes on with another program. Folds over
+    neighbours end with the longest list in use, and mind no further slots.
+    """
+    monkeypatch.setattr("basinax.atoms._neighbors.padded_size", _coarse_size)
+    monkeypatch.setattr("basinax.atoms._neighbors._CAPACITIES", _AmpleCapacities(512))
+    monkeypatch.setattr("basinax.atoms._neighbors.CAPACITY_TO_SPARE", 1_000_000)
+
+
+@pytest.fixture
+def few_short_shapes(few_shapes, monkeypatch):
+    """As `few_shapes`, where short ranges need few slots, and pairs of slots take much memory."""
+    monkeypatch.setattr("basinax.atoms._neighbors._CAPACITIES", _AmpleCapacities(64))
+
+
+class _AmpleCapacities(dict):
+    """Slots, images and shifts of a table, whatever came before it."""
+
+    def __init__(self, slots: int):
+        super().__init__()
+        self._ample = (slots, 32768, 4096)
+
+    def get(self, shape, needed):
+        del shape
+        ample = zip(needed.tolist(), self._ample, strict=True)
+        return np.array([_coarse_size(n, least) for n, least in ample])
+
+
+def _coarse_size(n: int, least: int = 1, steps: int = 1) -> int:
     """The next number at or above `n` that is `least` times a power of eight."""
+    del steps
     size = least
     while size < n:
         size *= 8

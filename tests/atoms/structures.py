@@ -11,6 +11,7 @@ from ase.build import bulk, fcc100, fcc111
 from ase.cluster import Icosahedron
 
 from basinax.atoms import Batch, LennardJones, Morse, NeighborTable
+from basinax.atoms._batch import padded_size
 
 SKIN = 0.5
 CUTOFF = 8.5
@@ -139,9 +140,16 @@ def evaluated_op_by_op(batch, potential):
     """From lists no longer than they need to be: each slot is a row of programs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("basinax.atoms._neighbors._CAPACITIES", {})
+        patch.setattr("basinax.atoms._neighbors.padded_size", padded_size)
         neighbors = listed(batch, potential)
     with jax.disable_jit():
         return potential(batch, neighbors, stress=True)
+
+
+def shapes_of(atoms, potential, dtype, **shape):
+    """Shapes and dtypes of what `evaluate` returns, which need no program."""
+    batch = Batch.from_atoms(atoms, dtype, **shape)
+    return jax.eval_shape(jitted, potential, batch, listed(batch, potential))
 
 
 @jax.jit

@@ -10,7 +10,7 @@ from structures import evaluate, evaluated_op_by_op, results_of
 
 from basinax.atoms import AbstractAtomEnergyPotential, relax
 
-pytestmark = pytest.mark.usefixtures("few_shapes")
+pytestmark = pytest.mark.usefixtures("few_short_shapes")
 
 NAMES = list(SYSTEMS)
 

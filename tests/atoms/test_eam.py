@@ -24,7 +24,7 @@ from metal_tables import (
     reference,
     setfl,
 )
-from structures import evaluate, results_of
+from structures import evaluate, results_of, shapes_of
 
 from basinax.atoms import EAM, potential_from
 
@@ -140,7 +140,7 @@ def test_padding_has_neither_force_nor_energy(name):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_results_have_the_dtype_of_the_positions(dtype):
-    _, got = evaluate([metal_for("mix.eam.fs", "cell of four")], potential("mix.eam.fs"), dtype)
+    got = shapes_of([metal_for("mix.eam.fs", "cell of four")], potential("mix.eam.fs"), dtype)
     assert {x.dtype for x in jax.tree.leaves(got)} == {np.dtype(dtype)}
 
 

@@ -11,18 +11,19 @@ from structures import evaluate, evaluated_op_by_op, jitted, listed, moved, resu
 
 from basinax.atoms import relax
 
-pytestmark = pytest.mark.usefixtures("few_shapes")
+pytestmark = pytest.mark.usefixtures("few_short_shapes")
 
 NAMES = list(SYSTEMS)
 DTYPES = (np.float32, np.float64)
-every_potential = pytest.mark.parametrize("name", POTENTIALS)
-# The two dtypes by turns, for half the time that all combinations take to compile.
-by_turns = pytest.mark.parametrize(
-    ("name", "dtype"), list(zip(POTENTIALS, itertools.cycle(DTYPES), strict=False))
-)
-two_of_them = pytest.mark.parametrize(
-    ("name", "dtype"), [("StillingerWeber, mixed", np.float32), ("Tersoff", np.float64)]
-)
+DTYPE_OF = dict(zip(POTENTIALS, itertools.cycle(DTYPES), strict=False))
+"""The two by turns, so that each kind of potential has both; all would take twice as long."""
+
+
+def potentials(*names):
+    return pytest.mark.parametrize(("name", "dtype"), [(n, DTYPE_OF[n]) for n in names])
+
+
+every_potential = potentials(*POTENTIALS)
 
 
 @functools.cache
@@ -43,17 +44,7 @@ def assert_same_bits(got, expected, name):
         np.testing.assert_array_equal(np.signbit(a), np.signbit(b), err_msg=name)
 
 
-three_of_them = pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        ("StillingerWeber, mixed", np.float64),
-        ("Tersoff, mixed", np.float32),
-        ("Tersoff", np.float64),
-    ],
-)
-
-
-@three_of_them
+@potentials("StillingerWeber, mixed", "Tersoff, mixed", "Tersoff")
 def test_batched_equals_alone(name, dtype):
     batch, got = together(name, dtype)
     # Elsewhere every one of them is compared; each takes a program of its own here.
@@ -62,10 +53,7 @@ def test_batched_equals_alone(name, dtype):
         assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), NAMES[k])
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [("StillingerWeber", np.float32), ("Tersoff, carbide", np.float64), ("Tersoff", np.float32)],
-)
+@potentials("StillingerWeber", "Tersoff, carbide")
 def test_batched_equals_alone_also_in_further_sets(name, dtype):
     batch, got = together(name, dtype)
     k = NAMES.index("cell of 8")
@@ -73,7 +61,7 @@ def test_batched_equals_alone_also_in_further_sets(name, dtype):
     assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), NAMES[k])
 
 
-@by_turns
+@every_potential
 def test_order_copies_padding_and_skin_change_nothing(name, dtype):
     random = np.random.default_rng(1)
     order = random.permutation(np.repeat(np.arange(len(NAMES)), 2))
@@ -89,24 +77,24 @@ def test_order_copies_padding_and_skin_change_nothing(name, dtype):
         assert_same_bits(results_of(batch, got, at), expected, NAMES[k])
 
 
-@by_turns
+@every_potential
 def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
-    potential, names = POTENTIALS[name][0], ("bent", "needle")
-    few = [systems(name)[NAMES.index(n)] for n in names]
-    batch, got = evaluate(few, potential, dtype)
-    slowly = evaluated_op_by_op(batch, potential)
-    for k in range(len(few)):
-        assert_same_bits(results_of(batch, got, k), results_of(batch, slowly, k), str(k))
+    potential = POTENTIALS[name][0]
+    for k in map(NAMES.index, ("bent", "needle")):
+        # Alone they run the program that others ran alone.
+        batch, got = evaluate(systems(name)[k : k + 1], potential, dtype)
+        slowly = evaluated_op_by_op(batch, potential)
+        assert_same_bits(results_of(batch, got, 0), results_of(batch, slowly, 0), NAMES[k])
 
 
-@two_of_them
+@potentials("StillingerWeber, mixed", "Tersoff")
 def test_constant_parameters_give_the_bits_of_traced_ones(name, dtype):
     potential, (batch, got) = POTENTIALS[name][0], together(name, dtype)
     constant = jax.jit(lambda b, n: potential(b, n, stress=True))(batch, listed(batch, potential))
     assert_same_bits(jax.tree.leaves(constant), jax.tree.leaves(got), name)
 
 
-@by_turns
+@every_potential
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
 def test_positions_that_are_not_finite_touch_no_other_system(name, dtype, value):
     potential, (batch, _) = POTENTIALS[name][0], together(name, dtype)
@@ -120,8 +108,8 @@ def test_positions_that_are_not_finite_touch_no_other_system(name, dtype, value)
 
 
 @every_potential
-def test_an_atom_without_a_finite_position_shows_in_its_systems_energy(name):
-    potential, (batch, _) = POTENTIALS[name][0], together(name, np.float64)
+def test_an_atom_without_a_finite_position_shows_in_its_systems_energy(name, dtype):
+    potential, (batch, _) = POTENTIALS[name][0], together(name, dtype)
     for k in range(len(NAMES)):
         positions = np.array(batch.positions)
         positions[np.flatnonzero(np.asarray(batch.index.ids) == k)[-1], 1] = np.nan
@@ -131,7 +119,9 @@ def test_an_atom_without_a_finite_position_shows_in_its_systems_energy(name):
         ]
 
 
-@two_of_them
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("StillingerWeber, mixed", np.float32), ("Tersoff", np.float64)]
+)
 def test_four_hundred_steps_of_a_relaxation_have_the_bits_they_have_alone(name, dtype):
     few = [systems(name)[NAMES.index(n)] for n in ("cell of 8", "cluster", "squeezed")]
     potential = POTENTIALS[name][0]

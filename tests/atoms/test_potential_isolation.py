@@ -12,17 +12,17 @@ from ions import POTENTIALS as OF_IONS, SYSTEMS as IONS
 from metals import SYSTEMS as METALS
 from structures import (
     POTENTIALS,
-    SKIN,
     STRUCTURES,
     evaluate,
     evaluated_op_by_op,
     jitted,
+    listed,
     mixed,
     moved,
     results_of,
 )
 
-from basinax.atoms import EMT, AbstractPotential, Batch, NeighborTable
+from basinax.atoms import EMT, AbstractPotential, Batch
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -66,17 +66,22 @@ def of_ions(name):
 CASES = {
     "shifted": of_noble_gases("shifted"),
     "named and smooth": of_noble_gases("named and smooth"),
-    "Morse": of_noble_gases("Morse"),
     "EMT": of_metals(EMT(), "cell of 32", "skewed and tiny", "tiny and light"),
     "EMT with the cutoff of ASAP": of_metals(EMT(asap_cutoff=True)),
+    "Morse": of_noble_gases("Morse"),
     "Buckingham": of_ions("short and unshifted"),
 }
-both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
-every_potential = pytest.mark.parametrize("name", CASES)
-# The two dtypes by turns, for half the time that all combinations take to compile.
-by_turns = pytest.mark.parametrize(
-    ("name", "dtype"), list(zip(CASES, itertools.cycle([np.float32, np.float64]), strict=False))
-)
+
+
+def in_turns(*dtypes):
+    """Every potential with one of the dtypes, for half the time that all would take to compile."""
+    return pytest.mark.parametrize(
+        ("name", "dtype"), list(zip(CASES, itertools.cycle(dtypes), strict=False))
+    )
+
+
+by_turns = in_turns(np.float32, np.float64)
+the_other_way_round = in_turns(np.float64, np.float32)
 
 
 def assert_same_bits(got, expected, name):
@@ -87,7 +92,7 @@ def assert_same_bits(got, expected, name):
 
 @functools.cache
 def together(name, dtype):
-    """All systems in one batch; the first test shows that each is as it is alone."""
+    """All systems in one batch; the first test shows in one dtype that each is as it is alone."""
     return evaluate(CASES[name].systems, CASES[name].potential, dtype)
 
 
@@ -98,13 +103,13 @@ def assert_as_together(batch, got, name, dtype, order=None):
         assert_same_bits(results_of(batch, got, at), expected, names[k])
 
 
-@both_dtypes
-@every_potential
+@the_other_way_round
 def test_batched_equals_alone(name, dtype):
+    """Also from lists without a skin, where folds end with the longest, as in relaxations."""
     potential, names, systems, _ = CASES[name]
     batch, got = together(name, dtype)
     for k, atoms in enumerate(systems):
-        alone = evaluate([atoms], potential, dtype)
+        alone = evaluate([atoms], potential, dtype, skin=0.0, ends_early=True)
         assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), names[k])
 
 
@@ -130,18 +135,11 @@ def test_skin_and_the_positions_of_the_last_rebuild_change_nothing(name, dtype):
     assert_as_together(batch, got, name, dtype)
 
 
-@by_turns
-def test_ending_with_the_longest_list_changes_nothing(name, dtype):
-    potential, systems = CASES[name].potential, CASES[name].systems
-    batch, got = evaluate(systems, potential, dtype, skin=0.0, ends_early=True)
-    assert_as_together(batch, got, name, dtype)
-
-
-@by_turns
+@the_other_way_round
 def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
     potential, names, systems, few = CASES[name]
     chosen = [systems[names.index(n)] for n in few]
-    batch, got = evaluate(chosen, potential, dtype)
+    batch, got = evaluate(chosen, potential, dtype, ends_early=True)
     slowly = evaluated_op_by_op(batch, potential)
     for k in range(len(few)):
         assert_same_bits(results_of(batch, got, k), results_of(batch, slowly, k), few[k])
@@ -150,7 +148,7 @@ def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
 @by_turns
 def test_constant_parameters_give_the_bits_of_traced_ones(name, dtype):
     potential, (batch, got) = CASES[name].potential, together(name, dtype)
-    neighbors = NeighborTable(batch, potential.cutoff, SKIN).to_device()
+    neighbors = listed(batch, potential)
     constant = jax.jit(lambda b, n: potential(b, n, stress=True))(batch, neighbors)
     assert_same_bits(jax.tree.leaves(constant), jax.tree.leaves(got), name)
 
@@ -160,7 +158,7 @@ def test_constant_parameters_give_the_bits_of_traced_ones(name, dtype):
 def test_positions_that_are_not_finite_touch_no_other_system(name, dtype, value):
     potential, names, systems, _ = CASES[name]
     batch = Batch.from_atoms(systems, dtype)
-    neighbors = NeighborTable(batch, potential.cutoff, SKIN).to_device()
+    neighbors = listed(batch, potential)
     ids = np.asarray(batch.index.ids)
     broken = [k for k in range(len(names)) if k % 3 == 0]
     positions = np.array(batch.positions)
@@ -179,7 +177,7 @@ def test_an_atom_without_a_finite_position_shows_in_its_systems_energy(name, ato
     """Also a lonely one, whose slots are all padding."""
     potential, names, systems, _ = CASES[name]
     batch = Batch.from_atoms([systems[names.index(n)] for n in ("one open atom", "cluster of 13")])
-    neighbors = NeighborTable(batch, potential.cutoff, SKIN).to_device()
+    neighbors = listed(batch, potential, ends_early=True)
     positions = np.array(batch.positions)
     positions[atom, 1] = value
     got = jitted(potential, moved(batch, positions), neighbors)

@@ -17,6 +17,9 @@ from basinax.atoms import LennardJones, Morse, Progress, relax
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
 
+few_lengths = pytest.mark.usefixtures("few_lengths")
+"""Where it is not used, lists are as long as they need to be, and make further programs."""
+
 
 def structures() -> list[Atoms]:
     """Crystals, a slab, clusters and a lone atom, off their minima by up to half an Å."""
@@ -35,6 +38,7 @@ def structures() -> list[Atoms]:
     return made
 
 
+@few_lengths
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_structure_has_the_same_bits_alone_and_in_a_batch(dtype):
     atoms = [*structures(), Atoms("Ar2", [[0, 0, 0], [0, 0, 0]])]
@@ -65,6 +69,7 @@ def test_how_structures_are_grouped_changes_no_bit(monkeypatch):
     assert [i for i in range(len(atoms)) if not same(batch, i, parts, i)] == []
 
 
+@few_lengths
 def test_a_place_that_is_taken_again_remembers_nothing(monkeypatch):
     """Twelve structures of one or two blocks go through a batch with room for four."""
     atoms, potential = [], LennardJones(**ARGON)
@@ -81,6 +86,7 @@ def test_a_place_that_is_taken_again_remembers_nothing(monkeypatch):
     assert together.status[1] == Status.NOT_FINITE
 
 
+@few_lengths
 @pytest.mark.parametrize("steps", [1, 10, 50])
 def test_fire_walks_as_ase_walks(steps):
     """1e-9 Å: sums in another order differ in the last bits, which 50 steps multiply."""
@@ -93,6 +99,7 @@ def test_fire_walks_as_ase_walks(steps):
         assert np.abs(relaxed.positions - reference.positions).max() < 1e-9
 
 
+@few_lengths
 def test_it_stops_after_as_many_steps_as_ase():
     atoms = structures()
     result = relax(atoms, LennardJones(**ARGON), fmax=0.005)
@@ -134,6 +141,7 @@ def test_a_converged_start_makes_no_step():
     assert np.array_equal(again.atoms[0].positions, relaxed.positions)
 
 
+@few_lengths
 def test_limits_and_numbers_may_differ_between_structures():
     atoms, potential = structures()[:3], LennardJones(**ARGON)
     fire = basinax.FIRE(maxstep=np.array([0.2, 0.05, 0.2]))
@@ -144,6 +152,7 @@ def test_limits_and_numbers_may_differ_between_structures():
     assert result.status.tolist() == [Status.CONVERGED, Status.CONVERGED, Status.MAX_STEPS]
 
 
+@few_lengths
 def test_species_and_potentials_mix_in_one_batch():
     atoms = structures()[4:6]
     atoms[0].numbers[::2] = 36
@@ -180,6 +189,7 @@ def test_progress_counts_and_a_stop_keeps_what_was_reached():
     assert result.steps.max() < 100
 
 
+@few_lengths
 @pytest.mark.parametrize("cell", [None, "frechet"])
 @pytest.mark.parametrize("keep_best", [False, True])
 def test_what_is_stopped_has_no_energy_of_another_point(cell, keep_best):

@@ -19,7 +19,7 @@ from basinax.atoms import (
 )
 from basinax.atoms.potentials.tersoff import SILICON as SILICON_OF_1988
 
-pytestmark = pytest.mark.usefixtures("few_shapes")
+pytestmark = pytest.mark.usefixtures("few_short_shapes")
 
 NAMES = [name for name in POTENTIALS if name.startswith("Tersoff")]
 every_set = pytest.mark.parametrize("name", NAMES)

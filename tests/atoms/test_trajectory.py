@@ -12,6 +12,8 @@ from ase.constraints import FixAtoms
 import basinax
 from basinax.atoms import Frechet, LennardJones, Trajectories, relax
 
+pytestmark = pytest.mark.usefixtures("few_lengths")
+
 ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=8.5)
 CELLS = [None, Frechet(), None, Frechet()]
 

@@ -9,7 +9,7 @@ from ase import Atoms
 from ase.build import bulk
 from ase.neighborlist import neighbor_list
 from metal_tables import metal
-from structures import evaluate, rattled, results_of
+from structures import evaluate, rattled, results_of, shapes_of
 
 from basinax.atoms import ZhouEAM, potential_from
 from basinax.atoms.potentials.zhou import METALS, Metal
@@ -186,7 +186,7 @@ def test_the_energy_of_a_pair_jumps_by_less_than_a_fifth_of_a_mev_at_the_cutoff(
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_results_have_the_dtype_of_the_positions(dtype):
-    _, got = evaluate([metal("cell of four", ALLOY)], ZhouEAM(*ALLOY), dtype)
+    got = shapes_of([metal("cell of four", ALLOY)], ZhouEAM(*ALLOY), dtype)
     assert {x.dtype for x in jax.tree.leaves(got)} == {np.dtype(dtype)}
 
 
