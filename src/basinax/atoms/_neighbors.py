@@ -14,7 +14,7 @@ from basinax._rounding import BLOCK, rounded
 from basinax._systems import SystemIndex
 from basinax.atoms._batch import Batch, padded_size, row_starts
 from basinax.atoms._matrices import Matrices, frobenius_norm, multiply, turned_rows
-from basinax.atoms._pairs import Pairs, distinct, no_list, pairs_of, rank, task_of
+from basinax.atoms._pairs import Pairs, distinct, no_list, pairs_of, rank, tasks_of
 
 FAR = 1e12
 """Where padding points, in Å along each axis: far from any atom, and its square fits float32."""
@@ -214,18 +214,20 @@ class NeighborTable:
         self._sizes = np.asarray(batch.index.sizes, np.int64)
         positions, cells = np.asarray(batch.positions), np.asarray(batch.cells, np.float64)
         pbc, resolution = np.asarray(batch.pbc), float(np.finfo(positions.dtype).eps)
-        failed, tasks = np.zeros(len(self._sizes), bool), []
-        for k in np.flatnonzero(which).tolist():
-            rows = slice(self._starts[k], self._starts[k] + self._sizes[k])
-            x = positions[rows].astype(np.float64)
-            task = task_of(x, cells[k], pbc[k], self.cutoff + self.skin, resolution)
+        systems = np.flatnonzero(which)
+        rows = [slice(self._starts[k], self._starts[k] + self._sizes[k]) for k in systems]
+        found = [positions[r].astype(np.float64) for r in rows]
+        reach = self.cutoff + self.skin
+        tasks = tasks_of(found, cells[systems], pbc[systems], reach, resolution)
+        failed, possible = np.zeros(len(self._sizes), bool), []
+        for k, r, task in zip(systems.tolist(), rows, tasks, strict=True):
             failed[k] = task is None
             if task is not None:
-                tasks.append((k, task))
-                self.positions[rows] = positions[rows]
+                possible.append((k, task))
+                self.positions[r] = positions[r]
                 self.cells[k] = cells[k]
         reverse = self.reverse is not None
-        for systems, pairs in pairs_of(tasks, self._starts, self._far, reverse=reverse):
+        for systems, pairs in pairs_of(possible, self._starts, self._far, reverse=reverse):
             self._write(systems, pairs)
         self._is_listed = True
         return failed

@@ -67,37 +67,70 @@ class Pairs(NamedTuple):
     """[pairs]: each pair seen from its other end, if asked for."""
 
 
-def task_of(
-    positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, radius: float, resolution: float
-) -> Task | None:
-    """What there is to do for a list of this radius (Å); None where positions or cell forbid it.
+def tasks_of(
+    positions: Sequence[np.ndarray],
+    cells: np.ndarray,
+    pbc: np.ndarray,
+    radius: float,
+    resolution: float,
+) -> list[Task | None]:
+    """What there is to do for lists of this radius (Å); None where positions or cell forbid one.
 
     Args:
+        positions, cells, pbc: of each system.
         resolution: the relative spacing of the device's floats.
     """
-    largest = float(np.abs(positions).max())
+    alike: dict[int, list[int]] = {}
+    for k, x in enumerate(positions):
+        alike.setdefault(len(x), []).append(k)
+    tasks: list[Task | None] = [None] * len(positions)
+    for members in alike.values():
+        x = np.stack([positions[k] for k in members])
+        of_these = _tasks_alike(x, cells[members], pbc[members], radius, resolution)
+        for k, task in zip(members, of_these, strict=True):
+            tasks[k] = task
+    return tasks
+
+
+def _tasks_alike(
+    x: np.ndarray, cells: np.ndarray, pbc: np.ndarray, radius: float, resolution: float
+) -> list[Task | None]:
+    """As `tasks_of`, for systems of as many atoms: x is [systems, atoms, 3]."""
+    largest = np.abs(x).max(axis=(1, 2))
     # NaN is no list either, here and below
-    if not (largest <= LARGEST_POSITION and np.abs(cell).max() <= LARGEST_CELL):
-        return None
-    radius = radius * (1 + 1e-6) + 64 * resolution * largest
-    positions, box = _closed(positions, cell, pbc, radius)
-    try:
-        inverse = np.linalg.inv(box)
-    except np.linalg.LinAlgError:
-        return None
+    may_be = (largest <= LARGEST_POSITION) & (np.abs(cells).max(axis=(1, 2)) <= LARGEST_CELL)
+    radii = np.where(may_be, radius * (1 + 1e-6) + 64 * resolution * largest, radius)
+    boxes = np.where(may_be[:, None, None], cells, np.eye(3))
+    x = np.where(may_be[:, None, None], x, 0.0)
+    for k in np.flatnonzero(may_be & ~pbc.all(axis=1)):
+        x[k], boxes[k] = _closed(x[k], boxes[k], pbc[k], radii[k])
+    inverses = _inverses(boxes)
     with np.errstate(all="ignore"):  # of a cell that is almost flat
-        heights = 1 / np.sqrt((inverse * inverse).sum(axis=0))
-        n_images = (2 * radius / heights + 1).prod()
-    if not n_images <= MOST_IMAGES:
-        return None
-    fractions = positions @ inverse
-    spread = fractions.max(axis=0) - fractions.min(axis=0)
-    turns = np.floor(radius / heights + spread + 1e-9) * pbc
-    n_candidates = len(positions) ** 2 * (2 * turns + 1).prod()
-    extent = ((spread + turns) @ np.abs(box)).max()
-    is_tried = n_candidates <= MOST_TRIED and extent <= MOST_RADII * radius
-    x, y, z = turns.astype(int).tolist() if is_tried else (0, 0, 0)
-    return Task(positions, box, radius, heights, (x, y, z) if is_tried else None)
+        heights = 1 / np.sqrt((inverses * inverses).sum(axis=1))
+        may_be &= (2 * radii[:, None] / heights + 1).prod(axis=1) <= MOST_IMAGES
+        fractions = np.einsum("sik,skj->sij", x, inverses)
+        spread = fractions.max(axis=1) - fractions.min(axis=1)
+        turns = np.floor(radii[:, None] / heights + spread + 1e-9) * pbc
+        is_tried = x.shape[1] ** 2 * (2 * turns + 1).prod(axis=1) <= MOST_TRIED
+        extents = np.einsum("sk,skj->sj", spread + turns, np.abs(boxes)).max(axis=1)
+        is_tried &= extents <= MOST_RADII * radii
+    whole = np.where((may_be & is_tried)[:, None], turns, 0.0).astype(int).tolist()
+    return [
+        Task(x[k], boxes[k], float(radii[k]), heights[k], tuple(whole[k]) if is_tried[k] else None)
+        if may_be[k]
+        else None
+        for k in range(len(x))
+    ]
+
+
+def _inverses(boxes: np.ndarray) -> np.ndarray:
+    """NaN where a box has none."""
+    try:
+        return np.linalg.inv(boxes)
+    except np.linalg.LinAlgError:
+        if len(boxes) == 1:
+            return np.full_like(boxes, np.nan)
+        return np.concatenate([_inverses(box[None]) for box in boxes])
 
 
 def check_listable(atoms: Sequence[Atoms], radius: float) -> None:
@@ -107,9 +140,11 @@ def check_listable(atoms: Sequence[Atoms], radius: float) -> None:
         ValueError: one cannot; says which and why.
     """
     resolution = float(np.finfo(np.float64).eps)
-    for k, a in enumerate(atoms):
-        if task_of(a.positions, a.cell.array, a.pbc, radius, resolution) is None:
-            raise no_list(k, a.cell.array, radius)
+    cells, pbc = np.array([a.cell.array for a in atoms]), np.array([a.pbc for a in atoms])
+    tasks = tasks_of([a.positions for a in atoms], cells, pbc, radius, resolution)
+    if None in tasks:
+        k = tasks.index(None)
+        raise no_list(k, cells[k], radius)
 
 
 def no_list(at: int, cell: np.ndarray, radius: float) -> ValueError:
