@@ -218,9 +218,14 @@ def _wells_draw(draw, size):
 
 def _wells(x, prefix, tilt):
     """Two wells an entry, tilted; the start is near the barrier."""
+    energies, gradient = _wells_of_entries(x, tilt)
+    return segment.sum(energies, prefix), gradient
+
+
+def _wells_of_entries(x, tilt):
     height = rounded(x * x) - 1.0
-    energies = rounded(0.25 * segment.dot(height, height, prefix)) + segment.dot(tilt, x, prefix)
-    return energies, rounded(height * x) + tilt
+    quartic = rounded(0.25 * rounded(height * height))
+    return quartic + rounded(tilt * x), rounded(height * x) + tilt
 
 
 def _coupled(params, prefix, stiffness, centre):
@@ -280,13 +285,9 @@ def _mixed(x, prefix, kind, stiffness, centre, wall, tilt):
     squares = jnp.stack([rounded(slope * off), rounded(past * past), none], axis=1)
     valley = squares, jnp.stack([by_u, 2.0 * slope, none], axis=1)
 
-    height = rounded(x * x) - 1.0
-    quartic = rounded(0.25 * rounded(height * height))
-    wells = quartic + rounded(tilt * x), rounded(height * x) + tilt
-
     energies, gradient = (
         jnp.where(kind == 0, b, jnp.where(kind == 1, v, w))
-        for b, v, w in zip(bowl, valley, wells, strict=True)
+        for b, v, w in zip(bowl, valley, _wells_of_entries(x, tilt), strict=True)
     )
     return segment.sum(energies, prefix), gradient
 

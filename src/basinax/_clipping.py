@@ -304,11 +304,7 @@ class Clip:
         involved; a square root halves that. Some ulps more are for squares or powers, roots, and
         the scaling. Leaves in which a system has no rows do not count.
         """
-        n = _additions(leaves, indices)
-        if self.quick:
-            pairs = zip(leaves, indices, strict=True)
-            quick = [i.quick_additions(x) for x, i in pairs if isinstance(i, WholeIndex)]
-            n = jnp.maximum(n, max(quick, default=0) + len(leaves))
+        n = _additions(leaves, indices, self.quick)
         ulps = {1.0: n + 4, 2.0: n // 2 + 6}.get(self.ord, n + 8)
         dtype = np.result_type(*[wide_dtype(x) for x in leaves])
         return 1 - ulps.astype(dtype) * float(jnp.finfo(dtype).eps)
@@ -365,6 +361,7 @@ def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
         rows = jnp.atleast_1d(leaf)
         result = _narrow(rounded(_product(rows, index, scaling)), rows.dtype)
         if isinstance(index, WholeIndex):
+            # One flag for all: it is looked at before the loop, not for each entry.
             result = jnp.where(index.spread(scaling.is_scaled, False, rows), result, rows)
         else:
             mask = index.spread(choice(scaling.is_scaled, rows.dtype), 0, rows)
@@ -426,15 +423,18 @@ def _is_small(leaves, indices) -> Bool[Array, "systems"]:
     return functools.reduce(jnp.logical_and, is_block) & (entries <= CHECKED_ENTRIES)
 
 
-def _additions(leaves, indices) -> Int[Array, "systems"]:
+def _additions(leaves, indices, quick: bool) -> Int[Array, "systems"]:
     """In how many additions an entry of each system takes part, at most."""
     parts, present = [], []
     for x, index in zip(leaves, indices, strict=True):
         levels = [(index.sizes > BLOCK**k).astype(jnp.int32) for k in range(1, 11)]
         width = _components(x)
         within = width if width <= BLOCK else math.ceil(math.log2(width))
+        part = 3 * (functools.reduce(jnp.add, levels) + 1) + within
+        if quick and isinstance(index, WholeIndex):
+            part = jnp.maximum(part, index.quick_additions(x))
         has_rows = index.sizes > 0
-        parts.append(jnp.where(has_rows, 3 * (functools.reduce(jnp.add, levels) + 1) + within, 0))
+        parts.append(jnp.where(has_rows, part, 0))
         present.append(has_rows.astype(jnp.int32))
     return functools.reduce(jnp.maximum, parts) + functools.reduce(jnp.add, present)
 

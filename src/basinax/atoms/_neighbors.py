@@ -214,13 +214,14 @@ class NeighborTable:
         self._sizes = np.asarray(batch.index.sizes, np.int64)
         positions, cells = np.asarray(batch.positions), np.asarray(batch.cells, np.float64)
         pbc, resolution = np.asarray(batch.pbc), float(np.finfo(positions.dtype).eps)
-        systems = np.flatnonzero(which)
-        rows = [slice(self._starts[k], self._starts[k] + self._sizes[k]) for k in systems]
-        found = [positions[r].astype(np.float64) for r in rows]
-        reach = self.cutoff + self.skin
-        tasks = tasks_of(found, cells[systems], pbc[systems], reach, resolution)
+        members = np.flatnonzero(which)
+        rows = [slice(self._starts[k], self._starts[k] + self._sizes[k]) for k in members]
+        radius = self.cutoff + self.skin
+        tasks = tasks_of(
+            [positions[r] for r in rows], cells[members], pbc[members], radius, resolution
+        )
         failed, possible = np.zeros(len(self._sizes), bool), []
-        for k, r, task in zip(systems.tolist(), rows, tasks, strict=True):
+        for k, r, task in zip(members.tolist(), rows, tasks, strict=True):
             failed[k] = task is None
             if task is not None:
                 possible.append((k, task))

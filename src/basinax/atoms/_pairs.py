@@ -85,7 +85,7 @@ def tasks_of(
         alike.setdefault(len(x), []).append(k)
     tasks: list[Task | None] = [None] * len(positions)
     for members in alike.values():
-        x = np.stack([positions[k] for k in members])
+        x = np.stack([positions[k] for k in members], dtype=np.float64)
         of_these = _tasks_alike(x, cells[members], pbc[members], radius, resolution)
         for k, task in zip(members, of_these, strict=True):
             tasks[k] = task
