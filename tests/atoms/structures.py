@@ -1,7 +1,5 @@
 """Structures that every test over atoms runs on, and how to evaluate them."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -122,18 +120,23 @@ POTENTIALS = {
 }
 
 
-def evaluate(atoms, potential, dtype=None, skin=SKIN, built_at=None, ends_early=False, **shape):
+def evaluate(atoms, potential, dtype=None, skin=SKIN, built_at=None, folded=None, **shape):
     """Batch and properties of structures; the lists are made for the structures `built_at`."""
     batch = Batch.from_atoms(atoms, dtype, **shape)
     built = batch if built_at is None else Batch.from_atoms(built_at, dtype, **shape)
-    return batch, jitted(potential, batch, listed(built, potential, skin, ends_early))
+    return batch, jitted(potential, batch, listed(built, potential, skin, folded))
 
 
-def listed(batch, potential, skin=SKIN, ends_early=False):
-    """The neighbour lists that the potential needs; it may be told where the longest ends."""
+def listed(batch, potential, skin=SKIN, folded=None):
+    """The neighbour lists that the potential needs, for folds of all or as in relaxations.
+
+    Args:
+        folded: the systems for which folds go through lists, each as far as it must; if None, all
+            folds go through all slots.
+    """
     table = NeighborTable(batch, potential.cutoff, skin, reverse=potential.needs_reverse)
-    n_slots = table.longest(np.ones(batch.n_systems, bool)) if ends_early else None
-    return dataclasses.replace(table.to_device(), n_slots=n_slots)
+    which = None if folded is None else np.isin(np.arange(batch.n_systems), folded)
+    return table.to_device(which)
 
 
 def evaluated_op_by_op(batch, potential):

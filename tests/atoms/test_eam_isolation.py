@@ -61,7 +61,7 @@ def test_batched_equals_alone(name, dtype):
     """Also from lists without a skin, where folds end with the longest, as in relaxations."""
     batch, got = together(name, dtype)
     # Elsewhere every one of them is compared.
-    how = {"skin": 0.0, "ends_early": True}
+    how = {"skin": 0.0, "folded": [0]}
     for k in (1, 2, 3):
         alone = evaluate(systems(name)[k : k + 1], MADE(name), dtype, **how)
         assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), NAMES[k])
@@ -95,7 +95,7 @@ def test_order_copies_padding_and_skin_change_nothing(name, dtype):
 @the_other_way_round
 def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
     few = [systems(name)[k] for k in (3, 5)]
-    batch, got = evaluate(few, MADE(name), dtype, ends_early=True)
+    batch, got = evaluate(few, MADE(name), dtype, folded=[0, 1])
     slowly = evaluated_op_by_op(batch, MADE(name))
     for k in range(len(few)):
         assert_same_bits(results_of(batch, got, k), results_of(batch, slowly, k), str(k))

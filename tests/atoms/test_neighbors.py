@@ -148,22 +148,42 @@ def test_pairs_that_are_tried_are_those_that_vesin_finds(displacement, monkeypat
         assert listed(tried, batch, k) == listed(searched, batch, k)
 
 
-def test_the_longest_list_of_some_systems_is_known_also_after_a_rebuild():
-    atoms = [STRUCTURES[name] for name in ("cell of 32", "one open atom", "cluster of 13")]
-    batch = Batch.from_atoms(atoms)
+def test_folds_go_through_the_systems_that_they_must_with_long_lists_first(monkeypatch):
+    monkeypatch.setattr("basinax.atoms._neighbors.CHUNK", 16)
+    atoms = [STRUCTURES[name] for name in ("cluster of 13", "cell of 32", "one open atom")]
+    batch = Batch.from_atoms([*atoms, atoms[0]])
     table = NeighborTable(batch, CUTOFF, 0.5)
+    ids = np.asarray(batch.index.ids)
 
-    def longest(*which):
-        return table.longest(np.isin(np.arange(batch.n_systems), which))
+    def columns(*which):
+        """Of the device: the systems of columns, and how far the chunks go."""
+        neighbors = table.to_device(np.isin(np.arange(batch.n_systems), which))
+        found = neighbors.columns
+        rows, chunks = np.asarray(found.rows), np.asarray(found.n_slots)
+        np.testing.assert_array_equal(rows[np.asarray(found.of_rows)], np.arange(batch.n_rows))
+        np.testing.assert_array_equal(neighbors.slots, table.slots[:, rows])
+        assert found.size % 8 == 0 and found.size * len(chunks) == len(rows)
+        assert int(found.n_chunks) == (chunks > 0).sum()
+        return ids[rows], chunks.tolist()
 
-    def counted(k):
-        return int((table.slots[:, batch.index.ids == k] != batch.n_rows).sum(0).max())
+    def longest(k):
+        return int((table.slots[:, ids == k] != batch.n_rows).sum(0).max())
 
-    assert [longest(k) for k in range(3)] == [counted(0), 0, 12]
-    assert longest(0, 2) == longest(0, 1, 2) == counted(0) > 12 and longest() == 0
+    assert longest(1) > longest(0) == 12 > longest(2) == 0
+    systems, chunks = columns(0, 1, 2, 3)
+    assert (systems[:32] == 1).all() and chunks == [longest(1), longest(1), 12]
+    assert columns(0, 2)[1] == [12, 0, 0] and (columns(0, 2)[0][:13] == 0).all()
+    assert columns(2)[1] == columns()[1] == [0, 0, 0]
     apart = moved(batch, np.asarray(batch.positions) * 3.0)
-    table.rebuild(apart, np.isin(np.arange(batch.n_systems), (2,)))
-    assert longest(2) == counted(2) < 12 and longest(0) == counted(0)
+    table.rebuild(apart, np.isin(np.arange(batch.n_systems), (0,)))
+    assert columns(0)[1] == [longest(0), 0, 0] and longest(0) < 12
+    assert table.to_device().columns is None
+
+
+def test_tables_with_the_other_ends_of_pairs_keep_the_order_of_rows():
+    batch = Batch.from_atoms([STRUCTURES["cluster of 13"]])
+    table = NeighborTable(batch, CUTOFF, 0.5, reverse=True)
+    assert table.to_device(np.ones(batch.n_systems, bool)).columns is None
 
 
 def test_two_atoms_at_one_place_are_neighbours():

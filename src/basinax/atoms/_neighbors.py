@@ -6,9 +6,11 @@ left fold over them gives the same bits whatever the skin, the padding and the l
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int32, Shaped
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
 
 from basinax._rounding import BLOCK, rounded
 from basinax._systems import SystemIndex
@@ -21,6 +23,10 @@ FAR = 1e12
 
 CAPACITY_TO_SPARE = 2
 """Up to this many times what it needs, a table is made as large as an earlier one was."""
+
+CHUNK, CHUNKS = 512, 4
+"""Folds go through so many columns at once, or more where these were more chunks than that. Smaller
+chunks fit what runs better, but each turn of their loops takes a microsecond besides."""
 
 _CAPACITIES: dict[tuple[int, int], np.ndarray] = {}
 """Slots, images and shifts of the last table for batches of so many rows and systems."""
@@ -37,6 +43,52 @@ class Frames(eqx.Module):
     """How far the lists reach, in Å."""
 
 
+class Columns(eqx.Module):
+    """In which order folds go through the rows: by chunks, each as far as its longest list.
+
+    The systems to go through come first, those with the longest lists foremost.
+    """
+
+    rows: Int32[Array, "columns"]
+    """The row of each column of the slots; rows may come again at the end, to fill it up."""
+
+    of_rows: Int32[Array, "rows"]
+    """The column of each row."""
+
+    n_slots: Int32[Array, "chunks"]
+    """After how many slots the fold of a chunk may end; 0 for those not to go through."""
+
+    n_chunks: Int32[Array, ""]
+    """How many chunks there are to go through."""
+
+    @property
+    def size(self) -> int:
+        """Columns of a chunk."""
+        return self.rows.shape[0] // self.n_slots.shape[0]
+
+    def arranged(self, of_rows: PyTree[Array]) -> PyTree[Array]:
+        """What holds for rows, in the order of columns; numbers without axes hold for all."""
+        return jax.tree.map(lambda a: gather(a, self.rows) if a.ndim else a, of_rows)
+
+    def chunk(self, k: Int32[Array, ""], of_columns: PyTree[Array]) -> PyTree[Array]:
+        """What holds for the columns of a chunk."""
+
+        def part(a):
+            return lax.dynamic_slice_in_dim(a, k * self.size, self.size) if a.ndim else a
+
+        return jax.tree.map(part, of_columns)
+
+    def with_chunk(
+        self, k: Int32[Array, ""], of_columns: PyTree[Array], chunk: PyTree[Array]
+    ) -> PyTree[Array]:
+        """The same with other values for the columns of a chunk."""
+
+        def changed(a, part):
+            return lax.dynamic_update_slice_in_dim(a, part, k * self.size, 0)
+
+        return jax.tree.map(changed, of_columns, chunk)
+
+
 class Neighbors(eqx.Module):
     """Neighbour lists of a batch on the device. `NeighborTable.to_device` makes one.
 
@@ -44,8 +96,8 @@ class Neighbors(eqx.Module):
     follow the periodic images that some atom has in reach.
     """
 
-    slots: Int32[Array, "slots rows"]
-    """The images near each row, in canonical order, then the far one."""
+    slots: Int32[Array, "slots columns"]
+    """The images near the row of each column, in canonical order, then the far one."""
 
     image_rows: Int32[Array, "extra_images"]
     """The row that each further image is an image of."""
@@ -71,8 +123,8 @@ class Neighbors(eqx.Module):
     Of no account where a slot is padding; None unless the table was asked for it.
     """
 
-    n_slots: Int32[Array, ""] | None = None
-    """After how many slots folds over them may end; None for all.
+    columns: Columns | None = None
+    """The rows of columns; None if each row has its own and folds go through all slots of all.
 
     A loop whose length is not known before has no derivative in reverse.
     """
@@ -83,7 +135,8 @@ class Neighbors(eqx.Module):
         """The coordinates x, y and z of all images, in Å."""
         cell = cells[self.shift_systems]
         n = self.shifts.astype(positions.dtype)
-        far = jnp.full((1,), FAR, positions.dtype)
+        n_rows = len(positions)
+        far = jnp.full((n_rows + 1 + len(self.image_rows),), FAR, positions.dtype)
         coordinates = []
         for c in range(3):
             x = positions[:, c]
@@ -91,7 +144,9 @@ class Neighbors(eqx.Module):
             offsets = rounded(n[:, 0] * cell[:, 0, c]) + rounded(n[:, 1] * cell[:, 1, c])
             offsets = offsets + rounded(n[:, 2] * cell[:, 2, c])
             further = gather(x, self.image_rows) + gather(offsets, self.image_shifts)
-            coordinates.append(jnp.concatenate([x, far, further]))
+            # A concatenation asks of each entry where it comes from.
+            table = lax.dynamic_update_slice_in_dim(far, x, 0, 0)
+            coordinates.append(lax.dynamic_update_slice_in_dim(table, further, n_rows + 1, 0))
         return coordinates[0], coordinates[1], coordinates[2]
 
     def of_images(self, of_rows: Shaped[Array, "rows"]) -> Shaped[Array, "images"]:
@@ -233,15 +288,20 @@ class NeighborTable:
         self._is_listed = True
         return failed
 
-    def longest(self, which: Bool[np.ndarray, "systems"]) -> np.int32:
-        """How many neighbours an atom of these systems has in its list at most."""
-        return self._lengths.max(initial=0, where=which)
+    def to_device(self, which: Bool[np.ndarray, "systems"] | None = None) -> Neighbors:
+        """A copy for the device.
 
-    def to_device(self) -> Neighbors:
-        """A copy for the device."""
+        Args:
+            which: the systems that folds must go through, others get what is left undefined; all
+                slots of all rows if None. Tables with the other ends of pairs have no choice.
+        """
         # jnp.array copies; jnp.asarray may share memory that a rebuild then overwrites.
+        columns, slots = None, None
+        if which is not None and self.reverse is None:
+            columns = self._columns(which)
+            slots = jnp.asarray(self.slots.take(np.asarray(columns.rows), axis=1))
         return Neighbors(
-            slots=jnp.array(self.slots),
+            slots=jnp.array(self.slots) if slots is None else slots,
             image_rows=jnp.array(self.image_rows),
             image_shifts=jnp.array(self.image_shifts),
             shifts=jnp.array(self.shifts),
@@ -249,6 +309,27 @@ class NeighborTable:
             positions=jnp.array(self.positions),
             frames=self._frames() if self._follows_cells else None,
             reverse=None if self.reverse is None else jnp.array(self.reverse),
+            columns=columns,
+        )
+
+    def _columns(self, which: np.ndarray) -> Columns:
+        lengths = np.zeros(self._far, np.int32)
+        padded = -(-self._sizes // BLOCK) * BLOCK
+        of_rows = np.repeat(np.where(which, self._lengths, 0), padded)
+        lengths[: len(of_rows)] = of_rows
+        n_chunks = min(-(-len(lengths) // CHUNK), CHUNKS)
+        chunk = -(-len(lengths) // (n_chunks * BLOCK)) * BLOCK
+        n_chunks = -(-len(lengths) // chunk)
+        rows = np.argsort(-lengths, kind="stable").astype(np.int32)
+        columns = np.empty_like(rows)
+        columns[rows] = np.arange(len(rows), dtype=np.int32)
+        rows = np.pad(rows, (0, n_chunks * chunk - len(rows)), mode="edge")
+        n_slots = lengths[rows[::chunk]]
+        return Columns(
+            rows=jnp.asarray(rows),
+            of_rows=jnp.asarray(columns),
+            n_slots=jnp.asarray(n_slots),
+            n_chunks=jnp.asarray(np.count_nonzero(n_slots), jnp.int32),
         )
 
     def _frames(self) -> Frames:

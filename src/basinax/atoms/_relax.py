@@ -196,8 +196,11 @@ def _recorder(
 
 
 def _work_off(works: list[Work]) -> None:
-    """One thread a core, each with a batch: an XLA program on CPU of this size keeps one busy."""
-    n_workers = _n_cores()
+    """Threads with a batch each, whose program keeps one core busy on CPU.
+
+    There is one more than cores, for the time that another makes lists.
+    """
+    n_workers = _n_cores() + 1 if jax.default_backend() == "cpu" else 1
     with ThreadPoolExecutor(n_workers) as pool:
         threads = [pool.submit(lambda: [work.drain() for work in works]) for _ in range(n_workers)]
     for thread in threads:
@@ -285,16 +288,15 @@ def _expected_neighbors(a: Atoms, reach: float) -> float:
 
 def _in_order(atoms: list[Atoms], outcomes: list[Outcome | None]) -> AtomsRelaxation:
     """The results; a structure that was never reached is as it was."""
-    relaxed = []
-    for k, (original, outcome) in enumerate(zip(atoms, outcomes, strict=True)):
+    reached = []
+    for original, outcome in zip(atoms, outcomes, strict=True):
         if outcome is None:
             nothing = np.full((len(original), 3), np.nan)
             start = Snapshot(original.positions, original.cell.array, nothing, None, np.nan)
-            outcome = Outcome(start, np.inf, 0, 0, Status.RUNNING)
-            outcomes[k] = outcome
-        relaxed.append(outcome.end.of(original))
-    ends, *columns = zip(*(outcome for outcome in outcomes if outcome is not None), strict=True)
+            outcome = Outcome(start, start.of(original), np.inf, 0, 0, Status.RUNNING)
+        reached.append(outcome)
+    ends, relaxed, *columns = zip(*reached, strict=True)
     energies = np.array([end.energy for end in ends])
     fmax, steps, evaluations, status = (np.array(column) for column in columns)
     counts = (x.astype(np.int32) for x in (steps, evaluations, status))
-    return AtomsRelaxation(relaxed, energies, fmax, *counts)
+    return AtomsRelaxation(list(relaxed), energies, fmax, *counts)

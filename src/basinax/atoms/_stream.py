@@ -4,7 +4,7 @@ When the host looks, who stands beside whom and when a list is rebuilt is chosen
 no bit of a result depends on it.
 """
 
-import dataclasses
+import functools
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -54,6 +54,14 @@ TURNS = 8
 WORTH_REFILLING = 8
 """Places are filled once one in so many is free."""
 
+WORTH_PACKING = 0.75
+"""Rows of what still runs are put together once they are no more than this part of those that
+stand together."""
+
+ONE_CORE = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
+"""Each batch has a core. XLA would still give a loop that reads a large table of images to two,
+which takes longer than the loop."""
+
 
 class Snapshot(NamedTuple):
     """Where one structure stands, and what was found there."""
@@ -84,6 +92,8 @@ class Outcome(NamedTuple):
     """What became of one structure."""
 
     end: Snapshot
+    atoms: Atoms
+    """The structure there."""
     fmax: float
     steps: int
     evaluations: int
@@ -228,19 +238,18 @@ class _Stream:
         )
 
     def run(self) -> None:
-        work, neighbors = self.work, self.table.to_device()
+        work, is_running = self.work, self.occupied
+        neighbors, n_packed = self.table.to_device(is_running), self._n_rows(is_running)
         settings = work.settings.of(self.members, len(work.atoms))
         run = _start(settings, self.batch, self.moves, work.keep_best)
-        is_running = self.occupied
+        skin, how = np.asarray(work.skin), _split((work.potential, settings))
         while True:
-            skin = np.asarray(work.skin)
-            reached = dataclasses.replace(neighbors, n_slots=self.table.longest(is_running))
-            here = (work.potential, self.batch, self.moves, reached, skin)
+            here = (self.batch, self.moves, neighbors, skin, run)
             if work.recorder is None:
-                run = _advance(*here, run, settings)
+                run = _advance(*how, *here)
             else:
                 interval = np.asarray(work.recorder.interval, np.int32)
-                run, frame = _recorded(*here, run, settings, interval)
+                run, frame = _recorded(*how, *here, interval)
                 self._record(frame)
             status, is_pending, has_moved = jax.device_get(
                 (run.status, run.is_pending, run.has_moved)
@@ -259,15 +268,22 @@ class _Stream:
                     return
                 if is_new.any():
                     settings = work.settings.of(self.members, len(work.atoms))
-                    run = _restart(run, self.batch, self.moves, settings, is_new)
+                    how = _split((work.potential, settings))
+                    run = _restart(*how, self.batch, self.moves, run, is_new)
                     needs_list |= is_new
                     is_running |= is_new
             if needs_list.any():
                 batch = _moved(self.batch, self.moves, run.params)
                 failed = self.table.rebuild(batch, needs_list)
-                neighbors = self.table.to_device()
                 status = jnp.where(failed, Status.NOT_FINITE, run.status).astype(jnp.int32)
                 run = eqx.tree_at(lambda r: r.status, run, status)
+            n_rows = self._n_rows(is_running)
+            if needs_list.any() or n_rows <= WORTH_PACKING * n_packed:
+                neighbors, n_packed = self.table.to_device(is_running), n_rows
+
+    def _n_rows(self, which: np.ndarray) -> int:
+        """How many rows the structures in these places have."""
+        return int(np.asarray(self.batch.index.sizes)[which].sum())
 
     def _moves(self) -> CellMoves | None:
         """How the cells of the structures in this batch move."""
@@ -283,8 +299,10 @@ class _Stream:
         """Hands over what became of these places' structures, and frees the places."""
         last = jax.device_get(_result(run, self.batch, self.moves))
         for k in np.flatnonzero(which).tolist():
+            end = self._snapshot(last, k)
             outcome = Outcome(
-                end=self._snapshot(last, k),
+                end=end,
+                atoms=end.of(self.work.atoms[self.members[k]]),
                 fmax=float(last["fmax"][k]),
                 steps=int(last["steps"][k]),
                 evaluations=int(last["evaluations"][k]),
@@ -379,16 +397,43 @@ def _start(settings: Settings, batch: Batch, moves: CellMoves | None, keep_best:
     )
 
 
-@eqx.filter_jit
-def _advance(
-    potential, batch, moves, neighbors: Neighbors, skin, run: Run, settings: Settings
-) -> Run:
-    step = _stepper(potential, batch, moves, neighbors, skin, settings)
+class _Fixed:
+    """What is not an array in a tree: jitted functions are compiled for it.
+
+    `eqx.filter_jit` looks for it again at each call, which takes as long as half a turn.
+    """
+
+    def __init__(self, tree: Any):
+        self.tree = tree
+        leaves, structure = jax.tree.flatten(tree)
+        self._key = (tuple(leaves), structure)
+        self._hash = hash(self._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Fixed) and self._key == other._key)
+
+
+How = tuple[AbstractPotential, Settings]
+
+
+def _split(how: How) -> tuple[_Fixed, Any]:
+    """What is not an array, and what is."""
+    arrays, others = eqx.partition(how, eqx.is_array)
+    return _Fixed(others), arrays
+
+
+@functools.partial(jax.jit, static_argnums=0, compiler_options=ONE_CORE)
+def _advance(fixed: _Fixed, arrays, batch, moves, neighbors: Neighbors, skin, run: Run) -> Run:
+    step = _stepper(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, skin)
     return step(run, TURNS)
 
 
-def _stepper(potential, batch, moves, neighbors: Neighbors, skin, settings: Settings):
+def _stepper(how: How, batch, moves, neighbors: Neighbors, skin):
     """A function that lets a run go on for so many turns."""
+    potential, settings = how
 
     def evaluate(params):
         here = _moved(batch, moves, params)
@@ -422,12 +467,12 @@ class Frame(eqx.Module):
     """-1 where there was none."""
 
 
-@eqx.filter_jit
+@functools.partial(jax.jit, static_argnums=0, compiler_options=ONE_CORE)
 def _recorded(
-    potential, batch, moves, neighbors: Neighbors, skin, run: Run, settings: Settings, interval
+    fixed: _Fixed, arrays, batch, moves, neighbors: Neighbors, skin, run: Run, interval
 ) -> tuple[Run, Frame]:
     """As `_advance`, with the frames that fell due; one a system at most."""
-    step = _stepper(potential, batch, moves, neighbors, skin, settings)
+    step = _stepper(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, skin)
     prefix = run.optimizer_state.index_prefix
     turns = jnp.minimum(interval, TURNS)
 
@@ -450,7 +495,7 @@ def _recorded(
     return run, frame
 
 
-@eqx.filter_jit
+@jax.jit
 def _moved(batch: Batch, moves: CellMoves | None, params: Any) -> Batch:
     """The batch where the parameters say."""
     if moves is None:
@@ -459,7 +504,7 @@ def _moved(batch: Batch, moves: CellMoves | None, params: Any) -> Batch:
     return eqx.tree_at(lambda b: (b.positions, b.cells), batch, place)
 
 
-@eqx.filter_jit
+@jax.jit
 def _result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     """Where structures are returned, and what was found there."""
     point = final_point(stopped(run))
@@ -467,7 +512,7 @@ def _result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     return counts | {"fmax": point.fmax} | _found(point, batch, moves)
 
 
-@eqx.filter_jit
+@jax.jit
 def _found(point: Point, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     here = _moved(batch, moves, point.params)
     place = {"positions": here.positions, "cells": here.cells}
@@ -478,6 +523,7 @@ def _found(point: Point, batch: Batch, moves: CellMoves | None) -> dict[str, Any
     return place | found | {"forces": forces, "is_free": moves.is_free}
 
 
-@eqx.filter_jit
-def _restart(run: Run, batch: Batch, moves: CellMoves | None, settings: Settings, mask) -> Run:
+@functools.partial(jax.jit, static_argnums=0)
+def _restart(fixed: _Fixed, arrays, batch: Batch, moves: CellMoves | None, run: Run, mask) -> Run:
+    _, settings = eqx.combine(arrays, fixed.tree)
     return restart(run, settings.optimizer, *_beginning(batch, moves), mask)

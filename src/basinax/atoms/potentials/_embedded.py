@@ -6,19 +6,16 @@ neighbours through their images.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Float
 
 from basinax._rounding import rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors import Neighbors, gather
-from basinax.atoms.potentials._fold import Fold
+from basinax.atoms.potentials._fold import Fold, Images, Own, Rows
 from basinax.atoms.potentials._potential import Properties
-
-Rows = Float[Array, "rows"]
-Images = Int32[Array, "rows"]
 
 
 class Functions(NamedTuple):
@@ -27,14 +24,18 @@ class Functions(NamedTuple):
     What they return is rounded or a sum, and of no account beyond the cutoff.
     """
 
-    density: Callable[[Images, Rows], Rows]
-    """From the images of a slot and r, what they add to the density at the rows."""
+    own: Own
+    """What they need to know of the rows."""
+
+    density: Callable[[Any, Images, Rows], Rows]
+    """From that, the images of a slot and r, what these add to the density at the rows."""
 
     embedding: Callable[[Rows], tuple[Rows, Rows]]
     """From the densities at the rows, F in eV and dF/dρ."""
 
-    pair: Callable[[Images, Rows, Rows, Rows], tuple[Rows, Rows]]
-    """From the images, r, and dF/dρ at the rows and at the images, φ in eV and dE/dr in eV/Å."""
+    pair: Callable[[Any, Images, Rows, Rows, Rows], tuple[Rows, Rows]]
+    """From what they need to know, the images, r, and dF/dρ at the rows and at the images, φ in eV
+    and dE/dr in eV/Å."""
 
 
 def embedded(
@@ -50,22 +51,25 @@ def embedded(
     cutoff = cutoff.astype(batch.positions.dtype)
     cutoff2 = rounded(cutoff * cutoff)
 
-    def density(images, _, r2):
+    def density(own, images, _, r2):
         # NaN counts as inside, so that it shows.
-        added = functions.density(images, rounded(jnp.sqrt(r2)))
+        added = functions.density(own, images, rounded(jnp.sqrt(r2)))
         return (jnp.where(r2 > cutoff2, 0.0, added),)
 
-    (densities,) = fold.sums(density, (jnp.zeros_like(batch.positions[:, 0]),))
+    starts = (jnp.zeros_like(batch.positions[:, 0]),)
+    (densities,) = fold.sums(density, starts, functions.own)
     energies, slopes = functions.embedding(densities)
     slopes_of_images = neighbors.of_images(slopes)
 
-    def pair(images, r2):
+    def pair(known, images, r2):
+        own, slopes = known
         r = rounded(jnp.sqrt(r2))
-        energy, slope = functions.pair(images, r, slopes, gather(slopes_of_images, images))
+        energy, slope = functions.pair(own, images, r, slopes, gather(slopes_of_images, images))
         # Two atoms at one place have a finite energy but no direction to be pushed in.
         energy = jnp.where(r2 > 0, energy, jnp.nan)
         outside = r2 > cutoff2
         return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, slope) / r
 
     own_energies = jnp.where(batch.numbers > 0, energies, 0.0)
-    return fold.properties(pair, stress=stress, own_energies=own_energies)
+    known = (functions.own, slopes)
+    return fold.properties(pair, known, stress=stress, own_energies=own_energies)

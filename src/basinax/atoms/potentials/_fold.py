@@ -6,11 +6,11 @@ sum here can tell from nothing: none is ever -0.0, as all begin with +0.0.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Float, Int32, PyTree
 
 from basinax._rounding import rounded
 from basinax.atoms._batch import Batch
@@ -25,6 +25,8 @@ UNROLL = 2
 Rows = Float[Array, "rows"]
 Images = Int32[Array, "rows"]
 Vector = tuple[Rows, Rows, Rows]
+Own = PyTree[Array]
+"""What holds for rows, [rows], or for all of them, without axes."""
 
 
 class Fold(NamedTuple):
@@ -45,36 +47,61 @@ class Fold(NamedTuple):
 
     def sums(
         self,
-        terms: Callable[[Images, Vector, Rows], tuple[Rows, ...]],
+        terms: Callable[[Any, Images, Vector, Rows], tuple[Rows, ...]],
         starts: tuple[Rows, ...],
+        own: Own = None,
     ) -> tuple[Rows, ...]:
         """Each of `starts` with the terms of all of a row's pairs added.
 
         Args:
-            terms: what a slot adds, from its images, the vectors to them in Å and the squared
-                distances in Å². Products are rounded; outside the cutoff they are +0.0.
+            terms: what a slot adds to some rows: from what is their own, the slot's images, the
+                vectors to them in Å and the squared distances in Å². Products are rounded; outside
+                the cutoff they are +0.0.
             starts: +0.0, or NaN where that is to show.
         """
-        slots = self.neighbors.slots
         x, y, z = (self.batch.positions[:, c] for c in range(3))
+        known, columns = ((x, y, z), own), self.neighbors.columns
+        if columns is None:
+            return self._fold(terms, starts, known, 0, self.neighbors.slots.shape[0])
+        known = columns.arranged(known)
+
+        def add_chunk(k, sums):
+            some, known_of_some = columns.chunk(k, (sums, known))
+            n_slots = columns.n_slots[k]
+            some = self._fold(terms, some, known_of_some, k * columns.size, n_slots)
+            return columns.with_chunk(k, sums, some)
+
+        sums = lax.fori_loop(0, columns.n_chunks, add_chunk, columns.arranged(starts))
+        return tuple(gather(s, columns.of_rows) for s in sums)
+
+    def _fold(
+        self, terms, starts: tuple[Rows, ...], known: tuple[Vector, Own], begin, n_slots
+    ) -> tuple[Rows, ...]:
+        """As `sums`, for the columns of the slots that stand from `begin` on.
+
+        Args:
+            known: where the rows of these columns are, in Å, and what is their own.
+        """
+        (x, y, z), own = known
         xs, ys, zs = self.images
+        shape = (UNROLL, len(x))
 
         def add_slot(sums, images):
             d = (gather(xs, images) - x, gather(ys, images) - y, gather(zs, images) - z)
             r2 = rounded(d[0] * d[0]) + rounded(d[1] * d[1]) + rounded(d[2] * d[2])
-            return tuple(s + t for s, t in zip(sums, terms(images, d, r2), strict=True))
+            return tuple(s + t for s, t in zip(sums, terms(own, images, d, r2), strict=True))
 
         def add_slots(turn, sums):
-            for images in lax.dynamic_slice_in_dim(slots, turn * UNROLL, UNROLL):
+            for images in lax.dynamic_slice(self.neighbors.slots, (turn * UNROLL, begin), shape):
                 sums = add_slot(sums, images)
             return sums
 
-        n_slots = slots.shape[0] if self.neighbors.n_slots is None else self.neighbors.n_slots
         return lax.fori_loop(0, (n_slots + UNROLL - 1) // UNROLL, add_slots, starts)
 
     def properties(
         self,
-        pair: Callable[[Images, Rows], tuple[Rows, Rows]],
+        pair: Callable[[Any, Images, Rows], tuple[Rows, Rows]],
+        own: Own = None,
         *,
         stress: bool,
         own_energies: Rows | None = None,
@@ -82,16 +109,17 @@ class Fold(NamedTuple):
         """Energies, forces and stresses of pairs.
 
         Args:
-            pair: from the images of a slot and the squared distances in Å², the energy of the pair
-                in eV and (dE/dr)/r in eV/Å², where E is the energy of the system. Both are +0.0
-                outside the cutoff. NaN counts as inside, so that it shows. At a distance of 0 one
-                of them must not be finite. XLA computes what is cheap again for every sum that
-                reads it; a quotient counts as dear, so the second ends in its division.
+            pair: from what is the rows' own, the images of a slot and the squared distances in Å²,
+                the energy of the pair in eV and (dE/dr)/r in eV/Å², where E is the energy of the
+                system. Both are +0.0 outside the cutoff. NaN counts as inside, so that it shows. At
+                a distance of 0 one of them must not be finite. XLA computes what is cheap again for
+                every sum that reads it; a quotient counts as dear, so the second ends in its
+                division.
             own_energies: of the atoms, in eV, besides their pairs'; none if None.
         """
 
-        def terms(images, d, r2):
-            energy, f = pair(images, r2)
+        def terms(own, images, d, r2):
+            energy, f = pair(own, images, r2)
             force = tuple(f * component for component in d)
             products = force
             if stress:
@@ -101,7 +129,7 @@ class Fold(NamedTuple):
         batch = self.batch
         zeros = jnp.zeros_like(batch.positions[:, 0])
         starts = (poison(batch.positions),) + (zeros,) * (9 if stress else 3)
-        energies, *rest = self.sums(terms, starts)
+        energies, *rest = self.sums(terms, starts, own)
         # A pair is met from both of its ends; times 0.5 is exact.
         atom_energies = energies * 0.5
         if own_energies is not None:

@@ -58,35 +58,36 @@ class AbstractPairSum(AbstractPotential):
         Args:
             own_energies: of the atoms, in eV, besides their pairs'; none if None.
         """
-        lookup = self._lookup(batch, neighbors)
+        own, lookup = self._lookup(batch, neighbors)
 
-        def pair(images, r2):
-            known, cutoff2 = lookup(images)
+        def pair(own, images, r2):
+            known, cutoff2 = lookup(own, images)
             energy, w = self.pair(r2, known)
             outside = r2 > cutoff2
             return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, w) / r2
 
         fold = Fold.of(batch, neighbors)
-        return fold.properties(pair, stress=stress, own_energies=own_energies)
+        return fold.properties(pair, own, stress=stress, own_energies=own_energies)
 
     def _lookup(self, batch: Batch, neighbors: Neighbors):
-        """A function from the images of a slot to the table's entries and the squared cutoffs."""
+        """What is the rows' own, and a function from that and the images of a slot to the table's
+        entries and the squared cutoffs."""
         dtype = batch.positions.dtype
         cutoffs = self.reach().astype(dtype)
         tables = (self.table(dtype), rounded(cutoffs * cutoffs))
         n_species = max(len(self.species), 1)
         if n_species == 1:
             single = jax.tree.map(lambda t: t.reshape(()), tables)
-            return lambda images: single
+            return None, lambda own, images: single
         kinds = self.kinds(batch.numbers)
-        of_images, of_rows = neighbors.of_images(kinds), kinds * n_species
+        of_images = neighbors.of_images(kinds)
         flat = jax.tree.map(lambda t: t.ravel() if t.ndim else t, tables)
 
-        def lookup(images):
-            pair = of_rows + gather(of_images, images)
+        def lookup(own, images):
+            pair = own + gather(of_images, images)
             return jax.tree.map(lambda t: gather(t, pair) if t.ndim else t, flat)
 
-        return lookup
+        return kinds * n_species, lookup
 
 
 class AbstractPairPotential(AbstractPairSum):

@@ -142,25 +142,25 @@ class EAM(AbstractPotential):
         kinds = self.kinds(batch.numbers)
         kinds_of_images = neighbors.of_images(kinds)
 
-        def number(images):
+        def number(kinds, images):
             """Of the pair of an atom and its neighbour, and of the same pair seen from there."""
             if n == 1:
                 return 0, 0
             there = gather(kinds_of_images, images)
             return kinds * n + there, there * n + kinds
 
-        def density(images, r):
-            return densities.value(number(images)[0], r)
+        def density(kinds, images, r):
+            return densities.value(number(kinds, images)[0], r)
 
         def embedding(density):
             return embeddings.value(kinds, density), embeddings.slope(kinds, density)
 
-        def pair(images, r, slopes_here, slopes_there):
-            here, there = number(images)
+        def pair(kinds, images, r, slopes_here, slopes_there):
+            here, there = number(kinds, images)
             # dE/dr = φ' + F'ᵢ f'ᵢⱼ + F'ⱼ f'ⱼᵢ
             embedded_here = rounded(slopes_here * densities.slope(here, r))
             embedded_there = rounded(slopes_there * densities.slope(there, r))
             slope = pairs.slope(here, r) + (embedded_here + embedded_there)
             return pairs.value(here, r), slope
 
-        return Functions(density, embedding, pair)
+        return Functions(kinds, density, embedding, pair)

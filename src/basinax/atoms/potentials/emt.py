@@ -110,20 +110,17 @@ class EMT(AbstractPotential):
         fold = Fold.of(batch, neighbors)
         ends, own, facing = self._known(batch, neighbors)
 
-        def is_outside(r):
-            # NaN counts as inside, so that it shows.
-            return r >= ends.end
-
-        def density(images, _, r2):
+        def density(ends, images, _, r2):
             r, other = rounded(jnp.sqrt(r2)), facing(images)
             term = rounded(_falling(r, other.eta, other.radius1) * _logistic(r, ends))
             # XLA stores what two sums read. Without a second one, gathers stand in the loop over
             # exponentials, which then is not vectorised: 20 ns a slot instead of 7.
             terms = (term, jnp.ones_like(r))
-            return tuple(jnp.where(is_outside(r), 0.0, t) for t in terms)
+            # NaN counts as inside, so that it shows.
+            return tuple(jnp.where(r >= ends.end, 0.0, t) for t in terms)
 
         nothing = poison(batch.positions)
-        sigma, n_neighbors = fold.sums(density, (nothing, nothing))
+        sigma, n_neighbors = fold.sums(density, (nothing, nothing), ends)
         energies, slopes = _embedded(sigma, own)
         is_alone = n_neighbors == 0
         energies = jnp.where(is_alone, 0.0, energies) - own.e0
@@ -131,13 +128,16 @@ class EMT(AbstractPotential):
         slopes = jnp.where(is_alone, 0.0, slopes)
         slopes_of_images = neighbors.of_images(slopes)
 
-        def pair(images, r2):
-            r, slope = rounded(jnp.sqrt(r2)), gather(slopes_of_images, images)
-            energy, derivative = _of_pair(r, ends, own, facing(images), slopes, slope)
-            outside = is_outside(r)
+        def pair(known, images, r2):
+            ends, own, slope = known
+            r, slope_there = rounded(jnp.sqrt(r2)), gather(slopes_of_images, images)
+            other = facing(images)
+            energy, derivative = _of_pair(r, ends, own, other, slope, slope_there)
+            outside = r >= ends.end
             return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, derivative) / r
 
-        return fold.properties(pair, stress=stress, own_energies=energies)
+        known = (ends, own, slopes)
+        return fold.properties(pair, known, stress=stress, own_energies=energies)
 
     def _known(self, batch: Batch, neighbors: Neighbors) -> "tuple[_Ends, _Atom, _Facing]":
         """What holds for each row, or for all, and a function to what holds for a slot's atoms."""

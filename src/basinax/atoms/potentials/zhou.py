@@ -174,7 +174,7 @@ class ZhouEAM(AbstractPotential):
         kinds = self.kinds(batch.numbers)
         kinds_of_images = neighbors.of_images(kinds)
         single = jax.tree.map(lambda column: column[0], known)
-        here = single if is_single else jax.tree.map(lambda column: gather(column, kinds), known)
+        own = single if is_single else jax.tree.map(lambda column: gather(column, kinds), known)
 
         def there(images):
             if is_single:
@@ -182,14 +182,14 @@ class ZhouEAM(AbstractPotential):
             at = gather(kinds_of_images, images)
             return jax.tree.map(lambda column: gather(column, at), known)
 
-        def density(images, r):
+        def density(_, images, r):
             metal = there(images)
             return rounded(metal.fe * _decay(r, metal.per_re, metal.beta, metal.lambda_)[0])
 
         def embedding(density):
             return _embedding(density, jax.tree.map(lambda column: gather(column, kinds), metals))
 
-        def pair(images, r, slopes_here, slopes_there):
+        def pair(here, images, r, slopes_here, slopes_there):
             f, f_rate, phi, phi_slope = _like(r, here)
             # dE/dr = φ' + F'ᵢ fⱼ' + F'ⱼ fᵢ'
             embedded_there = rounded(slopes_there * rounded(f * f_rate))
@@ -205,7 +205,7 @@ class ZhouEAM(AbstractPotential):
             slope = slope + rounded((first - second) * (g_rate - f_rate))
             return 0.5 * (first + second), 0.5 * slope + (embedded_here + embedded_there)
 
-        return Functions(density, embedding, pair)
+        return Functions(own, density, embedding, pair)
 
 
 class _Known(NamedTuple):
