@@ -86,7 +86,7 @@ def forget_programs():
     Each takes memory mappings, of which Linux allows a process 65,530; beyond, compiling ends it.
     """
     yield
-    if next(_tests_run) % 20 == 0 and _count_mappings() > 30_000:
+    if next(_tests_run) % 20 == 0 and _count_mappings() > 15_000:
         jax.clear_caches()
 
 
