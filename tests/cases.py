@@ -343,6 +343,14 @@ LAYOUTS = [
 ]
 
 
+TWO_LAYOUTS = [ALIGNED, SHUFFLED_WITH_GAPS]
+RELAXATIONS = [
+    pytest.param(case, layout, dtype, id=f"{case}-{layout}-{dtype.__name__}")
+    for k, case in enumerate(OPTIMIZERS)
+    for layout, dtype in [(TWO_LAYOUTS[k // 2 % 2], DTYPES[2 * k // len(OPTIMIZERS)])]
+]
+"""Of seven systems, in one way for each optimizer: the programs of relaxations are the largest."""
+
 # --- systems into batches, and out again
 
 
