@@ -351,6 +351,10 @@ RELAXATIONS = [
 ]
 """Of seven systems, in one way for each optimizer: the programs of relaxations are the largest."""
 
+ONE_BLOCK_OR_MANY = [70, 1, 90, 3, 8, 75, 130, 5, 300, 1]
+"""Rows of systems with few numbers of levels, so that those alone have few programs too."""
+
+
 # --- systems into batches, and out again
 
 
