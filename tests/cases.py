@@ -99,15 +99,13 @@ TRANSFORMS = [
         is_alone_in_global_mode=False,
     ),
     TransformCase(
-        "clipped Adam",
-        lambda systems: chain(ClipByGlobalNorm(3.0), _ADAM),
+        "Adam of optax with short steps",
+        lambda systems: chain(_ADAM, MaxStepSize(0.3)),
         is_alone_in_global_mode=False,
     ),
     TransformCase(
-        "clipped heavy ball",
-        lambda systems: chain(
-            _TRACE, GradientDescent(_of(systems, 0.02, 0.01)), ClipByGlobalNorm(0.3)
-        ),
+        "heavy ball of optax with short steps",
+        lambda systems: chain(_TRACE, GradientDescent(_of(systems, 0.02, 0.01)), MaxStepSize(0.3)),
         is_alone_in_global_mode=False,
     ),
     TransformCase(
@@ -138,7 +136,6 @@ TRANSFORMS = [
     TransformCase(
         "every other clip",
         lambda systems: chain(
-            ClipByGlobalNorm(_of(systems, 0.9, 0.7), ord="inf", nan_safe=True),
             ClipByLayerNorm(_of(systems, 0.8, 0.6), uniform=False),
             ClipByRowNorm(_of(systems, 0.3, 0.2)),
             ClipByValue(_of(systems, 0.2, 0.1)),
@@ -344,6 +341,18 @@ LAYOUTS = [
     Layout("shuffled", _shuffled),
     SHUFFLED_WITH_GAPS,
 ]
+
+
+TWO_LAYOUTS = [ALIGNED, SHUFFLED_WITH_GAPS]
+RELAXATIONS = [
+    pytest.param(case, layout, dtype, id=f"{case}-{layout}-{dtype.__name__}")
+    for k, case in enumerate(OPTIMIZERS)
+    for layout, dtype in [(TWO_LAYOUTS[k // 2 % 2], DTYPES[2 * k // len(OPTIMIZERS)])]
+]
+"""Of seven systems, in one way for each optimizer: the programs of relaxations are the largest."""
+
+ONE_BLOCK_OR_MANY = [70, 1, 90, 3, 8, 75, 130, 5, 300, 1]
+"""Rows of systems with few numbers of levels, so that those alone have few programs too."""
 
 
 # --- systems into batches, and out again

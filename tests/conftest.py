@@ -2,7 +2,10 @@
 
 import contextlib
 import itertools
+import os
+import shutil
 import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -13,10 +16,19 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Programs that `forget_programs` drops, or that tests share by chance, need not be compiled again.
-_programs = tempfile.TemporaryDirectory()
-jax.config.update("jax_compilation_cache_dir", _programs.name)
+# JAX writes their files in place, so each process has a directory of its own; those of the workers
+# of a run are in one, of which they inherit the name.
+_OF_THE_RUN = "BASINAX_TESTS_PROGRAMS"
+if _OF_THE_RUN not in os.environ:
+    _programs = tempfile.TemporaryDirectory()
+    os.environ[_OF_THE_RUN] = _programs.name
+_own = Path(os.environ[_OF_THE_RUN], os.environ.get("PYTEST_XDIST_WORKER", "alone"))
+_own.mkdir()
+jax.config.update("jax_compilation_cache_dir", str(_own))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+# With these a program would be known by the name of the directory, too.
+jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
 _open_counts = []
 
@@ -46,15 +58,38 @@ def count_compilations():
     return counting
 
 
+_shared = set()
+
+
+@pytest.fixture(autouse=True)
+def share_programs():
+    """Give the other workers copies of what this one has compiled, under their names when whole."""
+    yield
+    programs = set(os.listdir(_own))
+    others = [path for path in _own.parent.glob("gw*") if path != _own]
+    part = _own.parent / f"part-from-{_own.name}"
+    for program, other in itertools.product(programs - _shared, others):
+        if not (other / program).exists():
+            shutil.copyfile(_own / program, part)
+            part.rename(other / program)
+    _shared.update(programs)
+
+
 _tests_run = itertools.count(1)
+_MAPPINGS = Path("/proc/self/maps")
 
 
 @pytest.fixture(autouse=True)
 def forget_programs():
-    """Drop all compiled programs every 100 tests.
+    """Drop all compiled programs where they have become many.
 
     Each takes memory mappings, of which Linux allows a process 65,530; beyond, compiling ends it.
     """
     yield
-    if next(_tests_run) % 100 == 0:
+    if next(_tests_run) % 20 == 0 and _count_mappings() > 15_000:
         jax.clear_caches()
+
+
+def _count_mappings() -> int:
+    """Of this process; 0 on other systems, which do not tell."""
+    return _MAPPINGS.read_bytes().count(b"\n") if _MAPPINGS.exists() else 0

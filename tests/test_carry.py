@@ -1,6 +1,7 @@
 """A state can be carried through a loop, and every array in it leads with rows or systems."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,13 @@ def fresh(case, dtype, layout=CONTIGUOUS):
     return batch, transform, transform.init(batch.params, batch.prefix)
 
 
+@functools.cache
+def shapes(case, dtype):
+    """Of a step and of the state that comes with it."""
+    batch, transform, state = fresh(case, dtype)
+    return jax.eval_shape(transform.update, batch.params, state, batch.params)
+
+
 def signature(tree):
     leaves = jax.tree.leaves(tree)
     return jax.tree.structure(tree), [(x.shape, x.dtype, x.weak_type) for x in leaves]
@@ -37,19 +45,17 @@ def signature(tree):
 @pytest.mark.parametrize("case", TRANSFORMS, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_update_returns_a_state_like_its_own(case, dtype):
-    batch, transform, state = fresh(case, dtype)
-    later = jax.eval_shape(transform.update, batch.params, state, batch.params)[1]
+    state = fresh(case, dtype)[2]
     before = jax.eval_shape(lambda state: state, state)
-    assert signature(later) == signature(before)
+    assert signature(shapes(case, dtype)[1]) == signature(before)
 
 
 @pytest.mark.parametrize("case", TRANSFORMS, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_update_returns_steps_like_the_gradient(case, dtype):
-    batch, transform, state = fresh(case, dtype)
-    step = jax.eval_shape(transform.update, batch.params, state, batch.params)[0]
-    given = jax.eval_shape(lambda params: params, batch.params)
-    assert signature(step) == signature(given)
+    params = fresh(case, dtype)[0].params
+    given = jax.eval_shape(lambda params: params, params)
+    assert signature(shapes(case, dtype)[0]) == signature(given)
 
 
 @pytest.mark.parametrize("case", TRANSFORMS, ids=str)
@@ -108,10 +114,9 @@ def test_a_state_holds_each_index_once(case):
 @pytest.mark.parametrize("case", TRANSFORMS, ids=str)
 def test_extra_keywords_are_ignored(case):
     batch, transform, state = fresh(case, np.float32)
-    plain = jax.eval_shape(transform.update, batch.params, state, batch.params)
     energies = jnp.zeros(len(SIZES), np.float32)
 
     def with_extra(updates, state, params):
         return transform.update(updates, state, params, energies=energies, of_no_use=7)
 
-    assert jax.eval_shape(with_extra, batch.params, state, batch.params) == plain
+    assert jax.eval_shape(with_extra, batch.params, state, batch.params) == shapes(case, np.float32)

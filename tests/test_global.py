@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from basinax import FIRE, ClipByGlobalNorm, MaxStepSize, chain, relax, segment
-from cases import BOWL, DTYPES, OPTIMIZERS, in_turns, make_alone, make_systems, run, same_bits
+from cases import DTYPES, MIXED, OPTIMIZERS, in_turns, make_alone, make_systems, run, same_bits
 
 DRAW = np.random.default_rng(0)
 TREES = {
@@ -70,13 +70,19 @@ def test_a_relaxation_in_global_mode_may_have_a_clip(dtype):
     assert result.converged.all()
 
 
-IN_GLOBAL_MODE = [case for case in OPTIMIZERS if case.is_alone_in_global_mode]
+# Of the size, the dtype and the length of runs alone in test_isolation.py: one program for both.
+IN_GLOBAL_MODE = [
+    pytest.param(case, dtype, id=f"{case}-{dtype.__name__}")
+    for k, case in enumerate(OPTIMIZERS)
+    if case.is_alone_in_global_mode
+    for dtype in [DTYPES[2 * k // len(OPTIMIZERS)]]
+]
 
 
-@pytest.mark.parametrize(("case", "dtype"), in_turns(IN_GLOBAL_MODE, DTYPES))
+@pytest.mark.parametrize(("case", "dtype"), IN_GLOBAL_MODE)
 def test_global_mode_has_the_bits_of_a_single_system(case, dtype):
-    alone = make_alone(BOWL, make_systems(BOWL, 77)[0], dtype)
+    alone = make_alone(MIXED, make_systems(MIXED, 3005)[0], dtype)
     transform = case.make(alone.numbers)
-    of_one, _, energies = run(transform, alone.evaluate, alone.params, alone.prefix, 60)
-    in_global, _, global_energies = run(transform, alone.evaluate, alone.params, None, 60)
+    of_one, _, energies = run(transform, alone.evaluate, alone.params, alone.prefix, 420)
+    in_global, _, global_energies = run(transform, alone.evaluate, alone.params, None, 420)
     assert same_bits((in_global, global_energies), (of_one, energies))

@@ -8,7 +8,6 @@ import pytest
 
 from basinax import relax
 from cases import (
-    ALIGNED,
     BRANCHES,
     CELLS,
     COUPLED,
@@ -17,7 +16,9 @@ from cases import (
     LIMITS,
     MIXED,
     OPTIMIZERS,
+    RELAXATIONS,
     SHUFFLED_WITH_GAPS,
+    TWO_LAYOUTS,
     make_alone,
     make_batch,
     make_systems,
@@ -34,7 +35,6 @@ from cases import (
 # test_systems.py.
 SIZES = (1, 3005, 1)
 LENGTH = 420
-TWO_LAYOUTS = [ALIGNED, SHUFFLED_WITH_GAPS]
 
 
 def in_turns(cases, others, dtypes=DTYPES):
@@ -99,7 +99,7 @@ def outcome_alone(case, system, dtype):
     return outcome(alone, relax_batch(case, alone), 0)
 
 
-@pytest.mark.parametrize(("case", "layout", "dtype"), in_turns(OPTIMIZERS[::2], TWO_LAYOUTS))
+@pytest.mark.parametrize(("case", "layout", "dtype"), RELAXATIONS[::2])
 def test_a_relaxation_of_every_system_is_its_relaxation_alone(case, layout, dtype):
     systems = make_systems(MIXED, *[13] * 4, spoiled=True)
     batch = make_batch(MIXED, systems, layout, dtype)

@@ -45,7 +45,7 @@ def tree_of(prefix, dtype, seed=0):
     def leaf(name, index):
         rows = draw.normal(size=(index.n_rows, *SHAPES[name]))
         rows *= 10.0 ** draw.integers(-3, 4, rows.shape)
-        rows[~np.asarray(index.has_system())] = np.nan
+        rows[np.asarray(index.ids) == len(index)] = np.nan
         return jnp.asarray(rows.astype(dtype))
 
     return {name: leaf(name, index) for name, index in prefix.items()}

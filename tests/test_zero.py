@@ -55,15 +55,17 @@ def test_a_gradient_that_vanishes_leaves_everything_finite(case, dtype, before):
     assert is_finite((step, state))
 
 
+# Where it is aligned, test_padding.py has the same program.
 @pytest.mark.parametrize(
-    ("case", "layout"), in_turns(TRANSFORMS, [CONTIGUOUS, ALIGNED, SHUFFLED_WITH_GAPS])
+    ("case", "layout"),
+    in_turns(TRANSFORMS, [ALIGNED, SHUFFLED_WITH_GAPS, CONTIGUOUS, SHUFFLED_WITH_GAPS]),
 )
 def test_a_system_without_rows_changes_nothing(case, layout):
     """Neither its own state turns into NaN nor any bit of a system beside it.
 
-    Rows add up to those of the batch that has none, so that both have one program.
+    Rows add up to those of the batch that has none, aligned too, so that both have one program.
     """
-    batch, transform, state = fresh(case, np.float32, (13, 0, 54, 0), layout)
+    batch, transform, state = fresh(case, np.float32, (13, 0, 27, 27), layout)
     params, state = steps(transform, batch, batch.params, state, 8)
     full, full_transform, full_state = fresh(case, np.float32)
     full_params, full_state = steps(full_transform, full, full.params, full_state, 8)
