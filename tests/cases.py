@@ -99,13 +99,15 @@ TRANSFORMS = [
         is_alone_in_global_mode=False,
     ),
     TransformCase(
-        "Adam of optax with short steps",
-        lambda systems: chain(_ADAM, MaxStepSize(0.3)),
+        "clipped Adam",
+        lambda systems: chain(ClipByGlobalNorm(3.0), _ADAM),
         is_alone_in_global_mode=False,
     ),
     TransformCase(
-        "heavy ball of optax with short steps",
-        lambda systems: chain(_TRACE, GradientDescent(_of(systems, 0.02, 0.01)), MaxStepSize(0.3)),
+        "clipped heavy ball",
+        lambda systems: chain(
+            _TRACE, GradientDescent(_of(systems, 0.02, 0.01)), ClipByGlobalNorm(0.3)
+        ),
         is_alone_in_global_mode=False,
     ),
     TransformCase(
@@ -136,6 +138,7 @@ TRANSFORMS = [
     TransformCase(
         "every other clip",
         lambda systems: chain(
+            ClipByGlobalNorm(_of(systems, 0.9, 0.7), ord="inf", nan_safe=True),
             ClipByLayerNorm(_of(systems, 0.8, 0.6), uniform=False),
             ClipByRowNorm(_of(systems, 0.3, 0.2)),
             ClipByValue(_of(systems, 0.2, 0.1)),
