@@ -334,6 +334,7 @@ def test_what_moves_cells_has_the_same_bits_alone_in_a_batch_and_op_by_op(kind, 
             np.testing.assert_array_equal(in_batch, y[: len(in_batch)])
 
 
+@pytest.mark.usefixtures("few_short_shapes")
 def test_silicon_and_its_carbide_relax_as_in_ase():
     """From lattice constants that are wrong by 3 %, sheared; minima of Tersoff (1988, 1989)."""
     silicon, carbide = bulk("Si", a=5.6), bulk("SiC", "zincblende", a=4.5)

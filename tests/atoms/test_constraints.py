@@ -206,7 +206,7 @@ def test_fixed_coordinates_keep_their_bits(name):
 
 
 def test_a_system_of_fixed_atoms_is_converged():
-    start = cluster([FixAtoms(range(7))])
+    start = slab([FixAtoms(range(12))])
     result = relax([start], POTENTIAL)
     assert (result.status[0], result.steps[0], result.fmax[0]) == (Status.CONVERGED, 0, 0.0)
     forever = relax([start], POTENTIAL, fmax=0.0)

@@ -80,7 +80,7 @@ def test_frames_are_the_same_alone_and_in_a_batch(tmp_path, monkeypatch):
 
 
 def test_trials_of_a_line_search_are_no_frames(tmp_path):
-    optimizer, where = basinax.BFGSLineSearch(), Trajectories(tmp_path, 1)
+    optimizer, where = basinax.ConjugateGradient(), Trajectories(tmp_path, 1)
     result = relax(structures()[:1], ARGON, optimizer, fmax=1e-3, trajectory=where)
     frames = ase.io.read(tmp_path / "0.traj", index=":")
     assert result.evaluations[0] > result.steps[0] + 1
