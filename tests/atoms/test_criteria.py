@@ -94,7 +94,7 @@ def ase_path(atoms: Atoms, length: int):
 
 
 MEASURES = [
-    (EnergyChange, lambda a, b: abs(b[0] - a[0]) / len(b[1]), 2e-6),
+    (EnergyChange, lambda a, b: abs(b[0] - a[0]) / len(b[1]), 5e-6),
     (MaxDisplacement, lambda a, b: np.linalg.norm(b[2] - a[2], axis=1).max(), 4e-3),
     (RMSForce, lambda a, b: np.sqrt((b[1] ** 2).mean()), 4e-3),
     (ForceNorm, lambda a, b: np.linalg.norm(b[1]), 0.03),
