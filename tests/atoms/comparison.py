@@ -23,6 +23,18 @@ def same(a, i, b, j) -> bool:
     return all(same_bits(x, y) for x, y in pairs)
 
 
+class RememberingFilter(FrechetCellFilter):
+    """ASE asks for forces several times a step, and takes long over logarithms of matrices."""
+
+    place, found = None, None
+
+    def get_forces(self, **how):
+        place = self.atoms.positions.tobytes(), self.atoms.cell.array.tobytes(), how
+        if place != self.place:
+            self.place, self.found = place, super().get_forces(**how)
+        return self.found.copy()
+
+
 def filtered(atoms: Atoms, cell, calculator=None):
     """ASE's filter of the same options, with ASE's EMT if there is no other calculator."""
     atoms = atoms.copy()
@@ -31,7 +43,7 @@ def filtered(atoms: Atoms, cell, calculator=None):
         return StrainFilter(atoms, mask=None if cell.mask is None else [int(m) for m in cell.mask])
     make, factor = {
         UnitCell: (UnitCellFilter, "cell_factor"),
-        Frechet: (FrechetCellFilter, "exp_cell_factor"),
+        Frechet: (RememberingFilter, "exp_cell_factor"),
     }[type(cell)]
     return make(
         atoms,

@@ -11,7 +11,7 @@ def few_shapes(few_lengths, monkeypatch):
     """Batches of a few sizes, with lists of a few lengths: a shape is a program.
 
     Relaxations have 64 rows and 16 systems at least, alone too, so that a small batch may run the
-    program of one system; evaluations have 64 rows and 8 systems, but for one that fills a block.
+    program of one system; evaluations have 512 rows and 64 systems, but for one that fills a block.
     Tests of shapes, and those of whole relaxations, keep the real ones.
     """
 
@@ -19,8 +19,10 @@ def few_shapes(few_lengths, monkeypatch):
         return _coarse_size(n, 16 if least is None else 64)
 
     def of_evaluations(sizes):
-        n_rows = _coarse_size(sum(-(-size // BLOCK) * BLOCK for size in sizes), BLOCK)
-        return n_rows, _coarse_size(len(sizes), 1 if n_rows == BLOCK else 8)
+        n_rows = sum(-(-size // BLOCK) * BLOCK for size in sizes)
+        if n_rows == BLOCK:
+            return BLOCK, 1
+        return _coarse_size(n_rows, 512), _coarse_size(len(sizes), 64)
 
     monkeypatch.setattr("basinax.atoms._batch.batch_shape", of_evaluations)
     monkeypatch.setattr("basinax.atoms._relax.padded_size", of_relaxations)

@@ -79,21 +79,26 @@ def test_energies_forces_and_stresses_are_those_with_derivatives_by_hand():
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10, err_msg=name)
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("Angles", np.float64), ("Embedded", np.float32)])
-def test_batched_equals_alone(name, dtype):
+@pytest.mark.parametrize(
+    ("name", "dtype", "those_alone"),
+    [
+        ("Angles", np.float64, ("cell of 64", "cluster")),
+        ("Embedded", np.float32, ("one atom, tiny", "cell of 8")),
+    ],
+)
+def test_batched_equals_alone(name, dtype, those_alone):
+    """Those of one size run one program, with lists of another skin."""
     potential = OWN[name][0]
     batch, got = evaluate(systems(name), potential, dtype)
-    # Lists of two sizes, and another skin.
-    for k in map(NAMES.index, ("cell of 64", "one atom, tiny", "cluster")):
+    for k in map(NAMES.index, those_alone):
         alone = evaluate(systems(name)[k : k + 1], potential, dtype, n_rows=64, skin=0.9)
         assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), NAMES[k])
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("Angles", np.float64), ("Embedded", np.float32)])
-def test_a_jitted_evaluation_has_all_but_the_last_bits_of_the_one_op_by_op(name, dtype):
+def test_a_jitted_evaluation_has_all_but_the_last_bits_of_the_one_op_by_op():
     """What a compiler makes of other divisions than ours, it makes of them in every batch."""
-    potential, few = OWN[name][0], ("bent", "pair")
-    batch, got = evaluate(systems(name, few), potential, dtype)
+    potential, few, dtype = OWN["Embedded"][0], ("cluster", "pair"), np.float32
+    batch, got = evaluate(systems("Embedded", few), potential, dtype)
     slowly = evaluated_op_by_op(batch, potential)
     for k in range(len(few)):
         pairs = zip(results_of(batch, got, k), results_of(batch, slowly, k), strict=True)

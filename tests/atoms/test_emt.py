@@ -10,7 +10,7 @@ from ase.build import bulk
 from ase.calculators.emt import EMT as ASEEMT
 from ase.optimize import FIRE as ASEFIRE
 from metals import METALS, SYSTEMS, alloy, slab_with_atoms
-from structures import evaluate, rattled, results_of, shapes_of
+from structures import evaluate, results_of, shapes_of
 
 import basinax
 from basinax import Status
@@ -172,14 +172,7 @@ def test_it_is_made_from_text():
 
 
 def off_their_minima() -> list[Atoms]:
-    return [
-        rattled(bulk("Cu", cubic=True).repeat(2), 1),
-        slab_with_atoms(),
-        alloy(METALS, 8),
-        SYSTEMS["cluster of 13"],
-        SYSTEMS["skewed and tiny"],
-        Atoms("Pt"),
-    ]
+    return [slab_with_atoms(), alloy(METALS, 8), SYSTEMS["skewed and tiny"], Atoms("Pt")]
 
 
 @both_cutoffs
@@ -197,7 +190,7 @@ def test_fire_ends_where_and_when_that_of_ase_does(asap_cutoff):
 
 @pytest.mark.parametrize(("asap_cutoff", "dtype"), [(True, np.float32), (False, np.float64)])
 def test_a_long_relaxation_has_the_same_bits_alone(asap_cutoff, dtype):
-    atoms = [*off_their_minima()[1:3], Atoms("Cu2", np.zeros((2, 3)))]
+    atoms = [*off_their_minima()[:2], Atoms("Cu9", np.zeros((9, 3)))]
     settings = {"fmax": 0.0, "max_steps": 450, "dtype": dtype}
     potential, optimizer = EMT(asap_cutoff=asap_cutoff), basinax.FIRE(maxstep=0.05)
     batch = relax(atoms, potential, optimizer, **settings)

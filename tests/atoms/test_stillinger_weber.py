@@ -12,7 +12,7 @@ from structures import evaluate, results_of
 from basinax.atoms import StillingerWeber, potential_from, relax
 from basinax.atoms.potentials.stillinger_weber import NAMED
 
-pytestmark = pytest.mark.usefixtures("few_shapes")
+pytestmark = pytest.mark.usefixtures("few_short_shapes")
 
 NAMES = [name for name in POTENTIALS if name.startswith("StillingerWeber")]
 every_set = pytest.mark.parametrize("name", NAMES)
