@@ -296,12 +296,13 @@ class NeighborTable:
                 slots of all rows if None. Tables with the other ends of pairs have no choice.
         """
         # jnp.array copies; jnp.asarray may share memory that a rebuild then overwrites.
-        columns, slots = None, None
-        if which is not None and self.reverse is None:
-            columns = self._columns(which)
-            slots = jnp.asarray(self.slots.take(np.asarray(columns.rows), axis=1))
+        if which is None or self.reverse is not None:
+            columns, slots = None, jnp.array(self.slots)
+        else:
+            rows, columns = self._columns(which)
+            slots = jnp.asarray(self.slots.take(rows, axis=1))
         return Neighbors(
-            slots=jnp.array(self.slots) if slots is None else slots,
+            slots=slots,
             image_rows=jnp.array(self.image_rows),
             image_shifts=jnp.array(self.image_shifts),
             shifts=jnp.array(self.shifts),
@@ -312,7 +313,8 @@ class NeighborTable:
             columns=columns,
         )
 
-    def _columns(self, which: np.ndarray) -> Columns:
+    def _columns(self, which: np.ndarray) -> tuple[np.ndarray, Columns]:
+        """The rows of columns on the host, and all of it for the device."""
         lengths = np.zeros(self._far, np.int32)
         padded = -(-self._sizes // BLOCK) * BLOCK
         of_rows = np.repeat(np.where(which, self._lengths, 0), padded)
@@ -325,7 +327,7 @@ class NeighborTable:
         columns[rows] = np.arange(len(rows), dtype=np.int32)
         rows = np.pad(rows, (0, n_chunks * chunk - len(rows)), mode="edge")
         n_slots = lengths[rows[::chunk]]
-        return Columns(
+        return rows, Columns(
             rows=jnp.asarray(rows),
             of_rows=jnp.asarray(columns),
             n_slots=jnp.asarray(n_slots),
