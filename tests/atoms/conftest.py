@@ -46,6 +46,13 @@ def few_short_shapes(few_shapes, monkeypatch):
     monkeypatch.setattr("basinax.atoms._neighbors._CAPACITIES", _AmpleCapacities(64))
 
 
+@pytest.fixture
+def few_places(monkeypatch):
+    """Batches with room for four structures of some ten atoms."""
+    monkeypatch.setattr("basinax.atoms._relax.MAX_ROWS", 48)
+    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
+
+
 class _AmpleCapacities(dict):
     """Slots, images and shifts of a table, whatever came before it."""
 

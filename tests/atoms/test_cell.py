@@ -245,15 +245,14 @@ def test_the_enthalpy_of_a_lost_cell_is_nan():
     assert np.isnan(enthalpies[:4]).tolist() == [True, True, False, False]
 
 
-def test_a_place_that_is_taken_again_remembers_no_cell(monkeypatch):
+@pytest.mark.usefixtures("few_places")
+def test_a_place_that_is_taken_again_remembers_no_cell():
     """Twenty structures go through a batch with room for four, or six come into one of their own.
 
     The slab is in both parts, as their program has room for its constraint.
     """
     atoms, cells = several(Frechet)
     settings = {"fmax": 0.01, "keep_best": True, "max_steps": 60}
-    monkeypatch.setattr("basinax.atoms._relax.MAX_ROWS", 48)
-    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
     streamed = relax([*atoms, *atoms[::-1]], ARGON, cell=[*cells, *cells[::-1]], **settings)
     for part in ([3, 0, 1, 2, 4], [3, 5, 6, 7, 8, 9]):
         own = relax([atoms[k] for k in part], ARGON, cell=[cells[k] for k in part], **settings)

@@ -66,13 +66,6 @@ def slabs() -> list[Atoms]:
     return [slab(constraints, k) for k, constraints in enumerate(CONSTRAINTS.values())]
 
 
-@pytest.fixture
-def few_places(monkeypatch):
-    """Batches with room for four slabs."""
-    monkeypatch.setattr("basinax.atoms._relax.MAX_ROWS", 48)
-    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
-
-
 @jax.jit
 def left_of(x, batch):
     """Of a gradient and of a step."""

@@ -69,13 +69,12 @@ def test_a_structure_with_tolerances_of_its_own_has_the_bits_that_it_has_alone(d
     assert batch.steps[3] == 430
 
 
-def test_a_place_that_is_taken_again_has_the_tolerances_of_its_structure(monkeypatch):
+@pytest.mark.usefixtures("few_places")
+def test_a_place_that_is_taken_again_has_the_tolerances_of_its_structure():
     """Twelve structures of one or two blocks go through places for six, or have places alone."""
     atoms = [rattled(fcc((1, 1, 1 + k % 3), 5.1 + 0.02 * k), k) for k in range(12)]
     energy = EnergyChange(10.0 ** -(3 + np.arange(12) % 4))
     step = MaxDisplacement(np.linspace(0.01, 0.002, 12))
-    monkeypatch.setattr("basinax.atoms._relax.MAX_ROWS", 48)
-    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
     streamed = relax(atoms, POTENTIAL, convergence=energy & step)
     for k in range(0, 12, 3):
         own = EnergyChange(energy.tolerance[k : k + 3]) & MaxDisplacement(step.tolerance[k : k + 3])

@@ -210,13 +210,12 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(dtype, those_alone):
     assert [k for k in range(len(atoms)) if not same(batch, -1 - k, thin, k)] == []
 
 
-def test_a_place_that_is_taken_again_has_the_symmetry_of_its_structure(monkeypatch):
+@pytest.mark.usefixtures("few_places")
+def test_a_place_that_is_taken_again_has_the_symmetry_of_its_structure():
     """Nine structures go through places for six, or three come into places of their own."""
     atoms = [a for _ in range(3) for a in several()[:3]]
     for k, a in enumerate(atoms):
         a.positions += np.random.default_rng(k).normal(size=a.positions.shape) * 0.02
-    monkeypatch.setattr("basinax.atoms._relax.MAX_ROWS", 48)
-    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
     streamed = relax(atoms, POTENTIAL, fmax=0.002, keep_best=True)
     for k in range(0, len(atoms), 3):
         three = relax(atoms[k : k + 3], POTENTIAL, fmax=0.002, keep_best=True)
