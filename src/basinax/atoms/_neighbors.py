@@ -67,14 +67,14 @@ class Columns(eqx.Module):
         return self.rows.shape[0] // self.n_slots.shape[0]
 
     def arranged(self, of_rows: PyTree[Array]) -> PyTree[Array]:
-        """What holds for rows, in the order of columns; numbers without axes hold for all."""
+        """What holds for rows, their last axis, in the order of columns; numbers hold for all."""
         return jax.tree.map(lambda a: gather(a, self.rows) if a.ndim else a, of_rows)
 
     def chunk(self, k: Int32[Array, ""], of_columns: PyTree[Array]) -> PyTree[Array]:
         """What holds for the columns of a chunk."""
 
         def part(a):
-            return lax.dynamic_slice_in_dim(a, k * self.size, self.size) if a.ndim else a
+            return lax.dynamic_slice_in_dim(a, k * self.size, self.size, -1) if a.ndim else a
 
         return jax.tree.map(part, of_columns)
 
@@ -84,7 +84,7 @@ class Columns(eqx.Module):
         """The same with other values for the columns of a chunk."""
 
         def changed(a, part):
-            return lax.dynamic_update_slice_in_dim(a, part, k * self.size, 0)
+            return lax.dynamic_update_slice_in_dim(a, part, k * self.size, -1)
 
         return jax.tree.map(changed, of_columns, chunk)
 
@@ -131,23 +131,19 @@ class Neighbors(eqx.Module):
 
     def images(
         self, positions: Float[Array, "rows 3"], cells: Float[Array, "systems 3 3"]
-    ) -> tuple[Float[Array, "images"], Float[Array, "images"], Float[Array, "images"]]:
-        """The coordinates x, y and z of all images, in Å."""
-        cell = cells[self.shift_systems]
-        n = self.shifts.astype(positions.dtype)
-        n_rows = len(positions)
-        far = jnp.full((n_rows + 1 + len(self.image_rows),), FAR, positions.dtype)
-        coordinates = []
+    ) -> Float[Array, "3 images"]:
+        """The coordinates of all images, in Å."""
+        cell, n = cells[self.shift_systems], self.shifts.astype(positions.dtype)
+        # Σ_k n_k a_k, added in index order
+        terms = [rounded(n[:, k, None] * cell[:, k]) for k in range(3)]
+        offsets, x = (terms[0] + terms[1] + terms[2]).T, positions.T
+        n_rows = x.shape[1]
+        table = jnp.full((3, n_rows + 1 + len(self.image_rows)), FAR, x.dtype)
+        # A concatenation asks of each entry where it comes from.
         for c in range(3):
-            x = positions[:, c]
-            # Σ_k n_k a_k, component c, added in index order
-            offsets = rounded(n[:, 0] * cell[:, 0, c]) + rounded(n[:, 1] * cell[:, 1, c])
-            offsets = offsets + rounded(n[:, 2] * cell[:, 2, c])
-            further = gather(x, self.image_rows) + gather(offsets, self.image_shifts)
-            # A concatenation asks of each entry where it comes from.
-            table = lax.dynamic_update_slice_in_dim(far, x, 0, 0)
-            coordinates.append(lax.dynamic_update_slice_in_dim(table, further, n_rows + 1, 0))
-        return coordinates[0], coordinates[1], coordinates[2]
+            further = gather(x[c], self.image_rows) + gather(offsets[c], self.image_shifts)
+            table = lax.dynamic_update_slice(table, further[None], (c, n_rows + 1))
+        return lax.dynamic_update_slice(table, x, (0, 0))
 
     def of_images(self, of_rows: Shaped[Array, "rows"]) -> Shaped[Array, "images"]:
         """What each image has from the row it is an image of; 0 for the far one."""
@@ -155,9 +151,9 @@ class Neighbors(eqx.Module):
         return jnp.concatenate([of_rows, far, gather(of_rows, self.image_rows)])
 
 
-def gather(values: Shaped[Array, "n"], indices: Int32[Array, "..."]) -> Shaped[Array, "..."]:
-    """`values[indices]`, for indices known to be within bounds."""
-    return values.at[indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
+def gather(values: Shaped[Array, "*axes n"], indices: Int32[Array, "..."]) -> Shaped[Array, "..."]:
+    """`values[..., indices]`, for indices known to be within bounds."""
+    return values.at[..., indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def moved_too_far(

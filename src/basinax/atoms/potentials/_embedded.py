@@ -51,7 +51,7 @@ def embedded(
     cutoff = cutoff.astype(batch.positions.dtype)
     cutoff2 = rounded(cutoff * cutoff)
 
-    def density(own, images, _, r2):
+    def density(own, images, r2):
         # NaN counts as inside, so that it shows.
         added = functions.density(own, images, rounded(jnp.sqrt(r2)))
         return (jnp.where(r2 > cutoff2, 0.0, added),)

@@ -19,14 +19,14 @@ from basinax.atoms._neighbors import Neighbors, gather
 from basinax.atoms.potentials._potential import Properties, poison, stress_of
 
 UNROLL = 2
-"""Slots per turn of the loop. Measured on CPU, 2048 rows, float64: 5.2, 5.0, 5.5 ns a slot at
-1, 2, 4, and 3.8 inside the loop over steps, where what does not change is computed once."""
+"""Slots per turn of the loop, so that many sums share the price of a turn."""
 
 Rows = Float[Array, "rows"]
 Images = Int32[Array, "rows"]
-Vector = tuple[Rows, Rows, Rows]
+"""The image in a slot of each row."""
 Own = PyTree[Array]
 """What holds for rows, [rows], or for all of them, without axes."""
+Sums = tuple[Float[Array, "*axes rows"], ...]
 
 
 class Fold(NamedTuple):
@@ -38,7 +38,7 @@ class Fold(NamedTuple):
 
     batch: Batch
     neighbors: Neighbors
-    images: tuple[Float[Array, "images"], Float[Array, "images"], Float[Array, "images"]]
+    images: Float[Array, "3 images"]
     """The coordinates of all images, in Å."""
 
     @classmethod
@@ -46,57 +46,61 @@ class Fold(NamedTuple):
         return cls(batch, neighbors, neighbors.images(batch.positions, batch.cells))
 
     def sums(
-        self,
-        terms: Callable[[Any, Images, Vector, Rows], tuple[Rows, ...]],
-        starts: tuple[Rows, ...],
-        own: Own = None,
-    ) -> tuple[Rows, ...]:
+        self, terms: Callable[[Any, Images, Rows], Sums], starts: Sums, own: Own = None
+    ) -> Sums:
         """Each of `starts` with the terms of all of a row's pairs added.
 
         Args:
-            terms: what a slot adds to some rows: from what is their own, the slot's images, the
-                vectors to them in Å and the squared distances in Å². Products are rounded; outside
-                the cutoff they are +0.0.
+            terms: what a slot adds to some rows: from what is their own, the slot's images, and the
+                squared distances in Å². Products are rounded; outside the cutoff they are +0.0.
             starts: +0.0, or NaN where that is to show.
         """
-        x, y, z = (self.batch.positions[:, c] for c in range(3))
-        known, columns = ((x, y, z), own), self.neighbors.columns
+        places = tuple(self.images)
+
+        def of_slot(own, images, here):
+            x, y, z = (gather(p, images) - h for p, h in zip(places, here, strict=True))
+            return terms(own, images, rounded(x * x) + rounded(y * y) + rounded(z * z))
+
+        return self._sums(of_slot, starts, own, tuple(self.batch.positions.T), UNROLL)
+
+    def _sums(self, terms, starts: Sums, own: Own, here: PyTree[Array], unroll: int) -> Sums:
+        """As `sums`, of terms that are told where the rows are instead of distances.
+
+        Args:
+            here: the coordinates of the rows, in Å.
+        """
+        known, columns = (own, here), self.neighbors.columns
         if columns is None:
-            return self._fold(terms, starts, known, 0, self.neighbors.slots.shape[0])
+            return self._fold(terms, starts, known, unroll, 0, self.neighbors.slots.shape[0])
         known = columns.arranged(known)
 
         def add_chunk(k, sums):
             some, known_of_some = columns.chunk(k, (sums, known))
             n_slots = columns.n_slots[k]
-            some = self._fold(terms, some, known_of_some, k * columns.size, n_slots)
+            some = self._fold(terms, some, known_of_some, unroll, k * columns.size, n_slots)
             return columns.with_chunk(k, sums, some)
 
         sums = lax.fori_loop(0, columns.n_chunks, add_chunk, columns.arranged(starts))
         return tuple(gather(s, columns.of_rows) for s in sums)
 
     def _fold(
-        self, terms, starts: tuple[Rows, ...], known: tuple[Vector, Own], begin, n_slots
-    ) -> tuple[Rows, ...]:
-        """As `sums`, for the columns of the slots that stand from `begin` on.
+        self, terms, starts: Sums, known: tuple[Own, PyTree[Array]], unroll: int, begin, n_slots
+    ) -> Sums:
+        """As `_sums`, for the columns of the slots that stand from `begin` on.
 
         Args:
-            known: where the rows of these columns are, in Å, and what is their own.
+            known: what is the own of the rows of these columns, and where they are.
         """
-        (x, y, z), own = known
-        xs, ys, zs = self.images
-        shape = (UNROLL, len(x))
-
-        def add_slot(sums, images):
-            d = (gather(xs, images) - x, gather(ys, images) - y, gather(zs, images) - z)
-            r2 = rounded(d[0] * d[0]) + rounded(d[1] * d[1]) + rounded(d[2] * d[2])
-            return tuple(s + t for s, t in zip(sums, terms(own, images, d, r2), strict=True))
+        own, here = known
+        shape = (unroll, starts[0].shape[-1])
 
         def add_slots(turn, sums):
-            for images in lax.dynamic_slice(self.neighbors.slots, (turn * UNROLL, begin), shape):
-                sums = add_slot(sums, images)
+            for images in lax.dynamic_slice(self.neighbors.slots, (turn * unroll, begin), shape):
+                added = terms(own, images, here)
+                sums = tuple(s + t for s, t in zip(sums, added, strict=True))
             return sums
 
-        return lax.fori_loop(0, (n_slots + UNROLL - 1) // UNROLL, add_slots, starts)
+        return lax.fori_loop(0, (n_slots + unroll - 1) // unroll, add_slots, starts)
 
     def properties(
         self,
@@ -117,27 +121,42 @@ class Fold(NamedTuple):
                 division.
             own_energies: of the atoms, in eV, besides their pairs'; none if None.
         """
+        # Coordinates side by side in one array make fewer loops. But a loop that reads parts of an
+        # array and gathers besides, from tables of species, is not one over vectors of the CPU.
+        is_one = own is None
 
-        def terms(own, images, d, r2):
+        def split(array: Float[Array, "3 n"]) -> list[Array]:
+            return [array] if is_one else list(array)
+
+        def components(parts: list[Array]) -> list[Array]:
+            return list(parts[0]) if is_one else parts
+
+        places = split(self.images)
+
+        def terms(own, images, here):
+            vectors = [gather(p, images) - h for p, h in zip(places, here, strict=True)]
+            d = components(vectors)
+            r2 = rounded(d[0] * d[0]) + rounded(d[1] * d[1]) + rounded(d[2] * d[2])
             energy, f = pair(own, images, r2)
-            force = tuple(f * component for component in d)
-            products = force
-            if stress:
-                products += tuple(force[a] * d[b] for a, b in VOIGT)
-            return (energy, *(rounded(p) for p in products))
+            forces = [jnp.broadcast_to(f, v.shape) * v for v in vectors]
+            force = components(forces)
+            virials = [force[a] * d[b] for a, b in VOIGT] if stress else []
+            return (energy, *(rounded(p) for p in forces + virials))
 
         batch = self.batch
-        zeros = jnp.zeros_like(batch.positions[:, 0])
-        starts = (poison(batch.positions),) + (zeros,) * (9 if stress else 3)
-        energies, *rest = self.sums(terms, starts, own)
+        start, here = poison(batch.positions), split(batch.positions.T)
+        virials = [jnp.zeros_like(start)] * (6 if stress else 0)
+        starts = (start, *(jnp.zeros_like(h) for h in here), *virials)
+        energies, *rest = self._sums(terms, starts, own, here, 1 if is_one else UNROLL)
+        forces, virials = jnp.vstack(rest[: len(here)]), rest[len(here) :]
         # A pair is met from both of its ends; times 0.5 is exact.
         atom_energies = energies * 0.5
         if own_energies is not None:
             atom_energies = own_energies + atom_energies
-        virials = [batch.index.sum(s * 0.5) for s in rest[3:]]
+        virials = [batch.index.sum(s * 0.5) for s in virials]
         return Properties(
             energies=batch.index.sum(atom_energies),
-            forces=jnp.stack(rest[:3], 1),
+            forces=forces.T,
             atom_energies=atom_energies,
             stress=stress_of(virials, batch.cells) if stress else None,
         )

@@ -21,7 +21,7 @@ from basinax._rewriting import with_ordered_sums
 from basinax._rounding import rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors import Neighbors, gather
-from basinax.atoms.potentials._fold import VOIGT, Rows, Vector
+from basinax.atoms.potentials._fold import VOIGT, Rows
 from basinax.atoms.potentials._potential import AbstractPotential, Properties, poison, stress_of
 
 Entries = Float[Array, "entries rows"]
@@ -187,17 +187,18 @@ class _Pairs(eqx.Module):
 class _Apart(NamedTuple):
     """How far images are from rows."""
 
-    x: Vector
+    x: tuple[Rows, Rows, Rows]
     """The coordinates of rows, in Å."""
-    images: Vector
+    images: tuple[Array, Array, Array]
     """Those of images."""
 
     @classmethod
     def of(cls, batch: Batch, neighbors: Neighbors) -> "_Apart":
-        x, y, z = (batch.positions[:, c] for c in range(3))
-        return cls((x, y, z), neighbors.images(batch.positions, batch.cells))
+        x, y, z = batch.positions.T
+        x_there, y_there, z_there = neighbors.images(batch.positions, batch.cells)
+        return cls((x, y, z), (x_there, y_there, z_there))
 
-    def vectors(self, images: Int32[Array, "rows"]) -> Vector:
+    def vectors(self, images: Int32[Array, "rows"]) -> tuple[Rows, Rows, Rows]:
         """From each row to the image of its slot."""
         x, y, z = (gather(a, images) - b for a, b in zip(self.images, self.x, strict=True))
         return x, y, z

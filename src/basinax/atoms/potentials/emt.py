@@ -110,7 +110,7 @@ class EMT(AbstractPotential):
         fold = Fold.of(batch, neighbors)
         ends, own, facing = self._known(batch, neighbors)
 
-        def density(ends, images, _, r2):
+        def density(ends, images, r2):
             r, other = rounded(jnp.sqrt(r2)), facing(images)
             term = rounded(_falling(r, other.eta, other.radius1) * _logistic(r, ends))
             # XLA stores what two sums read. Without a second one, gathers stand in the loop over
