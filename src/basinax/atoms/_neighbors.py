@@ -5,6 +5,8 @@ left fold over them gives the same bits whatever the skin, the padding and the l
 (docs/design.md, section 2, rule 3). What padding points at lies too far away to matter: no mask.
 """
 
+import threading
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -28,8 +30,14 @@ CHUNK, CHUNKS = 512, 4
 """Folds go through so many columns at once, or more where these were more chunks than that. Smaller
 chunks fit what runs better, but each turn of their loops takes a microsecond besides."""
 
+HEADROOM = 1.05
+"""How much more than it needs the first table for batches of a shape is made for."""
+
 _CAPACITIES: dict[tuple[int, int], np.ndarray] = {}
 """Slots, images and shifts of the last table for batches of so many rows and systems."""
+
+_FIRST = threading.Lock()
+"""Held while the first table of a shape is made."""
 
 
 class Frames(eqx.Module):
@@ -227,16 +235,29 @@ class NeighborTable:
         self.shift_systems = np.zeros(BLOCK, np.int32)
         self._images = _Stretches(batch.n_systems)
         self._shifts = _Stretches(batch.n_systems)
+        shape = (batch.n_rows, batch.n_systems)
+        # Batches that begin at once would each be first, with capacities and programs of their own.
+        with _FIRST:
+            if shape not in _CAPACITIES:
+                self._make(batch)
+                self._fit(shape, HEADROOM)
+                return
+        self._make(batch)
+        self._fit(shape)
+
+    def _make(self, batch: Batch) -> None:
         failed = self.rebuild(batch, self._sizes > 0)
         if failed.any():
             at = int(np.argmax(failed))
             raise no_list(at, np.asarray(batch.cells)[at], self.cutoff + self.skin)
-        self._fit_earlier_shapes(batch)
 
-    def _fit_earlier_shapes(self, batch: Batch) -> None:
+    def _fit(self, shape: tuple[int, int], headroom: float = 1.0) -> None:
         """Takes the capacities of an earlier table for a like batch, whose program is compiled."""
-        needed = np.array([len(self.slots), len(self.image_rows), len(self.shifts)])
-        shape = (batch.n_rows, batch.n_systems)
+        used = (int(self._lengths.max(initial=0)), self._images.end, self._shifts.end)
+        made = (len(self.slots), len(self.image_rows), len(self.shifts))
+        needed = np.array(
+            [max(m, padded_size(int(u * headroom), BLOCK)) for u, m in zip(used, made, strict=True)]
+        )
         seen = _CAPACITIES.get(shape, needed)
         fitting = np.where(seen <= CAPACITY_TO_SPARE * needed, np.maximum(seen, needed), needed)
         _CAPACITIES[shape] = fitting
