@@ -333,6 +333,8 @@ def write(constraints: Constraints | None, system: Any, rows: slice, atoms: Atom
     read = _read(atoms)
     if len(read) > len(stages):
         raise ValueError(f"system {system}: the layout has no room for its constraints")
+    if not stages:
+        return
     free = _Read(_free(len(atoms)))
     for stage, own in zip(stages, [*read, *[free] * (len(stages) - len(read))], strict=True):
         if any(map(operator.gt, own.needed, stage.room)):
@@ -451,6 +453,8 @@ def _scaled_mask_in(cell_bytes: bytes, mask: tuple[bool, ...]) -> tuple[bool, ..
 
 def are_supported(atoms: Atoms) -> bool:
     """Whether `check_constraints` has nothing to say."""
+    if not atoms.constraints:
+        return True
     if {type(c) for c in atoms.constraints} <= {FixAtoms, FixCartesian}:
         rows = np.concatenate([[0], *(c.index for c in atoms.constraints)])
         return bool(-len(atoms) <= rows.min() and rows.max() < len(atoms))

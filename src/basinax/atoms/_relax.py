@@ -141,7 +141,8 @@ def relax(
     potential.check(Batch.from_atoms(atoms, dtype))
     optimizer = FIRE() if optimizer is None else optimizer
     skin = SKIN * potential.cutoff if skin is None else skin
-    check_listable(atoms, potential.cutoff + skin)
+    reach = potential.cutoff + skin
+    check_listable(atoms, reach)
     cells = one_a_structure(_named(cell), len(atoms))
     check_cells(atoms, cells)
     fmax = None if fmax is None else _one_a_structure(fmax, "fmax", len(atoms))
@@ -158,7 +159,7 @@ def relax(
 
     monitor = Monitor(len(atoms), tell, should_stop)
     blocks = np.array([-(-len(a) // BLOCK) for a in atoms])
-    slots = np.array([_expected_neighbors(a, potential.cutoff + skin) for a in atoms])
+    slots = np.array([_expected_neighbors(a, reach) for a in atoms])
     recorder = _recorder(trajectory, len(atoms))
     works = [
         Work(
