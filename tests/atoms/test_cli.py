@@ -124,7 +124,8 @@ def test_cells_move_as_in_the_library(files):
 
 def test_a_structure_may_bring_its_own_options(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    own = [("frechet", 0.002, 0.02, 50), ("none", 0.0, 0.01, 3), ("unit-cell", 0.0, 0.03, 50)]
+    free, held = "unit-cell", "unit-cell:mask=110001"
+    own = [(free, 0.002, 0.02, 50), ("none", 0.0, 0.01, 3), (held, 0.0, 0.03, 50)]
     starts = []
     for cell, pressure, limit, most in own:
         starts.append(bulk("Ar", "fcc", 5.4, cubic=True))
@@ -141,7 +142,7 @@ def test_a_structure_may_bring_its_own_options(tmp_path, monkeypatch):
     expected = relax(
         starts,
         LennardJones(0.0104, 3.40, 8.5),
-        cell=[Frechet(pressure=0.002), None, UnitCell()],
+        cell=[UnitCell(pressure=0.002), None, UnitCell(mask=(1, 1, 0, 0, 0, 1))],
         fmax=[0.02, 0.01, 0.03],
         max_steps=[50, 3, 50],
     )

@@ -82,7 +82,6 @@ def reference_of(atoms: Atoms) -> Atoms:
 
 PAIRS = {
     "FIRE": (basinax.FIRE(), ase.optimize.FIRE),
-    "LBFGS": (basinax.LBFGS.ase(), ase.optimize.LBFGS),
     "BFGSLineSearch": (basinax.BFGSLineSearch(), ase.optimize.BFGSLineSearch),
 }
 
@@ -211,14 +210,17 @@ def test_a_system_of_fixed_atoms_is_converged():
 
 
 def several() -> list[Atoms]:
-    """Constrained and free, of one atom and more, one of them broken."""
-    chosen = ("none", "fixed layers", "lines", "mass")
+    """Constrained and free, of one atom and more, one of them broken.
+
+    They have as many rows as a batch of one is given here, and as those compared with ASE.
+    """
+    chosen = ("none", "lines", "mass")
     broken = Atoms("Ar2", [[0, 0, 0], [0, 0, 0]], constraint=[FixCom()])
     atom = Atoms("Ar", [[1, 2, 3]], constraint=[FixedLine([0], (1, 1, 0))])
     return [*(slab(CONSTRAINTS[name], k) for k, name in enumerate(chosen)), atom, broken]
 
 
-@pytest.mark.parametrize(("dtype", "those_alone"), [(np.float32, [2, 4]), (np.float64, [0, 1, 3])])
+@pytest.mark.parametrize(("dtype", "those_alone"), [(np.float32, [1, 3]), (np.float64, [0, 2])])
 def test_a_structure_has_the_same_bits_alone_and_in_a_batch(dtype, those_alone):
     """400 steps, past the minimum, with a skin that needs lists anew.
 
@@ -227,7 +229,7 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(dtype, those_alone):
     atoms, settings = several(), {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
     batch = relax(atoms, POTENTIAL, **settings)
     assert batch.status[-1] == Status.NOT_FINITE
-    assert (batch.steps == 400).sum() >= 3
+    assert (batch.steps == 400).sum() >= 2
     alone = {k: relax([atoms[k]], POTENTIAL, **settings) for k in those_alone}
     assert [k for k in those_alone if not same(batch, k, alone[k], 0)] == []
     thin = relax(atoms[::-1], POTENTIAL, skin=0.05, **settings)

@@ -30,12 +30,8 @@ SINGLE = ("tables of one element", "Zhou, one element")
 SEVERAL = ("tables", "Zhou")
 MADE = functools.cache(lambda name: MAKERS[name]())
 DTYPES = (np.float32, np.float64)
-several_elements = pytest.mark.parametrize("name", SEVERAL)
-# Both dtypes and both potentials, for half the time that all combinations take to compile.
 crossed = pytest.mark.parametrize(("name", "dtype"), [*zip(SEVERAL, DTYPES, strict=True)])
-the_other_way_round = pytest.mark.parametrize(
-    ("name", "dtype"), [*zip(SEVERAL, DTYPES[::-1], strict=True)]
-)
+"""Each of several elements in one dtype, and of one element in the other one."""
 
 
 @functools.cache
@@ -46,7 +42,7 @@ def systems(name):
 
 @functools.cache
 def together(name, dtype):
-    """All systems in one batch; the first test shows in one dtype that each is as it is alone."""
+    """All systems in one batch; the first test shows that each is as it is alone."""
     return evaluate(systems(name), MADE(name), dtype)
 
 
@@ -56,7 +52,7 @@ def assert_same_bits(got, expected, name):
         np.testing.assert_array_equal(np.signbit(a), np.signbit(b), err_msg=name)
 
 
-@the_other_way_round
+@crossed
 def test_batched_equals_alone(name, dtype):
     """Also from lists without a skin, where folds end with the longest, as in relaxations."""
     batch, got = together(name, dtype)
@@ -67,7 +63,7 @@ def test_batched_equals_alone(name, dtype):
         assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), NAMES[k])
 
 
-@pytest.mark.parametrize(("name", "dtype"), [*zip(SINGLE, DTYPES, strict=True)])
+@pytest.mark.parametrize(("name", "dtype"), [*zip(SINGLE, DTYPES[::-1], strict=True)])
 def test_batched_equals_alone_with_one_element(name, dtype):
     """It differs from several in its lookup alone."""
     batch, got = together(name, dtype)
@@ -85,14 +81,13 @@ def test_order_copies_padding_and_skin_change_nothing(name, dtype):
         built_at.append(a.copy())
         built_at[-1].positions += random.uniform(-0.4, 0.4, a.positions.shape)
     # Displacements reach 0.7 Å at most, half of this skin.
-    how = {"skin": 1.4, "built_at": built_at, "n_rows": 1024, "n_systems": 40}
-    batch, got = evaluate(atoms, MADE(name), dtype, **how)
+    batch, got = evaluate(atoms, MADE(name), dtype, skin=1.4, built_at=built_at)
     for at, k in enumerate(order):
         expected = results_of(*together(name, dtype), k)
         assert_same_bits(results_of(batch, got, at), expected, NAMES[k])
 
 
-@the_other_way_round
+@crossed
 def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
     few = [systems(name)[k] for k in (3, 5)]
     batch, got = evaluate(few, MADE(name), dtype, folded=[0, 1])
@@ -123,9 +118,9 @@ def test_positions_that_are_not_finite_touch_no_other_system(name, dtype, value)
         assert_same_bits(results_of(batch, got, k), expected, NAMES[k])
 
 
-@several_elements
-def test_an_atom_without_a_finite_position_shows_in_its_systems_energy(name):
-    batch, _ = together(name, np.float64)
+@crossed
+def test_an_atom_without_a_finite_position_shows_in_its_systems_energy(name, dtype):
+    batch, _ = together(name, dtype)
     neighbors = NeighborTable(batch, MADE(name).cutoff, SKIN).to_device()
     for k in range(len(NAMES)):
         positions = np.array(batch.positions)

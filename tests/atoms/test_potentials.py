@@ -116,9 +116,13 @@ def test_mixtures_use_the_numbers_of_each_pair(structure):
 @pytest.mark.parametrize("name", [n for n in POTENTIALS if n != "shifted"])
 @pytest.mark.parametrize("structure", ["cell of four", "slab, open in z", "cluster of 13", "wire"])
 def test_forces_are_differences_of_the_energy(name, structure):
-    """The shifted potential is left out: pairs that cross its cutoff change the energy's slope."""
+    """Of three atoms at most, for which there is room in the program of other tests.
+
+    The shifted potential is left out: pairs that cross its cutoff change the energy's slope.
+    """
     atoms, h = mixed(rattled(STRUCTURES[structure], 3), 1), 1e-4
-    steps = [(a, c, sign) for a in range(len(atoms)) for c in range(3) for sign in (1, -1)]
+    chosen = range(0, len(atoms), 1 + len(atoms) // 3)
+    steps = [(a, c, sign) for a in chosen for c in range(3) for sign in (1, -1)]
     images = [atoms]
     for a, c, sign in steps:
         image = atoms.copy()
@@ -128,7 +132,7 @@ def test_forces_are_differences_of_the_energy(name, structure):
     energies = np.asarray(got.energies)[1 : len(images)].reshape(-1, 3, 2)
     forces = -(energies[..., 0] - energies[..., 1]) / (2 * h)
     # Error of the central difference: h² times the third derivative, about 1e-8 ε/σ³.
-    np.testing.assert_allclose(got.forces[: len(atoms)], forces, atol=2e-8)
+    np.testing.assert_allclose(np.asarray(got.forces)[chosen], forces, atol=2e-8)
 
 
 @pytest.mark.parametrize("name", [n for n in POTENTIALS if n != "shifted"])

@@ -139,9 +139,10 @@ def test_crystals_have_the_energy_and_size_they_were_fitted_to(element):
 
 @pytest.mark.parametrize("structure", ["cell of four", "cluster of 13", "wire"])
 def test_forces_are_differences_of_the_energy(structure):
+    """Of three atoms at most, for which there is room in the program of other tests."""
     atoms, h = rattled(metal(structure, ALLOY), 3), 1e-5
-    images = [atoms]
-    for a in range(len(atoms)):
+    images, chosen = [atoms], range(0, len(atoms), 1 + len(atoms) // 3)
+    for a in chosen:
         for c in range(3):
             for sign in (1, -1):
                 images.append(atoms.copy())
@@ -150,7 +151,7 @@ def test_forces_are_differences_of_the_energy(structure):
     energies = np.asarray(got.energies)[1 : len(images)].reshape(-1, 3, 2)
     forces = -(energies[..., 0] - energies[..., 1]) / (2 * h)
     # Energies of 100 eV have 1e-14 eV of rounding; a pair that crosses the cutoff jumps by 1e-5 eV.
-    np.testing.assert_allclose(got.forces[: len(atoms)], forces, atol=2e-7)
+    np.testing.assert_allclose(np.asarray(got.forces)[chosen], forces, atol=2e-7)
 
 
 @pytest.mark.parametrize("structure", ["cell of four", "skewed and tiny"])
