@@ -76,8 +76,7 @@ def test_a_system_without_rows_changes_nothing(case, layout):
     )
 
 
-@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
-@pytest.mark.parametrize("sizes", [[], [0, 0]], ids=["no system", "two empty"])
+@pytest.mark.parametrize(("case", "sizes"), in_turns(TRANSFORMS, [[], [0, 0]]))
 def test_batches_without_rows_can_be_stepped(case, sizes):
     index, params = SystemIndex.from_sizes(sizes), jnp.zeros((0, 3))
     transform = case.make(np.arange(len(sizes)))
