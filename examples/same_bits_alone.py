@@ -16,7 +16,7 @@ jax.config.update("jax_enable_x64", True)
 potential = LennardJones.named("Ar", cutoff=8.5)
 crystals = []
 for seed in range(6):
-    crystals.append(bulk("Ar", "fcc", 5.3, cubic=True).repeat((1, 1, 1 + seed % 3)))
+    crystals.append(bulk("Ar", "fcc", 5.3, cubic=True).repeat((1, 1, 1 + seed % 2)))
     crystals[-1].rattle(0.15, seed=seed)
 broken = Atoms("Ar2", [[0, 0, 0], [0, 0, 0]])  # two atoms at one place
 

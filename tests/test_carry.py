@@ -15,6 +15,7 @@ from cases import (
     DTYPES,
     SHUFFLED_WITH_GAPS,
     TRANSFORMS,
+    in_turns,
     is_index,
     make_batch,
     make_systems,
@@ -42,16 +43,15 @@ def signature(tree):
     return jax.tree.structure(tree), [(x.shape, x.dtype, x.weak_type) for x in leaves]
 
 
-@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
+# The carry of a scan below is in single precision for each.
+@pytest.mark.parametrize(("case", "dtype"), in_turns(TRANSFORMS, DTYPES))
 def test_update_returns_a_state_like_its_own(case, dtype):
     state = fresh(case, dtype)[2]
     before = jax.eval_shape(lambda state: state, state)
     assert signature(shapes(case, dtype)[1]) == signature(before)
 
 
-@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("case", "dtype"), in_turns(TRANSFORMS, DTYPES))
 def test_update_returns_steps_like_the_gradient(case, dtype):
     params = fresh(case, dtype)[0].params
     given = jax.eval_shape(lambda params: params, params)
@@ -111,12 +111,12 @@ def test_a_state_holds_each_index_once(case):
     assert count(state) == count(batch.prefix)
 
 
-@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
-def test_extra_keywords_are_ignored(case):
-    batch, transform, state = fresh(case, np.float32)
-    energies = jnp.zeros(len(SIZES), np.float32)
+@pytest.mark.parametrize(("case", "dtype"), in_turns(TRANSFORMS, DTYPES))
+def test_extra_keywords_are_ignored(case, dtype):
+    batch, transform, state = fresh(case, dtype)
+    energies = jnp.zeros(len(SIZES), dtype)
 
     def with_extra(updates, state, params):
         return transform.update(updates, state, params, energies=energies, of_no_use=7)
 
-    assert jax.eval_shape(with_extra, batch.params, state, batch.params) == shapes(case, np.float32)
+    assert jax.eval_shape(with_extra, batch.params, state, batch.params) == shapes(case, dtype)

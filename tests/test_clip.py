@@ -99,13 +99,10 @@ def test_no_norm_of_any_finite_numbers_exceeds_its_limit(ord, rescale, dtype):
 
 MANY = [
     (1, np.float64),
-    (1.5, np.float32),
     (2, np.float32),
     (2, jnp.bfloat16),
     (2, np.float16),
-    (3, np.float64),
     (np.inf, jnp.bfloat16),
-    (-np.inf, np.float32),
 ]
 
 
@@ -128,17 +125,22 @@ def test_no_norm_of_many_systems_exceeds_its_limit(dtype, ord):
     assert (ratio > 1 - 64 * float(jnp.finfo(dtype).eps)).all()
 
 
-@pytest.mark.parametrize(("rows", "dtype"), [(1366, np.float64), (20_000, np.float32)])
-def test_no_norm_of_a_large_system_exceeds_its_limit(rows, dtype):
+norm_of = jax.jit(segment.norm)
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "prefix"),
+    [(1366, np.float64, SystemIndex.from_sizes([1366])), (20_000, np.float32, None)],
+    ids=["1366-float64-in a batch", "20000-float32-global"],
+)
+def test_no_norm_of_a_large_system_exceeds_its_limit(rows, dtype, prefix):
     for seed in range(20):
         x = np.random.default_rng(seed).normal(size=(rows, 3)).astype(dtype)
-        for prefix in (None, SystemIndex.from_sizes([rows])):
-            got = jitted()(x, 1.0, prefix)
-            assert jitted()(got.tree, 1.0, prefix).norm <= 1
-            assert segment.norm(got.tree, prefix)[0] <= 1
-            np.testing.assert_allclose(
-                segment.norm(got.tree, prefix), 1, rtol=64 * np.finfo(dtype).eps
-            )
+        got = jitted()(x, dtype(1), prefix)
+        assert jitted()(got.tree, dtype(1), prefix).norm <= 1
+        norm = np.asarray(norm_of(got.tree, prefix))
+        assert norm[0] <= 1
+        np.testing.assert_allclose(norm, 1, rtol=64 * np.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("make", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
@@ -266,7 +268,7 @@ old_name_in_jax_privacy = pytest.mark.filterwarnings(
 @pytest.mark.parametrize(
     ("options", "dtype"),
     [
-        *(({}, dtype) for dtype in [*DTYPES, jnp.bfloat16]),
+        *(({}, dtype) for dtype in (np.float32, jnp.bfloat16)),
         ({"rescale_to_unit_norm": True}, np.float64),
         ({"nan_safe": True}, np.float16),
         ({"return_zero": True}, jnp.bfloat16),
@@ -348,6 +350,10 @@ def test_the_transform_is_that_of_optax_in_global_mode(options, dtype):
                 assert np.array_equal(x, y, equal_nan=True)
 
 
+sums_of = jax.jit(lambda clipped, index: clipped.sums(index))
+sums_of_optax = jax.jit(optax.per_example_layer_norm_clip, static_argnums=2)
+
+
 @pytest.mark.parametrize("uniform", [True, False])
 def test_layers_agree_with_optax(uniform):
     draw, dtype = np.random.default_rng(0), np.float32
@@ -357,8 +363,9 @@ def test_layers_agree_with_optax(uniform):
             layers = [draw.normal(size=(6, *s)).astype(dtype) for s in ((), (3,), (2, 4))]
             layers[1][2] *= dtype(value)
             layers = [jnp.asarray(layer) for layer in layers]
-            sums, counts = clip_by_layer_norm(layers, limit, index, uniform=uniform).sums(index)
-            expected, expected_counts = optax.per_example_layer_norm_clip(layers, limit, uniform)
+            clipped = clip_by_layer_norm(layers, limit, index, uniform=uniform)
+            sums, counts = sums_of(clipped, index)
+            expected, expected_counts = sums_of_optax(layers, limit, uniform)
             for x, y in zip(sums, expected, strict=True):
                 # Sums that cancel, in another order.
                 tolerance = 32 * np.finfo(dtype).eps
@@ -428,15 +435,14 @@ def draw_systems(dtype):
     return systems, limits.astype(dtype)
 
 
-# Few shapes, so that single operations too need not be compiled for each option.
+# Few shapes, so that single operations too need not be compiled for each option. Other orders
+# differ in the norm alone, on which test_norm.py asks the same; "inf" is in test_isolation.py.
 OPTIONS = [
     ({}, np.float32, ALIGNED),
-    ({}, np.float64, SHUFFLED_WITH_GAPS),
     ({"ord": 1}, np.float64, SHUFFLED_WITH_GAPS),
     ({"ord": 1.5}, np.float32, ALIGNED),
-    ({"ord": "inf"}, np.float32, ALIGNED),
     ({"ord": "-inf"}, np.float64, SHUFFLED_WITH_GAPS),
-    ({"nan_safe": True, "rescale_to_unit_norm": True}, np.float32, ALIGNED),
+    ({"nan_safe": True, "rescale_to_unit_norm": True}, np.float64, SHUFFLED_WITH_GAPS),
 ]
 
 
@@ -470,7 +476,7 @@ def test_every_system_is_clipped_as_it_is_alone(options, dtype, layout):
         assert got.is_clipped[k] == expected.is_clipped[0]
 
 
-@pytest.mark.parametrize(("size", "dtype"), [(5, np.float64), (1400, np.float32)])
+@pytest.mark.parametrize(("size", "dtype"), [(5, np.float32), (1366, np.float64)])
 def test_global_mode_is_a_batch_of_one_for_systems_of_usual_size(size, dtype):
     draw = np.random.default_rng(0)
     for scale, limit in ((1.0, np.inf), (1e25, 1e-30), (1e-41, -1.0), (1.0, 1.0)):
@@ -492,17 +498,17 @@ def test_a_jitted_clip_is_the_clip_one_operation_at_a_time(options, dtype, layou
         assert np.array_equal(x, y, equal_nan=True)
 
 
-@pytest.mark.parametrize("clip", [clip_by_norm, clip_by_layer_norm])
+@pytest.mark.parametrize(
+    "clip", [jitted(), jax.jit(clip_by_layer_norm)], ids=["by norm", "by layer norm"]
+)
 def test_padding_changes_nothing(clip):
-    index = SystemIndex.from_sizes([3, 5], align=8)
-    x = np.random.default_rng(0).normal(size=(16, 3))
-    clip, mine = jax.jit(clip), np.asarray(index.ids) < 2
-    for padding in (0.0, np.nan, 1e300):
-        padded = np.where(mine[:, None], x, padding)
-        got = clip(padded, 0.5, index)
-        expected = clip(x, 0.5, index)
-        assert np.array_equal(got.norm, expected.norm)
-        assert np.array_equal(got.tree[mine], expected.tree[mine])
+    systems, limits = draw_systems(np.float32)
+    index = ALIGNED.index(SIZES)
+    expected, mine = clip(place(index, systems, np.float32), limits, index), index.has_system()
+    for padding in (0.0, np.inf, 1e30):
+        got = clip(place(index, systems, np.float32, padding), limits, index)
+        assert np.array_equal(got.norm, expected.norm, equal_nan=True)
+        assert np.array_equal(got.tree[mine], expected.tree[mine], equal_nan=True)
 
 
 def test_layers_of_a_system_are_clipped_as_they_are_alone():
@@ -521,7 +527,7 @@ def test_layers_of_a_system_are_clipped_as_they_are_alone():
                 strict=True,
             ):
                 assert np.array_equal(x, y)
-        assert (np.asarray(segment.norm(got.tree, prefix)) <= 1 + 1e-15).all()
+        assert (np.asarray(norm_of(got.tree, prefix)) <= 1 + 1e-15).all()
 
 
 def test_another_limit_compiles_nothing():

@@ -12,13 +12,15 @@ from cases import (
     CELLS,
     COUPLED,
     DTYPES,
+    KINDS,
+    KINDS_OF_LIMITS,
     LAYOUTS,
-    LIMITS,
     MIXED,
     OPTIMIZERS,
     RELAXATIONS,
     SHUFFLED_WITH_GAPS,
     TWO_LAYOUTS,
+    WELLS,
     make_alone,
     make_batch,
     make_systems,
@@ -46,7 +48,7 @@ def in_turns(cases, others, dtypes=DTYPES):
     return rows
 
 
-@pytest.mark.parametrize(("case", "layout", "dtype"), in_turns(OPTIMIZERS, LAYOUTS))
+@pytest.mark.parametrize(("case", "layout", "dtype"), in_turns(KINDS, LAYOUTS))
 def test_a_long_run_of_every_system_is_its_run_alone(case, layout, dtype):
     systems = make_systems(MIXED, *SIZES, spoiled=True)
     batch = make_batch(MIXED, systems, layout, dtype)
@@ -59,9 +61,13 @@ def test_a_long_run_of_every_system_is_its_run_alone(case, layout, dtype):
     assert differing == []
 
 
-# In the other dtype than above. Some clips are among those with cells, which have two indices.
+VARIANTS = [case for case in OPTIMIZERS if case.is_variant]
+
+
+# In the other dtype than above. A clip is among those with cells, which have two indices.
 @pytest.mark.parametrize(
-    ("case", "problem", "dtype"), in_turns(OPTIMIZERS, [CELLS, COUPLED, BRANCHES], DTYPES[::-1])
+    ("case", "problem", "dtype"),
+    in_turns(KINDS, [BRANCHES, COUPLED, CELLS], DTYPES[::-1]) + in_turns(VARIANTS, [WELLS]),
 )
 def test_a_long_run_on_every_problem_is_the_run_alone(case, problem, dtype):
     systems = make_systems(problem, *[13] * 3, spoiled=True)
@@ -99,7 +105,7 @@ def outcome_alone(case, system, dtype):
     return outcome(alone, relax_batch(case, alone), 0)
 
 
-@pytest.mark.parametrize(("case", "layout", "dtype"), RELAXATIONS[::2])
+@pytest.mark.parametrize(("case", "layout", "dtype"), RELAXATIONS)
 def test_a_relaxation_of_every_system_is_its_relaxation_alone(case, layout, dtype):
     systems = make_systems(MIXED, *[13] * 4, spoiled=True)
     batch = make_batch(MIXED, systems, layout, dtype)
@@ -129,9 +135,10 @@ def limit_alone(case, system, dtype):
     return take(alone.prefix, step, 0), take_state(state, 0)
 
 
-@pytest.mark.parametrize(("case", "layout", "dtype"), in_turns(LIMITS, TWO_LAYOUTS))
+@pytest.mark.parametrize(("case", "layout", "dtype"), in_turns(KINDS_OF_LIMITS, TWO_LAYOUTS))
 def test_a_limit_treats_every_system_as_if_alone(case, layout, dtype):
-    systems = make_systems(MIXED, *SIZES, spoiled=True)
+    """Of one size: those of others are in test_clip.py and test_limits.py."""
+    systems = make_systems(MIXED, *[13] * 3, spoiled=True)
     batch = make_batch(MIXED, systems, layout, dtype)
     step, state = limit_batch(case, batch)
     differing = [

@@ -8,7 +8,7 @@ import pytest
 from basinax import apply_updates
 from cases import (
     BOWL,
-    OPTIMIZERS,
+    KINDS,
     SHUFFLED_WITH_GAPS,
     make_batch,
     make_systems,
@@ -22,8 +22,8 @@ from cases import (
 LENGTH = 60
 
 
-BOTH_DTYPES = [pytest.param(case, np.float32, id=f"{case}-float32") for case in OPTIMIZERS]
-BOTH_DTYPES += [pytest.param(OPTIMIZERS[0], np.float64, id=f"{OPTIMIZERS[0]}-float64")]
+BOTH_DTYPES = [pytest.param(case, np.float32, id=f"{case}-float32") for case in KINDS]
+BOTH_DTYPES += [pytest.param(KINDS[0], np.float64, id=f"{KINDS[0]}-float64")]
 
 
 def small_batch(dtype=np.float32):
@@ -40,7 +40,7 @@ def test_jitted_steps_are_the_steps_op_by_op(case, dtype):
         transform = case.make(batch.numbers)
         state = transform.init(batch.params, batch.prefix)
     params = batch.params
-    for before, count in ((0, 7), (29, 8)):
+    for before, count in ((0, 2), (34, 8)):
         params, state = steps(transform, batch, params, state, before)
         with jax.disable_jit():
             op_by_op = plain_advance(transform, batch.evaluate, params, state, count)
@@ -48,7 +48,7 @@ def test_jitted_steps_are_the_steps_op_by_op(case, dtype):
         assert same_bits((params, state), op_by_op[:2])
 
 
-@pytest.mark.parametrize("case", OPTIMIZERS[::2], ids=str)
+@pytest.mark.parametrize("case", KINDS[::2], ids=str)
 def test_constants_of_a_program_and_its_arguments_give_the_same_bits(case):
     """A compiler folds constants and may not round them in another way."""
     batch = small_batch()
@@ -62,7 +62,7 @@ def test_constants_of_a_program_and_its_arguments_give_the_same_bits(case):
     assert same_bits(run_of_constants(), run_batch(case, batch, LENGTH))
 
 
-@pytest.mark.parametrize("case", OPTIMIZERS[1::2], ids=str)
+@pytest.mark.parametrize("case", KINDS[1::2], ids=str)
 def test_settings_as_numbers_and_as_arrays_give_the_same_bits(case):
     batch = small_batch()
     transform = jax.tree.map(jnp.asarray, case.make(batch.numbers))
@@ -70,7 +70,7 @@ def test_settings_as_numbers_and_as_arrays_give_the_same_bits(case):
     assert same_bits(of_arrays, run_batch(case, batch, LENGTH))
 
 
-@pytest.mark.parametrize("case", OPTIMIZERS, ids=str)
+@pytest.mark.parametrize("case", KINDS, ids=str)
 def test_one_program_for_all_steps_and_one_for_each_step_give_the_same_bits(case):
     batch = small_batch()
     transform = case.make(batch.numbers)

@@ -42,7 +42,7 @@ def two_loops(gradient, pairs, first):
     return -z
 
 
-@pytest.mark.parametrize(("memory", "is_scaled"), [(1, False), (3, True), (3, False), (50, True)])
+@pytest.mark.parametrize(("memory", "is_scaled"), [(1, False), (3, True), (50, False)])
 def test_steps_are_those_of_the_two_loop_recursion(memory, is_scaled):
     lbfgs = LBFGS(maxstep=0.3, memory=memory, is_scaled=is_scaled)
     update = jax.jit(lbfgs.update)

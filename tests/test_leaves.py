@@ -8,8 +8,9 @@ from basinax import SystemIndex
 from cases import (
     BOWL,
     CONTIGUOUS,
+    KINDS,
+    KINDS_OF_LIMITS,
     OPTIMIZERS,
-    TRANSFORMS,
     make_batch,
     make_systems,
     same_bits,
@@ -39,7 +40,10 @@ class TwoLeaves:
         return [leaf[rows] for rows in self.rows]
 
 
-@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
+OF_LEAVES = [case for case in KINDS + KINDS_OF_LIMITS if not case.is_by_leaf]
+
+
+@pytest.mark.parametrize("case", OF_LEAVES, ids=str)
 def test_systems_in_different_leaves_have_the_bits_of_systems_in_one(case):
     batch = make_batch(BOWL, make_systems(BOWL, *SIZES), CONTIGUOUS, np.float64)
     two = TwoLeaves(batch)
@@ -57,7 +61,7 @@ def test_systems_in_different_leaves_have_the_bits_of_systems_in_one(case):
     assert same_bits(split_step, two.split(step))
 
 
-@pytest.mark.parametrize("case", [case for case in TRANSFORMS if not case.is_by_leaf], ids=str)
+@pytest.mark.parametrize("case", OF_LEAVES, ids=str)
 def test_a_system_divided_among_leaves_takes_the_same_step(case):
     """Up to rounding: its sums are made leaf by leaf, so in another order."""
     batch = make_batch(BOWL, make_systems(BOWL, *SIZES), CONTIGUOUS, np.float64)

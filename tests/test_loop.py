@@ -130,15 +130,15 @@ def test_a_system_that_waits_for_its_evaluation_stands_still_and_loses_nothing()
     )
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
-def test_an_energy_that_is_not_finite_ends_its_system(value):
-    index = SystemIndex.from_sizes([2, 1])
+def test_an_energy_that_is_not_finite_ends_its_system():
+    index = SystemIndex.from_sizes([2, 1, 1, 1])
 
     def evaluate(x):
-        return segment.dot(x, x, index).at[0].set(value), 2 * x
+        broken = jnp.array([jnp.nan, jnp.inf, -jnp.inf])
+        return segment.dot(x, x, index).at[:3].set(broken), 2 * x
 
-    result = relax(evaluate, jnp.ones((3, 3)), FIRE(), index_prefix=index)
-    assert result.status.tolist() == [Status.NOT_FINITE, Status.CONVERGED]
+    result = relax(evaluate, jnp.ones((5, 3)), FIRE(), index_prefix=index)
+    assert result.status.tolist() == [Status.NOT_FINITE] * 3 + [Status.CONVERGED]
 
 
 def test_a_system_that_blows_up_on_the_way_ends_and_others_go_on():

@@ -35,7 +35,7 @@ CONTRACTIBLE = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CONTRACTIBLE)
-@pytest.mark.parametrize("size", [1, 3, 8, 1003])
+@pytest.mark.parametrize("size", [1, 1003])
 def test_jitted_arithmetic_is_that_of_one_operation_at_a_time(name, dtype, size):
     draw = np.random.default_rng(0)
     x, y, z = (jnp.asarray(draw.normal(size=size), dtype) for _ in range(3))

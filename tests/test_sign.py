@@ -32,9 +32,8 @@ def first_step(case, dtype):
 
 
 @pytest.mark.parametrize("case", OPTIMIZERS, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_first_step_of_an_optimizer_points_against_the_gradient(case, dtype):
-    batch, gradient, step = first_step(case, dtype)
+def test_the_first_step_of_an_optimizer_points_against_the_gradient(case):
+    batch, gradient, step = first_step(case, np.float32)
     assert np.all(dot(gradient, step, batch.prefix) < 0)
 
 

@@ -40,8 +40,7 @@ def by_oracle(index, rows):
     return np.array([tree_sum(rows[rows_of(index, at)]) for at in range(len(index))], rows.dtype)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("layout", "dtype"), in_turns(LAYOUTS, DTYPES))
 def test_sums_have_the_bits_of_the_documented_order(layout, dtype):
     index = layout.index(SIZES)
     rows = filled(index, (3,), dtype)

@@ -11,6 +11,8 @@ from cases import (
     BOWL,
     CONTIGUOUS,
     DTYPES,
+    KINDS,
+    KINDS_OF_LIMITS,
     SHUFFLED_WITH_GAPS,
     TRANSFORMS,
     in_turns,
@@ -76,8 +78,7 @@ def test_a_system_without_rows_changes_nothing(case, layout):
     )
 
 
-@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
-@pytest.mark.parametrize("sizes", [[], [0, 0]], ids=["no system", "two empty"])
+@pytest.mark.parametrize(("case", "sizes"), in_turns(KINDS + KINDS_OF_LIMITS, [[], [0, 0]]))
 def test_batches_without_rows_can_be_stepped(case, sizes):
     index, params = SystemIndex.from_sizes(sizes), jnp.zeros((0, 3))
     transform = case.make(np.arange(len(sizes)))
