@@ -122,6 +122,7 @@ def outcome_alone(name, problem, system, dtype):
     ("name", "problem", "sizes", "layout", "dtype"),
     [
         ("BFGS", CELLS, (1, 1, 4), SHUFFLED_WITH_GAPS, np.float64),
+        ("BFGS", MIXED, (9, 9, 9, 9), ALIGNED, np.float32),
         ("ConjugateGradient", MIXED, (9, 9, 9, 9), SHUFFLED_WITH_GAPS, np.float32),
         ("BFGSLineSearch", MIXED, (9, 9, 9, 9), ALIGNED, np.float32),
     ],

@@ -439,10 +439,11 @@ def draw_systems(dtype):
 # differ in the norm alone, on which test_norm.py asks the same; "inf" is in test_isolation.py.
 OPTIONS = [
     ({}, np.float32, ALIGNED),
+    ({}, np.float64, SHUFFLED_WITH_GAPS),
     ({"ord": 1}, np.float64, SHUFFLED_WITH_GAPS),
     ({"ord": 1.5}, np.float32, ALIGNED),
     ({"ord": "-inf"}, np.float64, SHUFFLED_WITH_GAPS),
-    ({"nan_safe": True, "rescale_to_unit_norm": True}, np.float64, SHUFFLED_WITH_GAPS),
+    ({"nan_safe": True, "rescale_to_unit_norm": True}, np.float32, ALIGNED),
 ]
 
 
