@@ -5,7 +5,7 @@ canonical order (docs/design.md, section 2, rule 3). A pair outside the cutoff a
 sum here can tell from nothing: none is ever -0.0, as all begin with +0.0.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -24,6 +24,8 @@ UNROLL = 2
 Rows = Float[Array, "rows"]
 Images = Int32[Array, "rows"]
 """The image in a slot of each row."""
+Vectors = list[Float[Array, "*axes rows"]]
+"""Coordinates x, y and z: an array each, or one [3, rows] of all."""
 Own = PyTree[Array]
 """What holds for rows, [rows], or for all of them, without axes."""
 Sums = tuple[Float[Array, "*axes rows"], ...]
@@ -55,48 +57,59 @@ class Fold(NamedTuple):
                 squared distances in Å². Products are rounded; outside the cutoff they are +0.0.
             starts: +0.0, or NaN where that is to show.
         """
-        places = tuple(self.images)
 
-        def of_slot(own, images, here):
-            x, y, z = (gather(p, images) - h for p, h in zip(places, here, strict=True))
-            return terms(own, images, rounded(x * x) + rounded(y * y) + rounded(z * z))
+        def of_slot(own, images, vectors):
+            d = _components(vectors)
+            return terms(own, images, dot(d, d))
 
-        return self._sums(of_slot, starts, own, tuple(self.batch.positions.T), UNROLL)
+        return self._sums(of_slot, starts, own, is_one=False)
 
-    def _sums(self, terms, starts: Sums, own: Own, here: PyTree[Array], unroll: int) -> Sums:
-        """As `sums`, of terms that are told where the rows are instead of distances.
+    def _sums(
+        self,
+        terms: Callable[[Any, Images, Vectors], Sums],
+        starts: Sums,
+        own: Own,
+        *,
+        is_one: bool,
+    ) -> Sums:
+        """As `sums`, of terms that are told the vectors to the images, in Å, and not their squares.
 
         Args:
-            here: the coordinates of the rows, in Å.
+            is_one: let them be one array.
         """
+        here, places = _split(self.batch.positions.T, is_one), _split(self.images, is_one)
         known, columns = (own, here), self.neighbors.columns
         if columns is None:
-            return self._fold(terms, starts, known, unroll, 0, self.neighbors.slots.shape[0])
+            n_slots = self.neighbors.slots.shape[0]
+            return self._fold(terms, starts, known, places, 0, n_slots)
         known = columns.arranged(known)
 
         def add_chunk(k, sums):
             some, known_of_some = columns.chunk(k, (sums, known))
             n_slots = columns.n_slots[k]
-            some = self._fold(terms, some, known_of_some, unroll, k * columns.size, n_slots)
+            some = self._fold(terms, some, known_of_some, places, k * columns.size, n_slots)
             return columns.with_chunk(k, sums, some)
 
         sums = lax.fori_loop(0, columns.n_chunks, add_chunk, columns.arranged(starts))
         return tuple(gather(s, columns.of_rows) for s in sums)
 
     def _fold(
-        self, terms, starts: Sums, known: tuple[Own, PyTree[Array]], unroll: int, begin, n_slots
+        self, terms, starts: Sums, known: tuple[Own, Vectors], places: Vectors, begin, n_slots
     ) -> Sums:
         """As `_sums`, for the columns of the slots that stand from `begin` on.
 
         Args:
-            known: what is the own of the rows of these columns, and where they are.
+            known: what is the own of the rows of these columns, and where they are, in Å.
+            places: where the images are.
         """
         own, here = known
+        unroll = 1 if len(places) == 1 else UNROLL
         shape = (unroll, starts[0].shape[-1])
 
         def add_slots(turn, sums):
             for images in lax.dynamic_slice(self.neighbors.slots, (turn * unroll, begin), shape):
-                added = terms(own, images, here)
+                vectors = [gather(p, images) - h for p, h in zip(places, here, strict=True)]
+                added = terms(own, images, vectors)
                 sums = tuple(s + t for s, t in zip(sums, added, strict=True))
             return sums
 
@@ -121,34 +134,25 @@ class Fold(NamedTuple):
                 division.
             own_energies: of the atoms, in eV, besides their pairs'; none if None.
         """
-        # Coordinates side by side in one array make fewer loops. But a loop that reads parts of an
-        # array and gathers besides, from tables of species, is not one over vectors of the CPU.
-        is_one = own is None
 
-        def split(array: Float[Array, "3 n"]) -> list[Array]:
-            return [array] if is_one else list(array)
-
-        def components(parts: list[Array]) -> list[Array]:
-            return list(parts[0]) if is_one else parts
-
-        places = split(self.images)
-
-        def terms(own, images, here):
-            vectors = [gather(p, images) - h for p, h in zip(places, here, strict=True)]
-            d = components(vectors)
-            r2 = rounded(d[0] * d[0]) + rounded(d[1] * d[1]) + rounded(d[2] * d[2])
-            energy, f = pair(own, images, r2)
+        def terms(own, images, vectors):
+            d = _components(vectors)
+            energy, f = pair(own, images, dot(d, d))
             forces = [jnp.broadcast_to(f, v.shape) * v for v in vectors]
-            force = components(forces)
+            force = _components(forces)
             virials = [force[a] * d[b] for a, b in VOIGT] if stress else []
             return (energy, *(rounded(p) for p in forces + virials))
 
         batch = self.batch
-        start, here = poison(batch.positions), split(batch.positions.T)
-        virials = [jnp.zeros_like(start)] * (6 if stress else 0)
-        starts = (start, *(jnp.zeros_like(h) for h in here), *virials)
-        energies, *rest = self._sums(terms, starts, own, here, 1 if is_one else UNROLL)
-        forces, virials = jnp.vstack(rest[: len(here)]), rest[len(here) :]
+        # Coordinates side by side in one array make fewer loops. But a loop that reads parts of an
+        # array and gathers besides, from tables of species, is not one over vectors of the CPU.
+        is_one = own is None
+        start, nothing = poison(batch.positions), jnp.zeros_like(batch.positions.T)
+        forces, virials = _split(nothing, is_one), [nothing[0]] * (6 if stress else 0)
+        starts = (start, *forces, *virials)
+        energies, *rest = self._sums(terms, starts, own, is_one=is_one)
+        virials = rest[len(forces) :]
+        forces = jnp.stack(_components(rest[: len(forces)]), 1)
         # A pair is met from both of its ends; times 0.5 is exact.
         atom_energies = energies * 0.5
         if own_energies is not None:
@@ -156,7 +160,21 @@ class Fold(NamedTuple):
         virials = [batch.index.sum(s * 0.5) for s in virials]
         return Properties(
             energies=batch.index.sum(atom_energies),
-            forces=forces.T,
+            forces=forces,
             atom_energies=atom_energies,
             stress=stress_of(virials, batch.cells) if stress else None,
         )
+
+
+def _components(vectors: Vectors) -> tuple[Rows, Rows, Rows]:
+    x, y, z = vectors[0] if len(vectors) == 1 else vectors
+    return x, y, z
+
+
+def dot(a: Sequence[Rows], b: Sequence[Rows]) -> Rows:
+    """The products of three components, added in index order."""
+    return rounded(a[0] * b[0]) + rounded(a[1] * b[1]) + rounded(a[2] * b[2])
+
+
+def _split(array: Float[Array, "3 rows"], is_one: bool) -> Vectors:
+    return [array] if is_one else list(array)

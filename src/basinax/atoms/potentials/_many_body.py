@@ -21,7 +21,7 @@ from basinax._rewriting import with_ordered_sums
 from basinax._rounding import rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors import Neighbors, gather
-from basinax.atoms.potentials._fold import VOIGT, Rows
+from basinax.atoms.potentials._fold import VOIGT, Rows, dot
 from basinax.atoms.potentials._potential import AbstractPotential, Properties, poison, stress_of
 
 Entries = Float[Array, "entries rows"]
@@ -257,11 +257,6 @@ def over_others(
 
     starts = (jnp.zeros_like(near.distances[0]),) * count
     return lax.fori_loop(0, near.n - 1, add, starts)
-
-
-def dot(a: Sequence[Rows], b: Sequence[Rows]) -> Rows:
-    """The products of three components, added in index order."""
-    return rounded(a[0] * b[0]) + rounded(a[1] * b[1]) + rounded(a[2] * b[2])
 
 
 def looked_up(

@@ -16,11 +16,11 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from basinax._rounding import rounded
+from basinax.atoms.potentials._fold import dot
 from basinax.atoms.potentials._many_body import (
     AbstractManyBodyPotential,
     Surroundings,
     at,
-    dot,
     looked_up,
     over_others,
     put_all,

@@ -17,12 +17,12 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from basinax._rounding import rounded
+from basinax.atoms.potentials._fold import dot
 from basinax.atoms.potentials._many_body import (
     AbstractManyBodyPotential,
     Surroundings,
     at,
     chosen,
-    dot,
     looked_up,
     over_others,
     put,
