@@ -407,8 +407,8 @@ TOLERANCES = np.array(
 )
 
 
-def test_a_run_with_mixed_tolerances_has_the_bits_that_it_has_alone():
-    dtype = np.float32
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_run_with_mixed_tolerances_has_the_bits_that_it_has_alone(dtype):
     fields = ("energies", "fmax", "steps", "evaluations", "status")
 
     def run(batch, tolerances):

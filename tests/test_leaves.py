@@ -40,10 +40,10 @@ class TwoLeaves:
         return [leaf[rows] for rows in self.rows]
 
 
-OF_LEAVES = [case for case in KINDS + KINDS_OF_LIMITS if not case.is_by_leaf]
+CASES = KINDS + KINDS_OF_LIMITS
 
 
-@pytest.mark.parametrize("case", OF_LEAVES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_systems_in_different_leaves_have_the_bits_of_systems_in_one(case):
     batch = make_batch(BOWL, make_systems(BOWL, *SIZES), CONTIGUOUS, np.float64)
     two = TwoLeaves(batch)
@@ -61,7 +61,7 @@ def test_systems_in_different_leaves_have_the_bits_of_systems_in_one(case):
     assert same_bits(split_step, two.split(step))
 
 
-@pytest.mark.parametrize("case", OF_LEAVES, ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if not case.is_by_leaf], ids=str)
 def test_a_system_divided_among_leaves_takes_the_same_step(case):
     """Up to rounding: its sums are made leaf by leaf, so in another order."""
     batch = make_batch(BOWL, make_systems(BOWL, *SIZES), CONTIGUOUS, np.float64)

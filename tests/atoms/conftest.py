@@ -48,8 +48,9 @@ def few_short_shapes(few_shapes, monkeypatch):
 
 @pytest.fixture
 def few_places(monkeypatch):
-    """Batches with room for four structures of some ten atoms."""
+    """Batches with room for four structures of some ten atoms, alike or not."""
     monkeypatch.setattr("basinax.atoms._relax.MAX_ROWS", 48)
+    monkeypatch.setattr("basinax.atoms._relax.ALIKE", np.inf)
     monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
 
 

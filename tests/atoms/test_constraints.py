@@ -229,7 +229,7 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(dtype, those_alone):
     atoms, settings = several(), {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
     batch = relax(atoms, POTENTIAL, **settings)
     assert batch.status[-1] == Status.NOT_FINITE
-    assert (batch.steps == 400).sum() >= 2
+    assert (batch.steps == 400).sum() == 3
     alone = {k: relax([atoms[k]], POTENTIAL, **settings) for k in those_alone}
     assert [k for k in those_alone if not same(batch, k, alone[k], 0)] == []
     thin = relax(atoms[::-1], POTENTIAL, skin=0.05, **settings)
