@@ -170,7 +170,7 @@ def test_wrong_parameters_are_named(make, message):
 
 def test_a_species_without_parameters_is_named_with_its_systems():
     with pytest.raises(ValueError, match=r"Buckingham .* for Al, which is in 1 .* for O, Si"):
-        POTENTIALS["BKS"].check(Batch.from_atoms([Atoms("SiO2"), Atoms("Al")]))
+        POTENTIALS["BKS"].check([Atoms("SiO2"), Atoms("Al")])
 
 
 def test_it_is_made_from_text():

@@ -14,7 +14,7 @@ from structures import evaluate, results_of, shapes_of
 
 import basinax
 from basinax import Status
-from basinax.atoms import EMT, Batch, potential_from, relax
+from basinax.atoms import EMT, potential_from, relax
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -150,7 +150,7 @@ def test_elements_without_parameters_are_named():
     with pytest.raises(ValueError, match=r"EMT has no parameters for Fe, .* for H, C, N, O, Al"):
         relax([bulk("Cu"), bulk("Fe")], EMT())
     with pytest.raises(ValueError, match=r"no parameters for Au, .* it has them for Ni, Cu"):
-        EMT("Cu", "Ni").check(Batch.from_atoms([bulk("Au")]))
+        EMT("Cu", "Ni").check([bulk("Au")])
     with pytest.raises(TypeError, match="asap_cutoff must be true or false, got 'yes'"):
         EMT(asap_cutoff="yes")  # pyright: ignore[reportArgumentType]
 

@@ -94,7 +94,7 @@ class Batch(eqx.Module):
             )
         sizes += [0] * (n_systems - len(atoms))
         index = SystemIndex.from_sizes(sizes, align=BLOCK, n_rows=n_rows)
-        dtype = _available(dtype)
+        dtype = available_dtype(dtype)
         positions, numbers = np.zeros((n_rows, 3)), np.zeros(n_rows, np.int32)
         cells, pbc = np.tile(np.eye(3), (n_systems, 1, 1)), np.zeros((n_systems, 3), bool)
         layout = layout_of(atoms) if layout is None else layout
@@ -175,7 +175,8 @@ def row_starts(sizes: Any) -> np.ndarray:
     return np.cumsum(padded) - padded
 
 
-def _available(dtype: Any) -> np.dtype:
+def available_dtype(dtype: Any) -> np.dtype:
+    """The dtype of a batch for which this one is asked; raises what `Batch.from_atoms` does."""
     wanted = np.dtype(jnp.result_type(float) if dtype is None else dtype)
     if wanted not in (np.dtype("float32"), np.dtype("float64")):
         raise TypeError(f"dtype must be float32 or float64, got {wanted}")

@@ -316,8 +316,9 @@ class NeighborTable:
         if which is None or self.reverse is not None:
             columns, slots = None, jnp.array(self.slots)
         else:
-            rows, columns = self._columns(which)
-            slots = jnp.asarray(self.slots.take(rows, axis=1))
+            blocks, columns = self._columns(which)
+            by_block = self.slots.reshape(len(self.slots), -1, BLOCK)
+            slots = jax.device_put(by_block.take(blocks, axis=1).reshape(len(by_block), -1))
         return Neighbors(
             slots=slots,
             image_rows=jnp.array(self.image_rows),
@@ -331,22 +332,21 @@ class NeighborTable:
         )
 
     def _columns(self, which: np.ndarray) -> tuple[np.ndarray, Columns]:
-        """The rows of columns on the host, and all of it for the device."""
-        lengths = np.zeros(self._far, np.int32)
-        padded = -(-self._sizes // BLOCK) * BLOCK
-        of_rows = np.repeat(np.where(which, self._lengths, 0), padded)
-        lengths[: len(of_rows)] = of_rows
-        n_chunks = min(-(-len(lengths) // CHUNK), CHUNKS)
-        chunk = -(-len(lengths) // (n_chunks * BLOCK)) * BLOCK
+        """The blocks of rows of the columns on the host, and all of it for the device."""
+        lengths = np.zeros(self._far // BLOCK, np.int32)
+        of_blocks = np.repeat(np.where(which, self._lengths, 0), -(-self._sizes // BLOCK))
+        lengths[: len(of_blocks)] = of_blocks
+        n_chunks = min(-(-self._far // CHUNK), CHUNKS)
+        chunk = -(-len(lengths) // n_chunks)
         n_chunks = -(-len(lengths) // chunk)
-        rows = np.argsort(-lengths, kind="stable").astype(np.int32)
-        columns = np.empty_like(rows)
-        columns[rows] = np.arange(len(rows), dtype=np.int32)
-        rows = np.pad(rows, (0, n_chunks * chunk - len(rows)), mode="edge")
-        n_slots = lengths[rows[::chunk]]
-        return rows, Columns(
-            rows=jnp.asarray(rows),
-            of_rows=jnp.asarray(columns),
+        blocks = np.argsort(-lengths, kind="stable")
+        columns = np.empty_like(blocks)
+        columns[blocks] = np.arange(len(blocks))
+        blocks = np.pad(blocks, (0, n_chunks * chunk - len(blocks)), mode="edge")
+        n_slots = lengths[blocks[::chunk]]
+        return blocks, Columns(
+            rows=jnp.asarray(_rows_of(blocks)),
+            of_rows=jnp.asarray(_rows_of(columns)),
             n_slots=jnp.asarray(n_slots),
             n_chunks=jnp.asarray(np.count_nonzero(n_slots), jnp.int32),
         )
@@ -379,19 +379,25 @@ class NeighborTable:
         )
 
         table = np.concatenate([np.arange(self._far + 1), self._far + 1 + image_at])
-        images = table.astype(np.int32).take(one.images)
-        slots = rank(one.rows)
         # A cell that shrinks needs more and more, and each size is a program of its own.
         steps = 2 if self._follows_cells and self._is_listed else 8
         lengths = np.bincount(one.rows, minlength=self._far)
         self.slots = _grown(self.slots, int(lengths.max(initial=0)), self._far, steps)
-        padded = -(-self._sizes[systems] // BLOCK) * BLOCK
-        for k, start, size in zip(systems, self._starts[systems], padded, strict=True):
-            self.slots[:, start : start + size] = self._far
-            self._lengths[k] = lengths[start : start + size].max(initial=0)
-        self.slots[slots, one.rows] = images
+        starts = self._starts[systems]
+        ends = starts + -(-self._sizes[systems] // BLOCK) * BLOCK
+        # Row by row the images lie one after another; columns are written a system at a time.
+        of_systems = np.concatenate([lengths[a:b] for a, b in zip(starts, ends, strict=True)])
+        is_pair = np.arange(len(self.slots)) < of_systems[:, None]
+        images = np.full(is_pair.shape, self._far, np.int32)
+        images[is_pair] = table.astype(np.int32).take(one.images)
+        begin = 0
+        for k, start, end in zip(systems, starts, ends, strict=True):
+            self.slots[:, start:end] = images[begin : begin + end - start].T
+            self._lengths[k] = lengths[start:end].max(initial=0)
+            begin += end - start
         if self.reverse is not None:
             self.reverse = _padded(self.reverse, len(self.slots))
+            slots = rank(one.rows)
             self.reverse[slots, one.rows] = (slots * np.int32(self._far) + one.rows)[one.reverse]
 
 
@@ -411,6 +417,10 @@ class _Stretches:
         self.starts[systems[moved]] = self.end + np.cumsum(capacities) - capacities
         self.end += int(capacities.sum())
         return self.starts[systems]
+
+
+def _rows_of(blocks: np.ndarray) -> np.ndarray:
+    return (blocks[:, None] * BLOCK + np.arange(BLOCK)).astype(np.int32).ravel()
 
 
 def _grown(array: np.ndarray, needed: int, fill: int = 0, steps: int = 1) -> np.ndarray:

@@ -29,6 +29,10 @@ MOST_RADII = 1000
 MOST_AT_ONCE = 1 << 19
 """Candidates, of several systems, that are tried at once."""
 
+ON_ONE_CORE = 1 << 17
+"""So many multiplications in a product of matrices BLAS does at once without threads, which would
+go on spinning on the cores that batches need. (OpenBLAS begins them at 1 << 18.)"""
+
 
 class Task(NamedTuple):
     """One system, periodic in all directions, and how far its pairs reach."""
@@ -206,8 +210,11 @@ def _tried(
     ends[:, :3] *= 2
     begins = np.concatenate([x, np.full((*x.shape[:2], 1), -1.0)], axis=2)
     least = np.einsum("sik,sik->si", x, x) - radii2
-    # Not `@`: threads of BLAS go on spinning on the cores that batches need.
-    is_near = np.einsum("sik,skj->sij", begins, ends) >= least[:, :, None]
+    products = np.empty((len(tasks), n_atoms, n_images))
+    at_once = max(1, ON_ONE_CORE // (4 * n_images))
+    for i in range(0, n_atoms, at_once):
+        np.matmul(begins[:, i : i + at_once], ends, out=products[:, i : i + at_once])
+    is_near = products >= least[:, :, None]
     own = np.arange(n_atoms)
     is_near[:, own, own * n_shifts + n_shifts // 2] = False
 

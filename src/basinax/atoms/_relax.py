@@ -19,7 +19,7 @@ from basinax._optimizer import AbstractTransform
 from basinax._relax import raise_unless_converged
 from basinax._rounding import BLOCK
 from basinax._status import Status
-from basinax.atoms._batch import Batch, checked, padded_size
+from basinax.atoms._batch import available_dtype, checked, padded_size
 from basinax.atoms._cell import AbstractCell, Kind, check_cells, kind_of, one_a_structure
 from basinax.atoms._constraints import layout_of
 from basinax.atoms._pairs import check_listable
@@ -138,7 +138,8 @@ def relax(
         RuntimeError: with `throw`, a structure did not converge.
     """
     atoms = checked(atoms)
-    potential.check(Batch.from_atoms(atoms, dtype))
+    potential.check(atoms)
+    dtype = available_dtype(dtype)
     optimizer = FIRE() if optimizer is None else optimizer
     skin = SKIN * potential.cutoff if skin is None else skin
     reach = potential.cutoff + skin
@@ -159,7 +160,7 @@ def relax(
 
     monitor = Monitor(len(atoms), tell, should_stop)
     blocks = np.array([-(-len(a) // BLOCK) for a in atoms])
-    slots = np.array([_expected_neighbors(a, reach) for a in atoms])
+    slots = _expected_neighbors(atoms, reach)
     recorder = _recorder(trajectory, len(atoms))
     works = [
         Work(
@@ -273,24 +274,26 @@ def _grouped(slots: np.ndarray, blocks: np.ndarray, members: np.ndarray) -> list
         slots: about how many neighbours an atom of each structure has.
     """
     members = members[np.argsort(-slots[members], kind="stable")]
-    slots = slots[members]
+    slots, rows = slots[members], blocks[members] * BLOCK
+    # Of all from each on: the rows, and the pair slots of a turn.
+    rows_left, slots_left = (np.cumsum(x[::-1])[::-1].tolist() for x in (rows, slots * rows))
     groups, begin = [], 0
     for k in range(1, len(members)):
-        saved = ((slots[begin] - slots[k:]) * blocks[members[k:]]).sum() * BLOCK
+        saved = slots[begin] * rows_left[k] - slots_left[k]
         if slots[k] * 2 <= slots[begin] and saved > WORTH_COMPILING:
             groups.append(members[begin:k])
             begin = k
     return [*groups, members[begin:]]
 
 
-def _expected_neighbors(a: Atoms, reach: float) -> float:
+def _expected_neighbors(atoms: list[Atoms], reach: float) -> np.ndarray:
     """About how many atoms lie within `reach` of one: by density, where there is a volume."""
-    periodic = np.asarray(a.cell)[a.pbc]
-    if len(periodic) == 0:
-        return len(a)
-    measure = np.sqrt(np.linalg.det(periodic @ periodic.T))
-    ball = {1: 2 * reach, 2: np.pi * reach**2, 3: 4 / 3 * np.pi * reach**3}[len(periodic)]
-    return len(a) * max(ball / measure, 1.0)
+    sizes, pbc = np.array([len(a) for a in atoms]), np.stack([a.pbc for a in atoms])
+    vectors = np.stack([a.cell.array for a in atoms]) * pbc[:, :, None]
+    # Open directions count as orthogonal to the others, and of length one.
+    gram = vectors @ vectors.transpose(0, 2, 1) + np.eye(3) * ~pbc[:, None, :]
+    ball = np.array([0.0, 2 * reach, np.pi * reach**2, 4 / 3 * np.pi * reach**3])
+    return sizes * np.maximum(ball[pbc.sum(axis=1)] / np.sqrt(np.linalg.det(gram)), 1.0)
 
 
 def _in_order(atoms: list[Atoms], outcomes: list[Outcome | None]) -> AtomsRelaxation:

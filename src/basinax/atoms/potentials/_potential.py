@@ -1,11 +1,13 @@
 """What every potential is: a module from a batch and its neighbours to energies and forces."""
 
 import abc
+from collections.abc import Sequence
 from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from ase import Atoms
 from ase.data import chemical_symbols
 from jaxtyping import Array, Float, Int32
 
@@ -55,7 +57,7 @@ class AbstractPotential(eqx.Module):
         `neighbors` must hold every pair within `cutoff`; what else it holds changes no bit.
         """
 
-    def check(self, batch: Batch) -> None:
+    def check(self, atoms: Sequence[Atoms]) -> None:
         """Makes sure, before anything runs, that there are parameters for all species.
 
         Raises:
@@ -63,10 +65,11 @@ class AbstractPotential(eqx.Module):
         """
         if not self.species:
             return
-        ids, numbers = np.asarray(batch.index.ids), np.asarray(batch.numbers)
-        unknown = (ids < batch.n_systems) & ~np.isin(numbers, self.species)
+        numbers = np.concatenate([a.numbers for a in atoms])
+        unknown = ~np.isin(numbers, self.species)
         if not unknown.any():
             return
+        ids = np.repeat(np.arange(len(atoms)), [len(a) for a in atoms])
         element = int(numbers[unknown][0])
         systems = np.unique(ids[unknown & (numbers == element)]).tolist()
         shown = ", ".join(map(str, systems[:8])) + (", ..." if len(systems) > 8 else "")
