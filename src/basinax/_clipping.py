@@ -30,7 +30,7 @@ from basinax._exponents import (
 from basinax._norms import Norms, extremes, order, plain_norms, scaled_norms, where_any
 from basinax._rounding import BLOCK, add_rows, rounded, wide_dtype
 from basinax._segment import Prefix, Tree, blank, common
-from basinax._systems import AnyIndex, SystemIndex, WholeIndex, resolve
+from basinax._systems import AnyIndex, SystemIndex, WholeIndex, one_by_one, resolve
 
 CHECKED_ENTRIES = 1024
 """Systems of a block of rows get the nearest factor, if their norm then keeps to the limit, and
@@ -356,16 +356,22 @@ def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
 
     What is not scaled is chosen, not multiplied by one, which would make subnormal numbers zero.
     """
-    results = []
-    for leaf, index in zip(leaves, indices, strict=True):
-        rows = jnp.atleast_1d(leaf)
+
+    def scale(rows, index):
         result = _narrow(rounded(_product(rows, index, scaling)), rows.dtype)
         if isinstance(index, WholeIndex):
             # One flag for all: it is looked at before the loop, not for each entry.
-            result = jnp.where(index.spread(scaling.is_scaled, False, rows), result, rows)
+            return jnp.where(index.spread(scaling.is_scaled, False, rows), result, rows)
+        mask = index.spread(choice(scaling.is_scaled, rows.dtype), 0, rows)
+        return choose(mask, result, rows)
+
+    results = []
+    for leaf, index in zip(leaves, indices, strict=True):
+        rows = jnp.atleast_1d(leaf)
+        if scaling.exponents is None:
+            result = scale(rows, index)
         else:
-            mask = index.spread(choice(scaling.is_scaled, rows.dtype), 0, rows)
-            result = choose(mask, result, rows)
+            result = one_by_one(functools.partial(scale, index=index), rows, index)
         results.append(result.reshape(jnp.shape(leaf)))
     return results
 

@@ -104,10 +104,11 @@ def join(mantissa: Float[Array, "..."], exponent: Int[Array, "..."]) -> Float[Ar
     """mantissa · 2^exponent of a mantissa ≥ 0, rounded once, subnormal results too."""
     info = jnp.finfo(mantissa.dtype)
     is_subnormal = split(mantissa)[1] + exponent < info.minexp
-    units = jnp.round(scale_exactly(mantissa, exponent - (info.minexp - info.nmant)))
-    units = jnp.where(is_subnormal, units, jnp.zeros_like(units)).astype(_integer(mantissa.dtype))
-    bits = signed_bits(scale_exactly(mantissa, exponent))
-    return from_bits(jnp.where(is_subnormal, units, bits), mantissa.dtype)
+    unit = info.minexp - info.nmant  # of subnormal numbers, whose bits count it
+    y = scale_exactly(mantissa, exponent - jnp.where(is_subnormal, unit, 0))
+    units = jnp.round(jnp.where(is_subnormal, y, jnp.zeros_like(y)))
+    bits = jnp.where(is_subnormal, units.astype(_integer(y.dtype)), signed_bits(y))
+    return from_bits(bits, y.dtype)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))

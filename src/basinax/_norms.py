@@ -26,7 +26,7 @@ from basinax._exponents import (
     split,
 )
 from basinax._rounding import rounded
-from basinax._systems import AnyIndex
+from basinax._systems import AnyIndex, one_by_one
 
 Leaves = Sequence[Float[Array, "rows *components"]]
 """In one dtype, float32 or float64."""
@@ -113,7 +113,7 @@ def scaled_norms(
     """The plain norms, those of the extreme systems taken again."""
     if ord not in (1.0, 2.0):
         return plain
-    scaled = _scaled(list(leaves), list(indices), ord)
+    scaled = _scaled(list(leaves), list(indices), _shifts(plain.values, ord), ord)
     return Norms(*(jnp.where(is_extreme, x, y) for x, y in zip(scaled, plain, strict=True)))
 
 
@@ -125,22 +125,50 @@ def where_any(mask: Bool[Array, "systems"], function: Callable, other: Callable)
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def _plain(leaves, indices, ord, quick):
     if ord not in (1.0, 2.0):
-        take = _extreme_norms if math.isinf(ord) else _scaled_norms
+        take = _extreme_norms if math.isinf(ord) else _norms_of_powers
         found = take(leaves, indices, ord)
         return found, found.exponents != 0
     entry, root = (jnp.abs, _same) if ord == 1 else (_square, _root)
     values = root(_total([entry(x) for x in leaves], indices, quick))
-    # Below, entries may have been lost to underflow that together make half an ulp. Asked of the
-    # root, which XLA keeps; it would gather the blocks of the sum again for a second reader.
-    info = jnp.finfo(values.dtype)
-    least = (info.minexp + info.nmant + 41) // (2 if ord == 2 else 1)
-    is_unsafe = (values < 2.0**least) | (values == jnp.inf)
+    # Asked of the root, which XLA keeps; it would gather the blocks of the sum again for a second
+    # reader.
+    is_unsafe = (values < _least(values.dtype, ord)) | (values == jnp.inf)
     return Norms(values, values, jnp.zeros(values.shape, jnp.int32)), is_unsafe
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _scaled(leaves, indices, ord):
-    return _scaled_norms(leaves, indices, ord)
+def _least(dtype, ord) -> float:
+    """In a smaller norm entries may have been lost to underflow that together make half an ulp."""
+    info = jnp.finfo(dtype)
+    return 2.0 ** ((info.minexp + info.nmant + 41) // (2 if ord == 2 else 1))
+
+
+def _shifts(values: Float[Array, "systems"], ord: float) -> Int[Array, "systems"]:
+    """By which powers of two to scale systems with these norms, so that their sums are safe.
+
+    Up, the least subnormal number has a normal square, and the norms that need it are below half
+    the range; down, the largest number leaves room for 2^30 entries, and what is lost is no part of
+    the result.
+    """
+    far = 11 * jnp.finfo(values.dtype).maxexp // 16
+    down = jnp.where(values == jnp.inf, -far, 0)
+    return jnp.where(values < _least(values.dtype, ord), far, down).astype(jnp.int32)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
+def _scaled(leaves, indices, shifts, ord) -> Norms:
+    """The norms of order 1 or 2 of the systems times 2^shifts, and what they are without."""
+
+    def part(x, index):
+        y = scale_exactly(x, index.spread(shifts, 0, x))
+        return _square(y) if ord == 2 else jnp.abs(y)
+
+    parts = [
+        one_by_one(functools.partial(part, index=index), x, index)
+        for x, index in zip(leaves, indices, strict=True)
+    ]
+    sums = _total(parts, indices, False)
+    mantissas = _root(sums) if ord == 2 else sums
+    return _compact(join(mantissas, -shifts), mantissas, -shifts)
 
 
 @_plain.defjvp
@@ -153,8 +181,8 @@ def _plain_derivative(ord, quick, primals, tangents):
 
 @_scaled.defjvp
 def _scaled_derivative(ord, primals, tangents):
-    leaves, indices = primals
-    found = _scaled(leaves, indices, ord)
+    leaves, indices, shifts = primals
+    found = _scaled(leaves, indices, shifts, ord)
     return found, _step(found, leaves, indices, tangents[0], ord)
 
 
@@ -199,8 +227,8 @@ def _inverse(x):
     return rounded(1 / x)
 
 
-def _scaled_norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
-    """Norms of the leaves scaled to a largest magnitude in [1, 2)."""
+def _norms_of_powers(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
+    """Of the leaves scaled to a largest magnitude in [1, 2)."""
     dtype = leaves[0].dtype
     top = _largest_bits(leaves, indices)
     is_finite = top < infinity_bits(dtype)
@@ -212,16 +240,10 @@ def _scaled_norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> No
     parts = []
     for x, index in zip(leaves, indices, strict=True):
         y = jnp.abs(scale_exactly(x, -index.spread(exponents, 0, x)))
-        if ord not in (1.0, 2.0):
-            part = jnp.minimum(rounded(y * index.spread(inverse, 1.0, x)), 1)
-            is_top = y == index.spread(largest, jnp.inf, x)
-            y = power(jnp.where(is_top, jnp.ones_like(y), part), ord)
-        parts.append(_square(y) if ord == 2 else y)
-    mantissas = _total(parts, indices, False)
-    if ord == 2:
-        mantissas = _root(mantissas)
-    elif ord != 1:
-        mantissas = rounded(largest * power(mantissas, 1 / ord))
+        part = jnp.minimum(rounded(y * index.spread(inverse, 1.0, x)), 1)
+        is_top = y == index.spread(largest, jnp.inf, x)
+        parts.append(power(jnp.where(is_top, jnp.ones_like(y), part), ord))
+    mantissas = rounded(largest * power(_total(parts, indices, False), 1 / ord))
     mantissas = jnp.where(is_finite, mantissas, from_bits(top, dtype))
     return _compact(join(mantissas, exponents), mantissas, exponents)
 

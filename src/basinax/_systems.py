@@ -6,7 +6,7 @@ the host. See docs/design.md, section 2.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -21,10 +21,10 @@ from basinax._rounding import (
     add_components,
     add_halves,
     add_rows,
-    add_streams,
+    add_tiles,
     combine_halves,
     pad_rows,
-    stream_additions,
+    tile_additions,
 )
 
 
@@ -243,11 +243,11 @@ class WholeIndex(eqx.Module):
         """The sum; of very many entries in an order that suits memory, whose bits are its own."""
         if rows.size <= QUICK_ENTRIES:
             return self.sum(rows)
-        return add_streams(rows.reshape(-1))[None]
+        return add_tiles(rows.reshape(-1))[None]
 
     def quick_additions(self, leaf: Array) -> int:
         """In how many additions an entry takes part at most, where the order is that of memory."""
-        return stream_additions(leaf.size) if leaf.size > QUICK_ENTRIES else 0
+        return tile_additions(leaf.size) if leaf.size > QUICK_ENTRIES else 0
 
     def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "1"]:
         return jnp.max(rows, initial=_least(rows.dtype))[None]
@@ -340,6 +340,21 @@ class BlockIndex(eqx.Module):
 
 
 AnyIndex = SystemIndex | WholeIndex | RowIndex | BlockIndex
+
+
+def one_by_one(function: Callable, x: Array, index: AnyIndex) -> Array:
+    """`function(x)`, which acts on each entry alone, of a small array in global mode in a loop.
+
+    For what is seldom needed: XLA counts a loop's body once, and a program of fewer than a thousand
+    operations JAX runs on CPU at once, where it would else wake another thread for it.
+    """
+    if isinstance(index, WholeIndex) and 1 < x.size <= FEW_ENTRIES:
+        return jax.lax.map(function, x.reshape(-1)).reshape(x.shape)
+    return function(x)
+
+
+FEW_ENTRIES = 128
+"""In global mode, more entries than this make a program that is not run at once in any case."""
 
 
 def _larger(a: Array, b: Array) -> Array:
