@@ -200,15 +200,16 @@ def _tried(
     n_shifts, n_images = len(shifts), n_atoms * len(shifts)
     x = np.stack([task.positions for task in tasks])
     x -= x.mean(axis=1, keepdims=True)
-    cells = np.stack([task.cell for task in tasks])
+    displacements = shifts @ np.stack([task.cell for task in tasks])
     radii2 = np.array([task.radius**2 for task in tasks])[:, None]
-    images = (x[:, :, None] + (shifts @ cells)[:, None]).reshape(len(tasks), n_images, 3)
 
-    ends = np.empty((len(tasks), 4, n_images))
-    ends[:, :3] = images.transpose(0, 2, 1)
-    np.einsum("sik,sik->si", images, images, out=ends[:, 3])
-    ends[:, :3] *= 2
-    begins = np.concatenate([x, np.full((*x.shape[:2], 1), -1.0)], axis=2)
+    # Coordinates of images, then their squared lengths: [systems, 4, atoms, shifts]
+    ends = np.empty((len(tasks), 4, n_atoms, n_shifts))
+    by_axis, displacements = x.transpose(0, 2, 1), displacements.transpose(0, 2, 1)
+    np.add(by_axis[:, :, :, None], displacements[:, :, None], out=ends[:, :3])
+    np.einsum("skij,skij->sij", ends[:, :3], ends[:, :3], out=ends[:, 3])
+    ends = ends.reshape(len(tasks), 4, n_images)
+    begins = np.concatenate([2 * x, np.full((*x.shape[:2], 1), -1.0)], axis=2)
     least = np.einsum("sik,sik->si", x, x) - radii2
     products = np.empty((len(tasks), n_atoms, n_images))
     at_once = max(1, ON_ONE_CORE // (4 * n_images))
@@ -218,13 +219,15 @@ def _tried(
     own = np.arange(n_atoms)
     is_near[:, own, own * n_shifts + n_shifts // 2] = False
 
-    near = np.flatnonzero(is_near).astype(np.int32)
-    at = near // np.int32(n_images)
-    column = near - at * np.int32(n_images)
-    rows = (starts[:, None] + own).ravel()
-    firsts = np.repeat(starts * n_shifts, n_atoms)
-    dtype = np.int32 if firsts[-1] + n_images < 1 << 31 else np.int64
-    return rows.astype(np.int32).take(at), firsts.astype(dtype).take(at) + column, shifts
+    near = np.flatnonzero(is_near)
+    bounds = np.arange(len(tasks) * n_atoms + 1) * n_images
+    counts = np.diff(np.searchsorted(near, bounds))
+    rows = (starts[:, None] + own).ravel().astype(np.int32)
+    # What leads from numbers within a row of `is_near` to those of all neighbours.
+    firsts = np.repeat(starts * n_shifts, n_atoms) - bounds[:-1]
+    dtype = np.int32 if starts[-1] * n_shifts + n_images < 1 << 31 else np.int64
+    neighbors = near.astype(dtype) + np.repeat(firsts.astype(dtype), counts)
+    return np.repeat(rows, counts), neighbors, shifts
 
 
 def _searched(
