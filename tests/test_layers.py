@@ -32,9 +32,9 @@ LAYERS = [
     ["_specs"],
     [""],
     ["atoms._symmetry", "atoms._matrices"],
-    ["atoms._constraints", "atoms._trajectory"],
-    ["atoms._batch", "atoms._pairs"],
-    ["atoms._neighbors"],
+    ["atoms._constraints"],
+    ["atoms._batch", "atoms._pairs", "atoms._snapshot"],
+    ["atoms._neighbors", "atoms._trajectory"],
     [
         "atoms.potentials._potential",
         "atoms.potentials._species",

@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_written_is_found_before_anything_runs(tmp_path)
 
 
 def test_a_full_disk_costs_the_trajectory_alone(tmp_path, monkeypatch):
-    def full(*_):
+    def full(*_, **__):
         raise OSError("no space left on device")
 
     monkeypatch.setattr("basinax.atoms._trajectory.TrajectoryWriter", full)

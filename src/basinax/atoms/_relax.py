@@ -23,8 +23,9 @@ from basinax.atoms._batch import available_dtype, checked, padded_size
 from basinax.atoms._cell import AbstractCell, Kind, check_cells, kind_of, one_a_structure
 from basinax.atoms._constraints import layout_of
 from basinax.atoms._pairs import check_listable
+from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._specs import cell_from
-from basinax.atoms._stream import Monitor, Outcome, Queue, Settings, Snapshot, Work
+from basinax.atoms._stream import Monitor, Outcome, Queue, Settings, Work
 from basinax.atoms._trajectory import Recorder, Trajectories
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms import FIRE
@@ -161,7 +162,7 @@ def relax(
     monitor = Monitor(len(atoms), tell, should_stop)
     blocks = np.array([-(-len(a) // BLOCK) for a in atoms])
     slots = _expected_neighbors(atoms, reach)
-    recorder = _recorder(trajectory, len(atoms))
+    recorder = _recorder(trajectory, atoms)
     works = [
         Work(
             atoms=atoms,
@@ -193,13 +194,13 @@ def relax(
 
 
 def _recorder(
-    trajectory: Trajectories | str | os.PathLike[str] | None, n_structures: int
+    trajectory: Trajectories | str | os.PathLike[str] | None, atoms: list[Atoms]
 ) -> Recorder | None:
     if trajectory is None:
         return None
     if not isinstance(trajectory, Trajectories):
         trajectory = Trajectories(trajectory)
-    return Recorder(trajectory, n_structures)
+    return Recorder(trajectory, atoms)
 
 
 def _work_off(works: list[Work]) -> None:

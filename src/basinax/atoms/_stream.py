@@ -15,8 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
-from ase.calculators.singlepoint import SinglePointCalculator
-from ase.stress import full_3x3_to_voigt_6_stress
 from jaxtyping import Array, Int32
 
 from basinax._convergence import AbstractCriterion
@@ -43,8 +41,9 @@ from basinax.atoms._cell import (
     cell_moves,
     with_cells,
 )
-from basinax.atoms._constraints import Layout, constrained, with_fixed, write
+from basinax.atoms._constraints import Layout, constrained, write
 from basinax.atoms._neighbors import Neighbors, NeighborTable, moved_too_far
+from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._trajectory import Recorder
 from basinax.atoms.potentials import AbstractPotential
 
@@ -57,31 +56,6 @@ WORTH_REFILLING = 8
 WORTH_PACKING = 0.75
 """Rows of what still runs are put together once they are no more than this part of those that
 stand together."""
-
-
-class Snapshot(NamedTuple):
-    """Where one structure stands, and what was found there."""
-
-    positions: np.ndarray
-    cell: np.ndarray
-    forces: np.ndarray
-    stress: np.ndarray | None
-    """In eV/Å³, 3x3; None where the cell is fixed."""
-    energy: float
-
-    def of(self, original: Atoms) -> Atoms:
-        """A copy of the structure there, with a calculator that knows what was found."""
-        copy = original.copy()
-        properties: dict[str, Any] = {"energy": self.energy, "forces": self.forces}
-        positions = self.positions
-        if self.stress is None:
-            positions = with_fixed(original, positions)
-        else:
-            copy.set_cell(self.cell, apply_constraint=False)
-            properties["stress"] = full_3x3_to_voigt_6_stress(self.stress)
-        copy.set_positions(positions, apply_constraint=False)
-        copy.calc = SinglePointCalculator(copy, **properties)
-        return copy
 
 
 class Outcome(NamedTuple):
@@ -340,9 +314,8 @@ class _Stream:
         self.recorded[k] = -1
 
     def _record_one(self, k: int, snapshot: Snapshot, step: int, *, is_last: bool) -> None:
-        atoms = snapshot.of(self.work.atoms[self.members[k]])
-        atoms.info["step"] = step
-        cast(Recorder, self.work.recorder).add(int(self.members[k]), atoms, is_last=is_last)
+        recorder = cast(Recorder, self.work.recorder)
+        recorder.add(int(self.members[k]), snapshot, step, is_last=is_last)
         self.recorded[k] = step
 
     def _place(self) -> np.ndarray:

@@ -17,10 +17,16 @@ import equinox as eqx
 from ase import Atoms
 from ase.io.trajectory import TrajectoryWriter
 
+from basinax.atoms._snapshot import Snapshot
+
 FORMATS = ("extxyz", "traj")
 
 TOGETHER = 16
 """Frames of a structure that are written at once: opening a file costs as much as a frame."""
+
+
+Frame = tuple[Snapshot, int]
+"""Where a structure stood, and after how many steps."""
 
 
 class Trajectories(eqx.Module):
@@ -36,7 +42,7 @@ class Trajectories(eqx.Module):
     """Made if it is not there."""
 
     interval: int = 10
-    """Steps between two frames; every frame costs some 0.3 ms."""
+    """Steps between two frames."""
 
     format: Literal["extxyz", "traj"] = "traj"
     """ASE's own, which is faster and keeps all digits, or extended XYZ."""
@@ -63,27 +69,27 @@ def make_folder(path: str | os.PathLike[str]) -> None:
 class Recorder:
     """Writes the frames of many structures; shared by threads."""
 
-    def __init__(self, trajectories: Trajectories, n_structures: int):
+    def __init__(self, trajectories: Trajectories, atoms: list[Atoms]):
         """Makes sure that the folder can be written to, and removes the files to be replaced.
 
         Raises:
             OSError: it cannot be.
         """
         self.interval = trajectories.interval
-        self._trajectories, self._n_structures = trajectories, n_structures
+        self._trajectories, self._atoms = trajectories, atoms
         make_folder(trajectories.folder)
-        for number in range(n_structures):
-            trajectories.path(number, n_structures).unlink(missing_ok=True)
-        self._waiting: dict[int, list[Atoms]] = defaultdict(list)
-        self._queue: queue.SimpleQueue[tuple[int, list[Atoms]] | None] = queue.SimpleQueue()
+        for number in range(len(atoms)):
+            trajectories.path(number, len(atoms)).unlink(missing_ok=True)
+        self._waiting: dict[int, list[Frame]] = defaultdict(list)
+        self._queue: queue.SimpleQueue[tuple[int, list[Frame]] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._error: OSError | None = None
         self._thread = threading.Thread(target=self._write_all, daemon=True)
         self._thread.start()
 
-    def add(self, number: int, frame: Atoms, *, is_last: bool) -> None:
+    def add(self, number: int, snapshot: Snapshot, step: int, *, is_last: bool) -> None:
         with self._lock:
-            self._waiting[number].append(frame)
+            self._waiting[number].append((snapshot, step))
             if is_last or len(self._waiting[number]) >= TOGETHER:
                 self._queue.put((number, self._waiting.pop(number)))
 
@@ -105,14 +111,22 @@ class Recorder:
             except OSError as error:
                 self._error = error
 
-    def _append(self, number: int, frames: list[Atoms]) -> None:
-        path = self._trajectories.path(number, self._n_structures)
+    def _append(self, number: int, frames: list[Frame]) -> None:
+        path = self._trajectories.path(number, len(self._atoms))
+        original = self._atoms[number]
         if self._trajectories.format == "extxyz":
-            ase.io.write(path, frames, format="extxyz", append=True)
+            images = [snapshot.of(original) for snapshot, _ in frames]
+            for image, (_, step) in zip(images, frames, strict=True):
+                image.info["step"] = step
+            ase.io.write(path, images, format="extxyz", append=True)
             return
-        writer = TrajectoryWriter(path, "a")
+        # Of a calculator ASE would ask every property there is, each with a comparison of all that
+        # the structure holds, which takes as long as to write it.
+        image, writer = frames[0][0].of(original), TrajectoryWriter(path, "a", properties=[])
         try:
-            for frame in frames:
-                writer.write(frame)
+            for snapshot, step in frames:
+                snapshot.place(image, original)
+                image.info["step"] = step
+                writer.write(image, **snapshot.properties())
         finally:
             writer.close()

@@ -1,0 +1,44 @@
+"""Where one structure stands, and what was found there."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.stress import full_3x3_to_voigt_6_stress
+
+from basinax.atoms._constraints import with_fixed
+
+
+class Snapshot(NamedTuple):
+    """On the host, in double precision."""
+
+    positions: np.ndarray
+    cell: np.ndarray
+    forces: np.ndarray
+    stress: np.ndarray | None
+    """In eV/Å³, 3x3; None where the cell is fixed."""
+    energy: float
+
+    def of(self, original: Atoms) -> Atoms:
+        """A copy of the structure there, with a calculator that knows what was found."""
+        copy = original.copy()
+        self.place(copy, original)
+        copy.calc = SinglePointCalculator(copy, **self.properties())
+        return copy
+
+    def place(self, copy: Atoms, original: Atoms) -> None:
+        """Puts a copy of the structure there; what the original has fixed keeps its bits."""
+        positions = self.positions
+        if self.stress is None:
+            positions = with_fixed(original, positions)
+        else:
+            copy.set_cell(self.cell, apply_constraint=False)
+        copy.set_positions(positions, apply_constraint=False)
+
+    def properties(self) -> dict[str, Any]:
+        """What was found, by ASE's names."""
+        found: dict[str, Any] = {"energy": self.energy, "forces": self.forces}
+        if self.stress is not None:
+            found["stress"] = full_3x3_to_voigt_6_stress(self.stress)
+        return found
