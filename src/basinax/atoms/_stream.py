@@ -47,7 +47,7 @@ from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._trajectory import Recorder
 from basinax.atoms.potentials import AbstractPotential
 
-TURNS = 8
+TURNS = 12
 """Turns of the loop between two looks of the host at what has ended or waits."""
 
 WORTH_REFILLING = 8
