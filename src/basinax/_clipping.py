@@ -368,10 +368,7 @@ def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
     results = []
     for leaf, index in zip(leaves, indices, strict=True):
         rows = jnp.atleast_1d(leaf)
-        if scaling.exponents is None:
-            result = scale(rows, index)
-        else:
-            result = one_by_one(functools.partial(scale, index=index), rows, index)
+        result = scale(rows, index) if scaling.exponents is None else one_by_one(scale, rows, index)
         results.append(result.reshape(jnp.shape(leaf)))
     return results
 

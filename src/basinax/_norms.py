@@ -132,14 +132,8 @@ def _plain(leaves, indices, ord, quick):
     values = root(_total([entry(x) for x in leaves], indices, quick))
     # Asked of the root, which XLA keeps; it would gather the blocks of the sum again for a second
     # reader.
-    is_unsafe = (values < _least(values.dtype, ord)) | (values == jnp.inf)
+    is_unsafe = _shifts(values, ord) != 0
     return Norms(values, values, jnp.zeros(values.shape, jnp.int32)), is_unsafe
-
-
-def _least(dtype, ord) -> float:
-    """In a smaller norm entries may have been lost to underflow that together make half an ulp."""
-    info = jnp.finfo(dtype)
-    return 2.0 ** ((info.minexp + info.nmant + 41) // (2 if ord == 2 else 1))
 
 
 def _shifts(values: Float[Array, "systems"], ord: float) -> Int[Array, "systems"]:
@@ -149,9 +143,12 @@ def _shifts(values: Float[Array, "systems"], ord: float) -> Int[Array, "systems"
     the range; down, the largest number leaves room for 2^30 entries, and what is lost is no part of
     the result.
     """
-    far = 11 * jnp.finfo(values.dtype).maxexp // 16
+    info = jnp.finfo(values.dtype)
+    far = 11 * info.maxexp // 16
+    # Below, entries may have been lost to underflow that together make half an ulp.
+    least = 2.0 ** ((info.minexp + info.nmant + 41) // (2 if ord == 2 else 1))
     down = jnp.where(values == jnp.inf, -far, 0)
-    return jnp.where(values < _least(values.dtype, ord), far, down).astype(jnp.int32)
+    return jnp.where(values < least, far, down).astype(jnp.int32)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
@@ -162,10 +159,7 @@ def _scaled(leaves, indices, shifts, ord) -> Norms:
         y = scale_exactly(x, index.spread(shifts, 0, x))
         return _square(y) if ord == 2 else jnp.abs(y)
 
-    parts = [
-        one_by_one(functools.partial(part, index=index), x, index)
-        for x, index in zip(leaves, indices, strict=True)
-    ]
+    parts = [one_by_one(part, x, index) for x, index in zip(leaves, indices, strict=True)]
     sums = _total(parts, indices, False)
     mantissas = _root(sums) if ord == 2 else sums
     return _compact(join(mantissas, -shifts), mantissas, -shifts)

@@ -146,12 +146,7 @@ def tile_additions(n_entries: int) -> int:
     while n_entries >= BLOCK * TILE:
         n_tiles, rest = divmod(n_entries, BLOCK * TILE)
         n_left, n_entries, n_passes = n_left + rest, n_tiles * TILE, n_passes + 1
-    n_left += n_entries
-    n_passes += 1
-    while n_left > BLOCK:
-        n_left -= (BLOCK - 1) * ((n_left - 1) // BLOCK)
-        n_passes += 1
-    return 3 * n_passes
+    return 3 * n_passes + _stream_additions(n_left + n_entries)
 
 
 def _add_streams(x: Float[Array, "entries"]) -> Float[Array, ""]:
@@ -161,6 +156,15 @@ def _add_streams(x: Float[Array, "entries"]) -> Float[Array, ""]:
         streams = add_halves(x[: BLOCK * length].reshape(1, BLOCK, length))[0]
         x = jax.lax.optimization_barrier(jnp.concatenate([streams, x[BLOCK * length :]]))
     return add_halves(pad_rows(x)[None])[0]
+
+
+def _stream_additions(n_entries: int) -> int:
+    """As `tile_additions`, of `_add_streams`."""
+    n_passes = 1
+    while n_entries > BLOCK:
+        n_entries -= (BLOCK - 1) * ((n_entries - 1) // BLOCK)
+        n_passes += 1
+    return 3 * n_passes
 
 
 def wide_dtype(x: Any) -> np.dtype:

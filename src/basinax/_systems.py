@@ -343,14 +343,14 @@ AnyIndex = SystemIndex | WholeIndex | RowIndex | BlockIndex
 
 
 def one_by_one(function: Callable, x: Array, index: AnyIndex) -> Array:
-    """`function(x)`, which acts on each entry alone, of a small array in global mode in a loop.
+    """`function(x, index)`, which acts on each entry alone: a few of global mode in a loop.
 
     For what is seldom needed: XLA counts a loop's body once, and a program of fewer than a thousand
     operations JAX runs on CPU at once, where it would else wake another thread for it.
     """
     if isinstance(index, WholeIndex) and 1 < x.size <= FEW_ENTRIES:
-        return jax.lax.map(function, x.reshape(-1)).reshape(x.shape)
-    return function(x)
+        return jax.lax.map(lambda entry: function(entry, index), x.reshape(-1)).reshape(x.shape)
+    return function(x, index)
 
 
 FEW_ENTRIES = 128

@@ -216,11 +216,19 @@ def _are_usable(atoms: list[Atoms]) -> bool:
     lengths = np.linalg.norm(cells, axis=2)
     if (pbc & (lengths == 0)).any():
         return False
-    units = cells * (pbc / np.where(lengths > 0, lengths, 1.0))[:, :, None]
-    # Open directions count as orthogonal to everything.
-    gram = units @ units.transpose(0, 2, 1) + np.eye(3) * ~pbc[:, None, :]
-    are_solid = np.linalg.det(gram) > INDEPENDENT**2
+    units = cells * (1 / np.where(lengths > 0, lengths, 1.0))[:, :, None]
+    are_solid = squared_measures(units, pbc) > INDEPENDENT**2
     return bool(are_solid.all()) and all(are_supported(a) for a in atoms)
+
+
+def squared_measures(
+    cells: Float[np.ndarray, "systems 3 3"], pbc: Bool[np.ndarray, "systems 3"]
+) -> Float[np.ndarray, "systems"]:
+    """The squared volume (area, length) that periodic cell vectors span: 1 where there is none."""
+    vectors = cells * pbc[:, :, None]
+    # Open directions count as orthogonal to the others, and of length one.
+    gram = vectors @ vectors.transpose(0, 2, 1) + np.eye(3) * ~pbc[:, None, :]
+    return np.linalg.det(gram)
 
 
 def _check_one(a: Atoms, name: str) -> None:

@@ -390,11 +390,10 @@ class NeighborTable:
         is_pair = np.arange(len(self.slots)) < of_systems[:, None]
         images = np.full(is_pair.shape, self._far, np.int32)
         images[is_pair] = table.astype(np.int32).take(one.images)
-        begin = 0
-        for k, start, end in zip(systems, starts, ends, strict=True):
-            self.slots[:, start:end] = images[begin : begin + end - start].T
+        of_each = np.split(images, np.cumsum(ends - starts)[:-1])
+        for k, start, end, own in zip(systems, starts, ends, of_each, strict=True):
+            self.slots[:, start:end] = own.T
             self._lengths[k] = lengths[start:end].max(initial=0)
-            begin += end - start
         if self.reverse is not None:
             self.reverse = _padded(self.reverse, len(self.slots))
             slots = rank(one.rows)

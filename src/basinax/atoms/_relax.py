@@ -19,7 +19,7 @@ from basinax._optimizer import AbstractTransform
 from basinax._relax import raise_unless_converged
 from basinax._rounding import BLOCK
 from basinax._status import Status
-from basinax.atoms._batch import available_dtype, checked, padded_size
+from basinax.atoms._batch import available_dtype, checked, padded_size, squared_measures
 from basinax.atoms._cell import AbstractCell, Kind, check_cells, kind_of, one_a_structure
 from basinax.atoms._constraints import layout_of
 from basinax.atoms._pairs import check_listable
@@ -290,11 +290,9 @@ def _grouped(slots: np.ndarray, blocks: np.ndarray, members: np.ndarray) -> list
 def _expected_neighbors(atoms: list[Atoms], reach: float) -> np.ndarray:
     """About how many atoms lie within `reach` of one: by density, where there is a volume."""
     sizes, pbc = np.array([len(a) for a in atoms]), np.stack([a.pbc for a in atoms])
-    vectors = np.stack([a.cell.array for a in atoms]) * pbc[:, :, None]
-    # Open directions count as orthogonal to the others, and of length one.
-    gram = vectors @ vectors.transpose(0, 2, 1) + np.eye(3) * ~pbc[:, None, :]
+    measures = np.sqrt(squared_measures(np.stack([a.cell.array for a in atoms]), pbc))
     ball = np.array([0.0, 2 * reach, np.pi * reach**2, 4 / 3 * np.pi * reach**3])
-    return sizes * np.maximum(ball[pbc.sum(axis=1)] / np.sqrt(np.linalg.det(gram)), 1.0)
+    return sizes * np.maximum(ball[pbc.sum(axis=1)] / measures, 1.0)
 
 
 def _in_order(atoms: list[Atoms], outcomes: list[Outcome | None]) -> AtomsRelaxation:
