@@ -477,6 +477,33 @@ def test_every_system_is_clipped_as_it_is_alone(options, dtype, layout):
         assert got.is_clipped[k] == expected.is_clipped[0]
 
 
+@pytest.mark.parametrize(("dtype", "align"), [(np.float32, 8), (np.float64, 1)])
+def test_more_small_systems_than_are_tried_at_once_are_clipped_as_they_are_in_few(dtype, align):
+    draw = np.random.default_rng(5)
+    sizes = draw.integers(0, 12, 1500)
+    whole = SystemIndex.from_sizes(sizes, align=align)
+    tree, limits = np.zeros((whole.n_rows, 3), dtype), draw.uniform(0.5, 3, 1500).astype(dtype)
+    of_whole = np.asarray(whole.ids)
+    tree[of_whole < 1500] = draw.normal(size=(sizes.sum(), 3))
+    got = np.asarray(jitted()(tree, limits, whole).tree)
+    for begin in range(0, 1500, 100):
+        few = slice(begin, begin + 100)
+        index = SystemIndex.from_sizes(sizes[few], align=align, n_rows=1600)
+        is_here = (begin <= of_whole) & (of_whole < begin + 100)
+        part = np.zeros((index.n_rows, 3), dtype)
+        part[np.asarray(index.has_system())] = tree[is_here]
+        expected = np.asarray(jitted()(part, limits[few], index).tree)
+        assert np.array_equal(got[is_here], expected[np.asarray(index.has_system())])
+
+
+@pytest.mark.parametrize("n_systems", [1, 511, 1300])
+def test_small_systems_get_the_nearest_factor(n_systems):
+    index = SystemIndex.from_ids(np.arange(n_systems)[::-1])
+    rows = np.tile(np.float32([3, 4]), (n_systems, 1))
+    got = clip_by_norm(rows, 2.5, index)
+    assert np.array_equal(got.tree, rows / 2)
+
+
 @pytest.mark.parametrize(("size", "dtype"), [(5, np.float32), (1366, np.float64)])
 def test_global_mode_is_a_batch_of_one_for_systems_of_usual_size(size, dtype):
     draw = np.random.default_rng(0)

@@ -30,7 +30,7 @@ from basinax._exponents import (
 from basinax._norms import Norms, extremes, order, plain_norms, scaled_norms, where_any
 from basinax._rounding import BLOCK, add_rows, rounded, wide_dtype
 from basinax._segment import Prefix, Tree, blank, common
-from basinax._systems import AnyIndex, SystemIndex, WholeIndex, one_by_one, resolve
+from basinax._systems import AnyIndex, SystemIndex, WholeIndex, of_small, one_by_one, resolve
 
 CHECKED_ENTRIES = 1024
 """Systems of a block of rows get the nearest factor, if their norm then keeps to the limit, and
@@ -287,15 +287,19 @@ class Clip:
         is_small = judged.is_divided & _is_small(leaves, indices)
         targets = jnp.ones_like(limits) if self.rescales else limits
 
-        def fits() -> Bool[Array, "systems"]:
-            firsts = [i.first_blocks(x) for x, i in zip(leaves, indices, strict=True)]
+        def fits(systems) -> Bool[Array, "some"]:
+            firsts = [i.first_blocks(x, systems) for x, i in zip(leaves, indices, strict=True)]
             blocks, of_blocks = [x for x, _ in firsts], [index for _, index in firsts]
-            scaling = jax.lax.stop_gradient(Scaling(judged.is_scaled, nearest))
+            of_systems = judged.is_scaled, nearest, targets
+            if systems is not None:
+                of_systems = [values[systems] for values in of_systems]
+            is_scaled, factors, most = jax.lax.stop_gradient(of_systems)
+            scaling = Scaling(is_scaled, factors)
             results = common(_products(jax.lax.stop_gradient(blocks), of_blocks, scaling))
             after, is_unsafe = plain_norms(results, of_blocks, self.ord)
-            return is_small & (after.values <= targets) & ~is_unsafe
+            return (after.values <= most) & ~is_unsafe
 
-        return jnp.where(where_any(is_small, fits, lambda: is_small), nearest, safe)
+        return jnp.where(is_small & of_small(fits, is_small, indices[0]), nearest, safe)
 
     def _safety(self, leaves, indices) -> Float[Array, "systems"]:
         """What a factor is lowered by so that no rounding lifts a norm above its limit.
@@ -430,10 +434,9 @@ def _additions(leaves, indices, quick: bool) -> Int[Array, "systems"]:
     """In how many additions an entry of each system takes part, at most."""
     parts, present = [], []
     for x, index in zip(leaves, indices, strict=True):
-        levels = [(index.sizes > BLOCK**k).astype(jnp.int32) for k in range(1, 11)]
         width = _components(x)
         within = width if width <= BLOCK else math.ceil(math.log2(width))
-        part = 3 * (functools.reduce(jnp.add, levels) + 1) + within
+        part = 3 * index.depths() + within
         if quick and isinstance(index, WholeIndex):
             part = jnp.maximum(part, index.quick_additions(x))
         has_rows = index.sizes > 0

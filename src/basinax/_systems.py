@@ -5,6 +5,7 @@ then blocks of eight block sums, until one is left. Index arrays of every level 
 the host. See docs/design.md, section 2.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -45,6 +46,8 @@ class SystemIndex(eqx.Module):
     _block_ids: Int32[Array, "blocks"] | None
     _block_sizes: Int32[Array, "blocks"] | None
     _levels: tuple[Int32[Array, "groups width"], ...]
+    _small_first: Int32[Array, "systems"]
+    _n_small: Int32[Array, ""]
     is_aligned: bool = eqx.field(static=True)
     """Whether every system starts on a multiple of eight rows and fills its last eight alone."""
 
@@ -134,6 +137,8 @@ class SystemIndex(eqx.Module):
             _block_ids=_device(block_ids),
             _block_sizes=_device(block_sizes),
             _levels=tuple(_device(level) for level in levels),
+            _small_first=_device(np.argsort(sizes > BLOCK, kind="stable")),
+            _n_small=_device((sizes <= BLOCK).sum()),
             is_aligned=aligned,
         )
 
@@ -179,6 +184,12 @@ class SystemIndex(eqx.Module):
             blocks = combine_halves(_larger, _take(blocks, level, least))
         return blocks
 
+    def depths(self) -> Int32[Array, "systems"]:
+        """After how many sums of eight one is left of each system, one at least."""
+        levels = range(1, len(self._levels) + 1)
+        deeper = [(self.sizes > BLOCK**k).astype(jnp.int32) for k in levels]
+        return functools.reduce(jnp.add, deeper, jnp.ones_like(self.sizes))
+
     def spread(
         self, values: Shaped[Array, "systems"], padding: float | bool, like: Array
     ) -> Shaped[Array, "rows *components"]:
@@ -196,10 +207,10 @@ class SystemIndex(eqx.Module):
         return True
 
     def first_blocks(
-        self, rows: Shaped[Array, "rows *components"]
+        self, rows: Shaped[Array, "rows *components"], systems: Int32[Array, "some"]
     ) -> tuple[Shaped[Array, "first_rows *components"], "BlockIndex"]:
-        """Each system's first eight rows, and the index that adds and spreads over them alone."""
-        at = self._levels[-1][:, 0]
+        """The first eight rows of these systems, and the index that adds and spreads over them."""
+        at = _take(self._levels[-1][:, 0], systems, np.iinfo(np.int32).max)
         for level in self._levels[-2::-1]:
             at = _take(level[:, 0], at, np.iinfo(np.int32).max)
         if self._block_rows is None:
@@ -207,7 +218,8 @@ class SystemIndex(eqx.Module):
         else:
             members = _take(self._block_rows, at, self.n_rows)
             blocks = _take(rows, members, 0)
-        return blocks.reshape(-1, *rows.shape[1:]), BlockIndex(jnp.minimum(self.sizes, BLOCK))
+        sizes = _take(self.sizes, systems, 0)
+        return blocks.reshape(-1, *rows.shape[1:]), BlockIndex(jnp.minimum(sizes, BLOCK))
 
     def _blocks(self, rows, absent):
         """`[blocks, 8, *components]`, with `absent` where a block has no row."""
@@ -249,6 +261,12 @@ class WholeIndex(eqx.Module):
         """In how many additions an entry takes part at most, where the order is that of memory."""
         return tile_additions(leaf.size) if leaf.size > QUICK_ENTRIES else 0
 
+    def depths(self) -> Int32[Array, "1"]:
+        n_blocks, depth = -(-self.n_rows // BLOCK), 1
+        while n_blocks > 1:
+            n_blocks, depth = -(-n_blocks // BLOCK), depth + 1
+        return jnp.full((1,), depth, jnp.int32)
+
     def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "1"]:
         return jnp.max(rows, initial=_least(rows.dtype))[None]
 
@@ -260,7 +278,7 @@ class WholeIndex(eqx.Module):
     def may_be_block(self) -> bool:
         return self.n_rows <= BLOCK
 
-    def first_blocks(self, rows):
+    def first_blocks(self, rows, systems=None):
         rows = jnp.atleast_1d(rows)[:BLOCK]
         return rows, WholeIndex(rows.shape[0])
 
@@ -287,6 +305,9 @@ class RowIndex(eqx.Module):
 
     quick_sum = sum
 
+    def depths(self) -> Int32[Array, "rows"]:
+        return jnp.ones((self.n_rows,), jnp.int32)
+
     def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "rows"]:
         return jnp.max(rows, axis=tuple(range(1, rows.ndim)), initial=_least(rows.dtype))
 
@@ -298,7 +319,7 @@ class RowIndex(eqx.Module):
     def may_be_block(self) -> bool:
         return True
 
-    def first_blocks(self, rows):
+    def first_blocks(self, rows, systems=None):
         return rows, self
 
 
@@ -355,6 +376,35 @@ def one_by_one(function: Callable, x: Array, index: AnyIndex) -> Array:
 
 FEW_ENTRIES = 128
 """In global mode, more entries than this make a program that is not run at once in any case."""
+
+
+def of_small(
+    test: Callable[[Int32[Array, "some"] | None], Bool[Array, "some"]],
+    mask: Bool[Array, "systems"],
+    index: AnyIndex,
+) -> Bool[Array, "systems"]:
+    """What a test says of the systems of `mask`, none of which has more rows than a block.
+
+    Args:
+        test: of the systems of these numbers, or of all if None. It is not asked where no system is
+            in the mask, and what it says of others has no meaning.
+    """
+    if not isinstance(index, SystemIndex):
+        return jax.lax.cond(jnp.any(mask), lambda: test(None), lambda: mask)
+    # Some at a time, since few systems may be small.
+    at_once = min(SMALL_AT_ONCE, index.n_systems)
+
+    def ask(k, passes):
+        systems = jax.lax.dynamic_slice_in_dim(index._small_first, k * at_once, at_once)
+        asked = mask[systems]
+        passed = jax.lax.cond(jnp.any(asked), lambda: test(systems), lambda: asked)
+        return passes.at[systems].set(passed, mode="promise_in_bounds", unique_indices=True)
+
+    n_turns = -(-index._n_small // max(at_once, 1))
+    return jax.lax.fori_loop(0, n_turns, ask, jnp.zeros_like(mask))
+
+
+SMALL_AT_ONCE = 512
 
 
 def _larger(a: Array, b: Array) -> Array:
