@@ -70,6 +70,16 @@ class Outcome(NamedTuple):
     status: int
 
 
+class Ended(NamedTuple):
+    """Structures that have left their places in a batch."""
+
+    found: dict[str, np.ndarray]
+    """What `_result` says of all places."""
+    places: list[int]
+    members: list[int]
+    """Which structure stood in each place."""
+
+
 class Settings(eqx.Module):
     """What may differ between structures; leaves are numbers or one a structure."""
 
@@ -197,6 +207,8 @@ class _Stream:
         self.starts = row_starts(self.batch.index.sizes)
         self.recorded = np.full(work.shape[1], -1)
         """The last step of each place's structure that the recorder has."""
+        self.ended: Ended | None = None
+        """What has left its places and is not handed over yet."""
         self.moves = self._moves()
         potential = work.potential
         self.table = NeighborTable(
@@ -216,26 +228,31 @@ class _Stream:
         size = self.batch.positions.dtype.itemsize
         while True:
             here = (self.batch, self.moves, neighbors, skin, run)
+            frame = None
             if work.recorder is None:
                 run = _advance[size](*how, *here)
             else:
                 interval = np.asarray(work.recorder.interval, np.int32)
                 run, frame = _recorded[size](*how, *here, interval)
+            self._hand_over()  # while the device works
+            if frame is not None:
                 self._record(frame)
             status, is_pending, has_moved = jax.device_get(
                 (run.status, run.is_pending, run.has_moved)
             )
             work.monitor.report(self, status[self.occupied])
             if work.monitor.should_stop():
-                self._harvest(run, self.occupied)
+                self._take_out(run, self.occupied)
+                self._hand_over()
                 return
             is_running = self.occupied & (status == Status.RUNNING)
             has_ended = self.occupied & ~is_running
             needs_list = is_running & is_pending & ~has_moved
             if has_ended.sum() * WORTH_REFILLING >= self.occupied.sum():
-                self._harvest(run, has_ended)
+                self._take_out(run, has_ended)
                 is_new = self._place()
                 if not self.occupied.any():
+                    self._hand_over()
                     return
                 if is_new.any():
                     settings = work.settings.of(self.members, len(work.atoms))
@@ -266,26 +283,35 @@ class _Stream:
         cells = [c if held else None for c, held in zip(cells, self.occupied, strict=True)]
         return cell_moves(work.kind, atoms, cells, work.shape[1], self.batch.positions.dtype)
 
-    def _harvest(self, run: Run, which: np.ndarray) -> None:
-        """Hands over what became of these places' structures, and frees the places."""
-        last = jax.device_get(_result(run, self.batch, self.moves))
-        for k in np.flatnonzero(which).tolist():
-            end = self._snapshot(last, k)
+    def _take_out(self, run: Run, which: np.ndarray) -> None:
+        """Frees the places of structures that have ended, or must end here."""
+        found = jax.device_get(_result(run, self.batch, self.moves))
+        self.ended = Ended(found, np.flatnonzero(which).tolist(), self.members.tolist())
+        self.occupied = self.occupied & ~which
+
+    def _hand_over(self) -> None:
+        """Says what became of the structures that were taken out."""
+        if self.ended is None:
+            return
+        (last, places, members), self.ended = self.ended, None
+        for k in places:
+            end = self._snapshot(last, k, members[k])
             outcome = Outcome(
                 end=end,
-                atoms=end.of(self.work.atoms[self.members[k]]),
+                atoms=end.of(self.work.atoms[members[k]]),
                 fmax=float(last["fmax"][k]),
                 steps=int(last["steps"][k]),
                 evaluations=int(last["evaluations"][k]),
                 status=int(last["status"][k]),
             )
-            self.work.monitor.end(self.members[k], outcome)
-            self._record_end(k, outcome)
-        self.occupied = self.occupied & ~which
-        self.work.monitor.report(self, last["status"][self.occupied])
+            self.work.monitor.end(members[k], outcome)
+            self._record_end(k, members[k], outcome)
+        stays = self.occupied.copy()
+        stays[places] = False
+        self.work.monitor.report(self, last["status"][stays])
 
-    def _snapshot(self, found: dict[str, np.ndarray], k: int) -> Snapshot:
-        rows = slice(self.starts[k], self.starts[k] + len(self.work.atoms[self.members[k]]))
+    def _snapshot(self, found: dict[str, np.ndarray], k: int, member: int) -> Snapshot:
+        rows = slice(self.starts[k], self.starts[k] + len(self.work.atoms[member]))
         is_free = self.moves is not None and bool(found["is_free"][k])
         return Snapshot(
             positions=found["positions"][rows].astype(np.float64),
@@ -302,20 +328,24 @@ class _Stream:
         if due:
             found = jax.device_get(_found(frame.point, self.batch, self.moves))
             for k in due:
-                self._record_one(k, self._snapshot(found, k), int(steps[k]), is_last=False)
+                member = int(self.members[k])
+                snapshot = self._snapshot(found, k, member)
+                self._record_one(k, member, snapshot, int(steps[k]), is_last=False)
 
-    def _record_end(self, k: int, outcome: Outcome) -> None:
+    def _record_end(self, k: int, member: int, outcome: Outcome) -> None:
         """The last frame, unless it has been handed over, or a structure has not come to an end."""
         if self.work.recorder is None:
             return
         is_new = self.recorded[k] < outcome.steps and outcome.status != Status.RUNNING
         if is_new and np.isfinite(outcome.end.forces).all():
-            self._record_one(k, outcome.end, outcome.steps, is_last=True)
+            self._record_one(k, member, outcome.end, outcome.steps, is_last=True)
         self.recorded[k] = -1
 
-    def _record_one(self, k: int, snapshot: Snapshot, step: int, *, is_last: bool) -> None:
+    def _record_one(
+        self, k: int, member: int, snapshot: Snapshot, step: int, *, is_last: bool
+    ) -> None:
         recorder = cast(Recorder, self.work.recorder)
-        recorder.add(int(self.members[k]), snapshot, step, is_last=is_last)
+        recorder.add(member, snapshot, step, is_last=is_last)
         self.recorded[k] = step
 
     def _place(self) -> np.ndarray:
