@@ -312,27 +312,27 @@ class NeighborTable:
             which: the systems that folds must go through, others get what is left undefined; all
                 slots of all rows if None. Tables with the other ends of pairs have no choice.
         """
-        # jnp.array copies; jnp.asarray may share memory that a rebuild then overwrites.
         if which is None or self.reverse is not None:
-            columns, slots = None, jnp.array(self.slots)
+            columns, slots = None, self.slots.copy()
         else:
             blocks, columns = self._columns(which)
             by_block = self.slots.reshape(len(self.slots), -1, BLOCK)
-            slots = jax.device_put(by_block.take(blocks, axis=1).reshape(len(by_block), -1))
-        return Neighbors(
-            slots=slots,
-            image_rows=jnp.array(self.image_rows),
-            image_shifts=jnp.array(self.image_shifts),
-            shifts=jnp.array(self.shifts),
-            shift_systems=jnp.array(self.shift_systems),
-            positions=jnp.array(self.positions),
-            frames=self._frames() if self._follows_cells else None,
-            reverse=None if self.reverse is None else jnp.array(self.reverse),
-            columns=columns,
-        )
+            slots = by_block.take(blocks, axis=1).reshape(len(by_block), -1)
+        # Copies, since the device may share memory that a rebuild then overwrites.
+        arrays = {
+            "slots": slots,
+            "image_rows": self.image_rows.copy(),
+            "image_shifts": self.image_shifts.copy(),
+            "shifts": self.shifts.copy(),
+            "shift_systems": self.shift_systems.copy(),
+            "positions": self.positions.copy(),
+            "reverse": None if self.reverse is None else self.reverse.copy(),
+        }
+        frames = self._frames() if self._follows_cells else None
+        return Neighbors(**jax.device_put(arrays), frames=frames, columns=columns)
 
     def _columns(self, which: np.ndarray) -> tuple[np.ndarray, Columns]:
-        """The blocks of rows of the columns on the host, and all of it for the device."""
+        """The blocks of rows of the columns, and the columns."""
         lengths = np.zeros(self._far // BLOCK, np.int32)
         of_blocks = np.repeat(np.where(which, self._lengths, 0), -(-self._sizes // BLOCK))
         lengths[: len(of_blocks)] = of_blocks
@@ -344,20 +344,15 @@ class NeighborTable:
         columns[blocks] = np.arange(len(blocks))
         blocks = np.pad(blocks, (0, n_chunks * chunk - len(blocks)), mode="edge")
         n_slots = lengths[blocks[::chunk]]
-        return blocks, Columns(
-            rows=jnp.asarray(_rows_of(blocks)),
-            of_rows=jnp.asarray(_rows_of(columns)),
-            n_slots=jnp.asarray(n_slots),
-            n_chunks=jnp.asarray(np.count_nonzero(n_slots), jnp.int32),
-        )
+        n_full = np.asarray(np.count_nonzero(n_slots), np.int32)
+        arrays = (_rows_of(blocks), _rows_of(columns), n_slots, n_full)
+        return blocks, Columns(*jax.device_put(arrays))
 
     def _frames(self) -> Frames:
         inverses = np.linalg.pinv(self.cells.astype(np.float64))
-        return Frames(
-            cells=jnp.array(self.cells),
-            inverses=jnp.array(inverses, self.cells.dtype),
-            radius=jnp.array(self.cutoff + self.skin, self.cells.dtype),
-        )
+        radius = np.asarray(self.cutoff + self.skin, self.cells.dtype)
+        arrays = (self.cells.copy(), inverses.astype(self.cells.dtype), radius)
+        return Frames(*jax.device_put(arrays))
 
     def _write(self, systems: np.ndarray, one: Pairs) -> None:
         """Writes the lists of these systems, which ascend."""
@@ -381,7 +376,7 @@ class NeighborTable:
         table = np.concatenate([np.arange(self._far + 1), self._far + 1 + image_at])
         # A cell that shrinks needs more and more, and each size is a program of its own.
         steps = 2 if self._follows_cells and self._is_listed else 8
-        lengths = np.bincount(one.rows, minlength=self._far)
+        lengths = one.lengths
         self.slots = _grown(self.slots, int(lengths.max(initial=0)), self._far, steps)
         starts = self._starts[systems]
         ends = starts + -(-self._sizes[systems] // BLOCK) * BLOCK
@@ -396,8 +391,9 @@ class NeighborTable:
             self._lengths[k] = lengths[start:end].max(initial=0)
         if self.reverse is not None:
             self.reverse = _padded(self.reverse, len(self.slots))
-            slots = rank(one.rows)
-            self.reverse[slots, one.rows] = (slots * np.int32(self._far) + one.rows)[one.reverse]
+            rows = np.repeat(np.arange(self._far, dtype=np.int32), lengths)
+            slots = rank(rows)
+            self.reverse[slots, rows] = (slots * np.int32(self._far) + rows)[one.reverse]
 
 
 class _Stretches:

@@ -57,8 +57,8 @@ class Task(NamedTuple):
 class Pairs(NamedTuple):
     """Pairs of several systems in canonical order: row, neighbour's row, shift."""
 
-    rows: np.ndarray
-    """[pairs], ascending."""
+    lengths: np.ndarray
+    """[rows]: how many each row has; their rows ascend."""
     images: np.ndarray
     """[pairs]: the neighbour, a row or, beyond `far`, one of the further images."""
     image_rows: np.ndarray
@@ -179,10 +179,23 @@ def pairs_of(
             numbers, some = zip(*members[begin : begin + at_once], strict=True)
             systems = np.asarray(numbers)
             if kind is None:
-                found = _searched(some, starts[systems], symmetric=reverse)
+                found = _searched(some, starts[systems], far, symmetric=reverse)
             else:
-                found = _tried(some, starts[systems], *kind)
-            yield systems, _arranged(*found, far, reverse=reverse)
+                found = _tried(some, starts[systems], far, *kind)
+            yield systems, _arranged(found, far, reverse=reverse)
+
+
+class _Found(NamedTuple):
+    """Pairs in canonical order; a neighbour is its row times the number of shifts, plus shift."""
+
+    lengths: np.ndarray
+    """[rows]"""
+    occurring: np.ndarray
+    """The distinct neighbours, ascending."""
+    image: np.ndarray
+    """[pairs], which of them it is."""
+    shifts: np.ndarray
+    """[shifts, 3]"""
 
 
 def _candidates(n_atoms: int, turns: tuple[int, int, int]) -> int:
@@ -190,9 +203,13 @@ def _candidates(n_atoms: int, turns: tuple[int, int, int]) -> int:
 
 
 def _tried(
-    tasks: Sequence[Task], starts: np.ndarray, n_atoms: int, turns: tuple[int, int, int]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows, neighbours (row times the number of shifts, plus shift) and shifts of pairs, in order.
+    tasks: Sequence[Task],
+    starts: np.ndarray,
+    far: int,
+    n_atoms: int,
+    turns: tuple[int, int, int],
+) -> _Found:
+    """By trying all.
 
     |a − b|² ≤ r² where 2a·b − |b|² ≥ |a|² − r²: one product of matrices.
     """
@@ -219,20 +236,21 @@ def _tried(
     own = np.arange(n_atoms)
     is_near[:, own, own * n_shifts + n_shifts // 2] = False
 
-    near = np.flatnonzero(is_near)
-    bounds = np.arange(len(tasks) * n_atoms + 1) * n_images
+    near = np.flatnonzero(is_near).astype(np.int32)  # there are fewer candidates than 2^31
+    bounds = np.arange(len(tasks) * n_atoms + 1, dtype=np.int32) * np.int32(n_images)
     counts = np.diff(np.searchsorted(near, bounds))
-    rows = (starts[:, None] + own).ravel().astype(np.int32)
-    # What leads from numbers within a row of `is_near` to those of all neighbours.
-    firsts = np.repeat(starts * n_shifts, n_atoms) - bounds[:-1]
-    dtype = np.int32 if starts[-1] * n_shifts + n_images < 1 << 31 else np.int64
-    neighbors = near.astype(dtype) + np.repeat(firsts.astype(dtype), counts)
-    return np.repeat(rows, counts), neighbors, shifts
+    lengths = np.zeros(far, np.int64)
+    lengths[(starts[:, None] + own).ravel()] = counts
+    # Each candidate's number as an image of its system, and among those that occur.
+    occurs = is_near.any(axis=1).ravel()
+    of_systems = np.repeat(np.arange(len(tasks), dtype=np.int32) * np.int32(n_images), n_atoms)
+    images = near + np.repeat(of_systems - bounds[:-1], counts)
+    numbers = np.cumsum(occurs, dtype=np.int32) - np.int32(1)
+    systems, image = np.divmod(np.flatnonzero(occurs), n_images)
+    return _Found(lengths, starts[systems] * n_shifts + image, numbers.take(images), shifts)
 
 
-def _searched(
-    tasks: Sequence[Task], starts: np.ndarray, *, symmetric: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _searched(tasks: Sequence[Task], starts: np.ndarray, far: int, *, symmetric: bool) -> _Found:
     """As `_tried`, by vesin.
 
     Args:
@@ -255,7 +273,8 @@ def _searched(
     keys = both[:, 0].astype(dtype) << dtype(bits)
     keys |= both[:, 1].astype(dtype) * dtype(len(every)) + code.astype(dtype)
     keys.sort()
-    return keys >> dtype(bits), keys & dtype((1 << bits) - 1), every
+    lengths = np.bincount(keys >> dtype(bits), minlength=far)
+    return _Found(lengths, *distinct(keys & dtype((1 << bits) - 1)), every)
 
 
 def _closed(
@@ -295,23 +314,23 @@ def _enlarged(radius: float, heights: np.ndarray) -> float:
 _MOST_BINS = 5e4
 
 
-def _arranged(
-    rows: np.ndarray, neighbors: np.ndarray, shifts: np.ndarray, far: int, *, reverse: bool
-) -> Pairs:
+def _arranged(found: _Found, far: int, *, reverse: bool) -> Pairs:
     """The pairs with a table of the images that occur."""
-    n_shifts = len(shifts)
-    occurring, image = distinct(neighbors)
-    occurring = occurring.astype(np.int64)
+    lengths, occurring, image, shifts = found
+    n_shifts, occurring = len(shifts), occurring.astype(np.int64)
     image_rows, image_shifts = occurring // n_shifts, occurring % n_shifts
     is_further = np.any(shifts, axis=1)[image_shifts]
     number = np.where(is_further, far + np.cumsum(is_further), image_rows).astype(np.int32)
+    back = None
+    if reverse:
+        back = _reversed(np.repeat(np.arange(far), lengths), occurring.take(image), n_shifts)
     return Pairs(
-        rows,
+        lengths,
         number.take(image),
         image_rows[is_further],
         image_shifts[is_further],
         shifts,
-        _reversed(rows, neighbors, n_shifts) if reverse else None,
+        back,
     )
 
 
@@ -321,7 +340,6 @@ def _reversed(rows: np.ndarray, neighbors: np.ndarray, n_shifts: int) -> np.ndar
     The list can lack one end of a pair only where the two differ in whether rounding puts them
     within its radius, which reaches beyond the cutoff.
     """
-    rows, neighbors = rows.astype(np.int64), neighbors.astype(np.int64)
     width = int(neighbors.max(initial=0)) + n_shifts
     # The table of shifts is symmetric: counted from its end stands the opposite one.
     opposite = n_shifts - 1 - neighbors % n_shifts
