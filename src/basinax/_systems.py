@@ -396,11 +396,9 @@ def of_small(
 
     def ask(k, passes):
         systems = jax.lax.dynamic_slice_in_dim(index._small_first, k * at_once, at_once)
-        asked = mask[systems]
-        passed = jax.lax.cond(jnp.any(asked), lambda: test(systems), lambda: asked)
-        return passes.at[systems].set(passed, mode="promise_in_bounds", unique_indices=True)
+        return passes.at[systems].set(test(systems), mode="promise_in_bounds", unique_indices=True)
 
-    n_turns = -(-index._n_small // max(at_once, 1))
+    n_turns = jnp.where(jnp.any(mask), -(-index._n_small // max(at_once, 1)), 0)
     return jax.lax.fori_loop(0, n_turns, ask, jnp.zeros_like(mask))
 
 
