@@ -597,6 +597,27 @@ def test_the_derivative_is_that_of_the_formula():
     assert np.array_equal(derivative(0 * x), weights)
 
 
+def test_many_small_systems_have_the_derivative_of_each():
+    x, limits = np.random.default_rng(0).normal(size=(1300, 3)), np.full(1300, 1.5)
+    weights, index = (
+        np.arange(x.size, dtype=float).reshape(x.shape),
+        SystemIndex.from_sizes([1] * 1300),
+    )
+
+    def plain(x, limits):
+        return x * jnp.minimum(1, limits / jnp.linalg.norm(x, axis=1))[:, None]
+
+    def clipped(x, limits):
+        return clip_by_norm(x, limits, index).tree
+
+    got, expected = (
+        jax.jit(jax.grad(lambda x, y, f=f: (f(x, y) * weights).sum(), (0, 1)))(x, limits)
+        for f in (clipped, plain)
+    )
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-9)
+
+
 # --- arguments
 
 
