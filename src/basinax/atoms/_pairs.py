@@ -29,6 +29,9 @@ MOST_RADII = 1000
 MOST_AT_ONCE = 1 << 19
 """Candidates, of several systems, that are tried at once."""
 
+IN_CACHE = 1 << 14
+"""Of so many candidates products are taken before they are compared."""
+
 ON_ONE_CORE = 1 << 17
 """So many multiplications in a product of matrices BLAS does at once without threads, which would
 go on spinning on the cores that batches need. (OpenBLAS begins them at 1 << 18.)"""
@@ -228,11 +231,15 @@ def _tried(
     ends = ends.reshape(len(tasks), 4, n_images)
     begins = np.concatenate([2 * x, np.full((*x.shape[:2], 1), -1.0)], axis=2)
     least = np.einsum("sik,sik->si", x, x) - radii2
-    products = np.empty((len(tasks), n_atoms, n_images))
+    is_near = np.empty((len(tasks), n_atoms, n_images), bool)
+    some = max(1, IN_CACHE // (n_atoms * n_images))
     at_once = max(1, ON_ONE_CORE // (4 * n_images))
-    for i in range(0, n_atoms, at_once):
-        np.matmul(begins[:, i : i + at_once], ends, out=products[:, i : i + at_once])
-    is_near = products >= least[:, :, None]
+    for k in range(0, len(tasks), some):
+        systems = slice(k, k + some)
+        for i in range(0, n_atoms, at_once):
+            rows = slice(i, i + at_once)
+            products = np.matmul(begins[systems, rows], ends[systems])
+            np.greater_equal(products, least[systems, rows, None], out=is_near[systems, rows])
     own = np.arange(n_atoms)
     is_near[:, own, own * n_shifts + n_shifts // 2] = False
 
