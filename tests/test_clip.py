@@ -599,10 +599,8 @@ def test_the_derivative_is_that_of_the_formula():
 
 def test_many_small_systems_have_the_derivative_of_each():
     x, limits = np.random.default_rng(0).normal(size=(1300, 3)), np.full(1300, 1.5)
-    weights, index = (
-        np.arange(x.size, dtype=float).reshape(x.shape),
-        SystemIndex.from_sizes([1] * 1300),
-    )
+    weights = np.arange(x.size, dtype=float).reshape(x.shape)
+    index = SystemIndex.from_sizes([1] * 1300)
 
     def plain(x, limits):
         return x * jnp.minimum(1, limits / jnp.linalg.norm(x, axis=1))[:, None]

@@ -27,10 +27,18 @@ from basinax._exponents import (
     split,
     toward_zero,
 )
-from basinax._norms import Norms, extremes, order, plain_norms, scaled_norms, where_any
+from basinax._norms import Norms, extremes, order, plain_norms, scaled_norms
 from basinax._rounding import BLOCK, add_rows, rounded, wide_dtype
 from basinax._segment import Prefix, Tree, blank, common
-from basinax._systems import AnyIndex, SystemIndex, WholeIndex, of_small, one_by_one, resolve
+from basinax._systems import (
+    AnyIndex,
+    SystemIndex,
+    WholeIndex,
+    of_small,
+    one_by_one,
+    resolve,
+    where_any,
+)
 
 CHECKED_ENTRIES = 1024
 """Systems of a block of rows get the nearest factor, if their norm then keeps to the limit, and
@@ -290,10 +298,9 @@ class Clip:
         def fits(systems) -> Bool[Array, "some"]:
             firsts = [i.first_blocks(x, systems) for x, i in zip(leaves, indices, strict=True)]
             blocks, of_blocks = [x for x, _ in firsts], [index for _, index in firsts]
-            of_systems = judged.is_scaled, nearest, targets
-            if systems is not None:
-                of_systems = [values[systems] for values in of_systems]
-            is_scaled, factors, most = jax.lax.stop_gradient(of_systems)
+            is_scaled, factors, most = jax.lax.stop_gradient(
+                [values[systems] for values in (judged.is_scaled, nearest, targets)]
+            )
             scaling = Scaling(is_scaled, factors)
             results = common(_products(jax.lax.stop_gradient(blocks), of_blocks, scaling))
             after, is_unsafe = plain_norms(results, of_blocks, self.ord)

@@ -7,7 +7,7 @@ Blue, ACM Trans. Math. Softw. 4, 15 (1978) is the classical form of the idea.
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +26,7 @@ from basinax._exponents import (
     split,
 )
 from basinax._rounding import rounded
-from basinax._systems import AnyIndex, one_by_one
+from basinax._systems import AnyIndex, one_by_one, where_any
 
 Leaves = Sequence[Float[Array, "rows *components"]]
 """In one dtype, float32 or float64."""
@@ -115,11 +115,6 @@ def scaled_norms(
         return plain
     scaled = _scaled(list(leaves), list(indices), _shifts(plain.values, ord), ord)
     return Norms(*(jnp.where(is_extreme, x, y) for x, y in zip(scaled, plain, strict=True)))
-
-
-def where_any(mask: Bool[Array, "systems"], function: Callable, other: Callable) -> Any:
-    """What `function` returns if any of the mask is set, else what `other` does."""
-    return jax.lax.cond(jnp.any(mask), function, other)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))

@@ -278,7 +278,7 @@ class WholeIndex(eqx.Module):
     def may_be_block(self) -> bool:
         return self.n_rows <= BLOCK
 
-    def first_blocks(self, rows, systems=None):
+    def first_blocks(self, rows, systems):
         rows = jnp.atleast_1d(rows)[:BLOCK]
         return rows, WholeIndex(rows.shape[0])
 
@@ -319,7 +319,7 @@ class RowIndex(eqx.Module):
     def may_be_block(self) -> bool:
         return True
 
-    def first_blocks(self, rows, systems=None):
+    def first_blocks(self, rows, systems):
         return rows, self
 
 
@@ -378,20 +378,24 @@ FEW_ENTRIES = 128
 """In global mode, more entries than this make a program that is not run at once in any case."""
 
 
+def where_any(mask: Bool[Array, "systems"], function: Callable, other: Callable) -> Any:
+    """What `function` returns if any of the mask is set, else what `other` does."""
+    return jax.lax.cond(jnp.any(mask), function, other)
+
+
 def of_small(
-    test: Callable[[Int32[Array, "some"] | None], Bool[Array, "some"]],
+    test: Callable[[Int32[Array, "some"] | slice], Bool[Array, "some"]],
     mask: Bool[Array, "systems"],
     index: AnyIndex,
 ) -> Bool[Array, "systems"]:
     """What a test says of the systems of `mask`, none of which has more rows than a block.
 
     Args:
-        test: of the systems of these numbers, or of all if None. It is not asked where no system is
+        test: of the systems of these numbers, or a slice of all. It is not asked where no system is
             in the mask, and what it says of others has no meaning.
     """
     if not isinstance(index, SystemIndex):
-        return jax.lax.cond(jnp.any(mask), lambda: test(None), lambda: mask)
-    # Some at a time, since few systems may be small.
+        return where_any(mask, lambda: test(slice(None)), lambda: mask)
     at_once = min(SMALL_AT_ONCE, index.n_systems)
 
     def ask(k, passes):
@@ -403,6 +407,7 @@ def of_small(
 
 
 SMALL_AT_ONCE = 512
+"""Of so many small systems a test is asked at once, since they may be few among many."""
 
 
 def _larger(a: Array, b: Array) -> Array:

@@ -29,12 +29,10 @@ MOST_RADII = 1000
 MOST_AT_ONCE = 1 << 19
 """Candidates, of several systems, that are tried at once."""
 
-IN_CACHE = 1 << 14
-"""Of so many candidates products are taken before they are compared."""
-
 ON_ONE_CORE = 1 << 17
 """So many multiplications in a product of matrices BLAS does at once without threads, which would
-go on spinning on the cores that batches need. (OpenBLAS begins them at 1 << 18.)"""
+go on spinning on the cores that batches need. (OpenBLAS begins them at 1 << 18.) The products of
+about so many are compared before others are taken: they are still in the cache."""
 
 
 class Task(NamedTuple):
@@ -232,8 +230,8 @@ def _tried(
     begins = np.concatenate([2 * x, np.full((*x.shape[:2], 1), -1.0)], axis=2)
     least = np.einsum("sik,sik->si", x, x) - radii2
     is_near = np.empty((len(tasks), n_atoms, n_images), bool)
-    some = max(1, IN_CACHE // (n_atoms * n_images))
     at_once = max(1, ON_ONE_CORE // (4 * n_images))
+    some = max(1, at_once // n_atoms)
     for k in range(0, len(tasks), some):
         systems = slice(k, k + some)
         for i in range(0, n_atoms, at_once):

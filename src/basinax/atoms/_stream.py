@@ -75,9 +75,8 @@ class Ended(NamedTuple):
 
     found: dict[str, np.ndarray]
     """What `_result` says of all places."""
-    places: list[int]
-    members: list[int]
-    """Which structure stood in each place."""
+    members: dict[int, int]
+    """Which structure stood in each of their places."""
 
 
 class Settings(eqx.Module):
@@ -286,28 +285,29 @@ class _Stream:
     def _take_out(self, run: Run, which: np.ndarray) -> None:
         """Frees the places of structures that have ended, or must end here."""
         found = jax.device_get(_result(run, self.batch, self.moves))
-        self.ended = Ended(found, np.flatnonzero(which).tolist(), self.members.tolist())
+        members = {k: int(self.members[k]) for k in np.flatnonzero(which).tolist()}
+        self.ended = Ended(found, members)
         self.occupied = self.occupied & ~which
 
     def _hand_over(self) -> None:
         """Says what became of the structures that were taken out."""
         if self.ended is None:
             return
-        (last, places, members), self.ended = self.ended, None
-        for k in places:
-            end = self._snapshot(last, k, members[k])
+        (last, members), self.ended = self.ended, None
+        for k, member in members.items():
+            end = self._snapshot(last, k, member)
             outcome = Outcome(
                 end=end,
-                atoms=end.of(self.work.atoms[members[k]]),
+                atoms=end.of(self.work.atoms[member]),
                 fmax=float(last["fmax"][k]),
                 steps=int(last["steps"][k]),
                 evaluations=int(last["evaluations"][k]),
                 status=int(last["status"][k]),
             )
-            self.work.monitor.end(members[k], outcome)
-            self._record_end(k, members[k], outcome)
+            self.work.monitor.end(member, outcome)
+            self._record_end(k, member, outcome)
         stays = self.occupied.copy()
-        stays[places] = False
+        stays[list(members)] = False
         self.work.monitor.report(self, last["status"][stays])
 
     def _snapshot(self, found: dict[str, np.ndarray], k: int, member: int) -> Snapshot:
