@@ -1,8 +1,8 @@
 """Sums in the documented order, in NumPy, for exact comparison.
 
-Blocks of eight consecutive rows from the system's own first, each added by halves (4, 2, 1 rows,
-components as vector), then the components in index order; then blocks of eight of those sums, until
-one is left. XLA on CPU reads and writes subnormal numbers as zeros of their sign, and so does this.
+The components of each row in index order; then blocks of eight consecutive rows from the system's
+own first, each added by halves (4, 2, 1); then blocks of eight of those sums, until one is left.
+XLA on CPU reads and writes subnormal numbers as zeros of their sign, and so does this.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ def tree_sum(rows: np.ndarray) -> np.ndarray:
     """The sum over the rows and components of one system."""
     if len(rows) == 0:
         return np.zeros((), rows.dtype)
-    sums = np.array([_components(_halves(block)) for block in _blocks(rows)])
+    sums = np.array([_components(row) for row in rows])
     while len(sums) > 1:
         sums = np.array([_halves(block) for block in _blocks(sums)])
     return sums[0]

@@ -125,8 +125,7 @@ def _plain(leaves, indices, ord, quick):
         return found, found.exponents != 0
     entry, root = (jnp.abs, _same) if ord == 1 else (_square, _root)
     values = root(_total([entry(x) for x in leaves], indices, quick))
-    # Asked of the root, which XLA keeps; it would gather the blocks of the sum again for a second
-    # reader.
+    # Asked of the root, which XLA keeps; in global mode a sum it may take again.
     is_unsafe = _shifts(values, ord) != 0
     return Norms(values, values, jnp.zeros(values.shape, jnp.int32)), is_unsafe
 

@@ -20,11 +20,9 @@ from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
 from basinax._rounding import (
     BLOCK,
     add_components,
-    add_halves,
     add_rows,
     add_tiles,
     combine_halves,
-    pad_rows,
     tile_additions,
 )
 
@@ -163,10 +161,7 @@ class SystemIndex(eqx.Module):
 
         Products among `rows` must be rounded. What stands in padding rows is not looked at.
         """
-        blocks = add_components(add_halves(self._blocks(rows, -0.0)))
-        for level in self._levels:
-            blocks = add_halves(_take(blocks, level, -0.0))
-        return jnp.where(self.sizes > 0, blocks, jnp.zeros_like(blocks))
+        return _finished(self._fold(jnp.add, add_components(rows), -0.0), self.sizes)
 
     quick_sum = sum
 
@@ -177,12 +172,7 @@ class SystemIndex(eqx.Module):
         """
         # By halves, of which XLA stores each level; `jnp.max` it would find again for every row
         # that the result is spread to.
-        least = _least(rows.dtype)
-        blocks = combine_halves(_larger, self._blocks(rows, least))
-        blocks = jnp.max(blocks, axis=tuple(range(1, blocks.ndim)), initial=least)
-        for level in self._levels:
-            blocks = combine_halves(_larger, _take(blocks, level, least))
-        return blocks
+        return self._fold(_larger, _max_components(rows), _least(rows.dtype))
 
     def depths(self) -> Int32[Array, "systems"]:
         """After how many sums of eight one is left of each system, one at least."""
@@ -221,14 +211,15 @@ class SystemIndex(eqx.Module):
         sizes = _take(self.sizes, systems, 0)
         return blocks.reshape(-1, *rows.shape[1:]), BlockIndex(jnp.minimum(sizes, BLOCK))
 
-    def _blocks(self, rows, absent):
-        """`[blocks, 8, *components]`, with `absent` where a block has no row."""
+    def _fold(self, combine: Callable, values: Array, absent: float) -> Array:
+        """The values of each system's rows combined, blocks of eight by halves."""
         if self._block_sizes is None:
-            return _take(rows, self._block_rows, absent)
-        present = jnp.arange(BLOCK, dtype=jnp.int32)[None, :] < self._block_sizes[:, None]
-        present = present.reshape(present.shape + (1,) * (rows.ndim - 1))
-        blocks = rows.reshape(self.n_rows // BLOCK, BLOCK, *rows.shape[1:])
-        return jnp.where(present, blocks, jnp.asarray(absent, rows.dtype))
+            values = _fold_groups(combine, values, self._block_rows, absent)
+        else:
+            values = _fold_blocks(combine, values, self._block_sizes, absent)
+        for level in self._levels:
+            values = _fold_groups(combine, values, level, absent)
+        return values
 
 
 class WholeIndex(eqx.Module):
@@ -247,9 +238,7 @@ class WholeIndex(eqx.Module):
     def sum(self, rows: Float[Array, "rows *components"]) -> Float[Array, "1"]:
         if self.n_rows == 0:
             return jnp.zeros((1,), rows.dtype)
-        rows = pad_rows(rows)
-        blocks = add_halves(rows.reshape(rows.shape[0] // BLOCK, BLOCK, *rows.shape[1:]))
-        return add_rows(add_components(blocks))[None]
+        return add_rows(add_components(rows))[None]
 
     def quick_sum(self, rows: Float[Array, "rows *components"]) -> Float[Array, "1"]:
         """The sum; of very many entries in an order that suits memory, whose bits are its own."""
@@ -309,7 +298,7 @@ class RowIndex(eqx.Module):
         return jnp.ones((self.n_rows,), jnp.int32)
 
     def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "rows"]:
-        return jnp.max(rows, axis=tuple(range(1, rows.ndim)), initial=_least(rows.dtype))
+        return _max_components(rows)
 
     def spread(
         self, values: Shaped[Array, "rows"], padding: float | bool, like: Array
@@ -337,27 +326,19 @@ class BlockIndex(eqx.Module):
         return self.n_systems * BLOCK
 
     def sum(self, rows: Float[Array, "rows *components"]) -> Float[Array, "systems"]:
-        sums = add_components(add_halves(self._blocks(rows, -0.0)))
-        return jnp.where(self.sizes > 0, sums, jnp.zeros_like(sums))
+        sums = _fold_blocks(jnp.add, add_components(rows), self.sizes, -0.0)
+        return _finished(sums, self.sizes)
 
     quick_sum = sum
 
     def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "systems"]:
-        least = _least(rows.dtype)
-        blocks = self._blocks(rows, least)
-        return jnp.max(blocks, axis=tuple(range(1, blocks.ndim)), initial=least)
+        return _fold_blocks(_larger, _max_components(rows), self.sizes, _least(rows.dtype))
 
     def spread(
         self, values: Shaped[Array, "systems"], padding: float | bool, like: Array
     ) -> Shaped[Array, "rows *components"]:
         blocks = (self.n_systems, BLOCK * math.prod(like.shape[1:]))
         return jnp.broadcast_to(values[:, None], blocks).reshape(like.shape)
-
-    def _blocks(self, rows, absent):
-        present = jnp.arange(BLOCK, dtype=jnp.int32)[None, :] < self.sizes[:, None]
-        present = present.reshape(present.shape + (1,) * (rows.ndim - 1))
-        blocks = rows.reshape(self.n_systems, BLOCK, *rows.shape[1:])
-        return jnp.where(present, blocks, jnp.asarray(absent, rows.dtype))
 
 
 AnyIndex = SystemIndex | WholeIndex | RowIndex | BlockIndex
@@ -426,6 +407,52 @@ def _take(values, indices, absent):
         return jnp.full(indices.shape + values.shape[1:], absent, values.dtype)
     # No index is negative; without the wrapping of negative ones this takes half the time.
     return values.at[indices].get(mode="fill", fill_value=absent, wrap_negative_indices=False)
+
+
+HALF = BLOCK // 2
+
+
+def _fold_blocks(combine, values, sizes, absent):
+    """Every eight values combined by halves, those past the size of their block left out.
+
+    XLA on CPU stores what a loop would compute more than fifteen times for one entry. What it would
+    compute less often it puts into the loop, which is then not vectorised. So values are read in
+    two ways, here and for groups, by a choice on which nothing depends; LLVM drops one of them.
+    """
+    sizes = sizes[:, None]
+    blocks = values.reshape(sizes.size, BLOCK)
+    halves = values.reshape(sizes.size, 2, HALF)
+    first = jnp.where(sizes >= 0, blocks[:, :HALF], halves[:, 0])
+    last = jnp.where(sizes >= 0, blocks[:, HALF:], halves[:, 1])
+    at, absent = jnp.arange(HALF, dtype=jnp.int32)[None], jnp.asarray(absent, values.dtype)
+    first, last = jnp.where(at < sizes, first, absent), jnp.where(at + HALF < sizes, last, absent)
+    return combine_halves(combine, combine(first, last))
+
+
+def _fold_groups(combine, values, groups, absent):
+    """The values of each group combined by halves, read in two ways as by `_fold_blocks`."""
+    taken = _take(values, groups, absent)
+    if groups.shape[1] == 1:
+        return taken[:, 0]
+    first, last = groups[:, :HALF], groups[:, HALF:]
+    firsts = jnp.where(first >= 0, taken[:, :HALF], _take(values, first, absent))
+    lasts = jnp.where(last >= 0, taken[:, HALF:], _take(values, last, absent))
+    return combine_halves(combine, combine(firsts, lasts))
+
+
+def _finished(sums: Float[Array, "systems"], sizes: Int32[Array, "systems"]):
+    """The sums, where a system without rows has 0.0 in place of -0.0.
+
+    By a division: a quotient with several readers XLA on CPU stores. It would else take the sum
+    again for each of them.
+    """
+    return sums / jnp.where(sizes > 0, 1, -1).astype(sums.dtype)
+
+
+def _max_components(rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "rows"]:
+    if rows.ndim == 1:
+        return rows
+    return jnp.max(rows, axis=tuple(range(1, rows.ndim)), initial=_least(rows.dtype))
 
 
 def _group(members: np.ndarray, counts: np.ndarray, n_groups: int, absent: int) -> np.ndarray:
