@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from basinax import product, rounded
-from basinax._rounding import add_components, add_halves, scaled, scaling_top
+from basinax._rounding import (
+    FEW_PARTS,
+    add_components,
+    add_halves,
+    add_parts,
+    part_additions,
+    scaled,
+    scaling_top,
+)
 
 DTYPES = [np.float32, np.float64]
 
@@ -92,3 +100,43 @@ def test_halves_ignore_absent_entries():
     x[:, 3:] = -0.0
     narrow = jax.jit(add_halves)(jnp.asarray(x[:, :4]))
     assert np.array_equal(jax.jit(add_halves)(jnp.asarray(x)), narrow)
+
+
+def by_parts(add, x):
+    """As `add_parts`, with another addition of arrays."""
+
+    def halves(parts):
+        while len(parts) > 1:
+            parts = add(parts[: len(parts) // 2], parts[len(parts) // 2 :])
+        return parts[0]
+
+    left = []
+    while len(x) > 8:
+        length = len(x) // 8 if len(x) > FEW_PARTS else (len(x) - 1) // 8
+        rest, is_long = x[8 * length :], len(x) > FEW_PARTS
+        x = halves(x[: 8 * length].reshape(8, length))
+        if is_long:
+            left.append(rest)
+        else:
+            x = np.concatenate([x, rest])
+    total = halves(np.append(x, [-0.0] * (8 - len(x))))
+    for rest in left[::-1]:
+        if len(rest):
+            total = add(total, halves(np.append(rest, [-0.0] * (8 - len(rest)))))
+    return total
+
+
+LONG = [1, 9, 100, FEW_PARTS, FEW_PARTS + 1, 8 * FEW_PARTS + 1, 500_009]
+
+
+@pytest.mark.parametrize("count", LONG)
+def test_long_axes_are_added_by_parts(count):
+    x = np.random.default_rng(count).normal(size=count)
+    assert jax.jit(add_parts)(jnp.asarray(x)) == by_parts(np.add, x) == add_parts(jnp.asarray(x))
+    assert np.isnan(add_parts(jnp.asarray(x).at[count // 2].set(jnp.nan)))
+    assert np.isnan(add_parts(jnp.asarray(x).at[0].set(jnp.nan)))
+
+
+@pytest.mark.parametrize("count", LONG)
+def test_no_entry_is_in_more_additions_than_said(count):
+    assert by_parts(lambda a, b: np.maximum(a, b) + 1, np.zeros(count)) <= part_additions(count)

@@ -117,54 +117,48 @@ def add_blocks(x: Float[Array, "groups rows *rest"]) -> Float[Array, "groups *re
     return x[:, 0]
 
 
-TILE = 256
-"""Entries of each of the eight parts of a tile of `add_tiles`."""
+FEW_PARTS = 32768
+"""An axis that is no longer than this is added in one branch of a program."""
 
 
-def add_tiles(x: Float[Array, "entries"]) -> Float[Array, ""]:
-    """The sum over a long axis: the eight parts of each tile by halves, and again of these sums.
+def add_parts(x: Float[Array, "entries"]) -> Float[Array, ""]:
+    """The sum over a long axis: its eight parts by halves, and again the eight of these sums.
 
-    The fastest written order, since neighbours in memory are added side by side, and no part is far
-    from another. What a pass leaves over waits for the end. Joined to the sums it would make one
-    array of two kinds of entries, of which XLA on CPU makes a loop that, given to several threads,
-    takes ten times as long or not, by where in memory the arrays happen to lie.
+    The fastest written order, since neighbours in memory are added side by side. Entries left over,
+    seven at most, are added last.
     """
-    left = []
-    while x.size >= BLOCK * TILE:
-        n_tiles = x.size // (BLOCK * TILE)
-        end = n_tiles * BLOCK * TILE
-        left.append(x[end:])
-        sums = add_halves(x[:end].reshape(n_tiles, BLOCK, TILE)).reshape(-1)
-        # The barrier changes no bit. It keeps two passes from being made one slow one.
-        x = jax.lax.optimization_barrier(sums)
-    return _add_streams(jnp.concatenate([x, *left[::-1]]))
+    if x.size <= FEW_PARTS:
+        return _add_few_parts(x)
+    length = x.size // BLOCK
+    sums = _halves_of_parts(x, length)
+    # If one is NaN so is the total. That it is asked keeps what follows out of the loop above, into
+    # which XLA on CPU would put it, and take three times as long.
+    total = jax.lax.cond(jnp.isnan(sums[0]), lambda sums: sums[0], add_parts, sums)
+    left = x[BLOCK * length :]
+    return total + add_halves(pad_rows(left)[None])[0] if left.size else total
 
 
-def tile_additions(n_entries: int) -> int:
-    """In how many additions of `add_tiles` an entry takes part, at most."""
-    n_passes, n_left = 0, 0
-    while n_entries >= BLOCK * TILE:
-        n_tiles, rest = divmod(n_entries, BLOCK * TILE)
-        n_left, n_entries, n_passes = n_left + rest, n_tiles * TILE, n_passes + 1
-    return 3 * n_passes + _stream_additions(n_left + n_entries)
-
-
-def _add_streams(x: Float[Array, "entries"]) -> Float[Array, ""]:
-    """As `add_tiles`, of some thousand entries: eight parts by halves, what is left appended."""
-    while x.size > BLOCK:
-        length = (x.size - 1) // BLOCK
-        streams = add_halves(x[: BLOCK * length].reshape(1, BLOCK, length))[0]
-        x = jax.lax.optimization_barrier(jnp.concatenate([streams, x[BLOCK * length :]]))
-    return add_halves(pad_rows(x)[None])[0]
-
-
-def _stream_additions(n_entries: int) -> int:
-    """As `tile_additions`, of `_add_streams`."""
+def part_additions(n_entries: int) -> int:
+    """In how many additions of `add_parts` an entry takes part, at most."""
+    if n_entries > FEW_PARTS:
+        return 3 + part_additions(n_entries // BLOCK) + (n_entries % BLOCK > 0)
     n_passes = 1
     while n_entries > BLOCK:
         n_entries -= (BLOCK - 1) * ((n_entries - 1) // BLOCK)
         n_passes += 1
     return 3 * n_passes
+
+
+def _add_few_parts(x):
+    """As `add_parts`; what is left over is appended to the sums."""
+    while x.size > BLOCK:
+        length = (x.size - 1) // BLOCK
+        x = jnp.concatenate([_halves_of_parts(x, length), x[BLOCK * length :]])
+    return add_halves(pad_rows(x)[None])[0]
+
+
+def _halves_of_parts(x, length: int):
+    return add_halves(x[: BLOCK * length].reshape(1, BLOCK, length))[0]
 
 
 def wide_dtype(x: Any) -> np.dtype:

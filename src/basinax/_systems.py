@@ -20,10 +20,10 @@ from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
 from basinax._rounding import (
     BLOCK,
     add_components,
+    add_parts,
     add_rows,
-    add_tiles,
     combine_halves,
-    tile_additions,
+    part_additions,
 )
 
 
@@ -244,11 +244,11 @@ class WholeIndex(eqx.Module):
         """The sum; of very many entries in an order that suits memory, whose bits are its own."""
         if rows.size <= QUICK_ENTRIES:
             return self.sum(rows)
-        return add_tiles(rows.reshape(-1))[None]
+        return add_parts(rows.reshape(-1))[None]
 
     def quick_additions(self, leaf: Array) -> int:
         """In how many additions an entry takes part at most, where the order is that of memory."""
-        return tile_additions(leaf.size) if leaf.size > QUICK_ENTRIES else 0
+        return part_additions(leaf.size) if leaf.size > QUICK_ENTRIES else 0
 
     def depths(self) -> Int32[Array, "1"]:
         n_blocks, depth = -(-self.n_rows // BLOCK), 1
