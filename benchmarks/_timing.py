@@ -17,12 +17,19 @@ import jax
 RESULTS = Path(__file__).parent / "results"
 
 
-def medians(contenders: dict[str, Callable[[], Any]], rounds: int = 40) -> dict[str, float]:
-    """Median seconds of each contender; they take turns, after one call each to compile."""
+def medians(
+    contenders: dict[str, Callable[[], Any]], rounds: int = 40, seconds: float = 1.0
+) -> dict[str, float]:
+    """Median seconds of each contender; they take turns, after one call each to compile.
+
+    At least so many turns, and for at least so many seconds: what takes microseconds does so in two
+    or three lengths, by whether a thread was still awake.
+    """
     for call in contenders.values():
         jax.block_until_ready(call())
     times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds):
+    start = time.perf_counter()
+    while min(map(len, times.values())) < rounds or time.perf_counter() - start < seconds:
         for name, call in contenders.items():
             begin = time.perf_counter()
             jax.block_until_ready(call())

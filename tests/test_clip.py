@@ -405,6 +405,17 @@ def test_the_example_of_optax(limit, total, count):
     assert clipped == count
 
 
+@pytest.mark.parametrize("sizes", [[], [0], [0, 0, 0]])
+@pytest.mark.parametrize("align", [1, 8])
+def test_systems_without_any_row_can_be_clipped(sizes, align):
+    index, x = SystemIndex.from_sizes(sizes, align=align), jnp.zeros((0, 3))
+    for clip in (clip_by_norm, jitted()):
+        got = clip(x, 1.0, index)
+        assert got.tree.shape == x.shape
+        assert np.array_equal(got.norm, np.zeros(len(sizes)))
+        assert not got.is_clipped.any()
+
+
 def test_an_empty_tree_is_returned_as_it_is():
     got = clip_by_norm({}, 1.0)
     assert got.tree == {}

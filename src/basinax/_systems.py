@@ -204,7 +204,9 @@ class SystemIndex(eqx.Module):
         for level in self._levels[-2::-1]:
             at = _take(level[:, 0], at, np.iinfo(np.int32).max)
         if self._block_rows is None:
-            blocks = _take(rows.reshape(self.n_rows // BLOCK, BLOCK, *rows.shape[1:]), at, 0)
+            # A system without rows gets another's, which its size hides.
+            blocks = rows.reshape(self.n_rows // BLOCK, BLOCK, *rows.shape[1:])
+            blocks = _take(blocks, at, 0, mode="clip")
         else:
             members = _take(self._block_rows, at, self.n_rows)
             blocks = _take(rows, members, 0)
@@ -326,8 +328,16 @@ class BlockIndex(eqx.Module):
         return self.n_systems * BLOCK
 
     def sum(self, rows: Float[Array, "rows *components"]) -> Float[Array, "systems"]:
-        sums = _fold_blocks(jnp.add, add_components(rows), self.sizes, -0.0)
-        return _finished(sums, self.sizes)
+        blocks = rows.reshape(self.n_systems, BLOCK, *rows.shape[1:])
+        # By columns, the fastest where the rows have only just been gathered.
+        absent = jnp.asarray(-0.0, rows.dtype)
+        sums = [
+            jnp.where(k < self.sizes, add_components(blocks[:, k]), absent) for k in range(BLOCK)
+        ]
+        while len(sums) > 1:
+            half = len(sums) // 2
+            sums = [a + b for a, b in zip(sums[:half], sums[half:], strict=True)]
+        return _finished(sums[0], self.sizes)
 
     quick_sum = sum
 
@@ -401,12 +411,12 @@ def _least(dtype) -> float | int:
     return -math.inf if jnp.issubdtype(dtype, jnp.floating) else int(jnp.iinfo(dtype).min)
 
 
-def _take(values, indices, absent):
+def _take(values, indices, absent, mode="fill"):
     values = jnp.asarray(values)
     if values.shape[0] == 0:
         return jnp.full(indices.shape + values.shape[1:], absent, values.dtype)
     # No index is negative; without the wrapping of negative ones this takes half the time.
-    return values.at[indices].get(mode="fill", fill_value=absent, wrap_negative_indices=False)
+    return values.at[indices].get(mode=mode, fill_value=absent, wrap_negative_indices=False)
 
 
 HALF = BLOCK // 2
