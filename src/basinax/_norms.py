@@ -89,7 +89,7 @@ def plain_norms(
     """The norms in one pass where there is one, and whose may have over- or underflowed in it.
 
     Args:
-        quick: in global mode add very many entries in an order of its own.
+        quick: in global mode add many entries in an order of its own.
     """
     return _plain(list(leaves), list(indices), ord, quick)
 

@@ -243,7 +243,7 @@ class WholeIndex(eqx.Module):
         return add_rows(add_components(rows))[None]
 
     def quick_sum(self, rows: Float[Array, "rows *components"]) -> Float[Array, "1"]:
-        """The sum; of very many entries in an order that suits memory, whose bits are its own."""
+        """The sum; of many entries in an order that suits memory, whose bits are its own."""
         if rows.size <= QUICK_ENTRIES:
             return self.sum(rows)
         return add_parts(rows.reshape(-1))[None]
@@ -274,7 +274,7 @@ class WholeIndex(eqx.Module):
         return rows, WholeIndex(rows.shape[0])
 
 
-QUICK_ENTRIES = 32768
+QUICK_ENTRIES = 8192
 """More entries of a leaf than this are added in the order of memory in global mode."""
 
 
