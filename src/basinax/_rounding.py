@@ -134,8 +134,7 @@ def add_parts(x: Float[Array, "entries"]) -> Float[Array, ""]:
     # If one is NaN so is the total. That it is asked keeps what follows out of the loop above, into
     # which XLA on CPU would put it, and take three times as long.
     total = jax.lax.cond(jnp.isnan(sums[0]), lambda sums: sums[0], add_parts, sums)
-    left = x[BLOCK * length :]
-    return total + add_halves(pad_rows(left)[None])[0] if left.size else total
+    return total + add_rows(x[BLOCK * length :])
 
 
 def part_additions(n_entries: int) -> int:
@@ -154,7 +153,7 @@ def _add_few_parts(x):
     while x.size > BLOCK:
         length = (x.size - 1) // BLOCK
         x = jnp.concatenate([_halves_of_parts(x, length), x[BLOCK * length :]])
-    return add_halves(pad_rows(x)[None])[0]
+    return add_rows(x)
 
 
 def _halves_of_parts(x, length: int):
