@@ -8,9 +8,11 @@ from ase import Atoms
 from ase.build import bulk
 from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.constraints import FixAtoms
+from ase.io.trajectory import TrajectoryWriter
 
 import basinax
 from basinax.atoms import Frechet, LennardJones, Trajectories, relax
+from basinax.atoms._trajectory import TOGETHER
 
 pytestmark = pytest.mark.usefixtures("few_lengths")
 
@@ -77,6 +79,22 @@ def test_frames_are_the_same_alone_and_in_a_batch(tmp_path, monkeypatch):
         assert np.array_equal(ours.positions, theirs.positions)
         assert np.array_equal(ours.cell.array, theirs.cell.array)
         assert ours.calc.results.keys() == theirs.calc.results.keys()
+
+
+@pytest.mark.parametrize("cell", [None, Frechet()])
+def test_files_are_those_of_ases_writer(tmp_path, cell):
+    """Byte by byte, with tags, info that cannot be written, and more frames than go together."""
+    atoms = structures()[0]
+    atoms.set_tags([0, 1, 2, 3])
+    atoms.info |= {"name": "cell", "key": object()}
+    with pytest.warns(UserWarning, match='Skipping "key"'):
+        relax([atoms], ARGON, cell=cell, fmax=0.003, trajectory=Trajectories(tmp_path, 1))
+    frames = ase.io.read(tmp_path / "0.traj", index=":")
+    assert len(frames) > 2 * TOGETHER
+    with TrajectoryWriter(tmp_path / "ase.traj") as writer:
+        for frame in frames:
+            writer.write(frame)
+    assert (tmp_path / "0.traj").read_bytes() == (tmp_path / "ase.traj").read_bytes()
 
 
 def test_trials_of_a_line_search_are_no_frames(tmp_path):

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
-from jaxtyping import Array, Int32
 
 from basinax._convergence import AbstractCriterion
 from basinax._optimizer import AbstractTransform
@@ -44,7 +43,7 @@ from basinax.atoms._cell import (
 from basinax.atoms._constraints import Layout, constrained, write
 from basinax.atoms._neighbors import Neighbors, NeighborTable, moved_too_far
 from basinax.atoms._snapshot import Snapshot
-from basinax.atoms._trajectory import Recorder
+from basinax.atoms._trajectory import Frame, Recorder
 from basinax.atoms.potentials import AbstractPotential
 
 TURNS = 12
@@ -227,15 +226,15 @@ class _Stream:
         size = self.batch.positions.dtype.itemsize
         while True:
             here = (self.batch, self.moves, neighbors, skin, run)
-            frame = None
+            due = None
             if work.recorder is None:
                 run = _advance[size](*how, *here)
             else:
                 interval = np.asarray(work.recorder.interval, np.int32)
-                run, frame = _recorded[size](*how, *here, interval)
+                run, due = _recorded[size](*how, *here, interval)
             self._hand_over()  # while the device works
-            if frame is not None:
-                self._record(frame)
+            if due is not None:
+                self._record(jax.device_get(due))
             status, is_pending, has_moved = jax.device_get(
                 (run.status, run.is_pending, run.has_moved)
             )
@@ -321,16 +320,16 @@ class _Stream:
             energy=float(found["energies"][k]),
         )
 
-    def _record(self, frame: "Frame") -> None:
-        """Hands over the frames that are due."""
-        steps = np.asarray(frame.steps)
-        due = np.flatnonzero(self.occupied & (steps >= 0)).tolist()
-        if due:
-            found = jax.device_get(_found(frame.point, self.batch, self.moves))
-            for k in due:
-                member = int(self.members[k])
-                snapshot = self._snapshot(found, k, member)
-                self._record_one(k, member, snapshot, int(steps[k]), is_last=False)
+    def _record(self, due: dict[str, np.ndarray]) -> None:
+        """Hands over the frames that fell due."""
+        steps = np.where(self.occupied, due["steps"], -1)
+        frames = []
+        for k in np.flatnonzero(steps >= 0).tolist():
+            member = int(self.members[k])
+            snapshot = functools.partial(self._snapshot, due, k, member)
+            frames.append(Frame(member, int(steps[k]), snapshot))
+        cast(Recorder, self.work.recorder).add(frames)
+        self.recorded = np.maximum(self.recorded, steps)
 
     def _record_end(self, k: int, member: int, outcome: Outcome) -> None:
         """The last frame, unless it has been handed over, or a structure has not come to an end."""
@@ -338,15 +337,9 @@ class _Stream:
             return
         is_new = self.recorded[k] < outcome.steps and outcome.status != Status.RUNNING
         if is_new and np.isfinite(outcome.end.forces).all():
-            self._record_one(k, member, outcome.end, outcome.steps, is_last=True)
+            end = Frame(member, outcome.steps, lambda: outcome.end, is_last=True)
+            self.work.recorder.add([end])
         self.recorded[k] = -1
-
-    def _record_one(
-        self, k: int, member: int, snapshot: Snapshot, step: int, *, is_last: bool
-    ) -> None:
-        recorder = cast(Recorder, self.work.recorder)
-        recorder.add(member, snapshot, step, is_last=is_last)
-        self.recorded[k] = step
 
     def _place(self) -> np.ndarray:
         """Puts who waits and needs as many rows into free places; says which places."""
@@ -479,40 +472,35 @@ def _stepper(how: How, batch, moves, neighbors: Neighbors, skin):
     return step
 
 
-class Frame(eqx.Module):
-    """The last point of each system whose number of steps is a multiple of the interval."""
-
-    point: Point
-    steps: Int32[Array, "systems"]
-    """-1 where there was none."""
-
-
 @_by_precision
 def _recorded(
     fixed: _Fixed, arrays, batch, moves, neighbors: Neighbors, skin, run: Run, interval
-) -> tuple[Run, Frame]:
-    """As `_advance`, with the frames that fell due; one a system at most."""
+) -> tuple[Run, dict[str, Any]]:
+    """As `_advance`, and where each system last stood after a multiple of the interval of steps.
+
+    There is one such point a system at most; `steps` is -1 where there is none.
+    """
     step = _stepper(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, skin)
     prefix = run.optimizer_state.index_prefix
     turns = jnp.minimum(interval, TURNS)
 
     def turn(carry):
-        before, frame, count = carry
+        before, point, steps, count = carry
         run = step(before, 1)
         is_judged = (run.steps > before.steps) | (run.status != before.status)
         is_due = is_judged & (before.steps % interval == 0)
         there = Point(before.params, run.energies, run.gradients, run.fmax, run.extras)
-        point = select_points(is_due, there, frame.point, prefix)
-        return run, Frame(point, jnp.where(is_due, before.steps, frame.steps)), count + 1
+        point = select_points(is_due, there, point, prefix)
+        return run, point, jnp.where(is_due, before.steps, steps), count + 1
 
     def goes_on(carry):
-        run, _, count = carry
+        run, *_, count = carry
         return (count == 0) | (jnp.any(run.has_moved) & (count < turns))
 
     here = Point(run.params, run.energies, run.gradients, run.fmax, run.extras)
-    none = Frame(here, jnp.full_like(run.steps, -1))
-    run, frame, _ = jax.lax.while_loop(goes_on, turn, (run, none, jnp.int32(0)))
-    return run, frame
+    none = jnp.full_like(run.steps, -1)
+    run, point, steps, _ = jax.lax.while_loop(goes_on, turn, (run, here, none, jnp.int32(0)))
+    return run, {"steps": steps} | _found(point, batch, moves)
 
 
 @jax.jit
