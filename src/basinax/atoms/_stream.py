@@ -49,6 +49,9 @@ from basinax.atoms.potentials import AbstractPotential
 TURNS = 12
 """Turns of the loop between two looks of the host at what has ended or waits."""
 
+FRAMES = 2
+"""Frames of a system between two looks: turns are fewer where more would fall due."""
+
 WORTH_REFILLING = 8
 """Places are filled once one in so many is free."""
 
@@ -226,15 +229,15 @@ class _Stream:
         size = self.batch.positions.dtype.itemsize
         while True:
             here = (self.batch, self.moves, neighbors, skin, run)
-            due = None
+            due = []
             if work.recorder is None:
                 run = _advance[size](*how, *here)
             else:
                 interval = np.asarray(work.recorder.interval, np.int32)
                 run, due = _recorded[size](*how, *here, interval)
             self._hand_over()  # while the device works
-            if due is not None:
-                self._record(jax.device_get(due))
+            for frames in jax.device_get(due):
+                self._record(frames)
             status, is_pending, has_moved = jax.device_get(
                 (run.status, run.is_pending, run.has_moved)
             )
@@ -475,32 +478,37 @@ def _stepper(how: How, batch, moves, neighbors: Neighbors, skin):
 @_by_precision
 def _recorded(
     fixed: _Fixed, arrays, batch, moves, neighbors: Neighbors, skin, run: Run, interval
-) -> tuple[Run, dict[str, Any]]:
-    """As `_advance`, and where each system last stood after a multiple of the interval of steps.
+) -> tuple[Run, list[dict[str, Any]]]:
+    """As `_advance`, and where systems stood after multiples of the interval of steps.
 
-    There is one such point a system at most; `steps` is -1 where there is none.
+    The points of each system come in their order, the last of `FRAMES`; `steps` is -1 where there
+    is none.
     """
     step = _stepper(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, skin)
     prefix = run.optimizer_state.index_prefix
-    turns = jnp.minimum(interval, TURNS)
+    turns = jnp.minimum(FRAMES * interval, TURNS)
 
     def turn(carry):
-        before, point, steps, count = carry
+        before, dues, count = carry
         run = step(before, 1)
         is_judged = (run.steps > before.steps) | (run.status != before.status)
         is_due = is_judged & (before.steps % interval == 0)
         there = Point(before.params, run.energies, run.gradients, run.fmax, run.extras)
-        point = select_points(is_due, there, point, prefix)
-        return run, point, jnp.where(is_due, before.steps, steps), count + 1
+        newer = [*dues[1:], (there, before.steps)]
+        dues = [
+            (select_points(is_due, x, y, prefix), jnp.where(is_due, n, m))
+            for (x, n), (y, m) in zip(newer, dues, strict=True)
+        ]
+        return run, dues, count + 1
 
     def goes_on(carry):
-        run, *_, count = carry
+        run, _, count = carry
         return (count == 0) | (jnp.any(run.has_moved) & (count < turns))
 
     here = Point(run.params, run.energies, run.gradients, run.fmax, run.extras)
-    none = jnp.full_like(run.steps, -1)
-    run, point, steps, _ = jax.lax.while_loop(goes_on, turn, (run, here, none, jnp.int32(0)))
-    return run, {"steps": steps} | _found(point, batch, moves)
+    none = (here, jnp.full_like(run.steps, -1))
+    run, dues, _ = jax.lax.while_loop(goes_on, turn, (run, [none] * FRAMES, jnp.int32(0)))
+    return run, [{"steps": n} | _found(point, batch, moves) for point, n in dues]
 
 
 @jax.jit
