@@ -143,6 +143,17 @@ def test_a_full_disk_costs_the_trajectory_alone(tmp_path, monkeypatch):
     assert result.converged.all()
 
 
+def test_a_disk_that_is_full_at_the_first_byte_is_told_as_well(tmp_path, monkeypatch):
+    def full(_, data):
+        view = memoryview(data)
+        raise OSError(f"no space left on device for {len(view)} bytes")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    with pytest.warns(UserWarning, match="not whole: no space left"):
+        result = relax(structures()[2:3], ARGON, trajectory=tmp_path)
+    assert result.converged.all()
+
+
 def test_options_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="interval must be a positive"):
         Trajectories("runs", 0)

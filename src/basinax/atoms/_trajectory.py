@@ -12,7 +12,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import ase.io
 import equinox as eqx
@@ -140,7 +140,8 @@ def _append_extxyz(path: Path, original: Atoms, frames: list[tuple[Snapshot, int
 
 def _append_traj(path: Path, original: Atoms, frames: list[tuple[Snapshot, int]]) -> None:
     (first, step), *others = frames
-    image = first.of(original)
+    image = original.copy()
+    first.place(image, original)
     image.info["step"] = step
     # A new file is written at once: in it ASE goes back and forth at every frame.
     beginning = None if path.exists() else io.BytesIO()
@@ -156,7 +157,7 @@ def _append_traj(path: Path, original: Atoms, frames: list[tuple[Snapshot, int]]
             image.info["step"] = step
             _write_frame(writer.backend, image, snapshot.properties())
         if beginning is not None:
-            path.write_bytes(beginning.getbuffer())
+            path.write_bytes(beginning.getvalue())
     finally:
         writer.close()
 
@@ -166,8 +167,7 @@ def _write_frame(backend: Any, image: Atoms, properties: dict[str, Any]) -> None
     write_atoms(backend, image, write_header=False)
     if "stress" in properties:
         properties["stress"] = properties["stress"].tolist()
-    calculator = cast(SinglePointCalculator, image.calc)
-    about = {"name": calculator.name, "parameters": calculator.todict()}
+    about = {"name": SinglePointCalculator.name, "parameters": {}}
     backend.child("calculator").write(**about, **properties)
     backend.write(info=image.info)
     backend.sync()
