@@ -236,8 +236,7 @@ class _Stream:
                 interval = np.asarray(work.recorder.interval, np.int32)
                 run, due = _recorded[size](*how, *here, interval)
             self._hand_over()  # while the device works
-            for frames in jax.device_get(due):
-                self._record(frames)
+            self._record(jax.device_get(due))
             status, is_pending, has_moved = jax.device_get(
                 (run.status, run.is_pending, run.has_moved)
             )
@@ -323,16 +322,18 @@ class _Stream:
             energy=float(found["energies"][k]),
         )
 
-    def _record(self, due: dict[str, np.ndarray]) -> None:
+    def _record(self, due: list[dict[str, np.ndarray]]) -> None:
         """Hands over the frames that fell due."""
-        steps = np.where(self.occupied, due["steps"], -1)
         frames = []
-        for k in np.flatnonzero(steps >= 0).tolist():
-            member = int(self.members[k])
-            snapshot = functools.partial(self._snapshot, due, k, member)
-            frames.append(Frame(member, int(steps[k]), snapshot))
-        cast(Recorder, self.work.recorder).add(frames)
-        self.recorded = np.maximum(self.recorded, steps)
+        for found in due:
+            steps = np.where(self.occupied, found["steps"], -1)
+            for k in np.flatnonzero(steps >= 0).tolist():
+                member = int(self.members[k])
+                snapshot = functools.partial(self._snapshot, found, k, member)
+                frames.append(Frame(member, int(steps[k]), snapshot))
+            self.recorded = np.maximum(self.recorded, steps)
+        if frames:
+            cast(Recorder, self.work.recorder).add(frames)
 
     def _record_end(self, k: int, member: int, outcome: Outcome) -> None:
         """The last frame, unless it has been handed over, or a structure has not come to an end."""
@@ -486,7 +487,7 @@ def _recorded(
     """
     step = _stepper(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, skin)
     prefix = run.optimizer_state.index_prefix
-    turns = jnp.minimum(FRAMES * interval, TURNS)
+    turns = jnp.minimum(FRAMES * jnp.minimum(interval, TURNS), TURNS)
 
     def turn(carry):
         before, dues, count = carry
