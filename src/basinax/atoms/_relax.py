@@ -204,11 +204,8 @@ def _recorder(
 
 
 def _work_off(works: list[Work]) -> None:
-    """Threads with a batch each, whose program keeps one core busy on CPU.
-
-    There is one more than cores, for the time that another makes lists.
-    """
-    n_workers = _n_cores() + 1 if jax.default_backend() == "cpu" else 1
+    """Threads with a batch each, whose program keeps one core busy on CPU."""
+    n_workers = _n_cores()
     with ThreadPoolExecutor(n_workers) as pool:
         threads = [pool.submit(lambda: [work.drain() for work in works]) for _ in range(n_workers)]
     for thread in threads:
