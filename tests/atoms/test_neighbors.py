@@ -283,17 +283,6 @@ def test_like_batches_have_lists_of_one_shape(monkeypatch):
     assert len(shapes) == 1
 
 
-@pytest.mark.parametrize("n", [7, 20, 27, 31])
-def test_the_first_table_of_images_has_some_room_and_not_for_twice_as_many(n, monkeypatch):
-    """Like batches shall fit in, but it is made anew at every evaluation."""
-    monkeypatch.setattr("basinax.atoms._neighbors._CAPACITIES", {})
-    batch = Batch.from_atoms([fcc(2)] * n)
-    table = NeighborTable(batch, CUTOFF, SKIN)
-    used = (np.unique(table.slots) > batch.n_rows).sum()
-    assert 1.15 * used <= len(table.image_rows) < 1.5 * used
-    assert len(table.image_shifts) == len(table.image_rows)
-
-
 def test_batches_that_begin_at_once_wait_for_the_first_list(monkeypatch):
     monkeypatch.setattr("basinax.atoms._neighbors._CAPACITIES", {})
     made, fitted = NeighborTable._make, NeighborTable._fit

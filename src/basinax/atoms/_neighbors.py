@@ -30,9 +30,8 @@ CHUNK, CHUNKS = 512, 4
 """Folds go through so many columns at once, or more where these were more chunks than that. Smaller
 chunks fit what runs better, but each turn of their loops takes a microsecond besides."""
 
-HEADROOM = (1.05, 1.15, 1.15)
-"""How many times the slots, images and shifts that it needs the first table for batches of a shape
-is made for."""
+HEADROOM = 1.05
+"""How much more than it needs the first table for batches of a shape is made for."""
 
 _CAPACITIES: dict[tuple[int, int], np.ndarray] = {}
 """Slots, images and shifts of the last table for batches of so many rows and systems."""
@@ -252,17 +251,12 @@ class NeighborTable:
             at = int(np.argmax(failed))
             raise no_list(at, np.asarray(batch.cells)[at], self.cutoff + self.skin)
 
-    def _fit(
-        self, shape: tuple[int, int], headroom: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    ) -> None:
+    def _fit(self, shape: tuple[int, int], headroom: float = 1.0) -> None:
         """Takes the capacities of an earlier table for a like batch, whose program is compiled."""
         used = (int(self._lengths.max(initial=0)), self._images.end, self._shifts.end)
         made = (len(self.slots), len(self.image_rows), len(self.shifts))
         needed = np.array(
-            [
-                max(m, padded_size(int(u * h), BLOCK))
-                for u, m, h in zip(used, made, headroom, strict=True)
-            ]
+            [max(m, padded_size(int(u * headroom), BLOCK)) for u, m in zip(used, made, strict=True)]
         )
         seen = _CAPACITIES.get(shape, needed)
         fitting = np.where(seen <= CAPACITY_TO_SPARE * needed, np.maximum(seen, needed), needed)
@@ -369,13 +363,10 @@ class NeighborTable:
         image_at = self._images.place(systems, np.bincount(owners, minlength=len(systems)))[owners]
         shift_at = self._shifts.place(systems, np.bincount(shift_owners, minlength=len(systems)))
         image_at, shift_at = image_at + rank(owners), shift_at[shift_owners] + rank(shift_owners)
-        # A cell that shrinks needs more and more, and each size is a program of its own.
-        steps = 2 if self._follows_cells and self._is_listed else 8
-        images, shifts = self._images.end, self._shifts.end
-        self.image_rows = _grown(self.image_rows, images, steps=steps)
-        self.image_shifts = _grown(self.image_shifts, images, steps=steps)
-        self.shifts = _grown(self.shifts, shifts, steps=steps)
-        self.shift_systems = _grown(self.shift_systems, shifts, steps=steps)
+        self.image_rows = _grown(self.image_rows, self._images.end)
+        self.image_shifts = _grown(self.image_shifts, self._images.end)
+        self.shifts = _grown(self.shifts, self._shifts.end)
+        self.shift_systems = _grown(self.shift_systems, self._shifts.end)
         self.image_rows[image_at], self.image_shifts[image_at] = one.image_rows, shift_at[shift]
         self.shifts[shift_at], self.shift_systems[shift_at] = (
             one.shifts[codes],
@@ -383,6 +374,8 @@ class NeighborTable:
         )
 
         table = np.concatenate([np.arange(self._far + 1), self._far + 1 + image_at])
+        # A cell that shrinks needs more and more, and each size is a program of its own.
+        steps = 2 if self._follows_cells and self._is_listed else 8
         lengths = one.lengths
         self.slots = _grown(self.slots, int(lengths.max(initial=0)), self._far, steps)
         starts = self._starts[systems]
