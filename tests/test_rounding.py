@@ -8,6 +8,9 @@ import pytest
 from basinax import product, rounded
 from basinax._rounding import (
     FEW_PARTS,
+    MOST_TURNS,
+    PIECE,
+    PIECES,
     add_components,
     add_halves,
     add_parts,
@@ -102,31 +105,41 @@ def test_halves_ignore_absent_entries():
     assert np.array_equal(jax.jit(add_halves)(jnp.asarray(x)), narrow)
 
 
-def by_parts(add, x):
+def halves(add, parts):
+    """The sum of eight parts, or fewer with nothing for the others."""
+    parts = [*parts, *[np.full_like(parts[0], -0.0)] * (8 - len(parts))]
+    while len(parts) > 1:
+        parts = [add(a, b) for a, b in zip(*np.split(np.array(parts), 2), strict=True)]
+    return parts[0]
+
+
+def by_parts(add, x, is_looped=True):
     """As `add_parts`, with another addition of arrays."""
-
-    def halves(parts):
-        while len(parts) > 1:
-            parts = add(parts[: len(parts) // 2], parts[len(parts) // 2 :])
-        return parts[0]
-
-    left = []
+    if not len(x):
+        return x.dtype.type(-0.0)
+    if len(x) > FEW_PARTS:
+        n_turns = -(-len(x) // (PIECES * PIECE))
+        length = len(x) // (PIECES * n_turns)
+        if n_turns > MOST_TURNS or not is_looped:
+            length = len(x) // 8
+            parts = x[: 8 * length].reshape(8, length)
+            rest = x[8 * length :]
+            total = by_parts(add, halves(add, parts))
+            return add(total, halves(add, rest)) if len(rest) else total
+        sums = np.zeros(length, x.dtype)
+        for turn in range(n_turns):
+            a, b, c, d = x[PIECES * turn * length :][: PIECES * length].reshape(PIECES, length)
+            sums = add(sums, add(add(a, c), add(b, d)))
+        rest = x[PIECES * n_turns * length :]
+        return add(by_parts(add, sums), by_parts(add, rest))
     while len(x) > 8:
-        length = len(x) // 8 if len(x) > FEW_PARTS else (len(x) - 1) // 8
-        rest, is_long = x[8 * length :], len(x) > FEW_PARTS
-        x = halves(x[: 8 * length].reshape(8, length))
-        if is_long:
-            left.append(rest)
-        else:
-            x = np.concatenate([x, rest])
-    total = halves(np.append(x, [-0.0] * (8 - len(x))))
-    for rest in left[::-1]:
-        if len(rest):
-            total = add(total, halves(np.append(rest, [-0.0] * (8 - len(rest)))))
-    return total
+        length = (len(x) - 1) // 8
+        x = np.concatenate([halves(add, x[: 8 * length].reshape(8, length)), x[8 * length :]])
+    return halves(add, x)
 
 
-LONG = [1, 9, 100, FEW_PARTS, FEW_PARTS + 1, 8 * FEW_PARTS + 1, 500_009]
+LOOPED = PIECES * PIECE * MOST_TURNS
+LONG = [1, 9, 100, FEW_PARTS, FEW_PARTS + 1, 8 * FEW_PARTS + 1, 500_009, LOOPED, LOOPED + 9]
 
 
 @pytest.mark.parametrize("count", LONG)
@@ -139,4 +152,17 @@ def test_long_axes_are_added_by_parts(count):
 
 @pytest.mark.parametrize("count", LONG)
 def test_no_entry_is_in_more_additions_than_said(count):
-    assert by_parts(lambda a, b: np.maximum(a, b) + 1, np.zeros(count)) <= part_additions(count)
+    def add(a, b):
+        return np.maximum(a, b) + 1
+
+    for is_looped in (True, False):
+        assert by_parts(add, np.zeros(count), is_looped) <= part_additions(count)
+
+
+@pytest.mark.parametrize("count", LONG)
+def test_terms_of_long_axes(count):
+    x = jnp.asarray(np.random.default_rng(count).normal(size=count), jnp.float32)
+    square = jax.jit(lambda x: add_parts(x, lambda x: rounded(x * x)))
+    assert square(x) == by_parts(np.add, np.square(np.asarray(x)))
+    wide = jax.jit(lambda x: add_parts(x, lambda x: x.astype(jnp.float64)))
+    assert wide(x) == by_parts(np.add, np.asarray(x, np.float64), is_looped=False)

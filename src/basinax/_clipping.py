@@ -28,8 +28,8 @@ from basinax._exponents import (
     toward_zero,
 )
 from basinax._norms import Norms, extremes, order, plain_norms, scaled_norms
-from basinax._rounding import BLOCK, add_rows, rounded, wide_dtype
-from basinax._segment import Prefix, Tree, blank, common
+from basinax._rounding import BLOCK, add_rows, common, rounded, wide_dtype
+from basinax._segment import Prefix, Tree, blank
 from basinax._systems import (
     AnyIndex,
     SystemIndex,
@@ -224,7 +224,7 @@ class Clip:
         if self.nan_safe:
             leaves = [jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)) for x in leaves]
         wide = common(leaves)
-        plain, is_unsafe = plain_norms(wide, indices, self.ord, self.quick)
+        plain, is_unsafe = plain_norms(leaves, indices, self.ord, self.quick)
         # A single system of zeros may as well be taken apart; a batch is seldom without one.
         is_extreme = is_unsafe if _is_whole(indices) else extremes(wide, indices, is_unsafe)
         together = self._judged(plain, limits)
@@ -302,7 +302,7 @@ class Clip:
                 [values[systems] for values in (judged.is_scaled, nearest, targets)]
             )
             scaling = Scaling(is_scaled, factors)
-            results = common(_products(jax.lax.stop_gradient(blocks), of_blocks, scaling))
+            results = _products(jax.lax.stop_gradient(blocks), of_blocks, scaling)
             after, is_unsafe = plain_norms(results, of_blocks, self.ord)
             return (after.values <= most) & ~is_unsafe
 

@@ -25,8 +25,8 @@ from basinax._exponents import (
     scale_exactly,
     split,
 )
-from basinax._rounding import rounded
-from basinax._systems import AnyIndex, one_by_one, where_any
+from basinax._rounding import common, rounded, wide_dtype
+from basinax._systems import AnyIndex, WholeIndex, one_by_one, where_any
 
 Leaves = Sequence[Float[Array, "rows *components"]]
 """In one dtype, float32 or float64."""
@@ -84,11 +84,15 @@ def _norms(leaves, indices, ord) -> Norms:
 
 
 def plain_norms(
-    leaves: Leaves, indices: Sequence[AnyIndex], ord: float, quick: bool = False
+    leaves: Sequence[Float[Array, "..."]],
+    indices: Sequence[AnyIndex],
+    ord: float,
+    quick: bool = False,
 ) -> tuple[Norms, Bool[Array, "systems"]]:
     """The norms in one pass where there is one, and whose may have over- or underflowed in it.
 
     Args:
+        leaves: in any floating dtypes.
         quick: in global mode add many entries in an order of its own.
     """
     return _plain(list(leaves), list(indices), ord, quick)
@@ -121,10 +125,20 @@ def scaled_norms(
 def _plain(leaves, indices, ord, quick):
     if ord not in (1.0, 2.0):
         take = _extreme_norms if math.isinf(ord) else _norms_of_powers
-        found = take(leaves, indices, ord)
+        found = take(common(leaves), indices, ord)
         return found, found.exponents != 0
     entry, root = (jnp.abs, _same) if ord == 1 else (_square, _root)
-    values = root(_total([entry(x) for x in leaves], indices, quick))
+    rows = [jnp.atleast_1d(x) for x in leaves]
+    dtype = np.result_type(*[wide_dtype(x) for x in rows])
+
+    def term(x):
+        return entry(x.astype(dtype))
+
+    sums = [
+        index.quick_sum(x, term) if quick and isinstance(index, WholeIndex) else index.sum(term(x))
+        for x, index in zip(rows, indices, strict=True)
+    ]
+    values = root(_fold(jnp.add, sums))
     # Asked of the root, which XLA keeps; in global mode a sum it may take again.
     is_unsafe = _shifts(values, ord) != 0
     return Norms(values, values, jnp.zeros(values.shape, jnp.int32)), is_unsafe
@@ -154,7 +168,7 @@ def _scaled(leaves, indices, shifts, ord) -> Norms:
         return _square(y) if ord == 2 else jnp.abs(y)
 
     parts = [one_by_one(part, x, index) for x, index in zip(leaves, indices, strict=True)]
-    sums = _total(parts, indices, False)
+    sums = _total(parts, indices)
     mantissas = _root(sums) if ord == 2 else sums
     return _compact(join(mantissas, -shifts), mantissas, -shifts)
 
@@ -164,7 +178,8 @@ def _plain_derivative(ord, quick, primals, tangents):
     leaves, indices = primals
     found, is_unsafe = _plain(leaves, indices, ord, quick)
     no_step: Any = np.zeros(is_unsafe.shape, jax.dtypes.float0)
-    return (found, is_unsafe), (_step(found, leaves, indices, tangents[0], ord), no_step)
+    step = _step(found, common(leaves), indices, common(tangents[0]), ord)
+    return (found, is_unsafe), (step, no_step)
 
 
 @_scaled.defjvp
@@ -186,7 +201,7 @@ def _step(found: Norms, leaves, indices, steps, ord) -> Norms:
         )
     ]
     # Linear in the steps, hence unrounded; backwards no product meets a sum here.
-    step = _total([w * dx for w, dx in zip(slopes, steps, strict=True)], indices, False)
+    step = _total([w * dx for w, dx in zip(slopes, steps, strict=True)], indices)
     # Mantissas are the values wherever the derivative is not 0.
     no_step: Any = np.zeros(found.exponents.shape, jax.dtypes.float0)
     return Norms(step, step, no_step)
@@ -199,7 +214,7 @@ def _slopes(leaves, indices, ord, norm):
         return [jnp.sign(x) for x in leaves]
     if math.isinf(ord):  # shared equally by the entries that have it, as jnp.max does
         is_it = [(jnp.abs(x) == index.spread(norm, 1.0, x)).astype(x.dtype) for x, index in pairs]
-        shares = _inverse(_total(is_it, indices, False))
+        shares = _inverse(_total(is_it, indices))
         return [
             jnp.sign(x) * mask * index.spread(shares, 0.0, x)
             for x, mask, index in zip(leaves, is_it, indices, strict=True)
@@ -231,7 +246,7 @@ def _norms_of_powers(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) ->
         part = jnp.minimum(rounded(y * index.spread(inverse, 1.0, x)), 1)
         is_top = y == index.spread(largest, jnp.inf, x)
         parts.append(power(jnp.where(is_top, jnp.ones_like(y), part), ord))
-    mantissas = rounded(largest * power(_total(parts, indices, False), 1 / ord))
+    mantissas = rounded(largest * power(_total(parts, indices), 1 / ord))
     mantissas = jnp.where(is_finite, mantissas, from_bits(top, dtype))
     return _compact(join(mantissas, exponents), mantissas, exponents)
 
@@ -268,11 +283,8 @@ def _largest_bits(leaves, indices) -> Int[Array, "systems"]:
     return jnp.maximum(_fold(jnp.maximum, parts), 0)
 
 
-def _total(rows: Leaves, indices: Sequence[AnyIndex], quick: bool) -> Float[Array, "systems"]:
-    sums = [
-        index.quick_sum(x) if quick else index.sum(x)
-        for x, index in zip(rows, indices, strict=True)
-    ]
+def _total(rows: Leaves, indices: Sequence[AnyIndex]) -> Float[Array, "systems"]:
+    sums = [index.sum(x) for x, index in zip(rows, indices, strict=True)]
     return _fold(jnp.add, sums)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, Shaped
 
 BLOCK = 8
@@ -120,27 +121,55 @@ def add_blocks(x: Float[Array, "groups rows *rest"]) -> Float[Array, "groups *re
 FEW_PARTS = 32768
 """An axis that is no longer than this is added in one branch of a program."""
 
+PIECES, PIECE = 4, 8192
+"""A longer one is added in pieces of so many entries at most, so many at a turn of a loop."""
 
-def add_parts(x: Float[Array, "entries"]) -> Float[Array, ""]:
-    """The sum over a long axis: its eight parts by halves, and again the eight of these sums.
+MOST_TURNS = 64
+"""An axis for which that takes more turns is halved thrice before."""
 
-    The fastest written order, since neighbours in memory are added side by side. Entries left over,
-    seven at most, are added last.
+
+def add_parts(
+    x: Float[Array, "entries"], term: Callable[[Array], Array] = lambda x: x
+) -> Float[Array, ""]:
+    """The sum over a long axis, which is cut into pieces: these are added to one, then its entries.
+
+    The fastest written order, since neighbours in memory are added side by side. Entries left over
+    are added last.
+
+    Args:
+        term: what to add of each entry, in place of the entry.
     """
     if x.size <= FEW_PARTS:
-        return _add_few_parts(x)
-    length = x.size // BLOCK
-    sums = _halves_of_parts(x, length)
-    # If one is NaN so is the total. That it is asked keeps what follows out of the loop above, into
-    # which XLA on CPU would put it, and take three times as long.
-    total = jax.lax.cond(jnp.isnan(sums[0]), lambda sums: sums[0], add_parts, sums)
-    return total + add_rows(x[BLOCK * length :])
+        return _add_few_parts(term(x))
+    n_turns = -(-x.size // (PIECES * PIECE))
+    # Of what `term` makes of another dtype XLA would make all before the loop.
+    if n_turns > MOST_TURNS or jax.eval_shape(term, x).dtype != x.dtype:
+        length = x.size // BLOCK
+        sums = _halves_of_parts(term(x), length)
+        # If one is NaN so is the total. That it is asked keeps what follows out of the loop above,
+        # into which XLA on CPU would put it, and take three times as long.
+        total = lax.cond(jnp.isnan(sums[0]), lambda sums: sums[0], add_parts, sums)
+        return total + add_rows(term(x[BLOCK * length :]))
+    length = x.size // (PIECES * n_turns)
+
+    # More than half a megabyte at a turn XLA on CPU would give to several threads, and what follows
+    # would wait for all of them to wake up.
+    def add_pieces(turn, sums):
+        begins = [(PIECES * turn + k) * length for k in range(PIECES)]
+        a, b, c, d = (term(lax.dynamic_slice_in_dim(x, begin, length)) for begin in begins)
+        return sums + ((a + c) + (b + d))
+
+    sums = lax.fori_loop(0, n_turns, add_pieces, jnp.zeros(length, x.dtype))
+    return _add_few_parts(sums) + _add_few_parts(term(x[PIECES * n_turns * length :]))
 
 
 def part_additions(n_entries: int) -> int:
     """In how many additions of `add_parts` an entry takes part, at most."""
     if n_entries > FEW_PARTS:
-        return 3 + part_additions(n_entries // BLOCK) + (n_entries % BLOCK > 0)
+        n_turns = -(-n_entries // (PIECES * PIECE))
+        if n_turns > MOST_TURNS:
+            return 3 + part_additions(n_entries // BLOCK) + 1
+        return n_turns + 2 + part_additions(n_entries // (PIECES * n_turns)) + 1
     n_passes = 1
     while n_entries > BLOCK:
         n_entries -= (BLOCK - 1) * ((n_entries - 1) // BLOCK)
@@ -169,6 +198,13 @@ def wide_dtype(x: Any) -> np.dtype:
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"leaves must be floating-point numbers, got {dtype}")
     return np.dtype(np.float32) if jnp.finfo(dtype).bits < 32 else np.dtype(dtype)
+
+
+def common(tree: Any) -> list[Float[Array, "rows *components"]]:
+    """The leaves, as rows, in the widest dtype among them, float32 at least."""
+    leaves = [jnp.atleast_1d(leaf) for leaf in jax.tree.leaves(tree)]
+    dtypes = [wide_dtype(leaf) for leaf in leaves]
+    return [leaf.astype(np.result_type(*dtypes)) for leaf in leaves]
 
 
 def add_components(x: Float[Array, "rows *components"]) -> Float[Array, "rows"]:

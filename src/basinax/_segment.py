@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from basinax._norms import norms, order
-from basinax._rounding import add_components, rounded, scaled, scaling_top, wide_dtype
+from basinax._rounding import add_components, common, rounded, scaled, scaling_top, wide_dtype
 from basinax._systems import SystemIndex, n_systems, resolve
 
 Tree = PyTree[Float[Array, "rows *components"]]
@@ -55,13 +55,6 @@ def norm(tree: Tree, index_prefix: Prefix = None, ord: float | str | None = 2) -
     if not leaves:
         return blank(tree, index_prefix)
     return norms(leaves, resolve(index_prefix, tree), p).values
-
-
-def common(tree: Tree) -> list[Float[Array, "rows *components"]]:
-    """The leaves, as rows, in the widest dtype among them, float32 at least."""
-    leaves = [jnp.atleast_1d(leaf) for leaf in jax.tree.leaves(tree)]
-    dtypes = [wide_dtype(leaf) for leaf in leaves]
-    return [leaf.astype(np.result_type(*dtypes)) for leaf in leaves]
 
 
 def max(tree: Tree, index_prefix: Prefix = None) -> PerSystem:

@@ -163,8 +163,6 @@ class SystemIndex(eqx.Module):
         """
         return _finished(self._fold(jnp.add, add_components(rows), -0.0), self.sizes)
 
-    quick_sum = sum
-
     def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "systems"]:
         """The largest over each system's rows and components.
 
@@ -242,11 +240,17 @@ class WholeIndex(eqx.Module):
             return jnp.zeros((1,), rows.dtype)
         return add_rows(add_components(rows))[None]
 
-    def quick_sum(self, rows: Float[Array, "rows *components"]) -> Float[Array, "1"]:
-        """The sum; of many entries in an order that suits memory, whose bits are its own."""
+    def quick_sum(
+        self, rows: Float[Array, "rows *components"], term: Callable[[Array], Array]
+    ) -> Float[Array, "1"]:
+        """The sum of `term(rows)`; of many entries in an order that suits memory, its own.
+
+        Args:
+            term: treats entries by themselves.
+        """
         if rows.size <= QUICK_ENTRIES:
-            return self.sum(rows)
-        return add_parts(rows.reshape(-1))[None]
+            return self.sum(term(rows))
+        return add_parts(rows.reshape(-1), term)[None]
 
     def quick_additions(self, leaf: Array) -> int:
         """In how many additions an entry takes part at most, where the order is that of memory."""
@@ -294,8 +298,6 @@ class RowIndex(eqx.Module):
     def sum(self, rows: Float[Array, "rows *components"]) -> Float[Array, "rows"]:
         return add_components(rows)
 
-    quick_sum = sum
-
     def depths(self) -> Int32[Array, "rows"]:
         return jnp.ones((self.n_rows,), jnp.int32)
 
@@ -338,8 +340,6 @@ class BlockIndex(eqx.Module):
             half = len(sums) // 2
             sums = [a + b for a, b in zip(sums[:half], sums[half:], strict=True)]
         return _finished(sums[0], self.sizes)
-
-    quick_sum = sum
 
     def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "systems"]:
         return _fold_blocks(_larger, _max_components(rows), self.sizes, _least(rows.dtype))
