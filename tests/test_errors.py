@@ -5,9 +5,11 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from basinax import (
+    BFGS,
     FIRE,
     AbstractCriterion,
     AbstractState,
@@ -105,6 +107,14 @@ OF_INDICES = {
 }
 
 OF_PREFIXES = {
+    "sizes in place of an index": (
+        lambda: run(prefix=[2, 1]),
+        ["TypeError", "index_prefix must be SystemIndex", "got int", "from_sizes"],
+    ),
+    "ids in place of an index": (
+        lambda: FIRE().init(ROWS, jnp.array([0, 0, 1])),
+        ["TypeError", "index_prefix must be SystemIndex", "from_ids"],
+    ),
     "sizes that do not add up": (
         lambda: update(GradientDescent(0.1), prefix=SystemIndex.from_sizes([2, 2])),
         ["ValueError", "(3, 3)", "4 rows", "leading axis"],
@@ -244,6 +254,30 @@ OF_RUNS = {
     "extras of the wrong shape": (
         lambda: run(lambda x: (*bowl(x), {"stress": jnp.zeros((3, 3))}), has_extras=True),
         ["ValueError", "extras['stress']", "2 systems", "(3, 3)"],
+    ),
+    "energies alone": (
+        lambda: run(lambda x: bowl(x)[0]),
+        ["ValueError", "2 values", "got 1"],
+    ),
+    "a class in place of an optimizer": (
+        lambda: run(optimizer=FIRE),
+        ["TypeError", "optimizer must be a transform", "the class FIRE", "FIRE()"],
+    ),
+    "an optax transformation in place of an optimizer": (
+        lambda: run(optimizer=optax.adam(0.1)),
+        ["TypeError", "optimizer must be a transform", "optax", "chain(...)"],
+    ),
+    "the name of an optimizer": (
+        lambda: run(optimizer="fire"),
+        ["TypeError", "optimizer must be a transform", "got str"],
+    ),
+    "throw inside of jit": (
+        lambda: jax.jit(lambda x: run(params=x, throw=True).energies)(ROWS),
+        ["TypeError", "throw=True", "outside of jit"],
+    ),
+    "too few rows for a dense Hessian": (
+        lambda: jax.jit(BFGS(max_rows=2).init)(ROWS),
+        ["ValueError", "max_rows=2", "3 rows"],
     ),
     "parameters of integers": (
         lambda: run(lambda x: (jnp.zeros(2), x), params=jnp.ones((3, 3), int)),

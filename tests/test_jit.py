@@ -48,6 +48,25 @@ def test_jitted_steps_are_the_steps_op_by_op(case, dtype):
         assert same_bits((params, state), op_by_op[:2])
 
 
+@pytest.mark.parametrize("case", KINDS, ids=str)
+def test_a_state_may_be_donated(case):
+    """No array stands in it twice. It takes its index along."""
+    batch, taken = small_batch(), small_batch()
+    transform = case.make(batch.numbers)
+
+    def update(gradient, state, params, energies):
+        return transform.update(gradient, state, params, energies=energies)
+
+    donating = jax.jit(update, donate_argnums=1)
+    kept = transform.init(batch.params, batch.prefix)
+    state = transform.init(batch.params, taken.prefix)
+    for _ in range(2):
+        energies, gradient = batch.evaluate(batch.params)
+        step, kept = jax.jit(update)(gradient, kept, batch.params, energies)
+        same_step, state = donating(gradient, state, batch.params, energies)
+        assert same_bits((same_step, state), (step, kept))
+
+
 @pytest.mark.parametrize("case", KINDS[::2], ids=str)
 def test_constants_of_a_program_and_its_arguments_give_the_same_bits(case):
     """A compiler folds constants and may not round them in another way."""

@@ -3,8 +3,19 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from basinax import FIRE, GradientDescent, Status, SystemIndex, chain, relax, rounded, segment
+from basinax import (
+    FIRE,
+    FIRE2,
+    GradientDescent,
+    Status,
+    SystemIndex,
+    chain,
+    relax,
+    rounded,
+    segment,
+)
 
 INDEX = SystemIndex.from_sizes([3, 1, 0, 8])
 
@@ -84,3 +95,31 @@ def test_best_point_of_a_system_that_blows_up_is_finite():
 
 def test_every_status_has_a_meaning():
     assert all(status.meaning for status in Status)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gradient_dtype"), [(jnp.bfloat16, np.float32), (np.float32, np.float64)]
+)
+def test_a_gradient_of_another_dtype_takes_that_of_the_parameters(dtype, gradient_dtype):
+    def other(x):
+        energies, gradient = bowl(x)
+        return energies, gradient.astype(gradient_dtype)
+
+    # Of powers of two, which every dtype holds.
+    params = jnp.sign(start()).astype(dtype)
+    optimizer = GradientDescent(0.5)
+    result = relax(other, params, optimizer, index_prefix=INDEX, max_steps=5)
+    same = relax(bowl, params, optimizer, index_prefix=INDEX, max_steps=5)
+    assert result.gradients.dtype == dtype
+    assert np.array_equal(result.params, same.params)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_abc_fire_moves_components_without_force_nowhere(dtype):
+    """With a mixing that 1 - a does not tell from none."""
+    optimizer, x = FIRE2(use_abc=True, astart=0.0), jnp.array([[1, 1, 0]], dtype)
+    state = optimizer.init(x)
+    for _ in range(5):
+        step, state = optimizer.update(x, state, x)
+        assert np.isfinite(step).all()
+        assert step[0, 2] == 0

@@ -38,10 +38,23 @@ class History(AbstractState):
 
 def no_history(parameters: Tree, index_prefix: Prefix, memory: int) -> History:
     blank = segment.blank(parameters, index_prefix)
-    slots = jax.tree.map(lambda x: jnp.zeros((memory, *x.shape), x.dtype), parameters)
-    square = jnp.zeros((*blank.shape, memory, memory), blank.dtype)
-    pushes = jnp.zeros(blank.shape, jnp.int32)
-    return History(None, slots, slots, square, square, square[:, 0], square[:, 0], pushes)
+
+    def slots():
+        return jax.tree.map(lambda x: jnp.zeros((memory, *x.shape), x.dtype), parameters)
+
+    def numbers(*axes):
+        return jnp.zeros((*blank.shape, *axes), blank.dtype)
+
+    return History(
+        None,
+        s=slots(),
+        y=slots(),
+        sy=numbers(memory, memory),
+        yy=numbers(memory, memory),
+        sg=numbers(memory),
+        yg=numbers(memory),
+        pushes=jnp.zeros(blank.shape, jnp.int32),
+    )
 
 
 def remember(

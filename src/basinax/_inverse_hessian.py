@@ -60,14 +60,17 @@ def _unit(parameters, rows, scale) -> InverseHessian:
 
 
 def _width(index, max_rows: int | None) -> int:
-    if isinstance(index.sizes, Tracer):
-        if max_rows is None and isinstance(index, SystemIndex):
-            raise ValueError(
-                "the size of a dense Hessian must be known before tracing: call init outside of"
-                " jit, or say max_rows, the most rows of a system in any leaf"
-            )
-        return index.n_rows if max_rows is None else max_rows
-    largest = int(np.max(np.asarray(index.sizes), initial=0))
+    if not isinstance(index, SystemIndex):
+        largest = index.n_rows
+    elif not isinstance(index.sizes, Tracer):
+        largest = int(np.max(np.asarray(index.sizes), initial=0))
+    elif max_rows is None:
+        raise ValueError(
+            "the size of a dense Hessian must be known before tracing: call init outside of"
+            " jit, or say max_rows, the most rows of a system in any leaf"
+        )
+    else:
+        return max_rows
     if max_rows is not None and largest > max_rows:
         raise ValueError(f"max_rows={max_rows}, but a system has {largest} rows in one leaf")
     return largest if max_rows is None else max_rows

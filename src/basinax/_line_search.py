@@ -111,23 +111,29 @@ def start_walk(
     search: Search, directions: Directions, parameters: Tree, index_prefix: Prefix
 ) -> WalkState:
     blank = segment.blank(parameters, index_prefix)
-    zeros = jax.tree.map(jnp.zeros_like, parameters)
-    no = jnp.zeros(blank.shape, bool)
+
+    def zeros():
+        return jax.tree.map(jnp.zeros_like, parameters)
+
+    def no():
+        return jnp.zeros(blank.shape, bool)
+
     return WalkState(
         index_prefix,
-        origin=zeros,
-        gradient=zeros,
-        direction=zeros,
-        energy=blank,
+        origin=zeros(),
+        gradient=zeros(),
+        direction=zeros(),
+        energy=jnp.zeros_like(blank),
         last_energy=jnp.full_like(blank, jnp.nan),
-        slope=blank,
-        trial=blank,
-        search=search.begin(blank, blank, blank, blank)[1],
-        is_searching=no,
-        is_repeated=no,
-        is_accepted=no,
-        is_given_up=no,
-        has_failed=no,
+        slope=jnp.zeros_like(blank),
+        trial=jnp.zeros_like(blank),
+        # Copies: no array of a state may stand in it twice, or it could not be donated.
+        search=jax.tree.map(jnp.array, search.begin(blank, blank, blank, blank)[1]),
+        is_searching=no(),
+        is_repeated=no(),
+        is_accepted=no(),
+        is_given_up=no(),
+        has_failed=no(),
         memories=(directions.init(parameters, index_prefix),),
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
 from basinax import _segment as segment
@@ -95,6 +96,18 @@ class AbstractTransform(eqx.Module):
         return jnp.zeros((n_systems(state.index_prefix),), bool)
 
 
+def check_transform(optimizer: Any) -> None:
+    """Raise TypeError if `optimizer` is no transform; says what to pass."""
+    if isinstance(optimizer, AbstractTransform):
+        return
+    got = f"got {type(optimizer).__name__}"
+    if isinstance(optimizer, type):
+        got = f"got the class {optimizer.__name__}: make one with {optimizer.__name__}()"
+    elif isinstance(optimizer, optax.GradientTransformation):
+        got = "got an optax transformation: put it into a chain(...)"
+    raise TypeError(f"optimizer must be a transform such as FIRE() or a chain(...), {got}")
+
+
 def apply_updates(params: Tree, updates: Tree) -> Tree:
     """`params + updates`, with each update rounded before it is added.
 
@@ -102,7 +115,7 @@ def apply_updates(params: Tree, updates: Tree) -> Tree:
     """
 
     def add(x, step):
-        return x + rounded(jnp.asarray(step).astype(x.dtype))
+        return x + rounded(jnp.asarray(step).astype(jnp.result_type(x)))
 
     return segment.map_leaves(add, params, updates)
 

@@ -13,6 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int32
 
 from basinax import _segment as segment
@@ -29,6 +30,7 @@ from basinax._optimizer import (
     Prefix,
     Tree,
     apply_updates,
+    check_transform,
     select_systems,
     where_systems,
 )
@@ -103,6 +105,7 @@ def relax(
         RuntimeError: with `throw`, a system did not converge.
     """
     params = jax.tree.map(jnp.asarray, params)
+    check_transform(optimizer)
     criterion = criterion_of(fmax, convergence)
     extras = _check_evaluation(value_and_gradient, params, index_prefix, has_extras)
     run = start(
@@ -343,7 +346,10 @@ def _received(arrived, evaluation: Evaluation, run: Run) -> Run:
     said = jax.tree.map(lambda x, y: jnp.asarray(x).astype(y.dtype), said, known)
     energies, extras = select_systems(arrived, said, known)
     prefix = run.optimizer_state.index_prefix
-    gradients = segment.where(arrived, evaluation.gradients, run.gradients, prefix)
+    gradients = segment.map_leaves(
+        lambda x, y: x.astype(y.dtype), evaluation.gradients, run.gradients
+    )
+    gradients = segment.where(arrived, gradients, run.gradients, prefix)
     return dataclasses.replace(run, energies=energies, gradients=gradients, extras=extras)
 
 
@@ -432,6 +438,8 @@ def _advance(value_and_gradient, run, optimizer, criterion, max_steps) -> Run:
 
 def raise_unless_converged(status: Int32[Array | np.ndarray, "systems"]) -> None:
     """Raise RuntimeError that counts and names the systems that did not converge."""
+    if isinstance(status, Tracer):
+        raise TypeError("throw=True must know what became of systems: call relax outside of jit")
     codes = np.asarray(status)
     failed = np.flatnonzero(codes != Status.CONVERGED)
     if len(failed):
@@ -449,10 +457,11 @@ def _check_evaluation(value_and_gradient, params, index_prefix, has_extras: bool
     """Zeros like the extras; None if there are none."""
     expected = (n_systems(index_prefix),)
     said = jax.eval_shape(value_and_gradient, params)
-    if len(said) != 2 + has_extras:
+    got = len(said) if isinstance(said, tuple | list) else 1
+    if got != 2 + has_extras:
         raise ValueError(
             f"value_and_gradient must return {2 + has_extras} values with has_extras={has_extras},"
-            f" got {len(said)}"
+            f" got {got}"
         )
     energies, gradients, *extras = said
     if jnp.shape(energies) != expected:

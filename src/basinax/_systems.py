@@ -527,14 +527,26 @@ def n_systems(index_prefix: PyTree[SystemIndex] | None) -> int:
     """The number of systems of a prefix, 1 in global mode.
 
     Raises:
+        TypeError: a leaf of the prefix is no `SystemIndex`.
         ValueError: the prefix holds no `SystemIndex`.
     """
     if index_prefix is None:
         return 1
-    leaves = jax.tree.leaves(index_prefix, is_leaf=is_index)
-    if not leaves:
+    indices = _indices_of(index_prefix)
+    if not indices:
         raise ValueError("index_prefix holds no SystemIndex; pass None for global mode")
-    return leaves[0].n_systems
+    return indices[0].n_systems
+
+
+def _indices_of(index_prefix: PyTree) -> list[SystemIndex]:
+    leaves = jax.tree.leaves(index_prefix, is_leaf=is_index)
+    wrong = [x for x in leaves if not is_index(x)]
+    if wrong:
+        raise TypeError(
+            f"leaves of index_prefix must be SystemIndex, got {type(wrong[0]).__name__}: make one"
+            " with SystemIndex.from_sizes or SystemIndex.from_ids"
+        )
+    return leaves
 
 
 def per_system(value: Any, name: str, like: Shaped[Array, "systems"]) -> Shaped[Array, "systems"]:
@@ -553,9 +565,7 @@ def per_system(value: Any, name: str, like: Shaped[Array, "systems"]) -> Shaped[
 
 
 def _broadcast(index_prefix, tree):
-    wrong = [x for x in jax.tree.leaves(index_prefix, is_leaf=is_index) if not is_index(x)]
-    if wrong:
-        raise TypeError(f"leaves of index_prefix must be SystemIndex, got {type(wrong[0])}")
+    _indices_of(index_prefix)
 
     def repeat(index, subtree):
         return [index] * len(jax.tree.leaves(subtree))

@@ -15,7 +15,7 @@ from ase import Atoms
 from jaxtyping import Bool, Float, Int32
 
 from basinax._convergence import AbstractCriterion, criterion_of
-from basinax._optimizer import AbstractTransform
+from basinax._optimizer import AbstractTransform, check_transform
 from basinax._relax import raise_unless_converged
 from basinax._rounding import BLOCK
 from basinax._status import Status
@@ -142,6 +142,7 @@ def relax(
     potential.check(atoms)
     dtype = available_dtype(dtype)
     optimizer = FIRE() if optimizer is None else optimizer
+    check_transform(optimizer)
     skin = SKIN * potential.cutoff if skin is None else skin
     reach = potential.cutoff + skin
     check_listable(atoms, reach)

@@ -34,9 +34,14 @@ class Adam(AbstractTransform):
     """Added to the root of the mean square."""
 
     def init(self, parameters, index_prefix: Prefix = None) -> "AdamState":
-        one = jnp.ones_like(segment.blank(parameters, index_prefix))
-        zeros = jax.tree.map(jnp.zeros_like, parameters)
-        return AdamState(index_prefix, zeros, zeros, one, one)
+        blank = segment.blank(parameters, index_prefix)
+        return AdamState(
+            index_prefix,
+            mean=jax.tree.map(jnp.zeros_like, parameters),
+            square=jax.tree.map(jnp.zeros_like, parameters),
+            b1_power=jnp.ones_like(blank),
+            b2_power=jnp.ones_like(blank),
+        )
 
     def update(self, updates, state: "AdamState", params=None, **extra):
         prefix, like = state.index_prefix, state.b1_power

@@ -38,15 +38,20 @@ class BFGS(AbstractTransform):
     alpha: Number = 70.0
     """The first Hessian (eV/Å²) is this times the unit matrix. ASE's default."""
     max_rows: int | None = eqx.field(static=True, default=None)
-    """The most rows of a system in any leaf. Needed only where `init` is traced."""
+    """The most rows of a system in any leaf. Needed only where `init` is traced; if the index is
+    too, rows beyond it stand still."""
 
     def init(self, parameters, index_prefix: Prefix = None) -> "BFGSState":
         blank = segment.blank(parameters, index_prefix)
         alpha = per_system(self.alpha, "alpha", blank)
-        zeros = jax.tree.map(jnp.zeros_like, parameters)
         hessian = unit_matrix(parameters, index_prefix, rounded(1 / alpha), self.max_rows)
-        has_last = jnp.zeros(blank.shape, bool)
-        return BFGSState(index_prefix, zeros, zeros, has_last, (hessian,))
+        return BFGSState(
+            index_prefix,
+            params=jax.tree.map(jnp.zeros_like, parameters),
+            gradient=jax.tree.map(jnp.zeros_like, parameters),
+            has_last=jnp.zeros(blank.shape, bool),
+            hessians=(hessian,),
+        )
 
     def update(self, updates, state: "BFGSState", params=None, *, is_running=None, **extra):
         prefix, gradient = state.index_prefix, updates

@@ -30,7 +30,8 @@ class BFGSLineSearch(AbstractTransform):
     search: Search = MoreThuente()
     """How far along a line to go; it holds the limit on the step."""
     max_rows: int | None = eqx.field(static=True, default=None)
-    """The most rows of a system in any leaf. Needed only where `init` is traced."""
+    """The most rows of a system in any leaf. Needed only where `init` is traced; if the index is
+    too, rows beyond it stand still."""
 
     def init(self, parameters, index_prefix: Prefix = None) -> WalkState:
         return start_walk(self.search, _Dense(self), parameters, index_prefix)

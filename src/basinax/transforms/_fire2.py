@@ -50,13 +50,12 @@ class FIRE2(AbstractTransform):
 
     def init(self, parameters, index_prefix: Prefix = None) -> "FIRE2State":
         blank = segment.blank(parameters, index_prefix)
-        no = jnp.zeros(blank.shape, bool)
         return FIRE2State(
             index_prefix,
             velocities=jax.tree.map(jnp.zeros_like, parameters),
-            has_velocity=no,
-            is_back=no,
-            is_accepted=no,
+            has_velocity=jnp.zeros(blank.shape, bool),
+            is_back=jnp.zeros(blank.shape, bool),
+            is_accepted=jnp.zeros(blank.shape, bool),
             dt=per_system(self.dt, "dt", blank),
             a=per_system(self.astart, "astart", blank),
             n_downhill=jnp.zeros(blank.shape, jnp.int32),
@@ -80,7 +79,8 @@ class FIRE2(AbstractTransform):
         # v ← (1 - a)(v + dt F) + a |v + dt F| F/|F|, times the correction
         ratio = jnp.where(gg > 0, rounded(rounded(jnp.sqrt(pushed_vv)) / rounded(jnp.sqrt(gg))), 0)
         if self.use_abc:
-            a = jnp.maximum(a, 1e-10)
+            # ASE's bound, and where 1 - 1e-10 is 1, that of the dtype.
+            a = jnp.maximum(a, max(1e-10, float(jnp.finfo(a.dtype).eps)))
         keep = 1 - a
         push = rounded(keep * dt) + rounded(a * ratio)
         if self.use_abc:

@@ -37,8 +37,12 @@ class GradientDescent(AbstractTransform):
         if not self.barzilai_borwein:
             return GradientDescentState(index_prefix)
         blank = segment.blank(parameters, index_prefix)
-        zeros = jax.tree.map(jnp.zeros_like, parameters)
-        return BarzilaiBorweinState(index_prefix, zeros, zeros, jnp.zeros(blank.shape, bool))
+        return BarzilaiBorweinState(
+            index_prefix,
+            params=jax.tree.map(jnp.zeros_like, parameters),
+            gradient=jax.tree.map(jnp.zeros_like, parameters),
+            has_last=jnp.zeros(blank.shape, bool),
+        )
 
     def update(self, updates, state, params=None, **extra):
         prefix = state.index_prefix

@@ -57,11 +57,10 @@ class LBFGS(AbstractTransform):
         if self.memory < 1:
             raise ValueError(f"memory must be at least 1, got {self.memory}")
         blank = segment.blank(parameters, index_prefix)
-        zeros = jax.tree.map(jnp.zeros_like, parameters)
         return LBFGSState(
             index_prefix,
-            params=zeros,
-            gradient=zeros,
+            params=jax.tree.map(jnp.zeros_like, parameters),
+            gradient=jax.tree.map(jnp.zeros_like, parameters),
             has_last=jnp.zeros(blank.shape, bool),
             histories=(no_history(parameters, index_prefix, self.memory),),
         )
