@@ -1,6 +1,8 @@
 """Whole relaxations of ASE structures: the bits of a batch, and the trajectories of ASE."""
 
 import itertools
+import signal
+import threading
 
 import numpy as np
 import pytest
@@ -12,8 +14,16 @@ from ase.optimize import FIRE as ASEFIRE
 from comparison import same
 
 import basinax
-from basinax import Status
-from basinax.atoms import LennardJones, Progress, relax
+from basinax import FIRE, MaxForce, Status
+from basinax.atoms import (
+    EMT,
+    LennardJones,
+    Progress,
+    StillingerWeber,
+    Tersoff,
+    ZhouEAM,
+    relax,
+)
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
 
@@ -235,9 +245,93 @@ def test_bad_input_is_named_before_anything_runs(name):
         relax(atoms, LennardJones.named("Ar", "Kr"))
 
 
-def test_settings_of_another_length_are_refused():
-    with pytest.raises(ValueError, match="one entry for each of the 2 structures"):
-        relax(structures()[:2], LennardJones(**ARGON), fmax=[0.1, 0.1, 0.1])
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"fmax": [0.1, 0.1, 0.1]}, "fmax"),
+        ({"max_steps": [1, 2, 3]}, "max_steps"),
+        ({"optimizer": FIRE(dt=np.full(3, 0.1))}, "optimizer.dt"),
+        ({"convergence": MaxForce(np.full(3, 0.1))}, "convergence.fmax"),
+    ],
+)
+def test_settings_of_another_length_are_refused(options, name):
+    with pytest.raises(ValueError, match=f"{name} .*one entry for each of the 2 structures"):
+        relax(structures()[:2], LennardJones(**ARGON), **options)
+
+
+WRONG = {
+    "text for fmax": ({"fmax": "0.05"}, ValueError, "fmax must be a number"),
+    "NaN for fmax": ({"fmax": [0.1, np.nan]}, ValueError, "fmax must be a number"),
+    "no number of steps": ({"max_steps": None}, ValueError, "max_steps must be an integer"),
+    "half a step": ({"max_steps": 2.5}, ValueError, "max_steps must be an integer .* 2.5"),
+    "steps below zero": ({"max_steps": -3}, ValueError, "max_steps must be an integer .* -3"),
+    "a skin below zero": ({"skin": -1.0}, ValueError, "skin must be 0 Å or more, got -1.0"),
+    "a skin that is NaN": ({"skin": np.nan}, ValueError, "skin must be 0 Å or more"),
+    "a class of optimizers": ({"optimizer": FIRE}, TypeError, "the class FIRE"),
+    "an optimizer of ASE": ({"optimizer": ASEFIRE}, TypeError, "optimizer must be a transform"),
+    "the name of an optimizer": ({"optimizer": "fire"}, TypeError, "optimizer must be a transform"),
+    "a calculator": ({"potential": ASELennardJones()}, TypeError, "ASE's calculator LennardJones"),
+    "a class of potentials": ({"potential": EMT}, TypeError, "the class EMT"),
+    "the name of a potential": ({"potential": "emt"}, TypeError, r"potential_from\('emt'\)"),
+    "a function": ({"potential": len}, TypeError, "potential must be one of basinax.atoms"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments_are_named(name):
+    options, error, message = WRONG[name]
+    with pytest.raises(error, match=message):
+        relax(structures()[:2], **{"potential": LennardJones(**ARGON)} | options)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [EMT, ZhouEAM, LennardJones.named, Tersoff.named, StillingerWeber.named],
+    ids=lambda make: make.__qualname__,
+)
+def test_a_list_of_elements_is_refused(make):
+    with pytest.raises(TypeError, match="one by one"):
+        make(["Cu", "Au"])
+
+
+def test_a_stop_before_anything_runs_evaluates_nothing():
+    start = structures()
+    result = relax(start, LennardJones(**ARGON), should_stop=lambda: True)
+    assert (result.status == Status.RUNNING).all()
+    assert not result.evaluations.any()
+    assert np.array_equal(result.atoms[0].positions, start[0].positions)
+
+
+ENDLESS = {"fmax": 0.0, "max_steps": 10**9}
+
+
+def test_an_interruption_ends_all_batches():
+    """The caller's thread waits while others work."""
+
+    once = iter([threading.main_thread().ident])
+
+    def interrupt(progress):
+        for thread in once:
+            signal.pthread_kill(thread, signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        relax(structures()[3:6], LennardJones(**ARGON), progress=interrupt, **ENDLESS)
+    assert not [t for t in threading.enumerate() if "ThreadPoolExecutor" in t.name]
+
+
+def test_a_batch_that_fails_ends_the_others(monkeypatch):
+    """One structure a batch, of which the first look at one raises."""
+    monkeypatch.setattr("basinax.atoms._relax._batch_shape", lambda blocks, slots: (16, 1))
+    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 2)
+    seen = set()
+
+    def fail(progress):
+        seen.add(threading.current_thread().name)
+        if len(seen) == 2:
+            raise ZeroDivisionError("of the caller")
+
+    with pytest.raises(ZeroDivisionError, match="of the caller"):
+        relax(structures()[4:6], LennardJones(**ARGON), progress=fail, **ENDLESS)
 
 
 def test_throw_names_what_did_not_converge():

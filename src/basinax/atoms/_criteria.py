@@ -11,7 +11,9 @@ from basinax.atoms._cell import Dofs, Observed
 class MaxAtomForce(AbstractCriterion):
     """The largest force on an atom is below `fmax`, whatever the cell still wants.
 
-    Where no cell moves it is `MaxForce`.
+    Where no cell moves it is `MaxForce`. Where one does, a force is that on the degrees of freedom:
+    deformed with the cell, as in ASE's filters, and with `Strain`, which has none of atoms, always
+    below.
     """
 
     fmax: Tolerance = eqx.field(default=0.05, converter=as_leaf)

@@ -5,13 +5,15 @@ How structures are grouped is chosen for speed alone: no bit of a result depends
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
+from ase.calculators.calculator import BaseCalculator
 from jaxtyping import Bool, Float, Int32
 
 from basinax._convergence import AbstractCriterion, criterion_of
@@ -61,7 +63,10 @@ class AtomsRelaxation(eqx.Module):
     energies: Float[np.ndarray, "systems"]
     """In eV."""
     fmax: Float[np.ndarray, "systems"]
-    """The largest force on one atom in eV/Å, under the constraints; inf where not finite."""
+    """The largest force on one atom in eV/Å, under the constraints; inf where not finite.
+
+    Where a cell moves, so do the rows of what moves it count, in the scale of ASE's filters.
+    """
     steps: Int32[np.ndarray, "systems"]
     """Steps made; a structure that is converged makes none."""
     evaluations: Int32[np.ndarray, "systems"]
@@ -139,11 +144,14 @@ def relax(
         RuntimeError: with `throw`, a structure did not converge.
     """
     atoms = checked(atoms)
+    _check_potential(potential)
     potential.check(atoms)
     dtype = available_dtype(dtype)
     optimizer = FIRE() if optimizer is None else optimizer
     check_transform(optimizer)
     skin = SKIN * potential.cutoff if skin is None else skin
+    if not (np.isfinite(skin) and skin >= 0):
+        raise ValueError(f"skin must be 0 Å or more, got {skin}")
     reach = potential.cutoff + skin
     check_listable(atoms, reach)
     cells = one_a_structure(_named(cell), len(atoms))
@@ -151,9 +159,9 @@ def relax(
     fmax = None if fmax is None else _one_a_structure(fmax, "fmax", len(atoms))
     criterion = criterion_of(fmax, convergence)
     settings = Settings(
-        optimizer,
-        _each_a_structure(criterion, len(atoms)),
-        _one_a_structure(max_steps, "max_steps", len(atoms)),
+        _each_a_structure(optimizer, "optimizer", len(atoms)),
+        _each_a_structure(criterion, "convergence", len(atoms)),
+        _one_a_structure(_counts(max_steps), "max_steps", len(atoms)),
     )
 
     def tell(n_converged: int, n_failed: int) -> None:
@@ -184,7 +192,7 @@ def relax(
         for members in _grouped(slots, blocks, alike)
     ]
     try:
-        _work_off(works)
+        _work_off(works, monitor)
     finally:
         if recorder is not None:
             recorder.close()
@@ -204,13 +212,20 @@ def _recorder(
     return Recorder(trajectory, atoms)
 
 
-def _work_off(works: list[Work]) -> None:
-    """Threads with a batch each, whose program keeps one core busy on CPU."""
+def _work_off(works: list[Work], monitor: Monitor) -> None:
+    """Threads with a batch each, whose program keeps one core busy on CPU.
+
+    Where one fails, or the caller is interrupted, the others end at their next look.
+    """
     n_workers = _n_cores()
     with ThreadPoolExecutor(n_workers) as pool:
         threads = [pool.submit(lambda: [work.drain() for work in works]) for _ in range(n_workers)]
-    for thread in threads:
-        thread.result()
+        try:
+            for thread in as_completed(threads):
+                thread.result()
+        except BaseException:
+            monitor.stop()
+            raise
 
 
 def _n_cores() -> int:
@@ -228,8 +243,32 @@ def _batch_shape(blocks: np.ndarray, slots: np.ndarray) -> tuple[int, int]:
     return n_rows, padded_size(n_systems)
 
 
+def _check_potential(potential: Any) -> None:
+    """Raise TypeError if it is no potential; says what to pass."""
+    if isinstance(potential, AbstractPotential):
+        return
+    got = f"got {type(potential).__module__}.{type(potential).__name__}"
+    if isinstance(potential, type):
+        got = f"got the class {potential.__name__}: make one, such as EMT() or EMT('Cu', 'Au')"
+    elif isinstance(potential, str):
+        got = f"got text: basinax.atoms.potential_from({potential!r}) makes one of it"
+    elif isinstance(potential, BaseCalculator):
+        got = f"got ASE's calculator {type(potential).__name__}, which is for one structure"
+    raise TypeError(f"potential must be one of basinax.atoms, such as EMT(), {got}")
+
+
+def _counts(value: Any) -> np.ndarray:
+    """As an array, if it is of integers that are not negative."""
+    value = np.asarray(value)
+    if value.dtype.kind not in "iu" or (value < 0).any():
+        raise ValueError(f"max_steps must be an integer of 0 or more, or some, got {value}")
+    return value
+
+
 def _one_a_structure(value: Any, name: str, n_atoms: int) -> np.ndarray:
     value = np.asarray(value)
+    if not jnp.issubdtype(value.dtype, jnp.number) or np.isnan(value).any():
+        raise ValueError(f"{name} must be a number, or one a structure, got {value}")
     if value.shape not in ((), (n_atoms,)):
         raise ValueError(
             f"{name} must be a number or have one entry for each of the {n_atoms} structures, got"
@@ -257,11 +296,13 @@ def _by_kind(
     return [(kind, np.array(of)) for kind, of in members.items()]
 
 
-def _each_a_structure(criterion: AbstractCriterion, n_atoms: int) -> AbstractCriterion:
-    def checked_leaf(path, value):
-        return _one_a_structure(value, f"convergence{jax.tree_util.keystr(path)}", n_atoms)
+def _each_a_structure(settings: Any, name: str, n_atoms: int) -> Any:
+    """The settings, if each is a number or has one entry a structure."""
 
-    return jax.tree_util.tree_map_with_path(checked_leaf, criterion)
+    def checked_leaf(path, value):
+        return _one_a_structure(value, f"{name}{jax.tree_util.keystr(path)}", n_atoms)
+
+    return jax.tree_util.tree_map_with_path(checked_leaf, settings)
 
 
 def _grouped(slots: np.ndarray, blocks: np.ndarray, members: np.ndarray) -> list[np.ndarray]:

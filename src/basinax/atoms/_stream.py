@@ -161,8 +161,8 @@ class Work(NamedTuple):
     recorder: Recorder | None
 
     def drain(self) -> None:
-        """Relax until nothing waits."""
-        while members := self.queue.fill(*self.shape):
+        """Relax until nothing waits, or the run is stopped."""
+        while not self.monitor.is_stopped() and (members := self.queue.fill(*self.shape)):
             _Stream(self, members).run()
 
 
@@ -171,10 +171,19 @@ class Monitor:
 
     def __init__(self, n_structures: int, progress: Any, should_stop: Callable[[], bool]):
         self.outcomes: list[Outcome | None] = [None] * n_structures
-        self.should_stop, self._progress = should_stop, progress
+        self._should_stop, self._progress = should_stop, progress
+        self._is_stopped = False
         self._in_batches: dict[Any, tuple[int, int]] = {}
         self._ended = (0, 0)
         self._lock = threading.Lock()
+
+    def stop(self) -> None:
+        """End the run at the next look."""
+        self._is_stopped = True
+
+    def is_stopped(self) -> bool:
+        self._is_stopped = self._is_stopped or bool(self._should_stop())
+        return self._is_stopped
 
     def end(self, member: int, outcome: Outcome) -> None:
         with self._lock:
@@ -241,7 +250,7 @@ class _Stream:
                 (run.status, run.is_pending, run.has_moved)
             )
             work.monitor.report(self, status[self.occupied])
-            if work.monitor.should_stop():
+            if work.monitor.is_stopped():
                 self._take_out(run, self.occupied)
                 self._hand_over()
                 return

@@ -1,6 +1,6 @@
 """Parameters per element or per pair of elements, as tables over the species of a potential."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,13 @@ def species_of(**parameters: Parameter | None) -> tuple[int, ...]:
         elif value is not None and np.ndim(value) != 0:
             raise TypeError(f"{name} must be a number or a mapping from elements, got {value!r}")
     return tuple(sorted(found))
+
+
+def check_symbols(elements: Iterable[Any]) -> None:
+    """Raises TypeError where an element is not text."""
+    for element in elements:
+        if not isinstance(element, str):
+            raise TypeError(f'elements are named one by one, such as "Cu", "Au"; got {element!r}')
 
 
 def per_element(name: str, value: Parameter, species: tuple[int, ...]) -> np.ndarray:

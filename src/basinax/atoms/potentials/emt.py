@@ -21,6 +21,7 @@ from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors import Neighbors, gather
 from basinax.atoms.potentials._fold import Fold
 from basinax.atoms.potentials._potential import AbstractPotential, Properties, poison
+from basinax.atoms.potentials._species import check_symbols
 
 BETA = 1.809
 """(16π/3)^(1/3)/√2, the distance of neighbours in an fcc crystal over the radius of a sphere with
@@ -84,8 +85,9 @@ class EMT(AbstractPotential):
 
         Raises:
             ValueError: there are no parameters for an element.
-            TypeError: `asap_cutoff` is neither true nor false.
+            TypeError: an element is not text, or `asap_cutoff` is neither true nor false.
         """
+        check_symbols(elements)
         for element in elements:
             if element not in PARAMETERS:
                 raise ValueError(

@@ -15,6 +15,7 @@ from basinax.atoms.potentials._pair import AbstractPairPotential
 from basinax.atoms.potentials._species import (
     Parameter,
     check_positive,
+    check_symbols,
     per_element,
     per_pair,
     species_of,
@@ -110,6 +111,7 @@ class LennardJones(AbstractPairPotential):
         Raises:
             ValueError: there are none for an element.
         """
+        check_symbols(elements)
         unknown = [element for element in elements if element not in NAMED]
         if unknown:
             raise ValueError(f"no named parameters for {unknown[0]!r}, only for {', '.join(NAMED)}")

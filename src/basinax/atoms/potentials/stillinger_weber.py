@@ -25,6 +25,7 @@ from basinax.atoms.potentials._many_body import (
     over_others,
     put_all,
 )
+from basinax.atoms.potentials._species import check_symbols
 from basinax.atoms.potentials._triplets import (
     Triplet,
     check_range,
@@ -134,6 +135,7 @@ class StillingerWeber(AbstractManyBodyPotential):
         Raises:
             ValueError: there are none, or more than one element is named.
         """
+        check_symbols(elements)
         if len(elements) != 1 or elements[0] not in NAMED:
             got = ", ".join(map(repr, elements)) or "nothing"
             raise ValueError(f"named parameters are those of one of {', '.join(NAMED)}, got {got}")

@@ -28,6 +28,7 @@ from basinax.atoms.potentials._many_body import (
     put,
     put_all,
 )
+from basinax.atoms.potentials._species import check_symbols
 from basinax.atoms.potentials._triplets import (
     Triplet,
     check_range,
@@ -205,6 +206,7 @@ class Tersoff(AbstractManyBodyPotential):
         Raises:
             ValueError: there are none for an element, or for a pair of them.
         """
+        check_symbols(elements)
         for element in elements:
             if element not in NAMED:
                 raise ValueError(

@@ -18,6 +18,7 @@ from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors import Neighbors, gather
 from basinax.atoms.potentials._embedded import Functions, embedded
 from basinax.atoms.potentials._potential import AbstractPotential, Properties
+from basinax.atoms.potentials._species import check_symbols
 
 _PAIRS = """
          re       fe      rhoe      rhos     alpha     beta        A        B    kappa   lambda
@@ -142,6 +143,7 @@ class ZhouEAM(AbstractPotential):
             ValueError: there are no parameters for an element, none is named or one twice, or the
                 cutoff is not positive.
         """
+        check_symbols(elements)
         unknown = [element for element in elements if element not in METALS]
         if unknown:
             raise ValueError(f"no parameters for {unknown[0]!r}, only for {', '.join(METALS)}")
