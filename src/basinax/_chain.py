@@ -1,6 +1,5 @@
 """Transforms one after another; the state keeps the index prefix once."""
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -8,7 +7,13 @@ import jax.numpy as jnp
 import optax
 
 from basinax._optax import OptaxTransform, is_optax
-from basinax._optimizer import AbstractState, AbstractTransform, Prefix, states_field
+from basinax._optimizer import (
+    AbstractState,
+    AbstractTransform,
+    Prefix,
+    states_field,
+    with_prefix,
+)
 
 
 def chain(*transforms: AbstractTransform | optax.GradientTransformation) -> "Chain":
@@ -42,13 +47,13 @@ class Chain(AbstractTransform):
 
     def init(self, parameters, index_prefix: Prefix = None) -> "ChainState":
         states = [transform.init(parameters, index_prefix) for transform in self.transforms]
-        return ChainState(index_prefix, tuple(_with_prefix(state, None) for state in states))
+        return ChainState(index_prefix, tuple(with_prefix(state, None) for state in states))
 
     def update(self, updates, state: "ChainState", params=None, **extra):
         states = []
         for transform, inner in self._with_states(state):
             updates, inner = transform.update(updates, inner, params, **extra)
-            states.append(_with_prefix(inner, None))
+            states.append(with_prefix(inner, None))
         return updates, ChainState(state.index_prefix, tuple(states))
 
     def is_accepted(self, state: "ChainState"):
@@ -63,13 +68,9 @@ class Chain(AbstractTransform):
 
     def _with_states(self, state: "ChainState"):
         for transform, inner in zip(self.transforms, state.states, strict=True):
-            yield transform, _with_prefix(inner, state.index_prefix)
+            yield transform, with_prefix(inner, state.index_prefix)
 
 
 class ChainState(AbstractState):
     index_prefix: Prefix
     states: tuple[Any, ...] = states_field()
-
-
-def _with_prefix(state, index_prefix: Prefix):
-    return dataclasses.replace(state, index_prefix=index_prefix)

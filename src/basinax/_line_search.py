@@ -6,7 +6,6 @@ never waits for another. A search that fails is repeated once along the gradient
 the system goes back to where the search began, and has failed.
 """
 
-import dataclasses
 from typing import Any, Protocol
 
 import equinox as eqx
@@ -26,6 +25,7 @@ from basinax._optimizer import (
     states_field,
     systems_field,
     where_systems,
+    with_prefix,
 )
 from basinax._rounding import rounded
 
@@ -165,7 +165,7 @@ def walk(
     base_gradient = segment.where(is_accepted, gradient, state.gradient, prefix)
     base_energy = jnp.where(is_accepted, energy, state.energy)
 
-    memory = _with_prefix(state.memories[0], prefix)
+    memory = with_prefix(state.memories[0], prefix)
     stage = Stage(
         prefix,
         gradient,
@@ -181,8 +181,8 @@ def walk(
     is_uphill = ~(segment.dot(base_gradient, direction, prefix) < 0)
     is_forgotten = is_repeated | (is_accepted & is_uphill)
     direction = segment.where(is_forgotten, steepest, direction, prefix)
-    memory = where_systems(is_accepted & ~is_forgotten, _with_prefix(learned, prefix), memory)
-    fresh = _with_prefix(directions.forget(memory, params, prefix), prefix)
+    memory = where_systems(is_accepted & ~is_forgotten, with_prefix(learned, prefix), memory)
+    fresh = with_prefix(directions.forget(memory, params, prefix), prefix)
     memory = where_systems(is_forgotten, fresh, memory)
 
     begins = is_accepted | is_repeated
@@ -213,7 +213,7 @@ def walk(
         is_accepted=is_accepted,
         is_given_up=is_given_up,
         has_failed=state.is_given_up,
-        memories=(_with_prefix(memory, None),),
+        memories=(with_prefix(memory, None),),
     )
 
 
@@ -231,10 +231,6 @@ def _towards(is_accepted, trial, params, base, direction):
     """From a point of the walk to a trial, or from one trial to another."""
     ahead = rounded(trial.astype(direction.dtype) * direction)
     return jnp.where(is_accepted, ahead, (base + ahead) - params)
-
-
-def _with_prefix(memory, prefix):
-    return dataclasses.replace(memory, index_prefix=prefix)
 
 
 def lengthened(direction: Tree, index_prefix: Prefix) -> Tree:

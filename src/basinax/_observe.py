@@ -5,7 +5,7 @@ from typing import Any
 
 from basinax._chain import Chain
 from basinax._limits import AbstractLimit
-from basinax._optimizer import AbstractTransform, Tree
+from basinax._optimizer import AbstractTransform, Tree, with_prefix
 
 
 def observe(
@@ -30,8 +30,8 @@ def observe(
         return updates, state, None
     states, observations = [], []
     for part, inner in zip(transform.transforms, state.states, strict=True):
-        inner = dataclasses.replace(inner, index_prefix=state.index_prefix)
+        inner = with_prefix(inner, state.index_prefix)
         updates, inner, seen = observe(part, updates, inner, params, **extra)
-        states.append(dataclasses.replace(inner, index_prefix=None))
+        states.append(with_prefix(inner, None))
         observations.append(seen)
     return updates, dataclasses.replace(state, states=tuple(states)), tuple(observations)

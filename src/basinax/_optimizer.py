@@ -120,6 +120,11 @@ def apply_updates(params: Tree, updates: Tree) -> Tree:
     return segment.map_leaves(add, params, updates)
 
 
+def with_prefix(state: Any, index_prefix: Prefix) -> Any:
+    """The state with another index prefix: None for one that stands in the state of another."""
+    return dataclasses.replace(state, index_prefix=index_prefix)
+
+
 def where_systems(mask: Bool[Array, "systems"], on_true: Any, on_false: Any) -> Any:
     """A state with the systems of `mask` from `on_true` and the others from `on_false`."""
     return _select(mask, on_true, on_false, on_false.index_prefix)

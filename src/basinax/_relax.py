@@ -33,6 +33,7 @@ from basinax._optimizer import (
     check_transform,
     select_systems,
     where_systems,
+    with_prefix,
 )
 from basinax._status import Status
 from basinax._systems import n_systems, per_system, resolve
@@ -232,7 +233,7 @@ def restart(
     """
     blank = jax.tree.map(jnp.zeros_like, run.extras)
     fresh = start(optimizer, params, index_prefix, keep_best=run.best is not None, extras=blank)
-    state = dataclasses.replace(run.optimizer_state, index_prefix=index_prefix)
+    state = with_prefix(run.optimizer_state, index_prefix)
 
     def choose(new, old):
         return select_systems(mask, new, old)
