@@ -72,5 +72,7 @@ class Chain(AbstractTransform):
 
 
 class ChainState(AbstractState):
+    """The states of the transforms, in their order."""
+
     index_prefix: Prefix
     states: tuple[Any, ...] = states_field()

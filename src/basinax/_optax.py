@@ -65,6 +65,8 @@ class OptaxTransform(AbstractTransform):
 
 
 class OptaxState(AbstractState):
+    """The states of an optax transformation, one for each row."""
+
     index_prefix: Prefix
     inner: PyTree = rows_field()
     """One state for each leaf of the prefix; all its leaves lead with rows."""

@@ -71,6 +71,8 @@ def _move(b1, b2, mean_scale, square_scale, rate, eps, gradient, mean, square):
 
 
 class AdamState(AbstractState):
+    """The means of the gradient and its square, and the powers of b₁ and b₂ that correct them."""
+
     index_prefix: Prefix
     mean: PyTree[Float[Array, "rows *components"]] = rows_field()
     square: PyTree[Float[Array, "rows *components"]] = rows_field()

@@ -76,6 +76,8 @@ class BFGS(AbstractTransform):
 
 
 class BFGSState(AbstractState):
+    """Where the last step of BFGS began, and the inverse Hessian of each system."""
+
     index_prefix: Prefix
     params: PyTree[Float[Array, "rows *components"]] = rows_field()
     """At the last step."""

@@ -68,4 +68,6 @@ class ClipByGlobalNorm(AbstractLimit):
 
 
 class ClipByGlobalNormState(AbstractState):
+    """Nothing but the index prefix: clipping norms needs no memory."""
+
     index_prefix: Prefix

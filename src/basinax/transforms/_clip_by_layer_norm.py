@@ -30,4 +30,6 @@ class ClipByLayerNorm(AbstractLimit):
 
 
 class ClipByLayerNormState(AbstractState):
+    """Nothing but the index prefix: clipping layers needs no memory."""
+
     index_prefix: Prefix

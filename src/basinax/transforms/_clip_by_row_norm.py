@@ -56,4 +56,6 @@ class ClipByRowNorm(AbstractLimit):
 
 
 class ClipByRowNormState(AbstractState):
+    """Nothing but the index prefix: clipping rows needs no memory."""
+
     index_prefix: Prefix

@@ -53,4 +53,6 @@ class ClipByValue(AbstractLimit):
 
 
 class ClipByValueState(AbstractState):
+    """Nothing but the index prefix: clipping values needs no memory."""
+
     index_prefix: Prefix

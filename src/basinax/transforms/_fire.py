@@ -104,6 +104,8 @@ def _move(keep, push, time, velocity, gradient):
 
 
 class FIREState(AbstractState):
+    """The velocities of FIRE, and the time step and mixing of each system."""
+
     index_prefix: Prefix
     velocities: PyTree[Float[Array, "rows *components"]] = rows_field()
     has_velocity: Bool[Array, "systems"] = systems_field()

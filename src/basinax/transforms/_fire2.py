@@ -153,6 +153,8 @@ def _move(keep, push, limit, time, back, is_uphill, velocity, gradient):
 
 
 class FIRE2State(AbstractState):
+    """The velocities of FIRE 2.0, and the time step and mixing of each system."""
+
     index_prefix: Prefix
     velocities: PyTree[Float[Array, "rows *components"]] = rows_field()
     has_velocity: Bool[Array, "systems"] = systems_field()

@@ -67,10 +67,14 @@ def _descend(rate, gradient):
 
 
 class GradientDescentState(AbstractState):
+    """Nothing but the index prefix: a fixed rate needs no memory."""
+
     index_prefix: Prefix
 
 
 class BarzilaiBorweinState(AbstractState):
+    """Where the last step began, and the gradient there, from which the next rate follows."""
+
     index_prefix: Prefix
     params: PyTree[Float[Array, "rows *components"]] = rows_field()
     """At the last step."""

@@ -94,6 +94,8 @@ class LBFGS(AbstractTransform):
 
 
 class LBFGSState(AbstractState):
+    """Where the last step of L-BFGS began, and the pairs of steps and gradients before it."""
+
     index_prefix: Prefix
     params: PyTree[Float[Array, "rows *components"]] = rows_field()
     """At the last step."""

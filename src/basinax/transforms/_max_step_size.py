@@ -42,4 +42,6 @@ class MaxStepSize(AbstractLimit):
 
 
 class MaxStepSizeState(AbstractState):
+    """Nothing but the index prefix: limiting steps needs no memory."""
+
     index_prefix: Prefix

@@ -58,6 +58,8 @@ def _move(factor, time, gradient):
 
 
 class MDMinState(AbstractState):
+    """The velocities of MDMin, and which systems have some."""
+
     index_prefix: Prefix
     velocities: PyTree[Float[Array, "rows *components"]] = rows_field()
     has_velocity: Bool[Array, "systems"] = systems_field()
