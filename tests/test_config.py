@@ -11,14 +11,24 @@ import optax
 import pytest
 
 from basinax import (
+    BFGS,
     FIRE,
+    FIRE2,
+    LBFGS,
     AbstractTransform,
+    Adam,
+    Armijo,
+    BFGSLineSearch,
     ClipByGlobalNorm,
     ClipByLayerNorm,
     ClipByRowNorm,
     ClipByValue,
+    ConjugateGradient,
     GradientDescent,
+    LBFGSLineSearch,
     MaxStepSize,
+    MDMin,
+    MoreThuente,
     SystemIndex,
     chain,
     from_config,
@@ -41,6 +51,17 @@ TRANSFORMS = [
     ClipByRowNorm(np.inf),
     ClipByValue([0.1, 0.2]),
     MaxStepSize(),
+    FIRE2(use_abc=True),
+    MDMin(0.1),
+    Adam(b1=np.array([0.8, 0.9])),
+    LBFGS.ase(),
+    BFGS(max_rows=2),
+    GradientDescent(0.1, barzilai_borwein=True),
+    LBFGSLineSearch(memory=7),
+    BFGSLineSearch(search=Armijo(maxstep=np.array([0.1, 0.3]))),
+    ConjugateGradient(),
+    ConjugateGradient(search=MoreThuente(c2=0.3, max_trials=20)),
+    chain(LBFGSLineSearch(search=Armijo()), MaxStepSize(0.1)),
     optax_transform("adam", learning_rate=0.01, b1=0.8, nesterov=True),
     chain(),
     chain(ClipByGlobalNorm(1.0), chain(FIRE(), optax_transform("scale", step_size=0.5))),
@@ -60,8 +81,23 @@ def test_a_transform_is_that_of_its_config(transform, suffix, tmp_path):
     assert to_config(again) == config
     x = np.random.default_rng(0).normal(size=(4, 3))
     index = SystemIndex.from_sizes([2, 2])
-    expected, _ = transform.update(x, transform.init(x, index), x)
-    assert np.array_equal(again.update(x, again.init(x, index), x)[0], expected)
+    known = {"params": jnp.asarray(x), "energies": jnp.ones(2)}
+    expected, _ = transform.update(x, transform.init(x, index), **known)
+    assert np.array_equal(again.update(x, again.init(x, index), **known)[0], expected)
+
+
+def test_no_transform_is_left_out_above():
+    known = {x for x in vars(transforms).values() if inspect.isclass(x)}
+    known = {x for x in known if issubclass(x, AbstractTransform)}
+    assert known - {type(transform) for transform in TRANSFORMS} == set()
+
+
+def test_a_search_is_a_table_in_that_of_its_optimizer():
+    config = to_config(ConjugateGradient(search=Armijo(maxstep=0.1)))
+    assert config["search"]["name"] == "armijo"
+    assert config["search"]["maxstep"] == 0.1
+    short = {"name": "lbfgs-line-search", "search": {"name": "more-thuente", "c2": 0.3}}
+    assert to_config(from_config(short)) == to_config(LBFGSLineSearch(search=MoreThuente(c2=0.3)))
 
 
 def test_a_config_is_of_plain_values():
@@ -158,6 +194,11 @@ WRONG = [
     ({"name": "clip-by-value", "max_value": -1}, "max_value must not be negative, got -1"),
     ({"name": "clip-by-global-norm", "max_norm": 1, "ord": 0.5}, "ord must be a number of 1 or"),
     ({"name": "optax", "function": "adma"}, "optax has no transformation 'adma'"),
+    ({"name": "armijo"}, "no transform is called 'armijo'"),
+    (
+        {"name": "bfgs-line-search", "search": {"name": "armijo", "c3": 1}},
+        "'armijo' has no option 'c3': 'armijo' has the options maxstep, c1",
+    ),
     ({"name": "optax"}, "'optax' needs the option 'function'"),
     (
         {"name": "fire", "version": 2},
@@ -176,6 +217,21 @@ def test_what_is_wrong_in_a_config_is_said(config, message):
 @pytest.mark.parametrize("config", [None, [], "fire", {"name": "chain", "transforms": ["fire"]}])
 def test_what_is_no_config_is_refused(config):
     with pytest.raises(TypeError, match="a config must be a mapping with a name"):
+        from_config(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"name": "chain", "transforms": {"name": "fire"}}, "transforms of a chain must be a list"),
+        ({"name": "optax", "function": "adam", "arguments": [1]}, "must be a mapping by name"),
+        ({"name": "bfgs-line-search", "search": "armijo"}, r"search must be MoreThuente\(...\) or"),
+        ({"name": "bfgs-line-search", "search": {"name": "fire"}}, "search must be MoreThuente"),
+    ],
+    ids=str,
+)
+def test_a_part_of_the_wrong_kind_is_named(config, message):
+    with pytest.raises(TypeError, match=message):
         from_config(config)
 
 

@@ -13,8 +13,10 @@ from basinax import (
     FIRE,
     AbstractCriterion,
     AbstractState,
+    BFGSLineSearch,
     ClipByGlobalNorm,
     GradientDescent,
+    LBFGSLineSearch,
     MaxForce,
     MaxStepSize,
     RMSForce,
@@ -274,6 +276,14 @@ OF_RUNS = {
     "throw inside of jit": (
         lambda: jax.jit(lambda x: run(params=x, throw=True).energies)(ROWS),
         ["TypeError", "throw=True", "outside of jit"],
+    ),
+    "no memory for a line search": (
+        lambda: LBFGSLineSearch(memory=0).init(ROWS),
+        ["ValueError", "memory must be at least 1", "got 0"],
+    ),
+    "the name of a search": (
+        lambda: BFGSLineSearch(search="armijo"),
+        ["TypeError", "search must be MoreThuente(...) or Armijo(...)", "'armijo'"],
     ),
     "too few rows for a dense Hessian": (
         lambda: jax.jit(BFGS(max_rows=2).init)(ROWS),

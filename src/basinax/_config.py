@@ -1,7 +1,8 @@
 """Transforms as configs of plain values, and back; to and from JSON and TOML.
 
 A config is a dict: `version`, `name` and the transform's fields by their names. Arrays are lists,
-chains nest. What is written is read by every later version.
+chains nest, and so do the searches of optimizers along lines. What is written is read by every
+later version.
 """
 
 import dataclasses
@@ -19,6 +20,7 @@ import numpy as np
 
 from basinax import transforms as own
 from basinax._chain import Chain, chain
+from basinax._line_search import SEARCHES, Search
 from basinax._optax import OptaxTransform, is_optax
 from basinax._optax_by_name import OptaxByName, optax_transform
 from basinax._optimizer import AbstractTransform
@@ -72,7 +74,7 @@ def register(name: str) -> Callable[[TransformClass], TransformClass]:
     def registered(cls: TransformClass) -> TransformClass:
         if not (isinstance(cls, type) and issubclass(cls, AbstractTransform)):
             raise TypeError(f"expected a subclass of AbstractTransform, got {cls!r}")
-        if name in ("chain", "optax") or _CLASSES.get(name, cls) is not cls:
+        if name in ("chain", "optax", *SEARCHES) or _CLASSES.get(name, cls) is not cls:
             raise ValueError(f"the name {name!r} is taken; taken are {', '.join(known_names())}")
         clash = [x.name for x in dataclasses.fields(cls) if x.name in _RESERVED]
         if clash:
@@ -139,22 +141,22 @@ def _encoded_transform(transform: Any) -> Config:
             "name": "chain",
             "transforms": [_encoded_transform(x) for x in transform.transforms],
         }
-    for name, cls in _CLASSES.items():
-        if type(transform) is cls:
-            return {"name": name, **_encoded_fields(transform)}
-    raise TypeError(
-        f"{type(transform).__name__} has no name in configs: decorate it with"
-        " basinax.register(name)"
-    )
+    return _encoded_fields(transform, _CLASSES)
 
 
-def _encoded_fields(transform: AbstractTransform) -> Config:
-    fields = {}
-    for field in dataclasses.fields(transform):
-        value = getattr(transform, field.name)
+def _encoded_fields(part: Any, classes: Mapping[str, type]) -> Config:
+    """Of a transform or a search: its name and fields."""
+    names = [name for name, cls in classes.items() if type(part) is cls]
+    if not names:
+        raise TypeError(
+            f"{type(part).__name__} has no name in configs: decorate it with basinax.register(name)"
+        )
+    config: Config = {"name": names[0]}
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
         if field.init and not (value is None and field.default is None):
-            fields[field.name] = _encoded(value, f"{type(transform).__name__}.{field.name}")
-    return fields
+            config[field.name] = _encoded(value, f"{type(part).__name__}.{field.name}")
+    return config
 
 
 def _encoded(value: Any, where: str) -> Any:
@@ -166,6 +168,8 @@ def _encoded(value: Any, where: str) -> Any:
         return np.asarray(value).tolist()
     if isinstance(value, AbstractTransform) or is_optax(value):
         return _encoded_transform(value)
+    if isinstance(value, Search):
+        return _encoded_fields(value, SEARCHES)
     if isinstance(value, list | tuple):
         return [_encoded(x, where) for x in value]
     raise TypeError(f"{where} is a {type(value).__name__}, which a config cannot hold")
@@ -178,17 +182,27 @@ def _decoded_transform(config: Any) -> AbstractTransform:
     name = options.pop("name", None)
     if name == "chain":
         _require_options("chain", options, {"transforms": True})
+        if not isinstance(options["transforms"], list | tuple):
+            raise TypeError(
+                f"the transforms of a chain must be a list, got {options['transforms']!r}"
+            )
         return chain(*[_decoded_transform(x) for x in options["transforms"]])
     if name == "optax":
         _require_options("optax", options, {"function": True, "arguments": False})
-        arguments = {key: _decoded(x) for key, x in options.get("arguments", {}).items()}
+        arguments = options.get("arguments", {})
+        if not isinstance(arguments, Mapping):
+            raise TypeError(f"the arguments of optax must be a mapping by name, got {arguments!r}")
+        arguments = {key: _decoded(x) for key, x in arguments.items()}
         return optax_transform(options["function"], **arguments)
     if name not in _CLASSES:
         known = known_names()
         close = difflib.get_close_matches(str(name), known, 1)
         hint = f"; did you mean {close[0]!r}?" if close else "."
         raise ValueError(f"no transform is called {name!r}{hint} Known: {', '.join(known)}")
-    cls = _CLASSES[name]
+    return _made(_CLASSES[name], name, options)
+
+
+def _made(cls: type, name: str, options: Config) -> Any:
     fields = [field for field in dataclasses.fields(cls) if field.init]
     _require_options(name, options, {field.name: _is_required(field) for field in fields})
     return cls(**{key: _decoded(value) for key, value in options.items()})
@@ -208,7 +222,11 @@ def _decoded(value: Any) -> Any:
     if isinstance(value, str):
         return _NOT_FINITE.get(value, value)
     if isinstance(value, Mapping):
-        return _decoded_transform(value)
+        options = dict(value)
+        name = options.pop("name", None)
+        return (
+            _made(SEARCHES[name], name, options) if name in SEARCHES else _decoded_transform(value)
+        )
     if isinstance(value, list | tuple):
         items = [_decoded(x) for x in value]
         if any(isinstance(x, AbstractTransform | str) or x is None for x in items):
@@ -222,8 +240,8 @@ def _is_required(field: dataclasses.Field) -> bool:
 
 
 def _name_of(cls: type) -> str:
-    """ClipByGlobalNorm is clip-by-global-norm and FIRE is fire."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
+    """ClipByGlobalNorm is clip-by-global-norm, FIRE is fire, LBFGSLineSearch lbfgs-line-search."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?=LineSearch)", "-", cls.__name__).lower()
 
 
 _CLASSES: dict[str, type[AbstractTransform]] = {

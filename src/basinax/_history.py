@@ -37,6 +37,8 @@ class History(AbstractState):
 
 
 def no_history(parameters: Tree, index_prefix: Prefix, memory: int) -> History:
+    if memory < 1:
+        raise ValueError(f"memory must be at least 1, got {memory}")
     blank = segment.blank(parameters, index_prefix)
 
     def slots():

@@ -32,6 +32,15 @@ from basinax._rounding import rounded
 PerSystem = Float[Array, "systems"]
 Search = MoreThuente | Armijo
 
+SEARCHES: dict[str, type[Search]] = {"more-thuente": MoreThuente, "armijo": Armijo}
+"""By their names in configs and texts."""
+
+
+def check_search(search: Any) -> None:
+    """Raise TypeError if it is no search."""
+    if not isinstance(search, Search):
+        raise TypeError(f"search must be MoreThuente(...) or Armijo(...), got {search!r}")
+
 
 class Stage(eqx.Module):
     """What a way of choosing directions may look at where a search has ended."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from basinax import transforms
 from basinax._config import from_config, read_config
 from basinax._limits import AbstractLimit
+from basinax._line_search import SEARCHES
 from basinax._optimizer import AbstractTransform
 
 
@@ -47,7 +48,7 @@ def optimizer_from(text: str) -> AbstractTransform:
     """The optimizer of a text: a class of `basinax`, in any case, and its fields; or of a file.
 
     A text that ends in `.json` or `.toml` is a file that `write_config` may have written; it may
-    hold a chain with limits.
+    hold a chain with limits. A search is named, with its defaults: `search=armijo`.
 
     >>> optimizer_from("fire:dt=0.05,maxstep=0.1").maxstep
     0.1
@@ -63,7 +64,11 @@ def optimizer_from(text: str) -> AbstractTransform:
     maker = choose("optimizer", _plain(spec.name), known)
     if spec.words:
         raise ValueError(f"optimizer {spec.name}: expected KEY=VALUE, got {spec.words[0]!r}")
-    return make("optimizer", spec.name, maker, spec.options)
+    options = dict(spec.options)
+    if isinstance(options.get("search"), str):
+        searches = {_plain(name): cls for name, cls in SEARCHES.items()}
+        options["search"] = choose("search", _plain(options["search"]), searches)()
+    return make("optimizer", spec.name, maker, options)
 
 
 def _is_optimizer(item: Any) -> bool:

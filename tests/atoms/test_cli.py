@@ -218,6 +218,16 @@ BAD = {
     "a bad number": (None, {"--potential": "lennard-jones:epsilon=1,sigma=-1"}, "sigma must be"),
     "no file of tables": (None, {"--potential": "eam:no.eam"}, "no.eam cannot be read"),
     "an unknown optimizer": (None, {"--optimizer": "fyre"}, "did you mean 'fire'"),
+    "an unknown search": (
+        None,
+        {"--optimizer": "lbfgs-line-search:search=armjo"},
+        "did you mean 'armijo'",
+    ),
+    "no search": (
+        None,
+        {"--optimizer": "lbfgs-line-search:search=3"},
+        "search must be MoreThuente",
+    ),
     "a limit as optimizer": (None, {"--optimizer": "maxstepsize"}, "unknown optimizer"),
     "no optimizer file": (None, {"--optimizer": "no.json"}, "no.json cannot be read"),
     "an unknown setting": (None, {"--optimizer": "fire:dtt=1"}, "did you mean 'dt'"),

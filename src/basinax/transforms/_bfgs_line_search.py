@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from basinax import _segment as segment
 from basinax._inverse_hessian import Places, fitted, renewed, unit_matrix
-from basinax._line_search import Search, WalkState, lengthened, start_walk, walk
+from basinax._line_search import Search, WalkState, check_search, lengthened, start_walk, walk
 from basinax._more_thuente import MoreThuente
 from basinax._optimizer import AbstractTransform, Prefix
 from basinax._rounding import rounded
@@ -32,6 +32,9 @@ class BFGSLineSearch(AbstractTransform):
     max_rows: int | None = eqx.field(static=True, default=None)
     """The most rows of a system in any leaf. Needed only where `init` is traced; if the index is
     too, rows beyond it stand still."""
+
+    def __check_init__(self):
+        check_search(self.search)
 
     def init(self, parameters, index_prefix: Prefix = None) -> WalkState:
         return start_walk(self.search, _Dense(self), parameters, index_prefix)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from basinax import _segment as segment
-from basinax._line_search import Search, WalkState, start_walk, walk
+from basinax._line_search import Search, WalkState, check_search, start_walk, walk
 from basinax._more_thuente import MoreThuente
 from basinax._optimizer import AbstractState, AbstractTransform, Prefix, systems_field
 from basinax._rounding import rounded
@@ -30,6 +30,9 @@ class ConjugateGradient(AbstractTransform):
     search: Search = MoreThuente(c1=1e-4, c2=0.1)
     """How far along a line to go; it holds the limit on the step. Conjugacy wants it tight: these
     are the constants of Nocedal and Wright, section 5.2."""
+
+    def __check_init__(self):
+        check_search(self.search)
 
     def init(self, parameters, index_prefix: Prefix = None) -> WalkState:
         return start_walk(self.search, _Conjugate(self), parameters, index_prefix)

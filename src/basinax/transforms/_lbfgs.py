@@ -54,8 +54,6 @@ class LBFGS(AbstractTransform):
         return cls(maxstep, alpha=alpha, is_scaled=False, curvature=-2.0)
 
     def init(self, parameters, index_prefix: Prefix = None) -> "LBFGSState":
-        if self.memory < 1:
-            raise ValueError(f"memory must be at least 1, got {self.memory}")
         blank = segment.blank(parameters, index_prefix)
         return LBFGSState(
             index_prefix,

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from basinax import _segment as segment
 from basinax._history import descent, no_history, remember
-from basinax._line_search import Search, WalkState, lengthened, start_walk, walk
+from basinax._line_search import Search, WalkState, check_search, lengthened, start_walk, walk
 from basinax._more_thuente import MoreThuente
 from basinax._optimizer import AbstractTransform, Prefix
 from basinax._rounding import rounded
@@ -31,6 +31,9 @@ class LBFGSLineSearch(AbstractTransform):
     """The first Hessian (eV/Å²) is this times the unit matrix."""
     search: Search = MoreThuente()
     """How far along a line to go; it holds the limit on the step."""
+
+    def __check_init__(self):
+        check_search(self.search)
 
     def init(self, parameters, index_prefix: Prefix = None) -> WalkState:
         return start_walk(self.search, _Recursion(self), parameters, index_prefix)
