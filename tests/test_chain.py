@@ -8,7 +8,15 @@ import numpy as np
 import optax
 import pytest
 
-from basinax import FIRE, ClipByGlobalNorm, GradientDescent, MaxStepSize, SystemIndex, chain
+from basinax import (
+    FIRE,
+    ClipByGlobalNorm,
+    GradientDescent,
+    MaxStepSize,
+    SystemIndex,
+    chain,
+    product,
+)
 from cases import BOWL, CONTIGUOUS, make_batch, make_systems, same_bits, steps, take, update
 
 SIZES = (13, 1, 40, 13)
@@ -190,6 +198,21 @@ def test_the_probe_looks_at_leaves_of_every_shape():
     with pytest.raises(ValueError, match="clip_by_global_norm"):
         chain(optax.clip_by_global_norm(1.0)).init(params, index)
     chain(optax.adam(0.1)).init(params, index)
+
+
+def test_an_optax_transformation_may_have_derivatives_of_its_own():
+    batch = batch_of()
+    square = chain(optax.stateless(lambda tree, _: jax.tree.map(lambda x: product(x, x), tree)))
+    state = square.init(batch.params, batch.prefix)
+    got = update(square, batch.params, state, batch.params)[0]
+    assert same_bits(got, batch.params * batch.params)
+
+
+def test_what_cannot_be_traced_is_refused_before_the_first_step():
+    batch = batch_of()
+    scale = optax.stateless_with_tree_map(lambda x, _: float(jnp.cos(0.1)) * x)
+    with pytest.raises(ValueError, match=r"cannot be run row by row \(Concretization"):
+        chain(scale).init(batch.params, batch.prefix)
 
 
 def test_optax_counts_steps_of_each_system_by_itself():

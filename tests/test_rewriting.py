@@ -1,11 +1,16 @@
-"""Functions done again with sums in order: the values of the original, and no bit by padding."""
+"""Functions done again: the values of the original.
+
+With sums in order no bit depends on padding; with products rounded, none on what is compiled.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
-from basinax._rewriting import with_ordered_sums
+from basinax import product
+from basinax._rewriting import with_ordered_sums, with_rounded_products
 
 DRAW = np.random.default_rng(0)
 A, B, C = (jnp.asarray(DRAW.normal(size=shape)) for shape in ((5, 8, 3), (5, 3, 4), (8, 7)))
@@ -17,6 +22,8 @@ FUNCTIONS = {
     "two axes at once": lambda a, b, c: jnp.einsum("ikc,kx,icy->iyx", a, c, b),
     "an outer product": lambda a, b, c: jnp.einsum("ikc,xy->kxicy", a, c),
     "of a gradient": lambda a, b, c: jax.grad(lambda a: jnp.sum(jnp.tanh(a @ b) ** 2))(a),
+    "of a product": lambda a, b, c: jnp.sum(product(a, a), axis=0),
+    "of one that is kept for its derivative": lambda a, b, c: jax.checkpoint(jnp.sum)(a),
     "of a jitted one": lambda a, b, c: jax.jit(lambda a: jnp.linalg.norm(a, axis=1))(a),
 }
 
@@ -50,3 +57,40 @@ def test_zeros_behind_change_no_bit_of_a_sum(n):
 def test_what_adds_in_an_order_of_its_own_is_refused(name, function):
     with pytest.raises(TypeError, match=f"^{name} adds in an order that depends on shapes"):
         with_ordered_sums(function)(A[0, :, 0])
+
+
+def polynomial(x):
+    return 0.7 * x + 0.1 * x * x
+
+
+# Each is given one row, of which the first entry is positive or negative.
+CALLS = {
+    "a function with a derivative of its own": lambda x: product(x, x) + 0.7 * x,
+    "another": jax.nn.softplus,
+    "a jitted function": jax.jit(polynomial),
+    "what is found again for a derivative": jax.checkpoint(polynomial),
+    "its derivative": jax.grad(lambda x: jnp.sum(jax.checkpoint(lambda y: polynomial(y) * y)(x))),
+    "a scan": lambda x: lax.scan(lambda s, y: (polynomial(s) + y, s), x[0], x, reverse=True),
+    "a loop": lambda x: lax.fori_loop(0, 4, lambda _, y: polynomial(y), x),
+    "a loop that rows leave": lambda x: lax.while_loop(lambda y: y[0] > 0.3, polynomial, x),
+    "a choice": lambda x: lax.cond(x[0] > 0, polynomial, lambda y: y * y + y, x),
+    "a choice for all rows": lambda x: lax.switch(jnp.arange(3)[1], [jnp.sin, polynomial], x),
+    "a linear equation": lambda x: lax.custom_linear_solve(
+        lambda y: 2.1 * y, x, lambda _, y: polynomial(y) / 2.1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_products_are_rounded_in_functions_of_a_function(name):
+    function = jax.vmap(CALLS[name])
+    x = jnp.asarray(DRAW.normal(size=(1003, 3)))
+    got = jax.jit(with_rounded_products(function))(x)
+    with jax.disable_jit():
+        expected = with_rounded_products(function)(x)
+    for values, one_by_one, original in zip(
+        *map(jax.tree.leaves, (got, expected, function(x))), strict=True
+    ):
+        np.testing.assert_array_equal(values, one_by_one)
+        # Some roundings of numbers of size 1, of which the scan adds up a few.
+        np.testing.assert_allclose(values, original, rtol=1e-13, atol=1e-14)

@@ -107,30 +107,39 @@ def _probe(transformation, shapes, structure) -> str | None:
     Three rows, of which the others are small, large, huge and NaN in turn: run row by row and run
     as a whole must give the same updates, three times in a row.
     """
-    with jax.ensure_compile_time_eval(), _optax_promotion():
-        draw = np.random.default_rng(0)
-        trees = []
-        for size in (1e-3, 1.0, 1e6, None, np.nan):
-            leaves = []
-            for shape, dtype in shapes:
-                largest = float(jnp.finfo(dtype).max) ** 0.5 / 1e3
-                leaf = draw.normal(size=(3, *shape))
-                leaf[1:] *= largest if size is None else size
-                leaves.append(jnp.asarray(leaf, dtype))
-            trees.append(structure.unflatten(leaves))
-        params = trees[1]
-        try:
+    update = with_rounded_products(jax.vmap(transformation.update))
+    try:
+        with jax.ensure_compile_time_eval(), _optax_promotion():
+            trees = _probing_trees(shapes, structure)
+            params = trees[1]
             whole, by_row = transformation.init(params), jax.vmap(transformation.init)(params)
             for tree in trees:
                 expected, whole = transformation.update(tree, whole, params)
-                got, by_row = jax.vmap(transformation.update)(tree, by_row, params)
+                got, by_row = update(tree, by_row, params)
                 pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(got), strict=True)
                 if not all(_close(x, y) for x, y in pairs):
                     return _message(transformation, "mixes systems")
-        except Exception as error:
-            reason = f"cannot be run row by row ({type(error).__name__}: {error})"
-            return _message(transformation, reason)
+        # Above, what depends on no argument is a number; in a program that is traced it is none.
+        with _optax_promotion():
+            jax.eval_shape(update, params, by_row, params)
+    except Exception as error:
+        reason = f"cannot be run row by row ({type(error).__name__}: {error})"
+        return _message(transformation, reason)
     return None
+
+
+def _probing_trees(shapes, structure) -> list[PyTree]:
+    draw = np.random.default_rng(0)
+    trees = []
+    for size in (1e-3, 1.0, 1e6, None, np.nan):
+        leaves = []
+        for shape, dtype in shapes:
+            largest = float(jnp.finfo(dtype).max) ** 0.5 / 1e3
+            leaf = draw.normal(size=(3, *shape))
+            leaf[1:] *= largest if size is None else size
+            leaves.append(jnp.asarray(leaf, dtype))
+        trees.append(structure.unflatten(leaves))
+    return trees
 
 
 def _close(x, y) -> bool:

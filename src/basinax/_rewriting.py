@@ -52,16 +52,21 @@ def _evaluate(jaxpr, consts, args, rules, refused) -> list[Any]:
     def read(atom):
         return atom.val if isinstance(atom, jax_core.Literal) else values[atom]
 
+    def evaluate(inner, *inputs):
+        inner, consts = getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
+        return _evaluate(inner, consts, inputs, rules, refused)
+
     for eqn in jaxpr.eqns:
         inputs, name = [read(atom) for atom in eqn.invars], eqn.primitive.name
-        inner = eqn.params.get("jaxpr") or eqn.params.get("call_jaxpr")
-        if inner is not None and name in ("jit", "pjit", "custom_jvp_call"):
-            outputs = _evaluate(inner.jaxpr, inner.consts, inputs, rules, refused)
-        elif name in refused:
+        if name in refused:
             raise TypeError(
                 f"{name} adds in an order that depends on shapes: write what it does with products"
                 " and sums over axes (jnp.sum, @, jnp.einsum)"
             )
+        elif name in _CALLS:
+            outputs = evaluate(eqn.params.get("jaxpr") or eqn.params["call_jaxpr"], *inputs)
+        elif name in _CONTROL:
+            outputs = _CONTROL[name](evaluate, *inputs, **eqn.params)
         elif name in rules:
             outputs = [rules[name](*inputs, **eqn.params)]
         else:
@@ -71,6 +76,62 @@ def _evaluate(jaxpr, consts, args, rules, refused) -> list[Any]:
             outputs = [rounded(x) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in outputs]
         values.update(zip(eqn.outvars, outputs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+_CALLS = (
+    "jit",
+    "pjit",
+    "call",
+    "closed_call",
+    "checkpoint",
+    "remat2",
+    "custom_jvp_call",
+    "custom_vjp_call",
+)
+"""Functions in a function: they are done again as if they were written out there."""
+
+
+def _scan(evaluate, *inputs, jaxpr, num_consts, num_carry, length, reverse, unroll, **_):
+    consts, inputs = inputs[:num_consts], inputs[num_consts:]
+
+    def body(carry, x):
+        outputs = evaluate(jaxpr, *consts, *carry, *x)
+        return outputs[:num_carry], outputs[num_carry:]
+
+    carry, rest = list(inputs[:num_carry]), list(inputs[num_carry:])
+    carry, stacked = lax.scan(body, carry, rest, length, reverse, unroll)
+    return carry + stacked
+
+
+def _while(evaluate, *inputs, cond_jaxpr, cond_nconsts, body_jaxpr, body_nconsts):
+    cond_consts, inputs = inputs[:cond_nconsts], inputs[cond_nconsts:]
+    body_consts, carry = inputs[:body_nconsts], list(inputs[body_nconsts:])
+
+    def goes_on(carry):
+        return evaluate(cond_jaxpr, *cond_consts, *carry)[0]
+
+    def body(carry):
+        mask, turned = goes_on(carry), evaluate(body_jaxpr, *body_consts, *carry)
+        if not mask.ndim:
+            return turned
+        # One loop for each entry of the mask; those that are over wait for the others.
+        masks = [jnp.expand_dims(mask, range(mask.ndim, x.ndim)) for x in carry]
+        return [jnp.where(*each) for each in zip(masks, turned, carry, strict=True)]
+
+    return lax.while_loop(lambda carry: jnp.any(goes_on(carry)), body, carry)
+
+
+def _choice(evaluate, which, *inputs, branches, **_):
+    return lax.switch(which, [functools.partial(evaluate, branch) for branch in branches], *inputs)
+
+
+def _linear_solve(evaluate, *inputs, const_lengths, jaxprs):
+    before = const_lengths.matvec + const_lengths.vecmat
+    consts = inputs[before : before + const_lengths.solve]
+    return evaluate(jaxprs.solve, *consts, *inputs[sum(const_lengths) :])
+
+
+_CONTROL = {"scan": _scan, "while": _while, "cond": _choice, "custom_linear_solve": _linear_solve}
 
 
 def _sum(x, *, axes, **_):
@@ -131,8 +192,6 @@ _UNORDERED = frozenset(
         "cond",
         "select_and_scatter_add",
         "select_and_gather_add",
-        "custom_vjp_call",
-        "custom_vjp_call_jaxpr",
         "cholesky",
         "eig",
         "eigh",
@@ -145,4 +204,4 @@ _UNORDERED = frozenset(
         "pallas_call",
     )
 )
-"""Loops and what has derivatives of its own hide what they do; the rest adds or multiplies."""
+"""Loops and choices are not looked into; the rest adds or multiplies."""
