@@ -14,8 +14,10 @@ from basinax import (
     GradientDescent,
     MaxStepSize,
     SystemIndex,
+    apply_updates,
     chain,
     product,
+    reset,
 )
 from cases import BOWL, CONTIGUOUS, make_batch, make_systems, same_bits, steps, take, update
 
@@ -213,6 +215,129 @@ def test_what_cannot_be_traced_is_refused_before_the_first_step():
     scale = optax.stateless_with_tree_map(lambda x, _: float(jnp.cos(0.1)) * x)
     with pytest.raises(ValueError, match=r"cannot be run row by row \(Concretization"):
         chain(scale).init(batch.params, batch.prefix)
+
+
+def label(tree):
+    """Each leaf's name, by its path alone."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key, tree)
+
+
+def is_position(tree):
+    return jax.tree.map(lambda name: name == "positions", label(tree))
+
+
+BY_LEAF = {
+    "a mask": optax.masked(optax.sgd(0.1), {"cells": False, "positions": True}),
+    "a mask of all": optax.masked(optax.adam(0.1), True),
+    "a masking function": optax.chain(
+        optax.sgd(0.1), optax.masked(optax.set_to_zero(), lambda tree: is_position(tree))
+    ),
+    "masks in masks": optax.masked(
+        optax.chain(optax.masked(optax.adam(0.1), is_position), optax.scale(2.0)), is_position
+    ),
+    "labels": optax.partition(
+        {"quick": optax.adam(0.1), "slow": optax.sgd(0.1, momentum=0.9)},
+        {"cells": "quick", "positions": "slow"},
+    ),
+    "a labelling function": optax.partition(
+        {"cells": optax.adam(0.1), "positions": optax.set_to_zero()}, label
+    ),
+    "labels of keys": optax.multi_transform(
+        {"cells": optax.lion(0.1), "positions": optax.sgd(0.1)}, lambda tree: {k: k for k in tree}
+    ),
+    "frozen": optax.selective_transform(
+        optax.adam(0.1), freeze_mask={"cells": True, "positions": False}
+    ),
+    "decay": optax.adamw(0.1, weight_decay=0.3, mask={"cells": True, "positions": False}),
+    "a decaying function": optax.add_decayed_weights(0.3, mask=is_position),
+}
+N_CELLS, N_POSITIONS = (2, 0, 3), (5, 1, 7)
+
+
+def leaves_and_prefixes():
+    """Two leaves of as many rows, then of others, and the prefixes that they may have."""
+    draw = np.random.default_rng(0)
+    cells, positions = (jnp.asarray(draw.normal(size=(sum(n), 3))) for n in (N_CELLS, N_POSITIONS))
+    index, of_cells = SystemIndex.from_sizes(N_POSITIONS), SystemIndex.from_sizes(N_CELLS)
+    one_index = {"cells": 2 * positions, "positions": positions}
+    for prefix in (None, index, {"cells": index, "positions": index}):
+        yield one_index, prefix
+    yield {"cells": cells, "positions": positions}, {"cells": of_cells, "positions": index}
+
+
+@pytest.mark.parametrize("transformation", BY_LEAF.values(), ids=list(BY_LEAF))
+def test_masks_and_labels_see_the_paths_of_the_whole_tree(transformation):
+    for params, prefix in leaves_and_prefixes():
+        got = chain(transformation)
+        state, of_optax = got.init(params, prefix), transformation.init(params)
+        gradient = jax.tree.map(jnp.cos, params)
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            for _ in range(3):
+                expected, of_optax = transformation.update(gradient, of_optax, params)
+                step, state = update(got, gradient, state, params)
+                gradient = jax.tree.map(lambda x: 0.8 * x, gradient)
+        for name in ("cells", "positions"):
+            # As above, some ten products.
+            np.testing.assert_allclose(step[name], expected[name], rtol=1e-13)
+
+
+@pytest.mark.parametrize("transformation", BY_LEAF.values(), ids=list(BY_LEAF))
+def test_systems_have_their_bits_with_masks_and_labels(transformation):
+    *_, (params, prefix) = leaves_and_prefixes()
+    got = chain(transformation)
+
+    def run(params, prefix):
+        state, x = got.init(params, prefix), params
+        for _ in range(20):
+            gradient = jax.tree.map(jnp.sin, x)
+            step, state = update(got, gradient, state, x)
+            x = apply_updates(x, step)
+        return x
+
+    batched = run(params, prefix)
+    for system in range(len(N_CELLS)):
+        own = {name: take(prefix[name], params[name], system) for name in params}
+        alone = run(own, {name: SystemIndex.from_sizes([len(rows)]) for name, rows in own.items()})
+        for name in params:
+            assert same_bits(take(prefix[name], batched[name], system), alone[name])
+
+
+@pytest.mark.parametrize("transformation", ELEMENTWISE.values(), ids=list(ELEMENTWISE))
+def test_leaves_with_indices_of_their_own_step_as_by_themselves(transformation):
+    *_, (params, prefix) = leaves_and_prefixes()
+    prefix = prefix | {"none": prefix["cells"]}
+    params, whole = params | {"none": {}}, chain(transformation)
+    states = {name: whole.init(params[name], prefix[name]) for name in ("cells", "positions")}
+    state = whole.init(params, prefix)
+    for _ in range(3):
+        step, state = update(whole, params, state, params)
+        for name in states:
+            own = update(whole, params[name], states[name], params[name])
+            assert same_bits(step[name], own[0])
+            states[name] = own[1]
+    fresh = reset(whole, state, params, jnp.ones(len(N_CELLS), bool))
+    assert same_bits(fresh, whole.init(params, prefix))
+
+
+@pytest.mark.parametrize(
+    ("mask", "reason"),
+    [
+        (lambda tree: {name: x.ndim > 0 for name, x in tree.items()}, "has no attribute 'ndim'"),
+        (
+            lambda tree: jax.tree.structure(tree).unflatten(
+                [at == 0 for at in range(len(jax.tree.leaves(tree)))]
+            ),
+            "in place of the others: index_prefix has several",
+        ),
+    ],
+    ids=["looks at leaves", "counts leaves"],
+)
+def test_what_needs_leaves_of_other_indices_is_refused(mask, reason):
+    *_, (params, index), (_, prefix), _ = leaves_and_prefixes()
+    masked = chain(optax.masked(optax.sgd(0.1), mask))
+    masked.init(params, index)
+    with pytest.raises(ValueError, match=f"on the leaves of one SystemIndex.*{reason}"):
+        masked.init(params, prefix)
 
 
 def test_optax_counts_steps_of_each_system_by_itself():

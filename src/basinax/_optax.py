@@ -2,7 +2,9 @@
 
 A transformation that treats every entry by itself is run row by row, so that each row has a state
 of its own (its count among it) and systems can be frozen and reset; its products are rounded. One
-that mixes rows is found by trying it, and refused.
+that mixes rows is found by trying it, and refused. Leaves whose rows are numbered alike are run
+together, in a tree with None for the others: what goes by paths, as masks and labels do, sees those
+of the whole tree.
 """
 
 import contextlib
@@ -34,34 +36,29 @@ class OptaxTransform(AbstractTransform):
         """The state: one of optax for each row.
 
         Raises:
-            ValueError: the transformation mixes rows, so systems would see one another.
+            ValueError: the transformation mixes rows, so systems would see one another, or needs
+                to see leaves of several indices at once.
         """
         if index_prefix is None:
             with _optax_promotion():
                 return OptaxState(None, self.transformation.init(parameters))
-        _refuse_mixing(self.transformation, parameters)
-        groups = _groups(parameters, index_prefix)
+        numbers = _numbers(parameters, index_prefix)
+        _refuse_mixing(self.transformation, parameters, numbers)
+        n_parts = len(jax.tree.leaves(index_prefix, is_leaf=is_index))
         with _optax_promotion():
-            inner = [jax.vmap(self.transformation.init)(group) for group in groups]
+            inner = _begun(self.transformation, _parts(parameters, numbers, n_parts))
         return OptaxState(index_prefix, inner)
 
     def update(self, updates, state: "OptaxState", params=None, **extra):
-        prefix = state.index_prefix
-        update = optax.with_extra_args_support(self.transformation).update
-        if prefix is None:
-            with _optax_promotion():
-                updates, inner = update(updates, state.inner, params, **extra)
-            return updates, OptaxState(None, inner)
-        update = jax.vmap(update, in_axes=(0, 0, None if params is None else 0))
-        update = with_rounded_products(update)
-        params_groups = [None] * len(state.inner) if params is None else _groups(params, prefix)
-        groups = zip(_groups(updates, prefix), state.inner, params_groups, strict=True)
+        transformation, prefix = self.transformation, state.index_prefix
         with _optax_promotion():
-            results = [update(*group) for group in groups]
-        leaves = [leaf for stepped, _ in results for leaf in jax.tree.leaves(stepped)]
-        return jax.tree.unflatten(jax.tree.structure(updates), leaves), OptaxState(
-            prefix, [inner for _, inner in results]
-        )
+            if prefix is None:
+                update = optax.with_extra_args_support(transformation).update
+                updates, inner = update(updates, state.inner, params, **extra)
+            else:
+                numbers = _numbers(updates, prefix)
+                updates, inner = _stepped(transformation, updates, state.inner, params, numbers)
+        return updates, OptaxState(prefix, inner)
 
 
 class OptaxState(AbstractState):
@@ -69,7 +66,7 @@ class OptaxState(AbstractState):
 
     index_prefix: Prefix
     inner: PyTree = rows_field()
-    """One state for each leaf of the prefix; all its leaves lead with rows."""
+    """One state for each leaf of the prefix, None where it has no leaves; all lead with rows."""
 
     def rows_prefix(self, index_prefix: Prefix) -> Prefix:
         return jax.tree.leaves(index_prefix, is_leaf=is_index)
@@ -86,45 +83,94 @@ def _optax_promotion():
         yield
 
 
-def _groups(tree: PyTree, index_prefix: Prefix) -> list[PyTree]:
-    """The branch of `tree` under each leaf of the prefix: its rows are numbered alike."""
-    branches = []
-    jax.tree.map(lambda _, branch: branches.append(branch), index_prefix, tree, is_leaf=is_index)
-    return branches
+def _numbers(tree: PyTree, index_prefix: Prefix) -> tuple[int, ...]:
+    """For each leaf of `tree`, which leaf of the prefix it belongs to."""
+    indices, structure = jax.tree.flatten(index_prefix, is_leaf=is_index)
+
+    def repeat(number, branch):
+        return [number] * len(jax.tree.leaves(branch))
+
+    numbers = structure.unflatten(range(len(indices)))
+    return tuple(jax.tree.leaves(jax.tree.map(repeat, numbers, tree)))
 
 
-def _refuse_mixing(transformation, parameters) -> None:
+def _parts(tree: PyTree, numbers: tuple[int, ...], n_parts: int) -> list[PyTree]:
+    """For each number `tree` with None in place of the leaves that have another."""
+    leaves, structure = jax.tree.flatten(tree)
+    return [
+        structure.unflatten([x if at == k else None for x, at in zip(leaves, numbers, strict=True)])
+        for k in range(n_parts)
+    ]
+
+
+def _begun(transformation, parts):
+    """A state for each row of each part; None for a part without leaves."""
+    init = jax.vmap(transformation.init)
+    return [init(part) if jax.tree.leaves(part) else None for part in parts]
+
+
+def _stepped(transformation, updates, inner, params, numbers):
+    """The updates of all rows, and the states after them."""
+    update = optax.with_extra_args_support(transformation).update
+    update = jax.vmap(update, in_axes=(0, 0, None if params is None else 0))
+    update = with_rounded_products(update)
+    n_parts = len(inner)
+    of_params = [None] * n_parts if params is None else _parts(params, numbers, n_parts)
+    parts = zip(_parts(updates, numbers, n_parts), inner, of_params, strict=True)
+    leaves, states = {}, []
+    for k, (part, state, of_part) in enumerate(parts):
+        places = [place for place, number in enumerate(numbers) if number == k]
+        if places:
+            part, state = update(part, state, of_part)
+            leaves.update(zip(places, jax.tree.leaves(part), strict=True))
+        states.append(state)
+    updates = jax.tree.structure(updates).unflatten([leaves[k] for k in range(len(numbers))])
+    return updates, states
+
+
+def _refuse_mixing(transformation, parameters, numbers) -> None:
     shapes = [(x.shape[1:], jnp.dtype(x.dtype)) for x in jax.tree.leaves(parameters)]
-    problem = _probe(transformation, tuple(shapes), jax.tree.structure(parameters))
+    problem = _probe(transformation, tuple(shapes), jax.tree.structure(parameters), numbers)
     if problem:
         raise ValueError(problem)
 
 
 @functools.lru_cache(maxsize=128)
-def _probe(transformation, shapes, structure) -> str | None:
-    """What is wrong with running the transformation row by row; None if nothing is.
+def _probe(transformation, shapes, structure, numbers) -> str | None:
+    """What is wrong with running the transformation row by row; None if nothing is."""
+    reason = _difference(transformation, shapes, structure, numbers)
+    if reason is None:
+        return None
+    together = (0,) * len(numbers)
+    if numbers != together and not _difference(transformation, shapes, structure, together):
+        return _message_of_parts(transformation, reason)
+    return _message(transformation, reason)
 
-    Three rows, of which the others are small, large, huge and NaN in turn: run row by row and run
-    as a whole must give the same updates, three times in a row.
+
+def _difference(transformation, shapes, structure, numbers) -> str | None:
+    """What the transformation does otherwise where it is run row by row, and part by part.
+
+    Three rows, of which the others are small, large, huge and NaN in turn: run so and run as a
+    whole must give the same updates, one time after another.
     """
-    update = with_rounded_products(jax.vmap(transformation.update))
     try:
         with jax.ensure_compile_time_eval(), _optax_promotion():
             trees = _probing_trees(shapes, structure)
             params = trees[1]
-            whole, by_row = transformation.init(params), jax.vmap(transformation.init)(params)
+            whole = transformation.init(params)
+            by_row = _begun(transformation, _parts(params, numbers, max(numbers, default=0) + 1))
             for tree in trees:
                 expected, whole = transformation.update(tree, whole, params)
-                got, by_row = update(tree, by_row, params)
+                got, by_row = _stepped(transformation, tree, by_row, params, numbers)
                 pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(got), strict=True)
                 if not all(_close(x, y) for x, y in pairs):
-                    return _message(transformation, "mixes systems")
+                    return "mixes systems"
         # Above, what depends on no argument is a number; in a program that is traced it is none.
+        step = functools.partial(_stepped, transformation, numbers=numbers)
         with _optax_promotion():
-            jax.eval_shape(update, params, by_row, params)
+            jax.eval_shape(step, params, by_row, params)
     except Exception as error:
-        reason = f"cannot be run row by row ({type(error).__name__}: {error})"
-        return _message(transformation, reason)
+        return f"cannot be run row by row ({type(error).__name__}: {error})"
     return None
 
 
@@ -154,6 +200,17 @@ def _message(transformation, reason: str) -> str:
         " another. Use a transform of basinax, which acts on each system alone (ClipByGlobalNorm"
         " for clip_by_global_norm, MaxStepSize to limit steps, FIRE to optimize), or run it in"
         " global mode (index_prefix=None)."
+    )
+
+
+def _message_of_parts(transformation, reason: str) -> str:
+    name = _names(transformation)
+    cause = reason.removeprefix("mixes systems").removeprefix("cannot be run row by row ")
+    return (
+        f"optax transformation {name} acts otherwise, or not at all, on the leaves of one"
+        f" SystemIndex with None in place of the others{cause and ' '}{cause}: index_prefix has"
+        " several, whose leaves it is run on in turn. Let its masks and labels depend on the paths"
+        " of leaves alone, or run it in global mode (index_prefix=None)."
     )
 
 
