@@ -53,6 +53,7 @@ LAYERS = [
     ["atoms._relax"],
     ["atoms"],
     ["cli"],
+    ["__main__"],
 ]
 
 

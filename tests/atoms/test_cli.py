@@ -336,7 +336,7 @@ def test_an_interrupt_keeps_what_was_reached(files, monkeypatch):
 
 
 def test_the_installed_command_prints_its_version():
-    command = [sys.executable, "-c", "from basinax.cli import main; main()", "--version"]
+    command = [sys.executable, "-m", "basinax", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == basinax.__version__
 

@@ -1,0 +1,5 @@
+"""`python -m basinax` is the command line."""
+
+from basinax.cli import main
+
+main()
