@@ -22,6 +22,7 @@ from basinax import (
     RMSForce,
     SystemIndex,
     apply_updates,
+    clip_by_norm,
     relax,
     segment,
     where_systems,
@@ -173,6 +174,32 @@ OF_TREES = {
     "a gradient unlike the parameters of init": (
         lambda: update(FIRE(), updates=jnp.ones((3, 2))),
         ["ValueError", "same shape", "(3, 3)", "(3, 2)"],
+    ),
+    "a mask of rows": (
+        lambda: segment.where(jnp.ones(3, bool), ROWS, ROWS, INDEX),
+        ["ValueError", "mask must have one entry", "2 systems", "(3,)"],
+    ),
+    "a mask of one of two systems": (
+        lambda: where_systems(
+            jnp.ones(1, bool), FIRE().init(ROWS, INDEX), FIRE().init(ROWS, INDEX)
+        ),
+        ["ValueError", "mask must have one entry", "2 systems", "(1,)"],
+    ),
+    "factors of rows": (
+        lambda: segment.scale(ROWS, jnp.ones(3), INDEX),
+        ["ValueError", "factors must be a number", "2 systems", "(3,)"],
+    ),
+    "no limit": (
+        lambda: clip_by_norm(ROWS, None, INDEX),
+        ["TypeError", "max_norm must be a number, inf for no limit", "None"],
+    ),
+    "no limit of a transform": (
+        lambda: ClipByGlobalNorm(None),
+        ["TypeError", "max_norm must be a number, inf for no limit", "None"],
+    ),
+    "limits in global mode": (
+        lambda: ClipByGlobalNorm(jnp.ones(2)).limit(ROWS),
+        ["ValueError", "max_norm must be a number", "1 systems", "(2,)"],
     ),
     "integer leaves": (
         lambda: segment.sum(jnp.ones((3, 3), int), INDEX),

@@ -61,6 +61,18 @@ def test_a_global_limit_may_be_an_array_of_any_floating_dtype(dtype, shape, of):
     assert same_bits(got, by_optax(0.5, updates))
 
 
+@pytest.mark.parametrize("dtypes", [(jnp.bfloat16, np.float32), (np.float32, np.float64)], ids=str)
+def test_a_global_limit_that_is_traced_clips_leaves_of_mixed_dtypes(dtypes):
+    draw = np.random.default_rng(0)
+    updates = [jnp.asarray(draw.normal(size=(4, 3)), dtype) for dtype in dtypes]
+    with jax.numpy_dtype_promotion("standard"):
+        expected = jax.jit(lambda x: by_optax(0.5, x))(updates)
+        for limit in (0.5, np.float64(0.5), jnp.float32(0.5)):
+            got = jax.jit(lambda limit, x: clipped(limit, x))(limit, updates)
+            assert same_bits(got, expected)
+            assert same_bits(jax.jit(lambda x, limit=limit: clipped(limit, x))(updates), expected)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_relaxation_in_global_mode_may_have_a_clip(dtype):
     optimizer = chain(ClipByGlobalNorm(0.5), FIRE(), MaxStepSize(0.3))

@@ -1,11 +1,19 @@
 """Limits per system against optax and NumPy on each system alone."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from basinax import ClipByGlobalNorm, MaxStepSize, SystemIndex
+from basinax import (
+    ClipByGlobalNorm,
+    ClipByLayerNorm,
+    ClipByRowNorm,
+    MaxStepSize,
+    SystemIndex,
+    segment,
+)
 from cases import DTYPES, LAYOUTS, in_turns, place, same_bits, take
 from oracle import times
 
@@ -112,3 +120,34 @@ def test_a_limit_per_system_is_the_limit_of_that_system(make):
     both = limited(make(np.array([0.5, 0.25])), ROWS, INDEX)
     assert same_bits(both[:2], limited(make(0.5), ROWS, INDEX)[:2])
     assert same_bits(both[2:], limited(make(0.25), ROWS, INDEX)[2:])
+
+
+def test_a_step_has_no_negative_length():
+    with pytest.raises(ValueError, match=r"max_step_size must not be negative, got -0\.2"):
+        MaxStepSize(-0.2)
+    got = limited(MaxStepSize(np.array([-0.2, np.nan])), ROWS, INDEX)
+    assert not np.any(got)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_steps_of_low_precision_are_limited_in_float32(dtype):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 3)) * 1e4, dtype)
+    got = limited(MaxStepSize(0.002), x, INDEX)
+    assert got.dtype == dtype
+    longest = np.asarray(segment.longest_row(got, INDEX))
+    assert (longest <= 0.002 * (1 + 1e-6)).all()
+    np.testing.assert_allclose(longest, 0.002, rtol=2 * float(jnp.finfo(dtype).eps))
+
+
+def test_limits_have_a_derivative_at_zero():
+    def total(x, limit):
+        return limit.limit(x, INDEX).tree.sum()
+
+    for limit in (MaxStepSize(0.2), ClipByGlobalNorm(0.2)):
+        assert np.array_equal(jax.grad(total)(jnp.zeros((3, 3)), limit), np.ones((3, 3)))
+
+
+@pytest.mark.parametrize("make", [MaxStepSize, ClipByGlobalNorm, ClipByRowNorm, ClipByLayerNorm])
+def test_rows_without_components_are_left_alone(make):
+    x = np.zeros((3, 0))
+    assert limited(make(0.2), x, INDEX).shape == (3, 0)

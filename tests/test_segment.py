@@ -113,6 +113,12 @@ def test_scaling_multiplies_the_rows_of_each_system_by_its_factor(layout):
         assert same_bits(take(prefix, got, at), expected)
 
 
+def test_a_number_scales_all_systems():
+    prefix = prefix_of(LAYOUTS[0])
+    tree = tree_of(prefix, np.float32)
+    assert same_bits(scale(tree, 0.5, prefix), scale(tree, jnp.full(5, 0.5), prefix))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS[1::2], ids=str)
 def test_selecting_takes_the_rows_of_masked_systems_and_no_others(layout):
     prefix = prefix_of(layout)

@@ -185,7 +185,12 @@ def limits_of(value: Any, name: str, like: Float[Array, "systems"]) -> Float[Arr
 
 
 def require_limit(value: Any, name: str) -> None:
-    """Raise ValueError if `value` is a negative number of Python or NumPy."""
+    """Raise ValueError if `value` is a negative number of Python or NumPy, TypeError if it is none.
+
+    Where there is no limit, it is inf.
+    """
+    if value is None or isinstance(value, str):
+        raise TypeError(f"{name} must be a number, inf for no limit, or an array, got {value!r}")
     if isinstance(value, numbers.Real) and value < 0:
         raise ValueError(f"{name} must not be negative, got {value}")
 
@@ -369,7 +374,7 @@ def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
     """
 
     def scale(rows, index):
-        result = _narrow(rounded(_product(rows, index, scaling)), rows.dtype)
+        result = narrow(rounded(_product(rows, index, scaling)), rows.dtype)
         if isinstance(index, WholeIndex):
             # One flag for all: it is looked at before the loop, not for each entry.
             return jnp.where(index.spread(scaling.is_scaled, False, rows), result, rows)
@@ -387,7 +392,7 @@ def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
 def _products(leaves, indices, scaling: Scaling) -> list[Array]:
     """As `_scaled`, for a norm to be taken of: rounded only to the dtype of the leaf."""
     return [
-        _narrow(_product(rows, index, scaling), rows.dtype)
+        narrow(_product(rows, index, scaling), rows.dtype)
         for rows, index in zip(leaves, indices, strict=True)
     ]
 
@@ -403,7 +408,7 @@ def _product(rows, index: AnyIndex, scaling: Scaling):
     return jnp.where(is_lost, jnp.zeros_like(y), y)
 
 
-def _narrow(y, dtype):
+def narrow(y, dtype):
     """In a dtype of lower precision: the next number towards zero, which keeps to a limit."""
     result = y.astype(dtype)
     if result.dtype == y.dtype:

@@ -126,7 +126,12 @@ def with_prefix(state: Any, index_prefix: Prefix) -> Any:
 
 
 def where_systems(mask: Bool[Array, "systems"], on_true: Any, on_false: Any) -> Any:
-    """A state with the systems of `mask` from `on_true` and the others from `on_false`."""
+    """A state with the systems of `mask` from `on_true` and the others from `on_false`.
+
+    Raises:
+        ValueError: `mask` has not one entry a system (in global mode, one).
+    """
+    segment.check_mask(mask, n_systems(on_false.index_prefix))
     return _select(mask, on_true, on_false, on_false.index_prefix)
 
 

@@ -56,7 +56,10 @@ def scaling_top(factor: Float[Array, "..."]) -> Float[Array, "..."]:
 
 @jax.custom_vjp
 def product(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
-    """`a * b`, rounded, and so are the products of its derivative. Shapes must be equal."""
+    """`a * b`, rounded, and so are the products of its derivative. Shapes must be equal.
+
+    It has a derivative in reverse mode (`jax.grad`) alone.
+    """
     return rounded(a * b)
 
 

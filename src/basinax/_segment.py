@@ -5,6 +5,7 @@ whatever other systems stand beside it; with `index_prefix=None` the tree is one
 result per system has one entry.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from basinax._norms import norms, order
 from basinax._rounding import add_components, common, rounded, scaled, scaling_top, wide_dtype
-from basinax._systems import SystemIndex, n_systems, resolve
+from basinax._systems import SystemIndex, n_systems, per_system, resolve
 
 Tree = PyTree[Float[Array, "rows *components"]]
 PerSystem = Float[Array, "systems"]
@@ -72,7 +73,10 @@ def longest_row(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
     indices = resolve(index_prefix, tree)
     parts = [index.max(_square_rows(x)) for x, index in zip(_wide(tree), indices, strict=True)]
     squares = _fold(jnp.maximum, parts, 0.0, index_prefix)
-    return rounded(jnp.sqrt(jnp.maximum(squares, jnp.zeros_like(squares))))
+    # A root of 0 has no derivative.
+    is_zero = squares <= 0
+    root = rounded(jnp.sqrt(jnp.where(is_zero, jnp.ones_like(squares), squares)))
+    return jnp.where(is_zero, jnp.zeros_like(root), root)
 
 
 def blank(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
@@ -82,11 +86,15 @@ def blank(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
 
 
 def scale(tree: Tree, factors: PerSystem, index_prefix: Prefix = None) -> Tree:
-    """Each system's rows times its factor.
+    """Each system's rows times its factor; a number is that of all.
 
     Rows of padding, and of systems whose factor is one, come back bit for bit, but for subnormal
     entries, which JAX makes zero on CPU.
+
+    Raises:
+        ValueError: `factors` has another shape.
     """
+    factors = per_system(factors, "factors", blank(tree, index_prefix))
 
     def scale_leaf(index, x):
         rows = jnp.atleast_1d(x)
@@ -104,8 +112,21 @@ def scale(tree: Tree, factors: PerSystem, index_prefix: Prefix = None) -> Tree:
 def where(
     mask: Bool[Array, "systems"], on_true: Tree, on_false: Tree, index_prefix: Prefix = None
 ) -> Tree:
-    """Each system's rows from `on_true` where `mask`; other systems and padding from `on_false`."""
+    """Each system's rows from `on_true` where `mask`; other systems and padding from `on_false`.
+
+    Raises:
+        ValueError: `mask` has not one entry a system.
+    """
+    check_mask(mask, n_systems(index_prefix))
     return map_rows(_selected, index_prefix, [(mask, False)], on_false, on_true)
+
+
+def check_mask(mask: Any, count: int) -> None:
+    """Raise ValueError if a mask has not one entry for each of so many systems."""
+    if jnp.shape(mask) != (count,):
+        raise ValueError(
+            f"mask must have one entry for each of the {count} systems, got shape {jnp.shape(mask)}"
+        )
 
 
 def map_rows(
@@ -155,7 +176,8 @@ def _square_rows(x):
     squares = rounded(x * x)
     if x.ndim == 1:
         return squares
-    return add_components(squares.reshape(-1, x.shape[-1])).reshape(x.shape[:-1])
+    n_rows = math.prod(x.shape[:-1])
+    return add_components(squares.reshape(n_rows, x.shape[-1])).reshape(x.shape[:-1])
 
 
 def _wide(tree) -> list[Array]:

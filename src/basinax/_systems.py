@@ -209,7 +209,9 @@ class SystemIndex(eqx.Module):
             members = _take(self._block_rows, at, self.n_rows)
             blocks = _take(rows, members, 0)
         sizes = _take(self.sizes, systems, 0)
-        return blocks.reshape(-1, *rows.shape[1:]), BlockIndex(jnp.minimum(sizes, BLOCK))
+        return blocks.reshape(len(systems) * BLOCK, *rows.shape[1:]), BlockIndex(
+            jnp.minimum(sizes, BLOCK)
+        )
 
     def _fold(self, combine: Callable, values: Array, absent: float) -> Array:
         """The values of each system's rows combined, blocks of eight by halves."""

@@ -13,13 +13,15 @@ from basinax._clipping import Clipped, clip_by_norm, require_limit
 from basinax._limits import AbstractLimit
 from basinax._norms import order
 from basinax._optimizer import AbstractState, Prefix
+from basinax._systems import per_system
 
 
 class ClipByGlobalNorm(AbstractLimit):
     """Scale the updates of each system whose norm exceeds `max_norm` down to it.
 
     Systems at or below their limit come back bit for bit. With options other than the defaults,
-    and per system, it is `clip_by_norm`.
+    and per system, it is `clip_by_norm`; else, without an index, it has the bits of optax, whose
+    limits of 0, inf, NaN and below 0 give what comes of dividing and multiplying.
     """
 
     max_norm: float | Float[Array, "..."]
@@ -58,13 +60,17 @@ class ClipByGlobalNorm(AbstractLimit):
         if not jax.tree.leaves(updates):
             return Clipped(updates, jnp.zeros(()), jnp.zeros((), bool))
         norm = optax.tree.norm(updates)
-        # A number takes the dtype of each leaf; an array would impose its own.
+        limit = per_system(self.max_norm, "max_norm", norm[None])[0]
+        is_within = norm < limit
         is_number = isinstance(self.max_norm, bool | int | float)
-        max_norm = jnp.asarray(self.max_norm, None if is_number else norm.dtype).reshape(())
-        clip = optax.clip_by_global_norm(max_norm)
-        clipped, _ = clip.update(updates, clip.init(updates))
-        clipped = jax.tree.map(lambda x, like: x.astype(jnp.result_type(like)), clipped, updates)
-        return Clipped(clipped, norm, ~(norm < max_norm.astype(norm.dtype)))
+
+        def clip(x):
+            """As optax does, to which an array would give its own dtype."""
+            x = jnp.asarray(x)
+            factor = float(self.max_norm) if is_number else limit.astype(x.dtype)
+            return jax.lax.select(is_within, x, (x / norm.astype(x.dtype)) * factor)
+
+        return Clipped(jax.tree.map(clip, updates), norm, ~is_within)
 
 
 class ClipByGlobalNormState(AbstractState):

@@ -1,5 +1,6 @@
 """A cap on the norm of each row: one atom's force or step, whatever the others do."""
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -44,8 +45,8 @@ class ClipByRowNorm(AbstractLimit):
         trees, norms, masks = [], [], []
         for leaf, index in zip(leaves, resolve(index_prefix, updates), strict=True):
             leaf = jnp.asarray(leaf)
-            rows = leaf.reshape(-1, leaf.shape[-1]) if leaf.ndim > 1 else leaf.reshape(-1, 1)
             shape = leaf.shape[:-1] if leaf.ndim > 1 else leaf.shape
+            rows = leaf.reshape(math.prod(shape), leaf.shape[-1] if leaf.ndim > 1 else 1)
             per_row = index.spread(limits, jnp.inf, jnp.zeros(shape or (1,), limits.dtype))
             own = narrowed(per_row.reshape(-1), segment.common([rows])[0].dtype)
             (clipped,), norm, is_clipped = Clip()([rows], [RowIndex(rows.shape[0])], own)

@@ -2,14 +2,15 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from basinax import _segment as segment
+from basinax._clipping import limits_of, narrow, require_limit
 from basinax._limits import AbstractLimit
 from basinax._optimizer import AbstractState, Prefix, Tree
-from basinax._rounding import rounded
-from basinax._systems import per_system
+from basinax._rounding import rounded, wide_dtype
 
 
 class StepsLimited(NamedTuple):
@@ -24,21 +25,32 @@ class StepsLimited(NamedTuple):
 class MaxStepSize(AbstractLimit):
     """Scale all rows of a system so that its longest (along the last axis) is no longer than this.
 
-    The direction of the step is kept. Systems within their limit come back bit for bit.
+    Rounding may make it an ulp longer, as in ASE. The direction of the step is kept. Systems within
+    their limit come back bit for bit; where it is negative or NaN, and where a row is so long that
+    its square overflows, they become zero.
     """
 
     max_step_size: float | Float[Array, "..."] = 0.2
     """The longest row, in the unit of the updates: a number, or one a system. ASE's default."""
+
+    def __check_init__(self):
+        require_limit(self.max_step_size, "max_step_size")
 
     def init(self, parameters, index_prefix: Prefix = None) -> "MaxStepSizeState":
         return MaxStepSizeState(index_prefix)
 
     def limit(self, updates, index_prefix: Prefix = None) -> StepsLimited:
         longest = segment.longest_row(updates, index_prefix)
-        limits = per_system(self.max_step_size, "max_step_size", longest)
-        is_limited = longest > limits
-        factors = jnp.where(is_limited, rounded(limits / longest), jnp.ones_like(longest))
-        return StepsLimited(segment.scale(updates, factors, index_prefix), longest, is_limited)
+        limits = limits_of(self.max_step_size, "max_step_size", longest)
+        is_limited = (longest > limits) | ~(limits >= 0)
+        divisors = jnp.where(is_limited, longest, jnp.ones_like(longest))
+        factors = rounded(limits / divisors)
+        factors = jnp.where(limits >= 0, factors, jnp.zeros_like(factors))
+        factors = jnp.where(is_limited, factors, jnp.ones_like(factors))
+        wide = jax.tree.map(lambda x: jnp.asarray(x).astype(wide_dtype(x)), updates)
+        scaled = segment.scale(wide, factors, index_prefix)
+        tree = jax.tree.map(lambda y, x: narrow(y, jnp.result_type(x)), scaled, updates)
+        return StepsLimited(tree, longest, is_limited)
 
 
 class MaxStepSizeState(AbstractState):
