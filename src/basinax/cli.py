@@ -43,7 +43,7 @@ from basinax.atoms import (
     potential_from,
     relax as relax_atoms,
 )
-from basinax.atoms._trajectory import make_folder
+from basinax.atoms._trajectory import make_folder, without_found
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -502,8 +502,10 @@ def _write_structures(path: Path, task: _Task, result: AtomsRelaxation) -> None:
     for atoms, status, steps in zip(result.atoms, result.status, result.steps, strict=True):
         atoms.info["relax_status"] = Status(status).name.lower()
         atoms.info["relax_steps"] = int(steps)
+    form = filetype(path, read=False)
+    written = map(without_found, result.atoms) if form == "extxyz" else result.atoms
     with _replacing(path) as partial:
-        ase.io.write(partial, result.atoms, format=filetype(path, read=False))
+        ase.io.write(partial, list(written), format=form)
 
 
 def _write_table(path: Path, task: _Task, result: AtomsRelaxation) -> None:

@@ -207,6 +207,23 @@ def test_constrained_structures_have_the_same_bits_alone(tmp_path, monkeypatch):
     assert "3 of 3 structures have the same bits" in done.stdout
 
 
+def test_what_was_found_is_written_in_place_of_info_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    start = constrained()
+    start.info |= {"energy": 1.0, "stress": np.ones((3, 3)), "name": "cell"}
+    start.set_array("forces", np.ones((4, 3)))
+    ase.io.write("in.traj", start)
+    for name in ("out.extxyz", "out.xyz", "out.traj"):
+        options = ["--output", name, "--table", "out.csv", "--fmax", 0.01]
+        done = run("relax", "in.traj", "--potential", ARGON, *options)
+        assert done.exit_code == 0, done.output
+        written, row = ase.io.read(name), table("out.csv")[0]
+        assert written.get_potential_energy() == pytest.approx(float(row["energy_eV"]), abs=1e-8)
+        assert np.linalg.norm(written.get_forces(), axis=1).max() < 0.01
+        assert "stress" not in written.calc.results
+        assert written.info["name"] == "cell"
+
+
 BAD = {
     "no file": (["nowhere.xyz"], {}, "nowhere.xyz cannot be read: No such file"),
     "no structure file": (["broken.extxyz"], {}, "broken.extxyz cannot be read"),

@@ -138,7 +138,7 @@ def test_a_full_disk_costs_the_trajectory_alone(tmp_path, monkeypatch):
         raise OSError("no space left on device")
 
     monkeypatch.setattr("basinax.atoms._trajectory.TrajectoryWriter", full)
-    with pytest.warns(UserWarning, match="not whole: no space left"):
+    with pytest.warns(UserWarning, match="not whole: OSError: no space left"):
         result = relax(structures()[2:3], ARGON, trajectory=tmp_path)
     assert result.converged.all()
 
@@ -149,9 +149,63 @@ def test_a_disk_that_is_full_at_the_first_byte_is_told_as_well(tmp_path, monkeyp
         raise OSError(f"no space left on device for {len(view)} bytes")
 
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
-    with pytest.warns(UserWarning, match="not whole: no space left"):
+    with pytest.warns(UserWarning, match="not whole: OSError: no space left"):
         result = relax(structures()[2:3], ARGON, trajectory=tmp_path)
     assert result.converged.all()
+
+
+def bad(index: int, **how) -> list[Atoms]:
+    """Structures of which one has what ASE cannot write: `info`, or an array."""
+    atoms = structures()
+    atoms[index].info |= how.get("info", {})
+    for name, array in how.get("arrays", {}).items():
+        atoms[index].set_array(name, array)
+    return atoms
+
+
+@pytest.mark.parametrize(
+    ("form", "what"),
+    [
+        ("extxyz", {"arrays": {"tensors": np.zeros((4, 3, 3))}}),
+        ("extxyz", {"arrays": {"phases": np.ones(4, complex)}}),
+        ("extxyz", {"info": {1: 2}}),
+        ("traj", {"info": {(1, 2): 3}}),
+    ],
+    ids=["tensors", "complex", "number", "tuple"],
+)
+def test_a_structure_that_cannot_be_written_costs_its_own_trajectory(tmp_path, form, what):
+    atoms, where = bad(1, **what), Trajectories(tmp_path, 2, form)
+    with pytest.warns(UserWarning, match=r"of system 1 \(Ar4\) is not whole: \w+Error: .+"):
+        result = relax(atoms, ARGON, fmax=0.01, trajectory=where)
+    assert result.converged.all()
+    assert not where.path(1, 4).exists()
+    for k in (0, 2, 3):
+        frames = ase.io.read(where.path(k, 4), index=":")
+        assert frames[-1].info["step"] == result.steps[k]
+
+
+def test_the_first_of_many_faults_is_named_and_the_others_are_counted(tmp_path):
+    atoms = bad(1, info={(1, 2): 3})
+    atoms[2].info[(1, 2)] = 3
+    with pytest.warns(UserWarning, match=r"of system [12] \(.*\) and 1 more are not whole: "):
+        relax(atoms, ARGON, trajectory=tmp_path)
+
+
+@pytest.mark.parametrize("cell", [None, Frechet()])
+def test_what_was_found_stands_in_place_of_info_and_arrays_of_its_name(tmp_path, cell):
+    """In extxyz, which has one of a name; .traj has both."""
+    own = dict.fromkeys(("energy", "free_energy", "stress"), 1.0)
+    atoms = bad(0, info=own | {"name": "cell"}, arrays={"forces": np.ones((4, 3))})[:1]
+    for form in ("extxyz", "traj"):
+        where = Trajectories(tmp_path, 3, form)
+        result = relax(atoms, ARGON, cell=cell, fmax=0.01, trajectory=where)
+        last = ase.io.read(where.path(0, 1), index=-1)
+        assert last.get_potential_energy() == pytest.approx(result.energies[0], abs=1e-7)
+        np.testing.assert_allclose(last.get_forces(), result.atoms[0].get_forces(), atol=1e-7)
+        assert ("stress" in last.calc.results) == (cell is not None)
+        kept = {} if form == "extxyz" else own
+        assert last.info == kept | {"name": "cell", "step": result.steps[0]}
+    assert result.atoms[0].info["energy"] == atoms[0].info["energy"] == 1.0
 
 
 def test_options_that_make_no_sense_are_refused():

@@ -28,6 +28,9 @@ FORMATS = ("extxyz", "traj")
 TOGETHER = 16
 """Frames of a structure that are written at once: opening a file costs as much as a frame."""
 
+FOUND = ("energy", "free_energy", "forces", "stress")
+"""Names that extxyz has for what a calculator says, and for nothing else."""
+
 
 class Frame(NamedTuple):
     """Where a structure stood."""
@@ -93,7 +96,8 @@ class Recorder:
         for number in range(len(atoms)):
             trajectories.path(number, len(atoms)).unlink(missing_ok=True)
         self._queue: queue.SimpleQueue[list[Frame] | None] = queue.SimpleQueue()
-        self._error: OSError | None = None
+        self._faults: dict[int, str] = {}
+        """Why the files of structures are not whole, by number."""
         self._thread = threading.Thread(target=self._write_all, daemon=True)
         self._thread.start()
 
@@ -105,8 +109,16 @@ class Recorder:
         """Waits until all is written; warns if something could not be."""
         self._queue.put(None)
         self._thread.join()
-        if self._error is not None:
-            warnings.warn(f"trajectories are not whole: {self._error}", stacklevel=3)
+        if not self._faults:
+            return
+        number, fault = next(iter(self._faults.items()))
+        name, n_more = f"system {number} ({self._atoms[number].symbols})", len(self._faults) - 1
+        which = (
+            f"trajectories of {name} and {n_more} more are"
+            if n_more
+            else f"trajectory of {name} is"
+        )
+        warnings.warn(f"the {which} not whole: {fault}", stacklevel=3)
 
     def _write_all(self) -> None:
         waiting: dict[int, list[tuple[Snapshot, int]]] = defaultdict(list)
@@ -119,23 +131,40 @@ class Recorder:
             self._append(number, last)
 
     def _append(self, number: int, frames: list[tuple[Snapshot, int]]) -> None:
-        # The relaxation is worth more than its trajectory: it goes on.
-        if self._error is not None:
+        # The relaxation is worth more than its trajectory, and the others' go on.
+        if number in self._faults:
             return
         append = _append_traj if self._trajectories.format == "traj" else _append_extxyz
         path = self._trajectories.path(number, len(self._atoms))
         try:
             append(path, self._atoms[number], frames)
-        except OSError as error:
-            self._error = error
+        except Exception as error:  # every writer of ASE has errors of its own
+            self._faults[number] = f"{type(error).__name__}: {error}"
+
+
+def without_found(atoms: Atoms) -> Atoms:
+    """A copy as extxyz can have it: what stands in `info` and `arrays` beside what was found.
+
+    ASE refuses two of a name, and would read one that stands alone as the calculator's.
+    """
+    copy = atoms.copy()
+    copy.calc = atoms.calc
+    for name in FOUND:
+        copy.info.pop(name, None)
+        copy.arrays.pop(name, None)
+    return copy
 
 
 def _append_extxyz(path: Path, original: Atoms, frames: list[tuple[Snapshot, int]]) -> None:
     images = []
     for snapshot, step in frames:
-        images.append(snapshot.of(original))
+        images.append(without_found(snapshot.of(original)))
         images[-1].info["step"] = step
-    ase.io.write(path, images, format="extxyz", append=True)
+    # What cannot be written leaves no part of a frame.
+    text = io.StringIO()
+    ase.io.write(text, images, format="extxyz")
+    with path.open("a") as file:
+        file.write(text.getvalue())
 
 
 def _append_traj(path: Path, original: Atoms, frames: list[tuple[Snapshot, int]]) -> None:
