@@ -97,6 +97,53 @@ def test_files_are_those_of_ases_writer(tmp_path, cell):
     assert (tmp_path / "0.traj").read_bytes() == (tmp_path / "ase.traj").read_bytes()
 
 
+@pytest.mark.parametrize(("cell", "max_steps"), [(None, 20), (Frechet(), 22)])
+def test_the_last_frame_is_where_the_path_ended(tmp_path, cell, max_steps):
+    """Its number of steps is a multiple of one interval, and not of another; steps go uphill."""
+    start, settings = structures()[2], {"cell": cell, "fmax": 0.0, "max_steps": max_steps}
+    heavy = basinax.chain(basinax.GradientDescent(100.0), basinax.MaxStepSize(0.1))
+    plain = relax([start], ARGON, heavy, trajectory=Trajectories(tmp_path / "0", 1), **settings)
+    path = ase.io.read(tmp_path / "0" / "0.traj", index=":")
+    assert path[-1].info["step"] == max_steps
+    assert np.array_equal(path[-1].positions, plain.atoms[0].positions)
+    for interval in (1, 7, 10, 11):
+        where = Trajectories(tmp_path / str(interval), interval)
+        best = relax([start], ARGON, heavy, keep_best=True, trajectory=where, **settings)
+        assert best.energies[0] < plain.energies[0]
+        frames = ase.io.read(where.path(0, 1), index=":")
+        steps = sorted({*range(0, max_steps + 1, interval), max_steps})
+        assert [frame.info["step"] for frame in frames] == steps
+        for step, frame in zip(steps, frames, strict=True):
+            assert np.array_equal(frame.positions, path[step].positions)
+            assert np.array_equal(frame.cell.array, path[step].cell.array)
+            assert frame.calc.results["energy"] == path[step].calc.results["energy"]
+            assert np.array_equal(frame.calc.results["forces"], path[step].calc.results["forces"])
+
+
+def test_paths_that_end_in_no_numbers_end_with_a_frame(tmp_path):
+    """Whether it falls due or not. Two atoms step onto each other, where float32 overflows."""
+    atoms = Atoms("Ar2", [[0, 0, 0], [0, 0, 4.0]])
+    rate = 4.0 / (2 * np.abs(relax([atoms], ARGON, max_steps=0).atoms[0].get_forces()).max())
+    for interval in (1, 10):
+        where = Trajectories(tmp_path / str(interval), interval)
+        settings = {"fmax": 1e-3, "dtype": "float32", "trajectory": where}
+        result = relax([atoms], ARGON, basinax.GradientDescent(rate), **settings)
+        assert result.status[0] == basinax.Status.NOT_FINITE
+        frames = ase.io.read(where.path(0, 1), index=":")
+        assert [frame.info["step"] for frame in frames] == [0, 1]
+        assert not np.isfinite(frames[-1].get_forces()).all()
+        np.testing.assert_array_equal(frames[-1].positions, result.atoms[0].positions)
+
+
+def test_a_step_beyond_all_bounds_is_no_frame(tmp_path):
+    for interval in (1, 10):
+        where = Trajectories(tmp_path / str(interval), interval)
+        far = basinax.GradientDescent(1e300)
+        result = relax(structures()[:1], ARGON, far, trajectory=where)
+        assert result.status[0] == basinax.Status.NOT_FINITE
+        assert [a.info["step"] for a in ase.io.read(where.path(0, 1), index=":")] == [0]
+
+
 def test_trials_of_a_line_search_are_no_frames(tmp_path):
     optimizer, where = basinax.ConjugateGradient(), Trajectories(tmp_path, 1)
     result = relax(structures()[:1], ARGON, optimizer, fmax=1e-3, trajectory=where)

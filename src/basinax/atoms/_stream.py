@@ -4,6 +4,7 @@ When the host looks, who stands beside whom and when a list is rebuilt is chosen
 no bit of a result depends on it.
 """
 
+import dataclasses
 import functools
 import threading
 from collections import deque
@@ -77,6 +78,8 @@ class Ended(NamedTuple):
 
     found: dict[str, np.ndarray]
     """What `_result` says of all places."""
+    last: dict[str, np.ndarray] | None
+    """The same of where paths ended; None if nobody records them."""
     members: dict[int, int]
     """Which structure stood in each of their places."""
 
@@ -294,31 +297,37 @@ class _Stream:
 
     def _take_out(self, run: Run, which: np.ndarray) -> None:
         """Frees the places of structures that have ended, or must end here."""
-        found = jax.device_get(_result(run, self.batch, self.moves))
+        found = last = jax.device_get(_result(run, self.batch, self.moves))
+        if self.work.recorder is None:
+            last = None
+        elif self.work.keep_best:
+            path = dataclasses.replace(run, best=None)
+            last = jax.device_get(_result(path, self.batch, self.moves))
         members = {k: int(self.members[k]) for k in np.flatnonzero(which).tolist()}
-        self.ended = Ended(found, members)
+        self.ended = Ended(found, last, members)
         self.occupied = self.occupied & ~which
 
     def _hand_over(self) -> None:
         """Says what became of the structures that were taken out."""
         if self.ended is None:
             return
-        (last, members), self.ended = self.ended, None
+        (found, last, members), self.ended = self.ended, None
         for k, member in members.items():
-            end = self._snapshot(last, k, member)
+            end = self._snapshot(found, k, member)
             outcome = Outcome(
                 end=end,
                 atoms=end.of(self.work.atoms[member]),
-                fmax=float(last["fmax"][k]),
-                steps=int(last["steps"][k]),
-                evaluations=int(last["evaluations"][k]),
-                status=int(last["status"][k]),
+                fmax=float(found["fmax"][k]),
+                steps=int(found["steps"][k]),
+                evaluations=int(found["evaluations"][k]),
+                status=int(found["status"][k]),
             )
             self.work.monitor.end(member, outcome)
-            self._record_end(k, member, outcome)
+            if last is not None:
+                self._record_end(k, member, last)
         stays = self.occupied.copy()
         stays[list(members)] = False
-        self.work.monitor.report(self, last["status"][stays])
+        self.work.monitor.report(self, found["status"][stays])
 
     def _snapshot(self, found: dict[str, np.ndarray], k: int, member: int) -> Snapshot:
         rows = slice(self.starts[k], self.starts[k] + len(self.work.atoms[member]))
@@ -344,14 +353,12 @@ class _Stream:
         if frames:
             cast(Recorder, self.work.recorder).add(frames)
 
-    def _record_end(self, k: int, member: int, outcome: Outcome) -> None:
+    def _record_end(self, k: int, member: int, last: dict[str, np.ndarray]) -> None:
         """The last frame, unless it has been handed over, or a structure has not come to an end."""
-        if self.work.recorder is None:
-            return
-        is_new = self.recorded[k] < outcome.steps and outcome.status != Status.RUNNING
-        if is_new and np.isfinite(outcome.end.forces).all():
-            end = Frame(member, outcome.steps, lambda: outcome.end, is_last=True)
-            self.work.recorder.add([end])
+        steps, is_new = int(last["steps"][k]), self.recorded[k] < last["steps"][k]
+        if is_new and last["status"][k] != Status.RUNNING and last["is_known"][k]:
+            snapshot = functools.partial(self._snapshot, last, k, member)
+            cast(Recorder, self.work.recorder).add([Frame(member, steps, snapshot, is_last=True)])
         self.recorded[k] = -1
 
     def _place(self) -> np.ndarray:
@@ -535,6 +542,8 @@ def _result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     """Where structures are returned, and what was found there."""
     point = final_point(stopped(run))
     counts = {"steps": run.steps, "evaluations": run.evaluations, "status": run.status}
+    # Of a system that could get no list nothing is known where it stands.
+    counts["is_known"] = ~run.is_pending | (run.status != Status.NOT_FINITE)
     return counts | {"fmax": point.fmax} | _found(point, batch, moves)
 
 

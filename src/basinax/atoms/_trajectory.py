@@ -47,10 +47,11 @@ class Frame(NamedTuple):
 class Trajectories(eqx.Module):
     """Where trajectories go: FOLDER/0.traj, FOLDER/1.traj, ..., numbered as the structures are.
 
-    Each holds the structure at its steps 0, interval, 2 interval, ... and where it ended, with
-    energy, forces and, where the cell moves, stress, and `step` in its `info`. ASE reads them. A
-    file that is there is replaced. Files grow as the run goes; after a crash they hold what had
-    been written.
+    Each holds the structure at its steps 0, interval, 2 interval, ... and where its path ended,
+    with energy, forces and, where the cell moves, stress, and `step` in its `info`. The last frame
+    is the last step's with `keep_best`, too, which may return another point. A step beyond all
+    bounds, where nothing was evaluated, is no frame. ASE reads the files. One that is there is
+    replaced. Files grow as the run goes; after a crash they hold what had been written.
     """
 
     folder: str | os.PathLike[str]
@@ -156,9 +157,9 @@ def without_found(atoms: Atoms) -> Atoms:
 
 
 def _append_extxyz(path: Path, original: Atoms, frames: list[tuple[Snapshot, int]]) -> None:
-    images = []
+    images, original = [], without_found(original)
     for snapshot, step in frames:
-        images.append(without_found(snapshot.of(original)))
+        images.append(snapshot.of(original))
         images[-1].info["step"] = step
     # What cannot be written leaves no part of a frame.
     text = io.StringIO()
