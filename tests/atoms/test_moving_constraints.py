@@ -60,13 +60,25 @@ def crystal(name: str, seed: int = 0) -> Atoms:
     return atoms
 
 
-def symmetric() -> Atoms:
+def symmetric(*others, **how) -> Atoms:
     """Rutile's places with one coordinate that is free, and an atom that is held to a line."""
+    others = others or (FixedLine([2], (1, 2, 3)),)
     cell = [6.4, 6.4, 5.6, 90, 90, 90]
     atoms = crystal_of(["Ar", "Ar"], [(0, 0, 0), (0.3, 0.3, 0)], spacegroup=136, cellpar=cell)
     atoms = Atoms(atoms.symbols, atoms.positions, cell=atoms.cell, pbc=True)
-    atoms.set_constraint([FixedLine([2], (1, 2, 3)), FixSymmetry(atoms)])
+    atoms.set_constraint([*others, FixSymmetry(atoms, **how)])
     return atoms
+
+
+def loose(a: float = 5.0, **how) -> Atoms:
+    """Four atoms of which the cell may lose the symmetry: its steps are not averaged."""
+    atoms = bulk("Ar", cubic=True, a=a)
+    atoms.set_constraint(FixSymmetry(atoms, adjust_cell=False, **how))
+    return atoms
+
+
+UNLIKE = (1, 0, 0, 0, 0, 1)
+"""A mask that operations of both do not leave as it is."""
 
 
 def along_the_cell() -> Atoms:
@@ -183,6 +195,32 @@ def test_steps_are_those_of_ase(kind, optimizer, reference, seeds):
     assert at_rest == {"mass"} & set(seeds)
 
 
+@pytest.mark.parametrize(
+    ("kind", "optimizer", "reference"),
+    [
+        (Frechet, basinax.BFGS(), ase.optimize.BFGS),
+        (Frechet, basinax.FIRE(), ase.optimize.FIRE),
+        (UnitCell, basinax.FIRE(), ase.optimize.FIRE),
+    ],
+    ids=["Frechet-BFGS", "Frechet-FIRE", "UnitCell-FIRE"],
+)
+def test_steps_are_those_of_ase_where_cells_may_lose_their_symmetry(kind, optimizer, reference):
+    """1e-9 Å at steps 1, 2, 10 and 40. Forces and stresses are averaged in the cell of then."""
+    atoms = [loose(), symmetric(FixAtoms([0]), adjust_cell=False), symmetric(adjust_cell=False)]
+    cells = [kind(mask=(1, 1, 0, 0, 0, 0)), kind(mask=UNLIKE), kind()]
+    for n in (1, 2, 10, 40):
+        result = relax(atoms, ARGON, optimizer, cell=cells, fmax=1e-3, max_steps=n)
+        for k, (a, cell) in enumerate(zip(atoms, cells, strict=True)):
+            theirs = filtered(a, cell, ASELennardJones(**ASE_ARGON))
+            run = reference(theirs, logfile=None)
+            run.run(fmax=1e-3, steps=n)
+            assert run.nsteps == result.steps[k]
+            assert distance(result.atoms[k], theirs.atoms) < 1e-9
+    # Kept, the symmetry would have these two lengths equal.
+    lengths = [result.atoms[k].cell.lengths()[:2] for k in (1, 2)]
+    assert [abs(a - b) > 0.01 for a, b in lengths] == [True, False]
+
+
 def distance(a: Atoms, b: Atoms) -> float:
     """The largest difference between their positions and cells, in Å."""
     cells = np.abs(a.cell.array - b.cell.array)
@@ -272,3 +310,59 @@ def test_adjusted_rows_have_the_same_bits_jitted_op_by_op_and_alone(dtype, those
         alone = jit_moved(own, its_moves, of_one(there), of_one(vectors))
         for x, y in zip(got, alone, strict=True):
             assert same_bits(np.asarray(x)[rows], np.asarray(y))
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [(Frechet, np.float64), (UnitCell, np.float32)])
+def test_cells_that_keep_their_symmetry_have_the_same_bits_beside_those_that_need_not(kind, dtype):
+    """100 steps, alone and in both orders; the fixed cell's structure is alone without any cell."""
+    pairs = [
+        (symmetric(), kind(mask=UNLIKE)),
+        (symmetric(adjust_cell=False), kind(mask=UNLIKE)),
+        (loose(), kind(mask=(1, 1, 0, 0, 0, 0))),
+        (loose(5.3, adjust_positions=False), None),
+        (crystal("none", 5), kind(pressure=0.01)),
+    ]
+    atoms, cells = [a for a, _ in pairs], [c for _, c in pairs]
+    settings = {"fmax": 0.0, "max_steps": 100, "dtype": dtype}
+    batch = relax(atoms, ARGON, cell=cells, **settings)
+    assert (batch.steps == 100).sum() >= 3
+    alone = [relax([a], ARGON, cell=[c], **settings) for a, c in pairs]
+    assert [k for k in range(5) if not same(batch, k, alone[k], 0)] == []
+    thin = relax(atoms[::-1], ARGON, cell=cells[::-1], skin=0.1, **settings)
+    assert [k for k in range(5) if not same(batch, k, thin, -1 - k)] == []
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [(UnitCell, "float32"), (Frechet, "float64")])
+def test_what_symmetry_leaves_has_the_same_bits_jitted_op_by_op_and_alone(kind, dtype):
+    """Of gradients, stresses and steps of cells."""
+    atoms = [symmetric(adjust_cell=False), symmetric(), loose(), crystal("lines", 1)]
+    batch, moves, there, vectors = deformed(atoms, kind, dtype)
+    n_systems = batch.n_systems
+    stress = np.random.default_rng(2).normal(size=(n_systems, 3, 3)).astype(dtype)
+
+    def left_of(batch, moves, there, vectors, stress):
+        ends = moved(batch, moves, there, vectors)
+        keep, turn = batch.constraints, moves.turn_of_gradient(there)
+        step = CellConstraints(keep, moves).of_step(vectors, moves.prefix(batch.index), there)
+        stresses = batch.cells + keep.of_stress(stress, turn)
+        return [*ends, there.cell + step.cell, stresses]
+
+    got = jax.jit(left_of)(batch, moves, there, vectors, stress)
+    with jax.disable_jit():
+        arrays = jax.tree.map(jax.numpy.asarray, (there, vectors, stress))
+        slowly = left_of(batch, moves, *arrays)
+    assert all(same_bits(*pair) for pair in zip(got, slowly, strict=True))
+    for k in (0, 1):
+        own, its_moves, its_there, _ = deformed([atoms[k]], kind, dtype)
+        rows, cell_rows = slice(8 * k, 8 * k + 8), slice(3 * k, 3 * k + 3)
+
+        def of_one(x, like=its_there, rows=rows, cell_rows=cell_rows):
+            positions, cell = np.zeros_like(like.positions), np.array(like.cell)
+            positions[:8], cell[:3] = x.positions[rows], x.cell[cell_rows]
+            return Dofs(positions, cell)
+
+        its_stress = np.zeros((own.n_systems, 3, 3), dtype)
+        its_stress[0] = stress[k]
+        alone = jax.jit(left_of)(own, its_moves, of_one(there), of_one(vectors), its_stress)
+        for x, y, part in zip(got, alone, [rows, rows, cell_rows, slice(k, k + 1)], strict=True):
+            assert same_bits(np.asarray(x)[part], np.asarray(y)[: part.stop - part.start])

@@ -157,7 +157,8 @@ class CellConstraints(eqx.Module):
         """The cell's rows have been masked where they were made."""
         index, positions = cast(Any, prefix.positions), gradient.positions
         if self.constraints is not None:
-            turn = self.moves.turn_of_gradient(params) if self._has_turn else None
+            needs_turn = self._has_turn or self.constraints.has_symmetry
+            turn = self.moves.turn_of_gradient(params) if needs_turn else None
             positions = self.constraints.of_gradient(positions, index, turn=turn)
         if self.moves.kind == "strain":
             is_free = index.spread(self.moves.is_free, False, positions)
@@ -168,7 +169,7 @@ class CellConstraints(eqx.Module):
         """Positions move by what is left of a Cartesian step in the cell as it will be."""
         positions, cell = step
         if self.constraints is not None and self.moves.kind != "strain":
-            cell = self.constraints.of_stress(cell.reshape(-1, 3, 3)).reshape(cell.shape)
+            cell = self.constraints.of_cell_step(cell.reshape(-1, 3, 3)).reshape(cell.shape)
         # what -0.0 is added to keeps its sign, too
         step = Dofs(positions, jnp.where(self.moves.movable_rows(), cell, -0.0))
         if self.constraints is None:
@@ -253,7 +254,10 @@ class CellMoves(eqx.Module):
             here: the batch at `structure(dofs)`.
         """
         stress = cast(Matrices, properties.stress)
-        held = stress if here.constraints is None else here.constraints.of_stress(stress)
+        keep = here.constraints
+        has_symmetry = keep is not None and keep.has_symmetry
+        turn = self.turn_of_gradient(dofs) if has_symmetry else None
+        held = stress if keep is None else keep.of_stress(stress, turn)
         forces, index = properties.forces, here.index
         deformation = self._deformation(dofs)
         turned = turned_rows(forces, deformation, index)

@@ -7,8 +7,8 @@ multiplied, so that a free structure keeps its bits beside constrained ones. A `
 stage, too.
 
 Where a cell moves, an optimizer's rows are no Cartesian vectors but turn into them with the
-deformation. Fixed atoms, centres of mass and symmetries do not notice; rows that keep some
-directions are made Cartesian, and made again what they were.
+deformation. Fixed atoms, centres of mass and symmetries that cells keep do not notice; rows that
+keep some directions are made Cartesian, and made again what they were.
 """
 
 import functools
@@ -37,7 +37,7 @@ from basinax._convergence import Evidence
 from basinax._optimizer import AbstractTransform
 from basinax._rounding import rounded
 from basinax._systems import SystemIndex
-from basinax.atoms._matrices import Matrices, turned_rows
+from basinax.atoms._matrices import Matrices, multiply, transposed, turned_rows
 from basinax.atoms._symmetry import (
     Orbits,
     Symmetry,
@@ -110,6 +110,34 @@ class Turn(NamedTuple):
         return turned_rows(adjust(turned_rows(x, self.there, index)), self.back, index)
 
 
+def symmetric_gradient(symmetry: Symmetry, x: Rows, index: SystemIndex, turn: Turn | None) -> Rows:
+    """The average over operations: as in ASE of Cartesian forces f, by those of the deformed cell.
+
+    With F the deformation and M an operation of the undeformed cell these are F M F⁻¹, and rows
+    hold Fᵀ f. Where the cell keeps the symmetry M and Fᵀ F commute, and rows are averaged as they
+    are.
+    """
+    if turn is None:
+        return symmetry.of_gradient(x, index)
+    is_turned = index.spread(symmetry.may_be_lost & turn.mask, False, x)
+    metric = multiply(transposed(turn.back), turn.back)
+    inverse = multiply(turn.there, transposed(turn.there))
+    x = jnp.where(is_turned, turned_rows(x, inverse, index), x)
+    x = symmetry.of_gradient(x, index)
+    return jnp.where(is_turned, turned_rows(x, metric, index), x)
+
+
+def symmetric_stress(symmetry: Symmetry, stress: Matrices, turn: Turn | None) -> Matrices:
+    """As `symmetric_gradient`, of σ: Fᵀ σ F is averaged in the undeformed cell."""
+    if turn is None:
+        return symmetry.of_stress(stress)
+    is_turned = (symmetry.may_be_lost & turn.mask)[:, None, None]
+    pulled = multiply(transposed(turn.back), multiply(stress, turn.back))
+    stress = symmetry.of_stress(jnp.where(is_turned, pulled, stress))
+    pushed = multiply(transposed(turn.there), multiply(stress, turn.there))
+    return jnp.where(is_turned, pushed, stress)
+
+
 class Stage(eqx.Module):
     """Constraints of single atoms, then those of centres of mass, then those of symmetry."""
 
@@ -150,6 +178,11 @@ class Constraints(eqx.Module):
         """Whether there are rows that keep some directions: those that a `Turn` is for."""
         return any(stage.partial is not None for stage in self.stages)
 
+    @property
+    def has_symmetry(self) -> bool:
+        """Whether there is room for symmetries, whose gradients a `Turn` is for, too."""
+        return any(stage.symmetry is not None for stage in self.stages)
+
     def of_gradient(
         self, gradient: Rows, index: SystemIndex, params: Any = None, turn: Turn | None = None
     ) -> Rows:
@@ -164,7 +197,7 @@ class Constraints(eqx.Module):
             if stage.com is not None:
                 gradient = stage.com.of_gradient(gradient, index)
             if stage.symmetry is not None:
-                gradient = stage.symmetry.of_gradient(gradient, index)
+                gradient = symmetric_gradient(stage.symmetry, gradient, index, turn)
         return gradient
 
     def of_step(
@@ -185,15 +218,23 @@ class Constraints(eqx.Module):
                 step = stage.symmetry.of_step(step, index)
         return step
 
-    def of_stress(self, stress: Float[Array, "systems 3 3"]) -> Float[Array, "systems 3 3"]:
+    def of_stress(self, stress: Matrices, turn: Turn | None = None) -> Matrices:
         """The stress that the constraints leave, as ASE's `adjust_stress` does.
 
-        What ASE's `adjust_cell` leaves of F − 1, with F the deformation, is the same.
+        Args:
+            turn: that of the gradient; None where nothing is deformed.
         """
         for stage in self.stages:
             if stage.symmetry is not None:
-                stress = stage.symmetry.of_stress(stress)
+                stress = symmetric_stress(stage.symmetry, stress, turn)
         return stress
+
+    def of_cell_step(self, step: Matrices) -> Matrices:
+        """The step of F − 1, with F the deformation, that ASE's `adjust_cell` leaves."""
+        for stage in self.stages:
+            if stage.symmetry is not None:
+                step = stage.symmetry.of_cell_step(step)
+        return step
 
 
 class Constrained(AbstractTransform):

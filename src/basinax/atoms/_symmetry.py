@@ -21,6 +21,7 @@ from basinax._rounding import rounded
 from basinax._systems import SystemIndex
 
 Rows = Float[Array, "rows 3"]
+Tensors = Float[Array, "systems 3 3"]
 
 NO_ATOM = -1
 """What stands in `Symmetry.members` behind the last atom of an orbit."""
@@ -41,6 +42,8 @@ class Symmetry(eqx.Module):
     """Whose gradients do."""
     moves: Bool[Array, "systems"]
     """Whose steps do."""
+    moves_cell: Bool[Array, "systems"]
+    """Whose cells' steps do."""
     into: Float[Array, "rows 3 3"]
     """Turns the vector of an atom to that of its orbit's first one."""
     back: Float[Array, "rows 3 3"]
@@ -56,9 +59,20 @@ class Symmetry(eqx.Module):
     def of_step(self, x: Rows, index: SystemIndex) -> Rows:
         return self._averaged(x, index, self.moves)
 
-    def of_stress(self, x: Float[Array, "systems 3 3"]) -> Float[Array, "systems 3 3"]:
+    @property
+    def may_be_lost(self) -> Bool[Array, "systems"]:
+        """Whose cells may lose the symmetry that their gradients keep."""
+        return self.mask & ~self.moves_cell
+
+    def of_stress(self, x: Tensors) -> Tensors:
+        return self._averaged_tensors(x, self.mask)
+
+    def of_cell_step(self, x: Tensors) -> Tensors:
+        return self._averaged_tensors(x, self.moves_cell)
+
+    def _averaged_tensors(self, x: Tensors, mask: Bool[Array, "systems"]) -> Tensors:
         averaged = turned(self.tensors, x.reshape(-1, 9)).reshape(-1, 3, 3)
-        return jnp.where(self.mask[:, None, None], averaged, x)
+        return jnp.where(mask[:, None, None], averaged, x)
 
     def _averaged(self, x: Rows, index: SystemIndex, mask: Bool[Array, "systems"]) -> Rows:
         at_first = turned(self.into, x)
@@ -79,6 +93,7 @@ class Orbits(NamedTuple):
     """A `FixSymmetry` of one structure, in the terms of `Symmetry`."""
 
     moves: bool
+    moves_cell: bool
     into: Float[np.ndarray, "atoms 3 3"]
     back: Float[np.ndarray, "atoms 3 3"]
     members: Int32[np.ndarray, "slots atoms"]
@@ -88,7 +103,8 @@ class Orbits(NamedTuple):
 def orbits_of(constraint: FixSymmetry, atoms: Atoms) -> Orbits:
     """The orbits of a constraint without faults."""
     found = _orbits(*_operations(constraint, atoms))
-    return found._replace(moves=bool(constraint.do_adjust_positions))
+    moves, moves_cell = constraint.do_adjust_positions, constraint.do_adjust_cell
+    return found._replace(moves=bool(moves), moves_cell=bool(moves_cell))
 
 
 def padded_slots(n: int) -> int:
@@ -107,6 +123,7 @@ def blank_symmetry(n_slots: int, n_rows: int, n_systems: int, dtype: Any) -> Any
     return Symmetry(
         mask=full(False, bool, n_systems),
         moves=full(False, bool, n_systems),
+        moves_cell=full(False, bool, n_systems),
         into=full(0.0, dtype, n_rows, 3, 3),
         back=full(0.0, dtype, n_rows, 3, 3),
         members=full(NO_ATOM, np.int32, n_slots, n_rows),
@@ -124,6 +141,7 @@ def write_symmetry(symmetry: Any, system: Any, rows: slice, orbits: Orbits | Non
     """
     symmetry.mask[system] = orbits is not None
     symmetry.moves[system] = orbits is not None and orbits.moves
+    symmetry.moves_cell[system] = orbits is not None and orbits.moves_cell
     symmetry.members[:, rows] = NO_ATOM
     if orbits is None:
         return
@@ -177,7 +195,7 @@ def _orbits(turns: bytes, maps: bytes, n_atoms: int) -> Orbits:
     # σ' = (1/n) Σ Mᵀ σ M
     tensor = np.einsum("gca,gdb->abcd", matrices, matrices) / len(matrices)
     back = chosen @ site / sizes[:, None, None]
-    return Orbits(True, np.linalg.inv(chosen), back, members, tensor.reshape(9, 9))
+    return Orbits(True, True, np.linalg.inv(chosen), back, members, tensor.reshape(9, 9))
 
 
 @functools.lru_cache(maxsize=256)
