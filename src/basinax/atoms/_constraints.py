@@ -406,12 +406,13 @@ def _padded(values: np.ndarray, like: np.ndarray) -> np.ndarray:
 def with_fixed(atoms: Atoms, positions: Float[np.ndarray, "atoms 3"]) -> np.ndarray:
     """The positions, with those of the structure where they are fixed.
 
-    A run in single precision has rounded them.
+    A run in single precision has rounded them. A `FixCom` or `FixSymmetry` moves what is fixed
+    before it.
     """
     read = _read(atoms)
-    if not read or any(stage.has_com or stage.symmetry for stage in read):
+    if not read or read[-1].has_com or read[-1].symmetry:
         return positions
-    return np.where(read[0].fixed, atoms.positions, positions)
+    return np.where(read[-1].fixed, atoms.positions, positions)
 
 
 def _read(atoms: Atoms) -> list[_Read]:
