@@ -5,7 +5,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from basinax import FIRE, Status, SystemIndex, relax
+from basinax import (
+    BFGS,
+    FIRE,
+    FIRE2,
+    LBFGS,
+    Adam,
+    BFGSLineSearch,
+    ConjugateGradient,
+    GradientDescent,
+    LBFGSLineSearch,
+    MDMin,
+    Status,
+    SystemIndex,
+    relax,
+    segment,
+)
 from cases import (
     ALIGNED,
     BOWL,
@@ -99,3 +114,36 @@ def test_a_system_without_rows_has_converged_at_once():
     batch = make_batch(BOWL, make_systems(BOWL, 13, 0), CONTIGUOUS, np.float64)
     result = relax(batch.evaluate, batch.params, FIRE(), index_prefix=batch.prefix)
     assert (result.status[1], result.steps[1], result.fmax[1]) == (Status.CONVERGED, 0, 0)
+
+
+NOTHING = [
+    ({}, SystemIndex.from_sizes([2, 1])),
+    ({}, None),
+    ({"x": jnp.zeros((3, 0)), "y": jnp.zeros((3, 0))}, SystemIndex.from_sizes([2, 1])),
+    (jnp.zeros((0, 3)), SystemIndex.from_sizes([])),
+]
+
+OPTIMIZERS = [
+    FIRE(),
+    FIRE2(),
+    MDMin(),
+    Adam(),
+    GradientDescent(barzilai_borwein=True),
+    LBFGS(),
+    BFGS(),
+    BFGSLineSearch(),
+    LBFGSLineSearch(),
+    ConjugateGradient(),
+]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: type(optimizer).__name__)
+def test_trees_of_nothing_are_relaxed(optimizer):
+    for params, index in NOTHING:
+
+        def value_and_gradient(x, index=index):
+            return segment.dot(x, x, index), jax.tree.map(lambda leaf: 2 * leaf, x)
+
+        result = relax(value_and_gradient, params, optimizer, index_prefix=index, max_steps=3)
+        assert jax.tree.map(jnp.shape, result.params) == jax.tree.map(jnp.shape, params)
+        assert result.converged.all()

@@ -6,12 +6,13 @@ change no bit.
 """
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Bool, Float, Int32
+from jaxtyping import Array, Bool, Float, Int32, Shaped
 
 from basinax._optimizer import AbstractState, Prefix, Tree, systems_field
 from basinax._reflection import reflection
@@ -53,7 +54,7 @@ def renewed(hessian: InverseHessian, like: Tree, scale: PerSystem) -> InverseHes
 
 
 def _unit(parameters, rows, scale) -> InverseHessian:
-    is_place = jnp.concatenate(_is_place(parameters, rows), axis=1)
+    is_place = _joined(_is_place(parameters, rows), scale.shape[0], bool)
     unit = jnp.eye(is_place.shape[1], dtype=bool)[None] & is_place[:, :, None]
     matrix = jnp.where(unit, scale[:, None, None], 0)
     return InverseHessian(None, matrix, jnp.ones(scale.shape, bool), rows)
@@ -89,8 +90,13 @@ def _rows(index, width: int) -> Int32[Array, "systems width"]:
 
 def _padded(x, absent):
     """[systems, rows, components...] as [systems, places], a multiple of eight of them."""
-    x = x.reshape(x.shape[0], -1)
+    x = x.reshape(x.shape[0], math.prod(x.shape[1:]))
     return jnp.pad(x, ((0, 0), (0, -x.shape[1] % BLOCK)), constant_values=absent)
+
+
+def _joined(parts: list[Array], n_systems: int, dtype) -> Shaped[Array, "systems places"]:
+    """The places of all leaves; none of a tree without leaves."""
+    return jnp.concatenate([jnp.zeros((n_systems, 0), dtype), *parts], axis=1)
 
 
 def _is_place(tree, rows) -> list[Bool[Array, "systems places"]]:
@@ -115,7 +121,7 @@ class Places:
         self.rows, self.like = hessian.rows, like
         self.dtype = hessian.matrix.dtype
         per_leaf = _is_place(like, hessian.rows)
-        self.is_place = jnp.concatenate(per_leaf, axis=1)
+        self.is_place = _joined(per_leaf, hessian.matrix.shape[0], bool)
         self._ends = np.cumsum([x.shape[1] for x in per_leaf]).tolist()
 
     def gather(self, tree: Tree) -> Vector:
@@ -125,7 +131,7 @@ class Places:
             _padded(leaf.at[at].get(mode="fill", fill_value=0), 0)
             for leaf, at in zip(leaves, self.rows, strict=True)
         ]
-        return jnp.concatenate(parts, axis=1)
+        return _joined(parts, self.is_place.shape[0], self.dtype)
 
     def scatter(self, vector: Vector) -> Tree:
         """The tree with these entries, 0 in rows of no system."""
@@ -150,8 +156,8 @@ class Places:
             add_blocks(products[:, start:end])
             for start, end in zip([0, *self._ends], self._ends, strict=False)
         ]
-        total = parts[0]
-        for part in parts[1:]:
+        total = jnp.zeros(products.shape[:1] + products.shape[2:], products.dtype)
+        for part in parts:
             total = total + part
         return jnp.where(total == 0, 0, total)
 
@@ -194,6 +200,8 @@ def newton_step(
     Eigenvalues are looked for only where a system of `mask` is not known to be definite.
     """
     plain = places.apply(hessian.matrix, gradient)
+    if not plain.shape[1]:
+        return -plain, hessian
     is_doubtful = mask & ~hessian.is_definite
     addition, is_definite = _reflection_of(hessian.matrix, places, gradient, is_doubtful)
     careful = jnp.where(is_doubtful[:, None], plain + addition, plain)

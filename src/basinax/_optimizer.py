@@ -171,7 +171,8 @@ def _select(mask, on_true, on_false, prefix):
             case "slots", _:
                 rows_prefix = on_false.rows_prefix(prefix)
                 select_rows = lambda x, y, at=rows_prefix: segment.where(mask, x, y, at)  # noqa: E731
-                selected[field.name] = jax.vmap(select_rows)(x, y)
+                is_empty = not jax.tree.leaves(y)
+                selected[field.name] = y if is_empty else jax.vmap(select_rows)(x, y)
             case "systems", _:
                 selected[field.name] = select_systems(mask, x, y)
             case "states", _:

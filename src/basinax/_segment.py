@@ -149,13 +149,17 @@ def map_rows(
     """
     rest = [_matching(tree, other) for other in others]
     leaves, structure = jax.tree.flatten(tree)
+    if not leaves:  # an array without rows tells how many trees there are
+        spread = [values[:0] for values, _ in per_system]
+        result = function(*spread, *[jnp.zeros(0)] * (1 + len(others)))
+        return jax.tree.map(lambda _: structure.unflatten([]), result)
     results = []
     for index, *rows in zip(resolve(index_prefix, tree), leaves, *rest, strict=True):
         shape, rows = jnp.shape(rows[0]), [jnp.atleast_1d(x) for x in rows]
         spread = [index.spread(values, padding, rows[0]) for values, padding in per_system]
         result = function(*spread, *rows)
         results.append(jax.tree.map(lambda x, shape=shape: x.reshape(shape), result))
-    if results and isinstance(results[0], tuple):
+    if isinstance(results[0], tuple):
         return tuple(structure.unflatten(leaves) for leaves in zip(*results, strict=True))
     return structure.unflatten(results)
 
