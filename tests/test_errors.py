@@ -191,11 +191,19 @@ OF_TREES = {
     ),
     "no limit": (
         lambda: clip_by_norm(ROWS, None, INDEX),
-        ["TypeError", "max_norm must be a number, inf for no limit", "None"],
+        ["TypeError", "max_norm must be a real number, inf for no limit", "None"],
     ),
     "no limit of a transform": (
         lambda: ClipByGlobalNorm(None),
-        ["TypeError", "max_norm must be a number, inf for no limit", "None"],
+        ["TypeError", "max_norm must be a real number, inf for no limit", "None"],
+    ),
+    "complex limits": (
+        lambda: clip_by_norm(ROWS, jnp.array([1j, 2j]), INDEX),
+        ["TypeError", "max_norm must be a real number", "complex"],
+    ),
+    "no setting": (
+        lambda: update(FIRE(maxstep=None)),
+        ["TypeError", "maxstep must be a real number", "None"],
     ),
     "limits in global mode": (
         lambda: ClipByGlobalNorm(jnp.ones(2)).limit(ROWS),

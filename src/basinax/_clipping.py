@@ -36,6 +36,7 @@ from basinax._systems import (
     WholeIndex,
     of_small,
     one_by_one,
+    require_real,
     resolve,
     where_any,
 )
@@ -189,8 +190,7 @@ def require_limit(value: Any, name: str) -> None:
 
     Where there is no limit, it is inf.
     """
-    if value is None or isinstance(value, str):
-        raise TypeError(f"{name} must be a number, inf for no limit, or an array, got {value!r}")
+    require_real(value, name, ", inf for no limit")
     if isinstance(value, numbers.Real) and value < 0:
         raise ValueError(f"{name} must not be negative, got {value}")
 

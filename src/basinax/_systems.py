@@ -555,8 +555,10 @@ def per_system(value: Any, name: str, like: Shaped[Array, "systems"]) -> Shaped[
     """A setting as one value a system, in the dtype of `like`.
 
     Raises:
-        ValueError: `value` is neither a number nor an array of one a system.
+        TypeError: it is no number, or a complex one.
+        ValueError: it is neither one number nor an array of one a system.
     """
+    require_real(value, name)
     value = jnp.asarray(value)
     if value.shape not in ((), like.shape):
         raise ValueError(
@@ -564,6 +566,13 @@ def per_system(value: Any, name: str, like: Shaped[Array, "systems"]) -> Shaped[
             f" got shape {value.shape}"
         )
     return jnp.broadcast_to(value.astype(like.dtype), like.shape)
+
+
+def require_real(value: Any, name: str, hint: str = "") -> None:
+    """Raise TypeError if `value` is not a real number or an array of such."""
+    dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
+    if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
+        raise TypeError(f"{name} must be a real number{hint}, or an array of such, got {value!r}")
 
 
 def _broadcast(index_prefix, tree):
