@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -241,16 +242,16 @@ def relax(
     )
     for path in (output, table):
         _check_writable(path, files)
-    _check_format(output, len(task.atoms))
+    _check_format(output, task.atoms)
     if trajectory is not None:
         _check_folder(trajectory)
         form = trajectory_format.value
         task.settings["trajectory"] = Trajectories(trajectory, trajectory_interval, form)
     with _Interrupt() as interrupt, _progress_bar(quiet) as show:
         result = task.run(progress=show, should_stop=interrupt)
-    _write_structures(output, task, result)
     if table is not None:
         _write_table(table, task, result)
+    _write_structures(output, task, result)
     if not quiet:
         others = [path for path in (table, trajectory) if path is not None]
         _print_summary(task, result, [output, *others])
@@ -486,7 +487,8 @@ def _check_folder(path: Path) -> None:
         _fail(f"{path} cannot be written to: {error.strerror}")
 
 
-def _check_format(path: Path, n_structures: int) -> None:
+def _check_format(path: Path, structures: list[Any]) -> None:
+    """Writes one structure of each kind, for trial."""
     try:
         name = filetype(path, read=False)
         known = ioformats[name]
@@ -494,8 +496,18 @@ def _check_format(path: Path, n_structures: int) -> None:
         _fail(f"{path}: ASE knows no format for {path.suffix or 'a name without an ending'}")
     if not known.can_write:
         _fail(f"{path}: ASE cannot write {known.description}")
-    if known.single and n_structures > 1:
-        _fail(f"{path}: {known.description} holds one structure, not {n_structures}: try .extxyz")
+    if known.single and len(structures) > 1:
+        count = len(structures)
+        _fail(f"{path}: {known.description} holds one structure, not {count}: try .extxyz")
+    kinds = {(*sorted(atoms.arrays), *map(str, atoms.info)): atoms for atoms in structures}
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
+        for atoms in kinds.values():
+            written = without_found(atoms) if name == "extxyz" else atoms
+            try:
+                ase.io.write(Path(folder) / path.name, written, format=name)
+            except Exception as error:  # every writer of ASE has errors of its own
+                what = f"{atoms.symbols} as {known.description}: {_text(error)}"
+                _fail(f"{path}: ASE cannot write {what}: try .extxyz")
 
 
 def _write_structures(path: Path, task: _Task, result: AtomsRelaxation) -> None:
@@ -530,13 +542,15 @@ def _write_table(path: Path, task: _Task, result: AtomsRelaxation) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path` that takes its place once it is whole."""
-    partial = path.with_name(f".{path.name}.partial")
+    """A file beside `path`, of its ending, that takes its place once it is whole."""
+    partial = path.with_name(f".partial-{path.name}")
     try:
         yield partial
         partial.replace(path)
     except OSError as error:
-        _fail(f"{path} cannot be written: {error.strerror}")
+        _fail(f"{path} cannot be written: {error.strerror or _text(error)}")
+    except Exception as error:  # every writer of ASE has errors of its own
+        _fail(f"{path} cannot be written: {_text(error)}")
     finally:
         partial.unlink(missing_ok=True)
 

@@ -78,6 +78,10 @@ def test_relax_writes_what_the_library_computes(files):
     assert "out.extxyz" in done.stdout
 
 
+def structures(files):
+    return [atoms for file in files for atoms in ase.io.iread(file, index=":")]
+
+
 def test_everything_that_is_asked_for_must_hold(files):
     asked = {"--rms-force": 1e-3, "--energy-change": 1e-7, "--max-displacement": 1e-3}
     options = [str(x) for pair in asked.items() for x in pair]
@@ -224,6 +228,14 @@ def test_what_was_found_is_written_in_place_of_info_of_its_name(tmp_path, monkey
         assert written.info["name"] == "cell"
 
 
+def test_a_format_that_goes_by_the_ending_is_written(files):
+    done = run("relax", *files, "--potential", ARGON, "--output", "out.db")
+    assert done.exit_code == 0, done.output
+    assert [len(a) for a in ase.io.iread("out.db", index=":")] == [
+        len(a) for a in structures(files)
+    ]
+
+
 BAD = {
     "no file": (["nowhere.xyz"], {}, "nowhere.xyz cannot be read: No such file"),
     "no structure file": (["broken.extxyz"], {}, "broken.extxyz cannot be read"),
@@ -263,6 +275,11 @@ BAD = {
     "a folder": (None, {"--table": "."}, "is a folder"),
     "an input as output": (None, {"--output": "dimer.xyz"}, "dimer.xyz is an input"),
     "an unknown format": (None, {"--output": "out.foo"}, "knows no format for .foo"),
+    "a format that wants more": (
+        ["dimer.xyz"],
+        {"--output": "out.pwi"},
+        "cannot write Ar2 as .*Ar",
+    ),
     "one structure a file": (None, {"--output": "POSCAR"}, "holds one structure, not 3"),
 }
 
@@ -294,7 +311,7 @@ def test_an_optimizer_is_read_from_a_file(files, name):
     basinax.write_config(basinax.to_config(optimizer), name)
     done = run("relax", *files, "--potential", ARGON, "--optimizer", name, "--table", "out.csv")
     assert done.exit_code == 0, done.output
-    starts = [a for file in files for a in ase.io.iread(file, index=":")]
+    starts = structures(files)
     expected = relax(starts, LennardJones(0.0104, 3.40, 8.5), optimizer, **DEFAULTS)
     assert [int(row["steps"]) for row in table("out.csv")] == expected.steps.tolist()
 
