@@ -195,6 +195,15 @@ WRONG = [
     ({"name": "clip-by-global-norm", "max_norm": 1, "ord": 0.5}, "ord must be a number of 1 or"),
     ({"name": "optax", "function": "adma"}, "optax has no transformation 'adma'"),
     ({"name": "armijo"}, "no transform is called 'armijo'"),
+    ({"name": ["fire"]}, "no transform is called \\['fire'\\]"),
+    (
+        {"name": "lbfgs-line-search", "search": {"name": "armjo"}},
+        "no search is called 'armjo'; did you mean 'armijo'",
+    ),
+    (
+        {"name": "bfgs-line-search", "search": {"name": "fire"}},
+        "no search is called 'fire'. Known: more-thuente, armijo",
+    ),
     (
         {"name": "bfgs-line-search", "search": {"name": "armijo", "c3": 1}},
         "'armijo' has no option 'c3': 'armijo' has the options maxstep, c1",
@@ -226,7 +235,6 @@ def test_what_is_no_config_is_refused(config):
         ({"name": "chain", "transforms": {"name": "fire"}}, "transforms of a chain must be a list"),
         ({"name": "optax", "function": "adam", "arguments": [1]}, "must be a mapping by name"),
         ({"name": "bfgs-line-search", "search": "armijo"}, r"search must be MoreThuente\(...\) or"),
-        ({"name": "bfgs-line-search", "search": {"name": "fire"}}, "search must be MoreThuente"),
     ],
     ids=str,
 )

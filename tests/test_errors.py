@@ -11,6 +11,8 @@ import pytest
 from basinax import (
     BFGS,
     FIRE,
+    FIRE2,
+    LBFGS,
     AbstractCriterion,
     AbstractState,
     BFGSLineSearch,
@@ -200,6 +202,18 @@ OF_TREES = {
     "complex limits": (
         lambda: clip_by_norm(ROWS, jnp.array([1j, 2j]), INDEX),
         ["TypeError", "max_norm must be a real number", "complex"],
+    ),
+    "a switch that is a word": (
+        lambda: FIRE2(use_abc="maybe"),
+        ["TypeError", "use_abc must be True or False", "'maybe'"],
+    ),
+    "a count that is no integer": (
+        lambda: LBFGS(memory=2.5),
+        ["TypeError", "memory must be an integer", "2.5"],
+    ),
+    "rows that are no count": (
+        lambda: BFGS(max_rows=True),
+        ["TypeError", "max_rows must be an integer", "True"],
     ),
     "no setting": (
         lambda: update(FIRE(maxstep=None)),

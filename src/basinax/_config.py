@@ -194,18 +194,28 @@ def _decoded_transform(config: Any) -> AbstractTransform:
             raise TypeError(f"the arguments of optax must be a mapping by name, got {arguments!r}")
         arguments = {key: _decoded(x) for key, x in arguments.items()}
         return optax_transform(options["function"], **arguments)
-    if name not in _CLASSES:
-        known = known_names()
+    _require_known("transform", name, known_names())
+    return _made(_CLASSES[name], name, options)
+
+
+def _decoded_search(config: Mapping[str, Any]) -> Search:
+    options = dict(config)
+    name = options.pop("name", None)
+    _require_known("search", name, list(SEARCHES))
+    return _made(SEARCHES[name], name, options)
+
+
+def _require_known(kind: str, name: Any, known: list[str]) -> None:
+    if name not in known:
         close = difflib.get_close_matches(str(name), known, 1)
         hint = f"; did you mean {close[0]!r}?" if close else "."
-        raise ValueError(f"no transform is called {name!r}{hint} Known: {', '.join(known)}")
-    return _made(_CLASSES[name], name, options)
+        raise ValueError(f"no {kind} is called {name!r}{hint} Known: {', '.join(known)}")
 
 
 def _made(cls: type, name: str, options: Config) -> Any:
     fields = [field for field in dataclasses.fields(cls) if field.init]
     _require_options(name, options, {field.name: _is_required(field) for field in fields})
-    return cls(**{key: _decoded(value) for key, value in options.items()})
+    return cls(**{key: _decoded(value, key) for key, value in options.items()})
 
 
 def _require_options(name: str, options: Config, known: Mapping[str, bool]) -> None:
@@ -218,15 +228,12 @@ def _require_options(name: str, options: Config, known: Mapping[str, bool]) -> N
         raise ValueError(f"{name!r} needs the option {missing[0]!r}: {listed}")
 
 
-def _decoded(value: Any) -> Any:
+def _decoded(value: Any, option: str = "") -> Any:
     if isinstance(value, str):
         return _NOT_FINITE.get(value, value)
     if isinstance(value, Mapping):
-        options = dict(value)
-        name = options.pop("name", None)
-        return (
-            _made(SEARCHES[name], name, options) if name in SEARCHES else _decoded_transform(value)
-        )
+        is_search = option == "search" or value.get("name") in list(SEARCHES)
+        return _decoded_search(value) if is_search else _decoded_transform(value)
     if isinstance(value, list | tuple):
         items = [_decoded(x) for x in value]
         if any(isinstance(x, AbstractTransform | str) or x is None for x in items):

@@ -11,6 +11,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
@@ -60,6 +61,17 @@ class AbstractState(eqx.Module):
 
 class AbstractTransform(eqx.Module):
     """A transform of updates: a limit, or an optimizer that turns the gradient into a step."""
+
+    def __check_init__(self):
+        for field in dataclasses.fields(self):
+            value, kind = getattr(self, field.name), field.type
+            if value is None or not field.metadata.get("static"):
+                continue
+            if kind is bool and not isinstance(value, bool | np.bool_):
+                raise TypeError(f"{field.name} must be True or False, got {value!r}")
+            is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            if kind in (int, int | None) and not is_whole:
+                raise TypeError(f"{field.name} must be an integer, got {value!r}")
 
     @abc.abstractmethod
     def init(self, parameters: Tree, index_prefix: Prefix = None) -> Any:
