@@ -129,6 +129,11 @@ def test_a_step_has_no_negative_length():
     assert not np.any(got)
 
 
+def test_no_step_is_as_short_as_none():
+    """Not one either whose length underflows."""
+    assert not np.any(limited(MaxStepSize(0.0), 1e-200 * ROWS, INDEX))
+
+
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 def test_steps_of_low_precision_are_limited_in_float32(dtype):
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 3)) * 1e4, dtype)

@@ -26,8 +26,8 @@ class MaxStepSize(AbstractLimit):
     """Scale all rows of a system so that its longest (along the last axis) is no longer than this.
 
     Rounding may make it an ulp longer, as in ASE. The direction of the step is kept. Systems within
-    their limit come back bit for bit; where it is negative or NaN, and where a row is so long that
-    its square overflows, they become zero.
+    their limit come back bit for bit; where it is 0, negative or NaN, and where a row is so long
+    that its square overflows, they become zero. A row whose square underflows has length 0.
     """
 
     max_step_size: float | Float[Array, "..."] = 0.2
@@ -44,9 +44,8 @@ class MaxStepSize(AbstractLimit):
         limits = limits_of(self.max_step_size, "max_step_size", longest)
         is_limited = (longest > limits) | ~(limits >= 0)
         divisors = jnp.where(is_limited, longest, jnp.ones_like(longest))
-        factors = rounded(limits / divisors)
-        factors = jnp.where(limits >= 0, factors, jnp.zeros_like(factors))
-        factors = jnp.where(is_limited, factors, jnp.ones_like(factors))
+        factors = jnp.where(is_limited, rounded(limits / divisors), jnp.ones_like(longest))
+        factors = jnp.where(limits > 0, factors, jnp.zeros_like(factors))
         wide = jax.tree.map(lambda x: jnp.asarray(x).astype(wide_dtype(x)), updates)
         scaled = segment.scale(wide, factors, index_prefix)
         tree = jax.tree.map(lambda y, x: narrow(y, jnp.result_type(x)), scaled, updates)
