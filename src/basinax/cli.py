@@ -6,11 +6,14 @@ each has the same bits alone.
 
 import csv
 import dataclasses
+import io
+import math
 import re
 import signal
 import sys
 import tempfile
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,6 +52,7 @@ from basinax.atoms._trajectory import make_folder, without_found
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Relax many structures in one batch, each with the bits it has alone.",
 )
@@ -62,6 +66,9 @@ NOTHING_CONVERGED = 1
 BITS_DIFFER = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
+
+TOGETHER = 1.0
+"""Seconds within which signals are one."""
 
 Files = Annotated[
     list[Path],
@@ -151,21 +158,28 @@ StressTolerance = Annotated[
     typer.Option(
         help="And no component of stress plus pressure is as large (eV/Å³); --fmax is of atoms"
         " alone then.",
+        metavar="NUMBER",
         min=0,
     ),
 ]
 RMSForce = Annotated[
     float | None,
     typer.Option(
-        "--rms-force", help="And the root mean square of force components is below (eV/Å).", min=0
+        "--rms-force",
+        help="And the root mean square of force components is below (eV/Å).",
+        metavar="NUMBER",
+        min=0,
     ),
 ]
 EnergyChange = Annotated[
     float | None,
-    typer.Option(help="And the last step changed the energy by less (eV an atom).", min=0),
+    typer.Option(
+        help="And the last step changed the energy by less (eV an atom).", metavar="NUMBER", min=0
+    ),
 ]
 MaxDisplacement = Annotated[
-    float | None, typer.Option(help="And the last step moved every atom by less (Å).", min=0)
+    float | None,
+    typer.Option(help="And the last step moved every atom by less (Å).", metavar="NUMBER", min=0),
 ]
 MaxSteps = Annotated[
     Any, typer.Option(parser=_count, metavar=NUMBER, help="The most steps of a structure.")
@@ -191,12 +205,13 @@ Skin = Annotated[
     float | None,
     typer.Option(
         help="How far past the cutoff lists reach (Å), 0.15 of it by default; changes speed only.",
+        metavar="NUMBER",
         min=0,
     ),
 ]
 
 
-@app.command()
+@app.command(short_help="Relax the structures of files.")
 def relax(
     files: Files,
     potential: Potential,
@@ -220,7 +235,8 @@ def relax(
         typer.Option(help="A folder for trajectories, one file a structure, that ASE reads."),
     ] = None,
     trajectory_interval: Annotated[
-        int, typer.Option(help="Steps between two frames of a trajectory.", min=1)
+        int,
+        typer.Option(help="Steps between two frames of a trajectory.", metavar="NUMBER", min=1),
     ] = 10,
     trajectory_format: Annotated[
         TrajectoryFormat, typer.Option(help="ASE's own, or extended XYZ.")
@@ -247,11 +263,12 @@ def relax(
         _check_folder(trajectory)
         form = trajectory_format.value
         task.settings["trajectory"] = Trajectories(trajectory, trajectory_interval, form)
-    with _Interrupt() as interrupt, _progress_bar(quiet) as show:
-        result = task.run(progress=show, should_stop=interrupt)
-    if table is not None:
-        _write_table(table, task, result)
-    _write_structures(output, task, result)
+    with _Interrupt() as interrupt:
+        with _progress_bar(quiet) as show:
+            result = task.run(progress=show, should_stop=interrupt)
+        if table is not None:
+            _write_table(table, task, result)
+        _write_structures(output, task, result)
     if not quiet:
         others = [path for path in (table, trajectory) if path is not None]
         _print_summary(task, result, [output, *others])
@@ -263,7 +280,7 @@ def relax(
         raise typer.Exit(NOTHING_CONVERGED)
 
 
-@app.command()
+@app.command(short_help="Check that structures have the same bits alone.")
 def verify(
     files: Files,
     potential: Potential,
@@ -328,7 +345,16 @@ def _main(
 
 def main() -> None:
     """The command `basinax`."""
+    # A terminal that has no Å must not cost the summary of a run.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    warnings.showwarning = _print_warning
     app()
+
+
+def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    err.print(f"[yellow]warning:[/yellow] {escape(str(message))}")
 
 
 _CRITERIA = (MaxStress, basinax.RMSForce, basinax.EnergyChange, basinax.MaxDisplacement)
@@ -595,19 +621,28 @@ def _differences(batched: AtomsRelaxation, at: int, alone: AtomsRelaxation) -> l
 
 
 class _Interrupt:
-    """Turns Ctrl-C into a flag that the run asks for; a second one ends the program at once."""
+    """Turns Ctrl-C, or SIGTERM, into a flag that the run asks for.
+
+    Another one ends the program at once, unless it comes with the first: what runs a command often
+    hands a signal on that the command has got as well.
+    """
 
     def __enter__(self) -> Callable[[], bool]:
-        self._event = threading.Event()
-        self._previous = signal.signal(signal.SIGINT, self._set)
+        self._event, self._since = threading.Event(), math.inf
+        self._previous = {
+            number: signal.signal(number, self._set) for number in (signal.SIGINT, signal.SIGTERM)
+        }
         return self._event.is_set
 
     def __exit__(self, *_: Any) -> None:
-        signal.signal(signal.SIGINT, self._previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def _set(self, *_: Any) -> None:
-        if self._event.is_set():
+        now = time.monotonic()
+        if now > self._since + TOGETHER:
             raise KeyboardInterrupt
+        self._since = min(self._since, now)
         self._event.set()
 
 

@@ -357,9 +357,13 @@ def test_verify_leaves_with_1_if_a_bit_differs(files, monkeypatch):
     assert "2 of 3 structures" in done.stdout
 
 
-def test_an_interrupt_keeps_what_was_reached(files, monkeypatch):
+@pytest.mark.parametrize("signals", [["SIGINT"], ["SIGINT", "SIGINT"], ["SIGTERM"]], ids=str)
+def test_an_interrupt_keeps_what_was_reached(files, monkeypatch, signals):
+    """One that comes twice at a time is one."""
+
     def interrupted(atoms, **settings):
-        signal.raise_signal(signal.SIGINT)
+        for name in signals:
+            signal.raise_signal(getattr(signal, name))
         return relax(atoms, **settings)
 
     monkeypatch.setattr(cli, "relax_atoms", interrupted)
@@ -367,6 +371,32 @@ def test_an_interrupt_keeps_what_was_reached(files, monkeypatch):
     assert done.exit_code == 130, done.output
     statuses = {row["status"] for row in table("out.csv")}
     assert Status.RUNNING.name.lower() in statuses
+
+
+def test_a_second_interrupt_ends_the_program(files, monkeypatch):
+    def interrupted(atoms, **settings):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(cli, "relax_atoms", interrupted)
+    monkeypatch.setattr(cli, "TOGETHER", -1.0)
+    done = run("relax", *files, "--potential", ARGON)
+    assert done.exit_code == 130
+    assert not Path("relaxed.extxyz").exists()
+
+
+def test_the_installed_command_prints_what_a_terminal_can_show(files):
+    """And warnings without their place in some library."""
+    start = ase.io.read("dimer.xyz")
+    start.info["odd"] = {"a": np.zeros(2)}
+    start.write("odd.traj")
+    command = [sys.executable, "-m", "basinax", "relax", "odd.traj", "--potential", ARGON]
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, env=ascii_only)
+    assert done.returncode == 0, done.stderr
+    assert "Written: relaxed.extxyz" in done.stdout
+    assert done.stderr.startswith("warning: ")
+    assert "site-packages" not in done.stderr
 
 
 def test_the_installed_command_prints_its_version():
