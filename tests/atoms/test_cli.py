@@ -1,6 +1,7 @@
 """The command line: what it writes, prints and leaves with."""
 
 import csv
+import inspect
 import os
 import re
 import signal
@@ -340,6 +341,19 @@ def test_verify_finds_the_same_bits(files):
     done = run("verify", *files, "--potential", ARGON, "--sample", 3)
     assert done.exit_code == 0, done.output
     assert "3 of 3 structures have the same bits" in done.stdout
+
+
+def test_verify_takes_all_arguments_of_relax(files):
+    """And writes nothing."""
+    before = sorted(os.listdir())
+    outputs = {"--output": "a.xyz", "--table": "a.csv", "--trajectory": "a"}
+    outputs |= {"--trajectory-interval": 5, "--trajectory-format": "extxyz"}
+    names = [list(inspect.signature(command).parameters) for command in (cli.relax, cli.verify)]
+    assert set(names[0]) < set(names[1])
+    arguments = [x for pair in outputs.items() for x in pair]
+    done = run("verify", *files, "--potential", ARGON, "--sample", 1, *arguments)
+    assert done.exit_code == 0, done.output
+    assert sorted(os.listdir()) == before
 
 
 def test_verify_leaves_with_1_if_a_bit_differs(files, monkeypatch):
