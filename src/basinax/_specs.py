@@ -84,7 +84,7 @@ def choose(kind: str, name: str, known: Mapping[str, Any]) -> Any:
 
 
 def make(kind: str, name: str, maker: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """`maker(**options)`; an error that lists the known options if one is unknown."""
+    """`maker(**options)`; an error that lists the known options, or names one that is no number."""
     parameters = inspect.signature(maker).parameters.values()
     known = [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
     for option in options:
@@ -92,7 +92,14 @@ def make(kind: str, name: str, maker: Callable[..., Any], options: Mapping[str, 
             raise ValueError(
                 f"{kind} {name} has no option {option!r}{_hint(option, known)}: {', '.join(known)}"
             )
-    return maker(**options)
+    try:
+        return maker(**options)
+    except ValueError as error:
+        for option, value in options.items():
+            if isinstance(value, str) and str(error).endswith(f"to float: {value!r}"):
+                text = f"{kind} {name}: {option} must be a number, got {value!r}"
+                raise ValueError(text) from error
+        raise
 
 
 def _hint(name: str, known: Any) -> str:

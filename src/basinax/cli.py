@@ -25,7 +25,7 @@ try:
     import ase.io
     import numpy as np
     import typer
-    from ase.io.formats import UnknownFileTypeError, filetype, ioformats
+    from ase.io.formats import UnknownFileTypeError, filetype, ioformats, parse_filename
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -72,7 +72,10 @@ TOGETHER = 1.0
 
 Files = Annotated[
     list[Path],
-    typer.Argument(help="Files of any format that ASE reads; every image in them is relaxed."),
+    typer.Argument(
+        help="Files of any format that ASE reads; every image in them is relaxed, or those of"
+        " FILE@START:STOP."
+    ),
 ]
 Potential = Annotated[
     str,
@@ -301,7 +304,7 @@ def verify(
     dtype: Precision = Dtype.FLOAT64,
     skin: Skin = None,
     sample: Annotated[int, typer.Option(help="How many structures to run alone.", min=1)] = 8,
-    seed: Annotated[int, typer.Option(help="Which ones.")] = 0,
+    seed: Annotated[int, typer.Option(help="Which ones.", min=0)] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print differences only.")] = False,
 ) -> None:
     """Relax all in a batch and a sample alone, and compare positions, energies and steps bitwise.
@@ -410,7 +413,7 @@ class _Task:
         for path in files:
             images = _read(path)
             atoms += images
-            sources += [f"{path}@{k}" if len(images) > 1 else str(path) for k in range(len(images))]
+            sources += _names_of_images(path, len(images))
         values = {name: _values_of(name, own[name], atoms, sources) for name in own}
         values["cell"] = [
             _cell_of(*each) for each in zip(values["cell"], values["pressure"], strict=True)
@@ -477,12 +480,32 @@ def _cell_of(text: str | None, pressure: float | None) -> Any:
         return cell
     if re.search(r"\bpressure\s*=", text):
         _fail(f"--cell {text} and --pressure both say a pressure: remove one")
-    return dataclasses.replace(cell, pressure=pressure)
+    with _reported():
+        return dataclasses.replace(cell, pressure=pressure)
+
+
+def _file_and_images(path: Path) -> tuple[Path, Any]:
+    """`FILE@START:STOP` as ASE reads it: the file and a slice, or None for all images."""
+    with warnings.catch_warnings(action="ignore"):
+        name, images = parse_filename(str(path), do_not_split_by_at_sign=path.exists())
+    return Path(name), images
+
+
+def _names_of_images(path: Path, count: int) -> list[str]:
+    file, images = _file_and_images(path)
+    if count == 1 and not isinstance(images, slice):
+        return [str(path)]
+    if images is None:
+        images = slice(None)
+    first, step = (images.start or 0, images.step or 1) if isinstance(images, slice) else (-1, 1)
+    if first < 0 or step < 0:  # counted from an end that is not known
+        return [f"{path}, image {k}" for k in range(count)]
+    return [f"{file}@{first + k * step}" for k in range(count)]
 
 
 def _read(path: Path) -> list[Any]:
     try:
-        images = list(ase.io.iread(path, index=":"))
+        images = list(ase.io.iread(path, do_not_split_by_at_sign=path.exists()))
     except UnknownFileTypeError:
         _fail(f"{path}: ASE does not know this kind of file")
     except OSError as error:
@@ -498,7 +521,7 @@ def _check_writable(path: Path | None, inputs: list[Path]) -> None:
     """Before any work: an output that cannot be written would lose it."""
     if path is None:
         return
-    if any(path.resolve() == other.resolve() for other in inputs):
+    if any(path.resolve() == _file_and_images(other)[0].resolve() for other in inputs):
         _fail(f"{path} is an input: choose another output")
     if path.is_dir():
         _fail(f"{path} is a folder: expected a file to write")

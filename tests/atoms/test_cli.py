@@ -229,6 +229,30 @@ def test_what_was_found_is_written_in_place_of_info_of_its_name(tmp_path, monkey
         assert written.info["name"] == "cell"
 
 
+@pytest.mark.parametrize(
+    ("selection", "sources"),
+    [
+        ("@1", ["crystals.extxyz@1"]),
+        ("@1:", ["crystals.extxyz@1"]),
+        ("@0:2", ["crystals.extxyz@0", "crystals.extxyz@1"]),
+        ("@-2:", ["crystals.extxyz@-2:, image 0", "crystals.extxyz@-2:, image 1"]),
+    ],
+)
+def test_some_images_of_a_file_are_relaxed(files, selection, sources):
+    name = f"crystals.extxyz{selection}"
+    done = run("relax", name, "--potential", ARGON, "--max-steps", 0, "--table", "out.csv")
+    assert [row["source"] for row in table("out.csv")] == sources, done.output
+    written = ase.io.read("relaxed.extxyz", index=":")
+    for atoms, start in zip(written, ase.io.iread(name), strict=True):
+        np.testing.assert_allclose(atoms.positions, start.positions, atol=1e-7)
+
+
+def test_a_name_may_hold_the_sign_of_a_selection(files):
+    Path("dimer.xyz").rename("ar@2.xyz")
+    done = run("relax", "ar@2.xyz", "--potential", ARGON)
+    assert done.exit_code == 0, done.output
+
+
 def test_a_format_that_goes_by_the_ending_is_written(files):
     done = run("relax", *files, "--potential", ARGON, "--output", "out.db")
     assert done.exit_code == 0, done.output
@@ -264,6 +288,27 @@ BAD = {
     "an unknown cell": (None, {"--cell": "frechett"}, "did you mean 'frechet'"),
     "a pressure of no cell": (None, {"--pressure": 0.1}, "pressure needs a cell that moves"),
     "a stress of no cell": (None, {"--stress-tolerance": 0.1}, "stress-tolerance needs a cell"),
+    "an endless pressure": (
+        None,
+        {"--cell": "strain", "--pressure": "nan"},
+        "pressure must be finite, got nan",
+    ),
+    "a word as pressure": (
+        None,
+        {"--cell": "frechet:pressure=high"},
+        "Frechet: pressure must be a number, or one a structure, got 'high'",
+    ),
+    "a word as switch": (
+        None,
+        {"--cell": "frechet:constant_volume=maybe"},
+        "constant_volume must be True or False, got 'maybe'",
+    ),
+    "a word as number": (
+        None,
+        {"--potential": "lennard-jones:epsilon=deep,sigma=2"},
+        "potential lennard-jones: epsilon must be a number, got 'deep'",
+    ),
+    "no such image": (["crystals.extxyz@5"], {}, "crystals.extxyz@5 holds no structure"),
     "two pressures": (
         None,
         {"--cell": "frechet:pressure=1", "--pressure": 2},
@@ -275,6 +320,11 @@ BAD = {
     "a file as folder": (None, {"--trajectory": "dimer.xyz"}, "dimer.xyz cannot be written to"),
     "a folder": (None, {"--table": "."}, "is a folder"),
     "an input as output": (None, {"--output": "dimer.xyz"}, "dimer.xyz is an input"),
+    "some of an input as output": (
+        ["crystals.extxyz@0"],
+        {"--output": "crystals.extxyz"},
+        "crystals.extxyz is an input",
+    ),
     "an unknown format": (None, {"--output": "out.foo"}, "knows no format for .foo"),
     "a format that wants more": (
         ["dimer.xyz"],
@@ -341,6 +391,12 @@ def test_verify_finds_the_same_bits(files):
     done = run("verify", *files, "--potential", ARGON, "--sample", 3)
     assert done.exit_code == 0, done.output
     assert "3 of 3 structures have the same bits" in done.stdout
+
+
+def test_verify_has_no_sample_of_a_negative_seed(files):
+    done = run("verify", *files, "--potential", ARGON, "--seed", -1)
+    assert done.exit_code == 2
+    assert "--seed" in done.stderr
 
 
 def test_verify_takes_all_arguments_of_relax(files):

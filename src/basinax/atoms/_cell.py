@@ -72,7 +72,16 @@ class AbstractCell(eqx.Module):
 
     def __check_init__(self):
         name = type(self).__name__
-        if not np.isfinite(np.asarray(self.pressure, float)).all():
+        for switch in ("hydrostatic_strain", "constant_volume"):
+            value = getattr(self, switch)
+            if not isinstance(value, bool | np.bool_):
+                raise TypeError(f"{name}: {switch} must be True or False, got {value!r}")
+        try:
+            pressure = np.asarray(self.pressure, float)
+        except (TypeError, ValueError) as error:
+            message = f"{name}: pressure must be a number, or one a structure, got"
+            raise TypeError(f"{message} {self.pressure!r}") from error
+        if not np.isfinite(pressure).all():
             raise ValueError(f"{name}: pressure must be finite, got {self.pressure}")
         if self.cell_factor is not None and not 0 < self.cell_factor < np.inf:
             raise ValueError(f"{name}: cell_factor must be positive, got {self.cell_factor}")
