@@ -385,7 +385,8 @@ def _judged_last(is_judged, run: Run) -> Last:
 def _differ(a: Tree, b: Tree, prefix: Prefix) -> Bool[Array, "systems"]:
     """Which systems differ in any entry."""
     differences = segment.map_leaves(lambda x, y: (x != y).astype(jnp.float32), a, b)
-    return segment.max(differences, prefix) > 0
+    # A sum is stored level by level; a maximum XLA would find again for each entry of the next.
+    return segment.sum(differences, prefix) > 0
 
 
 def _better(mask, point: Point, best: Point | None, prefix: Prefix) -> Point | None:

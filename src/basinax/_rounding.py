@@ -216,16 +216,24 @@ def add_components(x: Float[Array, "rows *components"]) -> Float[Array, "rows"]:
     Up to eight are added in index order, more by halves: fewer dependent additions, and an error
     that grows with the logarithm. No components give -0.0, which adds nothing.
     """
+    return combine_components(jnp.add, x, -0.0)
+
+
+def combine_components(
+    combine: Callable, x: Shaped[Array, "rows *components"], absent: float
+) -> Shaped[Array, "rows"]:
+    """As `add_components`, by another function of two arrays, to which `absent` adds nothing."""
     if x.ndim == 1:
         return x
     rows, count = x.shape[0], math.prod(x.shape[1:])
     x = x.reshape(rows, count)
     if count == 0:
-        return jnp.full((rows,), -0.0, x.dtype)
+        return jnp.full((rows,), absent, x.dtype)
     if count > BLOCK:
         width = 1 << (count - 1).bit_length()
-        return add_halves(jnp.pad(x, ((0, 0), (0, width - count)), constant_values=-0.0))
+        padded = jnp.pad(x, ((0, 0), (0, width - count)), constant_values=absent)
+        return combine_halves(combine, padded)
     total = x[:, 0]
     for k in range(1, count):
-        total = total + x[:, k]
+        total = combine(total, x[:, k])
     return total

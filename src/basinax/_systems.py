@@ -22,6 +22,7 @@ from basinax._rounding import (
     add_components,
     add_parts,
     add_rows,
+    combine_components,
     combine_halves,
     part_additions,
 )
@@ -462,9 +463,7 @@ def _finished(sums: Float[Array, "systems"], sizes: Int32[Array, "systems"]):
 
 
 def _max_components(rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "rows"]:
-    if rows.ndim == 1:
-        return rows
-    return jnp.max(rows, axis=tuple(range(1, rows.ndim)), initial=_least(rows.dtype))
+    return combine_components(_larger, rows, _least(rows.dtype))
 
 
 def _group(members: np.ndarray, counts: np.ndarray, n_groups: int, absent: int) -> np.ndarray:
