@@ -84,7 +84,9 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_products_are_rounded_in_functions_of_a_function(name):
     function = jax.vmap(CALLS[name])
-    x = jnp.asarray(DRAW.normal(size=(1003, 3)))
+    # Far below 3, from where the polynomial leads to infinity and no loop ends. Many in a row: exp
+    # has other bits in loops that are not vectorised, as those over a few (JAX 0.12).
+    x = jnp.asarray(DRAW.uniform(-0.5, 0.5, size=(24, 128)))
     got = jax.jit(with_rounded_products(function))(x)
     with jax.disable_jit():
         expected = with_rounded_products(function)(x)

@@ -66,7 +66,7 @@ def _evaluate(jaxpr, consts, args, rules, refused) -> list[Any]:
         elif name in _CALLS:
             outputs = evaluate(eqn.params.get("jaxpr") or eqn.params["call_jaxpr"], *inputs)
         elif name in _CONTROL:
-            outputs = _CONTROL[name](evaluate, *inputs, **eqn.params)
+            outputs = _CONTROL[name](evaluate, eqn, *inputs)
         elif name in rules:
             outputs = [rules[name](*inputs, **eqn.params)]
         else:
@@ -91,21 +91,31 @@ _CALLS = (
 """Functions in a function: they are done again as if they were written out there."""
 
 
-def _scan(evaluate, *inputs, jaxpr, num_consts, num_carry, length, reverse, unroll, **_):
-    consts, inputs = inputs[:num_consts], inputs[num_consts:]
+def _scan(evaluate, eqn, *inputs):
+    jaxpr, how = eqn.params["jaxpr"], {name: eqn.params[name] for name in ("reverse", "unroll")}
+    # What is scanned, or stacked, has one axis more than each turn has of it.
+    n_kept = _count_alike(eqn.invars, jaxpr.in_avals)
+    n_carried = _count_alike(eqn.outvars, jaxpr.out_avals)
+    consts, inputs = inputs[: n_kept - n_carried], inputs[n_kept - n_carried :]
 
     def body(carry, x):
         outputs = evaluate(jaxpr, *consts, *carry, *x)
-        return outputs[:num_carry], outputs[num_carry:]
+        return outputs[:n_carried], outputs[n_carried:]
 
-    carry, rest = list(inputs[:num_carry]), list(inputs[num_carry:])
-    carry, stacked = lax.scan(body, carry, rest, length, reverse, unroll)
+    carry, rest = list(inputs[:n_carried]), list(inputs[n_carried:])
+    carry, stacked = lax.scan(body, carry, rest, eqn.params["length"], **how)
     return carry + stacked
 
 
-def _while(evaluate, *inputs, cond_jaxpr, cond_nconsts, body_jaxpr, body_nconsts):
-    cond_consts, inputs = inputs[:cond_nconsts], inputs[cond_nconsts:]
-    body_consts, carry = inputs[:body_nconsts], list(inputs[body_nconsts:])
+def _count_alike(outside, inside) -> int:
+    return sum(len(x.aval.shape) == len(y.shape) for x, y in zip(outside, inside, strict=True))
+
+
+def _while(evaluate, eqn, *inputs):
+    n_cond, n_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    cond_jaxpr, body_jaxpr = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
+    cond_consts, inputs = inputs[:n_cond], inputs[n_cond:]
+    body_consts, carry = inputs[:n_body], list(inputs[n_body:])
 
     def goes_on(carry):
         return evaluate(cond_jaxpr, *cond_consts, *carry)[0]
@@ -121,14 +131,16 @@ def _while(evaluate, *inputs, cond_jaxpr, cond_nconsts, body_jaxpr, body_nconsts
     return lax.while_loop(lambda carry: jnp.any(goes_on(carry)), body, carry)
 
 
-def _choice(evaluate, which, *inputs, branches, **_):
+def _choice(evaluate, eqn, which, *inputs):
+    branches = eqn.params["branches"]
     return lax.switch(which, [functools.partial(evaluate, branch) for branch in branches], *inputs)
 
 
-def _linear_solve(evaluate, *inputs, const_lengths, jaxprs):
-    before = const_lengths.matvec + const_lengths.vecmat
-    consts = inputs[before : before + const_lengths.solve]
-    return evaluate(jaxprs.solve, *consts, *inputs[sum(const_lengths) :])
+def _linear_solve(evaluate, eqn, *inputs):
+    lengths = eqn.params["const_lengths"]
+    before = lengths.matvec + lengths.vecmat
+    consts = inputs[before : before + lengths.solve]
+    return evaluate(eqn.params["jaxprs"].solve, *consts, *inputs[sum(lengths) :])
 
 
 _CONTROL = {"scan": _scan, "while": _while, "cond": _choice, "custom_linear_solve": _linear_solve}
