@@ -14,12 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import ase
 import ase.io
 import equinox as eqx
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
+from ase.io import ulm
 from ase.io.jsonio import encode
-from ase.io.trajectory import TrajectoryWriter, write_atoms
+from ase.io.trajectory import write_atoms
 
 from basinax.atoms._snapshot import Snapshot
 
@@ -69,10 +71,10 @@ class Trajectories(eqx.Module):
         if self.format not in FORMATS:
             raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {self.format!r}")
 
-    def path(self, number: int, n_structures: int) -> Path:
-        """The file of one of so many structures."""
-        width = len(str(n_structures - 1))
-        return Path(self.folder) / f"{number:0{width}d}.{self.format}"
+    def paths(self, n_structures: int) -> list[Path]:
+        """The files of so many structures."""
+        folder, ending, width = Path(self.folder), self.format, len(str(n_structures - 1))
+        return [folder / f"{number:0{width}d}.{ending}" for number in range(n_structures)]
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:
@@ -92,10 +94,11 @@ class Recorder:
             OSError: it cannot be.
         """
         self.interval = trajectories.interval
-        self._trajectories, self._atoms = trajectories, atoms
+        self._append_to = _append_traj if trajectories.format == "traj" else _append_extxyz
+        self._atoms, self._paths = atoms, trajectories.paths(len(atoms))
         make_folder(trajectories.folder)
-        for number in range(len(atoms)):
-            trajectories.path(number, len(atoms)).unlink(missing_ok=True)
+        for path in self._paths:
+            path.unlink(missing_ok=True)
         self._queue: queue.SimpleQueue[list[Frame] | None] = queue.SimpleQueue()
         self._faults: dict[int, str] = {}
         """Why the files of structures are not whole, by number."""
@@ -135,10 +138,8 @@ class Recorder:
         # The relaxation is worth more than its trajectory, and the others' go on.
         if number in self._faults:
             return
-        append = _append_traj if self._trajectories.format == "traj" else _append_extxyz
-        path = self._trajectories.path(number, len(self._atoms))
         try:
-            append(path, self._atoms[number], frames)
+            self._append_to(self._paths[number], self._atoms[number], frames)
         except Exception as error:  # every writer of ASE has errors of its own
             self._faults[number] = f"{type(error).__name__}: {error}"
 
@@ -169,42 +170,44 @@ def _append_extxyz(path: Path, original: Atoms, frames: list[tuple[Snapshot, int
 
 
 def _append_traj(path: Path, original: Atoms, frames: list[tuple[Snapshot, int]]) -> None:
-    (first, step), *others = frames
-    image = original.copy()
-    first.place(image, original)
-    image.info["step"] = step
+    """What `TrajectoryWriter` writes, which would compare at every frame what none changes."""
+    is_new, image = not path.exists(), original.copy()
+    written = _writable(original.info | {"step": 0})
     # A new file is written at once: in it ASE goes back and forth at every frame.
-    beginning = None if path.exists() else io.BytesIO()
-    file, mode = (path, "a") if beginning is None else (beginning, "w")
-    # Of a calculator ASE would ask every property there is, each with a comparison of all that the
-    # structure holds, which takes as long as to write it.
-    writer = TrajectoryWriter(file, mode, properties=[])
+    file, mode = (io.BytesIO(), "w") if is_new else (path, "a")
+    backend: Any = ulm.open(file, mode, tag="ASE-Trajectory")
     try:
-        writer.write(image, **first.properties())
-        image.info = {name: x for name, x in image.info.items() if _can_be_written(x)}
-        for snapshot, step in others:
+        if is_new:
+            backend.write(version=1, ase_version=ase.__version__)
+        for k, (snapshot, step) in enumerate(frames):
             snapshot.place(image, original)
-            image.info["step"] = step
-            _write_frame(writer.backend, image, snapshot.properties())
-        if beginning is not None:
-            path.write_bytes(beginning.getvalue())
+            write_atoms(backend, image, write_header=is_new and k == 0)
+            found = snapshot.properties()
+            if "stress" in found:
+                found["stress"] = found["stress"].tolist()
+            backend.child("calculator").write(
+                name=SinglePointCalculator.name, parameters={}, **found
+            )
+            backend.write(info=written | {"step": step})
+            backend.sync()
+        if isinstance(file, io.BytesIO):
+            path.write_bytes(file.getvalue())
     finally:
-        writer.close()
+        backend.close()
 
 
-def _write_frame(backend: Any, image: Atoms, properties: dict[str, Any]) -> None:
-    """What `TrajectoryWriter.write` writes, which would compare again what no frame changes."""
-    write_atoms(backend, image, write_header=False)
-    if "stress" in properties:
-        properties["stress"] = properties["stress"].tolist()
-    about = {"name": SinglePointCalculator.name, "parameters": {}}
-    backend.child("calculator").write(**about, **properties)
-    backend.write(info=image.info)
-    backend.sync()
+def _writable(info: dict[str, Any]) -> dict[str, Any]:
+    """What of it ASE's format has; warns of the rest, as ASE does."""
+    written = {}
+    for name, value in info.items():
+        if _can_be_written(value):
+            written[name] = value
+        else:
+            warnings.warn(f'Skipping "{name}" info.', stacklevel=2)
+    return written
 
 
 def _can_be_written(value: Any) -> bool:
-    """Whether ASE's format has it; of other info `TrajectoryWriter` warns."""
     try:
         encode(value)
     except TypeError:
