@@ -8,9 +8,11 @@ import pytest
 from basinax import product, rounded
 from basinax._rounding import (
     FEW_PARTS,
+    LEAST_TURNS,
     MOST_TURNS,
     PIECE,
     PIECES,
+    SHARES,
     add_components,
     add_halves,
     add_parts,
@@ -106,7 +108,7 @@ def test_halves_ignore_absent_entries():
 
 
 def halves(add, parts):
-    """The sum of eight parts, or fewer with nothing for the others."""
+    """The sum of eight or sixteen parts, or fewer than eight with nothing for the others."""
     parts = [*parts, *[np.full_like(parts[0], -0.0)] * (8 - len(parts))]
     while len(parts) > 1:
         parts = [add(a, b) for a, b in zip(*np.split(np.array(parts), 2), strict=True)]
@@ -118,20 +120,20 @@ def by_parts(add, x, is_looped=True):
     if not len(x):
         return x.dtype.type(-0.0)
     if len(x) > FEW_PARTS:
-        n_turns = -(-len(x) // (PIECES * PIECE))
-        length = len(x) // (PIECES * n_turns)
+        n_turns = max(LEAST_TURNS, -(-len(x) // (PIECES * PIECE)))
+        length = len(x) // (PIECES * n_turns * SHARES) * SHARES
         if n_turns > MOST_TURNS or not is_looped:
             length = len(x) // 8
             parts = x[: 8 * length].reshape(8, length)
             rest = x[8 * length :]
             total = by_parts(add, halves(add, parts))
             return add(total, halves(add, rest)) if len(rest) else total
-        sums = np.zeros(length, x.dtype)
-        for turn in range(n_turns):
-            a, b, c, d = x[PIECES * turn * length :][: PIECES * length].reshape(PIECES, length)
-            sums = add(sums, add(add(a, c), add(b, d)))
         rest = x[PIECES * n_turns * length :]
-        return add(by_parts(add, sums), by_parts(add, rest))
+        sums = np.pad(rest, (0, length - len(rest)))
+        for turn in range(n_turns):
+            pieces = x[PIECES * turn * length :][: PIECES * length].reshape(PIECES, length)
+            sums = add(sums, halves(add, pieces))
+        return by_parts(add, sums)
     while len(x) > 8:
         length = (len(x) - 1) // 8
         x = np.concatenate([halves(add, x[: 8 * length].reshape(8, length)), x[8 * length :]])

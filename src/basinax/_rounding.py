@@ -124,11 +124,14 @@ def add_blocks(x: Float[Array, "groups rows *rest"]) -> Float[Array, "groups *re
 FEW_PARTS = 32768
 """An axis that is no longer than this is added in one branch of a program."""
 
-PIECES, PIECE = 4, 8192
+PIECES, PIECE = 16, 16384
 """A longer one is added in pieces of so many entries at most, so many at a turn of a loop."""
 
-MOST_TURNS = 64
-"""An axis for which that takes more turns is halved thrice before."""
+LEAST_TURNS, MOST_TURNS = 4, 64
+"""So many turns at least; an axis for which that takes more is halved thrice before."""
+
+SHARES = 8
+"""A piece has a multiple of so many entries; fewer than it has are left over."""
 
 
 def add_parts(
@@ -136,15 +139,15 @@ def add_parts(
 ) -> Float[Array, ""]:
     """The sum over a long axis, which is cut into pieces: these are added to one, then its entries.
 
-    The fastest written order, since neighbours in memory are added side by side. Entries left over
-    are added last.
+    The fastest written order, since neighbours in memory are added side by side. What is left over
+    comes first.
 
     Args:
         term: what to add of each entry, in place of the entry.
     """
     if x.size <= FEW_PARTS:
         return _add_few_parts(term(x))
-    n_turns = -(-x.size // (PIECES * PIECE))
+    n_turns = _turns(x.size)
     # Of what `term` makes of another dtype XLA would make all before the loop.
     if n_turns > MOST_TURNS or jax.eval_shape(term, x).dtype != x.dtype:
         length = x.size // BLOCK
@@ -153,26 +156,39 @@ def add_parts(
         # into which XLA on CPU would put it, and take three times as long.
         total = lax.cond(jnp.isnan(sums[0]), lambda sums: sums[0], add_parts, sums)
         return total + add_rows(term(x[BLOCK * length :]))
-    length = x.size // (PIECES * n_turns)
+    length = _piece(x.size)
 
-    # More than half a megabyte at a turn XLA on CPU would give to several threads, and what follows
-    # would wait for all of them to wake up.
     def add_pieces(turn, sums):
         begins = [(PIECES * turn + k) * length for k in range(PIECES)]
-        a, b, c, d = (term(lax.dynamic_slice_in_dim(x, begin, length)) for begin in begins)
-        return sums + ((a + c) + (b + d))
+        parts = [term(lax.dynamic_slice_in_dim(x, begin, length)) for begin in begins]
+        while len(parts) > 1:
+            half = len(parts) // 2
+            parts = [a + b for a, b in zip(parts[:half], parts[half:], strict=True)]
+        return sums + parts[0]
 
-    sums = lax.fori_loop(0, n_turns, add_pieces, jnp.zeros(length, x.dtype))
-    return _add_few_parts(sums) + _add_few_parts(term(x[PIECES * n_turns * length :]))
+    left = term(x[PIECES * n_turns * length :])
+    sums = lax.fori_loop(0, n_turns, add_pieces, jnp.pad(left, (0, length - left.size)))
+    return _add_few_parts(sums)
+
+
+def _turns(n_entries: int) -> int:
+    # Of a loop with one turn XLA makes none, and that then takes twice as long.
+    return max(LEAST_TURNS, -(-n_entries // (PIECES * PIECE)))
+
+
+def _piece(n_entries: int) -> int:
+    # A turn of half a megabyte XLA on CPU gives to all threads. Of a length that they cannot share
+    # evenly, that took twice as long.
+    return n_entries // (PIECES * _turns(n_entries)) // SHARES * SHARES
 
 
 def part_additions(n_entries: int) -> int:
     """In how many additions of `add_parts` an entry takes part, at most."""
     if n_entries > FEW_PARTS:
-        n_turns = -(-n_entries // (PIECES * PIECE))
-        if n_turns > MOST_TURNS:
-            return 3 + part_additions(n_entries // BLOCK) + 1
-        return n_turns + 2 + part_additions(n_entries // (PIECES * n_turns)) + 1
+        halved = 3 + part_additions(n_entries // BLOCK) + 1
+        if _turns(n_entries) > MOST_TURNS:
+            return halved
+        return max(_turns(n_entries) + 4 + part_additions(_piece(n_entries)), halved)
     n_passes = 1
     while n_entries > BLOCK:
         n_entries -= (BLOCK - 1) * ((n_entries - 1) // BLOCK)
