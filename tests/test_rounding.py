@@ -13,6 +13,8 @@ from basinax._rounding import (
     PIECE,
     PIECES,
     SHARES,
+    _piece,
+    _turns,
     add_components,
     add_halves,
     add_parts,
@@ -150,6 +152,13 @@ def test_long_axes_are_added_by_parts(count):
     assert jax.jit(add_parts)(jnp.asarray(x)) == by_parts(np.add, x) == add_parts(jnp.asarray(x))
     assert np.isnan(add_parts(jnp.asarray(x).at[count // 2].set(jnp.nan)))
     assert np.isnan(add_parts(jnp.asarray(x).at[0].set(jnp.nan)))
+
+
+def test_what_is_left_over_is_no_longer_than_a_piece():
+    some = [*range(FEW_PARTS + 1, 3 * FEW_PARTS), *range(3 * FEW_PARTS, LOOPED, 9973), LOOPED]
+    for count in some:
+        length = _piece(count)
+        assert 0 <= count - PIECES * _turns(count) * length <= length <= PIECE
 
 
 @pytest.mark.parametrize("count", LONG)
