@@ -13,8 +13,7 @@ from basinax._rounding import (
     PIECE,
     PIECES,
     SHARES,
-    _piece,
-    _turns,
+    _turns_and_piece,
     add_components,
     add_halves,
     add_parts,
@@ -157,8 +156,8 @@ def test_long_axes_are_added_by_parts(count):
 def test_what_is_left_over_is_no_longer_than_a_piece():
     some = [*range(FEW_PARTS + 1, 3 * FEW_PARTS), *range(3 * FEW_PARTS, LOOPED, 9973), LOOPED]
     for count in some:
-        length = _piece(count)
-        assert 0 <= count - PIECES * _turns(count) * length <= length <= PIECE
+        n_turns, length = _turns_and_piece(count)
+        assert 0 <= count - PIECES * n_turns * length <= length <= PIECE
 
 
 @pytest.mark.parametrize("count", LONG)

@@ -147,7 +147,7 @@ def add_parts(
     """
     if x.size <= FEW_PARTS:
         return _add_few_parts(term(x))
-    n_turns = _turns(x.size)
+    n_turns, piece = _turns_and_piece(x.size)
     # Of what `term` makes of another dtype XLA would make all before the loop.
     if n_turns > MOST_TURNS or jax.eval_shape(term, x).dtype != x.dtype:
         length = x.size // BLOCK
@@ -156,39 +156,39 @@ def add_parts(
         # into which XLA on CPU would put it, and take three times as long.
         total = lax.cond(jnp.isnan(sums[0]), lambda sums: sums[0], add_parts, sums)
         return total + add_rows(term(x[BLOCK * length :]))
-    length = _piece(x.size)
 
     def add_pieces(turn, sums):
-        begins = [(PIECES * turn + k) * length for k in range(PIECES)]
-        parts = [term(lax.dynamic_slice_in_dim(x, begin, length)) for begin in begins]
+        begins = [(PIECES * turn + k) * piece for k in range(PIECES)]
+        parts = [term(lax.dynamic_slice_in_dim(x, begin, piece)) for begin in begins]
+        # As `add_halves`, of which XLA on CPU would make a slower loop for pieces of one array.
         while len(parts) > 1:
             half = len(parts) // 2
             parts = [a + b for a, b in zip(parts[:half], parts[half:], strict=True)]
         return sums + parts[0]
 
-    left = term(x[PIECES * n_turns * length :])
-    sums = lax.fori_loop(0, n_turns, add_pieces, jnp.pad(left, (0, length - left.size)))
+    left = term(x[PIECES * n_turns * piece :])
+    sums = lax.fori_loop(0, n_turns, add_pieces, jnp.pad(left, (0, piece - left.size)))
     return _add_few_parts(sums)
 
 
-def _turns(n_entries: int) -> int:
-    # Of a loop with one turn XLA makes none, and that then takes twice as long.
-    return max(LEAST_TURNS, -(-n_entries // (PIECES * PIECE)))
-
-
-def _piece(n_entries: int) -> int:
-    # A turn of half a megabyte XLA on CPU gives to all threads. Of a length that they cannot share
-    # evenly, that took twice as long.
-    return n_entries // (PIECES * _turns(n_entries)) // SHARES * SHARES
+def _turns_and_piece(n_entries: int) -> tuple[int, int]:
+    """How many turns a loop over so many entries takes, and how long its pieces are."""
+    # Of a loop with one turn XLA makes none, and that then takes twice as long. A turn of half a
+    # megabyte XLA on CPU gives to all threads; of a length that they cannot share evenly, that took
+    # twice as long.
+    n_turns = max(LEAST_TURNS, -(-n_entries // (PIECES * PIECE)))
+    return n_turns, n_entries // (PIECES * n_turns * SHARES) * SHARES
 
 
 def part_additions(n_entries: int) -> int:
     """In how many additions of `add_parts` an entry takes part, at most."""
     if n_entries > FEW_PARTS:
         halved = 3 + part_additions(n_entries // BLOCK) + 1
-        if _turns(n_entries) > MOST_TURNS:
+        n_turns, piece = _turns_and_piece(n_entries)
+        if n_turns > MOST_TURNS:
             return halved
-        return max(_turns(n_entries) + 4 + part_additions(_piece(n_entries)), halved)
+        n_halvings = PIECES.bit_length() - 1
+        return max(n_turns + n_halvings + part_additions(piece), halved)
     n_passes = 1
     while n_entries > BLOCK:
         n_entries -= (BLOCK - 1) * ((n_entries - 1) // BLOCK)
