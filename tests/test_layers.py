@@ -36,6 +36,7 @@ LAYERS = [
     ["atoms._constraints"],
     ["atoms._batch", "atoms._pairs", "atoms._snapshot"],
     ["atoms._neighbors", "atoms._trajectory"],
+    ["atoms._narrowing"],
     [
         "atoms.potentials._potential",
         "atoms.potentials._species",

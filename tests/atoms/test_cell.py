@@ -238,12 +238,19 @@ def test_a_cell_that_explodes_ends_with_a_status():
     assert result.status.tolist() == [Status.NOT_FINITE, Status.CONVERGED]
 
 
-def test_the_enthalpy_of_a_lost_cell_is_nan():
+def test_all_that_is_said_of_a_lost_cell_is_nan():
     batch, moves = batch_of([METALS[1]] * 15, [*[UnitCell()] * 3, *[None] * 12])
     dofs = moves.start(batch.positions)
     lost = dofs._replace(cell=dofs.cell.at[:3].multiply(0.4).at[3:6].multiply(2.2))
-    enthalpies, *_ = at(batch, moves, lost)
-    assert np.isnan(enthalpies[:4]).tolist() == [True, True, False, False]
+    enthalpies, gradient, observed, *_ = at(batch, moves, lost)
+    ids = np.asarray(batch.index.ids)
+    for x in (enthalpies, observed.energies, observed.stress, observed.residual_stress):
+        is_nan = np.isnan(np.asarray(x)[:15]).reshape(15, -1)
+        assert (is_nan.all(1) == is_nan.any(1)).all() and is_nan.all(1).tolist()[:2] == [True] * 2
+        assert not is_nan[2:4].any()
+    assert np.isnan(gradient.cell[:6]).all() and not np.isnan(gradient.cell[6:9]).any()
+    assert np.isnan(np.asarray(gradient.positions)[ids < 2]).all()
+    assert not np.isnan(np.asarray(gradient.positions)[ids == 2]).any()
 
 
 @pytest.mark.usefixtures("few_places")

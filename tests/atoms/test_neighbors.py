@@ -153,6 +153,7 @@ def test_pairs_that_are_tried_are_those_that_vesin_finds(displacement, monkeypat
 
 def test_folds_go_through_the_systems_that_they_must_with_long_lists_first(monkeypatch):
     monkeypatch.setattr("basinax.atoms._neighbors.CHUNK", 16)
+    monkeypatch.setattr("basinax.atoms._neighbors.CHUNKS", 4)
     atoms = [STRUCTURES[name] for name in ("cluster of 13", "cell of 32", "one open atom")]
     batch = Batch.from_atoms([*atoms, atoms[0]])
     table = NeighborTable(batch, CUTOFF, 0.5)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
@@ -17,7 +18,7 @@ from ase.constraints import FixScaled
 from jaxtyping import Array, Bool, Float
 
 from basinax._convergence import Evidence
-from basinax._optimizer import AbstractTransform, apply_updates
+from basinax._optimizer import AbstractTransform, apply_updates, select_systems
 from basinax._rounding import rounded
 from basinax._systems import SystemIndex
 from basinax.atoms._batch import Batch
@@ -256,7 +257,7 @@ class CellMoves(eqx.Module):
     ) -> tuple[Float[Array, "systems"], Dofs, Observed]:
         """The enthalpies in eV, their gradient, and what else is told.
 
-        The enthalpy of a cell that has collapsed or exploded is NaN.
+        Of a cell that has collapsed or exploded all is NaN: it may have waited for a list.
 
         Args:
             properties: what the potential says of `here`, stresses included.
@@ -276,7 +277,6 @@ class CellMoves(eqx.Module):
         volumes = jnp.abs(determinant(here.cells))
         enthalpies = properties.energies + rounded(self.pressure * volumes)
         enthalpies = jnp.where(self.is_free, enthalpies, properties.energies)
-        enthalpies = jnp.where(self.is_lost(here.cells), jnp.nan, enthalpies)
         volume, is_free = volumes[:, None, None], self.is_free[:, None, None]
         pressure = self.pressure[:, None, None]
         total = held + jnp.where(jnp.eye(3, dtype=bool)[None], pressure, 0.0)
@@ -284,7 +284,11 @@ class CellMoves(eqx.Module):
         by_cell = -rounded(by_cell * self.inverse_factor[:, None, None])
         over = rounded(1 / volumes)[:, None, None]
         residual = jnp.where(is_free, -rounded(virial * over), 0.0)
-        observed = Observed(properties.energies, stress, residual)
+        is_lost = self.is_lost(here.cells)
+        by_positions = jnp.where(index.spread(is_lost, False, by_positions), jnp.nan, by_positions)
+        said = enthalpies, by_cell, Observed(properties.energies, stress, residual)
+        nothing = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), said)
+        enthalpies, by_cell, observed = select_systems(is_lost, nothing, said)
         return enthalpies, Dofs(by_positions, self._rows(by_cell)), observed
 
     def forces(self, dofs: Dofs, gradient: Dofs, index: SystemIndex) -> Rows:

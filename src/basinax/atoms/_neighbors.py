@@ -26,7 +26,7 @@ FAR = 1e12
 CAPACITY_TO_SPARE = 2
 """Up to this many times what it needs, a table is made as large as an earlier one was."""
 
-CHUNK, CHUNKS = 512, 4
+CHUNK, CHUNKS = 256, 8
 """Folds go through so many columns at once, or more where these were more chunks than that. Smaller
 chunks fit what runs better, but each turn of their loops takes a microsecond besides."""
 
@@ -168,16 +168,33 @@ def moved_too_far(
     positions: Float[Array, "rows 3"],
     neighbors: Neighbors,
     index: SystemIndex,
-    skin: Float[Array, ""] | float,
+    skin: Float[Array, "..."] | float,
     cells: Matrices | None = None,
 ) -> Bool[Array, "systems"]:
     """Which systems need a new list: an atom has moved more than half the skin since the last.
 
-    Where the cell moves, atoms are taken to move with it, and as much of the skin is left as its
-    strain does not take. Only a system's own atoms and cell decide. NaN counts as not moved (no
-    list could help it).
+    Those with less than nothing in `skin_left`, whose arguments these are. A position that is not
+    finite counts as not moved.
+    """
+    return skin_left(positions, neighbors, index, skin, cells) < 0
+
+
+def skin_left(
+    positions: Float[Array, "rows 3"],
+    neighbors: Neighbors,
+    index: SystemIndex,
+    skin: Float[Array, "..."] | float,
+    cells: Matrices | None = None,
+) -> Float[Array, "systems"]:
+    """How far beyond the cutoff lists still hold every pair, in Å.
+
+    Twice the longest way of an atom since they were made is taken from the skin. Where the cell
+    moves, atoms are taken to move with it, and its strain takes from the skin besides. Only a
+    system's own atoms and cell decide. NaN where an atom's position is not finite (no list could
+    help it).
 
     Args:
+        skin: of all systems, or one a system, in Å.
         cells: the cell vectors of now, in Å; needed where `neighbors` has `frames`.
     """
     d = positions - neighbors.positions
@@ -187,9 +204,9 @@ def moved_too_far(
         strain = multiply(frames.inverses, cells - frames.cells)
         d = d - turned_rows(neighbors.positions, strain, index)
         left = left - rounded(frobenius_norm(strain) * frames.radius)
-    moved = rounded(d[:, 0] * d[:, 0]) + rounded(d[:, 1] * d[:, 1]) + rounded(d[:, 2] * d[:, 2])
-    half = left * 0.5
-    return (index.max(moved) > rounded(half * half)) | (left < 0)
+    squares = rounded(d[:, 0] * d[:, 0]) + rounded(d[:, 1] * d[:, 1]) + rounded(d[:, 2] * d[:, 2])
+    longest = index.max(squares)  # -inf without rows
+    return left - 2 * rounded(jnp.sqrt(jnp.where(longest < 0, 0.0, longest)))
 
 
 class NeighborTable:

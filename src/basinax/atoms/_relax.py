@@ -32,9 +32,10 @@ from basinax.atoms._trajectory import Recorder, Trajectories
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms import FIRE
 
-SKIN = 0.15
+SKIN, SKIN_OF_DEAR_PAIRS = 0.15, 0.2
 """How much farther than the cutoff lists reach, as a part of it. A list costs as much as many
-evaluations: with 0.15 most rattled crystals relax on their first one."""
+evaluations: with 0.15 most rattled crystals relax on their first one. Where pairs are dear, those
+beyond the cutoff are left out for most turns."""
 
 Cells = str | AbstractCell | None | Sequence[str | AbstractCell | None]
 
@@ -128,8 +129,8 @@ def relax(
             `MaxForce(0.05) & EnergyChange(1e-4)`; tolerances are numbers, or one a structure.
         max_steps: after so many steps a structure ends unconverged. A number, or one a structure.
         dtype: float32 or float64; JAX's default float if None (float64 needs `jax_enable_x64`).
-        skin: how much farther than the cutoff neighbour lists reach (Å), 0.15 of it if None;
-            changes speed only.
+        skin: how much farther than the cutoff neighbour lists reach (Å); if None, 0.15 of it, or
+            0.2 where a pair is dear (embedded atoms). Changes speed only.
         keep_best: return what does not converge at its point of lowest energy instead of the last.
         trajectory: a folder for trajectories, or `Trajectories(folder, interval, format)`.
         progress: called with a `Progress` as the run goes.
@@ -149,7 +150,8 @@ def relax(
     dtype = available_dtype(dtype)
     optimizer = FIRE() if optimizer is None else optimizer
     check_transform(optimizer)
-    skin = SKIN * potential.cutoff if skin is None else skin
+    if skin is None:
+        skin = (SKIN_OF_DEAR_PAIRS if potential.has_dear_pairs else SKIN) * potential.cutoff
     if not (np.isfinite(skin) and skin >= 0):
         raise ValueError(f"skin must be 0 Å or more, got {skin}")
     reach = potential.cutoff + skin

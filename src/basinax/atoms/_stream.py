@@ -42,6 +42,7 @@ from basinax.atoms._cell import (
     with_cells,
 )
 from basinax.atoms._constraints import Layout, constrained, write
+from basinax.atoms._narrowing import Reach, chosen, next_skins
 from basinax.atoms._neighbors import Neighbors, NeighborTable, moved_too_far
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._trajectory import Frame, Recorder
@@ -49,6 +50,10 @@ from basinax.atoms.potentials import AbstractPotential
 
 TURNS = 12
 """Turns of the loop between two looks of the host at what has ended or waits."""
+
+PERIODS, PERIOD = 8, 3
+"""Where pairs are dear: so many periods of so many turns, each with the pairs that are near then.
+What has ended has none, so the host may look less often."""
 
 FRAMES = 2
 """Frames of a system between two looks: turns are fewer where more would fall due."""
@@ -237,21 +242,21 @@ class _Stream:
         neighbors, n_packed = self.table.to_device(is_running), self._n_rows(is_running)
         settings = work.settings.of(self.members, len(work.atoms))
         run = _start(settings, self.batch, self.moves, work.keep_best)
-        skin, how = np.asarray(work.skin), _split((work.potential, settings))
-        size = self.batch.positions.dtype.itemsize
+        how, dtype = _split((work.potential, settings)), self.batch.positions.dtype
+        size = dtype.itemsize
+        reach = Reach(jnp.asarray(work.potential.cutoff, dtype), jnp.asarray(work.skin, dtype))
+        skins = np.full(len(self.occupied), np.inf, dtype)
         while True:
-            here = (self.batch, self.moves, neighbors, skin, run)
+            here = (self.batch, self.moves, neighbors, reach, run, skins)
             due = []
             if work.recorder is None:
-                run = _advance[size](*how, *here)
+                run, skins, is_stale = _advance[size](*how, *here)
             else:
                 interval = np.asarray(work.recorder.interval, np.int32)
-                run, due = _recorded[size](*how, *here, interval)
+                (run, due), skins, is_stale = _recorded[size](*how, *here, interval)
             self._hand_over()  # while the device works
             self._record(jax.device_get(due))
-            status, is_pending, has_moved = jax.device_get(
-                (run.status, run.is_pending, run.has_moved)
-            )
+            status, is_stale = jax.device_get((run.status, is_stale))
             work.monitor.report(self, status[self.occupied])
             if work.monitor.is_stopped():
                 self._take_out(run, self.occupied)
@@ -259,7 +264,7 @@ class _Stream:
                 return
             is_running = self.occupied & (status == Status.RUNNING)
             has_ended = self.occupied & ~is_running
-            needs_list = is_running & is_pending & ~has_moved
+            needs_list = is_running & is_stale
             if has_ended.sum() * WORTH_REFILLING >= self.occupied.sum():
                 self._take_out(run, has_ended)
                 is_new = self._place()
@@ -270,6 +275,7 @@ class _Stream:
                     settings = work.settings.of(self.members, len(work.atoms))
                     how = _split((work.potential, settings))
                     run = _restart(*how, self.batch, self.moves, run, is_new)
+                    skins = np.where(is_new, np.inf, skins)
                     needs_list |= is_new
                     is_running |= is_new
             if needs_list.any():
@@ -458,74 +464,152 @@ def _by_precision(function: Callable) -> dict[int, Callable]:
     }
 
 
-@_by_precision
-def _advance(fixed: _Fixed, arrays, batch, moves, neighbors: Neighbors, skin, run: Run) -> Run:
-    step = _stepper(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, skin)
-    return step(run, TURNS)
+class Course(NamedTuple):
+    """How a batch goes on between two looks of the host."""
 
+    how: How
+    batch: Batch
+    moves: CellMoves | None
+    neighbors: Neighbors
+    reach: Reach
 
-def _stepper(how: How, batch, moves, neighbors: Neighbors, skin):
-    """A function that lets a run go on for so many turns."""
-    potential, settings = how
+    def here(self, run: Run) -> Batch:
+        return _moved(self.batch, self.moves, run.params)
 
-    def evaluate(params):
-        here = _moved(batch, moves, params)
-        properties = potential(here, neighbors, stress=moves is not None)
-        is_stale = moved_too_far(here.positions, neighbors, batch.index, skin, here.cells)
+    def turned(self, go: Callable, carry: Any, run_of: Callable, skins, n_turns=None) -> tuple:
+        """What is carried after some turns.
+
+        Args:
+            go: lets what is carried go on by a function for so many turns, those two first.
+            run_of: the run in what is carried.
+            skins: of each system, in Å, see `chosen`.
+            n_turns: the most turns.
+
+        Returns:
+            What is carried, skins to go on with, and which systems need a new list.
+        """
+        if not self.how[0].has_dear_pairs or self.neighbors.columns is None:
+            n_turns = TURNS if n_turns is None else jnp.minimum(n_turns, TURNS)
+            carry = go(self._stepper(self.neighbors, self.reach.skin), n_turns, carry)
+            return carry, skins, self._is_stale(self.here(run_of(carry)))
+
+        most = PERIODS * PERIOD
+        n_turns = most if n_turns is None else jnp.minimum(n_turns, most)
+        reach = self.reach
+
+        def period(state):
+            carry, skins, _, n_done = state
+            run = run_of(carry)
+            is_running = run.status == Status.RUNNING
+            near, skins = chosen(self.neighbors, self.here(run), reach, skins, is_running)
+            n_now = jnp.minimum(PERIOD, n_turns - n_done)
+            carry = go(self._stepper(near, skins), n_now, carry)
+            there = self.here(run_of(carry))
+            skins = next_skins(near, there, reach, skins)
+            return carry, skins, self._is_stale(there), n_done + n_now
+
+        def goes_on(state):
+            carry, _, is_stale, n_done = state
+            can_move = (run_of(carry).status == Status.RUNNING) & ~is_stale
+            return (n_done < n_turns) & jnp.any(can_move)
+
+        state = (carry, jnp.asarray(skins, reach.skin.dtype), jnp.zeros(len(skins), bool))
+        return jax.lax.while_loop(goes_on, period, (*state, jnp.int32(0)))[:3]
+
+    def _is_stale(self, here: Batch) -> Any:
+        """Which systems need a new list."""
+        lists, skin = self.neighbors, self.reach.skin
+        return moved_too_far(here.positions, lists, here.index, skin, here.cells)
+
+    def _stepper(self, neighbors: Neighbors, skin) -> Callable:
+        """A function that lets a run go on for so many turns with these lists."""
+        (potential, settings), batch, moves = self.how, self.batch, self.moves
+
+        def evaluate(params):
+            here = _moved(batch, moves, params)
+            properties = potential(here, neighbors, stress=moves is not None)
+            is_stale = moved_too_far(here.positions, neighbors, batch.index, skin, here.cells)
+            if moves is None:
+                return Evaluation(properties.energies, -properties.forces, ~is_stale)
+            enthalpies, gradient, observed = moves.of_properties(params, properties, here)
+            # A lost cell waits for no list: it ends.
+            is_valid = ~is_stale | moves.is_lost(here.cells)
+            return Evaluation(enthalpies, gradient, is_valid, observed)
+
         if moves is None:
-            return Evaluation(properties.energies, -properties.forces, ~is_stale)
-        enthalpies, gradient, observed = moves.of_properties(params, properties, here)
-        # A lost cell waits for no list: it ends.
-        is_valid = ~is_stale | moves.is_lost(here.cells)
-        return Evaluation(enthalpies, gradient, is_valid, observed)
+            optimizer, view = constrained(settings.optimizer, batch.constraints)
+        else:
+            optimizer, view = with_cells(settings.optimizer, batch.constraints, moves)
 
-    if moves is None:
-        optimizer, view = constrained(settings.optimizer, batch.constraints)
-    else:
-        optimizer, view = with_cells(settings.optimizer, batch.constraints, moves)
+        def step(run: Run, turns) -> Run:
+            return advance(
+                evaluate, run, optimizer, settings.criterion, settings.max_steps, turns, view
+            )
 
-    def step(run: Run, turns) -> Run:
-        return advance(
-            evaluate, run, optimizer, settings.criterion, settings.max_steps, turns, view
-        )
+        return step
 
-    return step
+
+@_by_precision
+def _advance(
+    fixed: _Fixed, arrays, batch, moves, neighbors: Neighbors, reach: Reach, run: Run, skins
+) -> tuple[Run, Any, Any]:
+    """As `Course.turned`, of a run."""
+
+    def go(step, turns, run):
+        return step(run, turns)
+
+    course = Course(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, reach)
+    return course.turned(go, run, lambda run: run, skins)
 
 
 @_by_precision
 def _recorded(
-    fixed: _Fixed, arrays, batch, moves, neighbors: Neighbors, skin, run: Run, interval
-) -> tuple[Run, list[dict[str, Any]]]:
-    """As `_advance`, and where systems stood after multiples of the interval of steps.
+    fixed: _Fixed,
+    arrays,
+    batch,
+    moves,
+    neighbors: Neighbors,
+    reach: Reach,
+    run: Run,
+    skins,
+    interval,
+) -> tuple[tuple[Run, list[dict[str, Any]]], Any, Any]:
+    """As `_advance`; beside the run, where systems stood after multiples of the interval of steps.
 
     The points of each system come in their order, the last of `FRAMES`; `steps` is -1 where there
     is none.
     """
-    step = _stepper(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, skin)
     prefix = run.optimizer_state.index_prefix
-    turns = jnp.minimum(FRAMES * jnp.minimum(interval, TURNS), TURNS)
 
-    def turn(carry):
-        before, dues, count = carry
-        run = step(before, 1)
-        is_judged = (run.steps > before.steps) | (run.status != before.status)
-        is_due = is_judged & (before.steps % interval == 0)
-        there = Point(before.params, run.energies, run.gradients, run.fmax, run.extras)
-        newer = [*dues[1:], (there, before.steps)]
-        dues = [
-            (select_points(is_due, x, y, prefix), jnp.where(is_due, n, m))
-            for (x, n), (y, m) in zip(newer, dues, strict=True)
-        ]
-        return run, dues, count + 1
+    def go(step, turns, carry):
+        def turn(carry):
+            before, dues, count = carry
+            run = step(before, 1)
+            is_judged = (run.steps > before.steps) | (run.status != before.status)
+            is_due = is_judged & (before.steps % interval == 0)
+            there = Point(before.params, run.energies, run.gradients, run.fmax, run.extras)
+            newer = [*dues[1:], (there, before.steps)]
+            dues = [
+                (select_points(is_due, x, y, prefix), jnp.where(is_due, n, m))
+                for (x, n), (y, m) in zip(newer, dues, strict=True)
+            ]
+            return run, dues, count + 1
 
-    def goes_on(carry):
-        run, _, count = carry
-        return (count == 0) | (jnp.any(run.has_moved) & (count < turns))
+        def goes_on(carry):
+            run, _, count = carry
+            return (count == 0) | (jnp.any(run.has_moved) & (count < turns))
+
+        return jax.lax.while_loop(goes_on, turn, (*carry, jnp.int32(0)))[:2]
 
     here = Point(run.params, run.energies, run.gradients, run.fmax, run.extras)
     none = (here, jnp.full_like(run.steps, -1))
-    run, dues, _ = jax.lax.while_loop(goes_on, turn, (run, [none] * FRAMES, jnp.int32(0)))
-    return run, [{"steps": n} | _found(point, batch, moves) for point, n in dues]
+    course = Course(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, reach)
+    # No more turns than give so many frames; the interval may be as large as an integer.
+    n_turns = FRAMES * jnp.minimum(interval, PERIODS * PERIOD)
+    (run, dues), skins, is_stale = course.turned(
+        go, (run, [none] * FRAMES), lambda carry: carry[0], skins, n_turns
+    )
+    return (run, [{"steps": n} | _found(point, batch, moves) for point, n in dues]), skins, is_stale
 
 
 @jax.jit

@@ -42,6 +42,9 @@ class AbstractPotential(eqx.Module):
     needs_reverse: ClassVar[bool] = False
     """Whether neighbour lists must say where each pair stands seen from its other end."""
 
+    has_dear_pairs: ClassVar[bool] = False
+    """Whether a pair takes so long that relaxations choose the near ones every few turns."""
+
     species: eqx.AbstractVar[tuple[int, ...]]
     """The atomic numbers it has parameters for, ascending; none where all atoms are alike to it."""
 

@@ -7,6 +7,7 @@ Philos. Mag. A 50, 45 (1984), doi:10.1080/01418618408244210.
 
 import os
 from collections.abc import Sequence
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -33,6 +34,8 @@ class EAM(AbstractPotential):
     that its energies differ in the last digits that a fine table determines.) A pair farther than
     the cutoff adds nothing, whatever the tables have there. `EAM.read` makes one of a file.
     """
+
+    has_dear_pairs: ClassVar[bool] = True
 
     embedding: Float[Array, "species densities 4"]
     """Polynomials of F in eV, by steps of `drho` from density 0."""

@@ -6,7 +6,7 @@ doi:10.1016/0039-6028(96)00816-3.
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -68,6 +68,8 @@ class EMT(AbstractPotential):
 
     >>> copper, alloys, everything = EMT("Cu"), EMT("Cu", "Au"), EMT()
     """
+
+    has_dear_pairs: ClassVar[bool] = True
 
     ends: "_Ends"
     """[largest]: by the largest element of a system; of one entry if all systems end alike."""

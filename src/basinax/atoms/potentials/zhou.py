@@ -4,7 +4,7 @@ Reference: X. W. Zhou, R. A. Johnson and H. N. G. Wadley, Phys. Rev. B 69, 14411
 doi:10.1103/PhysRevB.69.144113.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -125,6 +125,8 @@ class ZhouEAM(AbstractPotential):
 
     >>> alloy = ZhouEAM("Cu", "Ni")
     """
+
+    has_dear_pairs: ClassVar[bool] = True
 
     metals: Metal
     radius: Float[Array, ""]

@@ -1,0 +1,251 @@
+"""Near pairs: exactly those within the radii, in the order of the lists, and the same bits."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk
+from metals import SYSTEMS as METALS
+from structures import POTENTIALS, STRUCTURES, jitted, moved, rattled
+
+from basinax import Status
+from basinax.atoms import (
+    EMT,
+    Batch,
+    Frechet,
+    NeighborTable,
+    ZhouEAM,
+    _stream,
+    moved_too_far,
+    relax,
+)
+from basinax.atoms._narrowing import Reach, chosen, narrowed, next_skins
+from basinax.atoms._neighbors import skin_left
+from basinax.transforms import GradientDescent
+
+CUTOFF, SKIN = 6.0, 1.0
+NAMES = ("cell of four", "one open atom", "skewed and tiny", "cluster of 13", "slab, open in z")
+
+
+def lists(systems, dtype=np.float64, cutoff=CUTOFF, skin=SKIN, **options):
+    batch = Batch.from_atoms(systems, dtype)
+    table = NeighborTable(batch, cutoff, skin, **options)
+    return batch, table.to_device(np.asarray(batch.index.sizes) > 0)
+
+
+def of_rows(neighbors, n_rows):
+    """The images of each row, padding left out, and how many columns each chunk goes through."""
+    columns, slots = neighbors.columns, np.asarray(neighbors.slots)
+    at, n_slots = np.asarray(columns.of_rows), np.repeat(columns.n_slots, columns.size)
+    np.testing.assert_array_equal(np.asarray(columns.rows)[at], np.arange(n_rows))
+    found = []
+    for row in range(n_rows):
+        within = slots[: n_slots[at[row]], at[row]]
+        found.append(within[within != n_rows].tolist())
+        # What a fold reads beyond a chunk's length, as it takes two slots at a time, is far.
+        assert (slots[len(found[-1]) :, at[row]] == n_rows).all()
+    return found
+
+
+@pytest.fixture
+def few_columns(monkeypatch):
+    """Chunks of sixteen columns."""
+    monkeypatch.setattr("basinax.atoms._neighbors.CHUNK", 16)
+
+
+@pytest.mark.usefixtures("few_columns")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_pairs_within_the_radii_are_left_in_the_order_of_the_lists(dtype):
+    batch, neighbors = lists([STRUCTURES[name] for name in NAMES], dtype)
+    positions = np.asarray(batch.positions) + np.random.default_rng(0).normal(0, 0.02, (1, 3))
+    batch = moved(batch, positions.astype(dtype))
+    radii = np.array([6.2, 7.0, 4.0, -1.0, 5.0] + [6.0] * (batch.n_systems - 5), dtype)
+    near = jax.jit(narrowed)(neighbors, batch, radii)
+    x = np.asarray(batch.positions, np.float64)
+    images = np.asarray(neighbors.images(batch.positions, batch.cells), np.float64).T
+    radius = np.append(radii, -1.0)[np.asarray(batch.index.ids)]
+    before, after = of_rows(neighbors, batch.n_rows), of_rows(near, batch.n_rows)
+    for row, (listed, left) in enumerate(zip(before, after, strict=True)):
+        distances = np.linalg.norm(images[listed] - x[row], axis=1)
+        edge = 1e-3 if dtype == np.float32 else 1e-4
+        assert [i for i, d in zip(listed, distances, strict=True) if d <= radius[row]] == [
+            i for i in left if np.linalg.norm(images[i] - x[row]) <= radius[row]
+        ]
+        assert all(np.linalg.norm(images[i] - x[row]) <= radius[row] + edge for i in left)
+        assert not left or radius[row] > 0
+    lengths = np.array([len(after[row]) for row in np.asarray(near.columns.rows)])
+    longest = lengths.reshape(-1, near.columns.size).max(1)
+    assert (np.asarray(near.columns.n_slots) == longest).all()
+    assert int(near.columns.n_chunks) == (longest > 0).sum() > 1
+    assert (np.diff(longest) <= 0).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "potential",
+    [EMT(), ZhouEAM("Cu", "Au", "Pt"), POTENTIALS["shifted"]],
+    ids=["EMT", "Zhou", "LJ"],
+)
+def test_properties_have_the_bits_that_whole_lists_give(potential, dtype):
+    names = ("skewed and tiny", "cluster of 13", "one open atom")
+    systems = [METALS[name] for name in names] + [rattled(bulk("Cu", cubic=True), 3)]
+    batch, neighbors = lists(systems, dtype, potential.cutoff, 0.9)
+    positions = np.array(batch.positions)
+    positions[batch.index.ids == 1] = np.nan
+    for here in (batch, moved(batch, positions)):
+        whole = jax.tree.leaves(jitted(potential, here, neighbors))
+        for skin in (0.0, 0.3):
+            radii = np.full(batch.n_systems, potential.cutoff + skin, dtype)
+            near = jax.jit(narrowed)(neighbors, here, radii)
+            found = jax.tree.leaves(jitted(potential, here, near))
+            for a, b in zip(whole, found, strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
+def test_lists_without_columns_are_refused():
+    batch = Batch.from_atoms([STRUCTURES["cell of four"]])
+    neighbors = NeighborTable(batch, CUTOFF, SKIN).to_device()
+    with pytest.raises(ValueError, match="columns"):
+        narrowed(neighbors, batch, jnp.ones(batch.n_systems))
+
+
+def test_of_the_skin_is_left_what_the_longest_way_does_not_take_twice():
+    batch, neighbors = lists([STRUCTURES["cell of four"]] * 3)
+    positions = np.array(batch.positions)
+    positions[1] += [0.0, 0.3, 0.4]
+    positions[2] += [0.1, 0.0, 0.0]
+    positions[8] = np.nan
+    left = np.asarray(skin_left(jnp.asarray(positions), neighbors, batch.index, SKIN))
+    np.testing.assert_allclose(left[:3], [SKIN - 1.0, np.nan, SKIN], atol=1e-15)
+    skins = np.where(np.arange(batch.n_systems) == 2, -0.1, 1.1)
+    stale = moved_too_far(jnp.asarray(positions), neighbors, batch.index, skins)
+    assert stale.tolist()[:3] == [False, False, True]
+
+
+@pytest.mark.parametrize("follows_cells", [False, True])
+def test_near_pairs_last_for_as_long_as_their_skin_and_that_of_the_list(follows_cells):
+    """What atoms and cells take is measured anew from where pairs were chosen."""
+    systems = [STRUCTURES[name] for name in ("cell of four", "cluster of 13", "cell of 32")]
+    batch, neighbors = lists(systems, follows_cells=follows_cells)
+    reach = Reach(jnp.asarray(CUTOFF), jnp.asarray(SKIN))
+    n = batch.n_systems
+    is_running, inf = jnp.ones(n, bool), jnp.full(n, jnp.inf)
+
+    def walked(batch, step, stretch):
+        """The first two atoms of systems go so far apart, and crystals are stretched with them."""
+        factor = stretch if follows_cells else 1.0
+        positions, cells = np.array(batch.positions), np.array(batch.cells)
+        of_crystals = np.isin(np.asarray(batch.index.ids), (0, 2))
+        positions[of_crystals] *= factor
+        cells[[0, 2]] *= factor
+        for start in (0, 8, 24):
+            positions[start, 0] += step
+        batch = moved(batch, positions)
+        return Batch(
+            batch.positions, batch.numbers, jnp.asarray(cells), batch.pbc, batch.index, None
+        )
+
+    def complete(near, batch, k, skin=0.0):
+        """Whether a system's lists hold every pair within the cutoff."""
+        table = NeighborTable(batch, CUTOFF + skin, 0.0)
+        anew = table.to_device(np.asarray(batch.index.sizes) > 0)
+        counts = [len(x) for x in of_rows(anew, batch.n_rows)]
+        images = np.asarray(near.images(batch.positions, batch.cells)).T
+        for row in np.flatnonzero(np.asarray(batch.index.ids) == k):
+            d = np.linalg.norm(
+                images[of_rows(near, batch.n_rows)[row]] - np.asarray(batch.positions)[row], axis=1
+            )
+            if (d <= CUTOFF + skin).sum() != counts[row]:
+                return False
+        return True
+
+    near, skins = jax.jit(chosen)(neighbors, batch, reach, inf, is_running)
+    np.testing.assert_allclose(skins[:3], SKIN, atol=1e-12)
+    there = walked(batch, 0.1, 1.004)
+    skins = next_skins(near, there, reach, skins)
+    assert (np.asarray(skins[:3]) >= 1.25 * 0.2 - 1e-6).all() and (np.asarray(skins[:3]) < 1).all()
+    near, skins = jax.jit(chosen)(neighbors, there, reach, skins, is_running)
+    assert all(complete(near, there, k) for k in range(3))
+    further = walked(there, 0.05, 1.002)
+    is_stale = np.asarray(moved_too_far(further.positions, near, batch.index, skins, further.cells))
+    assert not is_stale[:3].any()
+    assert all(complete(near, further, k) for k in range(3))
+    too_far = walked(there, 0.3, 1.0)
+    assert np.asarray(moved_too_far(too_far.positions, near, batch.index, skins, too_far.cells))[
+        :3
+    ].all()
+    # The list itself holds no longer: no skin is left, and no pairs.
+    beyond = walked(there, 0.45, 1.0)
+    near, skins = jax.jit(chosen)(neighbors, beyond, reach, inf, is_running)
+    assert (np.asarray(skins[:3]) < 0).all()
+    assert not any(of_rows(near, batch.n_rows))
+
+
+def structures() -> list[Atoms]:
+    cells = [METALS[name] for name in ("cluster of 13", "one open atom", "skewed and tiny")]
+    for k, symbol in enumerate(("Cu", "Al", "Au", "Pd")):
+        atoms = rattled(bulk(symbol, cubic=True).repeat((1, 1, k + 1)), k)
+        atoms.symbols[0] = "Ni"
+        cells.append(atoms)
+    return cells
+
+
+def cells_of(systems) -> list:
+    """The last one is torn apart."""
+    cells = [Frechet() if k % 2 and a.pbc.all() else None for k, a in enumerate(systems)]
+    return [*cells[:-1], Frechet(pressure=-0.5)]
+
+
+RUNS = {
+    "fixed": {},
+    "cells": {"cell": cells_of(structures())},
+    "recorded": {"max_steps": 60},
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", RUNS)
+def test_runs_have_the_bits_they_have_without_and_alone(name, dtype, monkeypatch, tmp_path):
+    """More than 400 steps, in periods of several lengths, with skins that last and that do not."""
+    systems = structures()
+    settings = {"fmax": 0.0, "max_steps": 450, "dtype": dtype, **RUNS[name]}
+    slow = GradientDescent(learning_rate=2e-3)
+    if name == "recorded":
+        settings["trajectory"] = str(tmp_path)
+    run = functools.partial(relax, systems, EMT(), slow, **settings)
+    first = run()
+    assert (first.steps >= 60).sum() >= 5
+    assert (first.status[-1] == Status.NOT_FINITE) == ("cell" in settings)
+    others = [run(skin=0.1)]
+    for target, value in (("_stream.PERIOD", 5), ("EMT.has_dear_pairs", False)):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"basinax.atoms.{target}", value)
+            for program in ("_advance", "_recorded"):
+                plain = getattr(_stream, program)[8].__wrapped__
+                patched.setattr(_stream, program, _stream._by_precision(plain))
+            others.append(run())
+    for other in others:
+        assert differing(first, other, range(len(systems))) == []
+    for k in (0, 3, 6):
+        alone = {**settings, "cell": settings["cell"][k]} if "cell" in settings else settings
+        found = relax([systems[k]], EMT(), slow, **alone)
+        assert differing(found, first, [k]) == []
+
+
+def differing(one, other, at) -> list[int]:
+    """Which structures of `one` differ from these of the other."""
+    return [
+        i
+        for i, k in enumerate(at)
+        if not (
+            np.array_equal(one.atoms[i].positions, other.atoms[k].positions)
+            and np.array_equal(one.atoms[i].cell, other.atoms[k].cell)
+            and np.array_equal(one.atoms[i].get_forces(), other.atoms[k].get_forces(), True)
+            and np.array_equal(one.energies[i], other.energies[k], True)
+            and one.steps[i] == other.steps[k]
+            and one.status[i] == other.status[k] != Status.RUNNING
+        )
+    ]
