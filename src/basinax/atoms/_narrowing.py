@@ -87,32 +87,32 @@ def narrowed(neighbors: Neighbors, batch: Batch, radii: Float[Array, "systems"])
     limits = jnp.where(fills_up, -1.0, gather(limits, columns.rows))
 
     def choose_of_chunk(k, carry):
-        chosen, lengths = carry
+        kept, lengths = carry
         some, limit = columns.chunk(k, (here, limits))
         start = k * columns.size
         begins = start + numbers[: columns.size]
 
         def choose(slot, carry):
-            chosen, ends = carry
+            kept, ends = carry
             images = lax.dynamic_slice(neighbors.slots, (slot, start), (1, columns.size))[0]
             x, y, z = (gather(p, images) - h for p, h in zip(places, some, strict=True))
             squares = rounded(x * x) + rounded(y * y) + rounded(z * z)
             # Each is written, and overwritten by the next one unless it stays. NaN does.
-            chosen = _written(chosen, ends, images)
-            return chosen, ends + jnp.where(squares > limit, 0, n_columns)
+            kept = _written(kept, ends, images)
+            return kept, ends + jnp.where(squares > limit, 0, n_columns)
 
-        chosen, ends = lax.fori_loop(0, columns.n_slots[k], choose, (chosen, begins))
-        chosen = _written(chosen, ends, jnp.full_like(ends, batch.n_rows))
-        return chosen, lax.dynamic_update_slice(lengths, (ends - begins) // n_columns, (start,))
+        kept, ends = lax.fori_loop(0, columns.n_slots[k], choose, (kept, begins))
+        kept = _written(kept, ends, jnp.full_like(ends, batch.n_rows))
+        return kept, lax.dynamic_update_slice(lengths, (ends - begins) // n_columns, (start,))
 
     # One row more than there may be pairs, for what is written behind them.
     nothing = jnp.full((n_slots + 1) * n_columns, batch.n_rows, jnp.int32)
     none = jnp.zeros(n_columns, jnp.int32)
-    chosen, lengths = lax.fori_loop(0, columns.n_chunks, choose_of_chunk, (nothing, none))
+    kept, lengths = lax.fori_loop(0, columns.n_chunks, choose_of_chunk, (nothing, none))
     order, in_order = _sorted(columns, lengths)
 
     def put_in_order(slot, slots):
-        row = lax.dynamic_slice(chosen, (slot * n_columns,), (n_columns,))
+        row = lax.dynamic_slice(kept, (slot * n_columns,), (n_columns,))
         return lax.dynamic_update_slice(slots, gather(row, order)[None], (slot, jnp.int32(0)))
 
     slots = jnp.full((n_slots, n_columns), batch.n_rows, jnp.int32)
