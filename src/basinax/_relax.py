@@ -278,14 +278,20 @@ def advance(
     Args:
         evaluate: of params.
         criterion: whose `needs` the run was started with.
-        turns: the most turns, traced; no limit if None.
+        turns: the most turns, traced; no limit if None. Just 1 is no loop.
         view: of the evidence, what the criterion is shown; `fmax` is the largest force in it.
     """
     max_steps = per_system(max_steps, "max_steps", run.steps)
 
+    def turned(run):
+        return _turn(run, evaluate(run.params), optimizer, criterion, max_steps, view)
+
+    if isinstance(turns, int) and turns == 1:
+        return turned(run)
+
     def turn(carry):
         run, count = carry
-        return _turn(run, evaluate(run.params), optimizer, criterion, max_steps, view), count + 1
+        return turned(run), count + 1
 
     def goes_on(carry):
         run, count = carry
