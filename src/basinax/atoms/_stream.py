@@ -488,14 +488,13 @@ class Course(NamedTuple):
         Returns:
             What is carried, skins to go on with, and which systems need a new list.
         """
-        if not self.how[0].has_dear_pairs or self.neighbors.columns is None:
-            n_turns = TURNS if n_turns is None else jnp.minimum(n_turns, TURNS)
-            carry = go(self._stepper(self.neighbors, self.reach.skin), n_turns, carry)
-            return carry, skins, self._is_stale(self.here(run_of(carry)))
-
-        most = PERIODS * PERIOD
-        n_turns = most if n_turns is None else jnp.minimum(n_turns, most)
         reach = self.reach
+        chooses = self.how[0].has_dear_pairs and self.neighbors.columns is not None
+        most = PERIODS * PERIOD if chooses else TURNS
+        n_turns = most if n_turns is None else jnp.minimum(n_turns, most)
+        if not chooses:
+            carry = go(self._stepper(self.neighbors, reach.skin), n_turns, carry)
+            return carry, skins, self._is_stale(self.here(run_of(carry)))
 
         def period(state):
             carry, skins, _, n_done = state
