@@ -41,7 +41,7 @@ Cells = str | AbstractCell | None | Sequence[str | AbstractCell | None]
 
 MAX_ROWS = 4096
 """Rows of a batch, about, where structures are alike, and half as many where not: then it is worth
-more that folds, which go through four chunks of a batch, end with the lists of each."""
+more that folds, which go through eight chunks of a batch, end with the lists of each."""
 
 ALIKE = 1.25
 """Structures are, whose atoms have up to so many times the fewest neighbours."""
