@@ -155,6 +155,8 @@ def _sorted(columns: Columns, lengths) -> tuple[Int32[Array, "columns"], Columns
         of_rows=gather(at, columns.of_rows),
         n_slots=n_slots,
         n_chunks=jnp.sum(n_slots > 0, dtype=jnp.int32),
+        stretches=columns.stretches,
+        n_stretches=columns.n_stretches,
     )
 
 

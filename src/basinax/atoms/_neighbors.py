@@ -6,6 +6,8 @@ left fold over them gives the same bits whatever the skin, the padding and the l
 """
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -33,11 +35,18 @@ chunks fit what runs better, but each turn of their loops takes a microsecond be
 HEADROOM = 1.05
 """How much more than it needs the first table for batches of a shape is made for."""
 
+STRETCH = 2048
+"""Of the images that folds go through, so many that stand together are made at a time."""
+
 _CAPACITIES: dict[tuple[int, int], np.ndarray] = {}
 """Slots, images and shifts of the last table for batches of so many rows and systems."""
 
 _FIRST = threading.Lock()
 """Held while the first table of a shape is made."""
+
+
+Coordinates = list[Float[Array, "*axes n"]]
+"""x, y and z: an array each, or one [3, n] of all."""
 
 
 class Frames(eqx.Module):
@@ -68,6 +77,13 @@ class Columns(eqx.Module):
 
     n_chunks: Int32[Array, ""]
     """How many chunks there are to go through."""
+
+    stretches: Int32[Array, "stretches"]
+    """Where among the further images there are some of systems to go through: the beginnings of
+    stretches that are equally long, one of which may begin within another."""
+
+    n_stretches: Int32[Array, ""]
+    """How many of these there are; others are not read."""
 
     @property
     def size(self) -> int:
@@ -138,25 +154,81 @@ class Neighbors(eqx.Module):
     """
 
     def images(
-        self, positions: Float[Array, "rows 3"], cells: Float[Array, "systems 3 3"]
-    ) -> Float[Array, "3 images"]:
-        """The coordinates of all images, in Å."""
+        self,
+        positions: Float[Array, "rows 3"],
+        cells: Float[Array, "systems 3 3"],
+        *,
+        is_one: bool = False,
+    ) -> Coordinates:
+        """The coordinates of all images, in Å.
+
+        Args:
+            is_one: let them be one array.
+        """
         cell, n = cells[self.shift_systems], self.shifts.astype(positions.dtype)
         # Σ_k n_k a_k, added in index order
         terms = [rounded(n[:, k, None] * cell[:, k]) for k in range(3)]
-        offsets, x = (terms[0] + terms[1] + terms[2]).T, positions.T
-        n_rows = x.shape[1]
-        table = jnp.full((3, n_rows + 1 + len(self.image_rows)), FAR, x.dtype)
-        # A concatenation asks of each entry where it comes from.
-        for c in range(3):
-            further = gather(x[c], self.image_rows) + gather(offsets[c], self.image_shifts)
-            table = lax.dynamic_update_slice(table, further[None], (c, n_rows + 1))
-        return lax.dynamic_update_slice(table, x, (0, 0))
+        offsets = (terms[0] + terms[1] + terms[2]).T
+
+        def further(rows, shifts, known):
+            x, offset = known
+            return gather(x, rows) + gather(offset, shifts)
+
+        x = coordinates(positions, is_one=is_one)
+        known = list(zip(x, [offsets] if is_one else list(offsets), strict=True))
+        return self._tables(x, further, known, FAR)
 
     def of_images(self, of_rows: Shaped[Array, "rows"]) -> Shaped[Array, "images"]:
         """What each image has from the row it is an image of; 0 for the far one."""
-        far = jnp.zeros((1,), of_rows.dtype)
-        return jnp.concatenate([of_rows, far, gather(of_rows, self.image_rows)])
+
+        def further(rows, shifts, of_rows):
+            return gather(of_rows, rows)
+
+        return self._tables([of_rows], further, [of_rows], 0)[0]
+
+    def _tables(
+        self,
+        of_rows: list[Shaped[Array, "*axes rows"]],
+        further: Callable[..., Shaped[Array, "*axes some"]],
+        known: list[Any],
+        far: float,
+    ) -> list[Shaped[Array, "*axes images"]]:
+        """What images have. Where folds do not go through a system, its images may have `far`.
+
+        Args:
+            of_rows: what the rows have, for each table.
+            further: what further images have, from their rows and shifts and what is known for a
+                table.
+            known: that, for each table.
+            far: what the far one has.
+        """
+        *axes, n_rows = of_rows[0].shape
+        table = jnp.full((*axes, n_rows + 1 + len(self.image_rows)), far, of_rows[0].dtype)
+        # A concatenation would ask of each entry where it comes from.
+        tables = [lax.dynamic_update_slice(table, x, (0,) * x.ndim) for x in of_rows]
+
+        def put(begin, rows, shifts, tables):
+            found = [further(rows, shifts, some) for some in known]
+            at = (*(jnp.zeros_like(begin) for _ in axes), begin + (n_rows + 1))
+            return [lax.dynamic_update_slice(t, x, at) for t, x in zip(tables, found, strict=True)]
+
+        if self.columns is None:
+            return put(jnp.int32(0), self.image_rows, self.image_shifts, tables)
+        begins, length = self.columns.stretches, min(STRETCH, len(self.image_rows))
+
+        def put_stretch(k, tables):
+            rows, shifts = (
+                lax.dynamic_slice_in_dim(a, begins[k], length)
+                for a in (self.image_rows, self.image_shifts)
+            )
+            return put(begins[k], rows, shifts, tables)
+
+        return lax.fori_loop(0, self.columns.n_stretches, put_stretch, tables)
+
+
+def coordinates(positions: Float[Array, "rows 3"], *, is_one: bool) -> Coordinates:
+    """The coordinates of rows, as `Neighbors.images` gives those of images."""
+    return [positions.T] if is_one else list(positions.T)
 
 
 def gather(values: Shaped[Array, "*axes n"], indices: Int32[Array, "..."]) -> Shaped[Array, "..."]:
@@ -362,8 +434,24 @@ class NeighborTable:
         blocks = np.pad(blocks, (0, n_chunks * chunk - len(blocks)), mode="edge")
         n_slots = lengths[blocks[::chunk]]
         n_full = np.asarray(np.count_nonzero(n_slots), np.int32)
-        arrays = (_rows_of(blocks), _rows_of(columns), n_slots, n_full)
+        arrays = (_rows_of(blocks), _rows_of(columns), n_slots, n_full, *self._stretches(which))
         return blocks, Columns(*jax.device_put(arrays))
+
+    def _stretches(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where images of these systems stand, and in how many stretches, as `Columns` say it."""
+        n_images = len(self.image_rows)
+        length = min(STRETCH, n_images)
+        begins = self._images.starts[which]
+        ends = begins + self._images.capacities[which]
+        # One is counted where a system's images begin, and taken off behind their last stretch.
+        changes = np.zeros(-(-n_images // length) + 1, np.int32)
+        np.add.at(changes, begins // length, 1)
+        np.add.at(changes, -(-ends // length), -1)
+        found = np.flatnonzero(np.cumsum(changes[:-1]) > 0)
+        stretches = np.zeros(len(changes) - 1, np.int32)
+        # The last one ends with the images.
+        stretches[: len(found)] = np.minimum(found * length, n_images - length)
+        return stretches, np.asarray(len(found), np.int32)
 
     def _frames(self) -> Frames:
         inverses = np.linalg.pinv(self.cells.astype(np.float64))

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int32, PyTree
 from basinax._rounding import rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._matrices import VOIGT
-from basinax.atoms._neighbors import Neighbors, gather
+from basinax.atoms._neighbors import Coordinates, Neighbors, coordinates, gather
 from basinax.atoms.potentials._potential import Properties, poison, stress_of
 
 UNROLL = 2
@@ -24,8 +24,6 @@ UNROLL = 2
 Rows = Float[Array, "rows"]
 Images = Int32[Array, "rows"]
 """The image in a slot of each row."""
-Vectors = list[Float[Array, "*axes rows"]]
-"""Coordinates x, y and z: an array each, or one [3, rows] of all."""
 Own = PyTree[Array]
 """What holds for rows, [rows], or for all of them, without axes."""
 Sums = tuple[Float[Array, "*axes rows"], ...]
@@ -40,12 +38,20 @@ class Fold(NamedTuple):
 
     batch: Batch
     neighbors: Neighbors
-    images: Float[Array, "3 images"]
-    """The coordinates of all images, in Å."""
+    images: Coordinates
+    """Of all images, in Å."""
 
     @classmethod
-    def of(cls, batch: Batch, neighbors: Neighbors) -> "Fold":
-        return cls(batch, neighbors, neighbors.images(batch.positions, batch.cells))
+    def of(cls, batch: Batch, neighbors: Neighbors, *, is_one: bool = False) -> "Fold":
+        """The pairs of a batch.
+
+        Args:
+            is_one: keep coordinates side by side in one array, which makes fewer loops. But a loop
+                that reads parts of an array and gathers besides, from tables of species, is not one
+                over vectors of the CPU.
+        """
+        images = neighbors.images(batch.positions, batch.cells, is_one=is_one)
+        return cls(batch, neighbors, images)
 
     def sums(
         self, terms: Callable[[Any, Images, Rows], Sums], starts: Sums, own: Own = None
@@ -62,22 +68,18 @@ class Fold(NamedTuple):
             d = _components(vectors)
             return terms(own, images, dot(d, d))
 
-        return self._sums(of_slot, starts, own, is_one=False)
+        return self._sums(of_slot, starts, own)
+
+    @property
+    def is_one(self) -> bool:
+        """Whether coordinates are kept in one array."""
+        return len(self.images) == 1
 
     def _sums(
-        self,
-        terms: Callable[[Any, Images, Vectors], Sums],
-        starts: Sums,
-        own: Own,
-        *,
-        is_one: bool,
+        self, terms: Callable[[Any, Images, Coordinates], Sums], starts: Sums, own: Own
     ) -> Sums:
-        """As `sums`, of terms that are told the vectors to the images, in Å, and not their squares.
-
-        Args:
-            is_one: let them be one array.
-        """
-        here, places = _split(self.batch.positions.T, is_one), _split(self.images, is_one)
+        """As `sums`, of terms that are told the vectors to the images, in Å, not their squares."""
+        here, places = coordinates(self.batch.positions, is_one=self.is_one), self.images
         known, columns = (own, here), self.neighbors.columns
         if columns is None:
             n_slots = self.neighbors.slots.shape[0]
@@ -94,7 +96,7 @@ class Fold(NamedTuple):
         return tuple(gather(s, columns.of_rows) for s in sums)
 
     def _fold(
-        self, terms, starts: Sums, known: tuple[Own, Vectors], places: Vectors, begin, n_slots
+        self, terms, starts: Sums, known: tuple[Own, Coordinates], places: Coordinates, begin, n_slots
     ) -> Sums:
         """As `_sums`, for the columns of the slots that stand from `begin` on.
 
@@ -144,13 +146,11 @@ class Fold(NamedTuple):
             return (energy, *(rounded(p) for p in forces + virials))
 
         batch = self.batch
-        # Coordinates side by side in one array make fewer loops. But a loop that reads parts of an
-        # array and gathers besides, from tables of species, is not one over vectors of the CPU.
-        is_one = own is None
-        start, nothing = poison(batch.positions), jnp.zeros_like(batch.positions.T)
-        forces, virials = _split(nothing, is_one), [nothing[0]] * (6 if stress else 0)
+        start, nothing = poison(batch.positions), jnp.zeros_like(batch.positions)
+        forces = coordinates(nothing, is_one=self.is_one)
+        virials = [nothing[:, 0]] * (6 if stress else 0)
         starts = (start, *forces, *virials)
-        energies, *rest = self._sums(terms, starts, own, is_one=is_one)
+        energies, *rest = self._sums(terms, starts, own)
         virials = rest[len(forces) :]
         forces = jnp.stack(_components(rest[: len(forces)]), 1)
         # A pair is met from both of its ends; times 0.5 is exact.
@@ -166,7 +166,7 @@ class Fold(NamedTuple):
         )
 
 
-def _components(vectors: Vectors) -> tuple[Rows, Rows, Rows]:
+def _components(vectors: Coordinates) -> tuple[Rows, Rows, Rows]:
     x, y, z = vectors[0] if len(vectors) == 1 else vectors
     return x, y, z
 
@@ -174,7 +174,3 @@ def _components(vectors: Vectors) -> tuple[Rows, Rows, Rows]:
 def dot(a: Sequence[Rows], b: Sequence[Rows]) -> Rows:
     """The products of three components, added in index order."""
     return rounded(a[0] * b[0]) + rounded(a[1] * b[1]) + rounded(a[2] * b[2])
-
-
-def _split(array: Float[Array, "3 rows"], is_one: bool) -> Vectors:
-    return [array] if is_one else list(array)

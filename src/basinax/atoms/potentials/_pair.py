@@ -66,7 +66,7 @@ class AbstractPairSum(AbstractPotential):
             outside = r2 > cutoff2
             return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, w) / r2
 
-        fold = Fold.of(batch, neighbors)
+        fold = Fold.of(batch, neighbors, is_one=own is None)
         return fold.properties(pair, own, stress=stress, own_energies=own_energies)
 
     def _lookup(self, batch: Batch, neighbors: Neighbors):
