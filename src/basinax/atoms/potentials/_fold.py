@@ -96,7 +96,13 @@ class Fold(NamedTuple):
         return tuple(gather(s, columns.of_rows) for s in sums)
 
     def _fold(
-        self, terms, starts: Sums, known: tuple[Own, Coordinates], places: Coordinates, begin, n_slots
+        self,
+        terms,
+        starts: Sums,
+        known: tuple[Own, Coordinates],
+        places: Coordinates,
+        begin,
+        n_slots,
     ) -> Sums:
         """As `_sums`, for the columns of the slots that stand from `begin` on.
 
