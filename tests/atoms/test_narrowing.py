@@ -53,8 +53,8 @@ def of_rows(neighbors, n_rows):
 
 @pytest.fixture
 def few_columns(monkeypatch):
-    """Chunks of sixteen columns."""
-    monkeypatch.setattr("basinax.atoms._neighbors.CHUNK", 16)
+    """Chunks of eight columns."""
+    monkeypatch.setattr("basinax.atoms._neighbors.CHUNK", 8)
 
 
 @pytest.mark.usefixtures("few_columns")
@@ -84,6 +84,7 @@ def test_pairs_within_the_radii_are_left_in_the_order_of_the_lists(dtype):
     assert (np.diff(longest) <= 0).all()
 
 
+@pytest.mark.usefixtures("few_columns")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     "potential",
@@ -91,19 +92,23 @@ def test_pairs_within_the_radii_are_left_in_the_order_of_the_lists(dtype):
     ids=["EMT", "Zhou", "LJ"],
 )
 def test_properties_have_the_bits_that_whole_lists_give(potential, dtype):
+    """Systems of one element folded by themselves, which stand apart then, and with others."""
     names = ("skewed and tiny", "cluster of 13", "one open atom")
     systems = [METALS[name] for name in names] + [rattled(bulk("Cu", cubic=True), 3)]
     batch, neighbors = lists(systems, dtype, potential.cutoff, 0.9)
+    by_element = lists(systems, dtype, potential.cutoff, 0.9, by_element=True)[1]
     positions = np.array(batch.positions)
     positions[batch.index.ids == 1] = np.nan
     for here in (batch, moved(batch, positions)):
         whole = jax.tree.leaves(jitted(potential, here, neighbors))
         for skin in (0.0, 0.3):
             radii = np.full(batch.n_systems, potential.cutoff + skin, dtype)
-            near = jax.jit(narrowed)(neighbors, here, radii)
-            found = jax.tree.leaves(jitted(potential, here, near))
-            for a, b in zip(whole, found, strict=True):
-                np.testing.assert_array_equal(a, b)
+            near = [jax.jit(narrowed)(n, here, radii) for n in (neighbors, by_element)]
+            assert [int(n.columns.n_alike) > 0 for n in near] == [False, True]
+            for some in (*near, by_element):
+                found = jax.tree.leaves(jitted(potential, here, some))
+                for a, b in zip(whole, found, strict=True):
+                    np.testing.assert_array_equal(a, b)
 
 
 def test_lists_without_columns_are_refused():

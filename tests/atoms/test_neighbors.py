@@ -184,6 +184,44 @@ def test_folds_go_through_the_systems_that_they_must_with_long_lists_first(monke
     assert table.to_device().columns is None
 
 
+def test_folds_go_through_systems_of_one_element_first_in_a_table_by_element(monkeypatch):
+    monkeypatch.setattr("basinax.atoms._neighbors.CHUNK", 16)
+    mixture = STRUCTURES["cell of 32"].copy()
+    mixture.symbols[3] = "Kr"
+    cluster = STRUCTURES["cluster of 13"]
+    batch = Batch.from_atoms([mixture, cluster, STRUCTURES["cell of four"], mixture, cluster])
+    table = NeighborTable(batch, CUTOFF, 0.5, by_element=True)
+    ids, systems = np.asarray(batch.index.ids), np.arange(batch.n_systems)
+
+    def going_through(*which, of_several=(0, 3)):
+        """The systems of chunks, and how many of them are of one element."""
+        columns = table.to_device(np.isin(systems, which)).columns
+        of_columns = ids[np.asarray(columns.rows)].reshape(-1, columns.size)
+        others = np.asarray(columns.has_others).reshape(of_columns.shape)
+        running = (np.asarray(columns.n_slots) > 0)[:, None] & np.isin(of_columns, which)
+        np.testing.assert_array_equal(others, running & np.isin(of_columns, of_several))
+        assert int(columns.n_alike) <= int(columns.n_chunks) == (columns.n_slots > 0).sum()
+        return of_columns[: int(columns.n_chunks), 0].tolist(), int(columns.n_alike)
+
+    assert going_through(0, 1, 2, 3) == ([2, 1, 0, 0, 3, 3], 1)
+    assert going_through(0, 3) == ([0, 0, 3, 3], 0)
+    assert going_through(1, 4) == ([1, 4], 2)
+    assert going_through() == ([], 0)
+    pure = STRUCTURES["cell of 32"]
+    changed = Batch.from_atoms([pure, cluster, STRUCTURES["cell of four"], mixture, cluster])
+    table.rebuild(changed, systems == 0)
+    assert going_through(0, 3, of_several=(3,)) == ([0, 0, 3, 3], 2)
+
+
+def test_wide_chunks_go_as_far_as_the_longest_list_of_all():
+    batch = Batch.from_atoms([STRUCTURES["cell of 108"]] * 6 + [STRUCTURES["cluster of 13"]])
+    columns = NeighborTable(batch, CUTOFF, 0.5).to_device(np.ones(batch.n_systems, bool)).columns
+    wide, n_slots = columns.wide(), np.asarray(columns.n_slots)
+    assert len(n_slots) == 8 and wide.size == 4 * columns.size
+    np.testing.assert_array_equal(wide.n_slots, n_slots.reshape(2, 4).max(1))
+    assert (int(columns.n_chunks) + 3) // 4 == int(wide.n_chunks) == 2
+
+
 def test_tables_with_the_other_ends_of_pairs_keep_the_order_of_rows():
     batch = Batch.from_atoms([STRUCTURES["cluster of 13"]])
     table = NeighborTable(batch, CUTOFF, 0.5, reverse=True)

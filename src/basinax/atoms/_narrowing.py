@@ -77,7 +77,7 @@ def narrowed(neighbors: Neighbors, batch: Batch, radii: Float[Array, "systems"])
     """
     if neighbors.columns is None:
         raise ValueError("neighbors must have columns: make them with to_device(which)")
-    columns, positions = neighbors.columns, batch.positions
+    columns, positions = neighbors.columns.wide(), batch.positions
     n_slots, n_columns = neighbors.slots.shape
     places, here = neighbors.images(positions, batch.cells), columns.arranged(positions.T)
     limits = _squared_limits(radii, batch)
@@ -109,14 +109,14 @@ def narrowed(neighbors: Neighbors, batch: Batch, radii: Float[Array, "systems"])
     nothing = jnp.full((n_slots + 1) * n_columns, batch.n_rows, jnp.int32)
     none = jnp.zeros(n_columns, jnp.int32)
     kept, lengths = lax.fori_loop(0, columns.n_chunks, choose_of_chunk, (nothing, none))
-    order, in_order = _sorted(columns, lengths)
+    order, in_order = _sorted(neighbors.columns, lengths)
 
     def put_in_order(slot, slots):
         row = lax.dynamic_slice(kept, (slot * n_columns,), (n_columns,))
         return lax.dynamic_update_slice(slots, gather(row, order)[None], (slot, jnp.int32(0)))
 
     slots = jnp.full((n_slots, n_columns), batch.n_rows, jnp.int32)
-    slots = lax.fori_loop(0, in_order.n_slots[0], put_in_order, slots)
+    slots = lax.fori_loop(0, jnp.max(in_order.n_slots), put_in_order, slots)
     return eqx.tree_at(
         lambda n: (n.slots, n.positions, n.frames, n.columns),
         neighbors,
@@ -144,17 +144,24 @@ def _written(slots, at, images):
 
 def _sorted(columns: Columns, lengths) -> tuple[Int32[Array, "columns"], Columns]:
     """The order in which columns stand by the lengths of their lists, and the columns in it."""
-    n_columns = len(lengths)
+    n_columns, longest = len(lengths), jnp.max(lengths)
     numbers = jnp.arange(n_columns, dtype=jnp.int32)
+    others = columns.has_others & (lengths > 0)
+    rank = jnp.where(lengths > 0, longest - lengths + jnp.where(others, longest, 0), 2 * longest)
     # One integer a column, which XLA sorts several times as fast as two.
-    order = jnp.sort((jnp.max(lengths) - lengths) * n_columns + numbers) % n_columns
+    order = jnp.sort(rank * n_columns + numbers) % n_columns
     at = jnp.zeros_like(order).at[order].set(numbers, unique_indices=True)
-    n_slots = gather(lengths, order)[:: columns.size]
+    others = gather(others, order)
+    n_slots = jnp.max(gather(lengths, order).reshape(-1, columns.size), 1)
+    n_chunks = jnp.sum(n_slots > 0, dtype=jnp.int32)
+    first_other = jnp.argmax(others).astype(jnp.int32) // columns.size
     return order, Columns(
         rows=gather(columns.rows, order),
         of_rows=gather(at, columns.of_rows),
         n_slots=n_slots,
-        n_chunks=jnp.sum(n_slots > 0, dtype=jnp.int32),
+        n_chunks=n_chunks,
+        n_alike=jnp.where(others.any(), first_other, n_chunks),
+        has_others=others,
         stretches=columns.stretches,
         n_stretches=columns.n_stretches,
     )

@@ -5,6 +5,7 @@ left fold over them gives the same bits whatever the skin, the padding and the l
 (docs/design.md, section 2, rule 3). What padding points at lies too far away to matter: no mask.
 """
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -28,9 +29,12 @@ FAR = 1e12
 CAPACITY_TO_SPARE = 2
 """Up to this many times what it needs, a table is made as large as an earlier one was."""
 
-CHUNK, CHUNKS = 256, 8
-"""Folds go through so many columns at once, or more where these were more chunks than that. Smaller
-chunks fit what runs better, but each turn of their loops takes a microsecond besides."""
+CHUNK, CHUNKS = 128, 16
+"""Folds go through so many columns at once, or more where these were more chunks than that: what
+fits what runs, and a compiler still takes for a loop."""
+
+WIDE = 4
+"""So many chunks of folds, or all if they are fewer, are one where each turn of a loop is dear."""
 
 HEADROOM = 1.05
 """How much more than it needs the first table for batches of a shape is made for."""
@@ -63,7 +67,8 @@ class Frames(eqx.Module):
 class Columns(eqx.Module):
     """In which order folds go through the rows: by chunks, each as far as its longest list.
 
-    The systems to go through come first, those with the longest lists foremost.
+    The systems to go through come first, of these those of one element alone, where that is known,
+    and then those with the longest lists.
     """
 
     rows: Int32[Array, "columns"]
@@ -77,6 +82,12 @@ class Columns(eqx.Module):
 
     n_chunks: Int32[Array, ""]
     """How many chunks there are to go through."""
+
+    n_alike: Int32[Array, ""]
+    """How many of these, the first ones, are of systems of one element alone."""
+
+    has_others: Bool[Array, "columns"]
+    """Which columns are of systems to go through that may have several elements."""
 
     stretches: Int32[Array, "stretches"]
     """Where among the further images there are some of systems to go through: the beginnings of
@@ -111,6 +122,16 @@ class Columns(eqx.Module):
             return lax.dynamic_update_slice_in_dim(a, part, k * self.size, -1)
 
         return jax.tree.map(changed, of_columns, chunk)
+
+    def wide(self) -> "Columns":
+        """The same columns in fewer and larger chunks."""
+        together = min(WIDE, len(self.n_slots))
+        return dataclasses.replace(
+            self,
+            n_slots=jnp.max(self.n_slots.reshape(-1, together), 1),
+            n_chunks=(self.n_chunks + together - 1) // together,
+            n_alike=jnp.zeros_like(self.n_alike),
+        )
 
 
 class Neighbors(eqx.Module):
@@ -297,12 +318,14 @@ class NeighborTable:
         *,
         follows_cells: bool = False,
         reverse: bool = False,
+        by_element: bool = False,
     ):
         """The lists of all systems, of all pairs within `cutoff + skin` Å.
 
         Args:
             follows_cells: remember the cells for which lists are made, as moving ones need.
             reverse: list as well where each pair stands seen from its other end.
+            by_element: let folds go through systems of one element by themselves.
 
         Raises:
             ValueError: cutoff or skin is negative or not finite, or a system's coordinates are too
@@ -316,6 +339,7 @@ class NeighborTable:
         self._far = batch.n_rows  # the entry of the image table that padding points at
         self.positions, self.cells = np.array(batch.positions), np.array(batch.cells)
         self._follows_cells, self._is_listed = follows_cells, False
+        self._by_element, self._has_others = by_element, np.ones(batch.n_systems, bool)
         self.slots = np.full((BLOCK, batch.n_rows), self._far, np.int32)
         self._lengths = np.zeros(batch.n_systems, np.int32)
         self.reverse = np.zeros_like(self.slots) if reverse else None
@@ -374,6 +398,7 @@ class NeighborTable:
         """
         self._sizes = np.asarray(batch.index.sizes, np.int64)
         positions, cells = np.asarray(batch.positions), np.asarray(batch.cells, np.float64)
+        numbers = np.asarray(batch.numbers)
         pbc, resolution = np.asarray(batch.pbc), float(np.finfo(positions.dtype).eps)
         members = np.flatnonzero(which)
         rows = [slice(self._starts[k], self._starts[k] + self._sizes[k]) for k in members]
@@ -388,6 +413,7 @@ class NeighborTable:
                 possible.append((k, task))
                 self.positions[r] = positions[r]
                 self.cells[k] = cells[k]
+                self._has_others[k] = not self._by_element or np.ptp(numbers[r]) > 0
         reverse = self.reverse is not None
         for systems, pairs in pairs_of(possible, self._starts, self._far, reverse=reverse):
             self._write(systems, pairs)
@@ -422,23 +448,38 @@ class NeighborTable:
 
     def _columns(self, which: np.ndarray) -> tuple[np.ndarray, Columns]:
         """The blocks of rows of the columns, and the columns."""
-        lengths = np.zeros(self._far // BLOCK, np.int32)
-        of_blocks = np.repeat(np.where(which, self._lengths, 0), -(-self._sizes // BLOCK))
-        lengths[: len(of_blocks)] = of_blocks
+        n_blocks = self._far // BLOCK
         n_chunks = min(-(-self._far // CHUNK), CHUNKS)
-        chunk = -(-len(lengths) // n_chunks)
-        n_chunks = -(-len(lengths) // chunk)
-        blocks = np.argsort(-lengths, kind="stable")
+        together = WIDE if n_chunks > WIDE else 1
+        n_chunks = -(-n_chunks // together) * together
+        chunk = -(-n_blocks // n_chunks)
+        n_chunks = -(-n_blocks // (chunk * together)) * together
+        lengths, others = np.zeros(n_blocks, np.int32), np.zeros(n_blocks, bool)
+        counts = -(-self._sizes // BLOCK)
+        lengths[: counts.sum()] = np.repeat(np.where(which, self._lengths, 0), counts)
+        others[: counts.sum()] = np.repeat(which & self._has_others, counts)
+        others &= lengths > 0
+        blocks = np.lexsort((-lengths, np.where(lengths > 0, others, 2)))
         columns = np.empty_like(blocks)
-        columns[blocks] = np.arange(len(blocks))
-        blocks = np.pad(blocks, (0, n_chunks * chunk - len(blocks)), mode="edge")
-        n_slots = lengths[blocks[::chunk]]
-        n_full = np.asarray(np.count_nonzero(n_slots), np.int32)
-        arrays = (_rows_of(blocks), _rows_of(columns), n_slots, n_full, *self._stretches(which))
-        return blocks, Columns(*jax.device_put(arrays))
+        columns[blocks] = np.arange(n_blocks)
+        blocks = np.pad(blocks, (0, n_chunks * chunk - n_blocks), mode="edge")
+        lengths, others = lengths[blocks], others[blocks]
+        n_slots = lengths.reshape(-1, chunk).max(1)
+        n_full = np.count_nonzero(n_slots)
+        n_alike = np.argmax(others) // chunk if others.any() else n_full
+        arrays = {
+            "rows": _rows_of(blocks),
+            "of_rows": _rows_of(columns),
+            "n_slots": n_slots,
+            "n_chunks": np.asarray(n_full, np.int32),
+            "n_alike": np.asarray(n_alike, np.int32),
+            "has_others": np.repeat(others, BLOCK),
+            **self._stretches(which),
+        }
+        return blocks, Columns(**jax.device_put(arrays))
 
-    def _stretches(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where images of these systems stand, and in how many stretches, as `Columns` say it."""
+    def _stretches(self, which: np.ndarray) -> dict[str, np.ndarray]:
+        """Where images of these systems stand, as `Columns` say it."""
         n_images = len(self.image_rows)
         length = min(STRETCH, n_images)
         begins = self._images.starts[which]
@@ -451,7 +492,7 @@ class NeighborTable:
         stretches = np.zeros(len(changes) - 1, np.int32)
         # The last one ends with the images.
         stretches[: len(found)] = np.minimum(found * length, n_images - length)
-        return stretches, np.asarray(len(found), np.int32)
+        return {"stretches": stretches, "n_stretches": np.asarray(len(found), np.int32)}
 
     def _frames(self) -> Frames:
         inverses = np.linalg.pinv(self.cells.astype(np.float64))

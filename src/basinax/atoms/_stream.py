@@ -235,6 +235,7 @@ class _Stream:
             work.skin,
             follows_cells=work.kind is not None,
             reverse=potential.needs_reverse,
+            by_element=potential.has_dear_pairs and len(potential.species) > 1,
         )
 
     def run(self) -> None:

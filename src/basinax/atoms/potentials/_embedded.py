@@ -21,21 +21,24 @@ from basinax.atoms.potentials._potential import Properties
 class Functions(NamedTuple):
     """The functions of an embedded-atom potential for one batch; distances r are in Å.
 
-    What they return is rounded or a sum, and of no account beyond the cutoff.
+    What they return is rounded or a sum, and of no account beyond the cutoff. Of neighbours they
+    are told None where these are of the rows' own element.
     """
 
-    own: Own
+    here: Own
     """What they need to know of the rows."""
 
-    density: Callable[[Any, Images, Rows], Rows]
-    """From that, the images of a slot and r, what these add to the density at the rows."""
+    there: Callable[[Images], Own] | None
+    """The same of the images of a slot; None if all atoms are of one element."""
+
+    density: Callable[[Any, Any, Rows], Rows]
+    """From what is known here and there, and r, what neighbours add to the density at the rows."""
 
     embedding: Callable[[Rows], tuple[Rows, Rows]]
     """From the densities at the rows, F in eV and dF/dρ."""
 
-    pair: Callable[[Any, Images, Rows, Rows, Rows], tuple[Rows, Rows]]
-    """From what they need to know, the images, r, and dF/dρ at the rows and at the images, φ in eV
-    and dE/dr in eV/Å."""
+    pair: Callable[[Any, Any, Rows, Rows, Rows], tuple[Rows, Rows]]
+    """From what is known here and there, r, and dF/dρ here and there, φ in eV and dE/dr in eV/Å."""
 
 
 def embedded(
@@ -51,25 +54,25 @@ def embedded(
     cutoff = cutoff.astype(batch.positions.dtype)
     cutoff2 = rounded(cutoff * cutoff)
 
-    def density(own, images, r2):
+    def density(here, there, _, r2):
         # NaN counts as inside, so that it shows.
-        added = functions.density(own, images, rounded(jnp.sqrt(r2)))
+        added = functions.density(here, there, rounded(jnp.sqrt(r2)))
         return (jnp.where(r2 > cutoff2, 0.0, added),)
 
     starts = (jnp.zeros_like(batch.positions[:, 0]),)
-    (densities,) = fold.sums(density, starts, functions.own)
+    (densities,) = fold.sums(density, starts, functions.here, functions.there)
     energies, slopes = functions.embedding(densities)
     slopes_of_images = neighbors.of_images(slopes)
 
-    def pair(known, images, r2):
-        own, slopes = known
-        r = rounded(jnp.sqrt(r2))
-        energy, slope = functions.pair(own, images, r, slopes, gather(slopes_of_images, images))
+    def pair(known, there, images, r2):
+        here, slopes = known
+        r, slopes_there = rounded(jnp.sqrt(r2)), gather(slopes_of_images, images)
+        energy, slope = functions.pair(here, there, r, slopes, slopes_there)
         # Two atoms at one place have a finite energy but no direction to be pushed in.
         energy = jnp.where(r2 > 0, energy, jnp.nan)
         outside = r2 > cutoff2
         return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, slope) / r
 
     own_energies = jnp.where(batch.numbers > 0, energies, 0.0)
-    known = (functions.own, slopes)
-    return fold.properties(pair, known, stress=stress, own_energies=own_energies)
+    known = (functions.here, slopes)
+    return fold.properties(pair, known, functions.there, stress=stress, own_energies=own_energies)

@@ -5,6 +5,7 @@ canonical order (docs/design.md, section 2, rule 3). A pair outside the cutoff a
 sum here can tell from nothing: none is ever -0.0, as all begin with +0.0.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int32, PyTree
 
+from basinax._kernel import one_kernel
 from basinax._rounding import rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._matrices import VOIGT
@@ -27,6 +29,9 @@ Images = Int32[Array, "rows"]
 Own = PyTree[Array]
 """What holds for rows, [rows], or for all of them, without axes."""
 Sums = tuple[Float[Array, "*axes rows"], ...]
+Terms = Callable[[Any, Any, Images, Coordinates], Sums]
+"""What a slot adds to rows: from what is their own and what is known of the slot's images, these,
+and the vectors to them, in Å."""
 
 
 class Fold(NamedTuple):
@@ -34,6 +39,9 @@ class Fold(NamedTuple):
 
     A potential whose pairs depend on sums over pairs (densities) folds twice: `sums`, then
     `properties`, with what an atom's neighbours have gathered from `neighbors.of_images`.
+
+    Systems of one element are folded by themselves where a potential says what it knows of images:
+    there it knows the same as of the rows.
     """
 
     batch: Batch
@@ -54,21 +62,29 @@ class Fold(NamedTuple):
         return cls(batch, neighbors, images)
 
     def sums(
-        self, terms: Callable[[Any, Images, Rows], Sums], starts: Sums, own: Own = None
+        self,
+        terms: Callable[[Any, Any, Images, Rows], Sums],
+        starts: Sums,
+        own: Own = None,
+        there: Callable[[Images], Any] | None = None,
     ) -> Sums:
         """Each of `starts` with the terms of all of a row's pairs added.
 
         Args:
-            terms: what a slot adds to some rows: from what is their own, the slot's images, and the
-                squared distances in Å². Products are rounded; outside the cutoff they are +0.0.
+            terms: what a slot adds to some rows: from what is their own and what is known of the
+                slot's images, these, and the squared distances in Å². Products are rounded; outside
+                the cutoff they are +0.0.
             starts: +0.0, or NaN where that is to show.
+            there: what is known of images, where that depends on their elements alone. Terms are
+                told None if there is no such function, and where all images are of the element of
+                their rows: then they must have the bits that they have with what it says.
         """
 
-        def of_slot(own, images, vectors):
+        def of_vectors(own, other, images, vectors):
             d = _components(vectors)
-            return terms(own, images, dot(d, d))
+            return terms(own, other, images, dot(d, d))
 
-        return self._sums(of_slot, starts, own)
+        return self._sums(of_vectors, starts, own, there)
 
     @property
     def is_one(self) -> bool:
@@ -76,48 +92,52 @@ class Fold(NamedTuple):
         return len(self.images) == 1
 
     def _sums(
-        self, terms: Callable[[Any, Images, Coordinates], Sums], starts: Sums, own: Own
+        self, terms: Terms, starts: Sums, own: Own, there: Callable[[Images], Any] | None
     ) -> Sums:
         """As `sums`, of terms that are told the vectors to the images, in Å, not their squares."""
-        here, places = coordinates(self.batch.positions, is_one=self.is_one), self.images
+        here = coordinates(self.batch.positions, is_one=self.is_one)
         known, columns = (own, here), self.neighbors.columns
         if columns is None:
-            n_slots = self.neighbors.slots.shape[0]
-            return self._fold(terms, starts, known, places, 0, n_slots)
-        known = columns.arranged(known)
+            return self._fold(terms, starts, known, there, 0, self.neighbors.slots.shape[0])
+        known, starts = columns.arranged((known, starts))
 
-        def add_chunk(k, sums):
-            some, known_of_some = columns.chunk(k, (sums, known))
-            n_slots = columns.n_slots[k]
-            some = self._fold(terms, some, known_of_some, places, k * columns.size, n_slots)
-            return columns.with_chunk(k, sums, some)
+        def through(sums):
+            def add_chunk(there, k, sums):
+                some, known_of_some = columns.chunk(k, (sums, known))
+                begin, n_slots = k * columns.size, columns.n_slots[k]
+                some = self._fold(terms, some, known_of_some, there, begin, n_slots)
+                return columns.with_chunk(k, sums, some)
 
-        sums = lax.fori_loop(0, columns.n_chunks, add_chunk, columns.arranged(starts))
-        return tuple(gather(s, columns.of_rows) for s in sums)
+            begin = jnp.int32(0)
+            if there is not None:
+                begin, alike = columns.n_alike, functools.partial(add_chunk, None)
+                sums = lax.fori_loop(0, begin, alike, sums)
+            return lax.fori_loop(begin, columns.n_chunks, functools.partial(add_chunk, there), sums)
+
+        return tuple(gather(s, columns.of_rows) for s in one_kernel(through)(starts))
 
     def _fold(
         self,
-        terms,
+        terms: Terms,
         starts: Sums,
         known: tuple[Own, Coordinates],
-        places: Coordinates,
-        begin,
-        n_slots,
+        there: Callable[[Images], Any] | None,
+        begin: Any,
+        n_slots: Any,
     ) -> Sums:
         """As `_sums`, for the columns of the slots that stand from `begin` on.
 
         Args:
             known: what is the own of the rows of these columns, and where they are, in Å.
-            places: where the images are.
         """
         own, here = known
-        unroll = 1 if len(places) == 1 else UNROLL
+        unroll = 1 if self.is_one else UNROLL
         shape = (unroll, starts[0].shape[-1])
 
         def add_slots(turn, sums):
             for images in lax.dynamic_slice(self.neighbors.slots, (turn * unroll, begin), shape):
-                vectors = [gather(p, images) - h for p, h in zip(places, here, strict=True)]
-                added = terms(own, images, vectors)
+                vectors = [gather(p, images) - h for p, h in zip(self.images, here, strict=True)]
+                added = terms(own, there and there(images), images, vectors)
                 sums = tuple(s + t for s, t in zip(sums, added, strict=True))
             return sums
 
@@ -125,8 +145,9 @@ class Fold(NamedTuple):
 
     def properties(
         self,
-        pair: Callable[[Any, Images, Rows], tuple[Rows, Rows]],
+        pair: Callable[[Any, Any, Images, Rows], tuple[Rows, Rows]],
         own: Own = None,
+        there: Callable[[Images], Any] | None = None,
         *,
         stress: bool,
         own_energies: Rows | None = None,
@@ -134,18 +155,18 @@ class Fold(NamedTuple):
         """Energies, forces and stresses of pairs.
 
         Args:
-            pair: from what is the rows' own, the images of a slot and the squared distances in Å²,
-                the energy of the pair in eV and (dE/dr)/r in eV/Å², where E is the energy of the
-                system. Both are +0.0 outside the cutoff. NaN counts as inside, so that it shows. At
-                a distance of 0 one of them must not be finite. XLA computes what is cheap again for
-                every sum that reads it; a quotient counts as dear, so the second ends in its
-                division.
+            pair: from what terms of `sums` are told, the energy of the pair in eV and (dE/dr)/r in
+                eV/Å², where E is the energy of the system. Both are +0.0 outside the cutoff. NaN
+                counts as inside, so that it shows. At a distance of 0 one of them must not be
+                finite. XLA computes what is cheap again for every sum that reads it; a quotient
+                counts as dear, so the second ends in its division.
+            there: as for `sums`.
             own_energies: of the atoms, in eV, besides their pairs'; none if None.
         """
 
-        def terms(own, images, vectors):
+        def terms(own, other, images, vectors):
             d = _components(vectors)
-            energy, f = pair(own, images, dot(d, d))
+            energy, f = pair(own, other, images, dot(d, d))
             forces = [jnp.broadcast_to(f, v.shape) * v for v in vectors]
             force = _components(forces)
             virials = [force[a] * d[b] for a, b in VOIGT] if stress else []
@@ -156,7 +177,7 @@ class Fold(NamedTuple):
         forces = coordinates(nothing, is_one=self.is_one)
         virials = [nothing[:, 0]] * (6 if stress else 0)
         starts = (start, *forces, *virials)
-        energies, *rest = self._sums(terms, starts, own)
+        energies, *rest = self._sums(terms, starts, own, there)
         virials = rest[len(forces) :]
         forces = jnp.stack(_components(rest[: len(forces)]), 1)
         # A pair is met from both of its ends; times 0.5 is exact.

@@ -60,7 +60,7 @@ class AbstractPairSum(AbstractPotential):
         """
         own, lookup = self._lookup(batch, neighbors)
 
-        def pair(own, images, r2):
+        def pair(own, _, images, r2):
             known, cutoff2 = lookup(own, images)
             energy, w = self.pair(r2, known)
             outside = r2 > cutoff2

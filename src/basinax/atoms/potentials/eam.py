@@ -145,25 +145,28 @@ class EAM(AbstractPotential):
         kinds = self.kinds(batch.numbers)
         kinds_of_images = neighbors.of_images(kinds)
 
-        def number(kinds, images):
+        def of_images(images):
+            return gather(kinds_of_images, images)
+
+        def number(here, there):
             """Of the pair of an atom and its neighbour, and of the same pair seen from there."""
             if n == 1:
                 return 0, 0
-            there = gather(kinds_of_images, images)
-            return kinds * n + there, there * n + kinds
+            there = here if there is None else there
+            return here * n + there, there * n + here
 
-        def density(kinds, images, r):
-            return densities.value(number(kinds, images)[0], r)
+        def density(here, there, r):
+            return densities.value(number(here, there)[0], r)
 
         def embedding(density):
             return embeddings.value(kinds, density), embeddings.slope(kinds, density)
 
-        def pair(kinds, images, r, slopes_here, slopes_there):
-            here, there = number(kinds, images)
+        def pair(here, there, r, slopes_here, slopes_there):
+            one, other = number(here, there)
             # dE/dr = φ' + F'ᵢ f'ᵢⱼ + F'ⱼ f'ⱼᵢ
-            embedded_here = rounded(slopes_here * densities.slope(here, r))
-            embedded_there = rounded(slopes_there * densities.slope(there, r))
-            slope = pairs.slope(here, r) + (embedded_here + embedded_there)
-            return pairs.value(here, r), slope
+            embedded_here = rounded(slopes_here * densities.slope(one, r))
+            embedded_there = rounded(slopes_there * densities.slope(other, r))
+            slope = pairs.slope(one, r) + (embedded_here + embedded_there)
+            return pairs.value(one, r), slope
 
-        return Functions(kinds, density, embedding, pair)
+        return Functions(kinds, of_images if n > 1 else None, density, embedding, pair)

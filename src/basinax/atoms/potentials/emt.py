@@ -114,8 +114,9 @@ class EMT(AbstractPotential):
         fold = Fold.of(batch, neighbors)
         ends, own, facing = self._known(batch, neighbors)
 
-        def density(ends, images, r2):
-            r, other = rounded(jnp.sqrt(r2)), facing(images)
+        def density(known, other, _, r2):
+            ends, own = known
+            r, other = rounded(jnp.sqrt(r2)), other or own
             term = rounded(_falling(r, other.eta, other.radius1) * _logistic(r, ends))
             # XLA stores what two sums read. Without a second one, gathers stand in the loop over
             # exponentials, which then is not vectorised: 20 ns a slot instead of 7.
@@ -124,7 +125,7 @@ class EMT(AbstractPotential):
             return tuple(jnp.where(r >= ends.end, 0.0, t) for t in terms)
 
         nothing = poison(batch.positions)
-        sigma, n_neighbors = fold.sums(density, (nothing, nothing), ends)
+        sigma, n_neighbors = fold.sums(density, (nothing, nothing), (ends, own), facing)
         energies, slopes = _embedded(sigma, own)
         is_alone = n_neighbors == 0
         energies = jnp.where(is_alone, 0.0, energies) - own.e0
@@ -132,25 +133,27 @@ class EMT(AbstractPotential):
         slopes = jnp.where(is_alone, 0.0, slopes)
         slopes_of_images = neighbors.of_images(slopes)
 
-        def pair(known, images, r2):
+        def pair(known, other, images, r2):
             ends, own, slope = known
             r, slope_there = rounded(jnp.sqrt(r2)), gather(slopes_of_images, images)
-            other = facing(images)
-            energy, derivative = _of_pair(r, ends, own, other, slope, slope_there)
+            energy, derivative = _of_pair(r, ends, own, other or own, slope, slope_there)
             outside = r >= ends.end
             return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, derivative) / r
 
         known = (ends, own, slopes)
-        return fold.properties(pair, known, stress=stress, own_energies=energies)
+        return fold.properties(pair, known, facing, stress=stress, own_energies=energies)
 
-    def _known(self, batch: Batch, neighbors: Neighbors) -> "tuple[_Ends, _Atom, _Facing]":
-        """What holds for each row, or for all, and a function to what holds for a slot's atoms."""
+    def _known(self, batch: Batch, neighbors: Neighbors) -> "tuple[_Ends, _Atom, _Facing | None]":
+        """What holds for each row, or for all, and a function to what holds for a slot's atoms.
+
+        That is None if there is one element.
+        """
         dtype, n = batch.positions.dtype, len(self.species)
         tables = (self.ends, self.atoms)
         ends, atoms = jax.tree.map(lambda t: jnp.ravel(t).astype(dtype), tables)
         if n == 1:
             ends, own = jax.tree.map(lambda t: t[0], (ends, atoms))
-            return ends, own, lambda images: own
+            return ends, own, None
         kinds = self.kinds(batch.numbers)
         largest = self._largest(batch, kinds)
         rows = largest * n + kinds

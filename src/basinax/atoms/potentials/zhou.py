@@ -177,30 +177,28 @@ class ZhouEAM(AbstractPotential):
         known, is_single = _known(metals), len(self.species) == 1
         kinds = self.kinds(batch.numbers)
         kinds_of_images = neighbors.of_images(kinds)
-        single = jax.tree.map(lambda column: column[0], known)
-        own = single if is_single else jax.tree.map(lambda column: gather(column, kinds), known)
 
-        def there(images):
-            if is_single:
-                return single
-            at = gather(kinds_of_images, images)
-            return jax.tree.map(lambda column: gather(column, at), known)
+        def of_kinds(kinds):
+            return jax.tree.map(lambda column: gather(column, kinds), known)
 
-        def density(_, images, r):
-            metal = there(images)
-            return rounded(metal.fe * _decay(r, metal.per_re, metal.beta, metal.lambda_)[0])
+        def of_images(images):
+            return of_kinds(gather(kinds_of_images, images))
+
+        def density(here, there, r):
+            m = here if there is None else there
+            return rounded(m.fe * _decay(r, m.per_re, m.beta, m.lambda_)[0])
 
         def embedding(density):
             return _embedding(density, jax.tree.map(lambda column: gather(column, kinds), metals))
 
-        def pair(here, images, r, slopes_here, slopes_there):
+        def pair(here, there, r, slopes_here, slopes_there):
             f, f_rate, phi, phi_slope = _like(r, here)
             # dE/dr = φ' + F'ᵢ fⱼ' + F'ⱼ fᵢ'
             embedded_there = rounded(slopes_there * rounded(f * f_rate))
-            if is_single:
+            if there is None:
                 embedded_here = rounded(slopes_here * rounded(f * f_rate))
                 return phi, phi_slope + (embedded_here + embedded_there)
-            g, g_rate, psi, psi_slope = _like(r, there(images))
+            g, g_rate, psi, psi_slope = _like(r, there)
             embedded_here = rounded(slopes_here * rounded(g * g_rate))
             more, less = rounded(g / f), rounded(f / g)
             first, second = rounded(phi * more), rounded(psi * less)
@@ -209,7 +207,8 @@ class ZhouEAM(AbstractPotential):
             slope = slope + rounded((first - second) * (g_rate - f_rate))
             return 0.5 * (first + second), 0.5 * slope + (embedded_here + embedded_there)
 
-        return Functions(own, density, embedding, pair)
+        here = jax.tree.map(lambda column: column[0], known) if is_single else of_kinds(kinds)
+        return Functions(here, None if is_single else of_images, density, embedding, pair)
 
 
 class _Known(NamedTuple):

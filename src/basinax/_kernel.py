@@ -1,0 +1,69 @@
+"""Loops that are one kernel on the CPU, where XLA would start one for each of their operations.
+
+A kernel takes a tenth of a microsecond to start, and a turn of a fold over neighbours has thirty: a
+fifth of its time. XLA itself makes small loops one kernel, by a call with the attribute set here.
+(What it takes for small can be set for a process alone, which is not for a library to do.)
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend import core as jax_core
+
+UNTRIED = (0, 13)
+"""The first version of JAX with which this has not been tried. What XLA does not expect in such a
+kernel ends the process, so later versions have loops of many kernels."""
+
+# fmt: off
+POSSIBLE = frozenset({
+    "abs", "add", "and", "broadcast_in_dim", "ceil", "clamp", "convert_element_type", "copy",
+    "custom_jvp_call", "custom_vjp_call", "div", "dynamic_slice", "dynamic_update_slice", "eq",
+    "exp", "floor", "gather", "ge", "gt", "integer_pow", "iota", "is_finite", "jit", "le", "log",
+    "lt", "max", "min", "mul", "ne", "neg", "not", "or", "pow", "rem", "reshape", "rsqrt", "scan",
+    "select_n", "sign", "slice", "sqrt", "square", "squeeze", "sub", "tanh", "transpose", "while",
+})
+# fmt: on
+"""Operations that such kernels may have. Sorting, scattering and calls of libraries XLA refuses."""
+
+
+def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` of arrays, with the same bits; on the CPU one kernel where that is possible."""
+
+    @functools.wraps(function)
+    def whole(*args):
+        if not _is_tried():
+            return function(*args)
+        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+        if not _is_possible(closed.jaxpr):
+            return function(*args)
+
+        @jax.jit
+        def kernel(consts, leaves):
+            results = jax_core.jaxpr_as_fun(jax_core.ClosedJaxpr(closed.jaxpr, consts))(*leaves)
+            # XLA must find every argument among what is read.
+            return results, [jnp.ravel(x)[:1] for x in (*consts, *leaves)]
+
+        with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):
+            outputs = kernel(closed.consts, jax.tree.leaves(args))
+        results, _ = lax.optimization_barrier(outputs)
+        return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+    return whole
+
+
+def _is_tried() -> bool:
+    is_op_by_op = jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
+    return jax.default_backend() == "cpu" and jax.__version_info__ < UNTRIED and not is_op_by_op
+
+
+def _is_possible(jaxpr: Any) -> bool:
+    return all(
+        eqn.primitive.name in POSSIBLE
+        and all(_is_possible(inner) for inner in jax_core.jaxprs_in_params(eqn.params))
+        for eqn in jaxpr.eqns
+    )
