@@ -138,7 +138,7 @@ class Neighbors(eqx.Module):
     """Neighbour lists of a batch on the device. `NeighborTable.to_device` makes one.
 
     The image table begins with the batch's rows; then one image stands far from everything; then
-    follow the periodic images that some atom has in reach.
+    follow the periodic images that some atom has in reach, and more far ones up to a power of two.
     """
 
     slots: Int32[Array, "slots columns"]
@@ -224,7 +224,8 @@ class Neighbors(eqx.Module):
             far: what the far one has.
         """
         *axes, n_rows = of_rows[0].shape
-        table = jnp.full((*axes, n_rows + 1 + len(self.image_rows)), far, of_rows[0].dtype)
+        length = _power_of_two(n_rows + 1 + len(self.image_rows))
+        table = jnp.full((*axes, length), far, of_rows[0].dtype)
         # A concatenation would ask of each entry where it comes from.
         tables = [lax.dynamic_update_slice(table, x, (0,) * x.ndim) for x in of_rows]
 
@@ -253,8 +254,27 @@ def coordinates(positions: Float[Array, "rows 3"], *, is_one: bool) -> Coordinat
 
 
 def gather(values: Shaped[Array, "*axes n"], indices: Int32[Array, "..."]) -> Shaped[Array, "..."]:
-    """`values[..., indices]`, for indices known to be within bounds."""
+    """`values[..., indices]`, for indices known to be within bounds.
+
+    XLA holds each index within bounds even so, five instructions of eight on the CPU, unless these
+    are a power of two, of which an index takes no more bits: see `filled_up`.
+    """
+    n = values.shape[-1]
+    if n and not n & (n - 1):
+        indices = indices & (n - 1)
     return values.at[..., indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def filled_up(values: Shaped[Array, "*axes n"]) -> Shaped[Array, "*axes filled"]:
+    """The table with as many entries as the next power of two, for `gather` to be faster."""
+    n = values.shape[-1]
+    widths = [(0, 0)] * (values.ndim - 1) + [(0, _power_of_two(n) - n)]
+    return jnp.pad(values, widths)
+
+
+def _power_of_two(n: int) -> int:
+    """The next one at or above `n`."""
+    return 1 << max(n - 1, 0).bit_length()
 
 
 def moved_too_far(
@@ -343,7 +363,7 @@ class NeighborTable:
         self.slots = np.full((BLOCK, batch.n_rows), self._far, np.int32)
         self._lengths = np.zeros(batch.n_systems, np.int32)
         self.reverse = np.zeros_like(self.slots) if reverse else None
-        self.image_rows, self.image_shifts = np.zeros((2, BLOCK), np.int32)
+        self.image_rows, self.image_shifts = np.zeros((2, self._room(1)), np.int32)
         self.shifts = np.zeros((BLOCK, 3), np.int32)
         self.shift_systems = np.zeros(BLOCK, np.int32)
         self._images = _Stretches(batch.n_systems)
@@ -368,9 +388,9 @@ class NeighborTable:
         """Takes the capacities of an earlier table for a like batch, whose program is compiled."""
         used = (int(self._lengths.max(initial=0)), self._images.end, self._shifts.end)
         made = (len(self.slots), len(self.image_rows), len(self.shifts))
-        needed = np.array(
-            [max(m, padded_size(int(u * headroom), BLOCK)) for u, m in zip(used, made, strict=True)]
-        )
+        used = [int(u * headroom) for u in used]
+        sizes = (padded_size(used[0], BLOCK), self._room(used[1]), padded_size(used[2], BLOCK))
+        needed = np.maximum(made, sizes)
         seen = _CAPACITIES.get(shape, needed)
         fitting = np.where(seen <= CAPACITY_TO_SPARE * needed, np.maximum(seen, needed), needed)
         _CAPACITIES[shape] = fitting
@@ -384,6 +404,14 @@ class NeighborTable:
         self.shifts, self.shift_systems = (
             _padded(a, n_shifts) for a in (self.shifts, self.shift_systems)
         )
+
+    def _room(self, n_images: int) -> int:
+        """For how many further images there is room where `n_images` need it, one at least.
+
+        With the rows and the far one they fill a table of a power of two.
+        """
+        others = self._far + BLOCK
+        return _power_of_two(others + max(n_images, 1)) - others
 
     def rebuild(self, batch: Batch, which: Bool[np.ndarray, "systems"]) -> np.ndarray:
         """Makes new lists for the systems of `which`, at the batch's positions and cells.
@@ -509,8 +537,9 @@ class NeighborTable:
         image_at = self._images.place(systems, np.bincount(owners, minlength=len(systems)))[owners]
         shift_at = self._shifts.place(systems, np.bincount(shift_owners, minlength=len(systems)))
         image_at, shift_at = image_at + rank(owners), shift_at[shift_owners] + rank(shift_owners)
-        self.image_rows = _grown(self.image_rows, self._images.end)
-        self.image_shifts = _grown(self.image_shifts, self._images.end)
+        n_images = max(len(self.image_rows), self._room(self._images.end))
+        self.image_rows = _padded(self.image_rows, n_images)
+        self.image_shifts = _padded(self.image_shifts, n_images)
         self.shifts = _grown(self.shifts, self._shifts.end)
         self.shift_systems = _grown(self.shift_systems, self._shifts.end)
         self.image_rows[image_at], self.image_shifts[image_at] = one.image_rows, shift_at[shift]

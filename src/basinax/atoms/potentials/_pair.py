@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from basinax._rounding import rounded
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors import Neighbors, gather
+from basinax.atoms._neighbors import Neighbors, filled_up, gather
 from basinax.atoms.potentials._fold import Fold, Rows
 from basinax.atoms.potentials._potential import AbstractPotential, Properties
 
@@ -81,7 +81,7 @@ class AbstractPairSum(AbstractPotential):
             return None, lambda own, images: single
         kinds = self.kinds(batch.numbers)
         of_images = neighbors.of_images(kinds)
-        flat = jax.tree.map(lambda t: t.ravel() if t.ndim else t, tables)
+        flat = jax.tree.map(lambda t: filled_up(t.ravel()) if t.ndim else t, tables)
 
         def lookup(own, images):
             pair = own + gather(of_images, images)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int32
 
 from basinax._rounding import rounded
-from basinax.atoms._neighbors import gather
+from basinax.atoms._neighbors import filled_up, gather
 
 TERMS = 4
 """Coefficients of a cubic polynomial."""
@@ -57,7 +57,7 @@ class Splines(NamedTuple):
         cls, table: Float[Array, "*splines intervals 4"], step: Float[Array, ""], dtype: np.dtype
     ) -> "Splines":
         per_step = rounded(1.0 / step.astype(dtype))
-        return cls(table.astype(dtype).ravel(), table.shape[-2], per_step)
+        return cls(filled_up(table.astype(dtype).ravel()), table.shape[-2], per_step)
 
     def value(
         self, which: Int32[Array, "*rows"] | int, x: Float[Array, "rows"]

@@ -18,7 +18,7 @@ from jaxtyping import Array, Int32
 
 from basinax._rounding import rounded
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors import Neighbors, gather
+from basinax.atoms._neighbors import Neighbors, filled_up, gather
 from basinax.atoms.potentials._fold import Fold
 from basinax.atoms.potentials._potential import AbstractPotential, Properties, poison
 from basinax.atoms.potentials._species import check_symbols
@@ -150,7 +150,7 @@ class EMT(AbstractPotential):
         """
         dtype, n = batch.positions.dtype, len(self.species)
         tables = (self.ends, self.atoms)
-        ends, atoms = jax.tree.map(lambda t: jnp.ravel(t).astype(dtype), tables)
+        ends, atoms = jax.tree.map(lambda t: filled_up(jnp.ravel(t).astype(dtype)), tables)
         if n == 1:
             ends, own = jax.tree.map(lambda t: t[0], (ends, atoms))
             return ends, own, None

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from basinax._rounding import rounded
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors import Neighbors, gather
+from basinax.atoms._neighbors import Neighbors, filled_up, gather
 from basinax.atoms.potentials._embedded import Functions, embedded
 from basinax.atoms.potentials._potential import AbstractPotential, Properties
 from basinax.atoms.potentials._species import check_symbols
@@ -174,7 +174,7 @@ class ZhouEAM(AbstractPotential):
 
     def _functions(self, batch: Batch, neighbors: Neighbors) -> Functions:
         metals = jax.tree.map(lambda column: column.astype(batch.positions.dtype), self.metals)
-        known, is_single = _known(metals), len(self.species) == 1
+        known, is_single = jax.tree.map(filled_up, _known(metals)), len(self.species) == 1
         kinds = self.kinds(batch.numbers)
         kinds_of_images = neighbors.of_images(kinds)
 
