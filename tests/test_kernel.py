@@ -116,7 +116,7 @@ def test_other_versions_and_devices_have_many(where, value, monkeypatch):
 
 def every_operation(x, y, k):
     """Of numbers from 1 to 2, and an integer of 2; what `POSSIBLE` names, once at least."""
-    n = len(x)
+    n, integer = len(x), jnp.int32 if x.dtype == np.float32 else jnp.int64
     table = jnp.broadcast_to(x, (2, n)) + jnp.broadcast_to(y, (2, n))
     for function in (jnp.exp, jnp.log, jnp.sqrt, lax.rsqrt, jnp.tanh, jnp.square, jnp.abs):
         x = 1.0 + rounded(function(x) / 3.0)
@@ -126,6 +126,8 @@ def every_operation(x, y, k):
     x = x + product(x, y) + lax.pow(x, y) + lax.integer_pow(y, 3)
     x = jnp.where((x < y) | (x <= y) & (x > y) | (x >= y), jnp.minimum(x, y), jnp.maximum(y, x))
     x = lax.clamp(jnp.zeros_like(x), x, jnp.full_like(x, 9.0))
+    nearest = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
+    x = x - lax.bitcast_convert_type(lax.bitcast_convert_type(nearest, integer) << 1, x.dtype)
     part = lax.dynamic_slice(x, (k,), (n - 4,)) + x[2 : n - 2]
     x = lax.dynamic_update_slice(x, part, (k - 1,))
     numbers = jnp.arange(n, dtype=jnp.int32) + k

@@ -21,7 +21,7 @@ SOURCE = ROOT / "src" / "basinax"
 # a package is its `__init__.py`.
 LAYERS = [
     ["_rounding", "_kernel", "_status", "_search"],
-    ["_exponents", "_rewriting", "_systems", "_reflection"],
+    ["_exponents", "_exponential", "_rewriting", "_systems", "_reflection"],
     ["_norms", "_armijo", "_more_thuente"],
     ["_segment"],
     ["_clipping", "_optimizer", "_convergence"],
