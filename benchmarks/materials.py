@@ -6,19 +6,22 @@ and with cells that move (`Frechet`, ASE's `FrechetCellFilter`). Timed is `basin
 `Atoms` to `Atoms`: the first call, which compiles, and the median of those after it, without and
 with trajectories (one frame in ten steps, one file a structure, each run in a new folder within the
 temporary one; none is removed before the end, since ext4 takes ten times as long to make a file
-where many have been removed in the last minutes). ASE runs a sample of the same structures in the
-same process; steps must be equal and positions agree to 1e-6 Å.
+where many have been removed in the last minutes). ASE runs all structures with
+fixed cells and some of each size with cells that move, between those calls in the same process;
+steps must be equal and positions agree to 1e-6 Å.
 """
 
 import functools
+import operator
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
-from _timing import medians, report
+from _timing import report
 from ase import Atoms
 from ase.build import bulk
 from ase.calculators.emt import EMT as ASEEMT
@@ -30,8 +33,9 @@ from basinax.atoms import EMT, Frechet, relax
 N_SYSTEMS = 512
 FMAX = 0.02
 MAX_STEPS = 500
-SAMPLE = 7
-ROUNDS = 5
+N_BY_ASE = {"fixed": 1000, "Frechet": 2}
+"""How many structures of each size ASE relaxes, at most."""
+ROUNDS = 9
 METALS = ("Al", "Ni", "Cu", "Pd", "Ag", "Pt", "Au")
 REPEATS = ((1, 1, 1), (1, 1, 2), (1, 2, 2), (2, 2, 2), (2, 2, 3), (2, 3, 3), (3, 3, 3))
 
@@ -50,16 +54,19 @@ def measured(folder: str) -> list[dict[str, Any]]:
         begin = time.perf_counter()
         result = run()
         first = time.perf_counter() - begin
-        times = medians(
-            {
-                "relax": run,
-                "recorded": lambda run=run: run(trajectory=tempfile.mkdtemp(dir=folder)),
-            },
-            ROUNDS,
-        )
-        seconds = times["relax"]
-        chosen = sample()
-        ase_seconds = statistics.mean(against_ase(atoms[i], result, i, cell) for i in chosen)
+        ways = {
+            "relax": run,
+            "recorded": lambda run=run: run(trajectory=tempfile.mkdtemp(dir=folder)),
+        }
+        ways["recorded"]()
+        times, by_ase = {way: [] for way in ways}, {}
+        for chosen in np.array_split(by_size(atoms, N_BY_ASE[name]), ROUNDS):
+            for way, call in ways.items():
+                times[way].append(timed(call))
+            by_ase |= {i: against_ase(atoms[i], result, i, cell) for i in chosen}
+        seconds = statistics.median(times["relax"])
+        slower = statistics.median(map(operator.truediv, times["recorded"], times["relax"]))
+        ase_seconds = mean_over_sizes(atoms, by_ase)
         rows.append(
             {
                 "cells": name,
@@ -70,12 +77,19 @@ def measured(folder: str) -> list[dict[str, Any]]:
                 "systems/s": N_SYSTEMS / seconds,
                 "ASE systems/s": 1 / ase_seconds,
                 "ratio": N_SYSTEMS / seconds * ase_seconds,
-                "with trajectories": times["recorded"] / seconds,
+                "with trajectories": slower,
                 "first call s": first,
                 "compiling": max(0.0, 1 - seconds / first),
             }
         )
     return rows
+
+
+def timed(call: Callable[[], Any]) -> float:
+    """The seconds that it takes."""
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
 
 
 def metal_cells() -> list[Atoms]:
@@ -94,9 +108,19 @@ def metal_cells() -> list[Atoms]:
     return cells
 
 
-def sample() -> np.ndarray:
-    """Structures of every size, as often as they occur: every 49 of them do so once."""
-    return np.random.default_rng(1).permutation(N_SYSTEMS // 49 * 49)[:SAMPLE]
+def by_size(atoms: list[Atoms], n_each: int) -> np.ndarray:
+    """So many structures of each size, at most, shuffled."""
+    random, sizes = np.random.default_rng(1), np.array([len(a) for a in atoms])
+    members = [random.permutation(np.flatnonzero(sizes == size)) for size in np.unique(sizes)]
+    return random.permutation(np.concatenate([some[:n_each] for some in members]))
+
+
+def mean_over_sizes(atoms: list[Atoms], seconds: dict[int, float]) -> float:
+    """The mean of all structures, of which each size has that of those that were timed."""
+    of_sizes: dict[int, list[float]] = {}
+    for i, each in seconds.items():
+        of_sizes.setdefault(len(atoms[i]), []).append(each)
+    return statistics.mean(statistics.mean(of_sizes[len(a)]) for a in atoms)
 
 
 def against_ase(start: Atoms, result, at: int, cell) -> float:

@@ -537,9 +537,10 @@ class NeighborTable:
         image_at = self._images.place(systems, np.bincount(owners, minlength=len(systems)))[owners]
         shift_at = self._shifts.place(systems, np.bincount(shift_owners, minlength=len(systems)))
         image_at, shift_at = image_at + rank(owners), shift_at[shift_owners] + rank(shift_owners)
-        n_images = max(len(self.image_rows), self._room(self._images.end))
-        self.image_rows = _padded(self.image_rows, n_images)
-        self.image_shifts = _padded(self.image_shifts, n_images)
+        if self._images.end > len(self.image_rows):
+            n_images = self._room(self._images.end)
+            self.image_rows = _padded(self.image_rows, n_images)
+            self.image_shifts = _padded(self.image_shifts, n_images)
         self.shifts = _grown(self.shifts, self._shifts.end)
         self.shift_systems = _grown(self.shift_systems, self._shifts.end)
         self.image_rows[image_at], self.image_shifts[image_at] = one.image_rows, shift_at[shift]

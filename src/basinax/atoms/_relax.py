@@ -186,7 +186,7 @@ def relax(
             layout=layout_of(atoms[i] for i in members),
             cells=cells,
             kind=kind,
-            queue=Queue(members, blocks),
+            queue=Queue(_long_ones_first(members, atoms), blocks),
             monitor=monitor,
             recorder=recorder,
         )
@@ -228,6 +228,12 @@ def _work_off(works: list[Work], monitor: Monitor) -> None:
         except BaseException:
             monitor.stop()
             raise
+
+
+def _long_ones_first(members: np.ndarray, atoms: list[Atoms]) -> np.ndarray:
+    """Those of several elements, which take more steps, first: fewer are left at the end."""
+    fewer = [-len(set(atoms[i].numbers.tolist())) for i in members]
+    return members[np.argsort(fewer, kind="stable")]
 
 
 def _n_cores() -> int:

@@ -119,16 +119,13 @@ class EMT(AbstractPotential):
             ends, own = known
             r, other = rounded(jnp.sqrt(r2)), other or own
             term = exp_fermi(_exponent(r, other.eta, other.radius1), _past_middle(r, ends))
-            # XLA stores what two sums read. Without a second one, gathers stand in the loop over
-            # exponentials, which then is not vectorised: 20 ns a slot instead of 7.
-            terms = (term, jnp.ones_like(r))
             # NaN counts as inside, so that it shows.
-            return tuple(jnp.where(r >= ends.end, 0.0, t) for t in terms)
+            return (jnp.where(r >= ends.end, 0.0, term),)
 
         nothing = poison(batch.positions)
-        sigma, n_neighbors = fold.sums(density, (nothing, nothing), (ends, own), facing)
+        (sigma,) = fold.sums(density, (nothing,), (ends, own), facing)
         energies, slopes = _embedded(sigma, own)
-        is_alone = n_neighbors == 0
+        is_alone = sigma == 0
         energies = jnp.where(is_alone, 0.0, energies) - own.e0
         energies = jnp.where(batch.index.has_system(), energies, 0.0)
         slopes = jnp.where(is_alone, 0.0, slopes)
