@@ -442,9 +442,9 @@ class NeighborTable:
                 self.positions[r] = positions[r]
                 self.cells[k] = cells[k]
                 self._has_others[k] = not self._by_element or np.ptp(numbers[r]) > 0
-        reverse = self.reverse is not None
-        for systems, pairs in pairs_of(possible, self._starts, self._far, reverse=reverse):
-            self._write(systems, pairs)
+        if possible:
+            reverse = self.reverse is not None
+            self._write(pairs_of(possible, self._starts, self._far, reverse=reverse))
         self._is_listed = True
         return failed
 
@@ -528,10 +528,13 @@ class NeighborTable:
         arrays = (self.cells.copy(), inverses.astype(self.cells.dtype), radius)
         return Frames(*jax.device_put(arrays))
 
-    def _write(self, systems: np.ndarray, one: Pairs) -> None:
-        """Writes the lists of these systems, which ascend."""
+    def _write(self, one: Pairs) -> None:
+        """Writes the lists of these systems."""
+        systems = one.systems
         # Further images and their shifts stand in stretches of their systems.
-        owners = np.searchsorted(self._starts[systems], one.image_rows, side="right") - 1
+        places = np.zeros(len(self._starts), np.int64)
+        places[systems] = np.arange(len(systems))
+        owners = places[np.searchsorted(self._starts, one.image_rows, side="right") - 1]
         keys, shift = distinct(owners * len(one.shifts) + one.image_shifts)
         shift_owners, codes = keys // len(one.shifts), keys % len(one.shifts)
         image_at = self._images.place(systems, np.bincount(owners, minlength=len(systems)))[owners]
@@ -567,8 +570,11 @@ class NeighborTable:
             self._lengths[k] = lengths[start:end].max(initial=0)
         if self.reverse is not None:
             self.reverse = _padded(self.reverse, len(self.slots))
-            rows = np.repeat(np.arange(self._far, dtype=np.int32), lengths)
-            slots = rank(rows)
+            all_rows = np.concatenate([np.arange(a, b) for a, b in zip(starts, ends, strict=True)])
+            rows = np.repeat(all_rows.astype(np.int32), of_systems)
+            begins = np.cumsum(of_systems) - of_systems
+            slots = np.arange(len(rows), dtype=np.int32)
+            slots -= np.repeat(begins.astype(np.int32), of_systems)
             self.reverse[slots, rows] = (slots * np.int32(self._far) + rows)[one.reverse]
 
 

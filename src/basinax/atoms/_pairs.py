@@ -5,7 +5,7 @@ Both find the same pairs but for those whose distance is the radius by rounding.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -56,18 +56,20 @@ class Task(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Pairs of several systems in canonical order: row, neighbour's row, shift."""
+    """Pairs of systems, one after another, each in canonical order: row, neighbour's row, shift."""
 
+    systems: np.ndarray
+    """The numbers of these systems, as they stand here."""
     lengths: np.ndarray
-    """[rows]: how many each row has; their rows ascend."""
+    """[rows]: how many each row has."""
     images: np.ndarray
     """[pairs]: the neighbour, a row or, beyond `far`, one of the further images."""
     image_rows: np.ndarray
-    """[further images], ascending."""
+    """[further images], those of a system ascending."""
     image_shifts: np.ndarray
     """[further images], entries of `shifts`."""
     shifts: np.ndarray
-    """[shifts, 3], in lexicographic order; some may not occur."""
+    """[shifts, 3], for each system in lexicographic order; some may not occur."""
     reverse: np.ndarray | None
     """[pairs]: each pair seen from its other end, if asked for."""
 
@@ -85,46 +87,43 @@ def tasks_of(
         positions, cells, pbc: of each system.
         resolution: the relative spacing of the device's floats.
     """
-    alike: dict[int, list[int]] = {}
-    for k, x in enumerate(positions):
-        alike.setdefault(len(x), []).append(k)
-    tasks: list[Task | None] = [None] * len(positions)
-    for members in alike.values():
-        x = np.stack([positions[k] for k in members], dtype=np.float64)
-        of_these = _tasks_alike(x, cells[members], pbc[members], radius, resolution)
-        for k, task in zip(members, of_these, strict=True):
-            tasks[k] = task
-    return tasks
-
-
-def _tasks_alike(
-    x: np.ndarray, cells: np.ndarray, pbc: np.ndarray, radius: float, resolution: float
-) -> list[Task | None]:
-    """As `tasks_of`, for systems of as many atoms: x is [systems, atoms, 3]."""
-    largest = np.abs(x).max(axis=(1, 2))
+    if not len(positions):
+        return []
+    sizes = np.array([len(x) for x in positions])
+    ends = np.cumsum(sizes)
+    starts, owners = ends - sizes, np.repeat(np.arange(len(sizes)), sizes)
+    x = np.concatenate(positions).astype(np.float64)
+    largest = np.maximum.reduceat(np.abs(x).max(axis=1), starts)
     # NaN is no list either, here and below
     may_be = (largest <= LARGEST_POSITION) & (np.abs(cells).max(axis=(1, 2)) <= LARGEST_CELL)
     radii = np.where(may_be, radius * (1 + 1e-6) + 64 * resolution * largest, radius)
     boxes = np.where(may_be[:, None, None], cells, np.eye(3))
-    x = np.where(may_be[:, None, None], x, 0.0)
+    x[~may_be[owners]] = 0.0
     for k in np.flatnonzero(may_be & ~pbc.all(axis=1)):
-        x[k], boxes[k] = _closed(x[k], boxes[k], pbc[k], radii[k])
+        own = slice(starts[k], ends[k])
+        x[own], boxes[k] = _closed(x[own], boxes[k], pbc[k], radii[k])
     inverses = _inverses(boxes)
     with np.errstate(all="ignore"):  # of a cell that is almost flat
         heights = 1 / np.sqrt((inverses * inverses).sum(axis=1))
         may_be &= (2 * radii[:, None] / heights + 1).prod(axis=1) <= MOST_IMAGES
-        fractions = np.einsum("sik,skj->sij", x, inverses)
-        spread = fractions.max(axis=1) - fractions.min(axis=1)
+        fractions = np.einsum("ik,ikj->ij", x, inverses[owners])
+        spread = np.maximum.reduceat(fractions, starts) - np.minimum.reduceat(fractions, starts)
         turns = np.floor(radii[:, None] / heights + spread + 1e-9) * pbc
-        is_tried = x.shape[1] ** 2 * (2 * turns + 1).prod(axis=1) <= MOST_TRIED
+        is_tried = sizes**2 * (2 * turns + 1).prod(axis=1) <= MOST_TRIED
         extents = np.einsum("sk,skj->sj", spread + turns, np.abs(boxes)).max(axis=1)
         is_tried &= extents <= MOST_RADII * radii
     whole = np.where((may_be & is_tried)[:, None], turns, 0.0).astype(int).tolist()
     return [
-        Task(x[k], boxes[k], float(radii[k]), heights[k], tuple(whole[k]) if is_tried[k] else None)
+        Task(
+            x[starts[k] : ends[k]],
+            boxes[k],
+            float(radii[k]),
+            heights[k],
+            tuple(whole[k]) if is_tried[k] else None,
+        )
         if may_be[k]
         else None
-        for k in range(len(x))
+        for k in range(len(sizes))
     ]
 
 
@@ -162,18 +161,20 @@ def no_list(at: int, cell: np.ndarray, radius: float) -> ValueError:
 
 
 def pairs_of(
-    tasks: Iterable[tuple[int, Task]], starts: np.ndarray, far: int, *, reverse: bool
-) -> Iterator[tuple[np.ndarray, Pairs]]:
-    """The pairs of all these systems, some systems at a time.
+    tasks: Sequence[tuple[int, Task]], starts: np.ndarray, far: int, *, reverse: bool
+) -> Pairs:
+    """The pairs of all these systems.
 
     Args:
-        tasks: by the number of the system; numbers ascend.
+        tasks: by the number of the system; one at least.
         starts: the first row of each system.
         far: no row is as large.
     """
     alike: dict = {}
     for k, task in tasks:
         alike.setdefault(task.kind, []).append((k, task))
+    parts: list[Pairs] = []
+    n_images = 0
     for kind, members in alike.items():
         at_once = len(members) if kind is None else max(1, MOST_AT_ONCE // _candidates(*kind))
         for begin in range(0, len(members), at_once):
@@ -183,7 +184,30 @@ def pairs_of(
                 found = _searched(some, starts[systems], far, symmetric=reverse)
             else:
                 found = _tried(some, starts[systems], far, *kind)
-            yield systems, _arranged(found, far, reverse=reverse)
+            parts.append(_arranged(systems, found, far, n_images, reverse=reverse))
+            n_images += len(parts[-1].image_rows)
+    return parts[0] if len(parts) == 1 else _joined(parts, reverse=reverse)
+
+
+def _joined(parts: Sequence[Pairs], *, reverse: bool) -> Pairs:
+    """The systems of all parts, whose images have numbers of their own already."""
+
+    def entries_of(name: str, tables: list[np.ndarray]) -> np.ndarray:
+        """What the parts have in their own tables, in one of all tables."""
+        begins = np.cumsum([0, *map(len, tables)])
+        found = [getattr(p, name) for p in parts]
+        return np.concatenate([f + at for f, at in zip(found, begins[:-1], strict=True)])
+
+    together = {
+        name: np.concatenate([getattr(p, name) for p in parts])
+        for name in ("systems", "images", "image_rows", "shifts")
+    }
+    return Pairs(
+        lengths=np.sum([p.lengths for p in parts], axis=0),
+        image_shifts=entries_of("image_shifts", [p.shifts for p in parts]),
+        reverse=entries_of("reverse", [p.images for p in parts]) if reverse else None,
+        **together,
+    )
 
 
 class _Found(NamedTuple):
@@ -319,19 +343,22 @@ def _enlarged(radius: float, heights: np.ndarray) -> float:
 _MOST_BINS = 5e4
 
 
-def _arranged(found: _Found, far: int, *, reverse: bool) -> Pairs:
-    """The pairs with a table of the images that occur."""
+def _arranged(
+    systems: np.ndarray, found: _Found, far: int, n_images: int, *, reverse: bool
+) -> Pairs:
+    """The pairs with a table of the images that occur, beyond so many further ones."""
     lengths, occurring, image, shifts = found
     n_shifts, occurring = len(shifts), occurring.astype(np.int64)
     image_rows, image_shifts = occurring // n_shifts, occurring % n_shifts
     is_further = np.any(shifts, axis=1)[image_shifts]
-    number = np.where(is_further, far + np.cumsum(is_further), image_rows).astype(np.int32)
+    number = np.where(is_further, far + n_images + np.cumsum(is_further), image_rows)
     back = None
     if reverse:
         back = _reversed(np.repeat(np.arange(far), lengths), occurring.take(image), n_shifts)
     return Pairs(
+        systems,
         lengths,
-        number.take(image),
+        number.astype(np.int32).take(image),
         image_rows[is_further],
         image_shifts[is_further],
         shifts,
