@@ -6,9 +6,9 @@ and with cells that move (`Frechet`, ASE's `FrechetCellFilter`). Timed is `basin
 `Atoms` to `Atoms`: the first call, which compiles, and the median of those after it, without and
 with trajectories (one frame in ten steps, one file a structure, each run in a new folder within the
 temporary one; none is removed before the end, since ext4 takes ten times as long to make a file
-where many have been removed in the last minutes). ASE runs all structures with
-fixed cells and some of each size with cells that move, between those calls in the same process;
-steps must be equal and positions agree to 1e-6 Å.
+where many have been removed in the last minutes). ASE runs all structures with fixed cells and some
+of each size with cells that move, between those calls in the same process; steps must be equal and
+positions agree to 1e-6 Å.
 """
 
 import functools

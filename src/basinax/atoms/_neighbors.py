@@ -224,7 +224,7 @@ class Neighbors(eqx.Module):
             far: what the far one has.
         """
         *axes, n_rows = of_rows[0].shape
-        length = _power_of_two(n_rows + 1 + len(self.image_rows))
+        length = padded_size(n_rows + 1 + len(self.image_rows), steps=1)
         table = jnp.full((*axes, length), far, of_rows[0].dtype)
         # A concatenation would ask of each entry where it comes from.
         tables = [lax.dynamic_update_slice(table, x, (0,) * x.ndim) for x in of_rows]
@@ -256,7 +256,7 @@ def coordinates(positions: Float[Array, "rows 3"], *, is_one: bool) -> Coordinat
 def gather(values: Shaped[Array, "*axes n"], indices: Int32[Array, "..."]) -> Shaped[Array, "..."]:
     """`values[..., indices]`, for indices known to be within bounds.
 
-    XLA holds each index within bounds even so, five instructions of eight on the CPU, unless these
+    XLA holds each index within bounds even so, four instructions of eight on the CPU, unless these
     are a power of two, of which an index takes no more bits: see `filled_up`.
     """
     n = values.shape[-1]
@@ -268,13 +268,8 @@ def gather(values: Shaped[Array, "*axes n"], indices: Int32[Array, "..."]) -> Sh
 def filled_up(values: Shaped[Array, "*axes n"]) -> Shaped[Array, "*axes filled"]:
     """The table with as many entries as the next power of two, for `gather` to be faster."""
     n = values.shape[-1]
-    widths = [(0, 0)] * (values.ndim - 1) + [(0, _power_of_two(n) - n)]
+    widths = [(0, 0)] * (values.ndim - 1) + [(0, padded_size(n, steps=1) - n)]
     return jnp.pad(values, widths)
-
-
-def _power_of_two(n: int) -> int:
-    """The next one at or above `n`."""
-    return 1 << max(n - 1, 0).bit_length()
 
 
 def moved_too_far(
@@ -411,7 +406,7 @@ class NeighborTable:
         With the rows and the far one they fill a table of a power of two.
         """
         others = self._far + BLOCK
-        return _power_of_two(others + max(n_images, 1)) - others
+        return padded_size(others + max(n_images, 1), steps=1) - others
 
     def rebuild(self, batch: Batch, which: Bool[np.ndarray, "systems"]) -> np.ndarray:
         """Makes new lists for the systems of `which`, at the batch's positions and cells.
@@ -571,10 +566,8 @@ class NeighborTable:
         if self.reverse is not None:
             self.reverse = _padded(self.reverse, len(self.slots))
             all_rows = np.concatenate([np.arange(a, b) for a, b in zip(starts, ends, strict=True)])
-            rows = np.repeat(all_rows.astype(np.int32), of_systems)
-            begins = np.cumsum(of_systems) - of_systems
-            slots = np.arange(len(rows), dtype=np.int32)
-            slots -= np.repeat(begins.astype(np.int32), of_systems)
+            of_pairs = np.repeat(np.arange(len(all_rows)), of_systems)
+            rows, slots = all_rows.astype(np.int32)[of_pairs], rank(of_pairs)
             self.reverse[slots, rows] = (slots * np.int32(self._far) + rows)[one.reverse]
 
 
