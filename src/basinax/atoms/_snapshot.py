@@ -23,18 +23,17 @@ class Snapshot(NamedTuple):
     def of(self, original: Atoms) -> Atoms:
         """A copy of the structure there, with a calculator that knows what was found."""
         copy = original.copy()
-        self.place(copy, original)
+        positions, cell = self.place(original)
+        copy.set_cell(cell, apply_constraint=False)
+        copy.set_positions(positions, apply_constraint=False)
         copy.calc = SinglePointCalculator(copy, **self.properties())
         return copy
 
-    def place(self, copy: Atoms, original: Atoms) -> None:
-        """Puts a copy of the structure there; what the original has fixed keeps its bits."""
-        positions = self.positions
+    def place(self, original: Atoms) -> tuple[np.ndarray, np.ndarray]:
+        """Positions and cell; what the structure itself has fixed keeps its bits."""
         if self.stress is None:
-            positions = with_fixed(original, positions)
-        else:
-            copy.set_cell(self.cell, apply_constraint=False)
-        copy.set_positions(positions, apply_constraint=False)
+            return with_fixed(original, self.positions), original.cell.array
+        return self.positions, self.cell
 
     def properties(self) -> dict[str, Any]:
         """What was found, by ASE's names."""

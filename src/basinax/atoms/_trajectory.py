@@ -3,6 +3,7 @@
 Which steps are written depends on a structure's own count of them alone.
 """
 
+import functools
 import io
 import os
 import queue
@@ -12,11 +13,13 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 import ase
 import ase.io
 import equinox as eqx
+import numpy as np
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import ulm
@@ -170,30 +173,61 @@ def _append_extxyz(path: Path, original: Atoms, frames: list[tuple[Snapshot, int
 
 
 def _append_traj(path: Path, original: Atoms, frames: list[tuple[Snapshot, int]]) -> None:
-    """What `TrajectoryWriter` writes, which would compare at every frame what none changes."""
-    is_new, image = not path.exists(), original.copy()
-    written = _writable(original.info | {"step": 0})
+    """What `TrajectoryWriter` writes, byte by byte, in less than half the time.
+
+    It would look at every frame for what none changes, and ask NumPy much about every array.
+    """
+    is_new, written = not path.exists(), _writable(original.info | {"step": 0})
     # A new file is written at once: in it ASE goes back and forth at every frame.
     file, mode = (io.BytesIO(), "w") if is_new else (path, "a")
     backend: Any = ulm.open(file, mode, tag="ASE-Trajectory")
     try:
         if is_new:
             backend.write(version=1, ase_version=ase.__version__)
+        later = _entries(original, with_header=False)
+        first = _entries(original, with_header=True) if is_new else later
         for k, (snapshot, step) in enumerate(frames):
-            snapshot.place(image, original)
-            write_atoms(backend, image, write_header=is_new and k == 0)
+            positions, cell = snapshot.place(original)
+            place = {"positions": positions, "cell": cell.tolist()}
+            _put(backend.fd, backend.data, (later if k else first) | place)
             found = snapshot.properties()
             if "stress" in found:
                 found["stress"] = found["stress"].tolist()
-            backend.child("calculator").write(
-                name=SinglePointCalculator.name, parameters={}, **found
-            )
+            about = {"name": SinglePointCalculator.name, "parameters": {}}
+            _put(backend.fd, backend.data.setdefault("calculator.", {}), about | found)
             backend.write(info=written | {"step": step})
             backend.sync()
         if isinstance(file, io.BytesIO):
             path.write_bytes(file.getvalue())
     finally:
         backend.close()
+
+
+def _entries(atoms: Atoms, *, with_header: bool) -> dict[str, Any]:
+    """What ASE's format has of a structure."""
+    found: dict[str, Any] = {}
+    write_atoms(SimpleNamespace(write=lambda **some: found.update(some)), atoms, with_header)
+    return found
+
+
+def _put(file: Any, data: dict[str, Any], entries: dict[str, Any]) -> None:
+    """Writes arrays to the file, and the rest, with where the arrays are, to the data.
+
+    As `ulm.Writer.write` does for arrays of a dimension and what JSON has.
+    """
+    for name, value in entries.items():
+        if isinstance(value, np.ndarray):
+            about = value.shape, _name(value.dtype), ulm.align(file)
+            data[f"{name}."] = {"ndarray": about}
+            file.write(value.tobytes())
+        else:
+            data[name] = value
+
+
+@functools.cache
+def _name(dtype: np.dtype) -> str:
+    """NumPy takes as long to say it as to copy the array."""
+    return dtype.name
 
 
 def _writable(info: dict[str, Any]) -> dict[str, Any]:
