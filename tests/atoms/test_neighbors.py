@@ -140,16 +140,33 @@ def test_structures_that_end_the_process_in_vesin_alone_are_listed(atoms):
 
 @pytest.mark.parametrize("displacement", [0.0, 5e3, 9e7], ids=["here", "far", "very far"])
 def test_pairs_that_are_tried_are_those_that_vesin_finds(displacement, monkeypatch):
-    """Many systems at once, of sizes and cells that differ, some far from the origin."""
+    """Many systems at once, of sizes and cells that differ, some far from the origin.
+
+    Those tried are within a radius that is larger by what single precision can err.
+    """
     atoms = [a.copy() for _ in range(2) for a in STRUCTURES.values() if len(a) <= 150]
     for k, a in enumerate(atoms):
         a.set_positions(rattled(a, k, 0.3).positions + displacement)
     batch = Batch.from_atoms(atoms)
     tried = NeighborTable(batch, CUTOFF, SKIN)
     monkeypatch.setattr("basinax.atoms._pairs.MOST_TRIED", 0)
-    searched = NeighborTable(batch, CUTOFF, SKIN)
+    searched, wider = (NeighborTable(batch, CUTOFF, SKIN + more) for more in (0.0, 1e-3))
     for k in range(len(atoms)):
-        assert listed(tried, batch, k) == listed(searched, batch, k)
+        pairs = listed(tried, batch, k)
+        assert pairs == sorted(pairs)
+        assert set(listed(searched, batch, k)) <= set(pairs) <= set(listed(wider, batch, k))
+
+
+def test_no_pair_just_within_the_radius_is_missed():
+    """Where single precision, in which all pairs are tried, is coarser than what they lack."""
+    random = np.random.default_rng(0)
+    ends = random.uniform(0, 100, (150, 3))
+    ways = random.normal(size=ends.shape)
+    ways *= (CUTOFF + SKIN) * (1 - 1e-7) / np.linalg.norm(ways, axis=1, keepdims=True)
+    batch = Batch.from_atoms([Atoms("Ar300", np.concatenate([ends, ends + ways]))])
+    pairs = listed(NeighborTable(batch, CUTOFF, SKIN), batch, 0)
+    for k in range(len(ends)):
+        assert {(k, k + 150, 0, 0, 0), (k + 150, k, 0, 0, 0)} <= set(pairs)
 
 
 def test_folds_go_through_the_systems_that_they_must_with_long_lists_first(monkeypatch):

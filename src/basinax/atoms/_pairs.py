@@ -1,12 +1,15 @@
 """All pairs of atoms within a radius, periodic images too, on the host and in canonical order.
 
 In small systems every pair is tried, those of many systems at once; others are searched by vesin.
-Both find the same pairs but for those whose distance is the radius by rounding.
+Both find the same pairs but for those whose distance is the radius by rounding, in single precision
+for those that are tried.
 """
 
+import functools
 import math
+import threading
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import vesin
@@ -23,8 +26,9 @@ MOST_TRIED = 1 << 20
 """Up to so many candidates in a system, trying them all is faster than searching: nearly 200
 atoms of a crystal whose cell is as high as the radius, or 1000 of a cluster."""
 
-MOST_RADII = 1000
-"""Systems that extend farther are searched: what is tried is a difference of squared lengths."""
+MOST_RADII = 30
+"""Systems that extend farther are searched: what is tried is a difference of squared lengths, in
+single precision."""
 
 MOST_AT_ONCE = 1 << 19
 """Candidates, of several systems, that are tried at once."""
@@ -227,6 +231,32 @@ def _candidates(n_atoms: int, turns: tuple[int, int, int]) -> int:
     return n_atoms**2 * int(np.prod([2 * n + 1 for n in turns]))
 
 
+@functools.cache
+def _shifts(turns: tuple[int, int, int]) -> np.ndarray:
+    """All within so many cells either way, in lexicographic order."""
+    shifts = np.indices([2 * n + 1 for n in turns]).reshape(3, -1).T - turns
+    shifts.flags.writeable = False
+    return shifts
+
+
+_kept = threading.local()
+
+
+def _scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array of this thread, with whatever is in it: new memory costs more than what is done."""
+    size = math.prod(shape)
+    held = vars(_kept).get(name)
+    if held is None or held.size < size:
+        held = np.empty(size, dtype)
+        setattr(_kept, name, held)
+    return held[:size].reshape(shape)
+
+
+_ROUNDING = 12 * float(np.finfo(np.float32).eps)
+"""Of squared lengths up to 1, so far may a sum of four products be off that was rounded to single
+precision everywhere, and its bound."""
+
+
 def _tried(
     tasks: Sequence[Task],
     starts: np.ndarray,
@@ -236,32 +266,37 @@ def _tried(
 ) -> _Found:
     """By trying all.
 
-    |a − b|² ≤ r² where 2a·b − |b|² ≥ |a|² − r²: one product of matrices.
+    |a − b|² ≤ r² where 2a·b − |b|² ≥ |a|² − r²: one product of matrices, in single precision, so
+    with a radius that is larger by what that can err.
     """
-    shifts = np.indices([2 * n + 1 for n in turns]).reshape(3, -1).T - turns
+    shifts = _shifts(turns)
     n_shifts, n_images = len(shifts), n_atoms * len(shifts)
-    x = np.stack([task.positions for task in tasks])
+    x = np.array([task.positions for task in tasks])
     x -= x.mean(axis=1, keepdims=True)
-    displacements = shifts @ np.stack([task.cell for task in tasks])
+    displacements = shifts @ np.array([task.cell for task in tasks])
     radii2 = np.array([task.radius**2 for task in tasks])[:, None]
 
     # Coordinates of images, then their squared lengths: [systems, 4, atoms, shifts]
-    ends = np.empty((len(tasks), 4, n_atoms, n_shifts))
+    ends = np.empty((len(tasks), 4, n_atoms, n_shifts), np.float32)
     by_axis, displacements = x.transpose(0, 2, 1), displacements.transpose(0, 2, 1)
     np.add(by_axis[:, :, :, None], displacements[:, :, None], out=ends[:, :3])
     np.einsum("skij,skij->sij", ends[:, :3], ends[:, :3], out=ends[:, 3])
     ends = ends.reshape(len(tasks), 4, n_images)
-    begins = np.concatenate([2 * x, np.full((*x.shape[:2], 1), -1.0)], axis=2)
-    least = np.einsum("sik,sik->si", x, x) - radii2
-    is_near = np.empty((len(tasks), n_atoms, n_images), bool)
+    begins = np.concatenate([2 * x, np.full((*x.shape[:2], 1), -1.0)], axis=2, dtype=np.float32)
+    errors = _ROUNDING * (ends[:, 3].max(axis=1, keepdims=True) + radii2)
+    least = (np.einsum("sik,sik->si", x, x) - radii2 - errors).astype(np.float32)
     at_once = max(1, ON_ONE_CORE // (4 * n_images))
     some = max(1, at_once // n_atoms)
+    is_near = _scratch("is_near", (len(tasks), n_atoms, n_images), bool)
+    products = _scratch("products", (some, min(at_once, n_atoms), n_images), np.float32)
     for k in range(0, len(tasks), some):
         systems = slice(k, k + some)
         for i in range(0, n_atoms, at_once):
             rows = slice(i, i + at_once)
-            products = np.matmul(begins[systems, rows], ends[systems])
-            np.greater_equal(products, least[systems, rows, None], out=is_near[systems, rows])
+            bounds = least[systems, rows, None]
+            here = products[: bounds.shape[0], : bounds.shape[1]]
+            np.matmul(begins[systems, rows], ends[systems], out=here)
+            np.greater_equal(here, bounds, out=is_near[systems, rows])
     own = np.arange(n_atoms)
     is_near[:, own, own * n_shifts + n_shifts // 2] = False
 
