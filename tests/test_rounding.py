@@ -1,5 +1,7 @@
 """The primitive that every promise rests on."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,7 @@ from basinax._rounding import (
     add_components,
     add_halves,
     add_parts,
+    apart,
     part_additions,
     scaled,
     scaling_top,
@@ -34,26 +37,36 @@ def test_rounded_changes_no_value_but_the_largest(dtype):
     assert rounded(jnp.asarray(top)) == np.inf
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_apart_changes_no_value_but_what_is_too_large(dtype):
+    top = np.finfo(dtype).max
+    x = np.array([0.0, -0.0, 1.5, np.finfo(dtype).tiny, top, -np.inf, np.nan, -top], dtype)
+    got = np.asarray(apart(jnp.asarray(x)))
+    assert got.tobytes() == x.tobytes()
+    assert apart(jnp.asarray(np.inf, dtype)) == top
+
+
 CONTRACTIBLE = {
-    "product and sum": lambda x, y, z: rounded(x * y) + z,
-    "product and constant": lambda x, y, z: rounded(x * y) + 1.0,
-    "two products": lambda x, y, z: rounded(x * y) - rounded(y * z),
-    "quotient of a quotient": lambda x, y, z: rounded(x / y) / z,
-    "division by a quotient": lambda x, y, z: x / rounded(y / z),
-    "division by a root": lambda x, y, z: x / rounded(jnp.sqrt(jnp.abs(y))),
-    "two constant factors": lambda x, y, z: rounded(x * 3.1) * 7.1,
-    "constants around a product": lambda x, y, z: (1.3 - rounded(x * 0.7)) * 1.7,
-    "square minus square": lambda x, y, z: product(x, x) - product(y, y),
+    "product and sum": lambda r, x, y, z: r(x * y) + z,
+    "product and constant": lambda r, x, y, z: r(x * y) + 1.0,
+    "two products": lambda r, x, y, z: r(x * y) - r(y * z),
+    "quotient of a quotient": lambda r, x, y, z: r(x / y) / z,
+    "division by a quotient": lambda r, x, y, z: x / r(y / z),
+    "division by a root": lambda r, x, y, z: x / r(jnp.sqrt(jnp.abs(y))),
+    "two constant factors": lambda r, x, y, z: r(x * 3.1) * 7.1,
+    "constants around a product": lambda r, x, y, z: (1.3 - r(x * 0.7)) * 1.7,
+    "square minus square": lambda r, x, y, z: product(x, x) - product(y, y),
 }
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CONTRACTIBLE)
 @pytest.mark.parametrize("size", [1, 1003])
-def test_jitted_arithmetic_is_that_of_one_operation_at_a_time(name, dtype, size):
+@pytest.mark.parametrize("rounds", [rounded, apart])
+def test_jitted_arithmetic_is_that_of_one_operation_at_a_time(name, dtype, size, rounds):
     draw = np.random.default_rng(0)
     x, y, z = (jnp.asarray(draw.normal(size=size), dtype) for _ in range(3))
-    function = CONTRACTIBLE[name]
+    function = functools.partial(CONTRACTIBLE[name], rounds)
     with jax.disable_jit():
         expected = function(x, y, z)
     assert np.array_equal(jax.jit(function)(x, y, z), expected)

@@ -12,6 +12,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from basinax._rounding import apart
+
 
 class _Format(NamedTuple):
     """What the format of a number decides."""
@@ -99,17 +101,11 @@ def _quotient(x):
     # x = y log 2 + r
     y = lax.round(x * _1_LN2, lax.RoundingMethod.TO_NEAREST_EVEN)
     u = ((x - y * f.ln2[0]) - y * f.ln2[1]) * _SCALE
-    t = _apart(u * u)
-    even = _apart((t + _EVEN[0]) * (t + _EVEN[1]))
-    odd = _apart(u * (t + _ODD[0]) * (t + _ODD[1]))
+    t = apart(u * u)
+    even = apart((t + _EVEN[0]) * (t + _EVEN[1]))
+    odd = apart(u * (t + _ODD[0]) * (t + _ODD[1]))
     # e^r = (1 + tanh(r/2)) / (1 - tanh(r/2)). The exponent takes y: the last digits of so large a
     # number are those of an integer.
     exponent = lax.bitcast_convert_type(y + 1.5 * 2.0**f.n_digits, f.integer) << f.n_digits
     above = lax.bitcast_convert_type(even + odd, f.integer) + exponent
     return lax.bitcast_convert_type(above, x.dtype), even - odd
-
-
-def _apart(x):
-    """As `rounded`, of what is never as large as the largest number; one instruction, not two."""
-    largest = jnp.finfo(x.dtype).max
-    return jnp.where(x > largest, largest, x)

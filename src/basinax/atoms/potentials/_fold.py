@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int32, PyTree
 
 from basinax._kernel import one_kernel
-from basinax._rounding import rounded
+from basinax._rounding import apart, rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._matrices import VOIGT
 from basinax.atoms._neighbors import Coordinates, Neighbors, coordinates, gather
@@ -199,5 +199,5 @@ def _components(vectors: Coordinates) -> tuple[Rows, Rows, Rows]:
 
 
 def dot(a: Sequence[Rows], b: Sequence[Rows]) -> Rows:
-    """The products of three components, added in index order."""
-    return rounded(a[0] * b[0]) + rounded(a[1] * b[1]) + rounded(a[2] * b[2])
+    """The products of three components, added in index order. Lengths are not as large as 1e154."""
+    return apart(a[0] * b[0]) + apart(a[1] * b[1]) + apart(a[2] * b[2])

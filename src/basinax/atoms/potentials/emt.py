@@ -17,7 +17,7 @@ from ase.units import Bohr
 from jaxtyping import Array, Int32
 
 from basinax._exponential import exp, exp_fermi, fermi
-from basinax._rounding import rounded
+from basinax._rounding import apart, rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors import Neighbors, filled_up, gather
 from basinax.atoms.potentials._fold import Fold
@@ -117,7 +117,7 @@ class EMT(AbstractPotential):
 
         def density(known, other, _, r2):
             ends, own = known
-            r, other = rounded(jnp.sqrt(r2)), other or own
+            r, other = apart(jnp.sqrt(r2)), other or own
             term = exp_fermi(_exponent(r, other.eta, other.radius1), _past_middle(r, ends))
             # NaN counts as inside, so that it shows.
             return (jnp.where(r >= ends.end, 0.0, term),)
@@ -133,7 +133,7 @@ class EMT(AbstractPotential):
 
         def pair(known, other, images, r2):
             ends, own, slope = known
-            r, slope_there = rounded(jnp.sqrt(r2)), gather(slopes_of_images, images)
+            r, slope_there = apart(jnp.sqrt(r2)), gather(slopes_of_images, images)
             energy, derivative = _of_pair(r, ends, own, other or own, slope, slope_there)
             outside = r >= ends.end
             return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, derivative) / r
@@ -315,11 +315,11 @@ def _of_pair(r, ends: _Ends, own: _Atom, other: _Atom, slope, slope_other):
         slope: dE/dσ₁ of the atom, and of the other.
     """
     w = fermi(_past_middle(r, ends))
-    dw = rounded(ends.slope * (w - 1.0))  # (dw/dr)/w
-    v = rounded(own.v * exp(_exponent(r, other.decay, other.radius2)))
-    v_back = rounded(other.v * exp(_exponent(r, own.decay, own.radius2)))
+    dw = apart(ends.slope * (w - 1.0))  # (dw/dr)/w
+    v = apart(own.v * exp(_exponent(r, other.decay, other.radius2)))
+    v_back = apart(other.v * exp(_exponent(r, own.decay, own.radius2)))
     sigma = slope * exp(_exponent(r, other.eta, other.radius1))
     sigma_back = slope_other * exp(_exponent(r, own.eta, own.radius1))
-    by_pair = rounded(v * (dw - other.decay)) + rounded(v_back * (dw - own.decay))
-    by_density = rounded(sigma * (dw - other.eta)) + rounded(sigma_back * (dw - own.eta))
-    return rounded(w * (v + v_back)), w * (by_pair + by_density)
+    by_pair = apart(v * (dw - other.decay)) + apart(v_back * (dw - own.decay))
+    by_density = apart(sigma * (dw - other.eta)) + apart(sigma_back * (dw - own.eta))
+    return apart(w * (v + v_back)), w * (by_pair + by_density)
