@@ -63,7 +63,7 @@ class Trajectories(eqx.Module):
     """Made if it is not there."""
 
     interval: int = 10
-    """Steps between two frames; every frame costs some 0.1 ms."""
+    """Steps between two frames; every frame costs some 0.06 ms."""
 
     format: Literal["extxyz", "traj"] = "traj"
     """ASE's own, which is faster and keeps all digits, or extended XYZ."""
