@@ -252,7 +252,7 @@ def _scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return held[:size].reshape(shape)
 
 
-_ROUNDING = 12 * float(np.finfo(np.float32).eps)
+_ROUNDING = 16 * float(np.finfo(np.float32).eps)
 """Of squared lengths up to 1, so far may a sum of four products be off that was rounded to single
 precision everywhere, and its bound."""
 
