@@ -66,22 +66,7 @@ class SystemIndex(eqx.Module):
             ValueError: a size is negative, `sizes` is not flat, `align` is not positive, or the
                 systems do not fit into `n_rows`.
         """
-        sizes = _host_integers(sizes, "sizes")
-        if (sizes < 0).any():
-            at = int(np.argmax(sizes < 0))
-            raise ValueError(f"sizes must not be negative: system {at} has {sizes[at]} rows")
-        if align < 1:
-            raise ValueError(f"align must be a positive number of rows, got {align}")
-        padded = -(-sizes // align) * align
-        needed = int(padded.sum())
-        rows = -(-needed // align) * align if n_rows is None else n_rows
-        if rows < needed:
-            raise ValueError(f"sizes add up to {needed} rows (align={align}), got n_rows={n_rows}")
-        starts = np.cumsum(padded) - padded
-        ids = np.full(rows, len(sizes), np.int32)
-        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        ids[np.repeat(starts, sizes) + within] = np.repeat(np.arange(len(sizes)), sizes)
-        return cls._from_host(ids, sizes, aligned=align % BLOCK == 0 and rows % BLOCK == 0)
+        return jax.device_put(index_of_sizes(sizes, align=align, n_rows=n_rows))
 
     @classmethod
     def from_ids(cls, ids: Any, n_systems: int | None = None) -> "SystemIndex":
@@ -95,51 +80,7 @@ class SystemIndex(eqx.Module):
             TypeError: `ids` are not integers or are traced.
             ValueError: an id is out of range or `ids` is not flat.
         """
-        ids = _host_integers(ids, "ids")
-        count = int(ids.max(initial=-1)) + 1 if n_systems is None else n_systems
-        wrong = (ids < -1) | (ids > count)
-        if count < 0 or wrong.any():
-            at = int(np.argmax(wrong)) if wrong.any() else 0
-            got = f"row {at} has id {ids[at]}" if wrong.any() else f"n_systems={n_systems}"
-            raise ValueError(f"ids must lie between -1 and n_systems={count}: {got}")
-        ids = np.where(ids < 0, count, ids).astype(np.int32)
-        return cls._from_host(ids, np.bincount(ids, minlength=count + 1)[:count], aligned=False)
-
-    @classmethod
-    def _from_host(cls, ids: np.ndarray, sizes: np.ndarray, *, aligned: bool) -> "SystemIndex":
-        n_blocks = -(-sizes // BLOCK)
-        if aligned:
-            block_rows, block_ids = None, ids[::BLOCK]
-            block_sizes = (ids.reshape(-1, BLOCK) < len(sizes)).sum(1)
-            n_groups = len(block_ids)
-            block_order = np.argsort(block_ids, kind="stable")[: n_blocks.sum()]
-        else:
-            n_groups = len(ids) // BLOCK + len(sizes)
-            block_rows = _group(np.argsort(ids, kind="stable"), sizes, n_groups, len(ids))
-            block_ids, block_sizes, block_order = None, None, np.arange(n_blocks.sum())
-        levels = []
-        members, counts, n_members = block_order, n_blocks, n_groups
-        while counts.max(initial=0) > BLOCK:
-            n_groups = n_members // BLOCK + len(sizes)
-            levels.append(_group(members, counts, n_groups, n_members))
-            counts = -(-counts // BLOCK)
-            members, n_members = np.arange(counts.sum()), n_groups
-        width = BLOCK if counts.max(initial=0) > 1 else 1
-        last = np.full((len(sizes), width), n_members)
-        slot = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        last[np.repeat(np.arange(len(sizes)), counts), slot] = members
-        levels.append(last.astype(np.int32))
-        return cls(
-            ids=_device(ids),
-            sizes=_device(sizes),
-            _block_rows=_device(block_rows),
-            _block_ids=_device(block_ids),
-            _block_sizes=_device(block_sizes),
-            _levels=tuple(_device(level) for level in levels),
-            _small_first=_device(np.argsort(sizes > BLOCK, kind="stable")),
-            _n_small=_device((sizes <= BLOCK).sum()),
-            is_aligned=aligned,
-        )
+        return jax.device_put(index_of_ids(ids, n_systems))
 
     @property
     def n_systems(self) -> int:
@@ -493,8 +434,81 @@ def _host_integers(values: Any, name: str) -> np.ndarray:
     return values.astype(np.int64)
 
 
-def _device(values: np.ndarray | None) -> Any:
-    return None if values is None else jnp.asarray(values, jnp.int32)
+def _int32(values: Any) -> np.ndarray | None:
+    return None if values is None else np.asarray(values, np.int32)
+
+
+def index_of_sizes(sizes: Any, *, align: int = 1, n_rows: int | None = None) -> SystemIndex:
+    """As `SystemIndex.from_sizes`, of NumPy arrays.
+
+    A jitted function takes an array as it is in some microseconds; to put it on a device by itself
+    takes fifty.
+    """
+    sizes = _host_integers(sizes, "sizes")
+    if (sizes < 0).any():
+        at = int(np.argmax(sizes < 0))
+        raise ValueError(f"sizes must not be negative: system {at} has {sizes[at]} rows")
+    if align < 1:
+        raise ValueError(f"align must be a positive number of rows, got {align}")
+    padded = -(-sizes // align) * align
+    needed = int(padded.sum())
+    rows = -(-needed // align) * align if n_rows is None else n_rows
+    if rows < needed:
+        raise ValueError(f"sizes add up to {needed} rows (align={align}), got n_rows={n_rows}")
+    starts = np.cumsum(padded) - padded
+    ids = np.full(rows, len(sizes), np.int32)
+    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    ids[np.repeat(starts, sizes) + within] = np.repeat(np.arange(len(sizes)), sizes)
+    return _index_of(ids, sizes, aligned=align % BLOCK == 0 and rows % BLOCK == 0)
+
+
+def index_of_ids(ids: Any, n_systems: int | None = None) -> SystemIndex:
+    """As `SystemIndex.from_ids`, of NumPy arrays."""
+    ids = _host_integers(ids, "ids")
+    count = int(ids.max(initial=-1)) + 1 if n_systems is None else n_systems
+    wrong = (ids < -1) | (ids > count)
+    if count < 0 or wrong.any():
+        at = int(np.argmax(wrong)) if wrong.any() else 0
+        got = f"row {at} has id {ids[at]}" if wrong.any() else f"n_systems={n_systems}"
+        raise ValueError(f"ids must lie between -1 and n_systems={count}: {got}")
+    ids = np.where(ids < 0, count, ids).astype(np.int32)
+    return _index_of(ids, np.bincount(ids, minlength=count + 1)[:count], aligned=False)
+
+
+def _index_of(ids: np.ndarray, sizes: np.ndarray, *, aligned: bool) -> SystemIndex:
+    n_blocks = -(-sizes // BLOCK)
+    if aligned:
+        block_rows, block_ids = None, ids[::BLOCK]
+        block_sizes = (ids.reshape(-1, BLOCK) < len(sizes)).sum(1)
+        n_groups = len(block_ids)
+        block_order = np.argsort(block_ids, kind="stable")[: n_blocks.sum()]
+    else:
+        n_groups = len(ids) // BLOCK + len(sizes)
+        block_rows = _group(np.argsort(ids, kind="stable"), sizes, n_groups, len(ids))
+        block_ids, block_sizes, block_order = None, None, np.arange(n_blocks.sum())
+    levels = []
+    members, counts, n_members = block_order, n_blocks, n_groups
+    while counts.max(initial=0) > BLOCK:
+        n_groups = n_members // BLOCK + len(sizes)
+        levels.append(_group(members, counts, n_groups, n_members))
+        counts = -(-counts // BLOCK)
+        members, n_members = np.arange(counts.sum()), n_groups
+    width = BLOCK if counts.max(initial=0) > 1 else 1
+    last = np.full((len(sizes), width), n_members)
+    slot = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    last[np.repeat(np.arange(len(sizes)), counts), slot] = members
+    levels.append(last.astype(np.int32))
+    return SystemIndex(
+        ids=_int32(ids),
+        sizes=_int32(sizes),
+        _block_rows=_int32(block_rows),
+        _block_ids=_int32(block_ids),
+        _block_sizes=_int32(block_sizes),
+        _levels=tuple(_int32(level) for level in levels),
+        _small_first=_int32(np.argsort(sizes > BLOCK, kind="stable")),
+        _n_small=_int32((sizes <= BLOCK).sum()),
+        is_aligned=aligned,
+    )
 
 
 def resolve(index_prefix: PyTree[SystemIndex] | None, tree: PyTree) -> Sequence[AnyIndex]:

@@ -92,20 +92,21 @@ def test_pairs_within_the_radii_are_left_in_the_order_of_the_lists(dtype):
     ids=["EMT", "Zhou", "LJ"],
 )
 def test_properties_have_the_bits_that_whole_lists_give(potential, dtype):
-    """Systems of one element folded by themselves, which stand apart then, and with others."""
+    """With systems of one element folded by themselves, and elements of two told by a bit."""
     names = ("skewed and tiny", "cluster of 13", "one open atom")
     systems = [METALS[name] for name in names] + [rattled(bulk("Cu", cubic=True), 3)]
     batch, neighbors = lists(systems, dtype, potential.cutoff, 0.9)
-    by_element = lists(systems, dtype, potential.cutoff, 0.9, by_element=True)[1]
+    three, two = (lists(systems, dtype, potential.cutoff, 0.9, most_elements=n)[1] for n in (3, 2))
+    assert three.others is None and two.others is not None
     positions = np.array(batch.positions)
     positions[batch.index.ids == 1] = np.nan
     for here in (batch, moved(batch, positions)):
         whole = jax.tree.leaves(jitted(potential, here, neighbors))
         for skin in (0.0, 0.3):
             radii = np.full(batch.n_systems, potential.cutoff + skin, dtype)
-            near = [jax.jit(narrowed)(n, here, radii) for n in (neighbors, by_element)]
-            assert [int(n.columns.n_alike) > 0 for n in near] == [False, True]
-            for some in (*near, by_element):
+            near = [jax.jit(narrowed)(n, here, radii) for n in (neighbors, three, two)]
+            assert [int(n.columns.n_alike) > 0 for n in near] == [False, True, True]
+            for some in (*near, three, two):
                 found = jax.tree.leaves(jitted(potential, here, some))
                 for a, b in zip(whole, found, strict=True):
                     np.testing.assert_array_equal(a, b)

@@ -24,7 +24,7 @@ from structures import (
 )
 
 from basinax.atoms import Batch, NeighborTable, moved_too_far
-from basinax.atoms._neighbors import filled_up, gather
+from basinax.atoms._neighbors import HEAVIER, filled_up, gather
 
 
 def listed(table: NeighborTable, batch: Batch, k: int) -> list[tuple[int, ...]]:
@@ -202,13 +202,13 @@ def test_folds_go_through_the_systems_that_they_must_with_long_lists_first(monke
     assert table.to_device().columns is None
 
 
-def test_folds_go_through_systems_of_one_element_first_in_a_table_by_element(monkeypatch):
+def test_folds_go_through_systems_of_one_element_first_where_they_must_know(monkeypatch):
     monkeypatch.setattr("basinax.atoms._neighbors.CHUNK", 16)
     mixture = STRUCTURES["cell of 32"].copy()
     mixture.symbols[3] = "Kr"
     cluster = STRUCTURES["cluster of 13"]
     batch = Batch.from_atoms([mixture, cluster, STRUCTURES["cell of four"], mixture, cluster])
-    table = NeighborTable(batch, CUTOFF, 0.5, by_element=True)
+    table = NeighborTable(batch, CUTOFF, 0.5, most_elements=2)
     ids, systems = np.asarray(batch.index.ids), np.arange(batch.n_systems)
 
     def going_through(*which, of_several=(0, 3)):
@@ -229,6 +229,30 @@ def test_folds_go_through_systems_of_one_element_first_in_a_table_by_element(mon
     changed = Batch.from_atoms([pure, cluster, STRUCTURES["cell of four"], mixture, cluster])
     table.rebuild(changed, systems == 0)
     assert going_through(0, 3, of_several=(3,)) == ([0, 0, 3, 3], 2)
+
+
+def test_slots_say_which_of_two_elements_images_are_of():
+    mixture, cluster = STRUCTURES["cell of four"].copy(), STRUCTURES["cluster of 13"]
+    mixture.symbols = ["Kr", "Kr", "Ne", "Kr"]
+    batch = Batch.from_atoms([mixture, cluster])
+    neighbors = NeighborTable(batch, CUTOFF, SKIN, most_elements=2).to_device()
+    numbers, slots = np.asarray(batch.numbers), np.asarray(neighbors.slots)
+    of_images = np.asarray(neighbors.of_images(batch.numbers))
+    rows = np.flatnonzero(numbers)
+    others = np.asarray(neighbors.others)
+    np.testing.assert_array_equal(numbers[:4] + others[:4], 36 + 10)
+    np.testing.assert_array_equal(others[8:21], 18)
+    is_pair = slots[:, rows] != batch.n_rows
+    found = of_images[slots[:, rows] & ~HEAVIER]
+    is_heavier = (slots[:, rows] & HEAVIER) > 0
+    expected = np.where(
+        is_heavier, np.maximum(numbers, others)[rows], np.minimum(numbers, others)[rows]
+    )
+    np.testing.assert_array_equal(found[is_pair], expected[is_pair])
+    assert is_pair.any() and not is_heavier[~is_pair].any()
+    mixture.symbols[0] = "Xe"
+    with pytest.raises(ValueError, match="system 0 has more than 2 elements"):
+        NeighborTable(Batch.from_atoms([mixture, cluster]), CUTOFF, SKIN, most_elements=2)
 
 
 def test_wide_chunks_go_as_far_as_the_longest_list_of_all():

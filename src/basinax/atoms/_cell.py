@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float
 from basinax._convergence import Evidence
 from basinax._optimizer import AbstractTransform, apply_updates, select_systems
 from basinax._rounding import rounded
-from basinax._systems import SystemIndex
+from basinax._systems import SystemIndex, index_of_ids
 from basinax.atoms._batch import Batch
 from basinax.atoms._constraints import Constraints, Turn, constrained
 from basinax.atoms._matrices import (
@@ -455,7 +455,10 @@ def cell_moves(
     n_systems: int,
     dtype: Any,
 ) -> CellMoves:
-    """How the cells of these structures move; more systems, without rows, fill up the batch."""
+    """How the cells of these structures move, in NumPy arrays.
+
+    More systems, without rows, fill up the batch.
+    """
     free = np.zeros(n_systems, bool)
     reference, masks = np.tile(np.eye(3), (n_systems, 1, 1)), np.zeros((n_systems, 3, 3), bool)
     is_hydrostatic, keeps_volume = np.zeros((2, n_systems), bool)
@@ -471,13 +474,13 @@ def cell_moves(
     ids = np.where(free, np.arange(n_systems), -1).repeat(2 if kind == "strain" else 3)
     return CellMoves(
         kind=kind,
-        index=SystemIndex.from_ids(ids, n_systems),
-        reference=jnp.array(reference, dtype),
-        is_free=jnp.array(free),
-        mask=jnp.array(masks),
-        is_hydrostatic=jnp.array(is_hydrostatic),
-        keeps_volume=jnp.array(keeps_volume),
-        pressure=jnp.array(pressure, dtype),
-        factor=jnp.array(factor, dtype),
-        inverse_factor=jnp.array(1 / factor, dtype),
+        index=index_of_ids(ids, n_systems),
+        reference=reference.astype(dtype),
+        is_free=free,
+        mask=masks,
+        is_hydrostatic=is_hydrostatic,
+        keeps_volume=keeps_volume,
+        pressure=pressure.astype(dtype),
+        factor=factor.astype(dtype),
+        inverse_factor=(1 / factor).astype(dtype),
     )

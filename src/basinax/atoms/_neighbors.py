@@ -23,6 +23,10 @@ from basinax.atoms._batch import Batch, padded_size, row_starts
 from basinax.atoms._matrices import Matrices, frobenius_norm, multiply, turned_rows
 from basinax.atoms._pairs import Pairs, distinct, no_list, pairs_of, rank, tasks_of
 
+HEAVIER = 1 << 30
+"""Set in a slot whose image is of the heavier one of a system's two elements, where there is
+`Neighbors.others`. `gather` passes over it, and no batch has as many images."""
+
 FAR = 1e12
 """Where padding points, in Å along each axis: far from any atom, and its square fits float32."""
 
@@ -135,14 +139,15 @@ class Columns(eqx.Module):
 
 
 class Neighbors(eqx.Module):
-    """Neighbour lists of a batch on the device. `NeighborTable.to_device` makes one.
+    """Neighbour lists of a batch on the device. `NeighborTable` makes one.
 
     The image table begins with the batch's rows; then one image stands far from everything; then
     follow the periodic images that some atom has in reach, and more far ones up to a power of two.
     """
 
     slots: Int32[Array, "slots columns"]
-    """The images near the row of each column, in canonical order, then the far one."""
+    """The images near the row of each column, in canonical order, then the far one.
+    `HEAVIER` may be set besides."""
 
     image_rows: Int32[Array, "extra_images"]
     """The row that each further image is an image of."""
@@ -161,6 +166,10 @@ class Neighbors(eqx.Module):
 
     frames: Frames | None = None
     """What the cells were then; None where no cell moves."""
+
+    others: Int32[Array, "rows"] | None = None
+    """The atomic number of the other one of the two elements of a row's system; its own if there is
+    one. None where some system may have more."""
 
     reverse: Int32[Array, "slots rows"] | None = None
     """Where the pair of a slot stands seen from the neighbour, as an entry of `slots.ravel()`.
@@ -333,18 +342,19 @@ class NeighborTable:
         *,
         follows_cells: bool = False,
         reverse: bool = False,
-        by_element: bool = False,
+        most_elements: int | None = None,
     ):
         """The lists of all systems, of all pairs within `cutoff + skin` Å.
 
         Args:
             follows_cells: remember the cells for which lists are made, as moving ones need.
             reverse: list as well where each pair stands seen from its other end.
-            by_element: let folds go through systems of one element by themselves.
+            most_elements: how many elements a system has at most; folds then go through those of
+                one by themselves. None if folds need not know.
 
         Raises:
-            ValueError: cutoff or skin is negative or not finite, or a system's coordinates are too
-                large or its cell too small for a list.
+            ValueError: cutoff or skin is negative or not finite, a system's coordinates are too
+                large or its cell too small for a list, or it has more elements.
         """
         if not (np.isfinite([cutoff, skin]).all() and cutoff >= 0 and skin >= 0):
             raise ValueError(f"cutoff and skin must be 0 or more: {cutoff=} and {skin=}")
@@ -354,7 +364,10 @@ class NeighborTable:
         self._far = batch.n_rows  # the entry of the image table that padding points at
         self.positions, self.cells = np.array(batch.positions), np.array(batch.cells)
         self._follows_cells, self._is_listed = follows_cells, False
-        self._by_element, self._has_others = by_element, np.ones(batch.n_systems, bool)
+        self._most_elements, self._has_others = most_elements, np.ones(batch.n_systems, bool)
+        has_two = most_elements is not None and most_elements <= 2
+        self.others = np.zeros(batch.n_rows, np.int32) if has_two else None
+        self._bits = np.zeros(batch.n_rows, np.int32)
         self.slots = np.full((BLOCK, batch.n_rows), self._far, np.int32)
         self._lengths = np.zeros(batch.n_systems, np.int32)
         self.reverse = np.zeros_like(self.slots) if reverse else None
@@ -436,15 +449,33 @@ class NeighborTable:
                 possible.append((k, task))
                 self.positions[r] = positions[r]
                 self.cells[k] = cells[k]
-                self._has_others[k] = not self._by_element or np.ptp(numbers[r]) > 0
+                self._note_elements(k, r, numbers[r])
         if possible:
             reverse = self.reverse is not None
             self._write(pairs_of(possible, self._starts, self._far, reverse=reverse))
         self._is_listed = True
         return failed
 
+    def _note_elements(self, system: int, rows: slice, numbers: np.ndarray) -> None:
+        """Notes which elements a system has, if folds must know."""
+        if self._most_elements is None:
+            return
+        low, high = numbers.min(), numbers.max()
+        self._has_others[system] = low < high
+        if self.others is None:
+            return
+        is_high = numbers == high
+        if not (is_high | (numbers == low)).all():
+            raise ValueError(f"system {system} has more than {self._most_elements} elements")
+        self.others[rows] = low + high - numbers
+        self._bits[rows] = np.where(is_high, HEAVIER, 0)
+
     def to_device(self, which: Bool[np.ndarray, "systems"] | None = None) -> Neighbors:
-        """A copy for the device.
+        """As `lists`, on the device."""
+        return jax.device_put(self.lists(which))
+
+    def lists(self, which: Bool[np.ndarray, "systems"] | None = None) -> Neighbors:
+        """A copy, of NumPy arrays: a jitted function takes them faster than `jax.device_put`.
 
         Args:
             which: the systems that folds must go through, others get what is left undefined; all
@@ -464,10 +495,11 @@ class NeighborTable:
             "shifts": self.shifts.copy(),
             "shift_systems": self.shift_systems.copy(),
             "positions": self.positions.copy(),
+            "others": None if self.others is None else self.others.copy(),
             "reverse": None if self.reverse is None else self.reverse.copy(),
         }
         frames = self._frames() if self._follows_cells else None
-        return Neighbors(**jax.device_put(arrays), frames=frames, columns=columns)
+        return Neighbors(**arrays, frames=frames, columns=columns)
 
     def _columns(self, which: np.ndarray) -> tuple[np.ndarray, Columns]:
         """The blocks of rows of the columns, and the columns."""
@@ -499,7 +531,7 @@ class NeighborTable:
             "has_others": np.repeat(others, BLOCK),
             **self._stretches(which),
         }
-        return blocks, Columns(**jax.device_put(arrays))
+        return blocks, Columns(**arrays)
 
     def _stretches(self, which: np.ndarray) -> dict[str, np.ndarray]:
         """Where images of these systems stand, as `Columns` say it."""
@@ -520,8 +552,7 @@ class NeighborTable:
     def _frames(self) -> Frames:
         inverses = np.linalg.pinv(self.cells.astype(np.float64))
         radius = np.asarray(self.cutoff + self.skin, self.cells.dtype)
-        arrays = (self.cells.copy(), inverses.astype(self.cells.dtype), radius)
-        return Frames(*jax.device_put(arrays))
+        return Frames(self.cells.copy(), inverses.astype(self.cells.dtype), radius)
 
     def _write(self, one: Pairs) -> None:
         """Writes the lists of these systems."""
@@ -548,6 +579,7 @@ class NeighborTable:
         )
 
         table = np.concatenate([np.arange(self._far + 1), self._far + 1 + image_at])
+        table |= np.concatenate([self._bits, [0], self._bits[one.image_rows]])
         # A cell that shrinks needs more and more, and each size is a program of its own.
         steps = 2 if self._follows_cells and self._is_listed else 8
         lengths = one.lengths

@@ -173,6 +173,8 @@ def relax(
     monitor = Monitor(len(atoms), tell, should_stop)
     blocks = np.array([-(-len(a) // BLOCK) for a in atoms])
     slots = _expected_neighbors(atoms, reach)
+    n_elements = np.array([len(set(a.numbers.tolist())) for a in atoms])
+    asks_elements = potential.has_dear_pairs and len(potential.species) > 1
     recorder = _recorder(trajectory, atoms)
     works = [
         Work(
@@ -184,9 +186,10 @@ def relax(
             keep_best=keep_best,
             shape=_batch_shape(blocks[members], slots[members]),
             layout=layout_of(atoms[i] for i in members),
+            most_elements=int(n_elements[members].max()) if asks_elements else None,
             cells=cells,
             kind=kind,
-            queue=Queue(_long_ones_first(members, atoms), blocks),
+            queue=Queue(_long_ones_first(members, n_elements), blocks),
             monitor=monitor,
             recorder=recorder,
         )
@@ -230,10 +233,9 @@ def _work_off(works: list[Work], monitor: Monitor) -> None:
             raise
 
 
-def _long_ones_first(members: np.ndarray, atoms: list[Atoms]) -> np.ndarray:
+def _long_ones_first(members: np.ndarray, n_elements: np.ndarray) -> np.ndarray:
     """Those of several elements, which take more steps, first: fewer are left at the end."""
-    fewer = [-len(set(atoms[i].numbers.tolist())) for i in members]
-    return members[np.argsort(fewer, kind="stable")]
+    return members[np.argsort(-n_elements[members], kind="stable")]
 
 
 def _n_cores() -> int:

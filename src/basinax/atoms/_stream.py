@@ -32,7 +32,7 @@ from basinax._relax import (
 )
 from basinax._rounding import BLOCK
 from basinax._status import Status
-from basinax._systems import SystemIndex
+from basinax._systems import index_of_sizes
 from basinax.atoms._batch import Batch, row_starts
 from basinax.atoms._cell import (
     AbstractCell,
@@ -160,6 +160,8 @@ class Work(NamedTuple):
     """Rows and systems of a batch."""
     layout: Layout
     """Of its constraints."""
+    most_elements: int | None
+    """In any of its structures; None if that is of no account."""
     cells: list[AbstractCell | None]
     """How the cell of each structure moves."""
     kind: Kind | None
@@ -235,12 +237,12 @@ class _Stream:
             work.skin,
             follows_cells=work.kind is not None,
             reverse=potential.needs_reverse,
-            by_element=potential.has_dear_pairs and len(potential.species) > 1,
+            most_elements=work.most_elements,
         )
 
     def run(self) -> None:
         work, is_running = self.work, self.occupied
-        neighbors, n_packed = self.table.to_device(is_running), self._n_rows(is_running)
+        neighbors, n_packed = self.table.lists(is_running), self._n_rows(is_running)
         settings = work.settings.of(self.members, len(work.atoms))
         run = _start(settings, self.batch, self.moves, work.keep_best)
         how, dtype = _split((work.potential, settings)), self.batch.positions.dtype
@@ -282,11 +284,12 @@ class _Stream:
             if needs_list.any():
                 batch = _moved(self.batch, self.moves, run.params)
                 failed = self.table.rebuild(batch, needs_list)
-                status = jnp.where(failed, Status.NOT_FINITE, run.status).astype(jnp.int32)
-                run = eqx.tree_at(lambda r: r.status, run, status)
+                if failed.any():
+                    status = np.where(failed, Status.NOT_FINITE, run.status).astype(np.int32)
+                    run = eqx.tree_at(lambda r: r.status, run, status)
             n_rows = self._n_rows(is_running)
             if needs_list.any() or n_rows <= WORTH_PACKING * n_packed:
-                neighbors, n_packed = self.table.to_device(is_running), n_rows
+                neighbors, n_packed = self.table.lists(is_running), n_rows
 
     def _n_rows(self, which: np.ndarray) -> int:
         """How many rows the structures in these places have."""
@@ -389,14 +392,8 @@ class _Stream:
             cells[k], pbc[k] = atoms.cell.array, atoms.pbc
         if is_new.any():
             self.occupied = self.occupied | is_new
-            self.batch = Batch(
-                positions=jnp.asarray(positions),
-                numbers=jnp.asarray(numbers),
-                cells=jnp.asarray(cells),
-                pbc=jnp.asarray(pbc),
-                index=SystemIndex.from_sizes(sizes, align=BLOCK, n_rows=batch.n_rows),
-                constraints=jax.tree.map(jnp.asarray, constraints),
-            )
+            index = index_of_sizes(sizes, align=BLOCK, n_rows=batch.n_rows)
+            self.batch = Batch(positions, numbers, cells, pbc, index, constraints)
             self.moves = self._moves()
         return is_new
 
@@ -612,13 +609,15 @@ def _recorded(
     return (run, [{"steps": n} | _found(point, batch, moves) for point, n in dues]), skins, is_stale
 
 
-@jax.jit
 def _moved(batch: Batch, moves: CellMoves | None, params: Any) -> Batch:
     """The batch where the parameters say."""
     if moves is None:
-        return eqx.tree_at(lambda b: b.positions, batch, params)
-    place = moves.structure(params, batch.index)
-    return eqx.tree_at(lambda b: (b.positions, b.cells), batch, place)
+        return dataclasses.replace(batch, positions=params)
+    positions, cells = _structure(moves, params, batch.index)
+    return dataclasses.replace(batch, positions=positions, cells=cells)
+
+
+_structure = jax.jit(CellMoves.structure)
 
 
 @jax.jit

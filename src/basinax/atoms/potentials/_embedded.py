@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from basinax._rounding import rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors import Neighbors, gather
-from basinax.atoms.potentials._fold import Fold, Images, Own, Rows
+from basinax.atoms.potentials._fold import Elements, Fold, Own, Rows
 from basinax.atoms.potentials._potential import Properties
 
 
@@ -28,8 +28,8 @@ class Functions(NamedTuple):
     here: Own
     """What they need to know of the rows."""
 
-    there: Callable[[Images], Own] | None
-    """The same of the images of a slot; None if all atoms are of one element."""
+    elements: Elements | None
+    """The same of atoms by their elements; None if all are of one."""
 
     density: Callable[[Any, Any, Rows], Rows]
     """From what is known here and there, and r, what neighbours add to the density at the rows."""
@@ -60,7 +60,7 @@ def embedded(
         return (jnp.where(r2 > cutoff2, 0.0, added),)
 
     starts = (jnp.zeros_like(batch.positions[:, 0]),)
-    (densities,) = fold.sums(density, starts, functions.here, functions.there)
+    (densities,) = fold.sums(density, starts, functions.here, functions.elements)
     energies, slopes = functions.embedding(densities)
     slopes_of_images = neighbors.of_images(slopes)
 
@@ -75,4 +75,5 @@ def embedded(
 
     own_energies = jnp.where(batch.numbers > 0, energies, 0.0)
     known = (functions.here, slopes)
-    return fold.properties(pair, known, functions.there, stress=stress, own_energies=own_energies)
+    elements = functions.elements
+    return fold.properties(pair, known, elements, stress=stress, own_energies=own_energies)

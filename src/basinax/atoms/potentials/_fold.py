@@ -9,6 +9,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int32, PyTree
@@ -17,7 +19,7 @@ from basinax._kernel import one_kernel
 from basinax._rounding import apart, rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._matrices import VOIGT
-from basinax.atoms._neighbors import Coordinates, Neighbors, coordinates, gather
+from basinax.atoms._neighbors import HEAVIER, Coordinates, Neighbors, coordinates, gather
 from basinax.atoms.potentials._potential import Properties, poison, stress_of
 
 UNROLL = 2
@@ -34,14 +36,63 @@ Terms = Callable[[Any, Any, Images, Coordinates], Sums]
 and the vectors to them, in Å."""
 
 
+class Elements(eqx.Module):
+    """What is known of atoms by their elements. `Elements.of` makes one."""
+
+    known: Callable[[Int32[Array, "..."]], Any] = eqx.field(static=True)
+    """From keys to it."""
+    keys: Int32[Array, "rows"]
+    """The key of each row."""
+    others: Int32[Array, "rows"] | None
+    """That of the other one of two elements in its system; None where one may have more."""
+    bits: Int32[Array, "rows"] | None
+    """What a slot has of `HEAVIER` for images of the row's own element."""
+
+    @classmethod
+    def of(
+        cls,
+        batch: Batch,
+        neighbors: Neighbors,
+        key_of: Callable[[Int32[Array, "rows"]], Int32[Array, "rows"]],
+        known: Callable[[Int32[Array, "..."]], Any],
+    ) -> "Elements":
+        """For the atoms of a batch.
+
+        Args:
+            key_of: from the atomic numbers of rows to their keys.
+            known: from keys to what is known.
+        """
+        keys, others = key_of(batch.numbers), neighbors.others
+        if others is None:
+            return cls(known, keys, None, None)
+        bits = jnp.where(batch.numbers >= others, HEAVIER, 0)
+        return cls(known, keys, key_of(others), bits)
+
+    def of_images(self, neighbors: Neighbors) -> Callable[[Images], Any]:
+        """A function to what is known of the images in slots, from tables."""
+        keys = neighbors.of_images(self.keys)
+        return lambda images: self.known(gather(keys, images))
+
+    def of_two(self) -> Callable[[Images], Any]:
+        """The same for slots of these rows, from what is known of both elements."""
+        own, other = self.known(self.keys), self.known(self.others)
+
+        def there(images):
+            is_own = (images & HEAVIER) == self.bits
+            return jax.tree.map(functools.partial(jnp.where, is_own), own, other)
+
+        return there
+
+
 class Fold(NamedTuple):
     """The pairs of a batch, to be added up for each row. `Fold.of` makes one.
 
     A potential whose pairs depend on sums over pairs (densities) folds twice: `sums`, then
     `properties`, with what an atom's neighbours have gathered from `neighbors.of_images`.
 
-    Systems of one element are folded by themselves where a potential says what it knows of images:
-    there it knows the same as of the rows.
+    Systems of one element are folded by themselves where a potential says what it knows of
+    elements: there it knows the same of images as of the rows. Where no system has more than two, a
+    bit of the slot says which it is, and nothing is read from tables.
     """
 
     batch: Batch
@@ -66,7 +117,7 @@ class Fold(NamedTuple):
         terms: Callable[[Any, Any, Images, Rows], Sums],
         starts: Sums,
         own: Own = None,
-        there: Callable[[Images], Any] | None = None,
+        elements: Elements | None = None,
     ) -> Sums:
         """Each of `starts` with the terms of all of a row's pairs added.
 
@@ -75,44 +126,50 @@ class Fold(NamedTuple):
                 slot's images, these, and the squared distances in Å². Products are rounded; outside
                 the cutoff they are +0.0.
             starts: +0.0, or NaN where that is to show.
-            there: what is known of images, where that depends on their elements alone. Terms are
-                told None if there is no such function, and where all images are of the element of
-                their rows: then they must have the bits that they have with what it says.
+            elements: what is known of images by their elements. Terms are told None if nothing is,
+                and where all images are of the element of their rows: then they must have the bits
+                that they have with what is known of it.
         """
 
         def of_vectors(own, other, images, vectors):
             d = _components(vectors)
             return terms(own, other, images, dot(d, d))
 
-        return self._sums(of_vectors, starts, own, there)
+        return self._sums(of_vectors, starts, own, elements)
 
     @property
     def is_one(self) -> bool:
         """Whether coordinates are kept in one array."""
         return len(self.images) == 1
 
-    def _sums(
-        self, terms: Terms, starts: Sums, own: Own, there: Callable[[Images], Any] | None
-    ) -> Sums:
+    def _sums(self, terms: Terms, starts: Sums, own: Own, elements: Elements | None) -> Sums:
         """As `sums`, of terms that are told the vectors to the images, in Å, not their squares."""
         here = coordinates(self.batch.positions, is_one=self.is_one)
-        known, columns = (own, here), self.neighbors.columns
+        neighbors, columns, of_images = self.neighbors, self.neighbors.columns, None
+        if elements is not None and elements.others is None:
+            of_images = elements.of_images(neighbors)
+
+        def fold(some, begin, n_slots, *, alike=False):
+            starts, known, elements = some
+            there = None if alike or elements is None else of_images or elements.of_two()
+            return self._fold(terms, starts, known, there, begin, n_slots)
+
+        rows = (starts, (own, here), elements)
         if columns is None:
-            return self._fold(terms, starts, known, there, 0, self.neighbors.slots.shape[0])
-        known, starts = columns.arranged((known, starts))
+            return fold(rows, 0, neighbors.slots.shape[0])
+        starts, *others = columns.arranged(rows)
 
         def through(sums):
-            def add_chunk(there, k, sums):
-                some, known_of_some = columns.chunk(k, (sums, known))
-                begin, n_slots = k * columns.size, columns.n_slots[k]
-                some = self._fold(terms, some, known_of_some, there, begin, n_slots)
-                return columns.with_chunk(k, sums, some)
+            def add_chunk(k, sums, *, alike=False):
+                some = columns.chunk(k, (sums, *others))
+                added = fold(some, k * columns.size, columns.n_slots[k], alike=alike)
+                return columns.with_chunk(k, sums, added)
 
             begin = jnp.int32(0)
-            if there is not None:
-                begin, alike = columns.n_alike, functools.partial(add_chunk, None)
+            if elements is not None:
+                begin, alike = columns.n_alike, functools.partial(add_chunk, alike=True)
                 sums = lax.fori_loop(0, begin, alike, sums)
-            return lax.fori_loop(begin, columns.n_chunks, functools.partial(add_chunk, there), sums)
+            return lax.fori_loop(begin, columns.n_chunks, add_chunk, sums)
 
         return tuple(gather(s, columns.of_rows) for s in one_kernel(through)(starts))
 
@@ -147,7 +204,7 @@ class Fold(NamedTuple):
         self,
         pair: Callable[[Any, Any, Images, Rows], tuple[Rows, Rows]],
         own: Own = None,
-        there: Callable[[Images], Any] | None = None,
+        elements: Elements | None = None,
         *,
         stress: bool,
         own_energies: Rows | None = None,
@@ -160,7 +217,7 @@ class Fold(NamedTuple):
                 counts as inside, so that it shows. At a distance of 0 one of them must not be
                 finite. XLA computes what is cheap again for every sum that reads it; a quotient
                 counts as dear, so the second ends in its division.
-            there: as for `sums`.
+            elements: as for `sums`.
             own_energies: of the atoms, in eV, besides their pairs'; none if None.
         """
 
@@ -177,7 +234,7 @@ class Fold(NamedTuple):
         forces = coordinates(nothing, is_one=self.is_one)
         virials = [nothing[:, 0]] * (6 if stress else 0)
         starts = (start, *forces, *virials)
-        energies, *rest = self._sums(terms, starts, own, there)
+        energies, *rest = self._sums(terms, starts, own, elements)
         virials = rest[len(forces) :]
         forces = jnp.stack(_components(rest[: len(forces)]), 1)
         # A pair is met from both of its ends; times 0.5 is exact.

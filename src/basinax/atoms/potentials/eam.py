@@ -17,9 +17,10 @@ from jaxtyping import Array, Float
 
 from basinax._rounding import rounded
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors import Neighbors, gather
+from basinax.atoms._neighbors import Neighbors
 from basinax.atoms.potentials._eam_files import Format, read_tables
 from basinax.atoms.potentials._embedded import Functions, embedded
+from basinax.atoms.potentials._fold import Elements
 from basinax.atoms.potentials._potential import AbstractPotential, Properties
 from basinax.atoms.potentials._species import check_positive
 from basinax.atoms.potentials._splines import Splines, coefficients
@@ -143,10 +144,6 @@ class EAM(AbstractPotential):
         densities = Splines.of(self.density, self.dr, dtype)
         pairs = Splines.of(self.pair, self.dr, dtype)
         kinds = self.kinds(batch.numbers)
-        kinds_of_images = neighbors.of_images(kinds)
-
-        def of_images(images):
-            return gather(kinds_of_images, images)
 
         def number(here, there):
             """Of the pair of an atom and its neighbour, and of the same pair seen from there."""
@@ -169,4 +166,5 @@ class EAM(AbstractPotential):
             slope = pairs.slope(one, r) + (embedded_here + embedded_there)
             return pairs.value(one, r), slope
 
-        return Functions(kinds, of_images if n > 1 else None, density, embedding, pair)
+        elements = Elements.of(batch, neighbors, self.kinds, lambda kinds: kinds)
+        return Functions(kinds, elements if n > 1 else None, density, embedding, pair)

@@ -5,7 +5,7 @@ doi:10.1016/0039-6028(96)00816-3.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -20,7 +20,7 @@ from basinax._exponential import exp, exp_fermi, fermi
 from basinax._rounding import apart, rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors import Neighbors, filled_up, gather
-from basinax.atoms.potentials._fold import Fold
+from basinax.atoms.potentials._fold import Elements, Fold
 from basinax.atoms.potentials._potential import AbstractPotential, Properties, poison
 from basinax.atoms.potentials._species import check_symbols
 
@@ -113,7 +113,7 @@ class EMT(AbstractPotential):
 
     def __call__(self, batch: Batch, neighbors: Neighbors, *, stress: bool = False) -> Properties:
         fold = Fold.of(batch, neighbors)
-        ends, own, facing = self._known(batch, neighbors)
+        ends, own, elements = self._known(batch, neighbors)
 
         def density(known, other, _, r2):
             ends, own = known
@@ -123,7 +123,7 @@ class EMT(AbstractPotential):
             return (jnp.where(r >= ends.end, 0.0, term),)
 
         nothing = poison(batch.positions)
-        (sigma,) = fold.sums(density, (nothing,), (ends, own), facing)
+        (sigma,) = fold.sums(density, (nothing,), (ends, own), elements)
         energies, slopes = _embedded(sigma, own)
         is_alone = sigma == 0
         energies = jnp.where(is_alone, 0.0, energies) - own.e0
@@ -139,10 +139,10 @@ class EMT(AbstractPotential):
             return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, derivative) / r
 
         known = (ends, own, slopes)
-        return fold.properties(pair, known, facing, stress=stress, own_energies=energies)
+        return fold.properties(pair, known, elements, stress=stress, own_energies=energies)
 
-    def _known(self, batch: Batch, neighbors: Neighbors) -> "tuple[_Ends, _Atom, _Facing | None]":
-        """What holds for each row, or for all, and a function to what holds for a slot's atoms.
+    def _known(self, batch: Batch, neighbors: Neighbors) -> "tuple[_Ends, _Atom, Elements | None]":
+        """What holds for each row, or for all, and what is known of other atoms by their elements.
 
         That is None if there is one element.
         """
@@ -152,16 +152,15 @@ class EMT(AbstractPotential):
         if n == 1:
             ends, own = jax.tree.map(lambda t: t[0], (ends, atoms))
             return ends, own, None
-        kinds = self.kinds(batch.numbers)
-        largest = self._largest(batch, kinds)
-        rows = largest * n + kinds
-        of_images = neighbors.of_images(rows)
+        largest = self._largest(batch, self.kinds(batch.numbers))
+        elements = Elements.of(
+            batch,
+            neighbors,
+            lambda numbers: largest * n + self.kinds(numbers),
+            lambda keys: _entries(atoms, keys),
+        )
         ends = _entries(ends, largest) if self.asap_cutoff else jax.tree.map(lambda t: t[0], ends)
-
-        def facing(images):
-            return _entries(atoms, gather(of_images, images))
-
-        return ends, _entries(atoms, rows), facing
+        return ends, elements.known(elements.keys), elements
 
     def _largest(self, batch: Batch, kinds: Int32[Array, "rows"]) -> Int32[Array, "rows"]:
         """Which entry of the tables holds for the largest element of each row's system."""
@@ -209,9 +208,6 @@ class _Atom(NamedTuple):
     radius2: Any
     """Where that is 1, in Å."""
 
-
-_Facing = Callable[[Int32[Array, "rows"]], _Atom]
-"""From the images of a slot to what is known of the atoms there."""
 
 N_REFERENCE = 0.00703 / Bohr**3
 """N, gold's n₀: any density will do."""

@@ -17,6 +17,7 @@ from basinax._rounding import rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors import Neighbors, filled_up, gather
 from basinax.atoms.potentials._embedded import Functions, embedded
+from basinax.atoms.potentials._fold import Elements
 from basinax.atoms.potentials._potential import AbstractPotential, Properties
 from basinax.atoms.potentials._species import check_symbols
 
@@ -176,13 +177,9 @@ class ZhouEAM(AbstractPotential):
         metals = jax.tree.map(lambda column: column.astype(batch.positions.dtype), self.metals)
         known, is_single = jax.tree.map(filled_up, _known(metals)), len(self.species) == 1
         kinds = self.kinds(batch.numbers)
-        kinds_of_images = neighbors.of_images(kinds)
 
         def of_kinds(kinds):
             return jax.tree.map(lambda column: gather(column, kinds), known)
-
-        def of_images(images):
-            return of_kinds(gather(kinds_of_images, images))
 
         def density(here, there, r):
             m = here if there is None else there
@@ -207,8 +204,10 @@ class ZhouEAM(AbstractPotential):
             slope = slope + rounded((first - second) * (g_rate - f_rate))
             return 0.5 * (first + second), 0.5 * slope + (embedded_here + embedded_there)
 
-        here = jax.tree.map(lambda column: column[0], known) if is_single else of_kinds(kinds)
-        return Functions(here, None if is_single else of_images, density, embedding, pair)
+        here, elements = jax.tree.map(lambda column: column[0], known), None
+        if not is_single:
+            here, elements = of_kinds(kinds), Elements.of(batch, neighbors, self.kinds, of_kinds)
+        return Functions(here, elements, density, embedding, pair)
 
 
 class _Known(NamedTuple):
