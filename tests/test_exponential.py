@@ -7,26 +7,31 @@ import numpy as np
 import pytest
 
 from basinax import rounded
-from basinax._exponential import _FORMATS, _quotient, exp, exp_fermi, fermi
+from basinax._exponential import _FORMATS, _quotient_of_two, exp, exp2, exp2_fermi2, fermi2
 from basinax._kernel import one_kernel
 
 both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 LN2 = {dtype.type: format.ln2 for dtype, format in _FORMATS.items()}
 ENDS = {np.float32: (-80.0, 88.72), np.float64: (-701.0, 709.78)}
+ENDS_OF_TWO = {np.float32: (-115.0, 127.9), np.float64: (-1011.0, 1023.9)}
 
 
-def numbers(dtype, n=40_000):
+def numbers(dtype, n=40_000, ends=ENDS):
     """Over all that has an exponential, most of them small; 0 and what is next to it."""
     random = np.random.default_rng(n)
     tiny = np.finfo(dtype).tiny
-    x = [*random.uniform(*ENDS[dtype], n // 2), *random.normal(size=n // 2), 0.0, -0.0, tiny, -tiny]
+    x = [*random.uniform(*ends[dtype], n // 2), *random.normal(size=n // 2), 0.0, -0.0, tiny, -tiny]
     return np.asarray(x).astype(dtype)
 
 
 def precise(x):
     """With eleven bits more than a double, where the machine has them."""
     return np.exp(np.asarray(x, np.longdouble))
+
+
+def precise_power(x):
+    return np.exp2(np.asarray(x, np.longdouble))
 
 
 def error(found, expected, dtype):
@@ -40,38 +45,53 @@ def test_values(dtype):
     x = numbers(dtype)
     assert error(jax.jit(exp)(x), precise(x), dtype) < 4
     assert exp(jnp.zeros(1, dtype))[0] == 1
-    x = x[np.abs(x) < 0.9 * ENDS[dtype][1]]
-    assert error(jax.jit(fermi)(x), 1 / (1 + precise(x)), dtype) < 5
-    y = np.random.default_rng(0).permutation(x)
-    is_normal = np.abs(x) + np.abs(y) < 0.8 * ENDS[dtype][1]
-    x, y = x[is_normal], y[is_normal]
-    assert error(jax.jit(exp_fermi)(x, y), precise(x) / (1 + precise(y)), dtype) < 8
 
 
 @both_dtypes
-def test_beyond_its_ends_it_is_as_there_and_nan_shows(dtype):
+def test_values_of_powers_of_two(dtype):
+    x = numbers(dtype, ends=ENDS_OF_TWO)
+    assert error(jax.jit(exp2)(x), precise_power(x), dtype) < 4
+    integers = np.arange(-100, 101).astype(dtype)
+    np.testing.assert_array_equal(exp2(integers), np.exp2(integers))
+    x = x[np.abs(x) < 0.9 * ENDS_OF_TWO[dtype][1]]
+    assert error(jax.jit(fermi2)(x), 1 / (1 + precise_power(x)), dtype) < 5
+    y = np.random.default_rng(0).permutation(x)
+    is_normal = np.abs(x) + np.abs(y) < 0.8 * ENDS_OF_TWO[dtype][1]
+    x, y = x[is_normal], y[is_normal]
+    expected = precise_power(x) / (1 + precise_power(y))
+    assert error(jax.jit(exp2_fermi2)(x, y), expected, dtype) < 8
+
+
+@both_dtypes
+def test_beyond_its_ends_it_is_as_there(dtype):
     (least, most), largest = ENDS[dtype], np.finfo(dtype).max
     low = np.asarray([-np.inf, -largest, 10 * least, least - 1, least], dtype)
     high = np.asarray([most, most + 1, 10 * most, largest, np.inf], dtype)
     assert (np.asarray(exp(low)) == exp(low)[-1]).all() and 0 < exp(low)[0] < 1e-34
     assert (np.asarray(exp(high)[1:]) == exp(high)[-1]).all()
     assert exp(high)[0] > 0.98 * largest and np.isfinite(exp(high)[-1])
-    assert (np.asarray(fermi(low)) == 1).all() and (np.asarray(fermi(high)) < 1e-37).all()
+
+
+@both_dtypes
+def test_nan_shows(dtype):
     # NaN of either sign, and with digits that stand where those of an exponent are looked for.
     nan = np.asarray([np.nan, -np.nan, 0, 0], dtype)
     bits = nan.view(np.int32 if dtype == np.float32 else np.int64)
     bits[2:] = bits[:2] | 0xABC
     assert np.isnan(nan).all()
-    for function in (exp, fermi, lambda x: exp_fermi(x, x), lambda x: exp_fermi(0 * x, x)):
+    zeros = np.zeros_like(nan)
+    one, other = lambda x: exp2_fermi2(x, zeros), lambda x: exp2_fermi2(zeros, x)
+    for function in (exp, exp2, fermi2, one, other):
         assert np.isnan(np.asarray(jax.jit(function)(nan))).all()
 
 
 def among_others(x, scale):
     """Products before, sums and divisions after: what a compiler might draw into it."""
-    a, b = exp(scale * x), fermi(scale * (x - 1.0))
-    c = exp_fermi(scale * x, x * x)
+    a, b = exp(scale * x), fermi2(scale * (x - 1.0))
+    c = exp2_fermi2(scale * x, x * x)
     return (
         a + b,
+        exp2(scale * x) + a,
         rounded(a * b) + c,
         rounded(a) / (jnp.abs(x) + 4.0) + exp(-x) + a,
         rounded(c * x) - a,
@@ -101,7 +121,7 @@ def test_bits_in_rows_and_in_loops(dtype):
     def steps(x, n=450):
         def step(_, x):
             sums = among_others(x, jnp.asarray(0.7, dtype))
-            return rounded(0.3 * (sums[0] + sums[1])) - rounded(0.2 * sums[2])
+            return rounded(0.3 * (sums[0] + sums[2])) - rounded(0.2 * (sums[1] - sums[3]))
 
         return jax.lax.fori_loop(0, jnp.int32(n), step, x)
 
@@ -114,10 +134,15 @@ def test_bits_in_rows_and_in_loops(dtype):
 
 
 @both_dtypes
-def test_no_product_meets_a_sum(dtype):
+@pytest.mark.parametrize(
+    ("function", "n_sums_of_it", "n_exact"),
+    [(exp.__wrapped__, 10, 2), (_quotient_of_two, 9, 0)],
+    ids=["exp", "exp2"],
+)
+def test_no_product_meets_a_sum(function, n_sums_of_it, n_exact, dtype):
     """Which CPUs forgive where a product has many readers. Those with parts of log 2 are exact."""
     products, n_sums = {}, 0
-    for eqn in jax.make_jaxpr(_quotient)(jnp.ones(8, dtype)).eqns:
+    for eqn in jax.make_jaxpr(lambda x: function(x * x))(jnp.ones(8, dtype)).eqns:
         name = eqn.primitive.name
         if name == "mul":
             constants = [v.val for v in eqn.invars if isinstance(v, jax.extend.core.Literal)]
@@ -127,7 +152,7 @@ def test_no_product_meets_a_sum(dtype):
             assert all(
                 products.get(v, True) for v in eqn.invars if isinstance(v, jax.extend.core.Var)
             )
-    assert n_sums == 10 and sum(products.values()) == 2
+    assert n_sums == n_sums_of_it and sum(products.values()) == n_exact
 
 
 @both_dtypes
@@ -136,13 +161,14 @@ def test_derivatives(dtype):
     tolerance = 20 * np.finfo(dtype).eps
 
     def plain_fermi(x):
-        return 1 / (1 + jnp.exp(x))
+        return 1 / (1 + 2**x)
 
     for own, plain in (
         (exp, jnp.exp),
-        (fermi, plain_fermi),
-        (lambda x: exp_fermi(2 * x, x), lambda x: jnp.exp(2 * x) * plain_fermi(x)),
-        (lambda x: exp_fermi(x, 2 * x), lambda x: jnp.exp(x) * plain_fermi(2 * x)),
+        (exp2, lambda x: 2**x),
+        (fermi2, plain_fermi),
+        (lambda x: exp2_fermi2(2 * x, x), lambda x: 2 ** (2 * x) * plain_fermi(x)),
+        (lambda x: exp2_fermi2(x, 2 * x), lambda x: 2**x * plain_fermi(2 * x)),
     ):
         for derivative in (lambda f: f, jax.grad, lambda f: jax.grad(jax.grad(f)), jax.jacfwd):
             found, expected = jax.vmap(derivative(own))(x), jax.vmap(derivative(plain))(x)

@@ -14,6 +14,8 @@ from jaxtyping import Array, Float
 
 from basinax._rounding import apart
 
+LN2 = 0.6931471805599453
+
 
 class _Format(NamedTuple):
     """What the format of a number decides."""
@@ -56,21 +58,39 @@ def exp(x: Float[Array, "..."]) -> Float[Array, "..."]:
     meets a division it is a quotient. Below -701 and above 709.78 (-80 and 88.72) it stays as
     there: 4e-305 and 2e308 (2e-35 and 3e38). NaN of NaN.
     """
-    above, below = _quotient(x)
+    f = _FORMATS[np.dtype(x.dtype)]
+    x = jnp.where(x > f.most, f.most, x)
+    x = jnp.where(x < f.least, f.least, x)
+    # x = y log 2 + r
+    y = _to_integer(x * _1_LN2)
+    above, below = _quotient(y, ((x - y * f.ln2[0]) - y * f.ln2[1]) * _SCALE)
     return above / below
 
 
 @jax.custom_jvp
-def fermi(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """1/(1 + exp(x)), as `exp`."""
-    above, below = _quotient(x)
+def exp2(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """2 to the power of `x`, as precise as `exp` for the same number, in fewer operations.
+
+    For `x` from -1011 to 1024 (-115 to 128 in float32), which is not held there; NaN of NaN.
+    """
+    above, below = _quotient_of_two(x)
+    return above / below
+
+
+@jax.custom_jvp
+def fermi2(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """1/(1 + 2^x), for what `exp2` is for."""
+    above, below = _quotient_of_two(x)
     return below / (above + below)
 
 
 @jax.custom_jvp
-def exp_fermi(x: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
-    """exp(x)/(1 + exp(y)), in one division; as `exp`, and 0 where it would be as small as there."""
-    (x_above, x_below), (y_above, y_below) = _quotient(x), _quotient(y)
+def exp2_fermi2(x: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
+    """2^x/(1 + 2^y), in one division, for what `exp2` is for.
+
+    0 where it would be as small as that may be.
+    """
+    (x_above, x_below), (y_above, y_below) = _quotient_of_two(x), _quotient_of_two(y)
     return (x_above * y_below) / (x_below * (y_above + y_below))
 
 
@@ -80,27 +100,44 @@ def _exp_jvp(primals, tangents):
     return value, value * tangents[0]
 
 
-@fermi.defjvp
-def _fermi_jvp(primals, tangents):
-    value = fermi(*primals)
-    return value, value * (value - 1.0) * tangents[0]
+@exp2.defjvp
+def _exp2_jvp(primals, tangents):
+    value = exp2(*primals)
+    return value, value * (LN2 * tangents[0])
 
 
-@exp_fermi.defjvp
-def _exp_fermi_jvp(primals, tangents):
+@fermi2.defjvp
+def _fermi2_jvp(primals, tangents):
+    value = fermi2(*primals)
+    return value, value * (value - 1.0) * (LN2 * tangents[0])
+
+
+@exp2_fermi2.defjvp
+def _exp2_fermi2_jvp(primals, tangents):
     (_, y), (dx, dy) = primals, tangents
-    value = exp_fermi(*primals)
-    return value, value * (dx - fermi(-y) * dy)
+    value = exp2_fermi2(*primals)
+    return value, value * (LN2 * (dx - fermi2(-y) * dy))
 
 
-def _quotient(x):
-    """Two numbers whose quotient is e to the power of `x`; the second is near 1e-3."""
-    f = _FORMATS[np.dtype(x.dtype)]
-    x = jnp.where(x > f.most, f.most, x)
-    x = jnp.where(x < f.least, f.least, x)
-    # x = y log 2 + r
-    y = lax.round(x * _1_LN2, lax.RoundingMethod.TO_NEAREST_EVEN)
-    u = ((x - y * f.ln2[0]) - y * f.ln2[1]) * _SCALE
+def _to_integer(x):
+    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
+
+
+def _quotient_of_two(x):
+    """As `_quotient`, of 2 to the power of `x`, which need not be rounded."""
+    x = apart(x)
+    y = _to_integer(x)
+    return _quotient(y, (x - y) * (_SCALE * LN2))
+
+
+def _quotient(y, u):
+    """Two numbers whose quotient is 2^y e^r; the second is near 1e-3.
+
+    Args:
+        y: an integer.
+        u: r, of log(2)/2 at most, in the units of the quotient above.
+    """
+    f = _FORMATS[np.dtype(y.dtype)]
     t = apart(u * u)
     even = apart((t + _EVEN[0]) * (t + _EVEN[1]))
     odd = apart(u * (t + _ODD[0]) * (t + _ODD[1]))
@@ -108,4 +145,4 @@ def _quotient(x):
     # number are those of an integer.
     exponent = lax.bitcast_convert_type(y + 1.5 * 2.0**f.n_digits, f.integer) << f.n_digits
     above = lax.bitcast_convert_type(even + odd, f.integer) + exponent
-    return lax.bitcast_convert_type(above, x.dtype), even - odd
+    return lax.bitcast_convert_type(above, y.dtype), even - odd

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int32
 
-from basinax._rounding import rounded
+from basinax._rounding import apart, rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._matrices import inverse, multiply
 from basinax.atoms._neighbors import Columns, Frames, Neighbors, gather, skin_left
@@ -96,7 +96,7 @@ def narrowed(neighbors: Neighbors, batch: Batch, radii: Float[Array, "systems"])
             kept, ends = carry
             images = lax.dynamic_slice(neighbors.slots, (slot, start), (1, columns.size))[0]
             x, y, z = (gather(p, images) - h for p, h in zip(places, some, strict=True))
-            squares = rounded(x * x) + rounded(y * y) + rounded(z * z)
+            squares = apart(x * x) + apart(y * y) + apart(z * z)
             # Each is written, and overwritten by the next one unless it stays. NaN does.
             kept = _written(kept, ends, images)
             return kept, ends + jnp.where(squares > limit, 0, n_columns)

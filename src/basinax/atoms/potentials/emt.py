@@ -16,7 +16,7 @@ from ase.data import atomic_numbers, chemical_symbols
 from ase.units import Bohr
 from jaxtyping import Array, Int32
 
-from basinax._exponential import exp, exp_fermi, fermi
+from basinax._exponential import LN2, exp, exp2, exp2_fermi2, fermi2
 from basinax._rounding import apart, rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors import Neighbors, filled_up, gather
@@ -117,8 +117,8 @@ class EMT(AbstractPotential):
 
         def density(known, other, _, r2):
             ends, own = known
-            r, other = apart(jnp.sqrt(r2)), other or own
-            term = exp_fermi(_exponent(r, other.eta, other.radius1), _past_middle(r, ends))
+            r, other = _within(r2, ends), other or own
+            term = exp2_fermi2(_exponent(r, other.eta, other.radius1), _past_middle(r, ends))
             # NaN counts as inside, so that it shows.
             return (jnp.where(r >= ends.end, 0.0, term),)
 
@@ -133,7 +133,7 @@ class EMT(AbstractPotential):
 
         def pair(known, other, images, r2):
             ends, own, slope = known
-            r, slope_there = apart(jnp.sqrt(r2)), gather(slopes_of_images, images)
+            r, slope_there = _within(r2, ends), gather(slopes_of_images, images)
             energy, derivative = _of_pair(r, ends, own, other or own, slope, slope_there)
             outside = r >= ends.end
             return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, derivative) / r
@@ -177,7 +177,7 @@ class _Ends(NamedTuple):
     middle: Any
     """Where the logistic function is a half, in Å."""
     slope: Any
-    """Its slope, in 1/Å."""
+    """What it is divided by, 1 + 2^x, has x grow so fast, in 1/Å."""
     end: Any
     """The cutoff, in Å."""
 
@@ -200,11 +200,11 @@ class _Atom(NamedTuple):
     v: Any
     """−V₀N/(2γ₂n₀), in eV."""
     eta: Any
-    """η₂, in 1/Å: how fast the density that it makes falls."""
+    """η₂/log(2), in 1/Å: how often the density that it makes is halved."""
     radius1: Any
     """Where that is 1, in Å."""
     decay: Any
-    """κ/β, in 1/Å: how fast its pair function falls."""
+    """κ/(β log(2)), in 1/Å: how often its pair function is halved."""
     radius2: Any
     """Where that is 1, in Å."""
 
@@ -235,7 +235,7 @@ def _ends(s0: float, asap_cutoff: bool) -> _Ends:
     """Half between the third and fourth neighbours in fcc; 1e-4 is left of the fourth."""
     nearest = BETA * s0
     middle = nearest * 0.5 * (math.sqrt(3.0) + 2.0)
-    slope = math.log(1e4 - 1.0) / (2.0 * nearest - middle)
+    slope = math.log2(1e4 - 1.0) / (2.0 * nearest - middle)
     return _Ends(middle, slope, middle * 1.045 if asap_cutoff else middle + 0.5)
 
 
@@ -244,7 +244,7 @@ def _gamma(p: Element, decay: float, ends: _Ends) -> float:
     total = 0.0
     for count, distance in ((12, 1.0), (6, math.sqrt(2.0)), (24, math.sqrt(3.0))):
         r = BETA * p.s0 * distance
-        w = 1.0 / (1.0 + math.exp(ends.slope * (r - ends.middle)))
+        w = 1.0 / (1.0 + 2.0 ** (ends.slope * (r - ends.middle)))
         total += count / 12.0 * w * math.exp(-decay * (r - BETA * p.s0))
     return total
 
@@ -259,9 +259,9 @@ def _atom(p: Element, ends: _Ends) -> _Atom:
         rate=1.0 / (BETA * p.eta2),
         scale=1.0 / (12.0 * _gamma(p, p.eta2, ends) * weight),
         v=-0.5 * p.v0 / (_gamma(p, decay, ends) * weight),
-        eta=p.eta2,
+        eta=p.eta2 / LN2,
         radius1=BETA * p.s0 + math.log(weight) / p.eta2,
-        decay=decay,
+        decay=decay / LN2,
         radius2=BETA * p.s0 + math.log(weight) / decay,
     )
 
@@ -281,12 +281,19 @@ def _by_size(species: tuple[int, ...]) -> list[int]:
     return sorted(species, key=lambda z: PARAMETERS[chemical_symbols[z]].s0)
 
 
+def _within(r2, ends: _Ends):
+    """The distance, or where pairs end if that is nearer: what lies there is of no account."""
+    r = jnp.sqrt(r2)
+    return jnp.where(r > ends.end, ends.end, r)
+
+
 def _past_middle(r, ends: _Ends):
-    """a(r − r_c), of which w is 1/(1 + exp)."""
+    """The x of which w is 1/(1 + 2^x)."""
     return ends.slope * (r - ends.middle)
 
 
 def _exponent(r, decay, radius):
+    """Of 2, in what falls with r."""
     return decay * (radius - r)
 
 
@@ -310,12 +317,13 @@ def _of_pair(r, ends: _Ends, own: _Atom, other: _Atom, slope, slope_other):
     Args:
         slope: dE/dσ₁ of the atom, and of the other.
     """
-    w = fermi(_past_middle(r, ends))
+    # Rates are those of powers of 2 up to the end.
+    w = fermi2(_past_middle(r, ends))
     dw = apart(ends.slope * (w - 1.0))  # (dw/dr)/w
-    v = apart(own.v * exp(_exponent(r, other.decay, other.radius2)))
-    v_back = apart(other.v * exp(_exponent(r, own.decay, own.radius2)))
-    sigma = slope * exp(_exponent(r, other.eta, other.radius1))
-    sigma_back = slope_other * exp(_exponent(r, own.eta, own.radius1))
+    v = apart(own.v * exp2(_exponent(r, other.decay, other.radius2)))
+    v_back = apart(other.v * exp2(_exponent(r, own.decay, own.radius2)))
+    sigma = slope * exp2(_exponent(r, other.eta, other.radius1))
+    sigma_back = slope_other * exp2(_exponent(r, own.eta, own.radius1))
     by_pair = apart(v * (dw - other.decay)) + apart(v_back * (dw - own.decay))
     by_density = apart(sigma * (dw - other.eta)) + apart(sigma_back * (dw - own.eta))
-    return apart(w * (v + v_back)), w * (by_pair + by_density)
+    return apart(w * (v + v_back)), (LN2 * w) * (by_pair + by_density)
