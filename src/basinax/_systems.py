@@ -434,7 +434,7 @@ def _host_integers(values: Any, name: str) -> np.ndarray:
     return values.astype(np.int64)
 
 
-def _int32(values: Any) -> np.ndarray | None:
+def _int32(values: Any) -> Any:
     return None if values is None else np.asarray(values, np.int32)
 
 

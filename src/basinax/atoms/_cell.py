@@ -472,15 +472,14 @@ def cell_moves(
         usual = 1.0 if kind == "strain" else float(len(a))
         factor[k] = usual if cell.cell_factor is None else cell.cell_factor
     ids = np.where(free, np.arange(n_systems), -1).repeat(2 if kind == "strain" else 3)
-    return CellMoves(
-        kind=kind,
-        index=index_of_ids(ids, n_systems),
-        reference=reference.astype(dtype),
-        is_free=free,
-        mask=masks,
-        is_hydrostatic=is_hydrostatic,
-        keeps_volume=keeps_volume,
-        pressure=pressure.astype(dtype),
-        factor=factor.astype(dtype),
-        inverse_factor=(1 / factor).astype(dtype),
-    )
+    arrays: dict[str, Any] = {
+        "reference": reference.astype(dtype),
+        "is_free": free,
+        "mask": masks,
+        "is_hydrostatic": is_hydrostatic,
+        "keeps_volume": keeps_volume,
+        "pressure": pressure.astype(dtype),
+        "factor": factor.astype(dtype),
+        "inverse_factor": (1 / factor).astype(dtype),
+    }
+    return CellMoves(kind=kind, index=index_of_ids(ids, n_systems), **arrays)

@@ -550,9 +550,13 @@ class NeighborTable:
         return {"stretches": stretches, "n_stretches": np.asarray(len(found), np.int32)}
 
     def _frames(self) -> Frames:
-        inverses = np.linalg.pinv(self.cells.astype(np.float64))
-        radius = np.asarray(self.cutoff + self.skin, self.cells.dtype)
-        return Frames(self.cells.copy(), inverses.astype(self.cells.dtype), radius)
+        cells, inverses = self.cells, np.linalg.pinv(self.cells.astype(np.float64))
+        arrays: dict[str, Any] = {
+            "cells": cells.copy(),
+            "inverses": inverses.astype(cells.dtype),
+            "radius": np.asarray(self.cutoff + self.skin, cells.dtype),
+        }
+        return Frames(**arrays)
 
     def _write(self, one: Pairs) -> None:
         """Writes the lists of these systems."""

@@ -393,7 +393,13 @@ class _Stream:
         if is_new.any():
             self.occupied = self.occupied | is_new
             index = index_of_sizes(sizes, align=BLOCK, n_rows=batch.n_rows)
-            self.batch = Batch(positions, numbers, cells, pbc, index, constraints)
+            arrays: dict[str, Any] = {
+                "positions": positions,
+                "numbers": numbers,
+                "cells": cells,
+                "pbc": pbc,
+            }
+            self.batch = Batch(**arrays, index=index, constraints=constraints)
             self.moves = self._moves()
         return is_new
 

@@ -7,7 +7,7 @@ sum here can tell from nothing: none is ever -0.0, as all begin with +0.0.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -75,7 +75,7 @@ class Elements(eqx.Module):
 
     def of_two(self) -> Callable[[Images], Any]:
         """The same for slots of these rows, from what is known of both elements."""
-        own, other = self.known(self.keys), self.known(self.others)
+        own, other = self.known(self.keys), self.known(cast(Array, self.others))
 
         def there(images):
             is_own = (images & HEAVIER) == self.bits
