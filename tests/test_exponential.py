@@ -60,6 +60,10 @@ def test_values_of_powers_of_two(dtype):
     x, y = x[is_normal], y[is_normal]
     expected = precise_power(x) / (1 + precise_power(y))
     assert error(jax.jit(exp2_fermi2)(x, y), expected, dtype) < 8
+    low = np.asarray([-np.inf, -1e30, -1e4, -130, -65], dtype)
+    assert (np.asarray(fermi2(low)) == 1).all()
+    some = np.full_like(low, 0.7)
+    np.testing.assert_allclose(exp2_fermi2(some, low), exp2(some), rtol=3 * np.finfo(dtype).eps)
 
 
 @both_dtypes

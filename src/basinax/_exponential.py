@@ -79,18 +79,18 @@ def exp2(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 @jax.custom_jvp
 def fermi2(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """1/(1 + 2^x), for what `exp2` is for."""
-    above, below = _quotient_of_two(x)
+    """1/(1 + 2^x), for what `exp2` is for, and for any smaller `x`."""
+    above, below = _quotient_of_two(_no_less(x))
     return below / (above + below)
 
 
 @jax.custom_jvp
 def exp2_fermi2(x: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
-    """2^x/(1 + 2^y), in one division, for what `exp2` is for.
+    """2^x/(1 + 2^y), in one division, for what `exp2` is for, and for any smaller `y`.
 
     0 where it would be as small as that may be.
     """
-    (x_above, x_below), (y_above, y_below) = _quotient_of_two(x), _quotient_of_two(y)
+    (x_above, x_below), (y_above, y_below) = _quotient_of_two(x), _quotient_of_two(_no_less(y))
     return (x_above * y_below) / (x_below * (y_above + y_below))
 
 
@@ -117,6 +117,11 @@ def _exp2_fermi2_jvp(primals, tangents):
     (_, y), (dx, dy) = primals, tangents
     value = exp2_fermi2(*primals)
     return value, value * (LN2 * (dx - fermi2(-y) * dy))
+
+
+def _no_less(x):
+    """`x`, or what has as little to add to 1: nothing."""
+    return jnp.where(x < -64.0, -64.0, x)
 
 
 def _to_integer(x):

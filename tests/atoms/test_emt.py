@@ -130,6 +130,20 @@ def test_two_atoms_at_one_place_have_the_energy_of_ase_and_no_force(asap_cutoff)
     assert all(np.isfinite(x).all() for x in results_of(batch, got, 1))
 
 
+@both_cutoffs
+def test_pairs_at_any_distance_are_those_of_ase_in_single_precision(asap_cutoff):
+    """Where the logistic function is one, and where it ends."""
+    distances = (1e-3, 0.05, 0.5, 1.0, 1.9, 2.2, 2.6, 3.5, 4.6, 5.3, 5.7, 5.9, 9.0)
+    pairs = [Atoms("CuPd", [[0, 0, 0], [0, 0, d]]) for d in distances]
+    batch, found = evaluate(pairs, EMT(asap_cutoff=asap_cutoff), np.float32)
+    for k, pair in enumerate(pairs):
+        forces, _, energy, _ = results_of(batch, found, k)
+        expected = with_ase(pair, asap_cutoff)
+        scale = np.abs(expected.get_forces()).max() + 1.0
+        np.testing.assert_allclose(energy, expected.get_potential_energy(), rtol=3e-5, atol=3e-5)
+        np.testing.assert_allclose(forces, expected.get_forces(), atol=3e-4 * scale)
+
+
 def test_padding_has_neither_energy_nor_force():
     batch, got = all_of(False)
     padding = ~np.asarray(batch.index.has_system())
