@@ -583,7 +583,8 @@ class NeighborTable:
         )
 
         table = np.concatenate([np.arange(self._far + 1), self._far + 1 + image_at])
-        table |= np.concatenate([self._bits, [0], self._bits[one.image_rows]])
+        if self.others is not None:
+            table |= np.concatenate([self._bits, [0], self._bits[one.image_rows]])
         # A cell that shrinks needs more and more, and each size is a program of its own.
         steps = 2 if self._follows_cells and self._is_listed else 8
         lengths = one.lengths
