@@ -32,7 +32,7 @@ LAYERS = [
     ["_relax", "_config"],
     ["_specs"],
     [""],
-    ["atoms._symmetry", "atoms._matrices"],
+    ["atoms._symmetry", "atoms._matrices", "atoms._ulm"],
     ["atoms._constraints"],
     ["atoms._batch", "atoms._pairs", "atoms._snapshot"],
     ["atoms._neighbors", "atoms._trajectory"],

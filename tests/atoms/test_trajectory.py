@@ -1,5 +1,7 @@
 """Trajectories: which frames are written, what they hold, and that nothing else changes."""
 
+from pathlib import Path
+
 import ase.io
 import ase.optimize
 import numpy as np
@@ -9,6 +11,7 @@ from ase.build import bulk
 from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.constraints import FixAtoms
 from ase.io.trajectory import TrajectoryWriter
+from ase.io.ulm import N1
 
 import basinax
 from basinax.atoms import Frechet, LennardJones, Trajectories, relax
@@ -83,16 +86,20 @@ def test_frames_are_the_same_alone_and_in_a_batch(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("cell", [None, Frechet()])
 def test_files_are_those_of_ases_writer(tmp_path, cell):
-    """Byte by byte, with tags, info that cannot be written, and more frames than go together."""
+    """Byte by byte, with tags, a constraint, info that cannot be written, a step of an earlier run,
+    and more frames than go together and than the table of a file has room for at first."""
     atoms = structures()[0]
     atoms.set_tags([0, 1, 2, 3])
-    atoms.info |= {"name": "cell", "key": object()}
+    atoms.set_constraint(FixAtoms([2]))
+    atoms.info |= {"step": 7, "name": '100 % {of} a "cell"', "key": object()}
     with pytest.warns(UserWarning, match='Skipping "key"'):
-        relax([atoms], ARGON, cell=cell, fmax=0.003, trajectory=Trajectories(tmp_path, 1))
+        relax([atoms], ARGON, cell=cell, fmax=1e-4, trajectory=Trajectories(tmp_path, 1))
     frames = ase.io.read(tmp_path / "0.traj", index=":")
-    assert len(frames) > 2 * TOGETHER
+    assert len(frames) > max(2 * TOGETHER, N1 + 1)
+    assert [frame.info["step"] for frame in frames] == list(range(len(frames)))
     with TrajectoryWriter(tmp_path / "ase.traj") as writer:
         for frame in frames:
+            frame.set_constraint(atoms.constraints)
             writer.write(frame)
     assert (tmp_path / "0.traj").read_bytes() == (tmp_path / "ase.traj").read_bytes()
 
@@ -181,13 +188,20 @@ def test_a_folder_that_cannot_be_written_is_found_before_anything_runs(tmp_path)
 
 
 def test_a_full_disk_costs_the_trajectory_alone(tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError("no space left on device")
+    """What was written before stays as it was."""
+    opened = Path.open
 
-    monkeypatch.setattr("ase.io.ulm.open", full)
+    def full(path, mode="r", *args, **kwargs):
+        if mode == "r+b":
+            raise OSError("no space left on device")
+        return opened(path, mode, *args, **kwargs)
+
+    monkeypatch.setattr("pathlib.Path.open", full)
     with pytest.warns(UserWarning, match="not whole: OSError: no space left"):
-        result = relax(structures()[2:3], ARGON, trajectory=tmp_path)
+        result = relax(structures()[2:3], ARGON, fmax=1e-3, trajectory=Trajectories(tmp_path, 1))
     assert result.converged.all()
+    frames = ase.io.read(tmp_path / "0.traj", index=":")
+    assert [frame.info["step"] for frame in frames] == list(range(TOGETHER))
 
 
 def test_a_disk_that_is_full_at_the_first_byte_is_told_as_well(tmp_path, monkeypatch):

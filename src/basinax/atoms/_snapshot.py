@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
-from ase.stress import full_3x3_to_voigt_6_stress
 
 from basinax.atoms._constraints import with_fixed
 
@@ -17,7 +16,7 @@ class Snapshot(NamedTuple):
     cell: np.ndarray
     forces: np.ndarray
     stress: np.ndarray | None
-    """In eV/Å³, 3x3; None where the cell is fixed."""
+    """In eV/Å³: xx, yy, zz, yz, xz, xy; None where the cell is fixed."""
     energy: float
 
     def of(self, original: Atoms) -> Atoms:
@@ -39,5 +38,5 @@ class Snapshot(NamedTuple):
         """What was found, by ASE's names."""
         found: dict[str, Any] = {"energy": self.energy, "forces": self.forces}
         if self.stress is not None:
-            found["stress"] = full_3x3_to_voigt_6_stress(self.stress)
+            found["stress"] = self.stress
         return found

@@ -42,6 +42,7 @@ from basinax.atoms._cell import (
     with_cells,
 )
 from basinax.atoms._constraints import Layout, constrained, write
+from basinax.atoms._matrices import VOIGT
 from basinax.atoms._narrowing import Reach, chosen, next_skins
 from basinax.atoms._neighbors import Neighbors, NeighborTable, moved_too_far
 from basinax.atoms._snapshot import Snapshot
@@ -55,7 +56,7 @@ PERIODS, PERIOD = 8, 3
 """Where pairs are dear: so many periods of so many turns, each with the pairs that are near then.
 What has ended has none, so the host may look less often."""
 
-FRAMES = 2
+FRAMES = 3
 """Frames of a system between two looks: turns are fewer where more would fall due."""
 
 WORTH_REFILLING = 8
@@ -251,15 +252,16 @@ class _Stream:
         skins = np.full(len(self.occupied), np.inf, dtype)
         while True:
             here = (self.batch, self.moves, neighbors, reach, run, skins)
-            due = []
+            due = None
             if work.recorder is None:
                 run, skins, is_stale = _advance[size](*how, *here)
             else:
                 interval = np.asarray(work.recorder.interval, np.int32)
                 (run, due), skins, is_stale = _recorded[size](*how, *here, interval)
             self._hand_over()  # while the device works
-            self._record(jax.device_get(due))
-            status, is_stale = jax.device_get((run.status, is_stale))
+            status, is_stale, due = jax.device_get((run.status, is_stale, due))
+            if due is not None:
+                self._record(due)
             work.monitor.report(self, status[self.occupied])
             if work.monitor.is_stopped():
                 self._take_out(run, self.occupied)
@@ -333,8 +335,8 @@ class _Stream:
                 status=int(found["status"][k]),
             )
             self.work.monitor.end(member, outcome)
-            if last is not None:
-                self._record_end(k, member, last)
+        if last is not None:
+            self._record_ends(last, members)
         stays = self.occupied.copy()
         stays[list(members)] = False
         self.work.monitor.report(self, found["status"][stays])
@@ -350,26 +352,32 @@ class _Stream:
             energy=float(found["energies"][k]),
         )
 
-    def _record(self, due: list[dict[str, np.ndarray]]) -> None:
+    def _record(self, due: dict[str, np.ndarray]) -> None:
         """Hands over the frames that fell due."""
-        frames = []
-        for found in due:
+        for found in [{name: x[k] for name, x in due.items()} for k in range(FRAMES)]:
             steps = np.where(self.occupied, found["steps"], -1)
-            for k in np.flatnonzero(steps >= 0).tolist():
-                member = int(self.members[k])
-                snapshot = functools.partial(self._snapshot, found, k, member)
-                frames.append(Frame(member, int(steps[k]), snapshot))
-            self.recorded = np.maximum(self.recorded, steps)
-        if frames:
-            cast(Recorder, self.work.recorder).add(frames)
+            places = np.flatnonzero(steps >= 0)
+            if places.size:
+                self._add_frames(found, places, self.members[places])
+                self.recorded = np.maximum(self.recorded, steps)
 
-    def _record_end(self, k: int, member: int, last: dict[str, np.ndarray]) -> None:
-        """The last frame, unless it has been handed over, or a structure has not come to an end."""
-        steps, is_new = int(last["steps"][k]), self.recorded[k] < last["steps"][k]
-        if is_new and last["status"][k] != Status.RUNNING and last["is_known"][k]:
-            snapshot = functools.partial(self._snapshot, last, k, member)
-            cast(Recorder, self.work.recorder).add([Frame(member, steps, snapshot, is_last=True)])
-        self.recorded[k] = -1
+    def _record_ends(self, last: dict[str, np.ndarray], members: dict[int, int]) -> None:
+        """Last frames, except those handed over before and of structures that did not end."""
+        has_ended = (last["status"] != Status.RUNNING) & last["is_known"]
+        is_new = has_ended & (self.recorded < last["steps"])
+        places = np.array([k for k in members if is_new[k]], int)
+        if places.size:
+            self._add_frames(last, places, np.array([members[k] for k in places]), are_last=True)
+        self.recorded[list(members)] = -1
+
+    def _add_frames(self, found, places: np.ndarray, members: np.ndarray, *, are_last=False):
+        """Hands over frames of some places, which the recorder's thread makes."""
+        steps = found["steps"][places].tolist()
+        which = zip(places.tolist(), members.tolist(), steps, strict=True)
+        cast(Recorder, self.work.recorder).add(
+            Frame(member, step, self._snapshot(found, k, member), are_last)
+            for k, member, step in which
+        )
 
     def _place(self) -> np.ndarray:
         """Puts who waits and needs as many rows into free places; says which places."""
@@ -576,7 +584,7 @@ def _recorded(
     run: Run,
     skins,
     interval,
-) -> tuple[tuple[Run, list[dict[str, Any]]], Any, Any]:
+) -> tuple[tuple[Run, dict[str, Any]], Any, Any]:
     """As `_advance`; beside the run, where systems stood after multiples of the interval of steps.
 
     The points of each system come in their order, the last of `FRAMES`; `steps` is -1 where there
@@ -591,11 +599,14 @@ def _recorded(
             is_judged = (run.steps > before.steps) | (run.status != before.status)
             is_due = is_judged & (before.steps % interval == 0)
             there = Point(before.params, run.energies, run.gradients, run.fmax, run.extras)
-            newer = [*dues[1:], (there, before.steps)]
-            dues = [
-                (select_points(is_due, x, y, prefix), jnp.where(is_due, n, m))
-                for (x, n), (y, m) in zip(newer, dues, strict=True)
-            ]
+
+            def newer(dues):
+                return [
+                    (select_points(is_due, x, y, prefix), jnp.where(is_due, n, m))
+                    for (x, n), (y, m) in zip([*dues[1:], (there, before.steps)], dues, strict=True)
+                ]
+
+            dues = jax.lax.cond(jnp.any(is_due), newer, lambda dues: dues, dues)
             return run, dues, count + 1
 
         def goes_on(carry):
@@ -612,7 +623,9 @@ def _recorded(
     (run, dues), skins, is_stale = course.turned(
         go, (run, [none] * FRAMES), lambda carry: carry[0], skins, n_turns
     )
-    return (run, [{"steps": n} | _found(point, batch, moves) for point, n in dues]), skins, is_stale
+    found = [{"steps": n} | _found(point, batch, moves) for point, n in dues]
+    # The host takes a large array sooner than many.
+    return (run, jax.tree.map(lambda *each: jnp.stack(each), *found)), skins, is_stale
 
 
 def _moved(batch: Batch, moves: CellMoves | None, params: Any) -> Batch:
@@ -642,7 +655,9 @@ def _found(point: Point, batch: Batch, moves: CellMoves | None) -> dict[str, Any
     place = {"positions": here.positions, "cells": here.cells}
     if moves is None:
         return place | {"forces": -point.gradients, "energies": point.energies}
-    found = {"energies": point.extras.energies, "stress": point.extras.stress}
+    stress = point.extras.stress
+    stress = jnp.stack([(stress[:, i, j] + stress[:, j, i]) / 2 for i, j in VOIGT], axis=1)
+    found = {"energies": point.extras.energies, "stress": stress}
     forces = moves.forces(point.params, point.gradients, batch.index)
     return place | found | {"forces": forces, "is_free": moves.is_free}
 
