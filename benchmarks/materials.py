@@ -5,10 +5,10 @@ component and sheared by 2 %, float64, FIRE with ASE's settings to fmax 0.02 eV/
 and with cells that move (`Frechet`, ASE's `FrechetCellFilter`). Timed is `basinax.atoms.relax` from
 `Atoms` to `Atoms`: the first call, which compiles, and the median of those after it, without and
 with trajectories (one frame in ten steps, one file a structure, each run in a new folder within the
-temporary one; none is removed before the end, nor should others be before this runs: ext4 takes ten
-times as long to make a file where many have been removed in the last minutes). ASE runs all structures with fixed cells and some
-of each size with cells that move, between those calls in the same process; steps must be equal and
-positions agree to 1e-6 Å.
+temporary one). Nothing is removed there before the end, nor should it be in the minutes before:
+ext4 takes ten times as long to make a file where many have been removed. ASE runs all structures
+with fixed cells and some of each size with cells that move, between those calls in the same
+process; steps must be equal and positions agree to 1e-6 Å.
 """
 
 import functools
