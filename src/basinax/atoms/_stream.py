@@ -356,28 +356,27 @@ class _Stream:
         """Hands over the frames that fell due."""
         for found in [{name: x[k] for name, x in due.items()} for k in range(FRAMES)]:
             steps = np.where(self.occupied, found["steps"], -1)
-            places = np.flatnonzero(steps >= 0)
-            if places.size:
-                self._add_frames(found, places, self.members[places])
-                self.recorded = np.maximum(self.recorded, steps)
+            places = np.flatnonzero(steps >= 0).tolist()
+            self._add_frames(found, {k: int(self.members[k]) for k in places})
+            self.recorded = np.maximum(self.recorded, steps)
 
     def _record_ends(self, last: dict[str, np.ndarray], members: dict[int, int]) -> None:
         """Last frames, except those handed over before and of structures that did not end."""
         has_ended = (last["status"] != Status.RUNNING) & last["is_known"]
         is_new = has_ended & (self.recorded < last["steps"])
-        places = np.array([k for k in members if is_new[k]], int)
-        if places.size:
-            self._add_frames(last, places, np.array([members[k] for k in places]), are_last=True)
+        ends = {k: member for k, member in members.items() if is_new[k]}
+        self._add_frames(last, ends, are_last=True)
         self.recorded[list(members)] = -1
 
-    def _add_frames(self, found, places: np.ndarray, members: np.ndarray, *, are_last=False):
-        """Hands over frames of some places, which the recorder's thread makes."""
-        steps = found["steps"][places].tolist()
-        which = zip(places.tolist(), members.tolist(), steps, strict=True)
-        cast(Recorder, self.work.recorder).add(
-            Frame(member, step, self._snapshot(found, k, member), are_last)
-            for k, member, step in which
-        )
+    def _add_frames(
+        self, found: dict[str, np.ndarray], members: dict[int, int], *, are_last: bool = False
+    ) -> None:
+        """Hands over frames of structures in these places, which the recorder's thread makes."""
+        if members:
+            cast(Recorder, self.work.recorder).add(
+                Frame(member, int(found["steps"][k]), self._snapshot(found, k, member), are_last)
+                for k, member in members.items()
+            )
 
     def _place(self) -> np.ndarray:
         """Puts who waits and needs as many rows into free places; says which places."""
@@ -587,8 +586,8 @@ def _recorded(
 ) -> tuple[tuple[Run, dict[str, Any]], Any, Any]:
     """As `_advance`; beside the run, where systems stood after multiples of the interval of steps.
 
-    The points of each system come in their order, the last of `FRAMES`; `steps` is -1 where there
-    is none.
+    The points of each system come in their order along a first axis, the last of `FRAMES`; `steps`
+    is -1 where there is none.
     """
     prefix = run.optimizer_state.index_prefix
 
