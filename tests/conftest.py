@@ -23,7 +23,7 @@ if _OF_THE_RUN not in os.environ:
     _programs = tempfile.TemporaryDirectory()
     os.environ[_OF_THE_RUN] = _programs.name
 _own = Path(os.environ[_OF_THE_RUN], os.environ.get("PYTEST_XDIST_WORKER", "alone"))
-_own.mkdir()
+_own.mkdir(exist_ok=True)
 jax.config.update("jax_compilation_cache_dir", str(_own))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
