@@ -53,6 +53,11 @@ LAYERS = [
     ["atoms._stream", "atoms._specs", "atoms._criteria"],
     ["atoms._relax"],
     ["atoms"],
+    ["cli._console", "cli._options"],
+    ["cli._inputs", "cli._watch"],
+    ["cli._task"],
+    ["cli._output"],
+    ["cli._app"],
     ["cli"],
     ["__main__"],
 ]

@@ -1,0 +1,145 @@
+"""The task that files and options say."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import typer
+
+import basinax
+from basinax._specs import optimizer_from
+from basinax.atoms import (
+    AtomsRelaxation,
+    MaxAtomForce,
+    MaxStress,
+    cell_from,
+    potential_from,
+    relax as relax_atoms,
+)
+from basinax.cli._console import fail, reported
+from basinax.cli._inputs import names_of_images, read_structures
+from basinax.cli._options import Dtype, OfInfo, count_of, not_negative, or_of_info
+
+_CRITERIA = (MaxStress, basinax.RMSForce, basinax.EnergyChange, basinax.MaxDisplacement)
+"""What may have to be met besides the criterion of forces."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is to be relaxed, and how."""
+
+    atoms: list[Any]
+    sources: list[str]
+    """The file and image of each structure."""
+    settings: dict[str, Any]
+    """Of all structures."""
+    own: dict[str, list[Any]]
+    """Cell, pressure, fmax and max_steps of each structure."""
+    tolerances: dict[type, float | None]
+    """Of criteria that must be met besides that of forces."""
+
+    @classmethod
+    def read(
+        cls,
+        files: list[Path],
+        settings: dict[str, Any],
+        own: dict[str, Any],
+        tolerances: tuple[float | None, ...],
+    ) -> "Task":
+        """The task that options say.
+
+        Args:
+            own: values for all structures, or where in their `info` they stand.
+            tolerances: of `_CRITERIA`; None for those that are not asked for.
+        """
+        if settings["dtype"] is Dtype.FLOAT64:
+            jax.config.update("jax_enable_x64", True)
+        criteria = dict(zip(_CRITERIA, tolerances, strict=True))
+        needing = {"--pressure": own["pressure"], "--stress-tolerance": criteria[MaxStress]}
+        for name, given in needing.items():
+            if own["cell"] is None and given is not None:
+                fail(f"{name} needs a cell that moves: add --cell frechet")
+        own["cell"] = or_of_info(str)(own["cell"]) if own["cell"] else None
+        with reported():
+            settings = settings | {
+                "potential": potential_from(settings["potential"]),
+                "optimizer": optimizer_from(settings["optimizer"]),
+                "dtype": settings["dtype"].value,
+            }
+        atoms, sources = [], []
+        for path in files:
+            images = read_structures(path)
+            atoms += images
+            sources += names_of_images(path, len(images))
+        values = {name: _values_of(name, own[name], atoms, sources) for name in own}
+        values["cell"] = [
+            _cell_of(*each) for each in zip(values["cell"], values["pressure"], strict=True)
+        ]
+        return cls(atoms, sources, settings, values, criteria)
+
+    def alone(self, at: int) -> "Task":
+        own = {name: [values[at]] for name, values in self.own.items()}
+        return dataclasses.replace(self, atoms=[self.atoms[at]], own=own)
+
+    def run(
+        self,
+        progress: Callable[[Any], None] | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> AtomsRelaxation:
+        with reported(self.sources):
+            return relax_atoms(
+                self.atoms,
+                **self.settings,
+                cell=self.own["cell"],
+                convergence=self._criterion(),
+                max_steps=np.array(self.own["max_steps"]),
+                progress=progress,
+                should_stop=should_stop,
+            )
+
+    def _criterion(self) -> basinax.AbstractCriterion:
+        """All of what is asked for."""
+        fmax: Any = np.array(self.own["fmax"], float)
+        is_apart = self.tolerances[MaxStress] is not None
+        criterion = MaxAtomForce(fmax) if is_apart else basinax.MaxForce(fmax)
+        for kind, tolerance in self.tolerances.items():
+            criterion = criterion if tolerance is None else criterion & kind(tolerance)
+        return criterion
+
+
+def _values_of(option: str, value: Any, atoms: list[Any], sources: list[str]) -> list[Any]:
+    """The value of each structure."""
+    if not isinstance(value, OfInfo):
+        return [value] * len(atoms)
+    name = f"--{option.replace('_', '-')} info:{value.key}"
+    values = []
+    for a, source in zip(atoms, sources, strict=True):
+        if value.key not in a.info:
+            known = ", ".join(map(str, a.info)) or "nothing"
+            fail(f"{name}: {source} has no {value.key} in its info, but {known}")
+        try:
+            values.append(_READERS[option](str(a.info[value.key])))
+        except (ValueError, typer.BadParameter):
+            fail(f"{name}: {source} has {a.info[value.key]!r}, which is not usable")
+    return values
+
+
+_READERS = {"cell": str, "pressure": float, "fmax": not_negative, "max_steps": count_of}
+
+
+def _cell_of(text: str | None, pressure: float | None) -> Any:
+    """The cell of one structure; its pressure may stand in one place only."""
+    if text is None or text == "none":
+        return None
+    with reported():
+        cell = cell_from(text)
+    if pressure is None:
+        return cell
+    if re.search(r"\bpressure\s*=", text):
+        fail(f"--cell {text} and --pressure both say a pressure: remove one")
+    with reported():
+        return dataclasses.replace(cell, pressure=pressure)
