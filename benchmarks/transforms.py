@@ -17,6 +17,7 @@ import basinax
 
 N_SYSTEMS = 10_000
 MAX_NORM = 4.0
+LONGEST = 0.5
 MEMORY = 10
 IN_A_LOOP = 16
 
@@ -31,6 +32,7 @@ def main() -> None:
         copy = functools.partial(jax.jit(lambda x: x + 1), gradient)
         for name, ours, theirs in (
             ("clip", *_clips(index, gradient)),
+            ("max step", *_step_limits(index, gradient)),
             ("fire", *_fires(index, gradient, velocity)),
             ("l-bfgs", *_lbfgs(index, gradient)),
         ):
@@ -73,6 +75,20 @@ def _clips(index, gradient):
 
     _check(ours(gradient, state), theirs(gradient, index.ids))
     return lambda: ours(gradient, state), lambda: theirs(gradient, index.ids)
+
+
+def _step_limits(index, step):
+    limit = basinax.MaxStepSize(LONGEST)
+    state = limit.init(step, index)
+    ours = jax.jit(lambda u, s: limit.update(u, s)[0])
+
+    @jax.jit
+    def theirs(u, ids):
+        longest = jax.ops.segment_max(jnp.linalg.norm(u, axis=1), ids, N_SYSTEMS)
+        return u * _spread(jnp.minimum(1.0, LONGEST / longest), ids)
+
+    _check(ours(step, state), theirs(step, index.ids))
+    return lambda: ours(step, state), lambda: theirs(step, index.ids)
 
 
 def _fires(index, gradient, velocity):

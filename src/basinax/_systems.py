@@ -112,7 +112,8 @@ class SystemIndex(eqx.Module):
         """
         # By halves, of which XLA stores each level; `jnp.max` it would find again for every row
         # that the result is spread to.
-        return self._fold(_larger, _max_components(rows), _least(rows.dtype))
+        largest = self._fold(_larger, _max_components(rows), _least(rows.dtype))
+        return _stored(largest, self.sizes)
 
     def depths(self) -> Int32[Array, "systems"]:
         """After how many sums of eight one is left of each system, one at least."""
@@ -401,6 +402,13 @@ def _finished(sums: Float[Array, "systems"], sizes: Int32[Array, "systems"]):
     again for each of them.
     """
     return sums / jnp.where(sizes > 0, 1, -1).astype(sums.dtype)
+
+
+def _stored(values: Shaped[Array, "systems"], sizes: Int32[Array, "systems"]):
+    """The same values. XLA on CPU stores a quotient, and recomputes a maximum for every reader."""
+    if not jnp.issubdtype(values.dtype, jnp.floating):
+        return values
+    return values / jnp.where(sizes >= 0, 1, 2).astype(values.dtype)
 
 
 def _max_components(rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "rows"]:
