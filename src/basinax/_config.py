@@ -24,9 +24,13 @@ from basinax._line_search import SEARCHES, Search
 from basinax._optax import OptaxTransform, is_optax
 from basinax._optax_by_name import OptaxByName, optax_transform
 from basinax._optimizer import AbstractTransform
+from basinax._reading import text_of
 
 VERSION = 1
 """Of the format. It changes when an older basinax would misread a config."""
+
+DEEPEST = 100
+"""Tables and lists in one another: each needs a few calls, of which Python allows a thousand."""
 
 Config = dict[str, Any]
 TransformClass = TypeVar("TransformClass", bound=type[AbstractTransform])
@@ -50,13 +54,14 @@ def from_config(config: Mapping[str, Any]) -> AbstractTransform:
 
     Raises:
         ValueError: a name or an option is unknown (the known ones are listed), an option is
-            missing or refused, or the version is that of a later basinax.
+            missing or refused, the version is that of a later basinax, or tables and lists stand
+            more than `DEEPEST` deep in one another.
         TypeError: the config, or a part of it, is no mapping.
     """
-    if not isinstance(config, Mapping):
-        raise TypeError(f"a config must be a mapping with a name, got {type(config).__name__}")
+    _require_mapping(config)
+    _require_shallow(config)
     version = config.get("version", VERSION)
-    if not isinstance(version, int) or not 1 <= version <= VERSION:
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= VERSION:
         raise ValueError(
             f"the config has version {version!r}; this basinax reads versions 1 to {VERSION}"
         )
@@ -101,9 +106,11 @@ def read_config(path: str | Path) -> Config:
     reads = {".json": json.loads, ".toml": tomllib.loads}
     if path.suffix.lower() not in reads:
         raise ValueError(f"{path}: a config file must end in .json or .toml")
-    text = path.read_text(encoding="utf-8")
+    text = text_of(path)
     try:
         config = reads[path.suffix.lower()](text)
+    except RecursionError:
+        raise ValueError(f"{path}: {_TOO_DEEP}") from None
     except ValueError as error:  # of both formats
         raise ValueError(f"{path}: {error}") from error
     if not isinstance(config, dict):
@@ -175,9 +182,28 @@ def _encoded(value: Any, where: str) -> Any:
     raise TypeError(f"{where} is a {type(value).__name__}, which a config cannot hold")
 
 
-def _decoded_transform(config: Any) -> AbstractTransform:
+_TOO_DEEP = f"tables and lists stand more than {DEEPEST} deep in one another"
+
+
+def _require_mapping(config: Any) -> None:
     if not isinstance(config, Mapping):
         raise TypeError(f"a config must be a mapping with a name, got {type(config).__name__}")
+
+
+def _require_shallow(config: Mapping[str, Any]) -> None:
+    level: list[Any] = [config]
+    for _ in range(DEEPEST):
+        inner = (x.values() if isinstance(x, Mapping) else x for x in level)
+        parts = {
+            id(x): x for items in inner for x in items if isinstance(x, Mapping | list | tuple)
+        }
+        level = list(parts.values())
+    if level:
+        raise ValueError(f"in the config {_TOO_DEEP}")
+
+
+def _decoded_transform(config: Any) -> AbstractTransform:
+    _require_mapping(config)
     options = dict(config)
     name = options.pop("name", None)
     if name == "chain":
@@ -192,7 +218,7 @@ def _decoded_transform(config: Any) -> AbstractTransform:
         arguments = options.get("arguments", {})
         if not isinstance(arguments, Mapping):
             raise TypeError(f"the arguments of optax must be a mapping by name, got {arguments!r}")
-        arguments = {key: _decoded(x) for key, x in arguments.items()}
+        arguments = {key: _plain(x, key) for key, x in arguments.items()}
         return optax_transform(options["function"], **arguments)
     _require_known("transform", name, known_names())
     return _made(_CLASSES[name], name, options)
@@ -206,7 +232,7 @@ def _decoded_search(config: Mapping[str, Any]) -> Search:
 
 
 def _require_known(kind: str, name: Any, known: list[str]) -> None:
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         close = difflib.get_close_matches(str(name), known, 1)
         hint = f"; did you mean {close[0]!r}?" if close else "."
         raise ValueError(f"no {kind} is called {name!r}{hint} Known: {', '.join(known)}")
@@ -240,6 +266,18 @@ def _decoded(value: Any, option: str = "") -> Any:
             return tuple(items)
         return np.asarray(items)
     return value
+
+
+def _plain(value: Any, argument: str) -> Any:
+    """An argument of optax: nothing in it is called, or looked up by name."""
+    if isinstance(value, list | tuple):
+        return [_plain(x, argument) for x in value]
+    if isinstance(value, Mapping):
+        raise TypeError(
+            f"the argument {argument!r} of optax must be a number, text, boolean, null or a list of"
+            " them, got a table"
+        )
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
 
 
 def _is_required(field: dataclasses.Field) -> bool:

@@ -26,6 +26,8 @@ class Spec(NamedTuple):
 def parse(text: str) -> Spec:
     """Read `NAME[:WORD,KEY=VALUE,...]`; values are numbers, true, false, or words.
 
+    Nothing in a text is evaluated, nor looked up anywhere but in tables of known names.
+
     Raises:
         ValueError: an option stands twice, or a part is empty.
     """
@@ -86,20 +88,24 @@ def choose(kind: str, name: str, known: Mapping[str, Any]) -> Any:
 def make(kind: str, name: str, maker: Callable[..., Any], options: Mapping[str, Any]) -> Any:
     """`maker(**options)`; an error that lists the known options, or names one that is no number."""
     parameters = inspect.signature(maker).parameters.values()
-    known = [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
-    for option in options:
+    known = {p.name: p for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL}
+    for option, value in options.items():
         if option not in known:
             raise ValueError(
                 f"{kind} {name} has no option {option!r}{_hint(option, known)}: {', '.join(known)}"
             )
-    try:
-        return maker(**options)
-    except ValueError as error:
-        for option, value in options.items():
-            if isinstance(value, str) and str(error).endswith(f"to float: {value!r}"):
-                text = f"{kind} {name}: {option} must be a number, got {value!r}"
-                raise ValueError(text) from error
-        raise
+        for each in value.values() if isinstance(value, Mapping) else [value]:
+            if not _may_be(each, known[option].default):
+                text = str(each).lower() if isinstance(each, bool) else repr(each)
+                raise ValueError(f"{kind} {name}: {option} must be a number, got {text}")
+    return maker(**options)
+
+
+def _may_be(value: Any, default: Any) -> bool:
+    """Whether an option may have a value that stands in a text, by the default it has."""
+    if isinstance(value, bool):
+        return isinstance(default, bool)
+    return not isinstance(value, str) or isinstance(default, bool | str)
 
 
 def _hint(name: str, known: Any) -> str:
@@ -112,6 +118,8 @@ def _plain(name: str) -> str:
 
 
 def _value(text: str) -> Any:
+    if "_" in text:  # Python reads 1_0 as 10
+        return text
     for read in (int, float, {"true": True, "false": False}.__getitem__):
         try:
             return read(text)

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from basinax._specs import choose, make, parse
@@ -151,6 +151,8 @@ def _per_species(options: dict[str, Any]) -> dict[str, Any]:
     gathered: dict[str, Any] = {}
     for key, value in options.items():
         name, dot, species = key.partition(".")
+        if isinstance(gathered.get(name, {}), Mapping) is not bool(dot) and name in gathered:
+            raise ValueError(f"{name} is given for all atoms, and for some: expected one of both")
         if not dot:
             gathered[name] = value
             continue

@@ -13,6 +13,8 @@ from ase.data import atomic_numbers, chemical_symbols
 from ase.units import Bohr, Hartree
 from jaxtyping import Float
 
+from basinax._reading import text_of
+
 Format = Literal["alloy", "fs", "eam"]
 """setfl with a density per element, setfl with a density per pair, funcfl."""
 
@@ -53,7 +55,7 @@ def read_tables(path: str | os.PathLike[str], format: Format | None = None) -> T
         ValueError: the format is unknown, or the file breaks it; names the file and the line.
         OSError: there is no such file.
     """
-    path = Path(path).expanduser()
+    path = Path(path)
     found = SUFFIXES.get(path.suffix) if format is None else format
     if found is None or found not in get_args(Format):
         raise ValueError(
@@ -76,7 +78,7 @@ class _Words:
 
     def __init__(self, path: Path, n_header: int):
         self.path = path
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = text_of(path, errors="replace").splitlines()
         split = [line.split() for line in lines[n_header:]]
         self._words = [word for words in split for word in words]
         numbers = np.arange(n_header + 1, n_header + 1 + len(split))
@@ -127,6 +129,12 @@ class _Words:
         n_rho = self.integer("the number of densities")
         (drho,) = self.numbers(1, "the step of the densities")
         n_r = self.integer("the number of distances")
+        if max(n_rho, n_r) > len(self._words):
+            self.fail(
+                f"tables of {n_rho} densities and {n_r} distances do not fit into the"
+                f" {len(self._words)} words of the file",
+                at,
+            )
         dr, cutoff = self.numbers(2, "the step of the distances and the cutoff")
         if not (n_rho >= LEAST and n_r >= LEAST and min(drho, dr, cutoff) > 0):
             self.fail(
@@ -160,21 +168,25 @@ def _setfl(words: _Words, format: Format) -> Tables:
     if len(set(elements)) < n:
         words.fail(f"an element stands twice in {' '.join(elements)}", 1)
     grid = words.grid()
-    embedding, density = np.zeros((n, grid.n_rho)), np.zeros((n, n, grid.n_r))
-    for k, element in enumerate(elements):
+    # Tables are made once the file has been seen to hold them, whatever its header says.
+    embeddings, densities, pairs = [], [], {}
+    for element in elements:
         words.integer(f"the atomic number of {element}")
         words.numbers(2, f"the mass and lattice constant of {element}")
         words.take(1, f"the lattice of {element}")
-        embedding[k] = words.numbers(grid.n_rho, f"the embedding energy of {element}")
-        for other in range(n) if format == "fs" else [slice(None)]:
-            density[other, k] = words.numbers(grid.n_r, f"the density of {element}")
-    pair = np.zeros((n, n, grid.n_r))
+        embeddings.append(words.numbers(grid.n_rho, f"the embedding energy of {element}"))
+        for _ in range(n) if format == "fs" else [0]:
+            densities.append(words.numbers(grid.n_r, f"the density of {element}"))
     for i in range(n):
         for j in range(i + 1):
             what = f"r times the pair energy of {elements[i]} and {elements[j]}"
-            pair[i, j] = pair[j, i] = words.numbers(grid.n_r, what)
+            pairs[i, j] = pairs[j, i] = words.numbers(grid.n_r, what)
     words.end()
-    return Tables(elements, grid.drho, grid.dr, grid.cutoff, embedding, density, pair)
+    pair = np.array([[pairs[i, j] for j in range(n)] for i in range(n)])
+    # In the file a density stands with the neighbour's element, which comes second in the table.
+    density = np.array(densities).reshape(n, -1, grid.n_r).swapaxes(0, 1)
+    density = np.array(np.broadcast_to(density, pair.shape))
+    return Tables(elements, grid.drho, grid.dr, grid.cutoff, np.array(embeddings), density, pair)
 
 
 def _funcfl(words: _Words) -> Tables:

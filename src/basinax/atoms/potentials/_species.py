@@ -91,6 +91,8 @@ def _pair_of(name: str, key: Any) -> tuple[int, int]:
 
 
 def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool | np.bool_ | str):
+        raise TypeError(f"{name} must be a number, got {value!r}")
     number = float(value)
     if not np.isfinite(number):
         raise ValueError(f"{name} must be finite, got {number}")

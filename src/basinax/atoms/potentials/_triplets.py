@@ -13,6 +13,8 @@ import numpy as np
 from ase.data import atomic_numbers, chemical_symbols
 from jaxtyping import Array, Float, PyTree
 
+from basinax._reading import text_of
+
 Triplet = tuple[str, str, str]
 """The symbols of an atom and of two neighbours."""
 
@@ -32,8 +34,7 @@ def read_triplets(
         ValueError: the file breaks the format; names the file and the line.
         OSError: there is no such file.
     """
-    path = Path(path).expanduser()
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    path, lines = Path(path), text_of(path, errors="replace").splitlines()
     words = [
         (number, word)
         for number, line in enumerate(lines, 1)

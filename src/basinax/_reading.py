@@ -1,0 +1,45 @@
+"""Text of plain files: a device or a pipe in the place of one has no end."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+_KINDS = {
+    stat.S_IFDIR: "is a folder, not a file",
+    stat.S_IFIFO: "is a pipe, not a file",
+    stat.S_IFSOCK: "is a socket, not a file",
+}
+
+
+def text_of(path: str | os.PathLike[str], errors: str = "strict") -> str:
+    """The text of a file in UTF-8; `~` is the home folder.
+
+    Raises:
+        ValueError: the text is no UTF-8, where `errors` is strict.
+        OSError: there is no such file, or it is a folder, a pipe or a device.
+    """
+    path = found(path)
+    try:
+        return path.read_text(encoding="utf-8-sig", errors=errors)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: byte {error.start} is no UTF-8, so it is no text") from None
+
+
+def found(path: str | os.PathLike[str]) -> Path:
+    """The path of a plain file; `~` is the home folder.
+
+    Raises:
+        OSError: there is no such file, or it is a folder, a pipe or a device.
+    """
+    name = os.path.expanduser(path)
+    try:
+        mode = os.stat(name).st_mode
+    except ValueError:  # a NUL in it
+        mode = None
+    if mode is None:
+        raise FileNotFoundError(errno.ENOENT, "no file can have this name", name)
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "is a device, not a file")
+        raise OSError(errno.EINVAL, kind, name)
+    return Path(name)
