@@ -425,10 +425,11 @@ def final_point(run: Run) -> Point:
 def stopped(run: Run) -> Run:
     """The run as it is returned where it is stopped before every system has ended.
 
-    A running system stands where it has not been evaluated: NaN is all that is known of it there,
-    and inf its `fmax`.
+    A running system stands where it has not been evaluated, and so does one that could not be:
+    NaN is all that is known of it there, and inf its `fmax`.
     """
-    is_unknown = run.is_pending & (run.status == Status.RUNNING)
+    has_no_result = (run.status == Status.RUNNING) | (run.status == Status.NOT_FINITE)
+    is_unknown = run.is_pending & has_no_result
     found = run.energies, run.gradients, run.extras
     energies, gradients, extras = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), found)
     run = _received(is_unknown, Evaluation(energies, gradients, is_unknown, extras), run)

@@ -14,7 +14,7 @@ from ase.optimize import FIRE as ASEFIRE
 from comparison import same
 
 import basinax
-from basinax import FIRE, MaxForce, Status
+from basinax import FIRE, GradientDescent, MaxForce, Status
 from basinax.atoms import (
     EMT,
     LennardJones,
@@ -24,6 +24,7 @@ from basinax.atoms import (
     ZhouEAM,
     relax,
 )
+from basinax.atoms._pairs import check_listable
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
 
@@ -243,6 +244,60 @@ def test_bad_input_is_named_before_anything_runs(name):
     atoms, error, message = BAD[name]
     with pytest.raises(error, match=message):
         relax(atoms, LennardJones.named("Ar", "Kr"))
+
+
+def shifted(by: float) -> Atoms:
+    atoms = bulk("Ar", "fcc", 6.0, cubic=True)
+    atoms.translate([by, 0, 0])
+    return atoms
+
+
+UNLISTABLE = {
+    "float32 far from the origin": (shifted(2e7), "float32", r"system 2 \(Ar4\).* known to 2 Å"),
+    "beyond float32": (Atoms("Ar", [[1e39, 0, 0]]), "float32", r"system 2 \(Ar\).* up to inf Å"),
+    "beyond all bounds": (shifted(2e8), "float64", r"system 2 \(Ar4\).* at most 1e\+08 Å"),
+    "a tiny cell": (Atoms("Ar", cell=np.eye(3) / 2, pbc=True), "float64", r"system 2 \(Ar\)"),
+}
+
+
+@pytest.mark.parametrize("name", UNLISTABLE)
+def test_structures_without_a_list_in_the_runs_precision_are_named_before_it_runs(name):
+    """By their number among all structures, wherever they would have stood in a batch."""
+    bad, dtype, message = UNLISTABLE[name]
+    with pytest.raises(ValueError, match=message):
+        relax([*structures()[:2], bad], LennardJones(**ARGON), dtype=dtype)
+
+
+def test_a_structure_may_be_as_far_away_as_its_precision_allows():
+    check_listable([shifted(2e7)], 10.0, np.float64)
+    check_listable([shifted(1e3)], 10.0, np.float32)
+
+
+@few_lengths
+def test_a_structure_that_loses_its_list_in_a_run_ends_alone(monkeypatch):
+    """Thrown out so far that float32 knows no distances; first of a batch, or in a place of it."""
+    atoms = [bulk("Ar", "fcc", 5.1 + 0.02 * k, cubic=True) for k in range(6)]
+    for k, a in enumerate(atoms):
+        a.rattle(0.1, seed=k)
+    rates = np.full(6, 1e-3)
+    rates[[0, 5]] = 1e9
+    settings = {"max_steps": 20, "dtype": "float32", "fmax": 1e-6}
+    potential = LennardJones(**ARGON)
+    together = relax(atoms, potential, GradientDescent(rates), **settings)
+    assert together.status.tolist() == [
+        Status.NOT_FINITE,
+        *[Status.MAX_STEPS] * 4,
+        Status.NOT_FINITE,
+    ]
+    for k in (0, 5):
+        assert np.isnan([together.energies[k], together.atoms[k].get_potential_energy()]).all()
+        assert np.isnan(together.atoms[k].get_forces()).all()
+        assert np.isinf(together.fmax[k])
+        assert together.evaluations[k] == together.steps[k] == 1
+    monkeypatch.setattr("basinax.atoms._relax._batch_shape", lambda blocks, slots: (16, 2))
+    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
+    streamed = relax(atoms, potential, GradientDescent(rates), **settings)
+    assert [k for k in range(6) if not same(together, k, streamed, k)] == []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,16 @@ from basinax._rounding import BLOCK, rounded
 from basinax._systems import SystemIndex
 from basinax.atoms._batch import Batch, padded_size, row_starts
 from basinax.atoms._matrices import Matrices, frobenius_norm, multiply, turned_rows
-from basinax.atoms._pairs import Pairs, distinct, no_list, pairs_of, rank, tasks_of
+from basinax.atoms._pairs import (
+    MOST_IMAGES,
+    TO_SPARE,
+    Pairs,
+    distinct,
+    no_list,
+    pairs_of,
+    rank,
+    tasks_of,
+)
 
 HEAVIER = 1 << 30
 """Set in a slot whose image is of the heavier one of a system's two elements, where there is
@@ -390,7 +399,10 @@ class NeighborTable:
         failed = self.rebuild(batch, self._sizes > 0)
         if failed.any():
             at = int(np.argmax(failed))
-            raise no_list(at, np.asarray(batch.cells)[at], self.cutoff + self.skin)
+            rows = slice(self._starts[at], self._starts[at] + self._sizes[at])
+            positions, cell = np.asarray(batch.positions)[rows], np.asarray(batch.cells)[at]
+            radius, resolution = self.cutoff + self.skin, float(np.finfo(positions.dtype).eps)
+            raise no_list(f"system {at}", cell, radius, np.abs(positions).max(), resolution)
 
     def _fit(self, shape: tuple[int, int], headroom: float = 1.0) -> None:
         """Takes the capacities of an earlier table for a like batch, whose program is compiled."""
@@ -439,9 +451,8 @@ class NeighborTable:
         members = np.flatnonzero(which)
         rows = [slice(self._starts[k], self._starts[k] + self._sizes[k]) for k in members]
         radius = self.cutoff + self.skin
-        tasks = tasks_of(
-            [positions[r] for r in rows], cells[members], pbc[members], radius, resolution
-        )
+        of_systems = [positions[r] for r in rows], cells[members], pbc[members]
+        tasks = tasks_of(*of_systems, radius, resolution, self._most_images())
         failed, possible = np.zeros(len(self._sizes), bool), []
         for k, r, task in zip(members.tolist(), rows, tasks, strict=True):
             failed[k] = task is None
@@ -455,6 +466,15 @@ class NeighborTable:
             self._write(pairs_of(possible, self._starts, self._far, reverse=reverse))
         self._is_listed = True
         return failed
+
+    def _most_images(self) -> float:
+        """Of an atom, within the lists' radius: enough for any cell that is not lost.
+
+        Those within the cutoff decide where a cell is lost, on the device, so that no result
+        depends on the skin. A skin as large as the cutoff is the largest for which that holds.
+        """
+        times = (1 + self.skin / self.cutoff) ** 3 if self.cutoff > 0 else 8.0
+        return MOST_IMAGES * TO_SPARE**2 * min(times, 8.0)
 
     def _note_elements(self, system: int, rows: slice, numbers: np.ndarray) -> None:
         """Notes which elements a system has, if folds must know."""

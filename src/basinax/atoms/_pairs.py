@@ -20,7 +20,11 @@ LARGEST_POSITION, LARGEST_CELL = 1e8, 1e5
 
 MOST_IMAGES = 10_000
 """The most periodic images of one atom within the radius of a list, counted in a parallelepiped
-around it: a cell of one atom and 1 Å has half as many within 9 Å. Beyond, a cell has collapsed."""
+around it: a cell of one atom and 1 Å has half as many within 9 Å. No run begins beyond."""
+
+TO_SPARE = 1.1
+"""So many times more images may lie within the cutoff before a cell that moves is lost, and so many
+times more again before there is no list: what may begin is not lost, and the device decides."""
 
 MOST_TRIED = 1 << 20
 """Up to so many candidates in a system, trying them all is faster than searching: nearly 200
@@ -84,12 +88,14 @@ def tasks_of(
     pbc: np.ndarray,
     radius: float,
     resolution: float,
+    most_images: float = MOST_IMAGES,
 ) -> list[Task | None]:
     """What there is to do for lists of this radius (Å); None where positions or cell forbid one.
 
     Args:
         positions, cells, pbc: of each system.
         resolution: the relative spacing of the device's floats.
+        most_images: of one atom within the radius, as `MOST_IMAGES` counts them.
     """
     if not len(positions):
         return []
@@ -109,7 +115,7 @@ def tasks_of(
     inverses = _inverses(boxes)
     with np.errstate(all="ignore"):  # of a cell that is almost flat
         heights = 1 / np.sqrt((inverses * inverses).sum(axis=1))
-        may_be &= (2 * radii[:, None] / heights + 1).prod(axis=1) <= MOST_IMAGES
+        may_be &= (2 * radii[:, None] / heights + 1).prod(axis=1) <= most_images
         fractions = np.einsum("ik,ikj->ij", x, inverses[owners])
         spread = np.maximum.reduceat(fractions, starts) - np.minimum.reduceat(fractions, starts)
         turns = np.floor(radii[:, None] / heights + spread + 1e-9) * pbc
@@ -141,26 +147,41 @@ def _inverses(boxes: np.ndarray) -> np.ndarray:
         return np.concatenate([_inverses(box[None]) for box in boxes])
 
 
-def check_listable(atoms: Sequence[Atoms], radius: float) -> None:
+def check_listable(atoms: Sequence[Atoms], radius: float, dtype: Any) -> None:
     """Makes sure, before anything runs, that every structure can have a list of this radius (Å).
+
+    Args:
+        dtype: of the run, to which positions and cells are rounded.
 
     Raises:
         ValueError: one cannot; says which and why.
     """
-    resolution = float(np.finfo(np.float64).eps)
-    cells, pbc = np.array([a.cell.array for a in atoms]), np.array([a.pbc for a in atoms])
-    tasks = tasks_of([a.positions for a in atoms], cells, pbc, radius, resolution)
+    resolution = float(np.finfo(dtype).eps)
+    with np.errstate(over="ignore"):  # inf is refused
+        positions = [a.positions.astype(dtype) for a in atoms]
+        cells = np.array([a.cell.array for a in atoms]).astype(dtype).astype(np.float64)
+    tasks = tasks_of(positions, cells, np.array([a.pbc for a in atoms]), radius, resolution)
     if None in tasks:
         k = tasks.index(None)
-        raise no_list(k, cells[k], radius)
+        name, largest = f"system {k} ({atoms[k].symbols})", float(np.abs(positions[k]).max())
+        raise no_list(name, cells[k], radius, largest, resolution)
 
 
-def no_list(at: int, cell: np.ndarray, radius: float) -> ValueError:
+def no_list(
+    name: str, cell: np.ndarray, radius: float, largest: float, resolution: float
+) -> ValueError:
+    """The error that names a system without a list.
+
+    Args:
+        largest: of its coordinates, in Å.
+    """
     return ValueError(
-        f"system {at}: no neighbour list can be made. Positions must be finite and at most"
+        f"{name}: no neighbour list can be made. Positions must be finite and at most"
         f" {LARGEST_POSITION:g} Å, cell entries at most {LARGEST_CELL:g} Å, and the cell so large"
-        f" that at most about {MOST_IMAGES} images of an atom lie within {radius:g} Å. Its cell:"
-        f" {cell.tolist()}"
+        f" that at most about {MOST_IMAGES} images of an atom lie within {radius:g} Å and what the"
+        f" precision of the run leaves open: got coordinates up to {largest:g} Å, known to"
+        f" {resolution * largest:.1g} Å, and the cell {cell.tolist()}. Move the structure to the"
+        " origin, or give it a larger cell"
     )
 
 

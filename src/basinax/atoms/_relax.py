@@ -155,7 +155,7 @@ def relax(
     if not (np.isfinite(skin) and skin >= 0):
         raise ValueError(f"skin must be 0 Å or more, got {skin}")
     reach = potential.cutoff + skin
-    check_listable(atoms, reach)
+    check_listable(atoms, reach, dtype)
     cells = one_a_structure(_named(cell), len(atoms))
     check_cells(atoms, cells)
     fmax = None if fmax is None else _one_a_structure(fmax, "fmax", len(atoms))
