@@ -1,5 +1,6 @@
 """Moving cells: degrees of freedom and forces of ASE's filters, and the bits of a batch."""
 
+import dataclasses
 import itertools
 
 import ase.optimize
@@ -27,6 +28,7 @@ from basinax.atoms import (
     LennardJones,
     MaxAtomForce,
     MaxStress,
+    NeighborTable,
     Properties,
     Strain,
     Tersoff,
@@ -35,7 +37,8 @@ from basinax.atoms import (
     cell_from,
     relax,
 )
-from basinax.atoms._cell import Dofs, cell_moves
+from basinax.atoms._cell import CellMoves, Dofs, cell_moves
+from basinax.atoms._pairs import LARGEST_CELL
 from basinax.atoms.potentials.tersoff import _mixed
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
@@ -236,21 +239,112 @@ def test_a_cell_that_explodes_ends_with_a_status():
     atoms = [sheared(bulk("Ar", "fcc", a=5.3), 9) for _ in range(2)]
     result = relax(atoms, ARGON, cell=Frechet(pressure=[-0.2, 0.0]), fmax=1e-3)
     assert result.status.tolist() == [Status.NOT_FINITE, Status.CONVERGED]
+    assert np.isnan(result.energies[0])
+    assert np.abs(result.atoms[0].cell.array).max() > LARGEST_CELL
+
+
+MUCH = {
+    "too dense": (bulk("Cu", a=1.75), 0.0),
+    "too dilute": (bulk("Cu", a=7.6), 0.05),
+    "a gas": (Atoms("Ar2", [[0, 0, 0], [3.8, 0, 0]], cell=[12, 12, 12], pbc=True), 0.005),
+}
+"""Cells whose volume changes by more than a factor of eight, and pressures."""
+
+
+@pytest.mark.parametrize(
+    ("names", "potential", "dtype"),
+    [
+        (["too dense", "too dilute"], EMT(), np.float64),
+        (["a gas"], ARGON, np.float64),
+        (["a gas"], ARGON, np.float32),
+    ],
+)
+def test_cells_that_change_much_go_on_as_in_ase(names, potential, dtype):
+    """ASE's steps in double precision, to 1e-8 Å; the bits of each alone, whatever the skin."""
+    atoms, pressures = (list(x) for x in zip(*(MUCH[name] for name in names), strict=True))
+    settings = {"fmax": 0.02, "dtype": dtype}
+    other = METALS[0] if potential is not ARGON else broken()
+    batch = relax([*atoms, other], potential, cell=Frechet(pressure=[*pressures, 0.0]), **settings)
+    assert batch.converged[: len(atoms)].all()
+    stretch = [a.cell.volume / b.cell.volume for a, b in zip(atoms, batch.atoms, strict=False)]
+    assert all(not 1 / 8 < x < 8 for x in stretch)
+    cells = Frechet(pressure=[0.0, *pressures[::-1]])
+    thin = relax([other, *atoms[::-1]], potential, cell=cells, skin=0.1, **settings)
+    for k, (a, pressure) in enumerate(zip(atoms, pressures, strict=True)):
+        assert same(batch, k, relax([a], potential, cell=Frechet(pressure), **settings), 0)
+        assert same(batch, k, thin, len(atoms) - k)
+        if dtype == np.float32:
+            continue
+        calculator = None if potential is not ARGON else ASELennardJones(**ASE_ARGON)
+        theirs = filtered(a, Frechet(pressure), calculator)
+        run = ase.optimize.FIRE(theirs, logfile=None)
+        assert run.run(fmax=0.02, steps=500)
+        assert run.nsteps == batch.steps[k]
+        cell = batch.atoms[k].cell.array
+        np.testing.assert_allclose(cell, theirs.atoms.cell.array, rtol=0, atol=1e-8)
 
 
 def test_all_that_is_said_of_a_lost_cell_is_nan():
+    """Fifteen systems, of which the first three have cells that move."""
     batch, moves = batch_of([METALS[1]] * 15, [*[UnitCell()] * 3, *[None] * 12])
     dofs = moves.start(batch.positions)
-    lost = dofs._replace(cell=dofs.cell.at[:3].multiply(0.4).at[3:6].multiply(2.2))
-    enthalpies, gradient, observed, *_ = at(batch, moves, lost)
+    here, n_systems = moved(batch, moves, dofs), batch.n_systems
+    nothing = jnp.zeros(n_systems)
+    properties = Properties(nothing, jnp.zeros((batch.n_rows, 3)), nothing, here.cells)
+    is_lost = np.arange(n_systems) < 2
+    enthalpies, gradient, observed = jax.jit(CellMoves.of_properties)(
+        moves, dofs, properties, here, is_lost
+    )
     ids = np.asarray(batch.index.ids)
     for x in (enthalpies, observed.energies, observed.stress, observed.residual_stress):
-        is_nan = np.isnan(np.asarray(x)[:15]).reshape(15, -1)
-        assert (is_nan.all(1) == is_nan.any(1)).all() and is_nan.all(1).tolist()[:2] == [True] * 2
-        assert not is_nan[2:4].any()
+        is_nan = np.isnan(np.asarray(x)).reshape(n_systems, -1)
+        assert (is_nan == is_lost[:, None]).all()
     assert np.isnan(gradient.cell[:6]).all() and not np.isnan(gradient.cell[6:9]).any()
     assert np.isnan(np.asarray(gradient.positions)[ids < 2]).all()
     assert not np.isnan(np.asarray(gradient.positions)[ids == 2]).any()
+
+
+BOX = np.array([[3.0, 0, 0], [1.0, 3.0, 0], [0.5, 1.0, 3.0]])
+"""Within 8.5 Å some 280 images of an atom."""
+
+LOST = {
+    "as it is": (BOX, (1, 1, 1), False),
+    "a fifth": (BOX / 5, (1, 1, 1), True),
+    "a hundred times as large": (100 * BOX, (1, 1, 1), False),
+    "beyond all bounds": (1e5 * BOX, (1, 1, 1), True),
+    "flat": (BOX * [[1], [1], [1e-3]], (1, 1, 1), True),
+    "without a volume": (BOX * [[1], [1], [0.0]], (1, 1, 1), True),
+    "flat, and open there": (BOX * [[1], [1], [1e-3]], (1, 1, 0), False),
+    "leaning, and open there": (
+        np.add(BOX, [[0, 0, 0], [0, 0, 0], [2000, 2000, 0]]),
+        (1, 1, 0),
+        False,
+    ),
+    "a wire": (BOX * [[1], [1e-3], [1e-3]], (1, 0, 0), False),
+    "a wire that is too short": (BOX * [[1e-4], [1], [1]], (1, 0, 0), True),
+    "NaN": (BOX * np.nan, (1, 1, 1), True),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_cells_are_lost_where_no_neighbours_can_be_listed(dtype):
+    """Whatever is not lost has a list, with a skin as large as the cutoff, too."""
+    cells, pbc, lost = (np.array(x) for x in zip(*LOST.values(), strict=True))
+    start = Atoms("Ar", cell=BOX, pbc=True)
+    batch, moves = batch_of([start] * len(LOST), [UnitCell()] * len(LOST), dtype)
+    n = len(LOST)
+    all_cells, all_pbc = np.array(batch.cells), np.array(batch.pbc)
+    all_cells[:n], all_pbc[:n] = cells, pbc
+    here = dataclasses.replace(batch, cells=jnp.asarray(all_cells), pbc=jnp.asarray(all_pbc))
+    got = np.asarray(jax.jit(CellMoves.is_lost)(moves, here, jnp.asarray(8.5, dtype)))
+    assert dict(zip(LOST, got[:n].tolist(), strict=True)) == dict(
+        zip(LOST, lost.tolist(), strict=True)
+    )
+    with jax.disable_jit():
+        assert (np.asarray(moves.is_lost(here, jnp.asarray(8.5, dtype))) == got).all()
+    assert not got[n:].any()
+    table = NeighborTable(batch, 8.5, 8.5, follows_cells=True)
+    assert not table.rebuild(here, ~got & (np.arange(len(got)) < n)).any()
 
 
 @pytest.mark.usefixtures("few_places")

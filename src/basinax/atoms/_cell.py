@@ -27,18 +27,18 @@ from basinax.atoms._matrices import (
     VOIGT,
     VOIGT_OF_ENTRIES,
     Matrices,
+    cofactors,
     derived_exponential,
     determinant,
     exponential,
     inverse,
     multiply,
+    row_norms,
     transposed,
     turned_rows,
 )
+from basinax.atoms._pairs import LARGEST_CELL, MOST_IMAGES, TO_SPARE
 from basinax.atoms.potentials import Properties
-
-MOST_STRETCH = 8.0
-"""A cell has collapsed or exploded once its volume has changed by more than this factor."""
 
 Rows = Float[Array, "rows 3"]
 Kind = Literal["unit-cell", "frechet", "strain"]
@@ -243,25 +243,39 @@ class CellMoves(eqx.Module):
         turn = transposed(self._deformation(dofs))
         return Turn(self.is_free, turn, inverse(turn))
 
-    def is_lost(self, cells: Matrices) -> Bool[Array, "systems"]:
-        """Which cells have collapsed or exploded."""
-        ratio = rounded(jnp.abs(determinant(cells)) / jnp.abs(determinant(self.reference)))
-        return self.is_free & ((ratio > MOST_STRETCH) | (ratio < 1 / MOST_STRETCH))
+    def is_lost(self, here: Batch, cutoff: Float[Array, ""]) -> Bool[Array, "systems"]:
+        """Which cells have collapsed or exploded, beyond what neighbours can be listed for.
+
+        A system's own cell decides, not where its list was made, nor how far that reaches.
+        """
+        unit = jnp.eye(3, dtype=here.cells.dtype)[None]
+        cells = jnp.where(self.is_free[:, None, None], here.cells, unit)
+        heights = _heights(cells, here.pbc)
+        near = jnp.where(here.pbc, 2 * rounded(cutoff / heights) + 1, 1.0)
+        n_images = rounded(rounded(near[:, 0] * near[:, 1]) * near[:, 2])
+        largest = jnp.max(jnp.abs(cells), axis=(1, 2))
+        # NaN is lost, too
+        is_kept = (n_images <= TO_SPARE * MOST_IMAGES) & (largest <= LARGEST_CELL)
+        return self.is_free & ~is_kept
 
     def nothing_observed(self) -> Observed:
         zeros = jnp.zeros_like(self.reference)
         return Observed(zeros[:, 0, 0], zeros, zeros)
 
     def of_properties(
-        self, dofs: Dofs, properties: Properties, here: Batch
+        self,
+        dofs: Dofs,
+        properties: Properties,
+        here: Batch,
+        is_lost: Bool[Array, "systems"] | None = None,
     ) -> tuple[Float[Array, "systems"], Dofs, Observed]:
         """The enthalpies in eV, their gradient, and what else is told.
-
-        Of a cell that has collapsed or exploded all is NaN: it may have waited for a list.
 
         Args:
             properties: what the potential says of `here`, stresses included.
             here: the batch at `structure(dofs)`.
+            is_lost: of what systems all is NaN, as they wait for lists that cannot be made; none
+                if None.
         """
         stress = cast(Matrices, properties.stress)
         keep = here.constraints
@@ -284,9 +298,10 @@ class CellMoves(eqx.Module):
         by_cell = -rounded(by_cell * self.inverse_factor[:, None, None])
         over = rounded(1 / volumes)[:, None, None]
         residual = jnp.where(is_free, -rounded(virial * over), 0.0)
-        is_lost = self.is_lost(here.cells)
-        by_positions = jnp.where(index.spread(is_lost, False, by_positions), jnp.nan, by_positions)
         said = enthalpies, by_cell, Observed(properties.energies, stress, residual)
+        if is_lost is None:
+            return enthalpies, Dofs(by_positions, self._rows(by_cell)), said[2]
+        by_positions = jnp.where(index.spread(is_lost, False, by_positions), jnp.nan, by_positions)
         nothing = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), said)
         enthalpies, by_cell, observed = select_systems(is_lost, nothing, said)
         return enthalpies, Dofs(by_positions, self._rows(by_cell)), observed
@@ -351,6 +366,21 @@ class CellMoves(eqx.Module):
     def _traceless(self, virial: Matrices) -> Matrices:
         less = virial - _third_of_trace(virial)
         return jnp.where(self.keeps_volume[:, None, None], less, virial)
+
+
+def _heights(cells: Matrices, pbc: Bool[Array, "systems 3"]) -> Float[Array, "systems 3"]:
+    """Between opposite faces of each cell along its periodic directions, in Å.
+
+    Vectors along open directions do not count: the faces are those of an area, or a length.
+    """
+    areas = cofactors(cells)
+    normals = rounded(areas / row_norms(areas)[:, :, None])
+    # Where one direction is open, a normal of the others takes the place of its vector.
+    closed = jnp.where(pbc[:, :, None], cells, normals)
+    volumes = jnp.abs(determinant(closed))[:, None]
+    heights = rounded(volumes / row_norms(cofactors(closed)))
+    is_wire = jnp.sum(pbc, axis=1, keepdims=True, dtype=jnp.int32) == 1
+    return jnp.where(is_wire, row_norms(cells), heights)
 
 
 def _third_of_trace(m: Matrices) -> Matrices:

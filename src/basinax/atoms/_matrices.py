@@ -39,23 +39,30 @@ def transposed(a: Matrices) -> Matrices:
 
 def determinant(a: Matrices) -> Float[Array, "systems"]:
     """a₀ · (a₁ × a₂), added in index order."""
-    cofactors = _cofactors(a)[:, 0]
-    total = rounded(a[:, 0, 0] * cofactors[:, 0]) + rounded(a[:, 0, 1] * cofactors[:, 1])
-    return total + rounded(a[:, 0, 2] * cofactors[:, 2])
+    of_first = cofactors(a)[:, 0]
+    total = rounded(a[:, 0, 0] * of_first[:, 0]) + rounded(a[:, 0, 1] * of_first[:, 1])
+    return total + rounded(a[:, 0, 2] * of_first[:, 2])
 
 
 def inverse(a: Matrices) -> Matrices:
     """By cofactors; not finite where the determinant is 0."""
     # One number that divides many is the hazard in a loop that a product with its inverse is not.
     over = rounded(1 / determinant(a))
-    return rounded(transposed(_cofactors(a)) * over[:, None, None])
+    return rounded(transposed(cofactors(a)) * over[:, None, None])
 
 
-def _cofactors(a: Matrices) -> Matrices:
+def cofactors(a: Matrices) -> Matrices:
+    """Its rows are the vector products of the other two rows, in their cyclic order."""
     after, last = a[:, (1, 2, 0)], a[:, (2, 0, 1)]
     return rounded(after[:, :, (1, 2, 0)] * last[:, :, (2, 0, 1)]) - rounded(
         after[:, :, (2, 0, 1)] * last[:, :, (1, 2, 0)]
     )
+
+
+def row_norms(a: Matrices) -> Float[Array, "systems 3"]:
+    """The root of each row's sum of squares, added in index order."""
+    squares = rounded(a * a)
+    return rounded(jnp.sqrt(squares[:, :, 0] + squares[:, :, 1] + squares[:, :, 2]))
 
 
 def frobenius_norm(a: Matrices) -> Float[Array, "systems"]:

@@ -528,8 +528,10 @@ class Course(NamedTuple):
 
     def _is_stale(self, here: Batch) -> Any:
         """Which systems need a new list."""
-        lists, skin = self.neighbors, self.reach.skin
-        return moved_too_far(here.positions, lists, here.index, skin, here.cells)
+        lists, skin, moves = self.neighbors, self.reach.skin, self.moves
+        is_stale = moved_too_far(here.positions, lists, here.index, skin, here.cells)
+        # A lost cell waits for no list: its next turn ends it, whenever the host looks.
+        return is_stale if moves is None else is_stale & ~moves.is_lost(here, self.reach.cutoff)
 
     def _stepper(self, neighbors: Neighbors, skin) -> Callable:
         """A function that lets a run go on for so many turns with these lists."""
@@ -541,10 +543,10 @@ class Course(NamedTuple):
             is_stale = moved_too_far(here.positions, neighbors, batch.index, skin, here.cells)
             if moves is None:
                 return Evaluation(properties.energies, -properties.forces, ~is_stale)
-            enthalpies, gradient, observed = moves.of_properties(params, properties, here)
+            is_lost = moves.is_lost(here, self.reach.cutoff)
+            enthalpies, gradient, observed = moves.of_properties(params, properties, here, is_lost)
             # A lost cell waits for no list: it ends.
-            is_valid = ~is_stale | moves.is_lost(here.cells)
-            return Evaluation(enthalpies, gradient, is_valid, observed)
+            return Evaluation(enthalpies, gradient, ~is_stale | is_lost, observed)
 
         if moves is None:
             optimizer, view = constrained(settings.optimizer, batch.constraints)
