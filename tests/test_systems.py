@@ -218,3 +218,11 @@ def test_indices_of_one_shape_have_one_program(make):
     one, other = make([13, 1, 40, 13]), make([25, 25, 9, 8])
     assert jax.tree.structure(one) == jax.tree.structure(other)
     assert jax.tree.map(jnp.shape, one) == jax.tree.map(jnp.shape, other)
+
+
+@pytest.mark.parametrize(
+    ("size", "most"), [(0, 8), (8, 8), (9, 64), (64, 64), (65, 512), (513, 4096)]
+)
+@pytest.mark.parametrize("align", [1, 8])
+def test_the_shapes_of_an_index_bound_its_systems(size, most, align):
+    assert SystemIndex.from_sizes([size, 1], align=align).most_rows == most

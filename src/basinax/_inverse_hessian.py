@@ -8,13 +8,14 @@ change no bit.
 import dataclasses
 import math
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int32, Shaped
 
-from basinax._optimizer import AbstractState, Prefix, Tree, systems_field
+from basinax._optimizer import AbstractState, AbstractTransform, Prefix, Tree, systems_field
 from basinax._reflection import reflection
 from basinax._rounding import BLOCK, add_blocks, rounded
 from basinax._systems import SystemIndex, resolve
@@ -33,6 +34,40 @@ class InverseHessian(AbstractState):
     """Known to be positive definite."""
     rows: tuple[Int32[Array, "systems places"], ...] = systems_field()
     """For each leaf, the rows of each system; the number of rows where there is none."""
+
+
+class AbstractDense(AbstractTransform):
+    """A transform with a dense matrix of each system."""
+
+    max_rows: eqx.AbstractVar[int | None]
+    """The most rows of a system in any leaf, which `init` finds itself where it is not traced."""
+
+
+def bounded(transform: AbstractTransform, most_rows: int) -> AbstractTransform:
+    """The same transform for systems of so many rows in any leaf, at most: `init` may be traced.
+
+    The bits are the same. Dense matrices are found wherever they stand in a chain.
+
+    Raises:
+        ValueError: the transform has a `max_rows` that is smaller.
+    """
+
+    def of_part(part):
+        if not _is_dense(part):
+            return part
+        if part.max_rows is not None and part.max_rows < most_rows:
+            raise _too_many_rows(part.max_rows, most_rows)
+        return dataclasses.replace(part, max_rows=most_rows)
+
+    return jax.tree.map(of_part, transform, is_leaf=_is_dense)
+
+
+def _is_dense(x) -> bool:
+    return isinstance(x, AbstractDense)
+
+
+def _too_many_rows(max_rows: int, largest: int) -> ValueError:
+    return ValueError(f"max_rows={max_rows}, but a system has {largest} rows in one leaf")
 
 
 def unit_matrix(
@@ -62,19 +97,21 @@ def _unit(parameters, rows, scale) -> InverseHessian:
 
 def _width(index, max_rows: int | None) -> int:
     if not isinstance(index, SystemIndex):
-        largest = index.n_rows
+        largest = most = index.n_rows
     elif not isinstance(index.sizes, Tracer):
-        largest = int(np.max(np.asarray(index.sizes), initial=0))
+        largest, most = int(np.max(np.asarray(index.sizes), initial=0)), index.most_rows
     elif max_rows is None:
         raise ValueError(
             "the size of a dense Hessian must be known before tracing: call init outside of"
             " jit, or say max_rows, the most rows of a system in any leaf"
         )
     else:
-        return max_rows
-    if max_rows is not None and largest > max_rows:
-        raise ValueError(f"max_rows={max_rows}, but a system has {largest} rows in one leaf")
-    return largest if max_rows is None else max_rows
+        largest, most = 0, index.most_rows
+    if max_rows is None:
+        return largest
+    if largest > max_rows:
+        raise _too_many_rows(max_rows, largest)
+    return min(max_rows, most)
 
 
 def _rows(index, width: int) -> Int32[Array, "systems width"]:

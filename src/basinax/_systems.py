@@ -91,6 +91,11 @@ class SystemIndex(eqx.Module):
         """The number of rows, padding included."""
         return self.ids.shape[0]
 
+    @property
+    def most_rows(self) -> int:
+        """No system has more rows than this: a power of eight, known where the index is traced."""
+        return BLOCK ** len(self._levels) * self._levels[-1].shape[1]
+
     def __len__(self) -> int:
         return self.n_systems
 

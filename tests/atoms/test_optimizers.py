@@ -1,28 +1,38 @@
 """Optimizers on clusters, crystals and a molecule: the bits of a batch are those alone."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from ase import Atoms
 from ase.build import bulk
 from ase.cluster import Icosahedron
+from comparison import same
 from jaxtyping import Array, Float
 
 from basinax import (
     BFGS,
+    FIRE,
     FIRE2,
     LBFGS,
+    Adam,
     Armijo,
     BFGSLineSearch,
+    ClipByGlobalNorm,
     ConjugateGradient,
+    GradientDescent,
     LBFGSLineSearch,
+    MaxStepSize,
+    MDMin,
     Status,
+    chain,
     rounded,
 )
 from basinax.atoms import AbstractPotential, LennardJones, Morse, Properties, relax
 
-pytestmark = pytest.mark.usefixtures("few_shapes")
+pytestmark = pytest.mark.usefixtures("few_shapes", "few_places")
 
 
 class Springs(AbstractPotential):
@@ -56,70 +66,111 @@ def rattled(atoms: Atoms, seed: int, width: float = 0.15) -> Atoms:
     return atoms
 
 
-def argon() -> list[Atoms]:
-    """More rows than a program of one of them has room for, and dense Hessians of two sizes.
+HOPELESS = 5
+"""The structure whose atoms are at one place, and that fails."""
 
-    The first two, which are relaxed alone as well, need one program for that.
+
+def several(large, small, hopeless) -> list[Atoms]:
+    """Six structures of two blocks of rows and six of one, of which a batch holds five at once.
+
+    The first is the largest.
     """
-    cluster = Atoms("Ar13", Icosahedron("Ar", 2, latticeconstant=5.4).positions)
+    return [
+        rattled(large(), 0),
+        *(rattled(a.copy(), k) for k in (1, 2) for a in (small(), large())),
+        hopeless,
+        *(rattled(a.copy(), k) for k in (3, 4, 5) for a in (small(), large()[:-1])),
+    ]
+
+
+def argon() -> list[Atoms]:
     crystal = bulk("Ar", "fcc", 5.3, cubic=True)
-    off = [cluster, cluster.copy(), crystal, crystal.repeat((2, 2, 1))]
-    made = [rattled(a, k) for k, a in enumerate(off)]
-    return [*made, Atoms("Ar13", [[3.6 * k, 0, 0] for k in range(12)] + [[0, 0, 0]])]
+    cluster = lambda: Atoms("Ar13", Icosahedron("Ar", 2, latticeconstant=5.4).positions)  # noqa: E731
+    heap = Atoms("Ar13", [[3.6 * k, 0, 0] for k in range(12)] + [[0, 0, 0]])
+    return several(cluster, crystal.copy, heap)
+
+
+def crystals() -> list[Atoms]:
+    crystal = bulk("Ar", "fcc", 5.3, cubic=True)
+    heap = Atoms("Ar4", np.zeros((4, 3)), cell=[5, 5, 5], pbc=True)
+    return several(lambda: crystal.repeat((3, 1, 1)), crystal.copy, heap)
 
 
 def molecules() -> list[Atoms]:
-    shapes = [rattled(Atoms("C13", [[1.5 * k, 0, 0] for k in range(13)]), seed) for seed in (3, 4)]
-    return [*shapes, Atoms("C13", np.zeros((13, 3)))]
+    chain_of = lambda n: Atoms(f"C{n}", [[1.5 * k, 0, 0] for k in range(n)])  # noqa: E731
+    return several(lambda: chain_of(13), lambda: chain_of(5), Atoms("C13", np.zeros((13, 3))))
 
 
 SETTINGS = {
     "argon": (argon, LennardJones(epsilon=0.0104, sigma=3.4, cutoff=8.5)),
-    "Morse crystals": (
-        lambda: (
-            [rattled(bulk("Ar", "fcc", 5.3, cubic=True), k) for k in range(3)]
-            + [Atoms("Ar4", np.zeros((4, 3)), cell=[5, 5, 5], pbc=True)]
-        ),
-        Morse(epsilon=0.0134784, rho0=5.849, r0=3.786),
-    ),
+    "Morse crystals": (crystals, Morse(epsilon=0.0134784, rho0=5.849, r0=3.786)),
     "molecules of springs": (molecules, Springs(jnp.asarray(20.0), jnp.asarray(1.5))),
 }
-"""The last structure of each has atoms at one place, and fails."""
 
 
-def outcome(result, k: int) -> list[np.ndarray]:
-    fields = ("energies", "fmax", "steps", "evaluations", "status")
-    atoms = result.atoms[k]
-    return [np.asarray(getattr(result, f)[k]) for f in fields] + [
-        atoms.positions,
-        atoms.get_forces(),
-    ]
+# One for each kind of state: a few numbers, past steps, a dense matrix, a line search with several
+# evaluations a step; and the options of `relax`, by turns.
+OF_THREE = np.array([0.06, 0.1, 0.13])
+"""A setting of one structure after another, in turns."""
 
-
-# One or two for each kind of state: a few numbers, past steps, a dense matrix, a line search with
-# several evaluations a step. tests/test_isolation.py and tests/test_bfgs.py have every optimizer.
 CASES = {
-    "BFGS": (BFGS(), "argon", np.float64),
+    "FIRE": (FIRE(dt=OF_THREE), "argon", np.float32, {"keep_best": True}),
+    "FIRE2 with ABC": (FIRE2(use_abc=True), "argon", np.float32, {}),
+    "MDMin": (MDMin(), "molecules of springs", np.float64, {"is_recorded": True}),
+    "Adam": (Adam(OF_THREE), "molecules of springs", np.float32, {"keep_best": True}),
+    "Barzilai-Borwein": (
+        chain(GradientDescent(0.01, barzilai_borwein=True), MaxStepSize(OF_THREE)),
+        "molecules of springs",
+        np.float64,
+        {},
+    ),
+    "optax": (
+        chain(ClipByGlobalNorm(1.0), optax.scale_by_adam(), optax.scale(-0.05)),
+        "molecules of springs",
+        np.float64,
+        {},
+    ),
+    "BFGS": (BFGS(), "Morse crystals", np.float64, {"cell": "strain", "keep_best": True}),
+    "BFGS in a chain": (
+        chain(chain(ClipByGlobalNorm(1.0), BFGS(alpha=500 * OF_THREE)), MaxStepSize(0.1)),
+        "molecules of springs",
+        np.float32,
+        {"is_recorded": True},
+    ),
+    "BFGSLineSearch": (BFGSLineSearch(), "molecules of springs", np.float64, {}),
+    "LBFGS": (LBFGS(memory=10), "Morse crystals", np.float32, {}),
     "LBFGSLineSearch with Armijo": (
         LBFGSLineSearch(memory=10, search=Armijo()),
         "molecules of springs",
         np.float32,
+        {"keep_best": True},
     ),
-    "LBFGS": (LBFGS(memory=10), "Morse crystals", np.float32),
-    "ConjugateGradient": (ConjugateGradient(), "Morse crystals", np.float64),
-    "BFGSLineSearch": (BFGSLineSearch(), "molecules of springs", np.float64),
-    "FIRE2 with ABC": (FIRE2(use_abc=True), "argon", np.float32),
+    "ConjugateGradient": (ConjugateGradient(), "Morse crystals", np.float64, {}),
 }
 
 
+def turned(optimizer, which: list[int]):
+    """With the settings of these structures."""
+    of_each = lambda x: x[np.array(which) % 3] if np.shape(x) == (3,) else x  # noqa: E731
+    return jax.tree.map(of_each, optimizer)
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_a_structure_ends_as_if_alone_beside_one_that_fails(name):
-    optimizer, setting, dtype = CASES[name]
+def test_a_structure_ends_as_if_alone_where_places_are_taken_again(name, tmp_path):
+    optimizer, setting, dtype, options = CASES[name]
     make, potential = SETTINGS[setting]
-    atoms, settings = make(), {"fmax": 1e-9, "max_steps": 420, "dtype": dtype}
-    batch = relax(atoms, potential, optimizer, **settings)
-    assert batch.status[-1] == Status.NOT_FINITE
-    for k, a in enumerate(atoms[:2]):
-        alone = relax([a], potential, optimizer, **settings)
-        for got, expected in zip(outcome(batch, k), outcome(alone, 0), strict=True):
-            np.testing.assert_array_equal(got, expected)
+    atoms, options = make(), {"fmax": 1e-6, "max_steps": 150, "dtype": dtype} | options
+    if options.pop("is_recorded", False):
+        options["trajectory"] = tmp_path
+
+    def relaxed(which):
+        chosen = [atoms[k] for k in which]
+        return relax(chosen, potential, turned(optimizer, which), **options)
+
+    everything = range(len(atoms))
+    batch = relaxed(everything)
+    assert batch.status[HOPELESS] == Status.NOT_FINITE
+    # The first brings room for dense matrices of its size, and so the program of all.
+    for which in ([0], [0, 1], [0, 6], [0, 10], [0, 11]):
+        few = relaxed(which)
+        assert [k for i, k in enumerate(which) if not same(few, i, batch, k)] == []

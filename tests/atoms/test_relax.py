@@ -14,7 +14,7 @@ from ase.optimize import FIRE as ASEFIRE
 from comparison import same
 
 import basinax
-from basinax import FIRE, GradientDescent, MaxForce, Status
+from basinax import BFGS, FIRE, GradientDescent, MaxForce, Status, chain
 from basinax.atoms import (
     EMT,
     LennardJones,
@@ -325,6 +325,7 @@ WRONG = {
     "a class of optimizers": ({"optimizer": FIRE}, TypeError, "the class FIRE"),
     "an optimizer of ASE": ({"optimizer": ASEFIRE}, TypeError, "optimizer must be a transform"),
     "the name of an optimizer": ({"optimizer": "fire"}, TypeError, "optimizer must be a transform"),
+    "too small a matrix": ({"optimizer": chain(BFGS(max_rows=4))}, ValueError, "max_rows=4, but"),
     "a calculator": ({"potential": ASELennardJones()}, TypeError, "ASE's calculator LennardJones"),
     "a class of potentials": ({"potential": EMT}, TypeError, "the class EMT"),
     "the name of a potential": ({"potential": "emt"}, TypeError, r"potential_from\('emt'\)"),

@@ -40,6 +40,9 @@ from basinax.atoms._matrices import (
 from basinax.atoms._pairs import LARGEST_CELL, MOST_IMAGES, TO_SPARE
 from basinax.atoms.potentials import Properties
 
+CELL_ROWS = 3
+"""The most rows that move the cell of a system."""
+
 Rows = Float[Array, "rows 3"]
 Kind = Literal["unit-cell", "frechet", "strain"]
 

@@ -3,6 +3,7 @@
 How structures are grouped is chosen for speed alone: no bit of a result depends on it.
 """
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -17,12 +18,13 @@ from ase.calculators.calculator import BaseCalculator
 from jaxtyping import Bool, Float, Int32
 
 from basinax._convergence import AbstractCriterion, criterion_of
+from basinax._inverse_hessian import bounded
 from basinax._optimizer import AbstractTransform, check_transform
 from basinax._relax import raise_unless_converged
 from basinax._rounding import BLOCK
 from basinax._status import Status
 from basinax.atoms._batch import available_dtype, checked, padded_size, squared_measures
-from basinax.atoms._cell import AbstractCell, Kind, check_cells, kind_of, one_a_structure
+from basinax.atoms._cell import CELL_ROWS, AbstractCell, Kind, check_cells, kind_of, one_a_structure
 from basinax.atoms._constraints import layout_of
 from basinax.atoms._pairs import check_listable
 from basinax.atoms._snapshot import Snapshot
@@ -180,7 +182,7 @@ def relax(
         Work(
             atoms=atoms,
             potential=potential,
-            settings=settings,
+            settings=_for_sizes(settings, [len(atoms[i]) for i in members], kind),
             dtype=dtype,
             skin=skin,
             keep_best=keep_best,
@@ -313,6 +315,13 @@ def _each_a_structure(settings: Any, name: str, n_atoms: int) -> Any:
         return _one_a_structure(value, f"{name}{jax.tree_util.keystr(path)}", n_atoms)
 
     return jax.tree_util.tree_map_with_path(checked_leaf, settings)
+
+
+def _for_sizes(settings: Settings, sizes: list[int], kind: Kind | None) -> Settings:
+    """The settings for structures of these sizes: as their places are taken again, nothing larger
+    may be found out."""
+    most_rows = max(max(sizes), 0 if kind is None else CELL_ROWS)
+    return dataclasses.replace(settings, optimizer=bounded(settings.optimizer, most_rows))
 
 
 def _grouped(slots: np.ndarray, blocks: np.ndarray, members: np.ndarray) -> list[np.ndarray]:

@@ -11,10 +11,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from basinax import _segment as segment
-from basinax._inverse_hessian import InverseHessian, Places, fitted, newton_step, unit_matrix
+from basinax._inverse_hessian import (
+    AbstractDense,
+    InverseHessian,
+    Places,
+    fitted,
+    newton_step,
+    unit_matrix,
+)
 from basinax._optimizer import (
     AbstractState,
-    AbstractTransform,
     Prefix,
     needed,
     rows_field,
@@ -27,7 +33,7 @@ from basinax._systems import per_system
 Number = float | Float[Array, "..."]
 
 
-class BFGS(AbstractTransform):
+class BFGS(AbstractDense):
     """Quasi-Newton steps for systems of up to some hundreds of entries. `update` needs `params`.
 
     Every system takes as much memory as the largest: the square of its number of entries.

@@ -9,17 +9,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from basinax import _segment as segment
-from basinax._inverse_hessian import Places, fitted, renewed, unit_matrix
+from basinax._inverse_hessian import AbstractDense, Places, fitted, renewed, unit_matrix
 from basinax._line_search import Search, WalkState, check_search, lengthened, start_walk, walk
 from basinax._more_thuente import MoreThuente
-from basinax._optimizer import AbstractTransform, Prefix
+from basinax._optimizer import Prefix
 from basinax._rounding import rounded
 from basinax._systems import per_system
 
 Number = float | Float[Array, "..."]
 
 
-class BFGSLineSearch(AbstractTransform):
+class BFGSLineSearch(AbstractDense):
     """Quasi-Newton steps along searched lines. `update` needs `params` and `energies`.
 
     Trials are evaluations and no steps. Every system takes as much memory as the largest.
