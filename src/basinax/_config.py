@@ -20,6 +20,7 @@ import numpy as np
 
 from basinax import transforms as own
 from basinax._chain import Chain, chain
+from basinax._files import replacing
 from basinax._line_search import SEARCHES, Search
 from basinax._optax import OptaxTransform, is_optax
 from basinax._optax_by_name import OptaxByName, optax_transform
@@ -119,7 +120,7 @@ def read_config(path: str | Path) -> Config:
 
 
 def write_config(config: Mapping[str, Any], path: str | Path) -> None:
-    """Write a config to a JSON or TOML file, by its suffix.
+    """Write a config to a JSON or TOML file, by its suffix, whole or not at all.
 
     JSON knows no inf and no NaN: they are written as strings, which `from_config` reads.
 
@@ -132,7 +133,8 @@ def write_config(config: Mapping[str, Any], path: str | Path) -> None:
     if suffix not in (".json", ".toml"):
         raise ValueError(f"{path}: a config file must end in .json or .toml")
     text = json.dumps(_strict(config), indent=2) + "\n" if suffix == ".json" else _toml(config)
-    path.write_text(text, encoding="utf-8")
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def _encoded_transform(transform: Any) -> Config:

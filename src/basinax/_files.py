@@ -1,0 +1,139 @@
+"""Files that take their place once they are whole, and only where a plain file may stand.
+
+A name may be a link: the file that it leads to is written, and the link stays.
+"""
+
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+
+PARTIAL = ".partial-"
+"""Names of files that are not whole yet begin with it."""
+
+LONGEST_ENDING = 32
+"""Bytes of a name's ending that a partial file has as well, because formats go by it."""
+
+Anywhere = str | os.PathLike[str]
+
+_KINDS = {
+    stat.S_IFBLK: "a device",
+    stat.S_IFCHR: "a device",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def check_plain(path: Anywhere) -> None:
+    """Raises OSError, whose text names the path, if it leads to anything but a plain file."""
+    found = _found(path)
+    if found is None or stat.S_ISREG(found.st_mode):
+        return
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(f"{path} is a folder: expected a file to write")
+    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no file")
+    raise FileExistsError(f"{path} is {kind}: expected a plain file, or a new one")
+
+
+def check_writable(path: Anywhere) -> None:
+    """Raises OSError, whose text names the path, unless a plain file can be put there."""
+    check_plain(path)
+    if _found(path) is not None and not os.access(path, os.W_OK):
+        raise PermissionError(f"{path} is write-protected: choose another output")
+    with _named(path):
+        check_folder_writable(resolved(path).parent)
+
+
+def check_folder_writable(folder: Anywhere) -> None:
+    """Raises OSError if no file can be made there."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=PARTIAL):
+        pass
+
+
+def resolved(path: Anywhere) -> Path:
+    """Where links lead; what is there may be no file yet."""
+    return Path(os.path.realpath(path))
+
+
+def key_of(path: Anywhere) -> tuple[object, ...]:
+    """The same for all names of one file, hard links too, whether it is there yet or not."""
+    target = resolved(path)
+    for known, rest in ((target, ()), (target.parent, (target.name,))):
+        with suppress(OSError):
+            found = os.stat(known)
+            return found.st_dev, found.st_ino, *rest
+    return (target,)
+
+
+def stamp_of(path: Anywhere) -> tuple[int, ...] | None:
+    """Another one once a file has been put there, or written to; None without one."""
+    with suppress(OSError):
+        found = os.stat(path)
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return None
+
+
+@contextmanager
+def replacing(path: Anywhere) -> Iterator[Path]:
+    """A name for a new file, which takes the place of a plain one once it is whole.
+
+    No other process has the name. Where something fails, what stood at `path` stays, and no part of
+    the new file does.
+
+    Raises:
+        OSError: no file can be put there.
+    """
+    target = resolved(path)
+    ending = "".join(target.suffixes[-2:])
+    if len(os.fsencode(ending)) > LONGEST_ENDING:
+        ending = target.suffix if len(os.fsencode(target.suffix)) <= LONGEST_ENDING else ""
+    partial = target.with_name(f"{PARTIAL}{secrets.token_hex(8)}{ending}")
+    try:
+        yield partial
+        check_plain(path)
+        if target.exists():
+            shutil.copymode(target, partial)
+        partial.replace(target)
+    except BaseException as error:
+        _remove_all(partial)
+        if isinstance(error, OSError) and error.filename == str(partial):
+            error.filename, error.filename2 = os.fspath(path), None
+        raise
+
+
+def write_whole(file: FileIO, data: bytes) -> None:
+    """A file without a buffer may take a part at a time."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def _remove_all(partial: Path) -> None:
+    """With what writers have put beside it, such as locks. What cannot be removed stays."""
+    with suppress(OSError):
+        for name in os.listdir(partial.parent):
+            if name.startswith(partial.name):
+                beside = partial.with_name(name)
+                shutil.rmtree(beside, ignore_errors=True)
+                with suppress(OSError):
+                    beside.unlink(missing_ok=True)
+
+
+def _found(path: Anywhere) -> os.stat_result | None:
+    with _named(path), suppress(FileNotFoundError):
+        return os.stat(path)
+    return None
+
+
+@contextmanager
+def _named(path: Anywhere) -> Iterator[None]:
+    """Has errors of the system name the path that was given."""
+    try:
+        yield
+    except OSError as error:
+        raise type(error)(f"{path} cannot be written: {error.strerror or error}") from error
