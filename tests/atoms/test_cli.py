@@ -156,11 +156,11 @@ def test_a_structure_may_bring_its_own_options(tmp_path, monkeypatch):
 
 
 def test_trajectories_go_to_a_folder(files):
-    options = ["--trajectory", "runs", "--trajectory-interval", 4]
     for form in ("traj", "extxyz"):
+        options = ["--trajectory", f"{form}s", "--trajectory-interval", 4]
         done = run("relax", *files, "--potential", ARGON, *options, "--trajectory-format", form)
         assert done.exit_code == 0, done.output
-        frames = [ase.io.read(f"runs/{k}.{form}", index=":") for k in range(3)]
+        frames = [ase.io.read(f"{form}s/{k}.{form}", index=":") for k in range(3)]
         assert [frame.info["step"] for frame in frames[0]][:3] == [0, 4, 8]
 
 
@@ -318,7 +318,7 @@ BAD = {
     "nothing in info": (None, {"--fmax": "info:limit"}, "crystals.extxyz@0 has no limit in its"),
     "a word in info": (["word.xyz"], {"--fmax": "info:limit"}, "has 'small', which is not usable"),
     "no such folder": (None, {"--output": "no/where.xyz"}, "no/where.xyz cannot be written"),
-    "a file as folder": (None, {"--trajectory": "dimer.xyz"}, "dimer.xyz cannot be written to"),
+    "a file as folder": (None, {"--trajectory": "word.xyz"}, "word.xyz cannot be written to"),
     "a folder": (None, {"--table": "."}, "is a folder"),
     "an input as output": (None, {"--output": "dimer.xyz"}, "dimer.xyz is an input"),
     "some of an input as output": (

@@ -258,7 +258,7 @@ def test_what_was_found_stands_in_place_of_info_and_arrays_of_its_name(tmp_path,
     own = dict.fromkeys(("energy", "free_energy", "stress"), 1.0)
     atoms = bad(0, info=own | {"name": "cell"}, arrays={"forces": np.ones((4, 3))})[:1]
     for form in ("extxyz", "traj"):
-        where = Trajectories(tmp_path, 3, form)
+        where = Trajectories(tmp_path / form, 3, form)
         result = relax(atoms, ARGON, cell=cell, fmax=0.01, trajectory=where)
         last = ase.io.read(where.paths(1)[0], index=-1)
         assert last.get_potential_energy() == pytest.approx(result.energies[0], abs=1e-7)

@@ -6,11 +6,12 @@ Which steps are written depends on a structure's own count of them alone.
 import io
 import os
 import queue
-import tempfile
+import re
 import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable
+from io import FileIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
@@ -24,6 +25,13 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io.jsonio import encode
 from ase.io.trajectory import write_atoms
 
+from basinax._files import (
+    check_folder_writable,
+    check_plain,
+    replacing,
+    resolved,
+    write_whole,
+)
 from basinax.atoms import _ulm as ulm
 from basinax.atoms._snapshot import Snapshot
 
@@ -34,6 +42,13 @@ TOGETHER = 16
 
 FOUND = ("energy", "free_energy", "forces", "stress")
 """Names that extxyz has for what a calculator says, and for nothing else."""
+
+NUMBERED = re.compile(rf"\d+\.({'|'.join(FORMATS)})")
+"""Names that trajectories have."""
+
+
+class NotWhole(UserWarning):
+    """A trajectory lacks frames that the run has passed."""
 
 
 class Frame(NamedTuple):
@@ -54,7 +69,9 @@ class Trajectories(eqx.Module):
     with energy, forces and, where the cell moves, stress, and `step` in its `info`. The last frame
     is the last step's with `keep_best`, too, which may return another point. A step beyond all
     bounds, where nothing was evaluated, is no frame. ASE reads the files. One that is there is
-    replaced. Files grow as the run goes; after a crash they hold what had been written.
+    replaced; a folder that has others of such names, of an earlier run with more structures or in
+    the other format, is refused. Files grow as the run goes; after a crash they hold what had been
+    written.
     """
 
     folder: str | os.PathLike[str]
@@ -78,33 +95,54 @@ class Trajectories(eqx.Module):
         return [folder / f"{number:0{width}d}.{ending}" for number in range(n_structures)]
 
 
-def make_folder(path: str | os.PathLike[str]) -> None:
-    """Makes sure that files can be written there. Raises OSError where they cannot."""
-    Path(path).mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path):
-        pass
+def check_folder(trajectories: Trajectories, n_structures: int) -> list[Path]:
+    """The files that so many structures will replace; changes nothing.
+
+    Raises:
+        OSError: files cannot be written there, or some of an earlier run would stay among the new.
+    """
+    folder = Path(trajectories.folder)
+    target = resolved(folder)
+    above = next(path for path in (target, *target.parents) if path.exists())
+    try:
+        there = set(os.listdir(target)) if above == target else set()
+        check_folder_writable(above)
+    except OSError as error:
+        raise type(error)(f"{folder} cannot be written to: {error.strerror or error}") from error
+    replaced = [path for path in trajectories.paths(n_structures) if path.name in there]
+    for path in replaced:
+        check_plain(path)
+    stale = sorted(filter(NUMBERED.fullmatch, there.difference(path.name for path in replaced)))
+    if stale:
+        which = f"{stale[0]} and {len(stale) - 1} more" if len(stale) > 1 else stale[0]
+        raise FileExistsError(
+            f"{folder} holds {which}, which would stay among the new trajectories: remove what an"
+            " earlier run has left, or choose another folder"
+        )
+    return replaced
 
 
 class Recorder:
     """Writes the frames of many structures; shared by threads."""
 
     def __init__(self, trajectories: Trajectories, atoms: list[Atoms]):
-        """Makes sure that the folder can be written to, and removes the files to be replaced.
+        """Makes the folder if it is not there, and removes the files to be replaced.
 
         Raises:
-            OSError: it cannot be.
+            OSError: files cannot be written there, or some of an earlier run would stay among them.
         """
         self.interval = trajectories.interval
-        self._append_to = _append_traj if trajectories.format == "traj" else _append_extxyz
+        self._form = _Traj if trajectories.format == "traj" else _Extxyz
         self._atoms, self._paths = atoms, trajectories.paths(len(atoms))
-        make_folder(trajectories.folder)
-        there = set(os.listdir(trajectories.folder))
-        for path in self._paths:
-            if path.name in there:
-                path.unlink()
+        replaced = check_folder(trajectories, len(atoms))
+        resolved(trajectories.folder).mkdir(parents=True, exist_ok=True)
+        for path in replaced:
+            resolved(path).unlink()
         self._queue: queue.SimpleQueue[Iterable[Frame] | None] = queue.SimpleQueue()
-        self._begun: set[int] = set()
-        """Whose files are there, by number."""
+        self._marks: dict[int, tuple[int, ...]] = {}
+        """Which files have been made and as what they were left, by number of the structure."""
+        self._n_replaced = 0
+        """Files of other programs, made while this one ran."""
         self._faults: dict[int, str] = {}
         """Why the files of structures are not whole, by number."""
         self._thread = threading.Thread(target=self._write_all, daemon=True)
@@ -119,9 +157,15 @@ class Recorder:
         self._queue.put(frames)
 
     def close(self) -> None:
-        """Waits until all is written; warns if something could not be."""
+        """Waits until all is written; warns if something could not be, or had to be replaced."""
         self._queue.put(None)
         self._thread.join()
+        if self._n_replaced:
+            warnings.warn(
+                f"{self._n_replaced} of the trajectories took the place of files that another"
+                " program had written since the run began",
+                stacklevel=3,
+            )
         if not self._faults:
             return
         number, fault = next(iter(self._faults.items()))
@@ -131,7 +175,7 @@ class Recorder:
             if n_more
             else f"trajectory of {name} is"
         )
-        warnings.warn(f"the {which} not whole: {fault}", stacklevel=3)
+        warnings.warn(f"the {which} not whole: {fault}", NotWhole, stacklevel=3)
 
     def _write_all(self) -> None:
         waiting: dict[int, list[Frame]] = defaultdict(list)
@@ -149,11 +193,39 @@ class Recorder:
         if number in self._faults:
             return
         try:
-            is_new = number not in self._begun
-            self._append_to(self._paths[number], self._atoms[number], frames, is_new=is_new)
-            self._begun.add(number)
+            if number in self._marks:
+                self._extend(number, frames)
+            else:
+                self._begin(number, frames)
         except Exception as error:  # every writer of ASE has errors of its own
-            self._faults[number] = f"{type(error).__name__}: {error}"
+            reason = (error.strerror if isinstance(error, OSError) else None) or error
+            self._faults[number] = f"{type(error).__name__}: {reason}"
+
+    def _begin(self, number: int, frames: list[Frame]) -> None:
+        path, data = self._paths[number], self._form.begin(self._atoms[number], frames)
+        with replacing(path) as partial:
+            partial.write_bytes(data)
+            mark, has_another = _mark(partial.stat()), path.exists()
+        self._marks[number] = mark
+        self._n_replaced += has_another
+
+    def _extend(self, number: int, frames: list[Frame]) -> None:
+        """What cannot be written leaves no part of a frame."""
+        with self._paths[number].open("r+b", buffering=0) as file:
+            if _mark(os.fstat(file.fileno())) != self._marks[number]:
+                raise FileExistsError("another program has put a file of its own in this place")
+            end = file.seek(0, os.SEEK_END)
+            try:
+                self._form.extend(file, self._atoms[number], frames)
+            except BaseException:
+                file.truncate(end)
+                raise
+            self._marks[number] = _mark(os.fstat(file.fileno()))
+
+
+def _mark(found: os.stat_result) -> tuple[int, ...]:
+    """Another one for a file of another program: the number of one that went is given again."""
+    return found.st_dev, found.st_ino, found.st_size
 
 
 def without_found(atoms: Atoms) -> Atoms:
@@ -169,24 +241,46 @@ def without_found(atoms: Atoms) -> Atoms:
     return copy
 
 
-def _append_extxyz(path: Path, original: Atoms, frames: list[Frame], *, is_new: bool) -> None:
-    images, original = [], without_found(original)
-    for frame in frames:
-        images.append(frame.snapshot.of(original))
-        images[-1].info["step"] = frame.step
-    # What cannot be written leaves no part of a frame.
-    text = io.StringIO()
-    ase.io.write(text, images, format="extxyz")
-    with path.open("w" if is_new else "a") as file:
-        file.write(text.getvalue())
+class _Extxyz:
+    """Extended XYZ."""
+
+    @staticmethod
+    def begin(original: Atoms, frames: list[Frame]) -> bytes:
+        """A file with these frames."""
+        images, original = [], without_found(original)
+        for frame in frames:
+            images.append(frame.snapshot.of(original))
+            images[-1].info["step"] = frame.step
+        text = io.StringIO()
+        ase.io.write(text, images, format="extxyz")
+        return text.getvalue().encode()
+
+    @staticmethod
+    def extend(file: FileIO, original: Atoms, frames: list[Frame]) -> None:
+        """Appends to a file that ends here."""
+        write_whole(file, _Extxyz.begin(original, frames))
 
 
-def _append_traj(path: Path, original: Atoms, frames: list[Frame], *, is_new: bool) -> None:
+class _Traj:
     """What `TrajectoryWriter` writes, byte by byte.
 
     It would look at every frame for what none changes, which takes most of its time.
     """
-    entries = _entries(original, with_header=is_new)
+
+    @staticmethod
+    def begin(original: Atoms, frames: list[Frame]) -> bytes:
+        """A file with these frames."""
+        return ulm.content("ASE-Trajectory", _items(original, frames, is_first=True))
+
+    @staticmethod
+    def extend(file: FileIO, original: Atoms, frames: list[Frame]) -> None:
+        """Appends to a file."""
+        ulm.append(file, _items(original, frames, is_first=False))
+
+
+def _items(original: Atoms, frames: list[Frame], *, is_first: bool) -> list[ulm.Item]:
+    """Frames in ASE's format; the first one of a file has what goes for all."""
+    entries = _entries(original, with_header=is_first)
     names = list(entries)
     header = _described(entries, names[: names.index("positions")])
     others = _described(entries, names[names.index("cell") + 1 :])
@@ -194,7 +288,7 @@ def _append_traj(path: Path, original: Atoms, frames: list[Frame], *, is_new: bo
     # Each frame's number of steps takes the place of the one here.
     info = {k: x for k, x in _writable(original.info).items() if k != "step"}
     info = encode(info | {"step": 0}).removesuffix("0}")
-    items = []
+    items: list[ulm.Item] = []
     for _, step, snapshot, _ in frames:
         positions, its_cell = snapshot.place(original)
         found = snapshot.properties()
@@ -206,10 +300,7 @@ def _append_traj(path: Path, original: Atoms, frames: list[Frame], *, is_new: bo
         place = ["{", *header, '"positions.": ', positions, f', "cell": {cell}, ', *others]
         items.append([*place, about, found["forces"], end])
         header = []
-    if is_new:
-        ulm.write(path, "ASE-Trajectory", items)
-    else:
-        ulm.append(path, items)
+    return items
 
 
 CALCULATOR = f'"calculator.": {{"name": "{SinglePointCalculator.name}", "parameters": {{}}, '

@@ -7,10 +7,12 @@ takes three times as long.
 import functools
 import struct
 from collections.abc import Iterable
-from pathlib import Path
+from io import FileIO
 
 import numpy as np
 from ase.io import ulm
+
+from basinax._files import write_whole
 
 COUNT = 32
 """Where a file says how many items it has and, behind that, where the table of their places is."""
@@ -23,29 +25,28 @@ Item = Iterable[str | np.ndarray]
 """The text of an item in JSON, with arrays where the text refers to them."""
 
 
-def write(path: Path, tag: str, items: Iterable[Item]) -> None:
-    """Makes a file, which says that it is a `tag`. Raises OSError where it cannot be written."""
+def content(tag: str, items: Iterable[Item]) -> bytes:
+    """A new file, which says that it is a `tag`."""
     added = _Addition(TABLE + 8, TABLE, [])
     added.extend(items)
     head = b"- of Ulm" + f"{tag:16}".encode() + _integers(ulm.VERSION)
-    path.write_bytes(b"".join([head, added.count(), added.into_table(), added.data()]))
+    return b"".join([head, added.count(), added.into_table(), added.data()])
 
 
-def append(path: Path, items: Iterable[Item]) -> None:
+def append(file: FileIO, items: Iterable[Item]) -> None:
     """Appends to a file. Raises OSError where it cannot be read or written."""
-    with path.open("r+b") as file:
-        *_, table, places = ulm.read_header(file)
-        start, n_before = file.seek(0, 2), len(places)
-        added = _Addition(start, table, places.tolist())
-        added.extend(items)
-        # What counts is written last.
-        for place, data in (
-            (start, added.data()),
-            (table + 8 * n_before, added.into_table()),
-            (COUNT, added.count()),
-        ):
-            file.seek(place)
-            file.write(data)
+    *_, table, places = ulm.read_header(file)
+    start, n_before = file.seek(0, 2), len(places)
+    added = _Addition(start, table, places.tolist())
+    added.extend(items)
+    # What counts is written last.
+    for place, data in (
+        (start, added.data()),
+        (table + 8 * n_before, added.into_table()),
+        (COUNT, added.count()),
+    ):
+        file.seek(place)
+        write_whole(file, data)
 
 
 class _Addition:

@@ -15,11 +15,13 @@ from basinax.atoms import AtomsRelaxation, Trajectories
 from basinax.cli._console import (
     BITS_DIFFER,
     INTERRUPTED,
+    NOT_SAVED,
     NOTHING_CONVERGED,
     err,
     out,
     print_warning,
 )
+from basinax.cli._inputs import files_read
 from basinax.cli._options import (
     Cell,
     Dtype,
@@ -38,13 +40,13 @@ from basinax.cli._options import (
     TrajectoryFormat,
 )
 from basinax.cli._output import (
-    check_folder,
     check_format,
-    check_writable,
     print_summary,
     write_structures,
     write_table,
 )
+from basinax.cli._places import Saver, check_places
+from basinax.cli._stream import occupy
 from basinax.cli._task import Task
 from basinax.cli._watch import Interrupt, progress_bar
 
@@ -93,8 +95,8 @@ def relax(
 ) -> None:
     """Relax the structures of files and write them, with their energies and forces.
 
-    Exit status: 0, 1 if nothing converged, 2 for bad input, 130 if interrupted (what has been
-    reached by then is written).
+    Exit status: 0, 1 if nothing converged, 2 for bad input, 3 if something could not be written
+    (all else is), 130 if interrupted (what has been reached by then is written).
     """
     task = Task.read(
         files,
@@ -102,24 +104,29 @@ def relax(
         {"cell": cell, "pressure": pressure, "fmax": fmax, "max_steps": max_steps},
         (stress_tolerance, rms_force, energy_change, max_displacement),
     )
-    for path in (output, table):
-        check_writable(path, files)
-    check_format(output, task.atoms)
+    trajectories = None
     if trajectory is not None:
-        check_folder(trajectory)
-        form = trajectory_format.value
-        task.settings["trajectory"] = Trajectories(trajectory, trajectory_interval, form)
+        trajectories = Trajectories(trajectory, trajectory_interval, trajectory_format.value)
+        task.settings["trajectory"] = trajectories
+    inputs = files_read(files, potential, optimizer)
+    check_places(output, table, trajectories, len(task.atoms), inputs)
+    form = check_format(output, task.atoms)
+    saver = Saver(output, table)
     with Interrupt() as interrupt:
-        with progress_bar(quiet) as show:
+        with saver.watching(task.sources), progress_bar(quiet) as show:
             result = task.run(progress=show, should_stop=interrupt)
+        saver.save(output, lambda path: write_structures(path, form, result))
         if table is not None:
-            write_table(table, task, result)
-        write_structures(output, task, result)
+            saver.save(table, lambda path: write_table(path, task, result))
     if not quiet:
-        others = [path for path in (table, trajectory) if path is not None]
-        print_summary(task, result, [output, *others])
+        print_summary(task, result, [*saver.saved, *([trajectory] if trajectory else [])])
+        if out.fault:
+            saver.lose(f"the summary cannot be printed: {out.fault}")
     if interrupt():
         err.print("Interrupted: structures still running were written where they stood.")
+    if saver.has_lost:
+        raise typer.Exit(NOT_SAVED)
+    if interrupt():
         raise typer.Exit(INTERRUPTED)
     if not result.converged.any():
         err.print("Nothing converged.")
@@ -208,6 +215,7 @@ def _main(
 
 def main() -> None:
     """The command `basinax`."""
+    occupy()
     # A terminal that has no Å must not cost the summary of a run.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -6,15 +6,17 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(highlight=False, soft_wrap=True, stderr=True)
+from basinax.cli._stream import Stream
+
+out = Stream(highlight=False, soft_wrap=True)
+err = Stream(highlight=False, soft_wrap=True, stderr=True)
 
 NOTHING_CONVERGED = 1
 BITS_DIFFER = 1
 BAD_INPUT = 2
+NOT_SAVED = 3
 INTERRUPTED = 130
 
 
@@ -28,13 +30,19 @@ def reported(sources: list[str] | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.filename is None:
+            fail(text_of(error))
         fail(f"{error.filename} cannot be read: {error.strerror or text_of(error)}")
     except (TypeError, ValueError, NotImplementedError) as error:
-        text = text_of(error)
-        if sources:
-            text = re.sub(r"\bsystem (\d+)\b", lambda m: sources[int(m[1])], text)
-            text = re.sub(r"(?<=systems \()[\d, ]+", lambda m: _names(m[0], sources), text)
-        fail(text)
+        fail(with_sources(text_of(error), sources or []))
+
+
+def with_sources(text: str, sources: list[str]) -> str:
+    """With the names of structures in place of their numbers."""
+    if not sources:
+        return text
+    text = re.sub(r"\bsystem (\d+)\b", lambda m: sources[int(m[1])], text)
+    return re.sub(r"(?<=systems \()[\d, ]+", lambda m: _names(m[0], sources), text)
 
 
 def _names(numbers: str, sources: list[str]) -> str:
@@ -42,8 +50,12 @@ def _names(numbers: str, sources: list[str]) -> str:
 
 
 def fail(text: str) -> NoReturn:
-    err.print(f"[red]error:[/red] {escape(text)}")
+    print_error(text)
     raise typer.Exit(BAD_INPUT)
+
+
+def print_error(text: str) -> None:
+    err.print(f"[red]error:[/red] {escape(text)}")
 
 
 def text_of(error: Exception) -> str:

@@ -1,0 +1,124 @@
+"""Where outputs go: checked before a run, and filled after it, each on its own."""
+
+import os
+import shutil
+import stat
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from basinax._files import check_writable, key_of, replacing, resolved, stamp_of
+from basinax.atoms import Trajectories
+from basinax.atoms._trajectory import NotWhole, check_folder
+from basinax.cli._console import fail, print_error, print_warning, text_of, with_sources
+
+STREAMS = ("standard input", "standard output", "standard error")
+
+
+def check_places(
+    structures: Path,
+    table: Path | None,
+    trajectories: Trajectories | None,
+    n_structures: int,
+    inputs: list[Path],
+) -> None:
+    """Before any work: no output is an input or another output, and all can be written."""
+    taken: dict[Any, str] = {key_of(path): "an input" for path in inputs} | _files_of_streams()
+
+    def claim(path: Path, name: str, others: str) -> None:
+        key = key_of(path)
+        if key in taken:
+            fail(f"{path} is {taken[key]}: choose another {name}")
+        taken[key] = others
+
+    try:
+        claim(structures, "output", "the output, too")
+        check_writable(structures)
+        if table is not None:
+            claim(table, "table", "the table, too")
+            check_writable(table)
+        if trajectories is None:
+            return
+        folder = Path(trajectories.folder)
+        for path in (folder, *trajectories.paths(n_structures)):
+            claim(path, "folder for trajectories", "a trajectory, too")
+        for path in (structures, table):
+            if path is not None and resolved(path) in resolved(folder).parents:
+                fail(f"{path} is a folder above {folder}: choose another output")
+        check_folder(trajectories, n_structures)
+    except OSError as error:
+        fail(text_of(error))
+
+
+def _files_of_streams() -> dict[Any, str]:
+    """Those that a shell has redirected to files."""
+    found = {}
+    for number, name in enumerate(STREAMS):
+        with suppress(OSError):
+            status = os.fstat(number)
+            if stat.S_ISREG(status.st_mode):
+                found[status.st_dev, status.st_ino] = f"the file of {name}"
+    return found
+
+
+class Saver:
+    """Fills places, each on its own: what one lacks costs none of the others."""
+
+    def __init__(self, *paths: Path | None):
+        """Before the run, to notice what another program puts there meanwhile."""
+        self._stamps = {path: stamp_of(path) for path in paths if path is not None}
+        self.saved: list[Path] = []
+        self.has_lost = False
+        """Whether something that was asked for is not where it was asked for."""
+
+    def save(self, path: Path, write: Callable[[Path], None]) -> None:
+        """Puts a file in place; if that fails, prints why, and where the file is instead."""
+        try:
+            with replacing(path) as partial:
+                write(partial)
+                is_new = stamp_of(path) != self._stamps[path]
+        except Exception as error:  # every writer of ASE has errors of its own
+            reason = (error.strerror if isinstance(error, OSError) else None) or text_of(error)
+            reason = reason.removeprefix(f"{path} ")
+            self.lose(f"{path} cannot be written: {reason}{_elsewhere(path, write)}")
+            return
+        self.saved.append(path)
+        if is_new:
+            print_warning(f"{path} took the place of what another program wrote during this run")
+
+    def lose(self, text: str) -> None:
+        print_error(text)
+        self.has_lost = True
+
+    @contextmanager
+    def watching(self, sources: list[str]) -> Iterator[None]:
+        """Trajectories that are not whole are losses, of which warnings tell."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", NotWhole)
+            others = warnings.showwarning
+
+            def show(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
+                if issubclass(category, NotWhole):
+                    self.lose(with_sources(str(message), sources))
+                else:
+                    others(message, category, *rest, **more)
+
+            warnings.showwarning = show
+            yield
+
+
+def _elsewhere(path: Path, write: Callable[[Path], None]) -> str:
+    """Writes the file where there may be room for it; the end of a message says where."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="basinax-"))
+    except OSError:
+        return ""
+    try:
+        write(folder / path.name)
+    except Exception:  # every writer of ASE has errors of its own
+        shutil.rmtree(folder, ignore_errors=True)
+        return ""
+    return f"; it is in {folder / path.name} instead"

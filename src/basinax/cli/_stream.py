@@ -1,0 +1,51 @@
+"""Streams that may end before the run does: a reader goes, a disk is full, a terminal closes."""
+
+import os
+import re
+from contextlib import suppress
+from typing import Any
+
+from rich.console import Console
+
+
+class Stream(Console):
+    """A console that raises nothing where its stream cannot be written to.
+
+    A run is worth more than the words about it.
+    """
+
+    fault: str | None = None
+    """Why something could not be printed, if anything could not."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        shown = [_readable(x) if isinstance(x, str) else x for x in objects]
+        try:
+            super().print(*shown, **how)
+        except OSError as error:
+            self._end(error.strerror or str(error))
+
+    def on_broken_pipe(self) -> None:
+        self._end("its reader has gone")
+
+    def _end(self, fault: str) -> None:
+        """What Python holds back would fail again at its exit."""
+        self.fault, self.quiet = fault, True
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.file.fileno())
+            os.close(nowhere)
+
+
+def _readable(text: str) -> str:
+    """With escapes for what no stream can encode, such as bytes of names that are no text."""
+    text = re.sub("[\udc80-\udcff]", lambda m: f"\\x{ord(m[0]) - 0xDC00:02x}", text)
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def occupy() -> None:
+    """Keeps files that are opened later from the numbers of streams that are closed."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)

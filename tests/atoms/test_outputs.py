@@ -1,0 +1,443 @@
+"""Outputs of the command line: refused before a run, or written after it, each on its own."""
+
+import csv
+import errno
+import io
+import os
+import signal
+import tempfile
+import warnings
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+from typer.testing import CliRunner
+
+import basinax
+from basinax import Status, cli
+from basinax.atoms import AtomsRelaxation, LennardJones
+from basinax.atoms._trajectory import NotWhole
+from basinax.cli import _app, _task, _watch
+from basinax.cli._stream import Stream, occupy
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The working folder, with inputs of all kinds."""
+    (tmp_path / "work" / "tr").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    images = [Atoms("Ar2", [[0, 0, 0], [0, 0, z]]) for z in (3.5, 3.6, 4.2)]
+    for name in ("in.extxyz", "tr/0.traj"):
+        ase.io.write(name, images)
+    basinax.write_config({"name": "fire"}, "c.json")
+    for name in ("p.eam.alloy", "p,q.sw"):
+        Path(name).write_text(name)
+    return tmp_path
+
+
+class Relaxation:
+    """Stands in for `relax`, while which other things may happen."""
+
+    def __init__(self):
+        self.is_done = False
+        self.meanwhile = lambda: None
+
+    def __call__(self, atoms, **settings):
+        self.is_done = True
+        self.meanwhile()
+        relaxed = [a.copy() for a in atoms]
+        for a in relaxed:
+            a.calc = SinglePointCalculator(a, energy=-1.0, forces=np.zeros((len(a), 3)))
+        n = len(atoms)
+        counts = [np.full(n, k, np.int32) for k in (3, 4, Status.CONVERGED)]
+        return AtomsRelaxation(relaxed, np.full(n, -1.0), np.zeros(n), *counts)
+
+
+@pytest.fixture
+def relaxation(monkeypatch):
+    relaxation = Relaxation()
+    monkeypatch.setattr(_task, "relax_atoms", relaxation)
+    monkeypatch.setattr(_task, "potential_from", lambda text: LennardJones.named("Ar"))
+    return relaxation
+
+
+def run(*arguments, inputs=("in.extxyz",)):
+    options = [] if "--potential" in arguments else ["--potential", "lennard-jones:Ar"]
+    return CliRunner().invoke(cli.app, ["relax", *inputs, *options, *map(str, arguments)])
+
+
+def everything() -> dict:
+    """All that is there, with what plain files hold."""
+    found = {}
+    for path in sorted(Path().rglob("*")):
+        mode, number = os.lstat(path).st_mode, os.lstat(path).st_ino
+        found[str(path)] = (mode, number, path.read_bytes() if path.is_file() else None)
+    return found
+
+
+def sources_of(table) -> list[str]:
+    with Path(table).open(encoding="utf-8", newline="") as file:
+        return [row["source"] for row in csv.DictReader(file)]
+
+
+def is_refused(relaxation, *arguments, inputs=("in.extxyz",)) -> str:
+    """Its one line, if nothing ran and nothing has changed."""
+    before = everything()
+    done = run(*arguments, inputs=inputs)
+    assert done.exit_code == 2, done.output
+    assert not relaxation.is_done
+    assert everything() == before
+    assert done.stderr.startswith("error: ")
+    return " ".join(done.stderr.split())
+
+
+# --- no output is an input
+
+INPUTS = {
+    "structures": ("in.extxyz", ["in.extxyz"], []),
+    "some images": ("in.extxyz", ["in.extxyz@0"], []),
+    "a config": ("c.json", ["in.extxyz"], ["--optimizer", "c.json"]),
+    "a potential": ("p.eam.alloy", ["in.extxyz"], ["--potential", "eam:p.eam.alloy"]),
+    "a potential with an option": (
+        "p.eam.alloy",
+        ["in.extxyz"],
+        ["--potential", "eam:p.eam.alloy,format=alloy"],
+    ),
+    "a potential with a comma": (
+        "p,q.sw",
+        ["in.extxyz"],
+        ["--potential", "stillinger-weber:p,q.sw,elements=Si"],
+    ),
+}
+
+
+def link(target, name):
+    os.symlink(os.path.abspath(target), name)
+
+
+def linked_hard_link(target, name):
+    os.link(target, "hard")
+    link("hard", name)
+
+
+WAYS = {
+    "another name": lambda target, name: os.path.join("..", "work", target),
+    "a hard link": os.link,
+    "a link": link,
+    "a link to a hard link": linked_hard_link,
+}
+
+OUTPUTS = {"--output": "x.extxyz", "--table": "x.csv", "--trajectory": "new/0.traj"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", INPUTS)
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_no_output_is_an_input(relaxation, output, kind, way):
+    (target, inputs, options), name = INPUTS[kind], OUTPUTS[output]
+    Path("new").mkdir()
+    name = WAYS[way](target, name) or name
+    if output == "--trajectory":
+        name = "new" if way != "another name" else "tr"
+        inputs = inputs if way != "another name" else [*inputs, "../work/tr/0.traj@:"]
+    text = is_refused(relaxation, *options, output, name, inputs=inputs)
+    assert " is an input: choose another" in text
+
+
+# --- no two outputs are alike
+
+
+ALIKE = {
+    "table and output": (["--output", "x.xyz", "--table", "x.xyz"], None, "x.xyz is the output"),
+    "a link": (
+        ["--output", "x.xyz", "--table", "l"],
+        lambda: os.symlink("x.xyz", "l"),
+        "l is the output, too: choose another table",
+    ),
+    "the default output": (["--table", "relaxed.extxyz"], None, "is the output, too"),
+    "output and trajectory": (
+        ["--output", "new/0.traj", "--trajectory", "new"],
+        lambda: Path("new").mkdir(),
+        "new/0.traj is the output, too",
+    ),
+    "table and trajectory": (
+        ["--table", "new/../new/2.traj", "--trajectory", "new"],
+        lambda: Path("new").mkdir(),
+        "new/2.traj is the table, too",
+    ),
+    "two trajectories": (
+        ["--trajectory", "new"],
+        lambda: (Path("new").mkdir(), os.symlink("0.traj", "new/1.traj")),
+        "new/1.traj is a trajectory, too",
+    ),
+    "output and folder": (
+        ["--output", "x.xyz", "--trajectory", "x.xyz"],
+        None,
+        "x.xyz is the output, too",
+    ),
+    "output above folder": (
+        ["--output", "x.xyz", "--trajectory", "x.xyz/new"],
+        None,
+        "x.xyz is a folder above x.xyz/new",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_no_two_outputs_are_alike(relaxation, kind):
+    options, make, message = ALIKE[kind]
+    if make is not None:
+        make()
+    assert message in is_refused(relaxation, *options)
+
+
+@pytest.mark.parametrize("output", ["--output", "--table"])
+def test_no_output_is_where_a_stream_goes(relaxation, output):
+    Path("log.extxyz").write_text("")
+    kept = os.dup(1)
+    try:
+        os.dup2(os.open("log.extxyz", os.O_WRONLY), 1)
+        text = is_refused(relaxation, output, "log.extxyz")
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+    assert "log.extxyz is the file of standard output" in text
+
+
+# --- what stands in the way
+
+OBSTACLES = {
+    "a folder": (lambda name: Path(name).mkdir(), "is a folder"),
+    "a pipe": (os.mkfifo, "is a named pipe: expected a plain file"),
+    "a link to a device": (lambda name: os.symlink(os.devnull, name), "is a device"),
+    "a link to itself": (lambda name: os.symlink(Path(name).name, name), "Too many levels"),
+}
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_what_is_no_plain_file_is_refused(relaxation, output, obstacle):
+    make, message = OBSTACLES[obstacle]
+    Path("new").mkdir()
+    name = OUTPUTS[output]
+    make(name)
+    text = is_refused(relaxation, output, "new" if output == "--trajectory" else name)
+    assert f"{name} " in text
+    assert message in text
+
+
+@pytest.mark.parametrize(
+    ("output", "name", "message"),
+    [
+        ("--table", os.devnull, "is a device"),
+        ("--table", "no/x.csv", "no/x.csv cannot be written: No such file"),
+        ("--output", "c.json/x.xyz", "c.json/x.xyz cannot be written: Not a directory"),
+        ("--table", "a" * 256, "cannot be written: File name too long"),
+        ("--trajectory", "c.json", "c.json cannot be written to: Not a directory"),
+        ("--trajectory", "c.json/new", "c.json/new cannot be written to: Not a directory"),
+    ],
+)
+def test_a_place_that_is_none_is_found(relaxation, output, name, message):
+    assert message in is_refused(relaxation, output, name)
+
+
+# --- what happens meanwhile
+
+
+def remove_folder(name):
+    os.rmdir(Path(name).parent)
+
+
+MEANWHILE = {
+    "the folder went": (remove_folder, "No such file or directory"),
+    "a folder came": (os.mkdir, "is a folder"),
+    "a pipe came": (os.mkfifo, "is a named pipe"),
+    "the folder is a file": (
+        lambda name: (remove_folder(name), Path(name).parent.write_text("")),
+        "Not a directory",
+    ),
+}
+
+
+@pytest.mark.parametrize("event", MEANWHILE)
+@pytest.mark.parametrize("lost", ["--output", "--table"])
+def test_what_cannot_be_written_costs_itself_alone(relaxation, lost, event, folder):
+    (happens, reason), places = MEANWHILE[event], {"--output": "out.traj", "--table": "out.csv"}
+    places[lost] = f"away/{places[lost]}"
+    Path("away").mkdir()
+    relaxation.meanwhile = lambda: happens(places[lost])
+    done = run(*(x for pair in places.items() for x in pair))
+    assert done.exit_code == 3, done.output
+    text = " ".join(done.stderr.split())
+    assert text.startswith(f"error: {places[lost]} cannot be written: ")
+    assert reason in text
+    # What was lost is elsewhere, and the other where it should be.
+    (instead,) = folder.glob("basinax-*/*")
+    assert f"; it is in {instead} instead" in text
+    written = {name: Path(name) for name in places.values()} | {places[lost]: instead}
+    assert len(ase.io.read(written[places["--output"]], ":")) == 3
+    assert len(sources_of(written[places["--table"]])) == 3
+    kept = next(name for name in places.values() if name != places[lost])
+    assert done.stdout.strip().endswith(f"Written: {kept}")
+    assert [path for path in Path().rglob(".*")] == []
+
+
+def test_a_full_disk_is_named_for_each_output_and_leaves_nothing(relaxation, monkeypatch, folder):
+    def no_room(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(_app, "write_structures", no_room)
+    monkeypatch.setattr(_app, "write_table", no_room)
+    for name in ("out.traj", "out.csv"):
+        Path(name).write_text("old")
+    done = run("--output", "out.traj", "--table", "out.csv")
+    assert done.exit_code == 3
+    assert done.stderr.splitlines() == [
+        f"error: {name} cannot be written: No space left on device"
+        for name in ("out.traj", "out.csv")
+    ]
+    assert [Path(name).read_text() for name in ("out.traj", "out.csv")] == ["old"] * 2
+    assert [path for path in Path().rglob(".*")] + list(folder.glob("basinax-*")) == []
+
+
+NAMES = {
+    "247 bytes": "a" * 240 + ".extxyz",
+    "255 bytes": "a" * 248 + ".extxyz",
+    "no text": os.fsdecode(b"caf\xe9 \xff.extxyz"),
+    "a blank": "a b.extxyz",
+}
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_names_of_any_kind_are_read_and_written(relaxation, name):
+    os.rename("in.extxyz", name)
+    done = run("--table", "t.csv", "--output", "out.extxyz", inputs=[name])
+    assert done.exit_code == 0, done.output
+    shown = os.fsencode(name).decode("utf-8", "backslashreplace")
+    assert sources_of("t.csv") == [f"{shown}@{k}" for k in range(3)]
+    os.rename("out.extxyz", "in.extxyz")
+    for output in ("--output", "--table"):
+        other = Path(name).with_suffix(".xyz") if output == "--output" else Path(name).stem
+        done = run(output, other)
+        assert done.exit_code == 0, done.output
+        assert Path(other).stat().st_size > 0
+
+
+@pytest.mark.parametrize("output", ["--output", "--table"])
+def test_a_link_stays_and_its_target_is_written(relaxation, output):
+    os.mkdir("far")
+    Path("far", "target").write_text("old")
+    os.symlink("far/target", "x.extxyz")
+    done = run(output, "x.extxyz")
+    assert done.exit_code == 0, done.output
+    assert Path("x.extxyz").is_symlink()
+    assert Path("far", "target").read_text() != "old"
+    assert os.listdir("far") == ["target"]
+
+
+@pytest.mark.parametrize("output", ["--output", "--table"])
+def test_the_second_of_two_runs_says_that_it_replaced_the_first(relaxation, output):
+    relaxation.meanwhile = lambda: Path("x.extxyz").write_text("of another run")
+    for before in (None, "old"):
+        if before:
+            Path("x.extxyz").write_text(before)
+        done = run(output, "x.extxyz")
+        assert done.exit_code == 0, done.output
+        assert "x.extxyz took the place of what another program wrote" in done.stderr
+        assert Path("x.extxyz").read_text() != "of another run"
+    relaxation.meanwhile = lambda: None
+    assert "took the place" not in run(output, "x.extxyz").stderr
+
+
+def test_trajectories_that_are_not_whole_are_an_error(relaxation):
+    message = "the trajectory of system 1 (Ar2) is not whole: OSError: no space left"
+    relaxation.meanwhile = lambda: warnings.warn(message, NotWhole, stacklevel=2)
+    done = run("--table", "t.csv")
+    assert done.exit_code == 3
+    assert "error: the trajectory of in.extxyz@1 (Ar2) is not whole: OSError" in done.stderr
+    assert Path("t.csv").exists()
+    assert Path("relaxed.extxyz").exists()
+
+
+# --- streams and signals
+
+
+class Broken(io.StringIO):
+    """A stream that fails."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def write(self, text):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left"), BrokenPipeError(errno.EPIPE, "Broken pipe")]
+)
+def test_a_summary_that_cannot_be_printed_costs_itself_alone(relaxation, monkeypatch, error):
+    monkeypatch.setattr(_app, "out", Stream(file=Broken(error)))
+    monkeypatch.setattr("basinax.cli._output.out", _app.out)
+    done = run("--table", "t.csv")
+    assert done.exit_code == 3
+    assert "error: the summary cannot be printed: " in done.stderr
+    assert Path("t.csv").exists()
+    assert Path("relaxed.extxyz").exists()
+
+
+def test_errors_that_cannot_be_printed_cost_nothing(relaxation, monkeypatch):
+    stream = Stream(file=Broken(BrokenPipeError()))
+    monkeypatch.setattr("basinax.cli._console.err", stream)
+    relaxation.meanwhile = lambda: Path("t.csv").mkdir()
+    done = run("--table", "t.csv")
+    assert done.exit_code == 3
+    assert stream.fault
+    assert Path("relaxed.extxyz").exists()
+
+
+def test_streams_that_are_closed_are_no_files_of_the_program():
+    kept = [os.dup(number) for number in range(3)]
+    try:
+        os.closerange(0, 3)
+        occupy()
+        opened = os.open("in.extxyz", os.O_RDONLY)
+    finally:
+        for number, copy in enumerate(kept):
+            os.dup2(copy, number)
+            os.close(copy)
+    assert opened > 2
+    os.close(opened)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_writes_what_was_reached(relaxation, number):
+    relaxation.meanwhile = lambda: signal.raise_signal(number)
+    done = run("--table", "t.csv")
+    assert done.exit_code == 130
+    assert "Interrupted" in done.stderr
+    assert Path("t.csv").exists()
+    assert Path("relaxed.extxyz").exists()
+
+
+def test_a_second_signal_ends_the_run_with_a_word(relaxation, monkeypatch):
+    monkeypatch.setattr(_watch, "TOGETHER", -1.0)
+    relaxation.meanwhile = lambda: [signal.raise_signal(signal.SIGINT) for _ in range(2)]
+    before = everything()
+    done = run("--table", "t.csv")
+    assert done.exit_code == 130
+    assert "Interrupted again" in done.stderr
+    assert everything() == before
+
+
+def test_a_signal_that_nohup_ignores_ends_nothing(relaxation):
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        relaxation.meanwhile = lambda: signal.raise_signal(signal.SIGHUP)
+        assert run().exit_code == 0
+    finally:
+        signal.signal(signal.SIGHUP, previous)
