@@ -297,7 +297,7 @@ BAD = {
     "a word as pressure": (
         None,
         {"--cell": "frechet:pressure=high"},
-        "Frechet: pressure must be a number, or one a structure, got 'high'",
+        "cell frechet: pressure must be a number, got 'high'",
     ),
     "a word as switch": (
         None,
