@@ -50,11 +50,20 @@ class Surroundings(eqx.Module):
     """Which of the potential's species each row is."""
 
     kinds: Int32[Array, "entries rows"] | None
-    """Which of them each neighbour is; None where there is one species."""
+    """Which of them each neighbour is, 0 behind the last; None where there is one species."""
 
     def is_there(self, entry: Int32[Array, ""]) -> Bool[Array, "rows"]:
         """Which rows have this entry."""
         return entry < self.counts
+
+    def only_there(self, entry: Int32[Array, ""], terms: Sequence[Rows]) -> tuple[Rows, ...]:
+        """The terms of an entry, +0.0 for rows that do not have it.
+
+        They are selected: a product with 0 would keep a NaN, which two atoms at one place make of
+        whatever meets the direction of one from the other.
+        """
+        is_there = self.is_there(entry)
+        return tuple(jnp.where(is_there, term, 0.0) for term in terms)
 
     def zeros(self, n: int) -> tuple[Entries, ...]:
         """So many arrays of +0.0 over entries and rows."""
@@ -82,7 +91,8 @@ class AbstractManyBodyPotential(AbstractPotential):
         """Each row's own energy in eV, and its derivatives by the vectors to neighbours in eV/Å.
 
         What derivatives are where a row has no neighbour is not used. Products are rounded, and
-        sums over neighbours are left folds over entries that begin with +0.0.
+        sums over neighbours are left folds over entries that begin with +0.0. An entry that a row
+        does not have adds +0.0 by a selection, `near.only_there`.
         """
 
     def __call__(self, batch: Batch, neighbors: Neighbors, *, stress: bool = False) -> Properties:
@@ -150,7 +160,8 @@ class _Pairs(eqx.Module):
             opposite = jnp.where(there >= 0, there * shape[1] + opposite % shape[1], -1)
             back = put(back, entry, jnp.where(is_there, opposite, -1))
             if their is not None:
-                their = put(their, entry, gather(kinds_of_images, images))
+                kinds_there = jnp.where(is_there, gather(kinds_of_images, images), 0)
+                their = put(their, entry, kinds_there)
             return vectors, distances, back, their
 
         n = jnp.max(counts)
@@ -247,13 +258,16 @@ def over_others(
 ) -> tuple[Rows, ...]:
     """So many sums over all other entries of a row, of the terms that they give.
 
+    An entry that a row does not have adds +0.0, whatever its term is.
+
     Sums over pairs of neighbours are best taken so, once from each of the two: a sum of rows stays
     where it is, while arrays over entries that a loop both reads and writes are copied.
     """
 
     def add(number, sums):
         other = jnp.where(number >= entry, number + 1, number)
-        return tuple(s + t for s, t in zip(sums, term(other), strict=True))
+        terms = near.only_there(other, term(other))
+        return tuple(s + t for s, t in zip(sums, terms, strict=True))
 
     starts = (jnp.zeros_like(near.distances[0]),) * count
     return lax.fori_loop(0, near.n - 1, add, starts)
@@ -325,10 +339,15 @@ class AbstractAtomEnergyPotential(AbstractManyBodyPotential):
         """
 
     def atoms(self, near: Surroundings):
-        entries = jnp.arange(near.distances.shape[0], dtype=jnp.int32)[:, None]
+        n_entries = near.distances.shape[0]
+        entries = jnp.arange(n_entries + SPARE, dtype=jnp.int32)[:, None]
         is_there = entries < near.counts[None]
-        kinds = jnp.zeros_like(is_there, jnp.int32) if near.kinds is None else near.kinds
-        x, y, z = (jnp.where(is_there, a, 1.0) for a in near.vectors)
+
+        def padded(array):
+            return jnp.pad(array, ((0, SPARE), (0, 0)))
+
+        kinds = jnp.zeros_like(is_there, jnp.int32) if near.kinds is None else padded(near.kinds)
+        x, y, z = (jnp.where(is_there, padded(a), 1.0) for a in near.vectors)
 
         def energy(x, y, z, is_there, kind, kinds):
             d2 = x * x + y * y + z * z
@@ -341,4 +360,10 @@ class AbstractAtomEnergyPotential(AbstractManyBodyPotential):
             in_axes=(1, 1, 1, 1, 0, 1),
             out_axes=(0, 1),
         )
-        return with_ordered_sums(both)(x, y, z, is_there, near.own_kinds, kinds)
+        energies, gradients = with_ordered_sums(both)(x, y, z, is_there, near.own_kinds, kinds)
+        return energies, tuple(g[:n_entries] for g in gradients)
+
+
+SPARE = 3
+"""So many entries at least are no neighbours. A function that makes NaN of them, alone or with
+others, as a product of a mask does where two atoms are at one place, then does so in any batch."""

@@ -181,8 +181,8 @@ class StillingerWeber(AbstractManyBodyPotential):
             bent, *pulls = over_others(near, entry, angle, 4)
             along = at(radial, entry) + rounded(at(slopes, entry) * bent) - dot(unit, pulls)
             gradient = [rounded(along * u) + p for u, p in zip(unit, pulls, strict=True)]
-            energies = energies + 0.5 * rounded(leg * bent)
-            return energies, put_all(gradients, entry, gradient)
+            (energy,) = near.only_there(entry, [0.5 * rounded(leg * bent)])
+            return energies + energy, put_all(gradients, entry, gradient)
 
         return lax.fori_loop(0, near.n, add_angles, (energies, near.zeros(3)))
 

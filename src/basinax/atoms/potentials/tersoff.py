@@ -269,6 +269,7 @@ class Tersoff(AbstractManyBodyPotential):
             (zeta,) = over_others(near, entry, bend, 1)
             own = chosen(f, entry, kind), chosen(slopes, entry, kind)
             energy, along, pull = _bond(r, zeta, *own, known.bonds(kind))
+            (energy,) = near.only_there(entry, [energy])
             return energies + energy, put(radial, entry, along), put(pulls, entry, pull)
 
         start = (jnp.zeros_like(near.distances[0]), *near.zeros(2))
