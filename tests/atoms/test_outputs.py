@@ -302,6 +302,7 @@ def test_a_full_disk_is_named_for_each_output_and_leaves_nothing(relaxation, mon
     ]
     assert [Path(name).read_text() for name in ("out.traj", "out.csv")] == ["old"] * 2
     assert [path for path in Path().rglob(".*")] + list(folder.glob("basinax-*")) == []
+    assert "Written" not in done.stdout
 
 
 NAMES = {
@@ -388,6 +389,14 @@ def test_a_summary_that_cannot_be_printed_costs_itself_alone(relaxation, monkeyp
     assert "error: the summary cannot be printed: " in done.stderr
     assert Path("t.csv").exists()
     assert Path("relaxed.extxyz").exists()
+
+
+@pytest.mark.parametrize("columns", ["0", "-1", "x", ""])
+def test_a_terminal_without_a_width_is_printed_to(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    stream = Stream(file=io.StringIO(), force_terminal=True)
+    stream.print("converged")
+    assert stream.file.getvalue() == "converged\n"
 
 
 def test_errors_that_cannot_be_printed_cost_nothing(relaxation, monkeypatch):

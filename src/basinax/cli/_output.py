@@ -95,4 +95,5 @@ def print_summary(task: Task, result: AtomsRelaxation, paths: list[Path]) -> Non
         out.print(f"{task.sources[k]} ({formula}): {Status(result.status[k]).meaning}")
     if len(failed) > SHOWN:
         out.print(f"... and {len(failed) - SHOWN} more")
-    out.print(f"Written: {', '.join(map(str, paths))}")
+    if paths:
+        out.print(f"Written: {', '.join(map(str, paths))}")

@@ -7,6 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
+COLUMNS = 80
+"""The width of a terminal that has none."""
+
 
 class Stream(Console):
     """A console that raises nothing where its stream cannot be written to.
@@ -16,6 +19,11 @@ class Stream(Console):
 
     fault: str | None = None
     """Why something could not be printed, if anything could not."""
+
+    def __init__(self, **how: Any):
+        super().__init__(**how)
+        if self.width < 1:  # COLUMNS=0, where nothing would be printed
+            self.width = COLUMNS
 
     def print(self, *objects: Any, **how: Any) -> None:
         shown = [_readable(x) if isinstance(x, str) else x for x in objects]
