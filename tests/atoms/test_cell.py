@@ -16,11 +16,11 @@ from ase.cluster import Icosahedron
 from ase.constraints import FixAtoms, FixScaled, FixSymmetry
 from ase.stress import full_3x3_to_voigt_6_stress
 from comparison import filtered, same
-from scipy.linalg import expm_frechet
+from scipy.linalg import expm, expm_frechet, logm
 from structures import jitted, listed, rattled
 
 import basinax
-from basinax import EnergyChange, Status
+from basinax import EnergyChange, Status, rounded
 from basinax.atoms import (
     EMT,
     Batch,
@@ -146,6 +146,14 @@ def test_exponentials_and_their_derivatives_are_those_of_scipy():
         np.testing.assert_allclose(x / scale, of_scipy / scale, rtol=0, atol=1e-12)
 
 
+def test_logarithms_are_those_of_scipy():
+    """Of what is up to a hundred times as long, and turned by up to half a turn."""
+    random = np.random.default_rng(0)
+    widths = np.repeat([1e-3, 0.1, 1.0], 20)[:, None, None]
+    a = np.array([expm(x) for x in random.normal(size=(60, 3, 3)) * widths])
+    np.testing.assert_allclose(jax.jit(matrices.logarithm)(a), [logm(x) for x in a], atol=1e-12)
+
+
 def test_exponentials_of_matrices_out_of_range_are_nan():
     a = np.stack([np.full((3, 3), x) for x in (1e4, np.nan, np.inf)])
     assert np.isnan(matrices.exponential(jnp.asarray(a))).all()
@@ -161,7 +169,9 @@ def test_matrices_have_the_same_bits_alone_in_a_batch_and_op_by_op():
         return (
             matrices.derived_exponential(a, b),
             matrices.inverse(a),
+            matrices.logarithm(a),
             matrices.multiply(a, b),
+            matrices.row_norms(a),
             matrices.determinant(a),
             matrices.frobenius_norm(a),
         )
@@ -397,6 +407,7 @@ def test_steps_cells_and_stresses_are_those_of_ase(optimizer, reference):
 def test_what_moves_cells_has_the_same_bits_alone_in_a_batch_and_op_by_op(kind, dtype):
     atoms, cells = several(kind)
     cells[4] = kind(pressure=0.01)  # all but the open cluster move
+    cells[3] = kind(mask=(1, 0, 0, 0, 0, 1))  # whose logarithm is found anew
     atoms[3].set_constraint()
     batch, moves = batch_of(atoms, cells, dtype)
     random, ids = np.random.default_rng(3), np.asarray(batch.index.ids)
@@ -416,7 +427,10 @@ def test_what_moves_cells_has_the_same_bits_alone_in_a_batch_and_op_by_op(kind, 
         here = moved(batch, moves, dofs)
         enthalpies, gradient, observed = moves.of_properties(dofs, properties, here)
         found = moves.forces(dofs, gradient, batch.index)
-        return enthalpies, observed, here.cells + 1, here.positions + gradient.positions, found
+        ends = dofs.cell + moves.masked_step(rounded(dofs.cell * 0.1), dofs)
+        ends = ends.reshape(len(enthalpies), -1)
+        places = here.cells + 1, here.positions + gradient.positions
+        return enthalpies, observed, ends, *places, found
 
     every = properties_of(np.arange(batch.n_rows), np.arange(batch.n_systems))
     got = jax.jit(all_of)(batch, moves, dofs, every)

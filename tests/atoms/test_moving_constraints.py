@@ -1,5 +1,8 @@
 """Constraints of atoms whose cell moves: ASE's steps, and the bits of a batch."""
 
+import itertools
+from typing import Any
+
 import ase.optimize
 import jax
 import numpy as np
@@ -70,10 +73,27 @@ def symmetric(*others, **how) -> Atoms:
     return atoms
 
 
-def loose(a: float = 5.0, **how) -> Atoms:
+def loose(a: float = 5.0, adjust_cell: bool = False, **how) -> Atoms:
     """Four atoms of which the cell may lose the symmetry: its steps are not averaged."""
     atoms = bulk("Ar", cubic=True, a=a)
-    atoms.set_constraint(FixSymmetry(atoms, adjust_cell=False, **how))
+    atoms.set_constraint(FixSymmetry(atoms, adjust_cell=adjust_cell, **how))
+    return atoms
+
+
+def stretched() -> Atoms:
+    """A cell that has lost its symmetry since the constraint was made."""
+    atoms = symmetric()
+    cell = atoms.cell.array @ np.diag([1.04, 1.0, 0.97])
+    atoms.set_cell(cell, scale_atoms=True, apply_constraint=False)
+    return atoms
+
+
+def twice() -> Atoms:
+    """The second one keeps less."""
+    atoms = loose(adjust_cell=True)
+    tetragonal = bulk("Ar", cubic=True, a=5.0)
+    tetragonal.set_cell([5.0, 5.0, 6.0], scale_atoms=True)
+    atoms.set_constraint([*atoms.constraints, FixSymmetry(tetragonal)])
     return atoms
 
 
@@ -219,6 +239,64 @@ def test_steps_are_those_of_ase_where_cells_may_lose_their_symmetry(kind, optimi
     # Kept, the symmetry would have these two lengths equal.
     lengths = [result.atoms[k].cell.lengths()[:2] for k in (1, 2)]
     assert [abs(a - b) > 0.01 for a, b in lengths] == [True, False]
+
+
+MASKS = {
+    "all": None,
+    "two lengths": (1, 1, 0, 0, 0, 0),
+    "a length and a shear": UNLIKE,
+    "shears alone": (0, 0, 0, 1, 1, 1),
+    "a plane": (1, 1, 0, 0, 0, 1),
+    "all but a shear": (1, 1, 1, 1, 1, 0),
+}
+
+SYMMETRIC = {
+    "symmetry": lambda: symmetric(),
+    "symmetry of atoms": lambda: symmetric(adjust_cell=False),
+    "symmetry of a cubic cell": lambda: loose(adjust_cell=True),
+    "symmetry that was lost before": lambda: stretched(),
+    "symmetry twice": lambda: twice(),
+}
+
+
+def of_filters(kind) -> dict[str, tuple[Atoms, Any]]:
+    """Every constraint with every mask and option that ASE's filter has."""
+    options = {name: {"mask": mask} for name, mask in MASKS.items()}
+    if kind is not Strain:
+        options["hydrostatic"] = {"hydrostatic_strain": True}
+        options["volume"] = {"constant_volume": True, "cell_factor": 3.0}
+        masked = {"mask": UNLIKE}
+        options |= {f"{name} masked": options[name] | masked for name in ("hydrostatic", "volume")}
+        options = {o: x | {"pressure": 0.01 * (k % 2)} for k, (o, x) in enumerate(options.items())}
+    structures = {name: crystal(name, k) for k, name in enumerate(CONSTRAINTS)}
+    structures |= {name: make() for name, make in SYMMETRIC.items()}
+    pairs = itertools.product(structures.items(), options.items())
+    return {f"{s}, {o}": (atoms, kind(**chosen)) for (s, atoms), (o, chosen) in pairs}
+
+
+@pytest.mark.parametrize("kind", [UnitCell, Frechet, Strain])
+def test_the_largest_force_is_that_of_ases_filter_at_the_same_atoms_and_cell(kind):
+    """1e-10 eV/Å: rounding of stresses times the volume. Ten steps of FIRE.
+
+    Without constraints and with those of lines, these are ASE's to 1e-10 Å under every mask.
+    """
+    pairs = of_filters(kind)
+    atoms, cells = zip(*pairs.values(), strict=True)
+    result = relax(atoms, ARGON, cell=list(cells), fmax=0.0, max_steps=10)
+    assert (result.steps == 10).all()
+    apart = {}
+    for k, (name, (a, cell)) in enumerate(pairs.items()):
+        theirs, there = filtered(a, cell, ASELennardJones(**ASE_ARGON)), result.atoms[k]
+        if name.startswith(("none", "lines")):
+            ase.optimize.FIRE(theirs, logfile=None).run(fmax=0.0, steps=10)
+            if (off := distance(there, theirs.atoms)) > 1e-10:
+                apart[f"steps, {name}"] = off
+        theirs.atoms.set_cell(there.cell.array, apply_constraint=False)
+        theirs.atoms.set_positions(there.positions, apply_constraint=False)
+        expected = np.linalg.norm(theirs.get_forces(), axis=1).max()
+        if abs(expected - result.fmax[k]) > 1e-10:
+            apart[name] = result.fmax[k], expected
+    assert apart == {}
 
 
 def distance(a: Atoms, b: Atoms) -> float:

@@ -22,7 +22,7 @@ from basinax._optimizer import AbstractTransform, apply_updates, select_systems
 from basinax._rounding import rounded
 from basinax._systems import SystemIndex, index_of_ids
 from basinax.atoms._batch import Batch
-from basinax.atoms._constraints import Constraints, Turn, constrained
+from basinax.atoms._constraints import Constraints, Turn, constrained, loses_symmetry
 from basinax.atoms._matrices import (
     VOIGT,
     VOIGT_OF_ENTRIES,
@@ -32,6 +32,7 @@ from basinax.atoms._matrices import (
     determinant,
     exponential,
     inverse,
+    logarithm,
     multiply,
     row_norms,
     transposed,
@@ -183,8 +184,7 @@ class CellConstraints(eqx.Module):
         positions, cell = step
         if self.constraints is not None and self.moves.kind != "strain":
             cell = self.constraints.of_cell_step(cell.reshape(-1, 3, 3)).reshape(cell.shape)
-        # what -0.0 is added to keeps its sign, too
-        step = Dofs(positions, jnp.where(self.moves.movable_rows(), cell, -0.0))
+        step = Dofs(positions, self.moves.masked_step(cell, params))
         if self.constraints is None:
             return step
         turn = self.moves.turn_of_step(apply_updates(params, step)) if self._has_turn else None
@@ -213,6 +213,10 @@ class CellMoves(eqx.Module):
     pressure: Float[Array, "systems"]
     factor: Float[Array, "systems"]
     inverse_factor: Float[Array, "systems"]
+    loses_symmetry: Bool[Array, "systems"]
+    """Whose cells may lose a symmetry although constraints keep it in their steps."""
+    is_open: Bool[Array, "systems"] | None
+    """Whose masks do not hold what logarithms move, see `is_open`; None where there are none."""
 
     def start(self, positions: Rows) -> Dofs:
         """Where nothing is deformed."""
@@ -228,6 +232,19 @@ class CellMoves(eqx.Module):
         """Which entries of `Dofs.cell` no mask holds."""
         return self._rows(self.mask.astype(self.reference.dtype)) > 0
 
+    def masked_step(self, step: Rows, dofs: Dofs) -> Rows:
+        """What masks leave of a step of `dofs.cell`."""
+        # what -0.0 is added to keeps its sign, too
+        masked = jnp.where(self.movable_rows(), step, -0.0)
+        if self.is_open is None:
+            return masked
+        # The deformation is masked, and its logarithm is what ASE goes on from.
+        end = self._deformation(dofs._replace(cell=dofs.cell + step))
+        end = self._rows(rounded(logarithm(end) * self.factor[:, None, None]))
+        is_open = jnp.broadcast_to(self.is_open[:, None, None], self.mask.shape)
+        is_open = self._rows(is_open.astype(step.dtype)) > 0
+        return jnp.where(is_open, end - dofs.cell, masked)
+
     def structure(self, dofs: Dofs, index: SystemIndex) -> tuple[Rows, Matrices]:
         """Positions and cells in Å; of a fixed cell, bit for bit those it has."""
         turn = transposed(self._deformation(dofs))
@@ -239,12 +256,12 @@ class CellMoves(eqx.Module):
     def turn_of_gradient(self, dofs: Dofs) -> Turn:
         """From the gradient by `dofs.positions` to the Cartesian one."""
         deformation = self._deformation(dofs)
-        return Turn(self.is_free, inverse(deformation), deformation)
+        return Turn(self.is_free, inverse(deformation), deformation, self.loses_symmetry)
 
     def turn_of_step(self, dofs: Dofs) -> Turn:
         """From a step of `dofs.positions` that ends there to the Cartesian one."""
         turn = transposed(self._deformation(dofs))
-        return Turn(self.is_free, turn, inverse(turn))
+        return Turn(self.is_free, turn, inverse(turn), self.loses_symmetry)
 
     def is_lost(self, here: Batch, cutoff: Float[Array, ""]) -> Bool[Array, "systems"]:
         """Which cells have collapsed or exploded, beyond what neighbours can be listed for.
@@ -481,20 +498,40 @@ def check_cells(atoms: Sequence[Atoms], cells: Sequence[AbstractCell | None]) ->
             )
 
 
+def is_open(cell: AbstractCell | None) -> bool:
+    """Whether a deformation that the mask leaves has a logarithm with entries beside the mask.
+
+    It has none where products of what may move may move, too: a shear with both of its lengths, and
+    two shears with the third.
+    """
+    if cell is None or cell.kind != "frechet":
+        return False
+    movable = cell.movable()
+    return bool(((movable @ movable) & ~movable).any())
+
+
 def cell_moves(
     kind: Kind,
     atoms: Sequence[Atoms],
     cells: Sequence[AbstractCell | None],
     n_systems: int,
     dtype: Any,
+    *,
+    has_open: bool | None = None,
 ) -> CellMoves:
     """How the cells of these structures move, in NumPy arrays.
 
     More systems, without rows, fill up the batch.
+
+    Args:
+        has_open: whether there is room for cells that are open; if None, where one is.
     """
+    opened = np.zeros(n_systems, bool)
+    opened[: len(cells)] = [is_open(cell) for cell in cells]
+    has_open = bool(opened.any()) if has_open is None else has_open
     free = np.zeros(n_systems, bool)
     reference, masks = np.tile(np.eye(3), (n_systems, 1, 1)), np.zeros((n_systems, 3, 3), bool)
-    is_hydrostatic, keeps_volume = np.zeros((2, n_systems), bool)
+    is_hydrostatic, keeps_volume, loses = np.zeros((3, n_systems), bool)
     pressure, factor = np.zeros(n_systems), np.ones(n_systems)
     for k, (a, cell) in enumerate(zip(atoms, cells, strict=True)):
         reference[k] = a.cell.array
@@ -502,6 +539,7 @@ def cell_moves(
             continue
         free[k], masks[k], pressure[k] = True, cell.movable(), cell.pressure
         is_hydrostatic[k], keeps_volume[k] = cell.hydrostatic_strain, cell.constant_volume
+        loses[k] = loses_symmetry(a, masks[k])
         usual = 1.0 if kind == "strain" else float(len(a))
         factor[k] = usual if cell.cell_factor is None else cell.cell_factor
     ids = np.where(free, np.arange(n_systems), -1).repeat(2 if kind == "strain" else 3)
@@ -514,5 +552,7 @@ def cell_moves(
         "pressure": pressure.astype(dtype),
         "factor": factor.astype(dtype),
         "inverse_factor": (1 / factor).astype(dtype),
+        "loses_symmetry": loses,
+        "is_open": opened if has_open else None,
     }
     return CellMoves(kind=kind, index=index_of_ids(ids, n_systems), **arrays)

@@ -55,7 +55,8 @@ SUPPORTED = (FixAtoms, FixCartesian, FixedLine, FixedPlane, FixCom, FixScaled, F
 """Classes of constraints that are kept; classes derived from them may do something else."""
 
 ON_AXES = 1e-9
-"""How far from 0 and 1 a matrix of a `FixScaled` may be that fixes coordinates x, y or z."""
+"""How far from 0 and 1 a matrix of a `FixScaled` may be that fixes coordinates x, y or z, and a
+symmetric cell from what its operations make of it."""
 
 
 class Slants(eqx.Module):
@@ -104,6 +105,8 @@ class Turn(NamedTuple):
     """The rows of other systems are Cartesian."""
     there: Matrices
     back: Matrices
+    loses_symmetry: Bool[Array, "systems"]
+    """Whose cells may lose a symmetry although their steps keep it."""
 
     def around(self, adjust: Callable[[Rows], Rows], x: Rows, index: SystemIndex) -> Rows:
         """What `adjust` makes of the Cartesian vectors."""
@@ -119,7 +122,7 @@ def symmetric_gradient(symmetry: Symmetry, x: Rows, index: SystemIndex, turn: Tu
     """
     if turn is None:
         return symmetry.of_gradient(x, index)
-    is_turned = index.spread(symmetry.may_be_lost & turn.mask, False, x)
+    is_turned = index.spread(_may_be_lost(symmetry, turn), False, x)
     metric = multiply(transposed(turn.back), turn.back)
     inverse = multiply(turn.there, transposed(turn.there))
     x = jnp.where(is_turned, turned_rows(x, inverse, index), x)
@@ -131,11 +134,16 @@ def symmetric_stress(symmetry: Symmetry, stress: Matrices, turn: Turn | None) ->
     """As `symmetric_gradient`, of σ: Fᵀ σ F is averaged in the undeformed cell."""
     if turn is None:
         return symmetry.of_stress(stress)
-    is_turned = (symmetry.may_be_lost & turn.mask)[:, None, None]
+    is_turned = _may_be_lost(symmetry, turn)[:, None, None]
     pulled = multiply(transposed(turn.back), multiply(stress, turn.back))
     stress = symmetry.of_stress(jnp.where(is_turned, pulled, stress))
     pushed = multiply(transposed(turn.there), multiply(stress, turn.there))
     return jnp.where(is_turned, pushed, stress)
+
+
+def _may_be_lost(symmetry: Symmetry, turn: Turn) -> Bool[Array, "systems"]:
+    """Whose cells may lose the symmetry that their gradients keep."""
+    return symmetry.mask & turn.mask & (~symmetry.moves_cell | turn.loses_symmetry)
 
 
 class Stage(eqx.Module):
@@ -285,6 +293,22 @@ def constrained(
 
 
 # --- on the host
+
+
+def loses_symmetry(atoms: Atoms, movable: Bool[np.ndarray, "3 3"]) -> bool:
+    """Whether steps of a cell that keep the symmetry of `atoms` may take it from the cell.
+
+    They do where `movable`, what may move of the deformation, lacks the symmetry, or where the cell
+    itself has lost it since the constraint was made.
+    """
+    keepers = [c for c in atoms.constraints if isinstance(c, FixSymmetry) and c.do_adjust_cell]
+    averages = [orbits_of(c, atoms).tensor for c in keepers]
+    unit, left = np.eye(3).reshape(9, 1), np.eye(9)
+    for average in averages:
+        left = average @ left
+    left = np.where(movable.reshape(9, 1), left, 0.0)
+    changes = [average @ x - x for average in averages for x in (unit, left)]
+    return any(np.abs(change).max() > ON_AXES for change in changes)
 
 
 class StageLayout(NamedTuple):

@@ -25,6 +25,10 @@ HALVINGS = 12
 """A matrix is halved at most so often before the series; exp of a larger one is NaN."""
 
 
+ROOTS, IMPROVEMENTS, ROOT_TERMS = 4, 12, 10
+"""Of a logarithm: square roots, turns to find one, and terms of the series behind them."""
+
+
 def multiply(a: Matrices, b: Matrices) -> Matrices:
     """a b."""
     total = rounded(a[:, :, 0:1] * b[:, 0:1, :])
@@ -113,6 +117,36 @@ def derived_exponential(a: Matrices, direction: Matrices) -> tuple[Matrices, Mat
     goes_on = lambda carry: carry[2] < jnp.max(n_halvings)  # noqa: E731
     power, change, _ = jax.lax.while_loop(goes_on, square, (*series, jnp.int32(0)))
     return power, change
+
+
+def logarithm(a: Matrices) -> Matrices:
+    """log(a) of matrices whose eigenvalues lie off the negative real axis, with logarithms up to 6.
+
+    Square roots, by the product form of Denman and Beavers's iteration, until the series of artanh
+    converges, as in N. J. Higham, Functions of Matrices (2008), sections 6.3 and 11.5.
+    """
+    unit = jnp.eye(3, dtype=a.dtype)[None]
+
+    def improve(_, carry):
+        root, product = carry
+        over = inverse(product)
+        root = multiply(root, unit + over) * 0.5
+        return root, unit * 0.5 + (product + over) * 0.25
+
+    def take_root(_, a):
+        return jax.lax.fori_loop(0, IMPROVEMENTS, improve, (a, a))[0]
+
+    a = jax.lax.fori_loop(0, ROOTS, take_root, a)
+    z = multiply(a - unit, inverse(a + unit))
+    square = multiply(z, z)
+    coefficients = [1 / (2 * ROOT_TERMS - 1 - 2 * k) for k in range(ROOT_TERMS)]
+    coefficients = jnp.asarray(coefficients, a.dtype)
+
+    def add_term(turn, series):
+        return multiply(square, series) + jnp.where(unit > 0, coefficients[turn], 0.0)
+
+    series = jax.lax.fori_loop(0, ROOT_TERMS, add_term, jnp.zeros_like(a))
+    return multiply(z, series) * 2.0 ** (ROOTS + 1)
 
 
 def turned_rows(

@@ -39,6 +39,7 @@ from basinax.atoms._cell import (
     CellMoves,
     Kind,
     cell_moves,
+    is_open,
     with_cells,
 )
 from basinax.atoms._constraints import Layout, constrained, write
@@ -230,6 +231,8 @@ class _Stream:
         """The last step of each place's structure that the recorder has."""
         self.ended: Ended | None = None
         """What has left its places and is not handed over yet."""
+        # The batches of a group share a program, whoever stands in them.
+        self.has_open = any(map(is_open, work.cells))
         self.moves = self._moves()
         potential = work.potential
         self.table = NeighborTable(
@@ -305,7 +308,8 @@ class _Stream:
         members = self.members.tolist()
         atoms, cells = [work.atoms[i] for i in members], [work.cells[i] for i in members]
         cells = [c if held else None for c, held in zip(cells, self.occupied, strict=True)]
-        return cell_moves(work.kind, atoms, cells, work.shape[1], self.batch.positions.dtype)
+        dtype, has_open = self.batch.positions.dtype, self.has_open
+        return cell_moves(work.kind, atoms, cells, work.shape[1], dtype, has_open=has_open)
 
     def _take_out(self, run: Run, which: np.ndarray) -> None:
         """Frees the places of structures that have ended, or must end here."""

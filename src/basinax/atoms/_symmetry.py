@@ -59,11 +59,6 @@ class Symmetry(eqx.Module):
     def of_step(self, x: Rows, index: SystemIndex) -> Rows:
         return self._averaged(x, index, self.moves)
 
-    @property
-    def may_be_lost(self) -> Bool[Array, "systems"]:
-        """Whose cells may lose the symmetry that their gradients keep."""
-        return self.mask & ~self.moves_cell
-
     def of_stress(self, x: Tensors) -> Tensors:
         return self._averaged_tensors(x, self.mask)
 
