@@ -140,6 +140,8 @@ class Evaluation(NamedTuple):
     """A system whose evaluation is not valid stands still."""
     extras: Any = None
     """A tree of arrays that lead with systems: what else there is to say."""
+    of_rows: Any = None
+    """A tree of arrays that lead with rows, those of the first leaf of the parameters."""
 
 
 class Point(eqx.Module):
@@ -150,6 +152,7 @@ class Point(eqx.Module):
     gradients: Tree
     fmax: Float[Array, "systems"]
     extras: Any
+    of_rows: Any = None
 
 
 class Last(eqx.Module):
@@ -180,6 +183,8 @@ class Run(eqx.Module):
     last: Last
     best: Point | None
     """The point of lowest energy, if it is kept."""
+    of_rows: Any = None
+    """What else the evaluation says of rows."""
 
 
 def start(
@@ -189,12 +194,13 @@ def start(
     *,
     keep_best: bool = False,
     extras: Any = None,
+    of_rows: Any = None,
     needs: frozenset[str] = frozenset(),
 ) -> Run:
     """Before the first evaluation.
 
     Args:
-        extras: zeros of the shapes and dtypes of the evaluation's.
+        extras, of_rows: zeros of the shapes and dtypes of the evaluation's.
         needs: of the criterion.
     """
     blank = segment.blank(params, index_prefix)
@@ -219,7 +225,8 @@ def start(
             blank if "last_energies" in needs else None,
             params if "last_params" in needs else None,
         ),
-        best=Point(params, worst, gradients, worst, extras) if keep_best else None,
+        best=Point(params, worst, gradients, worst, extras, of_rows) if keep_best else None,
+        of_rows=of_rows,
     )
 
 
@@ -231,8 +238,11 @@ def restart(
     Args:
         index_prefix: may have another number of rows for these systems, not for the others.
     """
-    blank = jax.tree.map(jnp.zeros_like, run.extras)
-    fresh = start(optimizer, params, index_prefix, keep_best=run.best is not None, extras=blank)
+    keep_best = run.best is not None
+    extras, of_rows = jax.tree.map(jnp.zeros_like, (run.extras, run.of_rows))
+    fresh = start(
+        optimizer, params, index_prefix, keep_best=keep_best, extras=extras, of_rows=of_rows
+    )
     state = with_prefix(run.optimizer_state, index_prefix)
 
     def choose(new, old):
@@ -257,7 +267,15 @@ def restart(
         # Without a step nothing looks at it.
         last=run.last,
         best=_restarted_best(mask, fresh.best, run.best, index_prefix),
+        of_rows=_chosen_rows(mask, of_rows, run.of_rows, index_prefix, params),
     )
+
+
+def _chosen_rows(mask, on_true: Any, on_false: Any, prefix: Prefix, params: Tree) -> Any:
+    """What is known of the rows of the first leaf of `params`, by their systems."""
+    if on_true is None:
+        return None
+    return segment.where(mask, on_true, on_false, resolve(prefix, params)[0])
 
 
 def _restarted_best(mask, fresh: Point | None, best: Point | None, prefix) -> Point | None:
@@ -327,7 +345,7 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
     moves = arrived & (status == Status.RUNNING)
     params = segment.where(moves, apply_updates(run.params, step), run.params, prefix)
     n_still = jnp.where(moves & ~_differ(params, run.params, prefix), run.n_still + 1, 0)
-    here = Point(run.params, run.energies, run.gradients, largest, run.extras)
+    here = Point(run.params, run.energies, run.gradients, largest, run.extras, run.of_rows)
     return Run(
         params=params,
         optimizer_state=where_systems(moves, state, run.optimizer_state),
@@ -343,6 +361,7 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
         n_still=jnp.where(arrived, n_still, run.n_still),
         last=_judged_last(is_judged, run),
         best=_better(arrived, here, run.best, prefix),
+        of_rows=run.of_rows,
     )
 
 
@@ -357,7 +376,11 @@ def _received(arrived, evaluation: Evaluation, run: Run) -> Run:
         lambda x, y: x.astype(y.dtype), evaluation.gradients, run.gradients
     )
     gradients = segment.where(arrived, gradients, run.gradients, prefix)
-    return dataclasses.replace(run, energies=energies, gradients=gradients, extras=extras)
+    of_rows = jax.tree.map(lambda x, y: x.astype(y.dtype), evaluation.of_rows, run.of_rows)
+    of_rows = _chosen_rows(arrived, of_rows, run.of_rows, prefix, run.params)
+    return dataclasses.replace(
+        run, energies=energies, gradients=gradients, extras=extras, of_rows=of_rows
+    )
 
 
 def _evidence(run: Run, has_failed) -> Evidence:
@@ -410,12 +433,13 @@ def select_points(mask, on_true: Point, on_false: Point, prefix: Prefix) -> Poin
         segment.where(mask, on_true.gradients, on_false.gradients, prefix),
         jnp.where(mask, on_true.fmax, on_false.fmax),
         select_systems(mask, on_true.extras, on_false.extras),
+        _chosen_rows(mask, on_true.of_rows, on_false.of_rows, prefix, on_true.params),
     )
 
 
 def final_point(run: Run) -> Point:
     """Where each system is returned: its last point, or its best where kept and not converged."""
-    last = Point(run.params, run.energies, run.gradients, run.fmax, run.extras)
+    last = Point(run.params, run.energies, run.gradients, run.fmax, run.extras, run.of_rows)
     if run.best is None:
         return last
     has_best = (run.status != Status.CONVERGED) & jnp.isfinite(run.best.energies)
@@ -430,9 +454,9 @@ def stopped(run: Run) -> Run:
     """
     has_no_result = (run.status == Status.RUNNING) | (run.status == Status.NOT_FINITE)
     is_unknown = run.is_pending & has_no_result
-    found = run.energies, run.gradients, run.extras
-    energies, gradients, extras = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), found)
-    run = _received(is_unknown, Evaluation(energies, gradients, is_unknown, extras), run)
+    found = run.energies, run.gradients, run.extras, run.of_rows
+    energies, gradients, *others = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), found)
+    run = _received(is_unknown, Evaluation(energies, gradients, is_unknown, *others), run)
     return dataclasses.replace(run, fmax=jnp.where(is_unknown, jnp.inf, run.fmax))
 
 

@@ -399,6 +399,8 @@ def test_steps_cells_and_stresses_are_those_of_ase(optimizer, reference):
         np.testing.assert_allclose(ours.get_stress(), theirs.atoms.get_stress(), **close)
         energy = theirs.atoms.get_potential_energy()
         np.testing.assert_allclose(ours.get_potential_energy(), energy, **close)
+        energies = theirs.atoms.get_potential_energies()
+        np.testing.assert_allclose(ours.get_potential_energies(), energies, **close)
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,9 @@ def test_relaxed_structures_are_the_originals_elsewhere():
         reference.get_potential_energy(), rel=1e-10
     )
     assert np.abs(relaxed.get_forces() - reference.get_forces()).max() < 1e-10
+    energies, expected = (x.get_potential_energies() for x in (relaxed, reference))
+    np.testing.assert_allclose(energies, expected, rtol=0, atol=1e-12)
+    assert relaxed.get_potential_energy(force_consistent=True) == relaxed.get_potential_energy()
 
 
 def test_a_converged_start_makes_no_step():
@@ -215,8 +218,10 @@ def test_what_is_stopped_has_no_energy_of_another_point(cell, keep_best):
         if not keep_best:
             assert np.isnan([energy, atoms.get_potential_energy()]).all()
             assert np.isnan(atoms.get_forces()).all()
+            assert np.isnan(atoms.get_potential_energies()).all()
             assert np.isinf(fmax)
             continue
+        assert atoms.get_potential_energies().sum() == pytest.approx(energy, rel=1e-12)
         atoms.calc = ASELennardJones(epsilon=0.0104, sigma=3.4, rc=8.5)
         assert energy == pytest.approx(atoms.get_potential_energy(), rel=1e-9)
 
@@ -292,6 +297,7 @@ def test_a_structure_that_loses_its_list_in_a_run_ends_alone(monkeypatch):
     for k in (0, 5):
         assert np.isnan([together.energies[k], together.atoms[k].get_potential_energy()]).all()
         assert np.isnan(together.atoms[k].get_forces()).all()
+        assert np.isnan(together.atoms[k].get_potential_energies()).all()
         assert np.isinf(together.fmax[k])
         assert together.evaluations[k] == together.steps[k] == 1
     monkeypatch.setattr("basinax.atoms._relax._batch_shape", lambda blocks, slots: (16, 2))
@@ -355,6 +361,7 @@ def test_a_stop_before_anything_runs_evaluates_nothing():
     result = relax(start, LennardJones(**ARGON), should_stop=lambda: True)
     assert (result.status == Status.RUNNING).all()
     assert not result.evaluations.any()
+    assert np.isnan(result.atoms[0].get_potential_energies()).all()
     assert np.array_equal(result.atoms[0].positions, start[0].positions)
 
 

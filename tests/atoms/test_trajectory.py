@@ -255,7 +255,7 @@ def test_the_first_of_many_faults_is_named_and_the_others_are_counted(tmp_path):
 @pytest.mark.parametrize("cell", [None, Frechet()])
 def test_what_was_found_stands_in_place_of_info_and_arrays_of_its_name(tmp_path, cell):
     """In extxyz, which has one of a name; .traj has both."""
-    own = dict.fromkeys(("energy", "free_energy", "stress"), 1.0)
+    own = dict.fromkeys(("energy", "free_energy", "energies", "stress"), 1.0)
     atoms = bad(0, info=own | {"name": "cell"}, arrays={"forces": np.ones((4, 3))})[:1]
     for form in ("extxyz", "traj"):
         where = Trajectories(tmp_path / form, 3, form)

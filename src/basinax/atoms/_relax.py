@@ -59,7 +59,8 @@ class AtomsRelaxation(eqx.Module):
     """The result of `relax`; every field has one entry a structure, in the order of the input."""
 
     atoms: list[Atoms]
-    """Copies at their last positions, with energy (eV) and forces (eV/Å) in a calculator.
+    """Copies at their last positions, with a calculator that has energy, free energy (the same) and
+    energies of atoms in eV, forces in eV/Å and, where the cell moves, stress in eV/Å³.
 
     They keep their constraints, which ASE's `get_forces` then applies to the forces.
     """
@@ -359,7 +360,8 @@ def _in_order(atoms: list[Atoms], outcomes: list[Outcome | None]) -> AtomsRelaxa
     for original, outcome in zip(atoms, outcomes, strict=True):
         if outcome is None:
             nothing = np.full((len(original), 3), np.nan)
-            start = Snapshot(original.positions, original.cell.array, nothing, None, np.nan)
+            place = original.positions, original.cell.array
+            start = Snapshot(*place, nothing, None, np.nan, nothing[:, 0])
             outcome = Outcome(start, start.of(original), np.inf, 0, 0, Status.RUNNING)
         reached.append(outcome)
     ends, relaxed, *columns = zip(*reached, strict=True)

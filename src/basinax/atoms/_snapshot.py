@@ -18,6 +18,8 @@ class Snapshot(NamedTuple):
     stress: np.ndarray | None
     """In eV/Å³: xx, yy, zz, yz, xz, xy; None where the cell is fixed."""
     energy: float
+    energies: np.ndarray | None = None
+    """Of the atoms, in eV; None where they are not kept."""
 
     def of(self, original: Atoms) -> Atoms:
         """A copy of the structure there, with a calculator that knows what was found."""
@@ -36,7 +38,11 @@ class Snapshot(NamedTuple):
 
     def properties(self) -> dict[str, Any]:
         """What was found, by ASE's names."""
-        found: dict[str, Any] = {"energy": self.energy, "forces": self.forces}
-        if self.stress is not None:
-            found["stress"] = self.stress
-        return found
+        found = {
+            "energy": self.energy,
+            "free_energy": self.energy,
+            "energies": self.energies,
+            "forces": self.forces,
+            "stress": self.stress,
+        }
+        return {name: value for name, value in found.items() if value is not None}

@@ -354,6 +354,7 @@ class _Stream:
             forces=found["forces"][rows].astype(np.float64),
             stress=found["stress"][k].astype(np.float64) if is_free else None,
             energy=float(found["energies"][k]),
+            energies=found["of_atoms"][rows].astype(np.float64) if "of_atoms" in found else None,
         )
 
     def _record(self, due: dict[str, np.ndarray]) -> None:
@@ -376,11 +377,15 @@ class _Stream:
         self, found: dict[str, np.ndarray], members: dict[int, int], *, are_last: bool = False
     ) -> None:
         """Hands over frames of structures in these places, which the recorder's thread makes."""
-        if members:
-            cast(Recorder, self.work.recorder).add(
-                Frame(member, int(found["steps"][k]), self._snapshot(found, k, member), are_last)
-                for k, member in members.items()
-            )
+        if not members:
+            return
+
+        def frame(k: int, member: int) -> Frame:
+            # Energies of atoms are as long as a coordinate, and wanted at the end alone.
+            snapshot = self._snapshot(found, k, member)._replace(energies=None)
+            return Frame(member, int(found["steps"][k]), snapshot, are_last)
+
+        cast(Recorder, self.work.recorder).add(frame(k, m) for k, m in members.items())
 
     def _place(self) -> np.ndarray:
         """Puts who waits and needs as many rows into free places; says which places."""
@@ -427,7 +432,13 @@ def _start(settings: Settings, batch: Batch, moves: CellMoves | None, keep_best:
     extras = None if moves is None else moves.nothing_observed()
     needs = settings.criterion.needs
     return start(
-        settings.optimizer, params, prefix, keep_best=keep_best, extras=extras, needs=needs
+        settings.optimizer,
+        params,
+        prefix,
+        keep_best=keep_best,
+        extras=extras,
+        of_rows=jnp.zeros_like(batch.positions[:, 0]),
+        needs=needs,
     )
 
 
@@ -546,11 +557,15 @@ class Course(NamedTuple):
             properties = potential(here, neighbors, stress=moves is not None)
             is_stale = moved_too_far(here.positions, neighbors, batch.index, skin, here.cells)
             if moves is None:
-                return Evaluation(properties.energies, -properties.forces, ~is_stale)
+                energies, gradient = properties.energies, -properties.forces
+                return Evaluation(energies, gradient, ~is_stale, None, properties.atom_energies)
             is_lost = moves.is_lost(here, self.reach.cutoff)
             enthalpies, gradient, observed = moves.of_properties(params, properties, here, is_lost)
             # A lost cell waits for no list: it ends.
-            return Evaluation(enthalpies, gradient, ~is_stale | is_lost, observed)
+            of_atoms = properties.atom_energies
+            of_atoms = jnp.where(batch.index.spread(is_lost, False, of_atoms), jnp.nan, of_atoms)
+            is_valid = ~is_stale | is_lost
+            return Evaluation(enthalpies, gradient, is_valid, observed, of_atoms)
 
         if moves is None:
             optimizer, view = constrained(settings.optimizer, batch.constraints)
@@ -658,6 +673,8 @@ def _result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
 def _found(point: Point, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     here = _moved(batch, moves, point.params)
     place = {"positions": here.positions, "cells": here.cells}
+    if point.of_rows is not None:  # frames do without
+        place["of_atoms"] = point.of_rows
     if moves is None:
         return place | {"forces": -point.gradients, "energies": point.energies}
     stress = point.extras.stress

@@ -40,7 +40,7 @@ FORMATS = ("extxyz", "traj")
 TOGETHER = 16
 """Frames of a structure that are written at once: opening a file costs as much as a frame."""
 
-FOUND = ("energy", "free_energy", "forces", "stress")
+FOUND = ("energy", "free_energy", "energies", "forces", "stress")
 """Names that extxyz has for what a calculator says, and for nothing else."""
 
 NUMBERED = re.compile(rf"\d+\.({'|'.join(FORMATS)})")
@@ -295,8 +295,9 @@ def _items(original: Atoms, frames: list[Frame], *, is_first: bool) -> list[ulm.
         if "stress" in found:
             cell = _floats(its_cell.tolist())
             stress = f', "stress": {_floats(found["stress"].tolist())}'
-        about = f'{CALCULATOR}"energy": {_floats(found["energy"])}, "forces.": '
-        end = f'{stress}}}, "info": {info}{step}}}}}'
+        energy = _floats(found["energy"])
+        about = f'{CALCULATOR}"energy": {energy}, "forces.": '
+        end = f'{stress}, "free_energy": {energy}}}, "info": {info}{step}}}}}'
         place = ["{", *header, '"positions.": ', positions, f', "cell": {cell}, ', *others]
         items.append([*place, about, found["forces"], end])
         header = []
