@@ -53,7 +53,7 @@ LAYERS = [
     ["atoms._stream", "atoms._specs", "atoms._criteria"],
     ["atoms._relax"],
     ["atoms"],
-    ["cli._stream", "cli._options"],
+    ["cli._stream", "cli._guard", "cli._options"],
     ["cli._console"],
     ["cli._inputs", "cli._watch", "cli._places"],
     ["cli._task"],

@@ -6,9 +6,9 @@ import stat
 from pathlib import Path
 
 _KINDS = {
-    stat.S_IFDIR: "is a folder, not a file",
-    stat.S_IFIFO: "is a pipe, not a file",
-    stat.S_IFSOCK: "is a socket, not a file",
+    stat.S_IFDIR: "it is a folder, not a file",
+    stat.S_IFIFO: "it is a pipe, not a file",
+    stat.S_IFSOCK: "it is a socket, not a file",
 }
 
 
@@ -40,6 +40,6 @@ def found(path: str | os.PathLike[str]) -> Path:
     if mode is None:
         raise FileNotFoundError(errno.ENOENT, "no file can have this name", name)
     if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "is a device, not a file")
+        kind = _KINDS.get(stat.S_IFMT(mode), "it is a device, not a file")
         raise OSError(errno.EINVAL, kind, name)
     return Path(name)

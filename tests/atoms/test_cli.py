@@ -309,7 +309,11 @@ BAD = {
         {"--potential": "lennard-jones:epsilon=deep,sigma=2"},
         "potential lennard-jones: epsilon must be a number, got 'deep'",
     ),
-    "no such image": (["crystals.extxyz@5"], {}, "crystals.extxyz@5 holds no structure"),
+    "no such image": (
+        ["crystals.extxyz@5"],
+        {},
+        "crystals.extxyz@5 cannot be read: it holds no structure of that number",
+    ),
     "two pressures": (
         None,
         {"--cell": "frechet:pressure=1", "--pressure": 2},

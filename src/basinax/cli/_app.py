@@ -19,6 +19,7 @@ from basinax.cli._console import (
     NOTHING_CONVERGED,
     err,
     out,
+    print_line,
     print_warning,
 )
 from basinax.cli._inputs import files_read
@@ -180,9 +181,10 @@ def verify(
             wrong = differences(batched, i, alone)
             differing += bool(wrong)
             if wrong or not quiet:
-                verdict = f"[red]differs[/red] in {', '.join(wrong)}" if wrong else "same bits"
+                verdict = f"differs in {', '.join(wrong)}" if wrong else "same bits"
                 steps = f"{alone.steps[0]} steps, {Status(alone.status[0]).name.lower()}"
-                out.print(f"{task.sources[i]}  {task.atoms[i].symbols}  {steps}: {verdict}")
+                text = f"{task.sources[i]}  {task.atoms[i].symbols}  {steps}: {verdict}"
+                print_line(out, text)
     agreeing = len(chosen) - differing
     if differing or not quiet:
         out.print(f"{agreeing} of {len(chosen)} structures have the same bits alone and in a batch")

@@ -6,12 +6,14 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import typer
-from rich.markup import escape
+from jax.errors import JaxRuntimeError
+from rich.text import Text
 
 from basinax.cli._stream import Stream
 
-out = Stream(highlight=False, soft_wrap=True)
-err = Stream(highlight=False, soft_wrap=True, stderr=True)
+# Names of files stand in what is printed: nothing in it is markup, nor an emoji.
+out = Stream(highlight=False, soft_wrap=True, markup=False, emoji=False)
+err = Stream(highlight=False, soft_wrap=True, markup=False, emoji=False, stderr=True)
 
 NOTHING_CONVERGED = 1
 BITS_DIFFER = 1
@@ -20,8 +22,36 @@ NOT_SAVED = 3
 INTERRUPTED = 130
 
 
+LONGEST = 1000
+"""Characters of a line that is printed, so that it fits a screen."""
+
+
+def shown(text: str) -> str:
+    """The text as one line, with escapes for what moves a cursor, cut in the middle if need be."""
+    if len(text) > LONGEST:
+        head, tail = text[: LONGEST * 2 // 3], text[-LONGEST // 3 :]
+        text = f"{head} ... {tail}"
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    """A byte of a name that is no text stands in it as half a surrogate."""
+    if "\udc80" <= character <= "\udcff":
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode()
+
+
+def print_line(stream: Stream, text: str, label: str = "", style: str = "") -> None:
+    """Print one line, behind a label in a style."""
+    stream.print(Text.assemble((label, style), shown(text)))
+
+
+def print_error(text: str) -> None:
+    print_line(err, text, "error: ", "red")
+
+
 def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    err.print(f"[yellow]warning:[/yellow] {escape(str(message))}")
+    print_line(err, _as_line(str(message)), "warning: ", "yellow")
 
 
 @contextmanager
@@ -30,11 +60,17 @@ def reported(sources: list[str] | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is None:
-            fail(text_of(error))
-        fail(f"{error.filename} cannot be read: {error.strerror or text_of(error)}")
-    except (TypeError, ValueError, NotImplementedError) as error:
+        name = "" if error.filename is None else f"{error.filename} cannot be read: "
+        fail(name + (error.strerror or text_of(error)))
+    except (TypeError, ValueError, NotImplementedError, ArithmeticError) as error:
         fail(with_sources(text_of(error), sources or []))
+    except MemoryError as error:
+        fail(f"there is not enough memory: {text_of(error)}")
+    except JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        text = text_of(error).removeprefix("RESOURCE_EXHAUSTED: ")
+        fail(f"there is not enough memory for what is asked for: {text}")
 
 
 def with_sources(text: str, sources: list[str]) -> str:
@@ -49,14 +85,16 @@ def _names(numbers: str, sources: list[str]) -> str:
     return re.sub(r"\d+", lambda m: sources[int(m[0])], numbers)
 
 
-def fail(text: str) -> NoReturn:
-    print_error(text)
+def fail(*texts: str) -> NoReturn:
+    """Print errors, a line each, and leave."""
+    for text in texts:
+        print_error(text)
     raise typer.Exit(BAD_INPUT)
 
 
-def print_error(text: str) -> None:
-    err.print(f"[red]error:[/red] {escape(text)}")
+def text_of(error: BaseException) -> str:
+    return _as_line(str(error)) or type(error).__name__
 
 
-def text_of(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def _as_line(text: str) -> str:
+    return re.sub(r"\s*\n\s*", " ", text.strip())

@@ -1,14 +1,20 @@
 """Structures from files, and the names that messages have for them."""
 
 import os
+import re
 import warnings
 from pathlib import Path
 from typing import Any
 
 import ase.io
+from ase import Atoms
 from ase.io.formats import UnknownFileTypeError, parse_filename
 
 from basinax.cli._console import fail, text_of
+from basinax.cli._guard import Unreadable, check_file, limited
+
+SHOWN = 10
+"""Files that cannot be read and are named."""
 
 
 def file_and_images(path: Path) -> tuple[Path, Any]:
@@ -49,15 +55,72 @@ def files_read(files: list[Path], potential: str, optimizer: str) -> list[Path]:
     ]
 
 
+def read_all(files: list[Path]) -> tuple[list[Any], list[str]]:
+    """The structures of all files, and a name for each; leaves if one of them cannot be read.
+
+    All that cannot are named, each with its own reason.
+    """
+    atoms, sources, faults = [], [], []
+    for path in files:
+        try:
+            images = read_structures(path)
+            sources += names_of_images(path, len(images))
+            atoms += images
+        except Unreadable as error:
+            faults.append(f"{path} cannot be read: {error}")
+    if len(faults) > SHOWN:
+        faults = [*faults[:SHOWN], f"{len(faults) - SHOWN} more of {len(files)} cannot be read"]
+    if faults:
+        fail(*faults)
+    return atoms, sources
+
+
 def read_structures(path: Path) -> list[Any]:
+    """Those of a file.
+
+    Raises:
+        Unreadable: there are none, or they cannot be read.
+    """
     try:
-        images = list(ase.io.iread(path, do_not_split_by_at_sign=path.exists()))
+        file, selected = file_and_images(path)
+        check_file(file, selected)
+        if isinstance(selected, str) and file.suffix not in (".db", ".json"):
+            raise Unreadable(f"expected FILE@START:STOP, got @{selected}")
+        # With its folder before it, no name stands for a server of databases or for a stream.
+        name = file.absolute()
+        with limited(file):
+            images = list(ase.io.iread(name, selected, do_not_split_by_at_sign=True))
+    except Unreadable:
+        raise
     except UnknownFileTypeError:
-        fail(f"{path}: ASE does not know this kind of file")
-    except OSError as error:
-        fail(f"{path} cannot be read: {error.strerror or text_of(error)}")
+        raise Unreadable("ASE does not know this kind of file") from None
     except Exception as error:  # every reader of ASE has errors of its own
-        fail(f"{path} cannot be read: {text_of(error)}")
+        raise Unreadable(_reason(error)) from error
+    if not all(isinstance(x, Atoms) for x in images):
+        raise Unreadable("ASE finds no structure in it")
     if not images:
-        fail(f"{path} holds no structure")
+        chosen = "" if selected is None else " of that number"
+        raise Unreadable(f"it holds no structure{chosen}")
     return images
+
+
+def _reason(error: Exception) -> str:
+    """In words, from what Python says to a programmer."""
+    text = text_of(error)
+    match error:
+        case OSError(strerror=str(reason)):
+            is_of_file = error.filename is not None
+            return reason if is_of_file else f"it is broken or cut off ({reason})"
+        case KeyError(args=[str(key)]) if re.fullmatch(r"[A-Z][A-Za-z]{0,2}", key):
+            return f"there is no element {key}"
+        case KeyError(args=[str(key)]):
+            return key if " " in key else f"it has no {key!r}"
+        case MemoryError():
+            return f"it asks for more memory than a file of its size can fill ({text})"
+        case UnicodeDecodeError():
+            return f"byte {error.start} is no UTF-8, so it is no text"
+        case RecursionError():
+            return "its parts stand too deep in one another"
+        case _ if not str(error) or isinstance(error.__cause__, StopIteration):
+            return f"it is broken or cut off ({type(error).__name__})"
+    return text

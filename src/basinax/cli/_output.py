@@ -14,7 +14,7 @@ from rich.table import Table
 from basinax import Status
 from basinax.atoms import AtomsRelaxation
 from basinax.atoms._trajectory import without_found
-from basinax.cli._console import fail, out, text_of
+from basinax.cli._console import fail, out, print_line, text_of
 from basinax.cli._task import Task
 
 SHOWN = 10
@@ -92,8 +92,8 @@ def print_summary(task: Task, result: AtomsRelaxation, paths: list[Path]) -> Non
     failed = np.flatnonzero(~result.converged)
     for k in failed[:SHOWN]:
         formula = task.atoms[k].get_chemical_formula()
-        out.print(f"{task.sources[k]} ({formula}): {Status(result.status[k]).meaning}")
+        print_line(out, f"{task.sources[k]} ({formula}): {Status(result.status[k]).meaning}")
     if len(failed) > SHOWN:
-        out.print(f"... and {len(failed) - SHOWN} more")
+        print_line(out, f"... and {len(failed) - SHOWN} more")
     if paths:
-        out.print(f"Written: {', '.join(map(str, paths))}")
+        print_line(out, f"Written: {', '.join(map(str, paths))}")

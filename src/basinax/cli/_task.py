@@ -21,7 +21,7 @@ from basinax.atoms import (
     relax as relax_atoms,
 )
 from basinax.cli._console import fail, reported
-from basinax.cli._inputs import names_of_images, read_structures
+from basinax.cli._inputs import read_all
 from basinax.cli._options import Dtype, OfInfo, count_of, not_negative, or_of_info
 
 _CRITERIA = (MaxStress, basinax.RMSForce, basinax.EnergyChange, basinax.MaxDisplacement)
@@ -70,11 +70,7 @@ class Task:
                 "optimizer": optimizer_from(settings["optimizer"]),
                 "dtype": settings["dtype"].value,
             }
-        atoms, sources = [], []
-        for path in files:
-            images = read_structures(path)
-            atoms += images
-            sources += names_of_images(path, len(images))
+        atoms, sources = read_all(files)
         values = {name: _values_of(name, own[name], atoms, sources) for name in own}
         values["cell"] = [
             _cell_of(*each) for each in zip(values["cell"], values["pressure"], strict=True)

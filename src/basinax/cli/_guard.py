@@ -1,0 +1,192 @@
+"""Files are looked at before ASE reads them, and the memory and time that it may take are limited.
+
+ASE believes what a file says of its own size, opens pipes and devices, puts tables of its own into
+a database that is another program's, and has a reader that goes on at the end of a file.
+"""
+
+import os
+import signal
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from ase.io.bundletrajectory import BundleTrajectory
+from ase.io.formats import get_compression, open_with_compression
+
+from basinax._reading import found
+
+MB = 1 << 20
+
+LONGEST_LINE = 4 * MB
+"""Bytes of a line of extended XYZ: ASE takes up to seven seconds for each MB of a comment."""
+
+MOST_UNPACKED = 64 * MB
+"""Bytes that any compressed file may hold, however small it is."""
+
+PACKED = 200
+"""How often its own size a file may take, unpacked or in memory: structures shrink to a third, and
+many copies of one to a hundredth."""
+
+SLACK = 4096 * MB
+"""Address space that a reader may take whatever the size of its file; not all of it is touched."""
+
+PATIENCE = 20.0
+"""Seconds that a reader may take whatever the size of its file."""
+
+SLOWEST = 5000.0
+"""Bytes a second that any reader gets through."""
+
+
+class Unreadable(Exception):
+    """A file that no structures can be had from; its text is the reason, in words."""
+
+
+def check_file(path: Path, images: Any) -> None:
+    """Make sure that a file can be read without harm.
+
+    Args:
+        images: those of its structures that are read: a number, a slice, or None for all.
+
+    Raises:
+        Unreadable: it cannot.
+        OSError: there is no such file, or it is no plain one.
+    """
+    if path.is_dir():
+        if not BundleTrajectory.is_bundle(str(path)):
+            raise Unreadable("it is a folder: give its files")
+        return
+    found(path)
+    if not path.stat().st_size:
+        raise Unreadable("the file is empty")
+    name, packing = get_compression(path.name)
+    if packing is not None:
+        _check_packed(path, packing)
+    suffix = Path(name).suffix.lower()
+    if suffix in (".xyz", ".extxyz"):
+        with open_with_compression(str(path), "rb") as file:
+            _check_counts(file, _last_of(images))
+    elif suffix == ".db":
+        _check_database(path)
+
+
+def _check_packed(path: Path, packing: str) -> None:
+    size = path.stat().st_size
+    most, held = max(MOST_UNPACKED, PACKED * size), 0
+    try:
+        with open_with_compression(str(path), "rb") as file:
+            while held <= most and (part := file.read(MB)):
+                held += len(part)
+    except Exception as error:  # the libraries of the formats have errors of their own
+        raise Unreadable(f"it cannot be unpacked as {packing}: {error}") from error
+    if held > most:
+        raise Unreadable(
+            f"its {size} bytes unpack to more than {most // MB} MB: unpack it first if you trust it"
+        )
+    if not held:
+        raise Unreadable("the file is empty")
+
+
+def _last_of(images: Any) -> float:
+    """The first structure that no reader gets to."""
+    last = images + 1 if isinstance(images, int) else getattr(images, "stop", None)
+    return float("inf") if last is None or last < 1 else last
+
+
+def _check_counts(file: IO[bytes], last: float) -> None:
+    """Make sure that structures in extended XYZ have the lines that their counts promise."""
+    number = structure = 0
+
+    def line() -> bytes:
+        nonlocal number
+        number += 1
+        text = file.readline(LONGEST_LINE)
+        if len(text) == LONGEST_LINE:
+            raise Unreadable(f"line {number} is longer than {LONGEST_LINE // MB} MB")
+        return text
+
+    while structure < last and (head := line()).strip():
+        if head.lstrip().startswith(b"VEC"):  # the cell, in the format of an older program
+            continue
+        try:
+            count = int(head)
+        except ValueError:
+            text = head.decode(errors="replace").strip()
+            raise Unreadable(f"line {number}: expected a number of atoms, got {text!r}") from None
+        if count < 0:
+            raise Unreadable(f"line {number}: a structure cannot have {count} atoms")
+        line()
+        for k in range(count):
+            if not line():
+                raise Unreadable(
+                    f"the file ends after {k} of the {count} atoms of its structure {structure}"
+                )
+        structure += 1
+
+
+def _check_database(path: Path) -> None:
+    where = f"{path.absolute().as_uri()}?mode=ro"
+    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'systems'"
+    try:
+        with closing(sqlite3.connect(where, uri=True)) as database:
+            has_structures = database.execute(query).fetchone()
+    except sqlite3.Error as error:
+        raise Unreadable(f"it is no database of ASE: {error}") from error
+    if not has_structures:
+        raise Unreadable("it is no database of ASE: it has no table of systems")
+
+
+@contextmanager
+def limited(path: Path) -> Iterator[None]:
+    """Ends a reader that takes more memory or time than any file of this size can need.
+
+    Where systems have no such limit, nothing is limited.
+
+    Raises:
+        MemoryError, Unreadable: it does.
+    """
+    files = path.rglob("*") if path.is_dir() else [path]
+    size = sum(file.stat().st_size for file in files)
+    with _limited_memory(SLACK + PACKED * size), _limited_time(PATIENCE + size / SLOWEST):
+        yield
+
+
+@contextmanager
+def _limited_memory(more: int) -> Iterator[None]:
+    try:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (ImportError, OSError):
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = pages * os.sysconf("SC_PAGE_SIZE") + more
+    limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_AS, (min([most, *limits]), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@contextmanager
+def _limited_time(seconds: float) -> Iterator[None]:
+    def stop(*_: Any) -> None:
+        raise Unreadable(f"ASE does not come to its end within {seconds:.3g} seconds")
+
+    is_main = threading.current_thread() is threading.main_thread()
+    left, interval = signal.getitimer(signal.ITIMER_REAL)
+    if not is_main or 0 < left < seconds:  # nobody but the main thread has signals
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, stop)
+    # A reader may catch the first of them.
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left, interval)
+        signal.signal(signal.SIGALRM, before)
