@@ -148,6 +148,16 @@ def test_no_output_is_an_input(relaxation, output, kind, way):
     assert " is an input: choose another" in text
 
 
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_no_output_lies_in_an_input(relaxation, output):
+    bundle = Atoms("Ar2", [[0, 0, 0], [0, 0, 3.5]])
+    ase.io.write("in.bundle", bundle, format="bundletrajectory")
+    os.symlink("in.bundle", "elsewhere")
+    name = "elsewhere/F0" if output == "--trajectory" else "elsewhere/F0/x.extxyz"
+    text = is_refused(relaxation, output, name, inputs=["in.bundle"])
+    assert f"{name} lies in in.bundle, which is an input" in text
+
+
 # --- no two outputs are alike
 
 
@@ -182,7 +192,7 @@ ALIKE = {
     "output above folder": (
         ["--output", "x.xyz", "--trajectory", "x.xyz/new"],
         None,
-        "x.xyz is a folder above x.xyz/new",
+        "x.xyz/new lies in x.xyz, which is the output, too",
     ),
 }
 

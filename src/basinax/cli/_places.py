@@ -34,20 +34,26 @@ def check_places(
             fail(f"{path} is {taken[key]}: choose another {name}")
         taken[key] = others
 
+    def check_outside(path: Path, name: str) -> None:
+        """An input may be a folder, and an output may be one by then."""
+        for above in resolved(path).parents:
+            if (key := key_of(above)) in taken:
+                fail(f"{path} lies in {above.name}, which is {taken[key]}: choose another {name}")
+
     try:
+        check_outside(structures, "output")
         claim(structures, "output", "the output, too")
         check_writable(structures)
         if table is not None:
+            check_outside(table, "table")
             claim(table, "table", "the table, too")
             check_writable(table)
         if trajectories is None:
             return
         folder = Path(trajectories.folder)
+        check_outside(folder, "folder for trajectories")
         for path in (folder, *trajectories.paths(n_structures)):
             claim(path, "folder for trajectories", "a trajectory, too")
-        for path in (structures, table):
-            if path is not None and resolved(path) in resolved(folder).parents:
-                fail(f"{path} is a folder above {folder}: choose another output")
         check_folder(trajectories, n_structures)
     except OSError as error:
         fail(text_of(error))
