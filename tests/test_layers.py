@@ -20,7 +20,15 @@ SOURCE = ROOT / "src" / "basinax"
 # From the bottom. A module may import those of the lines above its own, and none of its own line;
 # a package is its `__init__.py`.
 LAYERS = [
-    ["_rounding", "_kernel", "_status", "_search", "_reading", "_files"],
+    [
+        "_rounding",
+        "_kernel",
+        "_settings",
+        "_status",
+        "_search",
+        "_reading",
+        "_files",
+    ],
     ["_exponents", "_exponential", "_rewriting", "_systems", "_reflection"],
     ["_norms", "_armijo", "_more_thuente"],
     ["_segment"],

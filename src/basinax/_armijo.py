@@ -7,28 +7,38 @@ energies only, and at the slope where it begins, and may leave a step that is to
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int32
+from jaxtyping import Array, Bool, Int32
 
 from basinax._rounding import rounded
 from basinax._search import PerSystem, Verdict
+from basinax._settings import (
+    Limit,
+    NotNegative,
+    Part,
+    PositiveCount,
+    check_order,
+    check_settings,
+)
 from basinax._systems import per_system
-
-Number = float | Float[Array, "..."]
 
 
 class Armijo(eqx.Module):
     """A step length that lowers the energy enough. Each field is a number, or one a system."""
 
-    maxstep: Number = 0.2
+    maxstep: Limit = 0.2
     """The longest row of the first trial (Angstrom); ASE steps by 1 where that is within a half."""
-    c1: Number = 0.1
+    c1: Part = 0.1
     """The energy falls by at least this part of what the slope promises."""
-    a_max: Number = 2.0
+    a_max: Limit = 2.0
     """A first guess beyond this is replaced with 1."""
-    a_min: Number = 1e-10
+    a_min: NotNegative = 1e-10
     """At a shorter step the search has failed."""
-    max_trials: int | Int32[Array, "..."] = 50
+    max_trials: PositiveCount = 50
     """After so many trials the search has failed. ASE goes on."""
+
+    def __check_init__(self):
+        check_settings(self)
+        check_order(self, "a_min", "a_max")
 
     def begin(
         self, energy: PerSystem, slope: PerSystem, longest: PerSystem, first: PerSystem, last=None

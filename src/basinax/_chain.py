@@ -11,6 +11,7 @@ from basinax._optimizer import (
     AbstractState,
     AbstractTransform,
     Prefix,
+    check_parameters,
     states_field,
     with_prefix,
 )
@@ -46,6 +47,7 @@ class Chain(AbstractTransform):
     transforms: tuple[AbstractTransform, ...]
 
     def init(self, parameters, index_prefix: Prefix = None) -> "ChainState":
+        check_parameters(parameters, index_prefix)
         states = [transform.init(parameters, index_prefix) for transform in self.transforms]
         return ChainState(index_prefix, tuple(with_prefix(state, None) for state in states))
 

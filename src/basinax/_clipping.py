@@ -30,13 +30,13 @@ from basinax._exponents import (
 from basinax._norms import Norms, extremes, order, plain_norms, scaled_norms
 from basinax._rounding import BLOCK, add_rows, common, rounded, wide_dtype
 from basinax._segment import Prefix, Tree, blank
+from basinax._settings import Allowed, require, require_real, require_switch
 from basinax._systems import (
     AnyIndex,
     SystemIndex,
     WholeIndex,
     of_small,
     one_by_one,
-    require_real,
     resolve,
     where_any,
 )
@@ -107,6 +107,8 @@ def clip_by_norm(
             of a norm, or the prefix does not fit the tree.
         TypeError: a leaf is not real floating point.
     """
+    require_switch(nan_safe, "nan_safe")
+    require_switch(rescale_to_unit_norm, "rescale_to_unit_norm")
     p, like = order(ord), blank(tree, index_prefix)
     limits = limits_of(max_norm, "max_norm", like)
     leaves, structure = jax.tree.flatten(tree)
@@ -143,6 +145,7 @@ def clip_by_layer_norm(
             fit the tree.
         TypeError: a leaf is not real floating point.
     """
+    require_switch(uniform, "uniform")
     limits = limits_of(max_norm, "max_norm", blank(tree, index_prefix))
     leaves, structure = jax.tree.flatten(tree)
     indices = resolve(index_prefix, tree)
@@ -186,13 +189,19 @@ def limits_of(value: Any, name: str, like: Float[Array, "systems"]) -> Float[Arr
 
 
 def require_limit(value: Any, name: str) -> None:
-    """Raise ValueError if `value` is a negative number of Python or NumPy, TypeError if it is none.
+    """Raise ValueError if `value` is a negative number of Python or NumPy, or NaN.
 
-    Where there is no limit, it is inf.
+    Raise TypeError if it is neither a number nor an array of such. Where there is no limit, it is
+    inf. What a negative limit in an array does is documented.
     """
     require_real(value, name, ", inf for no limit")
-    if isinstance(value, numbers.Real) and value < 0:
-        raise ValueError(f"{name} must not be negative, got {value}")
+    if isinstance(value, numbers.Real):
+        for allowed in (A_NUMBER, NOT_NEGATIVE):
+            require(value, name, allowed)
+
+
+A_NUMBER = Allowed("be a number, inf for no limit", lambda x: x == x)
+NOT_NEGATIVE = Allowed("not be negative", lambda x: x >= 0)
 
 
 def narrowed(value: Array, dtype) -> Array:

@@ -12,11 +12,11 @@ from jaxtyping import Array, Bool, Float, Int32, PyTree
 
 from basinax import _segment as segment
 from basinax._rounding import rounded
+from basinax._settings import NotNegative as Tolerance, check_settings, shown
 from basinax._status import Status
 from basinax._systems import SystemIndex, per_system, resolve
 
 Tree = PyTree[Float[Array, "rows *components"]]
-Tolerance = float | Float[Array, "systems"]
 
 DEFAULT_FMAX = 0.05
 """ASE's."""
@@ -53,6 +53,9 @@ class AbstractCriterion(eqx.Module):
     Numbers in it are leaves, and where one serves all systems an array of one a system does, too.
     """
 
+    def __check_init__(self):
+        check_settings(self)
+
     @abc.abstractmethod
     def __call__(self, evidence: Evidence) -> Bool[Array, "systems"]:
         """Which systems meet it; what is not a number never does."""
@@ -74,6 +77,9 @@ class AllOf(AbstractCriterion):
 
     criteria: tuple[AbstractCriterion, ...]
 
+    def __check_init__(self):
+        _check_criteria(self)
+
     def __call__(self, evidence):
         met = jnp.ones_like(evidence.has_last)
         for criterion in self.criteria:
@@ -90,6 +96,9 @@ class AnyOf(AbstractCriterion):
 
     criteria: tuple[AbstractCriterion, ...]
 
+    def __check_init__(self):
+        _check_criteria(self)
+
     def __call__(self, evidence):
         met = jnp.zeros_like(evidence.has_last)
         for criterion in self.criteria:
@@ -101,12 +110,22 @@ class AnyOf(AbstractCriterion):
         return _needs_of(self.criteria)
 
 
+def _check_criteria(group: "AllOf | AnyOf") -> None:
+    wrong = [x for x in group.criteria if not isinstance(x, AbstractCriterion)]
+    if wrong:
+        raise TypeError(f"{type(group).__name__}: expected criteria, got {shown(wrong[0])}")
+
+
 def _needs_of(criteria: tuple[AbstractCriterion, ...]) -> frozenset[str]:
     return frozenset().union(*(criterion.needs for criterion in criteria))
 
 
 def as_leaf(value: Any) -> Any:
-    return np.asarray(value) if isinstance(value, list | tuple) else value
+    """A list as an array; what makes none is left for the check to name."""
+    try:
+        return np.asarray(value) if isinstance(value, list | tuple) else value
+    except ValueError:
+        return value
 
 
 class MaxForce(AbstractCriterion):

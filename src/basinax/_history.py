@@ -8,11 +8,13 @@ Nocedal, Math. Comp. 35, 773 (1980).
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int32, PyTree
 
 from basinax import _segment as segment
 from basinax._optimizer import AbstractState, Prefix, Tree, slots_field, systems_field
 from basinax._rounding import rounded
+from basinax._settings import require_memory
 
 # Each system fills slots 0, 1, ... and then writes over its oldest. Sums over slots are taken in
 # the order of slots, and what is not filled holds 0, which changes no sum that starts from +0.
@@ -40,6 +42,9 @@ def no_history(parameters: Tree, index_prefix: Prefix, memory: int) -> History:
     if memory < 1:
         raise ValueError(f"memory must be at least 1, got {memory}")
     blank = segment.blank(parameters, index_prefix)
+    n_entries = 2 * sum(np.size(x) for x in jax.tree.leaves(parameters))
+    n_bytes = float(memory) * (n_entries + 2 * blank.size * memory) * blank.dtype.itemsize
+    require_memory(n_bytes, f"memory={memory}, the pairs that L-BFGS keeps,")
 
     def slots():
         return jax.tree.map(lambda x: jnp.zeros((memory, *x.shape), x.dtype), parameters)

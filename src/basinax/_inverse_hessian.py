@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int32, Shaped
 from basinax._optimizer import AbstractState, AbstractTransform, Prefix, Tree, systems_field
 from basinax._reflection import reflection
 from basinax._rounding import BLOCK, add_blocks, rounded
+from basinax._settings import require_memory
 from basinax._systems import SystemIndex, resolve
 
 Vector = Float[Array, "systems places"]
@@ -79,7 +80,14 @@ def unit_matrix(
         ValueError: `max_rows` is not given while tracing, or a system has more rows.
     """
     indices = resolve(index_prefix, parameters)
-    rows = tuple(_rows(index, _width(index, max_rows)) for index in indices)
+    widths = [_width(index, max_rows) for index in indices]
+    leaves = jax.tree.leaves(parameters)
+    n_places = sum(w * math.prod(jnp.shape(x)[1:]) for w, x in zip(widths, leaves, strict=True))
+    n_bytes = float(n_places) ** 2 * scale.size * scale.dtype.itemsize
+    require_memory(
+        n_bytes, f"a dense Hessian of {n_places} entries for each of {scale.size} systems"
+    )
+    rows = tuple(_rows(*pair) for pair in zip(indices, widths, strict=True))
     return _unit(parameters, rows, scale)
 
 

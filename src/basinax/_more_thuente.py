@@ -8,32 +8,43 @@ has succeeded, unless it ends higher than it began. Every search sees its own en
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int32
+from jaxtyping import Array, Bool, Int32
 
 from basinax._rounding import rounded
 from basinax._search import PerSystem, Verdict
+from basinax._settings import (
+    Limit,
+    NotNegative,
+    Part,
+    PositiveCount,
+    check_order,
+    check_settings,
+)
 from basinax._systems import per_system
-
-Number = float | Float[Array, "..."]
 
 
 class MoreThuente(eqx.Module):
     """A step length by the strong Wolfe conditions. Each field is a number, or one a system."""
 
-    maxstep: Number = 0.2
+    maxstep: Limit = 0.2
     """The farthest that a row moves from one trial to the next (Angstrom)."""
-    c1: Number = 0.23
+    c1: Part = 0.23
     """Sufficient decrease: the energy falls by at least this part of what the slope promises."""
-    c2: Number = 0.46
+    c2: Part = 0.46
     """Curvature: the slope falls to at most this part of the first."""
-    stpmax: Number = 50.0
+    stpmax: Limit = 50.0
     """The longest step length."""
-    stpmin: Number = 1e-8
+    stpmin: NotNegative = 1e-8
     """The shortest step length."""
-    xtol: Number = 1e-14
+    xtol: NotNegative = 1e-14
     """The search ends when the bracket is this small, in proportion to its upper end."""
-    max_trials: int | Int32[Array, "..."] = 100
+    max_trials: PositiveCount = 100
     """After so many trials the search has failed. ASE goes on."""
+
+    def __check_init__(self):
+        check_settings(self)
+        check_order(self, "c1", "c2")
+        check_order(self, "stpmin", "stpmax")
 
     def begin(
         self, energy: PerSystem, slope: PerSystem, longest: PerSystem, first: PerSystem, last=None

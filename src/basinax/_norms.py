@@ -39,7 +39,7 @@ def order(ord: float | str | None) -> float:
         ValueError: it is none of these, their strings, or None for 2.
     """
     try:
-        p = 2.0 if ord is None else float(ord)
+        p = 2.0 if ord is None else math.nan if isinstance(ord, bool) else float(ord)
     except (TypeError, ValueError):
         p = math.nan
     if p >= 1 or p == -math.inf:

@@ -18,7 +18,13 @@ import numpy as np
 import optax
 from jaxtyping import PyTree
 
-from basinax._optimizer import AbstractState, AbstractTransform, Prefix, rows_field
+from basinax._optimizer import (
+    AbstractState,
+    AbstractTransform,
+    Prefix,
+    check_parameters,
+    rows_field,
+)
 from basinax._rewriting import with_rounded_products
 from basinax._systems import is_index
 
@@ -39,6 +45,7 @@ class OptaxTransform(AbstractTransform):
             ValueError: the transformation mixes rows, so systems would see one another, or needs
                 to see leaves of several indices at once.
         """
+        check_parameters(parameters, index_prefix)
         if index_prefix is None:
             with _optax_promotion():
                 return OptaxState(None, self.transformation.init(parameters))

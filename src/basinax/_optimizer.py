@@ -11,12 +11,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
 from basinax import _segment as segment
 from basinax._rounding import rounded
+from basinax._settings import check_settings
 from basinax._systems import SystemIndex, n_systems
 
 Tree = PyTree[Float[Array, "rows *components"]]
@@ -63,15 +63,7 @@ class AbstractTransform(eqx.Module):
     """A transform of updates: a limit, or an optimizer that turns the gradient into a step."""
 
     def __check_init__(self):
-        for field in dataclasses.fields(self):
-            value, kind = getattr(self, field.name), field.type
-            if value is None or not field.metadata.get("static"):
-                continue
-            if kind is bool and not isinstance(value, bool | np.bool_):
-                raise TypeError(f"{field.name} must be True or False, got {value!r}")
-            is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-            if kind in (int, int | None) and not is_whole:
-                raise TypeError(f"{field.name} must be an integer, got {value!r}")
+        check_settings(self)
 
     @abc.abstractmethod
     def init(self, parameters: Tree, index_prefix: Prefix = None) -> Any:
@@ -106,6 +98,16 @@ class AbstractTransform(eqx.Module):
     def has_failed(self, state: Any) -> Bool[Array, "systems"]:
         """Whether the optimizer knows no way on from there, as after a failed line search."""
         return jnp.zeros((n_systems(state.index_prefix),), bool)
+
+
+def check_parameters(parameters: Tree, index_prefix: Prefix) -> None:
+    """Make sure, before the first step, that there can be one.
+
+    Raises:
+        TypeError: a leaf does not hold floating-point numbers; names it.
+        ValueError: the prefix does not fit the parameters.
+    """
+    segment.blank(parameters, index_prefix)
 
 
 def check_transform(optimizer: Any) -> None:

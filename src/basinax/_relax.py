@@ -35,8 +35,9 @@ from basinax._optimizer import (
     where_systems,
     with_prefix,
 )
+from basinax._settings import counts, require_function, require_switch
 from basinax._status import Status
-from basinax._systems import n_systems, per_system, resolve
+from basinax._systems import check_leaves, n_systems, per_system, resolve
 
 View = Callable[[Evidence], Evidence]
 
@@ -94,7 +95,8 @@ def relax(
             `convergence=MaxForce(fmax)`.
         convergence: when a system has converged, in place of `fmax`, such as
             `MaxForce(0.05) & EnergyChange(1e-4)`.
-        max_steps: after so many steps a system ends unconverged. A number, or one a system.
+        max_steps: after so many steps a system ends unconverged. A number, or one a system; one
+            beyond 32 bits is no limit that a run could reach.
         keep_best: return a system that does not converge at the point of lowest energy among those
             where it has been evaluated, instead of the last.
         has_extras: `value_and_gradient` returns a third value, a tree of arrays that lead with
@@ -105,8 +107,13 @@ def relax(
         TypeError, ValueError: what was passed does not fit together.
         RuntimeError: with `throw`, a system did not converge.
     """
-    params = jax.tree.map(jnp.asarray, params)
+    require_function(value_and_gradient, "value_and_gradient")
     check_transform(optimizer)
+    for name, value in (("keep_best", keep_best), ("has_extras", has_extras), ("throw", throw)):
+        require_switch(value, name)
+    max_steps = counts(max_steps, "max_steps")
+    check_leaves(params)
+    params = jax.tree.map(jnp.asarray, params)
     criterion = criterion_of(fmax, convergence)
     extras = _check_evaluation(value_and_gradient, params, index_prefix, has_extras)
     run = start(

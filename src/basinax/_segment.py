@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from basinax._norms import norms, order
 from basinax._rounding import add_components, common, rounded, scaled, scaling_top, wide_dtype
-from basinax._systems import SystemIndex, n_systems, per_system, resolve
+from basinax._systems import SystemIndex, check_leaves, n_systems, per_system, resolve
 
 Tree = PyTree[Float[Array, "rows *components"]]
 PerSystem = Float[Array, "systems"]
@@ -52,6 +52,7 @@ def norm(tree: Tree, index_prefix: Prefix = None, ord: float | str | None = 2) -
         TypeError: a leaf is not real floating point.
     """
     p = order(ord)
+    check_leaves(tree)
     leaves = common(tree)
     if not leaves:
         return blank(tree, index_prefix)
@@ -60,6 +61,7 @@ def norm(tree: Tree, index_prefix: Prefix = None, ord: float | str | None = 2) -
 
 def max(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
     """The largest of each system's entries, over all leaves; -inf without rows, NaN if any is."""
+    check_leaves(tree)
     indices = resolve(index_prefix, tree)
     parts = [index.max(x) for x, index in zip(_wide(tree), indices, strict=True)]
     return _fold(jnp.maximum, parts, -jnp.inf, index_prefix)
@@ -70,6 +72,7 @@ def longest_row(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
 
     0 without rows. A row whose squares overflow is infinitely long.
     """
+    check_leaves(tree)
     indices = resolve(index_prefix, tree)
     parts = [index.max(_square_rows(x)) for x, index in zip(_wide(tree), indices, strict=True)]
     squares = _fold(jnp.maximum, parts, 0.0, index_prefix)
@@ -80,7 +83,14 @@ def longest_row(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
 
 
 def blank(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
-    """Zeros, one a system, of the dtype that reductions of `tree` have."""
+    """Zeros, one a system, of the dtype that reductions of `tree` have.
+
+    Raises:
+        TypeError, ValueError: a leaf does not hold floating-point numbers, or the prefix does not
+            fit.
+    """
+    check_leaves(tree)
+    resolve(index_prefix, tree)
     dtypes = [wide_dtype(x) for x in jax.tree.leaves(tree)]
     return jnp.zeros((n_systems(index_prefix),), np.result_type(*dtypes) if dtypes else None)
 
@@ -186,6 +196,7 @@ def _square_rows(x):
 
 def _wide(tree) -> list[Array]:
     """The leaves, as rows, in float32 at least."""
+    check_leaves(tree)
     leaves = [jnp.atleast_1d(leaf) for leaf in jax.tree.leaves(tree)]
     return [leaf.astype(wide_dtype(leaf)) for leaf in leaves]
 

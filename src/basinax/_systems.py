@@ -26,6 +26,7 @@ from basinax._rounding import (
     combine_halves,
     part_additions,
 )
+from basinax._settings import MOST, WHOLE, require_memory, require_real, require_whole, shown
 
 
 class SystemIndex(eqx.Module):
@@ -444,6 +445,11 @@ def _host_integers(values: Any, name: str) -> np.ndarray:
         return values.astype(np.int64)
     if not np.issubdtype(values.dtype, np.integer):
         raise TypeError(f"{name} must be integers, got {values.dtype}")
+    if values.max() > MOST:
+        at = int(np.argmax(values > MOST))
+        raise ValueError(
+            f"{name} must be at most {MOST}, the largest number of rows: entry {at} is {values[at]}"
+        )
     return values.astype(np.int64)
 
 
@@ -461,13 +467,18 @@ def index_of_sizes(sizes: Any, *, align: int = 1, n_rows: int | None = None) -> 
     if (sizes < 0).any():
         at = int(np.argmax(sizes < 0))
         raise ValueError(f"sizes must not be negative: system {at} has {sizes[at]} rows")
-    if align < 1:
-        raise ValueError(f"align must be a positive number of rows, got {align}")
+    require_whole(align, "align")
+    if not 1 <= align <= MOST:
+        raise ValueError(f"align must be a positive number of rows, got {shown(align)}")
+    if n_rows is not None:
+        require_whole(n_rows, "n_rows", WHOLE)
+    align = int(align)
     padded = -(-sizes // align) * align
     needed = int(padded.sum())
-    rows = -(-needed // align) * align if n_rows is None else n_rows
+    rows = -(-needed // align) * align if n_rows is None else int(n_rows)
     if rows < needed:
         raise ValueError(f"sizes add up to {needed} rows (align={align}), got n_rows={n_rows}")
+    require_room(rows, len(sizes))
     starts = np.cumsum(padded) - padded
     ids = np.full(rows, len(sizes), np.int32)
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -478,14 +489,31 @@ def index_of_sizes(sizes: Any, *, align: int = 1, n_rows: int | None = None) -> 
 def index_of_ids(ids: Any, n_systems: int | None = None) -> SystemIndex:
     """As `SystemIndex.from_ids`, of NumPy arrays."""
     ids = _host_integers(ids, "ids")
-    count = int(ids.max(initial=-1)) + 1 if n_systems is None else n_systems
+    if n_systems is not None:
+        require_whole(n_systems, "n_systems", WHOLE)
+    count = int(ids.max(initial=-1)) + 1 if n_systems is None else int(n_systems)
     wrong = (ids < -1) | (ids > count)
     if count < 0 or wrong.any():
         at = int(np.argmax(wrong)) if wrong.any() else 0
         got = f"row {at} has id {ids[at]}" if wrong.any() else f"n_systems={n_systems}"
         raise ValueError(f"ids must lie between -1 and n_systems={count}: {got}")
+    require_room(len(ids), count)
     ids = np.where(ids < 0, count, ids).astype(np.int32)
     return _index_of(ids, np.bincount(ids, minlength=count + 1)[:count], aligned=False)
+
+
+def require_room(n_rows: int, n_systems: int) -> None:
+    """Raise ValueError where there are too many rows or systems for an index.
+
+    An id without rows makes all below it systems, and 64 bytes are about what each takes while the
+    index is made.
+    """
+    for name, count in (("rows", n_rows), ("systems", n_systems)):
+        if count > MOST:
+            raise ValueError(f"an index has at most {MOST} {name}, got {shown(count)}")
+    require_memory(
+        64.0 * (n_rows + n_systems), f"an index of {n_rows} rows and {n_systems} systems"
+    )
 
 
 def _index_of(ids: np.ndarray, sizes: np.ndarray, *, aligned: bool) -> SystemIndex:
@@ -594,13 +622,6 @@ def per_system(value: Any, name: str, like: Shaped[Array, "systems"]) -> Shaped[
     return jnp.broadcast_to(value.astype(like.dtype), like.shape)
 
 
-def require_real(value: Any, name: str, hint: str = "") -> None:
-    """Raise TypeError if `value` is not a real number or an array of such."""
-    dtype = value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
-    if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
-        raise TypeError(f"{name} must be a real number{hint}, or an array of such, got {value!r}")
-
-
 def _broadcast(index_prefix, tree):
     _indices_of(index_prefix)
 
@@ -624,6 +645,32 @@ def _outline(tree) -> str:
 
 def is_index(x) -> bool:
     return isinstance(x, SystemIndex)
+
+
+def check_leaves(tree: PyTree) -> None:
+    """Make sure that every leaf is an array, or a scalar, of real floating-point numbers.
+
+    Raises:
+        TypeError: one is not; names it and what can be done.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_index):
+        dtype = None if is_index(leaf) else _dtype_of(leaf)
+        if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
+            continue
+        got, advice = type(leaf).__name__, "take it out of the tree"
+        if dtype is not None and jnp.issubdtype(dtype, jnp.complexfloating):
+            got, advice = str(dtype), "give its real and imaginary part as two leaves"
+        elif dtype is not None and any(jnp.issubdtype(dtype, x) for x in (jnp.integer, jnp.bool_)):
+            got, advice = str(dtype), f"convert it with .astype(float), or {advice}"
+        raise TypeError(f"leaf {_name(path)} must hold floating-point numbers, got {got}: {advice}")
+
+
+def _dtype_of(leaf: Any) -> Any:
+    """None if it is nothing that has one."""
+    try:
+        return leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+    except (TypeError, ValueError):
+        return None
 
 
 def _n_rows(leaf) -> int:

@@ -16,7 +16,8 @@ from ase import Atoms
 from jaxtyping import Array, Bool, Float, Int32
 
 from basinax._rounding import BLOCK
-from basinax._systems import SystemIndex
+from basinax._settings import at_least, require_whole, shown
+from basinax._systems import SystemIndex, require_room
 from basinax.atoms._constraints import (
     Constraints,
     Layout,
@@ -85,6 +86,9 @@ class Batch(eqx.Module):
         atoms = checked(atoms)
         sizes = [len(a) for a in atoms]
         fitting = batch_shape(sizes)
+        for name, value in (("n_rows", n_rows), ("n_systems", n_systems)):
+            if value is not None:
+                require_whole(value, name, at_least(1))
         n_rows = fitting[0] if n_rows is None else n_rows
         n_systems = fitting[1] if n_systems is None else n_systems
         if n_systems < len(atoms) or n_rows % BLOCK:
@@ -92,6 +96,7 @@ class Batch(eqx.Module):
                 f"n_systems must be at least {len(atoms)} and n_rows a multiple of {BLOCK}:"
                 f" got n_systems={n_systems} and n_rows={n_rows}"
             )
+        require_room(n_rows, n_systems)
         sizes += [0] * (n_systems - len(atoms))
         index = SystemIndex.from_sizes(sizes, align=BLOCK, n_rows=n_rows)
         dtype = available_dtype(dtype)
@@ -154,6 +159,8 @@ def batch_shape(sizes: Sequence[int]) -> tuple[int, int]:
     Rows are a multiple of 8, and both are one of `padded_size`'s few sizes, so that most batches
     of a like amount of atoms have one shape. The last system may be padding.
     """
+    for size in sizes:
+        require_whole(size, "sizes of systems", at_least(0))
     n_rows = sum(-(-size // BLOCK) * BLOCK for size in sizes)
     return padded_size(n_rows, least=BLOCK), padded_size(len(sizes))
 
@@ -177,10 +184,15 @@ def row_starts(sizes: Any) -> np.ndarray:
 
 def available_dtype(dtype: Any) -> np.dtype:
     """The dtype of a batch for which this one is asked; raises what `Batch.from_atoms` does."""
-    wanted = np.dtype(jnp.result_type(float) if dtype is None else dtype)
-    if wanted not in (np.dtype("float32"), np.dtype("float64")):
-        raise TypeError(f"dtype must be float32 or float64, got {wanted}")
-    if wanted == np.dtype("float64") and not jax.config.read("jax_enable_x64"):
+    default = np.dtype(jnp.result_type(float))
+    try:
+        wanted = default if dtype is None else np.dtype(dtype)
+    except TypeError:
+        wanted = None
+    if wanted is None or wanted not in (np.dtype("float32"), np.dtype("float64")):
+        got = shown(dtype) if wanted is None else wanted
+        raise TypeError(f"dtype must be float32 or float64, got {got}")
+    if wanted == np.dtype("float64") != default:
         raise TypeError(
             'dtype float64 needs jax.config.update("jax_enable_x64", True) before the first'
             " array is made, or JAX_ENABLE_X64=1 in the environment"

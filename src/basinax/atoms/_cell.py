@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float
 from basinax._convergence import Evidence
 from basinax._optimizer import AbstractTransform, apply_updates, select_systems
 from basinax._rounding import rounded
+from basinax._settings import FINITE, POSITIVE, one_number, require, require_switch, shown
 from basinax._systems import SystemIndex, index_of_ids
 from basinax.atoms._batch import Batch
 from basinax.atoms._constraints import Constraints, Turn, constrained, loses_symmetry
@@ -78,18 +79,14 @@ class AbstractCell(eqx.Module):
     def __check_init__(self):
         name = type(self).__name__
         for switch in ("hydrostatic_strain", "constant_volume"):
-            value = getattr(self, switch)
-            if not isinstance(value, bool | np.bool_):
-                raise TypeError(f"{name}: {switch} must be True or False, got {value!r}")
+            require_switch(getattr(self, switch), f"{name}: {switch}")
         try:
-            pressure = np.asarray(self.pressure, float)
-        except (TypeError, ValueError) as error:
+            require(self.pressure, f"{name}: pressure", FINITE)
+        except TypeError as error:
             message = f"{name}: pressure must be a number, or one a structure, got"
-            raise TypeError(f"{message} {self.pressure!r}") from error
-        if not np.isfinite(pressure).all():
-            raise ValueError(f"{name}: pressure must be finite, got {self.pressure}")
-        if self.cell_factor is not None and not 0 < self.cell_factor < np.inf:
-            raise ValueError(f"{name}: cell_factor must be positive, got {self.cell_factor}")
+            raise TypeError(f"{message} {shown(self.pressure)}") from error
+        if self.cell_factor is not None:
+            one_number(self.cell_factor, f"{name}: cell_factor", POSITIVE)
         if self.hydrostatic_strain and self.constant_volume:
             raise ValueError(
                 f"{name}: with hydrostatic_strain and constant_volume nothing of a cell can move"

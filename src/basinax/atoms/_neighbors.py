@@ -18,6 +18,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
 
 from basinax._rounding import BLOCK, rounded
+from basinax._settings import REAL, one_number
 from basinax._systems import SystemIndex
 from basinax.atoms._batch import Batch, padded_size, row_starts
 from basinax.atoms._matrices import Matrices, frobenius_norm, multiply, turned_rows
@@ -365,6 +366,7 @@ class NeighborTable:
             ValueError: cutoff or skin is negative or not finite, a system's coordinates are too
                 large or its cell too small for a list, or it has more elements.
         """
+        cutoff, skin = one_number(cutoff, "cutoff", REAL), one_number(skin, "skin", REAL)
         if not (np.isfinite([cutoff, skin]).all() and cutoff >= 0 and skin >= 0):
             raise ValueError(f"cutoff and skin must be 0 or more: {cutoff=} and {skin=}")
         self.cutoff, self.skin = float(cutoff), float(skin)

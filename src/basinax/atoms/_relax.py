@@ -11,7 +11,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
@@ -22,6 +21,15 @@ from basinax._inverse_hessian import bounded
 from basinax._optimizer import AbstractTransform, check_transform
 from basinax._relax import raise_unless_converged
 from basinax._rounding import BLOCK
+from basinax._settings import (
+    Allowed,
+    counts,
+    known,
+    one_number,
+    require_function,
+    require_switch,
+    shown,
+)
 from basinax._status import Status
 from basinax.atoms._batch import available_dtype, checked, padded_size, squared_measures
 from basinax.atoms._cell import CELL_ROWS, AbstractCell, Kind, check_cells, kind_of, one_a_structure
@@ -50,6 +58,8 @@ ALIKE = 1.25
 
 MIN_ROWS = 256
 """Fewer rows are not cut into batches for more cores."""
+
+A_SKIN = Allowed("be 0 Å or more", lambda x: (x >= 0) & (x < np.inf))
 
 WORTH_COMPILING = 4_000_000
 """Pair slots a turn that a batch of its own must save to be worth a program of its own."""
@@ -153,10 +163,10 @@ def relax(
     dtype = available_dtype(dtype)
     optimizer = FIRE() if optimizer is None else optimizer
     check_transform(optimizer)
+    _check_options(keep_best=keep_best, throw=throw, progress=progress, should_stop=should_stop)
     if skin is None:
         skin = (SKIN_OF_DEAR_PAIRS if potential.has_dear_pairs else SKIN) * potential.cutoff
-    if not (np.isfinite(skin) and skin >= 0):
-        raise ValueError(f"skin must be 0 Å or more, got {skin}")
+    skin = one_number(skin, "skin", A_SKIN)
     reach = potential.cutoff + skin
     check_listable(atoms, reach, dtype)
     cells = one_a_structure(_named(cell), len(atoms))
@@ -270,18 +280,30 @@ def _check_potential(potential: Any) -> None:
     raise TypeError(f"potential must be one of basinax.atoms, such as EMT(), {got}")
 
 
+def _check_options(**options: Any) -> None:
+    """Raise TypeError where a switch is none, or a function."""
+    for name in ("keep_best", "throw"):
+        require_switch(options[name], name)
+    for name in ("progress", "should_stop"):
+        if not (options[name] is None and name == "progress"):
+            require_function(options[name], name)
+
+
 def _counts(value: Any) -> np.ndarray:
     """As an array, if it is of integers that are not negative."""
-    value = np.asarray(value)
-    if value.dtype.kind not in "iu" or (value < 0).any():
-        raise ValueError(f"max_steps must be an integer of 0 or more, or some, got {value}")
-    return value
+    try:
+        return counts(value, "max_steps")
+    except (TypeError, ValueError):
+        text = f"max_steps must be an integer of 0 or more, or some, got {shown(value)}"
+        raise ValueError(text) from None
 
 
 def _one_a_structure(value: Any, name: str, n_atoms: int) -> np.ndarray:
-    value = np.asarray(value)
-    if not jnp.issubdtype(value.dtype, jnp.number) or np.isnan(value).any():
-        raise ValueError(f"{name} must be a number, or one a structure, got {value}")
+    found = known(value)
+    is_number = found is not None and found.dtype.kind in "iuf"
+    if found is None or not is_number or np.isnan(found).any():
+        raise ValueError(f"{name} must be a number, or one a structure, got {shown(value)}")
+    value = found
     if value.shape not in ((), (n_atoms,)):
         raise ValueError(
             f"{name} must be a number or have one entry for each of the {n_atoms} structures, got"

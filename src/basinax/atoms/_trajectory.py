@@ -32,6 +32,7 @@ from basinax._files import (
     resolved,
     write_whole,
 )
+from basinax._settings import MOST, require_whole, shown
 from basinax.atoms import _ulm as ulm
 from basinax.atoms._snapshot import Snapshot
 
@@ -78,12 +79,15 @@ class Trajectories(eqx.Module):
     """Made if it is not there."""
 
     interval: int = 10
-    """Steps between two frames; every frame costs some 0.05 ms."""
+    """Steps between two frames, any number of them; every frame costs some 0.05 ms."""
 
     format: Literal["extxyz", "traj"] = "traj"
     """ASE's own, which is faster and keeps all digits, or extended XYZ."""
 
     def __check_init__(self):
+        if not isinstance(self.folder, str | os.PathLike):
+            raise TypeError(f"folder must be the name of a folder, got {shown(self.folder)}")
+        require_whole(self.interval, "interval")
         if self.interval < 1:
             raise ValueError(f"interval must be a positive number of steps, got {self.interval}")
         if self.format not in FORMATS:
@@ -131,7 +135,7 @@ class Recorder:
         Raises:
             OSError: files cannot be written there, or some of an earlier run would stay among them.
         """
-        self.interval = trajectories.interval
+        self.interval = min(int(trajectories.interval), MOST)
         self._form = _Traj if trajectories.format == "traj" else _Extxyz
         self._atoms, self._paths = atoms, trajectories.paths(len(atoms))
         replaced = check_folder(trajectories, len(atoms))

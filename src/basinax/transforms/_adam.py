@@ -16,21 +16,20 @@ from basinax._optimizer import (
     systems_field,
 )
 from basinax._rounding import rounded
+from basinax._settings import Decay, Positive
 from basinax._systems import per_system
-
-Number = float | Float[Array, "..."]
 
 
 class Adam(AbstractTransform):
     """Adaptive moments. Each field is a number, or one a system; each counts its own steps."""
 
-    learning_rate: Number = 0.01
+    learning_rate: Positive = 0.01
     """The size of a step per entry (Angstrom), as long as gradients keep their sign."""
-    b1: Number = 0.9
+    b1: Decay = 0.9
     """Decay of the mean of gradients."""
-    b2: Number = 0.999
+    b2: Decay = 0.999
     """Decay of the mean of their squares."""
-    eps: Number = 1e-8
+    eps: Positive = 1e-8
     """Added to the root of the mean square."""
 
     def init(self, parameters, index_prefix: Prefix = None) -> "AdamState":

@@ -28,9 +28,8 @@ from basinax._optimizer import (
     systems_field,
 )
 from basinax._rounding import rounded
+from basinax._settings import FixedCount, Limit, Positive
 from basinax._systems import per_system
-
-Number = float | Float[Array, "..."]
 
 
 class BFGS(AbstractDense):
@@ -39,11 +38,11 @@ class BFGS(AbstractDense):
     Every system takes as much memory as the largest: the square of its number of entries.
     """
 
-    maxstep: Number = 0.2
+    maxstep: Limit = 0.2
     """The longest row of a step (Angstrom); rows are scaled together. ASE's default."""
-    alpha: Number = 70.0
+    alpha: Positive = 70.0
     """The first Hessian (eV/Å²) is this times the unit matrix. ASE's default."""
-    max_rows: int | None = eqx.field(static=True, default=None)
+    max_rows: FixedCount | None = eqx.field(static=True, default=None)
     """The most rows of a system in any leaf. Needed only where `init` is traced; if the index is
     too, rows beyond it stand still."""
 

@@ -6,7 +6,6 @@ slope along it has fallen.
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from basinax import _segment as segment
 from basinax._inverse_hessian import AbstractDense, Places, fitted, renewed, unit_matrix
@@ -14,9 +13,8 @@ from basinax._line_search import Search, WalkState, check_search, lengthened, st
 from basinax._more_thuente import MoreThuente
 from basinax._optimizer import Prefix
 from basinax._rounding import rounded
+from basinax._settings import FixedCount, Positive
 from basinax._systems import per_system
-
-Number = float | Float[Array, "..."]
 
 
 class BFGSLineSearch(AbstractDense):
@@ -25,11 +23,11 @@ class BFGSLineSearch(AbstractDense):
     Trials are evaluations and no steps. Every system takes as much memory as the largest.
     """
 
-    alpha: Number = 10.0
+    alpha: Positive = 10.0
     """The first Hessian (eV/Å²) is this times the unit matrix. ASE's default."""
     search: Search = MoreThuente()
     """How far along a line to go; it holds the limit on the step."""
-    max_rows: int | None = eqx.field(static=True, default=None)
+    max_rows: FixedCount | None = eqx.field(static=True, default=None)
     """The most rows of a system in any leaf. Needed only where `init` is traced; if the index is
     too, rows beyond it stand still."""
 

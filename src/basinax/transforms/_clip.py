@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from basinax._clipping import Clipped, clip_by_norm, require_limit
 from basinax._limits import AbstractLimit
 from basinax._norms import order
-from basinax._optimizer import AbstractState, Prefix
+from basinax._optimizer import AbstractState, Prefix, check_parameters
 from basinax._systems import per_system
 
 
@@ -39,6 +39,7 @@ class ClipByGlobalNorm(AbstractLimit):
         require_limit(self.max_norm, "max_norm")
 
     def init(self, parameters, index_prefix: Prefix = None) -> "ClipByGlobalNormState":
+        check_parameters(parameters, index_prefix)
         return ClipByGlobalNormState(index_prefix)
 
     def limit(self, updates, index_prefix: Prefix = None) -> Clipped:

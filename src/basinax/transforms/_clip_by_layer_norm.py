@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from basinax._clipping import LayerClipped, clip_by_layer_norm, require_limit
 from basinax._limits import AbstractLimit
-from basinax._optimizer import AbstractState, Prefix
+from basinax._optimizer import AbstractState, Prefix, check_parameters
 
 
 class ClipByLayerNorm(AbstractLimit):
@@ -23,6 +23,7 @@ class ClipByLayerNorm(AbstractLimit):
         require_limit(self.max_norm, "max_norm")
 
     def init(self, parameters, index_prefix: Prefix = None) -> "ClipByLayerNormState":
+        check_parameters(parameters, index_prefix)
         return ClipByLayerNormState(index_prefix)
 
     def limit(self, updates, index_prefix: Prefix = None) -> LayerClipped:

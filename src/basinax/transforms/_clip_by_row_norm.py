@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from basinax import _segment as segment
 from basinax._clipping import Clip, limits_of, narrowed, require_limit
 from basinax._limits import AbstractLimit
-from basinax._optimizer import AbstractState, Prefix, Tree
+from basinax._optimizer import AbstractState, Prefix, Tree, check_parameters
 from basinax._systems import RowIndex, resolve
 
 
@@ -37,6 +37,7 @@ class ClipByRowNorm(AbstractLimit):
         require_limit(self.max_norm, "max_norm")
 
     def init(self, parameters, index_prefix: Prefix = None) -> "ClipByRowNormState":
+        check_parameters(parameters, index_prefix)
         return ClipByRowNormState(index_prefix)
 
     def limit(self, updates, index_prefix: Prefix = None) -> RowsClipped:

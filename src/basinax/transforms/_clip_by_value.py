@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from basinax import _segment as segment
 from basinax._clipping import limits_of, narrowed, require_limit
 from basinax._limits import AbstractLimit
-from basinax._optimizer import AbstractState, Prefix, Tree
+from basinax._optimizer import AbstractState, Prefix, Tree, check_parameters
 from basinax._systems import resolve
 
 
@@ -35,6 +35,7 @@ class ClipByValue(AbstractLimit):
         require_limit(self.max_value, "max_value")
 
     def init(self, parameters, index_prefix: Prefix = None) -> "ClipByValueState":
+        check_parameters(parameters, index_prefix)
         return ClipByValueState(index_prefix)
 
     def limit(self, updates, index_prefix: Prefix = None) -> ValuesClipped:

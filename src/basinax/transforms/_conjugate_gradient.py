@@ -6,16 +6,15 @@ Nocedal, SIAM J. Optim. 2, 21 (1992): a negative factor is 0, which is a restart
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 
 from basinax import _segment as segment
 from basinax._line_search import Search, WalkState, check_search, start_walk, walk
 from basinax._more_thuente import MoreThuente
 from basinax._optimizer import AbstractState, AbstractTransform, Prefix, systems_field
 from basinax._rounding import rounded
+from basinax._settings import Positive
 from basinax._systems import per_system
-
-Number = float | Float[Array, "..."]
 
 
 class ConjugateGradient(AbstractTransform):
@@ -25,7 +24,7 @@ class ConjugateGradient(AbstractTransform):
     where the direction would lead uphill.
     """
 
-    alpha: Number = 70.0
+    alpha: Positive = 70.0
     """The first trial is the gradient divided by this (eV/Å²); ASE's first Hessian."""
     search: Search = MoreThuente(c1=1e-4, c2=0.1)
     """How far along a line to go; it holds the limit on the step. Conjugacy wants it tight: these

@@ -18,31 +18,30 @@ from basinax._optimizer import (
     systems_field,
 )
 from basinax._rounding import rounded
+from basinax._settings import Count, Growth, Limit, Positive, Share, Shrinking
 from basinax._systems import per_system
-
-Number = float | Float[Array, "..."]
 
 
 class FIRE(AbstractTransform):
     """Fast inertial relaxation engine. Each field is a number, or one a system."""
 
-    dt: Number = 0.1
+    dt: Positive = 0.1
     """The first time step."""
-    maxstep: Number = 0.2
+    maxstep: Limit = 0.2
     """The largest norm of a system's step (Angstrom)."""
-    dtmax: Number = 1.0
+    dtmax: Limit = 1.0
     """The largest time step."""
-    Nmin: int | Int32[Array, "..."] = 5
+    Nmin: Count = 5
     """Downhill steps in a row before the time step grows."""
-    finc: Number = 1.1
+    finc: Growth = 1.1
     """Growth of the time step."""
-    fdec: Number = 0.5
+    fdec: Shrinking = 0.5
     """Shrinking of the time step after a step uphill."""
-    astart: Number = 0.1
+    astart: Share = 0.1
     """Mixing of the force into the velocity after a step uphill."""
-    fa: Number = 0.99
+    fa: Share = 0.99
     """Shrinking of the mixing."""
-    a: Number = 0.1
+    a: Share = 0.1
     """The first mixing."""
 
     def init(self, parameters, index_prefix: Prefix = None) -> "FIREState":

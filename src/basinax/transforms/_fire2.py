@@ -19,34 +19,45 @@ from basinax._optimizer import (
     systems_field,
 )
 from basinax._rounding import rounded
+from basinax._settings import (
+    Count,
+    Growth,
+    Limit,
+    NotNegative,
+    Positive,
+    Share,
+    Shrinking,
+    check_order,
+)
 from basinax._systems import per_system
-
-Number = float | Float[Array, "..."]
 
 
 class FIRE2(AbstractTransform):
     """Fast inertial relaxation engine, version 2. Each number is one for all, or one a system."""
 
-    dt: Number = 0.1
+    dt: Positive = 0.1
     """The first time step."""
-    maxstep: Number = 0.2
+    maxstep: Limit = 0.2
     """The largest norm of a system's step (Angstrom); with `use_abc`, of each entry of it."""
-    dtmax: Number = 1.0
+    dtmax: Limit = 1.0
     """The largest time step."""
-    dtmin: Number = 2e-3
+    dtmin: NotNegative = 2e-3
     """The smallest time step."""
-    Nmin: int | Int32[Array, "..."] = 20
+    Nmin: Count = 20
     """Downhill steps in a row before the time step grows."""
-    finc: Number = 1.1
+    finc: Growth = 1.1
     """Growth of the time step."""
-    fdec: Number = 0.5
+    fdec: Shrinking = 0.5
     """Shrinking of the time step after a step uphill."""
-    astart: Number = 0.25
+    astart: Share = 0.25
     """Mixing of the force into the velocity at first and after a step uphill."""
-    fa: Number = 0.99
+    fa: Share = 0.99
     """Shrinking of the mixing."""
     use_abc: bool = eqx.field(static=True, default=False)
     """Whether velocities are corrected for the bias towards the zero at which they start."""
+
+    def __check_init__(self):
+        check_order(self, "dtmin", "dtmax")
 
     def init(self, parameters, index_prefix: Prefix = None) -> "FIRE2State":
         blank = segment.blank(parameters, index_prefix)

@@ -18,13 +18,14 @@ from basinax._optimizer import (
     systems_field,
 )
 from basinax._rounding import rounded
+from basinax._settings import Positive
 from basinax._systems import per_system
 
 
 class GradientDescent(AbstractTransform):
     """The step is the negative gradient times a learning rate; the gradient of a plain descent."""
 
-    learning_rate: float | Float[Array, "..."] = 0.01
+    learning_rate: Positive = 0.01
     """Step per gradient (Å²/eV for atoms): a number, or one a system. TorchSim's default."""
     barzilai_borwein: bool = eqx.field(static=True, default=False)
     """Take the rate from the last step s and the change y of the gradient over it: s·s/s·y, and
@@ -34,9 +35,9 @@ class GradientDescent(AbstractTransform):
     def init(
         self, parameters, index_prefix: Prefix = None
     ) -> "GradientDescentState | BarzilaiBorweinState":
+        blank = segment.blank(parameters, index_prefix)
         if not self.barzilai_borwein:
             return GradientDescentState(index_prefix)
-        blank = segment.blank(parameters, index_prefix)
         return BarzilaiBorweinState(
             index_prefix,
             params=jax.tree.map(jnp.zeros_like, parameters),

@@ -22,9 +22,8 @@ from basinax._optimizer import (
     systems_field,
 )
 from basinax._rounding import rounded
+from basinax._settings import Finite, FixedCount, Limit, Number, Positive
 from basinax._systems import per_system
-
-Number = float | Float[Array, "..."]
 
 
 class LBFGS(AbstractTransform):
@@ -34,18 +33,18 @@ class LBFGS(AbstractTransform):
     derivative of their energy.
     """
 
-    maxstep: Number = 0.2
+    maxstep: Limit = 0.2
     """The longest row of a step (Angstrom); rows are scaled together. ASE's default."""
-    memory: int = eqx.field(static=True, default=100)
+    memory: FixedCount = eqx.field(static=True, default=100)
     """How many pairs are kept, at most: memory for twice as many copies of the parameters, and for
     two square matrices a system. 20 need a seventh more evaluations of LJ38."""
-    damping: Number = 1.0
+    damping: Positive = 1.0
     """The step is multiplied with it."""
-    alpha: Number = 70.0
+    alpha: Positive = 70.0
     """The first Hessian (eV/Å²) is this times the unit matrix. ASE's default."""
     is_scaled: bool = eqx.field(static=True, default=True)
     """Take y·y/s·y of the newest pair for `alpha` as soon as there is one."""
-    curvature: Number = 1e-8
+    curvature: Finite = 1e-8
     """A pair is kept if the cosine of the angle between s and y is larger than this."""
 
     @classmethod

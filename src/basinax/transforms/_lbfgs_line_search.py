@@ -6,7 +6,6 @@ Liu and Nocedal, Math. Program. 45, 503 (1989), with the rules and defaults of A
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from basinax import _segment as segment
 from basinax._history import descent, no_history, remember
@@ -14,9 +13,8 @@ from basinax._line_search import Search, WalkState, check_search, lengthened, st
 from basinax._more_thuente import MoreThuente
 from basinax._optimizer import AbstractTransform, Prefix
 from basinax._rounding import rounded
+from basinax._settings import FixedCount, Positive
 from basinax._systems import per_system
-
-Number = float | Float[Array, "..."]
 
 
 class LBFGSLineSearch(AbstractTransform):
@@ -25,9 +23,9 @@ class LBFGSLineSearch(AbstractTransform):
     Trials are evaluations and no steps. A limit behind it shortens trials; the search notices.
     """
 
-    memory: int = eqx.field(static=True, default=100)
+    memory: FixedCount = eqx.field(static=True, default=100)
     """How many pairs are kept. ASE's default."""
-    alpha: Number = 70.0
+    alpha: Positive = 70.0
     """The first Hessian (eV/Å²) is this times the unit matrix."""
     search: Search = MoreThuente()
     """How far along a line to go; it holds the limit on the step."""

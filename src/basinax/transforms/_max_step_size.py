@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 from basinax import _segment as segment
 from basinax._clipping import limits_of, narrow, require_limit
 from basinax._limits import AbstractLimit
-from basinax._optimizer import AbstractState, Prefix, Tree
+from basinax._optimizer import AbstractState, Prefix, Tree, check_parameters
 from basinax._rounding import rounded, wide_dtype
 
 
@@ -37,6 +37,7 @@ class MaxStepSize(AbstractLimit):
         require_limit(self.max_step_size, "max_step_size")
 
     def init(self, parameters, index_prefix: Prefix = None) -> "MaxStepSizeState":
+        check_parameters(parameters, index_prefix)
         return MaxStepSizeState(index_prefix)
 
     def limit(self, updates, index_prefix: Prefix = None) -> StepsLimited:

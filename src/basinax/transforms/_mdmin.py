@@ -17,17 +17,16 @@ from basinax._optimizer import (
     systems_field,
 )
 from basinax._rounding import rounded
+from basinax._settings import Limit, Positive
 from basinax._systems import per_system
-
-Number = float | Float[Array, "..."]
 
 
 class MDMin(AbstractTransform):
     """Quenched dynamics. Each field is a number, or one a system."""
 
-    dt: Number = 0.2
+    dt: Positive = 0.2
     """The time step."""
-    maxstep: Number = 0.2
+    maxstep: Limit = 0.2
     """The longest row of a step (Angstrom); rows are scaled together."""
 
     def init(self, parameters, index_prefix: Prefix = None) -> "MDMinState":

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from ase.data import atomic_numbers, chemical_symbols
 
+from basinax._settings import one_number
+
 Parameter = float | Mapping[str | tuple[str, str], float]
 """One number for all atoms, or numbers per element ("Ar") and per pair (("Ar", "Kr"))."""
 
@@ -23,7 +25,11 @@ def species_of(**parameters: Parameter | None) -> tuple[int, ...]:
             if not value:
                 raise ValueError(f"{name} must name at least one element, got an empty mapping")
             found |= {number for key in value for number in _pair_of(name, key)}
-        elif value is not None and np.ndim(value) != 0:
+        elif (
+            isinstance(value, list | tuple | np.ndarray) and np.shape(value) != ()
+            if False
+            else value is not None and (isinstance(value, list | tuple) or np.ndim(value) != 0)
+        ):
             raise TypeError(f"{name} must be a number or a mapping from elements, got {value!r}")
     return tuple(sorted(found))
 
@@ -67,6 +73,8 @@ def per_pair(
     elif value is not None:
         table[:] = _number(name, value)
     if np.isnan(table).any():
+        if not species:
+            raise ValueError(f"{name} has no value: give a number")
         a, b = (chemical_symbols[species[k]] for k in np.argwhere(np.isnan(table))[0])
         raise ValueError(f"{name} has no value for the pair {a}-{b}: add {(a, b)!r}")
     return table
@@ -91,9 +99,4 @@ def _pair_of(name: str, key: Any) -> tuple[int, int]:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool | np.bool_ | str):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    number = float(value)
-    if not np.isfinite(number):
-        raise ValueError(f"{name} must be finite, got {number}")
-    return number
+    return one_number(value, name)

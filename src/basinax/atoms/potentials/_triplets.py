@@ -14,6 +14,7 @@ from ase.data import atomic_numbers, chemical_symbols
 from jaxtyping import Array, Float, PyTree
 
 from basinax._reading import text_of
+from basinax._settings import one_number
 
 Triplet = tuple[str, str, str]
 """The symbols of an atom and of two neighbours."""
@@ -105,11 +106,14 @@ def tables_of(
             f"no parameters for {' '.join(missing[0])} (an atom and two neighbours): {len(missing)}"
             f" of the {len(keys)} triplets of {', '.join(names)} are missing"
         )
-    values = np.array([triplets[key] for key in keys], float)
-    if not np.isfinite(values).all():
-        at = int(np.argmin(np.isfinite(values).all(1)))
-        raise ValueError(f"the parameters of {' '.join(keys[at])} must be finite")
     fields = type(triplets[keys[0]])._fields
+    values = np.empty((len(keys), len(fields)))
+    for row, key in zip(values, keys, strict=True):
+        of = " ".join(key)
+        row[:] = [
+            one_number(value, f"{name} of {of}")
+            for name, value in zip(fields, triplets[key], strict=True)
+        ]
     tables = values.T.reshape(-1, *(len(names),) * 3)
     return species, dict(zip(fields, tables, strict=True))
 

@@ -14,6 +14,7 @@ from ase.data import chemical_symbols
 from jaxtyping import Array, Float
 
 from basinax._rounding import rounded
+from basinax._settings import POSITIVE, SIZE, one_number, require_switch
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors import Neighbors
 from basinax.atoms.potentials import _coulomb
@@ -106,6 +107,10 @@ class Buckingham(AbstractPairSum):
             ValueError: a number is out of range, a pair with A has no rho, an element no charge, a
                 name is no element, or a pair attracts at every distance and would fall together.
         """
+        require_switch(shift, "shift")
+        alpha, cutoff = one_number(alpha, "alpha", SIZE), one_number(cutoff, "cutoff", POSITIVE)
+        if short_cutoff is not None:
+            short_cutoff = one_number(short_cutoff, "short_cutoff", POSITIVE)
         species = species_of(A=A, rho=rho, C=C, q=q)
         size = max(len(species), 1)
         none = np.zeros((size, size))
@@ -115,8 +120,8 @@ class Buckingham(AbstractPairSum):
         lacking = np.where(a == 0, 1.0, np.nan)
         rhos = np.where(a == 0, 1.0, per_pair("rho", rho, species, lacking))
         short = cutoff if short_cutoff is None else short_cutoff
-        check_positive(rho=rhos, cutoff=np.array(cutoff), short_cutoff=np.array(short))
-        _check(a, c, alpha, cutoff, short)
+        check_positive(rho=rhos)
+        _check(a, c, cutoff, short)
         charges = None if q is None else _charges(q, species)
 
         def slopes(r):
@@ -219,11 +224,9 @@ def _short_range(r, inverse, known: _Known):
 # --- on the host
 
 
-def _check(a: np.ndarray, c: np.ndarray, alpha: float, cutoff: float, short: float) -> None:
+def _check(a: np.ndarray, c: np.ndarray, cutoff: float, short: float) -> None:
     if (a < 0).any() or (c < 0).any():
         raise ValueError(f"A and C must not be negative, got {a.min()} and {c.min()}")
-    if not (np.isfinite(alpha) and alpha >= 0):
-        raise ValueError(f"alpha must be 0 or more and finite, got {alpha}")
     if short > cutoff:
         raise ValueError(f"short_cutoff must be at most cutoff, got {short} and {cutoff}")
 

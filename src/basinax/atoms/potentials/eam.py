@@ -16,13 +16,13 @@ from ase.data import atomic_numbers
 from jaxtyping import Array, Float
 
 from basinax._rounding import rounded
+from basinax._settings import POSITIVE, one_number
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors import Neighbors
 from basinax.atoms.potentials._eam_files import Format, read_tables
 from basinax.atoms.potentials._embedded import Functions, embedded
 from basinax.atoms.potentials._fold import Elements
 from basinax.atoms.potentials._potential import AbstractPotential, Properties
-from basinax.atoms.potentials._species import check_positive
 from basinax.atoms.potentials._splines import Splines, coefficients
 
 
@@ -92,7 +92,8 @@ class EAM(AbstractPotential):
             )
         if not np.array_equal(pair, pair.swapaxes(0, 1)):
             raise ValueError("pair must be symmetric in its elements")
-        check_positive(drho=np.array([drho]), dr=np.array([dr]), cutoff=np.array([cutoff]))
+        drho, dr = one_number(drho, "drho", POSITIVE), one_number(dr, "dr", POSITIVE)
+        cutoff = one_number(cutoff, "cutoff", POSITIVE)
         order = np.argsort(numbers)
         among = np.ix_(order, order)
         # r φ says nothing of φ at 0.

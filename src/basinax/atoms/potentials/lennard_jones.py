@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from basinax._rounding import rounded
+from basinax._settings import require_switch
 from basinax.atoms.potentials._pair import AbstractPairPotential
 from basinax.atoms.potentials._species import (
     Parameter,
@@ -82,6 +83,7 @@ class LennardJones(AbstractPairPotential):
         """
         if mixing not in _MIXED:
             raise ValueError(f"mixing must be one of {', '.join(_MIXED)}; got {mixing!r}")
+        require_switch(smooth, "smooth")
         species = species_of(epsilon=epsilon, sigma=sigma, cutoff=cutoff, onset=onset)
         e, s = per_element("epsilon", epsilon, species), per_element("sigma", sigma, species)
         e, s = _MIXED[mixing](e[:, None], e[None], s[:, None], s[None])

@@ -57,6 +57,8 @@ class Morse(AbstractPairPotential):
         none = np.full((max(len(species), 1),) * 2, np.nan)
         tables = {name: per_pair(name, value, species, none) for name, value in given.items()}
         check_positive(**{name: t for name, t in tables.items() if name != "epsilon"})
+        if (tables["epsilon"] < 0).any():
+            raise ValueError(f"epsilon must not be negative, got {tables['epsilon'].min()}")
         if not (tables["rcut1"] < tables["rcut2"]).all():
             raise ValueError(f"rcut1 must be below rcut2, got {rcut1} and {rcut2}")
         self.epsilon = jnp.array(tables["epsilon"], float)

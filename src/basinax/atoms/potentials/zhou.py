@@ -14,6 +14,7 @@ from ase.data import atomic_numbers
 from jaxtyping import Array, Float
 
 from basinax._rounding import rounded
+from basinax._settings import POSITIVE, one_number
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors import Neighbors, filled_up, gather
 from basinax.atoms.potentials._embedded import Functions, embedded
@@ -160,9 +161,7 @@ class ZhouEAM(AbstractPotential):
         cutoff = (
             CUTOFF * max(METALS[element][0] for element in elements) if cutoff is None else cutoff
         )
-        if not (np.isfinite(cutoff) and cutoff > 0):
-            raise ValueError(f"cutoff must be positive and finite, got {cutoff}")
-        self.radius = jnp.array(cutoff, float)
+        self.radius = jnp.array(one_number(cutoff, "cutoff", POSITIVE), float)
         self.species = tuple(atomic_numbers[element] for element in ascending)
 
     @property

@@ -1,0 +1,255 @@
+"""Which numbers a setting may be: stated in the type of its field, checked where it enters.
+
+The number behind a traced setting is not known yet: its dtype is checked alone.
+"""
+
+import dataclasses
+import math
+import os
+import reprlib
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int32
+
+MOST = np.iinfo(np.int32).max
+"""The largest count: counts are 32-bit integers."""
+
+
+class Allowed(NamedTuple):
+    """Which numbers a setting may be."""
+
+    text: str
+    """What it must do: ends the sentence "it must"."""
+    test: Callable[[Any], Any]
+    """Which entries of an array are allowed; false for NaN."""
+    is_whole: bool = False
+
+
+def at_least(least: int) -> Allowed:
+    """Integers from this one on."""
+    return Allowed(f"be at least {least}", lambda x: x >= least, is_whole=True)
+
+
+Number = float | Float[Array, "..."]
+WHOLE = Allowed("be an integer", lambda x: x == x, is_whole=True)
+REAL = Allowed("be a real number", lambda x: np.full(np.shape(x), True))
+FINITE = Allowed("be finite", np.isfinite)
+POSITIVE = Allowed("be positive and finite", lambda x: (x > 0) & (x < math.inf))
+SIZE = Allowed("be 0 or more and finite", lambda x: (x >= 0) & (x < math.inf))
+Finite = Annotated[Number, FINITE]
+Positive = Annotated[Number, POSITIVE]
+Limit = Annotated[Number, Allowed("be positive, inf for no limit", lambda x: x > 0)]
+NotNegative = Annotated[Number, Allowed("be 0 or more", lambda x: x >= 0)]
+Growth = Annotated[Number, Allowed("be finite and 1 or more", lambda x: (x >= 1) & (x < math.inf))]
+Shrinking = Annotated[Number, Allowed("be above 0 and at most 1", lambda x: (x > 0) & (x <= 1))]
+Share = Annotated[Number, Allowed("be between 0 and 1", lambda x: (x >= 0) & (x <= 1))]
+Decay = Annotated[Number, Allowed("be 0 or more and below 1", lambda x: (x >= 0) & (x < 1))]
+Part = Annotated[Number, Allowed("be above 0 and below 1", lambda x: (x > 0) & (x < 1))]
+Count = Annotated[int | Int32[Array, "..."], at_least(0)]
+PositiveCount = Annotated[int | Int32[Array, "..."], at_least(1)]
+FixedCount = Annotated[int, at_least(1)]
+"""Of a field that is static."""
+
+
+def check_settings(module: Any) -> None:
+    """Make sure that each field of a dataclass is what its type allows.
+
+    Types are looked at that are a switch (`bool`), or say what is `Allowed`; a static field holds
+    one value.
+
+    Raises:
+        TypeError, ValueError: a field is something else.
+    """
+    for field in dataclasses.fields(module):
+        kinds = get_args(field.type) if type(None) in get_args(field.type) else (field.type,)
+        value, name = getattr(module, field.name), f"{type(module).__name__}: {field.name}"
+        if value is None and type(None) in kinds:
+            continue
+        allowed = next((x for kind in kinds for x in _annotations(kind)), None)
+        is_static = bool(field.metadata.get("static"))
+        if bool in kinds and (is_static or not hasattr(value, "dtype")):
+            require_switch(value, name)
+        elif is_static and (int in kinds or (allowed and allowed.is_whole)):
+            require_whole(value, name, allowed)
+        elif allowed:
+            require(value, name, allowed)
+
+
+def _annotations(kind: Any) -> list[Allowed]:
+    is_annotated = get_origin(kind) is Annotated
+    return [x for x in kind.__metadata__ if isinstance(x, Allowed)] if is_annotated else []
+
+
+def check_order(module: Any, less: str, more: str) -> None:
+    """Raise ValueError where the field `less` is larger than the field `more`; unless traced."""
+    low, high = known(getattr(module, less)), known(getattr(module, more))
+    if low is None or high is None:
+        return
+    try:
+        wrong = np.any(low > high)
+    except (TypeError, ValueError):  # no numbers, or of shapes that will not fit the systems
+        return
+    if wrong:
+        raise ValueError(
+            f"{type(module).__name__}: {less} must not be larger than {more}, got"
+            f" {shown(low.tolist())} and {shown(high.tolist())}"
+        )
+
+
+def require(value: Any, name: str, allowed: Allowed) -> None:
+    """Make sure that a number, or each of an array, is allowed.
+
+    Raises:
+        TypeError: it is no real number, or no whole one where that is expected.
+        ValueError: it is not allowed; names the first entry that is not.
+    """
+    _require_kind(value, name, "an integer" if allowed.is_whole else "a real number")
+    array = known(value)
+    if array is None:
+        return
+    if allowed.is_whole and (array != np.floor(array)).any():
+        got = _entry(value, array, array != np.floor(array))
+        raise TypeError(f"{name} must be an integer, or an array of such, got {got}")
+    is_counted = allowed.is_whole or array.dtype.kind in "iu"
+    wrong = ~np.asarray(allowed.test(array))
+    too_large = ~wrong & is_counted & (np.abs(array) > MOST)
+    if wrong.any():
+        raise ValueError(f"{name} must {allowed.text}, got {_entry(value, array, wrong)}")
+    if too_large.any():
+        hint = "" if allowed.is_whole else "; write a larger number as a float"
+        got = _entry(value, array, too_large)
+        raise ValueError(f"{name} must be an integer of at most {MOST}{hint}: got {got}")
+
+
+def _entry(value: Any, array: np.ndarray, wrong: np.ndarray) -> str:
+    if not array.ndim:
+        return shown(value if isinstance(value, int | float) else array.item())
+    at = tuple(int(k) for k in np.argwhere(wrong)[0])
+    return f"{array[at]} at entry {at[0] if len(at) == 1 else at}"
+
+
+def require_whole(value: Any, name: str, allowed: Allowed | None = None) -> None:
+    """Make sure that it is one integer that is not traced, and allowed.
+
+    Raises:
+        TypeError, ValueError: it is not.
+    """
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, got {shown(value)}")
+    if allowed is not None:
+        require(value, name, allowed)
+
+
+def one_number(value: Any, name: str, allowed: Allowed = FINITE) -> float:
+    """It as a float, if it is one real number that is not traced, and allowed.
+
+    Raises:
+        TypeError, ValueError: it is not.
+    """
+    require(value, name, allowed)
+    array = known(value)
+    if array is None or array.ndim:
+        raise TypeError(f"{name} must be one number, got {shown(value)}")
+    return float(array)
+
+
+def require_switch(value: Any, name: str) -> None:
+    """Raise TypeError if it is neither True nor False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {shown(value)}")
+
+
+def require_function(value: Any, name: str) -> None:
+    """Raise TypeError if it cannot be called."""
+    if not callable(value):
+        raise TypeError(f"{name} must be a function, got {shown(value)}")
+
+
+def require_real(value: Any, name: str, hint: str = "") -> None:
+    """Raise TypeError if `value` is not a real number or an array of such."""
+    _require_kind(value, name, f"a real number{hint}", may_be_bool=True)
+
+
+def _require_kind(
+    value: Any, name: str, kind: str, *, is_whole: bool = False, may_be_bool: bool = False
+) -> None:
+    dtype = getattr(_array(value), "dtype", None)
+    kinds = [jnp.integer] + [jnp.floating] * (not is_whole) + [jnp.bool_] * may_be_bool
+    if dtype is None or not any(jnp.issubdtype(dtype, each) for each in kinds):
+        raise TypeError(f"{name} must be {kind}, or an array of such, got {shown(value)}")
+
+
+def counts(value: Any, name: str) -> Any:
+    """Counts of 0 or more as 32-bit integers; larger ones are the largest of these.
+
+    Raises:
+        TypeError, ValueError: it is no integer, or negative.
+    """
+    _require_kind(value, name, "an integer", is_whole=True)
+    array = known(value)
+    if array is None:
+        traced = jnp.asarray(value)
+        return traced if traced.dtype.itemsize < 4 else jnp.minimum(traced, MOST).astype(jnp.int32)
+    wrong = array < 0
+    if wrong.any():
+        raise ValueError(f"{name} must be at least 0, got {_entry(value, array, wrong)}")
+    return np.minimum(array, MOST).astype(np.int32)
+
+
+def known(value: Any) -> np.ndarray | None:
+    """A number, or some, in NumPy; None where they are traced or lie on other hosts."""
+    array = _array(value)
+    if isinstance(array, jax.Array) and not isinstance(array, Tracer):
+        return np.asarray(jax.device_get(array)) if array.is_fully_addressable else None
+    return array if isinstance(array, np.ndarray) else None
+
+
+def _array(value: Any) -> Any:
+    """What has a dtype: the value itself, or an array of NumPy; None if there is none."""
+    if hasattr(value, "dtype") and not isinstance(value, np.generic | np.ndarray):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        # Beyond all bounds is beyond those of 64 bits.
+        return np.asarray(max(-(2**62), min(value, 2**62)))
+    if any(isinstance(x, Tracer) for x in jax.tree.leaves(value)):
+        return jax.tree.leaves(value)[0]
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def shown(value: Any) -> str:
+    """A value on one line of an error, cut where it is long."""
+    try:
+        text = reprlib.repr(value)
+    except ValueError:  # an integer of thousands of digits
+        text = "a larger integer" if value > 0 else "a smaller integer"
+    text = " ".join(text.split())
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def require_memory(n_bytes: float, what: str) -> None:
+    """Raise ValueError if something needs more memory than the machine has.
+
+    It would otherwise end the process, long after what was asked for.
+    """
+    available = _memory()
+    if n_bytes > available:
+        raise ValueError(
+            f"{what} needs {n_bytes / 2**30:.3g} GiB of memory, and the machine has"
+            f" {available / 2**30:.3g} GiB"
+        )
+
+
+def _memory() -> float:
+    """The memory of the machine in bytes; inf where the system does not tell."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return math.inf
