@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.dtypes import canonicalize_dtype
 from jaxtyping import Array, Bool, Float, Int32
 
 from basinax import _segment as segment
@@ -37,6 +38,7 @@ from basinax._optimizer import (
 )
 from basinax._settings import counts, require_function, require_switch
 from basinax._status import Status
+from basinax._switches import own_switches
 from basinax._systems import check_leaves, n_systems, per_system, resolve
 
 View = Callable[[Evidence], Evidence]
@@ -66,9 +68,10 @@ class Relaxation(eqx.Module):
 
     @property
     def converged(self) -> Bool[Array, "systems"]:
-        return self.status == Status.CONVERGED
+        return self.status == Status.CONVERGED.value
 
 
+@own_switches()
 def relax(
     value_and_gradient: Callable[[Tree], tuple[Any, ...]],
     params: Tree,
@@ -113,7 +116,8 @@ def relax(
         require_switch(value, name)
     max_steps = counts(max_steps, "max_steps")
     check_leaves(params)
-    params = jax.tree.map(jnp.asarray, params)
+    # In the precision of here and now: arrays of another may have been made before.
+    params = jax.tree.map(lambda x: jnp.asarray(x, canonicalize_dtype(jnp.result_type(x))), params)
     criterion = criterion_of(fmax, convergence)
     extras = _check_evaluation(value_and_gradient, params, index_prefix, has_extras)
     run = start(
@@ -328,7 +332,7 @@ def advance(
 
 def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, view) -> Run:
     prefix = run.optimizer_state.index_prefix
-    arrived = run.is_pending & evaluation.is_valid & (run.status == Status.RUNNING)
+    arrived = run.is_pending & evaluation.is_valid & (run.status == Status.RUNNING.value)
     run = _received(arrived, evaluation, run)
     step, state = optimizer.update(
         run.gradients,
@@ -349,7 +353,7 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
     )
     status = jnp.where(is_judged, judgement, run.status)
 
-    moves = arrived & (status == Status.RUNNING)
+    moves = arrived & (status == Status.RUNNING.value)
     params = segment.where(moves, apply_updates(run.params, step), run.params, prefix)
     n_still = jnp.where(moves & ~_differ(params, run.params, prefix), run.n_still + 1, 0)
     here = Point(run.params, run.energies, run.gradients, largest, run.extras, run.of_rows)
@@ -449,7 +453,7 @@ def final_point(run: Run) -> Point:
     last = Point(run.params, run.energies, run.gradients, run.fmax, run.extras, run.of_rows)
     if run.best is None:
         return last
-    has_best = (run.status != Status.CONVERGED) & jnp.isfinite(run.best.energies)
+    has_best = (run.status != Status.CONVERGED.value) & jnp.isfinite(run.best.energies)
     return select_points(has_best, run.best, last, run.optimizer_state.index_prefix)
 
 
@@ -459,7 +463,7 @@ def stopped(run: Run) -> Run:
     A running system stands where it has not been evaluated, and so does one that could not be:
     NaN is all that is known of it there, and inf its `fmax`.
     """
-    has_no_result = (run.status == Status.RUNNING) | (run.status == Status.NOT_FINITE)
+    has_no_result = (run.status == Status.RUNNING.value) | (run.status == Status.NOT_FINITE.value)
     is_unknown = run.is_pending & has_no_result
     found = run.energies, run.gradients, run.extras, run.of_rows
     energies, gradients, *others = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), found)

@@ -4,7 +4,11 @@ import enum
 
 
 class Status(enum.IntEnum):
-    """The outcome of one system of a run. Results hold these as int32, one a system."""
+    """The outcome of one system of a run. Results hold these as int32, one a system.
+
+    Arrays on a device are compared with `value`: without jit, and with strict promotion of dtypes,
+    JAX takes a member for an integer of 64 bits.
+    """
 
     RUNNING = 0
     CONVERGED = 1

@@ -31,6 +31,7 @@ from basinax._settings import (
     shown,
 )
 from basinax._status import Status
+from basinax._switches import own_switches, switched, switches
 from basinax.atoms._batch import available_dtype, checked, padded_size, squared_measures
 from basinax.atoms._cell import CELL_ROWS, AbstractCell, Kind, check_cells, kind_of, one_a_structure
 from basinax.atoms._constraints import layout_of
@@ -106,6 +107,7 @@ class Progress(eqx.Module):
         return self.n_systems - self.n_converged - self.n_failed
 
 
+@own_switches()
 def relax(
     atoms: Iterable[Atoms],
     potential: AbstractPotential,
@@ -235,9 +237,15 @@ def _work_off(works: list[Work], monitor: Monitor) -> None:
 
     Where one fails, or the caller is interrupted, the others end at their next look.
     """
-    n_workers = _n_cores()
+    n_workers, wanted = _n_cores(), switches()
+
+    def drain():
+        with switched(wanted):
+            for work in works:
+                work.drain()
+
     with ThreadPoolExecutor(n_workers) as pool:
-        threads = [pool.submit(lambda: [work.drain() for work in works]) for _ in range(n_workers)]
+        threads = [pool.submit(drain) for _ in range(n_workers)]
         try:
             for thread in as_completed(threads):
                 thread.result()

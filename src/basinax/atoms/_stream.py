@@ -525,7 +525,7 @@ class Course(NamedTuple):
         def period(state):
             carry, skins, _, n_done = state
             run = run_of(carry)
-            is_running = run.status == Status.RUNNING
+            is_running = run.status == Status.RUNNING.value
             near, skins = chosen(self.neighbors, self.here(run), reach, skins, is_running)
             n_now = jnp.minimum(PERIOD, n_turns - n_done)
             carry = go(self._stepper(near, skins), n_now, carry)
@@ -535,7 +535,7 @@ class Course(NamedTuple):
 
         def goes_on(state):
             carry, _, is_stale, n_done = state
-            can_move = (run_of(carry).status == Status.RUNNING) & ~is_stale
+            can_move = (run_of(carry).status == Status.RUNNING.value) & ~is_stale
             return (n_done < n_turns) & jnp.any(can_move)
 
         state = (carry, jnp.asarray(skins, reach.skin.dtype), jnp.zeros(len(skins), bool))
@@ -665,7 +665,7 @@ def _result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     point = final_point(stopped(run))
     counts = {"steps": run.steps, "evaluations": run.evaluations, "status": run.status}
     # Of a system that could get no list nothing is known where it stands.
-    counts["is_known"] = ~run.is_pending | (run.status != Status.NOT_FINITE)
+    counts["is_known"] = ~run.is_pending | (run.status != Status.NOT_FINITE.value)
     return counts | {"fmax": point.fmax} | _found(point, batch, moves)
 
 

@@ -1,0 +1,55 @@
+"""JAX's switches that a `with` sets for one thread: for what a run does itself, and in its threads.
+
+A switch that stands as it should is left alone: programs are known by what has been set.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+_GUARDS = {
+    "jax_transfer_guard_host_to_device": jax.transfer_guard_host_to_device,
+    "jax_transfer_guard_device_to_device": jax.transfer_guard_device_to_device,
+    "jax_transfer_guard_device_to_host": jax.transfer_guard_device_to_host,
+}
+_MANAGERS = _GUARDS | {
+    "jax_enable_x64": jax.enable_x64,
+    "jax_disable_jit": jax.disable_jit,
+    "jax_debug_nans": jax.debug_nans,
+    "jax_debug_infs": jax.debug_infs,
+    "jax_check_tracer_leaks": jax.check_tracer_leaks,
+    "jax_log_compiles": jax.log_compiles,
+    "jax_numpy_dtype_promotion": jax.numpy_dtype_promotion,
+    "jax_numpy_rank_promotion": jax.numpy_rank_promotion,
+    "jax_default_matmul_precision": jax.default_matmul_precision,
+    "jax_default_device": jax.default_device,
+}
+
+
+def switches() -> dict[str, Any]:
+    """How they stand in this thread, by their names."""
+    return {name: getattr(jax.config, name) for name in _MANAGERS}
+
+
+@contextlib.contextmanager
+def switched(wanted: dict[str, Any]) -> Iterator[None]:
+    """With these switches, such as those of another thread."""
+    with contextlib.ExitStack() as stack:
+        for name, value in wanted.items():
+            if getattr(jax.config, name) != value:
+                stack.enter_context(_MANAGERS[name](value))
+        yield
+
+
+@contextlib.contextmanager
+def own_switches() -> Iterator[None]:
+    """For a run, whose transfers are its own and to which inf is a value as any other.
+
+    Inf is a limit that is none, and a force that is not finite; where an energy or a force becomes
+    infinite, the run tells by a status.
+    """
+    set_guards = [name for name in _GUARDS if getattr(jax.config, name) is not None]
+    with switched({"jax_debug_infs": False} | dict.fromkeys(set_guards, "allow")):
+        yield
