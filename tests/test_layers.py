@@ -24,6 +24,7 @@ LAYERS = [
         "_rounding",
         "_kernel",
         "_settings",
+        "_forks",
         "_switches",
         "_status",
         "_search",

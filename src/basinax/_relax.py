@@ -26,6 +26,7 @@ from basinax._convergence import (
     judge,
     largest_force,
 )
+from basinax._forks import check_process
 from basinax._optimizer import (
     AbstractTransform,
     Prefix,
@@ -108,8 +109,10 @@ def relax(
 
     Raises:
         TypeError, ValueError: what was passed does not fit together.
-        RuntimeError: with `throw`, a system did not converge.
+        RuntimeError: with `throw`, a system did not converge; or the process was forked from one
+            that had used JAX.
     """
+    check_process()
     require_function(value_and_gradient, "value_and_gradient")
     check_transform(optimizer)
     for name, value in (("keep_best", keep_best), ("has_extras", has_extras), ("throw", throw)):

@@ -17,6 +17,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
 
+from basinax._forks import check_process
 from basinax._rounding import (
     BLOCK,
     add_components,
@@ -67,6 +68,7 @@ class SystemIndex(eqx.Module):
             ValueError: a size is negative, `sizes` is not flat, `align` is not positive, or the
                 systems do not fit into `n_rows`.
         """
+        check_process()
         return jax.device_put(index_of_sizes(sizes, align=align, n_rows=n_rows))
 
     @classmethod
@@ -81,6 +83,7 @@ class SystemIndex(eqx.Module):
             TypeError: `ids` are not integers or are traced.
             ValueError: an id is out of range or `ids` is not flat.
         """
+        check_process()
         return jax.device_put(index_of_ids(ids, n_systems))
 
     @property

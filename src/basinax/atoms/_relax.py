@@ -17,6 +17,7 @@ from ase.calculators.calculator import BaseCalculator
 from jaxtyping import Bool, Float, Int32
 
 from basinax._convergence import AbstractCriterion, criterion_of
+from basinax._forks import check_process
 from basinax._inverse_hessian import bounded
 from basinax._optimizer import AbstractTransform, check_transform
 from basinax._relax import raise_unless_converged
@@ -157,8 +158,10 @@ def relax(
         TypeError, ValueError, NotImplementedError: a structure or an argument is not usable; says
             which and why, before anything runs.
         OSError: trajectories cannot be written to their folder.
-        RuntimeError: with `throw`, a structure did not converge.
+        RuntimeError: with `throw`, a structure did not converge; or the process was forked from
+            one that had used JAX.
     """
+    check_process()
     atoms = checked(atoms)
     _check_potential(potential)
     potential.check(atoms)

@@ -13,6 +13,7 @@ import numpy as np
 from ase.data import chemical_symbols
 from jaxtyping import Array, Float
 
+from basinax._forks import check_process
 from basinax._rounding import rounded
 from basinax._settings import POSITIVE, SIZE, one_number, require_switch
 from basinax.atoms._batch import Batch
@@ -107,6 +108,7 @@ class Buckingham(AbstractPairSum):
             ValueError: a number is out of range, a pair with A has no rho, an element no charge, a
                 name is no element, or a pair attracts at every distance and would fall together.
         """
+        check_process()
         require_switch(shift, "shift")
         alpha, cutoff = one_number(alpha, "alpha", SIZE), one_number(cutoff, "cutoff", POSITIVE)
         if short_cutoff is not None:

@@ -15,6 +15,7 @@ import numpy as np
 from ase.data import atomic_numbers
 from jaxtyping import Array, Float
 
+from basinax._forks import check_process
 from basinax._rounding import rounded
 from basinax._settings import POSITIVE, one_number
 from basinax.atoms._batch import Batch
@@ -79,6 +80,7 @@ class EAM(AbstractPotential):
             ValueError: a symbol is no element or stands twice, tables do not fit together, `pair`
                 is not symmetric, or a number is out of range.
         """
+        check_process()
         n = len(elements)
         numbers = [atomic_numbers.get(element, 0) for element in elements]
         if not numbers or min(numbers) < 1 or len(set(numbers)) < n:

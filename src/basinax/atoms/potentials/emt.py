@@ -17,6 +17,7 @@ from ase.units import Bohr
 from jaxtyping import Array, Int32
 
 from basinax._exponential import LN2, exp, exp2, exp2_fermi2, fermi2
+from basinax._forks import check_process
 from basinax._rounding import apart, rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors import Neighbors, filled_up, gather
@@ -90,6 +91,7 @@ class EMT(AbstractPotential):
             ValueError: there are no parameters for an element.
             TypeError: an element is not text, or `asap_cutoff` is neither true nor false.
         """
+        check_process()
         check_symbols(elements)
         for element in elements:
             if element not in PARAMETERS:

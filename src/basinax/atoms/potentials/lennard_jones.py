@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from basinax._forks import check_process
 from basinax._rounding import rounded
 from basinax._settings import require_switch
 from basinax.atoms.potentials._pair import AbstractPairPotential
@@ -81,6 +82,7 @@ class LennardJones(AbstractPairPotential):
             ValueError: a number is out of range, an onset is not below its cutoff, a pair has no
                 number, or a name is no element.
         """
+        check_process()
         if mixing not in _MIXED:
             raise ValueError(f"mixing must be one of {', '.join(_MIXED)}; got {mixing!r}")
         require_switch(smooth, "smooth")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from basinax._forks import check_process
 from basinax._rounding import rounded
 from basinax.atoms.potentials._pair import AbstractPairPotential
 from basinax.atoms.potentials._species import Parameter, check_positive, per_pair, species_of
@@ -52,6 +53,7 @@ class Morse(AbstractPairPotential):
             ValueError: a number is out of range, rcut1 is not below rcut2, a pair has no number,
                 or a name is no element.
         """
+        check_process()
         given = {"epsilon": epsilon, "rho0": rho0, "r0": r0, "rcut1": rcut1, "rcut2": rcut2}
         species = species_of(**given)
         none = np.full((max(len(species), 1),) * 2, np.nan)

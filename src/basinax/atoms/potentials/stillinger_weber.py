@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from basinax._forks import check_process
 from basinax._rounding import rounded
 from basinax.atoms.potentials._fold import dot
 from basinax.atoms.potentials._many_body import (
@@ -91,6 +92,7 @@ class StillingerWeber(AbstractManyBodyPotential):
             ValueError: a triplet is missing, an element is unknown, a number is out of range, or
                 the angle of two neighbours has other parameters than with them exchanged.
         """
+        check_process()
         species, p = tables_of(triplets)
         pair = {name: np.diagonal(t, axis1=1, axis2=2) for name, t in p.items()}
         _check(species, p, pair)

@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from basinax._forks import check_process
 from basinax._rounding import rounded
 from basinax.atoms.potentials._fold import dot
 from basinax.atoms.potentials._many_body import (
@@ -151,6 +152,7 @@ class Tersoff(AbstractManyBodyPotential):
         Raises:
             ValueError: a triplet is missing, an element is unknown, or a number is out of range.
         """
+        check_process()
         species, p = tables_of(triplets)
         pair = {name: np.diagonal(t, axis1=1, axis2=2)[:, :, None] for name, t in p.items()}
         _check(species, p, pair)

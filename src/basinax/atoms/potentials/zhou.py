@@ -13,6 +13,7 @@ import numpy as np
 from ase.data import atomic_numbers
 from jaxtyping import Array, Float
 
+from basinax._forks import check_process
 from basinax._rounding import rounded
 from basinax._settings import POSITIVE, one_number
 from basinax.atoms._batch import Batch
@@ -147,6 +148,7 @@ class ZhouEAM(AbstractPotential):
             ValueError: there are no parameters for an element, none is named or one twice, or the
                 cutoff is not positive.
         """
+        check_process()
         check_symbols(elements)
         unknown = [element for element in elements if element not in METALS]
         if unknown:

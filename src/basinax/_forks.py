@@ -1,0 +1,52 @@
+"""Whether this process was forked from one that had used JAX, whose threads it then lacks.
+
+What waits for one of these waits forever. Before JAX has been used, a fork does no harm.
+"""
+
+import os
+
+import jax
+
+_PROBE = "jax_num_cpu_devices"
+"""JAX refuses another value once it has been used, as its documentation says."""
+
+
+def check_process() -> None:
+    """Raise RuntimeError in a process that was forked after JAX had been used."""
+    if _Fork.is_broken:
+        raise RuntimeError(
+            "this process was forked from one that had used JAX, and would wait forever for the"
+            ' threads that a fork leaves behind: start processes with "spawn", such as'
+            ' multiprocessing.get_context("spawn").Pool(), or fork before JAX is used'
+        )
+
+
+class _Fork:
+    """What the parent knew at the last fork, and what that makes of this process."""
+
+    follows_use = False
+    is_broken = False
+
+
+def _is_jax_used() -> bool:
+    known = getattr(jax.config, _PROBE, None)
+    if known is None:
+        return False
+    try:
+        jax.config.update(_PROBE, known + 1)
+    except RuntimeError:
+        return True
+    jax.config.update(_PROBE, known)
+    return False
+
+
+def _before() -> None:
+    _Fork.follows_use = _is_jax_used()
+
+
+def _in_child() -> None:
+    _Fork.is_broken = _Fork.follows_use
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_child=_in_child)
