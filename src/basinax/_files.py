@@ -89,10 +89,7 @@ def replacing(path: Anywhere) -> Iterator[Path]:
         OSError: no file can be put there.
     """
     target = resolved(path)
-    ending = "".join(target.suffixes[-2:])
-    if len(os.fsencode(ending)) > LONGEST_ENDING:
-        ending = target.suffix if len(os.fsencode(target.suffix)) <= LONGEST_ENDING else ""
-    partial = target.with_name(f"{PARTIAL}{secrets.token_hex(8)}{ending}")
+    partial = target.with_name(f"{PARTIAL}{secrets.token_hex(8)}{ending_of(target)}")
     try:
         yield partial
         check_plain(path)
@@ -104,6 +101,14 @@ def replacing(path: Anywhere) -> Iterator[Path]:
         if isinstance(error, OSError) and error.filename == str(partial):
             error.filename, error.filename2 = os.fspath(path), None
         raise
+
+
+def ending_of(path: Path) -> str:
+    """What formats and packing go by, if it is short."""
+    ending = "".join(path.suffixes[-2:])
+    if len(os.fsencode(ending)) > LONGEST_ENDING:
+        ending = path.suffix if len(os.fsencode(path.suffix)) <= LONGEST_ENDING else ""
+    return ending
 
 
 def write_whole(file: FileIO, data: bytes) -> None:

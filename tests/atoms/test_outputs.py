@@ -409,6 +409,14 @@ def test_a_terminal_without_a_width_is_printed_to(monkeypatch, columns):
     assert stream.file.getvalue() == "converged\n"
 
 
+def test_a_version_that_cannot_be_printed_is_an_error(monkeypatch):
+    error = OSError(errno.ENOSPC, "No space left")
+    monkeypatch.setattr(_app, "out", Stream(file=Broken(error)))
+    done = CliRunner().invoke(cli.app, ["--version"])
+    assert done.exit_code == 3
+    assert "error: the version cannot be printed: No space left" in done.stderr
+
+
 def test_errors_that_cannot_be_printed_cost_nothing(relaxation, monkeypatch):
     stream = Stream(file=Broken(BrokenPipeError()))
     monkeypatch.setattr("basinax.cli._console.err", stream)

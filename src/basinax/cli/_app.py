@@ -19,6 +19,7 @@ from basinax.cli._console import (
     NOTHING_CONVERGED,
     err,
     out,
+    print_error,
     print_line,
     print_warning,
 )
@@ -190,6 +191,7 @@ def verify(
         out.print(f"{agreeing} of {len(chosen)} structures have the same bits alone and in a batch")
     if differing:
         raise typer.Exit(BITS_DIFFER)
+    _check_printed("the verdict")
 
 
 def differences(batched: AtomsRelaxation, at: int, alone: AtomsRelaxation) -> list[str]:
@@ -212,7 +214,14 @@ def _main(
 ) -> None:
     if version:
         out.print(basinax.__version__)
+        _check_printed("the version")
         raise typer.Exit
+
+
+def _check_printed(what: str) -> None:
+    if out.fault:
+        print_error(f"{what} cannot be printed: {out.fault}")
+        raise typer.Exit(NOT_SAVED)
 
 
 def main() -> None:

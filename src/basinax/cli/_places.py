@@ -10,10 +10,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from basinax._files import check_writable, key_of, replacing, resolved, stamp_of
+from basinax._files import (
+    check_writable,
+    ending_of,
+    key_of,
+    replacing,
+    resolved,
+    stamp_of,
+)
 from basinax.atoms import Trajectories
 from basinax.atoms._trajectory import NotWhole, check_folder
 from basinax.cli._console import fail, print_error, print_warning, text_of, with_sources
+
+SHORT = 200
+"""Bytes of a name that leave room for what writers append to it."""
 
 STREAMS = ("standard input", "standard output", "standard error")
 
@@ -122,9 +132,12 @@ def _elsewhere(path: Path, write: Callable[[Path], None]) -> str:
         folder = Path(tempfile.mkdtemp(prefix="basinax-"))
     except OSError:
         return ""
+    # Writers put files beside it whose names are longer.
+    is_short = len(os.fsencode(path.name)) < SHORT
+    there = folder / (path.name if is_short else f"output{ending_of(path)}")
     try:
-        write(folder / path.name)
+        write(there)
     except Exception:  # every writer of ASE has errors of its own
         shutil.rmtree(folder, ignore_errors=True)
         return ""
-    return f"; it is in {folder / path.name} instead"
+    return f"; it is in {there} instead"
