@@ -15,11 +15,13 @@ import pytest
 from ase import Atoms
 from ase.build import bulk
 from ase.constraints import FixAtoms, FixCartesian, Hookean
+from ase.db import connect
 from typer.testing import CliRunner
 
 import basinax
 from basinax import Status, cli
 from basinax.atoms import Frechet, LennardJones, MaxAtomForce, MaxStress, UnitCell, relax
+from basinax.atoms._formats import form_to_read
 from basinax.cli import _task, _watch
 
 pytestmark = pytest.mark.usefixtures("few_lengths")
@@ -262,6 +264,51 @@ def test_a_format_that_goes_by_the_ending_is_written(files):
     ]
 
 
+def test_a_database_gives_and_takes_pairs(files):
+    with connect("in.db") as database:
+        for k, atoms in enumerate(ase.io.iread("crystals.extxyz", index=":")):
+            database.write(atoms, limit=0.02, name=f"m{k}", data={"x": k})
+    options = ["--fmax", "info:limit", "--max-steps", 0, "--output", "out.db"]
+    done = run("relax", "in.db", "--potential", ARGON, *options)
+    assert done.exit_code == 1, done.output
+    rows = list(connect("out.db").select())
+    status = {"relax_status": "max_steps", "relax_steps": 0}
+    assert [row.key_value_pairs for row in rows] == [
+        {"limit": 0.02, "name": f"m{k}"} | status for k in range(2)
+    ]
+    assert [row.data for row in rows] == [{"x": 0}, {"x": 1}]
+    assert all(row.forces.shape == (4, 3) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("output", "arrays", "warning"),
+    [
+        ("POSCAR_relaxed.extxyz", {}, "$"),
+        (
+            "out.xsf",
+            {},
+            ".*XCrySDen Structure File does not keep energy, energies of atoms, status, steps$",
+        ),
+        ("out.traj", {"label": np.ones(2)}, ".*does not keep array 'label' .of in.xyz@0.$"),
+        ("out.traj", {"initial_charges": np.ones(2)}, ".*does not use charges .of in.xyz@0 and 1"),
+        ("out.traj", {"masses": np.full(2, 38.0)}, ".*does not use masses of isotopes"),
+    ],
+    ids=["nothing", "results", "an array", "charges", "masses"],
+)
+def test_losses_are_named_in_one_warning(files, output, arrays, warning):
+    start = ase.io.read("dimer.xyz")
+    start.arrays |= arrays
+    ase.io.write("in.xyz", [start, start])
+    options = ["--max-steps", 0, "--output", output, "--quiet"]
+    done = run("relax", "in.xyz", "--potential", ARGON, *options)
+    assert done.exit_code == 0, done.output
+    lines = [line for line in done.stderr.splitlines() if line.startswith("warning")]
+    assert len(lines) == (warning != "$")
+    assert re.match(warning, "".join(lines)), lines
+    form = form_to_read(Path(output))
+    assert [len(atoms) for atoms in form.read(Path(output))] == [2, 2]
+
+
 BAD = {
     "no file": (["nowhere.xyz"], {}, "nowhere.xyz cannot be read: No such file"),
     "no structure file": (["broken.extxyz"], {}, "broken.extxyz cannot be read"),
@@ -336,6 +383,17 @@ BAD = {
         {"--output": "out.pwi"},
         "cannot write Ar2 as .*Ar",
     ),
+    "atoms that a format loses": (
+        ["dimer.xyz", "crystals.extxyz"],
+        {"--output": "out.pdb"},
+        "out.pdb: crystals.extxyz@0: Protein Data Bank: 4 atoms are read again as 2: try .extxyz",
+    ),
+    "a shared site": (["shared.traj"], {}, "shared.traj .Ar2. has a site of 0.6 Ar and 0.4 Kr"),
+    "more than ASE reads": (
+        ["two.sdf"],
+        {},
+        "two.sdf cannot be read: it holds 2 structures, and ASE reads one",
+    ),
     "one structure a file": (None, {"--output": "POSCAR"}, "holds one structure, not 3"),
 }
 
@@ -348,6 +406,10 @@ def test_bad_input_is_one_line_and_nothing_is_written(files, name):
     word = Atoms("Ar2", [[0, 0, 0], [0, 0, 4]], info={"limit": "small"})
     ase.io.write("word.xyz", word, format="extxyz")
     ase.io.write("bonds.traj", constrained(Hookean(0, 1, 5.0, 4.0)))
+    shares = {"occupancy": {"0": {"Ar": 0.6, "Kr": 0.4}}}
+    ase.io.write("shared.traj", Atoms("Ar2", [[0, 0, 0], [0, 0, 4]], info=shares))
+    ase.io.write("two.sdf", Atoms("Ar2", [[0, 0, 0], [0, 0, 4]]))
+    Path("two.sdf").write_text(Path("two.sdf").read_text() * 2)
     before = sorted(os.listdir())
     inputs, options, message = BAD[name]
     settings = {"--potential": "lennard-jones:Ar", "--output": "out.xyz"} | options
@@ -463,7 +525,7 @@ def test_a_second_interrupt_ends_the_program(files, monkeypatch):
 def test_the_installed_command_prints_what_a_terminal_can_show(files):
     """And warnings without their place in some library."""
     start = ase.io.read("dimer.xyz")
-    start.info["odd"] = {"a": np.zeros(2)}
+    start.set_initial_charges([1, -1])
     start.write("odd.traj")
     command = [sys.executable, "-m", "basinax", "relax", "odd.traj", "--potential", ARGON]
     ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}

@@ -36,6 +36,7 @@ from basinax._switches import own_switches, switched, switches
 from basinax.atoms._batch import available_dtype, checked, padded_size, squared_measures
 from basinax.atoms._cell import CELL_ROWS, AbstractCell, Kind, check_cells, kind_of, one_a_structure
 from basinax.atoms._constraints import layout_of
+from basinax.atoms._occupancy import check_occupancies
 from basinax.atoms._pairs import check_listable
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._specs import cell_from
@@ -163,6 +164,7 @@ def relax(
     """
     check_process()
     atoms = checked(atoms)
+    check_occupancies(atoms)
     _check_potential(potential)
     potential.check(atoms)
     dtype = available_dtype(dtype)
@@ -193,7 +195,7 @@ def relax(
     slots = _expected_neighbors(atoms, reach)
     n_elements = np.array([len(set(a.numbers.tolist())) for a in atoms])
     asks_elements = potential.has_dear_pairs and len(potential.species) > 1
-    recorder = _recorder(trajectory, atoms)
+    recorder = _recorder(trajectory, atoms, cells)
     works = [
         Work(
             atoms=atoms,
@@ -226,13 +228,15 @@ def relax(
 
 
 def _recorder(
-    trajectory: Trajectories | str | os.PathLike[str] | None, atoms: list[Atoms]
+    trajectory: Trajectories | str | os.PathLike[str] | None,
+    atoms: list[Atoms],
+    cells: list[AbstractCell | None],
 ) -> Recorder | None:
     if trajectory is None:
         return None
     if not isinstance(trajectory, Trajectories):
         trajectory = Trajectories(trajectory)
-    return Recorder(trajectory, atoms)
+    return Recorder(trajectory, atoms, [cell is not None for cell in cells])
 
 
 def _work_off(works: list[Work], monitor: Monitor) -> None:

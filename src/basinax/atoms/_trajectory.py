@@ -34,15 +34,15 @@ from basinax._files import (
 )
 from basinax._settings import MOST, require_whole, shown
 from basinax.atoms import _ulm as ulm
+from basinax.atoms._extxyz import as_extxyz
+from basinax.atoms._formats import Form
 from basinax.atoms._snapshot import Snapshot
+from basinax.atoms._trial import tried
 
 FORMATS = ("extxyz", "traj")
 
 TOGETHER = 16
 """Frames of a structure that are written at once: opening a file costs as much as a frame."""
-
-FOUND = ("energy", "free_energy", "energies", "forces", "stress")
-"""Names that extxyz has for what a calculator says, and for nothing else."""
 
 NUMBERED = re.compile(rf"\d+\.({'|'.join(FORMATS)})")
 """Names that trajectories have."""
@@ -129,19 +129,26 @@ def check_folder(trajectories: Trajectories, n_structures: int) -> list[Path]:
 class Recorder:
     """Writes the frames of many structures; shared by threads."""
 
-    def __init__(self, trajectories: Trajectories, atoms: list[Atoms]):
+    def __init__(self, trajectories: Trajectories, atoms: list[Atoms], cells_move: list[bool]):
         """Makes the folder if it is not there, and removes the files to be replaced.
+
+        Warns of what the format does not keep.
 
         Raises:
             OSError: files cannot be written there, or some of an earlier run would stay among them.
         """
         self.interval = min(int(trajectories.interval), MOST)
         self._form = _Traj if trajectories.format == "traj" else _Extxyz
-        self._atoms, self._paths = atoms, trajectories.paths(len(atoms))
+        self._paths = trajectories.paths(len(atoms))
         replaced = check_folder(trajectories, len(atoms))
         resolved(trajectories.folder).mkdir(parents=True, exist_ok=True)
         for path in replaced:
             resolved(path).unlink()
+        trial = tried(Form(trajectories.format), self._paths[0].name, atoms, cells_move)
+        if trial.lost:
+            names = [f"system {k} ({a.symbols})" for k, a in enumerate(atoms)]
+            warnings.warn(f"trajectories do not keep {trial.in_words(names)}", stacklevel=4)
+        self._atoms = [trial.written(a) for a in atoms] if trial.left_out else atoms
         self._queue: queue.SimpleQueue[Iterable[Frame] | None] = queue.SimpleQueue()
         self._marks: dict[int, tuple[int, ...]] = {}
         """Which files have been made and as what they were left, by number of the structure."""
@@ -232,26 +239,13 @@ def _mark(found: os.stat_result) -> tuple[int, ...]:
     return found.st_dev, found.st_ino, found.st_size
 
 
-def without_found(atoms: Atoms) -> Atoms:
-    """A copy as extxyz can have it: what stands in `info` and `arrays` beside what was found.
-
-    ASE refuses two of a name, and would read one that stands alone as the calculator's.
-    """
-    copy = atoms.copy()
-    copy.calc = atoms.calc
-    for name in FOUND:
-        copy.info.pop(name, None)
-        copy.arrays.pop(name, None)
-    return copy
-
-
 class _Extxyz:
     """Extended XYZ."""
 
     @staticmethod
     def begin(original: Atoms, frames: list[Frame]) -> bytes:
         """A file with these frames."""
-        images, original = [], without_found(original)
+        images, original = [], as_extxyz(original)[0]
         for frame in frames:
             images.append(frame.snapshot.of(original))
             images[-1].info["step"] = frame.step
@@ -290,7 +284,7 @@ def _items(original: Atoms, frames: list[Frame], *, is_first: bool) -> list[ulm.
     others = _described(entries, names[names.index("cell") + 1 :])
     cell, stress = encode(entries["cell"]), ""
     # Each frame's number of steps takes the place of the one here.
-    info = {k: x for k, x in _writable(original.info).items() if k != "step"}
+    info = {k: x for k, x in original.info.items() if k != "step" and _can_be_written(x)}
     info = encode(info | {"step": 0}).removesuffix("0}")
     items: list[ulm.Item] = []
     for _, step, snapshot, _ in frames:
@@ -335,17 +329,6 @@ def _described(entries: dict[str, Any], names: list[str]) -> list[str | np.ndarr
 def _floats(floats: Any) -> str:
     """The text of a float, or lists of them, which `encode` takes longer to say."""
     return str(floats).replace("nan", "NaN").replace("inf", "Infinity")
-
-
-def _writable(info: dict[str, Any]) -> dict[str, Any]:
-    """What of it ASE's format has; warns of the rest, as ASE does."""
-    written = {}
-    for name, value in info.items():
-        if _can_be_written(value):
-            written[name] = value
-        else:
-            warnings.warn(f'Skipping "{name}" info.', stacklevel=2)
-    return written
 
 
 def _can_be_written(value: Any) -> bool:

@@ -23,6 +23,7 @@ from basinax.cli._console import (
     print_line,
     print_warning,
 )
+from basinax.cli._contents import plan_of
 from basinax.cli._inputs import files_read
 from basinax.cli._options import (
     Cell,
@@ -42,7 +43,6 @@ from basinax.cli._options import (
     TrajectoryFormat,
 )
 from basinax.cli._output import (
-    check_format,
     print_summary,
     write_structures,
     write_table,
@@ -93,7 +93,7 @@ def relax(
     ] = TrajectoryFormat.TRAJ,
     dtype: Precision = Dtype.FLOAT64,
     skin: Skin = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print errors only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print errors and warnings only.")] = False,
 ) -> None:
     """Relax the structures of files and write them, with their energies and forces.
 
@@ -112,12 +112,12 @@ def relax(
         task.settings["trajectory"] = trajectories
     inputs = files_read(files, potential, optimizer)
     check_places(output, table, trajectories, len(task.atoms), inputs)
-    form = check_format(output, task.atoms)
+    plan = plan_of(output, task)
     saver = Saver(output, table)
     with Interrupt() as interrupt:
         with saver.watching(task.sources), progress_bar(quiet) as show:
             result = task.run(progress=show, should_stop=interrupt)
-        saver.save(output, lambda path: write_structures(path, form, result))
+        saver.save(output, lambda path: write_structures(path, plan, result))
         if table is not None:
             saver.save(table, lambda path: write_table(path, task, result))
     if not quiet:

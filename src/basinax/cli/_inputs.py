@@ -6,11 +6,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import ase.io
 from ase import Atoms
 from ase.io.formats import UnknownFileTypeError, parse_filename
 
-from basinax.cli._console import fail, text_of
+from basinax.atoms._formats import form_to_read
+from basinax.cli._console import fail, print_warning, text_of
 from basinax.cli._guard import Unreadable, check_file, limited
 
 SHOWN = 10
@@ -87,9 +87,12 @@ def read_structures(path: Path) -> list[Any]:
         if isinstance(selected, str) and file.suffix not in (".db", ".json"):
             raise Unreadable(f"expected FILE@START:STOP, got @{selected}")
         # With its folder before it, no name stands for a server of databases or for a stream.
-        name = file.absolute()
+        file = file.absolute()
+        form = form_to_read(file)
         with limited(file):
-            images = list(ase.io.iread(name, selected, do_not_split_by_at_sign=True))
+            images = list(form.read(file, selected))
+            n_held = form.count(file) if selected is None else 1
+            not_read = form.not_read(file)
     except Unreadable:
         raise
     except UnknownFileTypeError:
@@ -101,6 +104,10 @@ def read_structures(path: Path) -> list[Any]:
     if not images:
         chosen = "" if selected is None else " of that number"
         raise Unreadable(f"it holds no structure{chosen}")
+    if n_held > len(images):
+        raise Unreadable(f"it holds {n_held} structures, and ASE reads one of them: split the file")
+    if not_read:
+        print_warning(f"{path}: ASE does not read {' and '.join(not_read)} of {form.title}")
     return images
 
 

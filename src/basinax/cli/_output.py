@@ -1,56 +1,26 @@
 """Outputs and their formats: what can be written, and how."""
 
 import csv
-import tempfile
-import warnings
 from pathlib import Path
-from typing import Any
 
-import ase.io
 import numpy as np
-from ase.io.formats import UnknownFileTypeError, filetype, ioformats
 from rich.table import Table
 
 from basinax import Status
 from basinax.atoms import AtomsRelaxation
-from basinax.atoms._trajectory import without_found
-from basinax.cli._console import fail, out, print_line, text_of
+from basinax.cli._console import out, print_line
+from basinax.cli._contents import Plan
 from basinax.cli._task import Task
 
 SHOWN = 10
 """Structures that did not converge and are named in the summary."""
 
 
-def check_format(path: Path, structures: list[Any]) -> str:
-    """The name of the format, of which one structure of each kind is written for trial."""
-    try:
-        name = filetype(path, read=False)
-        known = ioformats[name]
-    except (UnknownFileTypeError, KeyError):
-        fail(f"{path}: ASE knows no format for {path.suffix or 'a name without an ending'}")
-    if not known.can_write:
-        fail(f"{path}: ASE cannot write {known.description}")
-    if known.single and len(structures) > 1:
-        count = len(structures)
-        fail(f"{path}: {known.description} holds one structure, not {count}: try .extxyz")
-    kinds = {(*sorted(atoms.arrays), *map(str, atoms.info)): atoms for atoms in structures}
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
-        for atoms in kinds.values():
-            written = without_found(atoms) if name == "extxyz" else atoms
-            try:
-                ase.io.write(Path(folder) / path.name, written, format=name)
-            except Exception as error:  # every writer of ASE has errors of its own
-                what = f"{atoms.symbols} as {known.description}: {text_of(error)}"
-                fail(f"{path}: ASE cannot write {what}: try .extxyz")
-    return name
-
-
-def write_structures(path: Path, form: str, result: AtomsRelaxation) -> None:
+def write_structures(path: Path, plan: Plan, result: AtomsRelaxation) -> None:
     for atoms, status, steps in zip(result.atoms, result.status, result.steps, strict=True):
         atoms.info["relax_status"] = Status(status).name.lower()
         atoms.info["relax_steps"] = int(steps)
-    written = map(without_found, result.atoms) if form == "extxyz" else result.atoms
-    ase.io.write(path, list(written), format=form)
+    plan.write(path, result.atoms)
 
 
 def write_table(path: Path, task: Task, result: AtomsRelaxation) -> None:

@@ -20,9 +20,11 @@ from basinax.atoms import (
     potential_from,
     relax as relax_atoms,
 )
+from basinax.atoms._occupancy import check_occupancies
 from basinax.cli._console import fail, reported
 from basinax.cli._inputs import read_all
 from basinax.cli._options import Dtype, OfInfo, count_of, not_negative, or_of_info
+from basinax.cli._unused import warn_of_unused
 
 _CRITERIA = (MaxStress, basinax.RMSForce, basinax.EnergyChange, basinax.MaxDisplacement)
 """What may have to be met besides the criterion of forces."""
@@ -75,6 +77,9 @@ class Task:
         values["cell"] = [
             _cell_of(*each) for each in zip(values["cell"], values["pressure"], strict=True)
         ]
+        with reported(sources):
+            check_occupancies(atoms)
+        warn_of_unused(atoms, sources)
         return cls(atoms, sources, settings, values, criteria)
 
     def alone(self, at: int) -> "Task":

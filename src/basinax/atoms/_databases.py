@@ -1,0 +1,90 @@
+"""Structures of ASE databases, key-value pairs and data included.
+
+Key-value pairs stand in a structure's `info` under their own names and data in `info["data"]`, as
+ASE has it; other entries become pairs where ASE allows it, and data elsewhere.
+"""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ase.db
+from ase import Atoms
+from ase.db.core import check
+from ase.db.row import AtomsRow
+
+FORMATS = ("db", "json")
+
+DATA = "data"
+
+
+def read(file: Any, form: str, images: slice | str) -> Iterator[Atoms]:
+    """The structures of some rows.
+
+    Args:
+        file: its name, or the open file where the format is JSON.
+        images: which of them, or the text of a query.
+    """
+    database: Any = ase.db.connect(file, type=form, serial=True)
+    with database:
+        if isinstance(images, str):
+            rows = database.select(images)
+        else:
+            start, stop, step = images.indices(database.count())
+            if step != 1:
+                rows = list(database.select())[images]
+            else:
+                rows = database.select(offset=start, limit=stop - start) if start < stop else []
+        for row in rows:
+            atoms = row.toatoms()
+            atoms.info |= row.key_value_pairs
+            if data := row.get(DATA):
+                atoms.info[DATA] = dict(data)
+            yield atoms
+
+
+def write(path: Path, form: str, structures: Iterable[Atoms]) -> None:
+    """Makes a database of the structures."""
+    database: Any = ase.db.connect(path, type=form, append=False, serial=True)
+    with database:
+        for atoms in structures:
+            pairs, data = _sorted(atoms.info)
+            database.write(atoms, key_value_pairs=pairs, data=data)
+
+
+def flat(atoms: Atoms) -> Atoms:
+    """A copy with data beside all else in its `info`."""
+    copy, data = atoms.copy(), atoms.info.get(DATA)
+    copy.calc = atoms.calc
+    if isinstance(data, Mapping):
+        del copy.info[DATA]
+        copy.info = dict(data) | copy.info
+    return copy
+
+
+def _sorted(info: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What becomes pairs, and what becomes data."""
+    pairs, data = {}, {}
+    for name, value in info.items():
+        if _is_pair(name, value):
+            pairs[name] = value
+        elif name != DATA or not isinstance(value, Mapping):
+            data[name] = value
+    nested = info.get(DATA)
+    return pairs, data | dict(nested) if isinstance(nested, Mapping) else data
+
+
+def _is_pair(name: Any, value: Any) -> bool:
+    # Rows answer some names themselves, in place of a pair.
+    if not isinstance(name, str) or name.startswith("_") or hasattr(AtomsRow, name):
+        return False
+    if name == "external_tables":
+        return False
+    try:
+        # A name that is a formula as well is the user's own.
+        with warnings.catch_warnings(action="ignore"):
+            check({name: value})
+    except (TypeError, ValueError):
+        return False
+    return True

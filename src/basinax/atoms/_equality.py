@@ -1,0 +1,159 @@
+"""Whether a structure that was read from a file is the one that was meant."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from ase.spacegroup import Spacegroup
+
+DIGITS = 1e-5
+"""How far numbers of an entry may lie apart, as a part of the largest."""
+
+PLACES = 1e-6
+"""How far positions and forces may lie apart, in Å and eV/Å."""
+
+NEAR = 0.02
+"""Positions (Å) or forces (eV/Å) this near were rounded."""
+
+KNOWN_ARRAYS = {
+    "initial_magmoms": "magnetic moments",
+    "initial_charges": "charges",
+    "tags": "tags",
+    "masses": "masses",
+    "momenta": "momenta",
+}
+"""Arrays that ASE itself has a meaning for, in words."""
+
+RESULTS = {"free_energy": "free energy", "energies": "energies of atoms"}
+
+OF_THE_RUN = {"relax_status": "status", "relax_steps": "steps"}
+"""Entries of `info` that the command line adds."""
+
+
+def are_equal(meant: Any, got: Any) -> bool:
+    """Whether values mean the same: a list and an array do, and so do 0.1 in two precisions."""
+    if isinstance(meant, Spacegroup):
+        return _is_spacegroup(got, meant)
+    if isinstance(meant, str) or isinstance(got, str):
+        return isinstance(meant, str) and isinstance(got, str) and meant == got
+    if isinstance(meant, Mapping):
+        is_alike = isinstance(got, Mapping) and list(meant) == list(got)
+        return is_alike and all(are_equal(meant[k], got[k]) for k in meant)
+    if (both := _numbers(meant, got)) is not None:
+        return _are_close(*both)
+    if isinstance(meant, list | tuple | np.ndarray) and np.ndim(meant):
+        is_alike = isinstance(got, list | tuple | np.ndarray) and len(meant) == len(got)
+        return is_alike and all(map(are_equal, meant, got))
+    return bool(type(meant) is type(got) and meant == got)
+
+
+def losses(meant: Atoms, got: Atoms) -> list[str]:
+    """Names of what the structure that was read has lost or has otherwise.
+
+    The structures have the same number of atoms.
+    """
+    return [*_losses_of_place(meant, got), *_losses_of_results(meant, got), *_others(meant, got)]
+
+
+def _losses_of_place(meant: Atoms, got: Atoms) -> Iterator[str]:
+    if not np.array_equal(meant.numbers, got.numbers):
+        is_sorted = np.array_equal(np.sort(meant.numbers), np.sort(got.numbers))
+        yield "order of atoms" if is_sorted else "elements"
+    if not np.array_equal(meant.pbc, got.pbc):
+        yield "periodic directions"
+    is_turned = False
+    if not _are_near(meant.cell.array, got.cell.array, PLACES):
+        is_turned = _are_near(meant.cell.cellpar(), got.cell.cellpar(), NEAR)
+        yield "orientation of the cell" if is_turned else "cell"
+    if not _are_near(meant.positions, got.positions, PLACES):
+        yield from _losses_of_positions(meant, got, is_turned=is_turned)
+    if _forces_left(meant) != _forces_left(got):
+        yield "constraints"
+
+
+def _losses_of_positions(meant: Atoms, got: Atoms, *, is_turned: bool) -> Iterator[str]:
+    is_same_cell = is_turned or _are_near(meant.cell.array, got.cell.array, NEAR)
+    if not is_same_cell or meant.cell.rank != 3:
+        is_near = _are_near(meant.positions, got.positions, NEAR)
+        yield "digits of positions" if is_near else "positions"
+        return
+    moved = got.cell.scaled_positions(got.positions) - meant.cell.scaled_positions(meant.positions)
+    images = np.round(moved)
+    apart = np.abs(meant.cell.cartesian_positions(moved - images)).max()
+    if apart > NEAR:
+        yield "positions"
+        return
+    if apart > PLACES:
+        yield "digits of positions"
+    if images.any():
+        yield "periodic images of atoms"
+
+
+def _losses_of_results(meant: Atoms, got: Atoms) -> Iterator[str]:
+    found, read = (a.calc.results if a.calc is not None else {} for a in (meant, got))
+    for name, value in found.items():
+        if name == "free_energy" and read.get("energy") is None:
+            continue  # the same number, which is named already
+        if read.get(name) is None:
+            yield RESULTS.get(name, name)
+        elif not _are_near(value, read[name], PLACES) and not are_equal(value, read[name]):
+            yield f"digits of {name}" if _are_near(value, read[name], NEAR) else name
+
+
+def _others(meant: Atoms, got: Atoms) -> Iterator[str]:
+    for name, array in meant.arrays.items():
+        if name in ("numbers", "positions"):
+            continue
+        if name not in got.arrays or not are_equal(array, got.arrays[name]):
+            yield KNOWN_ARRAYS.get(name, f"array {name!r}")
+    for name, value in meant.info.items():
+        if name not in got.info or not are_equal(value, got.info[name]):
+            yield OF_THE_RUN.get(name, f"info {name!r}")
+
+
+def _forces_left(atoms: Atoms) -> list[float]:
+    """What constraints leave of forces that have no symmetry, rounded."""
+    forces = np.cos(np.arange(3.0 * len(atoms)) + 0.5).reshape(-1, 3)
+    try:
+        for constraint in atoms.constraints:
+            constraint.adjust_forces(atoms, forces)
+    except Exception:  # what a reader makes of it need not be a constraint
+        return []
+    return np.round(forces, 5).ravel().tolist()
+
+
+def _numbers(meant: Any, got: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """Both as arrays of one kind, if they are numbers."""
+    try:
+        arrays = np.asarray(meant), np.asarray(got)
+    except ValueError:  # lists of different lengths
+        return None
+    kinds = [array.dtype.kind for array in arrays]
+    is_of_one_kind = all(k in "iufc" for k in kinds) or all(k == "b" for k in kinds)
+    return arrays if is_of_one_kind else None
+
+
+def _are_close(meant: np.ndarray, got: np.ndarray) -> bool:
+    if meant.shape != got.shape:
+        return False
+    if all(x.dtype.kind in "iub" for x in (meant, got)):
+        return bool((meant == got).all())
+    finite = np.abs(meant[np.isfinite(meant)])
+    return _are_near(meant, got, DIGITS * finite.max(initial=0))
+
+
+def _are_near(meant: Any, got: Any, distance: float) -> bool:
+    meant, got = np.asarray(meant), np.asarray(got)
+    if meant.shape != got.shape:
+        return False
+    return bool(np.allclose(got, meant, rtol=DIGITS, atol=distance, equal_nan=True))
+
+
+def _is_spacegroup(got: Any, meant: Spacegroup) -> bool:
+    """Whether it is this space group, in one of the ways that ASE's formats have for it."""
+    if isinstance(got, Mapping):
+        return got.get("number") == meant.no
+    if isinstance(got, str):
+        return got == meant.symbol
+    return isinstance(got, Spacegroup) and got == meant

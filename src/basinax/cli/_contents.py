@@ -1,0 +1,48 @@
+"""What an output would lose of results: refused before the run, or named in one warning."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ase import Atoms
+from ase.io.formats import UnknownFileTypeError
+
+from basinax.atoms._formats import Form, form_to_write
+from basinax.atoms._trial import Trial, tried
+from basinax.cli._console import fail, print_warning
+from basinax.cli._task import Task
+
+
+class Plan(NamedTuple):
+    """How structures go to a file."""
+
+    form: Form
+    trial: Trial
+
+    def write(self, path: Path, structures: Sequence[Atoms]) -> None:
+        self.form.write(path, map(self.trial.written, structures))
+
+
+def plan_of(path: Path, task: Task) -> Plan:
+    """The way to write results, found before the run; warns of what they lose there."""
+    try:
+        form = form_to_write(path)
+    except UnknownFileTypeError:
+        fail(f"{path}: ASE knows no format for {path.suffix or 'a name without an ending'}")
+    if not form.can_write:
+        fail(f"{path}: ASE cannot write {form.title}")
+    moving = [
+        cell is not None and a.pbc.any()
+        for cell, a in zip(task.own["cell"], task.atoms, strict=True)
+    ]
+    trial = tried(form, path.name, task.atoms, moving)
+    if trial.fault is not None:
+        which = "" if trial.fault.number is None else f"{task.sources[trial.fault.number]}: "
+        fail(f"{path}: {which}{trial.fault.text}: try .extxyz")
+    if not form.can_read:
+        print_warning(
+            f"{path}: ASE cannot read {form.title}: nothing shows what it keeps of results"
+        )
+    elif trial.lost:
+        print_warning(f"{path}: {form.title} does not keep {trial.in_words(task.sources)}")
+    return Plan(form, trial)
