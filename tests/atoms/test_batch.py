@@ -136,7 +136,11 @@ def line_without_direction():
             NotImplementedError,
             r"system 1 \(Ar4\) has constraints \(Hookean\)",
         ),
-        ([skewed(FixScaled([0], (1, 0, 0)))], NotImplementedError, r"\(FixScaled\).* alone"),
+        (
+            [skewed(FixScaled([0], (1, 0, 0)))],
+            NotImplementedError,
+            r"\(FixScaled\).* alone, or all: .* FixedLine",
+        ),
         ([without_mass(FixCom())], ValueError, "FixCom needs a mass"),
         ([constrained(FixSubsetCom([0, 1]))], NotImplementedError, r"\(FixSubsetCom\)"),
         ([constrained(FixAtoms([0, 4]))], ValueError, r"system 0 .*FixAtoms holds atoms \[0, 4\]"),

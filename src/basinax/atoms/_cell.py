@@ -475,7 +475,7 @@ def check_cells(atoms: Sequence[Atoms], cells: Sequence[AbstractCell | None]) ->
 
     Raises:
         ValueError: one has no volume.
-        NotImplementedError: there is a `FixScaled` where atoms move beside the cell.
+        NotImplementedError: a `FixScaled` fixes directions that turn with the cell.
     """
     for k, (a, cell) in enumerate(zip(atoms, cells, strict=True)):
         if not is_free(a, cell):
@@ -486,12 +486,13 @@ def check_cells(atoms: Sequence[Atoms], cells: Sequence[AbstractCell | None]) ->
                 f"{name}: its cell has no volume, so it cannot move: {a.cell.array.tolist()}. Give"
                 " open directions a vector too, or leave this cell fixed (cell=None)"
             )
-        if kind_of(a, cell) != "strain" and any(isinstance(c, FixScaled) for c in a.constraints):
+        if _may_turn(a, cell):
             raise NotImplementedError(
-                f"{name} has FixScaled, which is not supported where its cell moves: the directions"
-                " that it fixes are those of the cell, and turn with it. Use FixAtoms, which has"
-                " atoms move with the cell alone, FixCartesian or FixedLine, or leave this cell"
-                " fixed (cell=None)"
+                f"{name} has FixScaled, which is not supported where its cell may shear: the"
+                " directions that it fixes are those of the cell, and turn with it. Hold its shears"
+                " (mask=(1, 1, 1, 0, 0, 0) or hydrostatic_strain=True), fix all three coordinates,"
+                " use FixAtoms, which has atoms move with the cell alone, FixCartesian or FixedLine"
+                " or leave this cell fixed (cell=None)"
             )
 
 
@@ -505,6 +506,15 @@ def is_open(cell: AbstractCell | None) -> bool:
         return False
     movable = cell.movable()
     return bool(((movable @ movable) & ~movable).any())
+
+
+def _may_turn(atoms: Atoms, cell: AbstractCell | None) -> bool:
+    """Whether a `FixScaled` fixes directions that the cell may turn."""
+    if cell is None or cell.kind == "strain" or cell.hydrostatic_strain:
+        return False
+    has_shears = bool((cell.movable() & ~np.eye(3, dtype=bool)).any())
+    fixed = [c.mask for c in atoms.constraints if isinstance(c, FixScaled)]
+    return has_shears and any(any(mask) and not all(mask) for mask in fixed)
 
 
 def cell_moves(

@@ -545,8 +545,10 @@ def check_constraints(atoms: Atoms, name: str) -> None:
         known = ", ".join(kind.__name__ for kind in SUPPORTED)
         raise NotImplementedError(
             f"{name} has constraints ({', '.join(sorted(others))}), which are not supported and"
-            f" never ignored; supported are {known} (the last along x, y and z alone). Remove them"
-            " with `del atoms.constraints`, or relax this system elsewhere"
+            f" never ignored; supported are {known}. FixScaled may fix coordinates x, y or z alone,"
+            " or all: elsewhere ASE leaves other directions of forces than of steps, and FixedLine"
+            " or FixedPlane can hold what it is to hold. Remove them with `del atoms.constraints`,"
+            " or relax this system elsewhere"
         )
     for constraint in atoms.constraints:
         fault = _fault(constraint, atoms)

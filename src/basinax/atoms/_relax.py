@@ -133,7 +133,7 @@ def relax(
         atoms: at least one structure; they are not changed. Their constraints act as in ASE:
             `FixAtoms`, `FixCartesian`, `FixScaled` (along x, y and z), `FixedLine`, `FixedPlane`,
             `FixCom` and `FixSymmetry`, one after another; others raise, and so does `FixScaled`
-            where atoms move beside a cell that does.
+            where a cell that shears would turn what it fixes.
         potential: such as `LennardJones.named("Ar")`.
         optimizer: `FIRE()` if None.
         cell: how cells move: `Frechet(pressure=0.0)`, `UnitCell()` or `Strain()`, a text such as

@@ -232,7 +232,7 @@ class _Stream:
         self.ended: Ended | None = None
         """What has left its places and is not handed over yet."""
         # The batches of a group share a program, whoever stands in them.
-        self.has_open = any(map(is_open, work.cells))
+        self.has_open = work.kind == "frechet" and any(map(is_open, work.cells))
         self.moves = self._moves()
         potential = work.potential
         self.table = NeighborTable(
