@@ -195,7 +195,7 @@ def relax(
     slots = _expected_neighbors(atoms, reach)
     n_elements = np.array([len(set(a.numbers.tolist())) for a in atoms])
     asks_elements = potential.has_dear_pairs and len(potential.species) > 1
-    recorder = _recorder(trajectory, atoms, cells)
+    recorder = _recorder(trajectory, atoms)
     works = [
         Work(
             atoms=atoms,
@@ -228,15 +228,13 @@ def relax(
 
 
 def _recorder(
-    trajectory: Trajectories | str | os.PathLike[str] | None,
-    atoms: list[Atoms],
-    cells: list[AbstractCell | None],
+    trajectory: Trajectories | str | os.PathLike[str] | None, atoms: list[Atoms]
 ) -> Recorder | None:
     if trajectory is None:
         return None
     if not isinstance(trajectory, Trajectories):
         trajectory = Trajectories(trajectory)
-    return Recorder(trajectory, atoms, [cell is not None for cell in cells])
+    return Recorder(trajectory, atoms)
 
 
 def _work_off(works: list[Work], monitor: Monitor) -> None:

@@ -129,7 +129,7 @@ def check_folder(trajectories: Trajectories, n_structures: int) -> list[Path]:
 class Recorder:
     """Writes the frames of many structures; shared by threads."""
 
-    def __init__(self, trajectories: Trajectories, atoms: list[Atoms], cells_move: list[bool]):
+    def __init__(self, trajectories: Trajectories, atoms: list[Atoms]):
         """Makes the folder if it is not there, and removes the files to be replaced.
 
         Warns of what the format does not keep.
@@ -144,7 +144,8 @@ class Recorder:
         resolved(trajectories.folder).mkdir(parents=True, exist_ok=True)
         for path in replaced:
             resolved(path).unlink()
-        trial = tried(Form(trajectories.format), self._paths[0].name, atoms, cells_move)
+        # Both formats have cells of their own for each frame.
+        trial = tried(Form(trajectories.format), "trial", atoms, [False] * len(atoms))
         if trial.lost:
             names = [f"system {k} ({a.symbols})" for k, a in enumerate(atoms)]
             warnings.warn(f"trajectories do not keep {trial.in_words(names)}", stacklevel=4)
