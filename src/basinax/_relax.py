@@ -221,7 +221,6 @@ def start(
     count = jnp.zeros(blank.shape, jnp.int32)
     yes = jnp.ones(blank.shape, bool)
     gradients = jax.tree.map(jnp.zeros_like, params)
-    worst = jnp.full_like(blank, jnp.inf)
     return Run(
         params=params,
         optimizer_state=optimizer.init(params, index_prefix),
@@ -239,9 +238,15 @@ def start(
             blank if "last_energies" in needs else None,
             params if "last_params" in needs else None,
         ),
-        best=Point(params, worst, gradients, worst, extras, of_rows) if keep_best else None,
+        best=_worst(params, gradients, extras, of_rows, blank) if keep_best else None,
         of_rows=of_rows,
     )
+
+
+def _worst(params, gradients, extras, of_rows, blank) -> Point:
+    """The point than which any other is better."""
+    worst = jnp.full_like(blank, jnp.inf)
+    return Point(params, worst, gradients, worst, extras, of_rows)
 
 
 def restart(

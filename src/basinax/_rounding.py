@@ -32,7 +32,8 @@ def rounded(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
     The products that differentiation writes are not rounded; see `product`.
     """
-    return jnp.where(x >= jnp.finfo(x.dtype).max, jnp.asarray(jnp.inf, x.dtype), x)
+    # A constant of NumPy: one of JAX's own would be checked by jax_debug_infs.
+    return jnp.where(x >= jnp.finfo(x.dtype).max, np.asarray(np.inf, x.dtype), x)
 
 
 def apart(x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -54,7 +55,7 @@ def scaled(
             few of them, and, as a second reader of the factors, has them computed once and stored.
     """
     y = x * factor
-    return jnp.where(y >= top, jnp.asarray(jnp.inf, x.dtype), y)
+    return jnp.where(y >= top, np.asarray(np.inf, x.dtype), y)
 
 
 def scaling_top(factor: Float[Array, "..."]) -> Float[Array, "..."]:
