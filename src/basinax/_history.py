@@ -12,9 +12,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int32, PyTree
 
 from basinax import _segment as segment
+from basinax._exponents import scale_exactly
 from basinax._optimizer import AbstractState, Prefix, Tree, slots_field, systems_field
 from basinax._rounding import rounded
+from basinax._segment import Exponents
 from basinax._settings import require_memory
+from basinax._systems import where_any
 
 # Each system fills slots 0, 1, ... and then writes over its oldest. Sums over slots are taken in
 # the order of slots, and what is not filled holds 0, which changes no sum that starts from +0.
@@ -31,9 +34,10 @@ class History(AbstractState):
     yy: Float[Array, "systems slots slots"] = systems_field()
     """y_j · y_i at [i, j]."""
     sg: Float[Array, "systems slots"] = systems_field()
-    """s_j · g with the last gradient."""
+    """s_j · g with the last gradient, which is in units of 2^exponents."""
     yg: Float[Array, "systems slots"] = systems_field()
     """y_j · g with the last gradient."""
+    exponents: Int32[Array, "systems"] = systems_field()
     pushes: Int32[Array, "systems"] = systems_field()
     """How many pairs have been remembered; the next goes to this slot, modulo their number."""
 
@@ -60,6 +64,7 @@ def no_history(parameters: Tree, index_prefix: Prefix, memory: int) -> History:
         yy=numbers(memory, memory),
         sg=numbers(memory),
         yg=numbers(memory),
+        exponents=jnp.zeros(blank.shape, jnp.int32),
         pushes=jnp.zeros(blank.shape, jnp.int32),
     )
 
@@ -71,11 +76,16 @@ def remember(
     mask: Bool[Array, "systems"],
     gradient: Tree,
     prefix: Prefix,
+    exponents: Exponents,
+    pair_exponents: Exponents,
 ) -> History:
     """The history with one more pair in the systems of `mask`, over the oldest where it is full.
 
     Args:
-        y: `gradient` less the one with which this was called last, or which began the history.
+        s: in units of 2^pair_exponents.
+        y: `gradient` less the one with which this was called last, or which began the history; in
+            the units of s.
+        gradient: in units of 2^exponents.
     """
     memory = history.sy.shape[1]
     written = jnp.where(mask, history.pushes % memory, -1)
@@ -88,8 +98,9 @@ def remember(
         return jnp.where(is_written, segment.dot(x, tree, prefix)[:, None], products)
 
     # The products with y are the differences of those with both gradients: no other pass.
-    sy_row = with_pair(sg - history.sg, s, y)
-    yy_row = with_pair(yg - history.yg, y, y)
+    by_sg, by_yg = _differences(history, [sg, yg], exponents, pair_exponents)
+    sy_row = with_pair(by_sg, s, y)
+    yy_row = with_pair(by_yg, y, y)
     is_row, is_column = is_written[:, :, None], is_written[:, None, :]
     sy = jnp.where(is_column, 0, history.sy)
     yy = jnp.where(is_column, yy_row[:, :, None], history.yy)
@@ -100,8 +111,26 @@ def remember(
         yy=jnp.where(is_row, yy_row[:, None, :], yy),
         sg=with_pair(sg, s, gradient),
         yg=with_pair(yg, y, gradient),
+        exponents=exponents,
         pushes=history.pushes + mask.astype(jnp.int32),
     )
+
+
+def _differences(history: History, now: list[Array], exponents, pair_exponents) -> list[Array]:
+    """s · y and y · y of each slot with a new y, from the products with the gradient now."""
+    last = [history.sg, history.yg]
+    by, by_last = exponents - pair_exponents, history.exponents - pair_exponents
+
+    def in_units():
+        return [
+            scale_exactly(x, by[:, None]) - scale_exactly(y, by_last[:, None])
+            for x, y in zip(now, last, strict=True)
+        ]
+
+    def plain():
+        return [x - y for x, y in zip(now, last, strict=True)]
+
+    return where_any((by != 0) | (by_last != 0), in_units, plain)
 
 
 def descent(
@@ -120,7 +149,8 @@ def newest_scale(history: History, otherwise: Float[Array, "systems"]) -> Float[
     """s·y/y·y of the newest pair, the size of the inverse Hessian; `otherwise` without one."""
     newest = _slot_of(history, 0)
     sy, yy = (_at(_diagonal(products), newest) for products in (history.sy, history.yy))
-    return jnp.where((history.pushes > 0) & (yy > 0), rounded(sy / yy), otherwise)
+    has_pair = (history.pushes > 0) & (yy > 0)
+    return jnp.where(has_pair, rounded(sy / jnp.where(has_pair, yy, 1)), otherwise)
 
 
 def _slots(history: History) -> Int32[Array, "1 slots"]:
@@ -190,7 +220,8 @@ def _with_slot(slots, newest, written: Int32[Array, "systems"], memory: int, pre
 def _coefficients(history: History, first):
     """αᵢ and αᵢ - βᵢ of the two loops: -H g = -first (g - Σ αᵢ yᵢ) - Σ (αᵢ - βᵢ) sᵢ."""
     diagonal = _diagonal(history.sy)
-    rho = jnp.where(diagonal == 0, 0, rounded(1 / diagonal))
+    is_zero = diagonal == 0
+    rho = jnp.where(is_zero, 0, rounded(1 / jnp.where(is_zero, 1, diagonal)))
     filled = _most_filled(history)
 
     def backwards(age, carry):

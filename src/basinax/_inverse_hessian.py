@@ -15,6 +15,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int32, Shaped
 
+from basinax._exponents import scale_exactly, split
 from basinax._optimizer import AbstractState, AbstractTransform, Prefix, Tree, systems_field
 from basinax._reflection import reflection
 from basinax._rounding import BLOCK, add_blocks, rounded
@@ -219,12 +220,16 @@ def fitted(
 ) -> InverseHessian:
     """The BFGS update of the systems of `mask`: H ← (1 - s yᵀ/a) H (1 - y sᵀ/a) + s sᵀ/a, a = s·y.
 
-    For a < 0 it is the inverse of the update that BFGS makes to the Hessian there.
+    For a < 0 it is the inverse of the update that BFGS makes to the Hessian there. A pair with
+    a = 0, or whose numbers are out of range, teaches nothing.
     """
+    s, y = _balanced(s, y)
     a = places.dot(s, y)
     hy = places.apply(hessian.matrix, y)
-    inverse = rounded(1 / a)
+    has_inverse = jnp.isfinite(a) & (a != 0)
+    inverse = rounded(1 / jnp.where(has_inverse, a, 1))
     size = inverse + rounded(rounded(inverse * places.dot(y, hy)) * inverse)
+    mask = mask & has_inverse & jnp.isfinite(size)
     outer = lambda u, v: rounded(u[:, :, None] * v[:, None, :])  # noqa: E731
     cross = outer(hy, s) + outer(s, hy)
     matrix = hessian.matrix + rounded(size[:, None, None] * outer(s, s))
@@ -235,6 +240,29 @@ def fitted(
         is_definite=hessian.is_definite & (~mask | (a > 0)),
         rows=hessian.rows,
     )
+
+
+def _balanced(s: Vector, y: Vector) -> tuple[Vector, Vector]:
+    """Both times a power of two where squares of one are out of range.
+
+    The update is the same in any units of the pair; in these s·y is nearly 1.
+    """
+    largest = [jnp.max(jnp.abs(x), axis=1, initial=0) for x in (s, y)]
+    is_unsafe, is_number = jnp.zeros(len(s), bool), jnp.ones(len(s), bool)
+    for x in largest:
+        is_unsafe = is_unsafe | is_extreme(x)
+        is_number = is_number & (x > 0) & jnp.isfinite(x)
+    exponents = (split(largest[0])[1] + split(largest[1])[1]) // 2
+    exponents = jnp.where(is_unsafe & is_number, exponents, 0)
+    s, y = (scale_exactly(x, -exponents[:, None]) for x in (s, y))
+    return s, y
+
+
+def is_extreme(x: Float[Array, "*shape"]) -> Bool[Array, "*shape"]:
+    """Whether squares of x ≥ 0, or sums of some thousands of them, may be out of range."""
+    info = jnp.finfo(x.dtype)
+    least, most = 2.0 ** ((info.minexp + info.nmant + 41) // 2), 2.0 ** (3 * info.maxexp // 8)
+    return (x < least) | (x > most)
 
 
 def newton_step(
@@ -256,6 +284,15 @@ def newton_step(
 
 def _reflection_of(matrix: Matrix, places: Places, vector: Vector, mask):
     """`reflection` with the places that hold an entry before those that hold none."""
+    largest = jnp.max(jnp.abs(matrix), axis=(1, 2), initial=0)
+    is_scaled = is_extreme(largest) & (largest > 0) & jnp.isfinite(largest)
+    exponents = jnp.where(is_scaled, split(largest)[1], 0)
+    matrix = scale_exactly(matrix, -exponents[:, None, None])
+    addition, is_definite = _reflection_in_units(matrix, places, vector, mask)
+    return scale_exactly(addition, exponents[:, None]), is_definite
+
+
+def _reflection_in_units(matrix: Matrix, places: Places, vector: Vector, mask):
     if len(places.rows) == 1:
         return reflection(matrix, vector, places.is_place, mask)
     order = jnp.argsort(~places.is_place, axis=1, stable=True)

@@ -103,7 +103,7 @@ def extremes(
 ) -> Bool[Array, "systems"]:
     """The unsafe systems that are not zero."""
     return where_any(
-        is_unsafe, lambda: is_unsafe & (_largest_bits(leaves, indices) > 0), lambda: is_unsafe
+        is_unsafe, lambda: is_unsafe & (largest_bits(leaves, indices) > 0), lambda: is_unsafe
     )
 
 
@@ -233,7 +233,7 @@ def _inverse(x):
 def _norms_of_powers(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
     """Of the leaves scaled to a largest magnitude in [1, 2)."""
     dtype = leaves[0].dtype
-    top = _largest_bits(leaves, indices)
+    top = largest_bits(leaves, indices)
     is_finite = top < infinity_bits(dtype)
     largest, exponents = split(from_bits(top, dtype))
     is_scaled = is_finite & (top > 0)
@@ -254,7 +254,7 @@ def _norms_of_powers(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) ->
 def _extreme_norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
     """The largest or the smallest magnitude, which integers find among subnormal numbers too."""
     dtype = leaves[0].dtype
-    bits = top = _largest_bits(leaves, indices)
+    bits = top = largest_bits(leaves, indices)
     if ord < 0:
         least = _fold(
             jnp.maximum,
@@ -277,7 +277,7 @@ def _compact(values, mantissas, exponents) -> Norms:
     )
 
 
-def _largest_bits(leaves, indices) -> Int[Array, "systems"]:
+def largest_bits(leaves, indices) -> Int[Array, "systems"]:
     """The bits of each system's largest magnitude; 0 without rows."""
     parts = [index.max(magnitude_bits(x)) for x, index in zip(leaves, indices, strict=True)]
     return jnp.maximum(_fold(jnp.maximum, parts), 0)

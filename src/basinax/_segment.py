@@ -12,14 +12,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int32, PyTree
 
-from basinax._norms import norms, order
+from basinax._exponents import from_bits, infinity_bits, scale_exactly, split
+from basinax._norms import largest_bits, norms, order
 from basinax._rounding import add_components, common, rounded, scaled, scaling_top, wide_dtype
-from basinax._systems import SystemIndex, check_leaves, n_systems, per_system, resolve
+from basinax._systems import (
+    SystemIndex,
+    check_leaves,
+    n_systems,
+    per_system,
+    resolve,
+    where_any,
+)
 
 Tree = PyTree[Float[Array, "rows *components"]]
 PerSystem = Float[Array, "systems"]
+Exponents = Int32[Array, "systems"]
 Prefix = PyTree[SystemIndex] | None
 
 
@@ -70,16 +79,77 @@ def max(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
 def longest_row(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
     """The largest norm along the last axis among each system's rows, over all leaves.
 
-    0 without rows. A row whose squares overflow is infinitely long.
+    0 without rows. Of finite entries it is finite: where it would be larger than the largest
+    number, it is that; where it would not be a normal number, it may be 0.
     """
+    return saturated(*longest_row_in_units(tree, index_prefix))
+
+
+def longest_row_in_units(tree: Tree, index_prefix: Prefix = None) -> tuple[PerSystem, Exponents]:
+    """As `longest_row`, in units of 2^exponents, which are 0 where no square is out of range."""
     check_leaves(tree)
     indices = resolve(index_prefix, tree)
-    parts = [index.max(_square_rows(x)) for x, index in zip(_wide(tree), indices, strict=True)]
-    squares = _fold(jnp.maximum, parts, 0.0, index_prefix)
+    wide = _wide(tree)
+
+    def squares_of(leaves):
+        parts = [index.max(_square_rows(x)) for x, index in zip(leaves, indices, strict=True)]
+        return _fold(jnp.maximum, parts, 0.0, index_prefix)
+
+    squares = squares_of(wide)
+    exponents = units_of([tree], index_prefix, squares)
+
+    def again():
+        parts = [
+            scale_exactly(x, -i.spread(exponents, 0, x)) for x, i in zip(wide, indices, strict=True)
+        ]
+        return squares_of(parts)
+
+    squares = where_any(exponents != 0, again, lambda: squares)
     # A root of 0 has no derivative.
     is_zero = squares <= 0
     root = rounded(jnp.sqrt(jnp.where(is_zero, jnp.ones_like(squares), squares)))
-    return jnp.where(is_zero, jnp.zeros_like(root), root)
+    return jnp.where(is_zero, jnp.zeros_like(root), root), exponents
+
+
+def units_of(trees: Sequence[Tree], index_prefix, squares: PerSystem) -> Exponents:
+    """Of the largest entry of the trees, given the largest sum of squares.
+
+    Not so small that a power of two of the other sign would be none.
+    """
+    if not jax.tree.leaves(trees):
+        return jnp.zeros(squares.shape, jnp.int32)
+    info = jnp.finfo(squares.dtype)
+    # Below, entries may have been lost to underflow that together make half an ulp; above, there
+    # is room for factors.
+    least, most = 2.0 ** (info.minexp + info.nmant + 41), 2.0 ** (3 * info.maxexp // 4)
+    is_unsafe = (squares < least) | (squares > most)
+    has_rows = jnp.zeros_like(is_unsafe)
+    for index in resolve(index_prefix, trees[0]):
+        has_rows = has_rows | (index.sizes > 0)
+
+    def find():
+        least_of_all = -(3 * info.maxexp // 4)
+        exponents = jnp.full(squares.shape, least_of_all, jnp.int32)
+        is_something, is_number = jnp.zeros_like(is_unsafe), is_unsafe
+        for tree in trees:
+            leaves = common(tree)
+            bits = largest_bits(leaves, resolve(index_prefix, tree))
+            found = split(from_bits(bits, leaves[0].dtype))[1]
+            exponents = jnp.where(bits > 0, jnp.maximum(exponents, found), exponents)
+            is_something = is_something | (bits > 0)
+            is_number = is_number & (bits < infinity_bits(leaves[0].dtype))
+        return jnp.where(is_something & is_number, exponents, 0)
+
+    return where_any(is_unsafe & has_rows, find, lambda: jnp.zeros(squares.shape, jnp.int32))
+
+
+def saturated(x: PerSystem, exponents: Exponents) -> PerSystem:
+    """x · 2^exponents for x ≥ 0; the largest number where that would be larger."""
+    largest = jnp.full_like(x, jnp.finfo(x.dtype).max)
+    most = scale_exactly(largest, -jnp.maximum(exponents, 0))
+    # What is not finite stays so.
+    is_more = jnp.isfinite(x) & (x > most)
+    return jnp.where(is_more, largest, scale_exactly(jnp.where(is_more, 0, x), exponents))
 
 
 def blank(tree: Tree, index_prefix: Prefix = None) -> PerSystem:

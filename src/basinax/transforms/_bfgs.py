@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from basinax import _segment as segment
+from basinax import _ranges as ranges, _segment as segment
 from basinax._inverse_hessian import (
     AbstractDense,
     InverseHessian,
@@ -71,11 +71,15 @@ class BFGS(AbstractDense):
 
         everyone = jnp.ones_like(state.has_last)
         needing = everyone if is_running is None else is_running
-        step, hessian = newton_step(hessian, places, places.gather(gradient), needing)
-        step = places.scatter(step)
-        longest = segment.longest_row(step, prefix)
-        maxstep = per_system(self.maxstep, "maxstep", longest)
-        factor = jnp.where(longest >= maxstep, rounded(maxstep / longest), 1)
+        units = ranges.units(gradient, prefix)
+        g = ranges.in_units(gradient, units, prefix)
+        step, hessian = newton_step(hessian, places, places.gather(g), needing)
+        maxstep, alpha = (
+            per_system(getattr(self, name), name, segment.blank(gradient, prefix))
+            for name in ("maxstep", "alpha")
+        )
+        downhill = lambda: segment.scale(g, -rounded(1 / alpha), prefix)  # noqa: E731
+        step, factor = ranges.limited(places.scatter(step), units, maxstep, prefix, downhill)
         step = segment.scale(step, factor, prefix)
         return step, BFGSState(prefix, params, gradient, everyone, (hessian,))
 

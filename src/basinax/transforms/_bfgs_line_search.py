@@ -7,7 +7,7 @@ slope along it has fallen.
 import equinox as eqx
 import jax.numpy as jnp
 
-from basinax import _segment as segment
+from basinax import _ranges as ranges, _segment as segment
 from basinax._inverse_hessian import AbstractDense, Places, fitted, renewed, unit_matrix
 from basinax._line_search import Search, WalkState, check_search, lengthened, start_walk, walk
 from basinax._more_thuente import MoreThuente
@@ -60,17 +60,19 @@ class _Dense(eqx.Module):
         return renewed(memory, parameters, self._first(parameters, index_prefix))
 
     def choose(self, memory, stage):
-        places = Places(memory, stage.gradient)
-        s, y, gradient = (places.gather(tree) for tree in (stage.s, stage.y, stage.gradient))
-        last = places.gather(stage.last_direction)
-        last_gradient = places.gather(stage.last_gradient)
+        places, prefix = Places(memory, stage.gradient), stage.prefix
+        units = ranges.units(stage.gradient, prefix)
+        gradient, last_gradient = (
+            places.gather(ranges.in_units(tree, units, prefix))
+            for tree in (stage.gradient, stage.last_gradient)
+        )
+        s, y, last = (places.gather(x) for x in (stage.s, stage.y, stage.last_direction))
         slope, last_slope = places.dot(gradient, last), places.dot(last_gradient, last)
         has_fallen = jnp.abs(slope) < jnp.abs(last_slope)
         learns = stage.is_new & has_fallen & ~stage.is_poor
-        learns &= jnp.isfinite(rounded(1 / places.dot(s, y)))
         memory = fitted(memory, places, s, y, learns)
         direction = places.scatter(-places.apply(memory.matrix, gradient))
-        return lengthened(direction, stage.prefix), memory
+        return lengthened(ranges.in_units(direction, -units, prefix), prefix), memory
 
     def steepest(self, gradient, index_prefix):
         return segment.scale(gradient, -self._first(gradient, index_prefix), index_prefix)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32, PyTree
 
-from basinax import _segment as segment
+from basinax import _ranges as ranges, _segment as segment
 from basinax._optimizer import (
     AbstractState,
     AbstractTransform,
@@ -20,6 +20,7 @@ from basinax._optimizer import (
 from basinax._rounding import rounded
 from basinax._settings import Count, Growth, Limit, Positive, Share, Shrinking
 from basinax._systems import per_system
+from basinax._velocities import mixing_ratio, slowed
 
 
 class FIRE(AbstractTransform):
@@ -57,14 +58,13 @@ class FIRE(AbstractTransform):
 
     def update(self, updates, state: "FIREState", params=None, **extra):
         prefix, gradient, velocity = state.index_prefix, updates, state.velocities
-        power = -segment.dot(velocity, gradient, prefix)
-        gg = segment.dot(gradient, gradient, prefix)
-        vv = segment.dot(velocity, velocity, prefix)
+        products = ranges.products(velocity, gradient, prefix, has_one_unit=True)
+        vv, power, gg = products.aa, -products.ab, products.bb
         is_downhill = state.has_velocity & (power > 0)
         is_uphill = state.has_velocity & ~is_downhill
 
         # v ← (1 - a) v + a |v| F/|F| downhill, 0 uphill, and then + dt F
-        ratio = rounded(rounded(jnp.sqrt(vv)) / rounded(jnp.sqrt(gg)))
+        ratio = mixing_ratio(vv, gg)
         keep = jnp.where(is_downhill, 1 - state.a, 0)
         dt, a, n_downhill = self._adapted(state, is_downhill, is_uphill)
         push = jnp.where(is_downhill, rounded(state.a * ratio), 0) + dt
@@ -73,8 +73,12 @@ class FIRE(AbstractTransform):
         new_vv = rounded(rounded(keep * keep) * vv) + rounded(rounded(push * push) * gg)
         new_vv = new_vv + jnp.where(is_downhill, rounded(2 * rounded(keep * push) * power), 0)
         speed = rounded(jnp.sqrt(new_vv))
+        slowing, speed = slowed(speed, products.a_exponents)
+        keep, push = keep * slowing, push * slowing
         maxstep = per_system(self.maxstep, "maxstep", dt)
-        time = jnp.where(rounded(dt * speed) > maxstep, rounded(maxstep / speed), dt)
+        time = jnp.where(
+            rounded(dt * speed) > maxstep, rounded(maxstep / jnp.where(speed > 0, speed, 1)), dt
+        )
 
         step, velocity = segment.map_rows(
             _move, prefix, [(keep, 0.0), (push, 0.0), (time, 0.0)], velocity, gradient

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32, PyTree
 
-from basinax import _segment as segment
+from basinax import _ranges as ranges, _segment as segment
 from basinax._optimizer import (
     AbstractState,
     AbstractTransform,
@@ -30,6 +30,11 @@ from basinax._settings import (
     check_order,
 )
 from basinax._systems import per_system
+from basinax._velocities import mixing_ratio, slowed
+
+OUT_OF_PROPORTION = 2.0**20
+"""A step back that is so many times as long as the longest step forwards is shortened to it. ASE's
+is not: it comes from where it cannot converge."""
 
 
 class FIRE2(AbstractTransform):
@@ -74,9 +79,8 @@ class FIRE2(AbstractTransform):
 
     def update(self, updates, state: "FIRE2State", params=None, **extra):
         prefix, gradient, velocity = state.index_prefix, updates, state.velocities
-        power = -segment.dot(velocity, gradient, prefix)
-        gg = segment.dot(gradient, gradient, prefix)
-        vv = segment.dot(velocity, velocity, prefix)
+        products = ranges.products(velocity, gradient, prefix, has_one_unit=True)
+        vv, power, gg = products.aa, -products.ab, products.bb
         is_judged = state.has_velocity & ~state.is_back
         is_downhill = is_judged & (power > 0)
         is_uphill = is_judged & ~is_downhill
@@ -88,7 +92,7 @@ class FIRE2(AbstractTransform):
         )
         pushed_vv = jnp.where(is_downhill, vv, 0) + kept
         # v ← (1 - a)(v + dt F) + a |v + dt F| F/|F|, times the correction
-        ratio = jnp.where(gg > 0, rounded(rounded(jnp.sqrt(pushed_vv)) / rounded(jnp.sqrt(gg))), 0)
+        ratio = mixing_ratio(pushed_vv, gg)
         if self.use_abc:
             # ASE's bound, and where 1 - 1e-10 is 1, that of the dtype.
             a = jnp.maximum(a, max(1e-10, float(jnp.finfo(a.dtype).eps)))
@@ -99,9 +103,9 @@ class FIRE2(AbstractTransform):
             keep, push = rounded(correction * keep), rounded(correction * push)
         keep = jnp.where(is_downhill, keep, 0)
 
-        limit, time = self._limits(state, dt, keep, push, vv, power, gg)
-        back = jnp.where(is_uphill, rounded(-0.5 * dt), 0)
-        values = [(x, 0.0) for x in (keep, push, limit, time, back)]
+        slowing, limit, time = self._limits(dt, keep, push, products)
+        back = jnp.where(is_uphill, rounded(-0.5 * self._time_back(dt, products)), 0)
+        values = [(x, 0.0) for x in (keep * slowing, push * slowing, limit, time, back)]
         values = [*values, (is_uphill, False)]
         step, velocity = segment.map_rows(_move, prefix, values, velocity, gradient)
         return step, FIRE2State(
@@ -131,16 +135,25 @@ class FIRE2(AbstractTransform):
         a = jnp.where(is_settled, smaller, jnp.where(is_uphill, value("astart"), state.a))
         return dt, a, n_downhill
 
-    def _limits(self, state, dt, keep, push, vv, power, gg):
-        """The largest entry of a velocity, and the time for which a system moves."""
+    def _limits(self, dt, keep, push, products: ranges.Products):
+        """A factor for velocities, their largest entry (0: any), and how long a system moves."""
         maxstep = per_system(self.maxstep, "maxstep", dt)
-        if self.use_abc:
-            return rounded(maxstep / dt), dt
+        vv, power, gg = products.aa, -products.ab, products.bb
         speed2 = rounded(rounded(keep * keep) * vv) + rounded(rounded(push * push) * gg)
         speed2 = speed2 + jnp.where(keep > 0, rounded(2 * rounded(rounded(keep * push) * power)), 0)
-        speed = rounded(jnp.sqrt(speed2))
-        time = jnp.where(rounded(dt * speed) > maxstep, rounded(maxstep / speed), dt)
-        return jnp.full_like(dt, jnp.inf), time
+        slowing, speed = slowed(rounded(jnp.sqrt(speed2)), products.a_exponents)
+        if self.use_abc:
+            return slowing, rounded(maxstep / dt), dt
+        is_fast = rounded(dt * speed) > maxstep
+        time = jnp.where(is_fast, rounded(maxstep / jnp.where(is_fast, speed, 1)), dt)
+        return slowing, jnp.zeros_like(dt), time
+
+    def _time_back(self, dt, products: ranges.Products):
+        """Half of it a system moves back uphill: dt, unless that leads out of all proportion."""
+        maxstep = per_system(self.maxstep, "maxstep", dt)
+        speed = segment.saturated(rounded(jnp.sqrt(products.aa)), products.a_exponents)
+        is_wild = rounded(dt * speed) > rounded(OUT_OF_PROPORTION * maxstep)
+        return jnp.where(is_wild, rounded(maxstep / jnp.where(is_wild, speed, 1)), dt)
 
 
 def _power(x: Float[Array, "systems"], n: Int32[Array, "systems"]) -> Float[Array, "systems"]:
@@ -157,7 +170,7 @@ def _move(keep, push, limit, time, back, is_uphill, velocity, gradient):
         x.astype(velocity.dtype) for x in (keep, push, limit, time, back)
     )
     faster = rounded(keep * velocity) - rounded(push * gradient.astype(velocity.dtype))
-    faster = jnp.clip(faster, -limit, limit)
+    faster = jnp.where(limit > 0, jnp.clip(faster, -limit, limit), faster)
     step = jnp.where(is_uphill, rounded(back * velocity), rounded(time * faster))
     velocity = jnp.where(is_uphill, jnp.zeros_like(velocity), faster)
     return step.astype(gradient.dtype), velocity

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from basinax import _segment as segment
+from basinax import _ranges as ranges, _segment as segment
+from basinax._exponents import scale_exactly
 from basinax._optimizer import (
     AbstractState,
     AbstractTransform,
@@ -58,9 +59,12 @@ class GradientDescent(AbstractTransform):
 def _fitted(rates, gradient, state: "BarzilaiBorweinState", params):
     s = segment.map_leaves(jnp.subtract, params, state.params)
     y = segment.map_leaves(jnp.subtract, gradient, state.gradient)
-    ss, sy = (segment.dot(s, x, state.index_prefix) for x in (s, y))
-    has_curvature = state.has_last & (sy > 0)
-    return jnp.where(has_curvature, rounded(ss / sy), rates)
+    products = ranges.products(s, y, state.index_prefix, has_one_unit=False)
+    ss, sy = products.aa, products.ab
+    has_curvature = state.has_last & (sy > 0) & jnp.isfinite(sy) & jnp.isfinite(ss)
+    rate = rounded(ss / jnp.where(has_curvature, sy, 1))
+    fitted = scale_exactly(rate, products.a_exponents - products.b_exponents)
+    return jnp.where(has_curvature & jnp.isfinite(fitted), fitted, rates)
 
 
 def _descend(rate, gradient):

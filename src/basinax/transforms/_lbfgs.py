@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from basinax import _segment as segment
+from basinax import _ranges as ranges, _segment as segment
 from basinax._history import History, descent, newest_scale, no_history, remember
 from basinax._optimizer import (
     AbstractState,
@@ -67,27 +67,36 @@ class LBFGS(AbstractTransform):
         params = needed(params, "LBFGS")
         s = segment.map_leaves(jnp.subtract, params, state.params)
         y = segment.map_leaves(jnp.subtract, gradient, state.gradient)
-        is_kept = state.has_last & self._has_curvature(s, y, prefix)
-        history = remember(state.histories[0], s, y, is_kept, gradient, prefix)
+        has_curvature, pair_units = self._has_curvature(s, y, prefix)
+        # H is that of a pair in any units, and -H g that of a gradient in units, times these.
+        units = ranges.units(gradient, prefix)
+        g, s, y = (
+            ranges.in_units(x, exponents, prefix)
+            for x, exponents in ((gradient, units), (s, pair_units), (y, pair_units))
+        )
+        is_kept = state.has_last & has_curvature
+        history = remember(state.histories[0], s, y, is_kept, g, prefix, units, pair_units)
 
         alpha, damping, maxstep = (
             per_system(getattr(self, name), name, segment.blank(gradient, prefix))
             for name in ("alpha", "damping", "maxstep")
         )
-        first = rounded(1 / alpha)
-        if self.is_scaled:
-            first = newest_scale(history, first)
-        step = descent(history, gradient, first, prefix)
-        longest = segment.longest_row(step, prefix)
-        factor = jnp.where(longest >= maxstep, rounded(maxstep / longest), 1)
+        steepest = rounded(1 / alpha)
+        first = newest_scale(history, steepest) if self.is_scaled else steepest
+        step = descent(history, g, first, prefix)
+        downhill = lambda: segment.scale(g, -steepest, prefix)  # noqa: E731
+        step, factor = ranges.limited(step, units, maxstep, prefix, downhill)
         step = segment.scale(step, rounded(factor * damping), prefix)
         has_last = jnp.ones_like(state.has_last)
         return step, LBFGSState(prefix, params, gradient, has_last, (history,))
 
     def _has_curvature(self, s, y, prefix):
-        ss, yy, sy = (segment.dot(*pair, prefix) for pair in ((s, s), (y, y), (s, y)))
-        lengths = rounded(rounded(jnp.sqrt(ss)) * rounded(jnp.sqrt(yy)))
-        return sy > rounded(per_system(self.curvature, "curvature", sy) * lengths)
+        """Whether a pair is kept, and the units in which it is."""
+        products = ranges.products(s, y, prefix, has_one_unit=False)
+        lengths = rounded(rounded(jnp.sqrt(products.aa)) * rounded(jnp.sqrt(products.bb)))
+        curvature = per_system(self.curvature, "curvature", lengths)
+        is_curved = products.ab > rounded(curvature * lengths)
+        return is_curved & jnp.isfinite(lengths), products.b_exponents
 
 
 class LBFGSState(AbstractState):

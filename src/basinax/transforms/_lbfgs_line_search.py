@@ -7,7 +7,7 @@ Liu and Nocedal, Math. Program. 45, 503 (1989), with the rules and defaults of A
 import equinox as eqx
 import jax.numpy as jnp
 
-from basinax import _segment as segment
+from basinax import _ranges as ranges, _segment as segment
 from basinax._history import descent, no_history, remember
 from basinax._line_search import Search, WalkState, check_search, lengthened, start_walk, walk
 from basinax._more_thuente import MoreThuente
@@ -59,10 +59,20 @@ class _Recursion(eqx.Module):
         return self.init(parameters, index_prefix)
 
     def choose(self, memory, stage):
-        y, gradient, prefix = stage.y, stage.gradient, stage.prefix
-        memory = remember(memory, stage.s, y, stage.is_new, gradient, prefix)
+        prefix = stage.prefix
+        units, pair_units = ranges.units(stage.gradient, prefix), ranges.units(stage.y, prefix)
+        gradient, s, y = (
+            ranges.in_units(x, exponents, prefix)
+            for x, exponents in (
+                (stage.gradient, units),
+                (stage.s, pair_units),
+                (stage.y, pair_units),
+            )
+        )
+        is_kept = stage.is_new & jnp.isfinite(segment.longest_row(y, prefix))
+        memory = remember(memory, s, y, is_kept, gradient, prefix, units, pair_units)
         direction = descent(memory, gradient, self._first(gradient, prefix), prefix)
-        return lengthened(direction, prefix), memory
+        return lengthened(ranges.in_units(direction, -units, prefix), prefix), memory
 
     def steepest(self, gradient, index_prefix):
         first = self._first(gradient, index_prefix)

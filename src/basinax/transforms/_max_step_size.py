@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from basinax import _segment as segment
+from basinax import _ranges as ranges, _segment as segment
 from basinax._clipping import limits_of, narrow, require_limit
 from basinax._limits import AbstractLimit
 from basinax._optimizer import AbstractState, Prefix, Tree, check_parameters
@@ -26,8 +26,7 @@ class MaxStepSize(AbstractLimit):
     """Scale all rows of a system so that its longest (along the last axis) is no longer than this.
 
     Rounding may make it an ulp longer, as in ASE. The direction of the step is kept. Systems within
-    their limit come back bit for bit; where it is 0, negative or NaN, and where a row is so long
-    that its square overflows, they become zero. A row whose square underflows has length 0.
+    their limit come back bit for bit; where it is 0, negative or NaN, they become zero.
     """
 
     max_step_size: float | Float[Array, "..."] = 0.2
@@ -41,13 +40,15 @@ class MaxStepSize(AbstractLimit):
         return MaxStepSizeState(index_prefix)
 
     def limit(self, updates, index_prefix: Prefix = None) -> StepsLimited:
-        longest = segment.longest_row(updates, index_prefix)
+        lengths, units = segment.longest_row_in_units(updates, index_prefix)
+        longest = segment.saturated(lengths, units)
         limits = limits_of(self.max_step_size, "max_step_size", longest)
         is_limited = (longest > limits) | ~(limits >= 0)
-        divisors = jnp.where(is_limited, longest, jnp.ones_like(longest))
+        divisors = jnp.where(is_limited & (lengths > 0), lengths, jnp.ones_like(longest))
         factors = jnp.where(is_limited, rounded(limits / divisors), jnp.ones_like(longest))
         factors = jnp.where(limits > 0, factors, jnp.zeros_like(factors))
         wide = jax.tree.map(lambda x: jnp.asarray(x).astype(wide_dtype(x)), updates)
+        wide = ranges.in_units(wide, jnp.where(is_limited, units, 0), index_prefix)
         scaled = segment.scale(wide, factors, index_prefix)
         tree = jax.tree.map(lambda y, x: narrow(y, jnp.result_type(x)), scaled, updates)
         return StepsLimited(tree, longest, is_limited)

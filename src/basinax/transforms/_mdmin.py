@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from basinax import _segment as segment
+from basinax import _ranges as ranges, _segment as segment
 from basinax._optimizer import (
     AbstractState,
     AbstractTransform,
@@ -19,6 +19,7 @@ from basinax._optimizer import (
 from basinax._rounding import rounded
 from basinax._settings import Limit, Positive
 from basinax._systems import per_system
+from basinax._velocities import slowed
 
 
 class MDMin(AbstractTransform):
@@ -36,14 +37,17 @@ class MDMin(AbstractTransform):
 
     def update(self, updates, state: "MDMinState", params=None, **extra):
         prefix, gradient = state.index_prefix, updates
-        gg = segment.dot(gradient, gradient, prefix)
+        products = ranges.products(state.velocities, gradient, prefix, has_one_unit=True)
+        gg = products.bb
         dt, maxstep = (per_system(getattr(self, name), name, gg) for name in ("dt", "maxstep"))
         half = rounded(0.5 * dt)
         # v ← v + dt F/2, of which the part along F, if it points that way, is kept: f F
-        along = rounded(half * gg) - segment.dot(state.velocities, gradient, prefix)
+        along = rounded(half * gg) - products.ab
         is_kept = state.has_velocity & (along > 0) & (gg > 0)
-        factor = jnp.where(is_kept, rounded(along / gg), 0) + half
-        longest = rounded(rounded(dt * factor) * segment.longest_row(gradient, prefix))
+        factor = jnp.where(is_kept, rounded(along / jnp.where(is_kept, gg, 1)), 0) + half
+        lengths, units = segment.longest_row_in_units(gradient, prefix)
+        factor = factor * slowed(rounded(factor * lengths), units)[0]
+        longest = segment.saturated(rounded(rounded(dt * factor) * lengths), units)
         # ASE adds 1e-6 to the length and so steps a little short of maxstep.
         time = rounded(dt * jnp.minimum(rounded(maxstep / (1e-6 + longest)), 1))
         step, velocities = segment.map_rows(_move, prefix, [(factor, 0.0), (time, 0.0)], gradient)
