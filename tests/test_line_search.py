@@ -227,3 +227,68 @@ def test_energies_are_needed(name):
 def test_fewer_steps_than_without_a_search():
     plain = relax(bowl, START, LBFGS.ase(), index_prefix=INDEX, fmax=1e-6)
     assert np.all(relaxed("LBFGSLineSearch").steps < plain.steps)
+
+
+def far_starts(dtype):
+    """Stiffness, start, and where the energy is a number: one system each."""
+    huge, tiny = (1e30, 1e-12) if dtype == np.float32 else (1e150, 1e-120)
+    everywhere = -np.inf
+    return {
+        "4 rows": (2.0, np.arange(4.0, 16.0).reshape(4, 3), everywhere),
+        "farther than a search goes": (1.0, np.full((3, 3), 40.0), everywhere),
+        "steep": (1e12, np.full((2, 3), 1.0), everywhere),
+        "huge": (huge, np.full((2, 3), 1.0), everywhere),
+        "shallow": (0.2, np.full((2, 3), 3.0), everywhere),
+        "next to none": (1.0, np.full((2, 3), tiny), everywhere),
+        "at the minimum": (1.0, np.zeros((1, 3)), everywhere),
+        "no rows": (1.0, np.zeros((0, 3)), everywhere),
+        "narrow": (np.geomspace(0.1, 300, 12).reshape(4, 3), np.full((4, 3), 1.0), everywhere),
+        "beside a hole": (2.0, np.full((1, 3), 1.0), 0.5),
+        "far from a hole": (2.0, np.full((2, 3), 9.0), 0.5),
+    }
+
+
+class Bowls(eqx.Module):
+    """0.5 k x² of all entries, no number where one of them is below the edge of its system."""
+
+    stiffness: jax.Array
+    edges: jax.Array
+    index: SystemIndex
+
+    def __call__(self, x):
+        gradient = rounded(self.stiffness * x)
+        energies = rounded(0.5 * segment.dot(gradient, x, self.index))
+        return jnp.where(-segment.max(-x, self.index) < self.edges, jnp.nan, energies), gradient
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(x, [np.float32, np.float64][k % 2]) for k, x in enumerate(SEARCHERS)]
+)
+def test_from_every_start_the_lowest_point_remains_and_the_status_is_true(name, dtype):
+    names, starts = list(far_starts(dtype)), list(far_starts(dtype).values())
+    index = SystemIndex.from_sizes([len(start) for _, start, _ in starts])
+    stiffness = np.concatenate([np.broadcast_to(k, start.shape) for k, start, _ in starts])
+    x = jnp.asarray(np.concatenate([start for _, start, _ in starts]), dtype)
+    edges = np.array([edge for _, _, edge in starts], dtype)
+    problem = Bowls(jnp.asarray(stiffness, dtype), jnp.asarray(edges), index)
+    fmax = np.array([1e-3 * np.max(k, initial=0) for k, _, _ in starts], dtype)
+    first = np.asarray(problem(x)[0])
+    result = relax(problem, x, SEARCHERS[name], index_prefix=index, fmax=fmax, max_steps=400)
+    got = {n: Status(int(status)).name for n, status in zip(names, result.status, strict=True)}
+    holes = {n for n in names if "hole" in n}
+    assert {got[n] for n in set(names) - holes} == {"CONVERGED"}
+    assert {got[n] for n in holes} <= {"LINE_SEARCH_FAILED", "MAX_STEPS"}
+    assert np.isfinite(result.params).all()
+    assert (np.asarray(result.energies) < first)[np.asarray(result.steps) > 0].all()
+    # At the edge of the hole: 0.25 for each entry.
+    near = np.array([e for n, e in zip(names, result.energies, strict=True) if n in holes])
+    np.testing.assert_allclose(near, [0.75, 1.5], rtol=0.3)
+
+
+@pytest.mark.parametrize("name", SEARCHERS)
+def test_after_too_few_steps_a_far_start_is_lower_than_before(name):
+    results = [
+        relax(bowl, START + 30, SEARCHERS[name], index_prefix=INDEX, max_steps=n) for n in range(4)
+    ]
+    assert all((result.status == Status.MAX_STEPS).all() for result in results)
+    assert (np.diff([result.energies for result in results], axis=0) < 0).all()

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
 from basinax._rounding import rounded
-from basinax._search import PerSystem, Verdict
+from basinax._search import PerSystem, Verdict, is_no_higher
 from basinax._settings import (
     Limit,
     NotNegative,
@@ -32,13 +32,18 @@ class Armijo(eqx.Module):
     a_max: Limit = 2.0
     """A first guess beyond this is replaced with 1."""
     a_min: NotNegative = 1e-10
-    """At a shorter step the search has failed."""
+    """At a shorter step the search ends."""
     max_trials: PositiveCount = 50
-    """After so many trials the search has failed. ASE goes on."""
+    """After so many trials the search ends, ASE's does not: at the lowest of them, or in failure
+    where none is lower than where it began."""
 
     def __check_init__(self):
         check_settings(self)
         check_order(self, "a_min", "a_max")
+
+    def shortest(self, like: PerSystem) -> PerSystem:
+        """The shortest step length."""
+        return per_system(self.a_min, "a_min", like)
 
     def begin(
         self, energy: PerSystem, slope: PerSystem, longest: PerSystem, first: PerSystem, last=None
@@ -50,18 +55,29 @@ class Armijo(eqx.Module):
             slope: derivative of the energy by the step length; must be negative.
             longest: how far the step of length 1 moves any row.
             first: the step length to try first, where the last energy suggests none.
-            last: the energy where the last search began; NaN where there was none.
+            last: the energy where the last search began; that of now where there was none.
         """
         value = lambda name: per_system(getattr(self, name), name, energy)  # noqa: E731
-        guess = first if last is None else rounded(rounded(2 * (energy - last)) / slope)
+        is_downhill = (slope < 0) & jnp.isfinite(slope)
+        guess = first
+        if last is not None:
+            guess = rounded(rounded(2 * (energy - last)) / jnp.where(is_downhill, slope, -1))
         is_fitting = (guess <= value("a_max")) & (guess >= value("a_min"))
         guess = jnp.where(is_fitting, guess, first)
         distance = rounded(guess * longest)
-        shortened = rounded(guess * rounded(value("maxstep") / distance))
-        guess = jnp.where(distance >= value("maxstep"), shortened, guess)
+        is_far = distance >= value("maxstep")
+        shortened = rounded(guess * rounded(value("maxstep") / jnp.where(is_far, distance, 1)))
+        guess = jnp.where(is_far, shortened, guess)
         guess = jnp.where(jnp.abs(guess - 1) <= 0.5, 1, guess)
-        state = ArmijoState(energy, slope, jnp.zeros(energy.shape, jnp.int32))
-        return guess, state, ~((slope < 0) & jnp.isfinite(slope))
+        state = ArmijoState(
+            energy,
+            slope,
+            best=jnp.zeros_like(energy),
+            best_energy=energy,
+            is_back=jnp.zeros(energy.shape, bool),
+            n_trials=jnp.zeros(energy.shape, jnp.int32),
+        )
+        return guess, state, ~is_downhill
 
     def step(
         self, state: "ArmijoState", trial: PerSystem, energy: PerSystem, slope: PerSystem
@@ -69,21 +85,34 @@ class Armijo(eqx.Module):
         """What becomes of a trial, given the energy there."""
         value = lambda name: per_system(getattr(self, name), name, energy)  # noqa: E731
         promised = rounded(rounded(value("c1") * trial) * state.slope)
-        is_low = energy <= state.energy + promised
+        is_finite = jnp.isfinite(energy) & jnp.isfinite(slope)
+        is_low = is_finite & (energy <= state.energy + promised)
         is_short = trial < value("a_min")
-        # The minimiser of the parabola through both energies and the first slope
-        chord = rounded((energy - state.energy) / trial)
-        bend = rounded(2 * (chord - state.slope))
-        minimum = rounded(-rounded(state.slope * trial) / bend)
-        tenth = rounded(trial / 10)
-        proposal = jnp.where(minimum > tenth, minimum, tenth)  # a tenth where energy is not finite
         n_trials = state.n_trials + 1
-        is_over = n_trials >= per_system(self.max_trials, "max_trials", n_trials)
-        is_accepted = is_low & ~is_short & jnp.isfinite(slope)
-        verdict = Verdict(
-            is_accepted, ~is_accepted & (is_over | is_short), jnp.zeros_like(is_low), proposal
-        )
-        return verdict, ArmijoState(state.energy, state.slope, n_trials)
+        ends = is_short | (n_trials >= per_system(self.max_trials, "max_trials", n_trials))
+
+        # Not in ASE: a search that ends goes back to its lowest trial.
+        is_lower = is_finite & (energy < state.best_energy)
+        best = jnp.where(is_lower, trial, state.best)
+        best_energy = jnp.where(is_lower, energy, state.best_energy)
+        is_gain = best_energy < state.energy
+        is_kept = is_finite & (state.is_back & is_no_higher(energy, state.energy))
+        is_accepted = (is_low & ~is_short) | (ends & is_lower) | is_kept
+        goes_back = ends & ~is_accepted & is_gain & ~state.is_back
+        has_failed = (ends | state.is_back) & ~is_accepted & ~goes_back
+
+        proposal = jnp.where(goes_back, best, self._shorter(state, trial, energy))
+        followed = ArmijoState(state.energy, state.slope, best, best_energy, goes_back, n_trials)
+        return Verdict(is_accepted, has_failed, jnp.zeros_like(is_low), proposal), followed
+
+    def _shorter(self, state: "ArmijoState", trial: PerSystem, energy: PerSystem) -> PerSystem:
+        """The minimiser of the parabola through both energies and the first slope, or a tenth."""
+        chord = rounded((energy - state.energy) / jnp.where(trial > 0, trial, 1))
+        bend = rounded(2 * (chord - state.slope))
+        is_bent = bend > 0  # not where the energy is not finite
+        minimum = rounded(-rounded(state.slope * trial) / jnp.where(is_bent, bend, 1))
+        tenth = rounded(trial / 10)
+        return jnp.where(is_bent & (minimum > tenth), minimum, tenth)
 
 
 class ArmijoState(eqx.Module):
@@ -93,4 +122,9 @@ class ArmijoState(eqx.Module):
     """At the origin."""
     slope: PerSystem
     """At the origin."""
+    best: PerSystem
+    """The trial of lowest energy; 0 while none is lower than the origin."""
+    best_energy: PerSystem
+    is_back: Bool[Array, "systems"]
+    """The next trial is the best again, where the search ends."""
     n_trials: Int32[Array, "systems"]

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from basinax import _segment as segment
+from basinax import _ranges as ranges, _segment as segment
 from basinax._armijo import Armijo
+from basinax._exponents import split
 from basinax._more_thuente import MoreThuente
 from basinax._optimizer import (
     AbstractState,
@@ -28,6 +29,7 @@ from basinax._optimizer import (
     with_prefix,
 )
 from basinax._rounding import rounded
+from basinax._systems import per_system
 
 PerSystem = Float[Array, "systems"]
 Search = MoreThuente | Armijo
@@ -57,6 +59,8 @@ class Stage(eqx.Module):
     """There are a last point and a step from it, to learn from."""
     is_poor: Bool[Array, "systems"]
     """The step ended at the longest that the search allows."""
+    is_shortened: Bool[Array, "systems"]
+    """The last direction was one that had been chosen, made shorter."""
 
 
 class Directions(Protocol):
@@ -96,13 +100,13 @@ class WalkState(AbstractState):
     direction: PyTree[Float[Array, "rows *components"]] = rows_field()
     energy: PerSystem = systems_field()
     """There."""
-    last_energy: PerSystem = systems_field()
-    """Where the search before that began; NaN if there was none."""
     slope: PerSystem = systems_field()
     """Of the energy along the direction, at the origin."""
     trial: PerSystem = systems_field()
     """The step length that has been proposed."""
     search: Any = systems_field()
+    is_shortened: Bool[Array, "systems"] = systems_field()
+    """The direction is the one that was chosen, made shorter."""
     is_searching: Bool[Array, "systems"] = systems_field()
     """What is evaluated next is a trial."""
     is_repeated: Bool[Array, "systems"] = systems_field()
@@ -133,11 +137,11 @@ def start_walk(
         gradient=zeros(),
         direction=zeros(),
         energy=jnp.zeros_like(blank),
-        last_energy=jnp.full_like(blank, jnp.nan),
         slope=jnp.zeros_like(blank),
         trial=jnp.zeros_like(blank),
         # Copies: no array of a state may stand in it twice, or it could not be donated.
         search=jax.tree.map(jnp.array, search.begin(blank, blank, blank, blank)[1]),
+        is_shortened=no(),
         is_searching=no(),
         is_repeated=no(),
         is_accepted=no(),
@@ -165,8 +169,9 @@ def walk(
     at = _step_length(state, params)
     slope = segment.dot(gradient, state.direction, prefix)
     verdict, followed = search.step(state.search, at, energy, slope)
-    is_accepted = ~state.is_searching | verdict.is_accepted
-    has_failed = state.is_searching & verdict.has_failed
+    has_trial = state.trial > 0  # else the search could not begin
+    is_accepted = ~state.is_searching | (verdict.is_accepted & has_trial)
+    has_failed = state.is_searching & (verdict.has_failed | ~has_trial)
     is_repeated = has_failed & ~state.is_repeated
     is_given_up = has_failed & state.is_repeated
 
@@ -184,21 +189,28 @@ def walk(
         last_gradient=state.gradient,
         is_new=state.is_searching & is_accepted,
         is_poor=verdict.is_poor,
+        is_shortened=state.is_shortened,
     )
     direction, learned = directions.choose(memory, stage)
-    steepest = directions.steepest(base_gradient, prefix)
-    is_uphill = ~(segment.dot(base_gradient, direction, prefix) < 0)
-    is_forgotten = is_repeated | (is_accepted & is_uphill)
+    units = ranges.units(base_gradient, prefix)
+    gradient_in_units = ranges.in_units(base_gradient, units, prefix)
+    steepest = directions.steepest(gradient_in_units, prefix)
+    length, exponents = segment.longest_row_in_units(direction, prefix)
+    direction = ranges.in_units(direction, exponents, prefix)
+    is_downhill = segment.dot(gradient_in_units, direction, prefix) < 0
+    is_forgotten = is_repeated | (is_accepted & ~(is_downhill & jnp.isfinite(length)))
     direction = segment.where(is_forgotten, steepest, direction, prefix)
+    exponents = jnp.where(is_forgotten, units, exponents)
     memory = where_systems(is_accepted & ~is_forgotten, with_prefix(learned, prefix), memory)
     fresh = with_prefix(directions.forget(memory, params, prefix), prefix)
     memory = where_systems(is_forgotten, fresh, memory)
 
     begins = is_accepted | is_repeated
+    direction, longest, is_shortened = _shortened(search, direction, exponents, prefix)
     new_slope = segment.dot(base_gradient, direction, prefix)
     first = directions.first_trial(new_slope, state.slope, jnp.where(is_repeated, 0, state.trial))
-    longest = segment.longest_row(direction, prefix)
-    last_energy = jnp.where(state.is_searching & ~is_forgotten, state.energy, jnp.nan)
+    first = jnp.where(is_shortened, 1, first)
+    last_energy = jnp.where(state.is_searching & ~is_forgotten, state.energy, base_energy)
     trial, begun, is_impossible = search.begin(base_energy, new_slope, longest, first, last_energy)
     trial = jnp.where(is_impossible, 0, trial)
 
@@ -213,10 +225,10 @@ def walk(
         gradient=base_gradient,
         direction=direction,
         energy=base_energy,
-        last_energy=jnp.where(is_accepted, last_energy, state.last_energy),
         slope=jnp.where(begins, new_slope, state.slope),
         trial=trial,
         search=jax.tree.map(lambda x, y: jnp.where(begins, x, y), begun, followed),
+        is_shortened=jnp.where(begins, is_shortened, state.is_shortened),
         is_searching=~is_given_up,
         is_repeated=jnp.where(is_accepted, is_forgotten, is_repeated | state.is_repeated),
         is_accepted=is_accepted,
@@ -226,14 +238,37 @@ def walk(
     )
 
 
+def _shortened(search: Search, direction: Tree, exponents, prefix: Prefix):
+    """The direction in units of 1, its longest row, and whether it has been made shorter.
+
+    It is where the shortest step along it would be longer than the search allows, or where it is so
+    long that its square is out of range: then a step of 1 is about the longest that is allowed.
+
+    Args:
+        exponents: the direction is in units of 2^exponents.
+    """
+    length, units = segment.longest_row_in_units(direction, prefix)
+    longest = segment.saturated(length, exponents + units)
+    maxstep = per_system(search.maxstep, "maxstep", longest)
+    # Short enough for its square to be in range.
+    reach = jnp.minimum(maxstep, 2.0 ** (jnp.finfo(longest.dtype).maxexp // 4))
+    is_long = rounded(search.shortest(longest) * longest) > maxstep
+    is_long = (is_long | (exponents + units > 0)) & (longest > 0) & (reach > 0)
+    surplus = split(longest)[1] - split(reach)[1] + 1
+    down = jnp.where(is_long, surplus, 0)
+    direction = ranges.in_units(direction, down - exponents, prefix)
+    return direction, segment.saturated(longest, -down), is_long
+
+
 def _step_length(state: WalkState, params) -> PerSystem:
     """The step length at which `params` stand: the trial, unless a limit has shortened the step."""
     moved = segment.map_leaves(jnp.subtract, params, state.origin)
     length = segment.dot(moved, state.direction, state.index_prefix)
     square = segment.dot(state.direction, state.direction, state.index_prefix)
-    at = rounded(length / square)
+    is_known = (square > 0) & jnp.isfinite(square) & jnp.isfinite(length)
+    at = rounded(length / jnp.where(is_known, square, 1))
     is_elsewhere = jnp.abs(at - state.trial) > rounded(0.01 * jnp.abs(state.trial))
-    return jnp.where((square > 0) & is_elsewhere & jnp.isfinite(at), at, state.trial)
+    return jnp.where(is_known & is_elsewhere, at, state.trial)
 
 
 def _towards(is_accepted, trial, params, base, direction):
@@ -250,6 +285,7 @@ def lengthened(direction: Tree, index_prefix: Prefix) -> Tree:
     ones = jax.tree.map(jnp.ones_like, direction)
     thirds = rounded(segment.sum(ones, index_prefix) / 3)
     shortest = rounded(jnp.sqrt(rounded(1e-10 * thirds)))
-    length = rounded(jnp.sqrt(segment.dot(direction, direction, index_prefix)))
-    factor = jnp.where((length > 0) & (length <= shortest), rounded(shortest / length), 1)
+    length = segment.norm(direction, index_prefix)
+    is_short = (length > 0) & (length <= shortest)
+    factor = jnp.where(is_short, rounded(shortest / jnp.where(is_short, length, 1)), 1)
     return segment.scale(direction, factor, index_prefix)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
 from basinax._rounding import rounded
-from basinax._search import PerSystem, Verdict
+from basinax._search import PerSystem, Verdict, is_no_higher
 from basinax._settings import (
     Limit,
     NotNegative,
@@ -39,12 +39,17 @@ class MoreThuente(eqx.Module):
     xtol: NotNegative = 1e-14
     """The search ends when the bracket is this small, in proportion to its upper end."""
     max_trials: PositiveCount = 100
-    """After so many trials the search has failed. ASE goes on."""
+    """After so many trials the search ends, ASE's does not: at the lowest of them, or in failure
+    where none is lower than where it began."""
 
     def __check_init__(self):
         check_settings(self)
         check_order(self, "c1", "c2")
         check_order(self, "stpmin", "stpmax")
+
+    def shortest(self, like: PerSystem) -> PerSystem:
+        """The shortest step length."""
+        return per_system(self.stpmin, "stpmin", like)
 
     def begin(
         self, energy: PerSystem, slope: PerSystem, longest: PerSystem, first: PerSystem, last=None
@@ -64,6 +69,7 @@ class MoreThuente(eqx.Module):
         state = MoreThuenteState(
             is_bracketed=jnp.zeros(energy.shape, bool),
             is_last=jnp.zeros(energy.shape, bool),
+            is_back=jnp.zeros(energy.shape, bool),
             n_trials=jnp.zeros(energy.shape, jnp.int32),
             energy=energy,
             slope=slope,
@@ -83,23 +89,28 @@ class MoreThuente(eqx.Module):
     ) -> tuple[Verdict, "MoreThuenteState"]:
         """What becomes of a trial, given energy and slope there."""
         sample = Sample(trial, energy, slope)
-        # Where the energy is not finite there is nothing to interpolate: back towards the best.
+        # Where the energy is not finite there is nothing to interpolate: back towards the best. So
+        # where it is so large that what interpolates is not finite.
         is_finite = jnp.isfinite(energy) & jnp.isfinite(slope)
         followed, proposal = self._followed(state, sample)
         back = state.best.at + rounded(0.25 * (trial - state.best.at))
-        proposal = jnp.where(is_finite, proposal, back)
-        n_trials = state.n_trials + 1
+        proposal = jnp.where(is_finite & jnp.isfinite(proposal), proposal, back)
         followed = _where(is_finite, followed, state)
-        followed = eqx.tree_at(lambda s: s.n_trials, followed, n_trials)
+        best, n_trials = followed.best, state.n_trials + 1
 
         is_good, is_ended = self._judged(state, sample)
-        # Not in ASE: a search that ends higher than it began, beyond rounding, has failed.
-        noise = rounded(16 * jnp.finfo(energy.dtype).eps * jnp.abs(state.energy))
-        is_no_higher = energy <= state.energy + noise
-        is_accepted = is_finite & (state.is_last | is_good | (is_ended & is_no_higher))
-        is_over = is_finite & is_ended
-        is_over |= n_trials >= per_system(self.max_trials, "max_trials", n_trials)
-        has_failed = ~is_accepted & (is_over | ~jnp.isfinite(proposal))
+        # Not in ASE: a search that ends higher than it began, beyond rounding, or where it began,
+        # has failed, unless a trial was lower: to the lowest it goes back.
+        is_settled = (is_ended | state.is_back) & is_no_higher(energy, state.energy)
+        is_accepted = is_finite & (state.is_last | is_good | is_settled) & (trial > 0)
+        ends = (is_finite & is_ended) | state.is_back
+        ends |= n_trials >= per_system(self.max_trials, "max_trials", n_trials)
+        is_gain = best.energy < state.energy
+        is_accepted |= ends & is_finite & is_gain & (best.at == trial)
+        goes_back = ends & ~is_accepted & is_gain & ~state.is_back
+        has_failed = ends & ~is_accepted & ~goes_back
+        followed = eqx.tree_at(lambda s: (s.n_trials, s.is_back), followed, (n_trials, goes_back))
+        proposal = jnp.where(goes_back, best.at, proposal)
         return Verdict(is_accepted, has_failed, state.is_last, proposal), followed
 
     def _judged(self, state: "MoreThuenteState", new: "Sample"):
@@ -138,6 +149,7 @@ class MoreThuente(eqx.Module):
         followed = MoreThuenteState(
             is_bracketed=is_bracketed,
             is_last=is_last,
+            is_back=state.is_back,
             n_trials=state.n_trials,
             energy=state.energy,
             slope=state.slope,
@@ -156,8 +168,9 @@ class MoreThuente(eqx.Module):
         maxstep = per_system(self.maxstep, "maxstep", last)
         change = proposal - last
         distance = rounded(jnp.abs(change) * state.longest)
-        shortened = rounded(change * rounded(maxstep / distance))
-        return last + jnp.where(distance >= maxstep, shortened, change)
+        is_far = distance >= maxstep
+        shortened = rounded(change * rounded(maxstep / jnp.where(is_far, distance, 1)))
+        return last + jnp.where(is_far, shortened, change)
 
 
 class Sample(eqx.Module):
@@ -174,6 +187,8 @@ class MoreThuenteState(eqx.Module):
     is_bracketed: Bool[Array, "systems"]
     is_last: Bool[Array, "systems"]
     """The next trial is accepted whatever it brings."""
+    is_back: Bool[Array, "systems"]
+    """The next trial is the best again, where the search ends."""
     n_trials: Int32[Array, "systems"]
     energy: PerSystem
     """At the origin."""
@@ -208,12 +223,12 @@ def _interpolated(state: MoreThuenteState, new: Sample) -> tuple[PerSystem, Bool
     is_opposite = ~is_higher & _opposite(best, new)
     is_flatter = ~is_higher & ~is_opposite & (jnp.abs(new.slope) < jnp.abs(best.slope))
     is_bracketed = state.is_bracketed | is_higher | is_opposite
-    secant = new.at + rounded(rounded(new.slope / (new.slope - best.slope)) * (best.at - new.at))
+    secant = new.at + rounded(_quotient(new.slope, new.slope - best.slope) * (best.at - new.at))
 
     # 1: a higher energy. The cubic step, or half way from it to the quadratic one.
     cubic, _ = _cubic(best, new, new.at < best.at)
-    chord = rounded((best.energy - new.energy) / (new.at - best.at))
-    ratio = rounded(0.5 * rounded(best.slope / (chord + best.slope)))
+    chord = _quotient(best.energy - new.energy, new.at - best.at)
+    ratio = rounded(0.5 * _quotient(best.slope, chord + best.slope))
     quadratic = best.at + rounded(ratio * (new.at - best.at))
     is_nearer = jnp.abs(cubic - best.at) < jnp.abs(quadratic - best.at)
     higher = jnp.where(is_nearer, cubic, cubic + rounded(0.5 * (quadratic - cubic)))
@@ -250,15 +265,22 @@ def _opposite(best: Sample, new: Sample):
 
 def _cubic(a: Sample, b: Sample, is_mirrored) -> tuple[PerSystem, Bool[Array, "systems"]]:
     """The minimiser of the cubic through two samples, seen from a, and whether it lies beyond."""
-    theta = rounded(rounded(3.0 * (a.energy - b.energy)) / (b.at - a.at)) + (a.slope + b.slope)
+    chord = _quotient(rounded(3.0 * (a.energy - b.energy)), b.at - a.at)
+    theta = chord + (a.slope + b.slope)
     size = jnp.maximum(jnp.maximum(jnp.abs(theta), jnp.abs(a.slope)), jnp.abs(b.slope))
-    part = rounded(theta / size)
-    slopes = rounded(rounded(a.slope / size) * rounded(b.slope / size))
+    part = _quotient(theta, size)
+    slopes = rounded(_quotient(a.slope, size) * _quotient(b.slope, size))
     square = rounded(part * part) - slopes
     root = rounded(jnp.sqrt(jnp.maximum(square, jnp.zeros_like(square))))
     gamma = rounded(size * root)
     gamma = jnp.where(is_mirrored, -gamma, gamma)
     p = (gamma - a.slope) + theta
     q = ((gamma - a.slope) + gamma) + b.slope
-    r = rounded(p / q)
+    r = _quotient(p, q)
     return a.at + rounded(r * (b.at - a.at)), (r < 0) & (gamma != 0)
+
+
+def _quotient(a: PerSystem, b: PerSystem) -> PerSystem:
+    """a/b; 0 where b is."""
+    is_zero = b == 0
+    return jnp.where(is_zero, 0, rounded(a / jnp.where(is_zero, 1, b)))

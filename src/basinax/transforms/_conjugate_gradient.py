@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from basinax import _segment as segment
+from basinax import _ranges as ranges, _segment as segment
 from basinax._line_search import Search, WalkState, check_search, start_walk, walk
 from basinax._more_thuente import MoreThuente
 from basinax._optimizer import AbstractState, AbstractTransform, Prefix, systems_field
@@ -60,10 +60,14 @@ class _Conjugate(eqx.Module):
 
     def choose(self, memory, stage):
         gradient, prefix = stage.gradient, stage.prefix
-        before = segment.dot(stage.last_gradient, stage.last_gradient, prefix)
+        both = (gradient, stage.last_gradient)
+        units = ranges.products(*both, prefix, has_one_unit=True).a_exponents
+        now, last, y = (ranges.in_units(x, units, prefix) for x in (*both, stage.y))
+        before = segment.dot(last, last, prefix)
         # β = max(0, g·y / g₀·g₀), and d = -g/α + β d₀
-        factor = rounded(segment.dot(gradient, stage.y, prefix) / before)
-        factor = jnp.where(stage.is_new & (factor > 0) & (before > 0), factor, 0)
+        has_before = stage.is_new & ~stage.is_shortened & (before > 0)
+        factor = rounded(segment.dot(now, y, prefix) / jnp.where(has_before, before, 1))
+        factor = jnp.where(has_before & (factor > 0) & jnp.isfinite(factor), factor, 0)
         values = [(self._first(gradient, prefix), 0.0), (factor, 0.0)]
         direction = segment.map_rows(_turned, prefix, values, gradient, stage.last_direction)
         return direction, LastLine(None, jnp.ones_like(memory.has_last))
@@ -73,7 +77,7 @@ class _Conjugate(eqx.Module):
 
     def first_trial(self, slope, last_slope, last_trial):
         # As much first-order change as in the last step
-        trial = rounded(last_trial * rounded(last_slope / slope))
+        trial = rounded(last_trial * rounded(last_slope / jnp.where(slope < 0, slope, -1)))
         return jnp.where((trial > 1e-3) & (trial < 10), trial, 1)
 
     def _first(self, tree, prefix):
