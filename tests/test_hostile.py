@@ -6,10 +6,11 @@ import json
 import os
 import re
 
+import jax.numpy as jnp
 import optax
 import pytest
 
-from basinax import FIRE, chain, from_config, optax_transform, read_config, to_config
+from basinax import FIRE, SystemIndex, chain, from_config, optax_transform, read_config, to_config
 from basinax._optax_by_name import _makers
 from basinax._specs import optimizer_from
 
@@ -233,3 +234,16 @@ def test_arguments_that_configs_have_are_kept():
     assert to_config(from_config(config)) == config
     infinite = by_name("clip", max_delta="inf")
     assert to_config(from_config(infinite))["arguments"] == {"max_delta": float("inf")}
+
+
+def test_a_state_of_optax_is_not_allocated_before_its_size_is_known():
+    optimizer = from_config(by_name("scale_by_lbfgs", memory_size=10**11))
+    with pytest.raises(ValueError, match=r"has a state of \d{13,} bytes for 3 rows"):
+        optimizer.init(jnp.ones((2, 3)), SystemIndex.from_sizes([1, 1]))
+
+
+@pytest.mark.parametrize(("name", "field"), [("lbfgs", "memory"), ("bfgs", "max_rows")])
+def test_a_list_in_place_of_a_count_is_named(name, field):
+    """Without a warning of equinox about arrays that are static."""
+    with pytest.raises((TypeError, ValueError), match=field):
+        from_config({"name": name, field: [1, 2]}).init(jnp.ones((2, 3)), SystemIndex([0, 1], 2))

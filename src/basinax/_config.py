@@ -243,7 +243,11 @@ def _require_known(kind: str, name: Any, known: list[str]) -> None:
 def _made(cls: type, name: str, options: Config) -> Any:
     fields = [field for field in dataclasses.fields(cls) if field.init]
     _require_options(name, options, {field.name: _is_required(field) for field in fields})
-    return cls(**{key: _decoded(value, key) for key, value in options.items()})
+    decoded = {key: _decoded(value, key) for key, value in options.items()}
+    for field in fields:  # no array can be static
+        if field.metadata.get("static") and isinstance(decoded.get(field.name), np.ndarray):
+            decoded[field.name] = tuple(decoded[field.name].tolist())
+    return cls(**decoded)
 
 
 def _require_options(name: str, options: Config, known: Mapping[str, bool]) -> None:

@@ -9,6 +9,7 @@ of the whole tree.
 
 import contextlib
 import functools
+import math
 from typing import Any
 
 import equinox as eqx
@@ -27,6 +28,12 @@ from basinax._optimizer import (
 )
 from basinax._rewriting import with_rounded_products
 from basinax._systems import is_index
+
+PROBED = 3
+"""Rows with which a transformation is tried."""
+
+MOST_BYTES = 1 << 28
+"""Of the state of that many rows."""
 
 
 class OptaxTransform(AbstractTransform):
@@ -145,6 +152,12 @@ def _refuse_mixing(transformation, parameters, numbers) -> None:
 @functools.lru_cache(maxsize=128)
 def _probe(transformation, shapes, structure, numbers) -> str | None:
     """What is wrong with running the transformation row by row; None if nothing is."""
+    n_bytes = _state_bytes(transformation, shapes, structure)
+    if n_bytes > MOST_BYTES:
+        return (
+            f"optax transformation {_names(transformation)} has a state of {n_bytes} bytes for"
+            f" {PROBED} rows, expected at most {MOST_BYTES}: lower the setting that sizes it"
+        )
     reason = _difference(transformation, shapes, structure, numbers)
     if reason is None:
         return None
@@ -152,6 +165,17 @@ def _probe(transformation, shapes, structure, numbers) -> str | None:
     if numbers != together and not _difference(transformation, shapes, structure, together):
         return _message_of_parts(transformation, reason)
     return _message(transformation, reason)
+
+
+def _state_bytes(transformation, shapes, structure) -> int:
+    """How large a state would be; 0 where only the probe can say what is wrong with it."""
+    rows = [jax.ShapeDtypeStruct((PROBED, *shape), dtype) for shape, dtype in shapes]
+    try:
+        with _optax_promotion():
+            state = jax.eval_shape(transformation.init, structure.unflatten(rows))
+        return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(state))
+    except Exception:
+        return 0
 
 
 def _difference(transformation, shapes, structure, numbers) -> str | None:
@@ -188,7 +212,7 @@ def _probing_trees(shapes, structure) -> list[PyTree]:
         leaves = []
         for shape, dtype in shapes:
             largest = float(jnp.finfo(dtype).max) ** 0.5 / 1e3
-            leaf = draw.normal(size=(3, *shape))
+            leaf = draw.normal(size=(PROBED, *shape))
             leaf[1:] *= largest if size is None else size
             leaves.append(jnp.asarray(leaf, dtype))
         trees.append(structure.unflatten(leaves))
