@@ -301,9 +301,9 @@ def test_a_text_names_cells_and_their_numbers(text):
 @pytest.mark.parametrize("make", [LennardJones, Morse], ids=["lennard-jones", "morse"])
 def test_true_and_texts_are_no_numbers_of_potentials(make):
     for value in (True, np.True_, "1.0"):
-        with pytest.raises(TypeError, match="epsilon must be a number"):
+        with pytest.raises(TypeError, match="epsilon must be a real number"):
             make(epsilon=value)
-        with pytest.raises(TypeError, match="epsilon must be a number"):
+        with pytest.raises(TypeError, match="epsilon must be a real number"):
             make(epsilon={"Ar": value})
 
 
@@ -323,7 +323,7 @@ def test_a_header_allocates_nothing_that_its_file_does_not_hold(densities, dista
 
 
 OPTIMIZERS = {
-    "lbfgs:memory=1000000000": "there is not enough memory",
+    "lbfgs:memory=1000000000": "memory=1000000000, the pairs that L-BFGS keeps, needs",
     "a.json": "more than 100 deep in one another",
     "~nobody-of-this-name/a.json": "No such file",
 }
