@@ -129,6 +129,8 @@ ELEMENTWISE = {
     "clip": optax.clip(0.3),
     "scale": optax.scale(-0.1),
     "schedule": optax.sgd(optax.exponential_decay(0.1, 2, 0.5)),
+    "cycle": optax.sgd(optax.cosine_onecycle_schedule(10, 0.1)),
+    "third roots": optax.contrib.madgrad(0.1),
     "chain": optax.chain(optax.clip(0.5), optax.trace(0.9), optax.scale(-0.1)),
     "sign": optax.sign_sgd(0.1),
 }
@@ -171,6 +173,13 @@ def test_an_optax_transformation_that_mixes_systems_is_refused_by_name(name):
         chain(FIRE(), MIXING[name]).init(batch.params, batch.prefix)
     assert "ClipByGlobalNorm" in str(error.value)
     assert "index_prefix=None" in str(error.value)
+
+
+def test_an_operation_whose_bits_may_depend_on_the_batch_is_refused_by_name():
+    batch = batch_of()
+    error = optax.stateless_with_tree_map(lambda x, _: jax.lax.erf(x))
+    with pytest.raises(ValueError, match=r"stateless.* may depend on the batch \(erf "):
+        chain(FIRE(), error).init(batch.params, batch.prefix)
 
 
 def test_a_mixing_part_of_an_optax_chain_is_refused_by_name():

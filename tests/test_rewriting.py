@@ -8,9 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.extend import core as jax_core
 
 from basinax import product
-from basinax._rewriting import with_ordered_sums, with_rounded_products
+from basinax._rewriting import (
+    ELEMENTARY,
+    EXACT,
+    REDUCTIONS,
+    ROUNDED,
+    RefusedOperation,
+    with_ordered_sums,
+    with_rounded_products,
+)
 
 DRAW = np.random.default_rng(0)
 A, B, C = (jnp.asarray(DRAW.normal(size=shape)) for shape in ((5, 8, 3), (5, 3, 4), (8, 7)))
@@ -96,3 +105,162 @@ def test_products_are_rounded_in_functions_of_a_function(name):
         np.testing.assert_array_equal(values, one_by_one)
         # Some roundings of numbers of size 1, of which the scan adds up a few.
         np.testing.assert_allclose(values, original, rtol=1e-13, atol=1e-14)
+
+
+def last_bits(x):
+    return lax.bitcast_convert_type(x, jnp.int32 if x.dtype == jnp.float32 else jnp.int64)
+
+
+# Of rows of three numbers between 0 and 1.
+OPERATIONS = {
+    "acos": lambda x, y: lax.acos(x),
+    "asin": lambda x, y: lax.asin(x),
+    "atan": lambda x, y: lax.atan(9 * x - 4),
+    "atan2": lambda x, y: lax.atan2(x - 0.5, y - 0.5) + jnp.arctan2(x, 1.0),
+    "cbrt": lambda x, y: lax.cbrt(9 * x - 4),
+    "clamp": lambda x, y: lax.clamp(y[0], x, y[1]),
+    "cos": lambda x, y: lax.cos(30 * x),
+    "div": lambda x, y: x / y,
+    "exp": lambda x, y: lax.exp(30 * x - 15),
+    "exp2": lambda x, y: lax.exp2(30 * x - 15),
+    "expm1": lambda x, y: lax.expm1(4 * x - 2),
+    "integer_pow": lambda x, y: x**7 + (x + 1) ** -4,
+    "log": lambda x, y: lax.log(x),
+    "log1p": lambda x, y: lax.log1p(4 * x - 0.9),
+    "logistic": lambda x, y: lax.logistic(9 * x - 4),
+    "max": lambda x, y: lax.max(x, y),
+    "min": lambda x, y: lax.min(x, y),
+    "mul": lambda x, y: x * y,
+    "nextafter": lambda x, y: lax.nextafter(x, y),
+    "pow": lambda x, y: lax.pow(x, 9 * y) + (x + 0.1) ** 0.3 + (x + 0.2) ** 2.5,
+    "pow of a half": lambda x, y: lax.pow(x, jnp.full_like(x, 0.5)) + lax.pow(x, jnp.arange(3)),
+    "rem": lambda x, y: lax.rem(9 * x, y),
+    "round": lambda x, y: jnp.round(9 * x) + jnp.floor(7 * x) + jnp.ceil(5 * y),
+    "rsqrt": lambda x, y: lax.rsqrt(x),
+    "sin": lambda x, y: lax.sin(30 * x),
+    "sqrt": lambda x, y: lax.sqrt(x),
+    "square": lambda x, y: lax.square(x),
+    "sub": lambda x, y: jnp.abs(-x - y) + jnp.sign(x - y),
+    "tan": lambda x, y: lax.tan(9 * x - 4),
+    "tanh": lambda x, y: lax.tanh(9 * x - 4),
+    "functions of several": lambda x, y: jnp.hypot(x, y) + jnp.logaddexp(x, y) + x ** (9 * y),
+    "a derivative": lambda x, y: jax.grad(lambda x: jnp.sum(jnp.tanh(x) ** 3 * jnp.arccos(y)))(x),
+    "reduce_sum": lambda x, y: x / jnp.sum(x),
+    "dot_general": lambda x, y: x * (x @ y),
+    "cumprod": lambda x, y: jnp.cumprod(x) + jnp.cumsum(y),
+}
+
+
+def turns(x, y):
+    """Each of them is added up, and meets products before and a sum behind."""
+
+    def turn(k, carry):
+        totals, x, y = carry
+        terms = with_rounded_products(
+            jax.vmap(lambda x, y: [f(x, y) for f in OPERATIONS.values()])
+        )(x, y)
+        return [total + term for total, term in zip(totals, terms, strict=True)], y, x
+
+    return lax.fori_loop(0, 3, turn, ([jnp.zeros_like(x) for _ in OPERATIONS], x, y))[0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_bit_of_an_operation_depends_on_how_many_rows_there_are(dtype):
+    """One row is fewer than a vector has, 21 are no multiple of eight, 128 more than small loops
+    have."""
+    x, y = (jnp.asarray(DRAW.uniform(0.01, 1.0, (128, 3)), dtype) for _ in range(2))
+    whole = jax.jit(turns)(x, y)
+    for rows in (slice(0, 21), slice(7, 8)):
+        for name, one, other in zip(
+            OPERATIONS, whole, jax.jit(turns)(x[rows], y[rows]), strict=True
+        ):
+            np.testing.assert_array_equal(other, one[rows], err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_operations_jitted_have_the_bits_they_have_op_by_op(dtype):
+    x, y = (jnp.asarray(DRAW.uniform(0.01, 1.0, (21, 3)), dtype) for _ in range(2))
+    got = jax.jit(turns)(x, y)
+    with jax.disable_jit():
+        slow = turns(x, y)
+    for name, one, other in zip(OPERATIONS, got, slow, strict=True):
+        np.testing.assert_array_equal(one, other, err_msg=name)
+
+
+# That they are done as they are is all there is to try: the values of the original.
+EXACT_OPERATIONS = {
+    "arithmetic": lambda x, y: jnp.abs(lax.neg(x)) + y - jnp.sign(x) * jnp.floor(7 * x),
+    "halves": lambda x, y: jnp.ceil(5 * y) + jnp.round(9 * x) + lax.rem(9 * x, y),
+    "neighbours": lambda x, y: lax.nextafter(x, y),
+    "comparisons": lambda x, y: [x < y, x <= y, x > y, x >= y, x == y, x != y, jnp.isfinite(x)],
+    "logic": lambda x, y: [(x < y) & (x > 0.3), (x < y) | (y < 0.1), (x < y) ^ (y < 0.3), ~(x < y)],
+    "bits": lambda x, y: [last_bits(x) >> 3, last_bits(x) << 2, lax.population_count(last_bits(x))],
+    "other bits": lambda x, y: lax.shift_right_logical(last_bits(x), last_bits(x) * 0 + 3),
+    "choices": lambda x, y: [jnp.where(x < y, x, y), jnp.argmax(x), jnp.argmin(x), jnp.sort(x)],
+    "extremes": lambda x, y: [x.max(), x.min(), (x < y).any(), (x < y).all()],
+    "shapes": lambda x, y: [x[None, ::-1].T.reshape(-1), jnp.pad(x, 1), jnp.squeeze(x[:, None])],
+    "parts": lambda x, y: [jnp.concatenate([x, y]), *jnp.split(x, 3), jnp.stack([x, y])],
+    "places": lambda x, y: [x[jnp.argmax(y)], x[jnp.argsort(y)], x.at[jnp.argmax(y)].set(1.0)],
+    "slices": lambda x, y: lax.dynamic_update_slice(
+        x, lax.dynamic_slice(y, (jnp.argmax(x) % 2,), (2,)), (jnp.argmax(y) % 2,)
+    ),
+    "copies": lambda x, y: [jnp.copy(x), lax.stop_gradient(y), lax.optimization_barrier(x)],
+    "numbers": lambda x, y: [jnp.arange(3) + lax.iota(int, 3), (9 * x).astype(int)],
+    "rows": lambda x, y: [*jnp.unstack(x), jnp.tile(y, 2)],
+    "devices": lambda x, y: jax.device_put(x),
+    "a derivative": lambda x, y: jax.grad(lambda x: jnp.sum(x * x))(x),
+}
+
+
+@pytest.mark.parametrize("name", EXACT_OPERATIONS)
+def test_exact_operations_are_done_as_they_are(name):
+    x, y = (jnp.asarray(DRAW.uniform(0.01, 1.0, 3)) for _ in range(2))
+    function = EXACT_OPERATIONS[name]
+    got = with_rounded_products(function)(x, y)
+    jax.tree.map(np.testing.assert_array_equal, got, function(x, y))
+
+
+def primitives_of(jaxpr) -> set[str]:
+    inner = [jax_core.jaxprs_in_params(eqn.params) for eqn in jaxpr.eqns]
+    found = {eqn.primitive.name for eqn in jaxpr.eqns}
+    return found.union(*(primitives_of(jaxpr) for jaxprs in inner for jaxpr in jaxprs))
+
+
+def test_every_operation_that_is_allowed_is_tried():
+    x, tried = jnp.ones(3), set()
+    for function in (*OPERATIONS.values(), *EXACT_OPERATIONS.values()):
+        tried |= primitives_of(jax.make_jaxpr(function)(x, x).jaxpr)
+    assert (EXACT | ROUNDED | ELEMENTARY.keys() | REDUCTIONS.keys()) - tried == set()
+
+
+unheard_of = jax_core.Primitive("unheard_of")
+unheard_of.def_abstract_eval(lambda x: x)
+
+REFUSED = {
+    "acosh": lax.acosh,
+    "asinh": lax.asinh,
+    "atanh": lax.atanh,
+    "bessel_i0e": lax.bessel_i0e,
+    "bessel_i1e": lax.bessel_i1e,
+    "cosh": lax.cosh,
+    "digamma": lax.digamma,
+    "erf": lax.erf,
+    "erf_inv": lax.erf_inv,
+    "erfc": lax.erfc,
+    "igamma": lambda x: lax.igamma(x, x),
+    "igammac": lambda x: lax.igammac(x, x),
+    "lgamma": lax.lgamma,
+    "polygamma": lambda x: lax.polygamma(x, x),
+    "random_seed": lambda x: x * jax.random.uniform(jax.random.key(0), x.shape, x.dtype),
+    "regularized_incomplete_beta": lambda x: lax.betainc(x, x, x),
+    "sinh": lax.sinh,
+    "unheard_of": unheard_of.bind,
+    "zeta": lambda x: lax.zeta(x + 2, x),
+}
+
+
+@pytest.mark.parametrize("rewritten", [with_rounded_products, with_ordered_sums])
+@pytest.mark.parametrize("name", REFUSED)
+def test_any_other_operation_is_refused_by_its_name(name, rewritten):
+    with pytest.raises(RefusedOperation, match=rf"^{name}\b.* may have other last bits"):
+        jax.eval_shape(rewritten(REFUSED[name]), jnp.ones(3))

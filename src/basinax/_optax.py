@@ -26,7 +26,7 @@ from basinax._optimizer import (
     check_parameters,
     rows_field,
 )
-from basinax._rewriting import with_rounded_products
+from basinax._rewriting import RefusedOperation, with_rounded_products
 from basinax._systems import is_index
 
 PROBED = 3
@@ -119,7 +119,7 @@ def _parts(tree: PyTree, numbers: tuple[int, ...], n_parts: int) -> list[PyTree]
 
 def _begun(transformation, parts):
     """A state for each row of each part; None for a part without leaves."""
-    init = jax.vmap(transformation.init)
+    init = with_rounded_products(jax.vmap(transformation.init))
     return [init(part) if jax.tree.leaves(part) else None for part in parts]
 
 
@@ -200,6 +200,8 @@ def _difference(transformation, shapes, structure, numbers) -> str | None:
         step = functools.partial(_stepped, transformation, numbers=numbers)
         with _optax_promotion():
             jax.eval_shape(step, params, by_row, params)
+    except RefusedOperation as error:
+        return f"has an operation whose bits may depend on the batch ({error})"
     except Exception as error:
         return f"cannot be run row by row ({type(error).__name__}: {error})"
     return None

@@ -1,7 +1,8 @@
 """Functions of others, run operation by operation with numbers that no compiler merges.
 
-What a function does is traced and done again, with products rounded and, where asked for, sums in
-index order (docs/design.md, section 2).
+What a function does is traced and done again from operations that are known to have the same bits
+in every program: products are rounded, sums taken in index order, elementary functions those of
+`_elementary.py` (docs/design.md, section 2). Any other operation is refused by its name.
 """
 
 import functools
@@ -14,38 +15,43 @@ from jax import lax
 from jax.extend import core as jax_core
 from jaxtyping import Array, Float
 
+from basinax import _elementary
 from basinax._rounding import rounded
 
 
+class RefusedOperation(TypeError):
+    """A function has an operation of which it is not known that no bit depends on the program."""
+
+
 def with_rounded_products(function: Callable) -> Callable:
-    """`function` with every product, quotient and root rounded before it meets anything else."""
-    return _rewritten(function, {}, frozenset())
+    """`function` with every product, quotient, root and sum of two rounded before it meets others.
+
+    Sums over axes are left folds from +0.0, and products of matrices are such sums. Elementary
+    functions are from rounded products, too.
+
+    Raises:
+        RefusedOperation: while tracing, where the function does anything else.
+    """
+    return _rewritten(function, _CONTROL | _CUMULATIVE)
 
 
 def with_ordered_sums(function: Callable) -> Callable:
-    """The same, with sums over axes as left folds from +0.0, and products of matrices as such sums.
-
-    Zeros at the end of an axis then change no bit. Raises TypeError, while tracing, where the
-    function does anything else whose order the compiler chooses.
-    """
-    return _rewritten(function, _ORDERED, _UNORDERED)
+    """The same, without loops and choices: zeros at the end of an axis then change no bit."""
+    return _rewritten(function, {})
 
 
-def _rewritten(function: Callable, rules: Mapping[str, Callable], refused: frozenset) -> Callable:
+def _rewritten(function: Callable, control: Mapping[str, Callable]) -> Callable:
     @functools.wraps(function)
     def rounding(*args):
         closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
         leaves = jax.tree.leaves(args)
-        results = _evaluate(closed.jaxpr, closed.consts, leaves, rules, refused)
+        results = _evaluate(closed.jaxpr, closed.consts, leaves, control)
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return rounding
 
 
-_ROUNDED = ("mul", "div", "sqrt", "rsqrt", "integer_pow", "square", "pow")
-
-
-def _evaluate(jaxpr, consts, args, rules, refused) -> list[Any]:
+def _evaluate(jaxpr, consts, args, control) -> list[Any]:
     values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     values.update(zip(jaxpr.invars, args, strict=True))
 
@@ -54,28 +60,96 @@ def _evaluate(jaxpr, consts, args, rules, refused) -> list[Any]:
 
     def evaluate(inner, *inputs):
         inner, consts = getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
-        return _evaluate(inner, consts, inputs, rules, refused)
+        return _evaluate(inner, consts, inputs, control)
 
     for eqn in jaxpr.eqns:
         inputs, name = [read(atom) for atom in eqn.invars], eqn.primitive.name
-        if name in refused:
-            raise TypeError(
-                f"{name} adds in an order that depends on shapes: write what it does with products"
-                " and sums over axes (jnp.sum, @, jnp.einsum)"
-            )
-        elif name in _CALLS:
+        if name in _CALLS:
             outputs = evaluate(eqn.params.get("jaxpr") or eqn.params["call_jaxpr"], *inputs)
-        elif name in _CONTROL:
-            outputs = _CONTROL[name](evaluate, eqn, *inputs)
-        elif name in rules:
-            outputs = [rules[name](*inputs, **eqn.params)]
+        elif name in control:
+            outputs = control[name](evaluate, eqn, *inputs)
         else:
-            outputs = eqn.primitive.bind(*inputs, **eqn.params)
-            outputs = outputs if eqn.primitive.multiple_results else [outputs]
-        if name in _ROUNDED:
-            outputs = [rounded(x) if jnp.issubdtype(x.dtype, jnp.floating) else x for x in outputs]
+            outputs = _done(eqn, inputs)
         values.update(zip(eqn.outvars, outputs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def _done(eqn, inputs) -> list[Any]:
+    """The results of an operation that is none of other operations."""
+    name = eqn.primitive.name
+    is_real = [jnp.issubdtype(atom.aval.dtype, jnp.floating) for atom in eqn.outvars]
+    if name in REDUCTIONS:
+        return [REDUCTIONS[name](*inputs, **eqn.params)]
+    if name in ELEMENTARY and all(is_real):
+        dtypes = [atom.aval.dtype for atom in eqn.invars]
+        inputs = [jnp.asarray(x, dtype) for x, dtype in zip(inputs, dtypes, strict=True)]
+        return [_in_a_known_format(ELEMENTARY[name], inputs)]
+    if name not in ROUNDED | EXACT | ELEMENTARY.keys():
+        raise _refusal(name)
+    outputs = eqn.primitive.bind(*inputs, **eqn.params)
+    outputs = outputs if eqn.primitive.multiple_results else [outputs]
+    return [_rounded(x) for x in outputs] if name in ROUNDED else outputs
+
+
+def _rounded(x):
+    """Integers are as they are."""
+    return rounded(x) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def _in_a_known_format(function, inputs):
+    """For numbers of fewer bits than float32 by way of that."""
+    dtype = inputs[0].dtype
+    if jnp.finfo(dtype).bits >= 32:
+        return function(*inputs)
+    wide = [x.astype(jnp.float32) if x.dtype == dtype else x for x in inputs]
+    return function(*wide).astype(dtype)
+
+
+def _refusal(name: str) -> RefusedOperation:
+    if name in _UNORDERED:
+        return RefusedOperation(
+            f"{name} adds in an order that depends on shapes: write what it does with products"
+            " and sums over axes (jnp.sum, @, jnp.einsum)"
+        )
+    return RefusedOperation(
+        f"{name} may have other last bits in every program: write what it does with sums, products,"
+        " quotients, powers, roots, sin, cos, " + ", ".join(_FUNCTIONS)
+    )
+
+
+# fmt: off
+EXACT = frozenset({
+    "abs", "and", "argmax", "argmin", "bitcast_convert_type", "broadcast_in_dim",
+    "ceil", "concatenate", "convert_element_type", "copy", "device_put", "dynamic_slice",
+    "dynamic_update_slice", "eq", "floor", "gather", "ge", "gt", "iota", "is_finite", "le", "lt",
+    "ne", "neg", "nextafter", "not", "optimization_barrier", "or", "pad", "population_count",
+    "reduce_and", "reduce_max", "reduce_min", "reduce_or", "rem", "reshape", "rev", "round",
+    "scatter", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign",
+    "slice", "sort", "split", "squeeze", "stack", "stop_gradient", "tile", "transpose",
+    "unstack", "xor",
+})
+# fmt: on
+"""Their results are numbers of theirs, as they are or moved, or one that is nearest to them."""
+
+ROUNDED = frozenset(
+    {"add", "add_any", "cos", "div", "integer_pow", "mul", "sin", "sqrt", "square", "sub"}
+)
+"""Of sums, those of a number and two constants would be merged; sines and cosines the C library
+computes, a number at a time."""
+
+_FUNCTIONS = (
+    *("acos", "asin", "atan", "atan2", "cbrt", "exp", "exp2", "expm1"),
+    *("log", "log1p", "logistic", "rsqrt", "tan", "tanh"),
+)
+
+ELEMENTARY: dict[str, Callable[..., Array]] = {
+    **{name: getattr(_elementary, name) for name in _FUNCTIONS},
+    "pow": _elementary.power,
+    "max": _elementary.maximum,
+    "min": _elementary.minimum,
+    "clamp": _elementary.clamp,
+}
+"""Of real numbers, done by `_elementary.py`; of integers they are exact."""
 
 
 _CALLS = (
@@ -146,6 +220,24 @@ def _linear_solve(evaluate, eqn, *inputs):
 _CONTROL = {"scan": _scan, "while": _while, "cond": _choice, "custom_linear_solve": _linear_solve}
 
 
+def _cumulated(combine, start, eqn, x):
+    axis, reverse = eqn.params["axis"], eqn.params["reverse"]
+
+    def add(total, y):
+        total = _rounded(combine(total, y))
+        return total, total
+
+    x = jnp.moveaxis(x, axis, 0)
+    total = jnp.full_like(x, start, shape=x.shape[1:])
+    return [jnp.moveaxis(lax.scan(add, total, x, reverse=reverse)[1], 0, axis)]
+
+
+_CUMULATIVE = {
+    "cumsum": lambda _, eqn, x: _cumulated(jnp.add, 0, eqn, x),
+    "cumprod": lambda _, eqn, x: _cumulated(jnp.multiply, 1, eqn, x),
+}
+
+
 def _sum(x, *, axes, **_):
     for axis in sorted(axes, reverse=True):
         x = _fold(x, axis)
@@ -178,11 +270,11 @@ def _matrix_product(a, b, *, dimension_numbers, **_):
     left = arranged(a, a_batch, a_summed, 0, b_free)
     right = arranged(b, b_batch, b_summed, a_free, 0)
     shape = jnp.broadcast_shapes(left.shape, right.shape)
-    terms = rounded(jnp.broadcast_to(left, shape) * jnp.broadcast_to(right, shape))
+    terms = _rounded(jnp.broadcast_to(left, shape) * jnp.broadcast_to(right, shape))
     return _sum(terms, axes=range(terms.ndim - len(a_summed), terms.ndim))
 
 
-_ORDERED = {"reduce_sum": _sum, "dot_general": _matrix_product}
+REDUCTIONS = {"reduce_sum": _sum, "dot_general": _matrix_product}
 
 _UNORDERED = frozenset(
     (

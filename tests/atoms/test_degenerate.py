@@ -148,5 +148,5 @@ def test_a_relaxation_from_there_ends_alone_as_in_a_batch(name):
         alone = relax([structure], potential, max_steps=3)
         for field in FIELDS:
             assert same_bits(getattr(batch, field)[k], getattr(alone, field)[0]), field
-        forces = [r.atoms[j].calc.results["forces"] for r, j in ((batch, k), (alone, 0))]
+        forces = [r.atoms[j].get_forces() for r, j in ((batch, k), (alone, 0))]
         np.testing.assert_array_equal(*forces)

@@ -326,8 +326,10 @@ class AbstractAtomEnergyPotential(AbstractManyBodyPotential):
     """A potential of which only the energy of an atom is written. A subclass gives `energy`.
 
     Forces and stresses are derivatives of it. Every product is rounded and every sum taken in
-    order, so that a system's bits are those it has alone. Executed op by op instead of jitted, last
-    bits may differ: what a compiler makes of its divisions is not looked at.
+    order, so that a system's bits are those it has alone; an operation that is not known to keep
+    them, such as `erf` or a loop, raises TypeError with its name (docs/conventions.md). Executed op
+    by op instead of jitted, last bits may differ: a compiler makes one division of several by one
+    number.
     """
 
     @abc.abstractmethod
