@@ -21,6 +21,7 @@ SOURCE = ROOT / "src" / "basinax"
 # a package is its `__init__.py`.
 LAYERS = [
     [
+        "_compilations",
         "_rounding",
         "_kernel",
         "_settings",
@@ -50,7 +51,8 @@ LAYERS = [
     ["atoms._trial"],
     ["atoms._constraints"],
     ["atoms._batch", "atoms._pairs", "atoms._snapshot"],
-    ["atoms._neighbors", "atoms._trajectory"],
+    ["atoms._rooms", "atoms._trajectory"],
+    ["atoms._neighbors"],
     ["atoms._narrowing"],
     [
         "atoms.potentials._potential",

@@ -460,11 +460,16 @@ def _int32(values: Any) -> Any:
     return None if values is None else np.asarray(values, np.int32)
 
 
-def index_of_sizes(sizes: Any, *, align: int = 1, n_rows: int | None = None) -> SystemIndex:
+def index_of_sizes(
+    sizes: Any, *, align: int = 1, n_rows: int | None = None, most_rows: int = 0
+) -> SystemIndex:
     """As `SystemIndex.from_sizes`, of NumPy arrays.
 
     A jitted function takes an array as it is in some microseconds; to put it on a device by itself
     takes fifty.
+
+    Args:
+        most_rows: the index has the shapes of one in which a system has so many rows.
     """
     sizes = _host_integers(sizes, "sizes")
     if (sizes < 0).any():
@@ -486,7 +491,8 @@ def index_of_sizes(sizes: Any, *, align: int = 1, n_rows: int | None = None) -> 
     ids = np.full(rows, len(sizes), np.int32)
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     ids[np.repeat(starts, sizes) + within] = np.repeat(np.arange(len(sizes)), sizes)
-    return _index_of(ids, sizes, aligned=align % BLOCK == 0 and rows % BLOCK == 0)
+    aligned = align % BLOCK == 0 and rows % BLOCK == 0
+    return _index_of(ids, sizes, aligned=aligned, most_rows=most_rows)
 
 
 def index_of_ids(ids: Any, n_systems: int | None = None) -> SystemIndex:
@@ -519,7 +525,9 @@ def require_room(n_rows: int, n_systems: int) -> None:
     )
 
 
-def _index_of(ids: np.ndarray, sizes: np.ndarray, *, aligned: bool) -> SystemIndex:
+def _index_of(
+    ids: np.ndarray, sizes: np.ndarray, *, aligned: bool, most_rows: int = 0
+) -> SystemIndex:
     n_blocks = -(-sizes // BLOCK)
     if aligned:
         block_rows, block_ids = None, ids[::BLOCK]
@@ -532,12 +540,13 @@ def _index_of(ids: np.ndarray, sizes: np.ndarray, *, aligned: bool) -> SystemInd
         block_ids, block_sizes, block_order = None, None, np.arange(n_blocks.sum())
     levels = []
     members, counts, n_members = block_order, n_blocks, n_groups
-    while counts.max(initial=0) > BLOCK:
+    most = max(counts.max(initial=0), -(-most_rows // BLOCK))
+    while most > BLOCK:
         n_groups = n_members // BLOCK + len(sizes)
         levels.append(_group(members, counts, n_groups, n_members))
-        counts = -(-counts // BLOCK)
+        counts, most = -(-counts // BLOCK), -(-most // BLOCK)
         members, n_members = np.arange(counts.sum()), n_groups
-    width = BLOCK if counts.max(initial=0) > 1 else 1
+    width = BLOCK if most > 1 else 1
     last = np.full((len(sizes), width), n_members)
     slot = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     last[np.repeat(np.arange(len(sizes)), counts), slot] = members

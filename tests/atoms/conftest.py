@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from basinax._rounding import BLOCK
+from basinax.atoms._rooms import Room
 
 
 @pytest.fixture
@@ -15,7 +16,8 @@ def few_shapes(few_lengths, monkeypatch):
     Tests of shapes, and those of whole relaxations, keep the real ones.
     """
 
-    def of_relaxations(n: int, least: int | None = None) -> int:
+    def of_relaxations(n: int, least: int | None = None, steps: int = 1) -> int:
+        del steps
         return _coarse_size(n, 16 if least is None else 64)
 
     def of_evaluations(sizes):
@@ -26,6 +28,7 @@ def few_shapes(few_lengths, monkeypatch):
 
     monkeypatch.setattr("basinax.atoms._batch.batch_shape", of_evaluations)
     monkeypatch.setattr("basinax.atoms._relax.padded_size", of_relaxations)
+    monkeypatch.setattr("basinax.atoms._relax.FEW_ROWS", BLOCK)
 
 
 @pytest.fixture
@@ -36,35 +39,33 @@ def few_lengths(monkeypatch):
     neighbours end with the longest list in use, and mind no further slots.
     """
     monkeypatch.setattr("basinax.atoms._neighbors.padded_size", _coarse_size)
-    monkeypatch.setattr("basinax.atoms._neighbors._CAPACITIES", _AmpleCapacities(512))
-    monkeypatch.setattr("basinax.atoms._neighbors.CAPACITY_TO_SPARE", 1_000_000)
+    monkeypatch.setattr("basinax.atoms._rooms.own_room", _ample_room(512))
 
 
 @pytest.fixture
 def few_short_shapes(few_shapes, monkeypatch):
     """As `few_shapes`, where short ranges need few slots, and pairs of slots take much memory."""
-    monkeypatch.setattr("basinax.atoms._neighbors._CAPACITIES", _AmpleCapacities(64))
+    monkeypatch.setattr("basinax.atoms._rooms.own_room", _ample_room(64))
 
 
 @pytest.fixture
 def few_places(monkeypatch):
     """Batches with room for four structures of some ten atoms, alike or not."""
     monkeypatch.setattr("basinax.atoms._relax.MAX_ROWS", 48)
+    monkeypatch.setattr("basinax.atoms._relax.FEW_ROWS", BLOCK)
     monkeypatch.setattr("basinax.atoms._relax.ALIKE", np.inf)
     monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
 
 
-class _AmpleCapacities(dict):
-    """Slots, images and shifts of a table, whatever came before it."""
+def _ample_room(n_slots: int):
+    """Whatever a table needs, it has at least so much room."""
 
-    def __init__(self, slots: int):
-        super().__init__()
-        self._ample = (slots, 32768, 4096)
+    def room(needs, n_rows, *, is_lean):
+        del n_rows, is_lean
+        ample = zip(needs, (n_slots, 32768, 4096), strict=True)
+        return Room(*(_coarse_size(*pair) for pair in ample))
 
-    def get(self, shape, needed):
-        del shape
-        ample = zip(needed.tolist(), self._ample, strict=True)
-        return np.array([_coarse_size(n, least) for n, least in ample])
+    return room
 
 
 def _coarse_size(n: int, least: int = 1, steps: int = 1) -> int:

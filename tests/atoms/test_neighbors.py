@@ -1,9 +1,6 @@
 """Neighbour lists: complete, in canonical order, and rebuilt system by system."""
 
-import contextlib
 import itertools
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -350,46 +347,6 @@ def test_many_rebuilds_end_in_the_list_of_a_fresh_table(seed):
     for k in range(len(SYSTEMS)):
         for a, b in zip(results_of(batch, one, k), results_of(batch, two, k), strict=True):
             np.testing.assert_array_equal(a, b)
-
-
-def test_like_batches_have_lists_of_one_shape(monkeypatch):
-    """The first needs 40 slots, most others 41: another shape would be another program."""
-    monkeypatch.setattr("basinax.atoms._neighbors._CAPACITIES", {})
-    shapes = set()
-    for seed in (3, *range(12)):
-        atoms = fcc(2)
-        atoms.rattle(0.2, seed=seed)
-        table = NeighborTable(Batch.from_atoms([atoms]), 6.4, 0.3)
-        shapes.add((table.slots.shape, table.image_rows.shape, table.shifts.shape))
-    assert len(shapes) == 1
-
-
-def test_batches_that_begin_at_once_wait_for_the_first_list(monkeypatch):
-    monkeypatch.setattr("basinax.atoms._neighbors._CAPACITIES", {})
-    made, fitted = NeighborTable._make, NeighborTable._fit
-    both_begin, both_make, events = threading.Barrier(2), threading.Barrier(2), []
-
-    def make(table, batch):
-        events.append("make")
-        with contextlib.suppress(threading.BrokenBarrierError):
-            both_make.wait(timeout=0.2)  # time for the other, if nothing holds it up
-        made(table, batch)
-
-    def fit(*args):
-        fitted(*args)
-        events.append("fit")
-
-    monkeypatch.setattr(NeighborTable, "_make", make)
-    monkeypatch.setattr(NeighborTable, "_fit", fit)
-
-    def begin(batch):
-        both_begin.wait()
-        NeighborTable(batch, CUTOFF, SKIN)
-
-    batch = Batch.from_atoms(SYSTEMS)
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(begin, [batch, batch]))
-    assert events == ["make", "fit"] * 2
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e200])

@@ -177,18 +177,6 @@ def test_species_mix_in_one_batch():
     assert same(result, 0, relax(atoms[:1], mixture, fmax=0.001), 0)
 
 
-def test_a_second_batch_that_fits_compiles_nothing(count_compilations):
-    potential = LennardJones(**ARGON)
-    with count_compilations() as first:
-        relax([structures()[0], structures()[4]], potential, fmax=0.0123)
-    second = [structures()[0], structures()[4][:11]]
-    second[0].rattle(0.05, seed=9)
-    with count_compilations() as again:
-        relax(second, LennardJones(0.011, 3.38, 8.4), fmax=0.02, max_steps=300)
-    assert again.count == 0
-    assert first.count > 0
-
-
 def test_progress_counts_and_a_stop_keeps_what_was_reached():
     seen: list[Progress] = []
     result = relax(

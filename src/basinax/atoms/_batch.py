@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from basinax._rounding import BLOCK
 from basinax._settings import at_least, require_whole, shown
-from basinax._systems import SystemIndex, require_room
+from basinax._systems import SystemIndex, index_of_sizes, require_room
 from basinax.atoms._constraints import (
     Constraints,
     Layout,
@@ -64,6 +64,7 @@ class Batch(eqx.Module):
         n_rows: int | None = None,
         n_systems: int | None = None,
         layout: Layout | None = None,
+        most_rows: int = 0,
     ) -> "Batch":
         """The batch of these structures. Their calculators, if any, are not looked at.
 
@@ -75,6 +76,7 @@ class Batch(eqx.Module):
             n_rows: rows in all, a multiple of 8; `batch_shape` decides if None.
             n_systems: systems in all; `batch_shape` decides if None.
             layout: for which constraints there is room; for those of these structures if None.
+            most_rows: there is room for systems of so many rows, of which there may be none.
 
         Raises:
             TypeError: something is not an `Atoms`, or `dtype` is not available.
@@ -98,7 +100,7 @@ class Batch(eqx.Module):
             )
         require_room(n_rows, n_systems)
         sizes += [0] * (n_systems - len(atoms))
-        index = SystemIndex.from_sizes(sizes, align=BLOCK, n_rows=n_rows)
+        index = index_of_sizes(sizes, align=BLOCK, n_rows=n_rows, most_rows=most_rows)
         dtype = available_dtype(dtype)
         positions, numbers = np.zeros((n_rows, 3)), np.zeros(n_rows, np.int32)
         cells, pbc = np.tile(np.eye(3), (n_systems, 1, 1)), np.zeros((n_systems, 3), bool)
@@ -109,14 +111,14 @@ class Batch(eqx.Module):
             positions[rows], numbers[rows] = a.positions, a.numbers
             cells[k], pbc[k] = np.asarray(a.cell), a.pbc
             write(constraints, k, rows, a)
-        return cls(
-            positions=jnp.array(positions, dtype),
-            numbers=jnp.array(numbers, jnp.int32),
-            cells=jnp.array(cells, dtype),
-            pbc=jnp.array(pbc),
-            index=index,
-            constraints=jax.tree.map(jnp.array, constraints),
-        )
+        arrays: dict[str, Any] = {
+            "positions": positions.astype(dtype),
+            "numbers": numbers,
+            "cells": cells.astype(dtype),
+            "pbc": pbc,
+        }
+        # All at once, and by no program of their own.
+        return jax.device_put(cls(**arrays, index=index, constraints=constraints))
 
     @property
     def n_systems(self) -> int:

@@ -6,7 +6,6 @@ left fold over them gives the same bits whatever the skin, the padding and the l
 """
 
 import dataclasses
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
 from basinax._rounding import BLOCK, rounded
 from basinax._settings import REAL, one_number
 from basinax._systems import SystemIndex
+from basinax.atoms import _rooms
 from basinax.atoms._batch import Batch, padded_size, row_starts
 from basinax.atoms._matrices import Matrices, frobenius_norm, multiply, turned_rows
 from basinax.atoms._pairs import (
@@ -32,6 +32,7 @@ from basinax.atoms._pairs import (
     rank,
     tasks_of,
 )
+from basinax.atoms._rooms import SMALL, Room, room_of_images
 
 HEAVIER = 1 << 30
 """Set in a slot whose image is of the heavier one of a system's two elements, where there is
@@ -40,9 +41,6 @@ HEAVIER = 1 << 30
 FAR = 1e12
 """Where padding points, in Å along each axis: far from any atom, and its square fits float32."""
 
-CAPACITY_TO_SPARE = 2
-"""Up to this many times what it needs, a table is made as large as an earlier one was."""
-
 CHUNK, CHUNKS = 128, 16
 """Folds go through so many columns at once, or more where these were more chunks than that: what
 fits what runs, and a compiler still takes for a loop."""
@@ -50,18 +48,8 @@ fits what runs, and a compiler still takes for a loop."""
 WIDE = 4
 """So many chunks of folds, or all if they are fewer, are one where each turn of a loop is dear."""
 
-HEADROOM = 1.05
-"""How much more than it needs the first table for batches of a shape is made for."""
-
 STRETCH = 2048
 """Of the images that folds go through, so many that stand together are made at a time."""
-
-_CAPACITIES: dict[tuple[int, int], np.ndarray] = {}
-"""Slots, images and shifts of the last table for batches of so many rows and systems."""
-
-_FIRST = threading.Lock()
-"""Held while the first table of a shape is made."""
-
 
 Coordinates = list[Float[Array, "*axes n"]]
 """x, y and z: an array each, or one [3, n] of all."""
@@ -353,6 +341,7 @@ class NeighborTable:
         follows_cells: bool = False,
         reverse: bool = False,
         most_elements: int | None = None,
+        is_fitted: bool = True,
     ):
         """The lists of all systems, of all pairs within `cutoff + skin` Å.
 
@@ -361,6 +350,8 @@ class NeighborTable:
             reverse: list as well where each pair stands seen from its other end.
             most_elements: how many elements a system has at most; folds then go through those of
                 one by themselves. None if folds need not know.
+            is_fitted: there is room as for tables with the needs of this one. If not, `fit` must be
+                called.
 
         Raises:
             ValueError: cutoff or skin is negative or not finite, a system's coordinates are too
@@ -382,20 +373,14 @@ class NeighborTable:
         self.slots = np.full((BLOCK, batch.n_rows), self._far, np.int32)
         self._lengths = np.zeros(batch.n_systems, np.int32)
         self.reverse = np.zeros_like(self.slots) if reverse else None
-        self.image_rows, self.image_shifts = np.zeros((2, self._room(1)), np.int32)
+        self.image_rows, self.image_shifts = np.zeros((2, room_of_images(1, self._far)), np.int32)
         self.shifts = np.zeros((BLOCK, 3), np.int32)
         self.shift_systems = np.zeros(BLOCK, np.int32)
         self._images = _Stretches(batch.n_systems)
         self._shifts = _Stretches(batch.n_systems)
-        shape = (batch.n_rows, batch.n_systems)
-        # Batches that begin at once would each be first, with capacities and programs of their own.
-        with _FIRST:
-            if shape not in _CAPACITIES:
-                self._make(batch)
-                self._fit(shape, HEADROOM)
-                return
         self._make(batch)
-        self._fit(shape)
+        if is_fitted:
+            self.fit(_rooms.own_room(self.needs, batch.n_rows, is_lean=True))
 
     def _make(self, batch: Batch) -> None:
         failed = self.rebuild(batch, self._sizes > 0)
@@ -406,17 +391,25 @@ class NeighborTable:
             radius, resolution = self.cutoff + self.skin, float(np.finfo(positions.dtype).eps)
             raise no_list(f"system {at}", cell, radius, np.abs(positions).max(), resolution)
 
-    def _fit(self, shape: tuple[int, int], headroom: float = 1.0) -> None:
-        """Takes the capacities of an earlier table for a like batch, whose program is compiled."""
-        used = (int(self._lengths.max(initial=0)), self._images.end, self._shifts.end)
-        made = (len(self.slots), len(self.image_rows), len(self.shifts))
-        used = [int(u * headroom) for u in used]
-        sizes = (padded_size(used[0], BLOCK), self._room(used[1]), padded_size(used[2], BLOCK))
-        needed = np.maximum(made, sizes)
-        seen = _CAPACITIES.get(shape, needed)
-        fitting = np.where(seen <= CAPACITY_TO_SPARE * needed, np.maximum(seen, needed), needed)
-        _CAPACITIES[shape] = fitting
-        n_slots, n_images, n_shifts = fitting.tolist()
+    @property
+    def is_lean(self) -> bool:
+        """Whether more slots than it needs cost time or much memory."""
+        return self._far > SMALL or self.reverse is not None
+
+    @property
+    def needs(self) -> Room:
+        """The room that lists take; those of a small batch as if it were full of such systems."""
+        slots = int(self._lengths.max(initial=0))
+        n_used = int((-(-self._sizes // BLOCK) * BLOCK).sum())
+        times = self._far / max(n_used, BLOCK) if self._far <= SMALL else 1.0
+        return Room(slots, int(times * self._images.end), int(times * self._shifts.end))
+
+    def fit(self, room: Room) -> None:
+        """Makes the arrays as large as this room, where they are not larger."""
+        n_slots, n_images, n_shifts = (
+            max(n, len(a))
+            for n, a in zip(room, (self.slots, self.image_rows, self.shifts), strict=True)
+        )
         self.slots = _padded(self.slots, n_slots, self._far)
         if self.reverse is not None:
             self.reverse = _padded(self.reverse, n_slots)
@@ -426,14 +419,6 @@ class NeighborTable:
         self.shifts, self.shift_systems = (
             _padded(a, n_shifts) for a in (self.shifts, self.shift_systems)
         )
-
-    def _room(self, n_images: int) -> int:
-        """For how many further images there is room where `n_images` need it, one at least.
-
-        With the rows and the far one they fill a table of a power of two.
-        """
-        others = self._far + BLOCK
-        return padded_size(others + max(n_images, 1), steps=1) - others
 
     def rebuild(self, batch: Batch, which: Bool[np.ndarray, "systems"]) -> np.ndarray:
         """Makes new lists for the systems of `which`, at the batch's positions and cells.
@@ -593,7 +578,7 @@ class NeighborTable:
         shift_at = self._shifts.place(systems, np.bincount(shift_owners, minlength=len(systems)))
         image_at, shift_at = image_at + rank(owners), shift_at[shift_owners] + rank(shift_owners)
         if self._images.end > len(self.image_rows):
-            n_images = self._room(self._images.end)
+            n_images = room_of_images(self._images.end, self._far)
             self.image_rows = _padded(self.image_rows, n_images)
             self.image_shifts = _padded(self.image_shifts, n_images)
         self.shifts = _grown(self.shifts, self._shifts.end)
@@ -609,6 +594,7 @@ class NeighborTable:
             table |= np.concatenate([self._bits, [0], self._bits[one.image_rows]])
         # A cell that shrinks needs more and more, and each size is a program of its own.
         steps = 2 if self._follows_cells and self._is_listed else 8
+        steps = steps if self.is_lean else 1
         lengths = one.lengths
         self.slots = _grown(self.slots, int(lengths.max(initial=0)), self._far, steps)
         starts = self._starts[systems]

@@ -5,6 +5,7 @@ How structures are grouped is chosen for speed alone: no bit of a result depends
 
 import dataclasses
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
@@ -16,6 +17,7 @@ from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
 from jaxtyping import Bool, Float, Int32
 
+from basinax._compilations import Compilations
 from basinax._convergence import AbstractCriterion, criterion_of
 from basinax._forks import check_process
 from basinax._inverse_hessian import bounded
@@ -33,14 +35,21 @@ from basinax._settings import (
 )
 from basinax._status import Status
 from basinax._switches import own_switches, switched, switches
-from basinax.atoms._batch import available_dtype, checked, padded_size, squared_measures
+from basinax.atoms._batch import (
+    STEPS_PER_OCTAVE,
+    available_dtype,
+    checked,
+    padded_size,
+    squared_measures,
+)
 from basinax.atoms._cell import CELL_ROWS, AbstractCell, Kind, check_cells, kind_of, one_a_structure
 from basinax.atoms._constraints import layout_of
 from basinax.atoms._occupancy import check_occupancies
 from basinax.atoms._pairs import check_listable
+from basinax.atoms._rooms import SMALL
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._specs import cell_from
-from basinax.atoms._stream import Monitor, Outcome, Queue, Settings, Work
+from basinax.atoms._stream import Monitor, Outcome, Queue, Settings, Stream, Work
 from basinax.atoms._trajectory import Recorder, Trajectories
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms import FIRE
@@ -64,12 +73,18 @@ MIN_ROWS = 256
 
 A_SKIN = Allowed("be 0 Å or more", lambda x: (x >= 0) & (x < np.inf))
 
+FEW_ROWS = 512
+"""No batch has fewer rows."""
+
+MIXED = 4
+"""There are places for so many times the structures that would fit if all were the largest."""
+
 WORTH_COMPILING = 4_000_000
 """Pair slots a turn that a batch of its own must save to be worth a program of its own."""
 
 
 class AtomsRelaxation(eqx.Module):
-    """The result of `relax`; every field has one entry a structure, in the order of the input."""
+    """The result of `relax`; fields have one entry a structure, in the order of the input."""
 
     atoms: list[Atoms]
     """Copies at their last positions, with a calculator that has energy, free energy (the same) and
@@ -90,6 +105,9 @@ class AtomsRelaxation(eqx.Module):
     """Energies and forces computed."""
     status: Int32[np.ndarray, "systems"]
     """Codes of `Status`."""
+    compilations: int = 0
+    """Of the call: programs that were compiled for it, or loaded from JAX's cache on the disk, in
+    which most seconds of a short call go. Another call like it compiles none."""
 
     @property
     def converged(self) -> Bool[np.ndarray, "systems"]:
@@ -190,7 +208,7 @@ def relax(
         if progress is not None:
             progress(Progress(len(atoms), n_converged, n_failed))
 
-    monitor = Monitor(len(atoms), tell, should_stop)
+    monitor, compilations = Monitor(len(atoms), tell, should_stop), Compilations()
     blocks = np.array([-(-len(a) // BLOCK) for a in atoms])
     slots = _expected_neighbors(atoms, reach)
     n_elements = np.array([len(set(a.numbers.tolist())) for a in atoms])
@@ -205,6 +223,8 @@ def relax(
             skin=skin,
             keep_best=keep_best,
             shape=_batch_shape(blocks[members], slots[members]),
+            n_filled=_part(blocks[members], slots[members]),
+            most_rows=max(len(atoms[i]) for i in members),
             layout=layout_of(atoms[i] for i in members),
             most_elements=int(n_elements[members].max()) if asks_elements else None,
             cells=cells,
@@ -212,16 +232,17 @@ def relax(
             queue=Queue(_long_ones_first(members, n_elements), blocks),
             monitor=monitor,
             recorder=recorder,
+            begun=deque(),
         )
         for kind, alike in _by_kind(atoms, cells)
         for members in _grouped(slots, blocks, alike)
     ]
     try:
-        _work_off(works, monitor)
+        _work_off(works, monitor, compilations)
     finally:
         if recorder is not None:
             recorder.close()
-    result = _in_order(atoms, monitor.outcomes)
+    result = _in_order(atoms, monitor.outcomes, compilations.count)
     if throw:
         raise_unless_converged(result.status)
     return result
@@ -237,7 +258,7 @@ def _recorder(
     return Recorder(trajectory, atoms)
 
 
-def _work_off(works: list[Work], monitor: Monitor) -> None:
+def _work_off(works: list[Work], monitor: Monitor, compilations: Compilations) -> None:
     """Threads with a batch each, whose program keeps one core busy on CPU.
 
     Where one fails, or the caller is interrupted, the others end at their next look.
@@ -245,11 +266,12 @@ def _work_off(works: list[Work], monitor: Monitor) -> None:
     n_workers, wanted = _n_cores(), switches()
 
     def drain():
-        with switched(wanted):
+        with switched(wanted), compilations.counted():
             for work in works:
                 work.drain()
 
     with ThreadPoolExecutor(n_workers) as pool:
+        _begin(works, pool, n_workers, wanted)
         threads = [pool.submit(drain) for _ in range(n_workers)]
         try:
             for thread in as_completed(threads):
@@ -257,6 +279,27 @@ def _work_off(works: list[Work], monitor: Monitor) -> None:
         except BaseException:
             monitor.stop()
             raise
+
+
+def _begin(
+    works: list[Work], pool: ThreadPoolExecutor, n_workers: int, wanted: dict[str, Any]
+) -> None:
+    """Makes the first batches of all groups, and lists for them, before one of them runs.
+
+    So shapes do not depend on which thread comes first.
+
+    Args:
+        wanted: JAX's switches in the threads.
+    """
+
+    def make(work, members):
+        with switched(wanted):
+            return Stream(work, members)
+
+    fills = [[(work, m) for m in work.first_members(n_workers)] for work in works]
+    futures = [[pool.submit(make, *fill) for fill in of_work] for of_work in fills]
+    for work, streams in zip(works, futures, strict=True):
+        work.begin([stream.result() for stream in streams])
 
 
 def _long_ones_first(members: np.ndarray, n_elements: np.ndarray) -> np.ndarray:
@@ -270,13 +313,30 @@ def _n_cores() -> int:
 
 def _batch_shape(blocks: np.ndarray, slots: np.ndarray) -> tuple[int, int]:
     """Rows and systems of the batches in which these structures are relaxed."""
+    n_rows = _few_rows(_part(blocks, slots))
+    # As many as may stand there, whatever their number: it is no matter of the program. But not so
+    # many small ones beside a large one, in whose size every system may take memory.
+    fewest, most = (n_rows // (int(n) * BLOCK) for n in (blocks.max(), blocks.min()))
+    return n_rows, padded_size(min(most, max(len(blocks), MIXED * fewest)))
+
+
+def _part(blocks: np.ndarray, slots: np.ndarray) -> int:
+    """So many of their rows stand in a batch at once."""
     rows = int(blocks.sum()) * BLOCK
     max_rows = MAX_ROWS if slots.max() <= ALIKE * slots.min() else MAX_ROWS // 2
     n_parts = max(-(-rows // max_rows), min(_n_cores(), -(-rows // MIN_ROWS)))
     least = max(-(-rows // n_parts), int(blocks.max()) * BLOCK)
-    n_rows = padded_size(least, least=BLOCK)
-    n_systems = min(len(blocks), n_rows // (int(blocks.min()) * BLOCK))
-    return n_rows, padded_size(n_systems)
+    return padded_size(least, least=BLOCK)
+
+
+def _few_rows(least: int) -> int:
+    """The rows of a batch that needs so many: of small ones there are few sizes.
+
+    Rows without atoms are left out of folds, and cost little beside another program.
+    """
+    if least <= FEW_ROWS:
+        return FEW_ROWS
+    return padded_size(least, least=BLOCK, steps=1 if least <= SMALL else STEPS_PER_OCTAVE)
 
 
 def _check_potential(potential: Any) -> None:
@@ -389,7 +449,9 @@ def _expected_neighbors(atoms: list[Atoms], reach: float) -> np.ndarray:
     return sizes * np.maximum(ball[pbc.sum(axis=1)] / measures, 1.0)
 
 
-def _in_order(atoms: list[Atoms], outcomes: list[Outcome | None]) -> AtomsRelaxation:
+def _in_order(
+    atoms: list[Atoms], outcomes: list[Outcome | None], n_compiled: int
+) -> AtomsRelaxation:
     """The results; a structure that was never reached is as it was."""
     reached = []
     for original, outcome in zip(atoms, outcomes, strict=True):
@@ -403,4 +465,4 @@ def _in_order(atoms: list[Atoms], outcomes: list[Outcome | None]) -> AtomsRelaxa
     energies = np.array([end.energy for end in ends])
     fmax, steps, evaluations, status = (np.array(column) for column in columns)
     counts = (x.astype(np.int32) for x in (steps, evaluations, status))
-    return AtomsRelaxation(list(relaxed), energies, fmax, *counts)
+    return AtomsRelaxation(list(relaxed), energies, fmax, *counts, compilations=n_compiled)

@@ -4,6 +4,7 @@ When the host looks, who stands beside whom and when a list is rebuilt is chosen
 no bit of a result depends on it.
 """
 
+import contextlib
 import dataclasses
 import functools
 import threading
@@ -46,6 +47,7 @@ from basinax.atoms._constraints import Layout, constrained, write
 from basinax.atoms._matrices import VOIGT
 from basinax.atoms._narrowing import Reach, chosen, next_skins
 from basinax.atoms._neighbors import Neighbors, NeighborTable, moved_too_far
+from basinax.atoms._rooms import Room, Rooms, largest
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._trajectory import Frame, Recorder
 from basinax.atoms.potentials import AbstractPotential
@@ -160,6 +162,10 @@ class Work(NamedTuple):
     keep_best: bool
     shape: tuple[int, int]
     """Rows and systems of a batch."""
+    n_filled: int
+    """So many of its rows are filled at the beginning, at most: others have batches beside it."""
+    most_rows: int
+    """Of any of its structures."""
     layout: Layout
     """Of its constraints."""
     most_elements: int | None
@@ -171,11 +177,51 @@ class Work(NamedTuple):
     queue: Queue
     monitor: "Monitor"
     recorder: Recorder | None
+    begun: "deque[Stream]"
+    """Batches that have lists and wait for a thread."""
+
+    def first_members(self, n_batches: int) -> list[list[int]]:
+        """Structures for the first batches, at most so many."""
+        fills = [self._fill() for _ in range(n_batches)]
+        return [members for members in fills if members]
+
+    def _fill(self) -> list[int]:
+        n_rows, n_systems = self.shape
+        return self.queue.fill(min(self.n_filled, n_rows), n_systems)
+
+    def begin(self, streams: "list[Stream]") -> None:
+        """Gives the first batches room for the lists of any of them, and so one program."""
+        tables = [stream.table for stream in streams]
+        room = self._room(largest([table.needs for table in tables]), tables[0].is_lean)
+        for table in tables:
+            table.fit(room)
+        self.begun.extend(streams)
+
+    def _room(self, needs: Room, is_lean: bool) -> Room:
+        """That of a batch's table, by what else the program of the group depends on."""
+        how, _ = _split((self.potential, self.settings))
+        is_recorded = self.recorder is not None
+        program = how, self.shape, self.dtype, self.kind, self.layout, self.keep_best, is_recorded
+        return _ROOMS.of(program, needs, self.shape[0], is_lean=is_lean)
 
     def drain(self) -> None:
         """Relax until nothing waits, or the run is stopped."""
-        while not self.monitor.is_stopped() and (members := self.queue.fill(*self.shape)):
-            _Stream(self, members).run()
+        while not self.monitor.is_stopped() and (stream := self._next()):
+            stream.run()
+
+    def _next(self) -> "Stream | None":
+        with contextlib.suppress(IndexError):
+            return self.begun.popleft()
+        members = self._fill()
+        if not members:
+            return None
+        stream = Stream(self, members)
+        stream.table.fit(self._room(stream.table.needs, stream.table.is_lean))
+        return stream
+
+
+_ROOMS = Rooms()
+"""Of all runs of the process, as their programs are."""
 
 
 class Monitor:
@@ -216,13 +262,15 @@ class Monitor:
             self._progress(*(sum(count) for count in counts))
 
 
-class _Stream:
+class Stream:
     """One batch, whose places are taken by one structure after another."""
 
     def __init__(self, work: Work, members: list[int]):
         self.work = work
         structures = [work.atoms[i] for i in members]
-        self.batch = Batch.from_atoms(structures, work.dtype, *work.shape, work.layout)
+        self.batch = Batch.from_atoms(
+            structures, work.dtype, *work.shape, work.layout, work.most_rows
+        )
         # A place without a structure has the number of the first one, and no rows.
         self.members = np.array(members + [members[0]] * (work.shape[1] - len(members)))
         self.occupied = np.arange(work.shape[1]) < len(members)
@@ -242,14 +290,15 @@ class _Stream:
             follows_cells=work.kind is not None,
             reverse=potential.needs_reverse,
             most_elements=work.most_elements,
+            is_fitted=False,
         )
 
     def run(self) -> None:
         work, is_running = self.work, self.occupied
         neighbors, n_packed = self.table.lists(is_running), self._n_rows(is_running)
         settings = work.settings.of(self.members, len(work.atoms))
-        run = _start(settings, self.batch, self.moves, work.keep_best)
         how, dtype = _split((work.potential, settings)), self.batch.positions.dtype
+        run = _start(how[0], work.keep_best, how[1], self.batch, self.moves)
         size = dtype.itemsize
         reach = Reach(jnp.asarray(work.potential.cutoff, dtype), jnp.asarray(work.skin, dtype))
         skins = np.full(len(self.occupied), np.inf, dtype)
@@ -287,14 +336,21 @@ class _Stream:
                     needs_list |= is_new
                     is_running |= is_new
             if needs_list.any():
-                batch = _moved(self.batch, self.moves, run.params)
-                failed = self.table.rebuild(batch, needs_list)
+                failed = self.table.rebuild(self._here(run), needs_list)
                 if failed.any():
                     status = np.where(failed, Status.NOT_FINITE, run.status).astype(np.int32)
                     run = eqx.tree_at(lambda r: r.status, run, status)
             n_rows = self._n_rows(is_running)
             if needs_list.any() or n_rows <= WORTH_PACKING * n_packed:
                 neighbors, n_packed = self.table.lists(is_running), n_rows
+
+    def _here(self, run: Run) -> Batch:
+        """The batch where the run stands."""
+        if self.moves is None:
+            return _moved(self.batch, None, run.params)
+        # Found by a program that the end of the run needs in any case.
+        found = _result(dataclasses.replace(run, best=None), self.batch, self.moves)
+        return dataclasses.replace(self.batch, positions=found["positions"], cells=found["cells"])
 
     def _n_rows(self, which: np.ndarray) -> int:
         """How many rows the structures in these places have."""
@@ -408,7 +464,9 @@ class _Stream:
             cells[k], pbc[k] = atoms.cell.array, atoms.pbc
         if is_new.any():
             self.occupied = self.occupied | is_new
-            index = index_of_sizes(sizes, align=BLOCK, n_rows=batch.n_rows)
+            index = index_of_sizes(
+                sizes, align=BLOCK, n_rows=batch.n_rows, most_rows=self.work.most_rows
+            )
             arrays: dict[str, Any] = {
                 "positions": positions,
                 "numbers": numbers,
@@ -425,21 +483,6 @@ def _beginning(batch: Batch, moves: CellMoves | None) -> tuple[Any, Any]:
     if moves is None:
         return batch.positions, batch.index
     return moves.start(batch.positions), moves.prefix(batch.index)
-
-
-def _start(settings: Settings, batch: Batch, moves: CellMoves | None, keep_best: bool) -> Run:
-    params, prefix = _beginning(batch, moves)
-    extras = None if moves is None else moves.nothing_observed()
-    needs = settings.criterion.needs
-    return start(
-        settings.optimizer,
-        params,
-        prefix,
-        keep_best=keep_best,
-        extras=extras,
-        of_rows=jnp.zeros_like(batch.positions[:, 0]),
-        needs=needs,
-    )
 
 
 class _Fixed:
@@ -682,6 +725,23 @@ def _found(point: Point, batch: Batch, moves: CellMoves | None) -> dict[str, Any
     found = {"energies": point.extras.energies, "stress": stress}
     forces = moves.forces(point.params, point.gradients, batch.index)
     return place | found | {"forces": forces, "is_free": moves.is_free}
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _start(fixed: "_Fixed", keep_best: bool, arrays, batch: Batch, moves: CellMoves | None) -> Run:
+    _, settings = eqx.combine(arrays, fixed.tree)
+    params, prefix = _beginning(batch, moves)
+    extras = None if moves is None else moves.nothing_observed()
+    needs = settings.criterion.needs
+    return start(
+        settings.optimizer,
+        params,
+        prefix,
+        keep_best=keep_best,
+        extras=extras,
+        of_rows=jnp.zeros_like(batch.positions[:, 0]),
+        needs=needs,
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -106,7 +106,9 @@ class EMT(AbstractPotential):
         largest = _by_size(self.species) if asap_cutoff else _by_size(_numbers_of(PARAMETERS))[-1:]
         ends = [_ends(_scaled(z).s0, asap_cutoff) for z in largest]
         atoms = [[_atom(p, end) for p in known] for end in ends]
-        tables = jax.tree.map(lambda t: jnp.array(t, float), (_stacked(ends), _stacked(atoms)))
+        dtype = jnp.result_type(float)
+        tables = jax.tree.map(lambda t: t.astype(dtype), (_stacked(ends), _stacked(atoms)))
+        tables = jax.device_put(tables)  # by no program
         self.ends, self.atoms = tables
 
     @property

@@ -1,0 +1,148 @@
+"""Seconds go into programs: a call has one a group, and like calls have the same."""
+
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk, fcc111
+
+from basinax import BFGS, FIRE
+from basinax._compilations import Compilations
+from basinax._switches import switches
+from basinax.atoms import EMT, LennardJones, Tersoff, _relax, relax
+from basinax.atoms._rooms import Room, Rooms
+
+ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
+
+
+def argon(n: int, scale: float = 1.0) -> list[Atoms]:
+    """Cells of two sizes, and a third where there are several."""
+    made = [
+        bulk("Ar", "fcc", a=5.26, cubic=True).repeat((1 + k % 2, 1, 1 + (k % 5 == 4)))
+        for k in range(n)
+    ]
+    for k, atoms in enumerate(made):
+        atoms.set_cell(atoms.cell * scale, scale_atoms=True)
+        atoms.rattle(0.1, seed=k)
+    return made
+
+
+def slabs(n: int, scale: float = 1.0) -> list[Atoms]:
+    made = [fcc111("Cu", (2, 2, 3), a=3.6 * scale, vacuum=8.0) for _ in range(n)]
+    for k, atoms in enumerate(made):
+        atoms.rattle(0.05, seed=k)
+    return made
+
+
+def silicon(n: int, scale: float = 1.0) -> list[Atoms]:
+    """Where a cell that is a tenth smaller brings another shell of neighbours."""
+    width = 5.43 * (1 + (scale - 1) / 10)
+    made = [bulk("Si", "diamond", a=width, cubic=True) for _ in range(n)]
+    for k, atoms in enumerate(made):
+        atoms.rattle(0.05, seed=k)
+    return made
+
+
+WORKLOADS = {
+    "argon": (argon, LennardJones(**ARGON), FIRE(), {}),
+    "slabs": (slabs, EMT(), BFGS(), {}),
+    "cells": (argon, LennardJones(**ARGON), FIRE(), {"cell": "frechet"}),
+    "lists with the other ends": (silicon, Tersoff.named("Si"), FIRE(), {}),
+}
+
+
+class MadeError(Exception):
+    """Batches are made, and none runs."""
+
+
+@pytest.fixture
+def shapes_of(monkeypatch):
+    """A function that returns all that the program of each first batch of a call depends on."""
+    monkeypatch.setattr("basinax.atoms._stream._ROOMS", Rooms())
+    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 2)
+
+    def found(make, potential, optimizer, options, n, scale=1.0):
+        programs = []
+
+        def stop(works, *_):
+            with ThreadPoolExecutor(2) as pool:
+                _relax._begin(works, pool, 2, switches())
+            for stream in [stream for work in works for stream in work.begun]:
+                settings = stream.work.settings
+                arrays = stream.batch, stream.table.lists(stream.occupied), stream.moves
+                leaves, structure = jax.tree.flatten((settings, arrays))
+                programs.append(
+                    (structure, [(np.shape(x), jax.dtypes.result_type(x)) for x in leaves])
+                )
+            raise MadeError
+
+        monkeypatch.setattr(_relax, "_work_off", stop)
+        with pytest.raises(MadeError):
+            relax(make(n, scale), potential, optimizer, **options)
+        return programs
+
+    return found
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_like_calls_have_one_program(name, shapes_of):
+    """Of 10, 12 and 20 structures, whose cells are a tenth wider or narrower; 60 fill batches."""
+    first = shapes_of(*WORKLOADS[name], 10)
+    for n, scale in ((10, 1.0), (12, 1.0), (20, 1.0), (10, 1.1), (12, 0.95), (60, 1.0)):
+        assert [got for got in shapes_of(*WORKLOADS[name], n, scale) if got != first[0]] == []
+
+
+def test_the_lists_of_all_first_batches_decide_on_their_room(shapes_of):
+    """Of which the second has far more neighbours, and larger structures."""
+
+    def make(n, scale):
+        return [*argon(n, 1.15), *argon(n, 0.9), *[a.repeat((2, 2, 1)) for a in argon(2)]]
+
+    _, *case = WORKLOADS["argon"]
+    programs = shapes_of(make, *case, 90)
+    assert len(programs) == 2
+    assert programs[0] == programs[1]
+
+
+def test_rooms_of_equal_needs_stay_equal():
+    rooms, needs = Rooms(), [Room(100, 5000, 400), Room(30, 900, 80), Room(700, 9000, 1200)]
+    first = [rooms.of("program", need, 512, is_lean=False) for need in needs]
+    assert [rooms.of("program", need, 512, is_lean=False) for need in needs] == first
+    assert rooms.of("another", needs[1], 512, is_lean=False) == rooms.of(
+        "yet another", needs[1], 512, is_lean=False
+    )
+
+
+def test_a_second_call_compiles_nothing(count_compilations):
+    """Nor does one of other structures and numbers, that goes on with new lists."""
+    with count_compilations() as counted:
+        first = relax(argon(10), LennardJones(**ARGON), fmax=0.0123)
+    # What starts, what goes on, what ends, and what takes a place again where one is.
+    assert 0 < first.compilations <= 4
+    assert first.compilations <= counted.count
+    others = {"fmax": 0.02, "max_steps": 300, "skin": 0.05}
+    again = [
+        relax(argon(10), LennardJones(**ARGON), fmax=0.0123),
+        relax([*argon(12), argon(1)[0][:3]], LennardJones(0.011, 3.38, 8.4), **others),
+    ]
+    assert [result.compilations for result in again] == [0, 0]
+
+
+def test_what_another_thread_compiles_is_not_counted():
+    compilations, size = Compilations(), itertools.count(1009)
+
+    def compile_one():
+        jax.jit(lambda x: x + 1).lower(np.zeros(next(size))).compile()
+
+    with compilations.counted():
+        thread = threading.Thread(target=compile_one)
+        thread.start()
+        thread.join()
+        assert compilations.count == 0
+        compile_one()
+    compile_one()
+    assert compilations.count == 1
