@@ -1,5 +1,7 @@
 """Optimizers on clusters, crystals and a molecule: the bits of a batch are those alone."""
 
+import itertools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -160,12 +162,12 @@ def test_a_structure_ends_as_if_alone_where_places_are_taken_again(name, tmp_pat
     optimizer, setting, dtype, options = CASES[name]
     make, potential = SETTINGS[setting]
     atoms, options = make(), {"fmax": 1e-6, "max_steps": 150, "dtype": dtype} | options
-    if options.pop("is_recorded", False):
-        options["trajectory"] = tmp_path
+    is_recorded, folders = options.pop("is_recorded", False), itertools.count()
 
     def relaxed(which):
-        chosen = [atoms[k] for k in which]
-        return relax(chosen, potential, turned(optimizer, which), **options)
+        chosen, own = [atoms[k] for k in which], turned(optimizer, which)
+        folder = tmp_path / str(next(folders)) if is_recorded else None
+        return relax(chosen, potential, own, trajectory=folder, **options)
 
     everything = range(len(atoms))
     batch = relaxed(everything)
