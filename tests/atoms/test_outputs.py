@@ -338,6 +338,13 @@ def test_names_of_any_kind_are_read_and_written(relaxation, name):
         assert Path(other).stat().st_size > 0
 
 
+def test_a_database_has_a_name_as_long_as_can_be(relaxation):
+    name = "a" * 252 + ".db"
+    done = run("--output", name)
+    assert done.exit_code == 0, done.output
+    assert len(ase.io.read(f"{name}@:", format="db")) == 3
+
+
 @pytest.mark.parametrize("output", ["--output", "--table"])
 def test_a_link_stays_and_its_target_is_written(relaxation, output):
     os.mkdir("far")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from ase import Atoms
 from ase.io.formats import UnknownFileTypeError
 
+from basinax._files import ending_of
 from basinax.atoms._formats import Form, form_to_write
 from basinax.atoms._trial import Trial, tried
 from basinax.cli._console import fail, print_warning
@@ -35,7 +36,8 @@ def plan_of(path: Path, task: Task) -> Plan:
         cell is not None and a.pbc.any()
         for cell, a in zip(task.own["cell"], task.atoms, strict=True)
     ]
-    trial = tried(form, path.name, task.atoms, moving)
+    # A short name: writers put locks beside a file, whose names are longer.
+    trial = tried(form, f"trial{ending_of(path)}", task.atoms, moving)
     if trial.fault is not None:
         which = "" if trial.fault.number is None else f"{task.sources[trial.fault.number]}: "
         fail(f"{path}: {which}{trial.fault.text}: try .extxyz")
