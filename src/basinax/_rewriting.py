@@ -144,6 +144,7 @@ _FUNCTIONS = (
 
 ELEMENTARY: dict[str, Callable[..., Array]] = {
     **{name: getattr(_elementary, name) for name in _FUNCTIONS},
+    "one_minus_square": _elementary.one_minus_square,
     "pow": _elementary.power,
     "max": _elementary.maximum,
     "min": _elementary.minimum,
