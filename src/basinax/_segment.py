@@ -70,9 +70,8 @@ def norm(tree: Tree, index_prefix: Prefix = None, ord: float | str | None = 2) -
 
 def max(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
     """The largest of each system's entries, over all leaves; -inf without rows, NaN if any is."""
-    check_leaves(tree)
-    indices = resolve(index_prefix, tree)
-    parts = [index.max(x) for x, index in zip(_wide(tree), indices, strict=True)]
+    wide, indices = _wide(tree), resolve(index_prefix, tree)
+    parts = [index.max(x) for x, index in zip(wide, indices, strict=True)]
     return _fold(jnp.maximum, parts, -jnp.inf, index_prefix)
 
 
@@ -87,9 +86,7 @@ def longest_row(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
 
 def longest_row_in_units(tree: Tree, index_prefix: Prefix = None) -> tuple[PerSystem, Exponents]:
     """As `longest_row`, in units of 2^exponents, which are 0 where no square is out of range."""
-    check_leaves(tree)
-    indices = resolve(index_prefix, tree)
-    wide = _wide(tree)
+    wide, indices = _wide(tree), resolve(index_prefix, tree)
 
     def squares_of(leaves):
         parts = [index.max(_square_rows(x)) for x, index in zip(leaves, indices, strict=True)]

@@ -178,7 +178,7 @@ def require_real(value: Any, name: str, hint: str = "") -> None:
 def _require_kind(
     value: Any, name: str, kind: str, *, is_whole: bool = False, may_be_bool: bool = False
 ) -> None:
-    dtype = getattr(_array(value), "dtype", None)
+    dtype = dtype_of(value)
     kinds = [jnp.integer] + [jnp.floating] * (not is_whole) + [jnp.bool_] * may_be_bool
     if dtype is None or not any(jnp.issubdtype(dtype, each) for each in kinds):
         raise TypeError(f"{name} must be {kind}, or an array of such, got {shown(value)}")
@@ -207,6 +207,11 @@ def known(value: Any) -> np.ndarray | None:
     if isinstance(array, jax.Array) and not isinstance(array, Tracer):
         return np.asarray(jax.device_get(array)) if array.is_fully_addressable else None
     return array if isinstance(array, np.ndarray) else None
+
+
+def dtype_of(value: Any) -> Any:
+    """The dtype of a number or of an array; None if the value is neither."""
+    return getattr(_array(value), "dtype", None)
 
 
 def _array(value: Any) -> Any:

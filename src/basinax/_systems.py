@@ -27,7 +27,15 @@ from basinax._rounding import (
     combine_halves,
     part_additions,
 )
-from basinax._settings import MOST, WHOLE, require_memory, require_real, require_whole, shown
+from basinax._settings import (
+    MOST,
+    WHOLE,
+    dtype_of,
+    require_memory,
+    require_real,
+    require_whole,
+    shown,
+)
 
 
 class SystemIndex(eqx.Module):
@@ -666,7 +674,7 @@ def check_leaves(tree: PyTree) -> None:
         TypeError: one is not; names it and what can be done.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_index):
-        dtype = None if is_index(leaf) else _dtype_of(leaf)
+        dtype = None if is_index(leaf) else dtype_of(leaf)
         if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
             continue
         got, advice = type(leaf).__name__, "take it out of the tree"
@@ -675,14 +683,6 @@ def check_leaves(tree: PyTree) -> None:
         elif dtype is not None and any(jnp.issubdtype(dtype, x) for x in (jnp.integer, jnp.bool_)):
             got, advice = str(dtype), f"convert it with .astype(float), or {advice}"
         raise TypeError(f"leaf {_name(path)} must hold floating-point numbers, got {got}: {advice}")
-
-
-def _dtype_of(leaf: Any) -> Any:
-    """None if it is nothing that has one."""
-    try:
-        return leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
-    except (TypeError, ValueError):
-        return None
 
 
 def _n_rows(leaf) -> int:

@@ -372,17 +372,15 @@ def _counts(value: Any) -> np.ndarray:
 
 
 def _one_a_structure(value: Any, name: str, n_atoms: int) -> np.ndarray:
-    found = known(value)
-    is_number = found is not None and found.dtype.kind in "iuf"
-    if found is None or not is_number or np.isnan(found).any():
+    array = known(value)
+    if array is None or array.dtype.kind not in "iuf" or np.isnan(array).any():
         raise ValueError(f"{name} must be a number, or one a structure, got {shown(value)}")
-    value = found
-    if value.shape not in ((), (n_atoms,)):
+    if array.shape not in ((), (n_atoms,)):
         raise ValueError(
             f"{name} must be a number or have one entry for each of the {n_atoms} structures, got"
-            f" shape {value.shape}"
+            f" shape {array.shape}"
         )
-    return value
+    return array
 
 
 def _named(cell: Cells) -> Any:
