@@ -35,3 +35,9 @@ def slowed(speed: PerSystem, exponents: Int32[Array, "systems"]) -> tuple[PerSys
     surplus = jnp.where(speed > 0, split(speed)[1] + exponents - most, 0)
     surplus = jnp.where(exponents > 0, jnp.maximum(surplus, 0), 0)
     return power_of_two(-surplus, speed.dtype), saturated(speed, exponents - surplus)
+
+
+def time_within(maxstep: PerSystem, dt: PerSystem, speed: PerSystem) -> PerSystem:
+    """dt, or the time in which a system moves as far as `maxstep` where that is shorter."""
+    is_fast = rounded(dt * speed) > maxstep
+    return jnp.where(is_fast, rounded(maxstep / jnp.where(is_fast, speed, 1)), dt)

@@ -20,7 +20,7 @@ from basinax._optimizer import (
 from basinax._rounding import rounded
 from basinax._settings import Count, Growth, Limit, Positive, Share, Shrinking
 from basinax._systems import per_system
-from basinax._velocities import mixing_ratio, slowed
+from basinax._velocities import mixing_ratio, slowed, time_within
 
 
 class FIRE(AbstractTransform):
@@ -76,9 +76,7 @@ class FIRE(AbstractTransform):
         slowing, speed = slowed(speed, products.a_exponents)
         keep, push = keep * slowing, push * slowing
         maxstep = per_system(self.maxstep, "maxstep", dt)
-        time = jnp.where(
-            rounded(dt * speed) > maxstep, rounded(maxstep / jnp.where(speed > 0, speed, 1)), dt
-        )
+        time = time_within(maxstep, dt, speed)
 
         step, velocity = segment.map_rows(
             _move, prefix, [(keep, 0.0), (push, 0.0), (time, 0.0)], velocity, gradient

@@ -30,7 +30,7 @@ from basinax._settings import (
     check_order,
 )
 from basinax._systems import per_system
-from basinax._velocities import mixing_ratio, slowed
+from basinax._velocities import mixing_ratio, slowed, time_within
 
 OUT_OF_PROPORTION = 2.0**20
 """A step back that is so many times as long as the longest step forwards is shortened to it. ASE's
@@ -144,9 +144,7 @@ class FIRE2(AbstractTransform):
         slowing, speed = slowed(rounded(jnp.sqrt(speed2)), products.a_exponents)
         if self.use_abc:
             return slowing, rounded(maxstep / dt), dt
-        is_fast = rounded(dt * speed) > maxstep
-        time = jnp.where(is_fast, rounded(maxstep / jnp.where(is_fast, speed, 1)), dt)
-        return slowing, jnp.zeros_like(dt), time
+        return slowing, jnp.zeros_like(dt), time_within(maxstep, dt, speed)
 
     def _time_back(self, dt, products: ranges.Products):
         """Half of it a system moves back uphill: dt, unless that leads out of all proportion."""
