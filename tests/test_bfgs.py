@@ -18,7 +18,12 @@ from basinax import (
     relax,
     reset,
 )
-from basinax._inverse_hessian import InverseHessian, Places, newton_step, unit_matrix
+from basinax.transforms.curvature.inverse_hessian import (
+    InverseHessian,
+    Places,
+    newton_step,
+    unit_matrix,
+)
 from cases import (
     ALIGNED,
     CELLS,

@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 
 from basinax import rounded
-from basinax._exponential import _FORMATS, _quotient_of_two, exp, exp2, exp2_fermi2, fermi2
-from basinax._kernel import one_kernel
+from basinax._bits.exponential import (
+    _FORMATS,
+    _quotient_of_two,
+    exp,
+    exp2,
+    exp2_fermi2,
+    fermi2,
+)
+from basinax._bits.kernel import one_kernel
 
 both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 

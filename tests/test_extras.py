@@ -18,7 +18,12 @@ from basinax import (
     rounded,
     segment,
 )
-from basinax._relax import Evaluation, advance, restart, start
+from basinax._loop.relax import (
+    Evaluation,
+    advance,
+    restart,
+    start,
+)
 from cases import same_bits
 
 INDEX = SystemIndex.from_sizes([3, 1, 0, 8])

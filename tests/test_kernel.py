@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from basinax import _kernel, product, rounded
-from basinax._kernel import POSSIBLE, one_kernel
+from basinax import product, rounded
+from basinax._bits import kernel as _kernel
+from basinax._bits.kernel import POSSIBLE, one_kernel
 
 both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 

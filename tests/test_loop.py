@@ -17,8 +17,12 @@ from basinax import (
     rounded,
     segment,
 )
-from basinax._convergence import MaxForce
-from basinax._relax import Evaluation, advance, start
+from basinax._loop.criteria import MaxForce
+from basinax._loop.relax import (
+    Evaluation,
+    advance,
+    start,
+)
 from cases import BOWL, CONTIGUOUS, make_batch, make_systems, same_bits, take
 
 SIZES = (13, 1, 40, 13)

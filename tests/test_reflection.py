@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from basinax._reflection import reflection
+from basinax.transforms.curvature.reflection import reflection
 from cases import DTYPES, same_bits
 
 WIDTH = 24

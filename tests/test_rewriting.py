@@ -11,7 +11,7 @@ from jax import lax
 from jax.extend import core as jax_core
 
 from basinax import product
-from basinax._rewriting import (
+from basinax._bits.rewriting import (
     ELEMENTARY,
     EXACT,
     REDUCTIONS,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from basinax import product, rounded
-from basinax._rounding import (
+from basinax._bits.rounding import (
     FEW_PARTS,
     LEAST_TURNS,
     MOST_TURNS,

@@ -1,22 +1,7 @@
 """Relax many independent systems in one batch, each with the bits it has alone."""
 
-from basinax import _segment as segment
-from basinax._armijo import Armijo as Armijo
-from basinax._chain import Chain as Chain, chain as chain
-from basinax._clipping import (
-    Clipped as Clipped,
-    LayerClipped as LayerClipped,
-    clip_by_layer_norm as clip_by_layer_norm,
-    clip_by_norm as clip_by_norm,
-)
-from basinax._config import (
-    from_config as from_config,
-    read_config as read_config,
-    register as register,
-    to_config as to_config,
-    write_config as write_config,
-)
-from basinax._convergence import (
+from basinax._bits.rounding import product as product, rounded as rounded
+from basinax._loop.criteria import (
     AbstractCriterion as AbstractCriterion,
     AllOf as AllOf,
     AnyOf as AnyOf,
@@ -28,29 +13,23 @@ from basinax._convergence import (
     RMSForce as RMSForce,
     largest_force as largest_force,
 )
-from basinax._limits import AbstractLimit as AbstractLimit
-from basinax._line_search import WalkState as WalkState
-from basinax._more_thuente import MoreThuente as MoreThuente
-from basinax._observe import observe as observe
-from basinax._optax_by_name import (
-    OptaxByName as OptaxByName,
-    optax_transform as optax_transform,
+from basinax._loop.relax import Relaxation as Relaxation, relax as relax
+from basinax._loop.status import Status as Status
+from basinax._systems import segment
+from basinax._systems.clipping import (
+    Clipped as Clipped,
+    LayerClipped as LayerClipped,
+    clip_by_layer_norm as clip_by_layer_norm,
+    clip_by_norm as clip_by_norm,
 )
-from basinax._optimizer import (
-    AbstractState as AbstractState,
-    AbstractTransform as AbstractTransform,
-    apply_updates as apply_updates,
-    reset as reset,
-    rows_field as rows_field,
-    slots_field as slots_field,
-    states_field as states_field,
-    systems_field as systems_field,
-    where_systems as where_systems,
+from basinax._systems.index import SystemIndex as SystemIndex
+from basinax._text.config import (
+    from_config as from_config,
+    read_config as read_config,
+    register as register,
+    to_config as to_config,
+    write_config as write_config,
 )
-from basinax._relax import Relaxation as Relaxation, relax as relax
-from basinax._rounding import product as product, rounded as rounded
-from basinax._status import Status as Status
-from basinax._systems import SystemIndex as SystemIndex
 from basinax.transforms import (
     BFGS as BFGS,
     FIRE as FIRE,
@@ -81,6 +60,27 @@ from basinax.transforms import (
     MDMin as MDMin,
     MDMinState as MDMinState,
 )
+from basinax.transforms._chain import Chain as Chain, chain as chain
+from basinax.transforms._limits import AbstractLimit as AbstractLimit
+from basinax.transforms._observe import observe as observe
+from basinax.transforms._optax_by_name import (
+    OptaxByName as OptaxByName,
+    optax_transform as optax_transform,
+)
+from basinax.transforms._protocol import (
+    AbstractState as AbstractState,
+    AbstractTransform as AbstractTransform,
+    apply_updates as apply_updates,
+    reset as reset,
+    rows_field as rows_field,
+    slots_field as slots_field,
+    states_field as states_field,
+    systems_field as systems_field,
+    where_systems as where_systems,
+)
+from basinax.transforms.searches.armijo import Armijo as Armijo
+from basinax.transforms.searches.more_thuente import MoreThuente as MoreThuente
+from basinax.transforms.searches.walk import WalkState as WalkState
 
 segment = segment
 __version__ = "0.1.0"

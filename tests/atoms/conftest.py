@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from basinax._rounding import BLOCK
-from basinax.atoms._rooms import Room
+from basinax._bits.rounding import BLOCK
+from basinax.atoms._neighbors.rooms import Room
 
 
 @pytest.fixture
@@ -38,14 +38,14 @@ def few_lengths(monkeypatch):
     Where a run goes on with lists of another length, it goes on with another program. Folds over
     neighbours end with the longest list in use, and mind no further slots.
     """
-    monkeypatch.setattr("basinax.atoms._neighbors.padded_size", _coarse_size)
-    monkeypatch.setattr("basinax.atoms._rooms.own_room", _ample_room(512))
+    monkeypatch.setattr("basinax.atoms._neighbors.table.padded_size", _coarse_size)
+    monkeypatch.setattr("basinax.atoms._neighbors.rooms.own_room", _ample_room(512))
 
 
 @pytest.fixture
 def few_short_shapes(few_shapes, monkeypatch):
     """As `few_shapes`, where short ranges need few slots, and pairs of slots take much memory."""
-    monkeypatch.setattr("basinax.atoms._rooms.own_room", _ample_room(64))
+    monkeypatch.setattr("basinax.atoms._neighbors.rooms.own_room", _ample_room(64))
 
 
 @pytest.fixture

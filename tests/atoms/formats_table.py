@@ -11,8 +11,8 @@ from ase.build import bulk, molecule
 from ase.constraints import FixAtoms
 from ase.io.formats import ioformats
 
-from basinax.atoms._formats import Form
-from basinax.atoms._trial import Trial, tried
+from basinax.atoms._formats.formats import Form
+from basinax.atoms._formats.trial import Trial, tried
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"

@@ -10,7 +10,7 @@ from ase.cluster import Icosahedron
 
 from basinax.atoms import Batch, LennardJones, Morse, NeighborTable
 from basinax.atoms._batch import padded_size
-from basinax.atoms._rooms import own_room
+from basinax.atoms._neighbors.rooms import own_room
 
 SKIN = 0.5
 CUTOFF = 8.5
@@ -143,8 +143,8 @@ def listed(batch, potential, skin=SKIN, folded=None):
 def evaluated_op_by_op(batch, potential):
     """From lists no longer than they need to be: each slot is a row of programs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("basinax.atoms._rooms.own_room", own_room)
-        patch.setattr("basinax.atoms._neighbors.padded_size", padded_size)
+        patch.setattr("basinax.atoms._neighbors.rooms.own_room", own_room)
+        patch.setattr("basinax.atoms._neighbors.table.padded_size", padded_size)
         neighbors = listed(batch, potential)
     with jax.disable_jit():
         return potential(batch, neighbors, stress=True)

@@ -37,8 +37,12 @@ from basinax.atoms import (
     cell_from,
     relax,
 )
-from basinax.atoms._cell import CellMoves, Dofs, cell_moves
-from basinax.atoms._pairs import LARGEST_CELL
+from basinax.atoms._cells.moves import (
+    CellMoves,
+    Dofs,
+    cell_moves,
+)
+from basinax.atoms._neighbors.search import LARGEST_CELL
 from basinax.atoms.potentials.tersoff import _mixed
 
 pytestmark = pytest.mark.usefixtures("few_shapes")

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import basinax
 from basinax import Status, cli
 from basinax.atoms import Frechet, LennardJones, MaxAtomForce, MaxStress, UnitCell, relax
-from basinax.atoms._formats import form_to_read
+from basinax.atoms._formats.formats import form_to_read
 from basinax.cli import _task, _watch
 
 pytestmark = pytest.mark.usefixtures("few_lengths")

@@ -15,11 +15,15 @@ from ase.db import connect
 from ase.io.formats import UnknownFileTypeError
 from ase.spacegroup import Spacegroup
 
-from basinax.atoms._equality import losses
-from basinax.atoms._extxyz import as_extxyz
-from basinax.atoms._formats import Form, form_to_read, form_to_write
-from basinax.atoms._occupancy import check_occupancies
-from basinax.atoms._trial import tried
+from basinax.atoms._formats.equality import losses
+from basinax.atoms._formats.extxyz import as_extxyz
+from basinax.atoms._formats.formats import (
+    Form,
+    form_to_read,
+    form_to_write,
+)
+from basinax.atoms._formats.occupancy import check_occupancies
+from basinax.atoms._formats.trial import tried
 
 
 def test_the_table_of_the_page_is_what_formats_keep():

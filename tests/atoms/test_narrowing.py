@@ -19,12 +19,17 @@ from basinax.atoms import (
     Frechet,
     NeighborTable,
     ZhouEAM,
-    _stream,
     moved_too_far,
     relax,
 )
-from basinax.atoms._narrowing import Reach, chosen, narrowed, next_skins
-from basinax.atoms._neighbors import skin_left
+from basinax.atoms._neighbors.narrowing import (
+    Reach,
+    chosen,
+    narrowed,
+    next_skins,
+)
+from basinax.atoms._neighbors.table import skin_left
+from basinax.atoms._streams import stream as _stream
 from basinax.transforms import GradientDescent
 
 CUTOFF, SKIN = 6.0, 1.0
@@ -54,7 +59,7 @@ def of_rows(neighbors, n_rows):
 @pytest.fixture
 def few_columns(monkeypatch):
     """Chunks of eight columns."""
-    monkeypatch.setattr("basinax.atoms._neighbors.CHUNK", 8)
+    monkeypatch.setattr("basinax.atoms._neighbors.table.CHUNK", 8)
 
 
 @pytest.mark.usefixtures("few_columns")

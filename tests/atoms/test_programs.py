@@ -11,10 +11,10 @@ from ase import Atoms
 from ase.build import bulk, fcc111
 
 from basinax import BFGS, FIRE
-from basinax._compilations import Compilations
-from basinax._switches import switches
+from basinax._jax.compilations import Compilations
+from basinax._jax.switches import switches
 from basinax.atoms import EMT, LennardJones, Tersoff, _relax, relax
-from basinax.atoms._rooms import Room, Rooms
+from basinax.atoms._neighbors.rooms import Room, Rooms
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
 
@@ -62,7 +62,7 @@ class MadeError(Exception):
 @pytest.fixture
 def shapes_of(monkeypatch):
     """A function that returns all that the program of each first batch of a call depends on."""
-    monkeypatch.setattr("basinax.atoms._stream._ROOMS", Rooms())
+    monkeypatch.setattr("basinax.atoms._streams.stream._ROOMS", Rooms())
     monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 2)
 
     def found(make, potential, optimizer, options, n, scale=1.0):

@@ -24,7 +24,7 @@ from basinax.atoms import (
     ZhouEAM,
     relax,
 )
-from basinax.atoms._pairs import check_listable
+from basinax.atoms._neighbors.search import check_listable
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
 

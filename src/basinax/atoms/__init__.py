@@ -10,14 +10,14 @@ except ImportError as error:
     ) from error
 
 from basinax.atoms._batch import Batch as Batch, batch_shape as batch_shape
-from basinax.atoms._cell import (
+from basinax.atoms._cells.moves import (
     AbstractCell as AbstractCell,
     Frechet as Frechet,
     Strain as Strain,
     UnitCell as UnitCell,
 )
 from basinax.atoms._criteria import MaxAtomForce as MaxAtomForce, MaxStress as MaxStress
-from basinax.atoms._neighbors import (
+from basinax.atoms._neighbors.table import (
     Neighbors as Neighbors,
     NeighborTable as NeighborTable,
     moved_too_far as moved_too_far,
@@ -27,7 +27,7 @@ from basinax.atoms._relax import (
     Progress as Progress,
     relax as relax,
 )
-from basinax.atoms._specs import cell_from as cell_from, potential_from as potential_from
+from basinax.atoms._text import cell_from as cell_from, potential_from as potential_from
 from basinax.atoms._trajectory import Trajectories as Trajectories
 from basinax.atoms.potentials import (
     EAM as EAM,

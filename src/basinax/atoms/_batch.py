@@ -15,10 +15,14 @@ import numpy as np
 from ase import Atoms
 from jaxtyping import Array, Bool, Float, Int32
 
-from basinax._rounding import BLOCK
+from basinax._bits.rounding import BLOCK
 from basinax._settings import at_least, require_whole, shown
-from basinax._systems import SystemIndex, index_of_sizes, require_room
-from basinax.atoms._constraints import (
+from basinax._systems.index import (
+    SystemIndex,
+    index_of_sizes,
+    require_room,
+)
+from basinax.atoms._constraints.applied import (
     Constraints,
     Layout,
     are_supported,

@@ -3,9 +3,14 @@
 import equinox as eqx
 import jax.numpy as jnp
 
-from basinax._convergence import AbstractCriterion, Tolerance, as_leaf, largest_force
-from basinax._systems import per_system
-from basinax.atoms._cell import Dofs, Observed
+from basinax._loop.criteria import (
+    AbstractCriterion,
+    Tolerance,
+    as_leaf,
+    largest_force,
+)
+from basinax._systems.index import per_system
+from basinax.atoms._cells.moves import Dofs, Observed
 
 
 class MaxAtomForce(AbstractCriterion):

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from basinax._rounding import rounded
-from basinax._systems import SystemIndex
+from basinax._bits.rounding import rounded
+from basinax._systems.index import SystemIndex
 
 Matrices = Float[Array, "systems 3 3"]
 

@@ -17,13 +17,17 @@ from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
 from jaxtyping import Bool, Float, Int32
 
-from basinax._compilations import Compilations
-from basinax._convergence import AbstractCriterion, criterion_of
-from basinax._forks import check_process
-from basinax._inverse_hessian import bounded
-from basinax._optimizer import AbstractTransform, check_transform
-from basinax._relax import raise_unless_converged
-from basinax._rounding import BLOCK
+from basinax._bits.rounding import BLOCK
+from basinax._jax.compilations import Compilations
+from basinax._jax.forks import check_process
+from basinax._jax.switches import (
+    own_switches,
+    switched,
+    switches,
+)
+from basinax._loop.criteria import AbstractCriterion, criterion_of
+from basinax._loop.relax import raise_unless_converged
+from basinax._loop.status import Status
 from basinax._settings import (
     Allowed,
     counts,
@@ -33,8 +37,6 @@ from basinax._settings import (
     require_switch,
     shown,
 )
-from basinax._status import Status
-from basinax._switches import own_switches, switched, switches
 from basinax.atoms._batch import (
     STEPS_PER_OCTAVE,
     available_dtype,
@@ -42,17 +44,33 @@ from basinax.atoms._batch import (
     padded_size,
     squared_measures,
 )
-from basinax.atoms._cell import CELL_ROWS, AbstractCell, Kind, check_cells, kind_of, one_a_structure
-from basinax.atoms._constraints import layout_of
-from basinax.atoms._occupancy import check_occupancies
-from basinax.atoms._pairs import check_listable
-from basinax.atoms._rooms import SMALL
+from basinax.atoms._cells.moves import (
+    CELL_ROWS,
+    AbstractCell,
+    Kind,
+    check_cells,
+    kind_of,
+    one_a_structure,
+)
+from basinax.atoms._constraints.applied import layout_of
+from basinax.atoms._formats.occupancy import check_occupancies
+from basinax.atoms._neighbors.rooms import SMALL
+from basinax.atoms._neighbors.search import check_listable
 from basinax.atoms._snapshot import Snapshot
-from basinax.atoms._specs import cell_from
-from basinax.atoms._stream import Monitor, Outcome, Queue, Settings, Stream, Work
+from basinax.atoms._streams.stream import (
+    Monitor,
+    Outcome,
+    Queue,
+    Settings,
+    Stream,
+    Work,
+)
+from basinax.atoms._text import cell_from
 from basinax.atoms._trajectory import Recorder, Trajectories
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms import FIRE
+from basinax.transforms._protocol import AbstractTransform, check_transform
+from basinax.transforms.curvature.inverse_hessian import bounded
 
 SKIN, SKIN_OF_DEAR_PAIRS = 0.15, 0.2
 """How much farther than the cutoff lists reach, as a part of it. A list costs as much as many

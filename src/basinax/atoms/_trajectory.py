@@ -25,19 +25,19 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io.jsonio import encode
 from ase.io.trajectory import write_atoms
 
-from basinax._files import (
+from basinax._settings import MOST, require_whole, shown
+from basinax._text.files import (
     check_folder_writable,
     check_plain,
     replacing,
     resolved,
     write_whole,
 )
-from basinax._settings import MOST, require_whole, shown
 from basinax.atoms import _ulm as ulm
-from basinax.atoms._extxyz import as_extxyz
-from basinax.atoms._formats import Form
+from basinax.atoms._formats.extxyz import as_extxyz
+from basinax.atoms._formats.formats import Form
+from basinax.atoms._formats.trial import tried
 from basinax.atoms._snapshot import Snapshot
-from basinax.atoms._trial import tried
 
 FORMATS = ("extxyz", "traj")
 

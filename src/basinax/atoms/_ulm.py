@@ -12,7 +12,7 @@ from io import FileIO
 import numpy as np
 from ase.io import ulm
 
-from basinax._files import write_whole
+from basinax._text.files import write_whole
 
 COUNT = 32
 """Where a file says how many items it has and, behind that, where the table of their places is."""

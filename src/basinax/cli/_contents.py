@@ -7,9 +7,9 @@ from typing import NamedTuple
 from ase import Atoms
 from ase.io.formats import UnknownFileTypeError
 
-from basinax._files import ending_of
-from basinax.atoms._formats import Form, form_to_write
-from basinax.atoms._trial import Trial, tried
+from basinax._text.files import ending_of
+from basinax.atoms._formats.formats import Form, form_to_write
+from basinax.atoms._formats.trial import Trial, tried
 from basinax.cli._console import fail, print_warning
 from basinax.cli._task import Task
 

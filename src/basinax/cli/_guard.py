@@ -16,7 +16,7 @@ from typing import IO, Any
 from ase.io.bundletrajectory import BundleTrajectory
 from ase.io.formats import get_compression, open_with_compression
 
-from basinax._reading import found
+from basinax._text.reading import found
 
 MB = 1 << 20
 

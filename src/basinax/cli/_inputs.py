@@ -9,7 +9,7 @@ from typing import Any
 from ase import Atoms
 from ase.io.formats import UnknownFileTypeError, parse_filename
 
-from basinax.atoms._formats import form_to_read
+from basinax.atoms._formats.formats import form_to_read
 from basinax.cli._console import fail, print_warning, text_of
 from basinax.cli._guard import Unreadable, check_file, limited
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from basinax._files import (
+from basinax._text.files import (
     check_writable,
     ending_of,
     key_of,

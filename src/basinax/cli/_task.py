@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 import basinax
-from basinax._specs import optimizer_from
+from basinax._text.specs import optimizer_from
 from basinax.atoms import (
     AtomsRelaxation,
     MaxAtomForce,
@@ -20,7 +20,7 @@ from basinax.atoms import (
     potential_from,
     relax as relax_atoms,
 )
-from basinax.atoms._occupancy import check_occupancies
+from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.cli._console import fail, reported
 from basinax.cli._inputs import read_all
 from basinax.cli._options import Dtype, OfInfo, count_of, not_negative, or_of_info

@@ -1,36 +1,36 @@
 """Limits and optimizers, one file an algorithm."""
 
-from basinax.transforms._adam import Adam as Adam, AdamState as AdamState
-from basinax.transforms._bfgs import BFGS as BFGS, BFGSState as BFGSState
-from basinax.transforms._bfgs_line_search import BFGSLineSearch as BFGSLineSearch
-from basinax.transforms._clip import (
+from basinax.transforms.limits.clip import (
     ClipByGlobalNorm as ClipByGlobalNorm,
     ClipByGlobalNormState as ClipByGlobalNormState,
 )
-from basinax.transforms._clip_by_layer_norm import (
+from basinax.transforms.limits.clip_by_layer_norm import (
     ClipByLayerNorm as ClipByLayerNorm,
     ClipByLayerNormState as ClipByLayerNormState,
 )
-from basinax.transforms._clip_by_row_norm import (
+from basinax.transforms.limits.clip_by_row_norm import (
     ClipByRowNorm as ClipByRowNorm,
     ClipByRowNormState as ClipByRowNormState,
 )
-from basinax.transforms._clip_by_value import (
+from basinax.transforms.limits.clip_by_value import (
     ClipByValue as ClipByValue,
     ClipByValueState as ClipByValueState,
 )
-from basinax.transforms._conjugate_gradient import ConjugateGradient as ConjugateGradient
-from basinax.transforms._fire import FIRE as FIRE, FIREState as FIREState
-from basinax.transforms._fire2 import FIRE2 as FIRE2, FIRE2State as FIRE2State
-from basinax.transforms._gradient_descent import (
+from basinax.transforms.limits.max_step_size import (
+    MaxStepSize as MaxStepSize,
+    MaxStepSizeState as MaxStepSizeState,
+)
+from basinax.transforms.optimizers.adam import Adam as Adam, AdamState as AdamState
+from basinax.transforms.optimizers.bfgs import BFGS as BFGS, BFGSState as BFGSState
+from basinax.transforms.optimizers.bfgs_line_search import BFGSLineSearch as BFGSLineSearch
+from basinax.transforms.optimizers.conjugate_gradient import ConjugateGradient as ConjugateGradient
+from basinax.transforms.optimizers.fire import FIRE as FIRE, FIREState as FIREState
+from basinax.transforms.optimizers.fire2 import FIRE2 as FIRE2, FIRE2State as FIRE2State
+from basinax.transforms.optimizers.gradient_descent import (
     BarzilaiBorweinState as BarzilaiBorweinState,
     GradientDescent as GradientDescent,
     GradientDescentState as GradientDescentState,
 )
-from basinax.transforms._lbfgs import LBFGS as LBFGS, LBFGSState as LBFGSState
-from basinax.transforms._lbfgs_line_search import LBFGSLineSearch as LBFGSLineSearch
-from basinax.transforms._max_step_size import (
-    MaxStepSize as MaxStepSize,
-    MaxStepSizeState as MaxStepSizeState,
-)
-from basinax.transforms._mdmin import MDMin as MDMin, MDMinState as MDMinState
+from basinax.transforms.optimizers.lbfgs import LBFGS as LBFGS, LBFGSState as LBFGSState
+from basinax.transforms.optimizers.lbfgs_line_search import LBFGSLineSearch as LBFGSLineSearch
+from basinax.transforms.optimizers.mdmin import MDMin as MDMin, MDMinState as MDMinState

@@ -1,13 +1,13 @@
 """Potentials: equinox modules from a batch and its neighbours to energies, forces and stresses."""
 
-from basinax.atoms.potentials._many_body import (
+from basinax.atoms.potentials._folds.many_body import (
     AbstractAtomEnergyPotential as AbstractAtomEnergyPotential,
     AbstractManyBodyPotential as AbstractManyBodyPotential,
     Neighborhood as Neighborhood,
     Surroundings as Surroundings,
 )
-from basinax.atoms.potentials._pair import AbstractPairPotential as AbstractPairPotential
-from basinax.atoms.potentials._potential import (
+from basinax.atoms.potentials._folds.pair import AbstractPairPotential as AbstractPairPotential
+from basinax.atoms.potentials._protocol import (
     AbstractPotential as AbstractPotential,
     Properties as Properties,
 )

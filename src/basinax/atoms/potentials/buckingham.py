@@ -13,16 +13,16 @@ import numpy as np
 from ase.data import chemical_symbols
 from jaxtyping import Array, Float
 
-from basinax._forks import check_process
-from basinax._rounding import rounded
+from basinax._bits.rounding import rounded
+from basinax._jax.forks import check_process
 from basinax._settings import POSITIVE, SIZE, one_number, require_switch
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors import Neighbors
-from basinax.atoms.potentials import _coulomb
-from basinax.atoms.potentials._coulomb import DampedCoulomb, damped_slopes
-from basinax.atoms.potentials._pair import AbstractPairSum
-from basinax.atoms.potentials._potential import Properties
-from basinax.atoms.potentials._species import (
+from basinax.atoms._neighbors.table import Neighbors
+from basinax.atoms.potentials._folds import coulomb as _coulomb
+from basinax.atoms.potentials._folds.coulomb import DampedCoulomb, damped_slopes
+from basinax.atoms.potentials._folds.pair import AbstractPairSum
+from basinax.atoms.potentials._protocol import Properties
+from basinax.atoms.potentials._tables.species import (
     Parameter,
     check_positive,
     per_element,

@@ -15,16 +15,16 @@ import numpy as np
 from ase.data import atomic_numbers
 from jaxtyping import Array, Float
 
-from basinax._forks import check_process
-from basinax._rounding import rounded
+from basinax._bits.rounding import rounded
+from basinax._jax.forks import check_process
 from basinax._settings import POSITIVE, one_number
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors import Neighbors
-from basinax.atoms.potentials._eam_files import Format, read_tables
-from basinax.atoms.potentials._embedded import Functions, embedded
-from basinax.atoms.potentials._fold import Elements
-from basinax.atoms.potentials._potential import AbstractPotential, Properties
-from basinax.atoms.potentials._splines import Splines, coefficients
+from basinax.atoms._neighbors.table import Neighbors
+from basinax.atoms.potentials._folds.embedded import Functions, embedded
+from basinax.atoms.potentials._folds.fold import Elements
+from basinax.atoms.potentials._protocol import AbstractPotential, Properties
+from basinax.atoms.potentials._tables.eam_files import Format, read_tables
+from basinax.atoms.potentials._tables.splines import Splines, coefficients
 
 
 class EAM(AbstractPotential):

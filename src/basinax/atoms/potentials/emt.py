@@ -16,14 +16,28 @@ from ase.data import atomic_numbers, chemical_symbols
 from ase.units import Bohr
 from jaxtyping import Array, Int32
 
-from basinax._exponential import LN2, exp, exp2, exp2_fermi2, fermi2
-from basinax._forks import check_process
-from basinax._rounding import apart, rounded
+from basinax._bits.exponential import (
+    LN2,
+    exp,
+    exp2,
+    exp2_fermi2,
+    fermi2,
+)
+from basinax._bits.rounding import apart, rounded
+from basinax._jax.forks import check_process
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors import Neighbors, filled_up, gather
-from basinax.atoms.potentials._fold import Elements, Fold
-from basinax.atoms.potentials._potential import AbstractPotential, Properties, poison
-from basinax.atoms.potentials._species import check_symbols
+from basinax.atoms._neighbors.table import (
+    Neighbors,
+    filled_up,
+    gather,
+)
+from basinax.atoms.potentials._folds.fold import Elements, Fold
+from basinax.atoms.potentials._protocol import (
+    AbstractPotential,
+    Properties,
+    poison,
+)
+from basinax.atoms.potentials._tables.species import check_symbols
 
 BETA = 1.809
 """(16π/3)^(1/3)/√2, the distance of neighbours in an fcc crystal over the radius of a sphere with

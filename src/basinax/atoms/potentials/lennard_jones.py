@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from basinax._forks import check_process
-from basinax._rounding import rounded
+from basinax._bits.rounding import rounded
+from basinax._jax.forks import check_process
 from basinax._settings import require_switch
-from basinax.atoms.potentials._pair import AbstractPairPotential
-from basinax.atoms.potentials._species import (
+from basinax.atoms.potentials._folds.pair import AbstractPairPotential
+from basinax.atoms.potentials._tables.species import (
     Parameter,
     check_positive,
     check_symbols,

@@ -16,10 +16,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from basinax._forks import check_process
-from basinax._rounding import rounded
-from basinax.atoms.potentials._fold import dot
-from basinax.atoms.potentials._many_body import (
+from basinax._bits.rounding import rounded
+from basinax._jax.forks import check_process
+from basinax.atoms.potentials._folds.fold import dot
+from basinax.atoms.potentials._folds.many_body import (
     AbstractManyBodyPotential,
     Surroundings,
     at,
@@ -29,8 +29,8 @@ from basinax.atoms.potentials._many_body import (
     put,
     put_all,
 )
-from basinax.atoms.potentials._species import check_symbols
-from basinax.atoms.potentials._triplets import (
+from basinax.atoms.potentials._tables.species import check_symbols
+from basinax.atoms.potentials._tables.triplets import (
     Triplet,
     check_range,
     narrowed,

@@ -1,0 +1,1 @@
+"""How a number is computed, so that nothing else decides its bits."""

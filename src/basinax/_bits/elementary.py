@@ -1,0 +1,188 @@
+"""Elementary functions from operations that IEEE 754 rounds alike everywhere.
+
+XLA makes polynomials of its own, whose products a compiler merges with their sums or not: the last
+bits depend on the shape of an array, on what else a loop does and on the machine. Here every
+product, quotient and root is rounded. What the C library computes, a number at a time, is taken
+from it (`pow`, `sin`, `cos`, `atan2`). All are for float64 and float32, and err by a few units of
+the last place.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Shaped
+
+from basinax._bits import exponential as _exponential
+from basinax._bits.rounding import rounded
+
+Numbers = Float[Array, "..."]
+
+
+class _Format(NamedTuple):
+    """What the format of a number decides."""
+
+    integer: type
+    """As many bits."""
+    n_digits: int
+    """Bits behind the binary point."""
+    ln2: tuple[float, float]
+    """log 2 in two parts; products of the first with exponents are exact."""
+    n_terms: int
+    """Of the logarithm's series, which leave out 2e-17 (5e-11) of it."""
+    least: tuple[float, float]
+    """Below these, powers of e and of 2 are squares of others."""
+    most: tuple[float, float]
+    """Above these, they are infinite."""
+
+
+_FORMATS = {
+    np.dtype(np.float64): _Format(
+        np.int64,
+        52,
+        (0.6931471805598903, 5.49792301870721e-14),
+        9,
+        (-700.0, -1000.0),
+        (709.782712893384, 1024.0),
+    ),
+    np.dtype(np.float32): _Format(
+        np.int32,
+        23,
+        (0.693145751953125, 1.4285906217922306e-06),
+        5,
+        (-79.0, -110.0),
+        (88.72283, 128.0),
+    ),
+}
+
+
+def exp(x: Numbers) -> Numbers:
+    f = _FORMATS[np.dtype(x.dtype)]
+    return _exponential_of(_exponential.exp, x, f.least[0], f.most[0])
+
+
+def exp2(x: Numbers) -> Numbers:
+    f = _FORMATS[np.dtype(x.dtype)]
+    return _exponential_of(_exponential.exp2, x, f.least[1], f.most[1])
+
+
+def _exponential_of(of, x, least: float, most: float):
+    """A power, by a function that is for exponents from `least` to `most`."""
+    is_small, is_large = x < least, x > most
+    held = jnp.where(is_small, x * 0.5, jnp.where(is_large, most, x))
+    value = rounded(of(jnp.where(held < least, least, held)))
+    value = jnp.where(is_small, rounded(value * value), value)
+    return jnp.where(is_large, jnp.inf, value)
+
+
+def log(x: Numbers) -> Numbers:
+    """2^k m with m between √½ and √2 has the logarithm k log 2 + 2 artanh((m − 1)/(m + 1))."""
+    f = _FORMATS[np.dtype(x.dtype)]
+    bits = lax.bitcast_convert_type(x, f.integer)
+    infinite, root = (np.array(v, x.dtype).view(f.integer) for v in (np.inf, 0.5**0.5))
+    # A number below the least normal one is an integer times the smallest of all.
+    is_subnormal = bits < (1 << f.n_digits)
+    smallest = float(np.log2(np.finfo(x.dtype).smallest_subnormal))
+    whole = lax.bitcast_convert_type(bits.astype(x.dtype), f.integer)
+    normal = jnp.where(is_subnormal, whole, bits)
+    k = (normal - root) >> f.n_digits
+    m = lax.bitcast_convert_type(normal - (k << f.n_digits), x.dtype)
+    k = k.astype(x.dtype) + jnp.where(is_subnormal, smallest, 0.0).astype(x.dtype)
+    s = rounded((m - 1.0) / (m + 1.0))
+    z = rounded(s * s)
+    series = jnp.zeros_like(z)
+    for n in reversed(range(f.n_terms)):
+        series = rounded(z * (2.0 / (2 * n + 3) + series))
+    high, low = f.ln2
+    value = rounded(k * high) + (2.0 * s + (rounded(s * series) + rounded(k * low)))
+    value = jnp.where((bits > 0) & (bits < infinite), value, jnp.nan)
+    value = jnp.where((bits << 1) == 0, -jnp.inf, value)
+    return jnp.where(bits == infinite, jnp.inf, value)
+
+
+def expm1(x: Numbers) -> Numbers:
+    """(u − 1) x/log(u) with u = eˣ, in which the error of u drops out (W. Kahan)."""
+    u = exp(x)
+    value = rounded(rounded(u - 1.0) * rounded(x / log(u)))
+    value = jnp.where(u == 1.0, x, value)
+    return jnp.where(x < -50.0, -1.0, jnp.where(u == jnp.inf, jnp.inf, value))
+
+
+def log1p(x: Numbers) -> Numbers:
+    """log(u) x/(u − 1) with u = 1 + x, likewise."""
+    u = rounded(1.0 + x)
+    value = rounded(log(u) * rounded(x / rounded(u - 1.0)))
+    return jnp.where(u == 1.0, x, jnp.where(u == jnp.inf, jnp.inf, value))
+
+
+def tanh(x: Numbers) -> Numbers:
+    """e^2x − 1 by two more than that."""
+    size = jnp.abs(x)
+    t = expm1(2.0 * jnp.where(size > 20.0, 20.0, size))
+    value = rounded(t / (t + 2.0))
+    return jnp.where(x < 0.0, -value, value)
+
+
+def one_minus_square(x: Numbers) -> Numbers:
+    """The derivative of the hyperbolic tangent x, which JAX has as an operation from 0.12 on."""
+    return rounded((1.0 - x) * (1.0 + x))
+
+
+def logistic(x: Numbers) -> Numbers:
+    return rounded(1.0 / (1.0 + exp(-x)))
+
+
+def rsqrt(x: Numbers) -> Numbers:
+    return rounded(1.0 / rounded(jnp.sqrt(x)))
+
+
+def cbrt(x: Numbers) -> Numbers:
+    """A power, and a step of Newton's method from there, as a third is no number of the format."""
+    size = jnp.abs(x)
+    y = power(size, jnp.full_like(size, 1.0 / 3.0))
+    square = rounded(y * y)
+    y = y - rounded((rounded(square * y) - size) / rounded(3.0 * square))
+    y = jnp.where(x < 0.0, -y, y)
+    return jnp.where((x == 0.0) | jnp.isinf(x), x, y)
+
+
+def tan(x: Numbers) -> Numbers:
+    return rounded(rounded(jnp.sin(x)) / rounded(jnp.cos(x)))
+
+
+def asin(x: Numbers) -> Numbers:
+    cosine = rounded(jnp.sqrt(rounded((1.0 - x) * (1.0 + x))))
+    return 2.0 * atan2(x, 1.0 + cosine)
+
+
+def acos(x: Numbers) -> Numbers:
+    return 2.0 * atan2(rounded(jnp.sqrt(1.0 - x)), rounded(jnp.sqrt(1.0 + x)))
+
+
+def atan(x: Numbers) -> Numbers:
+    return atan2(x, jnp.ones_like(x))
+
+
+def atan2(y: Numbers, x: Numbers) -> Numbers:
+    """With an x that is no constant: of the angle to 1 XLA makes a function of its own."""
+    return rounded(lax.atan2(y, jnp.where(jnp.isnan(y), y, x)))
+
+
+def power(x: Numbers, y: Shaped[Array, "..."]) -> Numbers:
+    """With a y that is no constant: of 2, of a half and of others XLA makes products and roots."""
+    y = y.astype(x.dtype)
+    return rounded(x ** jnp.where(jnp.isnan(x) & (y != 0.0), x, y))
+
+
+def maximum(x: Numbers, y: Numbers) -> Numbers:
+    """The larger one, selected: XLA's makes a subnormal number zero in one loop and not another."""
+    return jnp.where(jnp.isnan(x) | (x > y), x, y)
+
+
+def minimum(x: Numbers, y: Numbers) -> Numbers:
+    return jnp.where(jnp.isnan(x) | (x < y), x, y)
+
+
+def clamp(low: Numbers, x: Numbers, high: Numbers) -> Numbers:
+    return minimum(maximum(x, low), high)

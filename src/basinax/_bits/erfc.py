@@ -1,0 +1,56 @@
+"""The complementary error function with rounded products, for damped Coulomb sums.
+
+What XLA makes of `jax.lax.erfc` is full of products that meet sums, which a compiler may contract
+or not (on one CPU it did so alike everywhere). Here exp(x²) erfc(x) is one polynomial for all x,
+without branches or tables. A bilinear map of x to its variable is as in J. L. Schonfelder, Math.
+Comp. 32, 1232 (1978), doi:10.1090/S0025-5718-1978-0494846-8.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from basinax._bits.rounding import rounded
+
+WIDTH = 3.0
+"""c in s = c/(c + x)."""
+
+COEFFICIENTS = (
+    0.35800230236277997,
+    -0.294464817723293,
+    0.19674278570132567,
+    -0.10348908730046158,
+    0.039842587098563836,
+    -0.00894241152556272,
+    -0.0004041389344809283,
+    0.001011353590978733,
+    -0.0001827696628794763,
+    -9.225445284436676e-05,
+    3.5859554654881794e-05,
+    1.0111246356204666e-05,
+    -5.886505399463742e-06,
+    -1.6048260514626731e-06,
+    1.0688343380222961e-06,
+    6.226060242693388e-07,
+    1.0536193443409528e-07,
+    2.1956908493193256e-09,
+)
+"""Of exp(x²) erfc(x)/s by powers of 1 − 2s, from 0: the polynomial that is exact at 18 Chebyshev
+points of 0 ≤ x ≤ 6.3, solved for in 40 digits. It is off by 4e-16 of erfc(0) at most."""
+
+
+def erfc(x: Float[Array, "rows"]) -> tuple[Float[Array, "rows"], Float[Array, "rows"]]:
+    """erfc(x) and exp(−x²) of numbers that are not negative; the first may be a naked product."""
+    gaussian = jnp.exp(-rounded(x * x))
+    s = rounded(WIDTH / (WIDTH + x))
+    t = 1.0 - 2.0 * s
+    # Even and odd powers apart: half as long a chain of additions that wait for each other.
+    t2 = rounded(t * t)
+    even, odd = _polynomial(t2, COEFFICIENTS[0::2]), _polynomial(t2, COEFFICIENTS[1::2])
+    return gaussian * (s * (even + rounded(t * odd))), gaussian
+
+
+def _polynomial(x, coefficients):
+    total = jnp.full_like(x, coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        total = coefficient + rounded(x * total)
+    return total

@@ -1,0 +1,312 @@
+"""Functions of others, run operation by operation with numbers that no compiler merges.
+
+What a function does is traced and done again from operations that are known to have the same bits
+in every program: products are rounded, sums taken in index order, elementary functions those of
+`_elementary.py` (docs/design.md, section 2). Any other operation is refused by its name.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core as jax_core
+from jaxtyping import Array, Float
+
+from basinax._bits import elementary as _elementary
+from basinax._bits.rounding import rounded
+
+
+class RefusedOperation(TypeError):
+    """A function has an operation of which it is not known that no bit depends on the program."""
+
+
+def with_rounded_products(function: Callable) -> Callable:
+    """`function` with every product, quotient, root and sum of two rounded before it meets others.
+
+    Sums over axes are left folds from +0.0, and products of matrices are such sums. Elementary
+    functions are from rounded products, too.
+
+    Raises:
+        RefusedOperation: while tracing, where the function does anything else.
+    """
+    return _rewritten(function, _CONTROL | _CUMULATIVE)
+
+
+def with_ordered_sums(function: Callable) -> Callable:
+    """The same, without loops and choices: zeros at the end of an axis then change no bit."""
+    return _rewritten(function, {})
+
+
+def _rewritten(function: Callable, control: Mapping[str, Callable]) -> Callable:
+    @functools.wraps(function)
+    def rounding(*args):
+        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+        leaves = jax.tree.leaves(args)
+        results = _evaluate(closed.jaxpr, closed.consts, leaves, control)
+        return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+    return rounding
+
+
+def _evaluate(jaxpr, consts, args, control) -> list[Any]:
+    values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    values.update(zip(jaxpr.invars, args, strict=True))
+
+    def read(atom):
+        return atom.val if isinstance(atom, jax_core.Literal) else values[atom]
+
+    def evaluate(inner, *inputs):
+        inner, consts = getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
+        return _evaluate(inner, consts, inputs, control)
+
+    for eqn in jaxpr.eqns:
+        inputs, name = [read(atom) for atom in eqn.invars], eqn.primitive.name
+        if name in _CALLS:
+            outputs = evaluate(eqn.params.get("jaxpr") or eqn.params["call_jaxpr"], *inputs)
+        elif name in control:
+            outputs = control[name](evaluate, eqn, *inputs)
+        else:
+            outputs = _done(eqn, inputs)
+        values.update(zip(eqn.outvars, outputs, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _done(eqn, inputs) -> list[Any]:
+    """The results of an operation that is none of other operations."""
+    name = eqn.primitive.name
+    is_real = [jnp.issubdtype(atom.aval.dtype, jnp.floating) for atom in eqn.outvars]
+    if name in REDUCTIONS:
+        return [REDUCTIONS[name](*inputs, **eqn.params)]
+    if name in ELEMENTARY and all(is_real):
+        dtypes = [atom.aval.dtype for atom in eqn.invars]
+        inputs = [jnp.asarray(x, dtype) for x, dtype in zip(inputs, dtypes, strict=True)]
+        return [_in_a_known_format(ELEMENTARY[name], inputs)]
+    if name not in ROUNDED | EXACT | ELEMENTARY.keys():
+        raise _refusal(name)
+    outputs = eqn.primitive.bind(*inputs, **eqn.params)
+    outputs = outputs if eqn.primitive.multiple_results else [outputs]
+    return [_rounded(x) for x in outputs] if name in ROUNDED else outputs
+
+
+def _rounded(x):
+    """Integers are as they are."""
+    return rounded(x) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def _in_a_known_format(function, inputs):
+    """For numbers of fewer bits than float32 by way of that."""
+    dtype = inputs[0].dtype
+    if jnp.finfo(dtype).bits >= 32:
+        return function(*inputs)
+    wide = [x.astype(jnp.float32) if x.dtype == dtype else x for x in inputs]
+    return function(*wide).astype(dtype)
+
+
+def _refusal(name: str) -> RefusedOperation:
+    if name in _UNORDERED:
+        return RefusedOperation(
+            f"{name} adds in an order that depends on shapes: write what it does with products"
+            " and sums over axes (jnp.sum, @, jnp.einsum)"
+        )
+    return RefusedOperation(
+        f"{name} may have other last bits in every program: write what it does with sums, products,"
+        " quotients, powers, roots, sin, cos, " + ", ".join(_FUNCTIONS)
+    )
+
+
+# fmt: off
+EXACT = frozenset({
+    "abs", "and", "argmax", "argmin", "bitcast_convert_type", "broadcast_in_dim",
+    "ceil", "concatenate", "convert_element_type", "copy", "device_put", "dynamic_slice",
+    "dynamic_update_slice", "eq", "floor", "gather", "ge", "gt", "iota", "is_finite", "le", "lt",
+    "ne", "neg", "nextafter", "not", "optimization_barrier", "or", "pad", "population_count",
+    "reduce_and", "reduce_max", "reduce_min", "reduce_or", "rem", "reshape", "rev", "round",
+    "scatter", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign",
+    "slice", "sort", "split", "squeeze", "stack", "stop_gradient", "tile", "transpose",
+    "unstack", "xor",
+})
+# fmt: on
+"""Their results are numbers of theirs, as they are or moved, or one that is nearest to them."""
+
+ROUNDED = frozenset(
+    {"add", "add_any", "cos", "div", "integer_pow", "mul", "sin", "sqrt", "square", "sub"}
+)
+"""Of sums, those of a number and two constants would be merged; sines and cosines the C library
+computes, a number at a time."""
+
+_FUNCTIONS = (
+    *("acos", "asin", "atan", "atan2", "cbrt", "exp", "exp2", "expm1"),
+    *("log", "log1p", "logistic", "rsqrt", "tan", "tanh"),
+)
+
+ELEMENTARY: dict[str, Callable[..., Array]] = {
+    **{name: getattr(_elementary, name) for name in _FUNCTIONS},
+    "one_minus_square": _elementary.one_minus_square,
+    "pow": _elementary.power,
+    "max": _elementary.maximum,
+    "min": _elementary.minimum,
+    "clamp": _elementary.clamp,
+}
+"""Of real numbers, done by `_elementary.py`; of integers they are exact."""
+
+
+_CALLS = (
+    "jit",
+    "pjit",
+    "call",
+    "closed_call",
+    "checkpoint",
+    "remat2",
+    "custom_jvp_call",
+    "custom_vjp_call",
+)
+"""Functions in a function: they are done again as if they were written out there."""
+
+
+def _scan(evaluate, eqn, *inputs):
+    jaxpr, how = eqn.params["jaxpr"], {name: eqn.params[name] for name in ("reverse", "unroll")}
+    # What is scanned, or stacked, has one axis more than each turn has of it.
+    n_kept = _count_alike(eqn.invars, jaxpr.in_avals)
+    n_carried = _count_alike(eqn.outvars, jaxpr.out_avals)
+    consts, inputs = inputs[: n_kept - n_carried], inputs[n_kept - n_carried :]
+
+    def body(carry, x):
+        outputs = evaluate(jaxpr, *consts, *carry, *x)
+        return outputs[:n_carried], outputs[n_carried:]
+
+    carry, rest = list(inputs[:n_carried]), list(inputs[n_carried:])
+    carry, stacked = lax.scan(body, carry, rest, eqn.params["length"], **how)
+    return carry + stacked
+
+
+def _count_alike(outside, inside) -> int:
+    return sum(len(x.aval.shape) == len(y.shape) for x, y in zip(outside, inside, strict=True))
+
+
+def _while(evaluate, eqn, *inputs):
+    n_cond, n_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    cond_jaxpr, body_jaxpr = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
+    cond_consts, inputs = inputs[:n_cond], inputs[n_cond:]
+    body_consts, carry = inputs[:n_body], list(inputs[n_body:])
+
+    def goes_on(carry):
+        return evaluate(cond_jaxpr, *cond_consts, *carry)[0]
+
+    def body(carry):
+        mask, turned = goes_on(carry), evaluate(body_jaxpr, *body_consts, *carry)
+        if not mask.ndim:
+            return turned
+        # One loop for each entry of the mask; those that are over wait for the others.
+        masks = [jnp.expand_dims(mask, range(mask.ndim, x.ndim)) for x in carry]
+        return [jnp.where(*each) for each in zip(masks, turned, carry, strict=True)]
+
+    return lax.while_loop(lambda carry: jnp.any(goes_on(carry)), body, carry)
+
+
+def _choice(evaluate, eqn, which, *inputs):
+    branches = eqn.params["branches"]
+    return lax.switch(which, [functools.partial(evaluate, branch) for branch in branches], *inputs)
+
+
+def _linear_solve(evaluate, eqn, *inputs):
+    lengths = eqn.params["const_lengths"]
+    before = lengths.matvec + lengths.vecmat
+    consts = inputs[before : before + lengths.solve]
+    return evaluate(eqn.params["jaxprs"].solve, *consts, *inputs[sum(lengths) :])
+
+
+_CONTROL = {"scan": _scan, "while": _while, "cond": _choice, "custom_linear_solve": _linear_solve}
+
+
+def _cumulated(combine, start, eqn, x):
+    axis, reverse = eqn.params["axis"], eqn.params["reverse"]
+
+    def add(total, y):
+        total = _rounded(combine(total, y))
+        return total, total
+
+    x = jnp.moveaxis(x, axis, 0)
+    total = jnp.full_like(x, start, shape=x.shape[1:])
+    return [jnp.moveaxis(lax.scan(add, total, x, reverse=reverse)[1], 0, axis)]
+
+
+_CUMULATIVE = {
+    "cumsum": lambda _, eqn, x: _cumulated(jnp.add, 0, eqn, x),
+    "cumprod": lambda _, eqn, x: _cumulated(jnp.multiply, 1, eqn, x),
+}
+
+
+def _sum(x, *, axes, **_):
+    for axis in sorted(axes, reverse=True):
+        x = _fold(x, axis)
+    return x
+
+
+def _fold(x: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
+    def add(k, total):
+        return total + lax.dynamic_index_in_dim(x, k, axis, keepdims=False)
+
+    start = jnp.zeros(x.shape[:axis] + x.shape[axis + 1 :], x.dtype)
+    return lax.fori_loop(0, x.shape[axis], add, start)
+
+
+def _matrix_product(a, b, *, dimension_numbers, **_):
+    (a_summed, b_summed), (a_batch, b_batch) = dimension_numbers
+
+    def arranged(x, batch, summed, n_before, n_behind):
+        """Batch axes, the other one's free axes as ones, free axes, those to be summed over."""
+        free = [k for k in range(x.ndim) if k not in (*batch, *summed)]
+        shape = [x.shape[k] for k in (*batch, *free, *summed)]
+        at = len(batch)
+        shape = shape[:at] + [1] * n_before + shape[at : at + len(free)] + [1] * n_behind
+        shape += [x.shape[k] for k in summed]
+        return x.transpose([*batch, *free, *summed]).reshape(shape)
+
+    a_free, b_free = (
+        x.ndim - len(s) - len(n) for x, s, n in ((a, a_summed, a_batch), (b, b_summed, b_batch))
+    )
+    left = arranged(a, a_batch, a_summed, 0, b_free)
+    right = arranged(b, b_batch, b_summed, a_free, 0)
+    shape = jnp.broadcast_shapes(left.shape, right.shape)
+    terms = _rounded(jnp.broadcast_to(left, shape) * jnp.broadcast_to(right, shape))
+    return _sum(terms, axes=range(terms.ndim - len(a_summed), terms.ndim))
+
+
+REDUCTIONS = {"reduce_sum": _sum, "dot_general": _matrix_product}
+
+_UNORDERED = frozenset(
+    (
+        "cumsum",
+        "cumprod",
+        "cumlogsumexp",
+        "reduce_prod",
+        "reduce",
+        "reduce_window",
+        "reduce_window_sum",
+        "scatter-add",
+        "scatter_add",
+        "scatter-mul",
+        "scatter_mul",
+        "conv_general_dilated",
+        "fft",
+        "while",
+        "scan",
+        "cond",
+        "select_and_scatter_add",
+        "select_and_gather_add",
+        "cholesky",
+        "eig",
+        "eigh",
+        "lu",
+        "qr",
+        "householder_product",
+        "svd",
+        "triangular_solve",
+        "tridiagonal_solve",
+        "pallas_call",
+    )
+)
+"""Loops and choices are not looked into; the rest adds or multiplies."""

@@ -1,0 +1,1 @@
+"""What basinax reads of JAX's process: switches, forks, compilations."""

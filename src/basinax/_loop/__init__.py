@@ -1,0 +1,1 @@
+"""The loop over steps, per system."""

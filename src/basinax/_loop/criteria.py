@@ -1,0 +1,292 @@
+"""When a system is done: criteria, per system, and how they are combined."""
+
+import abc
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int32, PyTree
+
+from basinax._bits.rounding import rounded
+from basinax._loop.status import Status
+from basinax._settings import NotNegative as Tolerance, check_settings, shown
+from basinax._systems import segment
+from basinax._systems.index import (
+    SystemIndex,
+    per_system,
+    resolve,
+)
+
+Tree = PyTree[Float[Array, "rows *components"]]
+
+DEFAULT_FMAX = 0.05
+"""ASE's."""
+
+
+class Evidence(NamedTuple):
+    """What a criterion may look at: the point where systems stand, and the one before.
+
+    At a trial of a line search a system is not judged, and no trial is the point before.
+    """
+
+    params: Tree
+    energies: Float[Array, "systems"]
+    gradients: Tree
+    extras: Any
+    """What else the evaluation says of each system; None if nothing."""
+    index_prefix: Any
+    n_rows: Int32[Array, "systems"]
+    """How many rows an energy is shared by; of all leaves together unless the caller knows."""
+    has_last: Bool[Array, "systems"]
+    """A step led here from a point that was judged; false at the first, and where an optimizer
+    has given up and gone back. What is last says nothing then."""
+    last_energies: Any
+    """One a system; None unless the criterion `needs` it."""
+    last_params: Any
+    """Like `params`; None unless the criterion `needs` it."""
+    fmax: Any = None
+    """The largest norm of a row of `gradients`, one a system; the loop finds it."""
+
+
+class AbstractCriterion(eqx.Module):
+    """Says which systems are done. `a & b` is met where both are, `a | b` where one of them is.
+
+    Numbers in it are leaves, and where one serves all systems an array of one a system does, too.
+    """
+
+    def __check_init__(self):
+        check_settings(self)
+
+    @abc.abstractmethod
+    def __call__(self, evidence: Evidence) -> Bool[Array, "systems"]:
+        """Which systems meet it; what is not a number never does."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Which of `last_energies` and `last_params` it looks at."""
+        return frozenset()
+
+    def __and__(self, other: "AbstractCriterion") -> "AllOf":
+        return AllOf((self, other)) if isinstance(other, AbstractCriterion) else NotImplemented
+
+    def __or__(self, other: "AbstractCriterion") -> "AnyOf":
+        return AnyOf((self, other)) if isinstance(other, AbstractCriterion) else NotImplemented
+
+
+class AllOf(AbstractCriterion):
+    """Met where all of these are."""
+
+    criteria: tuple[AbstractCriterion, ...]
+
+    def __check_init__(self):
+        _check_criteria(self)
+
+    def __call__(self, evidence):
+        met = jnp.ones_like(evidence.has_last)
+        for criterion in self.criteria:
+            met = met & criterion(evidence)
+        return met
+
+    @property
+    def needs(self):
+        return _needs_of(self.criteria)
+
+
+class AnyOf(AbstractCriterion):
+    """Met where at least one of these is."""
+
+    criteria: tuple[AbstractCriterion, ...]
+
+    def __check_init__(self):
+        _check_criteria(self)
+
+    def __call__(self, evidence):
+        met = jnp.zeros_like(evidence.has_last)
+        for criterion in self.criteria:
+            met = met | criterion(evidence)
+        return met
+
+    @property
+    def needs(self):
+        return _needs_of(self.criteria)
+
+
+def _check_criteria(group: "AllOf | AnyOf") -> None:
+    wrong = [x for x in group.criteria if not isinstance(x, AbstractCriterion)]
+    if wrong:
+        raise TypeError(f"{type(group).__name__}: expected criteria, got {shown(wrong[0])}")
+
+
+def _needs_of(criteria: tuple[AbstractCriterion, ...]) -> frozenset[str]:
+    return frozenset().union(*(criterion.needs for criterion in criteria))
+
+
+def as_leaf(value: Any) -> Any:
+    """A list as an array; what makes none is left for the check to name."""
+    try:
+        return np.asarray(value) if isinstance(value, list | tuple) else value
+    except ValueError:
+        return value
+
+
+class MaxForce(AbstractCriterion):
+    """The largest norm of a row of the gradient is below `fmax`: ASE's criterion.
+
+    For atoms that is the largest force on one of them, not a component of it.
+    """
+
+    fmax: Tolerance = eqx.field(default=DEFAULT_FMAX, converter=as_leaf)
+    """Energy per unit of the parameters; eV/Å for atoms."""
+
+    def __call__(self, evidence):
+        return evidence.fmax < per_system(self.fmax, "fmax", evidence.fmax)
+
+
+class RMSForce(AbstractCriterion):
+    """The root mean square over the entries of the gradient is below the tolerance.
+
+    √(Σ g² / n) over all n entries of a system, as in MOPAC; over n atoms, as in geomeTRIC, it is √3
+    times as large. Entries that constraints make zero count among the n.
+    """
+
+    tolerance: Tolerance = eqx.field(converter=as_leaf)
+    """Energy per unit of the parameters; eV/Å for atoms."""
+
+    def __call__(self, evidence):
+        gradients, prefix = evidence.gradients, evidence.index_prefix
+        norm = segment.norm(gradients, prefix)
+        root = rounded(jnp.sqrt(_n_entries(gradients, prefix).astype(norm.dtype)))
+        return rounded(norm / root) < per_system(self.tolerance, "tolerance of RMSForce", norm)
+
+
+class ForceNorm(AbstractCriterion):
+    """The norm of all entries of the gradient is below the tolerance.
+
+    It grows with the size of a system. LAMMPS compares it with its `ftol`.
+    """
+
+    tolerance: Tolerance = eqx.field(converter=as_leaf)
+    """Energy per unit of the parameters; eV/Å for atoms."""
+
+    def __call__(self, evidence):
+        norm = segment.norm(evidence.gradients, evidence.index_prefix)
+        return norm < per_system(self.tolerance, "tolerance of ForceNorm", norm)
+
+
+class EnergyChange(AbstractCriterion):
+    """The energy has changed by less than the tolerance, up or down, in the last step.
+
+    Not met before the first step. Steps that are small where forces are large meet it too: combine
+    it with a criterion of forces.
+    """
+
+    tolerance: Tolerance = eqx.field(converter=as_leaf)
+    """In the energy's unit; per row if `per_row`: eV an atom."""
+    per_row: bool = eqx.field(default=True, static=True)
+    """The change is divided by the number of rows; a system's whole change is taken if not."""
+
+    def __call__(self, evidence):
+        change = jnp.abs(evidence.energies - evidence.last_energies)
+        if self.per_row:
+            change = change / jnp.maximum(evidence.n_rows, 1).astype(change.dtype)
+        below = change < per_system(self.tolerance, "tolerance of EnergyChange", change)
+        return evidence.has_last & below
+
+    @property
+    def needs(self):
+        return frozenset({"last_energies"})
+
+
+class MaxDisplacement(AbstractCriterion):
+    """The longest row of the last step, from one judged point to the next, is below the tolerance.
+
+    Not met before the first step.
+    """
+
+    tolerance: Tolerance = eqx.field(converter=as_leaf)
+    """In the unit of the parameters; Å for atoms."""
+
+    def __call__(self, evidence):
+        step = segment.map_leaves(jnp.subtract, evidence.params, evidence.last_params)
+        longest = segment.longest_row(step, evidence.index_prefix)
+        below = longest < per_system(self.tolerance, "tolerance of MaxDisplacement", longest)
+        return evidence.has_last & below
+
+    @property
+    def needs(self):
+        return frozenset({"last_params"})
+
+
+def _n_entries(tree: Tree, index_prefix) -> Int32[Array, "systems"]:
+    """The number of entries of each system, over all leaves; 1 where there are none."""
+    leaves = [jnp.atleast_1d(leaf) for leaf in jax.tree.leaves(tree)]
+    count = jnp.int32(0)
+    for leaf, index in zip(leaves, resolve(index_prefix, tree), strict=True):
+        count = count + index.sizes * math.prod(leaf.shape[1:])
+    return jnp.maximum(count, 1)
+
+
+def criterion_of(fmax: Any | None, convergence: AbstractCriterion | None) -> AbstractCriterion:
+    """The criterion that two options of `relax` say, of which one at most is given.
+
+    Raises:
+        TypeError, ValueError: `convergence` is no criterion, or both are given.
+    """
+    if convergence is None:
+        return MaxForce(DEFAULT_FMAX if fmax is None else fmax)
+    if not isinstance(convergence, AbstractCriterion):
+        raise TypeError(f"convergence must be a criterion, got {type(convergence).__name__}")
+    if fmax is not None:
+        raise ValueError("fmax and convergence contradict: say convergence=MaxForce(fmax) & ...")
+    return convergence
+
+
+def is_met(criterion: AbstractCriterion, evidence: Evidence) -> Bool[Array, "systems"]:
+    """Which systems meet it. Raises ValueError where it does not say so of each."""
+    met = criterion(evidence)
+    expected = evidence.has_last.shape
+    if jnp.shape(met) != expected or met.dtype != bool:
+        raise ValueError(
+            f"{type(criterion).__name__} must return one bool a system, of shape {expected}: got"
+            f" {jnp.shape(met)}, {met.dtype}"
+        )
+    return met
+
+
+def largest_force(
+    gradients: PyTree[Float[Array, "rows *components"]],
+    index_prefix: PyTree[SystemIndex] | None = None,
+) -> Float[Array, "systems"]:
+    """The largest Euclidean norm of a row of the gradient, per system; +inf where not finite.
+
+    A gradient whose square overflows counts as not finite. 0 for a system without rows.
+    """
+    return finite(segment.longest_row(gradients, index_prefix))
+
+
+def finite(measured: Float[Array, "systems"]) -> Float[Array, "systems"]:
+    """+inf for what is not finite, so that it cannot look converged."""
+    return jnp.where(jnp.isfinite(measured), measured, jnp.inf)
+
+
+def judge(
+    energies: Float[Array, "systems"],
+    largest: Float[Array, "systems"],
+    is_met: Bool[Array, "systems"],
+    steps: Int32[Array, "systems"],
+    max_steps: Int32[Array, "systems"],
+    has_failed: Bool[Array, "systems"],
+) -> Int32[Array, "systems"]:
+    """The status of systems whose energy and gradient have just been evaluated.
+
+    Converged, where the criterion is met, comes before `has_failed`, the word of the optimizer, and
+    that before `max_steps`.
+    """
+    is_finite = jnp.isfinite(energies) & jnp.isfinite(largest)
+    status = jnp.where(steps >= max_steps, Status.MAX_STEPS, Status.RUNNING)
+    status = jnp.where(has_failed, Status.LINE_SEARCH_FAILED, status)
+    status = jnp.where(is_met, Status.CONVERGED, status)
+    return jnp.where(is_finite, status, Status.NOT_FINITE).astype(jnp.int32)

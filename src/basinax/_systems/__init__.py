@@ -1,0 +1,1 @@
+"""Which row belongs to which system, and arithmetic per system."""

@@ -1,0 +1,314 @@
+"""The p-norm of each system, without overflow or underflow, and a designed derivative at zero.
+
+Sums of magnitudes and squares are used as they are where a system's own sum is in the safe range,
+so most norms cost one pass; the others are taken again of the system scaled by a power of two.
+Blue, ACM Trans. Math. Softw. 4, 15 (1978) is the classical form of the idea.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from basinax._bits.exponents import (
+    from_bits,
+    infinity_bits,
+    join,
+    magnitude_bits,
+    normal_bits,
+    power,
+    scale_exactly,
+    split,
+)
+from basinax._bits.rounding import (
+    common,
+    rounded,
+    wide_dtype,
+)
+from basinax._systems.index import (
+    AnyIndex,
+    WholeIndex,
+    one_by_one,
+    where_any,
+)
+
+Leaves = Sequence[Float[Array, "rows *components"]]
+"""In one dtype, float32 or float64."""
+
+
+def order(ord: float | str | None) -> float:
+    """The order of a norm as a number: p ≥ 1, inf (largest magnitude) or -inf (smallest).
+
+    Raises:
+        ValueError: it is none of these, their strings, or None for 2.
+    """
+    try:
+        p = 2.0 if ord is None else math.nan if isinstance(ord, bool) else float(ord)
+    except (TypeError, ValueError):
+        p = math.nan
+    if p >= 1 or p == -math.inf:
+        return p
+    raise ValueError(
+        f"ord must be a number of 1 or more, inf, -inf, one of these as a string, or None for 2;"
+        f" got {ord!r}"
+    )
+
+
+class Norms(NamedTuple):
+    """The norm of each system."""
+
+    values: Float[Array, "systems"]
+    """Rounded; inf where it is larger than the largest number."""
+
+    mantissas: Float[Array, "systems"]
+    """The norm divided by 2^exponents: neither inf nor subnormal if all entries are finite."""
+
+    exponents: Int[Array, "systems"]
+    """0 where the value itself is neither."""
+
+
+def norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
+    """The norm of each system over all leaves: 0 without rows, NaN if any entry is.
+
+    Differentiable in the leaves, with derivative 0 where the norm is 0.
+
+    Args:
+        ord: as from `order`.
+    """
+    return _norms(list(leaves), list(indices), ord)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _norms(leaves, indices, ord) -> Norms:
+    plain, is_unsafe = plain_norms(leaves, indices, ord)
+    is_extreme = extremes(leaves, indices, is_unsafe)
+    return where_any(
+        is_extreme, lambda: scaled_norms(leaves, indices, ord, plain, is_extreme), lambda: plain
+    )
+
+
+def plain_norms(
+    leaves: Sequence[Float[Array, "..."]],
+    indices: Sequence[AnyIndex],
+    ord: float,
+    quick: bool = False,
+) -> tuple[Norms, Bool[Array, "systems"]]:
+    """The norms in one pass where there is one, and whose may have over- or underflowed in it.
+
+    Args:
+        leaves: in any floating dtypes.
+        quick: in global mode add many entries in an order of its own.
+    """
+    return _plain(list(leaves), list(indices), ord, quick)
+
+
+def extremes(
+    leaves: Leaves, indices: Sequence[AnyIndex], is_unsafe: Bool[Array, "systems"]
+) -> Bool[Array, "systems"]:
+    """The unsafe systems that are not zero."""
+    return where_any(
+        is_unsafe, lambda: is_unsafe & (largest_bits(leaves, indices) > 0), lambda: is_unsafe
+    )
+
+
+def scaled_norms(
+    leaves: Leaves,
+    indices: Sequence[AnyIndex],
+    ord: float,
+    plain: Norms,
+    is_extreme: Bool[Array, "systems"],
+) -> Norms:
+    """The plain norms, those of the extreme systems taken again."""
+    if ord not in (1.0, 2.0):
+        return plain
+    scaled = _scaled(list(leaves), list(indices), _shifts(plain.values, ord), ord)
+    return Norms(*(jnp.where(is_extreme, x, y) for x, y in zip(scaled, plain, strict=True)))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def _plain(leaves, indices, ord, quick):
+    if ord not in (1.0, 2.0):
+        take = _extreme_norms if math.isinf(ord) else _norms_of_powers
+        found = take(common(leaves), indices, ord)
+        return found, found.exponents != 0
+    entry, root = (jnp.abs, _same) if ord == 1 else (_square, _root)
+    rows = [jnp.atleast_1d(x) for x in leaves]
+    dtype = np.result_type(*[wide_dtype(x) for x in rows])
+
+    def term(x):
+        return entry(x.astype(dtype))
+
+    sums = [
+        index.quick_sum(x, term) if quick and isinstance(index, WholeIndex) else index.sum(term(x))
+        for x, index in zip(rows, indices, strict=True)
+    ]
+    values = root(_fold(jnp.add, sums))
+    # Asked of the root, which XLA keeps; in global mode a sum it may take again.
+    is_unsafe = _shifts(values, ord) != 0
+    return Norms(values, values, jnp.zeros(values.shape, jnp.int32)), is_unsafe
+
+
+def _shifts(values: Float[Array, "systems"], ord: float) -> Int[Array, "systems"]:
+    """By which powers of two to scale systems with these norms, so that their sums are safe.
+
+    Up, the least subnormal number has a normal square, and the norms that need it are below half
+    the range; down, the largest number leaves room for 2^30 entries, and what is lost is no part of
+    the result.
+    """
+    info = jnp.finfo(values.dtype)
+    far = 11 * info.maxexp // 16
+    # Below, entries may have been lost to underflow that together make half an ulp.
+    least = 2.0 ** ((info.minexp + info.nmant + 41) // (2 if ord == 2 else 1))
+    down = jnp.where(values == jnp.inf, -far, 0)
+    return jnp.where(values < least, far, down).astype(jnp.int32)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
+def _scaled(leaves, indices, shifts, ord) -> Norms:
+    """The norms of order 1 or 2 of the systems times 2^shifts, and what they are without."""
+
+    def part(x, index):
+        y = scale_exactly(x, index.spread(shifts, 0, x))
+        return _square(y) if ord == 2 else jnp.abs(y)
+
+    parts = [one_by_one(part, x, index) for x, index in zip(leaves, indices, strict=True)]
+    sums = _total(parts, indices)
+    mantissas = _root(sums) if ord == 2 else sums
+    return _compact(join(mantissas, -shifts), mantissas, -shifts)
+
+
+@_plain.defjvp
+def _plain_derivative(ord, quick, primals, tangents):
+    leaves, indices = primals
+    found, is_unsafe = _plain(leaves, indices, ord, quick)
+    no_step: Any = np.zeros(is_unsafe.shape, jax.dtypes.float0)
+    step = _step(found, common(leaves), indices, common(tangents[0]), ord)
+    return (found, is_unsafe), (step, no_step)
+
+
+@_scaled.defjvp
+def _scaled_derivative(ord, primals, tangents):
+    leaves, indices, shifts = primals
+    found = _scaled(leaves, indices, shifts, ord)
+    return found, _step(found, leaves, indices, tangents[0], ord)
+
+
+def _step(found: Norms, leaves, indices, steps, ord) -> Norms:
+    """By how much the norms change when the leaves change by so much."""
+    norm = found.values
+    is_regular = (norm > 0) & (norm < jnp.inf)
+    safe = jnp.where(is_regular, norm, jnp.ones_like(norm))
+    slopes = [
+        jnp.where(index.spread(is_regular, False, x), slope, jnp.zeros_like(x))
+        for x, index, slope in zip(
+            leaves, indices, _slopes(leaves, indices, ord, safe), strict=True
+        )
+    ]
+    # Linear in the steps, hence unrounded; backwards no product meets a sum here.
+    step = _total([w * dx for w, dx in zip(slopes, steps, strict=True)], indices)
+    # Mantissas are the values wherever the derivative is not 0.
+    no_step: Any = np.zeros(found.exponents.shape, jax.dtypes.float0)
+    return Norms(step, step, no_step)
+
+
+def _slopes(leaves, indices, ord, norm):
+    """∂‖x‖/∂x, given a norm that is neither 0 nor inf."""
+    pairs = list(zip(leaves, indices, strict=True))
+    if ord == 1:
+        return [jnp.sign(x) for x in leaves]
+    if math.isinf(ord):  # shared equally by the entries that have it, as jnp.max does
+        is_it = [(jnp.abs(x) == index.spread(norm, 1.0, x)).astype(x.dtype) for x, index in pairs]
+        shares = _inverse(_total(is_it, indices))
+        return [
+            jnp.sign(x) * mask * index.spread(shares, 0.0, x)
+            for x, mask, index in zip(leaves, is_it, indices, strict=True)
+        ]
+    parts = [rounded(x * index.spread(_inverse(norm), 1.0, x)) for x, index in pairs]
+    if ord == 2:
+        return parts
+    return [jnp.sign(x) * power(jnp.abs(x), ord - 1) for x in parts]
+
+
+def _inverse(x):
+    """To multiply with: XLA itself makes a product of a quotient by a broadcast, or does not."""
+    return rounded(1 / x)
+
+
+def _norms_of_powers(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
+    """Of the leaves scaled to a largest magnitude in [1, 2)."""
+    dtype = leaves[0].dtype
+    top = largest_bits(leaves, indices)
+    is_finite = top < infinity_bits(dtype)
+    largest, exponents = split(from_bits(top, dtype))
+    is_scaled = is_finite & (top > 0)
+    exponents = jnp.where(is_scaled, exponents, 0)
+    largest = jnp.where(is_scaled, largest, jnp.ones_like(largest))
+    inverse = _inverse(largest)
+    parts = []
+    for x, index in zip(leaves, indices, strict=True):
+        y = jnp.abs(scale_exactly(x, -index.spread(exponents, 0, x)))
+        part = jnp.minimum(rounded(y * index.spread(inverse, 1.0, x)), 1)
+        is_top = y == index.spread(largest, jnp.inf, x)
+        parts.append(power(jnp.where(is_top, jnp.ones_like(y), part), ord))
+    mantissas = rounded(largest * power(_total(parts, indices), 1 / ord))
+    mantissas = jnp.where(is_finite, mantissas, from_bits(top, dtype))
+    return _compact(join(mantissas, exponents), mantissas, exponents)
+
+
+def _extreme_norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
+    """The largest or the smallest magnitude, which integers find among subnormal numbers too."""
+    dtype = leaves[0].dtype
+    bits = top = largest_bits(leaves, indices)
+    if ord < 0:
+        least = _fold(
+            jnp.maximum,
+            [i.max(-magnitude_bits(x)) for x, i in zip(leaves, indices, strict=True)],
+        )
+        has_rows = _fold(jnp.logical_or, [index.sizes > 0 for index in indices])
+        bits = jnp.where(has_rows & (top <= infinity_bits(dtype)), -least, top)
+    values = from_bits(bits, dtype)
+    mantissas, exponents = split(values)
+    return _compact(values, jnp.where(jnp.isfinite(values), mantissas, values), exponents)
+
+
+def _compact(values, mantissas, exponents) -> Norms:
+    """With exponents only where the values are inf or subnormal and the norms are not 0 or inf."""
+    bits = magnitude_bits(values)
+    is_extreme = (bits > 0) & ((bits < normal_bits(values.dtype)) | jnp.isinf(values))
+    is_extreme = is_extreme & jnp.isfinite(mantissas)
+    return Norms(
+        values, jnp.where(is_extreme, mantissas, values), jnp.where(is_extreme, exponents, 0)
+    )
+
+
+def largest_bits(leaves, indices) -> Int[Array, "systems"]:
+    """The bits of each system's largest magnitude; 0 without rows."""
+    parts = [index.max(magnitude_bits(x)) for x, index in zip(leaves, indices, strict=True)]
+    return jnp.maximum(_fold(jnp.maximum, parts), 0)
+
+
+def _total(rows: Leaves, indices: Sequence[AnyIndex]) -> Float[Array, "systems"]:
+    sums = [index.sum(x) for x, index in zip(rows, indices, strict=True)]
+    return _fold(jnp.add, sums)
+
+
+def _fold(combine, parts: Sequence[Array]) -> Array:
+    """Leaf by leaf, in the order of the tree."""
+    return functools.reduce(combine, parts)
+
+
+def _square(x):
+    return rounded(x * x)
+
+
+def _root(x):
+    return rounded(jnp.sqrt(x))
+
+
+def _same(x):
+    return x

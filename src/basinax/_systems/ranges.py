@@ -1,0 +1,116 @@
+"""Numbers per system in units of powers of two, for trees whose squares would be out of range.
+
+Squares of numbers below about 1e-19 vanish in single precision, and those of numbers above 1e19 are
+too large. Units are 1, and no bit is another, where a system's squares are in range.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from basinax._bits.exponents import scale_exactly
+from basinax._bits.rounding import rounded
+from basinax._systems.index import where_any
+from basinax._systems.segment import (
+    Exponents,
+    Prefix,
+    Tree,
+    dot,
+    longest_row_in_units,
+    map_rows,
+    saturated,
+    units_of,
+    where,
+)
+
+PerSystem = Float[Array, "systems"]
+
+
+class Products(NamedTuple):
+    """Inner products of two trees per system, in units of powers of two."""
+
+    aa: PerSystem
+    """In units of 4^a_exponents."""
+    ab: PerSystem
+    """In units of 2^(a_exponents + b_exponents)."""
+    bb: PerSystem
+    """In units of 4^b_exponents."""
+    a_exponents: Exponents
+    """0 where no square is out of range."""
+    b_exponents: Exponents
+
+
+def products(a: Tree, b: Tree, index_prefix: Prefix, *, has_one_unit: bool) -> Products:
+    """a·a, a·b and b·b of each system, in units in which squares neither over- nor underflow.
+
+    Where the squares are in a safe range as they are, they have the bits of `dot`.
+
+    Args:
+        has_one_unit: both trees are in the unit of the larger, and the smaller may vanish there.
+    """
+    aa, ab, bb = (dot(x, y, index_prefix) for x, y in ((a, a), (a, b), (b, b)))
+    if has_one_unit:
+        a_exponents = b_exponents = units_of([a, b], index_prefix, jnp.maximum(aa, bb))
+    else:
+        a_exponents, b_exponents = (units_of([x], index_prefix, xx) for x, xx in ((a, aa), (b, bb)))
+
+    def again():
+        x, y = in_units(a, a_exponents, index_prefix), in_units(b, b_exponents, index_prefix)
+        return tuple(dot(u, v, index_prefix) for u, v in ((x, x), (x, y), (y, y)))
+
+    is_scaled = (a_exponents != 0) | (b_exponents != 0)
+    aa, ab, bb = where_any(is_scaled, again, lambda: (aa, ab, bb))
+    return Products(aa, ab, bb, a_exponents, b_exponents)
+
+
+def units(tree: Tree, index_prefix: Prefix = None) -> Exponents:
+    """Exponents of powers of two in units of which no square of a system's rows is out of range.
+
+    0 where none is as they are, and where there is no unit: all entries are 0, or one not finite.
+    """
+    return units_of([tree], index_prefix, dot(tree, tree, index_prefix))
+
+
+def in_units(tree: Tree, exponents: Exponents, index_prefix: Prefix = None) -> Tree:
+    """Each system's rows times 2^-exponents; where that is subnormal, it may be 0."""
+
+    def divided(exponents, x):
+        return scale_exactly(x, -exponents)
+
+    def scaled():
+        return map_rows(divided, index_prefix, [(exponents, 0)], tree)
+
+    return where_any(exponents != 0, scaled, lambda: tree)
+
+
+def limited(
+    tree: Tree,
+    exponents: Exponents,
+    limits: PerSystem,
+    index_prefix: Prefix,
+    otherwise: Callable[[], Tree],
+) -> tuple[Tree, PerSystem]:
+    """A tree in units of 2^exponents as one in units of 1, and the factor to scale it by.
+
+    With the factor no row is longer than the limit of its system, and some row is as long where
+    one would be longer without.
+
+    Args:
+        otherwise: a tree for systems of which an entry is not finite.
+    """
+
+    def measured(tree):
+        return tree, *longest_row_in_units(tree, index_prefix)
+
+    found = measured(tree)
+    is_sound = jnp.isfinite(found[1])
+    tree, lengths, units = where_any(
+        ~is_sound,
+        lambda: measured(where(is_sound, tree, otherwise(), index_prefix)),
+        lambda: found,
+    )
+    is_long = saturated(lengths, exponents + units) >= limits
+    tree = in_units(tree, jnp.where(is_long, units, -exponents), index_prefix)
+    return tree, jnp.where(is_long, rounded(limits / jnp.where(is_long, lengths, 1)), 1)

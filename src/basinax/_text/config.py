@@ -1,0 +1,335 @@
+"""Transforms as configs of plain values, and back; to and from JSON and TOML.
+
+A config is a dict: `version`, `name` and the transform's fields by their names. Arrays are lists,
+chains nest, and so do the searches of optimizers along lines. What is written is read by every
+later version.
+"""
+
+import dataclasses
+import difflib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from basinax import transforms as own
+from basinax._text.files import replacing
+from basinax._text.reading import text_of
+from basinax.transforms._chain import Chain, chain
+from basinax.transforms._optax import OptaxTransform, is_optax
+from basinax.transforms._optax_by_name import OptaxByName, optax_transform
+from basinax.transforms._protocol import AbstractTransform
+from basinax.transforms.searches.walk import SEARCHES, Search
+
+VERSION = 1
+"""Of the format. It changes when an older basinax would misread a config."""
+
+DEEPEST = 100
+"""Tables and lists in one another: each needs a few calls, of which Python allows a thousand."""
+
+Config = dict[str, Any]
+TransformClass = TypeVar("TransformClass", bound=type[AbstractTransform])
+
+_RESERVED = ("name", "version")
+_NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+
+
+def to_config(transform: AbstractTransform) -> Config:
+    """The config of a transform, of plain Python values.
+
+    Raises:
+        TypeError: a transform is not registered, a raw optax transformation (make it with
+            `optax_transform`), or has a field that is no plain value.
+    """
+    return {"version": VERSION, **_encoded_transform(transform)}
+
+
+def from_config(config: Mapping[str, Any]) -> AbstractTransform:
+    """The transform of a config.
+
+    Raises:
+        ValueError: a name or an option is unknown (the known ones are listed), an option is
+            missing or refused, the version is that of a later basinax, or tables and lists stand
+            more than `DEEPEST` deep in one another.
+        TypeError: the config, or a part of it, is no mapping.
+    """
+    _require_mapping(config)
+    _require_shallow(config)
+    version = config.get("version", VERSION)
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= VERSION:
+        raise ValueError(
+            f"the config has version {version!r}; this basinax reads versions 1 to {VERSION}"
+        )
+    return _decoded_transform({key: x for key, x in config.items() if key != "version"})
+
+
+def register(name: str) -> Callable[[TransformClass], TransformClass]:
+    """A decorator that gives a transform of your own a name in configs; its fields are the options.
+
+    Raises:
+        ValueError: the name is taken, or a field is called `name` or `version`.
+        TypeError: what is decorated is no class of transforms.
+    """
+
+    def registered(cls: TransformClass) -> TransformClass:
+        if not (isinstance(cls, type) and issubclass(cls, AbstractTransform)):
+            raise TypeError(f"expected a subclass of AbstractTransform, got {cls!r}")
+        if name in ("chain", "optax", *SEARCHES) or _CLASSES.get(name, cls) is not cls:
+            raise ValueError(f"the name {name!r} is taken; taken are {', '.join(known_names())}")
+        clash = [x.name for x in dataclasses.fields(cls) if x.name in _RESERVED]
+        if clash:
+            raise ValueError(f"{cls.__name__} has a field {clash[0]!r}, which configs keep")
+        _CLASSES[name] = cls
+        return cls
+
+    return registered
+
+
+def known_names() -> list[str]:
+    """The names that configs may have."""
+    return sorted([*_CLASSES, "chain", "optax"])
+
+
+def read_config(path: str | Path) -> Config:
+    """The config in a JSON or TOML file, by its suffix.
+
+    Raises:
+        ValueError: another suffix, or not the format it says.
+        OSError: the file cannot be read.
+    """
+    path = Path(path)
+    reads = {".json": json.loads, ".toml": tomllib.loads}
+    if path.suffix.lower() not in reads:
+        raise ValueError(f"{path}: a config file must end in .json or .toml")
+    text = text_of(path)
+    try:
+        config = reads[path.suffix.lower()](text)
+    except RecursionError:
+        raise ValueError(f"{path}: {_TOO_DEEP}") from None
+    except ValueError as error:  # of both formats
+        raise ValueError(f"{path}: {error}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{path}: expected a table with a name, got {type(config).__name__}")
+    return config
+
+
+def write_config(config: Mapping[str, Any], path: str | Path) -> None:
+    """Write a config to a JSON or TOML file, by its suffix, whole or not at all.
+
+    JSON knows no inf and no NaN: they are written as strings, which `from_config` reads.
+
+    Raises:
+        ValueError: another suffix.
+        OSError: the file cannot be written.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in (".json", ".toml"):
+        raise ValueError(f"{path}: a config file must end in .json or .toml")
+    text = json.dumps(_strict(config), indent=2) + "\n" if suffix == ".json" else _toml(config)
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def _encoded_transform(transform: Any) -> Config:
+    if is_optax(transform) or isinstance(transform, OptaxTransform):
+        raise TypeError(
+            "what optax returns does not tell its name and arguments: make it with"
+            ' basinax.optax_transform, such as optax_transform("adam", learning_rate=0.01)'
+        )
+    if isinstance(transform, OptaxByName):
+        return {"name": "optax", "function": transform.function, "arguments": transform.arguments}
+    if isinstance(transform, Chain):
+        return {
+            "name": "chain",
+            "transforms": [_encoded_transform(x) for x in transform.transforms],
+        }
+    return _encoded_fields(transform, _CLASSES)
+
+
+def _encoded_fields(part: Any, classes: Mapping[str, type]) -> Config:
+    """Of a transform or a search: its name and fields."""
+    names = [name for name, cls in classes.items() if type(part) is cls]
+    if not names:
+        raise TypeError(
+            f"{type(part).__name__} has no name in configs: decorate it with basinax.register(name)"
+        )
+    config: Config = {"name": names[0]}
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if field.init and not (value is None and field.default is None):
+            config[field.name] = _encoded(value, f"{type(part).__name__}.{field.name}")
+    return config
+
+
+def _encoded(value: Any, where: str) -> Any:
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, np.generic):
+        return value
+    if isinstance(value, np.generic | np.ndarray | jax.Array):
+        return np.asarray(value).tolist()
+    if isinstance(value, AbstractTransform) or is_optax(value):
+        return _encoded_transform(value)
+    if isinstance(value, Search):
+        return _encoded_fields(value, SEARCHES)
+    if isinstance(value, list | tuple):
+        return [_encoded(x, where) for x in value]
+    raise TypeError(f"{where} is a {type(value).__name__}, which a config cannot hold")
+
+
+_TOO_DEEP = f"tables and lists stand more than {DEEPEST} deep in one another"
+
+
+def _require_mapping(config: Any) -> None:
+    if not isinstance(config, Mapping):
+        raise TypeError(f"a config must be a mapping with a name, got {type(config).__name__}")
+
+
+def _require_shallow(config: Mapping[str, Any]) -> None:
+    level: list[Any] = [config]
+    for _ in range(DEEPEST):
+        inner = (x.values() if isinstance(x, Mapping) else x for x in level)
+        parts = {
+            id(x): x for items in inner for x in items if isinstance(x, Mapping | list | tuple)
+        }
+        level = list(parts.values())
+    if level:
+        raise ValueError(f"in the config {_TOO_DEEP}")
+
+
+def _decoded_transform(config: Any) -> AbstractTransform:
+    _require_mapping(config)
+    options = dict(config)
+    name = options.pop("name", None)
+    if name == "chain":
+        _require_options("chain", options, {"transforms": True})
+        if not isinstance(options["transforms"], list | tuple):
+            raise TypeError(
+                f"the transforms of a chain must be a list, got {options['transforms']!r}"
+            )
+        return chain(*[_decoded_transform(x) for x in options["transforms"]])
+    if name == "optax":
+        _require_options("optax", options, {"function": True, "arguments": False})
+        arguments = options.get("arguments", {})
+        if not isinstance(arguments, Mapping):
+            raise TypeError(f"the arguments of optax must be a mapping by name, got {arguments!r}")
+        arguments = {key: _plain(x, key) for key, x in arguments.items()}
+        return optax_transform(options["function"], **arguments)
+    _require_known("transform", name, known_names())
+    return _made(_CLASSES[name], name, options)
+
+
+def _decoded_search(config: Mapping[str, Any]) -> Search:
+    options = dict(config)
+    name = options.pop("name", None)
+    _require_known("search", name, list(SEARCHES))
+    return _made(SEARCHES[name], name, options)
+
+
+def _require_known(kind: str, name: Any, known: list[str]) -> None:
+    if not isinstance(name, str) or name not in known:
+        close = difflib.get_close_matches(str(name), known, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else "."
+        raise ValueError(f"no {kind} is called {name!r}{hint} Known: {', '.join(known)}")
+
+
+def _made(cls: type, name: str, options: Config) -> Any:
+    fields = [field for field in dataclasses.fields(cls) if field.init]
+    _require_options(name, options, {field.name: _is_required(field) for field in fields})
+    decoded = {key: _decoded(value, key) for key, value in options.items()}
+    for field in fields:  # no array can be static
+        if field.metadata.get("static") and isinstance(decoded.get(field.name), np.ndarray):
+            decoded[field.name] = tuple(decoded[field.name].tolist())
+    return cls(**decoded)
+
+
+def _require_options(name: str, options: Config, known: Mapping[str, bool]) -> None:
+    unknown = [key for key in options if key not in known]
+    missing = [key for key, is_required in known.items() if is_required and key not in options]
+    listed = f"{name!r} has the options {', '.join(known) or '(none)'}"
+    if unknown:
+        raise ValueError(f"{name!r} has no option {unknown[0]!r}: {listed}")
+    if missing:
+        raise ValueError(f"{name!r} needs the option {missing[0]!r}: {listed}")
+
+
+def _decoded(value: Any, option: str = "") -> Any:
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value, value)
+    if isinstance(value, Mapping):
+        is_search = option == "search" or value.get("name") in list(SEARCHES)
+        return _decoded_search(value) if is_search else _decoded_transform(value)
+    if isinstance(value, list | tuple):
+        items = [_decoded(x) for x in value]
+        if any(isinstance(x, AbstractTransform | str) or x is None for x in items):
+            return tuple(items)
+        return np.asarray(items)
+    return value
+
+
+def _plain(value: Any, argument: str) -> Any:
+    """An argument of optax: nothing in it is called, or looked up by name."""
+    if isinstance(value, list | tuple):
+        return [_plain(x, argument) for x in value]
+    if isinstance(value, Mapping):
+        raise TypeError(
+            f"the argument {argument!r} of optax must be a number, text, boolean, null or a list of"
+            " them, got a table"
+        )
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+def _is_required(field: dataclasses.Field) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _name_of(cls: type) -> str:
+    """ClipByGlobalNorm is clip-by-global-norm, FIRE is fire, LBFGSLineSearch lbfgs-line-search."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?=LineSearch)", "-", cls.__name__).lower()
+
+
+_CLASSES: dict[str, type[AbstractTransform]] = {
+    _name_of(cls): cls
+    for cls in vars(own).values()
+    if isinstance(cls, type) and issubclass(cls, AbstractTransform)
+}
+
+
+def _strict(value: Any) -> Any:
+    """With strings for what JSON has no numbers for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, Mapping):
+        return {key: _strict(x) for key, x in value.items()}
+    return [_strict(x) for x in value] if isinstance(value, list) else value
+
+
+def _toml(config: Mapping[str, Any]) -> str:
+    return "".join(f"{_toml_key(key)} = {_toml_value(x, '')}\n" for key, x in config.items())
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+
+
+def _toml_value(value: Any, indent: str) -> str:
+    if isinstance(value, Mapping):
+        items = [f"{_toml_key(k)} = {_toml_value(x, indent)}" for k, x in value.items()]
+        return "{ " + ", ".join(items) + " }" if items else "{}"
+    if isinstance(value, list) and any(isinstance(x, Mapping) for x in value):
+        inner = indent + "  "
+        return "[\n" + "".join(f"{inner}{_toml_value(x, inner)},\n" for x in value) + indent + "]"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml_value(x, indent) for x in value) + "]"
+    if value is None:
+        raise ValueError("TOML has no null: write this config to a .json file")
+    if isinstance(value, bool | str):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value)

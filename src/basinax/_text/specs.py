@@ -1,0 +1,128 @@
+"""Optimizers from text such as `fire:dt=0.05,maxstep=0.1`, as a command line has it.
+
+The grammar is `NAME[:WORD,KEY=VALUE,...]`; `basinax.atoms.potential_from` reads potentials by it.
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from basinax import transforms
+from basinax._text.config import from_config, read_config
+from basinax.transforms._limits import AbstractLimit
+from basinax.transforms._protocol import AbstractTransform
+from basinax.transforms.searches.walk import SEARCHES
+
+
+class Spec(NamedTuple):
+    """A name, the words that follow it, and its options."""
+
+    name: str
+    words: list[str]
+    options: dict[str, Any]
+
+
+def parse(text: str) -> Spec:
+    """Read `NAME[:WORD,KEY=VALUE,...]`; values are numbers, true, false, or words.
+
+    Nothing in a text is evaluated, nor looked up anywhere but in tables of known names.
+
+    Raises:
+        ValueError: an option stands twice, or a part is empty.
+    """
+    name, _, rest = text.partition(":")
+    words, options = [], {}
+    for part in rest.split(",") if rest else []:
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not key or (equals and not value):
+            raise ValueError(f"{text!r}: expected NAME:KEY=VALUE,..., got {part!r}")
+        if not equals:
+            words.append(key)
+        elif key in options:
+            raise ValueError(f"{text!r}: {key} is given twice")
+        else:
+            options[key] = _value(value)
+    return Spec(name.strip(), words, options)
+
+
+def optimizer_from(text: str) -> AbstractTransform:
+    """The optimizer of a text: a class of `basinax`, in any case, and its fields; or of a file.
+
+    A text that ends in `.json` or `.toml` is a file that `write_config` may have written; it may
+    hold a chain with limits. A search is named, with its defaults: `search=armijo`.
+
+    >>> optimizer_from("fire:dt=0.05,maxstep=0.1").maxstep
+    0.1
+
+    Raises:
+        ValueError: the name or an option is unknown; lists the known ones.
+        OSError: there is no such file.
+    """
+    if text.endswith((".json", ".toml")):
+        return from_config(read_config(text))
+    spec = parse(text)
+    known = {_plain(name): item for name, item in vars(transforms).items() if _is_optimizer(item)}
+    maker = choose("optimizer", _plain(spec.name), known)
+    if spec.words:
+        raise ValueError(f"optimizer {spec.name}: expected KEY=VALUE, got {spec.words[0]!r}")
+    options = dict(spec.options)
+    if isinstance(options.get("search"), str):
+        searches = {_plain(name): cls for name, cls in SEARCHES.items()}
+        options["search"] = choose("search", _plain(options["search"]), searches)()
+    return make("optimizer", spec.name, maker, options)
+
+
+def _is_optimizer(item: Any) -> bool:
+    is_transform = inspect.isclass(item) and issubclass(item, AbstractTransform)
+    return is_transform and not issubclass(item, AbstractLimit)
+
+
+def choose(kind: str, name: str, known: Mapping[str, Any]) -> Any:
+    """`known[name]`; an error that lists the known names if there is none."""
+    if name not in known:
+        raise ValueError(f"unknown {kind} {name!r}{_hint(name, known)}: {', '.join(sorted(known))}")
+    return known[name]
+
+
+def make(kind: str, name: str, maker: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    """`maker(**options)`; an error that lists the known options, or names one that is no number."""
+    parameters = inspect.signature(maker).parameters.values()
+    known = {p.name: p for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL}
+    for option, value in options.items():
+        if option not in known:
+            raise ValueError(
+                f"{kind} {name} has no option {option!r}{_hint(option, known)}: {', '.join(known)}"
+            )
+        for each in value.values() if isinstance(value, Mapping) else [value]:
+            if not _may_be(each, known[option].default):
+                text = str(each).lower() if isinstance(each, bool) else repr(each)
+                raise ValueError(f"{kind} {name}: {option} must be a number, got {text}")
+    return maker(**options)
+
+
+def _may_be(value: Any, default: Any) -> bool:
+    """Whether an option may have a value that stands in a text, by the default it has."""
+    if isinstance(value, bool):
+        return isinstance(default, bool)
+    return not isinstance(value, str) or isinstance(default, bool | str)
+
+
+def _hint(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f", did you mean {close[0]!r}? Known are" if close else "; known are"
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def _value(text: str) -> Any:
+    if "_" in text:  # Python reads 1_0 as 10
+        return text
+    for read in (int, float, {"true": True, "false": False}.__getitem__):
+        try:
+            return read(text)
+        except (ValueError, KeyError):
+            continue
+    return text

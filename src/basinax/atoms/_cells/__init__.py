@@ -1,0 +1,1 @@
+"""Cells that move with the atoms."""

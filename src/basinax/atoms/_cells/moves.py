@@ -1,0 +1,578 @@
+"""Cells that move: more rows for an optimizer, which knows nothing of cells.
+
+The degrees of freedom, their scale and their forces are those of ASE's filters (`UnitCellFilter`,
+`FrechetCellFilter`, `StrainFilter`): positions in the undeformed cell, and the deformation F, its
+logarithm or a strain. A system whose cell is fixed has no rows for it, and the bits it has where no
+cell moves.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ase import Atoms
+from ase.constraints import FixScaled
+from jaxtyping import Array, Bool, Float
+
+from basinax._bits.rounding import rounded
+from basinax._loop.criteria import Evidence
+from basinax._settings import FINITE, POSITIVE, one_number, require, require_switch, shown
+from basinax._systems.index import SystemIndex, index_of_ids
+from basinax.atoms._batch import Batch
+from basinax.atoms._constraints.applied import (
+    Constraints,
+    Turn,
+    constrained,
+    loses_symmetry,
+)
+from basinax.atoms._matrices import (
+    VOIGT,
+    VOIGT_OF_ENTRIES,
+    Matrices,
+    cofactors,
+    derived_exponential,
+    determinant,
+    exponential,
+    inverse,
+    logarithm,
+    multiply,
+    row_norms,
+    transposed,
+    turned_rows,
+)
+from basinax.atoms._neighbors.search import (
+    LARGEST_CELL,
+    MOST_IMAGES,
+    TO_SPARE,
+)
+from basinax.atoms.potentials import Properties
+from basinax.transforms._protocol import (
+    AbstractTransform,
+    apply_updates,
+    select_systems,
+)
+
+CELL_ROWS = 3
+"""The most rows that move the cell of a system."""
+
+Rows = Float[Array, "rows 3"]
+Kind = Literal["unit-cell", "frechet", "strain"]
+
+
+class AbstractCell(eqx.Module):
+    """How a cell moves, under which pressure, and what of it stands still.
+
+    Every option is that of ASE's filter; a list of cells, one a structure, mixes them in a call.
+    """
+
+    kind: ClassVar[Kind]
+
+    pressure: float | Sequence[float] | Float[np.ndarray, "structures"] = 0.0
+    """In eV/Å³ (1 GPa is 0.00624 of them), positive where it compresses; one number, or one a
+    structure. The energy that is minimised is the enthalpy E + pV."""
+
+    mask: Any = None
+    """Which components may move: six booleans (xx, yy, zz, yz, xz, xy) or a symmetric 3x3 matrix of
+    them; all if None."""
+
+    hydrostatic_strain: bool = False
+    """The cell keeps its shape."""
+
+    constant_volume: bool = False
+    """The trace of what moves the cell is projected out, as in ASE: this keeps the volume about,
+    not exactly."""
+
+    cell_factor: float | None = None
+    """The scale of the cell's rows beside those of positions (`exp_cell_factor` of ASE's
+    `FrechetCellFilter`); the number of atoms if None, 1 for `Strain`."""
+
+    def __check_init__(self):
+        name = type(self).__name__
+        for switch in ("hydrostatic_strain", "constant_volume"):
+            require_switch(getattr(self, switch), f"{name}: {switch}")
+        try:
+            require(self.pressure, f"{name}: pressure", FINITE)
+        except TypeError as error:
+            message = f"{name}: pressure must be a number, or one a structure, got"
+            raise TypeError(f"{message} {shown(self.pressure)}") from error
+        if self.cell_factor is not None:
+            one_number(self.cell_factor, f"{name}: cell_factor", POSITIVE)
+        if self.hydrostatic_strain and self.constant_volume:
+            raise ValueError(
+                f"{name}: with hydrostatic_strain and constant_volume nothing of a cell can move"
+            )
+        self.movable()
+
+    def movable(self) -> Bool[np.ndarray, "3 3"]:
+        """Which components may move.
+
+        Raises:
+            ValueError: `mask` has neither six entries nor is a symmetric 3x3 matrix.
+        """
+        if self.mask is None:
+            return np.ones((3, 3), bool)
+        mask = np.asarray(self.mask)
+        if mask.shape == (6,):
+            mask = mask[list(VOIGT_OF_ENTRIES)].reshape(3, 3)
+        are_flags = mask.dtype == bool or np.isin(mask, (0, 1)).all()
+        if mask.shape != (3, 3) or not are_flags or (mask != mask.T).any():
+            raise ValueError(
+                f"{type(self).__name__}: mask must be six booleans (xx, yy, zz, yz, xz, xy) or a"
+                f" symmetric 3x3 matrix of them, got {self.mask}"
+            )
+        return mask.astype(bool)
+
+
+class UnitCell(AbstractCell):
+    """The nine entries of the deformation F move, as with ASE's `UnitCellFilter`.
+
+    E. B. Tadmor et al., Phys. Rev. B 59, 235 (1999), doi:10.1103/PhysRevB.59.235.
+    """
+
+    kind: ClassVar[Kind] = "unit-cell"
+
+
+class Frechet(AbstractCell):
+    """The logarithm of the deformation moves, as with ASE's `FrechetCellFilter`; the usual one."""
+
+    kind: ClassVar[Kind] = "frechet"
+
+
+class Strain(AbstractCell):
+    """Six components of a strain move, and atoms with the cell alone, as with `StrainFilter`."""
+
+    kind: ClassVar[Kind] = "strain"
+
+
+class Dofs(NamedTuple):
+    """What an optimizer moves where cells move."""
+
+    positions: Rows
+    """In the undeformed cell, in Å."""
+
+    cell: Float[Array, "cell_rows 3"]
+    """For a free cell F or its logarithm times the cell factor, three rows; or strains xx, yy, zz
+    and yz, xz, xy, two rows."""
+
+
+class Observed(NamedTuple):
+    """What is told of each system beside the enthalpy and its gradient."""
+
+    energies: Float[Array, "systems"]
+    """Without pV, in eV."""
+
+    stress: Float[Array, "systems 3 3"]
+    """Of the potential, in eV/Å³."""
+
+    residual_stress: Float[Array, "systems 3 3"]
+    """What is left of stress and pressure to move the cell, in eV/Å³; 0 where it is fixed."""
+
+
+class CellConstraints(eqx.Module):
+    """What constraints of atoms and masks of cells leave of gradients and steps."""
+
+    constraints: Constraints | None
+    moves: "CellMoves"
+
+    def of_gradient(self, gradient: Dofs, prefix: Dofs, params: Dofs) -> Dofs:
+        """The cell's rows have been masked where they were made."""
+        index, positions = cast(Any, prefix.positions), gradient.positions
+        if self.constraints is not None:
+            needs_turn = self._has_turn or self.constraints.has_symmetry
+            turn = self.moves.turn_of_gradient(params) if needs_turn else None
+            positions = self.constraints.of_gradient(positions, index, turn=turn)
+        if self.moves.kind == "strain":
+            is_free = index.spread(self.moves.is_free, False, positions)
+            positions = jnp.where(is_free, 0.0, positions)
+        return gradient._replace(positions=positions)
+
+    def of_step(self, step: Dofs, prefix: Dofs, params: Dofs) -> Dofs:
+        """Positions move by what is left of a Cartesian step in the cell as it will be."""
+        positions, cell = step
+        if self.constraints is not None and self.moves.kind != "strain":
+            cell = self.constraints.of_cell_step(cell.reshape(-1, 3, 3)).reshape(cell.shape)
+        step = Dofs(positions, self.moves.masked_step(cell, params))
+        if self.constraints is None:
+            return step
+        turn = self.moves.turn_of_step(apply_updates(params, step)) if self._has_turn else None
+        index = cast(Any, prefix.positions)
+        return step._replace(positions=self.constraints.of_step(positions, index, turn=turn))
+
+    @property
+    def _has_turn(self) -> bool:
+        """Atoms that move with a strain alone have no direction of their own."""
+        kept = self.constraints
+        return kept is not None and kept.has_partial and self.moves.kind != "strain"
+
+
+class CellMoves(eqx.Module):
+    """How the cells of a batch move. `cell_moves` makes one."""
+
+    kind: Kind = eqx.field(static=True)
+    index: SystemIndex
+    """Which row of `Dofs.cell` belongs to which system."""
+    reference: Matrices
+    """The undeformed cells, in Å."""
+    is_free: Bool[Array, "systems"]
+    mask: Bool[Array, "systems 3 3"]
+    is_hydrostatic: Bool[Array, "systems"]
+    keeps_volume: Bool[Array, "systems"]
+    pressure: Float[Array, "systems"]
+    factor: Float[Array, "systems"]
+    inverse_factor: Float[Array, "systems"]
+    loses_symmetry: Bool[Array, "systems"]
+    """Whose cells may lose a symmetry although constraints keep it in their steps."""
+    is_open: Bool[Array, "systems"] | None
+    """Whose masks do not hold what logarithms move, see `is_open`; None where there are none."""
+
+    def start(self, positions: Rows) -> Dofs:
+        """Where nothing is deformed."""
+        factor = jnp.where(jnp.eye(3, dtype=bool)[None], self.factor[:, None, None], 0.0)
+        at_rest = factor if self.kind == "unit-cell" else jnp.zeros_like(factor)
+        return Dofs(positions, self._rows(at_rest))
+
+    def prefix(self, index: SystemIndex) -> Any:
+        """The index prefix of `Dofs`."""
+        return Dofs(cast(Any, index), cast(Any, self.index))
+
+    def movable_rows(self) -> Bool[Array, "cell_rows 3"]:
+        """Which entries of `Dofs.cell` no mask holds."""
+        return self._rows(self.mask.astype(self.reference.dtype)) > 0
+
+    def masked_step(self, step: Rows, dofs: Dofs) -> Rows:
+        """What masks leave of a step of `dofs.cell`."""
+        # what -0.0 is added to keeps its sign, too
+        masked = jnp.where(self.movable_rows(), step, -0.0)
+        if self.is_open is None:
+            return masked
+        # The deformation is masked, and its logarithm is what ASE goes on from.
+        end = self._deformation(dofs._replace(cell=dofs.cell + step))
+        end = self._rows(rounded(logarithm(end) * self.factor[:, None, None]))
+        is_open = jnp.broadcast_to(self.is_open[:, None, None], self.mask.shape)
+        is_open = self._rows(is_open.astype(step.dtype)) > 0
+        return jnp.where(is_open, end - dofs.cell, masked)
+
+    def structure(self, dofs: Dofs, index: SystemIndex) -> tuple[Rows, Matrices]:
+        """Positions and cells in Å; of a fixed cell, bit for bit those it has."""
+        turn = transposed(self._deformation(dofs))
+        is_free = index.spread(self.is_free, False, dofs.positions)
+        positions = jnp.where(is_free, turned_rows(dofs.positions, turn, index), dofs.positions)
+        cells = multiply(self.reference, turn)
+        return positions, jnp.where(self.is_free[:, None, None], cells, self.reference)
+
+    def turn_of_gradient(self, dofs: Dofs) -> Turn:
+        """From the gradient by `dofs.positions` to the Cartesian one."""
+        deformation = self._deformation(dofs)
+        return Turn(self.is_free, inverse(deformation), deformation, self.loses_symmetry)
+
+    def turn_of_step(self, dofs: Dofs) -> Turn:
+        """From a step of `dofs.positions` that ends there to the Cartesian one."""
+        turn = transposed(self._deformation(dofs))
+        return Turn(self.is_free, turn, inverse(turn), self.loses_symmetry)
+
+    def is_lost(self, here: Batch, cutoff: Float[Array, ""]) -> Bool[Array, "systems"]:
+        """Which cells have collapsed or exploded, beyond what neighbours can be listed for.
+
+        A system's own cell decides, not where its list was made, nor how far that reaches.
+        """
+        unit = jnp.eye(3, dtype=here.cells.dtype)[None]
+        cells = jnp.where(self.is_free[:, None, None], here.cells, unit)
+        heights = _heights(cells, here.pbc)
+        near = jnp.where(here.pbc, 2 * rounded(cutoff / heights) + 1, 1.0)
+        n_images = rounded(rounded(near[:, 0] * near[:, 1]) * near[:, 2])
+        largest = jnp.max(jnp.abs(cells), axis=(1, 2))
+        # NaN is lost, too
+        is_kept = (n_images <= TO_SPARE * MOST_IMAGES) & (largest <= LARGEST_CELL)
+        return self.is_free & ~is_kept
+
+    def nothing_observed(self) -> Observed:
+        zeros = jnp.zeros_like(self.reference)
+        return Observed(zeros[:, 0, 0], zeros, zeros)
+
+    def of_properties(
+        self,
+        dofs: Dofs,
+        properties: Properties,
+        here: Batch,
+        is_lost: Bool[Array, "systems"] | None = None,
+    ) -> tuple[Float[Array, "systems"], Dofs, Observed]:
+        """The enthalpies in eV, their gradient, and what else is told.
+
+        Args:
+            properties: what the potential says of `here`, stresses included.
+            here: the batch at `structure(dofs)`.
+            is_lost: of what systems all is NaN, as they wait for lists that cannot be made; none
+                if None.
+        """
+        stress = cast(Matrices, properties.stress)
+        keep = here.constraints
+        has_symmetry = keep is not None and keep.has_symmetry
+        turn = self.turn_of_gradient(dofs) if has_symmetry else None
+        held = stress if keep is None else keep.of_stress(stress, turn)
+        forces, index = properties.forces, here.index
+        deformation = self._deformation(dofs)
+        turned = turned_rows(forces, deformation, index)
+        is_free = index.spread(self.is_free, False, forces)
+        by_positions = -jnp.where(is_free, turned, forces)
+
+        volumes = jnp.abs(determinant(here.cells))
+        enthalpies = properties.energies + rounded(self.pressure * volumes)
+        enthalpies = jnp.where(self.is_free, enthalpies, properties.energies)
+        volume, is_free = volumes[:, None, None], self.is_free[:, None, None]
+        pressure = self.pressure[:, None, None]
+        total = held + jnp.where(jnp.eye(3, dtype=bool)[None], pressure, 0.0)
+        by_cell, virial = self._cell_forces(dofs, deformation, -rounded(volume * total))
+        by_cell = -rounded(by_cell * self.inverse_factor[:, None, None])
+        over = rounded(1 / volumes)[:, None, None]
+        residual = jnp.where(is_free, -rounded(virial * over), 0.0)
+        said = enthalpies, by_cell, Observed(properties.energies, stress, residual)
+        if is_lost is None:
+            return enthalpies, Dofs(by_positions, self._rows(by_cell)), said[2]
+        by_positions = jnp.where(index.spread(is_lost, False, by_positions), jnp.nan, by_positions)
+        nothing = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), said)
+        enthalpies, by_cell, observed = select_systems(is_lost, nothing, said)
+        return enthalpies, Dofs(by_positions, self._rows(by_cell)), observed
+
+    def forces(self, dofs: Dofs, gradient: Dofs, index: SystemIndex) -> Rows:
+        """The forces in eV/Å that a gradient was made of."""
+        turn = inverse(self._deformation(dofs))
+        is_free = index.spread(self.is_free, False, gradient.positions)
+        turned = turned_rows(gradient.positions, turn, index)
+        return -jnp.where(is_free, turned, gradient.positions)
+
+    def _cell_forces(self, dofs, deformation, virial) -> tuple[Matrices, Matrices]:
+        """On the cell's rows, and the virial that is left of it; both in eV."""
+        if self.kind == "unit-cell":
+            virial = multiply(virial, transposed(inverse(deformation)))
+            virial = self._traceless(self._masked(self._hydrostatic(virial)))
+            return virial, virial
+        virial = self._masked(self._hydrostatic(virial))
+        if self.kind == "strain":
+            virial = self._traceless(virial)
+            return virial, virial
+        by_deformation = multiply(virial, inverse(transposed(deformation)))
+        logarithm = transposed(self._matrices(dofs))
+        by_logarithm = derived_exponential(logarithm, by_deformation)[1]
+        return self._traceless(by_logarithm), self._traceless(virial)
+
+    def _deformation(self, dofs: Dofs) -> Matrices:
+        """F, of which the transposed turns rows."""
+        matrices = self._matrices(dofs)
+        unit = jnp.eye(3, dtype=matrices.dtype)[None]
+        if self.kind == "strain":
+            change = jnp.where(unit > 0, matrices, matrices * 0.5)
+        else:
+            full = exponential(matrices) if self.kind == "frechet" else matrices
+            change = full - unit
+        return unit + jnp.where(self.mask & self.is_free[:, None, None], change, 0.0)
+
+    def _matrices(self, dofs: Dofs) -> Matrices:
+        """The rows of each cell as a matrix, without their factor; 0 for a fixed cell."""
+        if self.kind == "strain":
+            strains = dofs.cell.reshape(-1, 6)
+            matrices = jnp.stack([strains[:, k] for k in VOIGT_OF_ENTRIES], 1)
+        else:
+            matrices = dofs.cell
+        matrices = jnp.where(self.is_free[:, None, None], matrices.reshape(-1, 3, 3), 0.0)
+        return rounded(matrices * self.inverse_factor[:, None, None])
+
+    def _rows(self, matrices: Matrices) -> Float[Array, "cell_rows 3"]:
+        """Matrices as rows of cells; 0 for a fixed cell."""
+        matrices = jnp.where(self.is_free[:, None, None], matrices, 0.0)
+        if self.kind == "strain":
+            matrices = jnp.stack([matrices[:, i, j] for i, j in VOIGT], 1)
+        return matrices.reshape(-1, 3)
+
+    def _hydrostatic(self, virial: Matrices) -> Matrices:
+        third = _third_of_trace(virial)
+        return jnp.where(self.is_hydrostatic[:, None, None], third, virial)
+
+    def _masked(self, virial: Matrices) -> Matrices:
+        return jnp.where(self.mask, virial, 0.0)
+
+    def _traceless(self, virial: Matrices) -> Matrices:
+        less = virial - _third_of_trace(virial)
+        return jnp.where(self.keeps_volume[:, None, None], less, virial)
+
+
+def _heights(cells: Matrices, pbc: Bool[Array, "systems 3"]) -> Float[Array, "systems 3"]:
+    """Between opposite faces of each cell along its periodic directions, in Å.
+
+    Vectors along open directions do not count: the faces are those of an area, or a length.
+    """
+    areas = cofactors(cells)
+    normals = rounded(areas / row_norms(areas)[:, :, None])
+    # Where one direction is open, a normal of the others takes the place of its vector.
+    closed = jnp.where(pbc[:, :, None], cells, normals)
+    volumes = jnp.abs(determinant(closed))[:, None]
+    heights = rounded(volumes / row_norms(cofactors(closed)))
+    is_wire = jnp.sum(pbc, axis=1, keepdims=True, dtype=jnp.int32) == 1
+    return jnp.where(is_wire, row_norms(cells), heights)
+
+
+def _third_of_trace(m: Matrices) -> Matrices:
+    """A third of the trace on the diagonal."""
+    third = rounded((m[:, 0, 0] + m[:, 1, 1] + m[:, 2, 2]) * (1 / 3))
+    return jnp.where(jnp.eye(3, dtype=bool)[None], third[:, None, None], 0.0)
+
+
+def with_cells(
+    optimizer: AbstractTransform, constraints: Constraints | None, moves: CellMoves
+) -> tuple[AbstractTransform, Callable[[Evidence], Evidence]]:
+    """The optimizer, and what criteria are shown, where cells move."""
+    optimizer, view = constrained(optimizer, CellConstraints(constraints, moves))
+
+    def shown(evidence: Evidence) -> Evidence:
+        evidence = evidence if view is None else view(evidence)
+        return evidence._replace(n_rows=evidence.index_prefix.positions.sizes)
+
+    return optimizer, shown
+
+
+# --- on the host
+
+
+def one_a_structure(cell: Any, n_structures: int) -> list[AbstractCell | None]:
+    """The cell of each structure, with a pressure of its own.
+
+    Args:
+        cell: one, or a sequence of them; None for a cell that is fixed.
+
+    Raises:
+        TypeError: something else than a cell.
+        ValueError: there is another number of cells or of pressures.
+    """
+    cells = list(cell) if isinstance(cell, list | tuple) else [cell] * n_structures
+    if len(cells) != n_structures:
+        raise ValueError(
+            f"cell must be one, or one for each of the {n_structures} structures: got {len(cells)}"
+        )
+    singles: list[AbstractCell | None] = []
+    for k, c in enumerate(cells):
+        if c is not None and not isinstance(c, AbstractCell):
+            raise TypeError(
+                f"cell must be Frechet(), UnitCell(), Strain(), one of their names or None: entry"
+                f" {k} is {c!r}"
+            )
+        pressure = None if c is None else np.asarray(c.pressure, float)
+        if pressure is not None and pressure.shape not in ((), (n_structures,)):
+            raise ValueError(
+                f"pressure must be a number or have one entry for each of the {n_structures}"
+                f" structures, got shape {pressure.shape}"
+            )
+        if pressure is not None and pressure.shape:
+            c = eqx.tree_at(lambda c: c.pressure, c, float(pressure[k]), is_leaf=_is_list)
+        singles.append(c)
+    return singles
+
+
+def _is_list(x: Any) -> bool:
+    return isinstance(x, list | tuple)
+
+
+def is_free(atoms: Atoms, cell: AbstractCell | None) -> bool:
+    """Whether the structure's cell moves: a structure without periodic directions has none."""
+    return cell is not None and bool(atoms.pbc.any())
+
+
+def kind_of(atoms: Atoms, cell: AbstractCell | None) -> Kind | None:
+    """How the structure's cell moves; None if it does not."""
+    return None if cell is None or not is_free(atoms, cell) else cell.kind
+
+
+def check_cells(atoms: Sequence[Atoms], cells: Sequence[AbstractCell | None]) -> None:
+    """Makes sure that every cell that is to move can.
+
+    Raises:
+        ValueError: one has no volume.
+        NotImplementedError: a `FixScaled` fixes directions that turn with the cell.
+    """
+    for k, (a, cell) in enumerate(zip(atoms, cells, strict=True)):
+        if not is_free(a, cell):
+            continue
+        name = f"system {k} ({a.symbols})"
+        if not abs(np.linalg.det(a.cell.array)) > 0:
+            raise ValueError(
+                f"{name}: its cell has no volume, so it cannot move: {a.cell.array.tolist()}. Give"
+                " open directions a vector too, or leave this cell fixed (cell=None)"
+            )
+        if _may_turn(a, cell):
+            raise NotImplementedError(
+                f"{name} has FixScaled, which is not supported where its cell may shear: the"
+                " directions that it fixes are those of the cell, and turn with it. Hold its shears"
+                " (mask=(1, 1, 1, 0, 0, 0) or hydrostatic_strain=True), fix all three coordinates,"
+                " use FixAtoms, which has atoms move with the cell alone, FixCartesian or FixedLine"
+                " or leave this cell fixed (cell=None)"
+            )
+
+
+def is_open(cell: AbstractCell | None) -> bool:
+    """Whether a deformation that the mask leaves has a logarithm with entries beside the mask.
+
+    It has none where products of what may move may move, too: a shear with both of its lengths, and
+    two shears with the third.
+    """
+    if cell is None or cell.kind != "frechet":
+        return False
+    movable = cell.movable()
+    return bool(((movable @ movable) & ~movable).any())
+
+
+def _may_turn(atoms: Atoms, cell: AbstractCell | None) -> bool:
+    """Whether a `FixScaled` fixes directions that the cell may turn."""
+    if cell is None or cell.kind == "strain" or cell.hydrostatic_strain:
+        return False
+    has_shears = bool((cell.movable() & ~np.eye(3, dtype=bool)).any())
+    fixed = [c.mask for c in atoms.constraints if isinstance(c, FixScaled)]
+    return has_shears and any(any(mask) and not all(mask) for mask in fixed)
+
+
+def cell_moves(
+    kind: Kind,
+    atoms: Sequence[Atoms],
+    cells: Sequence[AbstractCell | None],
+    n_systems: int,
+    dtype: Any,
+    *,
+    has_open: bool | None = None,
+) -> CellMoves:
+    """How the cells of these structures move, in NumPy arrays.
+
+    More systems, without rows, fill up the batch.
+
+    Args:
+        has_open: whether there is room for cells that are open; if None, where one is.
+    """
+    opened = np.zeros(n_systems, bool)
+    opened[: len(cells)] = [is_open(cell) for cell in cells]
+    has_open = bool(opened.any()) if has_open is None else has_open
+    free = np.zeros(n_systems, bool)
+    reference, masks = np.tile(np.eye(3), (n_systems, 1, 1)), np.zeros((n_systems, 3, 3), bool)
+    is_hydrostatic, keeps_volume, loses = np.zeros((3, n_systems), bool)
+    pressure, factor = np.zeros(n_systems), np.ones(n_systems)
+    for k, (a, cell) in enumerate(zip(atoms, cells, strict=True)):
+        reference[k] = a.cell.array
+        if cell is None or not is_free(a, cell):
+            continue
+        free[k], masks[k], pressure[k] = True, cell.movable(), cell.pressure
+        is_hydrostatic[k], keeps_volume[k] = cell.hydrostatic_strain, cell.constant_volume
+        loses[k] = loses_symmetry(a, masks[k])
+        usual = 1.0 if kind == "strain" else float(len(a))
+        factor[k] = usual if cell.cell_factor is None else cell.cell_factor
+    ids = np.where(free, np.arange(n_systems), -1).repeat(2 if kind == "strain" else 3)
+    arrays: dict[str, Any] = {
+        "reference": reference.astype(dtype),
+        "is_free": free,
+        "mask": masks,
+        "is_hydrostatic": is_hydrostatic,
+        "keeps_volume": keeps_volume,
+        "pressure": pressure.astype(dtype),
+        "factor": factor.astype(dtype),
+        "inverse_factor": (1 / factor).astype(dtype),
+        "loses_symmetry": loses,
+        "is_open": opened if has_open else None,
+    }
+    return CellMoves(kind=kind, index=index_of_ids(ids, n_systems), **arrays)

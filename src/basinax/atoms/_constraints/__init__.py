@@ -1,0 +1,1 @@
+"""ASE's constraints, read once and applied on the device."""

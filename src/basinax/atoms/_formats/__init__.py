@@ -1,0 +1,1 @@
+"""Structure files: formats, trials, databases."""

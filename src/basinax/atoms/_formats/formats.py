@@ -1,0 +1,181 @@
+"""Files of structures: which of ASE's formats a name has, and reading and writing it."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ase.io
+from ase import Atoms
+from ase.io.formats import (
+    IOFormat,
+    UnknownFileTypeError,
+    extension2format,
+    filetype,
+    get_compression,
+    ioformats,
+    open_with_compression,
+)
+
+from basinax.atoms._formats import databases
+from basinax.atoms._formats.extxyz import as_extxyz
+
+SHARED = ("data", "in")
+"""Endings that several programs have: the text of a file decides."""
+
+OPTIONS = {"lammps-data": {"masses": True}}
+"""Without masses ASE reads no elements."""
+
+ONE_STRUCTURE = {
+    "abinit-in": r"^\s*(xred|xcart|xangst)\b",
+    "castep-cell": r"^\s*%block\s+positions",
+    "dmol-car": r"^!DATE",
+    "dmol-incoor": r"^\$coordinates",
+    "gen": r"^\s*\d+\s+[csf]\s*$",
+    "gromos": r"^POSITION\b",
+    "jsv": r"^\s*atoms\b",
+    "lammps-data": r"^\s*Atoms\b",
+    "magres": r"^\s*[<\[]atoms[>\]]",
+    "mol": r"^M  END",
+    "nwchem-in": r"^\s*geometry\b",
+    "onetep-in": r"^\s*%block\s+positions",
+    "res": r"^CELL\b",
+    "sdf": r"^M  END",
+    "struct": r"^\s*MODE OF CALC",
+    "turbomole": r"^\$coord\b",
+    "vasp": r"^[ \t]*[-+.\d]+[ \t]*\n(?:(?:[ \t]*[-+.\dED]+){3}[ \t]*\n){3}[ \t]*[A-Z]",
+}
+"""Text that one structure has once, in formats of which ASE reads no more than one structure."""
+
+NOT_READ = {
+    "abinit-in": {"fixed atoms": r"^\s*(natfix|iatfix)"},
+    "castep-cell": {"external pressure": r"^\s*%block\s+external_pressure"},
+    "nwchem-in": {"constraints": r"^\s*constraints\b"},
+    "onetep-in": {"constraints": r"^\s*%block\s+species_constraints"},
+    "xsd": {"fixed atoms": r"RestrictedProperties="},
+}
+"""Text of what ASE passes over and a relaxation would obey."""
+
+
+class Form(NamedTuple):
+    """How structures stand in a file."""
+
+    name: str
+
+    @property
+    def _of_ase(self) -> IOFormat:
+        return ioformats[self.name]
+
+    @property
+    def title(self) -> str:
+        return self._of_ase.description
+
+    @property
+    def holds_one(self) -> bool:
+        return self._of_ase.single
+
+    @property
+    def can_read(self) -> bool:
+        return self._of_ase.can_read
+
+    @property
+    def can_write(self) -> bool:
+        return self._of_ase.can_write
+
+    def write(self, path: Path, structures: Iterable[Atoms]) -> None:
+        """Makes a file of the structures. Every writer of ASE raises errors of its own."""
+        if self.name in databases.FORMATS:
+            databases.write(path, self.name, structures)
+            return
+        if self.name == "extxyz":
+            structures = (as_extxyz(atoms)[0] for atoms in structures)
+        options: dict[str, Any] = OPTIONS.get(self.name, {})
+        ase.io.write(path, list(structures), format=self.name, **options)
+
+    def read(self, path: Path, images: Any = None) -> Iterator[Atoms]:
+        """The structures of a file, or some. Every reader of ASE raises errors of its own.
+
+        Args:
+            images: a number, a slice, or the text of a database's query; all if None.
+        """
+        if isinstance(images, int):
+            images = slice(images, images + 1 or None)
+        images = slice(None) if images is None else images
+        if self.name not in databases.FORMATS:
+            options = {"format": self.name, "do_not_split_by_at_sign": True}
+            yield from ase.io.iread(str(path), images, **options)
+        elif self.name == "json":
+            with open_with_compression(str(path)) as file:
+                yield from databases.read(file, self.name, images)
+        else:
+            yield from databases.read(str(path), self.name, images)
+
+    def count(self, path: Path) -> int:
+        """How many structures the file holds, where ASE would read one."""
+        pattern = ONE_STRUCTURE.get(self.name)
+        return max(1, len(_found(pattern, path))) if pattern else 1
+
+    def not_read(self, path: Path) -> list[str]:
+        """Names of what the file has for a relaxation and ASE passes over."""
+        patterns = NOT_READ.get(self.name, {})
+        return [name for name, pattern in patterns.items() if _found(pattern, path)]
+
+
+def _found(pattern: str, path: Path) -> list[Any]:
+    with open_with_compression(str(path)) as file:
+        return re.findall(pattern, file.read(), re.MULTILINE | re.IGNORECASE)
+
+
+def form_to_read(path: Path) -> Form:
+    """The format of a file.
+
+    Its ending decides where it is one of a format that structures are written in; elsewhere ASE
+    looks at other parts of the name and into the file.
+
+    Raises:
+        UnknownFileTypeError: ASE has no such format.
+        OSError: the file cannot be read.
+    """
+    ending = None
+    if not path.is_dir():
+        with path.open("rb") as file:
+            if not file.read(1):
+                raise UnknownFileTypeError(f"Empty file: {path}")
+        ending = _format_of_ending(path)
+    name = ending if ending and _ending(path) not in SHARED else filetype(str(path))
+    if name not in ioformats:
+        raise UnknownFileTypeError(name)
+    return Form(name)
+
+
+def form_to_write(path: Path) -> Form:
+    """The format that a name stands for.
+
+    Raises:
+        UnknownFileTypeError: ASE has no such format.
+    """
+    name = _format_of_ending(path) or filetype(path.name, read=False)
+    if name not in ioformats:
+        raise UnknownFileTypeError(name)
+    return Form(name)
+
+
+def _format_of_ending(path: Path) -> str | None:
+    """The format of an ending of its own; None where other parts of the name decide."""
+    ending, name = _ending(path), get_compression(path.name)[0]
+    known = extension2format.get(ending) or ioformats.get(ending)
+    if known is None or not known.can_write or ending.isdigit():
+        return None
+    for other in ioformats.values():
+        # XDATCAR.vasp is one of VASP's files, and xyz.in is a whole name.
+        if other.match_name(name) and (
+            other.module_name == known.module_name or name in other.globs
+        ):
+            return None
+    return known.name
+
+
+def _ending(path: Path) -> str:
+    root = get_compression(path.name)[0]
+    return os.path.splitext(root)[1].removeprefix(".").lower()

@@ -1,0 +1,1 @@
+"""Neighbour lists: made on the host, narrowed on the device."""

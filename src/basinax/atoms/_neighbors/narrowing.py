@@ -1,0 +1,183 @@
+"""Near pairs, chosen on the device out of neighbour lists that reach farther.
+
+A list that lasts has about twice the pairs that count. Those chosen from it last a few turns and
+are hardly more than count. They stand in the order of the list: no bit of a result depends on which
+are chosen, or when.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int32
+
+from basinax._bits.rounding import apart, rounded
+from basinax.atoms._batch import Batch
+from basinax.atoms._matrices import inverse, multiply
+from basinax.atoms._neighbors.table import (
+    Columns,
+    Frames,
+    Neighbors,
+    gather,
+    skin_left,
+)
+
+GROWTH, LEAST_SKIN = 1.25, 0.05
+"""Near is what lies within the cutoff and a skin of each system: so much more than what its atoms
+have taken of the last one, and so many Å at least."""
+
+
+class Reach(NamedTuple):
+    """How far neighbour lists reach, in Å."""
+
+    cutoff: Float[Array, ""]
+    skin: Float[Array, ""]
+    """How much farther than the cutoff."""
+
+
+def chosen(
+    neighbors: Neighbors,
+    batch: Batch,
+    reach: Reach,
+    skins: Float[Array, "systems"],
+    is_running: Bool[Array, "systems"],
+) -> tuple[Neighbors, Float[Array, "systems"]]:
+    """Lists of the near pairs, and how much farther than the cutoff they reach.
+
+    That is negative for a system that needs a new list; it gets no pairs, as one that has ended.
+
+    Args:
+        neighbors: with `columns`.
+        batch: where atoms are now, and cells.
+        skins: how much farther they should reach, in Å; inf for as far as the list does.
+    """
+    left = skin_left(batch.positions, neighbors, batch.index, reach.skin, batch.cells)
+    skins = jnp.where(skins < left, skins, left)
+    radii = jnp.where(is_running & ~(skins < 0), reach.cutoff + skins, -1.0)
+    return narrowed(neighbors, batch, radii), skins
+
+
+def next_skins(
+    near: Neighbors, batch: Batch, reach: Reach, skins: Float[Array, "systems"]
+) -> Float[Array, "systems"]:
+    """How far lists of near pairs should reach that follow these, in Å.
+
+    Args:
+        batch: where these have led.
+        skins: how far these reach.
+    """
+    taken = skins - skin_left(batch.positions, near, batch.index, skins, batch.cells)
+    return jnp.clip(rounded(GROWTH * taken), LEAST_SKIN, reach.skin)
+
+
+def narrowed(neighbors: Neighbors, batch: Batch, radii: Float[Array, "systems"]) -> Neighbors:
+    """The lists with the pairs alone that lie within these radii now.
+
+    Columns stand anew by the lengths of their lists.
+
+    Args:
+        neighbors: with `columns`.
+        batch: where atoms are now, and cells.
+        radii: of each system, in Å; one that is negative leaves it without pairs.
+    """
+    if neighbors.columns is None:
+        raise ValueError("neighbors must have columns: make them with to_device(which)")
+    columns, positions = neighbors.columns.wide(), batch.positions
+    n_slots, n_columns = neighbors.slots.shape
+    places, here = neighbors.images(positions, batch.cells), columns.arranged(positions.T)
+    limits = _squared_limits(radii, batch)
+    # Columns that only fill up have the row of another: they need no pairs.
+    numbers = jnp.arange(n_columns, dtype=jnp.int32)
+    fills_up = gather(columns.of_rows, columns.rows) != numbers
+    limits = jnp.where(fills_up, -1.0, gather(limits, columns.rows))
+
+    def choose_of_chunk(k, carry):
+        kept, lengths = carry
+        some, limit = columns.chunk(k, (here, limits))
+        start = k * columns.size
+        begins = start + numbers[: columns.size]
+
+        def choose(slot, carry):
+            kept, ends = carry
+            images = lax.dynamic_slice(neighbors.slots, (slot, start), (1, columns.size))[0]
+            x, y, z = (gather(p, images) - h for p, h in zip(places, some, strict=True))
+            squares = apart(x * x) + apart(y * y) + apart(z * z)
+            # Each is written, and overwritten by the next one unless it stays. NaN does.
+            kept = _written(kept, ends, images)
+            return kept, ends + jnp.where(squares > limit, 0, n_columns)
+
+        kept, ends = lax.fori_loop(0, columns.n_slots[k], choose, (kept, begins))
+        kept = _written(kept, ends, jnp.full_like(ends, batch.n_rows))
+        return kept, lax.dynamic_update_slice(lengths, (ends - begins) // n_columns, (start,))
+
+    # One row more than there may be pairs, for what is written behind them.
+    nothing = jnp.full((n_slots + 1) * n_columns, batch.n_rows, jnp.int32)
+    none = jnp.zeros(n_columns, jnp.int32)
+    kept, lengths = lax.fori_loop(0, columns.n_chunks, choose_of_chunk, (nothing, none))
+    order, in_order = _sorted(neighbors.columns, lengths)
+
+    def put_in_order(slot, slots):
+        row = lax.dynamic_slice(kept, (slot * n_columns,), (n_columns,))
+        return lax.dynamic_update_slice(slots, gather(row, order)[None], (slot, jnp.int32(0)))
+
+    slots = jnp.full((n_slots, n_columns), batch.n_rows, jnp.int32)
+    slots = lax.fori_loop(0, jnp.max(in_order.n_slots), put_in_order, slots)
+    return eqx.tree_at(
+        lambda n: (n.slots, n.positions, n.frames, n.columns),
+        neighbors,
+        (slots, positions, _frames(neighbors.frames, batch), in_order),
+        is_leaf=lambda x: x is None,
+    )
+
+
+def _squared_limits(radii, batch: Batch) -> Float[Array, "rows"]:
+    """Of the distances from each row, in Å²; -1 where no pair is wanted."""
+    positions = batch.positions
+    # As much farther as lists made on the host reach, for the same reason.
+    spacing = 64 * float(jnp.finfo(positions.dtype).eps)
+    margins = rounded(radii * 1e-6) + rounded(spacing * batch.index.max(jnp.abs(positions)))
+    reach = radii + margins
+    limits = jnp.where(radii < 0, -1.0, rounded(reach * reach))
+    return batch.index.spread(limits, -1.0, positions[:, 0])
+
+
+def _written(slots, at, images):
+    return slots.at[at].set(
+        images, mode="promise_in_bounds", unique_indices=True, wrap_negative_indices=False
+    )
+
+
+def _sorted(columns: Columns, lengths) -> tuple[Int32[Array, "columns"], Columns]:
+    """The order in which columns stand by the lengths of their lists, and the columns in it."""
+    n_columns, longest = len(lengths), jnp.max(lengths)
+    numbers = jnp.arange(n_columns, dtype=jnp.int32)
+    others = columns.has_others & (lengths > 0)
+    rank = jnp.where(lengths > 0, longest - lengths + jnp.where(others, longest, 0), 2 * longest)
+    # One integer a column, which XLA sorts several times as fast as two.
+    order = jnp.sort(rank * n_columns + numbers) % n_columns
+    at = jnp.zeros_like(order).at[order].set(numbers, unique_indices=True)
+    others = gather(others, order)
+    n_slots = jnp.max(gather(lengths, order).reshape(-1, columns.size), 1)
+    n_chunks = jnp.sum(n_slots > 0, dtype=jnp.int32)
+    first_other = jnp.argmax(others).astype(jnp.int32) // columns.size
+    return order, Columns(
+        rows=gather(columns.rows, order),
+        of_rows=gather(at, columns.of_rows),
+        n_slots=n_slots,
+        n_chunks=n_chunks,
+        n_alike=jnp.where(others.any(), first_other, n_chunks),
+        has_others=others,
+        stretches=columns.stretches,
+        n_stretches=columns.n_stretches,
+    )
+
+
+def _frames(frames: Frames | None, batch: Batch) -> Frames | None:
+    """The cells of now, for lists that are measured from here."""
+    if frames is None:
+        return None
+    # (1 + ε)⁻¹ times the inverse of then, a pseudo-inverse where vectors are zero.
+    strain = multiply(frames.inverses, batch.cells - frames.cells)
+    back = inverse(jnp.eye(3, dtype=strain.dtype)[None] + strain)
+    return Frames(batch.cells, multiply(back, frames.inverses), frames.radius)

@@ -1,0 +1,654 @@
+"""Which periodic images lie near which atoms: listed on the host, read on the device.
+
+A row's neighbours stand in canonical order (row in its system, then periodic shift), so that a
+left fold over them gives the same bits whatever the skin, the padding and the last rebuild
+(docs/design.md, section 2, rule 3). What padding points at lies too far away to matter: no mask.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
+
+from basinax._bits.rounding import BLOCK, rounded
+from basinax._settings import REAL, one_number
+from basinax._systems.index import SystemIndex
+from basinax.atoms._batch import Batch, padded_size, row_starts
+from basinax.atoms._matrices import Matrices, frobenius_norm, multiply, turned_rows
+from basinax.atoms._neighbors import rooms as _rooms
+from basinax.atoms._neighbors.rooms import (
+    SMALL,
+    Room,
+    room_of_images,
+)
+from basinax.atoms._neighbors.search import (
+    MOST_IMAGES,
+    TO_SPARE,
+    Pairs,
+    distinct,
+    no_list,
+    pairs_of,
+    rank,
+    tasks_of,
+)
+
+HEAVIER = 1 << 30
+"""Set in a slot whose image is of the heavier one of a system's two elements, where there is
+`Neighbors.others`. `gather` passes over it, and no batch has as many images."""
+
+FAR = 1e12
+"""Where padding points, in Å along each axis: far from any atom, and its square fits float32."""
+
+CHUNK, CHUNKS = 128, 16
+"""Folds go through so many columns at once, or more where these were more chunks than that: what
+fits what runs, and a compiler still takes for a loop."""
+
+WIDE = 4
+"""So many chunks of folds, or all if they are fewer, are one where each turn of a loop is dear."""
+
+STRETCH = 2048
+"""Of the images that folds go through, so many that stand together are made at a time."""
+
+Coordinates = list[Float[Array, "*axes n"]]
+"""x, y and z: an array each, or one [3, n] of all."""
+
+
+class Frames(eqx.Module):
+    """The cells in which lists were made, for those that move."""
+
+    cells: Matrices
+    """In Å."""
+    inverses: Matrices
+    """Their inverses; pseudo-inverses where vectors along open directions are zero."""
+    radius: Float[Array, ""]
+    """How far the lists reach, in Å."""
+
+
+class Columns(eqx.Module):
+    """In which order folds go through the rows: by chunks, each as far as its longest list.
+
+    The systems to go through come first, of these those of one element alone, where that is known,
+    and then those with the longest lists.
+    """
+
+    rows: Int32[Array, "columns"]
+    """The row of each column of the slots; rows may come again at the end, to fill it up."""
+
+    of_rows: Int32[Array, "rows"]
+    """The column of each row."""
+
+    n_slots: Int32[Array, "chunks"]
+    """After how many slots the fold of a chunk may end; 0 for those not to go through."""
+
+    n_chunks: Int32[Array, ""]
+    """How many chunks there are to go through."""
+
+    n_alike: Int32[Array, ""]
+    """How many of these, the first ones, are of systems of one element alone."""
+
+    has_others: Bool[Array, "columns"]
+    """Which columns are of systems to go through that may have several elements."""
+
+    stretches: Int32[Array, "stretches"]
+    """Where among the further images there are some of systems to go through: the beginnings of
+    stretches that are equally long, one of which may begin within another."""
+
+    n_stretches: Int32[Array, ""]
+    """How many of these there are; others are not read."""
+
+    @property
+    def size(self) -> int:
+        """Columns of a chunk."""
+        return self.rows.shape[0] // self.n_slots.shape[0]
+
+    def arranged(self, of_rows: PyTree[Array]) -> PyTree[Array]:
+        """What holds for rows, their last axis, in the order of columns; numbers hold for all."""
+        return jax.tree.map(lambda a: gather(a, self.rows) if a.ndim else a, of_rows)
+
+    def chunk(self, k: Int32[Array, ""], of_columns: PyTree[Array]) -> PyTree[Array]:
+        """What holds for the columns of a chunk."""
+
+        def part(a):
+            return lax.dynamic_slice_in_dim(a, k * self.size, self.size, -1) if a.ndim else a
+
+        return jax.tree.map(part, of_columns)
+
+    def with_chunk(
+        self, k: Int32[Array, ""], of_columns: PyTree[Array], chunk: PyTree[Array]
+    ) -> PyTree[Array]:
+        """The same with other values for the columns of a chunk."""
+
+        def changed(a, part):
+            return lax.dynamic_update_slice_in_dim(a, part, k * self.size, -1)
+
+        return jax.tree.map(changed, of_columns, chunk)
+
+    def wide(self) -> "Columns":
+        """The same columns in fewer and larger chunks."""
+        together = min(WIDE, len(self.n_slots))
+        return dataclasses.replace(
+            self,
+            n_slots=jnp.max(self.n_slots.reshape(-1, together), 1),
+            n_chunks=(self.n_chunks + together - 1) // together,
+            n_alike=jnp.zeros_like(self.n_alike),
+        )
+
+
+class Neighbors(eqx.Module):
+    """Neighbour lists of a batch on the device. `NeighborTable` makes one.
+
+    The image table begins with the batch's rows; then one image stands far from everything; then
+    follow the periodic images that some atom has in reach, and more far ones up to a power of two.
+    """
+
+    slots: Int32[Array, "slots columns"]
+    """The images near the row of each column, in canonical order, then the far one.
+    `HEAVIER` may be set besides."""
+
+    image_rows: Int32[Array, "extra_images"]
+    """The row that each further image is an image of."""
+
+    image_shifts: Int32[Array, "extra_images"]
+    """The shift of each further image, as an entry of `shifts`."""
+
+    shifts: Int32[Array, "shifts 3"]
+    """By how many cell vectors images are displaced."""
+
+    shift_systems: Int32[Array, "shifts"]
+    """The system whose cell vectors they are."""
+
+    positions: Float[Array, "rows 3"]
+    """Where the atoms were when their system's list was made, in Å."""
+
+    frames: Frames | None = None
+    """What the cells were then; None where no cell moves."""
+
+    others: Int32[Array, "rows"] | None = None
+    """The atomic number of the other one of the two elements of a row's system; its own if there is
+    one. None where some system may have more."""
+
+    reverse: Int32[Array, "slots rows"] | None = None
+    """Where the pair of a slot stands seen from the neighbour, as an entry of `slots.ravel()`.
+
+    Of no account where a slot is padding; None unless the table was asked for it.
+    """
+
+    columns: Columns | None = None
+    """The rows of columns; None if each row has its own and folds go through all slots of all.
+
+    A loop whose length is not known before has no derivative in reverse.
+    """
+
+    def images(
+        self,
+        positions: Float[Array, "rows 3"],
+        cells: Float[Array, "systems 3 3"],
+        *,
+        is_one: bool = False,
+    ) -> Coordinates:
+        """The coordinates of all images, in Å.
+
+        Args:
+            is_one: let them be one array.
+        """
+        cell, n = cells[self.shift_systems], self.shifts.astype(positions.dtype)
+        # Σ_k n_k a_k, added in index order
+        terms = [rounded(n[:, k, None] * cell[:, k]) for k in range(3)]
+        offsets = (terms[0] + terms[1] + terms[2]).T
+
+        def further(rows, shifts, known):
+            x, offset = known
+            return gather(x, rows) + gather(offset, shifts)
+
+        x = coordinates(positions, is_one=is_one)
+        known = list(zip(x, [offsets] if is_one else list(offsets), strict=True))
+        return self._tables(x, further, known, FAR)
+
+    def of_images(self, of_rows: Shaped[Array, "rows"]) -> Shaped[Array, "images"]:
+        """What each image has from the row it is an image of; 0 for the far one."""
+
+        def further(rows, shifts, of_rows):
+            return gather(of_rows, rows)
+
+        return self._tables([of_rows], further, [of_rows], 0)[0]
+
+    def _tables(
+        self,
+        of_rows: list[Shaped[Array, "*axes rows"]],
+        further: Callable[..., Shaped[Array, "*axes some"]],
+        known: list[Any],
+        far: float,
+    ) -> list[Shaped[Array, "*axes images"]]:
+        """What images have. Where folds do not go through a system, its images may have `far`.
+
+        Args:
+            of_rows: what the rows have, for each table.
+            further: what further images have, from their rows and shifts and what is known for a
+                table.
+            known: that, for each table.
+            far: what the far one has.
+        """
+        *axes, n_rows = of_rows[0].shape
+        length = padded_size(n_rows + 1 + len(self.image_rows), steps=1)
+        table = jnp.full((*axes, length), far, of_rows[0].dtype)
+        # A concatenation would ask of each entry where it comes from.
+        tables = [lax.dynamic_update_slice(table, x, (0,) * x.ndim) for x in of_rows]
+
+        def put(begin, rows, shifts, tables):
+            found = [further(rows, shifts, some) for some in known]
+            at = (*(jnp.zeros_like(begin) for _ in axes), begin + (n_rows + 1))
+            return [lax.dynamic_update_slice(t, x, at) for t, x in zip(tables, found, strict=True)]
+
+        if self.columns is None:
+            return put(jnp.int32(0), self.image_rows, self.image_shifts, tables)
+        begins, length = self.columns.stretches, min(STRETCH, len(self.image_rows))
+
+        def put_stretch(k, tables):
+            rows, shifts = (
+                lax.dynamic_slice_in_dim(a, begins[k], length)
+                for a in (self.image_rows, self.image_shifts)
+            )
+            return put(begins[k], rows, shifts, tables)
+
+        return lax.fori_loop(0, self.columns.n_stretches, put_stretch, tables)
+
+
+def coordinates(positions: Float[Array, "rows 3"], *, is_one: bool) -> Coordinates:
+    """The coordinates of rows, as `Neighbors.images` gives those of images."""
+    return [positions.T] if is_one else list(positions.T)
+
+
+def gather(values: Shaped[Array, "*axes n"], indices: Int32[Array, "..."]) -> Shaped[Array, "..."]:
+    """`values[..., indices]`, for indices known to be within bounds.
+
+    XLA holds each index within bounds even so, four instructions of eight on the CPU, unless these
+    are a power of two, of which an index takes no more bits: see `filled_up`.
+    """
+    n = values.shape[-1]
+    if n and not n & (n - 1):
+        indices = indices & (n - 1)
+    return values.at[..., indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def filled_up(values: Shaped[Array, "*axes n"]) -> Shaped[Array, "*axes filled"]:
+    """The table with as many entries as the next power of two, for `gather` to be faster."""
+    n = values.shape[-1]
+    widths = [(0, 0)] * (values.ndim - 1) + [(0, padded_size(n, steps=1) - n)]
+    return jnp.pad(values, widths)
+
+
+def moved_too_far(
+    positions: Float[Array, "rows 3"],
+    neighbors: Neighbors,
+    index: SystemIndex,
+    skin: Float[Array, "..."] | float,
+    cells: Matrices | None = None,
+) -> Bool[Array, "systems"]:
+    """Which systems need a new list: an atom has moved more than half the skin since the last.
+
+    Those with less than nothing in `skin_left`, whose arguments these are. A position that is not
+    finite counts as not moved.
+    """
+    return skin_left(positions, neighbors, index, skin, cells) < 0
+
+
+def skin_left(
+    positions: Float[Array, "rows 3"],
+    neighbors: Neighbors,
+    index: SystemIndex,
+    skin: Float[Array, "..."] | float,
+    cells: Matrices | None = None,
+) -> Float[Array, "systems"]:
+    """How far beyond the cutoff lists still hold every pair, in Å.
+
+    Twice the longest way of an atom since they were made is taken from the skin. Where the cell
+    moves, atoms are taken to move with it, and its strain takes from the skin besides. Only a
+    system's own atoms and cell decide. NaN where an atom's position is not finite (no list could
+    help it).
+
+    Args:
+        skin: of all systems, or one a system, in Å.
+        cells: the cell vectors of now, in Å; needed where `neighbors` has `frames`.
+    """
+    d = positions - neighbors.positions
+    left = jnp.asarray(skin, positions.dtype)
+    if neighbors.frames is not None and cells is not None:
+        frames = neighbors.frames
+        strain = multiply(frames.inverses, cells - frames.cells)
+        d = d - turned_rows(neighbors.positions, strain, index)
+        left = left - rounded(frobenius_norm(strain) * frames.radius)
+    squares = rounded(d[:, 0] * d[:, 0]) + rounded(d[:, 1] * d[:, 1]) + rounded(d[:, 2] * d[:, 2])
+    longest = index.max(squares)  # -inf without rows
+    return left - 2 * rounded(jnp.sqrt(jnp.where(longest < 0, 0.0, longest)))
+
+
+class NeighborTable:
+    """Neighbour lists of a batch on the host, where vesin makes them; changed in place.
+
+    Every system has its own columns of `slots` and its own stretch of images and shifts. A rebuild
+    writes there alone and moves a stretch that has grown too long to the end. What has no room
+    makes the arrays larger, by `padded_size`, and so another program.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        cutoff: float,
+        skin: float,
+        *,
+        follows_cells: bool = False,
+        reverse: bool = False,
+        most_elements: int | None = None,
+        is_fitted: bool = True,
+    ):
+        """The lists of all systems, of all pairs within `cutoff + skin` Å.
+
+        Args:
+            follows_cells: remember the cells for which lists are made, as moving ones need.
+            reverse: list as well where each pair stands seen from its other end.
+            most_elements: how many elements a system has at most; folds then go through those of
+                one by themselves. None if folds need not know.
+            is_fitted: there is room as for tables with the needs of this one. If not, `fit` must be
+                called.
+
+        Raises:
+            ValueError: cutoff or skin is negative or not finite, a system's coordinates are too
+                large or its cell too small for a list, or it has more elements.
+        """
+        cutoff, skin = one_number(cutoff, "cutoff", REAL), one_number(skin, "skin", REAL)
+        if not (np.isfinite([cutoff, skin]).all() and cutoff >= 0 and skin >= 0):
+            raise ValueError(f"cutoff and skin must be 0 or more: {cutoff=} and {skin=}")
+        self.cutoff, self.skin = float(cutoff), float(skin)
+        self._sizes = np.asarray(batch.index.sizes, np.int64)
+        self._starts = row_starts(self._sizes)
+        self._far = batch.n_rows  # the entry of the image table that padding points at
+        self.positions, self.cells = np.array(batch.positions), np.array(batch.cells)
+        self._follows_cells, self._is_listed = follows_cells, False
+        self._most_elements, self._has_others = most_elements, np.ones(batch.n_systems, bool)
+        has_two = most_elements is not None and most_elements <= 2
+        self.others = np.zeros(batch.n_rows, np.int32) if has_two else None
+        self._bits = np.zeros(batch.n_rows, np.int32)
+        self.slots = np.full((BLOCK, batch.n_rows), self._far, np.int32)
+        self._lengths = np.zeros(batch.n_systems, np.int32)
+        self.reverse = np.zeros_like(self.slots) if reverse else None
+        self.image_rows, self.image_shifts = np.zeros((2, room_of_images(1, self._far)), np.int32)
+        self.shifts = np.zeros((BLOCK, 3), np.int32)
+        self.shift_systems = np.zeros(BLOCK, np.int32)
+        self._images = _Stretches(batch.n_systems)
+        self._shifts = _Stretches(batch.n_systems)
+        self._make(batch)
+        if is_fitted:
+            self.fit(_rooms.own_room(self.needs, batch.n_rows, is_lean=True))
+
+    def _make(self, batch: Batch) -> None:
+        failed = self.rebuild(batch, self._sizes > 0)
+        if failed.any():
+            at = int(np.argmax(failed))
+            rows = slice(self._starts[at], self._starts[at] + self._sizes[at])
+            positions, cell = np.asarray(batch.positions)[rows], np.asarray(batch.cells)[at]
+            radius, resolution = self.cutoff + self.skin, float(np.finfo(positions.dtype).eps)
+            raise no_list(f"system {at}", cell, radius, np.abs(positions).max(), resolution)
+
+    @property
+    def is_lean(self) -> bool:
+        """Whether more slots than it needs cost time or much memory."""
+        return self._far > SMALL or self.reverse is not None
+
+    @property
+    def needs(self) -> Room:
+        """The room that lists take; those of a small batch as if it were full of such systems."""
+        slots = int(self._lengths.max(initial=0))
+        n_used = int((-(-self._sizes // BLOCK) * BLOCK).sum())
+        times = self._far / max(n_used, BLOCK) if self._far <= SMALL else 1.0
+        return Room(slots, int(times * self._images.end), int(times * self._shifts.end))
+
+    def fit(self, room: Room) -> None:
+        """Makes the arrays as large as this room, where they are not larger."""
+        n_slots, n_images, n_shifts = (
+            max(n, len(a))
+            for n, a in zip(room, (self.slots, self.image_rows, self.shifts), strict=True)
+        )
+        self.slots = _padded(self.slots, n_slots, self._far)
+        if self.reverse is not None:
+            self.reverse = _padded(self.reverse, n_slots)
+        self.image_rows, self.image_shifts = (
+            _padded(a, n_images) for a in (self.image_rows, self.image_shifts)
+        )
+        self.shifts, self.shift_systems = (
+            _padded(a, n_shifts) for a in (self.shifts, self.shift_systems)
+        )
+
+    def rebuild(self, batch: Batch, which: Bool[np.ndarray, "systems"]) -> np.ndarray:
+        """Makes new lists for the systems of `which`, at the batch's positions and cells.
+
+        Args:
+            batch: the batch that the table was made for, with positions and cells of now; in the
+                place of a system may stand another that needs as many blocks of rows.
+
+        Returns:
+            Which of these systems could get no list (positions or cell not finite or beyond
+            bounds); they keep their old one.
+        """
+        self._sizes = np.asarray(batch.index.sizes, np.int64)
+        positions, cells = np.asarray(batch.positions), np.asarray(batch.cells, np.float64)
+        numbers = np.asarray(batch.numbers)
+        pbc, resolution = np.asarray(batch.pbc), float(np.finfo(positions.dtype).eps)
+        members = np.flatnonzero(which)
+        rows = [slice(self._starts[k], self._starts[k] + self._sizes[k]) for k in members]
+        radius = self.cutoff + self.skin
+        of_systems = [positions[r] for r in rows], cells[members], pbc[members]
+        tasks = tasks_of(*of_systems, radius, resolution, self._most_images())
+        failed, possible = np.zeros(len(self._sizes), bool), []
+        for k, r, task in zip(members.tolist(), rows, tasks, strict=True):
+            failed[k] = task is None
+            if task is not None:
+                possible.append((k, task))
+                self.positions[r] = positions[r]
+                self.cells[k] = cells[k]
+                self._note_elements(k, r, numbers[r])
+        if possible:
+            reverse = self.reverse is not None
+            self._write(pairs_of(possible, self._starts, self._far, reverse=reverse))
+        self._is_listed = True
+        return failed
+
+    def _most_images(self) -> float:
+        """Of an atom, within the lists' radius: enough for any cell that is not lost.
+
+        Those within the cutoff decide where a cell is lost, on the device, so that no result
+        depends on the skin. A skin as large as the cutoff is the largest for which that holds.
+        """
+        times = (1 + self.skin / self.cutoff) ** 3 if self.cutoff > 0 else 8.0
+        return MOST_IMAGES * TO_SPARE**2 * min(times, 8.0)
+
+    def _note_elements(self, system: int, rows: slice, numbers: np.ndarray) -> None:
+        """Notes which elements a system has, if folds must know."""
+        if self._most_elements is None:
+            return
+        low, high = numbers.min(), numbers.max()
+        self._has_others[system] = low < high
+        if self.others is None:
+            return
+        is_high = numbers == high
+        if not (is_high | (numbers == low)).all():
+            raise ValueError(f"system {system} has more than {self._most_elements} elements")
+        self.others[rows] = low + high - numbers
+        self._bits[rows] = np.where(is_high, HEAVIER, 0)
+
+    def to_device(self, which: Bool[np.ndarray, "systems"] | None = None) -> Neighbors:
+        """As `lists`, on the device."""
+        return jax.device_put(self.lists(which))
+
+    def lists(self, which: Bool[np.ndarray, "systems"] | None = None) -> Neighbors:
+        """A copy, of NumPy arrays: a jitted function takes them faster than `jax.device_put`.
+
+        Args:
+            which: the systems that folds must go through, others get what is left undefined; all
+                slots of all rows if None. Tables with the other ends of pairs have no choice.
+        """
+        if which is None or self.reverse is not None:
+            columns, slots = None, self.slots.copy()
+        else:
+            blocks, columns = self._columns(which)
+            by_block = self.slots.reshape(len(self.slots), -1, BLOCK)
+            slots = by_block.take(blocks, axis=1).reshape(len(by_block), -1)
+        # Copies, since the device may share memory that a rebuild then overwrites.
+        arrays = {
+            "slots": slots,
+            "image_rows": self.image_rows.copy(),
+            "image_shifts": self.image_shifts.copy(),
+            "shifts": self.shifts.copy(),
+            "shift_systems": self.shift_systems.copy(),
+            "positions": self.positions.copy(),
+            "others": None if self.others is None else self.others.copy(),
+            "reverse": None if self.reverse is None else self.reverse.copy(),
+        }
+        frames = self._frames() if self._follows_cells else None
+        return Neighbors(**arrays, frames=frames, columns=columns)
+
+    def _columns(self, which: np.ndarray) -> tuple[np.ndarray, Columns]:
+        """The blocks of rows of the columns, and the columns."""
+        n_blocks = self._far // BLOCK
+        n_chunks = min(-(-self._far // CHUNK), CHUNKS)
+        together = WIDE if n_chunks > WIDE else 1
+        n_chunks = -(-n_chunks // together) * together
+        chunk = -(-n_blocks // n_chunks)
+        n_chunks = -(-n_blocks // (chunk * together)) * together
+        lengths, others = np.zeros(n_blocks, np.int32), np.zeros(n_blocks, bool)
+        counts = -(-self._sizes // BLOCK)
+        lengths[: counts.sum()] = np.repeat(np.where(which, self._lengths, 0), counts)
+        others[: counts.sum()] = np.repeat(which & self._has_others, counts)
+        others &= lengths > 0
+        blocks = np.lexsort((-lengths, np.where(lengths > 0, others, 2)))
+        columns = np.empty_like(blocks)
+        columns[blocks] = np.arange(n_blocks)
+        blocks = np.pad(blocks, (0, n_chunks * chunk - n_blocks), mode="edge")
+        lengths, others = lengths[blocks], others[blocks]
+        n_slots = lengths.reshape(-1, chunk).max(1)
+        n_full = np.count_nonzero(n_slots)
+        n_alike = np.argmax(others) // chunk if others.any() else n_full
+        arrays = {
+            "rows": _rows_of(blocks),
+            "of_rows": _rows_of(columns),
+            "n_slots": n_slots,
+            "n_chunks": np.asarray(n_full, np.int32),
+            "n_alike": np.asarray(n_alike, np.int32),
+            "has_others": np.repeat(others, BLOCK),
+            **self._stretches(which),
+        }
+        return blocks, Columns(**arrays)
+
+    def _stretches(self, which: np.ndarray) -> dict[str, np.ndarray]:
+        """Where images of these systems stand, as `Columns` say it."""
+        n_images = len(self.image_rows)
+        length = min(STRETCH, n_images)
+        begins = self._images.starts[which]
+        ends = begins + self._images.capacities[which]
+        # One is counted where a system's images begin, and taken off behind their last stretch.
+        changes = np.zeros(-(-n_images // length) + 1, np.int32)
+        np.add.at(changes, begins // length, 1)
+        np.add.at(changes, -(-ends // length), -1)
+        found = np.flatnonzero(np.cumsum(changes[:-1]) > 0)
+        stretches = np.zeros(len(changes) - 1, np.int32)
+        # The last one ends with the images.
+        stretches[: len(found)] = np.minimum(found * length, n_images - length)
+        return {"stretches": stretches, "n_stretches": np.asarray(len(found), np.int32)}
+
+    def _frames(self) -> Frames:
+        cells, inverses = self.cells, np.linalg.pinv(self.cells.astype(np.float64))
+        arrays: dict[str, Any] = {
+            "cells": cells.copy(),
+            "inverses": inverses.astype(cells.dtype),
+            "radius": np.asarray(self.cutoff + self.skin, cells.dtype),
+        }
+        return Frames(**arrays)
+
+    def _write(self, one: Pairs) -> None:
+        """Writes the lists of these systems."""
+        systems = one.systems
+        # Further images and their shifts stand in stretches of their systems.
+        places = np.zeros(len(self._starts), np.int64)
+        places[systems] = np.arange(len(systems))
+        owners = places[np.searchsorted(self._starts, one.image_rows, side="right") - 1]
+        keys, shift = distinct(owners * len(one.shifts) + one.image_shifts)
+        shift_owners, codes = keys // len(one.shifts), keys % len(one.shifts)
+        image_at = self._images.place(systems, np.bincount(owners, minlength=len(systems)))[owners]
+        shift_at = self._shifts.place(systems, np.bincount(shift_owners, minlength=len(systems)))
+        image_at, shift_at = image_at + rank(owners), shift_at[shift_owners] + rank(shift_owners)
+        if self._images.end > len(self.image_rows):
+            n_images = room_of_images(self._images.end, self._far)
+            self.image_rows = _padded(self.image_rows, n_images)
+            self.image_shifts = _padded(self.image_shifts, n_images)
+        self.shifts = _grown(self.shifts, self._shifts.end)
+        self.shift_systems = _grown(self.shift_systems, self._shifts.end)
+        self.image_rows[image_at], self.image_shifts[image_at] = one.image_rows, shift_at[shift]
+        self.shifts[shift_at], self.shift_systems[shift_at] = (
+            one.shifts[codes],
+            systems[shift_owners],
+        )
+
+        table = np.concatenate([np.arange(self._far + 1), self._far + 1 + image_at])
+        if self.others is not None:
+            table |= np.concatenate([self._bits, [0], self._bits[one.image_rows]])
+        # A cell that shrinks needs more and more, and each size is a program of its own.
+        steps = 2 if self._follows_cells and self._is_listed else 8
+        steps = steps if self.is_lean else 1
+        lengths = one.lengths
+        self.slots = _grown(self.slots, int(lengths.max(initial=0)), self._far, steps)
+        starts = self._starts[systems]
+        ends = starts + -(-self._sizes[systems] // BLOCK) * BLOCK
+        # Row by row the images lie one after another; columns are written a system at a time.
+        of_systems = np.concatenate([lengths[a:b] for a, b in zip(starts, ends, strict=True)])
+        is_pair = np.arange(len(self.slots)) < of_systems[:, None]
+        images = np.full(is_pair.shape, self._far, np.int32)
+        images[is_pair] = table.astype(np.int32).take(one.images)
+        of_each = np.split(images, np.cumsum(ends - starts)[:-1])
+        for k, start, end, own in zip(systems, starts, ends, of_each, strict=True):
+            self.slots[:, start:end] = own.T
+            self._lengths[k] = lengths[start:end].max(initial=0)
+        if self.reverse is not None:
+            self.reverse = _padded(self.reverse, len(self.slots))
+            all_rows = np.concatenate([np.arange(a, b) for a, b in zip(starts, ends, strict=True)])
+            of_pairs = np.repeat(np.arange(len(all_rows)), of_systems)
+            rows, slots = all_rows.astype(np.int32)[of_pairs], rank(of_pairs)
+            self.reverse[slots, rows] = (slots * np.int32(self._far) + rows)[one.reverse]
+
+
+class _Stretches:
+    """Where in a shared array each system's entries stand."""
+
+    def __init__(self, n_systems: int):
+        self.starts = np.zeros(n_systems, np.int64)
+        self.capacities = np.zeros(n_systems, np.int64)
+        self.end = 0
+
+    def place(self, systems: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """The starts of stretches that hold so many entries; one too short moves to the end."""
+        moved = counts > self.capacities[systems]
+        capacities = counts[moved] + counts[moved] // 8
+        self.capacities[systems[moved]] = capacities
+        self.starts[systems[moved]] = self.end + np.cumsum(capacities) - capacities
+        self.end += int(capacities.sum())
+        return self.starts[systems]
+
+
+def _rows_of(blocks: np.ndarray) -> np.ndarray:
+    return (blocks[:, None] * BLOCK + np.arange(BLOCK)).astype(np.int32).ravel()
+
+
+def _grown(array: np.ndarray, needed: int, fill: int = 0, steps: int = 1) -> np.ndarray:
+    """The array, longer if it is shorter than `needed`."""
+    return (
+        array if needed <= len(array) else _padded(array, padded_size(needed, BLOCK, steps), fill)
+    )
+
+
+def _padded(array: np.ndarray, length: int, fill: int = 0) -> np.ndarray:
+    further = np.full((length - len(array), *array.shape[1:]), fill, array.dtype)
+    return np.concatenate([array, further])

@@ -1,0 +1,1 @@
+"""Batches between host and device: places, refills, lists."""

@@ -1,0 +1,170 @@
+"""Potentials from text such as `lennard-jones:epsilon=0.01,sigma=3.4`, as in a command line."""
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from basinax._text.specs import (
+    choose,
+    make,
+    parse,
+)
+from basinax.atoms._cells.moves import (
+    AbstractCell,
+    Frechet,
+    Strain,
+    UnitCell,
+)
+from basinax.atoms.potentials import (
+    EAM,
+    EMT,
+    AbstractPotential,
+    Buckingham,
+    LennardJones,
+    Morse,
+    StillingerWeber,
+    Tersoff,
+    ZhouEAM,
+    stillinger_weber,
+    tersoff,
+)
+from basinax.atoms.potentials._tables.eam_files import Format
+
+
+def potential_from(text: str) -> AbstractPotential:
+    """The potential of a text: its name, and its options as `NAME:KEY=VALUE,...`.
+
+    A value for an element or a pair stands behind a dot. Element symbols choose published
+    parameters; with neither symbols nor `epsilon`, Lennard-Jones has those of all noble gases.
+    EMT and Zhou's EAM have published ones alone; EMT, without symbols, those of all its elements.
+    Buckingham has named sets.
+    `eam:FILE` is a file of tables, and all that follows is its path, but for a `,format=alloy`
+    (fs, eam) at the end where the name does not tell. `tersoff:FILE` and `stillinger-weber:FILE`
+    are files in LAMMPS's formats, of which `,elements=Si-C` at the end chooses elements; symbols
+    instead of a file choose published parameters.
+
+    >>> potential_from("lennard-jones:epsilon=0.0104,sigma=3.4,cutoff=8.5").cutoff
+    8.5
+    >>> mixture = potential_from(
+    ...     "lennard-jones:epsilon.Ar=0.0104,epsilon.Kr=0.0140,epsilon.Ar-Kr=0.0119,sigma=3.5"
+    ... )
+    >>> neon_and_argon = potential_from("lennard-jones:Ne,Ar,cutoff=9")
+    >>> alloy = potential_from("zhou:Cu,Ni")
+    >>> gold_in_copper = potential_from("emt:Cu,Au")
+    >>> silica = potential_from("buckingham:BKS,cutoff=10")
+    >>> salt = potential_from("buckingham:A.Na-Cl=1000,rho.Na-Cl=0.32,q.Na=1,q.Cl=-1,alpha=0.2")
+    >>> carbide = potential_from("tersoff:Si,C")
+
+    Raises:
+        ValueError: the name, an option or an element is unknown, a number is out of range, or a
+            file of tables is broken.
+        OSError: there is no such file.
+    """
+    name, _, rest = text.partition(":")
+    from_file = _FILES.get(name.strip().lower())
+    if from_file is not None:
+        return from_file(rest)
+    spec = parse(text)
+    maker = choose("potential", spec.name.lower(), _MAKERS)
+    options = _per_species(spec.options)
+    if maker is LennardJones and not {"epsilon", "sigma"} & set(options):
+        maker = LennardJones.named
+    if maker is Buckingham and spec.words:
+        maker = Buckingham.named
+    if maker in (LennardJones.named, Buckingham.named, EMT, ZhouEAM):
+        maker = functools.partial(maker, *spec.words)
+    elif spec.words:
+        raise ValueError(f"potential {spec.name}: expected KEY=VALUE, got {spec.words[0]!r}")
+    return make("potential", spec.name, maker, options)
+
+
+def cell_from(text: str) -> AbstractCell:
+    """The moving cell of a text: its name, and its options as `NAME:KEY=VALUE,...`.
+
+    A mask is six digits (xx, yy, zz, yz, xz, xy), 1 for what may move.
+
+    >>> cell_from("frechet:pressure=0.01").pressure
+    0.01
+    >>> cell_from("unit-cell:mask=110001").movable().sum()
+    np.int64(4)
+
+    Raises:
+        ValueError: the name or an option is unknown, or a value out of range.
+    """
+    spec = parse(text)
+    if spec.words:
+        raise ValueError(f"cell {spec.name}: expected KEY=VALUE, got {spec.words[0]!r}")
+    maker = choose("cell", spec.name.lower(), _CELLS)
+    options = dict(spec.options)
+    if "mask" in options:
+        digits = re.search(r"mask\s*=\s*([^,]*)", text)
+        options["mask"] = _flags(digits[1].strip() if digits else "")
+    return make("cell", spec.name, maker, options)
+
+
+_CELLS = {"frechet": Frechet, "strain": Strain, "unit-cell": UnitCell}
+
+
+def _flags(digits: str) -> tuple[bool, ...]:
+    if len(digits) != 6 or set(digits) - {"0", "1"}:
+        raise ValueError(f"mask must be six digits 0 or 1 (xx, yy, zz, yz, xz, xy), got {digits!r}")
+    return tuple(digit == "1" for digit in digits)
+
+
+_MAKERS = {
+    "buckingham": Buckingham,
+    "eam": EAM,
+    "emt": EMT,
+    "lennard-jones": LennardJones,
+    "morse": Morse,
+    "stillinger-weber": StillingerWeber,
+    "tersoff": Tersoff,
+    "zhou": ZhouEAM,
+}
+
+
+def _from_tables(text: str) -> EAM:
+    """The potential of `FILE` or `FILE,format=FORMAT`; a path may hold commas and equals signs."""
+    path, comma, format = text.rpartition(",format=")
+    if not comma:
+        path, format = text, None
+    if not path:
+        raise ValueError("potential eam: expected eam:FILE or eam:FILE,format=alloy, got no file")
+    return EAM.read(path, cast(Format | None, format))
+
+
+def _from_triplets(maker: Any, named: Any, text: str) -> AbstractPotential:
+    """The potential of `FILE`, `FILE,elements=A-B` or of elements with published parameters."""
+    path, comma, elements = text.rpartition(",elements=")
+    if comma:
+        return maker.read(path, elements.split("-"))
+    words = [word.strip() for word in text.split(",")]
+    if set(words) <= set(named):
+        return maker.named(*words)
+    if not text:
+        known = ", ".join(named)
+        raise ValueError(f"expected a file or elements of {known} behind the colon, got nothing")
+    return maker.read(text)
+
+
+_FILES: dict[str, Callable[[str], AbstractPotential]] = {
+    "eam": _from_tables,
+    "stillinger-weber": functools.partial(_from_triplets, StillingerWeber, stillinger_weber.NAMED),
+    "tersoff": functools.partial(_from_triplets, Tersoff, tersoff.NAMED),
+}
+
+
+def _per_species(options: dict[str, Any]) -> dict[str, Any]:
+    """`sigma.Ar` and `sigma.Ar-Kr` become entries of one mapping."""
+    gathered: dict[str, Any] = {}
+    for key, value in options.items():
+        name, dot, species = key.partition(".")
+        if isinstance(gathered.get(name, {}), Mapping) is not bool(dot) and name in gathered:
+            raise ValueError(f"{name} is given for all atoms, and for some: expected one of both")
+        if not dot:
+            gathered[name] = value
+            continue
+        first, dash, second = species.partition("-")
+        gathered.setdefault(name, {})[(first, second) if dash else first] = value
+    return gathered

@@ -1,0 +1,1 @@
+"""Sums over neighbours in an order that the structure alone decides."""

@@ -1,0 +1,84 @@
+"""Potentials of embedded atoms: two folds over the pairs, the second with the first's densities.
+
+E = Σᵢ F(ρᵢ) + ½ Σᵢⱼ φ(rᵢⱼ) with ρᵢ = Σⱼ f(rᵢⱼ), as in M. S. Daw and M. I. Baskes, Phys. Rev. B 29,
+6443 (1984), doi:10.1103/PhysRevB.29.6443. Nothing is scattered: an atom reads dF/dρ of its
+neighbours through their images.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from basinax._bits.rounding import rounded
+from basinax.atoms._batch import Batch
+from basinax.atoms._neighbors.table import Neighbors, gather
+from basinax.atoms.potentials._folds.fold import (
+    Elements,
+    Fold,
+    Own,
+    Rows,
+)
+from basinax.atoms.potentials._protocol import Properties
+
+
+class Functions(NamedTuple):
+    """The functions of an embedded-atom potential for one batch; distances r are in Å.
+
+    What they return is rounded or a sum, and of no account beyond the cutoff. Of neighbours they
+    are told None where these are of the rows' own element.
+    """
+
+    here: Own
+    """What they need to know of the rows."""
+
+    elements: Elements | None
+    """The same of atoms by their elements; None if all are of one."""
+
+    density: Callable[[Any, Any, Rows], Rows]
+    """From what is known here and there, and r, what neighbours add to the density at the rows."""
+
+    embedding: Callable[[Rows], tuple[Rows, Rows]]
+    """From the densities at the rows, F in eV and dF/dρ."""
+
+    pair: Callable[[Any, Any, Rows, Rows, Rows], tuple[Rows, Rows]]
+    """From what is known here and there, r, and dF/dρ here and there, φ in eV and dE/dr in eV/Å."""
+
+
+def embedded(
+    batch: Batch,
+    neighbors: Neighbors,
+    cutoff: Float[Array, ""],
+    functions: Functions,
+    *,
+    stress: bool,
+) -> Properties:
+    """Energies, forces and stresses of embedded atoms; a pair exactly at the cutoff (Å) counts."""
+    fold = Fold.of(batch, neighbors)
+    cutoff = cutoff.astype(batch.positions.dtype)
+    cutoff2 = rounded(cutoff * cutoff)
+
+    def density(here, there, _, r2):
+        # NaN counts as inside, so that it shows.
+        added = functions.density(here, there, rounded(jnp.sqrt(r2)))
+        return (jnp.where(r2 > cutoff2, 0.0, added),)
+
+    starts = (jnp.zeros_like(batch.positions[:, 0]),)
+    (densities,) = fold.sums(density, starts, functions.here, functions.elements)
+    energies, slopes = functions.embedding(densities)
+    slopes_of_images = neighbors.of_images(slopes)
+
+    def pair(known, there, images, r2):
+        here, slopes = known
+        r, slopes_there = rounded(jnp.sqrt(r2)), gather(slopes_of_images, images)
+        energy, slope = functions.pair(here, there, r, slopes, slopes_there)
+        # Two atoms at one place have a finite energy but no direction to be pushed in.
+        energy = jnp.where(r2 > 0, energy, jnp.nan)
+        outside = r2 > cutoff2
+        return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, slope) / r
+
+    own_energies = jnp.where(batch.numbers > 0, energies, 0.0)
+    known = (functions.here, slopes)
+    elements = functions.elements
+    return fold.properties(pair, known, elements, stress=stress, own_energies=own_energies)

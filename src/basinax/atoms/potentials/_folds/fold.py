@@ -1,0 +1,270 @@
+"""The fold over neighbours, written once.
+
+All rows go through their neighbour slots side by side, and each adds its pairs from the left in
+canonical order (docs/design.md, section 2, rule 3). A pair outside the cutoff adds +0.0, which no
+sum here can tell from nothing: none is ever -0.0, as all begin with +0.0.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int32, PyTree
+
+from basinax._bits.kernel import one_kernel
+from basinax._bits.rounding import apart, rounded
+from basinax.atoms._batch import Batch
+from basinax.atoms._matrices import VOIGT
+from basinax.atoms._neighbors.table import (
+    HEAVIER,
+    Coordinates,
+    Neighbors,
+    coordinates,
+    gather,
+)
+from basinax.atoms.potentials._protocol import (
+    Properties,
+    poison,
+    stress_of,
+)
+
+UNROLL = 2
+"""Slots per turn of the loop, so that many sums share the price of a turn."""
+
+Rows = Float[Array, "rows"]
+Images = Int32[Array, "rows"]
+"""The image in a slot of each row."""
+Own = PyTree[Array]
+"""What holds for rows, [rows], or for all of them, without axes."""
+Sums = tuple[Float[Array, "*axes rows"], ...]
+Terms = Callable[[Any, Any, Images, Coordinates], Sums]
+"""What a slot adds to rows: from what is their own and what is known of the slot's images, these,
+and the vectors to them, in Å."""
+
+
+class Elements(eqx.Module):
+    """What is known of atoms by their elements. `Elements.of` makes one."""
+
+    known: Callable[[Int32[Array, "..."]], Any] = eqx.field(static=True)
+    """From keys to it."""
+    keys: Int32[Array, "rows"]
+    """The key of each row."""
+    others: Int32[Array, "rows"] | None
+    """That of the other one of two elements in its system; None where one may have more."""
+    bits: Int32[Array, "rows"] | None
+    """What a slot has of `HEAVIER` for images of the row's own element."""
+
+    @classmethod
+    def of(
+        cls,
+        batch: Batch,
+        neighbors: Neighbors,
+        key_of: Callable[[Int32[Array, "rows"]], Int32[Array, "rows"]],
+        known: Callable[[Int32[Array, "..."]], Any],
+    ) -> "Elements":
+        """For the atoms of a batch.
+
+        Args:
+            key_of: from the atomic numbers of rows to their keys.
+            known: from keys to what is known.
+        """
+        keys, others = key_of(batch.numbers), neighbors.others
+        if others is None:
+            return cls(known, keys, None, None)
+        bits = jnp.where(batch.numbers >= others, HEAVIER, 0)
+        return cls(known, keys, key_of(others), bits)
+
+    def of_images(self, neighbors: Neighbors) -> Callable[[Images], Any]:
+        """A function to what is known of the images in slots, from tables."""
+        keys = neighbors.of_images(self.keys)
+        return lambda images: self.known(gather(keys, images))
+
+    def of_two(self) -> Callable[[Images], Any]:
+        """The same for slots of these rows, from what is known of both elements."""
+        own, other = self.known(self.keys), self.known(cast(Array, self.others))
+
+        def there(images):
+            is_own = (images & HEAVIER) == self.bits
+            return jax.tree.map(functools.partial(jnp.where, is_own), own, other)
+
+        return there
+
+
+class Fold(NamedTuple):
+    """The pairs of a batch, to be added up for each row. `Fold.of` makes one.
+
+    A potential whose pairs depend on sums over pairs (densities) folds twice: `sums`, then
+    `properties`, with what an atom's neighbours have gathered from `neighbors.of_images`.
+
+    Systems of one element are folded by themselves where a potential says what it knows of
+    elements: there it knows the same of images as of the rows. Where no system has more than two, a
+    bit of the slot says which it is, and nothing is read from tables.
+    """
+
+    batch: Batch
+    neighbors: Neighbors
+    images: Coordinates
+    """Of all images, in Å."""
+
+    @classmethod
+    def of(cls, batch: Batch, neighbors: Neighbors, *, is_one: bool = False) -> "Fold":
+        """The pairs of a batch.
+
+        Args:
+            is_one: keep coordinates side by side in one array, which makes fewer loops. But a loop
+                that reads parts of an array and gathers besides, from tables of species, is not one
+                over vectors of the CPU.
+        """
+        images = neighbors.images(batch.positions, batch.cells, is_one=is_one)
+        return cls(batch, neighbors, images)
+
+    def sums(
+        self,
+        terms: Callable[[Any, Any, Images, Rows], Sums],
+        starts: Sums,
+        own: Own = None,
+        elements: Elements | None = None,
+    ) -> Sums:
+        """Each of `starts` with the terms of all of a row's pairs added.
+
+        Args:
+            terms: what a slot adds to some rows: from what is their own and what is known of the
+                slot's images, these, and the squared distances in Å². Products are rounded; outside
+                the cutoff they are +0.0.
+            starts: +0.0, or NaN where that is to show.
+            elements: what is known of images by their elements. Terms are told None if nothing is,
+                and where all images are of the element of their rows: then they must have the bits
+                that they have with what is known of it.
+        """
+
+        def of_vectors(own, other, images, vectors):
+            d = _components(vectors)
+            return terms(own, other, images, dot(d, d))
+
+        return self._sums(of_vectors, starts, own, elements)
+
+    @property
+    def is_one(self) -> bool:
+        """Whether coordinates are kept in one array."""
+        return len(self.images) == 1
+
+    def _sums(self, terms: Terms, starts: Sums, own: Own, elements: Elements | None) -> Sums:
+        """As `sums`, of terms that are told the vectors to the images, in Å, not their squares."""
+        here = coordinates(self.batch.positions, is_one=self.is_one)
+        neighbors, columns, of_images = self.neighbors, self.neighbors.columns, None
+        if elements is not None and elements.others is None:
+            of_images = elements.of_images(neighbors)
+
+        def fold(some, begin, n_slots, *, alike=False):
+            starts, known, elements = some
+            there = None if alike or elements is None else of_images or elements.of_two()
+            return self._fold(terms, starts, known, there, begin, n_slots)
+
+        rows = (starts, (own, here), elements)
+        if columns is None:
+            return fold(rows, 0, neighbors.slots.shape[0])
+        starts, *others = columns.arranged(rows)
+
+        def through(sums):
+            def add_chunk(k, sums, *, alike=False):
+                some = columns.chunk(k, (sums, *others))
+                added = fold(some, k * columns.size, columns.n_slots[k], alike=alike)
+                return columns.with_chunk(k, sums, added)
+
+            begin = jnp.int32(0)
+            if elements is not None:
+                begin, alike = columns.n_alike, functools.partial(add_chunk, alike=True)
+                sums = lax.fori_loop(0, begin, alike, sums)
+            return lax.fori_loop(begin, columns.n_chunks, add_chunk, sums)
+
+        return tuple(gather(s, columns.of_rows) for s in one_kernel(through)(starts))
+
+    def _fold(
+        self,
+        terms: Terms,
+        starts: Sums,
+        known: tuple[Own, Coordinates],
+        there: Callable[[Images], Any] | None,
+        begin: Any,
+        n_slots: Any,
+    ) -> Sums:
+        """As `_sums`, for the columns of the slots that stand from `begin` on.
+
+        Args:
+            known: what is the own of the rows of these columns, and where they are, in Å.
+        """
+        own, here = known
+        unroll = 1 if self.is_one else UNROLL
+        shape = (unroll, starts[0].shape[-1])
+
+        def add_slots(turn, sums):
+            for images in lax.dynamic_slice(self.neighbors.slots, (turn * unroll, begin), shape):
+                vectors = [gather(p, images) - h for p, h in zip(self.images, here, strict=True)]
+                added = terms(own, there and there(images), images, vectors)
+                sums = tuple(s + t for s, t in zip(sums, added, strict=True))
+            return sums
+
+        return lax.fori_loop(0, (n_slots + unroll - 1) // unroll, add_slots, starts)
+
+    def properties(
+        self,
+        pair: Callable[[Any, Any, Images, Rows], tuple[Rows, Rows]],
+        own: Own = None,
+        elements: Elements | None = None,
+        *,
+        stress: bool,
+        own_energies: Rows | None = None,
+    ) -> Properties:
+        """Energies, forces and stresses of pairs.
+
+        Args:
+            pair: from what terms of `sums` are told, the energy of the pair in eV and (dE/dr)/r in
+                eV/Å², where E is the energy of the system. Both are +0.0 outside the cutoff. NaN
+                counts as inside, so that it shows. At a distance of 0 one of them must not be
+                finite. XLA computes what is cheap again for every sum that reads it; a quotient
+                counts as dear, so the second ends in its division.
+            elements: as for `sums`.
+            own_energies: of the atoms, in eV, besides their pairs'; none if None.
+        """
+
+        def terms(own, other, images, vectors):
+            d = _components(vectors)
+            energy, f = pair(own, other, images, dot(d, d))
+            forces = [jnp.broadcast_to(f, v.shape) * v for v in vectors]
+            force = _components(forces)
+            virials = [force[a] * d[b] for a, b in VOIGT] if stress else []
+            return (energy, *(rounded(p) for p in forces + virials))
+
+        batch = self.batch
+        start, nothing = poison(batch.positions), jnp.zeros_like(batch.positions)
+        forces = coordinates(nothing, is_one=self.is_one)
+        virials = [nothing[:, 0]] * (6 if stress else 0)
+        starts = (start, *forces, *virials)
+        energies, *rest = self._sums(terms, starts, own, elements)
+        virials = rest[len(forces) :]
+        forces = jnp.stack(_components(rest[: len(forces)]), 1)
+        # A pair is met from both of its ends; times 0.5 is exact.
+        atom_energies = energies * 0.5
+        if own_energies is not None:
+            atom_energies = own_energies + atom_energies
+        virials = [batch.index.sum(s * 0.5) for s in virials]
+        return Properties(
+            energies=batch.index.sum(atom_energies),
+            forces=forces,
+            atom_energies=atom_energies,
+            stress=stress_of(virials, batch.cells) if stress else None,
+        )
+
+
+def _components(vectors: Coordinates) -> tuple[Rows, Rows, Rows]:
+    x, y, z = vectors[0] if len(vectors) == 1 else vectors
+    return x, y, z
+
+
+def dot(a: Sequence[Rows], b: Sequence[Rows]) -> Rows:
+    """The products of three components, added in index order. Lengths are not as large as 1e154."""
+    return apart(a[0] * b[0]) + apart(a[1] * b[1]) + apart(a[2] * b[2])

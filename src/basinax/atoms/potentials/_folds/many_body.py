@@ -1,0 +1,380 @@
+"""Potentials whose atoms have energies of their own, functions of the vectors to all neighbours.
+
+With g[k, i] the derivative of atom i's energy by the vector to its k-th neighbour, the force on i
+is the left fold over k of g[k, i] less what the same pair has seen from the neighbour: atoms read,
+nothing is scattered (docs/design.md, section 2). What lies within the cutoff is packed first, so
+that loops over two or three atoms do not pay for the skin and the padding of a list.
+"""
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
+
+from basinax._bits.rewriting import with_ordered_sums
+from basinax._bits.rounding import rounded
+from basinax.atoms._batch import Batch
+from basinax.atoms._neighbors.table import Neighbors, gather
+from basinax.atoms.potentials._folds.fold import (
+    VOIGT,
+    Rows,
+    dot,
+)
+from basinax.atoms.potentials._protocol import (
+    AbstractPotential,
+    Properties,
+    poison,
+    stress_of,
+)
+
+Entries = Float[Array, "entries rows"]
+
+
+class Surroundings(eqx.Module):
+    """The neighbours of every row within the cutoff, in canonical order, without gaps.
+
+    Rows have as many entries as the fullest of all systems. Those that a row does not have stand
+    behind those that it has, and hold zeros and distances of 1: they must add zeros to folds.
+    """
+
+    n: Int32[Array, ""]
+    """How many entries the fullest row has; further ones, up to the arrays' length, are empty."""
+
+    vectors: tuple[Entries, Entries, Entries]
+    """To the neighbours, in Å."""
+
+    distances: Entries
+    """In Å."""
+
+    counts: Int32[Array, "rows"]
+    """How many entries each row has."""
+
+    own_kinds: Int32[Array, "rows"]
+    """Which of the potential's species each row is."""
+
+    kinds: Int32[Array, "entries rows"] | None
+    """Which of them each neighbour is, 0 behind the last; None where there is one species."""
+
+    def is_there(self, entry: Int32[Array, ""]) -> Bool[Array, "rows"]:
+        """Which rows have this entry."""
+        return entry < self.counts
+
+    def only_there(self, entry: Int32[Array, ""], terms: Sequence[Rows]) -> tuple[Rows, ...]:
+        """The terms of an entry, +0.0 for rows that do not have it.
+
+        They are selected: a product with 0 would keep a NaN, which two atoms at one place make of
+        whatever meets the direction of one from the other.
+        """
+        is_there = self.is_there(entry)
+        return tuple(jnp.where(is_there, term, 0.0) for term in terms)
+
+    def zeros(self, n: int) -> tuple[Entries, ...]:
+        """So many arrays of +0.0 over entries and rows."""
+        return tuple(jnp.zeros_like(self.distances) for _ in range(n))
+
+    def kinds_at(self, entry: Int32[Array, ""]) -> Int32[Array, "rows"] | None:
+        return None if self.kinds is None else at(self.kinds, entry)
+
+
+class AbstractManyBodyPotential(AbstractPotential):
+    """A potential of atoms with energies of their own. A subclass gives `reach` and `atoms`."""
+
+    needs_reverse: ClassVar[bool] = True
+
+    @property
+    def cutoff(self) -> float:
+        return float(np.max(np.asarray(self.reach())))
+
+    @abc.abstractmethod
+    def reach(self) -> Float[Array, "species species"]:
+        """The cutoff of each pair of species, in Å, symmetric; one entry if all atoms are alike."""
+
+    @abc.abstractmethod
+    def atoms(self, near: Surroundings) -> tuple[Rows, tuple[Entries, Entries, Entries]]:
+        """Each row's own energy in eV, and its derivatives by the vectors to neighbours in eV/Å.
+
+        What derivatives are where a row has no neighbour is not used. Products are rounded, and
+        sums over neighbours are left folds over entries that begin with +0.0. An entry that a row
+        does not have adds +0.0 by a selection, `near.only_there`.
+        """
+
+    def __call__(self, batch: Batch, neighbors: Neighbors, *, stress: bool = False) -> Properties:
+        if neighbors.reverse is None:
+            raise ValueError(
+                f"{type(self).__name__} needs lists with the other end of each pair: make the table"
+                " with NeighborTable(batch, cutoff, skin, reverse=True)"
+            )
+        pairs = _Pairs.of(batch, neighbors, self.reach(), self.kinds(batch.numbers))
+        energies, gradients = self.atoms(pairs.near)
+        energies = jnp.where(batch.index.has_system(), energies, 0.0)
+        energies = poison(batch.positions) + energies
+        forces, virials = pairs.forces(gradients, stress=stress)
+        virials = [batch.index.sum(v) for v in virials]
+        return Properties(
+            energies=batch.index.sum(energies),
+            forces=jnp.stack(forces, 1),
+            atom_energies=energies,
+            stress=stress_of(virials, batch.cells) if stress else None,
+        )
+
+
+class _Pairs(eqx.Module):
+    """The entries of all rows, and where each stands among those of the neighbour."""
+
+    near: Surroundings
+    back: Int32[Array, "entries rows"]
+    """The same pair seen from the neighbour, as an entry of raveled `[entries, rows]`; -1 if there
+    is none."""
+
+    @classmethod
+    def of(cls, batch: Batch, neighbors: Neighbors, reach: Any, kinds: Any) -> "_Pairs":
+        apart = _Apart.of(batch, neighbors)
+        kinds_of_images = neighbors.of_images(kinds) if reach.shape[0] > 1 else None
+        cutoffs2 = rounded(reach * reach).astype(batch.positions.dtype)
+
+        def is_inside(images):
+            r2 = dot(*2 * (apart.vectors(images),))
+            if kinds_of_images is None:
+                return r2 <= cutoffs2[0, 0]
+            pair = kinds * reach.shape[0] + gather(kinds_of_images, images)
+            return r2 <= gather(cutoffs2.ravel(), pair)
+
+        place, counts = _places(jax.vmap(is_inside)(neighbors.slots))
+        return cls._packed(neighbors, apart, place, counts, kinds, kinds_of_images)
+
+    @classmethod
+    def _packed(cls, neighbors, apart: "_Apart", place, counts, kinds, kinds_of_images) -> "_Pairs":
+        shape, reverse = place.shape, neighbors.reverse.ravel()
+        rows = jnp.arange(shape[1], dtype=jnp.int32)
+        numbers = jnp.arange(shape[0], dtype=jnp.int32)[:, None]
+        zeros = jnp.zeros(shape, apart.x[0].dtype)
+        nobody = jnp.full(shape, -1, jnp.int32)
+
+        def pack(entry, filled):
+            vectors, distances, back, their = filled
+            is_there = entry < counts
+            number = jnp.max(jnp.where(place == entry, numbers, 0), 0) * shape[1] + rows
+            images, opposite = gather(neighbors.slots.ravel(), number), gather(reverse, number)
+            d = apart.vectors(images)
+            r = rounded(jnp.sqrt(dot(d, d)))
+            vectors = put_all(vectors, entry, [jnp.where(is_there, c, 0.0) for c in d])
+            distances = put(distances, entry, jnp.where(is_there, r, 1.0))
+            there = gather(place.ravel(), opposite)
+            opposite = jnp.where(there >= 0, there * shape[1] + opposite % shape[1], -1)
+            back = put(back, entry, jnp.where(is_there, opposite, -1))
+            if their is not None:
+                kinds_there = jnp.where(is_there, gather(kinds_of_images, images), 0)
+                their = put(their, entry, kinds_there)
+            return vectors, distances, back, their
+
+        n = jnp.max(counts)
+        their = None if kinds_of_images is None else jnp.zeros_like(nobody)
+        start = ((zeros,) * 3, jnp.ones_like(zeros), nobody, their)
+        vectors, distances, back, their = lax.fori_loop(0, n, pack, start)
+        return cls(Surroundings(n, vectors, distances, counts, kinds, their), back)
+
+    def forces(
+        self, gradients: tuple[Entries, Entries, Entries], *, stress: bool
+    ) -> tuple[tuple[Rows, ...], list[Rows]]:
+        """The forces on all rows in eV/Å, and if asked for their virials in eV."""
+        near = self.near
+        flat = [g.ravel() for g in gradients]
+
+        def add_entry(entry, sums):
+            is_there, back = near.is_there(entry), at(self.back, entry)
+            g = [jnp.where(is_there, at(a, entry), 0.0) for a in gradients]
+            has_back, back = back >= 0, jnp.maximum(back, 0)
+            terms = [
+                a - jnp.where(has_back, gather(b, back), 0.0) for a, b in zip(g, flat, strict=True)
+            ]
+            if stress:
+                d = [at(a, entry) for a in near.vectors]
+                # Halves of both orders: exact where the energy does not mind rotations.
+                terms += [(rounded(g[a] * d[b]) + rounded(g[b] * d[a])) * 0.5 for a, b in VOIGT]
+            return tuple(s + t for s, t in zip(sums, terms, strict=True))
+
+        starts = (jnp.zeros_like(near.distances[0]),) * (9 if stress else 3)
+        sums = lax.fori_loop(0, near.n, add_entry, starts)
+        return sums[:3], list(sums[3:])
+
+
+class _Apart(NamedTuple):
+    """How far images are from rows."""
+
+    x: tuple[Rows, Rows, Rows]
+    """The coordinates of rows, in Å."""
+    images: tuple[Array, Array, Array]
+    """Those of images."""
+
+    @classmethod
+    def of(cls, batch: Batch, neighbors: Neighbors) -> "_Apart":
+        x, y, z = batch.positions.T
+        x_there, y_there, z_there = neighbors.images(batch.positions, batch.cells)
+        return cls((x, y, z), (x_there, y_there, z_there))
+
+    def vectors(self, images: Int32[Array, "rows"]) -> tuple[Rows, Rows, Rows]:
+        """From each row to the image of its slot."""
+        x, y, z = (gather(a, images) - b for a, b in zip(self.images, self.x, strict=True))
+        return x, y, z
+
+
+def _places(
+    inside: Bool[Array, "slots rows"],
+) -> tuple[Int32[Array, "slots rows"], Int32[Array, "rows"]]:
+    """Which entry of its row each slot becomes, -1 for none, and how many entries rows have."""
+    counts, step = inside.astype(jnp.int32), 1
+    while step < len(inside):
+        counts = counts + jnp.pad(counts[:-step], ((step, 0), (0, 0)))
+        step *= 2
+    return jnp.where(inside, counts - 1, -1), counts[-1]
+
+
+def at(array: Shaped[Array, "entries rows"], entry: Int32[Array, ""]) -> Shaped[Array, "rows"]:
+    """The rows of an entry."""
+    return lax.dynamic_index_in_dim(array, entry, keepdims=False)
+
+
+def put(
+    array: Shaped[Array, "entries rows"], entry: Int32[Array, ""], rows: Shaped[Array, "rows"]
+) -> Shaped[Array, "entries rows"]:
+    """The array with other rows at an entry."""
+    return lax.dynamic_update_index_in_dim(array, rows, entry, 0)
+
+
+def put_all(arrays: Sequence[Entries], entry: Int32[Array, ""], rows: Sequence[Rows]) -> Any:
+    """`put` for each of several arrays."""
+    return tuple(put(a, entry, b) for a, b in zip(arrays, rows, strict=True))
+
+
+def chosen(
+    arrays: Sequence[Entries], entry: Int32[Array, ""], kinds: Int32[Array, "rows"] | None
+) -> Rows:
+    """The rows of an entry from the array of the row's kind; from the only one if there is one."""
+    rows = at(arrays[0], entry)
+    for kind, array in enumerate(arrays[1:], 1):
+        rows = jnp.where(kinds == kind, at(array, entry), rows)
+    return rows
+
+
+def over_others(
+    near: Surroundings, entry: Int32[Array, ""], term: Callable[[Any], tuple[Rows, ...]], count: int
+) -> tuple[Rows, ...]:
+    """So many sums over all other entries of a row, of the terms that they give.
+
+    An entry that a row does not have adds +0.0, whatever its term is.
+
+    Sums over pairs of neighbours are best taken so, once from each of the two: a sum of rows stays
+    where it is, while arrays over entries that a loop both reads and writes are copied.
+    """
+
+    def add(number, sums):
+        other = jnp.where(number >= entry, number + 1, number)
+        terms = near.only_there(other, term(other))
+        return tuple(s + t for s, t in zip(sums, terms, strict=True))
+
+    starts = (jnp.zeros_like(near.distances[0]),) * count
+    return lax.fori_loop(0, near.n - 1, add, starts)
+
+
+def looked_up(
+    tables: PyTree[Float[Array, "species seconds thirds"]], near: Surroundings
+) -> Callable[..., PyTree[Float[Array, "*rows"]]]:
+    """A function from the kinds of one or two neighbours to what tables say of them and the row.
+
+    Tables over the species of an atom and of two neighbours; an axis has one entry where the table
+    does not depend on it, so that loops gather no more than they must.
+    """
+
+    def prepare(table):
+        if table.shape[1:] != (1, 1):
+            return table
+        return table[0, 0, 0] if table.size == 1 else gather(table.ravel(), near.own_kinds)
+
+    prepared = jax.tree.map(prepare, tables)
+
+    def look_up(second, third=None):
+        def entry(table):
+            if table.ndim < 3:
+                return table
+            number = near.own_kinds
+            for kinds, size in ((second, table.shape[1]), (third, table.shape[2])):
+                number = number if size == 1 else number * size + kinds
+            return gather(table.ravel(), number)
+
+        return jax.tree.map(entry, prepared)
+
+    return look_up
+
+
+class Neighborhood(NamedTuple):
+    """What one atom sees. Entries behind the last neighbour have vectors and distances of 1."""
+
+    vectors: Float[Array, "entries 3"]
+    """To the neighbours, in Å."""
+
+    distances: Float[Array, "entries"]
+    """In Å."""
+
+    is_there: Bool[Array, "entries"]
+    """Which entries are neighbours."""
+
+    kind: Int32[Array, ""]
+    """Which of the potential's species the atom is; 0 where it has none."""
+
+    kinds: Int32[Array, "entries"]
+    """Which of them each neighbour is."""
+
+
+class AbstractAtomEnergyPotential(AbstractManyBodyPotential):
+    """A potential of which only the energy of an atom is written. A subclass gives `energy`.
+
+    Forces and stresses are derivatives of it. Every product is rounded and every sum taken in
+    order, so that a system's bits are those it has alone; an operation that is not known to keep
+    them, such as `erf` or a loop, raises TypeError with its name (docs/conventions.md). Executed op
+    by op instead of jitted, last bits may differ: a compiler makes one division of several by one
+    number.
+    """
+
+    @abc.abstractmethod
+    def energy(self, near: Neighborhood) -> Float[Array, ""]:
+        """The energy in eV of one atom, from what it sees.
+
+        It must not jump where a neighbour comes within `reach`, and what is not there must add 0:
+        `jnp.sum(terms, where=near.is_there)`.
+        """
+
+    def atoms(self, near: Surroundings):
+        n_entries = near.distances.shape[0]
+        entries = jnp.arange(n_entries + SPARE, dtype=jnp.int32)[:, None]
+        is_there = entries < near.counts[None]
+
+        def padded(array):
+            return jnp.pad(array, ((0, SPARE), (0, 0)))
+
+        kinds = jnp.zeros_like(is_there, jnp.int32) if near.kinds is None else padded(near.kinds)
+        x, y, z = (jnp.where(is_there, padded(a), 1.0) for a in near.vectors)
+
+        def energy(x, y, z, is_there, kind, kinds):
+            d2 = x * x + y * y + z * z
+            distances = jnp.where(is_there, jnp.sqrt(d2), 1.0)
+            vectors = jnp.stack([x, y, z], 1)
+            return self.energy(Neighborhood(vectors, distances, is_there, kind, kinds))
+
+        both = jax.vmap(
+            jax.value_and_grad(energy, argnums=(0, 1, 2)),
+            in_axes=(1, 1, 1, 1, 0, 1),
+            out_axes=(0, 1),
+        )
+        energies, gradients = with_ordered_sums(both)(x, y, z, is_there, near.own_kinds, kinds)
+        return energies, tuple(g[:n_entries] for g in gradients)
+
+
+SPARE = 3
+"""So many entries at least are no neighbours. A function that makes NaN of them, alone or with
+others, as a product of a mask does where two atoms are at one place, then does so in any batch."""

@@ -1,0 +1,101 @@
+"""Potentials that are sums over pairs, whose parameters are tables over pairs of species."""
+
+import abc
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from basinax._bits.rounding import rounded
+from basinax.atoms._batch import Batch
+from basinax.atoms._neighbors.table import (
+    Neighbors,
+    filled_up,
+    gather,
+)
+from basinax.atoms.potentials._folds.fold import Fold, Rows
+from basinax.atoms.potentials._protocol import AbstractPotential, Properties
+
+
+class AbstractPairSum(AbstractPotential):
+    """A potential with a sum over pairs, cut off per pair of species.
+
+    Its parameters are tables over its species, symmetric; of one entry where all atoms are alike.
+    """
+
+    @property
+    def cutoff(self) -> float:
+        return float(np.max(np.asarray(self.reach())))
+
+    @abc.abstractmethod
+    def reach(self) -> Float[Array, "*species"]:
+        """The cutoff of each pair of species, or one of all, in Å. A pair exactly there counts."""
+
+    @abc.abstractmethod
+    def table(self, dtype: Any) -> PyTree[Float[Array, "*species"]]:
+        """What `pair` needs to know, computed once from the parameters.
+
+        Of each pair of species [species, species], or for all pairs one number without axes.
+        """
+
+    @abc.abstractmethod
+    def pair(
+        self, r2: Float[Array, "rows"], known: PyTree[Float[Array, "*rows"]]
+    ) -> tuple[Float[Array, "rows"], Float[Array, "rows"]]:
+        """The energy of a pair and r dE/dr, both in eV.
+
+        Both may end in a product that is not rounded, but must round each product that they add.
+        At r2 = 0 one of them must not be finite. What they are beyond the cutoff is not used.
+
+        Args:
+            r2: the squared distance in Å².
+            known: the entries of `table` for the pair, with the axis of `r2` or none.
+        """
+
+    def add_pairs(
+        self, batch: Batch, neighbors: Neighbors, *, stress: bool, own_energies: Rows | None = None
+    ) -> Properties:
+        """Energies, forces and stresses of the pairs.
+
+        Args:
+            own_energies: of the atoms, in eV, besides their pairs'; none if None.
+        """
+        own, lookup = self._lookup(batch, neighbors)
+
+        def pair(own, _, images, r2):
+            known, cutoff2 = lookup(own, images)
+            energy, w = self.pair(r2, known)
+            outside = r2 > cutoff2
+            return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, w) / r2
+
+        fold = Fold.of(batch, neighbors, is_one=own is None)
+        return fold.properties(pair, own, stress=stress, own_energies=own_energies)
+
+    def _lookup(self, batch: Batch, neighbors: Neighbors):
+        """What is the rows' own, and a function from that and the images of a slot to the table's
+        entries and the squared cutoffs."""
+        dtype = batch.positions.dtype
+        cutoffs = self.reach().astype(dtype)
+        tables = (self.table(dtype), rounded(cutoffs * cutoffs))
+        n_species = max(len(self.species), 1)
+        if n_species == 1:
+            single = jax.tree.map(lambda t: t.reshape(()), tables)
+            return None, lambda own, images: single
+        kinds = self.kinds(batch.numbers)
+        of_images = neighbors.of_images(kinds)
+        flat = jax.tree.map(lambda t: filled_up(t.ravel()) if t.ndim else t, tables)
+
+        def lookup(own, images):
+            pair = own + gather(of_images, images)
+            return jax.tree.map(lambda t: gather(t, pair) if t.ndim else t, flat)
+
+        return kinds * n_species, lookup
+
+
+class AbstractPairPotential(AbstractPairSum):
+    """A sum over pairs and nothing else. A subclass gives `reach`, `table` and `pair`."""
+
+    def __call__(self, batch: Batch, neighbors: Neighbors, *, stress: bool = False) -> Properties:
+        return self.add_pairs(batch, neighbors, stress=stress)

@@ -1,0 +1,1 @@
+"""Parameters of potentials, by species and from files."""

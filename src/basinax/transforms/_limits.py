@@ -1,0 +1,25 @@
+"""Limits: transforms that shorten updates, need no state, and can say what they saw."""
+
+import abc
+from typing import Any
+
+from basinax.transforms._protocol import (
+    AbstractTransform,
+    Prefix,
+    Tree,
+)
+
+
+class AbstractLimit(AbstractTransform):
+    """A transform that limits the gradient before an optimizer in a chain, the step after it."""
+
+    @abc.abstractmethod
+    def limit(self, updates: Tree, index_prefix: Prefix = None) -> Any:
+        """The limited updates and what was seen of them, for a person to read.
+
+        Returns:
+            A named tuple whose `tree` is the limited updates.
+        """
+
+    def update(self, updates, state, params=None, **extra):
+        return self.limit(updates, state.index_prefix).tree, state

@@ -1,0 +1,41 @@
+"""What the limits of a chain saw in a step, returned beside the step and kept in no state."""
+
+import dataclasses
+from typing import Any
+
+from basinax.transforms._chain import Chain
+from basinax.transforms._limits import AbstractLimit
+from basinax.transforms._protocol import (
+    AbstractTransform,
+    Tree,
+    with_prefix,
+)
+
+
+def observe(
+    transform: AbstractTransform,
+    updates: Tree,
+    state: Any,
+    params: Tree | None = None,
+    **extra: Any,
+) -> tuple[Tree, Any, Any]:
+    """`transform.update`, and what its limits saw: norms before clipping and masks.
+
+    Returns:
+        The updates and the state, the same as those of `update`, and the observation: for a limit
+        what its method `limit` returns, for a chain a tuple with one entry a transform, and None
+        for what is not a limit.
+    """
+    if isinstance(transform, AbstractLimit):
+        seen = transform.limit(updates, state.index_prefix)
+        return seen.tree, state, seen
+    if not isinstance(transform, Chain):
+        updates, state = transform.update(updates, state, params, **extra)
+        return updates, state, None
+    states, observations = [], []
+    for part, inner in zip(transform.transforms, state.states, strict=True):
+        inner = with_prefix(inner, state.index_prefix)
+        updates, inner, seen = observe(part, updates, inner, params, **extra)
+        states.append(with_prefix(inner, None))
+        observations.append(seen)
+    return updates, dataclasses.replace(state, states=tuple(states)), tuple(observations)

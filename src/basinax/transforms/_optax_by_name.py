@@ -1,0 +1,139 @@
+"""Optax transformations that remember their name and arguments, so that they can be written down.
+
+What optax returns is a pair of closures, which tells neither.
+"""
+
+import difflib
+import functools
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import optax
+import optax.contrib
+import optax.transforms
+
+from basinax.transforms._optax import OptaxTransform, is_optax
+from basinax.transforms._protocol import AbstractTransform, Prefix
+
+
+def optax_transform(name: str, /, **arguments: Any) -> "OptaxByName":
+    """The optax transformation of that name, such as `optax_transform("adam", learning_rate=0.01)`.
+
+    It may stand where the transformation itself may, and has a config as well.
+
+    Args:
+        name: of a function that optax exports and that makes a transformation: in `optax`, or with
+            the name of its module, such as `contrib.prodigy`. No other can be named.
+        arguments: for that function: numbers, strings, booleans, None, and lists of them.
+
+    Raises:
+        ValueError: there is no such function, or it knows no such argument (lists the known ones),
+            or refuses one.
+        TypeError: the name is no text, an argument is something else, such as a function, or one is
+            missing.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"the function must be named by a text, such as 'adam', got {name!r}")
+    try:
+        text = json.dumps({key: _plain(value) for key, value in arguments.items()}, sort_keys=True)
+    except TypeError as error:
+        raise TypeError(
+            f"arguments of optax.{name} must be numbers, strings, booleans, None or lists, to be"
+            f" written to a config: {error}. Pass optax.{name}(...) itself where none is needed"
+        ) from None
+    _made(name, text)
+    return OptaxByName(name, text)
+
+
+class OptaxByName(AbstractTransform):
+    """What `optax_transform` returns."""
+
+    function: str = eqx.field(static=True)
+    _arguments: str = eqx.field(static=True)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return json.loads(self._arguments)
+
+    def init(self, parameters, index_prefix: Prefix = None):
+        return _made(self.function, self._arguments).init(parameters, index_prefix)
+
+    def update(self, updates, state, params=None, **extra):
+        return _made(self.function, self._arguments).update(updates, state, params, **extra)
+
+
+@functools.lru_cache(maxsize=256)
+def _made(name: str, arguments: str) -> OptaxTransform:
+    """Made once for the same arguments: a transformation is told from another by identity."""
+    function = _found(name)
+    given, parameters = json.loads(arguments), inspect.signature(function).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    unknown = sorted(set(given) - set(parameters))
+    if unknown and not takes_any:
+        raise ValueError(
+            f"optax.{name} has no argument {unknown[0]!r}; it has {', '.join(parameters)}"
+        )
+    try:
+        made = function(**given)
+    except TypeError as error:
+        raise TypeError(f"optax.{name}: {error}") from error
+    except Exception as error:  # a text may stand where optax expects a function or a tree
+        raise ValueError(f"optax.{name}: {type(error).__name__}: {error}") from error
+    if not is_optax(made):
+        raise ValueError(f"optax.{name} makes a {type(made).__name__}, no transformation")
+    return OptaxTransform(made)
+
+
+def _found(name: str) -> Callable[..., Any]:
+    makers = _makers()
+    if name in makers:
+        return makers[name]
+    close = difflib.get_close_matches(name, makers, 1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise ValueError(
+        f"optax has no transformation {name!r}{hint} Known: {', '.join(known_names())}"
+    )
+
+
+@functools.cache
+def known_names() -> list[str]:
+    """The functions of `optax` itself that make a transformation; its modules have more."""
+    return sorted(name for name in _makers() if "." not in name)
+
+
+@functools.cache
+def _makers() -> dict[str, Callable[..., Any]]:
+    """What a config may call, by name: nothing is looked up that it names in another way."""
+    return {
+        prefix + name: item
+        for prefix, module in _MODULES.items()
+        for name, item in vars(module).items()
+        if not name.startswith("_") and _is_maker(prefix + name, item)
+    }
+
+
+_MODULES = {"": optax, "contrib.": optax.contrib, "transforms.": optax.transforms}
+
+_NOT_ANNOTATED = ("contrib.dog", "contrib.dowg", "monitor", "scale_by_factored_rms")
+"""Functions that make transformations and have no annotation that shows it."""
+
+
+def _is_maker(name: str, item: Any) -> bool:
+    """Whether it is a function of optax, or one with some arguments set, for transformations."""
+    function = item.func if isinstance(item, functools.partial) else item
+    if not (inspect.isfunction(function) and function.__module__.startswith("optax.")):
+        return False
+    returned = inspect.signature(function).return_annotation
+    is_annotated = inspect.isclass(returned) and issubclass(returned, _TRANSFORMATIONS)
+    return is_annotated or name.removeprefix("transforms.") in _NOT_ANNOTATED
+
+
+_TRANSFORMATIONS = (optax.GradientTransformation, optax.GradientTransformationExtraArgs)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, jax.Array) or hasattr(value, "tolist") else value

@@ -1,0 +1,211 @@
+"""The protocol of transforms: `init` makes a state, `update` turns a gradient into a step.
+
+A transform is an equinox dataclass whose numbers are leaves. Its state carries the index prefix;
+every other array leads with rows or with systems, so freezing or resetting a system is one `where`.
+"""
+
+import abc
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, PyTree
+
+from basinax._bits.rounding import rounded
+from basinax._settings import check_settings
+from basinax._systems import segment
+from basinax._systems.index import SystemIndex, n_systems
+
+Tree = PyTree[Float[Array, "rows *components"]]
+Prefix = PyTree[SystemIndex] | None
+
+_LEADS_WITH = "leads_with"
+
+
+def rows_field() -> Any:
+    """A state's field: a tree like the parameters."""
+    return eqx.field(metadata={_LEADS_WITH: "rows"})
+
+
+def systems_field() -> Any:
+    """A state's field: a tree of arrays with one entry a system."""
+    return eqx.field(metadata={_LEADS_WITH: "systems"})
+
+
+def slots_field() -> Any:
+    """A state's field: a tree like the parameters whose leaves lead with slots, and then rows."""
+    return eqx.field(metadata={_LEADS_WITH: "slots"})
+
+
+def states_field() -> Any:
+    """A state's field: a tuple of states, whose own `index_prefix` is None."""
+    return eqx.field(metadata={_LEADS_WITH: "states"})
+
+
+class AbstractState(eqx.Module):
+    """What the next step of a transform needs, and the index prefix.
+
+    Every field but `index_prefix` is declared with `rows_field`, `slots_field`, `systems_field` or
+    `states_field`.
+    """
+
+    index_prefix: eqx.AbstractVar[Prefix]
+
+    def rows_prefix(self, index_prefix: Prefix) -> Prefix:
+        """The prefix of the fields that lead with rows, given that of the parameters."""
+        return index_prefix
+
+
+class AbstractTransform(eqx.Module):
+    """A transform of updates: a limit, or an optimizer that turns the gradient into a step."""
+
+    def __check_init__(self):
+        check_settings(self)
+
+    @abc.abstractmethod
+    def init(self, parameters: Tree, index_prefix: Prefix = None) -> Any:
+        """The state before the first step.
+
+        Args:
+            parameters: what is to be optimised; the leading axis of each leaf goes over rows.
+            index_prefix: a `SystemIndex`, or a tree prefix of `parameters` of them. With None
+                (global mode) all of `parameters` is one system.
+        """
+
+    @abc.abstractmethod
+    def update(
+        self, updates: Tree, state: Any, params: Tree | None = None, **extra: Any
+    ) -> tuple[Tree, Any]:
+        """The next updates and state; unknown extra keyword arguments are ignored.
+
+        Args:
+            params: where `updates` was evaluated; some optimizers need it.
+            extra: `energies` of the systems at `params`, shape `[n_systems]`, for those that look
+                at them; `is_running`, the systems whose step will be made, for those that save
+                work on the others.
+        """
+
+    def is_accepted(self, state: Any) -> Bool[Array, "systems"]:
+        """Whether `params` of the `update` that made this state is a point of the path.
+
+        False at a trial of a line search: there a system is not judged and no step is counted.
+        """
+        return jnp.ones((n_systems(state.index_prefix),), bool)
+
+    def has_failed(self, state: Any) -> Bool[Array, "systems"]:
+        """Whether the optimizer knows no way on from there, as after a failed line search."""
+        return jnp.zeros((n_systems(state.index_prefix),), bool)
+
+
+def check_parameters(parameters: Tree, index_prefix: Prefix) -> None:
+    """Make sure, before the first step, that there can be one.
+
+    Raises:
+        TypeError: a leaf does not hold floating-point numbers; names it.
+        ValueError: the prefix does not fit the parameters.
+    """
+    segment.blank(parameters, index_prefix)
+
+
+def check_transform(optimizer: Any) -> None:
+    """Raise TypeError if `optimizer` is no transform; says what to pass."""
+    if isinstance(optimizer, AbstractTransform):
+        return
+    got = f"got {type(optimizer).__name__}"
+    if isinstance(optimizer, type):
+        got = f"got the class {optimizer.__name__}: make one with {optimizer.__name__}()"
+    elif isinstance(optimizer, optax.GradientTransformation):
+        got = "got an optax transformation: put it into a chain(...)"
+    raise TypeError(f"optimizer must be a transform such as FIRE() or a chain(...), {got}")
+
+
+def apply_updates(params: Tree, updates: Tree) -> Tree:
+    """`params + updates`, with each update rounded before it is added.
+
+    Raises ValueError where the trees differ in structure or shapes.
+    """
+
+    def add(x, step):
+        return x + rounded(jnp.asarray(step).astype(jnp.result_type(x)))
+
+    return segment.map_leaves(add, params, updates)
+
+
+def with_prefix(state: Any, index_prefix: Prefix) -> Any:
+    """The state with another index prefix: None for one that stands in the state of another."""
+    return dataclasses.replace(state, index_prefix=index_prefix)
+
+
+def where_systems(mask: Bool[Array, "systems"], on_true: Any, on_false: Any) -> Any:
+    """A state with the systems of `mask` from `on_true` and the others from `on_false`.
+
+    Raises:
+        ValueError: `mask` has not one entry a system (in global mode, one).
+    """
+    segment.check_mask(mask, n_systems(on_false.index_prefix))
+    return _select(mask, on_true, on_false, on_false.index_prefix)
+
+
+def reset(
+    transform: AbstractTransform, state: Any, params: Tree, mask: Bool[Array, "systems"]
+) -> Any:
+    """The state in which the systems of `mask` stand before their first step, others as they were.
+
+    Args:
+        params: the parameters, those of the masked systems as they start anew.
+        mask: which systems, shape `[n_systems]` (`[1]` in global mode).
+    """
+    return where_systems(mask, transform.init(params, state.index_prefix), state)
+
+
+def select_systems(mask: Bool[Array, "systems"], on_true: Any, on_false: Any) -> Any:
+    """Trees of arrays that lead with systems: those of `mask` from `on_true`."""
+
+    def select(x, y):
+        return jnp.where(mask.reshape((-1,) + (1,) * (y.ndim - 1)), x, y)
+
+    return jax.tree.map(select, on_true, on_false)
+
+
+def _select(mask, on_true, on_false, prefix):
+    if prefix is None:
+        return jax.tree.map(lambda x, y: jnp.where(mask[0], x, y), on_true, on_false)
+
+    selected = {}
+    for field in dataclasses.fields(on_false):
+        x, y = getattr(on_true, field.name), getattr(on_false, field.name)
+        match field.metadata.get(_LEADS_WITH), field.name:
+            case _, "index_prefix":
+                selected[field.name] = y
+            case "rows", _:
+                selected[field.name] = segment.where(mask, x, y, on_false.rows_prefix(prefix))
+            case "slots", _:
+                rows_prefix = on_false.rows_prefix(prefix)
+                select_rows = lambda x, y, at=rows_prefix: segment.where(mask, x, y, at)  # noqa: E731
+                is_empty = not jax.tree.leaves(y)
+                selected[field.name] = y if is_empty else jax.vmap(select_rows)(x, y)
+            case "systems", _:
+                selected[field.name] = select_systems(mask, x, y)
+            case "states", _:
+                selected[field.name] = tuple(
+                    _select(mask, *pair, prefix) for pair in zip(x, y, strict=True)
+                )
+            case _:
+                raise TypeError(
+                    f"field {field.name} of {type(on_false).__name__} must be declared with"
+                    " rows_field, slots_field, systems_field or states_field"
+                )
+    return dataclasses.replace(on_false, **selected)
+
+
+def needed(params: Tree | None, who: str) -> Tree:
+    """The params, for a transform that cannot do without.
+
+    Raises TypeError where there are none.
+    """
+    if params is None:
+        raise TypeError(f"{who} looks at where it is: call update(updates, state, params)")
+    return params

@@ -1,0 +1,1 @@
+"""What optimizers learn of second derivatives."""

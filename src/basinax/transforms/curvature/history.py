@@ -1,0 +1,276 @@
+"""The last steps of each system and the products of its limited-memory inverse Hessian.
+
+The two-loop recursion works on coefficients: inner products of the history are kept in two small
+matrices a system, and a new pair adds only its own, so that a direction reads the history twice.
+After Chen, Wang and Zhou, "Large-scale L-BFGS using MapReduce", NIPS 2014; the recursion is that of
+Nocedal, Math. Comp. 35, 773 (1980).
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int32, PyTree
+
+from basinax._bits.exponents import scale_exactly
+from basinax._bits.rounding import rounded
+from basinax._settings import require_memory
+from basinax._systems import segment
+from basinax._systems.index import where_any
+from basinax._systems.segment import Exponents
+from basinax.transforms._protocol import (
+    AbstractState,
+    Prefix,
+    Tree,
+    slots_field,
+    systems_field,
+)
+
+# Each system fills slots 0, 1, ... and then writes over its oldest. Sums over slots are taken in
+# the order of slots, and what is not filled holds 0, which changes no sum that starts from +0.
+
+
+class History(AbstractState):
+    """Pairs of a step s and the change y of the gradient over it, each system's own."""
+
+    index_prefix: Prefix
+    s: PyTree[Float[Array, "slots rows *components"]] = slots_field()
+    y: PyTree[Float[Array, "slots rows *components"]] = slots_field()
+    sy: Float[Array, "systems slots slots"] = systems_field()
+    """s_j · y_i at [i, j] where pair j is not newer than i, else 0."""
+    yy: Float[Array, "systems slots slots"] = systems_field()
+    """y_j · y_i at [i, j]."""
+    sg: Float[Array, "systems slots"] = systems_field()
+    """s_j · g with the last gradient, which is in units of 2^exponents."""
+    yg: Float[Array, "systems slots"] = systems_field()
+    """y_j · g with the last gradient."""
+    exponents: Int32[Array, "systems"] = systems_field()
+    pushes: Int32[Array, "systems"] = systems_field()
+    """How many pairs have been remembered; the next goes to this slot, modulo their number."""
+
+
+def no_history(parameters: Tree, index_prefix: Prefix, memory: int) -> History:
+    if memory < 1:
+        raise ValueError(f"memory must be at least 1, got {memory}")
+    blank = segment.blank(parameters, index_prefix)
+    n_entries = 2 * sum(np.size(x) for x in jax.tree.leaves(parameters))
+    n_bytes = float(memory) * (n_entries + 2 * blank.size * memory) * blank.dtype.itemsize
+    require_memory(n_bytes, f"memory={memory}, the pairs that L-BFGS keeps,")
+
+    def slots():
+        return jax.tree.map(lambda x: jnp.zeros((memory, *x.shape), x.dtype), parameters)
+
+    def numbers(*axes):
+        return jnp.zeros((*blank.shape, *axes), blank.dtype)
+
+    return History(
+        None,
+        s=slots(),
+        y=slots(),
+        sy=numbers(memory, memory),
+        yy=numbers(memory, memory),
+        sg=numbers(memory),
+        yg=numbers(memory),
+        exponents=jnp.zeros(blank.shape, jnp.int32),
+        pushes=jnp.zeros(blank.shape, jnp.int32),
+    )
+
+
+def remember(
+    history: History,
+    s: Tree,
+    y: Tree,
+    mask: Bool[Array, "systems"],
+    gradient: Tree,
+    prefix: Prefix,
+    exponents: Exponents,
+    pair_exponents: Exponents,
+) -> History:
+    """The history with one more pair in the systems of `mask`, over the oldest where it is full.
+
+    Args:
+        s: in units of 2^pair_exponents.
+        y: `gradient` less the one with which this was called last, or which began the history; in
+            the units of s.
+        gradient: in units of 2^exponents.
+    """
+    memory = history.sy.shape[1]
+    written = jnp.where(mask, history.pushes % memory, -1)
+    is_written = _slots(history) == written[:, None]
+    sg, yg = _with_slots(history, gradient, prefix)
+    # Never so, but XLA cannot know it: slots are written after they are read, else it copies them.
+    written = jnp.where(written < -1, sg[:, 0].astype(jnp.int32), written)
+
+    def with_pair(products, x, tree):
+        return jnp.where(is_written, segment.dot(x, tree, prefix)[:, None], products)
+
+    # The products with y are the differences of those with both gradients: no other pass.
+    by_sg, by_yg = _differences(history, [sg, yg], exponents, pair_exponents)
+    sy_row = with_pair(by_sg, s, y)
+    yy_row = with_pair(by_yg, y, y)
+    is_row, is_column = is_written[:, :, None], is_written[:, None, :]
+    sy = jnp.where(is_column, 0, history.sy)
+    yy = jnp.where(is_column, yy_row[:, :, None], history.yy)
+    return History(
+        None,
+        **_with_slot({"s": history.s, "y": history.y}, {"s": s, "y": y}, written, memory, prefix),
+        sy=jnp.where(is_row, sy_row[:, None, :], sy),
+        yy=jnp.where(is_row, yy_row[:, None, :], yy),
+        sg=with_pair(sg, s, gradient),
+        yg=with_pair(yg, y, gradient),
+        exponents=exponents,
+        pushes=history.pushes + mask.astype(jnp.int32),
+    )
+
+
+def _differences(history: History, now: list[Array], exponents, pair_exponents) -> list[Array]:
+    """s · y and y · y of each slot with a new y, from the products with the gradient now."""
+    last = [history.sg, history.yg]
+    by, by_last = exponents - pair_exponents, history.exponents - pair_exponents
+
+    def in_units():
+        return [
+            scale_exactly(x, by[:, None]) - scale_exactly(y, by_last[:, None])
+            for x, y in zip(now, last, strict=True)
+        ]
+
+    def plain():
+        return [x - y for x, y in zip(now, last, strict=True)]
+
+    return where_any((by != 0) | (by_last != 0), in_units, plain)
+
+
+def descent(
+    history: History, gradient: Tree, first: Float[Array, "systems"], prefix: Prefix
+) -> Tree:
+    """-H g, where H is the inverse Hessian that fits the pairs and starts from `first` times 1.
+
+    Args:
+        gradient: the one with which `remember` was called.
+    """
+    alpha, rest = _coefficients(history, first)
+    return _combined(history, gradient, first, alpha, rest, prefix)
+
+
+def newest_scale(history: History, otherwise: Float[Array, "systems"]) -> Float[Array, "systems"]:
+    """s·y/y·y of the newest pair, the size of the inverse Hessian; `otherwise` without one."""
+    newest = _slot_of(history, 0)
+    sy, yy = (_at(_diagonal(products), newest) for products in (history.sy, history.yy))
+    has_pair = (history.pushes > 0) & (yy > 0)
+    return jnp.where(has_pair, rounded(sy / jnp.where(has_pair, yy, 1)), otherwise)
+
+
+def _slots(history: History) -> Int32[Array, "1 slots"]:
+    return jnp.arange(history.sy.shape[1], dtype=jnp.int32)[None, :]
+
+
+def _most_filled(history: History) -> Int32[Array, ""]:
+    """The largest number of slots that a system has filled."""
+    return jnp.minimum(jnp.max(history.pushes, initial=0), history.sy.shape[1])
+
+
+def _slot_of(history: History, age) -> Int32[Array, "systems"]:
+    """Where each system keeps the pair of that age; the newest is 0 steps old."""
+    return (history.pushes - 1 - age) % history.sy.shape[1]
+
+
+def _at(values: Float[Array, "systems slots *rest"], slot: Int32[Array, "systems"]):
+    """The value of each system at its slot."""
+    slot = slot.reshape((-1,) + (1,) * (values.ndim - 1))
+    return jnp.take_along_axis(values, slot, axis=1)[:, 0]
+
+
+def _diagonal(products):
+    return jnp.diagonal(products, axis1=1, axis2=2)
+
+
+def _with_slots(history: History, tree, prefix) -> list[Float[Array, "systems slots"]]:
+    """s · x and y · x of each slot, +0 where none is filled."""
+    memory, systems = history.sy.shape[1], history.pushes.shape[0]
+
+    def turn(k, products):
+        pairs = [jax.tree.map(lambda x: x[k], slots) for slots in (history.s, history.y)]
+        return [
+            old.at[k].set(segment.dot(pair, tree, prefix))
+            for old, pair in zip(products, pairs, strict=True)
+        ]
+
+    blank = jnp.zeros((memory, systems), history.sy.dtype)
+    products = jax.lax.fori_loop(0, _most_filled(history), turn, [blank, blank])
+    is_filled = _slots(history) < history.pushes[:, None]
+    return [jnp.where(is_filled & (x.T != 0), x.T, 0) for x in products]
+
+
+def _with_slot(slots, newest, written: Int32[Array, "systems"], memory: int, prefix):
+    """The slots with each system's written one replaced; -1 replaces none.
+
+    Slots in which no system writes are not touched.
+    """
+    numbers = jnp.arange(memory, dtype=jnp.int32)
+    is_touched = (written[:, None] == numbers[None, :]).any(0)
+    touched = jnp.argsort(~is_touched, stable=True).astype(jnp.int32)
+
+    def turn(i, slots):
+        k = touched[i]
+        choose = lambda at, old, new: jnp.where(at == k, new, old)  # noqa: E731
+
+        def replaced(of_slots, new):
+            old = jax.tree.map(lambda x: x[k], of_slots)
+            both = segment.map_rows(choose, prefix, [(written, -1)], old, new)
+            return jax.tree.map(lambda x, slot: x.at[k].set(slot), of_slots, both)
+
+        return {name: replaced(slots[name], newest[name]) for name in slots}
+
+    return jax.lax.fori_loop(0, is_touched.sum(dtype=jnp.int32), turn, slots)
+
+
+def _coefficients(history: History, first):
+    """αᵢ and αᵢ - βᵢ of the two loops: -H g = -first (g - Σ αᵢ yᵢ) - Σ (αᵢ - βᵢ) sᵢ."""
+    diagonal = _diagonal(history.sy)
+    is_zero = diagonal == 0
+    rho = jnp.where(is_zero, 0, rounded(1 / jnp.where(is_zero, 1, diagonal)))
+    filled = _most_filled(history)
+
+    def backwards(age, carry):
+        sq, yq, alpha = carry
+        i = _slot_of(history, age)
+        a = rounded(_at(rho, i) * _at(sq, i))
+        sq = sq - rounded(a[:, None] * _at(history.sy, i))
+        yq = yq - rounded(a[:, None] * _at(history.yy, i))
+        return sq, yq, jnp.where(_slots(history) == i[:, None], a[:, None], alpha)
+
+    # What a product of a new pair leaves as -0, another system's number of turns might change.
+    start = [jnp.where(x == 0, 0, x) for x in (history.sg, history.yg)]
+    blank = jnp.zeros_like(history.sg)
+    _, yq, alpha = jax.lax.fori_loop(0, filled, backwards, (*start, blank))
+
+    def forwards(turn, carry):
+        yz, rest = carry
+        i = _slot_of(history, filled - 1 - turn)
+        difference = _at(alpha, i) - rounded(_at(rho, i) * _at(yz, i))
+        s_column = _at(history.sy.swapaxes(1, 2), i)
+        yz = yz + rounded(difference[:, None] * s_column)
+        return yz, jnp.where(_slots(history) == i[:, None], difference[:, None], rest)
+
+    yz = rounded(first[:, None] * yq)
+    _, rest = jax.lax.fori_loop(0, filled, forwards, (yz, blank))
+    return alpha, rest
+
+
+def _combined(history: History, gradient, first, alpha, rest, prefix):
+    by_y = rounded(first[:, None] * alpha)
+
+    def scaled(factor, g):
+        product = -rounded(factor.astype(g.dtype) * g)
+        return jnp.where(product == 0, 0, product)  # not -0, which another term would change
+
+    def added(y_factor, s_factor, total, s, y):
+        y_factor, s_factor = y_factor.astype(total.dtype), s_factor.astype(total.dtype)
+        return (total + rounded(y_factor * y)) - rounded(s_factor * s)
+
+    def turn(k, total):
+        s, y = (jax.tree.map(lambda x: x[k], slots) for slots in (history.s, history.y))
+        values = [(by_y[:, k], 0.0), (rest[:, k], 0.0)]
+        return segment.map_rows(added, prefix, values, total, s, y)
+
+    start = segment.map_rows(scaled, prefix, [(first, 0.0)], gradient)
+    return jax.lax.fori_loop(0, _most_filled(history), turn, start)

@@ -1,0 +1,313 @@
+"""A dense inverse Hessian of each system, whose bits do not depend on the largest of them.
+
+A system's entries fill its first places of a vector, leaf by leaf; places without an entry hold 0.
+Sums over places are taken in blocks of eight counted from the first of each leaf, so longer vectors
+change no bit.
+"""
+
+import dataclasses
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float, Int32, Shaped
+
+from basinax._bits.exponents import scale_exactly, split
+from basinax._bits.rounding import (
+    BLOCK,
+    add_blocks,
+    rounded,
+)
+from basinax._settings import require_memory
+from basinax._systems.index import SystemIndex, resolve
+from basinax.transforms._protocol import (
+    AbstractState,
+    AbstractTransform,
+    Prefix,
+    Tree,
+    systems_field,
+)
+from basinax.transforms.curvature.reflection import reflection
+
+Vector = Float[Array, "systems places"]
+Matrix = Float[Array, "systems places places"]
+PerSystem = Float[Array, "systems"]
+
+
+class InverseHessian(AbstractState):
+    """The inverse Hessian H of each system, and where its entries are."""
+
+    index_prefix: Prefix
+    matrix: Matrix = systems_field()
+    is_definite: Bool[Array, "systems"] = systems_field()
+    """Known to be positive definite."""
+    rows: tuple[Int32[Array, "systems places"], ...] = systems_field()
+    """For each leaf, the rows of each system; the number of rows where there is none."""
+
+
+class AbstractDense(AbstractTransform):
+    """A transform with a dense matrix of each system."""
+
+    max_rows: eqx.AbstractVar[int | None]
+    """The most rows of a system in any leaf, which `init` finds itself where it is not traced."""
+
+
+def bounded(transform: AbstractTransform, most_rows: int) -> AbstractTransform:
+    """The same transform for systems of so many rows in any leaf, at most: `init` may be traced.
+
+    The bits are the same. Dense matrices are found wherever they stand in a chain.
+
+    Raises:
+        ValueError: the transform has a `max_rows` that is smaller.
+    """
+
+    def of_part(part):
+        if not _is_dense(part):
+            return part
+        if part.max_rows is not None and part.max_rows < most_rows:
+            raise _too_many_rows(part.max_rows, most_rows)
+        return dataclasses.replace(part, max_rows=most_rows)
+
+    return jax.tree.map(of_part, transform, is_leaf=_is_dense)
+
+
+def _is_dense(x) -> bool:
+    return isinstance(x, AbstractDense)
+
+
+def _too_many_rows(max_rows: int, largest: int) -> ValueError:
+    return ValueError(f"max_rows={max_rows}, but a system has {largest} rows in one leaf")
+
+
+def unit_matrix(
+    parameters: Tree, index_prefix: Prefix, scale: PerSystem, max_rows: int | None
+) -> InverseHessian:
+    """`scale` times 1.
+
+    Raises:
+        ValueError: `max_rows` is not given while tracing, or a system has more rows.
+    """
+    indices = resolve(index_prefix, parameters)
+    widths = [_width(index, max_rows) for index in indices]
+    leaves = jax.tree.leaves(parameters)
+    n_places = sum(w * math.prod(jnp.shape(x)[1:]) for w, x in zip(widths, leaves, strict=True))
+    n_bytes = float(n_places) ** 2 * scale.size * scale.dtype.itemsize
+    require_memory(
+        n_bytes, f"a dense Hessian of {n_places} entries for each of {scale.size} systems"
+    )
+    rows = tuple(_rows(*pair) for pair in zip(indices, widths, strict=True))
+    return _unit(parameters, rows, scale)
+
+
+def renewed(hessian: InverseHessian, like: Tree, scale: PerSystem) -> InverseHessian:
+    """`scale` times 1 again; may be traced."""
+    return _unit(like, hessian.rows, scale)
+
+
+def _unit(parameters, rows, scale) -> InverseHessian:
+    is_place = _joined(_is_place(parameters, rows), scale.shape[0], bool)
+    unit = jnp.eye(is_place.shape[1], dtype=bool)[None] & is_place[:, :, None]
+    matrix = jnp.where(unit, scale[:, None, None], 0)
+    return InverseHessian(None, matrix, jnp.ones(scale.shape, bool), rows)
+
+
+def _width(index, max_rows: int | None) -> int:
+    if not isinstance(index, SystemIndex):
+        largest = most = index.n_rows
+    elif not isinstance(index.sizes, Tracer):
+        largest, most = int(np.max(np.asarray(index.sizes), initial=0)), index.most_rows
+    elif max_rows is None:
+        raise ValueError(
+            "the size of a dense Hessian must be known before tracing: call init outside of"
+            " jit, or say max_rows, the most rows of a system in any leaf"
+        )
+    else:
+        largest, most = 0, index.most_rows
+    if max_rows is None:
+        return largest
+    if largest > max_rows:
+        raise _too_many_rows(max_rows, largest)
+    return min(max_rows, most)
+
+
+def _rows(index, width: int) -> Int32[Array, "systems width"]:
+    """The rows of each system, in their order; the number of rows where there are no more."""
+    ids = index.ids if isinstance(index, SystemIndex) else jnp.zeros((index.n_rows,), jnp.int32)
+    order = jnp.argsort(ids, stable=True).astype(jnp.int32)
+    slot = jnp.arange(width, dtype=jnp.int32)[None, :]
+    starts = jnp.cumsum(index.sizes) - index.sizes
+    at = starts.astype(jnp.int32)[:, None] + slot
+    rows = order.at[at].get(mode="fill", fill_value=index.n_rows)
+    return jnp.where(slot < index.sizes[:, None], rows, index.n_rows)
+
+
+def _padded(x, absent):
+    """[systems, rows, components...] as [systems, places], a multiple of eight of them."""
+    x = x.reshape(x.shape[0], math.prod(x.shape[1:]))
+    return jnp.pad(x, ((0, 0), (0, -x.shape[1] % BLOCK)), constant_values=absent)
+
+
+def _joined(parts: list[Array], n_systems: int, dtype) -> Shaped[Array, "systems places"]:
+    """The places of all leaves; none of a tree without leaves."""
+    return jnp.concatenate([jnp.zeros((n_systems, 0), dtype), *parts], axis=1)
+
+
+def _is_place(tree, rows) -> list[Bool[Array, "systems places"]]:
+    """Which places hold an entry, for each leaf."""
+    leaves = [jnp.atleast_1d(leaf) for leaf in jax.tree.leaves(tree)]
+    return [
+        _padded(
+            jnp.broadcast_to(
+                (at < leaf.shape[0]).reshape(at.shape + (1,) * (leaf.ndim - 1)),
+                at.shape + leaf.shape[1:],
+            ),
+            False,
+        )
+        for leaf, at in zip(leaves, rows, strict=True)
+    ]
+
+
+class Places:
+    """Between trees of rows and vectors of places, for the systems of an `InverseHessian`."""
+
+    def __init__(self, hessian: InverseHessian, like: Tree):
+        self.rows, self.like = hessian.rows, like
+        self.dtype = hessian.matrix.dtype
+        per_leaf = _is_place(like, hessian.rows)
+        self.is_place = _joined(per_leaf, hessian.matrix.shape[0], bool)
+        self._ends = np.cumsum([x.shape[1] for x in per_leaf]).tolist()
+
+    def gather(self, tree: Tree) -> Vector:
+        """The entries of each system, 0 in places without one."""
+        leaves = [jnp.atleast_1d(leaf).astype(self.dtype) for leaf in jax.tree.leaves(tree)]
+        parts = [
+            _padded(leaf.at[at].get(mode="fill", fill_value=0), 0)
+            for leaf, at in zip(leaves, self.rows, strict=True)
+        ]
+        return _joined(parts, self.is_place.shape[0], self.dtype)
+
+    def scatter(self, vector: Vector) -> Tree:
+        """The tree with these entries, 0 in rows of no system."""
+        leaves, structure = jax.tree.flatten(self.like)
+        results = []
+        for leaf, at, start, end in zip(
+            leaves, self.rows, [0, *self._ends], self._ends, strict=False
+        ):
+            rows = jnp.atleast_1d(leaf)
+            count = at.shape[1] * int(np.prod(rows.shape[1:]))
+            values = vector[:, start:end][:, :count].reshape(*at.shape, *rows.shape[1:])
+            blank = jnp.zeros_like(rows)
+            placed = blank.at[at].set(values.astype(rows.dtype), mode="drop")
+            results.append(placed.reshape(jnp.shape(leaf)))
+        return structure.unflatten(results)
+
+    def sum(self, products: Float[Array, "systems places *rest"]) -> Float[Array, "systems *rest"]:
+        """The sum over places, in an order that does not depend on how many hold no entry."""
+        is_place = self.is_place.reshape(self.is_place.shape + (1,) * (products.ndim - 2))
+        products = jnp.where(is_place, products, -0.0)
+        parts = [
+            add_blocks(products[:, start:end])
+            for start, end in zip([0, *self._ends], self._ends, strict=False)
+        ]
+        total = jnp.zeros(products.shape[:1] + products.shape[2:], products.dtype)
+        for part in parts:
+            total = total + part
+        return jnp.where(total == 0, 0, total)
+
+    def dot(self, a: Vector, b: Vector) -> PerSystem:
+        return self.sum(rounded(a * b))
+
+    def apply(self, matrix: Matrix, vector: Vector) -> Vector:
+        """A symmetric matrix times a vector."""
+        return self.sum(rounded(matrix * vector[:, :, None]))
+
+
+def fitted(
+    hessian: InverseHessian, places: Places, s: Vector, y: Vector, mask: Bool[Array, "systems"]
+) -> InverseHessian:
+    """The BFGS update of the systems of `mask`: H ← (1 - s yᵀ/a) H (1 - y sᵀ/a) + s sᵀ/a, a = s·y.
+
+    For a < 0 it is the inverse of the update that BFGS makes to the Hessian there. A pair with
+    a = 0, or whose numbers are out of range, teaches nothing.
+    """
+    s, y = _balanced(s, y)
+    a = places.dot(s, y)
+    hy = places.apply(hessian.matrix, y)
+    has_inverse = jnp.isfinite(a) & (a != 0)
+    inverse = rounded(1 / jnp.where(has_inverse, a, 1))
+    size = inverse + rounded(rounded(inverse * places.dot(y, hy)) * inverse)
+    mask = mask & has_inverse & jnp.isfinite(size)
+    outer = lambda u, v: rounded(u[:, :, None] * v[:, None, :])  # noqa: E731
+    cross = outer(hy, s) + outer(s, hy)
+    matrix = hessian.matrix + rounded(size[:, None, None] * outer(s, s))
+    matrix = matrix - rounded(inverse[:, None, None] * cross)
+    return InverseHessian(
+        None,
+        matrix=jnp.where(mask[:, None, None], matrix, hessian.matrix),
+        is_definite=hessian.is_definite & (~mask | (a > 0)),
+        rows=hessian.rows,
+    )
+
+
+def _balanced(s: Vector, y: Vector) -> tuple[Vector, Vector]:
+    """Both times a power of two where squares of one are out of range.
+
+    The update is the same in any units of the pair; in these s·y is nearly 1.
+    """
+    largest = [jnp.max(jnp.abs(x), axis=1, initial=0) for x in (s, y)]
+    is_unsafe, is_number = jnp.zeros(len(s), bool), jnp.ones(len(s), bool)
+    for x in largest:
+        is_unsafe = is_unsafe | is_extreme(x)
+        is_number = is_number & (x > 0) & jnp.isfinite(x)
+    exponents = (split(largest[0])[1] + split(largest[1])[1]) // 2
+    exponents = jnp.where(is_unsafe & is_number, exponents, 0)
+    s, y = (scale_exactly(x, -exponents[:, None]) for x in (s, y))
+    return s, y
+
+
+def is_extreme(x: Float[Array, "*shape"]) -> Bool[Array, "*shape"]:
+    """Whether squares of x ≥ 0, or sums of some thousands of them, may be out of range."""
+    info = jnp.finfo(x.dtype)
+    least, most = 2.0 ** ((info.minexp + info.nmant + 41) // 2), 2.0 ** (3 * info.maxexp // 8)
+    return (x < least) | (x > most)
+
+
+def newton_step(
+    hessian: InverseHessian, places: Places, gradient: Vector, mask: Bool[Array, "systems"]
+) -> tuple[Vector, InverseHessian]:
+    """-|H| g, where |H| has the absolute eigenvalues of H, and what has become known of H.
+
+    Eigenvalues are looked for only where a system of `mask` is not known to be definite.
+    """
+    plain = places.apply(hessian.matrix, gradient)
+    if not plain.shape[1]:
+        return -plain, hessian
+    is_doubtful = mask & ~hessian.is_definite
+    addition, is_definite = _reflection_of(hessian.matrix, places, gradient, is_doubtful)
+    careful = jnp.where(is_doubtful[:, None], plain + addition, plain)
+    hessian = dataclasses.replace(hessian, is_definite=hessian.is_definite | is_definite)
+    return -careful, hessian
+
+
+def _reflection_of(matrix: Matrix, places: Places, vector: Vector, mask):
+    """`reflection` with the places that hold an entry before those that hold none."""
+    largest = jnp.max(jnp.abs(matrix), axis=(1, 2), initial=0)
+    is_scaled = is_extreme(largest) & (largest > 0) & jnp.isfinite(largest)
+    exponents = jnp.where(is_scaled, split(largest)[1], 0)
+    matrix = scale_exactly(matrix, -exponents[:, None, None])
+    addition, is_definite = _reflection_in_units(matrix, places, vector, mask)
+    return scale_exactly(addition, exponents[:, None]), is_definite
+
+
+def _reflection_in_units(matrix: Matrix, places: Places, vector: Vector, mask):
+    if len(places.rows) == 1:
+        return reflection(matrix, vector, places.is_place, mask)
+    order = jnp.argsort(~places.is_place, axis=1, stable=True)
+    packed = lambda x: jnp.take_along_axis(x, order, axis=1)  # noqa: E731
+    columns = jnp.take_along_axis(matrix, order[:, None, :], axis=2)
+    rows = jnp.take_along_axis(columns, order[:, :, None], axis=1)
+    addition, is_definite = reflection(rows, packed(vector), packed(places.is_place), mask)
+    return jnp.take_along_axis(addition, jnp.argsort(order, axis=1), axis=1), is_definite

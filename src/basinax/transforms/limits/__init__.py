@@ -1,0 +1,1 @@
+"""Transforms that shorten gradients or steps."""

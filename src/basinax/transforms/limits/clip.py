@@ -1,0 +1,88 @@
+"""Clipping by the norm of all of a system's updates.
+
+Per system as kUPS' `ClipByGlobalNorm`; in global mode `optax.clip_by_global_norm`, bit for bit.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from basinax._systems.clipping import (
+    Clipped,
+    clip_by_norm,
+    require_limit,
+)
+from basinax._systems.index import per_system
+from basinax._systems.norms import order
+from basinax.transforms._limits import AbstractLimit
+from basinax.transforms._protocol import (
+    AbstractState,
+    Prefix,
+    check_parameters,
+)
+
+
+class ClipByGlobalNorm(AbstractLimit):
+    """Scale the updates of each system whose norm exceeds `max_norm` down to it.
+
+    Systems at or below their limit come back bit for bit. With options other than the defaults,
+    and per system, it is `clip_by_norm`; else, without an index, it has the bits of optax, whose
+    limits of 0, inf, NaN and below 0 give what comes of dividing and multiplying.
+    """
+
+    max_norm: float | Float[Array, "..."]
+    """The largest norm, in the unit of the updates: a number, or one a system."""
+    ord: float = eqx.field(default=2.0, kw_only=True, static=True, converter=order)
+    """Which norm: p ≥ 1, `inf`, `-inf`, or one of these as a string; None is 2."""
+    nan_safe: bool = eqx.field(default=False, kw_only=True, static=True)
+    """NaN and infinite entries count as, and become, 0."""
+    rescale_to_unit_norm: bool = eqx.field(default=False, kw_only=True, static=True)
+    """Divide by the limit, so that no norm exceeds 1."""
+    return_zero: bool = eqx.field(default=False, kw_only=True, static=True)
+    """Updates are zero, whatever they were."""
+
+    def __check_init__(self):
+        require_limit(self.max_norm, "max_norm")
+
+    def init(self, parameters, index_prefix: Prefix = None) -> "ClipByGlobalNormState":
+        check_parameters(parameters, index_prefix)
+        return ClipByGlobalNormState(index_prefix)
+
+    def limit(self, updates, index_prefix: Prefix = None) -> Clipped:
+        options = (self.nan_safe, self.rescale_to_unit_norm, self.return_zero)
+        if index_prefix is None and self.ord == 2 and not any(options):
+            return self._optax(updates)
+        nan_safe, rescales, return_zero = options
+        return clip_by_norm(
+            updates,
+            self.max_norm,
+            index_prefix,
+            ord=self.ord,
+            nan_safe=nan_safe,
+            rescale_to_unit_norm=rescales,
+            return_zero=return_zero,
+        )
+
+    def _optax(self, updates) -> Clipped:
+        if not jax.tree.leaves(updates):
+            return Clipped(updates, jnp.zeros(()), jnp.zeros((), bool))
+        norm = optax.tree.norm(updates)
+        limit = per_system(self.max_norm, "max_norm", norm[None])[0]
+        is_within = norm < limit
+        is_number = isinstance(self.max_norm, bool | int | float)
+
+        def clip(x):
+            """As optax does, to which an array would give its own dtype."""
+            x = jnp.asarray(x)
+            factor = float(self.max_norm) if is_number else limit.astype(x.dtype)
+            return jax.lax.select(is_within, x, (x / norm.astype(x.dtype)) * factor)
+
+        return Clipped(jax.tree.map(clip, updates), norm, ~is_within)
+
+
+class ClipByGlobalNormState(AbstractState):
+    """Nothing but the index prefix: clipping norms needs no memory."""
+
+    index_prefix: Prefix

@@ -1,0 +1,44 @@
+"""Clipping every leaf by itself, each to its share of one limit (`clip_by_layer_norm`)."""
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from basinax._systems.clipping import (
+    LayerClipped,
+    clip_by_layer_norm,
+    require_limit,
+)
+from basinax.transforms._limits import AbstractLimit
+from basinax.transforms._protocol import (
+    AbstractState,
+    Prefix,
+    check_parameters,
+)
+
+
+class ClipByLayerNorm(AbstractLimit):
+    """Scale each leaf of each system down to its share of `max_norm`, if it exceeds that.
+
+    The norm of the whole system is then at most `max_norm`. Leaves may be positions and a cell.
+    """
+
+    max_norm: float | Float[Array, "..."]
+    """The limit of all leaves together: a number, or one a system."""
+    uniform: bool = eqx.field(default=True, kw_only=True, static=True)
+    """Equal shares; else in the ratio of the roots of the numbers of entries."""
+
+    def __check_init__(self):
+        require_limit(self.max_norm, "max_norm")
+
+    def init(self, parameters, index_prefix: Prefix = None) -> "ClipByLayerNormState":
+        check_parameters(parameters, index_prefix)
+        return ClipByLayerNormState(index_prefix)
+
+    def limit(self, updates, index_prefix: Prefix = None) -> LayerClipped:
+        return clip_by_layer_norm(updates, self.max_norm, index_prefix, uniform=self.uniform)
+
+
+class ClipByLayerNormState(AbstractState):
+    """Nothing but the index prefix: clipping layers needs no memory."""
+
+    index_prefix: Prefix

@@ -1,0 +1,68 @@
+"""A cap on the magnitude of each entry, as `optax.clip`, with a limit per system."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from basinax._systems import segment
+from basinax._systems.clipping import (
+    limits_of,
+    narrowed,
+    require_limit,
+)
+from basinax._systems.index import resolve
+from basinax.transforms._limits import AbstractLimit
+from basinax.transforms._protocol import (
+    AbstractState,
+    Prefix,
+    Tree,
+    check_parameters,
+)
+
+
+class ValuesClipped(NamedTuple):
+    """What `ClipByValue` returns and saw."""
+
+    tree: Tree
+    is_clipped: PyTree[Bool[Array, "rows *components"]]
+    """Which entries were beyond the limit."""
+
+
+class ClipByValue(AbstractLimit):
+    """Replace entries beyond ±`max_value` by it.
+
+    It turns the step and depends on the axes; `ClipByRowNorm` does not depend on them. NaN stays
+    NaN. A negative or NaN limit in an array acts as 0.
+    """
+
+    max_value: float | Float[Array, "..."]
+    """The largest magnitude, in the unit of the updates: a number, or one a system."""
+
+    def __check_init__(self):
+        require_limit(self.max_value, "max_value")
+
+    def init(self, parameters, index_prefix: Prefix = None) -> "ClipByValueState":
+        check_parameters(parameters, index_prefix)
+        return ClipByValueState(index_prefix)
+
+    def limit(self, updates, index_prefix: Prefix = None) -> ValuesClipped:
+        limits = limits_of(self.max_value, "max_value", segment.blank(updates, index_prefix))
+        limits = jnp.where(limits > 0, limits, jnp.zeros_like(limits))
+        leaves, structure = jax.tree.flatten(updates)
+        trees, masks = [], []
+        for leaf, index in zip(leaves, resolve(index_prefix, updates), strict=True):
+            leaf = jnp.asarray(leaf)
+            x = jnp.atleast_1d(leaf)
+            limit = index.spread(narrowed(limits, x.dtype), jnp.inf, x)
+            is_clipped = jnp.abs(x) > limit
+            trees.append(jnp.where(is_clipped, jnp.copysign(limit, x), x).reshape(leaf.shape))
+            masks.append(is_clipped.reshape(leaf.shape))
+        return ValuesClipped(structure.unflatten(trees), structure.unflatten(masks))
+
+
+class ClipByValueState(AbstractState):
+    """Nothing but the index prefix: clipping values needs no memory."""
+
+    index_prefix: Prefix

@@ -1,0 +1,1 @@
+"""Transforms from a gradient to a step."""

@@ -1,0 +1,117 @@
+"""L-BFGS: quasi-Newton steps from the last pairs of a step and a change of the gradient.
+
+Liu and Nocedal, Math. Program. 45, 503 (1989), with the limit on the step of ASE's `LBFGS`. The
+defaults are those with the fewest evaluations in benchmarks/lj38.py; `LBFGS.ase()` takes the steps
+of ASE.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from basinax._bits.rounding import rounded
+from basinax._settings import Finite, FixedCount, Limit, Number, Positive
+from basinax._systems import ranges, segment
+from basinax._systems.index import per_system
+from basinax.transforms._protocol import (
+    AbstractState,
+    AbstractTransform,
+    Prefix,
+    needed,
+    rows_field,
+    states_field,
+    systems_field,
+)
+from basinax.transforms.curvature.history import (
+    History,
+    descent,
+    newest_scale,
+    no_history,
+    remember,
+)
+
+
+class LBFGS(AbstractTransform):
+    """Limited-memory BFGS without a line search. Each number is one for all, or one a system.
+
+    `update` needs `params`. It looks at gradients alone, so it serves models whose forces are no
+    derivative of their energy.
+    """
+
+    maxstep: Limit = 0.2
+    """The longest row of a step (Angstrom); rows are scaled together. ASE's default."""
+    memory: FixedCount = eqx.field(static=True, default=100)
+    """How many pairs are kept, at most: memory for twice as many copies of the parameters, and for
+    two square matrices a system. 20 need a seventh more evaluations of LJ38."""
+    damping: Positive = 1.0
+    """The step is multiplied with it."""
+    alpha: Positive = 70.0
+    """The first Hessian (eV/Å²) is this times the unit matrix. ASE's default."""
+    is_scaled: bool = eqx.field(static=True, default=True)
+    """Take y·y/s·y of the newest pair for `alpha` as soon as there is one."""
+    curvature: Finite = 1e-8
+    """A pair is kept if the cosine of the angle between s and y is larger than this."""
+
+    @classmethod
+    def ase(cls, maxstep: Number = 0.2, alpha: Number = 70.0) -> "LBFGS":
+        """With ASE's settings: every pair is kept, and the first Hessian stays."""
+        return cls(maxstep, alpha=alpha, is_scaled=False, curvature=-2.0)
+
+    def init(self, parameters, index_prefix: Prefix = None) -> "LBFGSState":
+        blank = segment.blank(parameters, index_prefix)
+        return LBFGSState(
+            index_prefix,
+            params=jax.tree.map(jnp.zeros_like, parameters),
+            gradient=jax.tree.map(jnp.zeros_like, parameters),
+            has_last=jnp.zeros(blank.shape, bool),
+            histories=(no_history(parameters, index_prefix, self.memory),),
+        )
+
+    def update(self, updates, state: "LBFGSState", params=None, **extra):
+        prefix, gradient = state.index_prefix, updates
+        params = needed(params, "LBFGS")
+        s = segment.map_leaves(jnp.subtract, params, state.params)
+        y = segment.map_leaves(jnp.subtract, gradient, state.gradient)
+        has_curvature, pair_units = self._has_curvature(s, y, prefix)
+        # H is that of a pair in any units, and -H g that of a gradient in units, times these.
+        units = ranges.units(gradient, prefix)
+        g, s, y = (
+            ranges.in_units(x, exponents, prefix)
+            for x, exponents in ((gradient, units), (s, pair_units), (y, pair_units))
+        )
+        is_kept = state.has_last & has_curvature
+        history = remember(state.histories[0], s, y, is_kept, g, prefix, units, pair_units)
+
+        alpha, damping, maxstep = (
+            per_system(getattr(self, name), name, segment.blank(gradient, prefix))
+            for name in ("alpha", "damping", "maxstep")
+        )
+        steepest = rounded(1 / alpha)
+        first = newest_scale(history, steepest) if self.is_scaled else steepest
+        step = descent(history, g, first, prefix)
+        downhill = lambda: segment.scale(g, -steepest, prefix)  # noqa: E731
+        step, factor = ranges.limited(step, units, maxstep, prefix, downhill)
+        step = segment.scale(step, rounded(factor * damping), prefix)
+        has_last = jnp.ones_like(state.has_last)
+        return step, LBFGSState(prefix, params, gradient, has_last, (history,))
+
+    def _has_curvature(self, s, y, prefix):
+        """Whether a pair is kept, and the units in which it is."""
+        products = ranges.products(s, y, prefix, has_one_unit=False)
+        lengths = rounded(rounded(jnp.sqrt(products.aa)) * rounded(jnp.sqrt(products.bb)))
+        curvature = per_system(self.curvature, "curvature", lengths)
+        is_curved = products.ab > rounded(curvature * lengths)
+        return is_curved & jnp.isfinite(lengths), products.b_exponents
+
+
+class LBFGSState(AbstractState):
+    """Where the last step of L-BFGS began, and the pairs of steps and gradients before it."""
+
+    index_prefix: Prefix
+    params: PyTree[Float[Array, "rows *components"]] = rows_field()
+    """At the last step."""
+    gradient: PyTree[Float[Array, "rows *components"]] = rows_field()
+    """At the last step."""
+    has_last: Bool[Array, "systems"] = systems_field()
+    histories: tuple[History] = states_field()

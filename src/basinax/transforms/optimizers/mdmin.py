@@ -1,0 +1,69 @@
+"""MDMin: dynamics that keeps only the velocity along the force, and none that points uphill.
+
+Rules, names and defaults are those of ASE's `MDMin`: velocity Verlet with unit masses, and a step
+whose longest row is limited.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from basinax._bits.rounding import rounded
+from basinax._settings import Limit, Positive
+from basinax._systems import ranges, segment
+from basinax._systems.index import per_system
+from basinax.transforms._protocol import (
+    AbstractState,
+    AbstractTransform,
+    Prefix,
+    rows_field,
+    systems_field,
+)
+from basinax.transforms.optimizers.velocities import slowed
+
+
+class MDMin(AbstractTransform):
+    """Quenched dynamics. Each field is a number, or one a system."""
+
+    dt: Positive = 0.2
+    """The time step."""
+    maxstep: Limit = 0.2
+    """The longest row of a step (Angstrom); rows are scaled together."""
+
+    def init(self, parameters, index_prefix: Prefix = None) -> "MDMinState":
+        blank = segment.blank(parameters, index_prefix)
+        velocities = jax.tree.map(jnp.zeros_like, parameters)
+        return MDMinState(index_prefix, velocities, jnp.zeros(blank.shape, bool))
+
+    def update(self, updates, state: "MDMinState", params=None, **extra):
+        prefix, gradient = state.index_prefix, updates
+        products = ranges.products(state.velocities, gradient, prefix, has_one_unit=True)
+        gg = products.bb
+        dt, maxstep = (per_system(getattr(self, name), name, gg) for name in ("dt", "maxstep"))
+        half = rounded(0.5 * dt)
+        # v ← v + dt F/2, of which the part along F, if it points that way, is kept: f F
+        along = rounded(half * gg) - products.ab
+        is_kept = state.has_velocity & (along > 0) & (gg > 0)
+        factor = jnp.where(is_kept, rounded(along / jnp.where(is_kept, gg, 1)), 0) + half
+        lengths, units = segment.longest_row_in_units(gradient, prefix)
+        factor = factor * slowed(rounded(factor * lengths), units)[0]
+        longest = segment.saturated(rounded(rounded(dt * factor) * lengths), units)
+        # ASE adds 1e-6 to the length and so steps a little short of maxstep.
+        time = rounded(dt * jnp.minimum(rounded(maxstep / (1e-6 + longest)), 1))
+        step, velocities = segment.map_rows(_move, prefix, [(factor, 0.0), (time, 0.0)], gradient)
+        return step, MDMinState(prefix, velocities, jnp.ones_like(state.has_velocity))
+
+
+def _move(factor, time, gradient):
+    factor, time = factor.astype(gradient.dtype), time.astype(gradient.dtype)
+    velocity = -rounded(factor * gradient)
+    return rounded(time * velocity), velocity
+
+
+class MDMinState(AbstractState):
+    """The velocities of MDMin, and which systems have some."""
+
+    index_prefix: Prefix
+    velocities: PyTree[Float[Array, "rows *components"]] = rows_field()
+    has_velocity: Bool[Array, "systems"] = systems_field()
+    """False before the first step, which ASE takes with half the push of the others."""

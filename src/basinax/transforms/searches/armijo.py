@@ -1,0 +1,134 @@
+"""Backtracking to a sufficient decrease, for many systems at once.
+
+Nocedal and Wright, Numerical Optimization, section 3.5, with the rules, names and defaults of
+ASE's `LineSearchArmijo`: quadratic interpolation, at least a tenth of the last trial. It looks at
+energies only, and at the slope where it begins, and may leave a step that is too short.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int32
+
+from basinax._bits.rounding import rounded
+from basinax._settings import (
+    Limit,
+    NotNegative,
+    Part,
+    PositiveCount,
+    check_order,
+    check_settings,
+)
+from basinax._systems.index import per_system
+from basinax.transforms.searches.verdict import (
+    PerSystem,
+    Verdict,
+    is_no_higher,
+)
+
+
+class Armijo(eqx.Module):
+    """A step length that lowers the energy enough. Each field is a number, or one a system."""
+
+    maxstep: Limit = 0.2
+    """The longest row of the first trial (Angstrom); ASE steps by 1 where that is within a half."""
+    c1: Part = 0.1
+    """The energy falls by at least this part of what the slope promises."""
+    a_max: Limit = 2.0
+    """A first guess beyond this is replaced with 1."""
+    a_min: NotNegative = 1e-10
+    """At a shorter step the search ends."""
+    max_trials: PositiveCount = 50
+    """After so many trials the search ends, ASE's does not: at the lowest of them, or in failure
+    where none is lower than where it began."""
+
+    def __check_init__(self):
+        check_settings(self)
+        check_order(self, "a_min", "a_max")
+
+    def shortest(self, like: PerSystem) -> PerSystem:
+        """The shortest step length."""
+        return per_system(self.a_min, "a_min", like)
+
+    def begin(
+        self, energy: PerSystem, slope: PerSystem, longest: PerSystem, first: PerSystem, last=None
+    ) -> tuple[PerSystem, "ArmijoState", Bool[Array, "systems"]]:
+        """The first trial of a search, its state, and whether it cannot begin.
+
+        Args:
+            energy: at the origin.
+            slope: derivative of the energy by the step length; must be negative.
+            longest: how far the step of length 1 moves any row.
+            first: the step length to try first, where the last energy suggests none.
+            last: the energy where the last search began; that of now where there was none.
+        """
+        value = lambda name: per_system(getattr(self, name), name, energy)  # noqa: E731
+        is_downhill = (slope < 0) & jnp.isfinite(slope)
+        guess = first
+        if last is not None:
+            guess = rounded(rounded(2 * (energy - last)) / jnp.where(is_downhill, slope, -1))
+        is_fitting = (guess <= value("a_max")) & (guess >= value("a_min"))
+        guess = jnp.where(is_fitting, guess, first)
+        distance = rounded(guess * longest)
+        is_far = distance >= value("maxstep")
+        shortened = rounded(guess * rounded(value("maxstep") / jnp.where(is_far, distance, 1)))
+        guess = jnp.where(is_far, shortened, guess)
+        guess = jnp.where(jnp.abs(guess - 1) <= 0.5, 1, guess)
+        state = ArmijoState(
+            energy,
+            slope,
+            best=jnp.zeros_like(energy),
+            best_energy=energy,
+            is_back=jnp.zeros(energy.shape, bool),
+            n_trials=jnp.zeros(energy.shape, jnp.int32),
+        )
+        return guess, state, ~is_downhill
+
+    def step(
+        self, state: "ArmijoState", trial: PerSystem, energy: PerSystem, slope: PerSystem
+    ) -> tuple[Verdict, "ArmijoState"]:
+        """What becomes of a trial, given the energy there."""
+        value = lambda name: per_system(getattr(self, name), name, energy)  # noqa: E731
+        promised = rounded(rounded(value("c1") * trial) * state.slope)
+        is_finite = jnp.isfinite(energy) & jnp.isfinite(slope)
+        is_low = is_finite & (energy <= state.energy + promised)
+        is_short = trial < value("a_min")
+        n_trials = state.n_trials + 1
+        ends = is_short | (n_trials >= per_system(self.max_trials, "max_trials", n_trials))
+
+        # Not in ASE: a search that ends goes back to its lowest trial.
+        is_lower = is_finite & (energy < state.best_energy)
+        best = jnp.where(is_lower, trial, state.best)
+        best_energy = jnp.where(is_lower, energy, state.best_energy)
+        is_gain = best_energy < state.energy
+        is_kept = is_finite & (state.is_back & is_no_higher(energy, state.energy))
+        is_accepted = (is_low & ~is_short) | (ends & is_lower) | is_kept
+        goes_back = ends & ~is_accepted & is_gain & ~state.is_back
+        has_failed = (ends | state.is_back) & ~is_accepted & ~goes_back
+
+        proposal = jnp.where(goes_back, best, self._shorter(state, trial, energy))
+        followed = ArmijoState(state.energy, state.slope, best, best_energy, goes_back, n_trials)
+        return Verdict(is_accepted, has_failed, jnp.zeros_like(is_low), proposal), followed
+
+    def _shorter(self, state: "ArmijoState", trial: PerSystem, energy: PerSystem) -> PerSystem:
+        """The minimiser of the parabola through both energies and the first slope, or a tenth."""
+        chord = rounded((energy - state.energy) / jnp.where(trial > 0, trial, 1))
+        bend = rounded(2 * (chord - state.slope))
+        is_bent = bend > 0  # not where the energy is not finite
+        minimum = rounded(-rounded(state.slope * trial) / jnp.where(is_bent, bend, 1))
+        tenth = rounded(trial / 10)
+        return jnp.where(is_bent & (minimum > tenth), minimum, tenth)
+
+
+class ArmijoState(eqx.Module):
+    """Where each search stands; every leaf has one entry a system."""
+
+    energy: PerSystem
+    """At the origin."""
+    slope: PerSystem
+    """At the origin."""
+    best: PerSystem
+    """The trial of lowest energy; 0 while none is lower than the origin."""
+    best_energy: PerSystem
+    is_back: Bool[Array, "systems"]
+    """The next trial is the best again, where the search ends."""
+    n_trials: Int32[Array, "systems"]

@@ -1,0 +1,26 @@
+"""What a line search says of a trial."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from basinax._bits.rounding import rounded
+
+PerSystem = Float[Array, "systems"]
+
+
+class Verdict(eqx.Module):
+    """What a search says of a trial."""
+
+    is_accepted: Bool[Array, "systems"]
+    has_failed: Bool[Array, "systems"]
+    is_poor: Bool[Array, "systems"]
+    """The search ended at its longest step: not a point to learn curvature from."""
+    trial: PerSystem
+    """The next step length, where neither accepted nor failed."""
+
+
+def is_no_higher(energy: PerSystem, origin: PerSystem) -> Bool[Array, "systems"]:
+    """Whether an energy is no higher than that at the origin, up to rounding."""
+    noise = rounded(16 * jnp.finfo(energy.dtype).eps * jnp.abs(origin))
+    return energy <= origin + noise

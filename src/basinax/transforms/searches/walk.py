@@ -1,0 +1,291 @@
+"""Walking from point to point along searched lines, each system at its own trial.
+
+An `update` looks at one evaluation of every system. Where it was a trial, the search of that system
+says whether the walk goes on from there or which trial comes next; a system whose search is over
+never waits for another. A search that fails is repeated once along the gradient; if that fails too,
+the system goes back to where the search began, and has failed.
+"""
+
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from basinax._bits.exponents import split
+from basinax._bits.rounding import rounded
+from basinax._systems import ranges, segment
+from basinax._systems.index import per_system
+from basinax.transforms._protocol import (
+    AbstractState,
+    Prefix,
+    Tree,
+    needed,
+    rows_field,
+    states_field,
+    systems_field,
+    where_systems,
+    with_prefix,
+)
+from basinax.transforms.searches.armijo import Armijo
+from basinax.transforms.searches.more_thuente import MoreThuente
+
+PerSystem = Float[Array, "systems"]
+Search = MoreThuente | Armijo
+
+SEARCHES: dict[str, type[Search]] = {"more-thuente": MoreThuente, "armijo": Armijo}
+"""By their names in configs and texts."""
+
+
+def check_search(search: Any) -> None:
+    """Raise TypeError if it is no search."""
+    if not isinstance(search, Search):
+        raise TypeError(f"search must be MoreThuente(...) or Armijo(...), got {search!r}")
+
+
+class Stage(eqx.Module):
+    """What a way of choosing directions may look at where a search has ended."""
+
+    prefix: Prefix
+    gradient: Tree
+    s: Tree
+    """The step from the last point of the walk."""
+    y: Tree
+    """The change of the gradient over it."""
+    last_direction: Tree
+    last_gradient: Tree
+    is_new: Bool[Array, "systems"]
+    """There are a last point and a step from it, to learn from."""
+    is_poor: Bool[Array, "systems"]
+    """The step ended at the longest that the search allows."""
+    is_shortened: Bool[Array, "systems"]
+    """The last direction was one that had been chosen, made shorter."""
+
+
+class Directions(Protocol):
+    """How a walk chooses its directions: what an optimizer with a line search consists of."""
+
+    def init(self, parameters: Tree, index_prefix: Prefix) -> Any:
+        """The memory, a state whose own prefix is None."""
+        ...
+
+    def forget(self, memory: Any, parameters: Tree, index_prefix: Prefix) -> Any:
+        """The memory as it was before the first step."""
+        ...
+
+    def choose(self, memory: Any, stage: Stage) -> tuple[Tree, Any]:
+        """The next direction, and the memory with the last step in it."""
+        ...
+
+    def steepest(self, gradient: Tree, index_prefix: Prefix) -> Tree:
+        """The direction without memory."""
+        ...
+
+    def first_trial(
+        self, slope: PerSystem, last_slope: PerSystem, last_trial: PerSystem
+    ) -> PerSystem:
+        """The step length to try first; the last ones are 0 where there was no search."""
+        ...
+
+
+class WalkState(AbstractState):
+    """Where each system's walk and search stand."""
+
+    index_prefix: Prefix
+    origin: PyTree[Float[Array, "rows *components"]] = rows_field()
+    """Where the search began."""
+    gradient: PyTree[Float[Array, "rows *components"]] = rows_field()
+    """There."""
+    direction: PyTree[Float[Array, "rows *components"]] = rows_field()
+    energy: PerSystem = systems_field()
+    """There."""
+    slope: PerSystem = systems_field()
+    """Of the energy along the direction, at the origin."""
+    trial: PerSystem = systems_field()
+    """The step length that has been proposed."""
+    search: Any = systems_field()
+    is_shortened: Bool[Array, "systems"] = systems_field()
+    """The direction is the one that was chosen, made shorter."""
+    is_searching: Bool[Array, "systems"] = systems_field()
+    """What is evaluated next is a trial."""
+    is_repeated: Bool[Array, "systems"] = systems_field()
+    """The search goes along the gradient because another was none, or has failed."""
+    is_accepted: Bool[Array, "systems"] = systems_field()
+    """What was evaluated last is a point of the walk."""
+    is_given_up: Bool[Array, "systems"] = systems_field()
+    """What is evaluated next is the origin again, from which no way leads on."""
+    has_failed: Bool[Array, "systems"] = systems_field()
+    """What was evaluated last was such an origin."""
+    memories: tuple[Any] = states_field()
+
+
+def start_walk(
+    search: Search, directions: Directions, parameters: Tree, index_prefix: Prefix
+) -> WalkState:
+    blank = segment.blank(parameters, index_prefix)
+
+    def zeros():
+        return jax.tree.map(jnp.zeros_like, parameters)
+
+    def no():
+        return jnp.zeros(blank.shape, bool)
+
+    return WalkState(
+        index_prefix,
+        origin=zeros(),
+        gradient=zeros(),
+        direction=zeros(),
+        energy=jnp.zeros_like(blank),
+        slope=jnp.zeros_like(blank),
+        trial=jnp.zeros_like(blank),
+        # Copies: no array of a state may stand in it twice, or it could not be donated.
+        search=jax.tree.map(jnp.array, search.begin(blank, blank, blank, blank)[1]),
+        is_shortened=no(),
+        is_searching=no(),
+        is_repeated=no(),
+        is_accepted=no(),
+        is_given_up=no(),
+        has_failed=no(),
+        memories=(directions.init(parameters, index_prefix),),
+    )
+
+
+def walk(
+    search: Search,
+    directions: Directions,
+    gradient: Tree,
+    state: WalkState,
+    params: Tree | None,
+    energies: PerSystem | None,
+    who: str,
+) -> tuple[Tree, WalkState]:
+    """The step to the next trial of each system, and the state after it."""
+    prefix, params = state.index_prefix, needed(params, who)
+    if energies is None:
+        raise TypeError(f"{who} looks at energies: call update(..., energies=energies)")
+    energy = jnp.asarray(energies).astype(state.energy.dtype)
+
+    at = _step_length(state, params)
+    slope = segment.dot(gradient, state.direction, prefix)
+    verdict, followed = search.step(state.search, at, energy, slope)
+    has_trial = state.trial > 0  # else the search could not begin
+    is_accepted = ~state.is_searching | (verdict.is_accepted & has_trial)
+    has_failed = state.is_searching & (verdict.has_failed | ~has_trial)
+    is_repeated = has_failed & ~state.is_repeated
+    is_given_up = has_failed & state.is_repeated
+
+    base = segment.where(is_accepted, params, state.origin, prefix)
+    base_gradient = segment.where(is_accepted, gradient, state.gradient, prefix)
+    base_energy = jnp.where(is_accepted, energy, state.energy)
+
+    memory = with_prefix(state.memories[0], prefix)
+    stage = Stage(
+        prefix,
+        gradient,
+        s=segment.map_leaves(jnp.subtract, params, state.origin),
+        y=segment.map_leaves(jnp.subtract, gradient, state.gradient),
+        last_direction=state.direction,
+        last_gradient=state.gradient,
+        is_new=state.is_searching & is_accepted,
+        is_poor=verdict.is_poor,
+        is_shortened=state.is_shortened,
+    )
+    direction, learned = directions.choose(memory, stage)
+    units = ranges.units(base_gradient, prefix)
+    gradient_in_units = ranges.in_units(base_gradient, units, prefix)
+    steepest = directions.steepest(gradient_in_units, prefix)
+    length, exponents = segment.longest_row_in_units(direction, prefix)
+    direction = ranges.in_units(direction, exponents, prefix)
+    is_downhill = segment.dot(gradient_in_units, direction, prefix) < 0
+    is_forgotten = is_repeated | (is_accepted & ~(is_downhill & jnp.isfinite(length)))
+    direction = segment.where(is_forgotten, steepest, direction, prefix)
+    exponents = jnp.where(is_forgotten, units, exponents)
+    memory = where_systems(is_accepted & ~is_forgotten, with_prefix(learned, prefix), memory)
+    fresh = with_prefix(directions.forget(memory, params, prefix), prefix)
+    memory = where_systems(is_forgotten, fresh, memory)
+
+    begins = is_accepted | is_repeated
+    direction, longest, is_shortened = _shortened(search, direction, exponents, prefix)
+    new_slope = segment.dot(base_gradient, direction, prefix)
+    first = directions.first_trial(new_slope, state.slope, jnp.where(is_repeated, 0, state.trial))
+    first = jnp.where(is_shortened, 1, first)
+    last_energy = jnp.where(state.is_searching & ~is_forgotten, state.energy, base_energy)
+    trial, begun, is_impossible = search.begin(base_energy, new_slope, longest, first, last_energy)
+    trial = jnp.where(is_impossible, 0, trial)
+
+    direction = segment.where(begins, direction, state.direction, prefix)
+    trial = jnp.where(begins, trial, jnp.where(is_given_up, 0, verdict.trial))
+    step = segment.map_rows(
+        _towards, prefix, [(is_accepted, False), (trial, 0.0)], params, base, direction
+    )
+    return step, WalkState(
+        prefix,
+        origin=base,
+        gradient=base_gradient,
+        direction=direction,
+        energy=base_energy,
+        slope=jnp.where(begins, new_slope, state.slope),
+        trial=trial,
+        search=jax.tree.map(lambda x, y: jnp.where(begins, x, y), begun, followed),
+        is_shortened=jnp.where(begins, is_shortened, state.is_shortened),
+        is_searching=~is_given_up,
+        is_repeated=jnp.where(is_accepted, is_forgotten, is_repeated | state.is_repeated),
+        is_accepted=is_accepted,
+        is_given_up=is_given_up,
+        has_failed=state.is_given_up,
+        memories=(with_prefix(memory, None),),
+    )
+
+
+def _shortened(search: Search, direction: Tree, exponents, prefix: Prefix):
+    """The direction in units of 1, its longest row, and whether it has been made shorter.
+
+    It is where the shortest step along it would be longer than the search allows, or where it is so
+    long that its square is out of range: then a step of 1 is about the longest that is allowed.
+
+    Args:
+        exponents: the direction is in units of 2^exponents.
+    """
+    length, units = segment.longest_row_in_units(direction, prefix)
+    longest = segment.saturated(length, exponents + units)
+    maxstep = per_system(search.maxstep, "maxstep", longest)
+    # Short enough for its square to be in range.
+    reach = jnp.minimum(maxstep, 2.0 ** (jnp.finfo(longest.dtype).maxexp // 4))
+    is_long = rounded(search.shortest(longest) * longest) > maxstep
+    is_long = (is_long | (exponents + units > 0)) & (longest > 0) & (reach > 0)
+    surplus = split(longest)[1] - split(reach)[1] + 1
+    down = jnp.where(is_long, surplus, 0)
+    direction = ranges.in_units(direction, down - exponents, prefix)
+    return direction, segment.saturated(longest, -down), is_long
+
+
+def _step_length(state: WalkState, params) -> PerSystem:
+    """The step length at which `params` stand: the trial, unless a limit has shortened the step."""
+    moved = segment.map_leaves(jnp.subtract, params, state.origin)
+    length = segment.dot(moved, state.direction, state.index_prefix)
+    square = segment.dot(state.direction, state.direction, state.index_prefix)
+    is_known = (square > 0) & jnp.isfinite(square) & jnp.isfinite(length)
+    at = rounded(length / jnp.where(is_known, square, 1))
+    is_elsewhere = jnp.abs(at - state.trial) > rounded(0.01 * jnp.abs(state.trial))
+    return jnp.where(is_known & is_elsewhere, at, state.trial)
+
+
+def _towards(is_accepted, trial, params, base, direction):
+    """From a point of the walk to a trial, or from one trial to another."""
+    ahead = rounded(trial.astype(direction.dtype) * direction)
+    return jnp.where(is_accepted, ahead, (base + ahead) - params)
+
+
+def lengthened(direction: Tree, index_prefix: Prefix) -> Tree:
+    """The direction, made longer where a step of 1 along it would be too short to be searched.
+
+    The shortest is ASE's: 1e-5 (Angstrom) times the root of a third of the number of entries.
+    """
+    ones = jax.tree.map(jnp.ones_like, direction)
+    thirds = rounded(segment.sum(ones, index_prefix) / 3)
+    shortest = rounded(jnp.sqrt(rounded(1e-10 * thirds)))
+    length = segment.norm(direction, index_prefix)
+    is_short = (length > 0) & (length <= shortest)
+    factor = jnp.where(is_short, rounded(shortest / jnp.where(is_short, length, 1)), 1)
+    return segment.scale(direction, factor, index_prefix)
