@@ -18,11 +18,7 @@ from basinax import (
     segment,
 )
 from basinax._loop.criteria import MaxForce
-from basinax._loop.relax import (
-    Evaluation,
-    advance,
-    start,
-)
+from basinax._loop.run import Evaluation, advance, start
 from cases import BOWL, CONTIGUOUS, make_batch, make_systems, same_bits, take
 
 SIZES = (13, 1, 40, 13)

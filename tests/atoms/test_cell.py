@@ -37,11 +37,7 @@ from basinax.atoms import (
     cell_from,
     relax,
 )
-from basinax.atoms._cells.moves import (
-    CellMoves,
-    Dofs,
-    cell_moves,
-)
+from basinax.atoms._cells.moves import CellMoves, Dofs, cell_moves
 from basinax.atoms._neighbors.search import LARGEST_CELL
 from basinax.atoms.potentials.tersoff import _mixed
 

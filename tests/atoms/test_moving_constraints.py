@@ -26,11 +26,7 @@ from structures import rattled
 import basinax
 from basinax import Status
 from basinax.atoms import Batch, Frechet, LennardJones, Strain, UnitCell, relax
-from basinax.atoms._cells.moves import (
-    CellConstraints,
-    Dofs,
-    cell_moves,
-)
+from basinax.atoms._cells.moves import CellConstraints, Dofs, cell_moves
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 

@@ -14,11 +14,8 @@ from basinax._bits.rounding import rounded
 from basinax._loop.status import Status
 from basinax._settings import NotNegative as Tolerance, check_settings, shown
 from basinax._systems import segment
-from basinax._systems.index import (
-    SystemIndex,
-    per_system,
-    resolve,
-)
+from basinax._systems.index import SystemIndex
+from basinax._systems.prefix import per_system, resolve
 
 Tree = PyTree[Float[Array, "rows *components"]]
 

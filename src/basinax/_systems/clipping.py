@@ -4,62 +4,31 @@ The norm after clipping, computed as the norm before it was, is at most the limi
 included; a system at or below its limit comes back bit for bit.
 """
 
-import dataclasses
 import functools
 import math
-import numbers
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from basinax._bits.exponents import (
-    choice,
-    choose,
-    infinity_bits,
-    magnitude_bits,
-    normal_bits,
-    scale_exactly,
-    signed_bits,
-    split,
-    toward_zero,
-)
 from basinax._bits.rounding import (
-    BLOCK,
     add_rows,
-    common,
     rounded,
     wide_dtype,
 )
-from basinax._settings import Allowed, require, require_real, require_switch
-from basinax._systems.index import (
-    AnyIndex,
-    SystemIndex,
-    WholeIndex,
-    of_small,
-    one_by_one,
-    resolve,
-    where_any,
-)
+from basinax._settings import require_switch
+from basinax._systems.index import AnyIndex, SystemIndex
+from basinax._systems.judging import Clip, components_of, limits_of, narrowed
 from basinax._systems.norms import (
-    Norms,
-    extremes,
     order,
-    plain_norms,
-    scaled_norms,
 )
+from basinax._systems.prefix import resolve
 from basinax._systems.segment import (
     Prefix,
     Tree,
     blank,
 )
-
-CHECKED_ENTRIES = 1024
-"""Systems of a block of rows get the nearest factor, if their norm then keeps to the limit, and
-others a safe one; where a block has more entries than this, all do."""
 
 
 class Clipped(NamedTuple):
@@ -181,317 +150,13 @@ def clip_by_layer_norm(
     )
 
 
-def limits_of(value: Any, name: str, like: Float[Array, "systems"]) -> Float[Array, "systems"]:
-    """A limit as one value a system, in the dtype of `like`; never rounded up.
-
-    Raises:
-        ValueError: `value` is a negative number, or neither a number nor an array of one a system.
-    """
-    require_limit(value, name)
-    if not isinstance(value, jax.Array):
-        wide = np.asarray(
-            value, None if np.issubdtype(np.asarray(value).dtype, np.floating) else float
-        )
-        with np.errstate(over="ignore", under="ignore"):
-            value = wide.astype(like.dtype)
-        value = np.where(value > wide, np.nextafter(value, np.zeros_like(value)), value)
-    value = jnp.asarray(value)
-    if value.shape not in ((), like.shape):
-        raise ValueError(
-            f"{name} must be a number or have one entry for each of the {like.shape[0]} systems,"
-            f" got shape {value.shape}"
-        )
-    return jnp.broadcast_to(narrowed(value, like.dtype), like.shape)
-
-
-def require_limit(value: Any, name: str) -> None:
-    """Raise ValueError if `value` is a negative number of Python or NumPy, or NaN.
-
-    Raise TypeError if it is neither a number nor an array of such. Where there is no limit, it is
-    inf. What a negative limit in an array does is documented.
-    """
-    require_real(value, name, ", inf for no limit")
-    if isinstance(value, numbers.Real):
-        for allowed in (A_NUMBER, NOT_NEGATIVE):
-            require(value, name, allowed)
-
-
-A_NUMBER = Allowed("be a number, inf for no limit", lambda x: x == x)
-NOT_NEGATIVE = Allowed("not be negative", lambda x: x >= 0)
-
-
-def narrowed(value: Array, dtype) -> Array:
-    """A limit in another dtype, rounded towards zero."""
-    if not jnp.issubdtype(value.dtype, jnp.floating):
-        return value.astype(dtype)
-    result = value.astype(dtype)
-    is_more = result.astype(value.dtype) > value
-    return jnp.where(is_more, toward_zero(result), result)
-
-
-@dataclasses.dataclass(frozen=True)
-class Clip:
-    """Clipping of lists of leaves by the systems of their indices."""
-
-    ord: float = 2.0
-    nan_safe: bool = False
-    rescales: bool = False
-    keeps_nan: bool = False
-    """Leave a system as it is if its norm cannot be compared with its limit."""
-    quick: bool = False
-    """As for `plain_norms`."""
-
-    def __call__(
-        self,
-        leaves: Sequence[Any],
-        indices: Sequence[AnyIndex],
-        limits: Float[Array, "systems"],
-    ) -> tuple[list[Array], Float[Array, "systems"], Bool[Array, "systems"]]:
-        """The leaves, the norm of each system before, and which were clipped."""
-        return _clip(self, [jnp.asarray(x) for x in leaves], list(indices), limits)
-
-    def _clip(self, leaves, indices, limits):
-        if self.nan_safe:
-            leaves = [jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)) for x in leaves]
-        wide = common(leaves)
-        plain, is_unsafe = plain_norms(leaves, indices, self.ord, self.quick)
-        # A single system of zeros may as well be taken apart; a batch is seldom without one.
-        is_extreme = is_unsafe if _is_whole(indices) else extremes(wide, indices, is_unsafe)
-        together = self._judged(plain, limits)
-        is_extreme = is_extreme | together.needs_exponents()
-        # Found out here, they are stored; in a branch, each entry would find them for itself. That
-        # they tell who is extreme and who is scaled makes one chain of what is small, which XLA on
-        # CPU runs at once; what may run side by side it hands to another thread.
-        factors = self._factors(together, limits, leaves, indices)
-        factors = jnp.where(is_extreme, jnp.nan, factors)
-
-        def take_apart():
-            is_extreme = jnp.isnan(factors)
-            found = scaled_norms(wide, indices, self.ord, plain, is_extreme)
-            judged = self._judged(found, limits)
-            mantissas, exponents = _quotient(judged)
-            mantissas = judged.factors(rounded(mantissas * self._safety(leaves, indices)))
-            scaling = Scaling(
-                judged.is_scaled,
-                jnp.where(is_extreme, mantissas, factors),
-                jnp.where(is_extreme & judged.is_divided, exponents, 0),
-            )
-            return _scaled(leaves, indices, scaling), found.values, judged.is_clipped
-
-        def keep_together():
-            scaled = _scaled(leaves, indices, Scaling(factors != 1, factors))
-            return scaled, plain.values, together.is_clipped
-
-        return where_any(jnp.isnan(factors), take_apart, keep_together)
-
-    def _judged(self, found: Norms, limits) -> "Judged":
-        """What is to become of each system, judged by bits, since subnormal numbers count."""
-        infinity = infinity_bits(limits.dtype)
-        norm, limit = magnitude_bits(found.values), magnitude_bits(limits)
-        is_invalid = (limit > infinity) | ((signed_bits(limits) < 0) & (limit > 0))
-        is_poisoned = ~jnp.isfinite(found.mantissas)
-        stays = norm == 0
-        if self.keeps_nan:
-            stays = stays | (norm > infinity) | ((norm == infinity) & (limit == infinity))
-        is_over = ~is_poisoned & ~is_invalid & (norm > limit)
-        is_clipped = ~stays & (is_over | is_poisoned | is_invalid)
-        dividend, divisor, exponents = limits, found.mantissas, found.exponents
-        if self.rescales:
-            is_scaled = ~stays
-            to_zero = is_poisoned | is_invalid | ((limit == infinity) & ~is_over)
-            dividend = jnp.ones_like(limits)
-            divisor = jnp.where(is_over, divisor, limits)
-            exponents = jnp.where(is_over, exponents, 0)
-        else:
-            is_scaled = is_clipped
-            to_zero = is_poisoned | is_invalid | (limit == 0)
-        is_divided = is_scaled & ~to_zero
-        dividend, divisor = (jnp.where(is_divided, x, 1) for x in (dividend, divisor))
-        exponents = jnp.where(is_divided, exponents, 0)
-        return Judged(is_clipped, is_scaled, is_divided, dividend, divisor, exponents)
-
-    def _factors(self, judged: "Judged", limits, leaves, indices) -> Float[Array, "systems"]:
-        """The factors of systems that are not extreme.
-
-        The nearest where the norm of the result, taken to see, keeps to the limit, else a safe one.
-        Only small systems are tried: for these it costs little.
-        """
-        nearest = judged.factors(rounded(judged.dividend / judged.divisor))
-        safe = jnp.where(
-            judged.is_divided, rounded(nearest * self._safety(leaves, indices)), nearest
-        )
-        if not any(index.may_be_block() for index in indices):
-            return safe
-        is_small = judged.is_divided & _is_small(leaves, indices)
-        targets = jnp.ones_like(limits) if self.rescales else limits
-
-        def fits(systems) -> Bool[Array, "some"]:
-            firsts = [i.first_blocks(x, systems) for x, i in zip(leaves, indices, strict=True)]
-            blocks, of_blocks = [x for x, _ in firsts], [index for _, index in firsts]
-            is_scaled, factors, most = jax.lax.stop_gradient(
-                [values[systems] for values in (judged.is_scaled, nearest, targets)]
-            )
-            scaling = Scaling(is_scaled, factors)
-            results = _products(jax.lax.stop_gradient(blocks), of_blocks, scaling)
-            after, is_unsafe = plain_norms(results, of_blocks, self.ord)
-            return (after.values <= most) & ~is_unsafe
-
-        return jnp.where(is_small & of_small(fits, is_small, indices[0]), nearest, safe)
-
-    def _safety(self, leaves, indices) -> Float[Array, "systems"]:
-        """What a factor is lowered by so that no rounding lifts a norm above its limit.
-
-        A sum of positive terms, each in n additions, is off by n half ulps at most, and two are
-        involved; a square root halves that. Some ulps more are for squares or powers, roots, and
-        the scaling. Leaves in which a system has no rows do not count.
-        """
-        n = _additions(leaves, indices, self.quick)
-        ulps = {1.0: n + 4, 2.0: n // 2 + 6}.get(self.ord, n + 8)
-        dtype = np.result_type(*[wide_dtype(x) for x in leaves])
-        return 1 - ulps.astype(dtype) * float(jnp.finfo(dtype).eps)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _clip(clip: Clip, leaves, indices, limits):
-    return clip._clip(leaves, indices, limits)
-
-
-class Judged(NamedTuple):
-    """What is to become of each system."""
-
-    is_clipped: Bool[Array, "systems"]
-    is_scaled: Bool[Array, "systems"]
-    is_divided: Bool[Array, "systems"]
-    """Scaled by a quotient; what is scaled but not divided becomes 0."""
-    dividend: Float[Array, "systems"]
-    divisor: Float[Array, "systems"]
-    """The factor is dividend / (divisor · 2^exponents); 1 where there is none."""
-    exponents: Int[Array, "systems"]
-
-    def factors(self, quotients: Float[Array, "systems"]) -> Float[Array, "systems"]:
-        """The quotients where they are wanted, else 0 or 1."""
-        others = jnp.where(self.is_scaled, jnp.zeros_like(quotients), jnp.ones_like(quotients))
-        return jnp.where(self.is_divided, quotients, others)
-
-    def needs_exponents(self) -> Bool[Array, "systems"]:
-        """Numbers near the ends of the range are involved, or entries that may become subnormal."""
-        info = jnp.finfo(self.dividend.dtype)
-        top, bottom = (magnitude_bits(x) for x in (self.dividend, self.divisor))
-        near = (1 + 40) << info.nmant
-        is_small = (top < near) | (bottom < normal_bits(self.dividend.dtype))
-        power = (top >> info.nmant) - (bottom >> info.nmant)
-        return is_small | (power <= info.minexp) | (self.exponents != 0)
-
-
-class Scaling(NamedTuple):
-    """What each system is multiplied by: factors · 2^exponents."""
-
-    is_scaled: Bool[Array, "systems"]
-    factors: Float[Array, "systems"]
-    exponents: Int[Array, "systems"] | None = None
-    """None if there are none."""
-
-
-def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
-    """The leaves times their systems' factors.
-
-    What is not scaled is chosen, not multiplied by one, which would make subnormal numbers zero.
-    """
-
-    def scale(rows, index):
-        result = narrow(rounded(_product(rows, index, scaling)), rows.dtype)
-        if isinstance(index, WholeIndex):
-            # One flag for all: it is looked at before the loop, not for each entry.
-            return jnp.where(index.spread(scaling.is_scaled, False, rows), result, rows)
-        mask = index.spread(choice(scaling.is_scaled, rows.dtype), 0, rows)
-        return choose(mask, result, rows)
-
-    results = []
-    for leaf, index in zip(leaves, indices, strict=True):
-        rows = jnp.atleast_1d(leaf)
-        result = scale(rows, index) if scaling.exponents is None else one_by_one(scale, rows, index)
-        results.append(result.reshape(jnp.shape(leaf)))
-    return results
-
-
-def _products(leaves, indices, scaling: Scaling) -> list[Array]:
-    """As `_scaled`, for a norm to be taken of: rounded only to the dtype of the leaf."""
-    return [
-        narrow(_product(rows, index, scaling), rows.dtype)
-        for rows, index in zip(leaves, indices, strict=True)
-    ]
-
-
-def _product(rows, index: AnyIndex, scaling: Scaling):
-    x = rows.astype(scaling.factors.dtype)
-    factor = index.spread(scaling.factors, 1.0, x)
-    if scaling.exponents is None:
-        return x * factor
-    exponents = index.spread(scaling.exponents, 0, x)
-    y = rounded(scale_exactly(x, exponents) * factor)
-    is_lost = (exponents != 0) & (magnitude_bits(y) < normal_bits(y.dtype))
-    return jnp.where(is_lost, jnp.zeros_like(y), y)
-
-
-def narrow(y, dtype):
-    """In a dtype of lower precision: the next number towards zero, which keeps to a limit."""
-    result = y.astype(dtype)
-    if result.dtype == y.dtype:
-        return result
-    is_more = jnp.abs(result.astype(y.dtype)) > jnp.abs(y)
-    return jnp.where(is_more, toward_zero(result), result)
-
-
-def _quotient(judged: Judged):
-    """The factors as numbers near one and powers of two."""
-    dividend, divisor = judged.dividend, judged.divisor
-    top, top_exponent = split(dividend)
-    bottom, bottom_exponent = split(divisor)
-    quotient = rounded(top / bottom)
-    # One, with the derivative that bits do not have.
-    slope = rounded(dividend / jax.lax.stop_gradient(dividend))
-    slope = slope * rounded(jax.lax.stop_gradient(divisor) / divisor)
-    quotient = jnp.where(jnp.isfinite(slope) & (slope == 1), quotient * slope, quotient)
-    return quotient, top_exponent - bottom_exponent - judged.exponents
-
-
-def _is_whole(indices) -> bool:
-    """In global mode."""
-    return all(isinstance(index, WholeIndex) for index in indices)
-
-
-def _is_small(leaves, indices) -> Bool[Array, "systems"]:
-    """Which systems have at most a block of rows in every leaf, and few entries."""
-    is_block = [index.sizes <= BLOCK for index in indices]
-    entries = sum(BLOCK * _components(x) for x in leaves)
-    return functools.reduce(jnp.logical_and, is_block) & (entries <= CHECKED_ENTRIES)
-
-
-def _additions(leaves, indices, quick: bool) -> Int[Array, "systems"]:
-    """In how many additions an entry of each system takes part, at most."""
-    parts, present = [], []
-    for x, index in zip(leaves, indices, strict=True):
-        width = _components(x)
-        within = width if width <= BLOCK else math.ceil(math.log2(width))
-        part = 3 * index.depths() + within
-        if quick and isinstance(index, WholeIndex):
-            part = jnp.maximum(part, index.quick_additions(x))
-        has_rows = index.sizes > 0
-        parts.append(jnp.where(has_rows, part, 0))
-        present.append(has_rows.astype(jnp.int32))
-    return functools.reduce(jnp.maximum, parts) + functools.reduce(jnp.add, present)
-
-
-def _components(leaf) -> int:
-    return math.prod(jnp.shape(leaf)[1:])
-
-
 def _share(leaves, indices, k: int, uniform: bool, dtype):
     """C_k / C of each system."""
     if uniform:
         return jnp.asarray(1 / math.sqrt(len(leaves)), dtype)
     counts = [
-        index.sizes.astype(dtype) * _components(x) for x, index in zip(leaves, indices, strict=True)
+        index.sizes.astype(dtype) * components_of(x)
+        for x, index in zip(leaves, indices, strict=True)
     ]
     total = functools.reduce(jnp.add, counts)
     return rounded(jnp.sqrt(rounded(counts[k] / jnp.where(total > 0, total, 1))))

@@ -30,12 +30,7 @@ from basinax._bits.rounding import (
     rounded,
     wide_dtype,
 )
-from basinax._systems.index import (
-    AnyIndex,
-    WholeIndex,
-    one_by_one,
-    where_any,
-)
+from basinax._systems.index import AnyIndex, WholeIndex, one_by_one, where_any
 
 Leaves = Sequence[Float[Array, "rows *components"]]
 """In one dtype, float32 or float64."""

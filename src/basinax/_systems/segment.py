@@ -28,19 +28,13 @@ from basinax._bits.rounding import (
     scaling_top,
     wide_dtype,
 )
-from basinax._systems.index import (
-    SystemIndex,
-    check_leaves,
-    n_systems,
-    per_system,
-    resolve,
-    where_any,
-)
+from basinax._systems.index import SystemIndex, where_any
 from basinax._systems.norms import (
     largest_bits,
     norms,
     order,
 )
+from basinax._systems.prefix import check_leaves, n_systems, per_system, resolve
 
 Tree = PyTree[Float[Array, "rows *components"]]
 PerSystem = Float[Array, "systems"]

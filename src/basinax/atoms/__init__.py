@@ -10,7 +10,7 @@ except ImportError as error:
     ) from error
 
 from basinax.atoms._batch import Batch as Batch, batch_shape as batch_shape
-from basinax.atoms._cells.moves import (
+from basinax.atoms._cells.kinds import (
     AbstractCell as AbstractCell,
     Frechet as Frechet,
     Strain as Strain,

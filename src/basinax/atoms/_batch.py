@@ -17,20 +17,10 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from basinax._bits.rounding import BLOCK
 from basinax._settings import at_least, require_whole, shown
-from basinax._systems.index import (
-    SystemIndex,
-    index_of_sizes,
-    require_room,
-)
-from basinax.atoms._constraints.applied import (
-    Constraints,
-    Layout,
-    are_supported,
-    blank,
-    check_constraints,
-    layout_of,
-    write,
-)
+from basinax._systems.index import SystemIndex, index_of_sizes
+from basinax._systems.plan import require_room
+from basinax.atoms._constraints.applied import Constraints, Layout, blank, layout_of, write
+from basinax.atoms._constraints.reading import are_supported, check_constraints
 
 STEPS_PER_OCTAVE = 8
 """Padded sizes between a number and its double: padding adds an eighth at most, past 64."""

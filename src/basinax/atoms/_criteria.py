@@ -9,7 +9,7 @@ from basinax._loop.criteria import (
     as_leaf,
     largest_force,
 )
-from basinax._systems.index import per_system
+from basinax._systems.prefix import per_system
 from basinax.atoms._cells.moves import Dofs, Observed
 
 

@@ -44,14 +44,8 @@ from basinax.atoms._batch import (
     padded_size,
     squared_measures,
 )
-from basinax.atoms._cells.moves import (
-    CELL_ROWS,
-    AbstractCell,
-    Kind,
-    check_cells,
-    kind_of,
-    one_a_structure,
-)
+from basinax.atoms._cells.kinds import AbstractCell, Kind, check_cells, kind_of, one_a_structure
+from basinax.atoms._cells.moves import CELL_ROWS
 from basinax.atoms._constraints.applied import layout_of
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._neighbors.rooms import SMALL

@@ -6,7 +6,7 @@ import numpy as np
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from basinax.atoms._constraints.applied import with_fixed
+from basinax.atoms._constraints.reading import with_fixed
 
 
 class Snapshot(NamedTuple):

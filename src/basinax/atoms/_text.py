@@ -10,12 +10,7 @@ from basinax._text.specs import (
     make,
     parse,
 )
-from basinax.atoms._cells.moves import (
-    AbstractCell,
-    Frechet,
-    Strain,
-    UnitCell,
-)
+from basinax.atoms._cells.kinds import AbstractCell, Frechet, Strain, UnitCell
 from basinax.atoms.potentials import (
     EAM,
     EMT,

@@ -20,7 +20,7 @@ import optax
 from jaxtyping import PyTree
 
 from basinax._bits.rewriting import RefusedOperation, with_rounded_products
-from basinax._systems.index import is_index
+from basinax._systems.prefix import is_index
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,

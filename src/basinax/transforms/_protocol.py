@@ -17,7 +17,8 @@ from jaxtyping import Array, Bool, Float, PyTree
 from basinax._bits.rounding import rounded
 from basinax._settings import check_settings
 from basinax._systems import segment
-from basinax._systems.index import SystemIndex, n_systems
+from basinax._systems.index import SystemIndex
+from basinax._systems.prefix import n_systems
 
 Tree = PyTree[Float[Array, "rows *components"]]
 Prefix = PyTree[SystemIndex] | None

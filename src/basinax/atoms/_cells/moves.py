@@ -7,27 +7,22 @@ cell moves.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
-from ase.constraints import FixScaled
 from jaxtyping import Array, Bool, Float
 
 from basinax._bits.rounding import rounded
 from basinax._loop.criteria import Evidence
-from basinax._settings import FINITE, POSITIVE, one_number, require, require_switch, shown
 from basinax._systems.index import SystemIndex, index_of_ids
 from basinax.atoms._batch import Batch
-from basinax.atoms._constraints.applied import (
-    Constraints,
-    Turn,
-    constrained,
-    loses_symmetry,
-)
+from basinax.atoms._cells.kinds import AbstractCell, Kind, is_free, is_open
+from basinax.atoms._constraints.applied import Constraints, Turn, constrained
+from basinax.atoms._constraints.reading import loses_symmetry
 from basinax.atoms._matrices import (
     VOIGT,
     VOIGT_OF_ENTRIES,
@@ -59,92 +54,6 @@ CELL_ROWS = 3
 """The most rows that move the cell of a system."""
 
 Rows = Float[Array, "rows 3"]
-Kind = Literal["unit-cell", "frechet", "strain"]
-
-
-class AbstractCell(eqx.Module):
-    """How a cell moves, under which pressure, and what of it stands still.
-
-    Every option is that of ASE's filter; a list of cells, one a structure, mixes them in a call.
-    """
-
-    kind: ClassVar[Kind]
-
-    pressure: float | Sequence[float] | Float[np.ndarray, "structures"] = 0.0
-    """In eV/Å³ (1 GPa is 0.00624 of them), positive where it compresses; one number, or one a
-    structure. The energy that is minimised is the enthalpy E + pV."""
-
-    mask: Any = None
-    """Which components may move: six booleans (xx, yy, zz, yz, xz, xy) or a symmetric 3x3 matrix of
-    them; all if None."""
-
-    hydrostatic_strain: bool = False
-    """The cell keeps its shape."""
-
-    constant_volume: bool = False
-    """The trace of what moves the cell is projected out, as in ASE: this keeps the volume about,
-    not exactly."""
-
-    cell_factor: float | None = None
-    """The scale of the cell's rows beside those of positions (`exp_cell_factor` of ASE's
-    `FrechetCellFilter`); the number of atoms if None, 1 for `Strain`."""
-
-    def __check_init__(self):
-        name = type(self).__name__
-        for switch in ("hydrostatic_strain", "constant_volume"):
-            require_switch(getattr(self, switch), f"{name}: {switch}")
-        try:
-            require(self.pressure, f"{name}: pressure", FINITE)
-        except TypeError as error:
-            message = f"{name}: pressure must be a number, or one a structure, got"
-            raise TypeError(f"{message} {shown(self.pressure)}") from error
-        if self.cell_factor is not None:
-            one_number(self.cell_factor, f"{name}: cell_factor", POSITIVE)
-        if self.hydrostatic_strain and self.constant_volume:
-            raise ValueError(
-                f"{name}: with hydrostatic_strain and constant_volume nothing of a cell can move"
-            )
-        self.movable()
-
-    def movable(self) -> Bool[np.ndarray, "3 3"]:
-        """Which components may move.
-
-        Raises:
-            ValueError: `mask` has neither six entries nor is a symmetric 3x3 matrix.
-        """
-        if self.mask is None:
-            return np.ones((3, 3), bool)
-        mask = np.asarray(self.mask)
-        if mask.shape == (6,):
-            mask = mask[list(VOIGT_OF_ENTRIES)].reshape(3, 3)
-        are_flags = mask.dtype == bool or np.isin(mask, (0, 1)).all()
-        if mask.shape != (3, 3) or not are_flags or (mask != mask.T).any():
-            raise ValueError(
-                f"{type(self).__name__}: mask must be six booleans (xx, yy, zz, yz, xz, xy) or a"
-                f" symmetric 3x3 matrix of them, got {self.mask}"
-            )
-        return mask.astype(bool)
-
-
-class UnitCell(AbstractCell):
-    """The nine entries of the deformation F move, as with ASE's `UnitCellFilter`.
-
-    E. B. Tadmor et al., Phys. Rev. B 59, 235 (1999), doi:10.1103/PhysRevB.59.235.
-    """
-
-    kind: ClassVar[Kind] = "unit-cell"
-
-
-class Frechet(AbstractCell):
-    """The logarithm of the deformation moves, as with ASE's `FrechetCellFilter`; the usual one."""
-
-    kind: ClassVar[Kind] = "frechet"
-
-
-class Strain(AbstractCell):
-    """Six components of a strain move, and atoms with the cell alone, as with `StrainFilter`."""
-
-    kind: ClassVar[Kind] = "strain"
 
 
 class Dofs(NamedTuple):
@@ -430,104 +339,6 @@ def with_cells(
         return evidence._replace(n_rows=evidence.index_prefix.positions.sizes)
 
     return optimizer, shown
-
-
-# --- on the host
-
-
-def one_a_structure(cell: Any, n_structures: int) -> list[AbstractCell | None]:
-    """The cell of each structure, with a pressure of its own.
-
-    Args:
-        cell: one, or a sequence of them; None for a cell that is fixed.
-
-    Raises:
-        TypeError: something else than a cell.
-        ValueError: there is another number of cells or of pressures.
-    """
-    cells = list(cell) if isinstance(cell, list | tuple) else [cell] * n_structures
-    if len(cells) != n_structures:
-        raise ValueError(
-            f"cell must be one, or one for each of the {n_structures} structures: got {len(cells)}"
-        )
-    singles: list[AbstractCell | None] = []
-    for k, c in enumerate(cells):
-        if c is not None and not isinstance(c, AbstractCell):
-            raise TypeError(
-                f"cell must be Frechet(), UnitCell(), Strain(), one of their names or None: entry"
-                f" {k} is {c!r}"
-            )
-        pressure = None if c is None else np.asarray(c.pressure, float)
-        if pressure is not None and pressure.shape not in ((), (n_structures,)):
-            raise ValueError(
-                f"pressure must be a number or have one entry for each of the {n_structures}"
-                f" structures, got shape {pressure.shape}"
-            )
-        if pressure is not None and pressure.shape:
-            c = eqx.tree_at(lambda c: c.pressure, c, float(pressure[k]), is_leaf=_is_list)
-        singles.append(c)
-    return singles
-
-
-def _is_list(x: Any) -> bool:
-    return isinstance(x, list | tuple)
-
-
-def is_free(atoms: Atoms, cell: AbstractCell | None) -> bool:
-    """Whether the structure's cell moves: a structure without periodic directions has none."""
-    return cell is not None and bool(atoms.pbc.any())
-
-
-def kind_of(atoms: Atoms, cell: AbstractCell | None) -> Kind | None:
-    """How the structure's cell moves; None if it does not."""
-    return None if cell is None or not is_free(atoms, cell) else cell.kind
-
-
-def check_cells(atoms: Sequence[Atoms], cells: Sequence[AbstractCell | None]) -> None:
-    """Makes sure that every cell that is to move can.
-
-    Raises:
-        ValueError: one has no volume.
-        NotImplementedError: a `FixScaled` fixes directions that turn with the cell.
-    """
-    for k, (a, cell) in enumerate(zip(atoms, cells, strict=True)):
-        if not is_free(a, cell):
-            continue
-        name = f"system {k} ({a.symbols})"
-        if not abs(np.linalg.det(a.cell.array)) > 0:
-            raise ValueError(
-                f"{name}: its cell has no volume, so it cannot move: {a.cell.array.tolist()}. Give"
-                " open directions a vector too, or leave this cell fixed (cell=None)"
-            )
-        if _may_turn(a, cell):
-            raise NotImplementedError(
-                f"{name} has FixScaled, which is not supported where its cell may shear: the"
-                " directions that it fixes are those of the cell, and turn with it. Hold its shears"
-                " (mask=(1, 1, 1, 0, 0, 0) or hydrostatic_strain=True), fix all three coordinates,"
-                " use FixAtoms, which has atoms move with the cell alone, FixCartesian or FixedLine"
-                " or leave this cell fixed (cell=None)"
-            )
-
-
-def is_open(cell: AbstractCell | None) -> bool:
-    """Whether a deformation that the mask leaves has a logarithm with entries beside the mask.
-
-    It has none where products of what may move may move, too: a shear with both of its lengths, and
-    two shears with the third.
-    """
-    if cell is None or cell.kind != "frechet":
-        return False
-    movable = cell.movable()
-    return bool(((movable @ movable) & ~movable).any())
-
-
-def _may_turn(atoms: Atoms, cell: AbstractCell | None) -> bool:
-    """Whether a `FixScaled` fixes directions that the cell may turn."""
-    if cell is None or cell.kind == "strain" or cell.hydrostatic_strain:
-        return False
-    has_shears = bool((cell.movable() & ~np.eye(3, dtype=bool)).any())
-    fixed = [c.mask for c in atoms.constraints if isinstance(c, FixScaled)]
-    return has_shears and any(any(mask) and not all(mask) for mask in fixed)
 
 
 def cell_moves(

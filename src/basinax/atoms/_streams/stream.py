@@ -20,7 +20,7 @@ from ase import Atoms
 
 from basinax._bits.rounding import BLOCK
 from basinax._loop.criteria import AbstractCriterion
-from basinax._loop.relax import (
+from basinax._loop.run import (
     Evaluation,
     Point,
     Run,
@@ -34,19 +34,9 @@ from basinax._loop.relax import (
 from basinax._loop.status import Status
 from basinax._systems.index import index_of_sizes
 from basinax.atoms._batch import Batch, row_starts
-from basinax.atoms._cells.moves import (
-    AbstractCell,
-    CellMoves,
-    Kind,
-    cell_moves,
-    is_open,
-    with_cells,
-)
-from basinax.atoms._constraints.applied import (
-    Layout,
-    constrained,
-    write,
-)
+from basinax.atoms._cells.kinds import AbstractCell, Kind, is_open
+from basinax.atoms._cells.moves import CellMoves, cell_moves, with_cells
+from basinax.atoms._constraints.applied import Layout, constrained, write
 from basinax.atoms._matrices import VOIGT
 from basinax.atoms._neighbors.narrowing import (
     Reach,

@@ -22,7 +22,8 @@ from basinax._bits.rounding import (
     rounded,
 )
 from basinax._settings import require_memory
-from basinax._systems.index import SystemIndex, resolve
+from basinax._systems.index import SystemIndex
+from basinax._systems.prefix import resolve
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,

@@ -9,13 +9,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from basinax._systems.clipping import (
-    Clipped,
-    clip_by_norm,
-    require_limit,
-)
-from basinax._systems.index import per_system
+from basinax._systems.clipping import Clipped, clip_by_norm
+from basinax._systems.judging import require_limit
 from basinax._systems.norms import order
+from basinax._systems.prefix import per_system
 from basinax.transforms._limits import AbstractLimit
 from basinax.transforms._protocol import (
     AbstractState,

@@ -3,11 +3,8 @@
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from basinax._systems.clipping import (
-    LayerClipped,
-    clip_by_layer_norm,
-    require_limit,
-)
+from basinax._systems.clipping import LayerClipped, clip_by_layer_norm
+from basinax._systems.judging import require_limit
 from basinax.transforms._limits import AbstractLimit
 from basinax.transforms._protocol import (
     AbstractState,

@@ -8,13 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from basinax._systems import segment
-from basinax._systems.clipping import (
-    Clip,
-    limits_of,
-    narrowed,
-    require_limit,
-)
-from basinax._systems.index import RowIndex, resolve
+from basinax._systems.index import RowIndex
+from basinax._systems.judging import Clip, limits_of, narrowed, require_limit
+from basinax._systems.prefix import resolve
 from basinax.transforms._limits import AbstractLimit
 from basinax.transforms._protocol import (
     AbstractState,

@@ -7,12 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from basinax._systems import segment
-from basinax._systems.clipping import (
-    limits_of,
-    narrowed,
-    require_limit,
-)
-from basinax._systems.index import resolve
+from basinax._systems.judging import limits_of, narrowed, require_limit
+from basinax._systems.prefix import resolve
 from basinax.transforms._limits import AbstractLimit
 from basinax.transforms._protocol import (
     AbstractState,

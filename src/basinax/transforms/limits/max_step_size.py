@@ -8,11 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from basinax._bits.rounding import rounded, wide_dtype
 from basinax._systems import ranges, segment
-from basinax._systems.clipping import (
-    limits_of,
-    narrow,
-    require_limit,
-)
+from basinax._systems.judging import limits_of, narrow, require_limit
 from basinax.transforms._limits import AbstractLimit
 from basinax.transforms._protocol import (
     AbstractState,

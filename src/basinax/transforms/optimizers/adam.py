@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PyTree
 from basinax._bits.rounding import rounded
 from basinax._settings import Decay, Positive
 from basinax._systems import segment
-from basinax._systems.index import per_system
+from basinax._systems.prefix import per_system
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,

@@ -22,7 +22,7 @@ from basinax._settings import (
     check_order,
 )
 from basinax._systems import ranges, segment
-from basinax._systems.index import per_system
+from basinax._systems.prefix import per_system
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,

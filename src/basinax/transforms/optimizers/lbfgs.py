@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from basinax._bits.rounding import rounded
 from basinax._settings import Finite, FixedCount, Limit, Number, Positive
 from basinax._systems import ranges, segment
-from basinax._systems.index import per_system
+from basinax._systems.prefix import per_system
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,

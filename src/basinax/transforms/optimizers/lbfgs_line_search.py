@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from basinax._bits.rounding import rounded
 from basinax._settings import FixedCount, Positive
 from basinax._systems import ranges, segment
-from basinax._systems.index import per_system
+from basinax._systems.prefix import per_system
 from basinax.transforms._protocol import AbstractTransform, Prefix
 from basinax.transforms.curvature.history import (
     descent,

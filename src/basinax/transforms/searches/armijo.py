@@ -18,7 +18,7 @@ from basinax._settings import (
     check_order,
     check_settings,
 )
-from basinax._systems.index import per_system
+from basinax._systems.prefix import per_system
 from basinax.transforms.searches.verdict import (
     PerSystem,
     Verdict,

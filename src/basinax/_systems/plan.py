@@ -1,0 +1,166 @@
+"""The plan of an index: in which order rows are added, made on the host with NumPy."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.core import Tracer
+
+from basinax._bits.rounding import (
+    BLOCK,
+)
+from basinax._settings import (
+    MOST,
+    WHOLE,
+    require_memory,
+    require_whole,
+    shown,
+)
+
+
+class Plan(NamedTuple):
+    """The fields of a `SystemIndex` in their order, as NumPy arrays of int32."""
+
+    ids: Any
+    sizes: Any
+    block_rows: Any
+    block_ids: Any
+    block_sizes: Any
+    levels: tuple[Any, ...]
+    small_first: Any
+    n_small: Any
+    is_aligned: bool
+
+
+def _group(members: np.ndarray, counts: np.ndarray, n_groups: int, absent: int) -> np.ndarray:
+    """Groups of eight consecutive members of each system, the last of each filled with `absent`.
+
+    `n_groups` follows from the numbers of members and systems alone, so that batches of one shape
+    have one program, whatever their composition.
+    """
+    groups = np.full((n_groups, BLOCK), absent, np.int32)
+    per_system = -(-counts // BLOCK)
+    first_slot = (np.cumsum(per_system) - per_system) * BLOCK
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    groups.reshape(-1)[np.repeat(first_slot, counts) + within] = members[: counts.sum()]
+    return groups
+
+
+def _host_integers(values: Any, name: str) -> np.ndarray:
+    if isinstance(values, Tracer):
+        raise TypeError(f"{name} must be known before tracing: make the SystemIndex outside jit")
+    values = np.asarray(values)
+    if values.ndim != 1:
+        raise ValueError(f"{name} must have one axis, got shape {values.shape}")
+    if values.size == 0:
+        return values.astype(np.int64)
+    if not np.issubdtype(values.dtype, np.integer):
+        raise TypeError(f"{name} must be integers, got {values.dtype}")
+    if values.max() > MOST:
+        at = int(np.argmax(values > MOST))
+        raise ValueError(
+            f"{name} must be at most {MOST}, the largest number of rows: entry {at} is {values[at]}"
+        )
+    return values.astype(np.int64)
+
+
+def _int32(values: Any) -> Any:
+    return None if values is None else np.asarray(values, np.int32)
+
+
+def plan_of_sizes(
+    sizes: Any, *, align: int = 1, n_rows: int | None = None, most_rows: int = 0
+) -> Plan:
+    """The plan of systems that lie one after another; see `SystemIndex.from_sizes`.
+
+    Args:
+        most_rows: the plan has the shapes of one in which a system has so many rows.
+    """
+    sizes = _host_integers(sizes, "sizes")
+    if (sizes < 0).any():
+        at = int(np.argmax(sizes < 0))
+        raise ValueError(f"sizes must not be negative: system {at} has {sizes[at]} rows")
+    require_whole(align, "align")
+    if not 1 <= align <= MOST:
+        raise ValueError(f"align must be a positive number of rows, got {shown(align)}")
+    if n_rows is not None:
+        require_whole(n_rows, "n_rows", WHOLE)
+    align = int(align)
+    padded = -(-sizes // align) * align
+    needed = int(padded.sum())
+    rows = -(-needed // align) * align if n_rows is None else int(n_rows)
+    if rows < needed:
+        raise ValueError(f"sizes add up to {needed} rows (align={align}), got n_rows={n_rows}")
+    require_room(rows, len(sizes))
+    starts = np.cumsum(padded) - padded
+    ids = np.full(rows, len(sizes), np.int32)
+    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    ids[np.repeat(starts, sizes) + within] = np.repeat(np.arange(len(sizes)), sizes)
+    aligned = align % BLOCK == 0 and rows % BLOCK == 0
+    return _plan_of(ids, sizes, aligned=aligned, most_rows=most_rows)
+
+
+def plan_of_ids(ids: Any, n_systems: int | None = None) -> Plan:
+    """The plan of rows in any order; see `SystemIndex.from_ids`."""
+    ids = _host_integers(ids, "ids")
+    if n_systems is not None:
+        require_whole(n_systems, "n_systems", WHOLE)
+    count = int(ids.max(initial=-1)) + 1 if n_systems is None else int(n_systems)
+    wrong = (ids < -1) | (ids > count)
+    if count < 0 or wrong.any():
+        at = int(np.argmax(wrong)) if wrong.any() else 0
+        got = f"row {at} has id {ids[at]}" if wrong.any() else f"n_systems={n_systems}"
+        raise ValueError(f"ids must lie between -1 and n_systems={count}: {got}")
+    require_room(len(ids), count)
+    ids = np.where(ids < 0, count, ids).astype(np.int32)
+    return _plan_of(ids, np.bincount(ids, minlength=count + 1)[:count], aligned=False)
+
+
+def require_room(n_rows: int, n_systems: int) -> None:
+    """Raise ValueError where there are too many rows or systems for an index.
+
+    An id without rows makes all below it systems, and 64 bytes are about what each takes while the
+    index is made.
+    """
+    for name, count in (("rows", n_rows), ("systems", n_systems)):
+        if count > MOST:
+            raise ValueError(f"an index has at most {MOST} {name}, got {shown(count)}")
+    require_memory(
+        64.0 * (n_rows + n_systems), f"an index of {n_rows} rows and {n_systems} systems"
+    )
+
+
+def _plan_of(ids: np.ndarray, sizes: np.ndarray, *, aligned: bool, most_rows: int = 0) -> Plan:
+    n_blocks = -(-sizes // BLOCK)
+    if aligned:
+        block_rows, block_ids = None, ids[::BLOCK]
+        block_sizes = (ids.reshape(-1, BLOCK) < len(sizes)).sum(1)
+        n_groups = len(block_ids)
+        block_order = np.argsort(block_ids, kind="stable")[: n_blocks.sum()]
+    else:
+        n_groups = len(ids) // BLOCK + len(sizes)
+        block_rows = _group(np.argsort(ids, kind="stable"), sizes, n_groups, len(ids))
+        block_ids, block_sizes, block_order = None, None, np.arange(n_blocks.sum())
+    levels = []
+    members, counts, n_members = block_order, n_blocks, n_groups
+    most = max(counts.max(initial=0), -(-most_rows // BLOCK))
+    while most > BLOCK:
+        n_groups = n_members // BLOCK + len(sizes)
+        levels.append(_group(members, counts, n_groups, n_members))
+        counts, most = -(-counts // BLOCK), -(-most // BLOCK)
+        members, n_members = np.arange(counts.sum()), n_groups
+    width = BLOCK if most > 1 else 1
+    last = np.full((len(sizes), width), n_members)
+    slot = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    last[np.repeat(np.arange(len(sizes)), counts), slot] = members
+    levels.append(last.astype(np.int32))
+    return Plan(
+        ids=_int32(ids),
+        sizes=_int32(sizes),
+        block_rows=_int32(block_rows),
+        block_ids=_int32(block_ids),
+        block_sizes=_int32(block_sizes),
+        levels=tuple(_int32(level) for level in levels),
+        small_first=_int32(np.argsort(sizes > BLOCK, kind="stable")),
+        n_small=_int32((sizes <= BLOCK).sum()),
+        is_aligned=aligned,
+    )

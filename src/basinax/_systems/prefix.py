@@ -1,0 +1,136 @@
+"""Index prefixes: which index each leaf of a tree has, and settings with one value a system."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree, Shaped
+
+from basinax._settings import (
+    dtype_of,
+    require_real,
+)
+from basinax._systems.index import AnyIndex, SystemIndex, WholeIndex
+
+
+def resolve(index_prefix: PyTree[SystemIndex] | None, tree: PyTree) -> Sequence[AnyIndex]:
+    """The index of each leaf of `tree`. With `index_prefix=None` all of it is one system.
+
+    Raises:
+        TypeError: a leaf of the prefix is no `SystemIndex`.
+        ValueError: the prefix does not fit the tree, a leaf has another number of rows than its
+            index, or two indices have different numbers of systems.
+    """
+    paths_and_leaves = jax.tree_util.tree_leaves_with_path(tree)
+    if index_prefix is None:
+        return [WholeIndex(_n_rows(leaf)) for _, leaf in paths_and_leaves]
+    indices = _broadcast(index_prefix, tree)
+    for (path, leaf), index in zip(paths_and_leaves, indices, strict=True):
+        shape = jnp.shape(leaf)
+        if not shape or shape[0] != index.n_rows:
+            raise ValueError(
+                f"leaf {_name(path)} has shape {shape}, but its SystemIndex has {index.n_rows} rows"
+                " (the leading axis of a leaf goes over rows)"
+            )
+        if index.n_systems != indices[0].n_systems:
+            raise ValueError(
+                f"the index of leaf {_name(path)} has {index.n_systems} systems, that of the"
+                f" first leaf {indices[0].n_systems}: all must have the same systems"
+            )
+    return indices
+
+
+def n_systems(index_prefix: PyTree[SystemIndex] | None) -> int:
+    """The number of systems of a prefix, 1 in global mode.
+
+    Raises:
+        TypeError: a leaf of the prefix is no `SystemIndex`.
+        ValueError: the prefix holds no `SystemIndex`.
+    """
+    if index_prefix is None:
+        return 1
+    indices = _indices_of(index_prefix)
+    if not indices:
+        raise ValueError("index_prefix holds no SystemIndex; pass None for global mode")
+    return indices[0].n_systems
+
+
+def _indices_of(index_prefix: PyTree) -> list[SystemIndex]:
+    leaves = jax.tree.leaves(index_prefix, is_leaf=is_index)
+    wrong = [x for x in leaves if not is_index(x)]
+    if wrong:
+        raise TypeError(
+            f"leaves of index_prefix must be SystemIndex, got {type(wrong[0]).__name__}: make one"
+            " with SystemIndex.from_sizes or SystemIndex.from_ids"
+        )
+    return leaves
+
+
+def per_system(value: Any, name: str, like: Shaped[Array, "systems"]) -> Shaped[Array, "systems"]:
+    """A setting as one value a system, in the dtype of `like`.
+
+    Raises:
+        TypeError: it is no number, or a complex one.
+        ValueError: it is neither one number nor an array of one a system.
+    """
+    require_real(value, name)
+    value = jnp.asarray(value)
+    if value.shape not in ((), like.shape):
+        raise ValueError(
+            f"{name} must be a number or have one entry for each of the {like.shape[0]} systems,"
+            f" got shape {value.shape}"
+        )
+    return jnp.broadcast_to(value.astype(like.dtype), like.shape)
+
+
+def _broadcast(index_prefix, tree):
+    _indices_of(index_prefix)
+
+    def repeat(index, subtree):
+        return [index] * len(jax.tree.leaves(subtree))
+
+    try:
+        nested = jax.tree.map(repeat, index_prefix, tree, is_leaf=is_index)
+    except ValueError as error:
+        raise ValueError(
+            "index_prefix must be a tree prefix of the parameters: one SystemIndex for all, or one"
+            f" for each of their branches.\n  index_prefix: {_outline(index_prefix)}\n"
+            f"  parameters: {_outline(tree)}"
+        ) from error
+    return jax.tree.leaves(nested, is_leaf=is_index)
+
+
+def _outline(tree) -> str:
+    return str(jax.tree.structure(tree, is_leaf=is_index)).removeprefix("PyTreeDef")
+
+
+def is_index(x) -> bool:
+    return isinstance(x, SystemIndex)
+
+
+def check_leaves(tree: PyTree) -> None:
+    """Make sure that every leaf is an array, or a scalar, of real floating-point numbers.
+
+    Raises:
+        TypeError: one is not; names it and what can be done.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_index):
+        dtype = None if is_index(leaf) else dtype_of(leaf)
+        if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
+            continue
+        got, advice = type(leaf).__name__, "take it out of the tree"
+        if dtype is not None and jnp.issubdtype(dtype, jnp.complexfloating):
+            got, advice = str(dtype), "give its real and imaginary part as two leaves"
+        elif dtype is not None and any(jnp.issubdtype(dtype, x) for x in (jnp.integer, jnp.bool_)):
+            got, advice = str(dtype), f"convert it with .astype(float), or {advice}"
+        raise TypeError(f"leaf {_name(path)} must hold floating-point numbers, got {got}: {advice}")
+
+
+def _n_rows(leaf) -> int:
+    shape = jnp.shape(leaf)
+    return shape[0] if shape else 1
+
+
+def _name(path) -> str:
+    return jax.tree_util.keystr(path) or "(the only one)"
