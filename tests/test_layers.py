@@ -29,6 +29,7 @@ LAYERS = [
     ["transforms._observe", "transforms.limits", "transforms.optimizers"],
     ["transforms"],
     ["_loop", "_text"],
+    ["_public"],
     [""],
     ["atoms._matrices", "atoms._ulm", "atoms._formats"],
     ["atoms._constraints"],
@@ -120,16 +121,63 @@ def in_a_fresh_process(code: str, **environment: str) -> str:
     return run.stdout.strip()
 
 
-def test_importing_basinax_imports_nothing_of_an_extra():
+SLOW = {"ase", "equinox", "jax", "numpy", "optax", "vesin"}
+"""Packages whose imports take the seconds before a first result."""
+
+
+def loaded_by(code: str) -> set[str]:
+    """The modules that a fresh process has loaded after some code, whatever the code prints."""
+    after = f"{code}\nprint('loaded:', *sys.modules)"
+    printed = in_a_fresh_process(f"import sys\n{after}")
+    return set(printed.rpartition("loaded: ")[2].split())
+
+
+def test_importing_basinax_imports_nothing_that_takes_time():
+    assert loaded_by("import basinax; basinax.__version__") & SLOW == set()
+
+
+def test_the_first_name_imports_nothing_of_an_extra():
+    loaded = loaded_by("from basinax import FIRE")
     extras = {"ase", "vesin", "rich", "typer", "hypothesis", "pytest", "basinax.atoms"}
-    loaded = in_a_fresh_process("import sys, basinax; print(*sys.modules)").split()
-    assert extras & set(loaded) == set()
+    assert "jax" in loaded
+    assert extras & loaded == set()
+
+
+COMMANDS = {
+    "help": ["--help"],
+    "version": ["--version"],
+    "help of a command": ["relax", "--help"],
+    "a mistyped command": ["relaxx"],
+    "a mistyped option": ["relax", __file__, "--potentail", "emt"],
+    "a mistyped value": ["verify", __file__, "--potential", "emt", "--fmax", "small"],
+    "no file": ["relax", "nowhere.xyz", "--potential", "emt"],
+    "no file for some images": ["relax", __file__, "nowhere.xyz@0:2", "--potential", "emt"],
+    "no optimizer file": ["relax", __file__, "--potential", "emt", "--optimizer", "no.json"],
+    "no file of tables": ["relax", __file__, "--potential", "eam:no.eam,format=alloy"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_that_compute_nothing_import_nothing_that_takes_time(name):
+    code = f"""
+from basinax.cli import main
+sys.stdout.write({name!r})
+sys.argv = ["basinax", *{COMMANDS[name]!r}]
+try:
+    main()
+except SystemExit:
+    pass
+"""
+    loaded = loaded_by(code)
+    assert "typer" in loaded
+    assert loaded & SLOW == set()
 
 
 def test_importing_basinax_touches_no_device():
     """With a platform that does not exist, the first touch raises."""
     code = """
 import basinax, jax
+basinax.FIRE()
 try:
     jax.devices()
 except RuntimeError:
@@ -142,10 +190,10 @@ def test_importing_basinax_changes_no_configuration_of_jax():
     code = """
 import jax, equinox, optax
 before = dict(jax.config.values)
-import basinax
-print(before == dict(jax.config.values))
+from basinax import *
+print(FIRE().maxstep, before == dict(jax.config.values))
 """
-    assert in_a_fresh_process(code) == "True"
+    assert in_a_fresh_process(code) == "0.2 True"
 
 
 # --- the public names
@@ -182,13 +230,19 @@ def public_names() -> set[str]:
     """Without the submodules that an import anywhere has made attributes."""
     return {
         name
-        for name, value in vars(basinax).items()
+        for name, value in inspect.getmembers(basinax)
         if not name.startswith("_") and (name == "segment" or not inspect.ismodule(value))
     }
 
 
 def test_the_public_names_are_these():
     assert public_names() == set(PUBLIC.split())
+    assert set(basinax.__all__) == set(PUBLIC.split())
+
+
+def test_a_name_that_is_not_public_is_no_attribute():
+    with pytest.raises(AttributeError, match="module 'basinax' has no attribute 'fire'"):
+        _ = basinax.fire
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -205,8 +259,8 @@ def test_every_public_name_has_a_line_in_the_documentation():
 def test_every_public_class_and_function_has_a_docstring_of_its_own(package):
     public = {
         name: value
-        for name, value in vars(importlib.import_module(package)).items()
-        if not name.startswith("_") and callable(value)
+        for name, value in inspect.getmembers(importlib.import_module(package), callable)
+        if not name.startswith("_")
     }
     assert len(public) > 20
     assert sorted(name for name, value in public.items() if not own_docstring(value)) == []

@@ -1,86 +1,26 @@
 """Relax many independent systems in one batch, each with the bits it has alone."""
 
-from basinax._bits.rounding import product as product, rounded as rounded
-from basinax._loop.criteria import (
-    AbstractCriterion as AbstractCriterion,
-    AllOf as AllOf,
-    AnyOf as AnyOf,
-    EnergyChange as EnergyChange,
-    Evidence as Evidence,
-    ForceNorm as ForceNorm,
-    MaxDisplacement as MaxDisplacement,
-    MaxForce as MaxForce,
-    RMSForce as RMSForce,
-    largest_force as largest_force,
-)
-from basinax._loop.relax import Relaxation as Relaxation, relax as relax
-from basinax._loop.status import Status as Status
-from basinax._systems import segment
-from basinax._systems.clipping import (
-    Clipped as Clipped,
-    LayerClipped as LayerClipped,
-    clip_by_layer_norm as clip_by_layer_norm,
-    clip_by_norm as clip_by_norm,
-)
-from basinax._systems.index import SystemIndex as SystemIndex
-from basinax._text.config import (
-    from_config as from_config,
-    read_config as read_config,
-    register as register,
-    to_config as to_config,
-    write_config as write_config,
-)
-from basinax.transforms import (
-    BFGS as BFGS,
-    FIRE as FIRE,
-    FIRE2 as FIRE2,
-    LBFGS as LBFGS,
-    Adam as Adam,
-    AdamState as AdamState,
-    BarzilaiBorweinState as BarzilaiBorweinState,
-    BFGSLineSearch as BFGSLineSearch,
-    BFGSState as BFGSState,
-    ClipByGlobalNorm as ClipByGlobalNorm,
-    ClipByGlobalNormState as ClipByGlobalNormState,
-    ClipByLayerNorm as ClipByLayerNorm,
-    ClipByLayerNormState as ClipByLayerNormState,
-    ClipByRowNorm as ClipByRowNorm,
-    ClipByRowNormState as ClipByRowNormState,
-    ClipByValue as ClipByValue,
-    ClipByValueState as ClipByValueState,
-    ConjugateGradient as ConjugateGradient,
-    FIRE2State as FIRE2State,
-    FIREState as FIREState,
-    GradientDescent as GradientDescent,
-    GradientDescentState as GradientDescentState,
-    LBFGSLineSearch as LBFGSLineSearch,
-    LBFGSState as LBFGSState,
-    MaxStepSize as MaxStepSize,
-    MaxStepSizeState as MaxStepSizeState,
-    MDMin as MDMin,
-    MDMinState as MDMinState,
-)
-from basinax.transforms._chain import Chain as Chain, chain as chain
-from basinax.transforms._limits import AbstractLimit as AbstractLimit
-from basinax.transforms._observe import observe as observe
-from basinax.transforms._optax_by_name import (
-    OptaxByName as OptaxByName,
-    optax_transform as optax_transform,
-)
-from basinax.transforms._protocol import (
-    AbstractState as AbstractState,
-    AbstractTransform as AbstractTransform,
-    apply_updates as apply_updates,
-    reset as reset,
-    rows_field as rows_field,
-    slots_field as slots_field,
-    states_field as states_field,
-    systems_field as systems_field,
-    where_systems as where_systems,
-)
-from basinax.transforms.searches.armijo import Armijo as Armijo
-from basinax.transforms.searches.more_thuente import MoreThuente as MoreThuente
-from basinax.transforms.searches.walk import WalkState as WalkState
+import typing
 
-segment = segment
 __version__ = "0.1.0"
+
+_PACKAGES = ("atoms", "cli")
+"""Their own import loads them, and no name here does."""
+
+if typing.TYPE_CHECKING:
+    from basinax._public import *  # noqa: F403
+else:
+    # The first public name imports JAX, which takes longer than all else that many a command does.
+
+    def __getattr__(name: str) -> typing.Any:
+        if name == "__all__" or (not name.startswith("_") and name not in _PACKAGES):
+            from basinax import _public
+
+            public = {key: x for key, x in vars(_public).items() if not key.startswith("_")}
+            globals().update(public, __all__=sorted(public))
+            if name in globals():
+                return globals()[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__getattr__("__all__")})

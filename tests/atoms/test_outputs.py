@@ -20,8 +20,9 @@ import basinax
 from basinax import Status, cli
 from basinax.atoms import AtomsRelaxation, LennardJones
 from basinax.atoms._trajectory import NotWhole
-from basinax.cli import _app, _task, _watch
-from basinax.cli._stream import Stream, occupy
+from basinax.cli import _console, _relax, _task, _watch
+from basinax.cli._process import occupy
+from basinax.cli._stream import Stream
 
 
 @pytest.fixture(autouse=True)
@@ -300,8 +301,8 @@ def test_a_full_disk_is_named_for_each_output_and_leaves_nothing(relaxation, mon
     def no_room(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(_app, "write_structures", no_room)
-    monkeypatch.setattr(_app, "write_table", no_room)
+    monkeypatch.setattr(_relax, "write_structures", no_room)
+    monkeypatch.setattr(_relax, "write_table", no_room)
     for name in ("out.traj", "out.csv"):
         Path(name).write_text("old")
     done = run("--output", "out.traj", "--table", "out.csv")
@@ -399,8 +400,8 @@ class Broken(io.StringIO):
     "error", [OSError(errno.ENOSPC, "No space left"), BrokenPipeError(errno.EPIPE, "Broken pipe")]
 )
 def test_a_summary_that_cannot_be_printed_costs_itself_alone(relaxation, monkeypatch, error):
-    monkeypatch.setattr(_app, "out", Stream(file=Broken(error)))
-    monkeypatch.setattr("basinax.cli._output.out", _app.out)
+    monkeypatch.setattr(_relax, "out", Stream(file=Broken(error)))
+    monkeypatch.setattr("basinax.cli._output.out", _relax.out)
     done = run("--table", "t.csv")
     assert done.exit_code == 3
     assert "error: the summary cannot be printed: " in done.stderr
@@ -418,7 +419,7 @@ def test_a_terminal_without_a_width_is_printed_to(monkeypatch, columns):
 
 def test_a_version_that_cannot_be_printed_is_an_error(monkeypatch):
     error = OSError(errno.ENOSPC, "No space left")
-    monkeypatch.setattr(_app, "out", Stream(file=Broken(error)))
+    monkeypatch.setattr(_console, "out", Stream(file=Broken(error)))
     done = CliRunner().invoke(cli.app, ["--version"])
     assert done.exit_code == 3
     assert "error: the version cannot be printed: No space left" in done.stderr

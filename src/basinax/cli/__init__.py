@@ -1,17 +1,54 @@
 """The command line: arguments, files and printing; no numerics.
 
 `basinax relax` relaxes the structures of files; `basinax verify` checks on a sample of them that
-each has the same bits alone.
+each has the same bits alone. Whatever takes time to import is imported by what needs it.
 """
 
+import importlib.util
+import io
 import sys
+import typing
+import warnings
 
-try:
-    import ase  # noqa: F401
-    import rich  # noqa: F401
-    import typer  # noqa: F401
-except ImportError as error:
-    sys.exit(f'basinax needs {error.name} for this: run pip install "basinax[atoms]"')
+from basinax.cli import _process
 
-from basinax.cli._app import app as app, main as main, relax as relax, verify as verify
-from basinax.cli._console import err as err, out as out
+if typing.TYPE_CHECKING:
+    from basinax.cli._app import app as app, relax as relax, verify as verify
+    from basinax.cli._console import err as err, out as out
+else:
+
+    def __getattr__(name: str) -> typing.Any:
+        if name in ("app", "relax", "verify"):
+            from basinax.cli import _app as module
+        elif name in ("err", "out"):
+            from basinax.cli import _console as module
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(module, name)
+
+
+NEEDED = ("ase", "rich", "typer", "vesin")
+"""Packages of the extra, without which no command works."""
+
+
+def main() -> None:
+    """The command `basinax`."""
+    _process.leave_on_interrupt()
+    _process.occupy()
+    # A terminal that has no Å must not cost the summary of a run.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    for name in NEEDED:
+        if importlib.util.find_spec(name) is None:
+            sys.exit(f'basinax needs {name} for this: run pip install "basinax[atoms]"')
+    warnings.showwarning = _show_warning
+    from basinax.cli._app import app
+
+    app()
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    from basinax.cli._console import print_warning
+
+    print_warning(message)

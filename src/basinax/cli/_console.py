@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import typer
-from jax.errors import JaxRuntimeError
 from rich.text import Text
 
+from basinax.cli._process import INTERRUPTED as INTERRUPTED
 from basinax.cli._stream import Stream
 
 # Names of files stand in what is printed: nothing in it is markup, nor an emoji.
@@ -19,7 +19,6 @@ NOTHING_CONVERGED = 1
 BITS_DIFFER = 1
 BAD_INPUT = 2
 NOT_SAVED = 3
-INTERRUPTED = 130
 
 
 LONGEST = 1000
@@ -50,6 +49,13 @@ def print_error(text: str) -> None:
     print_line(err, text, "error: ", "red")
 
 
+def check_printed(what: str) -> None:
+    """Leaves if something could not be printed that was asked for."""
+    if out.fault:
+        print_error(f"{what} cannot be printed: {out.fault}")
+        raise typer.Exit(NOT_SAVED)
+
+
 def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     print_line(err, _as_line(str(message)), "warning: ", "yellow")
 
@@ -66,7 +72,7 @@ def reported(sources: list[str] | None = None) -> Iterator[None]:
         fail(with_sources(text_of(error), sources or []))
     except MemoryError as error:
         fail(f"there is not enough memory: {text_of(error)}")
-    except JaxRuntimeError as error:
+    except RuntimeError as error:  # as JAX's is, of which nothing is known before JAX is imported
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         text = text_of(error).removeprefix("RESOURCE_EXHAUSTED: ")

@@ -12,9 +12,7 @@ from ase.io.formats import UnknownFileTypeError, parse_filename
 from basinax.atoms._formats.formats import form_to_read
 from basinax.cli._console import fail, print_warning, text_of
 from basinax.cli._guard import Unreadable, check_file, limited
-
-SHOWN = 10
-"""Files that cannot be read and are named."""
+from basinax.cli._named import in_few
 
 
 def file_and_images(path: Path) -> tuple[Path, Any]:
@@ -68,10 +66,8 @@ def read_all(files: list[Path]) -> tuple[list[Any], list[str]]:
             atoms += images
         except Unreadable as error:
             faults.append(f"{path} cannot be read: {error}")
-    if len(faults) > SHOWN:
-        faults = [*faults[:SHOWN], f"{len(faults) - SHOWN} more of {len(files)} cannot be read"]
     if faults:
-        fail(*faults)
+        fail(*in_few(faults, len(files)))
     return atoms, sources
 
 

@@ -1,5 +1,9 @@
-"""The options of both commands."""
+"""The options of the commands, each of which stands once: fields of classes that commands take."""
 
+import copy
+import dataclasses
+import functools
+import inspect
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -140,12 +144,96 @@ class TrajectoryFormat(StrEnum):
     EXTXYZ = "extxyz"
 
 
-Precision = Annotated[Dtype, typer.Option("--dtype", help="Precision of the run.")]
-Skin = Annotated[
-    float | None,
-    typer.Option(
-        help="How far past the cutoff lists reach (Å), 0.15 of it by default; changes speed only.",
-        metavar="NUMBER",
-        min=0,
-    ),
-]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Given:
+    """Options that say what is relaxed, and how."""
+
+    files: Files
+    potential: Potential
+    optimizer: Optimizer = "fire"
+    cell: Cell = None
+    pressure: Pressure = None
+    fmax: Fmax = 0.05
+    stress_tolerance: StressTolerance = None
+    rms_force: RMSForce = None
+    energy_change: EnergyChange = None
+    max_displacement: MaxDisplacement = None
+    max_steps: MaxSteps = 500
+    dtype: Annotated[Dtype, typer.Option(help="Precision of the run.")] = Dtype.FLOAT64
+    skin: Annotated[
+        float | None,
+        typer.Option(
+            help="How far past the cutoff lists reach (Å), 0.15 of it by default; changes speed"
+            " only.",
+            metavar="NUMBER",
+            min=0,
+        ),
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Options that say where results go."""
+
+    output: Annotated[
+        Path, typer.Option(help="Relaxed structures; the ending decides the format.")
+    ] = Path("relaxed.extxyz")
+    table: Annotated[Path | None, typer.Option(help="A CSV file with one line a structure.")] = None
+    trajectory: Annotated[
+        Path | None,
+        typer.Option(help="A folder for trajectories, one file a structure, that ASE reads."),
+    ] = None
+    trajectory_interval: Annotated[
+        int,
+        typer.Option(help="Steps between two frames of a trajectory.", metavar="NUMBER", min=1),
+    ] = 10
+    trajectory_format: Annotated[
+        TrajectoryFormat, typer.Option(help="ASE's own, or extended XYZ.")
+    ] = TrajectoryFormat.TRAJ
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Options that say which structures are run alone."""
+
+    sample: Annotated[int, typer.Option(help="How many structures to run alone.", min=1)] = 8
+    seed: Annotated[int, typer.Option(help="Which ones.", min=0)] = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shown:
+    """Options that say how much is printed."""
+
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only what is wrong.")] = False
+
+
+def takes(*groups: Any, unused: Any = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Makes a command of a function that takes one of each of these classes, in their order.
+
+    Args:
+        unused: a class whose options are taken as well, hidden, and left.
+    """
+
+    def command_of(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def command(**values: Any) -> None:
+            function(
+                *(
+                    group(**{field.name: values[field.name] for field in dataclasses.fields(group)})
+                    for group in groups
+                )
+            )
+
+        parameters = [p for group in groups for p in inspect.signature(group).parameters.values()]
+        if unused is not None:
+            parameters += map(_hidden, inspect.signature(unused).parameters.values())
+        command.__dict__["__signature__"] = inspect.Signature(parameters)
+        return command
+
+    return command_of
+
+
+def _hidden(parameter: inspect.Parameter) -> inspect.Parameter:
+    kind, option = parameter.annotation.__origin__, copy.copy(parameter.annotation.__metadata__[0])
+    option.hidden, option.help = True, "Not used."
+    return parameter.replace(annotation=Annotated[kind, option])

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from basinax import Status
+from basinax._loop.status import Status
 from basinax.atoms import AtomsRelaxation
 from basinax.cli._console import out, print_line
 from basinax.cli._contents import Plan

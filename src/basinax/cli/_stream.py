@@ -48,12 +48,3 @@ def _readable(text: str) -> str:
     """With escapes for what no stream can encode, such as bytes of names that are no text."""
     text = re.sub("[\udc80-\udcff]", lambda m: f"\\x{ord(m[0]) - 0xDC00:02x}", text)
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def occupy() -> None:
-    """Keeps files that are opened later from the numbers of streams that are closed."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)

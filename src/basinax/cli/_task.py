@@ -3,14 +3,19 @@
 import dataclasses
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import typer
 
-import basinax
+from basinax._loop.criteria import (
+    AbstractCriterion,
+    EnergyChange,
+    MaxDisplacement,
+    MaxForce,
+    RMSForce,
+)
 from basinax._text.specs import optimizer_from
 from basinax.atoms import (
     AtomsRelaxation,
@@ -23,11 +28,16 @@ from basinax.atoms import (
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.cli._console import fail, reported
 from basinax.cli._inputs import read_all
-from basinax.cli._options import Dtype, OfInfo, count_of, not_negative, or_of_info
+from basinax.cli._options import Dtype, Given, OfInfo, count_of, not_negative, or_of_info
 from basinax.cli._unused import warn_of_unused
 
-_CRITERIA = (MaxStress, basinax.RMSForce, basinax.EnergyChange, basinax.MaxDisplacement)
-"""What may have to be met besides the criterion of forces."""
+_CRITERIA = {
+    "stress_tolerance": MaxStress,
+    "rms_force": RMSForce,
+    "energy_change": EnergyChange,
+    "max_displacement": MaxDisplacement,
+}
+"""Criteria that may have to be met besides that of forces, by their options."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,34 +55,24 @@ class Task:
     """Of criteria that must be met besides that of forces."""
 
     @classmethod
-    def read(
-        cls,
-        files: list[Path],
-        settings: dict[str, Any],
-        own: dict[str, Any],
-        tolerances: tuple[float | None, ...],
-    ) -> "Task":
-        """The task that options say.
-
-        Args:
-            own: values for all structures, or where in their `info` they stand.
-            tolerances: of `_CRITERIA`; None for those that are not asked for.
-        """
-        if settings["dtype"] is Dtype.FLOAT64:
+    def read(cls, given: Given) -> "Task":
+        """The task that options say."""
+        if given.dtype is Dtype.FLOAT64:
             jax.config.update("jax_enable_x64", True)
-        criteria = dict(zip(_CRITERIA, tolerances, strict=True))
-        needing = {"--pressure": own["pressure"], "--stress-tolerance": criteria[MaxStress]}
-        for name, given in needing.items():
-            if own["cell"] is None and given is not None:
-                fail(f"{name} needs a cell that moves: add --cell frechet")
-        own["cell"] = or_of_info(str)(own["cell"]) if own["cell"] else None
+        tolerances = {kind: getattr(given, name) for name, kind in _CRITERIA.items()}
+        for name in ("pressure", "stress_tolerance"):
+            if given.cell is None and getattr(given, name) is not None:
+                fail(f"--{name.replace('_', '-')} needs a cell that moves: add --cell frechet")
+        own = {name: getattr(given, name) for name in _READERS}
+        own["cell"] = or_of_info(str)(given.cell) if given.cell else None
         with reported():
-            settings = settings | {
-                "potential": potential_from(settings["potential"]),
-                "optimizer": optimizer_from(settings["optimizer"]),
-                "dtype": settings["dtype"].value,
+            settings = {
+                "potential": potential_from(given.potential),
+                "optimizer": optimizer_from(given.optimizer),
+                "dtype": given.dtype.value,
+                "skin": given.skin,
             }
-        atoms, sources = read_all(files)
+        atoms, sources = read_all(given.files)
         values = {name: _values_of(name, own[name], atoms, sources) for name in own}
         values["cell"] = [
             _cell_of(*each) for each in zip(values["cell"], values["pressure"], strict=True)
@@ -80,7 +80,7 @@ class Task:
         with reported(sources):
             check_occupancies(atoms)
         warn_of_unused(atoms, sources)
-        return cls(atoms, sources, settings, values, criteria)
+        return cls(atoms, sources, settings, values, tolerances)
 
     def alone(self, at: int) -> "Task":
         own = {name: [values[at]] for name, values in self.own.items()}
@@ -102,11 +102,11 @@ class Task:
                 should_stop=should_stop,
             )
 
-    def _criterion(self) -> basinax.AbstractCriterion:
+    def _criterion(self) -> AbstractCriterion:
         """All of what is asked for."""
         fmax: Any = np.array(self.own["fmax"], float)
         is_apart = self.tolerances[MaxStress] is not None
-        criterion = MaxAtomForce(fmax) if is_apart else basinax.MaxForce(fmax)
+        criterion = MaxAtomForce(fmax) if is_apart else MaxForce(fmax)
         for kind, tolerance in self.tolerances.items():
             criterion = criterion if tolerance is None else criterion & kind(tolerance)
         return criterion

@@ -1,0 +1,88 @@
+"""Files that options name and that are not there, found before anything is imported for them."""
+
+import os
+from pathlib import Path
+
+from basinax._text.reading import found
+from basinax.cli._options import Given
+
+SHOWN = 10
+"""Files that cannot be read and are named."""
+
+_ENDS = {"eam": ",format=", "tersoff": ",elements=", "stillinger-weber": ",elements="}
+"""Behind the file of a potential, by the potential's name."""
+
+
+def check_named(given: Given) -> None:
+    """Leaves with an error for each file that is not there.
+
+    Where others can be seen to be no files with structures, all are left to their reader, which
+    names them together.
+    """
+    faults = [fault for name in _of_options(given) if (fault := _fault_of(name))]
+    if not faults:
+        try:
+            faults = [fault for path in given.files if (fault := _missing(path))]
+        except OSError:
+            return
+    if faults:
+        from basinax.cli._console import fail
+
+        fail(*in_few(faults, len(given.files)))
+
+
+def _fault_of(name: str) -> str | None:
+    try:
+        found(name)
+    except OSError as error:
+        return f"{error.filename} cannot be read: {error.strerror}"
+    return None
+
+
+def _missing(path: Path) -> str | None:
+    """The fault of a file that is not there.
+
+    Raises:
+        OSError: it is there, and holds no structures.
+    """
+    try:
+        size = _plain_file(path).stat().st_size
+    except FileNotFoundError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    if not size:
+        raise OSError("the file is empty")
+    return None
+
+
+def in_few(faults: list[str], n_files: int) -> list[str]:
+    """The first of many faults, and how many more there are."""
+    if len(faults) <= SHOWN:
+        return faults
+    return [*faults[:SHOWN], f"{len(faults) - SHOWN} more of {n_files} cannot be read"]
+
+
+def _plain_file(path: Path) -> Path:
+    """The file of `FILE` or `FILE@START:STOP`.
+
+    Raises:
+        OSError: it is not there, or no plain file.
+    """
+    try:
+        return found(path)
+    except FileNotFoundError:
+        name, at, _ = os.fspath(path).rpartition("@")
+        if not at:
+            raise
+        return found(name)
+
+
+def _of_options(given: Given) -> list[str]:
+    """Files that the texts of the optimizer and the potential name."""
+    names = [given.optimizer] if given.optimizer.endswith((".json", ".toml")) else []
+    kind, _, rest = given.potential.partition(":")
+    end = _ENDS.get(kind.strip().lower())
+    if end is not None:
+        name = rest.rpartition(end)[0] or rest
+        # Elements, whose parameters are published, have neither.
+        names += [name] if {"/", "."} & set(name) else []
+    return names

@@ -1,0 +1,51 @@
+"""The command `basinax verify`."""
+
+import numpy as np
+import typer
+
+from basinax._loop.status import Status
+from basinax.atoms import AtomsRelaxation
+from basinax.cli._console import BITS_DIFFER, INTERRUPTED, check_printed, out, print_line
+from basinax.cli._options import Given, Sample, Shown
+from basinax.cli._task import Task
+from basinax.cli._watch import Interrupt, progress_bar
+
+
+def run(given: Given, sample: Sample, shown: Shown) -> None:
+    task = Task.read(given)
+    chosen = np.random.default_rng(sample.seed).permutation(len(task.atoms))[: sample.sample]
+    differing = 0
+    with Interrupt() as interrupt:
+        with progress_bar(shown.quiet) as show:
+            batched = task.run(progress=show, should_stop=interrupt)
+        for i in sorted(chosen.tolist()):
+            alone = task.alone(i).run(should_stop=interrupt)
+            if interrupt():
+                raise typer.Exit(INTERRUPTED)
+            wrong = differences(batched, i, alone)
+            differing += bool(wrong)
+            if wrong or not shown.quiet:
+                verdict = f"differs in {', '.join(wrong)}" if wrong else "same bits"
+                steps = f"{alone.steps[0]} steps, {Status(alone.status[0]).name.lower()}"
+                text = f"{task.sources[i]}  {task.atoms[i].symbols}  {steps}: {verdict}"
+                print_line(out, text)
+    agreeing = len(chosen) - differing
+    if differing or not shown.quiet:
+        out.print(f"{agreeing} of {len(chosen)} structures have the same bits alone and in a batch")
+    if differing:
+        raise typer.Exit(BITS_DIFFER)
+    check_printed("the verdict")
+
+
+def differences(batched: AtomsRelaxation, at: int, alone: AtomsRelaxation) -> list[str]:
+    """In what a structure of the batch differs from the one that was run alone."""
+    ours, theirs = batched.atoms[at], alone.atoms[0]
+    pairs = {
+        "positions": (ours.positions, theirs.positions),
+        "cell": (ours.cell.array, theirs.cell.array),
+        "forces": tuple(x.get_forces(apply_constraint=False) for x in (ours, theirs)),
+        "energy": (batched.energies[at], alone.energies[0]),
+        "steps": (batched.steps[at], alone.steps[0]),
+        "status": (batched.status[at], alone.status[0]),
+    }
+    return [name for name, (x, y) in pairs.items() if not np.array_equal(x, y, equal_nan=True)]
