@@ -72,8 +72,8 @@ def shapes_of(monkeypatch):
             with ThreadPoolExecutor(2) as pool:
                 _relax._begin(works, pool, 2, switches())
             for stream in [stream for work in works for stream in work.begun]:
-                settings = stream.work.settings
-                arrays = stream.batch, stream.table.lists(stream.occupied), stream.moves
+                places, settings = stream.places, stream.work.group.settings
+                arrays = places.batch, stream.table.lists(places.occupied), places.moves
                 leaves, structure = jax.tree.flatten((settings, arrays))
                 programs.append(
                     (structure, [(np.shape(x), jax.dtypes.result_type(x)) for x in leaves])

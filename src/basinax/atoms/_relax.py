@@ -51,14 +51,10 @@ from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._neighbors.rooms import SMALL
 from basinax.atoms._neighbors.search import check_listable
 from basinax.atoms._snapshot import Snapshot
-from basinax.atoms._streams.stream import (
-    Monitor,
-    Outcome,
-    Queue,
-    Settings,
-    Stream,
-    Work,
-)
+from basinax.atoms._streams.device import Settings
+from basinax.atoms._streams.places import Group
+from basinax.atoms._streams.queue import Monitor, Outcome, Queue
+from basinax.atoms._streams.stream import Stream, Work
 from basinax.atoms._text import cell_from
 from basinax.atoms._trajectory import Recorder, Trajectories
 from basinax.atoms.potentials import AbstractPotential
@@ -228,22 +224,24 @@ def relax(
     recorder = _recorder(trajectory, atoms)
     works = [
         Work(
-            atoms=atoms,
+            Group(
+                atoms=atoms,
+                settings=_for_sizes(settings, [len(atoms[i]) for i in members], kind),
+                dtype=dtype,
+                keep_best=keep_best,
+                shape=_batch_shape(blocks[members], slots[members]),
+                n_filled=_part(blocks[members], slots[members]),
+                most_rows=max(len(atoms[i]) for i in members),
+                layout=layout_of(atoms[i] for i in members),
+                cells=cells,
+                kind=kind,
+                queue=Queue(_long_ones_first(members, n_elements), blocks),
+                monitor=monitor,
+                recorder=recorder,
+            ),
             potential=potential,
-            settings=_for_sizes(settings, [len(atoms[i]) for i in members], kind),
-            dtype=dtype,
             skin=skin,
-            keep_best=keep_best,
-            shape=_batch_shape(blocks[members], slots[members]),
-            n_filled=_part(blocks[members], slots[members]),
-            most_rows=max(len(atoms[i]) for i in members),
-            layout=layout_of(atoms[i] for i in members),
             most_elements=int(n_elements[members].max()) if asks_elements else None,
-            cells=cells,
-            kind=kind,
-            queue=Queue(_long_ones_first(members, n_elements), blocks),
-            monitor=monitor,
-            recorder=recorder,
             begun=deque(),
         )
         for kind, alike in _by_kind(atoms, cells)

@@ -1,0 +1,137 @@
+"""A batch on the device: where it begins, where it stands, and what is returned of it."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from basinax._loop.criteria import AbstractCriterion
+from basinax._loop.run import (
+    Point,
+    Run,
+    final_point,
+    restart,
+    start,
+    stopped,
+)
+from basinax._loop.status import Status
+from basinax.atoms._batch import Batch
+from basinax.atoms._cells.moves import CellMoves
+from basinax.atoms._matrices import VOIGT
+from basinax.atoms.potentials import AbstractPotential
+from basinax.transforms._protocol import AbstractTransform
+
+
+class Settings(eqx.Module):
+    """What may differ between structures; leaves are numbers or one a structure."""
+
+    optimizer: AbstractTransform
+    criterion: AbstractCriterion
+    max_steps: Any
+
+    def of(self, members: np.ndarray, n_structures: int) -> "Settings":
+        """The settings of these structures, one a place."""
+
+        def choose(x):
+            x = np.asarray(x) if isinstance(x, bool | int | float) else x
+            return np.asarray(x)[members] if np.shape(x) == (n_structures,) else x
+
+        return jax.tree.map(choose, self)
+
+
+def beginning(batch: Batch, moves: CellMoves | None) -> tuple[Any, Any]:
+    """Parameters and their prefix."""
+    if moves is None:
+        return batch.positions, batch.index
+    return moves.start(batch.positions), moves.prefix(batch.index)
+
+
+class Fixed:
+    """What is not an array in a tree: jitted functions are compiled for it.
+
+    `eqx.filter_jit` looks for it again at each call, which takes as long as half a turn.
+    """
+
+    def __init__(self, tree: Any):
+        self.tree = tree
+        leaves, structure = jax.tree.flatten(tree)
+        self._key = (tuple(leaves), structure)
+        self._hash = hash(self._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Fixed) and self._key == other._key)
+
+
+How = tuple[AbstractPotential, Settings]
+
+
+def split(how: How) -> tuple[Fixed, Any]:
+    """What is not an array, and what is."""
+    arrays, others = eqx.partition(how, eqx.is_array)
+    return Fixed(others), arrays
+
+
+def moved(batch: Batch, moves: CellMoves | None, params: Any) -> Batch:
+    """The batch where the parameters say."""
+    if moves is None:
+        return dataclasses.replace(batch, positions=params)
+    positions, cells = structure(moves, params, batch.index)
+    return dataclasses.replace(batch, positions=positions, cells=cells)
+
+
+structure = jax.jit(CellMoves.structure)
+
+
+@jax.jit
+def result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
+    """Where structures are returned, and what was found there."""
+    point = final_point(stopped(run))
+    counts = {"steps": run.steps, "evaluations": run.evaluations, "status": run.status}
+    # Of a system that could get no list nothing is known where it stands.
+    counts["is_known"] = ~run.is_pending | (run.status != Status.NOT_FINITE.value)
+    return counts | {"fmax": point.fmax} | found_at(point, batch, moves)
+
+
+@jax.jit
+def found_at(point: Point, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
+    here = moved(batch, moves, point.params)
+    place = {"positions": here.positions, "cells": here.cells}
+    if point.of_rows is not None:  # frames do without
+        place["of_atoms"] = point.of_rows
+    if moves is None:
+        return place | {"forces": -point.gradients, "energies": point.energies}
+    stress = point.extras.stress
+    stress = jnp.stack([(stress[:, i, j] + stress[:, j, i]) / 2 for i, j in VOIGT], axis=1)
+    found = {"energies": point.extras.energies, "stress": stress}
+    forces = moves.forces(point.params, point.gradients, batch.index)
+    return place | found | {"forces": forces, "is_free": moves.is_free}
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def started(fixed: "Fixed", keep_best: bool, arrays, batch: Batch, moves: CellMoves | None) -> Run:
+    _, settings = eqx.combine(arrays, fixed.tree)
+    params, prefix = beginning(batch, moves)
+    extras = None if moves is None else moves.nothing_observed()
+    needs = settings.criterion.needs
+    return start(
+        settings.optimizer,
+        params,
+        prefix,
+        keep_best=keep_best,
+        extras=extras,
+        of_rows=jnp.zeros_like(batch.positions[:, 0]),
+        needs=needs,
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def restarted(fixed: Fixed, arrays, batch: Batch, moves: CellMoves | None, run: Run, mask) -> Run:
+    _, settings = eqx.combine(arrays, fixed.tree)
+    return restart(run, settings.optimizer, *beginning(batch, moves), mask)

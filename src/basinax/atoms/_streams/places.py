@@ -1,0 +1,221 @@
+"""The places of a batch: which structure stands in each, and what is handed over of it."""
+
+import dataclasses
+from typing import Any, NamedTuple, cast
+
+import jax
+import numpy as np
+from ase import Atoms
+
+from basinax._bits.rounding import BLOCK
+from basinax._loop.run import Run
+from basinax._loop.status import Status
+from basinax._systems.index import index_of_sizes
+from basinax.atoms._batch import Batch, row_starts
+from basinax.atoms._cells.kinds import AbstractCell, Kind, is_open
+from basinax.atoms._cells.moves import CellMoves, cell_moves
+from basinax.atoms._constraints.applied import Layout, write
+from basinax.atoms._snapshot import Snapshot
+from basinax.atoms._streams.device import Settings, moved, result
+from basinax.atoms._streams.queue import Monitor, Outcome, Queue
+from basinax.atoms._trajectory import Frame, Recorder
+
+
+class Group(NamedTuple):
+    """Structures that are relaxed in batches of one shape."""
+
+    atoms: list[Atoms]
+    """Those of the call, of whom the queue holds the members of this group."""
+    settings: Settings
+    dtype: Any
+    keep_best: bool
+    shape: tuple[int, int]
+    """Rows and systems of a batch."""
+    n_filled: int
+    """So many of its rows are filled at the beginning, at most: others have batches beside it."""
+    most_rows: int
+    """Of any of its structures."""
+    layout: Layout
+    """Of its constraints."""
+    cells: list[AbstractCell | None]
+    """How the cell of each structure moves."""
+    kind: Kind | None
+    """Of the cells that move; None where none does."""
+    queue: Queue
+    monitor: Monitor
+    recorder: Recorder | None
+
+    def fill(self) -> list[int]:
+        """Structures for a new batch; none where none wait."""
+        n_rows, n_systems = self.shape
+        return self.queue.fill(min(self.n_filled, n_rows), n_systems)
+
+
+class Ended(NamedTuple):
+    """Structures that have left their places in a batch."""
+
+    found: dict[str, np.ndarray]
+    """What `result` says of all places."""
+    last: dict[str, np.ndarray] | None
+    """The same of where paths ended; None if nobody records them."""
+    members: dict[int, int]
+    """Which structure stood in each of their places."""
+
+
+class Places:
+    """The places of one batch, taken by one structure after another."""
+
+    def __init__(self, group: Group, members: list[int]):
+        self.group = group
+        structures = [group.atoms[i] for i in members]
+        self.batch = Batch.from_atoms(
+            structures, group.dtype, *group.shape, group.layout, group.most_rows
+        )
+        # A place without a structure has the number of the first one, and no rows.
+        self.members = np.array(members + [members[0]] * (group.shape[1] - len(members)))
+        self.occupied = np.arange(group.shape[1]) < len(members)
+        self.starts = row_starts(self.batch.index.sizes)
+        self.recorded = np.full(group.shape[1], -1)
+        """The last step of each place's structure that the recorder has."""
+        self.ended: Ended | None = None
+        """What has left its places and is not handed over yet."""
+        # The batches of a group share a program, whoever stands in them.
+        self.has_open = group.kind == "frechet" and any(map(is_open, group.cells))
+        self.moves = self._moves()
+
+    def settings(self) -> Settings:
+        """Those of the structures that stand here, one a place."""
+        return self.group.settings.of(self.members, len(self.group.atoms))
+
+    def here(self, run: Run) -> Batch:
+        """The batch where the run stands."""
+        if self.moves is None:
+            return moved(self.batch, None, run.params)
+        # Found by a program that the end of the run needs in any case.
+        found = result(dataclasses.replace(run, best=None), self.batch, self.moves)
+        return dataclasses.replace(self.batch, positions=found["positions"], cells=found["cells"])
+
+    def n_rows(self, which: np.ndarray) -> int:
+        """How many rows the structures in these places have."""
+        return int(np.asarray(self.batch.index.sizes)[which].sum())
+
+    def _moves(self) -> CellMoves | None:
+        """How the cells of the structures in this batch move."""
+        group = self.group
+        if group.kind is None:
+            return None
+        members = self.members.tolist()
+        atoms, cells = [group.atoms[i] for i in members], [group.cells[i] for i in members]
+        cells = [c if held else None for c, held in zip(cells, self.occupied, strict=True)]
+        dtype, has_open = self.batch.positions.dtype, self.has_open
+        return cell_moves(group.kind, atoms, cells, group.shape[1], dtype, has_open=has_open)
+
+    def take_out(self, run: Run, which: np.ndarray) -> None:
+        """Frees the places of structures that have ended, or must end here."""
+        found = last = jax.device_get(result(run, self.batch, self.moves))
+        if self.group.recorder is None:
+            last = None
+        elif self.group.keep_best:
+            path = dataclasses.replace(run, best=None)
+            last = jax.device_get(result(path, self.batch, self.moves))
+        members = {k: int(self.members[k]) for k in np.flatnonzero(which).tolist()}
+        self.ended = Ended(found, last, members)
+        self.occupied = self.occupied & ~which
+
+    def hand_over(self) -> None:
+        """Says what became of the structures that were taken out."""
+        if self.ended is None:
+            return
+        (found, last, members), self.ended = self.ended, None
+        for k, member in members.items():
+            end = self._snapshot(found, k, member)
+            outcome = Outcome(
+                end=end,
+                atoms=end.of(self.group.atoms[member]),
+                fmax=float(found["fmax"][k]),
+                steps=int(found["steps"][k]),
+                evaluations=int(found["evaluations"][k]),
+                status=int(found["status"][k]),
+            )
+            self.group.monitor.end(member, outcome)
+        if last is not None:
+            self._record_ends(last, members)
+        stays = self.occupied.copy()
+        stays[list(members)] = False
+        self.group.monitor.report(self, found["status"][stays])
+
+    def _snapshot(self, found: dict[str, np.ndarray], k: int, member: int) -> Snapshot:
+        rows = slice(self.starts[k], self.starts[k] + len(self.group.atoms[member]))
+        is_free = self.moves is not None and bool(found["is_free"][k])
+        return Snapshot(
+            positions=found["positions"][rows].astype(np.float64),
+            cell=found["cells"][k].astype(np.float64),
+            forces=found["forces"][rows].astype(np.float64),
+            stress=found["stress"][k].astype(np.float64) if is_free else None,
+            energy=float(found["energies"][k]),
+            energies=found["of_atoms"][rows].astype(np.float64) if "of_atoms" in found else None,
+        )
+
+    def record(self, due: dict[str, np.ndarray], n_frames: int) -> None:
+        """Hands over the frames that fell due, stacked along a first axis of so many."""
+        for found in [{name: x[k] for name, x in due.items()} for k in range(n_frames)]:
+            steps = np.where(self.occupied, found["steps"], -1)
+            places = np.flatnonzero(steps >= 0).tolist()
+            self.add_frames(found, {k: int(self.members[k]) for k in places})
+            self.recorded = np.maximum(self.recorded, steps)
+
+    def _record_ends(self, last: dict[str, np.ndarray], members: dict[int, int]) -> None:
+        """Last frames, except those handed over before and of structures that did not end."""
+        has_ended = (last["status"] != Status.RUNNING) & last["is_known"]
+        is_new = has_ended & (self.recorded < last["steps"])
+        ends = {k: member for k, member in members.items() if is_new[k]}
+        self.add_frames(last, ends, are_last=True)
+        self.recorded[list(members)] = -1
+
+    def add_frames(
+        self, found: dict[str, np.ndarray], members: dict[int, int], *, are_last: bool = False
+    ) -> None:
+        """Hands over frames of structures in these places, which the recorder's thread makes."""
+        if not members:
+            return
+
+        def frame(k: int, member: int) -> Frame:
+            # Energies of atoms are as long as a coordinate, and wanted at the end alone.
+            snapshot = self._snapshot(found, k, member)._replace(energies=None)
+            return Frame(member, int(found["steps"][k]), snapshot, are_last)
+
+        cast(Recorder, self.group.recorder).add(frame(k, m) for k, m in members.items())
+
+    def refill(self) -> np.ndarray:
+        """Puts who waits and needs as many rows into free places; says which places."""
+        batch, is_new = self.batch, np.zeros_like(self.occupied)
+        sizes, positions = np.array(batch.index.sizes), np.array(batch.positions)
+        numbers, cells, pbc = np.array(batch.numbers), np.array(batch.cells), np.array(batch.pbc)
+        constraints = jax.tree.map(np.array, batch.constraints)
+        for k in np.flatnonzero(~self.occupied):
+            blocks = -(-int(sizes[k]) // BLOCK)
+            member = self.group.queue.replace(blocks)
+            if member is None:
+                continue
+            atoms, is_new[k] = self.group.atoms[member], True
+            rows = slice(self.starts[k], self.starts[k] + blocks * BLOCK)
+            positions[rows], numbers[rows] = 0.0, 0
+            write(constraints, k, rows, atoms)
+            rows = slice(rows.start, rows.start + len(atoms))
+            positions[rows], numbers[rows] = atoms.positions, atoms.numbers
+            self.members[k], sizes[k] = member, len(atoms)
+            cells[k], pbc[k] = atoms.cell.array, atoms.pbc
+        if is_new.any():
+            self.occupied = self.occupied | is_new
+            index = index_of_sizes(
+                sizes, align=BLOCK, n_rows=batch.n_rows, most_rows=self.group.most_rows
+            )
+            arrays: dict[str, Any] = {
+                "positions": positions,
+                "numbers": numbers,
+                "cells": cells,
+                "pbc": pbc,
+            }
+            self.batch = Batch(**arrays, index=index, constraints=constraints)
+            self.moves = self._moves()
+        return is_new

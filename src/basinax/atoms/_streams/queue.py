@@ -1,0 +1,104 @@
+"""Structures that wait for a place, and outcomes of those that have left theirs."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from ase import Atoms
+
+from basinax._bits.rounding import BLOCK
+from basinax._loop.status import Status
+from basinax.atoms._snapshot import Snapshot
+
+
+class Outcome(NamedTuple):
+    """What became of one structure."""
+
+    end: Snapshot
+    atoms: Atoms
+    """The structure there."""
+    fmax: float
+    steps: int
+    evaluations: int
+    status: int
+
+
+class Queue:
+    """Structures that wait, by how many blocks of rows they need; shared by threads."""
+
+    def __init__(self, members: np.ndarray, blocks: np.ndarray):
+        self._lock = threading.Lock()
+        self._waiting: dict[int, deque[int]] = {}
+        for member in members.tolist():
+            self._waiting.setdefault(int(blocks[member]), deque()).append(member)
+
+    def fill(self, n_rows: int, n_systems: int) -> list[int]:
+        """Structures for a new batch: of every size as large a part of those that wait.
+
+        So a place that becomes free finds one of its size for as long as anything waits.
+        """
+        taken: list[int] = []
+        with self._lock:
+            waiting = sorted(self._waiting.items(), reverse=True)
+            rows = sum(blocks * BLOCK * len(members) for blocks, members in waiting)
+            part = min(1.0, n_rows / max(rows, 1))
+            shares = {blocks: int(part * len(members)) for blocks, members in waiting}
+            # First the shares, then what still fits, large ones first.
+            for blocks, members in [*waiting, *waiting]:
+                while (
+                    members
+                    and shares[blocks] > 0
+                    and len(taken) < n_systems
+                    and blocks * BLOCK <= n_rows
+                ):
+                    taken.append(members.popleft())
+                    shares[blocks] -= 1
+                    n_rows -= blocks * BLOCK
+                shares[blocks] = len(members)
+        return taken
+
+    def replace(self, blocks: int) -> int | None:
+        """A structure that fits where one of as many blocks stood."""
+        with self._lock:
+            waiting = self._waiting.get(blocks)
+            return waiting.popleft() if waiting else None
+
+
+class Monitor:
+    """Gathers outcomes, adds up how far the batches are, and tells the caller one at a time."""
+
+    def __init__(self, n_structures: int, progress: Any, should_stop: Callable[[], bool]):
+        self.outcomes: list[Outcome | None] = [None] * n_structures
+        self._should_stop, self._progress = should_stop, progress
+        self._is_stopped = False
+        self._in_batches: dict[Any, tuple[int, int]] = {}
+        self._ended = (0, 0)
+        self._lock = threading.Lock()
+
+    def stop(self) -> None:
+        """End the run at the next look."""
+        self._is_stopped = True
+
+    def is_stopped(self) -> bool:
+        self._is_stopped = self._is_stopped or bool(self._should_stop())
+        return self._is_stopped
+
+    def end(self, member: int, outcome: Outcome) -> None:
+        with self._lock:
+            self.outcomes[member] = outcome
+            converged = outcome.status == Status.CONVERGED
+            failed = not converged and outcome.status != Status.RUNNING
+            self._ended = (self._ended[0] + converged, self._ended[1] + failed)
+
+    def report(self, stream: Any, status: np.ndarray) -> None:
+        """Args: status: of the structures that stand in the stream's batch."""
+        if self._progress is None:
+            return
+        with self._lock:
+            n_converged = int((status == Status.CONVERGED).sum())
+            n_failed = int((status != Status.RUNNING).sum()) - n_converged
+            self._in_batches[stream] = n_converged, n_failed
+            counts = zip(self._ended, *self._in_batches.values(), strict=True)
+            self._progress(*(sum(count) for count in counts))
