@@ -30,6 +30,9 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 # With these a program would be known by the name of the directory, too.
 jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
+# Commands that tests start keep no programs among the user's.
+os.environ["BASINAX_CACHE"] = "off"
+
 _open_counts = []
 
 

@@ -223,6 +223,7 @@ PUBLIC = """
     AbstractCriterion AllOf AnyOf Evidence
     MaxForce RMSForce ForceNorm EnergyChange MaxDisplacement
     SystemIndex segment product rounded
+    enable_cache
 """
 
 

@@ -4,6 +4,7 @@ Their modules import JAX, equinox and optax, so this one is imported with the fi
 """
 
 from basinax._bits.rounding import product as product, rounded as rounded
+from basinax._jax.cache import enable_cache as enable_cache
 from basinax._loop.criteria import (
     AbstractCriterion as AbstractCriterion,
     AllOf as AllOf,

@@ -6,7 +6,7 @@ import typer
 
 import basinax
 from basinax.cli._named import check_named
-from basinax.cli._options import Given, Outputs, Sample, Shown, takes
+from basinax.cli._options import Given, Manner, Outputs, Sample, takes
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -18,8 +18,8 @@ app = typer.Typer(
 
 
 @app.command(short_help="Relax the structures of files.")
-@takes(Given, Outputs, Shown)
-def relax(given: Given, outputs: Outputs, shown: Shown) -> None:
+@takes(Given, Outputs, Manner)
+def relax(given: Given, outputs: Outputs, manner: Manner) -> None:
     """Relax the structures of files and write them, with their energies and forces.
 
     Exit status: 0, 1 if nothing converged, 2 for bad input, 3 if something could not be written
@@ -28,12 +28,12 @@ def relax(given: Given, outputs: Outputs, shown: Shown) -> None:
     check_named(given)
     from basinax.cli._relax import run
 
-    run(given, outputs, shown)
+    run(given, outputs, manner)
 
 
 @app.command(short_help="Check that structures have the same bits alone.")
-@takes(Given, Sample, Shown, unused=Outputs)
-def verify(given: Given, sample: Sample, shown: Shown) -> None:
+@takes(Given, Sample, Manner, unused=Outputs)
+def verify(given: Given, sample: Sample, manner: Manner) -> None:
     """Relax all in a batch and a sample alone, and compare positions, energies and steps bitwise.
 
     Exit status: 0 if every one of the sample agrees, 1 if one does not, 2 for bad input, 130 if
@@ -42,7 +42,7 @@ def verify(given: Given, sample: Sample, shown: Shown) -> None:
     check_named(given)
     from basinax.cli._verify import run
 
-    run(given, sample, shown)
+    run(given, sample, manner)
 
 
 @app.callback(invoke_without_command=True)

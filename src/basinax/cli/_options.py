@@ -201,10 +201,18 @@ class Sample:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Shown:
-    """Options that say how much is printed."""
+class Manner:
+    """Options that change no result: how much is printed, and what is kept for the next run."""
 
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only what is wrong.")] = False
+    no_cache: Annotated[
+        bool,
+        typer.Option(
+            "--no-cache",
+            help="Neither load compiled programs from the user's cache folder nor keep them there;"
+            " BASINAX_CACHE=FOLDER names another folder, and BASINAX_CACHE=off none.",
+        ),
+    ] = False
 
 
 def takes(*groups: Any, unused: Any = None) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -6,17 +6,18 @@ import typer
 from basinax._loop.status import Status
 from basinax.atoms import AtomsRelaxation
 from basinax.cli._console import BITS_DIFFER, INTERRUPTED, check_printed, out, print_line
-from basinax.cli._options import Given, Sample, Shown
-from basinax.cli._task import Task
+from basinax.cli._options import Given, Manner, Sample
+from basinax.cli._task import Task, keep_programs
 from basinax.cli._watch import Interrupt, progress_bar
 
 
-def run(given: Given, sample: Sample, shown: Shown) -> None:
+def run(given: Given, sample: Sample, manner: Manner) -> None:
+    keep_programs(manner)
     task = Task.read(given)
     chosen = np.random.default_rng(sample.seed).permutation(len(task.atoms))[: sample.sample]
     differing = 0
     with Interrupt() as interrupt:
-        with progress_bar(shown.quiet) as show:
+        with progress_bar(manner.quiet) as show:
             batched = task.run(progress=show, should_stop=interrupt)
         for i in sorted(chosen.tolist()):
             alone = task.alone(i).run(should_stop=interrupt)
@@ -24,13 +25,13 @@ def run(given: Given, sample: Sample, shown: Shown) -> None:
                 raise typer.Exit(INTERRUPTED)
             wrong = differences(batched, i, alone)
             differing += bool(wrong)
-            if wrong or not shown.quiet:
+            if wrong or not manner.quiet:
                 verdict = f"differs in {', '.join(wrong)}" if wrong else "same bits"
                 steps = f"{alone.steps[0]} steps, {Status(alone.status[0]).name.lower()}"
                 text = f"{task.sources[i]}  {task.atoms[i].symbols}  {steps}: {verdict}"
                 print_line(out, text)
     agreeing = len(chosen) - differing
-    if differing or not shown.quiet:
+    if differing or not manner.quiet:
         out.print(f"{agreeing} of {len(chosen)} structures have the same bits alone and in a batch")
     if differing:
         raise typer.Exit(BITS_DIFFER)

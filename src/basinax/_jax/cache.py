@@ -1,0 +1,166 @@
+"""Compiled programs that last: a folder from which later processes load them.
+
+JAX writes into its folder in place, keeps what a killed process has left there, and needs a lock to
+bound its size. So it gets a folder of this process alone, with links to the programs that are whole
+by their digests; what it adds to them is renamed into the folder of all when the process ends.
+"""
+
+import atexit
+import hashlib
+import logging
+import os
+import platform
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+VARIABLE = "BASINAX_CACHE"
+OFF = ("", "0", "off")
+"""Values of the variable with which nothing is kept."""
+
+MAX_SIZE = 1 << 28
+"""Bytes: some thousand programs, of which every process reads all, in a quarter of a second."""
+
+ABANDONED = 7 * 86400.0
+"""Seconds after which the folder of a process that did not end by itself is removed."""
+
+_OWN = "process-"
+_PROGRAM = re.compile(r"(.+-cache)\.([0-9a-f]{32})")
+_log = logging.getLogger("basinax")
+
+
+def enable_cache(
+    folder: str | os.PathLike[str] | None = None, max_size: int = MAX_SIZE
+) -> Path | None:
+    """Keep compiled programs in a folder, from which other processes load them: JAX's cache.
+
+    Bits do not depend on it. Several processes may use a folder at once; what is damaged there, or
+    another program's, is ignored. Programs of one kind of processor stand in a folder of their own.
+    It must be nobody's but the user's: what loads programs runs them.
+
+    Args:
+        folder: if None, that of the environment variable `BASINAX_CACHE`, or the user's cache
+            folder; nothing is kept if the variable is `off`.
+        max_size: bytes; beyond, the oldest programs are removed.
+
+    Returns:
+        The folder, or None if nothing is kept: it cannot be written.
+
+    Raises:
+        ImportError: the user's cache folder is asked for, and platformdirs is not installed.
+    """
+    folder = _default_folder() if folder is None else Path(folder).expanduser()
+    if folder is None:
+        _log.info("cache: off, by %s", VARIABLE)
+        return None
+    programs = folder.absolute() / _processor()
+    try:
+        programs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _remove_abandoned(programs)
+        own = Path(tempfile.mkdtemp(prefix=_OWN, dir=programs))
+    except OSError as error:
+        _log.info("cache: none, as %s cannot be written: %s", folder, error.strerror or error)
+        return None
+    n_known = sum(_link(program, own) for program in _programs(programs))
+    atexit.register(_leave, own, max_size, os.getpid())
+    compilation_cache.reset_cache()  # JAX goes on with the folder of its first program otherwise
+    for name, value in _SWITCHES.items():
+        jax.config.update(name, value)
+    jax.config.update("jax_compilation_cache_dir", str(own))
+    _log.info("cache: %s, which has %d programs", programs, n_known)
+    return folder
+
+
+_SWITCHES = {
+    "jax_compilation_cache_max_size": -1,
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+    # With these a program would be known by the name of the folder, too.
+    "jax_persistent_cache_enable_xla_caches": "none",
+}
+
+
+def _default_folder() -> Path | None:
+    given = os.environ.get(VARIABLE)
+    if given is not None:
+        return None if given.strip().lower() in OFF else Path(given).expanduser()
+    try:
+        import platformdirs
+    except ImportError as error:
+        raise ImportError(
+            "the user's cache folder is found by platformdirs: name a folder, or run"
+            ' pip install "basinax[atoms]"'
+        ) from error
+    return platformdirs.user_cache_path("basinax")
+
+
+def _processor() -> str:
+    """A name for processors of the same kind: JAX knows its programs by all else."""
+    described = platform.processor()
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+        kinds = ("model name", "flags", "Features", "CPU part")
+        described = "\n".join(line for line in lines if line.startswith(kinds))
+    return f"{platform.machine()}-{hashlib.blake2b(described.encode(), digest_size=4).hexdigest()}"
+
+
+def _programs(folder: Path) -> Iterator[Path]:
+    """The entries that have the name of a program, the oldest first."""
+    found = []
+    for path in folder.iterdir():
+        with suppress(OSError):
+            if _PROGRAM.fullmatch(path.name) and path.is_file():
+                found.append((path.stat().st_mtime_ns, path))
+    return (path for _, path in sorted(found))
+
+
+def _link(program: Path, own: Path) -> bool:
+    """Whether a program is whole; then it stands in the process's own folder, too."""
+    name, _, digest = program.name.rpartition(".")
+    with suppress(OSError):
+        if _digest_of(program) == digest:
+            (own / name).symlink_to(program)
+            return True
+        program.unlink()
+    return False
+
+
+def _digest_of(path: Path) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+
+
+def _leave(own: Path, max_size: int, process: int) -> None:
+    """Hands over what was compiled, removes what has no room, and the process's own folder."""
+    if os.getpid() != process:  # a child has its parent's functions
+        return
+    for program in own.glob("*-cache"):
+        with suppress(OSError):
+            if not program.is_symlink():
+                program.replace(own.parent / f"{program.name}.{_digest_of(program)}")
+    with suppress(OSError):
+        _remove_oldest(own.parent, max_size)
+    shutil.rmtree(own, ignore_errors=True)
+
+
+def _remove_oldest(folder: Path, max_size: int) -> None:
+    programs = list(_programs(folder))
+    excess = sum(path.stat().st_size for path in programs) - max_size
+    for path in programs:
+        if excess <= 0:
+            return
+        excess -= path.stat().st_size
+        path.unlink(missing_ok=True)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    for own in folder.glob(f"{_OWN}*"):
+        with suppress(OSError):
+            if own.stat().st_mtime < time.time() - ABANDONED:
+                shutil.rmtree(own)
