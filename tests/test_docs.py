@@ -2,24 +2,46 @@
 
 import re
 import runpy
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from basinax import cli
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ELSEWHERE = {"pip"}
+"""Commands that `.ci/run` runs, or none does: they set up what the tests run in."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text, names = page.read_text(), {"__name__": page.stem}
     for block in BLOCK.finditer(text):
-        line = text.count("\n", 0, block.start(1))
-        exec(compile("\n" * line + block[1], str(page), "exec"), names)
+        if block[1] == "bash":
+            for command in block[2].replace("\\\n", " ").splitlines():
+                run_command(*shlex.split(command, comments=True))
+        else:
+            line = text.count("\n", 0, block.start(2))
+            exec(compile("\n" * line + block[2], str(page), "exec"), names)
+
+
+def run_command(program: str, *arguments: str) -> None:
+    if program in ELSEWHERE:
+        return
+    assert program == "basinax"
+    done = CliRunner().invoke(cli.app, arguments)
+    assert done.exit_code == 0, done.output
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.name)
@@ -29,7 +51,7 @@ def test_an_example_runs(script, tmp_path, monkeypatch):
     runpy.run_path(str(script), run_name="__main__")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_of_a_page_lead_somewhere(page):
     links = re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []

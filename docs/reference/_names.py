@@ -1,0 +1,49 @@
+"""Writes public names into the pages of the reference, so that no page lists them by hand.
+
+A line `<!-- names: basinax from transforms.optimizers -->` stands for every name that `basinax`
+makes public and that is defined in that module or below it. Sources are read, not imported.
+"""
+
+import functools
+import re
+
+import griffe
+
+GROUP = re.compile(r"^<!-- names: (\S+) from ([\w. ]+) -->$", re.MULTILINE)
+
+
+def on_page_markdown(markdown: str, **_) -> str:
+    """Return the page with its groups written out; mkdocs calls this for each page."""
+    return GROUP.sub(lambda group: _directives(group[1], group[2].split()), markdown)
+
+
+def _directives(package: str, modules: list[str]) -> str:
+    names = [
+        name
+        for module in modules
+        for name, origin in _origins(package).items()
+        if f"{origin}.".startswith(f"{package}.{module}.")
+    ]
+    if not names:
+        raise ValueError(f"no public name of {package} is defined in {modules}: mend the page")
+    return "\n\n".join(f"::: {package}.{name}" for name in names)
+
+
+@functools.cache
+def _origins(package: str) -> dict[str, str]:
+    """Where each public name is defined; functions come first, states last."""
+    loader = griffe.GriffeLoader(search_paths=["src"])
+    loader.load("basinax")
+    loader.resolve_aliases(implicit=True, external=False)
+    members = loader.modules_collection[package].members
+    names = [name for name, member in members.items() if member.is_alias and name[0] != "_"]
+    names.sort(key=lambda name: (name.endswith("State"), name.startswith("Abstract"), name < "a"))
+    return {name: _final_path(members[name]) for name in names}
+
+
+def _final_path(alias: griffe.Alias) -> str:
+    """The path of the definition; that of the import where another package holds it."""
+    try:
+        return alias.final_target.path
+    except griffe.AliasResolutionError:
+        return alias.target_path
