@@ -35,6 +35,8 @@ from basinax import (
     rounded,
     segment,
 )
+from cover import every_day
+from xla import AS_USERS
 
 DTYPES = [np.float32, np.float64]
 
@@ -164,17 +166,30 @@ _HALF, _MINUS = optax.scale(0.5), optax.scale(-1.0)
 OPTIMIZERS = [case for case in TRANSFORMS if case.descends]
 LIMITS = [case for case in TRANSFORMS if not case.descends]
 
-# For what would show in the parts of a variant, where programs of all cases take long to compile.
+
+def not_variants(cases: list[TransformCase]) -> list[Any]:
+    """All cases, of which variants are exhaustive: what would show in their parts."""
+    return every_day(cases, lambda case: not case.is_variant)
+
+
 KINDS = [case for case in OPTIMIZERS if not case.is_variant]
 KINDS_OF_LIMITS = [case for case in LIMITS if not case.is_variant]
 
 
 def in_turns(cases: list[Any], others: list[Any]) -> list[Any]:
-    """Each case with one of the others, by turns: all combinations would mostly compile."""
+    """Each case with one of the others, by turns: all combinations would mostly compile.
+
+    Variants are exhaustive, see `not_variants`.
+    """
     chosen = [others[k % len(others)] for k in range(len(cases))]
     names = [getattr(other, "__name__", other) for other in chosen]
     return [
-        pytest.param(case, other, id=f"{case}-{name}")
+        pytest.param(
+            case,
+            other,
+            id=f"{case}-{name}",
+            marks=[pytest.mark.exhaustive] * getattr(case, "is_variant", False),
+        )
         for case, other, name in zip(cases, chosen, names, strict=True)
     ]
 
@@ -527,10 +542,13 @@ def plain_advance(transform, evaluate, params, state, length: int):
     return params, state, energies
 
 
-@eqx.filter_jit
-def run(transform, evaluate, params, prefix, length: int):
-    """`advance` from the start."""
+def plain_run(transform, evaluate, params, prefix, length: int):
+    """`plain_advance` from the start."""
     return plain_advance(transform, evaluate, params, transform.init(params, prefix), length)
+
+
+run = eqx.filter_jit(plain_run, compiler_options=AS_USERS)
+"""Compiled as users do."""
 
 
 @eqx.filter_jit

@@ -39,12 +39,14 @@ SIZES = (1, 3005, 1)
 LENGTH = 420
 
 
-def in_turns(cases, others, dtypes=DTYPES):
-    """Each case with one of the others, half of them in each dtype."""
+def in_turns(cases, others, dtypes=DTYPES, every_day=None):
+    """Each case with one of the others, half in each dtype; so many first ones every day."""
     rows = []
     for i, case in enumerate(cases):
         other, dtype = others[i % len(others)], dtypes[2 * i // len(cases)]
-        rows.append(pytest.param(case, other, dtype, id=f"{case}-{other}-{dtype.__name__}"))
+        marks = [pytest.mark.exhaustive] * (every_day is not None and i >= every_day)
+        name = f"{case}-{other}-{dtype.__name__}"
+        rows.append(pytest.param(case, other, dtype, id=name, marks=marks))
     return rows
 
 
@@ -64,10 +66,12 @@ def test_a_long_run_of_every_system_is_its_run_alone(case, layout, dtype):
 VARIANTS = [case for case in OPTIMIZERS if case.is_variant]
 
 
-# In the other dtype than above. A clip is among those with cells, which have two indices.
+# In the other dtype than above. A clip is among those with cells, which have two indices. Every day
+# each problem has one of the transforms, which all have the test above.
 @pytest.mark.parametrize(
     ("case", "problem", "dtype"),
-    in_turns(KINDS, [BRANCHES, COUPLED, CELLS], DTYPES[::-1]) + in_turns(VARIANTS, [WELLS]),
+    in_turns(KINDS, [BRANCHES, COUPLED, CELLS], DTYPES[::-1], every_day=3)
+    + in_turns(VARIANTS, [WELLS], every_day=1),
 )
 def test_a_long_run_on_every_problem_is_the_run_alone(case, problem, dtype):
     systems = make_systems(problem, *[13] * 3, spoiled=True)

@@ -1,5 +1,6 @@
 """A jitted run has the bits of the same run executed one operation at a time."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,7 @@ from cases import (
     make_batch,
     make_systems,
     plain_advance,
-    run,
+    plain_run,
     run_batch,
     same_bits,
     steps,
@@ -85,7 +86,9 @@ def test_constants_of_a_program_and_its_arguments_give_the_same_bits(case):
 def test_settings_as_numbers_and_as_arrays_give_the_same_bits(case):
     batch = small_batch()
     transform = jax.tree.map(jnp.asarray, case.make(batch.numbers))
-    of_arrays = run(transform, batch.evaluate, batch.params, batch.prefix, LENGTH)
+    of_arrays = eqx.filter_jit(plain_run)(
+        transform, batch.evaluate, batch.params, batch.prefix, LENGTH
+    )
     assert same_bits(of_arrays, run_batch(case, batch, LENGTH))
 
 

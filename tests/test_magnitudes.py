@@ -31,6 +31,7 @@ from basinax import (
     chain,
 )
 from cases import DTYPES, same_bits
+from cover import cover
 
 ROWS, STEPS = 2, 200
 
@@ -109,8 +110,7 @@ def followed(name, dtype, gradients):
     return np.asarray(steps).reshape(gradients.shape), [np.asarray(x) for x in state]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize(*cover("name, dtype", TRANSFORMS.keys(), DTYPES, strength=1))
 def test_steps_and_states_of_finite_gradients_are_finite(name, dtype):
     given, is_ordinary = gradients(dtype)
     steps, state = followed(name, dtype, given)

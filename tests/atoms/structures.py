@@ -1,5 +1,7 @@
 """Structures that every test over atoms runs on, and how to evaluate them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ from ase.cluster import Icosahedron
 from basinax.atoms import Batch, LennardJones, Morse, NeighborTable
 from basinax.atoms._batch import padded_size
 from basinax.atoms._neighbors.rooms import own_room
+from xla import AS_USERS
 
 SKIN = 0.5
 CUTOFF = 8.5
@@ -156,7 +159,7 @@ def shapes_of(atoms, potential, dtype, **shape):
     return jax.eval_shape(jitted, potential, batch, listed(batch, potential))
 
 
-@jax.jit
+@functools.partial(jax.jit, compiler_options=AS_USERS)
 def jitted(potential, batch, neighbors):
     return potential(batch, neighbors, stress=True)
 

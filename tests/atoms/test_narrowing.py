@@ -31,8 +31,11 @@ from basinax.atoms._neighbors.narrowing import (
 from basinax.atoms._neighbors.table import skin_left
 from basinax.atoms._streams import stream as _stream
 from basinax.transforms import GradientDescent
+from cover import cover
 
 CUTOFF, SKIN = 6.0, 1.0
+DTYPES = [np.float32, np.float64]
+FOLDED = {"EMT": EMT(), "Zhou": ZhouEAM("Cu", "Au", "Pt"), "LJ": POTENTIALS["shifted"]}
 NAMES = ("cell of four", "one open atom", "skewed and tiny", "cluster of 13", "slab, open in z")
 
 
@@ -90,12 +93,7 @@ def test_pairs_within_the_radii_are_left_in_the_order_of_the_lists(dtype):
 
 
 @pytest.mark.usefixtures("few_columns")
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    "potential",
-    [EMT(), ZhouEAM("Cu", "Au", "Pt"), POTENTIALS["shifted"]],
-    ids=["EMT", "Zhou", "LJ"],
-)
+@pytest.mark.parametrize(*cover("potential, dtype", FOLDED, DTYPES, strength=1))
 def test_properties_have_the_bits_that_whole_lists_give(potential, dtype):
     """With systems of one element folded by themselves, and elements of two told by a bit."""
     names = ("skewed and tiny", "cluster of 13", "one open atom")
@@ -218,8 +216,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(*cover("name, dtype", RUNS.keys(), DTYPES, strength=1))
 def test_runs_have_the_bits_they_have_without_and_alone(name, dtype, monkeypatch, tmp_path):
     """More than 400 steps, in periods of several lengths, with skins that last and that do not."""
     systems = structures()

@@ -1,0 +1,69 @@
+"""The cells of a product of tables: few that are tested every day, and the others.
+
+    @pytest.mark.parametrize(*cover("case, layout, dtype", KINDS, LAYOUTS, DTYPES))
+
+runs as many cells as it takes for each value of a table to meet each value of each other one. With
+`strength=1` each value is met in one cell at least, which is enough where tables do not depend on
+each other. The cells left have the mark `exhaustive`: `pytest -m exhaustive` runs them.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+Table = Mapping[str, Any] | Iterable[Any]
+
+
+def cover(names: str, *tables: Table, strength: int = 2) -> tuple[str, list[Any]]:
+    """Names and cells, for `pytest.mark.parametrize`.
+
+    Args:
+        names: of the arguments, one a table.
+        tables: values, or names and values.
+        strength: the number of tables whose values meet in every combination.
+    """
+    columns = [list(_named(table)) for table in tables]
+    chosen = set(chosen_cells([len(column) for column in columns], strength))
+    cells = []
+    for cell in itertools.product(*(range(len(column)) for column in columns)):
+        entries = [column[at] for column, at in zip(columns, cell, strict=True)]
+        marks = () if cell in chosen else (pytest.mark.exhaustive,)
+        values = [value for _, value in entries]
+        cells.append(pytest.param(*values, id="-".join(name for name, _ in entries), marks=marks))
+    return names, cells
+
+
+def every_day(cases: Iterable[Any], is_chosen) -> list[Any]:
+    """All cases of one table, of which those that are not chosen have the mark `exhaustive`."""
+    return [
+        pytest.param(value, id=name, marks=() if is_chosen(value) else (pytest.mark.exhaustive,))
+        for name, value in _named(cases)
+    ]
+
+
+def chosen_cells(lengths: list[int], strength: int) -> list[tuple[int, ...]]:
+    """Cells in which all combinations of so many columns' rows are met, each next one the best.
+
+    Of equally good ones it is the one whose rows were chosen least often, so that rows take turns.
+    """
+    cells = list(itertools.product(*map(range, lengths)))
+    groups = list(itertools.combinations(range(len(lengths)), min(strength, len(lengths))))
+    met_by = {cell: {(g, *(cell[c] for c in g)) for g in groups} for cell in cells}
+    left, chosen, uses = set().union(*met_by.values()), [], Counter()
+    while left:
+        best = max(
+            cells, key=lambda x: (len(met_by[x] & left), -sum(uses[e] for e in enumerate(x)))
+        )
+        chosen.append(best)
+        left -= met_by[best]
+        uses.update(enumerate(best))
+    return chosen
+
+
+def _named(table: Table) -> Iterable[tuple[str, Any]]:
+    if isinstance(table, Mapping):
+        return table.items()
+    return [(getattr(value, "__name__", str(value)), value) for value in table]

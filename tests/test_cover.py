@@ -1,0 +1,40 @@
+"""The cells that are tested every day leave nothing out."""
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from cover import chosen_cells, cover
+
+
+@pytest.mark.parametrize("strength", [1, 2, 3])
+@pytest.mark.parametrize("lengths", [[1], [3], [2, 5], [4, 3, 2], [3, 3, 3, 2], [0, 2]], ids=str)
+def test_every_combination_of_so_many_values_is_met(lengths, strength):
+    chosen = chosen_cells(lengths, strength)
+    assert len(set(chosen)) == len(chosen)
+    for columns in itertools.combinations(range(len(lengths)), min(strength, len(lengths))):
+        met = {tuple(cell[c] for c in columns) for cell in chosen}
+        expected = set(itertools.product(*(range(lengths[c]) for c in columns)))
+        assert met == expected or 0 in lengths
+
+
+@pytest.mark.parametrize(
+    ("lengths", "strength", "count"), [([12, 7, 2], 1, 12), ([3, 3, 2], 2, 10), ([12, 3, 2], 2, 36)]
+)
+def test_there_are_few_cells(lengths, strength, count):
+    assert len(chosen_cells(lengths, strength)) == count
+
+
+def test_cells_that_are_not_chosen_are_there_with_a_mark():
+    names, cells = cover("a, b", ["x", "y"], {"one": 1, "two": 2}, strength=1)
+    assert names == "a, b"
+    assert {cell.id: cell.values for cell in cells} == {
+        f"{a}-{b}": (a, value) for a in "xy" for b, value in {"one": 1, "two": 2}.items()
+    }
+    marked = [cell.id for cell in cells if cell.marks]
+    assert marked == ["x-two", "y-one"]
+
+
+def test_rows_take_turns():
+    assert Counter(at for _, at in chosen_cells([9, 2], 1)) == {0: 5, 1: 4}
