@@ -2,7 +2,7 @@
 
 What a function does is traced and done again from operations that are known to have the same bits
 in every program: products are rounded, sums taken in index order, elementary functions those of
-`_elementary.py` (docs/design.md, section 2). Any other operation is refused by its name.
+`_elementary.py` (docs/design.md, section 2, rule 6). Any other operation is refused by its name.
 """
 
 import functools
