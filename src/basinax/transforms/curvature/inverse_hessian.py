@@ -31,7 +31,7 @@ from basinax.transforms._protocol import (
     Tree,
     systems_field,
 )
-from basinax.transforms.curvature.reflection import reflection
+from basinax.transforms.curvature.matrix_sign import sign_product
 
 Vector = Float[Array, "systems places"]
 Matrix = Float[Array, "systems places places"]
@@ -284,31 +284,23 @@ def newton_step(
     Eigenvalues are looked for only where a system of `mask` is not known to be definite.
     """
     plain = places.apply(hessian.matrix, gradient)
-    if not plain.shape[1]:
+    if not plain.size:
         return -plain, hessian
     is_doubtful = mask & ~hessian.is_definite
-    addition, is_definite = _reflection_of(hessian.matrix, places, gradient, is_doubtful)
-    careful = jnp.where(is_doubtful[:, None], plain + addition, plain)
+    signed, is_definite = _signed(hessian.matrix, places, gradient, is_doubtful)
+    is_turned = is_doubtful & ~is_definite
+    careful = jnp.where(is_turned[:, None], places.apply(hessian.matrix, signed), plain)
     hessian = dataclasses.replace(hessian, is_definite=hessian.is_definite | is_definite)
     return -careful, hessian
 
 
-def _reflection_of(matrix: Matrix, places: Places, vector: Vector, mask):
-    """`reflection` with the places that hold an entry before those that hold none."""
-    largest = jnp.max(jnp.abs(matrix), axis=(1, 2), initial=0)
-    is_scaled = is_extreme(largest) & (largest > 0) & jnp.isfinite(largest)
-    exponents = jnp.where(is_scaled, split(largest)[1], 0)
-    matrix = scale_exactly(matrix, -exponents[:, None, None])
-    addition, is_definite = _reflection_in_units(matrix, places, vector, mask)
-    return scale_exactly(addition, exponents[:, None]), is_definite
-
-
-def _reflection_in_units(matrix: Matrix, places: Places, vector: Vector, mask):
+def _signed(matrix: Matrix, places: Places, vector: Vector, mask):
+    """`sign_product` with the places that hold an entry before those that hold none."""
     if len(places.rows) == 1:
-        return reflection(matrix, vector, places.is_place, mask)
+        return sign_product(matrix, vector, places.is_place, mask)
     order = jnp.argsort(~places.is_place, axis=1, stable=True)
     packed = lambda x: jnp.take_along_axis(x, order, axis=1)  # noqa: E731
     columns = jnp.take_along_axis(matrix, order[:, None, :], axis=2)
     rows = jnp.take_along_axis(columns, order[:, :, None], axis=1)
-    addition, is_definite = reflection(rows, packed(vector), packed(places.is_place), mask)
-    return jnp.take_along_axis(addition, jnp.argsort(order, axis=1), axis=1), is_definite
+    signed, is_definite = sign_product(rows, packed(vector), packed(places.is_place), mask)
+    return jnp.take_along_axis(signed, jnp.argsort(order, axis=1), axis=1), is_definite

@@ -2,7 +2,7 @@
 
 Rules, names and defaults are those of ASE's `BFGS`: steps along all eigenvectors of the Hessian,
 downhill also where its eigenvalue is negative, and a limit on the longest row. Kept is the inverse
-Hessian, for which eigenvalues are needed only after a step along which the gradient has not risen.
+Hessian, whose sign is needed only after a step along which the gradient has not risen.
 """
 
 import equinox as eqx
