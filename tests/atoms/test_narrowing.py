@@ -216,6 +216,7 @@ RUNS = {
 }
 
 
+@pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize(*cover("name, dtype", RUNS.keys(), DTYPES, strength=1))
 def test_runs_have_the_bits_they_have_without_and_alone(name, dtype, monkeypatch, tmp_path):
     """More than 400 steps, in periods of several lengths, with skins that last and that do not."""
