@@ -76,6 +76,10 @@ more that folds, which go through eight chunks of a batch, end with the lists of
 ALIKE = 1.25
 """Structures are, whose atoms have up to so many times the fewest neighbours."""
 
+SHORT_ROWS = 2 * MAX_ROWS
+"""Of structures that have so many rows in all the evaluations take a second or two, the program
+several to compile."""
+
 MIN_ROWS = 256
 """Fewer rows are not cut into batches for more cores."""
 
@@ -241,6 +245,7 @@ def relax(
             ),
             potential=potential,
             skin=skin,
+            is_short=int(blocks[members].sum()) * BLOCK <= SHORT_ROWS,
             most_elements=int(n_elements[members].max()) if asks_elements else None,
             begun=deque(),
         )
