@@ -45,7 +45,6 @@ from cases import (
     same_bits,
     take,
 )
-from xla import AS_USERS
 
 SIZES = (13, 1, 40, 13)
 # Laid out in one way for each dtype, so that single operations too are compiled once.
@@ -154,7 +153,7 @@ def measured(case, system) -> float:
     return case.measure(at, Point(leaves_of(system.constants["centre"]), gradients, last_energy))
 
 
-@functools.partial(eqx.filter_jit, compiler_options=AS_USERS)
+@eqx.filter_jit
 def is_met(criterion, evidence):
     return criterion(evidence)
 

@@ -34,7 +34,7 @@ LAYERS = [
     ["atoms._matrices", "atoms._ulm", "atoms._formats"],
     ["atoms._constraints"],
     ["atoms._batch", "atoms._snapshot"],
-    ["atoms._neighbors", "atoms._trajectory"],
+    ["atoms._evaluators", "atoms._neighbors", "atoms._trajectory"],
     ["atoms.potentials"],
     ["atoms._cells"],
     ["atoms._streams", "atoms._criteria", "atoms._text"],

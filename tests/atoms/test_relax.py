@@ -288,7 +288,7 @@ def test_a_structure_that_loses_its_list_in_a_run_ends_alone(monkeypatch):
         assert np.isnan(together.atoms[k].get_potential_energies()).all()
         assert np.isinf(together.fmax[k])
         assert together.evaluations[k] == together.steps[k] == 1
-    monkeypatch.setattr("basinax.atoms._relax._batch_shape", lambda blocks, slots: (16, 2))
+    monkeypatch.setattr("basinax.atoms._relax._batch_shape", lambda *_: (16, 2))
     monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
     streamed = relax(atoms, potential, GradientDescent(rates), **settings)
     assert [k for k in range(6) if not same(together, k, streamed, k)] == []
@@ -372,7 +372,7 @@ def test_an_interruption_ends_all_batches():
 
 def test_a_batch_that_fails_ends_the_others(monkeypatch):
     """One structure a batch, of which the first look at one raises."""
-    monkeypatch.setattr("basinax.atoms._relax._batch_shape", lambda blocks, slots: (16, 1))
+    monkeypatch.setattr("basinax.atoms._relax._batch_shape", lambda *_: (16, 1))
     monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 2)
     seen = set()
 

@@ -1,6 +1,7 @@
 """A run: where each system is, what was evaluated last, and one turn of the loop."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -361,7 +362,8 @@ def stopped(run: Run) -> Run:
     A running system stands where it has not been evaluated, and so does one that could not be:
     NaN is all that is known of it there, and inf its `fmax`.
     """
-    has_no_result = (run.status == Status.RUNNING.value) | (run.status == Status.NOT_FINITE.value)
+    unfinished = (Status.RUNNING, Status.NOT_FINITE, Status.EVALUATION_FAILED)
+    has_no_result = functools.reduce(jnp.logical_or, [run.status == x.value for x in unfinished])
     is_unknown = run.is_pending & has_no_result
     found = run.energies, run.gradients, run.extras, run.of_rows
     energies, gradients, *others = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), found)

@@ -16,6 +16,7 @@ class Status(enum.IntEnum):
     NOT_FINITE = 3
     LINE_SEARCH_FAILED = 4
     STALLED = 5
+    EVALUATION_FAILED = 6
 
     @property
     def meaning(self) -> str:
@@ -29,5 +30,6 @@ _MEANINGS = {
     Status.MAX_STEPS: "max_steps reached before it converged",
     Status.NOT_FINITE: "energy or forces became NaN or infinite: atoms or a cell collapsed",
     Status.LINE_SEARCH_FAILED: "no step downhill lowered the energy: is the gradient its own?",
+    Status.EVALUATION_FAILED: "its energy and forces could not be computed: see its message",
     Status.STALLED: "steps too small to change the parameters: the tolerances may be out of reach",
 }

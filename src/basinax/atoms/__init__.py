@@ -17,6 +17,14 @@ from basinax.atoms._cells.kinds import (
     UnitCell as UnitCell,
 )
 from basinax.atoms._criteria import MaxAtomForce as MaxAtomForce, MaxStress as MaxStress
+from basinax.atoms._evaluators.calculator import ASECalculator as ASECalculator
+from basinax.atoms._evaluators.protocol import (
+    AbstractEvaluator as AbstractEvaluator,
+    AbstractSession as AbstractSession,
+    Evaluated as Evaluated,
+    EvaluationError as EvaluationError,
+    Request as Request,
+)
 from basinax.atoms._neighbors.table import (
     Neighbors as Neighbors,
     NeighborTable as NeighborTable,

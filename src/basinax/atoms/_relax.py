@@ -3,12 +3,13 @@
 How structures are grouped is chosen for speed alone: no bit of a result depends on it.
 """
 
+import contextlib
 import dataclasses
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -47,11 +48,14 @@ from basinax.atoms._batch import (
 from basinax.atoms._cells.kinds import AbstractCell, Kind, check_cells, kind_of, one_a_structure
 from basinax.atoms._cells.moves import CELL_ROWS
 from basinax.atoms._constraints.applied import layout_of
+from basinax.atoms._evaluators.calculator import evaluator_of
+from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._neighbors.rooms import SMALL
 from basinax.atoms._neighbors.search import check_listable
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.device import Settings
+from basinax.atoms._streams.hosted import relax_hosted
 from basinax.atoms._streams.places import Group
 from basinax.atoms._streams.queue import Monitor, Outcome, Queue
 from basinax.atoms._streams.stream import Stream, Work
@@ -75,10 +79,6 @@ more that folds, which go through eight chunks of a batch, end with the lists of
 
 ALIKE = 1.25
 """Structures are, whose atoms have up to so many times the fewest neighbours."""
-
-SHORT_ROWS = 2 * MAX_ROWS
-"""Of structures that have so many rows in all the evaluations take a second or two, the program
-several to compile."""
 
 MIN_ROWS = 256
 """Fewer rows are not cut into batches for more cores."""
@@ -117,6 +117,8 @@ class AtomsRelaxation(eqx.Module):
     """Energies and forces computed."""
     status: Int32[np.ndarray, "systems"]
     """Codes of `Status`."""
+    messages: list[str]
+    """Why a structure could not be evaluated; empty for one that could."""
     compilations: int = 0
     """Of the call: programs that were compiled for it, or loaded from JAX's cache on the disk, in
     which most seconds of a short call go. Another call like it compiles none."""
@@ -142,7 +144,7 @@ class Progress(eqx.Module):
 @own_switches()
 def relax(
     atoms: Iterable[Atoms],
-    potential: AbstractPotential,
+    potential: AbstractPotential | AbstractEvaluator | BaseCalculator | None = None,
     optimizer: AbstractTransform | None = None,
     *,
     cell: Cells = None,
@@ -164,7 +166,8 @@ def relax(
             `FixAtoms`, `FixCartesian`, `FixScaled` (along x, y and z), `FixedLine`, `FixedPlane`,
             `FixCom` and `FixSymmetry`, one after another; others raise, and so does `FixScaled`
             where a cell that shears would turn what it fixes.
-        potential: such as `LennardJones.named("Ar")`.
+        potential: such as `LennardJones.named("Ar")`; or `ASECalculator(...)`, or a calculator of
+            ASE; if None, each structure's own `atoms.calc`.
         optimizer: `FIRE()` if None.
         cell: how cells move: `Frechet(pressure=0.0)`, `UnitCell()` or `Strain()`, a text such as
             "frechet" (see `cell_from`), or a sequence with one of these, or None for a fixed cell,
@@ -177,7 +180,7 @@ def relax(
         max_steps: after so many steps a structure ends unconverged. A number, or one a structure.
         dtype: float32 or float64; JAX's default float if None (float64 needs `jax_enable_x64`).
         skin: how much farther than the cutoff neighbour lists reach (Å); if None, 0.15 of it, or
-            0.2 where a pair is dear (embedded atoms). Changes speed only.
+            0.2 where a pair is dear (embedded atoms). Changes speed only. Calculators have none.
         keep_best: return what does not converge at its point of lowest energy instead of the last.
         trajectory: a folder for trajectories, or `Trajectories(folder, interval, format)`.
         progress: called with a `Progress` as the run goes.
@@ -195,17 +198,14 @@ def relax(
     check_process()
     atoms = checked(atoms)
     check_occupancies(atoms)
-    _check_potential(potential)
-    potential.check(atoms)
+    evaluator = evaluator_of(potential)
     dtype = available_dtype(dtype)
     optimizer = FIRE() if optimizer is None else optimizer
     check_transform(optimizer)
     _check_options(keep_best=keep_best, throw=throw, progress=progress, should_stop=should_stop)
-    if skin is None:
-        skin = (SKIN_OF_DEAR_PAIRS if potential.has_dear_pairs else SKIN) * potential.cutoff
-    skin = one_number(skin, "skin", A_SKIN)
-    reach = potential.cutoff + skin
-    check_listable(atoms, reach, dtype)
+    listed = None if evaluator else _listed(cast(AbstractPotential, potential), atoms, skin, dtype)
+    if evaluator and skin is not None:
+        raise TypeError("skin is for potentials with neighbour lists, a calculator has none")
     cells = one_a_structure(_named(cell), len(atoms))
     check_cells(atoms, cells)
     fmax = None if fmax is None else _one_a_structure(fmax, "fmax", len(atoms))
@@ -221,46 +221,119 @@ def relax(
             progress(Progress(len(atoms), n_converged, n_failed))
 
     monitor, compilations = Monitor(len(atoms), tell, should_stop), Compilations()
-    blocks = np.array([-(-len(a) // BLOCK) for a in atoms])
-    slots = _expected_neighbors(atoms, reach)
-    n_elements = np.array([len(set(a.numbers.tolist())) for a in atoms])
-    asks_elements = potential.has_dear_pairs and len(potential.species) > 1
-    recorder = _recorder(trajectory, atoms)
-    works = [
-        Work(
-            Group(
-                atoms=atoms,
-                settings=_for_sizes(settings, [len(atoms[i]) for i in members], kind),
-                dtype=dtype,
-                keep_best=keep_best,
-                shape=_batch_shape(blocks[members], slots[members]),
-                n_filled=_part(blocks[members], slots[members]),
-                most_rows=max(len(atoms[i]) for i in members),
-                layout=layout_of(atoms[i] for i in members),
-                cells=cells,
-                kind=kind,
-                queue=Queue(_long_ones_first(members, n_elements), blocks),
-                monitor=monitor,
-                recorder=recorder,
-            ),
-            potential=potential,
-            skin=skin,
-            is_short=int(blocks[members].sum()) * BLOCK <= SHORT_ROWS,
-            most_elements=int(n_elements[members].max()) if asks_elements else None,
-            begun=deque(),
-        )
-        for kind, alike in _by_kind(atoms, cells)
-        for members in _grouped(slots, blocks, alike)
-    ]
-    try:
-        _work_off(works, monitor, compilations)
-    finally:
+    call = _Call(atoms, settings, dtype, keep_best, cells, monitor)
+    with contextlib.ExitStack() as stack:
+        session = None
+        if evaluator:
+            needs_stress = [kind_of(a, c) is not None for a, c in zip(atoms, cells, strict=True)]
+            session = stack.enter_context(contextlib.closing(evaluator.open(atoms, needs_stress)))
+        recorder = _recorder(trajectory, atoms)
         if recorder is not None:
-            recorder.close()
+            stack.callback(recorder.close)
+        if session is not None:
+            with compilations.counted():
+                for group in call.hosted_groups(recorder):
+                    relax_hosted(group, session)
+        elif listed is not None:
+            _work_off(call.works(listed, recorder), monitor, compilations)
     result = _in_order(atoms, monitor.outcomes, compilations.count)
     if throw:
         raise_unless_converged(result.status)
     return result
+
+
+class _Listed(NamedTuple):
+    """A potential with neighbour lists."""
+
+    potential: AbstractPotential
+    skin: float
+
+    @property
+    def reach(self) -> float:
+        return self.potential.cutoff + self.skin
+
+
+def _listed(
+    potential: AbstractPotential, atoms: list[Atoms], skin: float | None, dtype: Any
+) -> _Listed:
+    """The potential, if it has parameters for these structures, and they can be listed for it."""
+    _check_potential(potential)
+    potential.check(atoms)
+    if skin is None:
+        skin = (SKIN_OF_DEAR_PAIRS if potential.has_dear_pairs else SKIN) * potential.cutoff
+    listed = _Listed(potential, one_number(skin, "skin", A_SKIN))
+    check_listable(atoms, listed.reach, dtype)
+    return listed
+
+
+class _Call(NamedTuple):
+    """What all groups of a call share."""
+
+    atoms: list[Atoms]
+    settings: Settings
+    dtype: Any
+    keep_best: bool
+    cells: list[AbstractCell | None]
+    monitor: Monitor
+
+    def works(self, listed: _Listed, recorder: Recorder | None) -> list[Work]:
+        """Groups of structures with like lists; each has a program of its own."""
+        potential, atoms = listed.potential, self.atoms
+        slots = _expected_neighbors(atoms, listed.reach)
+        n_elements = self.n_elements()
+        asks_elements = potential.has_dear_pairs and len(potential.species) > 1
+        return [
+            Work(
+                self.group(members, kind, slots, recorder, _n_cores()),
+                potential=potential,
+                skin=listed.skin,
+                most_elements=int(n_elements[members].max()) if asks_elements else None,
+                begun=deque(),
+            )
+            for kind, alike in _by_kind(atoms, self.cells)
+            for members in _grouped(slots, self.blocks(), alike)
+        ]
+
+    def hosted_groups(self, recorder: Recorder | None) -> list[Group]:
+        """Groups of structures that the host evaluates, in one batch each."""
+        alike = np.ones(len(self.atoms))
+        return [
+            self.group(members, kind, alike, recorder, 1)
+            for kind, members in _by_kind(self.atoms, self.cells)
+        ]
+
+    def group(
+        self,
+        members: np.ndarray,
+        kind: Kind | None,
+        slots: np.ndarray,
+        recorder: Recorder | None,
+        n_cores: int,
+    ) -> Group:
+        """These structures; `n_cores` batches of them run at a time."""
+        atoms, blocks = self.atoms, self.blocks()
+        return Group(
+            atoms=atoms,
+            settings=_for_sizes(self.settings, [len(atoms[i]) for i in members], kind),
+            dtype=self.dtype,
+            keep_best=self.keep_best,
+            shape=_batch_shape(blocks[members], slots[members], n_cores),
+            n_filled=_part(blocks[members], slots[members], n_cores),
+            most_rows=max(len(atoms[i]) for i in members),
+            layout=layout_of(atoms[i] for i in members),
+            cells=self.cells,
+            kind=kind,
+            queue=Queue(_long_ones_first(members, self.n_elements()), blocks),
+            monitor=self.monitor,
+            recorder=recorder,
+        )
+
+    def blocks(self) -> np.ndarray:
+        """How many blocks of rows each structure needs."""
+        return np.array([-(-len(a) // BLOCK) for a in self.atoms])
+
+    def n_elements(self) -> np.ndarray:
+        return np.array([len(set(a.numbers.tolist())) for a in self.atoms])
 
 
 def _recorder(
@@ -326,20 +399,20 @@ def _n_cores() -> int:
     return (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
 
 
-def _batch_shape(blocks: np.ndarray, slots: np.ndarray) -> tuple[int, int]:
+def _batch_shape(blocks: np.ndarray, slots: np.ndarray, n_cores: int) -> tuple[int, int]:
     """Rows and systems of the batches in which these structures are relaxed."""
-    n_rows = _few_rows(_part(blocks, slots))
+    n_rows = _few_rows(_part(blocks, slots, n_cores))
     # As many as may stand there, whatever their number: it is no matter of the program. But not so
     # many small ones beside a large one, in whose size every system may take memory.
     fewest, most = (n_rows // (int(n) * BLOCK) for n in (blocks.max(), blocks.min()))
     return n_rows, padded_size(min(most, max(len(blocks), MIXED * fewest)))
 
 
-def _part(blocks: np.ndarray, slots: np.ndarray) -> int:
+def _part(blocks: np.ndarray, slots: np.ndarray, n_cores: int) -> int:
     """So many of their rows stand in a batch at once."""
     rows = int(blocks.sum()) * BLOCK
     max_rows = MAX_ROWS if slots.max() <= ALIKE * slots.min() else MAX_ROWS // 2
-    n_parts = max(-(-rows // max_rows), min(_n_cores(), -(-rows // MIN_ROWS)))
+    n_parts = max(-(-rows // max_rows), min(n_cores, -(-rows // MIN_ROWS)))
     least = max(-(-rows // n_parts), int(blocks.max()) * BLOCK)
     return padded_size(least, least=BLOCK)
 
@@ -363,8 +436,6 @@ def _check_potential(potential: Any) -> None:
         got = f"got the class {potential.__name__}: make one, such as EMT() or EMT('Cu', 'Au')"
     elif isinstance(potential, str):
         got = f"got text: basinax.atoms.potential_from({potential!r}) makes one of it"
-    elif isinstance(potential, BaseCalculator):
-        got = f"got ASE's calculator {type(potential).__name__}, which is for one structure"
     raise TypeError(f"potential must be one of basinax.atoms, such as EMT(), {got}")
 
 
@@ -476,6 +547,14 @@ def _in_order(
         reached.append(outcome)
     ends, relaxed, *columns = zip(*reached, strict=True)
     energies = np.array([end.energy for end in ends])
-    fmax, steps, evaluations, status = (np.array(column) for column in columns)
-    counts = (x.astype(np.int32) for x in (steps, evaluations, status))
-    return AtomsRelaxation(list(relaxed), energies, fmax, *counts, compilations=n_compiled)
+    fmax, steps, evaluations, status, messages = columns
+    return AtomsRelaxation(
+        atoms=list(relaxed),
+        energies=energies,
+        fmax=np.array(fmax),
+        steps=np.array(steps, np.int32),
+        evaluations=np.array(evaluations, np.int32),
+        status=np.array(status, np.int32),
+        messages=list(messages),
+        compilations=n_compiled,
+    )

@@ -21,13 +21,17 @@ class Snapshot(NamedTuple):
     energies: np.ndarray | None = None
     """Of the atoms, in eV; None where they are not kept."""
 
-    def of(self, original: Atoms) -> Atoms:
-        """A copy of the structure there, with a calculator that knows what was found."""
+    def of(self, original: Atoms, further: dict[str, Any] | None = None) -> Atoms:
+        """A copy of the structure there, with a calculator that knows what was found.
+
+        Args:
+            further: properties that take the place of these, or stand beside them.
+        """
         copy = original.copy()
         positions, cell = self.place(original)
         copy.set_cell(cell, apply_constraint=False)
         copy.set_positions(positions, apply_constraint=False)
-        copy.calc = SinglePointCalculator(copy, **self.properties())
+        copy.calc = SinglePointCalculator(copy, **self.properties() | (further or {}))
         return copy
 
     def place(self, original: Atoms) -> tuple[np.ndarray, np.ndarray]:

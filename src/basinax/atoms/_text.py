@@ -1,6 +1,7 @@
 """Potentials from text such as `lennard-jones:epsilon=0.01,sigma=3.4`, as in a command line."""
 
 import functools
+import importlib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -11,6 +12,7 @@ from basinax._text.specs import (
     parse,
 )
 from basinax.atoms._cells.kinds import AbstractCell, Frechet, Strain, UnitCell
+from basinax.atoms._evaluators.calculator import ASECalculator
 from basinax.atoms.potentials import (
     EAM,
     EMT,
@@ -27,7 +29,7 @@ from basinax.atoms.potentials import (
 from basinax.atoms.potentials._tables.eam_files import Format
 
 
-def potential_from(text: str) -> AbstractPotential:
+def potential_from(text: str) -> AbstractPotential | ASECalculator:
     """The potential of a text: its name, and its options as `NAME:KEY=VALUE,...`.
 
     A value for an element or a pair stands behind a dot. Element symbols choose published
@@ -38,6 +40,8 @@ def potential_from(text: str) -> AbstractPotential:
     (fs, eam) at the end where the name does not tell. `tersoff:FILE` and `stillinger-weber:FILE`
     are files in LAMMPS's formats, of which `,elements=Si-C` at the end chooses elements; symbols
     instead of a file choose published parameters.
+    `ase:MODULE:CALLABLE` imports a class or function that makes ASE calculators; options behind a
+    comma are its arguments.
 
     >>> potential_from("lennard-jones:epsilon=0.0104,sigma=3.4,cutoff=8.5").cutoff
     8.5
@@ -50,6 +54,7 @@ def potential_from(text: str) -> AbstractPotential:
     >>> silica = potential_from("buckingham:BKS,cutoff=10")
     >>> salt = potential_from("buckingham:A.Na-Cl=1000,rho.Na-Cl=0.32,q.Na=1,q.Cl=-1,alpha=0.2")
     >>> carbide = potential_from("tersoff:Si,C")
+    >>> calculator = potential_from("ase:ase.calculators.emt:EMT,asap_cutoff=true")
 
     Raises:
         ValueError: the name, an option or an element is unknown, a number is out of range, or a
@@ -143,7 +148,28 @@ def _from_triplets(maker: Any, named: Any, text: str) -> AbstractPotential:
     return maker.read(text)
 
 
-_FILES: dict[str, Callable[[str], AbstractPotential]] = {
+def _calculator(text: str) -> ASECalculator:
+    """A calculator of `MODULE:CALLABLE` or `MODULE:CALLABLE,OPTION=VALUE,...`."""
+    module, colon, call = text.partition(":")
+    name, _, options = call.partition(",")
+    if not (colon and module and name):
+        raise ValueError(
+            f"potential ase: expected ase:MODULE:CALLABLE[,OPTION=VALUE,...], got {text!r}"
+        )
+    spec = parse(f"{name}:{options}" if options else name)
+    if spec.words:
+        raise ValueError(f"potential ase: expected OPTION=VALUE, got {spec.words[0]!r}")
+    try:
+        make = getattr(importlib.import_module(module), spec.name)
+    except ImportError as error:
+        raise ValueError(f"potential ase: {module} cannot be imported: {error}") from error
+    except AttributeError:
+        raise ValueError(f"potential ase: {module} has no {spec.name}") from None
+    return ASECalculator(functools.partial(make, **spec.options))
+
+
+_FILES: dict[str, Callable[[str], AbstractPotential | ASECalculator]] = {
+    "ase": _calculator,
     "eam": _from_tables,
     "stillinger-weber": functools.partial(_from_triplets, StillingerWeber, stillinger_weber.NAMED),
     "tersoff": functools.partial(_from_triplets, Tersoff, tersoff.NAMED),

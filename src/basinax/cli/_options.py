@@ -24,8 +24,9 @@ Potential = Annotated[
         help="NAME[:OPTION=VALUE,...], such as lennard-jones:epsilon=0.0104,sigma=3.405,cutoff=8.5"
         " (eV, Å), lennard-jones:Ar,Kr (published parameters), morse:epsilon=1,rho0=6,r0=1,"
         " emt (effective medium theory of metals), zhou:Cu,Ni, eam:FILE (.eam.alloy, .eam.fs or"
-        " .eam), tersoff:Si,C or tersoff:FILE, stillinger-weber:Si or stillinger-weber:FILE, or"
-        " buckingham:BKS (silica)."
+        " .eam), tersoff:Si,C or tersoff:FILE, stillinger-weber:Si or stillinger-weber:FILE,"
+        " buckingham:BKS (silica), or any ASE calculator: ase:MODULE:CALLABLE[,OPTION=VALUE,...],"
+        " such as ase:tblite.ase:TBLite,method=GFN2-xTB."
     ),
 ]
 Optimizer = Annotated[
@@ -160,6 +161,14 @@ class Given:
     max_displacement: MaxDisplacement = None
     max_steps: MaxSteps = 500
     dtype: Annotated[Dtype, typer.Option(help="Precision of the run.")] = Dtype.FLOAT64
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes that evaluate structures with a calculator of ASE; one a core by"
+            " default.",
+            min=1,
+        ),
+    ] = None
     skin: Annotated[
         float | None,
         typer.Option(

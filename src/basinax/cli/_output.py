@@ -27,7 +27,7 @@ def write_table(path: Path, task: Task, result: AtomsRelaxation) -> None:
     columns = ["source", "formula", "atoms", "status", "steps", "evaluations"]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([*columns, "energy_eV", "fmax_eV_per_A"])
+        writer.writerow([*columns, "energy_eV", "fmax_eV_per_A", "message"])
         for k, atoms in enumerate(result.atoms):
             writer.writerow(
                 [
@@ -39,6 +39,7 @@ def write_table(path: Path, task: Task, result: AtomsRelaxation) -> None:
                     result.evaluations[k],
                     repr(float(result.energies[k])),
                     repr(float(result.fmax[k])),
+                    result.messages[k],
                 ]
             )
 
@@ -62,7 +63,8 @@ def print_summary(task: Task, result: AtomsRelaxation, paths: list[Path]) -> Non
     failed = np.flatnonzero(~result.converged)
     for k in failed[:SHOWN]:
         formula = task.atoms[k].get_chemical_formula()
-        print_line(out, f"{task.sources[k]} ({formula}): {Status(result.status[k]).meaning}")
+        reason = result.messages[k] or Status(result.status[k]).meaning
+        print_line(out, f"{task.sources[k]} ({formula}): {reason}")
     if len(failed) > SHOWN:
         print_line(out, f"... and {len(failed) - SHOWN} more")
     if paths:

@@ -20,6 +20,7 @@ from basinax._loop.criteria import (
 )
 from basinax._text.specs import optimizer_from
 from basinax.atoms import (
+    ASECalculator,
     AtomsRelaxation,
     MaxAtomForce,
     MaxStress,
@@ -51,6 +52,15 @@ _CRITERIA = {
 """Criteria that may have to be met besides that of forces, by their options."""
 
 
+def _potential_of(given: Given) -> Any:
+    potential = potential_from(given.potential)
+    if given.workers is None:
+        return potential
+    if not isinstance(potential, ASECalculator):
+        fail("--workers is for calculators of ASE: --potential ase:MODULE:CALLABLE")
+    return dataclasses.replace(potential, workers=given.workers)
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
     """What is to be relaxed, and how."""
@@ -78,7 +88,7 @@ class Task:
         own["cell"] = or_of_info(str)(given.cell) if given.cell else None
         with reported():
             settings = {
-                "potential": potential_from(given.potential),
+                "potential": _potential_of(given),
                 "optimizer": optimizer_from(given.optimizer),
                 "dtype": given.dtype.value,
                 "skin": given.skin,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -9,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from basinax._bits import xla
 from basinax._loop.criteria import AbstractCriterion
 from basinax._loop.run import (
+    Evaluation,
     Point,
     Run,
+    advance,
     final_point,
     restart,
     start,
@@ -21,7 +23,8 @@ from basinax._loop.run import (
 )
 from basinax._loop.status import Status
 from basinax.atoms._batch import Batch
-from basinax.atoms._cells.moves import CellMoves
+from basinax.atoms._cells.moves import CellMoves, with_cells
+from basinax.atoms._constraints.applied import constrained
 from basinax.atoms._matrices import VOIGT
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms._protocol import AbstractTransform
@@ -70,13 +73,30 @@ class Fixed:
         return self is other or (isinstance(other, Fixed) and self._key == other._key)
 
 
-How = tuple[AbstractPotential, Settings]
+How = tuple[AbstractPotential | None, Settings]
+"""None for structures that the host evaluates."""
 
 
 def split(how: How) -> tuple[Fixed, Any]:
     """What is not an array, and what is."""
     arrays, others = eqx.partition(how, eqx.is_array)
     return Fixed(others), arrays
+
+
+def advanced(
+    evaluate: Callable[[Any], Evaluation],
+    run: Run,
+    settings: Settings,
+    batch: Batch,
+    moves: CellMoves | None,
+    turns: Any,
+) -> Run:
+    """The run after so many turns, at most, with the constraints of the batch and its cells."""
+    if moves is None:
+        optimizer, view = constrained(settings.optimizer, batch.constraints)
+    else:
+        optimizer, view = with_cells(settings.optimizer, batch.constraints, moves)
+    return advance(evaluate, run, optimizer, settings.criterion, settings.max_steps, turns, view)
 
 
 def moved(batch: Batch, moves: CellMoves | None, params: Any) -> Batch:
@@ -90,7 +110,7 @@ def moved(batch: Batch, moves: CellMoves | None, params: Any) -> Batch:
 structure = jax.jit(CellMoves.structure)
 
 
-@functools.partial(xla.jitted, options=xla.ONCE)
+@jax.jit
 def result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     """Where structures are returned, and what was found there."""
     point = final_point(stopped(run))
@@ -115,9 +135,9 @@ def found_at(point: Point, batch: Batch, moves: CellMoves | None) -> dict[str, A
     return place | found | {"forces": forces, "is_free": moves.is_free}
 
 
-@functools.partial(xla.jitted, options=xla.ONCE, static_argnums=(0, 1))
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def started(fixed: "Fixed", keep_best: bool, arrays, batch: Batch, moves: CellMoves | None) -> Run:
-    _, settings = eqx.combine(arrays, fixed.tree)
+    potential, settings = eqx.combine(arrays, fixed.tree)
     params, prefix = beginning(batch, moves)
     extras = None if moves is None else moves.nothing_observed()
     needs = settings.criterion.needs
@@ -127,12 +147,12 @@ def started(fixed: "Fixed", keep_best: bool, arrays, batch: Batch, moves: CellMo
         prefix,
         keep_best=keep_best,
         extras=extras,
-        of_rows=jnp.zeros_like(batch.positions[:, 0]),
+        of_rows=None if potential is None else jnp.zeros_like(batch.positions[:, 0]),
         needs=needs,
     )
 
 
-@functools.partial(xla.jitted, options=xla.ONCE, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0)
 def restarted(fixed: Fixed, arrays, batch: Batch, moves: CellMoves | None, run: Run, mask) -> Run:
     _, settings = eqx.combine(arrays, fixed.tree)
     return restart(run, settings.optimizer, *beginning(batch, moves), mask)

@@ -1,7 +1,7 @@
 """The places of a batch: which structure stands in each, and what is handed over of it."""
 
 import dataclasses
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import numpy as np
@@ -51,6 +51,23 @@ class Group(NamedTuple):
         return self.queue.fill(min(self.n_filled, n_rows), n_systems)
 
 
+class Report(NamedTuple):
+    """What else is known of a structure that has ended."""
+
+    properties: dict[str, Any] = {}  # noqa: RUF012
+    """By ASE's names; they take the place of those of the batch."""
+    message: str = ""
+    """Why it could not be evaluated."""
+
+
+class Reports(Protocol):
+    """Where reports come from."""
+
+    def pop(self, member: int, end: Snapshot) -> Report:
+        """The report of a structure that has ended there; it is not asked for again."""
+        ...
+
+
 class Ended(NamedTuple):
     """Structures that have left their places in a batch."""
 
@@ -65,8 +82,9 @@ class Ended(NamedTuple):
 class Places:
     """The places of one batch, taken by one structure after another."""
 
-    def __init__(self, group: Group, members: list[int]):
+    def __init__(self, group: Group, members: list[int], reports: "Reports | None" = None):
         self.group = group
+        self.reports = reports
         structures = [group.atoms[i] for i in members]
         self.batch = Batch.from_atoms(
             structures, group.dtype, *group.shape, group.layout, group.most_rows
@@ -86,6 +104,10 @@ class Places:
     def settings(self) -> Settings:
         """Those of the structures that stand here, one a place."""
         return self.group.settings.of(self.members, len(self.group.atoms))
+
+    def rows_of(self, k: int) -> slice:
+        """The rows of the structure in this place."""
+        return slice(self.starts[k], self.starts[k] + len(self.group.atoms[self.members[k]]))
 
     def here(self, run: Run) -> Batch:
         """The batch where the run stands."""
@@ -129,13 +151,17 @@ class Places:
         (found, last, members), self.ended = self.ended, None
         for k, member in members.items():
             end = self._snapshot(found, k, member)
+            report = self.reports.pop(member, end) if self.reports else Report()
+            if "energy" in report.properties:
+                end = end._replace(energy=report.properties["energy"])
             outcome = Outcome(
                 end=end,
-                atoms=end.of(self.group.atoms[member]),
+                atoms=end.of(self.group.atoms[member], report.properties),
                 fmax=float(found["fmax"][k]),
                 steps=int(found["steps"][k]),
                 evaluations=int(found["evaluations"][k]),
                 status=int(found["status"][k]),
+                message=report.message,
             )
             self.group.monitor.end(member, outcome)
         if last is not None:

@@ -23,6 +23,8 @@ class Outcome(NamedTuple):
     steps: int
     evaluations: int
     status: int
+    message: str = ""
+    """Why it could not be evaluated."""
 
 
 class Queue:

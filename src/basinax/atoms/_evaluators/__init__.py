@@ -1,0 +1,1 @@
+"""Potentials that the host evaluates, structure by structure: ASE calculators, other programs."""

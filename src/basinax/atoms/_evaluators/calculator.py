@@ -1,0 +1,197 @@
+"""Any ASE calculator as a potential: in this process, or in processes of its own."""
+
+import collections
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ase import Atoms
+from ase.calculators.calculator import BaseCalculator
+from ase.calculators.singlepoint import SinglePointCalculator
+
+from basinax._settings import POSITIVE, at_least, one_number, require_switch, require_whole
+from basinax.atoms._evaluators.protocol import (
+    AbstractEvaluator,
+    AbstractSession,
+    Answer,
+    Evaluated,
+    EvaluationError,
+    Request,
+    checked_results,
+    names_of,
+    placed,
+)
+from basinax.atoms._evaluators.worker import compute, text_of
+from basinax.atoms._evaluators.workers import Workers
+
+LOOK = 0.1
+"""Seconds of evaluations in this process between two looks at what has come."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ASECalculator(AbstractEvaluator):
+    """Any ASE calculator as a potential: each structure is evaluated as if it were alone.
+
+    A calculator is reset before each evaluation, so that its numbers follow from the positions
+    alone: a restart from another density, say, would change their last digits. ASE's cache, which
+    takes positions within 1e-15 Å for the same, is not used.
+
+    Args:
+        calculator: a function without arguments that makes a calculator, such as
+            `lambda: TBLite(method="GFN2-xTB")`, for worker processes; or a calculator, which works
+            in this process on one structure after another.
+        workers: so many processes, each with a calculator of its own; if None, one for each core
+            that this process may use.
+        reuse: each structure has a calculator of its own, which is not reset. SCF codes then begin
+            at the last density, which is faster, and a relaxation that is interrupted and started
+            again ends in other last digits. Needs a function.
+        timeout: an evaluation that takes longer (s) ends its structure; no limit if None. Needs a
+            function.
+        threads: of BLAS, OpenMP and torch in each process. Another number changes last digits.
+
+    Raises:
+        TypeError, ValueError: an argument is of no use.
+    """
+
+    calculator: Callable[[], Any] | BaseCalculator
+    workers: int | None = None
+    reuse: bool = False
+    timeout: float | None = None
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        is_instance = isinstance(self.calculator, BaseCalculator)
+        if not is_instance and not callable(self.calculator):
+            raise TypeError(
+                "calculator must be an ASE calculator, or a function that makes one, got"
+                f" {type(self.calculator).__name__}"
+            )
+        if self.workers is not None:
+            require_whole(self.workers, "workers", at_least(1))
+        require_whole(self.threads, "threads", at_least(1))
+        require_switch(self.reuse, "reuse")
+        if self.timeout is not None:
+            one_number(self.timeout, "timeout", POSITIVE)
+        if is_instance:
+            for name in ("workers", "reuse", "timeout"):
+                if getattr(self, name):
+                    raise TypeError(
+                        f"{name} needs a function that makes calculators, got a calculator: pass"
+                        f" lambda: {type(self.calculator).__name__}(...)"
+                    )
+
+    def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
+        if isinstance(self.calculator, BaseCalculator):
+            _check_properties(self.calculator, needs_stress)
+            return InProcess(atoms, [self.calculator] * len(atoms))
+        n_workers = self.workers or min(_n_cores(), len(atoms))
+        workers = Workers(
+            self.calculator, bare(atoms), n_workers, self.reuse, self.timeout, self.threads
+        )
+        try:
+            check_stress(workers.implemented, needs_stress)
+        except BaseException:
+            workers.close()
+            raise
+        return workers
+
+
+class OwnCalculators(AbstractEvaluator):
+    """Each structure's own `atoms.calc`, in this process."""
+
+    def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
+        without = [k for k, a in enumerate(atoms) if not isinstance(a.calc, BaseCalculator)]
+        if without:
+            shown = ", ".join(map(str, without[:8])) + (", ..." if len(without) > 8 else "")
+            raise ValueError(
+                f"{len(without)} structures ({shown}) have no calculator: give relax a potential,"
+                " or set atoms.calc"
+            )
+        for k, a in enumerate(atoms):
+            _check_properties(a.calc, [needs_stress[k]], first=k)
+        return InProcess(atoms, [a.calc for a in atoms])
+
+
+def evaluator_of(potential: Any) -> AbstractEvaluator | None:
+    """What the host evaluates; None for a potential that runs inside `jit`."""
+    if potential is None:
+        return OwnCalculators()
+    if isinstance(potential, BaseCalculator):
+        return ASECalculator(potential)
+    return potential if isinstance(potential, AbstractEvaluator) else None
+
+
+class InProcess(AbstractSession):
+    """Calculators in this process, one evaluation after another."""
+
+    def __init__(self, atoms: Sequence[Atoms], calculators: Sequence[Any]):
+        self._atoms, self._calculators = bare(atoms), list(calculators)
+        self._waiting: collections.deque[Request] = collections.deque()
+
+    def ask(self, requests: Sequence[Request]) -> None:
+        self._waiting.extend(requests)
+
+    def answers(self, timeout: float) -> list[Answer]:
+        answers, begin = [], time.monotonic()
+        while self._waiting and time.monotonic() - begin < LOOK:
+            request = self._waiting.popleft()
+            calculator = self._calculators[request.number]
+            template = self._atoms[request.number]
+            try:
+                found = evaluated(calculator, template, request)
+            except EvaluationError as error:
+                found = error
+            answers.append((request.number, found))
+        return answers
+
+    def end(self, number: int) -> None:
+        self._waiting = collections.deque(r for r in self._waiting if r.number != number)
+
+    def close(self) -> None:
+        self._waiting.clear()
+
+
+def bare(atoms: Sequence[Atoms]) -> list[Atoms]:
+    """Copies without constraints and calculators, of which a calculator sees nothing."""
+    copies = [a.copy() for a in atoms]
+    for copy in copies:
+        copy.set_constraint()
+    return copies
+
+
+def evaluated(calculator: Any, template: Atoms, request: Request) -> Evaluated:
+    """One evaluation in this process. Raises EvaluationError whatever the calculator does wrong."""
+    atoms, names = placed(template, request), names_of(request)
+    try:
+        results = compute(calculator, atoms, names, is_reset=True)
+    except Exception as error:
+        raise EvaluationError(text_of(error)) from error
+    return checked_results(results, len(atoms), names)
+
+
+def check_stress(implemented: Sequence[str], needs_stress: Sequence[bool], first: int = 0) -> None:
+    """Raise ValueError where a cell moves and the calculator has no stress."""
+    moving = [first + k for k, needs in enumerate(needs_stress) if needs]
+    if moving and "stress" not in implemented:
+        raise ValueError(
+            f"the cell of system {moving[0]} moves, but its calculator has no stress: keep the cell"
+            " fixed (cell=None), or choose another calculator"
+        )
+
+
+def _check_properties(calculator: Any, needs_stress: Sequence[bool], first: int = 0) -> None:
+    if isinstance(calculator, SinglePointCalculator):
+        raise TypeError(
+            f"system {first}: its calculator holds results of one point and computes none: give"
+            " relax a potential, or set atoms.calc"
+        )
+    check_stress(calculator.implemented_properties, needs_stress, first)
+
+
+def _n_cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,78 @@
+"""A process that evaluates structures with an ASE calculator of its own.
+
+It runs as a script and imports neither JAX nor basinax, which would take a second and a hundred MB
+in each process. Messages on its pipe: first the paths of modules and the function that makes
+calculators; then structures, each of which has one answer. It ends with its parent.
+"""
+
+import os
+import signal
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ase import Atoms
+from ase.calculators.calculator import all_changes
+
+
+def forget(calculator: Any) -> None:
+    """Reset a calculator, and those that a sum or a mixture holds."""
+    for part in getattr(getattr(calculator, "mixer", None), "calcs", ()):
+        forget(part)
+    if callable(getattr(calculator, "reset", None)):
+        calculator.reset()
+    else:
+        calculator.atoms, calculator.results = None, {}
+
+
+def compute(calculator: Any, atoms: Atoms, names: list[str], *, is_reset: bool) -> dict[str, Any]:
+    """All results of a calculator at these positions, its cache aside; raises what it raises."""
+    if is_reset:
+        forget(calculator)
+    calculator.calculate(atoms, names, list(all_changes))
+    return dict(calculator.results)
+
+
+def text_of(error: BaseException) -> str:
+    """An error on one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+
+
+def main(descriptor: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    os.dup2(2, 1)  # calculators print; a parent's standard output may be a table
+    pipe = Connection(descriptor)
+    try:
+        import cloudpickle
+
+        sys.path[:], packed, reuse = pipe.recv()
+        make = cloudpickle.loads(packed)
+        calculator = make()
+        pipe.send(("ready", list(calculator.implemented_properties)))
+    except Exception as error:
+        pipe.send(("unmade", text_of(error)))
+        return
+    own: dict[int, Any] = {}
+    while True:
+        try:
+            number, atoms, names = pipe.recv()
+        except EOFError:
+            return
+        if atoms is None:
+            own.pop(number, None)
+            continue
+        try:
+            if reuse and number not in own:
+                own[number] = make()
+            found = compute(own.get(number, calculator), atoms, names, is_reset=not reuse)
+            answer = "found", found
+        except Exception as error:
+            answer = "failed", text_of(error)
+        try:
+            pipe.send(answer)
+        except Exception as error:  # a result that cannot be pickled
+            pipe.send(("failed", text_of(error)))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

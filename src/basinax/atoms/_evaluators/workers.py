@@ -1,0 +1,259 @@
+"""Processes that evaluate structures, one each at a time; see `worker.py`.
+
+Which process evaluates a structure changes no bit: it is reset before, or is the structure's own.
+"""
+
+import collections
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from ase import Atoms
+
+from basinax.atoms._evaluators.protocol import (
+    AbstractSession,
+    Answer,
+    EvaluationError,
+    Request,
+    checked_results,
+    names_of,
+    placed,
+)
+
+SCRIPT = Path(__file__).with_name("worker.py")
+THREADS = ("OMP", "OPENBLAS", "MKL", "BLIS", "VECLIB_MAXIMUM", "NUMEXPR")
+
+
+class Workers(AbstractSession):
+    """Processes that live as long as the run; one that ends is replaced."""
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        atoms: Sequence[Atoms],
+        n_workers: int,
+        reuse: bool,
+        timeout: float | None,
+        threads: int,
+    ):
+        """Start the processes and wait until one has made a calculator.
+
+        Raises:
+            TypeError: the function cannot be sent to another process.
+            RuntimeError: no calculator could be made; names the reason.
+        """
+        self._atoms, self._reuse, self._timeout = atoms, reuse, timeout
+        self._greeting = list(sys.path), _packed(make), reuse
+        self._environment = os.environ | {f"{name}_NUM_THREADS": str(threads) for name in THREADS}
+        self._waiting: collections.deque[Request] = collections.deque()
+        self._failed: list[Answer] = []
+        """Answers that no process has given."""
+        self._home: dict[int, int] = {}
+        """Which worker has the calculator of a structure, where calculators are reused."""
+        self.implemented: list[str] = []
+        """Properties that the calculator has, by ASE's names."""
+        self._workers: list[_Worker | None] = []
+        try:
+            self._workers += [self._start() for _ in range(n_workers)]
+            while not self.implemented:
+                self._receive(None)
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, requests: Sequence[Request]) -> None:
+        self._waiting.extend(requests)
+        self._dispatch()
+
+    def answers(self, timeout: float) -> list[Answer]:
+        answers = self._receive(timeout) if not self._failed else self._receive(0.0)
+        answers += self._failed
+        self._failed = []
+        return answers
+
+    def end(self, number: int) -> None:
+        self._waiting = collections.deque(r for r in self._waiting if r.number != number)
+        home = self._home.pop(number, None)
+        worker = None if home is None else self._workers[home]
+        if worker is not None and worker.request is None and worker.is_ready:
+            worker.send((number, None, None))
+
+    def close(self) -> None:
+        for worker in filter(None, self._workers):
+            worker.kill()
+
+    def _start(self) -> "_Worker":
+        worker = _Worker(self._environment)
+        worker.send(self._greeting)
+        return worker
+
+    def _receive(self, timeout: float | None) -> list[Answer]:
+        """What has come from the processes, after waiting for one at most so long (s)."""
+        self._dispatch()
+        by_pipe = {w.pipe: k for k, w in enumerate(self._workers) if w and w.is_busy}
+        if not by_pipe:
+            return []
+        deadlines = [w.deadline for w in self._workers if w and w.deadline is not None]
+        if deadlines:
+            left = max(0.0, min(deadlines) - time.monotonic())
+            timeout = left if timeout is None else min(timeout, left)
+        answers = []
+        for pipe in wait(list(by_pipe), timeout):
+            answers += self._answer_of(by_pipe[pipe])  # pyright: ignore[reportArgumentType]
+        answers += self._overdue()
+        self._dispatch()
+        return answers
+
+    def _answer_of(self, k: int) -> list[Answer]:
+        worker = self._workers[k]
+        assert worker is not None
+        try:
+            kind, content = worker.pipe.recv()
+        except Exception as error:  # the process has ended, or its answer cannot be read
+            return self._replaced(k, worker.obituary(error))
+        match kind:
+            case "ready":
+                worker.is_ready, self.implemented = True, content
+                return []
+            case "unmade":
+                worker.kill()
+                self._drop(k, content)
+                return []
+        request, worker.request, worker.deadline = worker.request, None, None
+        assert request is not None
+        if kind == "failed":
+            return [(request.number, EvaluationError(content))]
+        try:
+            n_atoms = len(self._atoms[request.number])
+            return [(request.number, checked_results(content, n_atoms, names_of(request)))]
+        except EvaluationError as error:
+            return [(request.number, error)]
+
+    def _drop(self, k: int, reason: str) -> None:
+        """Go on without a process that could not make a calculator."""
+        self._workers[k] = None
+        if not any(self._workers) and not self.implemented:
+            raise RuntimeError(f"the calculator could not be made: {reason}")
+        left = sum(worker is not None for worker in self._workers)
+        warnings.warn(
+            f"a process could not make its calculator ({reason}): {left} others go on",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def _overdue(self) -> list[Answer]:
+        answers, now = [], time.monotonic()
+        for k, worker in enumerate(self._workers):
+            if worker and worker.deadline is not None and worker.deadline <= now:
+                text = f"the evaluation took longer than {self._timeout:g} s"
+                answers += self._replaced(k, text)
+        return answers
+
+    def _replaced(self, k: int, reason: str) -> list[Answer]:
+        """Start another process in the place of one; its structure ends with this reason."""
+        worker = self._workers[k]
+        assert worker is not None
+        worker.kill()
+        if not worker.is_ready:
+            self._drop(k, reason)
+            return []
+        self._workers[k] = self._start()
+        request = worker.request
+        return [] if request is None else [(request.number, EvaluationError(reason))]
+
+    def _dispatch(self) -> None:
+        """Give structures that wait to processes that are free."""
+        free = [k for k, w in enumerate(self._workers) if w and w.is_ready and w.request is None]
+        if not any(self._workers):
+            reason = EvaluationError("no process is left that could evaluate it")
+            self._failed += [(request.number, reason) for request in self._waiting]
+            self._waiting.clear()
+        passed_over = []
+        while free and self._waiting:
+            request = self._waiting.popleft()
+            home = self._home.get(request.number) if self._reuse else None
+            if home is not None and self._workers[home] is not None and home not in free:
+                passed_over.append(request)
+                continue
+            k = free[0] if home not in free else home
+            free.remove(k)
+            if self._reuse:
+                self._home[request.number] = k
+            self._send(k, request)
+        self._waiting.extendleft(reversed(passed_over))
+
+    def _send(self, k: int, request: Request) -> None:
+        worker = self._workers[k]
+        assert worker is not None
+        atoms = placed(self._atoms[request.number], request)
+        try:
+            worker.send((request.number, atoms, names_of(request)))
+        except OSError as error:  # it has just ended
+            worker.request = request
+            self._failed += self._replaced(k, worker.obituary(error))
+        except Exception as error:  # `info` may hold anything
+            reason = EvaluationError(f"the structure cannot be sent to a process: {error}")
+            self._failed.append((request.number, reason))
+        else:
+            worker.request = request
+            if self._timeout is not None:
+                worker.deadline = time.monotonic() + self._timeout
+
+
+class _Worker:
+    """One process, and the structure that it evaluates."""
+
+    def __init__(self, environment: dict[str, str]):
+        self.pipe, theirs = multiprocessing.Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(SCRIPT), str(theirs.fileno())],
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        self.is_ready = False
+        self.request: Request | None = None
+        self.deadline: float | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return not self.is_ready or self.request is not None
+
+    def send(self, message: Any) -> None:
+        self.pipe.send(message)
+
+    def obituary(self, error: BaseException) -> str:
+        """Why the process has ended."""
+        try:
+            code = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return f"the answer of its process cannot be read: {error}"
+        if code < 0:
+            return f"the process that evaluated it was ended by {signal.Signals(-code).name}"
+        return f"the process that evaluated it ended with exit status {code}"
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self.pipe.close()
+
+
+def _packed(make: Callable[[], Any]) -> bytes:
+    import cloudpickle
+
+    try:
+        return cloudpickle.dumps(make)
+    except Exception as error:
+        raise TypeError(
+            f"the function that makes calculators cannot be sent to another process ({error}): make"
+            " in it what it needs, or pass a calculator"
+        ) from error

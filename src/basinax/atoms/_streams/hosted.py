@@ -1,0 +1,256 @@
+"""Batches whose structures the host evaluates, each as soon as its evaluation has come.
+
+One turn of the loop takes what has come, and structures whose evaluation is still under way stand
+still. Which evaluations come together changes no bit of a result.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from basinax._loop.run import Evaluation, Point, Run
+from basinax._loop.status import Status
+from basinax.atoms._batch import Batch
+from basinax.atoms._cells.moves import CellMoves
+from basinax.atoms._evaluators.protocol import (
+    AbstractSession,
+    Answer,
+    Evaluated,
+    EvaluationError,
+    Request,
+)
+from basinax.atoms._matrices import VOIGT_OF_ENTRIES
+from basinax.atoms._snapshot import Snapshot
+from basinax.atoms._streams.device import (
+    Fixed,
+    advanced,
+    found_at,
+    moved,
+    restarted,
+    split,
+    started,
+)
+from basinax.atoms._streams.places import Group, Places, Report
+from basinax.atoms.potentials import Properties
+
+LOOK = 0.2
+"""Seconds that the host waits for an evaluation before it looks whether the run is stopped."""
+
+REACH = 6.0
+"""A cell that has collapsed or exploded so far that neighbours within this (Å) could not be listed
+ends its structure, which is not evaluated there."""
+
+
+class Findings(eqx.Module):
+    """Evaluations that have come, in NumPy arrays of a batch's shapes; 0 where none has."""
+
+    has_come: Bool[Array, "systems"]
+    energies: Float[Array, "systems"]
+    forces: Float[Array, "rows 3"]
+    stress: Float[Array, "systems 3 3"] | None
+
+
+class _Point(NamedTuple):
+    """Where a structure has been evaluated, and everything that was found there."""
+
+    request: Request
+    found: Evaluated
+
+    def is_at(self, end: Snapshot) -> bool:
+        positions, cell = self.request.positions, self.request.cell
+        return np.array_equal(positions, end.positions) and np.array_equal(cell, end.cell)
+
+
+class Points:
+    """What evaluators found of each structure where it may end: at its last point or its lowest."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, _Point] = {}
+        self._lowest: dict[int, _Point] = {}
+        self._messages: dict[int, str] = {}
+
+    def add(self, request: Request, found: Evaluated) -> None:
+        point = _Point(request, found)
+        self._last[request.number] = point
+        lowest = self._lowest.get(request.number)
+        if lowest is None or found.energy < lowest.found.energy:
+            self._lowest[request.number] = point
+
+    def fail(self, number: int, message: str) -> None:
+        self._messages[number] = message
+
+    def pop(self, member: int, end: Snapshot) -> Report:
+        points = self._last.pop(member, None), self._lowest.pop(member, None)
+        properties = next((p.found.results for p in points if p and p.is_at(end)), {})
+        return Report(properties, self._messages.pop(member, ""))
+
+
+def relax_hosted(group: Group, session: AbstractSession) -> None:
+    """Relax the structures of a group until none waits, or the run is stopped."""
+    while not group.monitor.is_stopped() and (members := group.fill()):
+        HostedStream(group, session, members).run()
+
+
+class HostedStream:
+    """One batch whose structures the host evaluates."""
+
+    def __init__(self, group: Group, session: AbstractSession, members: list[int]):
+        self.group, self.session = group, session
+        self.points = Points()
+        self.places = Places(group, members, self.points)
+        self.asked: dict[int, Request] = {}
+        """Requests under way, by their structures' numbers."""
+
+    def run(self) -> None:
+        places, group = self.places, self.group
+        how = split((None, places.settings()))
+        run = started(how[0], group.keep_best, how[1], places.batch, places.moves)
+        findings, failed = self._findings([])
+        while True:
+            run, here, due = _turn(*how, places.batch, places.moves, run, findings)
+            here, due = jax.device_get((here, due))
+            if group.recorder is not None:
+                self._record(due)
+            status = np.where(failed, Status.EVALUATION_FAILED, here["status"]).astype(np.int32)
+            if failed.any():
+                run = eqx.tree_at(lambda r: r.status, run, status)
+            group.monitor.report(places, status[places.occupied])
+            if group.monitor.is_stopped():
+                self._end(run, places.occupied)
+                places.hand_over()
+                return
+            has_ended = places.occupied & (status != Status.RUNNING)
+            if has_ended.any():
+                run, how, is_new = self._refilled(run, how, has_ended)
+                places.hand_over()
+                if not places.occupied.any():
+                    return
+                if is_new.any():
+                    findings, failed = self._findings([])
+                    continue  # a turn without evaluations says where they stand
+            self._ask(here)
+            is_lost = places.occupied & here["is_lost"]
+            answers = [] if is_lost.any() else self._answers()
+            findings, failed = self._findings(answers)
+
+    def _refilled(self, run: Run, how: Any, has_ended: np.ndarray) -> tuple[Run, Any, np.ndarray]:
+        """The run with others in the places of those that have ended; says in which places."""
+        places = self.places
+        self._end(run, has_ended)
+        is_new = places.refill()
+        if is_new.any():
+            how = split((None, places.settings()))
+            run = restarted(*how, places.batch, places.moves, run, is_new)
+        return run, how, is_new
+
+    def _end(self, run: Run, which: np.ndarray) -> None:
+        for k in np.flatnonzero(which).tolist():
+            number = int(self.places.members[k])
+            self.asked.pop(number, None)
+            self.session.end(number)
+        self.places.take_out(run, which)
+
+    def _ask(self, here: dict[str, np.ndarray]) -> None:
+        """Ask for structures that stand where they have not been evaluated."""
+        places, requests = self.places, []
+        is_waiting = places.occupied & here["is_pending"] & ~here["is_lost"]
+        for k in np.flatnonzero(is_waiting).tolist():
+            number = int(places.members[k])
+            if number in self.asked:
+                continue
+            rows = places.rows_of(k)
+            positions = here["positions"][rows].astype(np.float64)
+            cell = here["cells"][k].astype(np.float64)
+            requests.append(Request(number, positions, cell, bool(here["is_free"][k])))
+        self.asked |= {request.number: request for request in requests}
+        self.session.ask(requests)
+
+    def _answers(self) -> list[Answer]:
+        """At least one answer, unless the run is stopped."""
+        while not (answers := self.session.answers(LOOK)):
+            if self.group.monitor.is_stopped():
+                break
+        return answers
+
+    def _findings(self, answers: list[Answer]) -> tuple[Findings, np.ndarray]:
+        """The answers in arrays, and which places hold structures that could not be evaluated."""
+        places = self.places
+        shape, dtype = (len(places.occupied),), places.batch.positions.dtype
+        has_come, failed = np.zeros((2, *shape), bool)
+        energies, forces = np.zeros(shape, dtype), np.zeros(places.batch.positions.shape, dtype)
+        stress = None if places.moves is None else np.zeros((*shape, 3, 3), dtype)
+        place_of = {int(places.members[k]): k for k in np.flatnonzero(places.occupied).tolist()}
+        for number, found in answers:
+            request = self.asked.pop(number, None)
+            if request is None:  # it has left its place
+                continue
+            k = place_of[number]
+            if isinstance(found, EvaluationError):
+                failed[k] = True
+                self.points.fail(number, str(found))
+                continue
+            self.points.add(request, found)
+            has_come[k], energies[k] = True, found.energy
+            forces[places.rows_of(k)] = found.forces
+            if stress is not None and found.stress is not None:
+                stress[k] = found.stress[list(VOIGT_OF_ENTRIES)].reshape(3, 3)
+        arrays: dict[str, Any] = {"has_come": has_come, "energies": energies, "forces": forces}
+        return Findings(**arrays, stress=stress), failed  # pyright: ignore[reportArgumentType]
+
+    def _record(self, due: dict[str, np.ndarray]) -> None:
+        """Hand over frames where a step is a multiple of the interval."""
+        assert self.group.recorder is not None
+        is_due = due.pop("is_judged") & (due["steps"] % self.group.recorder.interval == 0)
+        due["steps"] = np.where(is_due, due["steps"], -1)
+        self.places.record({name: x[None] for name, x in due.items()}, 1)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _turn(
+    fixed: Fixed, arrays, batch: Batch, moves: CellMoves | None, before: Run, findings: Findings
+) -> tuple[Run, dict[str, Any], dict[str, Any]]:
+    """The run after one turn, where structures stand then, and where they were evaluated."""
+    _, settings = eqx.combine(arrays, fixed.tree)
+    run = advanced(_evaluation(findings, batch, moves), before, settings, batch, moves, 1)
+    there = moved(batch, moves, run.params)
+    nobody = jnp.zeros_like(findings.has_come)
+    here = {
+        "positions": there.positions,
+        "cells": there.cells,
+        "status": run.status,
+        "is_pending": run.is_pending,
+        "is_free": nobody if moves is None else moves.is_free,
+        "is_lost": nobody if moves is None else moves.is_lost(there, _reach(batch)),
+    }
+    point = Point(before.params, run.energies, run.gradients, run.fmax, run.extras)
+    due = found_at(point, batch, moves) | {
+        "steps": before.steps,
+        "is_judged": (run.steps > before.steps) | (run.status != before.status),
+    }
+    return run, here, due
+
+
+def _evaluation(findings: Findings, batch: Batch, moves: CellMoves | None) -> Callable:
+    """A function from parameters to what was found there."""
+
+    def evaluate(params):
+        energies, forces, has_come = findings.energies, findings.forces, findings.has_come
+        if moves is None:
+            return Evaluation(energies, -forces, has_come)
+        here = moved(batch, moves, params)
+        is_lost = moves.is_lost(here, _reach(batch))
+        properties = Properties(energies, forces, jnp.zeros_like(forces[:, 0]), findings.stress)
+        enthalpies, gradient, observed = moves.of_properties(params, properties, here, is_lost)
+        return Evaluation(enthalpies, gradient, has_come | is_lost, observed)
+
+    return evaluate
+
+
+def _reach(batch: Batch) -> Array:
+    return jnp.asarray(REACH, batch.positions.dtype)

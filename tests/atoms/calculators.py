@@ -1,0 +1,68 @@
+"""Calculators that do something wrong, or remember what they saw. Worker processes import them."""
+
+import os
+import time
+
+import numpy as np
+from ase.calculators.calculator import Calculator, all_changes
+
+
+class Springs(Calculator):
+    """Atoms on springs to the origin, in eV and Å; a moment and a dipole besides.
+
+    It begins where it ended, as a self-consistent field does: what it saw last is in its last
+    digits, unless it is reset.
+    """
+
+    implemented_properties = ("energy", "free_energy", "forces", "stress", "magmoms", "dipole")
+    memory = 0.0
+
+    def reset(self):
+        super().reset()
+        self.memory = 0.0
+
+    def calculate(self, atoms=None, properties=None, system_changes=all_changes):
+        super().calculate(atoms, properties, system_changes)
+        x, stiffness = atoms.positions, 1 + self.memory
+        energy = 0.5 * float((x * x).sum()) * stiffness
+        self.memory = 1e-3 * float(x[0, 0])
+        self.results = {
+            "energy": energy + 1.0,
+            "free_energy": energy,
+            "forces": -x * stiffness,
+            "stress": np.zeros(6),
+            "magmoms": atoms.get_initial_magnetic_moments(),
+            "dipole": x.sum(0),
+        }
+
+
+class Faulty(Springs):
+    """Does something wrong at the second evaluation of a structure that begins with gold."""
+
+    def __init__(self, fault: str):
+        super().__init__()
+        self.fault = fault
+
+    def calculate(self, atoms=None, properties=None, system_changes=all_changes):
+        super().calculate(atoms, properties, system_changes)
+        if atoms.symbols[0] != "Au" or atoms.positions[0, 0] > 0.99:
+            return
+        match self.fault:
+            case "raises":
+                raise RuntimeError("SCF did not\nconverge")
+            case "exits":
+                os._exit(3)
+            case "hangs":
+                time.sleep(600)
+            case "shape":
+                self.results["forces"] = np.zeros(3)
+            case "nothing":
+                del self.results["forces"]
+            case "nan":
+                self.results["forces"] = self.results["forces"] * np.nan
+            case "text":
+                self.results["energy"] = "low"
+
+
+class NoStress(Springs):
+    implemented_properties = ("energy", "forces")
