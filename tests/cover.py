@@ -44,6 +44,11 @@ def every_day(cases: Iterable[Any], is_chosen) -> list[Any]:
     ]
 
 
+def exhaustive(*values: Any) -> Any:
+    """One row of a table that is not tested every day."""
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
+
+
 def chosen_cells(lengths: list[int], strength: int) -> list[tuple[int, ...]]:
     """Cells in which all combinations of so many columns' rows are met, each next one the best.
 

@@ -10,6 +10,7 @@ import ase.optimize.lbfgs
 import pytest
 
 from basinax import BFGS, FIRE, FIRE2, LBFGS, BFGSLineSearch, LBFGSLineSearch, MDMin, MoreThuente
+from cover import cover
 from follow_ase import PROBLEMS, ROWS, compare, follow, follow_ase
 
 TOLERANCE = 1e-8  # Å, as docs/choosing.md says
@@ -26,11 +27,7 @@ PAIRS = {
 }
 
 
-# Each problem with every other optimizer, hence each optimizer with every other problem.
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [(x, y) for i, x in enumerate(PAIRS) for k, y in enumerate(PROBLEMS) if (i + k) % 2 == 0],
-)
+@pytest.mark.parametrize(*cover("name, problem", PAIRS.keys(), PROBLEMS.keys(), strength=1))
 def test_steps_and_evaluations_are_those_of_ase(name, problem):
     ours, theirs, settings = PAIRS[name]
     expected = follow_ase(theirs, PROBLEMS[problem](), 0.01, 31, **settings)

@@ -45,6 +45,7 @@ from cases import (
     same_bits,
     take,
 )
+from xla import AS_USERS
 
 SIZES = (13, 1, 40, 13)
 # Laid out in one way for each dtype, so that single operations too are compiled once.
@@ -153,7 +154,7 @@ def measured(case, system) -> float:
     return case.measure(at, Point(leaves_of(system.constants["centre"]), gradients, last_energy))
 
 
-@eqx.filter_jit
+@functools.partial(eqx.filter_jit, compiler_options=AS_USERS)
 def is_met(criterion, evidence):
     return criterion(evidence)
 

@@ -7,11 +7,12 @@ import pytest
 
 from basinax.transforms.curvature.matrix_sign import sign_product
 from cases import DTYPES, same_bits
+from xla import jit_as_users
 
 WIDTH = 24
 SIZES = [24, 7, 1, 8, 24, 13, 24, 24, 0]
 
-sign = jax.jit(sign_product)
+sign = jit_as_users(sign_product)
 
 
 def spectra() -> list[np.ndarray]:

@@ -20,6 +20,7 @@ from basinax._bits.rewriting import (
     with_ordered_sums,
     with_rounded_products,
 )
+from xla import jit_as_users
 
 DRAW = np.random.default_rng(0)
 A, B, C = (jnp.asarray(DRAW.normal(size=shape)) for shape in ((5, 8, 3), (5, 3, 4), (8, 7)))
@@ -96,7 +97,7 @@ def test_products_are_rounded_in_functions_of_a_function(name):
     # Far below 3, from where the polynomial leads to infinity and no loop ends. Many in a row: exp
     # has other bits in loops that are not vectorised, as those over a few (JAX 0.12).
     x = jnp.asarray(DRAW.uniform(-0.5, 0.5, size=(24, 128)))
-    got = jax.jit(with_rounded_products(function))(x)
+    got = jit_as_users(with_rounded_products(function))(x)
     with jax.disable_jit():
         expected = with_rounded_products(function)(x)
     for values, one_by_one, original in zip(
@@ -169,10 +170,10 @@ def test_no_bit_of_an_operation_depends_on_how_many_rows_there_are(dtype):
     """One row is fewer than a vector has, 21 are no multiple of eight, 128 more than small loops
     have."""
     x, y = (jnp.asarray(DRAW.uniform(0.01, 1.0, (128, 3)), dtype) for _ in range(2))
-    whole = jax.jit(turns)(x, y)
+    whole = jit_as_users(turns)(x, y)
     for rows in (slice(0, 21), slice(7, 8)):
         for name, one, other in zip(
-            OPERATIONS, whole, jax.jit(turns)(x[rows], y[rows]), strict=True
+            OPERATIONS, whole, jit_as_users(turns)(x[rows], y[rows]), strict=True
         ):
             np.testing.assert_array_equal(other, one[rows], err_msg=name)
 
@@ -180,7 +181,7 @@ def test_no_bit_of_an_operation_depends_on_how_many_rows_there_are(dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_operations_jitted_have_the_bits_they_have_op_by_op(dtype):
     x, y = (jnp.asarray(DRAW.uniform(0.01, 1.0, (21, 3)), dtype) for _ in range(2))
-    got = jax.jit(turns)(x, y)
+    got = jit_as_users(turns)(x, y)
     with jax.disable_jit():
         slow = turns(x, y)
     for name, one, other in zip(OPERATIONS, got, slow, strict=True):

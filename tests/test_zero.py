@@ -39,6 +39,7 @@ from cases import (
     take_state,
     update,
 )
+from cover import cover
 
 SIZES = (13, 1, 40, 13)
 
@@ -116,34 +117,37 @@ def test_a_system_without_rows_has_converged_at_once():
     assert (result.status[1], result.steps[1], result.fmax[1]) == (Status.CONVERGED, 0, 0)
 
 
-NOTHING = [
-    ({}, SystemIndex.from_sizes([2, 1])),
-    ({}, None),
-    ({"x": jnp.zeros((3, 0)), "y": jnp.zeros((3, 0))}, SystemIndex.from_sizes([2, 1])),
-    (jnp.zeros((0, 3)), SystemIndex.from_sizes([])),
-]
+NOTHING = {
+    "no leaf": ({}, SystemIndex.from_sizes([2, 1])),
+    "no leaf and no index": ({}, None),
+    "no components": (
+        {"x": jnp.zeros((3, 0)), "y": jnp.zeros((3, 0))},
+        SystemIndex.from_sizes([2, 1]),
+    ),
+    "no rows": (jnp.zeros((0, 3)), SystemIndex.from_sizes([])),
+}
 
-OPTIMIZERS = [
-    FIRE(),
-    FIRE2(),
-    MDMin(),
-    Adam(),
-    GradientDescent(barzilai_borwein=True),
-    LBFGS(),
-    BFGS(),
-    BFGSLineSearch(),
-    LBFGSLineSearch(),
-    ConjugateGradient(),
-]
+OPTIMIZERS = {
+    "FIRE": FIRE(),
+    "FIRE2": FIRE2(),
+    "MDMin": MDMin(),
+    "Adam": Adam(),
+    "GradientDescent": GradientDescent(barzilai_borwein=True),
+    "LBFGS": LBFGS(),
+    "BFGS": BFGS(),
+    "BFGSLineSearch": BFGSLineSearch(),
+    "LBFGSLineSearch": LBFGSLineSearch(),
+    "ConjugateGradient": ConjugateGradient(),
+}
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: type(optimizer).__name__)
-def test_trees_of_nothing_are_relaxed(optimizer):
-    for params, index in NOTHING:
+@pytest.mark.parametrize(*cover("optimizer, nothing", OPTIMIZERS, NOTHING, strength=1))
+def test_trees_of_nothing_are_relaxed(optimizer, nothing):
+    params, index = nothing
 
-        def value_and_gradient(x, index=index):
-            return segment.dot(x, x, index), jax.tree.map(lambda leaf: 2 * leaf, x)
+    def value_and_gradient(x):
+        return segment.dot(x, x, index), jax.tree.map(lambda leaf: 2 * leaf, x)
 
-        result = relax(value_and_gradient, params, optimizer, index_prefix=index, max_steps=3)
-        assert jax.tree.map(jnp.shape, result.params) == jax.tree.map(jnp.shape, params)
-        assert result.converged.all()
+    result = relax(value_and_gradient, params, optimizer, index_prefix=index, max_steps=3)
+    assert jax.tree.map(jnp.shape, result.params) == jax.tree.map(jnp.shape, params)
+    assert result.converged.all()

@@ -1,27 +1,36 @@
 """The options with which XLA compiles in tests.
 
 Compiling is nearly all that tests do, and quick options halve it. They change no bit of what keeps
-its bits; but what does not, such as a product without `rounded`, shows best in programs as users
-compile them. So evaluations of potentials and the long runs of every optimizer are compiled with
-XLA's own options (`AS_USERS`), all else quickly. `BASINAX_TESTS_XLA=quick` compiles these quickly
-too, `BASINAX_TESTS_XLA=default` compiles everything as users do.
+its bits; but what does not, such as a product without `rounded`, shows in programs as users compile
+them: without optimisation nothing is contracted. So what is compared with single operations, the
+long runs of every optimizer and evaluations of potentials are compiled with XLA's own options
+(`AS_USERS`), and all else quickly. `BASINAX_TESTS_XLA=quick` compiles these quickly too, and
+`BASINAX_TESTS_XLA=default` compiles everything as users do.
 """
 
 import os
+from collections.abc import Callable
+from typing import Any
 
+import jax
 import jaxlib
 
 WISHED = os.environ.get("BASINAX_TESTS_XLA", "both")
 # XLA ends a process for an option that it lacks.
 IS_TRIED = jaxlib.__version__.startswith("0.10.")
 
-OF_XLA: dict[str, bool | int] = {
-    "xla_cpu_use_fusion_emitters": True,
-    "xla_backend_optimization_level": 3,
-}
+DEFAULTS: dict[str, bool | int] = (
+    {"xla_cpu_use_fusion_emitters": True, "xla_backend_optimization_level": 3} if IS_TRIED else {}
+)
+"""For `jax.jit(..., compiler_options=DEFAULTS)`: as users compile, whatever is wished."""
+
 QUICK = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
-AS_USERS = OF_XLA if WISHED == "both" and IS_TRIED else {}
-"""For `jax.jit(..., compiler_options=AS_USERS)`."""
+AS_USERS = {} if WISHED == "quick" else DEFAULTS
+"""As users compile, unless all is to be quick."""
+
+
+def jit_as_users(function: Callable, **options: Any) -> Any:
+    return jax.jit(function, compiler_options=AS_USERS, **options)
 
 
 def choose_options() -> None:

@@ -164,6 +164,12 @@ def jitted(potential, batch, neighbors):
     return potential(batch, neighbors, stress=True)
 
 
+def evaluated_with(options, batch, potential):
+    """Properties by a program of its own, that XLA compiles with these options."""
+    args = potential, batch, listed(batch, potential)
+    return jitted.lower(*args).compile(compiler_options=options)(*args)
+
+
 def results_of(batch, properties, k: int) -> list[np.ndarray]:
     """Everything that belongs to the k-th system, on the host."""
     rows = np.flatnonzero(np.asarray(batch.index.ids) == k)

@@ -14,6 +14,7 @@ from structures import evaluate, results_of
 from basinax import Status
 from basinax._bits.erfc import erfc
 from basinax.atoms import Batch, Buckingham, NeighborTable, potential_from, relax
+from cover import exhaustive
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -123,7 +124,7 @@ def test_a_pair_within_its_barrier_has_no_energy():
     assert np.isnan(got.energies[: len(pairs)]).tolist() == [False, True, True, True, True]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [exhaustive(np.float32), np.float64])
 def test_a_system_that_falls_together_ends_as_not_finite_and_no_other_does(dtype):
     """A pair that starts within its barrier, and one that gains the speed to pass it."""
     fallen, falling = (Atoms("SiO", [[0, 0, 0], [0, 0, r]]) for r in (1.1, 1.9))
@@ -213,7 +214,9 @@ def test_padding_has_neither_energy_nor_force(name):
     assert (np.asarray(got.atom_energies)[padding] == 0).all()
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("BKS", np.float32), ("all alike", np.float64)])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("BKS", np.float32), exhaustive("all alike", np.float64)]
+)
 def test_four_hundred_steps_of_a_relaxation_have_the_bits_they_have_alone(name, dtype):
     atoms = [SYSTEMS[k] for k in ("salt of 8", "cluster of 13")]
     atoms.append(Atoms("SiO", np.zeros((2, 3))))

@@ -40,6 +40,8 @@ from basinax.atoms import (
 from basinax.atoms._cells.moves import CellMoves, Dofs, cell_moves
 from basinax.atoms._neighbors.search import LARGEST_CELL
 from basinax.atoms.potentials.tersoff import _mixed
+from cover import exhaustive
+from xla import jit_as_users
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -176,11 +178,11 @@ def test_matrices_have_the_same_bits_alone_in_a_batch_and_op_by_op():
             matrices.frobenius_norm(a),
         )
 
-    batched = jax.jit(all_of)(a, b)
+    batched = jit_as_users(all_of)(a, b)
     with jax.disable_jit():
         op_by_op = all_of(jnp.asarray(a), jnp.asarray(b))
     jax.tree.map(np.testing.assert_array_equal, batched, op_by_op)
-    alone = [jax.jit(all_of)(a[k : k + 1], b[k : k + 1]) for k in range(50)]
+    alone = [jit_as_users(all_of)(a[k : k + 1], b[k : k + 1]) for k in range(50)]
     together = jax.tree.map(lambda *x: np.concatenate(x), *alone)
     jax.tree.map(np.testing.assert_array_equal, batched, together)
 
@@ -222,7 +224,7 @@ def several(kind) -> tuple[list[Atoms], list]:
 @pytest.mark.parametrize(
     ("kind", "dtype", "chosen", "those_alone"),
     [
-        (Frechet, np.float64, range(10), [1, 4, 7]),
+        exhaustive(Frechet, np.float64, range(10), [1, 4, 7]),
         # Few enough for the program of one.
         (UnitCell, np.float32, [0, 1, 2, 9, 8], [0, 1, 2, 3]),
         (Strain, np.float64, [0, 1, 2, 9, 8], [0, 1, 2, 3]),
@@ -266,7 +268,7 @@ MUCH = {
     [
         (["too dense", "too dilute"], EMT(), np.float64),
         (["a gas"], ARGON, np.float64),
-        (["a gas"], ARGON, np.float32),
+        exhaustive(["a gas"], ARGON, np.float32),
     ],
 )
 def test_cells_that_change_much_go_on_as_in_ase(names, potential, dtype):
@@ -376,7 +378,7 @@ def test_a_place_that_is_taken_again_remembers_no_cell():
     ("optimizer", "reference"),
     [
         (basinax.FIRE(), ase.optimize.FIRE),
-        (basinax.BFGSLineSearch(), ase.optimize.BFGSLineSearch),
+        exhaustive(basinax.BFGSLineSearch(), ase.optimize.BFGSLineSearch),
     ],
 )
 def test_steps_cells_and_stresses_are_those_of_ase(optimizer, reference):
@@ -435,7 +437,7 @@ def test_what_moves_cells_has_the_same_bits_alone_in_a_batch_and_op_by_op(kind, 
         return enthalpies, observed, ends, *places, found
 
     every = properties_of(np.arange(batch.n_rows), np.arange(batch.n_systems))
-    got = jax.jit(all_of)(batch, moves, dofs, every)
+    got = jit_as_users(all_of)(batch, moves, dofs, every)
     with jax.disable_jit():
         slowly = all_of(batch, moves, dofs, every)
     jax.tree.map(np.testing.assert_array_equal, got, slowly)
@@ -445,7 +447,9 @@ def test_what_moves_cells_has_the_same_bits_alone_in_a_batch_and_op_by_op(kind, 
         its_rows, at_rows = np.flatnonzero(ids == k), np.arange(len(atoms[k]))
         its_rows = np.concatenate([its_rows, np.full(own.n_rows - len(its_rows), len(ids) - 1)])
         its_dofs = Dofs(own.positions, dofs.cell[per_system * k : per_system * (k + 1)])
-        alone = jax.jit(all_of)(own, its_moves, its_dofs, properties_of(its_rows, np.array([k])))
+        alone = jit_as_users(all_of)(
+            own, its_moves, its_dofs, properties_of(its_rows, np.array([k]))
+        )
         for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(alone), strict=True):
             in_batch = x[its_rows[at_rows]] if x.shape == dofs.positions.shape else x[k : k + 1]
             np.testing.assert_array_equal(in_batch, y[: len(in_batch)])

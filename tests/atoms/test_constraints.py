@@ -17,6 +17,8 @@ from comparison import same, same_bits
 import basinax
 from basinax import Status
 from basinax.atoms import Batch, LennardJones, relax
+from cover import exhaustive
+from xla import jit_as_users
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -233,7 +235,9 @@ def several() -> list[Atoms]:
     return [*(slab(CONSTRAINTS[name], k) for k, name in enumerate(chosen)), atom, broken]
 
 
-@pytest.mark.parametrize(("dtype", "those_alone"), [(np.float32, [1, 3]), (np.float64, [0, 2])])
+@pytest.mark.parametrize(
+    ("dtype", "those_alone"), [exhaustive(np.float32, [1, 3]), (np.float64, [0, 2])]
+)
 def test_a_structure_has_the_same_bits_alone_and_in_a_batch(dtype, those_alone):
     """400 steps, past the minimum, with a skin that needs lists anew.
 
@@ -265,7 +269,7 @@ def test_a_place_that_is_taken_again_has_the_constraints_of_its_structure():
         assert [i for i in range(4) if not same(four, i, streamed, k + i)] == []
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, exhaustive(np.float64)])
 def test_adjusted_rows_have_the_same_bits_jitted_op_by_op_and_alone(dtype):
     chosen = ("none", "fixed layers", "lines", "line, then plane", "mass between planes")
     atoms = [slab((CONSTRAINTS | ORDERS)[name], k) for k, name in enumerate(chosen)]
@@ -282,7 +286,7 @@ def test_adjusted_rows_have_the_same_bits_jitted_op_by_op_and_alone(dtype):
             x, batch.index
         )
 
-    got = jax.jit(moved)(batch, vectors)
+    got = jit_as_users(moved)(batch, vectors)
     with jax.disable_jit():
         slowly = moved(batch, vectors)
     assert all(same_bits(*pair) for pair in zip(got, slowly, strict=True))
@@ -291,7 +295,7 @@ def test_adjusted_rows_have_the_same_bits_jitted_op_by_op_and_alone(dtype):
         rows = np.flatnonzero(ids == k)
         x = np.zeros((own.n_rows, 3), dtype)
         x[: len(a)] = vectors[rows]
-        alone = jax.jit(moved)(own, x)
+        alone = jit_as_users(moved)(own, x)
         pairs = [
             (np.asarray(g)[rows], np.asarray(b)[: len(a)]) for g, b in zip(got, alone, strict=True)
         ]

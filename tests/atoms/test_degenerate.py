@@ -100,7 +100,12 @@ def is_met(atoms: Atoms) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [(name, dtype) for name, case in CASES.items() for dtype in case.dtypes]
+    ("name", "dtype"),
+    [
+        pytest.param(name, dtype, marks=[pytest.mark.exhaustive] * (dtype != case.dtypes[0]))
+        for name, case in CASES.items()
+        for dtype in case.dtypes
+    ],
 )
 def test_a_degenerate_geometry_has_the_bits_it_has_alone(name, dtype, request):
     potential, _, shapes = CASES[name]

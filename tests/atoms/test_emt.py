@@ -15,6 +15,7 @@ from structures import evaluate, results_of, shapes_of
 import basinax
 from basinax import Status
 from basinax.atoms import EMT, potential_from, relax
+from cover import exhaustive
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -203,7 +204,10 @@ def test_fire_ends_where_and_when_that_of_ase_does():
     assert result.converged.all()
 
 
-@pytest.mark.parametrize(("asap_cutoff", "dtype"), [(True, np.float32), (False, np.float64)])
+@pytest.mark.parametrize(
+    ("asap_cutoff", "dtype"),
+    [(False, np.float64), exhaustive(True, np.float32)],
+)
 def test_a_long_relaxation_has_the_same_bits_alone(asap_cutoff, dtype):
     atoms = [*off_their_minima()[:2], Atoms("Cu9", np.zeros((9, 3)))]
     settings = {"fmax": 0.0, "max_steps": 450, "dtype": dtype}

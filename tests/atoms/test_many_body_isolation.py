@@ -7,8 +7,17 @@ import jax
 import numpy as np
 import pytest
 from covalent import POTENTIALS, SYSTEMS, of
-from structures import evaluate, evaluated_op_by_op, jitted, listed, moved, results_of
+from structures import (
+    evaluate,
+    evaluated_op_by_op,
+    evaluated_with,
+    jitted,
+    listed,
+    moved,
+    results_of,
+)
 
+from basinax._bits import xla
 from basinax.atoms import relax
 
 pytestmark = pytest.mark.usefixtures("few_short_shapes")
@@ -53,6 +62,13 @@ def test_batched_equals_alone(name, dtype):
     for k in map(NAMES.index, ("skewed and tiny", "cluster", "squeezed")):
         alone = evaluate(systems(name)[k : k + 1], POTENTIALS[name][0], dtype)
         assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), NAMES[k])
+
+
+@every_potential
+def test_programs_of_short_runs_have_the_bits_of_others(name, dtype):
+    batch, expected = together(name, dtype)
+    got = evaluated_with(xla.SHORT, batch, POTENTIALS[name][0])
+    assert_same_bits(jax.tree.leaves(got), jax.tree.leaves(expected), name)
 
 
 @every_potential

@@ -33,6 +33,7 @@ from basinax import (
     rounded,
 )
 from basinax.atoms import AbstractPotential, LennardJones, Morse, Properties, relax
+from cover import every_day
 
 pytestmark = pytest.mark.usefixtures("few_shapes", "few_places")
 
@@ -157,7 +158,11 @@ def turned(optimizer, which: list[int]):
     return jax.tree.map(of_each, optimizer)
 
 
-@pytest.mark.parametrize("name", CASES)
+EVERY_DAY = ("FIRE", "BFGS", "LBFGS", "LBFGSLineSearch with Armijo")
+"""One for each kind of state; the states of the others are tested by themselves."""
+
+
+@pytest.mark.parametrize("name", every_day(CASES.keys(), EVERY_DAY.__contains__))
 def test_a_structure_ends_as_if_alone_where_places_are_taken_again(name, tmp_path):
     optimizer, setting, dtype, options = CASES[name]
     make, potential = SETTINGS[setting]

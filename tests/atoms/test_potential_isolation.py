@@ -15,6 +15,7 @@ from structures import (
     STRUCTURES,
     evaluate,
     evaluated_op_by_op,
+    evaluated_with,
     jitted,
     listed,
     mixed,
@@ -22,6 +23,7 @@ from structures import (
     results_of,
 )
 
+from basinax._bits import xla
 from basinax.atoms import EMT, AbstractPotential, Batch
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
@@ -110,6 +112,13 @@ def test_batched_equals_alone(name, dtype):
     for k, atoms in enumerate(systems):
         alone = evaluate([atoms], potential, dtype, skin=0.0, folded=[0])
         assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), names[k])
+
+
+@by_turns
+def test_programs_of_short_runs_have_the_bits_of_others(name, dtype):
+    batch, expected = together(name, dtype)
+    got = evaluated_with(xla.SHORT, batch, CASES[name].potential)
+    assert_same_bits(jax.tree.leaves(got), jax.tree.leaves(expected), name)
 
 
 @by_turns

@@ -38,6 +38,14 @@ def slabs(n: int, scale: float = 1.0) -> list[Atoms]:
     return made
 
 
+def metals(n: int) -> list[Atoms]:
+    made = [bulk(("Cu", "Au", "Al")[k % 3], cubic=True) for k in range(n)]
+    for k, atoms in enumerate(made):
+        atoms.set_cell(atoms.cell.array @ np.array([[1, 0.02, 0], [0, 0.97, 0.01], [0, 0, 1.03]]))
+        atoms.rattle(0.05, seed=k)
+    return made
+
+
 def silicon(n: int, scale: float = 1.0) -> list[Atoms]:
     """Where a cell that is a tenth smaller brings another shell of neighbours."""
     width = 5.43 * (1 + (scale - 1) / 10)
@@ -146,3 +154,23 @@ def test_what_another_thread_compiles_is_not_counted():
         compile_one()
     compile_one()
     assert compilations.count == 1
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "cell", "recorded"), [(BFGS(), None, True), (FIRE(), "frechet", False)]
+)
+def test_short_runs_have_the_bits_of_long_ones(optimizer, cell, recorded, monkeypatch, tmp_path):
+    runs, systems = [], slabs(2) if cell is None else metals(2)
+    for rows in (0, 1000):
+        monkeypatch.setattr("basinax.atoms._relax.SHORT_ROWS", rows)
+        folder = tmp_path / str(rows) if recorded else None
+        runs.append(relax(systems, EMT(), optimizer, cell=cell, trajectory=folder, fmax=0.02))
+    short, long = runs
+    assert short.converged.all()
+    assert short.compilations > 0
+    assert long.compilations > 0
+    np.testing.assert_array_equal(short.steps, long.steps)
+    for one, other in zip(short.atoms, long.atoms, strict=True):
+        np.testing.assert_array_equal(one.positions, other.positions)
+        np.testing.assert_array_equal(one.cell.array, other.cell.array)
+        np.testing.assert_array_equal(one.get_forces(), other.get_forces())

@@ -19,6 +19,8 @@ from comparison import same, same_bits
 
 from basinax import Status
 from basinax.atoms import EMT, Batch, relax
+from cover import exhaustive
+from xla import jit_as_users
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -147,7 +149,7 @@ def number_of(atoms: Atoms, symprec: float) -> int:
     return dataset.number
 
 
-@pytest.mark.parametrize(("dtype", "symprec"), [(np.float32, 1e-3), (np.float64, 1e-8)])
+@pytest.mark.parametrize(("dtype", "symprec"), [exhaustive(np.float32, 1e-3), (np.float64, 1e-8)])
 def test_space_groups_are_kept_while_atoms_move(dtype, symprec):
     """Those of two, beside others for which another test has the program."""
     atoms = [with_symmetry(a) for a in (rutile(), trigonal())]
@@ -184,7 +186,9 @@ def several() -> list[Atoms]:
     ]
 
 
-@pytest.mark.parametrize(("dtype", "those_alone"), [(np.float32, [1, 2]), (np.float64, [0, 3])])
+@pytest.mark.parametrize(
+    ("dtype", "those_alone"), [exhaustive(np.float32, [1, 2]), (np.float64, [0, 3])]
+)
 def test_a_structure_has_the_same_bits_alone_and_in_a_batch(dtype, those_alone):
     """400 steps, past the minimum, with a skin that needs lists anew.
 
@@ -212,7 +216,9 @@ def test_a_place_that_is_taken_again_has_the_symmetry_of_its_structure():
         assert [i for i in range(3) if not same(three, i, streamed, k + i)] == []
 
 
-@pytest.mark.parametrize(("dtype", "those_alone"), [(np.float32, [0, 3]), (np.float64, [1, 2])])
+@pytest.mark.parametrize(
+    ("dtype", "those_alone"), [(np.float32, [0, 3]), exhaustive(np.float64, [1, 2])]
+)
 def test_adjusted_vectors_have_the_same_bits_jitted_op_by_op_and_alone(dtype, those_alone):
     """Each is alone in one dtype: what it is constrained by makes a program of its own."""
     atoms = [STRUCTURES[name]() for name in ("rutile", "before others", "strained")]
@@ -229,7 +235,7 @@ def test_adjusted_vectors_have_the_same_bits_jitted_op_by_op_and_alone(dtype, th
         rows = [keep.of_gradient(x, batch.index), keep.of_step(x, batch.index)]
         return [batch.positions + r for r in rows], batch.cells + keep.of_stress(stress)
 
-    got_rows, got_cells = jax.jit(moved)(batch, vectors, stress)
+    got_rows, got_cells = jit_as_users(moved)(batch, vectors, stress)
     with jax.disable_jit():
         rows, cells = moved(batch, vectors, stress)
     assert all(same_bits(*pair) for pair in zip(got_rows, rows, strict=True))
@@ -239,7 +245,7 @@ def test_adjusted_vectors_have_the_same_bits_jitted_op_by_op_and_alone(dtype, th
         own, at = Batch.from_atoms([a], dtype), np.flatnonzero(ids == k)
         x, s = np.zeros((own.n_rows, 3), dtype), np.zeros((own.n_systems, 3, 3), dtype)
         x[: len(a)], s[0] = vectors[at], stress[k]
-        alone_rows, alone_cells = jax.jit(moved)(own, x, s)
+        alone_rows, alone_cells = jit_as_users(moved)(own, x, s)
         assert same_bits(np.asarray(alone_cells)[0], np.asarray(got_cells)[k])
         for one, other in zip(alone_rows, got_rows, strict=True):
             assert same_bits(np.asarray(one)[: len(a)], np.asarray(other)[at])

@@ -16,6 +16,7 @@ from ase.io.ulm import N1
 import basinax
 from basinax.atoms import Frechet, LennardJones, Trajectories, _trajectory as trajectory, relax
 from basinax.atoms._trajectory import TOGETHER
+from cover import exhaustive
 
 pytestmark = pytest.mark.usefixtures("few_lengths")
 
@@ -84,7 +85,7 @@ def test_frames_are_the_same_alone_and_in_a_batch(tmp_path, monkeypatch):
         assert ours.calc.results.keys() == theirs.calc.results.keys()
 
 
-@pytest.mark.parametrize("cell", [None, Frechet()])
+@pytest.mark.parametrize("cell", [None, exhaustive(Frechet())])
 def test_files_are_those_of_ases_writer(tmp_path, cell):
     """Byte by byte, with tags, a constraint, info that cannot be written, a step of an earlier run,
     and more frames than go together and than the table of a file has room for at first."""
@@ -104,7 +105,7 @@ def test_files_are_those_of_ases_writer(tmp_path, cell):
     assert (tmp_path / "0.traj").read_bytes() == (tmp_path / "ase.traj").read_bytes()
 
 
-@pytest.mark.parametrize(("cell", "max_steps"), [(None, 20), (Frechet(), 22)])
+@pytest.mark.parametrize(("cell", "max_steps"), [exhaustive(None, 20), (Frechet(), 22)])
 def test_the_last_frame_is_where_the_path_ended(tmp_path, cell, max_steps):
     """Its number of steps is a multiple of one interval, and not of another; steps go uphill."""
     start, settings = structures()[2], {"cell": cell, "fmax": 0.0, "max_steps": max_steps}
@@ -261,7 +262,7 @@ def test_the_first_of_many_faults_is_named_and_the_others_are_counted(tmp_path, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.traj", "3.traj"]
 
 
-@pytest.mark.parametrize("cell", [None, Frechet()])
+@pytest.mark.parametrize("cell", [None, exhaustive(Frechet())])
 def test_what_was_found_stands_in_place_of_info_and_arrays_of_its_name(tmp_path, cell):
     """In extxyz, which has one of a name; .traj has both."""
     own = dict.fromkeys(("energy", "free_energy", "energies", "stress"), 1.0)

@@ -80,6 +80,10 @@ more that folds, which go through eight chunks of a batch, end with the lists of
 ALIKE = 1.25
 """Structures are, whose atoms have up to so many times the fewest neighbours."""
 
+SHORT_ROWS = 2 * MAX_ROWS
+"""Of structures that have so many rows in all the evaluations take a second or two, the program
+several to compile."""
+
 MIN_ROWS = 256
 """Fewer rows are not cut into batches for more cores."""
 
@@ -287,6 +291,7 @@ class _Call(NamedTuple):
                 self.group(members, kind, slots, recorder, _n_cores()),
                 potential=potential,
                 skin=listed.skin,
+                is_short=int(self.blocks()[members].sum()) * BLOCK <= SHORT_ROWS,
                 most_elements=int(n_elements[members].max()) if asks_elements else None,
                 begun=deque(),
             )

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from basinax._bits import xla
 from basinax._loop.criteria import AbstractCriterion
 from basinax._loop.run import (
     Evaluation,
@@ -110,7 +111,7 @@ def moved(batch: Batch, moves: CellMoves | None, params: Any) -> Batch:
 structure = jax.jit(CellMoves.structure)
 
 
-@jax.jit
+@functools.partial(xla.jitted, options=xla.ONCE)
 def result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     """Where structures are returned, and what was found there."""
     point = final_point(stopped(run))
@@ -135,7 +136,7 @@ def found_at(point: Point, batch: Batch, moves: CellMoves | None) -> dict[str, A
     return place | found | {"forces": forces, "is_free": moves.is_free}
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(xla.jitted, options=xla.ONCE, static_argnums=(0, 1))
 def started(fixed: "Fixed", keep_best: bool, arrays, batch: Batch, moves: CellMoves | None) -> Run:
     potential, settings = eqx.combine(arrays, fixed.tree)
     params, prefix = beginning(batch, moves)
@@ -152,7 +153,7 @@ def started(fixed: "Fixed", keep_best: bool, arrays, batch: Batch, moves: CellMo
     )
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(xla.jitted, options=xla.ONCE, static_argnums=0)
 def restarted(fixed: Fixed, arrays, batch: Batch, moves: CellMoves | None, run: Run, mask) -> Run:
     _, settings = eqx.combine(arrays, fixed.tree)
     return restart(run, settings.optimizer, *beginning(batch, moves), mask)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from basinax._bits import xla
 from basinax._bits.rounding import BLOCK
 from basinax._loop.run import (
     Evaluation,
@@ -76,6 +77,8 @@ class Work(NamedTuple):
     group: Group
     potential: AbstractPotential
     skin: float
+    is_short: bool
+    """Whether the group is done soon, and compiling is most of it."""
     most_elements: int | None
     """In any of its structures; None if that is of no account."""
     begun: "deque[Stream]"
@@ -144,17 +147,17 @@ class Stream:
         neighbors, n_packed = self.table.lists(is_running), places.n_rows(is_running)
         how, dtype = split((work.potential, places.settings())), places.batch.positions.dtype
         run = started(how[0], group.keep_best, how[1], places.batch, places.moves)
-        size = dtype.itemsize
+        program = dtype.itemsize, work.is_short
         reach = Reach(jnp.asarray(work.potential.cutoff, dtype), jnp.asarray(work.skin, dtype))
         skins = np.full(len(places.occupied), np.inf, dtype)
         while True:
             here = (places.batch, places.moves, neighbors, reach, run, skins)
             due = None
             if group.recorder is None:
-                run, skins, is_stale = _advance[size](*how, *here)
+                run, skins, is_stale = _advance[program](*how, *here)
             else:
                 interval = np.asarray(group.recorder.interval, np.int32)
-                (run, due), skins, is_stale = _recorded[size](*how, *here, interval)
+                (run, due), skins, is_stale = _recorded[program](*how, *here, interval)
             places.hand_over()  # while the device works
             status, is_stale, due = jax.device_get((run.status, is_stale, due))
             if due is not None:
@@ -189,23 +192,20 @@ class Stream:
                 neighbors, n_packed = self.table.lists(is_running), n_rows
 
 
-def _by_precision(function: Callable) -> dict[int, Callable]:
-    """The function jitted for runs with floats of so many bytes.
+def _by_precision(function: Callable) -> dict[tuple[int, bool], Callable]:
+    """The function jitted for runs with floats of so many bytes, and for short ones or not.
 
-    Of CPUs each batch has one core: XLA would still give a loop that reads a large table of images
-    to two, which takes longer than the loop. And their vectors hold eight numbers where they can,
-    as blocks do, so that no rows are left over; XLA takes half as many of double precision.
+    The vectors of CPUs hold eight numbers where they can, as blocks do, so that no rows are left
+    over; XLA takes half as many of double precision.
     """
     return {
-        size: jax.jit(
+        (size, is_short): xla.jitted(
             function,
+            xla.on_one_core(8 * size * BLOCK) | (xla.SHORT if is_short else {}),
             static_argnums=0,
-            compiler_options={
-                "xla_disable_hlo_passes": "cpu-parallel-task-assigner",
-                "xla_cpu_prefer_vector_width": 8 * size * BLOCK,
-            },
         )
         for size in (4, 8)
+        for is_short in (False, True)
     }
 
 

@@ -1,0 +1,73 @@
+"""Options of XLA: those that it lacks are left out, and programs of either kind have one result."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from basinax._bits import elementary, exponential, xla
+from xla import OF_XLA as AS_USERS
+
+OF_XLA = {
+    "exp": jnp.exp,
+    "log": jnp.log,
+    "log1p": jnp.log1p,
+    "expm1": jnp.expm1,
+    "tanh": jnp.tanh,
+    "sin": jnp.sin,
+    "cos": jnp.cos,
+    "pow": lambda x: lax.pow(x, x),
+    "sqrt": jnp.sqrt,
+    "rsqrt": lax.rsqrt,
+    "quotient": lambda x: 1 / x,
+}
+OWN = {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module, names in (
+        (exponential, ("exp", "exp2", "fermi2")),
+        (elementary, ("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "rsqrt")),
+        (elementary, ("cbrt", "tan", "asin", "acos", "atan")),
+    )
+    for name in names
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("options", ["SHORT", "ONCE"])
+def test_functions_have_the_same_bits(options, dtype):
+    """Those of XLA where a program is compiled for a short run, of arrays over rows."""
+    functions = OWN | (OF_XLA if options == "SHORT" else {})
+    random = np.random.default_rng(0)
+    x = np.exp(random.normal(0, 2, (len(functions), 1024))).astype(dtype)
+
+    def all_of(x):
+        return [function(row) for function, row in zip(functions.values(), x, strict=True)]
+
+    expected = xla.jitted(all_of, AS_USERS)(x)
+    got = xla.jitted(all_of, getattr(xla, options))(x)
+    for name, a, b in zip(functions, got, expected, strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+def test_options_that_xla_does_not_have_are_left_out():
+    options = xla.SHORT | {"xla_of_another_time": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        double = xla.jitted(lambda x, n: x * n, options, static_argnums=1)
+        assert [double(np.float32(x), 2).item() for x in (3, 4)] == [6, 8]
+    assert xla._is_known("xla_backend_optimization_level", 1)
+    assert not xla._is_known("xla_of_another_time", 1)
+
+
+def test_errors_of_a_program_are_raised():
+    def fails(_):
+        raise jax.errors.JaxRuntimeError("of its own")
+
+    def program(x):
+        return jax.pure_callback(fails, jax.ShapeDtypeStruct((), x.dtype), x)
+
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        jax.block_until_ready(xla.jitted(program, xla.SHORT)(np.float32(0)))
