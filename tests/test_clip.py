@@ -16,6 +16,7 @@ from jax_privacy import clipping as jax_privacy
 import basinax
 from basinax import SystemIndex, clip_by_layer_norm, clip_by_norm, segment
 from cases import ALIGNED, DTYPES, ONE_BLOCK_OR_MANY, SHUFFLED_WITH_GAPS, place, take
+from cover import exhaustive
 from xla import jit_as_users
 
 jax.config.update("jax_enable_x64", True)  # brainstate switches it off when it is imported
@@ -532,7 +533,9 @@ def test_global_mode_is_a_batch_of_one_for_systems_of_usual_size(size, dtype):
         assert np.array_equal(got.tree, expected.tree, equal_nan=True)
 
 
-@pytest.mark.parametrize(("options", "dtype", "layout"), OPTIONS, ids=str)
+@pytest.mark.parametrize(
+    ("options", "dtype", "layout"), [exhaustive(*OPTIONS[0]), *OPTIONS[1:]], ids=str
+)
 def test_a_jitted_clip_is_the_clip_one_operation_at_a_time(options, dtype, layout):
     systems, limits = draw_systems(dtype)
     index = layout.index(SIZES)

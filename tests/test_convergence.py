@@ -45,6 +45,7 @@ from cases import (
     same_bits,
     take,
 )
+from cover import exhaustive
 from xla import AS_USERS
 
 SIZES = (13, 1, 40, 13)
@@ -408,7 +409,7 @@ TOLERANCES = np.array(
 )
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [exhaustive(np.float32), np.float64])
 def test_a_run_with_mixed_tolerances_has_the_bits_that_it_has_alone(dtype):
     fields = ("energies", "fmax", "steps", "evaluations", "status")
 

@@ -20,6 +20,7 @@ from basinax._bits.rewriting import (
     with_ordered_sums,
     with_rounded_products,
 )
+from cover import exhaustive
 from xla import jit_as_users
 
 DRAW = np.random.default_rng(0)
@@ -165,7 +166,7 @@ def turns(x, y):
     return lax.fori_loop(0, 3, turn, ([jnp.zeros_like(x) for _ in OPERATIONS], x, y))[0]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, exhaustive(np.float64)])
 def test_no_bit_of_an_operation_depends_on_how_many_rows_there_are(dtype):
     """One row is fewer than a vector has, 21 are no multiple of eight, 128 more than small loops
     have."""
@@ -178,7 +179,7 @@ def test_no_bit_of_an_operation_depends_on_how_many_rows_there_are(dtype):
             np.testing.assert_array_equal(other, one[rows], err_msg=name)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [exhaustive(np.float32), np.float64])
 def test_operations_jitted_have_the_bits_they_have_op_by_op(dtype):
     x, y = (jnp.asarray(DRAW.uniform(0.01, 1.0, (21, 3)), dtype) for _ in range(2))
     got = jit_as_users(turns)(x, y)

@@ -24,6 +24,7 @@ from basinax._bits.rounding import (
     scaled,
     scaling_top,
 )
+from cover import cover
 from xla import DEFAULTS, jit_as_users
 
 DTYPES = [np.float32, np.float64]
@@ -60,10 +61,9 @@ CONTRACTIBLE = {
 }
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", CONTRACTIBLE)
-@pytest.mark.parametrize("size", [1, 1003])
-@pytest.mark.parametrize("rounds", [rounded, apart])
+@pytest.mark.parametrize(
+    *cover("name, dtype, size, rounds", CONTRACTIBLE.keys(), DTYPES, [1, 1003], [rounded, apart])
+)
 def test_jitted_arithmetic_is_that_of_one_operation_at_a_time(name, dtype, size, rounds):
     draw = np.random.default_rng(0)
     x, y, z = (jnp.asarray(draw.normal(size=size), dtype) for _ in range(3))

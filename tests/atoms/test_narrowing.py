@@ -230,9 +230,9 @@ def test_runs_have_the_bits_they_have_without_and_alone(name, dtype, monkeypatch
     assert (first.steps >= 60).sum() >= 5
     assert (first.status[-1] == Status.NOT_FINITE) == ("cell" in settings)
     others = [run(skin=0.1)]
-    for target, name, value in ((_stream, "PERIOD", 5), (EMT, "has_dear_pairs", False)):
+    for target, setting, value in ((_stream, "PERIOD", 5), (EMT, "has_dear_pairs", False)):
         with monkeypatch.context() as patched:
-            patched.setattr(target, name, value)
+            patched.setattr(target, setting, value)
             for program in ("_advance", "_recorded"):
                 plain = getattr(_stream, program)[8, True].__wrapped__
                 patched.setattr(_stream, program, _stream._by_precision(plain))

@@ -25,6 +25,7 @@ from basinax.atoms import (
     relax,
 )
 from basinax.atoms._neighbors.search import check_listable
+from cover import exhaustive
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
 
@@ -50,7 +51,7 @@ def structures() -> list[Atoms]:
 
 
 @few_lengths
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, exhaustive(np.float64)])
 def test_a_structure_has_the_same_bits_alone_and_in_a_batch(dtype):
     atoms = structures()
     # In place of a pair: as many as there are run a program of other tests.
