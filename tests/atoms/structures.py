@@ -10,9 +10,10 @@ from ase import Atoms
 from ase.build import bulk, fcc100, fcc111
 from ase.cluster import Icosahedron
 
-from basinax.atoms import Batch, LennardJones, Morse, NeighborTable
+from basinax.atoms import Batch, LennardJones, Morse, Neighbors, NeighborTable
 from basinax.atoms._batch import padded_size
 from basinax.atoms._neighbors.rooms import own_room
+from basinax.atoms._neighbors.table import ChunkedLists
 from xla import AS_USERS
 
 SKIN = 0.5
@@ -138,7 +139,12 @@ def listed(batch, potential, skin=SKIN, folded=None):
         folded: the systems for which folds go through lists, each as far as it must; if None, all
             folds go through all slots.
     """
-    table = NeighborTable(batch, potential.cutoff, skin, reverse=potential.needs_reverse)
+    lists = potential.lists
+    if folded is None and lists is ChunkedLists:
+        lists = Neighbors
+    table = NeighborTable(
+        batch, potential.cutoff, skin, lists=lists, reverse=potential.lists is Neighbors
+    )
     which = None if folded is None else np.isin(np.arange(batch.n_systems), folded)
     return table.to_device(which)
 

@@ -28,7 +28,7 @@ from basinax.atoms._neighbors.narrowing import (
     narrowed,
     next_skins,
 )
-from basinax.atoms._neighbors.table import skin_left
+from basinax.atoms._neighbors.table import ChunkedLists, skin_left
 from basinax.atoms._streams import stream as _stream
 from basinax.transforms import GradientDescent
 from cover import cover
@@ -41,7 +41,7 @@ NAMES = ("cell of four", "one open atom", "skewed and tiny", "cluster of 13", "s
 
 def lists(systems, dtype=np.float64, cutoff=CUTOFF, skin=SKIN, **options):
     batch = Batch.from_atoms(systems, dtype)
-    table = NeighborTable(batch, cutoff, skin, **options)
+    table = NeighborTable(batch, cutoff, skin, lists=ChunkedLists, **options)
     return batch, table.to_device(np.asarray(batch.index.sizes) > 0)
 
 
@@ -115,13 +115,6 @@ def test_properties_have_the_bits_that_whole_lists_give(potential, dtype):
                     np.testing.assert_array_equal(a, b)
 
 
-def test_lists_without_columns_are_refused():
-    batch = Batch.from_atoms([STRUCTURES["cell of four"]])
-    neighbors = NeighborTable(batch, CUTOFF, SKIN).to_device()
-    with pytest.raises(ValueError, match="columns"):
-        narrowed(neighbors, batch, jnp.ones(batch.n_systems))
-
-
 def test_of_the_skin_is_left_what_the_longest_way_does_not_take_twice():
     batch, neighbors = lists([STRUCTURES["cell of four"]] * 3)
     positions = np.array(batch.positions)
@@ -160,7 +153,7 @@ def test_near_pairs_last_for_as_long_as_their_skin_and_that_of_the_list(follows_
 
     def complete(near, batch, k):
         """Whether a system's lists hold every pair within the cutoff."""
-        table = NeighborTable(batch, CUTOFF, 0.0)
+        table = NeighborTable(batch, CUTOFF, 0.0, lists=ChunkedLists)
         anew = table.to_device(np.asarray(batch.index.sizes) > 0)
         counts = [len(x) for x in of_rows(anew, batch.n_rows)]
         images = np.asarray(near.images(batch.positions, batch.cells)).T

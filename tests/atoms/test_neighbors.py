@@ -23,6 +23,7 @@ from structures import (
 from basinax.atoms import Batch, NeighborTable, moved_too_far
 from basinax.atoms._neighbors.table import (
     HEAVIER,
+    ChunkedLists,
     filled_up,
     gather,
 )
@@ -175,7 +176,7 @@ def test_folds_go_through_the_systems_that_they_must_with_long_lists_first(monke
     monkeypatch.setattr("basinax.atoms._neighbors.table.CHUNKS", 4)
     atoms = [STRUCTURES[name] for name in ("cluster of 13", "cell of 32", "one open atom")]
     batch = Batch.from_atoms([*atoms, atoms[0]])
-    table = NeighborTable(batch, CUTOFF, 0.5)
+    table = NeighborTable(batch, CUTOFF, 0.5, lists=ChunkedLists)
     ids = np.asarray(batch.index.ids)
 
     def columns(*which):
@@ -200,7 +201,6 @@ def test_folds_go_through_the_systems_that_they_must_with_long_lists_first(monke
     apart = moved(batch, np.asarray(batch.positions) * 3.0)
     table.rebuild(apart, np.isin(np.arange(batch.n_systems), (0,)))
     assert columns(0)[1] == [longest(0), 0, 0] and longest(0) < 12
-    assert table.to_device().columns is None
 
 
 def test_folds_go_through_systems_of_one_element_first_where_they_must_know(monkeypatch):
@@ -209,7 +209,7 @@ def test_folds_go_through_systems_of_one_element_first_where_they_must_know(monk
     mixture.symbols[3] = "Kr"
     cluster = STRUCTURES["cluster of 13"]
     batch = Batch.from_atoms([mixture, cluster, STRUCTURES["cell of four"], mixture, cluster])
-    table = NeighborTable(batch, CUTOFF, 0.5, most_elements=2)
+    table = NeighborTable(batch, CUTOFF, 0.5, lists=ChunkedLists, most_elements=2)
     ids, systems = np.asarray(batch.index.ids), np.arange(batch.n_systems)
 
     def going_through(*which, of_several=(0, 3)):
@@ -236,8 +236,10 @@ def test_slots_say_which_of_two_elements_images_are_of():
     mixture, cluster = STRUCTURES["cell of four"].copy(), STRUCTURES["cluster of 13"]
     mixture.symbols = ["Kr", "Kr", "Ne", "Kr"]
     batch = Batch.from_atoms([mixture, cluster])
-    neighbors = NeighborTable(batch, CUTOFF, SKIN, most_elements=2).to_device()
-    numbers, slots = np.asarray(batch.numbers), np.asarray(neighbors.slots)
+    options: dict = {"lists": ChunkedLists, "most_elements": 2}
+    neighbors = NeighborTable(batch, CUTOFF, SKIN, **options).to_device()
+    numbers = np.asarray(batch.numbers)
+    slots = np.asarray(neighbors.slots)[:, np.asarray(neighbors.columns.of_rows)]
     of_images = np.asarray(neighbors.of_images(batch.numbers))
     rows = np.flatnonzero(numbers)
     others = np.asarray(neighbors.others)
@@ -253,22 +255,16 @@ def test_slots_say_which_of_two_elements_images_are_of():
     assert is_pair.any() and not is_heavier[~is_pair].any()
     mixture.symbols[0] = "Xe"
     with pytest.raises(ValueError, match="system 0 has more than 2 elements"):
-        NeighborTable(Batch.from_atoms([mixture, cluster]), CUTOFF, SKIN, most_elements=2)
+        NeighborTable(Batch.from_atoms([mixture, cluster]), CUTOFF, SKIN, **options)
 
 
 def test_wide_chunks_go_as_far_as_the_longest_list_of_all():
     batch = Batch.from_atoms([STRUCTURES["cell of 108"]] * 6 + [STRUCTURES["cluster of 13"]])
-    columns = NeighborTable(batch, CUTOFF, 0.5).to_device(np.ones(batch.n_systems, bool)).columns
+    columns = NeighborTable(batch, CUTOFF, 0.5, lists=ChunkedLists).to_device().columns
     wide, n_slots = columns.wide(), np.asarray(columns.n_slots)
     assert len(n_slots) == 8 and wide.size == 4 * columns.size
     np.testing.assert_array_equal(wide.n_slots, n_slots.reshape(2, 4).max(1))
     assert (int(columns.n_chunks) + 3) // 4 == int(wide.n_chunks) == 2
-
-
-def test_tables_with_the_other_ends_of_pairs_keep_the_order_of_rows():
-    batch = Batch.from_atoms([STRUCTURES["cluster of 13"]])
-    table = NeighborTable(batch, CUTOFF, 0.5, reverse=True)
-    assert table.to_device(np.ones(batch.n_systems, bool)).columns is None
 
 
 def test_two_atoms_at_one_place_are_neighbours():

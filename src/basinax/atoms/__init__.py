@@ -25,6 +25,7 @@ from basinax.atoms._evaluators.protocol import (
     EvaluationError as EvaluationError,
     Request as Request,
 )
+from basinax.atoms._neighbors.edges import EdgeList as EdgeList
 from basinax.atoms._neighbors.table import (
     Neighbors as Neighbors,
     NeighborTable as NeighborTable,

@@ -9,7 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args
 
 import equinox as eqx
 import jax
@@ -53,6 +53,7 @@ from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._neighbors.rooms import SMALL
 from basinax.atoms._neighbors.search import check_listable
+from basinax.atoms._neighbors.table import Lists
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.device import Settings
 from basinax.atoms._streams.hosted import relax_hosted
@@ -435,6 +436,11 @@ def _few_rows(least: int) -> int:
 def _check_potential(potential: Any) -> None:
     """Raise TypeError if it is no potential; says what to pass."""
     if isinstance(potential, AbstractPotential):
+        if potential.lists not in get_args(Lists):
+            raise TypeError(
+                f"{type(potential).__name__}.lists must be EdgeList or Neighbors, the form of lists"
+                f" that it takes, got {shown(potential.lists)}"
+            )
         return
     got = f"got {type(potential).__module__}.{type(potential).__name__}"
     if isinstance(potential, type):

@@ -15,10 +15,10 @@ from jaxtyping import Array, Bool, Float, Int32
 from basinax._bits.rounding import apart, rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._matrices import inverse, multiply
+from basinax.atoms._neighbors.edges import Frames
 from basinax.atoms._neighbors.table import (
+    ChunkedLists,
     Columns,
-    Frames,
-    Neighbors,
     gather,
     skin_left,
 )
@@ -37,18 +37,17 @@ class Reach(NamedTuple):
 
 
 def chosen(
-    neighbors: Neighbors,
+    neighbors: ChunkedLists,
     batch: Batch,
     reach: Reach,
     skins: Float[Array, "systems"],
     is_running: Bool[Array, "systems"],
-) -> tuple[Neighbors, Float[Array, "systems"]]:
+) -> tuple[ChunkedLists, Float[Array, "systems"]]:
     """Lists of the near pairs, and how much farther than the cutoff they reach.
 
     That is negative for a system that needs a new list; it gets no pairs, as one that has ended.
 
     Args:
-        neighbors: with `columns`.
         batch: where atoms are now, and cells.
         skins: how much farther they should reach, in Å; inf for as far as the list does.
     """
@@ -59,7 +58,7 @@ def chosen(
 
 
 def next_skins(
-    near: Neighbors, batch: Batch, reach: Reach, skins: Float[Array, "systems"]
+    near: ChunkedLists, batch: Batch, reach: Reach, skins: Float[Array, "systems"]
 ) -> Float[Array, "systems"]:
     """How far lists of near pairs should reach that follow these, in Å.
 
@@ -71,18 +70,15 @@ def next_skins(
     return jnp.clip(rounded(GROWTH * taken), LEAST_SKIN, reach.skin)
 
 
-def narrowed(neighbors: Neighbors, batch: Batch, radii: Float[Array, "systems"]) -> Neighbors:
+def narrowed(neighbors: ChunkedLists, batch: Batch, radii: Float[Array, "systems"]) -> ChunkedLists:
     """The lists with the pairs alone that lie within these radii now.
 
     Columns stand anew by the lengths of their lists.
 
     Args:
-        neighbors: with `columns`.
         batch: where atoms are now, and cells.
         radii: of each system, in Å; one that is negative leaves it without pairs.
     """
-    if neighbors.columns is None:
-        raise ValueError("neighbors must have columns: make them with to_device(which)")
     columns, positions = neighbors.columns.wide(), batch.positions
     n_slots, n_columns = neighbors.slots.shape
     places, here = neighbors.images(positions, batch.cells), columns.arranged(positions.T)

@@ -7,7 +7,7 @@ left fold over them gives the same bits whatever the skin, the padding and the l
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -22,6 +22,7 @@ from basinax._systems.index import SystemIndex
 from basinax.atoms._batch import Batch, padded_size, row_starts
 from basinax.atoms._matrices import Matrices, frobenius_norm, multiply, turned_rows
 from basinax.atoms._neighbors import rooms as _rooms
+from basinax.atoms._neighbors.edges import EdgeList, Frames
 from basinax.atoms._neighbors.rooms import (
     SMALL,
     Room,
@@ -40,7 +41,7 @@ from basinax.atoms._neighbors.search import (
 
 HEAVIER = 1 << 30
 """Set in a slot whose image is of the heavier one of a system's two elements, where there is
-`Neighbors.others`. `gather` passes over it, and no batch has as many images."""
+`ChunkedLists.others`. `gather` passes over it, and no batch has as many images."""
 
 FAR = 1e12
 """Where padding points, in Å along each axis: far from any atom, and its square fits float32."""
@@ -57,17 +58,6 @@ STRETCH = 2048
 
 Coordinates = list[Float[Array, "*axes n"]]
 """x, y and z: an array each, or one [3, n] of all."""
-
-
-class Frames(eqx.Module):
-    """The cells in which lists were made, for those that move."""
-
-    cells: Matrices
-    """In Å."""
-    inverses: Matrices
-    """Their inverses; pseudo-inverses where vectors along open directions are zero."""
-    radius: Float[Array, ""]
-    """How far the lists reach, in Å."""
 
 
 class Columns(eqx.Module):
@@ -140,50 +130,33 @@ class Columns(eqx.Module):
         )
 
 
-class Neighbors(eqx.Module):
-    """Neighbour lists of a batch on the device. `NeighborTable` makes one.
+class AbstractRowLists(eqx.Module):
+    """Neighbour lists in which every row has a column of slots.
 
     The image table begins with the batch's rows; then one image stands far from everything; then
     follow the periodic images that some atom has in reach, and more far ones up to a power of two.
     """
 
-    slots: Int32[Array, "slots columns"]
-    """The images near the row of each column, in canonical order, then the far one.
-    `HEAVIER` may be set besides."""
+    slots: eqx.AbstractVar[Int32[Array, "slots columns"]]
+    """The images near the row of each column, in canonical order, then the far one."""
 
-    image_rows: Int32[Array, "extra_images"]
+    image_rows: eqx.AbstractVar[Int32[Array, "extra_images"]]
     """The row that each further image is an image of."""
 
-    image_shifts: Int32[Array, "extra_images"]
+    image_shifts: eqx.AbstractVar[Int32[Array, "extra_images"]]
     """The shift of each further image, as an entry of `shifts`."""
 
-    shifts: Int32[Array, "shifts 3"]
+    shifts: eqx.AbstractVar[Int32[Array, "shifts 3"]]
     """By how many cell vectors images are displaced."""
 
-    shift_systems: Int32[Array, "shifts"]
+    shift_systems: eqx.AbstractVar[Int32[Array, "shifts"]]
     """The system whose cell vectors they are."""
 
-    positions: Float[Array, "rows 3"]
+    positions: eqx.AbstractVar[Float[Array, "rows 3"]]
     """Where the atoms were when their system's list was made, in Å."""
 
-    frames: Frames | None = None
-    """What the cells were then; None where no cell moves."""
-
-    others: Int32[Array, "rows"] | None = None
-    """The atomic number of the other one of the two elements of a row's system; its own if there is
-    one. None where some system may have more."""
-
-    reverse: Int32[Array, "slots rows"] | None = None
-    """Where the pair of a slot stands seen from the neighbour, as an entry of `slots.ravel()`.
-
-    Of no account where a slot is padding; None unless the table was asked for it.
-    """
-
-    columns: Columns | None = None
-    """The rows of columns; None if each row has its own and folds go through all slots of all.
-
-    A loop whose length is not known before has no derivative in reverse.
-    """
+    frames: eqx.AbstractVar[Frames | None]
+    """The cells of then; None where no cell moves."""
 
     def images(
         self,
@@ -245,9 +218,10 @@ class Neighbors(eqx.Module):
             at = (*(jnp.zeros_like(begin) for _ in axes), begin + (n_rows + 1))
             return [lax.dynamic_update_slice(t, x, at) for t, x in zip(tables, found, strict=True)]
 
-        if self.columns is None:
+        columns = columns_of(self)
+        if columns is None:
             return put(jnp.int32(0), self.image_rows, self.image_shifts, tables)
-        begins, length = self.columns.stretches, min(STRETCH, len(self.image_rows))
+        begins, length = columns.stretches, min(STRETCH, len(self.image_rows))
 
         def put_stretch(k, tables):
             rows, shifts = (
@@ -256,11 +230,66 @@ class Neighbors(eqx.Module):
             )
             return put(begins[k], rows, shifts, tables)
 
-        return lax.fori_loop(0, self.columns.n_stretches, put_stretch, tables)
+        return lax.fori_loop(0, columns.n_stretches, put_stretch, tables)
+
+
+class Neighbors(AbstractRowLists):
+    """Neighbour lists of a batch by its rows: column i of `slots` has the neighbours of row i.
+
+    Up to the skin of the list there are neighbours farther away than the cutoff.
+    """
+
+    slots: Int32[Array, "slots rows"]
+    image_rows: Int32[Array, "extra_images"]
+    image_shifts: Int32[Array, "extra_images"]
+    shifts: Int32[Array, "shifts 3"]
+    shift_systems: Int32[Array, "shifts"]
+    positions: Float[Array, "rows 3"]
+    frames: Frames | None = None
+
+    reverse: Int32[Array, "slots rows"] | None = None
+    """Where the pair of a slot stands seen from the neighbour, as an entry of `slots.ravel()`.
+
+    Of no account where a slot is padding; None unless the table was asked for it.
+    """
+
+
+class ChunkedLists(AbstractRowLists):
+    """Neighbour lists for the folds of this package: in chunks of columns that end where they may.
+
+    A column is that of another row than its number, which `columns` has, and `HEAVIER` may be set
+    in slots besides, where there are `others`.
+    """
+
+    slots: Int32[Array, "slots columns"]
+    image_rows: Int32[Array, "extra_images"]
+    image_shifts: Int32[Array, "extra_images"]
+    shifts: Int32[Array, "shifts 3"]
+    shift_systems: Int32[Array, "shifts"]
+    positions: Float[Array, "rows 3"]
+
+    columns: Columns
+    """The rows of columns, and how far folds go. A loop whose length is not known before has no
+    derivative in reverse."""
+
+    frames: Frames | None = None
+
+    others: Int32[Array, "rows"] | None = None
+    """The atomic number of the other one of the two elements of a row's system; its own if there is
+    one. None where some system may have more."""
+
+
+def columns_of(lists: AbstractRowLists) -> Columns | None:
+    """The columns of lists in chunks; None if each row has its own column."""
+    return lists.columns if isinstance(lists, ChunkedLists) else None
+
+
+Lists = EdgeList | Neighbors | ChunkedLists
+"""The forms of neighbour lists, of which a potential takes one."""
 
 
 def coordinates(positions: Float[Array, "rows 3"], *, is_one: bool) -> Coordinates:
-    """The coordinates of rows, as `Neighbors.images` gives those of images."""
+    """The coordinates of rows, as `images` of lists gives those of images."""
     return [positions.T] if is_one else list(positions.T)
 
 
@@ -285,7 +314,7 @@ def filled_up(values: Shaped[Array, "*axes n"]) -> Shaped[Array, "*axes filled"]
 
 def moved_too_far(
     positions: Float[Array, "rows 3"],
-    neighbors: Neighbors,
+    neighbors: Lists,
     index: SystemIndex,
     skin: Float[Array, "..."] | float,
     cells: Matrices | None = None,
@@ -300,7 +329,7 @@ def moved_too_far(
 
 def skin_left(
     positions: Float[Array, "rows 3"],
-    neighbors: Neighbors,
+    neighbors: Lists,
     index: SystemIndex,
     skin: Float[Array, "..."] | float,
     cells: Matrices | None = None,
@@ -342,6 +371,7 @@ class NeighborTable:
         cutoff: float,
         skin: float,
         *,
+        lists: type[Lists] = Neighbors,
         follows_cells: bool = False,
         reverse: bool = False,
         most_elements: int | None = None,
@@ -350,10 +380,11 @@ class NeighborTable:
         """The lists of all systems, of all pairs within `cutoff + skin` Å.
 
         Args:
+            lists: the form of the lists, that of the potential that takes them (`potential.lists`).
             follows_cells: remember the cells for which lists are made, as moving ones need.
-            reverse: list as well where each pair stands seen from its other end.
-            most_elements: how many elements a system has at most; folds then go through those of
-                one by themselves. None if folds need not know.
+            reverse: let `Neighbors` say as well where each pair stands seen from its other end.
+            most_elements: how many elements a system has at most; folds over chunks then go
+                through those of one by themselves. None if folds need not know.
             is_fitted: there is room as for tables with the needs of this one. If not, `fit` must be
                 called.
 
@@ -369,14 +400,18 @@ class NeighborTable:
         self._starts = row_starts(self._sizes)
         self._far = batch.n_rows  # the entry of the image table that padding points at
         self.positions, self.cells = np.array(batch.positions), np.array(batch.cells)
-        self._follows_cells, self._is_listed = follows_cells, False
+        self._form, self._follows_cells, self._is_listed = lists, follows_cells, False
+        most_elements = most_elements if lists is ChunkedLists else None
         self._most_elements, self._has_others = most_elements, np.ones(batch.n_systems, bool)
         has_two = most_elements is not None and most_elements <= 2
         self.others = np.zeros(batch.n_rows, np.int32) if has_two else None
         self._bits = np.zeros(batch.n_rows, np.int32)
         self.slots = np.full((BLOCK, batch.n_rows), self._far, np.int32)
         self._lengths = np.zeros(batch.n_systems, np.int32)
-        self.reverse = np.zeros_like(self.slots) if reverse else None
+        self._n_pairs = np.zeros(batch.n_systems, np.int64)
+        self._most_edges = 0
+        has_reverse = lists is EdgeList or (reverse and lists is Neighbors)
+        self.reverse = np.zeros_like(self.slots) if has_reverse else None
         self.image_rows, self.image_shifts = np.zeros((2, room_of_images(1, self._far)), np.int32)
         self.shifts = np.zeros((BLOCK, 3), np.int32)
         self.shift_systems = np.zeros(BLOCK, np.int32)
@@ -402,14 +437,22 @@ class NeighborTable:
 
     @property
     def needs(self) -> Room:
-        """The room that lists take; those of a small batch as if it were full of such systems."""
-        slots = int(self._lengths.max(initial=0))
+        """The room that lists take; those of a small batch as if it were full of such systems.
+
+        Edges stand one after another: there, a row has as many slots as it has edges in the mean.
+        """
         n_used = int((-(-self._sizes // BLOCK) * BLOCK).sum())
+        if self._form is EdgeList:
+            return Room(-(-int(self._n_pairs.sum()) // max(n_used, BLOCK)), 0, 0)
+        slots = int(self._lengths.max(initial=0))
         times = self._far / max(n_used, BLOCK) if self._far <= SMALL else 1.0
         return Room(slots, int(times * self._images.end), int(times * self._shifts.end))
 
     def fit(self, room: Room) -> None:
         """Makes the arrays as large as this room, where they are not larger."""
+        if self._form is EdgeList:
+            self._most_edges = max(room.slots * self._far, self._most_edges)
+            return  # the rest does not leave the host
         n_slots, n_images, n_shifts = (
             max(n, len(a))
             for n, a in zip(room, (self.slots, self.image_rows, self.shifts), strict=True)
@@ -481,36 +524,69 @@ class NeighborTable:
         self.others[rows] = low + high - numbers
         self._bits[rows] = np.where(is_high, HEAVIER, 0)
 
-    def to_device(self, which: Bool[np.ndarray, "systems"] | None = None) -> Neighbors:
+    def to_device(self, which: Bool[np.ndarray, "systems"] | None = None) -> Any:
         """As `lists`, on the device."""
         return jax.device_put(self.lists(which))
 
-    def lists(self, which: Bool[np.ndarray, "systems"] | None = None) -> Neighbors:
+    def lists(self, which: Bool[np.ndarray, "systems"] | None = None) -> Any:
         """A copy, of NumPy arrays: a jitted function takes them faster than `jax.device_put`.
 
         Args:
-            which: the systems that folds must go through, others get what is left undefined; all
-                slots of all rows if None. Tables with the other ends of pairs have no choice.
+            which: the systems that need lists, all if None; others get none, except by rows.
+
+        Returns:
+            Lists of the form that the table was asked for.
         """
-        if which is None or self.reverse is not None:
-            columns, slots = None, self.slots.copy()
-        else:
-            blocks, columns = self._columns(which)
-            by_block = self.slots.reshape(len(self.slots), -1, BLOCK)
-            slots = by_block.take(blocks, axis=1).reshape(len(by_block), -1)
+        which = np.ones(len(self._sizes), bool) if which is None else which
         # Copies, since the device may share memory that a rebuild then overwrites.
-        arrays = {
-            "slots": slots,
-            "image_rows": self.image_rows.copy(),
-            "image_shifts": self.image_shifts.copy(),
-            "shifts": self.shifts.copy(),
-            "shift_systems": self.shift_systems.copy(),
+        made: dict[str, Any] = {
             "positions": self.positions.copy(),
-            "others": None if self.others is None else self.others.copy(),
-            "reverse": None if self.reverse is None else self.reverse.copy(),
+            "frames": self._frames() if self._follows_cells else None,
         }
-        frames = self._frames() if self._follows_cells else None
-        return Neighbors(**arrays, frames=frames, columns=columns)
+        if self._form is EdgeList:
+            return EdgeList(**self._edges(which), **made)
+        images = ("image_rows", "image_shifts", "shifts", "shift_systems")
+        made |= {name: getattr(self, name).copy() for name in images}
+        if self._form is Neighbors:
+            made |= {"slots": self.slots.copy()}
+            made |= {"reverse": None if self.reverse is None else self.reverse.copy()}
+            return Neighbors(**made)
+        blocks, columns = self._columns(which)
+        by_block = self.slots.reshape(len(self.slots), -1, BLOCK)
+        made |= {"slots": by_block.take(blocks, axis=1).reshape(len(by_block), -1)}
+        made |= {"others": None if self.others is None else self.others.copy()}
+        return ChunkedLists(columns=columns, **made)
+
+    def _edges(self, which: np.ndarray) -> dict[str, Any]:
+        """The edges of these systems, as `EdgeList` has them."""
+        owners = np.searchsorted(self._starts, np.arange(self._far), side="right") - 1
+        by_row = self.slots.T
+        is_edge = (by_row != self._far) & which[owners][:, None]
+        receivers, slots = np.nonzero(is_edge)
+        n_edges, images = len(receivers), by_row[is_edge]
+        further = np.maximum(images - self._far - 1, 0)
+        is_further = images > self._far
+        shifts = self.shifts[self.image_shifts[further]]
+        numbers = np.zeros(self.slots.shape, np.int32)
+        numbers[slots, receivers] = np.arange(n_edges)
+        there = cast(np.ndarray, self.reverse)[slots, receivers]
+        counts = is_edge.sum(1).astype(np.int32)
+        last, padding = self._far - 1, (0, self._most_edges - n_edges)
+
+        def padded(values, fill):
+            return np.pad(values.astype(np.int32), padding, constant_values=fill)
+
+        return {
+            "senders": padded(np.where(is_further, self.image_rows[further], images), last),
+            "receivers": padded(receivers, last),
+            "shifts": np.pad(np.where(is_further[:, None], shifts, 0), (padding, (0, 0))),
+            "mask": np.arange(self._most_edges) < n_edges,
+            "systems": padded(owners[receivers], owners[last]),
+            "reverse": padded(numbers.ravel()[there], 0),
+            "starts": (np.cumsum(counts) - counts).astype(np.int32),
+            "counts": counts,
+            "radius": np.asarray(self.cutoff + self.skin, self.positions.dtype),
+        }
 
     def _columns(self, which: np.ndarray) -> tuple[np.ndarray, Columns]:
         """The blocks of rows of the columns, and the columns."""
@@ -612,6 +688,10 @@ class NeighborTable:
         for k, start, end, own in zip(systems, starts, ends, of_each, strict=True):
             self.slots[:, start:end] = own.T
             self._lengths[k] = lengths[start:end].max(initial=0)
+            self._n_pairs[k] = lengths[start:end].sum()
+        n_edges = int(self._n_pairs.sum())
+        if self._form is EdgeList and n_edges > self._most_edges:
+            self._most_edges = padded_size(-(-n_edges // self._far), BLOCK, steps) * self._far
         if self.reverse is not None:
             self.reverse = _padded(self.reverse, len(self.slots))
             all_rows = np.concatenate([np.arange(a, b) for a, b in zip(starts, ends, strict=True)])

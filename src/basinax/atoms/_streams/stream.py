@@ -36,7 +36,8 @@ from basinax.atoms._neighbors.rooms import (
     largest,
 )
 from basinax.atoms._neighbors.table import (
-    Neighbors,
+    ChunkedLists,
+    Lists,
     NeighborTable,
     moved_too_far,
 )
@@ -136,7 +137,8 @@ class Stream:
             work.potential.cutoff,
             work.skin,
             follows_cells=work.group.kind is not None,
-            reverse=work.potential.needs_reverse,
+            lists=work.potential.lists,
+            reverse=True,
             most_elements=work.most_elements,
             is_fitted=False,
         )
@@ -215,7 +217,7 @@ class Course(NamedTuple):
     how: tuple[AbstractPotential, Settings]
     batch: Batch
     moves: CellMoves | None
-    neighbors: Neighbors
+    neighbors: Lists
     reach: Reach
 
     def here(self, run: Run) -> Batch:
@@ -233,19 +235,19 @@ class Course(NamedTuple):
         Returns:
             What is carried, skins to go on with, and which systems need a new list.
         """
-        reach = self.reach
-        chooses = self.how[0].has_dear_pairs and self.neighbors.columns is not None
+        reach, lists = self.reach, self.neighbors
+        chooses = isinstance(lists, ChunkedLists) and self.how[0].has_dear_pairs
         most = PERIODS * PERIOD if chooses else TURNS
         n_turns = most if n_turns is None else jnp.minimum(n_turns, most)
-        if not chooses:
-            carry = go(self._stepper(self.neighbors, reach.skin), n_turns, carry)
+        if not chooses or not isinstance(lists, ChunkedLists):
+            carry = go(self._stepper(lists, reach.skin), n_turns, carry)
             return carry, skins, self._is_stale(self.here(run_of(carry)))
 
         def period(state):
             carry, skins, _, n_done = state
             run = run_of(carry)
             is_running = run.status == Status.RUNNING.value
-            near, skins = chosen(self.neighbors, self.here(run), reach, skins, is_running)
+            near, skins = chosen(lists, self.here(run), reach, skins, is_running)
             n_now = jnp.minimum(PERIOD, n_turns - n_done)
             carry = go(self._stepper(near, skins), n_now, carry)
             there = self.here(run_of(carry))
@@ -267,7 +269,7 @@ class Course(NamedTuple):
         # A lost cell waits for no list: its next turn ends it, whenever the host looks.
         return is_stale if moves is None else is_stale & ~moves.is_lost(here, self.reach.cutoff)
 
-    def _stepper(self, neighbors: Neighbors, skin) -> Callable:
+    def _stepper(self, neighbors: Lists, skin) -> Callable:
         """A function that lets a run go on for so many turns with these lists."""
         (potential, settings), batch, moves = self.how, self.batch, self.moves
 
@@ -294,7 +296,7 @@ class Course(NamedTuple):
 
 @_by_precision
 def _advance(
-    fixed: Fixed, arrays, batch, moves, neighbors: Neighbors, reach: Reach, run: Run, skins
+    fixed: Fixed, arrays, batch, moves, neighbors: Lists, reach: Reach, run: Run, skins
 ) -> tuple[Run, Any, Any]:
     """As `Course.turned`, of a run."""
 
@@ -311,7 +313,7 @@ def _recorded(
     arrays,
     batch,
     moves,
-    neighbors: Neighbors,
+    neighbors: Lists,
     reach: Reach,
     run: Run,
     skins,

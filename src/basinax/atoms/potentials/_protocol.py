@@ -1,10 +1,11 @@
 """What every potential is: a module from a batch and its neighbours to energies and forces."""
 
 import abc
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
@@ -13,8 +14,9 @@ from jaxtyping import Array, Float, Int32
 
 from basinax._bits.rounding import rounded
 from basinax.atoms._batch import Batch
-from basinax.atoms._matrices import VOIGT_OF_ENTRIES, determinant
-from basinax.atoms._neighbors.table import Neighbors
+from basinax.atoms._matrices import VOIGT, VOIGT_OF_ENTRIES, determinant
+from basinax.atoms._neighbors.edges import EdgeList
+from basinax.atoms._neighbors.table import Lists
 
 
 class Properties(eqx.Module):
@@ -35,15 +37,52 @@ class Properties(eqx.Module):
     NaN for a system whose cell has no volume.
     """
 
+    @classmethod
+    def of_vectors(
+        cls,
+        energies: Callable[[Float[Array, "edges 3"]], Float[Array, "rows"]],
+        batch: Batch,
+        edges: EdgeList,
+        *,
+        stress: bool,
+    ) -> "Properties":
+        """The properties that follow from energies of atoms as a function of edge vectors.
+
+        Forces and stress are its derivatives, summed in the order of the edges: they have the bits
+        that each system has alone, if the function's values and derivatives by vectors have.
+
+        Args:
+            energies: from `edges.vectors` to the energies of atoms in eV. What it returns for rows
+                without atoms is left out.
+        """
+        vectors = edges.vectors(batch.positions, batch.cells)
+        is_atom = batch.index.has_system()
+        atom_energies, pull_back = jax.vjp(energies, vectors)
+        (slopes,) = pull_back(is_atom.astype(atom_energies.dtype))
+        slopes = jnp.where(edges.mask[:, None], slopes, 0.0)
+        atom_energies = jnp.where(is_atom, atom_energies, 0.0)
+        atom_energies = poison(batch.positions) + atom_energies
+        forces = edges.sum(slopes) - edges.sum(slopes[edges.reverse])
+        virials = None
+        if stress:
+            # Halves of both orders: exact where the energy does not mind rotations.
+            d, g = vectors.T, slopes.T
+            terms = [(rounded(g[a] * d[b]) + rounded(g[b] * d[a])) * 0.5 for a, b in VOIGT]
+            sums = edges.sum(jnp.stack(terms, 1)).T
+            virials = stress_of([batch.index.sum(s) for s in sums], batch.cells)
+        return cls(batch.index.sum(atom_energies), forces, atom_energies, virials)
+
 
 class AbstractPotential(eqx.Module):
     """A model of the energy. Its numbers are leaves: another value compiles nothing."""
 
-    needs_reverse: ClassVar[bool] = False
-    """Whether neighbour lists must say where each pair stands seen from its other end."""
+    lists: ClassVar[type[Lists]] = EdgeList
+    """The form of neighbour lists that it takes: `EdgeList`; `Neighbors`, which in relaxations have
+    `reverse`; or the form of this package's own folds, `ChunkedLists`."""
 
     has_dear_pairs: ClassVar[bool] = False
-    """Whether a pair takes so long that relaxations choose the near ones every few turns."""
+    """Whether a pair takes so long that relaxations choose the near ones every few turns: those of
+    `ChunkedLists`. Other forms keep them all."""
 
     species: eqx.AbstractVar[tuple[int, ...]]
     """The atomic numbers it has parameters for, ascending; none where all atoms are alike to it."""
@@ -54,10 +93,11 @@ class AbstractPotential(eqx.Module):
         """The distance in Å beyond which no atom acts on another: what neighbour lists need."""
 
     @abc.abstractmethod
-    def __call__(self, batch: Batch, neighbors: Neighbors, *, stress: bool = False) -> Properties:
+    def __call__(self, batch: Batch, neighbors: Any, *, stress: bool = False) -> Properties:
         """Energies and forces of a batch, and stresses where asked for (`stress` is static).
 
-        `neighbors` must hold every pair within `cutoff`; what else it holds changes no bit.
+        `neighbors` has the form `lists`, and every pair within `cutoff`; pairs beyond it are there,
+        too, and must change no bit.
         """
 
     def check(self, atoms: Sequence[Atoms]) -> None:

@@ -17,7 +17,7 @@ from basinax._bits.rounding import rounded
 from basinax._jax.forks import check_process
 from basinax._settings import POSITIVE, SIZE, one_number, require_switch
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors.table import Neighbors
+from basinax.atoms._neighbors.table import AbstractRowLists
 from basinax.atoms.potentials._folds import coulomb as _coulomb
 from basinax.atoms.potentials._folds.coulomb import DampedCoulomb, damped_slopes
 from basinax.atoms.potentials._folds.pair import AbstractPairSum
@@ -191,7 +191,9 @@ class Buckingham(AbstractPairSum):
             energy, w = energy + more_energy, w + more_w
         return jnp.where(r2 > known.wall2, energy, jnp.nan), w
 
-    def __call__(self, batch: Batch, neighbors: Neighbors, *, stress: bool = False) -> Properties:
+    def __call__(
+        self, batch: Batch, neighbors: AbstractRowLists, *, stress: bool = False
+    ) -> Properties:
         own = None
         if self.coulomb is not None:
             of_species = self.coulomb.own.astype(batch.positions.dtype)

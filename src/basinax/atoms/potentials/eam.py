@@ -19,7 +19,7 @@ from basinax._bits.rounding import rounded
 from basinax._jax.forks import check_process
 from basinax._settings import POSITIVE, one_number
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors.table import Neighbors
+from basinax.atoms._neighbors.table import AbstractRowLists, ChunkedLists
 from basinax.atoms.potentials._folds.embedded import Functions, embedded
 from basinax.atoms.potentials._folds.fold import Elements
 from basinax.atoms.potentials._protocol import AbstractPotential, Properties
@@ -37,6 +37,7 @@ class EAM(AbstractPotential):
     the cutoff adds nothing, whatever the tables have there. `EAM.read` makes one of a file.
     """
 
+    lists: ClassVar[type] = ChunkedLists
     has_dear_pairs: ClassVar[bool] = True
 
     embedding: Float[Array, "species densities 4"]
@@ -137,11 +138,13 @@ class EAM(AbstractPotential):
     def cutoff(self) -> float:
         return float(np.asarray(self.radius))
 
-    def __call__(self, batch: Batch, neighbors: Neighbors, *, stress: bool = False) -> Properties:
+    def __call__(
+        self, batch: Batch, neighbors: AbstractRowLists, *, stress: bool = False
+    ) -> Properties:
         functions = self._functions(batch, neighbors)
         return embedded(batch, neighbors, self.radius, functions, stress=stress)
 
-    def _functions(self, batch: Batch, neighbors: Neighbors) -> Functions:
+    def _functions(self, batch: Batch, neighbors: AbstractRowLists) -> Functions:
         dtype, n = batch.positions.dtype, len(self.species)
         embeddings = Splines.of(self.embedding, self.drho, dtype)
         densities = Splines.of(self.density, self.dr, dtype)

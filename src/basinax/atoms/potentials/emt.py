@@ -27,7 +27,8 @@ from basinax._bits.rounding import apart, rounded
 from basinax._jax.forks import check_process
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors.table import (
-    Neighbors,
+    AbstractRowLists,
+    ChunkedLists,
     filled_up,
     gather,
 )
@@ -85,6 +86,7 @@ class EMT(AbstractPotential):
     >>> copper, alloys, everything = EMT("Cu"), EMT("Cu", "Au"), EMT()
     """
 
+    lists: ClassVar[type] = ChunkedLists
     has_dear_pairs: ClassVar[bool] = True
 
     ends: "_Ends"
@@ -129,7 +131,9 @@ class EMT(AbstractPotential):
     def cutoff(self) -> float:
         return float(np.max(np.asarray(self.ends.end)))
 
-    def __call__(self, batch: Batch, neighbors: Neighbors, *, stress: bool = False) -> Properties:
+    def __call__(
+        self, batch: Batch, neighbors: AbstractRowLists, *, stress: bool = False
+    ) -> Properties:
         fold = Fold.of(batch, neighbors)
         ends, own, elements = self._known(batch, neighbors)
 
@@ -159,7 +163,9 @@ class EMT(AbstractPotential):
         known = (ends, own, slopes)
         return fold.properties(pair, known, elements, stress=stress, own_energies=energies)
 
-    def _known(self, batch: Batch, neighbors: Neighbors) -> "tuple[_Ends, _Atom, Elements | None]":
+    def _known(
+        self, batch: Batch, neighbors: AbstractRowLists
+    ) -> "tuple[_Ends, _Atom, Elements | None]":
         """What holds for each row, or for all, and what is known of other atoms by their elements.
 
         That is None if there is one element.

@@ -18,7 +18,8 @@ from basinax._jax.forks import check_process
 from basinax._settings import POSITIVE, one_number
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors.table import (
-    Neighbors,
+    AbstractRowLists,
+    ChunkedLists,
     filled_up,
     gather,
 )
@@ -133,6 +134,7 @@ class ZhouEAM(AbstractPotential):
     >>> alloy = ZhouEAM("Cu", "Ni")
     """
 
+    lists: ClassVar[type] = ChunkedLists
     has_dear_pairs: ClassVar[bool] = True
 
     metals: Metal
@@ -174,11 +176,13 @@ class ZhouEAM(AbstractPotential):
     def cutoff(self) -> float:
         return float(np.asarray(self.radius))
 
-    def __call__(self, batch: Batch, neighbors: Neighbors, *, stress: bool = False) -> Properties:
+    def __call__(
+        self, batch: Batch, neighbors: AbstractRowLists, *, stress: bool = False
+    ) -> Properties:
         functions = self._functions(batch, neighbors)
         return embedded(batch, neighbors, self.radius, functions, stress=stress)
 
-    def _functions(self, batch: Batch, neighbors: Neighbors) -> Functions:
+    def _functions(self, batch: Batch, neighbors: AbstractRowLists) -> Functions:
         metals = jax.tree.map(lambda column: column.astype(batch.positions.dtype), self.metals)
         known, is_single = jax.tree.map(filled_up, _known(metals)), len(self.species) == 1
         kinds = self.kinds(batch.numbers)

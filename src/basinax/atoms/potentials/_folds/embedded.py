@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from basinax._bits.rounding import rounded
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors.table import Neighbors, gather
+from basinax.atoms._neighbors.table import AbstractRowLists, gather
 from basinax.atoms.potentials._folds.fold import (
     Elements,
     Fold,
@@ -48,7 +48,7 @@ class Functions(NamedTuple):
 
 def embedded(
     batch: Batch,
-    neighbors: Neighbors,
+    neighbors: AbstractRowLists,
     cutoff: Float[Array, ""],
     functions: Functions,
     *,

@@ -21,8 +21,10 @@ from basinax.atoms._batch import Batch
 from basinax.atoms._matrices import VOIGT
 from basinax.atoms._neighbors.table import (
     HEAVIER,
+    AbstractRowLists,
+    ChunkedLists,
     Coordinates,
-    Neighbors,
+    columns_of,
     coordinates,
     gather,
 )
@@ -62,7 +64,7 @@ class Elements(eqx.Module):
     def of(
         cls,
         batch: Batch,
-        neighbors: Neighbors,
+        neighbors: AbstractRowLists,
         key_of: Callable[[Int32[Array, "rows"]], Int32[Array, "rows"]],
         known: Callable[[Int32[Array, "..."]], Any],
     ) -> "Elements":
@@ -72,13 +74,14 @@ class Elements(eqx.Module):
             key_of: from the atomic numbers of rows to their keys.
             known: from keys to what is known.
         """
-        keys, others = key_of(batch.numbers), neighbors.others
-        if others is None:
+        keys = key_of(batch.numbers)
+        if not isinstance(neighbors, ChunkedLists) or neighbors.others is None:
             return cls(known, keys, None, None)
+        others = neighbors.others
         bits = jnp.where(batch.numbers >= others, HEAVIER, 0)
         return cls(known, keys, key_of(others), bits)
 
-    def of_images(self, neighbors: Neighbors) -> Callable[[Images], Any]:
+    def of_images(self, neighbors: AbstractRowLists) -> Callable[[Images], Any]:
         """A function to what is known of the images in slots, from tables."""
         keys = neighbors.of_images(self.keys)
         return lambda images: self.known(gather(keys, images))
@@ -106,12 +109,12 @@ class Fold(NamedTuple):
     """
 
     batch: Batch
-    neighbors: Neighbors
+    neighbors: AbstractRowLists
     images: Coordinates
     """Of all images, in Å."""
 
     @classmethod
-    def of(cls, batch: Batch, neighbors: Neighbors, *, is_one: bool = False) -> "Fold":
+    def of(cls, batch: Batch, neighbors: AbstractRowLists, *, is_one: bool = False) -> "Fold":
         """The pairs of a batch.
 
         Args:
@@ -155,7 +158,7 @@ class Fold(NamedTuple):
     def _sums(self, terms: Terms, starts: Sums, own: Own, elements: Elements | None) -> Sums:
         """As `sums`, of terms that are told the vectors to the images, in Å, not their squares."""
         here = coordinates(self.batch.positions, is_one=self.is_one)
-        neighbors, columns, of_images = self.neighbors, self.neighbors.columns, None
+        neighbors, columns, of_images = self.neighbors, columns_of(self.neighbors), None
         if elements is not None and elements.others is None:
             of_images = elements.of_images(neighbors)
 

@@ -85,7 +85,7 @@ class Surroundings(eqx.Module):
 class AbstractManyBodyPotential(AbstractPotential):
     """A potential of atoms with energies of their own. A subclass gives `reach` and `atoms`."""
 
-    needs_reverse: ClassVar[bool] = True
+    lists: ClassVar[type] = Neighbors
 
     @property
     def cutoff(self) -> float:

@@ -1,7 +1,7 @@
 """Potentials that are sums over pairs, whose parameters are tables over pairs of species."""
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,8 @@ from jaxtyping import Array, Float, PyTree
 from basinax._bits.rounding import rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors.table import (
-    Neighbors,
+    AbstractRowLists,
+    ChunkedLists,
     filled_up,
     gather,
 )
@@ -24,6 +25,8 @@ class AbstractPairSum(AbstractPotential):
 
     Its parameters are tables over its species, symmetric; of one entry where all atoms are alike.
     """
+
+    lists: ClassVar[type] = ChunkedLists
 
     @property
     def cutoff(self) -> float:
@@ -55,7 +58,12 @@ class AbstractPairSum(AbstractPotential):
         """
 
     def add_pairs(
-        self, batch: Batch, neighbors: Neighbors, *, stress: bool, own_energies: Rows | None = None
+        self,
+        batch: Batch,
+        neighbors: AbstractRowLists,
+        *,
+        stress: bool,
+        own_energies: Rows | None = None,
     ) -> Properties:
         """Energies, forces and stresses of the pairs.
 
@@ -73,7 +81,7 @@ class AbstractPairSum(AbstractPotential):
         fold = Fold.of(batch, neighbors, is_one=own is None)
         return fold.properties(pair, own, stress=stress, own_energies=own_energies)
 
-    def _lookup(self, batch: Batch, neighbors: Neighbors):
+    def _lookup(self, batch: Batch, neighbors: AbstractRowLists):
         """What is the rows' own, and a function from that and the images of a slot to the table's
         entries and the squared cutoffs."""
         dtype = batch.positions.dtype
@@ -97,5 +105,7 @@ class AbstractPairSum(AbstractPotential):
 class AbstractPairPotential(AbstractPairSum):
     """A sum over pairs and nothing else. A subclass gives `reach`, `table` and `pair`."""
 
-    def __call__(self, batch: Batch, neighbors: Neighbors, *, stress: bool = False) -> Properties:
+    def __call__(
+        self, batch: Batch, neighbors: AbstractRowLists, *, stress: bool = False
+    ) -> Properties:
         return self.add_pairs(batch, neighbors, stress=stress)
