@@ -536,6 +536,29 @@ def test_the_installed_command_prints_what_a_terminal_can_show(files):
     assert "site-packages" not in done.stderr
 
 
+def test_programs_last_and_change_no_result(files, tmp_path):
+    """The second command loads what the first one has compiled."""
+    environment = os.environ | {"BASINAX_CACHE": str(tmp_path / "programs")}
+    loaded = []
+    for name in ("cold", "warm"):
+        command = [sys.executable, "-m", "basinax", "relax", "dimer.xyz", "--potential", ARGON]
+        command += ["--verbose", "--output", f"{name}.extxyz", "--table", f"{name}.csv"]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        loaded.append(re.search(r"programs: (\d+), (\d+) of them loaded", done.stderr).groups())
+        for word in (
+            f"basinax {basinax.__version__}",
+            "precision: float64",
+            "batches: 1",
+            "reading",
+        ):
+            assert word in done.stderr
+    assert loaded[0][1] == "0"
+    assert loaded[1][0] == loaded[1][1] != "0"
+    for ending in ("extxyz", "csv"):
+        assert Path(f"cold.{ending}").read_bytes() == Path(f"warm.{ending}").read_bytes()
+
+
 def test_the_installed_command_prints_its_version():
     command = [sys.executable, "-m", "basinax", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -5,9 +5,12 @@ import errno
 import io
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import ase.io
 import numpy as np
@@ -18,7 +21,7 @@ from typer.testing import CliRunner
 
 import basinax
 from basinax import Status, cli
-from basinax.atoms import AtomsRelaxation, LennardJones
+from basinax.atoms import AtomsRelaxation, LennardJones, Progress
 from basinax.atoms._trajectory import NotWhole
 from basinax.cli import _console, _relax, _task, _watch
 from basinax.cli._process import occupy
@@ -55,7 +58,7 @@ class Relaxation:
             a.calc = SinglePointCalculator(a, energy=-1.0, forces=np.zeros((len(a), 3)))
         n = len(atoms)
         counts = [np.full(n, k, np.int32) for k in (3, 4, Status.CONVERGED)]
-        return AtomsRelaxation(relaxed, np.full(n, -1.0), np.zeros(n), *counts)
+        return AtomsRelaxation(relaxed, np.full(n, -1.0), np.zeros(n), *counts, messages=[""] * n)
 
 
 @pytest.fixture
@@ -476,3 +479,90 @@ def test_a_signal_that_nohup_ignores_ends_nothing(relaxation):
         assert run().exit_code == 0
     finally:
         signal.signal(signal.SIGHUP, previous)
+
+
+def test_a_signal_while_reading_ends_at_once(relaxation, monkeypatch):
+    monkeypatch.setattr(_task, "read_all", lambda files: signal.raise_signal(signal.SIGINT))
+    before = everything()
+    done = run("--table", "t.csv")
+    assert done.exit_code == 130
+    assert done.stderr == "Interrupted: nothing was written.\n"
+    assert everything() == before
+
+
+@pytest.mark.parametrize("phase", ["listing", "compiling", "running"])
+def test_a_signal_says_which_phase_it_waits_for(relaxation, monkeypatch, capfd, phase):
+    def of_phase(atoms, progress, **settings):
+        progress(Progress(len(atoms), 0, 0, phase))
+        signal.raise_signal(signal.SIGINT)
+        return relaxation(atoms)
+
+    monkeypatch.setattr(_task, "relax_atoms", of_phase)
+    done = run()
+    assert done.exit_code == 130
+    assert f"Interrupted: {phase}; again to quit." in capfd.readouterr().err
+
+
+def test_a_signal_while_writing_costs_no_output_and_claims_nothing(relaxation, monkeypatch):
+    def signalled(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        write_table(*arguments)
+
+    write_table = _relax.write_table
+    monkeypatch.setattr(_relax, "write_table", signalled)
+    done = run("--table", "t.csv")
+    assert done.exit_code == 130
+    assert done.stderr == "Interrupted.\n"
+    assert len(sources_of("t.csv")) == 3
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_only_what_was_written_is_said_to_be(relaxation, monkeypatch, is_lost):
+    def unfinished(atoms, **settings):
+        signal.raise_signal(signal.SIGINT)
+        result = relaxation(atoms)
+        result.status[0] = Status.RUNNING
+        return result
+
+    def no_room(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(_task, "relax_atoms", unfinished)
+    if is_lost:
+        monkeypatch.setattr(_relax, "write_structures", no_room)
+    done = run()
+    assert done.exit_code == (3 if is_lost else 130)
+    assert ("written where they stood" in done.stderr) != is_lost
+
+
+def test_an_interrupt_that_python_cannot_raise_ends_the_process(monkeypatch):
+    ends = []
+    monkeypatch.setattr(os, "_exit", ends.append)
+    with _watch.Watch(quiet=True):
+        sys.unraisablehook(SimpleNamespace(exc_type=KeyboardInterrupt))
+    assert ends == [130]
+
+
+def test_the_line_of_a_terminal_has_the_phase_and_an_estimate(monkeypatch):
+    text = io.StringIO()
+    terminal = Stream(file=text, force_terminal=True, width=120)
+    monkeypatch.setattr(_watch, "err", terminal)
+    with _watch.Watch(quiet=False) as watch:
+        for k in range(3):
+            watch.show(Progress(10, k, 0, "compiling"))
+        watch._bar.refresh()
+    assert "compiling" in text.getvalue()
+    assert "2 converged" in text.getvalue()
+    assert "left:" in text.getvalue()
+
+
+def test_a_thread_that_compiles_does_not_keep_the_process():
+    code = """
+import sys, threading, time
+from basinax.cli import _process
+threading.Thread(target=time.sleep, args=[600]).start()
+print("said", end="")
+_process.end(SystemExit(130))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (130, "said")

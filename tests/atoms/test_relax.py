@@ -22,6 +22,7 @@ from basinax.atoms import (
     StillingerWeber,
     Tersoff,
     ZhouEAM,
+    _relax,
     relax,
 )
 from basinax.atoms._neighbors.search import check_listable
@@ -191,6 +192,27 @@ def test_progress_counts_and_a_stop_keeps_what_was_reached():
     assert seen[0].n_converged + seen[0].n_failed + seen[0].n_running == 7
     assert (result.status == Status.RUNNING).any()
     assert result.steps.max() < 100
+
+
+def test_progress_has_phases():
+    seen: list[Progress] = []
+    relax(structures()[4:6], LennardJones(**ARGON), fmax=0.01, progress=seen.append)
+    phases = [phase for phase, _ in itertools.groupby(progress.phase for progress in seen)]
+    assert phases[0] == "listing"
+    assert phases[-1] == "running"
+    assert "compiling" in phases
+
+
+def test_a_run_that_is_stopped_makes_no_further_lists(monkeypatch):
+    """Each kind of cell has a group of its own."""
+    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
+    made, stream = [], _relax.Stream
+    monkeypatch.setattr(_relax, "Stream", lambda *of: made.append(of) or stream(*of))
+    kinds = ["frechet", "strain", "unit-cell"]
+    atoms, should_stop = structures()[:3], lambda: bool(made)
+    result = relax(atoms, LennardJones(**ARGON), cell=kinds, should_stop=should_stop)
+    assert len(made) == 1
+    assert (result.status == Status.RUNNING).all()
 
 
 @few_lengths
@@ -363,12 +385,31 @@ def test_an_interruption_ends_all_batches():
     once = iter([threading.main_thread().ident])
 
     def interrupt(progress):
-        for thread in once:
+        for thread in once if progress.phase == "running" else ():
             signal.pthread_kill(thread, signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         relax(structures()[3:6], LennardJones(**ARGON), progress=interrupt, **ENDLESS)
     assert not [t for t in threading.enumerate() if "ThreadPoolExecutor" in t.name]
+
+
+def test_an_interruption_waits_for_no_compiler(monkeypatch):
+    """Compiling goes on in a thread of its own until the test lets it end."""
+    may_end, main = threading.Event(), threading.main_thread().ident
+
+    def compiling(*_):
+        signal.pthread_kill(main, signal.SIGINT)
+        may_end.wait(60)
+        raise ZeroDivisionError("of the compiler")
+
+    monkeypatch.setattr("basinax.atoms._streams.stream.started", compiling)
+    with pytest.raises(KeyboardInterrupt):
+        relax(structures()[5:6], LennardJones(**ARGON))
+    threads = [t for t in threading.enumerate() if "ThreadPoolExecutor" in t.name]
+    may_end.set()
+    for thread in threads:
+        thread.join()
+    assert threads
 
 
 def test_a_batch_that_fails_ends_the_others(monkeypatch):

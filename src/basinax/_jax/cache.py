@@ -69,6 +69,7 @@ def enable_cache(
         _log.info("cache: none, as %s cannot be written: %s", folder, error.strerror or error)
         return None
     n_known = sum(_link(program, own) for program in _programs(programs))
+    _OWN_FOLDERS.append(own)
     atexit.register(_leave, own, max_size, os.getpid())
     compilation_cache.reset_cache()  # JAX goes on with the folder of its first program otherwise
     for name, value in _SWITCHES.items():
@@ -76,6 +77,15 @@ def enable_cache(
     jax.config.update("jax_compilation_cache_dir", str(own))
     _log.info("cache: %s, which has %d programs", programs, n_known)
     return folder
+
+
+_OWN_FOLDERS: list[Path] = []
+
+
+def abandon() -> None:
+    """Removes the process's own folder, for an end in the middle of a compilation."""
+    for own in _OWN_FOLDERS:
+        shutil.rmtree(own, ignore_errors=True)
 
 
 _SWITCHES = {

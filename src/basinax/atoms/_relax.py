@@ -140,6 +140,8 @@ class Progress(eqx.Module):
     n_converged: int
     n_failed: int
     """Ended without having converged."""
+    phase: str
+    """What takes the time: "listing" neighbours, "compiling" or loading programs, or "running"."""
 
     @property
     def n_running(self) -> int:
@@ -221,9 +223,9 @@ def relax(
         _one_a_structure(_counts(max_steps), "max_steps", len(atoms)),
     )
 
-    def tell(n_converged: int, n_failed: int) -> None:
+    def tell(*counts_and_phase: Any) -> None:
         if progress is not None:
-            progress(Progress(len(atoms), n_converged, n_failed))
+            progress(Progress(len(atoms), *counts_and_phase))
 
     monitor, compilations = Monitor(len(atoms), tell, should_stop), Compilations()
     call = _Call(atoms, settings, dtype, keep_best, cells, monitor)
@@ -355,7 +357,8 @@ def _recorder(
 def _work_off(works: list[Work], monitor: Monitor, compilations: Compilations) -> None:
     """Threads with a batch each, whose program keeps one core busy on CPU.
 
-    Where one fails, or the caller is interrupted, the others end at their next look.
+    Where one fails, or the caller is interrupted, the others end at their next look; who is
+    interrupted waits for no compiler.
     """
     n_workers, wanted = _n_cores(), switches()
 
@@ -364,19 +367,27 @@ def _work_off(works: list[Work], monitor: Monitor, compilations: Compilations) -
             for work in works:
                 work.drain()
 
-    with ThreadPoolExecutor(n_workers) as pool:
-        _begin(works, pool, n_workers, wanted)
-        threads = [pool.submit(drain) for _ in range(n_workers)]
-        try:
-            for thread in as_completed(threads):
-                thread.result()
-        except BaseException:
-            monitor.stop()
-            raise
+    pool, waits = ThreadPoolExecutor(n_workers), True
+    try:
+        with monitor.during("listing"):
+            _begin(works, monitor, pool, n_workers, wanted)
+        for thread in as_completed([pool.submit(drain) for _ in range(n_workers)]):
+            thread.result()
+    except BaseException as error:
+        monitor.stop()
+        # A compiler may take minutes, and looks at nothing.
+        waits = isinstance(error, Exception) or not monitor.is_compiling()
+        raise
+    finally:
+        pool.shutdown(wait=waits, cancel_futures=True)
 
 
 def _begin(
-    works: list[Work], pool: ThreadPoolExecutor, n_workers: int, wanted: dict[str, Any]
+    works: list[Work],
+    monitor: Monitor,
+    pool: ThreadPoolExecutor,
+    n_workers: int,
+    wanted: dict[str, Any],
 ) -> None:
     """Makes the first batches of all groups, and lists for them, before one of them runs.
 
@@ -386,14 +397,19 @@ def _begin(
         wanted: JAX's switches in the threads.
     """
 
-    def make(work, members):
+    def make(work, members, is_first):
         with switched(wanted):
-            return Stream(work, members)
+            return Stream(work, members) if is_first or not monitor.is_stopped() else None
 
-    fills = [[(work, m) for m in work.first_members(n_workers)] for work in works]
-    futures = [[pool.submit(make, *fill) for fill in of_work] for of_work in fills]
+    futures: list[list[Any]] = [[] for _ in works]
+    for work, of_work in zip(works, futures, strict=True):
+        for members in work.first_members(n_workers):
+            is_first = not futures[0]
+            of_work.append(pool.submit(make, work, members, is_first))
     for work, streams in zip(works, futures, strict=True):
-        work.begin([stream.result() for stream in streams])
+        made = [made for stream in streams if (made := stream.result()) is not None]
+        if made:  # a run that is stopped makes none
+            work.begin(made)
 
 
 def _long_ones_first(members: np.ndarray, n_elements: np.ndarray) -> np.ndarray:

@@ -45,7 +45,11 @@ def main() -> None:
     warnings.showwarning = _show_warning
     from basinax.cli._app import app
 
-    app()
+    try:
+        app()
+    except SystemExit as left:
+        _process.end(left)
+        raise
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -214,6 +214,10 @@ class Manner:
     """Options that change no result: how much is printed, and what is kept for the next run."""
 
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only what is wrong.")] = False
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", help="Print versions, batches, compilations and times, too."),
+    ] = False
     no_cache: Annotated[
         bool,
         typer.Option(

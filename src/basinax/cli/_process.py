@@ -2,6 +2,9 @@
 
 import os
 import signal
+import sys
+import threading
+from contextlib import suppress
 from typing import Any, NoReturn
 
 INTERRUPTED = 130
@@ -16,8 +19,22 @@ def leave_on_interrupt() -> None:
 
 
 def _leave(*_: Any) -> NoReturn:
-    os.write(2, b"\nInterrupted: nothing was written.\n")
+    os.write(2, b"\nInterrupted.\n")
     os._exit(INTERRUPTED)
+
+
+def end(left: SystemExit) -> None:
+    """Before Python's own end, which another signal does not change.
+
+    A thread that still compiles would keep the process from it: then the process ends here.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    others = set(threading.enumerate()) - {threading.current_thread()}
+    if isinstance(left.code, int) and not all(thread.daemon for thread in others):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(left.code)
 
 
 def occupy() -> None:

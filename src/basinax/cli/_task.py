@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,6 @@ import jax
 import numpy as np
 import typer
 
-from basinax._jax.cache import enable_cache
 from basinax._loop.criteria import (
     AbstractCriterion,
     EnergyChange,
@@ -31,17 +29,8 @@ from basinax.atoms import (
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.cli._console import fail, reported
 from basinax.cli._inputs import read_all
-from basinax.cli._options import Dtype, Given, Manner, OfInfo, count_of, not_negative, or_of_info
+from basinax.cli._options import Dtype, Given, OfInfo, count_of, not_negative, or_of_info
 from basinax.cli._unused import warn_of_unused
-
-
-def keep_programs(manner: Manner) -> None:
-    """Has compiled programs kept, unless JAX keeps them in a folder that the user has given it."""
-    if not (manner.no_cache or jax.config.values["jax_compilation_cache_dir"]):
-        # A program that XLA does not load again is compiled, as without a folder.
-        warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
-        enable_cache()
-
 
 _CRITERIA = {
     "stress_tolerance": MaxStress,

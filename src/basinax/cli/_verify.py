@@ -5,23 +5,25 @@ import typer
 
 from basinax._loop.status import Status
 from basinax.atoms import AtomsRelaxation
-from basinax.cli._console import BITS_DIFFER, INTERRUPTED, check_printed, out, print_line
+from basinax.cli._console import BITS_DIFFER, INTERRUPTED, check_printed, err, out, print_line
 from basinax.cli._options import Given, Manner, Sample
-from basinax.cli._task import Task, keep_programs
-from basinax.cli._watch import Interrupt, progress_bar
+from basinax.cli._session import session
+from basinax.cli._task import Task
 
 
 def run(given: Given, sample: Sample, manner: Manner) -> None:
-    keep_programs(manner)
-    task = Task.read(given)
-    chosen = np.random.default_rng(sample.seed).permutation(len(task.atoms))[: sample.sample]
-    differing = 0
-    with Interrupt() as interrupt:
-        with progress_bar(manner.quiet) as show:
-            batched = task.run(progress=show, should_stop=interrupt)
+    with session(manner, given.dtype) as watch:
+        task = Task.read(given)
+        chosen = np.random.default_rng(sample.seed).permutation(len(task.atoms))[: sample.sample]
+        differing = 0
+        watch.begin("listing")
+        batched = task.run(progress=watch.show, should_stop=watch.is_stopped)
+        watch.hide()
+        watch.begin("running alone")
         for i in sorted(chosen.tolist()):
-            alone = task.alone(i).run(should_stop=interrupt)
-            if interrupt():
+            alone = task.alone(i).run(should_stop=watch.is_stopped)
+            if watch.is_stopped():
+                err.print("Interrupted: not all of the sample was compared.")
                 raise typer.Exit(INTERRUPTED)
             wrong = differences(batched, i, alone)
             differing += bool(wrong)

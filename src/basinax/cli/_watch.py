@@ -1,86 +1,139 @@
-"""A run is watched by a bar, and ended by signals."""
+"""A command is watched: a line shows its phase, and signals end it."""
 
 import math
+import os
 import signal
-import threading
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
-from basinax.cli._console import err
+from basinax.cli._console import INTERRUPTED, err
 
 TOGETHER = 1.0
 """Seconds within which signals are one."""
 
+READING = "reading"
 
-class Interrupt:
-    """Turns Ctrl-C, SIGTERM, or the end of a terminal into a flag that the run asks for.
 
-    Another one ends the program at once, unless it comes with the first: what runs a command often
-    hands a signal on that the command has got as well.
+class Watch:
+    """Shows phases on a terminal, and turns Ctrl-C, SIGTERM, or the end of a terminal into an end.
+
+    Reading ends at once. A run ends at its next look, and what it has reached is written; another
+    signal ends the program, unless it comes with the first: what runs a command often hands a
+    signal on that the command has got as well.
     """
 
-    def __enter__(self) -> Callable[[], bool]:
-        self._event, self._since = threading.Event(), math.inf
+    def __init__(self, quiet: bool):
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        """Of phases that have ended."""
+        self._phase, self._since, self._signal_at = READING, time.monotonic(), math.inf
+        counts = "[green]{task.fields[converged]} converged[/], {task.fields[running]} running,"
+        self._bar = Progress(
+            _Line(self._line),
+            BarColumn(),
+            TextColumn(counts + " [red]{task.fields[failed]} failed[/]"),
+            TimeElapsedColumn(),
+            TextColumn("left:"),
+            TimeRemainingColumn(),
+            console=err,
+            disable=quiet or not err.is_terminal,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._task = self._bar.add_task("", total=None, converged=0, running="all", failed=0)
+
+    def __enter__(self) -> "Watch":
         numbers = [signal.SIGINT, signal.SIGTERM]
         # Systems differ in whether they have it, and `nohup` ignores it.
         hangup = getattr(signal, "SIGHUP", None)
         if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
             numbers.append(hangup)
+        self._hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
+        with suppress(OSError):
+            self._bar.start()
         self._previous = {number: signal.signal(number, self._set) for number in numbers}
-        return self._event.is_set
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
-        if kind is KeyboardInterrupt:
+        sys.unraisablehook = self._hook
+        self.hide()
+        self.begin("end")
+        if kind is KeyboardInterrupt and self._signal_at < math.inf:
             err.print("Interrupted again: what had not been written by then is lost.")
+        elif kind is KeyboardInterrupt:
+            err.print("Interrupted: nothing was written.")
+
+    def begin(self, phase: str) -> None:
+        if phase != self._phase:
+            now = time.monotonic()
+            self.seconds[self._phase] += now - self._since
+            self._phase, self._since = phase, now
+
+    def show(self, progress: Any) -> None:
+        """What `relax` calls as it goes."""
+        self.begin(progress.phase)
+        self._bar.update(
+            self._task,
+            total=progress.n_systems,
+            completed=progress.n_systems - progress.n_running,
+            converged=progress.n_converged,
+            running=progress.n_running,
+            failed=progress.n_failed,
+        )
+
+    def hide(self) -> None:
+        with suppress(OSError):
+            self._bar.stop()
+
+    def is_stopped(self) -> bool:
+        """Whether a signal has come."""
+        return self._signal_at < math.inf
+
+    def _line(self) -> str:
+        return f"{self._phase}; again to quit" if self.is_stopped() else self._phase
 
     def _set(self, *_: Any) -> None:
         now = time.monotonic()
-        if now > self._since + TOGETHER:
+        if self._phase == READING or now > self._signal_at + TOGETHER:
             raise KeyboardInterrupt
-        self._since = min(self._since, now)
-        self._event.set()
+        if not self.is_stopped() and not err.is_terminal:
+            # No buffer: a signal may come in the middle of another line.
+            os.write(2, f"Interrupted: {self._phase}; again to quit.\n".encode())
+        self._signal_at = min(self._signal_at, now)
+
+    def _unraisable(self, unraised: Any) -> None:
+        """An interrupt that comes within a collector's callback is not raised by Python."""
+        if not issubclass(unraised.exc_type, KeyboardInterrupt):
+            self._hook(unraised)
+            return
+        self.hide()
+        os.write(2, b"Interrupted.\n")
+        os._exit(INTERRUPTED)
 
 
-@contextmanager
-def progress_bar(quiet: bool) -> Iterator[Callable[[Any], None]]:
-    columns = "[green]{task.fields[converged]} converged[/], {task.fields[running]} running,"
-    bar = Progress(
-        BarColumn(),
-        TextColumn(columns + " [red]{task.fields[failed]} failed[/]"),
-        TimeElapsedColumn(),
-        console=err,
-        disable=quiet or not err.is_terminal,
-        transient=True,
-    )
-    with _lenient(bar):
-        task = bar.add_task("", total=None, converged=0, running="all", failed=0)
+class _Line(ProgressColumn):
+    """A text that changes."""
 
-        def show(progress: Any) -> None:
-            bar.update(
-                task,
-                total=progress.n_systems,
-                completed=progress.n_systems - progress.n_running,
-                converged=progress.n_converged,
-                running=progress.n_running,
-                failed=progress.n_failed,
-            )
+    def __init__(self, text: Callable[[], str]):
+        super().__init__()
+        self._text = text
 
-        yield show
-
-
-@contextmanager
-def _lenient(bar: Progress) -> Iterator[None]:
-    """Shows a bar as long as there is a terminal."""
-    with suppress(OSError):
-        bar.start()
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            bar.stop()
+    def render(self, task: Any) -> Text:
+        del task
+        return Text(self._text())

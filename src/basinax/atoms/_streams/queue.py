@@ -1,8 +1,9 @@
 """Structures that wait for a place, and outcomes of those that have left theirs."""
 
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,6 +69,10 @@ class Queue:
             return waiting.popleft() if waiting else None
 
 
+PHASES = ("listing", "compiling")
+"""Of two threads' phases the caller is told of the later one here."""
+
+
 class Monitor:
     """Gathers outcomes, adds up how far the batches are, and tells the caller one at a time."""
 
@@ -77,7 +82,25 @@ class Monitor:
         self._is_stopped = False
         self._in_batches: dict[Any, tuple[int, int]] = {}
         self._ended = (0, 0)
+        self._phases: list[str] = []
+        """Of the threads that list or compile."""
         self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """Within it the caller is told of this phase, whatever other threads do."""
+        with self._lock:
+            self._phases.append(phase)
+            self._tell()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._phases.remove(phase)
+                self._tell()
+
+    def is_compiling(self) -> bool:
+        return "compiling" in self._phases
 
     def stop(self) -> None:
         """End the run at the next look."""
@@ -102,5 +125,10 @@ class Monitor:
             n_converged = int((status == Status.CONVERGED).sum())
             n_failed = int((status != Status.RUNNING).sum()) - n_converged
             self._in_batches[stream] = n_converged, n_failed
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._progress is not None:
             counts = zip(self._ended, *self._in_batches.values(), strict=True)
-            self._progress(*(sum(count) for count in counts))
+            phase = max(self._phases, key=PHASES.index, default="running")
+            self._progress(*(sum(count) for count in counts), phase)

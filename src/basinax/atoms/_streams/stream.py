@@ -5,6 +5,7 @@ no bit of a result depends on it.
 """
 
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -54,6 +55,8 @@ from basinax.atoms._streams.device import (
 from basinax.atoms._streams.places import Group, Places
 from basinax.atoms.potentials import AbstractPotential
 
+_LOG = logging.getLogger("basinax")
+
 TURNS = 12
 """Turns of the loop between two looks of the host at what has ended or waits."""
 
@@ -97,6 +100,10 @@ class Work(NamedTuple):
         for table in tables:
             table.fit(room)
         self.begun.extend(streams)
+        _LOG.info(
+            "batches: %d, of %d rows and %d structures at most, with room for %d neighbours",
+            *(len(streams), *self.group.shape, room.slots),
+        )
 
     def _room(self, needs: Room, is_lean: bool) -> Room:
         """That of a batch's table, by what else the program of the group depends on."""
@@ -117,8 +124,13 @@ class Work(NamedTuple):
         members = self.group.fill()
         if not members:
             return None
-        stream = Stream(self, members)
-        stream.table.fit(self._room(stream.table.needs, stream.table.is_lean))
+        with self.group.monitor.during("listing"):
+            stream = Stream(self, members)
+        room = self._room(stream.table.needs, stream.table.is_lean)
+        stream.table.fit(room)
+        _LOG.info(
+            "another batch of %d structures, room for %d neighbours", len(members), room.slots
+        )
         return stream
 
 
@@ -148,18 +160,23 @@ class Stream:
         is_running = places.occupied
         neighbors, n_packed = self.table.lists(is_running), places.n_rows(is_running)
         how, dtype = split((work.potential, places.settings())), places.batch.positions.dtype
-        run = started(how[0], group.keep_best, how[1], places.batch, places.moves)
+        with group.monitor.during("compiling"):
+            run = started(how[0], group.keep_best, how[1], places.batch, places.moves)
         program = dtype.itemsize, work.is_short
         reach = Reach(jnp.asarray(work.potential.cutoff, dtype), jnp.asarray(work.skin, dtype))
         skins = np.full(len(places.occupied), np.inf, dtype)
+        # Unless a batch before has had this program.
+        phase: contextlib.AbstractContextManager = group.monitor.during("compiling")
         while True:
             here = (places.batch, places.moves, neighbors, reach, run, skins)
             due = None
-            if group.recorder is None:
-                run, skins, is_stale = _advance[program](*how, *here)
-            else:
-                interval = np.asarray(group.recorder.interval, np.int32)
-                (run, due), skins, is_stale = _recorded[program](*how, *here, interval)
+            with phase:
+                if group.recorder is None:
+                    run, skins, is_stale = _advance[program](*how, *here)
+                else:
+                    interval = np.asarray(group.recorder.interval, np.int32)
+                    (run, due), skins, is_stale = _recorded[program](*how, *here, interval)
+            phase = contextlib.nullcontext()
             places.hand_over()  # while the device works
             status, is_stale, due = jax.device_get((run.status, is_stale, due))
             if due is not None:

@@ -1,0 +1,92 @@
+"""Around a command: its watch, compiled programs that last, and lines about both."""
+
+import contextlib
+import logging
+import os
+import platform
+import warnings
+from collections.abc import Iterator
+
+import ase
+import jax
+
+from basinax import __version__
+from basinax._jax.cache import abandon, enable_cache
+from basinax._jax.compilations import EVENT
+from basinax.cli._console import err, print_line
+from basinax.cli._options import Dtype, Manner
+from basinax.cli._watch import Watch
+
+HIT = "/jax/compilation_cache/cache_hits"
+"""JAX records it for each program that it loads from its folder."""
+
+_LOG = logging.getLogger("basinax")
+
+
+@contextlib.contextmanager
+def session(manner: Manner, dtype: Dtype) -> Iterator[Watch]:
+    """The watch of a command."""
+    with Watch(manner.quiet) as watch, _described(watch, dtype, manner.verbose):
+        _keep_programs(manner)
+        try:
+            yield watch
+        except KeyboardInterrupt:
+            abandon()
+            raise
+
+
+def _keep_programs(manner: Manner) -> None:
+    """Has compiled programs kept, unless JAX keeps them in a folder that the user has given it."""
+    if manner.no_cache:
+        _LOG.info("cache: off, by --no-cache")
+    elif folder := jax.config.values["jax_compilation_cache_dir"]:
+        _LOG.info("cache: that of JAX, %s", folder)
+    else:
+        # A program that XLA does not load again is compiled, as without a folder.
+        warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
+        enable_cache()
+
+
+class _Lines(logging.Handler):
+    """Prints records as lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print_line(err, record.getMessage())
+
+
+@contextlib.contextmanager
+def _described(watch: Watch, dtype: Dtype, is_verbose: bool) -> Iterator[None]:
+    """Prints where the command runs, the records of the library, and how long all took."""
+    if not is_verbose:
+        yield
+        return
+    seconds, hits, level, lines = list[float](), list[str](), _LOG.level, _Lines()
+
+    def compiled(event: str, duration_secs: float, **_: str | int) -> None:
+        if event == EVENT:
+            seconds.append(duration_secs)
+
+    def loaded(event: str, **_: str | int) -> None:
+        if event == HIT:
+            hits.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(compiled)
+    jax.monitoring.register_event_listener(loaded)
+    _LOG.addHandler(lines)
+    _LOG.setLevel(logging.INFO)
+    try:
+        versions = f"JAX {jax.__version__}, ASE {ase.__version__}"
+        _LOG.info("basinax %s, %s, Python %s", __version__, versions, platform.python_version())
+        kind = jax.devices()[0].device_kind
+        _LOG.info("device: %s, %d cores; precision: %s", kind, os.cpu_count(), dtype.value)
+        yield
+    finally:
+        watch.begin("end")
+        n, of = len(seconds), f"{len(hits)} of them loaded from the cache"
+        _LOG.info("programs: %d, %s, %.1f s of compiling", n, of, sum(seconds))
+        phases = (f"{phase} {spent:.1f} s" for phase, spent in watch.seconds.items())
+        _LOG.info("phases: %s", ", ".join(phases))
+        _LOG.removeHandler(lines)
+        _LOG.setLevel(level)
+        jax.monitoring.unregister_event_duration_listener(compiled)
+        jax.monitoring.unregister_event_listener(loaded)
