@@ -33,6 +33,7 @@ class Springs(Calculator):
             "stress": np.zeros(6),
             "magmoms": atoms.get_initial_magnetic_moments(),
             "dipole": x.sum(0),
+            "bond-orders": np.eye(len(x)),
         }
 
 

@@ -159,6 +159,7 @@ def test_results_keep_everything_that_the_calculator_found():
     relaxed = result.atoms[0]
     assert relaxed.get_magnetic_moments().tolist() == [2.0, -2.0]
     assert np.array_equal(relaxed.get_dipole_moment(), relaxed.positions.sum(0))
+    assert np.array_equal(relaxed.calc.results["bond-orders"], np.eye(2))
     # The path follows the free energy; the potential energy is the other one.
     assert result.energies[0] == relaxed.get_potential_energy() > 1.0
     assert relaxed.get_potential_energy(force_consistent=True) < 1e-5

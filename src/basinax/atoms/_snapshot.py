@@ -31,7 +31,9 @@ class Snapshot(NamedTuple):
         positions, cell = self.place(original)
         copy.set_cell(cell, apply_constraint=False)
         copy.set_positions(positions, apply_constraint=False)
-        copy.calc = SinglePointCalculator(copy, **self.properties() | (further or {}))
+        copy.calc = SinglePointCalculator(copy)
+        # Calculators may name properties that ASE's constructor does not know.
+        copy.calc.results |= self.properties() | (further or {})
         return copy
 
     def place(self, original: Atoms) -> tuple[np.ndarray, np.ndarray]:

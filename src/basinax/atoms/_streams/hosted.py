@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from basinax._bits import xla
 from basinax._loop.run import Evaluation, Point, Run
 from basinax._loop.status import Status
 from basinax.atoms._batch import Batch
@@ -211,7 +212,7 @@ class HostedStream:
         self.places.record({name: x[None] for name, x in due.items()}, 1)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(xla.jitted, options=xla.SHORT, static_argnums=0)
 def _turn(
     fixed: Fixed, arrays, batch: Batch, moves: CellMoves | None, before: Run, findings: Findings
 ) -> tuple[Run, dict[str, Any], dict[str, Any]]:
