@@ -139,24 +139,26 @@ class EMT(AbstractPotential):
 
         def density(known, other, _, r2):
             ends, own = known
-            r, other = _within(r2, ends), other or own
+            r, other = _within(r2, ends), _Atom(*(own if other is None else other))
             term = exp2_fermi2(_exponent(r, other.eta, other.radius1), _past_middle(r, ends))
             # NaN counts as inside, so that it shows.
             return (jnp.where(r >= ends.end, 0.0, term),)
 
         nothing = poison(batch.positions)
         (sigma,) = fold.sums(density, (nothing,), (ends, own), elements)
-        energies, slopes = _embedded(sigma, own)
+        atoms = _Atom(*own)
+        energies, slopes = _embedded(sigma, atoms)
         is_alone = sigma == 0
-        energies = jnp.where(is_alone, 0.0, energies) - own.e0
+        energies = jnp.where(is_alone, 0.0, energies) - atoms.e0
         energies = jnp.where(batch.index.has_system(), energies, 0.0)
         slopes = jnp.where(is_alone, 0.0, slopes)
         slopes_of_images = neighbors.of_images(slopes)
 
         def pair(known, other, images, r2):
             ends, own, slope = known
+            own, other = _Atom(*own), _Atom(*(own if other is None else other))
             r, slope_there = _within(r2, ends), gather(slopes_of_images, images)
-            energy, derivative = _of_pair(r, ends, own, other or own, slope, slope_there)
+            energy, derivative = _of_pair(r, ends, own, other, slope, slope_there)
             outside = r >= ends.end
             return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, derivative) / r
 
@@ -165,25 +167,28 @@ class EMT(AbstractPotential):
 
     def _known(
         self, batch: Batch, neighbors: AbstractRowLists
-    ) -> "tuple[_Ends, _Atom, Elements | None]":
+    ) -> "tuple[_Ends, Any, Elements | None]":
         """What holds for each row, or for all, and what is known of other atoms by their elements.
 
-        That is None if there is one element.
+        That is None if there is one element. Of atoms it is the entries of an `_Atom`, one array
+        of all where they differ: a program takes long to compile for each that is read by itself.
         """
         dtype, n = batch.positions.dtype, len(self.species)
         tables = (self.ends, self.atoms)
-        ends, atoms = jax.tree.map(lambda t: filled_up(jnp.ravel(t).astype(dtype)), tables)
+        ends, atoms = jax.tree.map(lambda t: jnp.ravel(t).astype(dtype), tables)
         if n == 1:
             ends, own = jax.tree.map(lambda t: t[0], (ends, atoms))
             return ends, own, None
+        ends, atoms = jax.tree.map(filled_up, ends), filled_up(jnp.stack(atoms))
         largest = self._largest(batch, self.kinds(batch.numbers))
         elements = Elements.of(
             batch,
             neighbors,
             lambda numbers: largest * n + self.kinds(numbers),
-            lambda keys: _entries(atoms, keys),
+            lambda keys: gather(atoms, keys),
         )
-        ends = _entries(ends, largest) if self.asap_cutoff else jax.tree.map(lambda t: t[0], ends)
+        of_system = (lambda t: gather(t, largest)) if self.asap_cutoff else (lambda t: t[0])
+        ends = jax.tree.map(of_system, ends)
         return ends, elements.known(elements.keys), elements
 
     def _largest(self, batch: Batch, kinds: Int32[Array, "rows"]) -> Int32[Array, "rows"]:
@@ -295,10 +300,6 @@ def _stacked(nested: Any) -> Any:
     if isinstance(nested[0], list):
         nested = [_stacked(entry) for entry in nested]
     return jax.tree.map(lambda *x: np.stack(x), *nested)
-
-
-def _entries(tables: Any, at: Int32[Array, "rows"]) -> Any:
-    return jax.tree.map(lambda t: gather(t, at), tables)
 
 
 def _by_size(species: tuple[int, ...]) -> list[int]:

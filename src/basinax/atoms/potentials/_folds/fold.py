@@ -92,7 +92,9 @@ class Elements(eqx.Module):
 
         def there(images):
             is_own = (images & HEAVIER) == self.bits
-            return jax.tree.map(functools.partial(jnp.where, is_own), own, other)
+            return jax.tree.map(
+                lambda a, b: jnp.where(jnp.broadcast_to(is_own, a.shape), a, b), own, other
+            )
 
         return there
 
