@@ -12,8 +12,8 @@ from ase.cluster import Icosahedron
 
 from basinax.atoms import Batch, LennardJones, Morse, Neighbors, NeighborTable
 from basinax.atoms._batch import padded_size
+from basinax.atoms._neighbors.lists import ChunkedLists
 from basinax.atoms._neighbors.rooms import own_room
-from basinax.atoms._neighbors.table import ChunkedLists
 from xla import AS_USERS
 
 SKIN = 0.5

@@ -22,13 +22,13 @@ from basinax.atoms import (
     moved_too_far,
     relax,
 )
+from basinax.atoms._neighbors.lists import ChunkedLists, skin_left
 from basinax.atoms._neighbors.narrowing import (
     Reach,
     chosen,
     narrowed,
     next_skins,
 )
-from basinax.atoms._neighbors.table import ChunkedLists, skin_left
 from basinax.atoms._streams import stream as _stream
 from basinax.transforms import GradientDescent
 from cover import cover

@@ -21,7 +21,7 @@ from structures import (
 )
 
 from basinax.atoms import Batch, NeighborTable, moved_too_far
-from basinax.atoms._neighbors.table import (
+from basinax.atoms._neighbors.lists import (
     HEAVIER,
     ChunkedLists,
     filled_up,

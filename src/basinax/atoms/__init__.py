@@ -26,11 +26,8 @@ from basinax.atoms._evaluators.protocol import (
     Request as Request,
 )
 from basinax.atoms._neighbors.edges import EdgeList as EdgeList
-from basinax.atoms._neighbors.table import (
-    Neighbors as Neighbors,
-    NeighborTable as NeighborTable,
-    moved_too_far as moved_too_far,
-)
+from basinax.atoms._neighbors.lists import Neighbors as Neighbors, moved_too_far as moved_too_far
+from basinax.atoms._neighbors.table import NeighborTable as NeighborTable
 from basinax.atoms._relax import (
     AtomsRelaxation as AtomsRelaxation,
     Progress as Progress,

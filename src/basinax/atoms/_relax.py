@@ -51,9 +51,9 @@ from basinax.atoms._constraints.applied import layout_of
 from basinax.atoms._evaluators.calculator import evaluator_of
 from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._formats.occupancy import check_occupancies
+from basinax.atoms._neighbors.lists import Lists
 from basinax.atoms._neighbors.rooms import SMALL
 from basinax.atoms._neighbors.search import check_listable
-from basinax.atoms._neighbors.table import Lists
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.device import Settings
 from basinax.atoms._streams.hosted import relax_hosted

@@ -16,7 +16,7 @@ from basinax._bits.rounding import apart, rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._matrices import inverse, multiply
 from basinax.atoms._neighbors.edges import Frames
-from basinax.atoms._neighbors.table import (
+from basinax.atoms._neighbors.lists import (
     ChunkedLists,
     Columns,
     gather,

@@ -26,6 +26,7 @@ from basinax._loop.run import (
 from basinax._loop.status import Status
 from basinax.atoms._batch import Batch
 from basinax.atoms._cells.moves import CellMoves
+from basinax.atoms._neighbors.lists import ChunkedLists, Lists, moved_too_far
 from basinax.atoms._neighbors.narrowing import (
     Reach,
     chosen,
@@ -36,12 +37,7 @@ from basinax.atoms._neighbors.rooms import (
     Rooms,
     largest,
 )
-from basinax.atoms._neighbors.table import (
-    ChunkedLists,
-    Lists,
-    NeighborTable,
-    moved_too_far,
-)
+from basinax.atoms._neighbors.table import NeighborTable
 from basinax.atoms._streams.device import (
     Fixed,
     Settings,

@@ -16,7 +16,7 @@ from basinax._bits.rounding import rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._matrices import VOIGT, VOIGT_OF_ENTRIES, determinant
 from basinax.atoms._neighbors.edges import EdgeList
-from basinax.atoms._neighbors.table import Lists
+from basinax.atoms._neighbors.lists import Lists
 
 
 class Properties(eqx.Module):

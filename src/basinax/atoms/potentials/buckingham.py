@@ -17,7 +17,7 @@ from basinax._bits.rounding import rounded
 from basinax._jax.forks import check_process
 from basinax._settings import POSITIVE, SIZE, one_number, require_switch
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors.table import AbstractRowLists
+from basinax.atoms._neighbors.lists import AbstractRowLists
 from basinax.atoms.potentials._folds import coulomb as _coulomb
 from basinax.atoms.potentials._folds.coulomb import DampedCoulomb, damped_slopes
 from basinax.atoms.potentials._folds.pair import AbstractPairSum

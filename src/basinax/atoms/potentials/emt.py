@@ -26,7 +26,7 @@ from basinax._bits.exponential import (
 from basinax._bits.rounding import apart, rounded
 from basinax._jax.forks import check_process
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors.table import (
+from basinax.atoms._neighbors.lists import (
     AbstractRowLists,
     ChunkedLists,
     filled_up,

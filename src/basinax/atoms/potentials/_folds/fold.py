@@ -19,7 +19,7 @@ from basinax._bits.kernel import one_kernel
 from basinax._bits.rounding import apart, rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._matrices import VOIGT
-from basinax.atoms._neighbors.table import (
+from basinax.atoms._neighbors.lists import (
     HEAVIER,
     AbstractRowLists,
     ChunkedLists,

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
 from basinax._bits.rewriting import with_ordered_sums
 from basinax._bits.rounding import rounded
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors.table import Neighbors, gather
+from basinax.atoms._neighbors.lists import Neighbors, gather
 from basinax.atoms.potentials._folds.fold import (
     VOIGT,
     Rows,

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from basinax._bits.rounding import rounded
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors.table import (
+from basinax.atoms._neighbors.lists import (
     AbstractRowLists,
     ChunkedLists,
     filled_up,

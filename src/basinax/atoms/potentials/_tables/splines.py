@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int32
 
 from basinax._bits.rounding import rounded
-from basinax.atoms._neighbors.table import filled_up, gather
+from basinax.atoms._neighbors.lists import filled_up, gather
 
 TERMS = 4
 """Coefficients of a cubic polynomial."""
