@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from basinax._bits import elementary, exponential, xla
-from xla import OF_XLA as AS_USERS
+from xla import DEFAULTS
 
 OF_XLA = {
     "exp": jnp.exp,
@@ -46,7 +46,7 @@ def test_functions_have_the_same_bits(options, dtype):
     def all_of(x):
         return [function(row) for function, row in zip(functions.values(), x, strict=True)]
 
-    expected = xla.jitted(all_of, AS_USERS)(x)
+    expected = xla.jitted(all_of, DEFAULTS)(x)
     got = xla.jitted(all_of, getattr(xla, options))(x)
     for name, a, b in zip(functions, got, expected, strict=True):
         np.testing.assert_array_equal(a, b, err_msg=name)
