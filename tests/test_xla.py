@@ -1,6 +1,8 @@
 """Options of XLA: those that it lacks are left out, and programs of either kind have one result."""
 
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +62,21 @@ def test_options_that_xla_does_not_have_are_left_out():
         assert [double(np.float32(x), 2).item() for x in (3, 4)] == [6, 8]
     assert xla._is_known("xla_backend_optimization_level", 1)
     assert not xla._is_known("xla_of_another_time", 1)
+
+
+def test_threads_leave_options_out_side_by_side():
+    """Both are refused before one of them has found out which options there are."""
+    both_trace, first_traces = threading.Barrier(2, timeout=60), iter(range(2))
+
+    def twice(x):
+        if next(first_traces, None) is not None:
+            both_trace.wait()
+        return 2 * x
+
+    call = xla.jitted(twice, {"no_such_option": 1})
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(call, (np.ones(1), np.ones(2))))
+    assert [result.tolist() for result in results] == [[2], [2, 2]]
 
 
 def test_errors_of_a_program_are_raised():

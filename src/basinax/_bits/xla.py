@@ -44,13 +44,15 @@ def jitted(function: Callable[..., Any], options: Options, **how: Any) -> Callab
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
+        program = programs[-1]
         try:
-            return programs[-1](*args)
+            return program(*args)
         except jax.errors.JaxRuntimeError:
             known = {name: value for name, value in options.items() if _is_known(name, value)}
-            if len(programs) > 1 or len(known) == len(options):
+            if program is not programs[0] or len(known) == len(options):
                 raise
-        programs.append(jax.jit(function, compiler_options=known, **how))
+        if len(programs) == 1:  # else another thread has found the options meanwhile
+            programs.append(jax.jit(function, compiler_options=known, **how))
         return programs[-1](*args)
 
     return call
