@@ -5,7 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from basinax import LBFGS, SystemIndex, apply_updates, relax, reset, rounded, segment
+from basinax import (
+    LBFGS,
+    SystemIndex,
+    apply_updates,
+    relax,
+    reset,
+    rounded,
+    segment,
+    where_systems,
+)
+from cases import same_bits
 
 SIZES = [4, 1, 7]
 INDEX = SystemIndex.from_sizes(SIZES, align=8)
@@ -91,6 +101,19 @@ def test_a_system_that_is_reset_starts_afresh_and_the_others_do_not(at):
     assert np.array_equal(after[ROWS[0]], undisturbed[ROWS[0]])
     assert np.array_equal(after[ROWS[1]], anew[ROWS[1]])
     assert np.array_equal(after[ROWS[2]], anew[ROWS[2]])
+
+
+def test_pairs_of_a_system_that_does_not_run_stay_as_they_are():
+    x, state = start(), OF_FIVE.init(start(), INDEX)
+    for _ in range(4):
+        step, state = update_of_five(valley(x)[1], state, x)
+        x = apply_updates(x, step)
+    runs = jnp.array([True, False, True])
+    everyone = update_of_five(valley(x)[1], state, x)[1]
+    some = update_of_five(valley(x)[1], state, x, is_running=runs)[1]
+    expected = where_systems(runs, everyone, state).histories
+    assert not same_bits(everyone.histories, expected)
+    assert same_bits(some.histories, expected)
 
 
 def test_slots_that_others_have_filled_change_no_bit():

@@ -26,6 +26,7 @@ from basinax.transforms._protocol import (
     Tree,
     apply_updates,
     select_systems,
+    stepped,
     where_systems,
     with_prefix,
 )
@@ -258,7 +259,7 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
     here = Point(run.params, run.energies, run.gradients, largest, run.extras, run.of_rows)
     return Run(
         params=params,
-        optimizer_state=where_systems(moves, state, run.optimizer_state),
+        optimizer_state=stepped(moves, state, run.optimizer_state),
         energies=run.energies,
         gradients=run.gradients,
         fmax=largest,

@@ -24,6 +24,7 @@ Tree = PyTree[Float[Array, "rows *components"]]
 Prefix = PyTree[SystemIndex] | None
 
 _LEADS_WITH = "leads_with"
+_IS_KEPT = "is_kept"
 
 
 def rows_field() -> Any:
@@ -46,11 +47,19 @@ def states_field() -> Any:
     return eqx.field(metadata={_LEADS_WITH: "states"})
 
 
+def kept_field() -> Any:
+    """As `states_field`, of states that `update` leaves as they are where `is_running` is false.
+
+    They are large: to choose between two of them takes longer than to update one.
+    """
+    return eqx.field(metadata={_LEADS_WITH: "states", _IS_KEPT: True})
+
+
 class AbstractState(eqx.Module):
     """What the next step of a transform needs, and the index prefix.
 
-    Every field but `index_prefix` is declared with `rows_field`, `slots_field`, `systems_field` or
-    `states_field`.
+    Every field but `index_prefix` is declared with `rows_field`, `slots_field`, `systems_field`,
+    `states_field` or `kept_field`.
     """
 
     index_prefix: eqx.AbstractVar[Prefix]
@@ -150,6 +159,14 @@ def where_systems(mask: Bool[Array, "systems"], on_true: Any, on_false: Any) -> 
     return _select(mask, on_true, on_false, on_false.index_prefix)
 
 
+def stepped(moves: Bool[Array, "systems"], after: Any, before: Any) -> Any:
+    """The state after an `update` for the systems that move, and before it for the others.
+
+    What `kept_field` declares is that after it for all, which differs where a run has just ended.
+    """
+    return _select(moves, after, before, before.index_prefix, is_step=True)
+
+
 def reset(
     transform: AbstractTransform, state: Any, params: Tree, mask: Bool[Array, "systems"]
 ) -> Any:
@@ -171,7 +188,7 @@ def select_systems(mask: Bool[Array, "systems"], on_true: Any, on_false: Any) ->
     return jax.tree.map(select, on_true, on_false)
 
 
-def _select(mask, on_true, on_false, prefix):
+def _select(mask, on_true, on_false, prefix, is_step=False):
     if prefix is None:
         return jax.tree.map(lambda x, y: jnp.where(mask[0], x, y), on_true, on_false)
 
@@ -190,14 +207,16 @@ def _select(mask, on_true, on_false, prefix):
                 selected[field.name] = y if is_empty else jax.vmap(select_rows)(x, y)
             case "systems", _:
                 selected[field.name] = select_systems(mask, x, y)
+            case "states", _ if is_step and field.metadata.get(_IS_KEPT):
+                selected[field.name] = x
             case "states", _:
                 selected[field.name] = tuple(
-                    _select(mask, *pair, prefix) for pair in zip(x, y, strict=True)
+                    _select(mask, *pair, prefix, is_step) for pair in zip(x, y, strict=True)
                 )
             case _:
                 raise TypeError(
                     f"field {field.name} of {type(on_false).__name__} must be declared with"
-                    " rows_field, slots_field, systems_field or states_field"
+                    " rows_field, slots_field, systems_field, states_field or kept_field"
                 )
     return dataclasses.replace(on_false, **selected)
 

@@ -6,6 +6,8 @@ After Chen, Wang and Zhou, "Large-scale L-BFGS using MapReduce", NIPS 2014; the 
 Nocedal, Math. Comp. 35, 773 (1980).
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +23,7 @@ from basinax.transforms._protocol import (
     AbstractState,
     Prefix,
     Tree,
+    select_systems,
     slots_field,
     systems_field,
 )
@@ -84,6 +87,7 @@ def remember(
     prefix: Prefix,
     exponents: Exponents,
     pair_exponents: Exponents,
+    is_running: Bool[Array, "systems"] | None = None,
 ) -> History:
     """The history with one more pair in the systems of `mask`, over the oldest where it is full.
 
@@ -92,6 +96,7 @@ def remember(
         y: `gradient` less the one with which this was called last, or which began the history; in
             the units of s.
         gradient: in units of 2^exponents.
+        is_running: histories of other systems stay as they are; they are not in `mask`.
     """
     memory = history.sy.shape[1]
     written = jnp.where(mask, history.pushes % memory, -1)
@@ -107,19 +112,17 @@ def remember(
     by_sg, by_yg = _differences(history, [sg, yg], exponents, pair_exponents)
     sy_row = with_pair(by_sg, s, y)
     yy_row = with_pair(by_yg, y, y)
-    is_row, is_column = is_written[:, :, None], is_written[:, None, :]
-    sy = jnp.where(is_column, 0, history.sy)
-    yy = jnp.where(is_column, yy_row[:, :, None], history.yy)
-    return History(
-        None,
-        **_with_slot({"s": history.s, "y": history.y}, {"s": s, "y": y}, written, memory, prefix),
-        sy=jnp.where(is_row, sy_row[:, None, :], sy),
-        yy=jnp.where(is_row, yy_row[:, None, :], yy),
-        sg=with_pair(sg, s, gradient),
-        yg=with_pair(yg, y, gradient),
-        exponents=exponents,
-        pushes=history.pushes + mask.astype(jnp.int32),
-    )
+    slots = {"s": history.s, "y": history.y}
+    slots = _with_slot(slots, {"s": s, "y": y}, written, memory, prefix)
+    rows = {"sy": (sy_row, jnp.where(is_written, sy_row, 0)), "yy": (yy_row, yy_row)}
+    products = _with_products({"sy": history.sy, "yy": history.yy}, rows, written)
+    numbers = with_pair(sg, s, gradient), with_pair(yg, y, gradient), exponents
+    if is_running is not None:
+        last = history.sg, history.yg, history.exponents
+        numbers = select_systems(is_running, numbers, last)
+    sg, yg, exponents = numbers
+    pushes = history.pushes + mask.astype(jnp.int32)
+    return History(None, **slots, **products, sg=sg, yg=yg, exponents=exponents, pushes=pushes)
 
 
 def _differences(history: History, now: list[Array], exponents, pair_exponents) -> list[Array]:
@@ -205,9 +208,7 @@ def _with_slot(slots, newest, written: Int32[Array, "systems"], memory: int, pre
 
     Slots in which no system writes are not touched.
     """
-    numbers = jnp.arange(memory, dtype=jnp.int32)
-    is_touched = (written[:, None] == numbers[None, :]).any(0)
-    touched = jnp.argsort(~is_touched, stable=True).astype(jnp.int32)
+    touched, n_touched = _touched(written, memory)
 
     def turn(i, slots):
         k = touched[i]
@@ -220,7 +221,36 @@ def _with_slot(slots, newest, written: Int32[Array, "systems"], memory: int, pre
 
         return {name: replaced(slots[name], newest[name]) for name in slots}
 
-    return jax.lax.fori_loop(0, is_touched.sum(dtype=jnp.int32), turn, slots)
+    return jax.lax.fori_loop(0, n_touched, turn, slots)
+
+
+def _touched(written: Int32[Array, "systems"], memory: int):
+    """The slots in which some system writes, in front of the others, and their number."""
+    numbers = jnp.arange(memory, dtype=jnp.int32)
+    is_touched = (written[:, None] == numbers[None, :]).any(0)
+    order = jnp.argsort(~is_touched, stable=True).astype(jnp.int32)
+    return order, is_touched.sum(dtype=jnp.int32)
+
+
+def _with_products(products, new, written: Int32[Array, "systems"]):
+    """The matrices with a new row and column of each system that writes; no others are touched."""
+    touched, n_touched = _touched(written, products["sy"].shape[1])
+
+    def turn(i, products, axis):
+        k = touched[i]
+
+        def replaced(x, new):
+            old = jax.lax.dynamic_index_in_dim(x, k, axis, keepdims=False)
+            new = jnp.where((written == k)[:, None], new, old)
+            return jax.lax.dynamic_update_index_in_dim(x, new, k, axis)
+
+        return {name: replaced(x, new[name][axis - 1]) for name, x in products.items()}
+
+    # In one loop XLA would copy the matrices between a row and a column.
+    for axis in (2, 1):
+        write = functools.partial(turn, axis=axis)
+        products = jax.lax.fori_loop(0, n_touched, write, products)
+    return products
 
 
 def _coefficients(history: History, first):
@@ -247,7 +277,7 @@ def _coefficients(history: History, first):
         yz, rest = carry
         i = _slot_of(history, filled - 1 - turn)
         difference = _at(alpha, i) - rounded(_at(rho, i) * _at(yz, i))
-        s_column = _at(history.sy.swapaxes(1, 2), i)
+        s_column = jnp.take_along_axis(history.sy, i[:, None, None], axis=2)[:, :, 0]
         yz = yz + rounded(difference[:, None] * s_column)
         return yz, jnp.where(_slots(history) == i[:, None], difference[:, None], rest)
 

@@ -18,9 +18,9 @@ from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
     Prefix,
+    kept_field,
     needed,
     rows_field,
-    states_field,
     systems_field,
 )
 from basinax.transforms.curvature.history import (
@@ -68,7 +68,7 @@ class LBFGS(AbstractTransform):
             histories=(no_history(parameters, index_prefix, self.memory),),
         )
 
-    def update(self, updates, state: "LBFGSState", params=None, **extra):
+    def update(self, updates, state: "LBFGSState", params=None, *, is_running=None, **extra):
         prefix, gradient = state.index_prefix, updates
         params = needed(params, "LBFGS")
         s = segment.map_leaves(jnp.subtract, params, state.params)
@@ -80,8 +80,18 @@ class LBFGS(AbstractTransform):
             ranges.in_units(x, exponents, prefix)
             for x, exponents in ((gradient, units), (s, pair_units), (y, pair_units))
         )
-        is_kept = state.has_last & has_curvature
-        history = remember(state.histories[0], s, y, is_kept, g, prefix, units, pair_units)
+        running = jnp.ones_like(state.has_last) if is_running is None else is_running
+        history = remember(
+            state.histories[0],
+            s,
+            y,
+            state.has_last & has_curvature & running,
+            g,
+            prefix,
+            units,
+            pair_units,
+            running,
+        )
 
         alpha, damping, maxstep = (
             per_system(getattr(self, name), name, segment.blank(gradient, prefix))
@@ -114,4 +124,4 @@ class LBFGSState(AbstractState):
     gradient: PyTree[Float[Array, "rows *components"]] = rows_field()
     """At the last step."""
     has_last: Bool[Array, "systems"] = systems_field()
-    histories: tuple[History] = states_field()
+    histories: tuple[History] = kept_field()
