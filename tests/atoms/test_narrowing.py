@@ -227,8 +227,8 @@ def test_runs_have_the_bits_they_have_without_and_alone(name, dtype, monkeypatch
         with monkeypatch.context() as patched:
             patched.setattr(target, setting, value)
             for program in ("_advance", "_recorded"):
-                plain = getattr(_stream, program)[8, True].__wrapped__
-                patched.setattr(_stream, program, _stream._by_precision(plain))
+                plain = getattr(_stream, program)[True].__wrapped__
+                patched.setattr(_stream, program, _stream._by_length(plain))
             others.append(run())
     assert (first.status != Status.RUNNING).all()
     for other in others:

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from basinax._bits import xla
-from basinax._bits.rounding import BLOCK
 from basinax._loop.run import (
     Evaluation,
     Point,
@@ -158,7 +157,6 @@ class Stream:
         how, dtype = split((work.potential, places.settings())), places.batch.positions.dtype
         with group.monitor.during("compiling"):
             run = started(how[0], group.keep_best, how[1], places.batch, places.moves)
-        program = dtype.itemsize, work.is_short
         reach = Reach(jnp.asarray(work.potential.cutoff, dtype), jnp.asarray(work.skin, dtype))
         skins = np.full(len(places.occupied), np.inf, dtype)
         # Unless a batch before has had this program.
@@ -168,10 +166,10 @@ class Stream:
             due = None
             with phase:
                 if group.recorder is None:
-                    run, skins, is_stale = _advance[program](*how, *here)
+                    run, skins, is_stale = _advance[work.is_short](*how, *here)
                 else:
                     interval = np.asarray(group.recorder.interval, np.int32)
-                    (run, due), skins, is_stale = _recorded[program](*how, *here, interval)
+                    (run, due), skins, is_stale = _recorded[work.is_short](*how, *here, interval)
             phase = contextlib.nullcontext()
             places.hand_over()  # while the device works
             status, is_stale, due = jax.device_get((run.status, is_stale, due))
@@ -207,19 +205,12 @@ class Stream:
                 neighbors, n_packed = self.table.lists(is_running), n_rows
 
 
-def _by_precision(function: Callable) -> dict[tuple[int, bool], Callable]:
-    """The function jitted for runs with floats of so many bytes, and for short ones or not.
-
-    The vectors of CPUs hold eight numbers where they can, as blocks do, so that no rows are left
-    over; XLA takes half as many of double precision.
-    """
+def _by_length(function: Callable) -> dict[bool, Callable]:
+    """The function jitted for runs that are short, and for others."""
     return {
-        (size, is_short): xla.jitted(
-            function,
-            xla.on_one_core(8 * size * BLOCK) | (xla.SHORT if is_short else {}),
-            static_argnums=0,
+        is_short: xla.jitted(
+            function, xla.ON_ONE_CORE | (xla.SHORT if is_short else {}), static_argnums=0
         )
-        for size in (4, 8)
         for is_short in (False, True)
     }
 
@@ -307,7 +298,7 @@ class Course(NamedTuple):
         return step
 
 
-@_by_precision
+@_by_length
 def _advance(
     fixed: Fixed, arrays, batch, moves, neighbors: Lists, reach: Reach, run: Run, skins
 ) -> tuple[Run, Any, Any]:
@@ -320,7 +311,7 @@ def _advance(
     return course.turned(go, run, lambda run: run, skins)
 
 
-@_by_precision
+@_by_length
 def _recorded(
     fixed: Fixed,
     arrays,
