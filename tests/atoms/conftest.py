@@ -12,7 +12,7 @@ from xla import WISHED
 def short_runs(monkeypatch):
     """Are compiled as everything else in tests, unless that is as users do."""
     if WISHED != "default":
-        monkeypatch.setattr("basinax.atoms._relax.SHORT_ROWS", 0)
+        monkeypatch.setattr("basinax.atoms._streams.groups.SHORT_ROWS", 0)
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def few_shapes(few_lengths, monkeypatch):
         return _coarse_size(n_rows, 512), _coarse_size(len(sizes), 64)
 
     monkeypatch.setattr("basinax.atoms._batch.batch_shape", of_evaluations)
-    monkeypatch.setattr("basinax.atoms._relax.padded_size", of_relaxations)
-    monkeypatch.setattr("basinax.atoms._relax.FEW_ROWS", BLOCK)
+    monkeypatch.setattr("basinax.atoms._streams.groups.padded_size", of_relaxations)
+    monkeypatch.setattr("basinax.atoms._streams.groups.FEW_ROWS", BLOCK)
 
 
 @pytest.fixture
@@ -59,10 +59,10 @@ def few_short_shapes(few_shapes, monkeypatch):
 @pytest.fixture
 def few_places(monkeypatch):
     """Batches with room for four structures of some ten atoms, alike or not."""
-    monkeypatch.setattr("basinax.atoms._relax.MAX_ROWS", 48)
-    monkeypatch.setattr("basinax.atoms._relax.FEW_ROWS", BLOCK)
-    monkeypatch.setattr("basinax.atoms._relax.ALIKE", np.inf)
-    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
+    monkeypatch.setattr("basinax.atoms._streams.groups.MAX_ROWS", 48)
+    monkeypatch.setattr("basinax.atoms._streams.groups.FEW_ROWS", BLOCK)
+    monkeypatch.setattr("basinax.atoms._streams.groups.ALIKE", np.inf)
+    monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 1)
 
 
 def _ample_room(n_slots: int):

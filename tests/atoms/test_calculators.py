@@ -32,7 +32,7 @@ from basinax.atoms import (
 @pytest.fixture(autouse=True)
 def one_shape(monkeypatch):
     """Batches of one shape, so that few programs are compiled."""
-    monkeypatch.setattr("basinax.atoms._relax._batch_shape", lambda *_: (64, 4))
+    monkeypatch.setattr("basinax.atoms._streams.groups.shape_of_batches", lambda *_: (64, 4))
 
 
 def metals() -> list[Atoms]:

@@ -71,7 +71,7 @@ class MadeError(Exception):
 def shapes_of(monkeypatch):
     """A function that returns all that the program of each first batch of a call depends on."""
     monkeypatch.setattr("basinax.atoms._streams.stream._ROOMS", Rooms())
-    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 2)
+    monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 2)
 
     def found(make, potential, optimizer, options, n, scale=1.0):
         programs = []
@@ -162,7 +162,7 @@ def test_what_another_thread_compiles_is_not_counted():
 def test_short_runs_have_the_bits_of_long_ones(optimizer, cell, recorded, monkeypatch, tmp_path):
     runs, systems = [], slabs(2) if cell is None else metals(2)
     for rows in (0, 1000):
-        monkeypatch.setattr("basinax.atoms._relax.SHORT_ROWS", rows)
+        monkeypatch.setattr("basinax.atoms._streams.groups.SHORT_ROWS", rows)
         folder = tmp_path / str(rows) if recorded else None
         runs.append(relax(systems, EMT(), optimizer, cell=cell, trajectory=folder, fmax=0.02))
     short, long = runs

@@ -78,8 +78,8 @@ def test_order_skin_and_rebuilds_change_no_bit():
 def test_how_structures_are_grouped_changes_no_bit(monkeypatch):
     atoms, potential = structures(), LennardJones(**ARGON)
     batch = relax(atoms, potential, fmax=1e-3)
-    monkeypatch.setattr("basinax.atoms._relax.MAX_ROWS", 24)
-    monkeypatch.setattr("basinax.atoms._relax.WORTH_COMPILING", 0)
+    monkeypatch.setattr("basinax.atoms._streams.groups.MAX_ROWS", 24)
+    monkeypatch.setattr("basinax.atoms._streams.groups.WORTH_COMPILING", 0)
     parts = relax(atoms, potential, fmax=1e-3)
     assert [i for i in range(len(atoms)) if not same(batch, i, parts, i)] == []
 
@@ -94,8 +94,8 @@ def test_a_place_that_is_taken_again_remembers_nothing(monkeypatch):
     atoms[1].positions[1] = atoms[1].positions[0]
     settings = {"fmax": 1e-3, "keep_best": True, "dtype": np.float32}
     together = relax(atoms, potential, **settings)
-    monkeypatch.setattr("basinax.atoms._relax.MAX_ROWS", 48)
-    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
+    monkeypatch.setattr("basinax.atoms._streams.groups.MAX_ROWS", 48)
+    monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 1)
     streamed = relax(atoms, potential, **settings)
     assert [i for i in range(12) if not same(together, i, streamed, i)] == []
     assert together.status[1] == Status.NOT_FINITE
@@ -205,7 +205,7 @@ def test_progress_has_phases():
 
 def test_a_run_that_is_stopped_makes_no_further_lists(monkeypatch):
     """Each kind of cell has a group of its own."""
-    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
+    monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 1)
     made, stream = [], _relax.Stream
     monkeypatch.setattr(_relax, "Stream", lambda *of: made.append(of) or stream(*of))
     kinds = ["frechet", "strain", "unit-cell"]
@@ -311,8 +311,8 @@ def test_a_structure_that_loses_its_list_in_a_run_ends_alone(monkeypatch):
         assert np.isnan(together.atoms[k].get_potential_energies()).all()
         assert np.isinf(together.fmax[k])
         assert together.evaluations[k] == together.steps[k] == 1
-    monkeypatch.setattr("basinax.atoms._relax._batch_shape", lambda *_: (16, 2))
-    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 1)
+    monkeypatch.setattr("basinax.atoms._streams.groups.shape_of_batches", lambda *_: (16, 2))
+    monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 1)
     streamed = relax(atoms, potential, GradientDescent(rates), **settings)
     assert [k for k in range(6) if not same(together, k, streamed, k)] == []
 
@@ -414,8 +414,8 @@ def test_an_interruption_waits_for_no_compiler(monkeypatch):
 
 def test_a_batch_that_fails_ends_the_others(monkeypatch):
     """One structure a batch, of which the first look at one raises."""
-    monkeypatch.setattr("basinax.atoms._relax._batch_shape", lambda *_: (16, 1))
-    monkeypatch.setattr("basinax.atoms._relax._n_cores", lambda: 2)
+    monkeypatch.setattr("basinax.atoms._streams.groups.shape_of_batches", lambda *_: (16, 1))
+    monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 2)
     seen = set()
 
     def fail(progress):

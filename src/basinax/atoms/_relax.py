@@ -4,12 +4,10 @@ How structures are grouped is chosen for speed alone: no bit of a result depends
 """
 
 import contextlib
-import dataclasses
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -18,7 +16,6 @@ from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
 from jaxtyping import Bool, Float, Int32
 
-from basinax._bits.rounding import BLOCK
 from basinax._jax.compilations import Compilations
 from basinax._jax.forks import check_process
 from basinax._jax.switches import (
@@ -30,74 +27,34 @@ from basinax._loop.criteria import AbstractCriterion, criterion_of
 from basinax._loop.relax import raise_unless_converged
 from basinax._loop.status import Status
 from basinax._settings import (
-    Allowed,
     counts,
     known,
-    one_number,
     require_function,
     require_switch,
     shown,
 )
 from basinax.atoms._batch import (
-    STEPS_PER_OCTAVE,
     available_dtype,
     checked,
-    padded_size,
-    squared_measures,
 )
-from basinax.atoms._cells.kinds import AbstractCell, Kind, check_cells, kind_of, one_a_structure
-from basinax.atoms._cells.moves import CELL_ROWS
-from basinax.atoms._constraints.applied import layout_of
+from basinax.atoms._cells.kinds import AbstractCell, check_cells, kind_of, one_a_structure
 from basinax.atoms._evaluators.calculator import evaluator_of
 from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._formats.occupancy import check_occupancies
-from basinax.atoms._neighbors.lists import Lists
-from basinax.atoms._neighbors.rooms import SMALL
-from basinax.atoms._neighbors.search import check_listable
 from basinax.atoms._snapshot import Snapshot
+from basinax.atoms._streams import groups
 from basinax.atoms._streams.device import Settings
+from basinax.atoms._streams.groups import Call, listed_for
 from basinax.atoms._streams.hosted import relax_hosted
-from basinax.atoms._streams.places import Group
-from basinax.atoms._streams.queue import Monitor, Outcome, Queue
+from basinax.atoms._streams.queue import Monitor, Outcome
 from basinax.atoms._streams.stream import Stream, Work
 from basinax.atoms._text import cell_from
 from basinax.atoms._trajectory import Recorder, Trajectories
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms import FIRE
 from basinax.transforms._protocol import AbstractTransform, check_transform
-from basinax.transforms.curvature.inverse_hessian import bounded
-
-SKIN, SKIN_OF_DEAR_PAIRS = 0.15, 0.2
-"""How much farther than the cutoff lists reach, as a part of it. A list costs as much as many
-evaluations: with 0.15 most rattled crystals relax on their first one. Where pairs are dear, those
-beyond the cutoff are left out for most turns."""
 
 Cells = str | AbstractCell | None | Sequence[str | AbstractCell | None]
-
-MAX_ROWS = 4096
-"""Rows of a batch, about, where structures are alike, and half as many where not: then it is worth
-more that folds, which go through eight chunks of a batch, end with the lists of each."""
-
-ALIKE = 1.25
-"""Structures are, whose atoms have up to so many times the fewest neighbours."""
-
-SHORT_ROWS = 2 * MAX_ROWS
-"""Of structures that have so many rows in all the evaluations take a second or two, the program
-several to compile."""
-
-MIN_ROWS = 256
-"""Fewer rows are not cut into batches for more cores."""
-
-A_SKIN = Allowed("be 0 Å or more", lambda x: (x >= 0) & (x < np.inf))
-
-FEW_ROWS = 512
-"""No batch has fewer rows."""
-
-MIXED = 4
-"""There are places for so many times the structures that would fit if all were the largest."""
-
-WORTH_COMPILING = 4_000_000
-"""Pair slots a turn that a batch of its own must save to be worth a program of its own."""
 
 
 class AtomsRelaxation(eqx.Module):
@@ -210,7 +167,9 @@ def relax(
     optimizer = FIRE() if optimizer is None else optimizer
     check_transform(optimizer)
     _check_options(keep_best=keep_best, throw=throw, progress=progress, should_stop=should_stop)
-    listed = None if evaluator else _listed(cast(AbstractPotential, potential), atoms, skin, dtype)
+    listed = (
+        None if evaluator else listed_for(cast(AbstractPotential, potential), atoms, skin, dtype)
+    )
     if evaluator and skin is not None:
         raise TypeError("skin is for potentials with neighbour lists, a calculator has none")
     cells = one_a_structure(_named(cell), len(atoms))
@@ -228,7 +187,7 @@ def relax(
             progress(Progress(len(atoms), *counts_and_phase))
 
     monitor, compilations = Monitor(len(atoms), tell, should_stop), Compilations()
-    call = _Call(atoms, settings, dtype, keep_best, cells, monitor)
+    call = Call(atoms, settings, dtype, keep_best, cells, monitor)
     with contextlib.ExitStack() as stack:
         session = None
         if evaluator:
@@ -249,101 +208,6 @@ def relax(
     return result
 
 
-class _Listed(NamedTuple):
-    """A potential with neighbour lists."""
-
-    potential: AbstractPotential
-    skin: float
-
-    @property
-    def reach(self) -> float:
-        return self.potential.cutoff + self.skin
-
-
-def _listed(
-    potential: AbstractPotential, atoms: list[Atoms], skin: float | None, dtype: Any
-) -> _Listed:
-    """The potential, if it has parameters for these structures, and they can be listed for it."""
-    _check_potential(potential)
-    potential.check(atoms)
-    if skin is None:
-        skin = (SKIN_OF_DEAR_PAIRS if potential.has_dear_pairs else SKIN) * potential.cutoff
-    listed = _Listed(potential, one_number(skin, "skin", A_SKIN))
-    check_listable(atoms, listed.reach, dtype)
-    return listed
-
-
-class _Call(NamedTuple):
-    """What all groups of a call share."""
-
-    atoms: list[Atoms]
-    settings: Settings
-    dtype: Any
-    keep_best: bool
-    cells: list[AbstractCell | None]
-    monitor: Monitor
-
-    def works(self, listed: _Listed, recorder: Recorder | None) -> list[Work]:
-        """Groups of structures with like lists; each has a program of its own."""
-        potential, atoms = listed.potential, self.atoms
-        slots = _expected_neighbors(atoms, listed.reach)
-        n_elements = self.n_elements()
-        asks_elements = potential.has_dear_pairs and len(potential.species) > 1
-        return [
-            Work(
-                self.group(members, kind, slots, recorder, _n_cores()),
-                potential=potential,
-                skin=listed.skin,
-                is_short=int(self.blocks()[members].sum()) * BLOCK <= SHORT_ROWS,
-                most_elements=int(n_elements[members].max()) if asks_elements else None,
-                begun=deque(),
-            )
-            for kind, alike in _by_kind(atoms, self.cells)
-            for members in _grouped(slots, self.blocks(), alike)
-        ]
-
-    def hosted_groups(self, recorder: Recorder | None) -> list[Group]:
-        """Groups of structures that the host evaluates, in one batch each."""
-        alike = np.ones(len(self.atoms))
-        return [
-            self.group(members, kind, alike, recorder, 1)
-            for kind, members in _by_kind(self.atoms, self.cells)
-        ]
-
-    def group(
-        self,
-        members: np.ndarray,
-        kind: Kind | None,
-        slots: np.ndarray,
-        recorder: Recorder | None,
-        n_cores: int,
-    ) -> Group:
-        """These structures; `n_cores` batches of them run at a time."""
-        atoms, blocks = self.atoms, self.blocks()
-        return Group(
-            atoms=atoms,
-            settings=_for_sizes(self.settings, [len(atoms[i]) for i in members], kind),
-            dtype=self.dtype,
-            keep_best=self.keep_best,
-            shape=_batch_shape(blocks[members], slots[members], n_cores),
-            n_filled=_part(blocks[members], slots[members], n_cores),
-            most_rows=max(len(atoms[i]) for i in members),
-            layout=layout_of(atoms[i] for i in members),
-            cells=self.cells,
-            kind=kind,
-            queue=Queue(_long_ones_first(members, self.n_elements()), blocks),
-            monitor=self.monitor,
-            recorder=recorder,
-        )
-
-    def blocks(self) -> np.ndarray:
-        """How many blocks of rows each structure needs."""
-        return np.array([-(-len(a) // BLOCK) for a in self.atoms])
-
-    def n_elements(self) -> np.ndarray:
-        return np.array([len(set(a.numbers.tolist())) for a in self.atoms])
-
-
 def _recorder(
     trajectory: Trajectories | str | os.PathLike[str] | None, atoms: list[Atoms]
 ) -> Recorder | None:
@@ -360,7 +224,7 @@ def _work_off(works: list[Work], monitor: Monitor, compilations: Compilations) -
     Where one fails, or the caller is interrupted, the others end at their next look; who is
     interrupted waits for no compiler.
     """
-    n_workers, wanted = _n_cores(), switches()
+    n_workers, wanted = groups.n_cores_used(), switches()
 
     def drain():
         with switched(wanted), compilations.counted():
@@ -412,60 +276,6 @@ def _begin(
             work.begin(made)
 
 
-def _long_ones_first(members: np.ndarray, n_elements: np.ndarray) -> np.ndarray:
-    """Those of several elements, which take more steps, first: fewer are left at the end."""
-    return members[np.argsort(-n_elements[members], kind="stable")]
-
-
-def _n_cores() -> int:
-    return (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
-
-
-def _batch_shape(blocks: np.ndarray, slots: np.ndarray, n_cores: int) -> tuple[int, int]:
-    """Rows and systems of the batches in which these structures are relaxed."""
-    n_rows = _few_rows(_part(blocks, slots, n_cores))
-    # As many as may stand there, whatever their number: it is no matter of the program. But not so
-    # many small ones beside a large one, in whose size every system may take memory.
-    fewest, most = (n_rows // (int(n) * BLOCK) for n in (blocks.max(), blocks.min()))
-    return n_rows, padded_size(min(most, max(len(blocks), MIXED * fewest)))
-
-
-def _part(blocks: np.ndarray, slots: np.ndarray, n_cores: int) -> int:
-    """So many of their rows stand in a batch at once."""
-    rows = int(blocks.sum()) * BLOCK
-    max_rows = MAX_ROWS if slots.max() <= ALIKE * slots.min() else MAX_ROWS // 2
-    n_parts = max(-(-rows // max_rows), min(n_cores, -(-rows // MIN_ROWS)))
-    least = max(-(-rows // n_parts), int(blocks.max()) * BLOCK)
-    return padded_size(least, least=BLOCK)
-
-
-def _few_rows(least: int) -> int:
-    """The rows of a batch that needs so many: of small ones there are few sizes.
-
-    Rows without atoms are left out of folds, and cost little beside another program.
-    """
-    if least <= FEW_ROWS:
-        return FEW_ROWS
-    return padded_size(least, least=BLOCK, steps=1 if least <= SMALL else STEPS_PER_OCTAVE)
-
-
-def _check_potential(potential: Any) -> None:
-    """Raise TypeError if it is no potential; says what to pass."""
-    if isinstance(potential, AbstractPotential):
-        if potential.lists not in get_args(Lists):
-            raise TypeError(
-                f"{type(potential).__name__}.lists must be EdgeList or Neighbors, the form of lists"
-                f" that it takes, got {shown(potential.lists)}"
-            )
-        return
-    got = f"got {type(potential).__module__}.{type(potential).__name__}"
-    if isinstance(potential, type):
-        got = f"got the class {potential.__name__}: make one, such as EMT() or EMT('Cu', 'Au')"
-    elif isinstance(potential, str):
-        got = f"got text: basinax.atoms.potential_from({potential!r}) makes one of it"
-    raise TypeError(f"potential must be one of basinax.atoms, such as EMT(), {got}")
-
-
 def _check_options(**options: Any) -> None:
     """Raise TypeError where a switch is none, or a function."""
     for name in ("keep_best", "throw"):
@@ -503,18 +313,6 @@ def _named(cell: Cells) -> Any:
     return [_named(c) for c in cell] if isinstance(cell, list | tuple) else cell
 
 
-def _by_kind(
-    atoms: list[Atoms], cells: list[AbstractCell | None]
-) -> list[tuple[Kind | None, np.ndarray]]:
-    """Structures by how their cells move; those with fixed cells stand beside the first kind."""
-    kinds: list[Kind | None] = [kind_of(a, c) for a, c in zip(atoms, cells, strict=True)]
-    first: Kind | None = next((kind for kind in kinds if kind), None)
-    members: dict[Kind | None, list[int]] = {}
-    for k, kind in enumerate(kinds):
-        members.setdefault(first if kind is None else kind, []).append(k)
-    return [(kind, np.array(of)) for kind, of in members.items()]
-
-
 def _each_a_structure(settings: Any, name: str, n_atoms: int) -> Any:
     """The settings, if each is a number or has one entry a structure."""
 
@@ -522,42 +320,6 @@ def _each_a_structure(settings: Any, name: str, n_atoms: int) -> Any:
         return _one_a_structure(value, f"{name}{jax.tree_util.keystr(path)}", n_atoms)
 
     return jax.tree_util.tree_map_with_path(checked_leaf, settings)
-
-
-def _for_sizes(settings: Settings, sizes: list[int], kind: Kind | None) -> Settings:
-    """The settings for structures of these sizes: as their places are taken again, nothing larger
-    may be found out."""
-    most_rows = max(max(sizes), 0 if kind is None else CELL_ROWS)
-    return dataclasses.replace(settings, optimizer=bounded(settings.optimizer, most_rows))
-
-
-def _grouped(slots: np.ndarray, blocks: np.ndarray, members: np.ndarray) -> list[np.ndarray]:
-    """Groups of the members, given by their numbers; a group's batches share a program.
-
-    Structures with many neighbours stand apart from those with few where that saves enough.
-
-    Args:
-        slots: about how many neighbours an atom of each structure has.
-    """
-    members = members[np.argsort(-slots[members], kind="stable")]
-    slots, rows = slots[members], blocks[members] * BLOCK
-    # Of all from each on: the rows, and the pair slots of a turn.
-    rows_left, slots_left = (np.cumsum(x[::-1])[::-1].tolist() for x in (rows, slots * rows))
-    groups, begin = [], 0
-    for k in range(1, len(members)):
-        saved = slots[begin] * rows_left[k] - slots_left[k]
-        if slots[k] * 2 <= slots[begin] and saved > WORTH_COMPILING:
-            groups.append(members[begin:k])
-            begin = k
-    return [*groups, members[begin:]]
-
-
-def _expected_neighbors(atoms: list[Atoms], reach: float) -> np.ndarray:
-    """About how many atoms lie within `reach` of one: by density, where there is a volume."""
-    sizes, pbc = np.array([len(a) for a in atoms]), np.stack([a.pbc for a in atoms])
-    measures = np.sqrt(squared_measures(np.stack([a.cell.array for a in atoms]), pbc))
-    ball = np.array([0.0, 2 * reach, np.pi * reach**2, 4 / 3 * np.pi * reach**3])
-    return sizes * np.maximum(ball[pbc.sum(axis=1)] / measures, 1.0)
 
 
 def _in_order(
