@@ -76,9 +76,9 @@ def shapes_of(monkeypatch):
     def found(make, potential, optimizer, options, n, scale=1.0):
         programs = []
 
-        def stop(works, *_):
+        def stop(works, monitor, _):
             with ThreadPoolExecutor(2) as pool:
-                _relax._begin(works, pool, 2, switches())
+                _relax._begin(works, monitor, pool, 2, switches())
             for stream in [stream for work in works for stream in work.begun]:
                 places, settings = stream.places, stream.work.group.settings
                 arrays = places.batch, stream.table.lists(places.occupied), places.moves
