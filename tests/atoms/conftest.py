@@ -5,6 +5,7 @@ import pytest
 
 from basinax._bits.rounding import BLOCK
 from basinax.atoms._neighbors.rooms import Room
+from basinax.atoms._streams import groups
 from xla import WISHED
 
 
@@ -13,6 +14,12 @@ def short_runs(monkeypatch):
     """Are compiled as everything else in tests, unless that is as users do."""
     if WISHED != "default":
         monkeypatch.setattr("basinax.atoms._streams.groups.SHORT_ROWS", 0)
+
+
+@pytest.fixture
+def as_users(short_runs, monkeypatch):
+    """Short runs are compiled as they are for users."""
+    monkeypatch.setattr("basinax.atoms._streams.groups.SHORT_ROWS", 2 * groups.MAX_ROWS)
 
 
 @pytest.fixture

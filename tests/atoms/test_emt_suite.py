@@ -8,6 +8,7 @@ from ase.optimize.test.systems import get_systems
 
 import basinax
 from basinax.atoms import EMT, relax
+from cover import exhaustive
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -24,7 +25,7 @@ class CountingEMT(ASEEMT):
     ("optimizer", "reference"),
     [
         (basinax.FIRE(), ase.optimize.FIRE),
-        (basinax.BFGSLineSearch(), ase.optimize.BFGSLineSearch),
+        exhaustive(basinax.BFGSLineSearch(), ase.optimize.BFGSLineSearch),
     ],
 )
 def test_steps_evaluations_and_minima_are_those_of_ase(optimizer, reference):
