@@ -127,6 +127,7 @@ def test_rooms_of_equal_needs_stay_equal():
 
 def test_a_second_call_compiles_nothing(count_compilations):
     """Nor does one of other structures and numbers, that goes on with new lists."""
+    jax.clear_caches()  # other tests of this process may have had the programs of the first
     with count_compilations() as counted:
         first = relax(argon(10), LennardJones(**ARGON), fmax=0.0123)
     # What starts, what goes on, what ends, and what takes a place again where one is.
