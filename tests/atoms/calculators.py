@@ -65,5 +65,11 @@ class Faulty(Springs):
                 self.results["energy"] = "low"
 
 
+class Silent(Springs):
+    """Does not say which properties it has."""
+
+    implemented_properties = ()
+
+
 class NoStress(Springs):
     implemented_properties = ("energy", "forces")

@@ -14,7 +14,7 @@ from ase.constraints import FixAtoms
 from ase.filters import FrechetCellFilter
 from ase.io import read
 from ase.optimize import BFGS as ASEBFGS, FIRE as ASEFIRE
-from calculators import Faulty, NoStress, Springs
+from calculators import Faulty, NoStress, Silent, Springs
 
 from basinax import BFGS, FIRE, LBFGSLineSearch, Status
 from basinax.atoms import (
@@ -246,6 +246,12 @@ def test_stored_results_are_no_calculator():
 def test_settings_that_are_of_no_use_raise(arguments, text):
     with pytest.raises((TypeError, ValueError), match=text):
         ASECalculator(**arguments)
+
+
+def test_a_calculator_need_not_say_which_properties_it_has():
+    atoms = [on_springs("H3", 0)]
+    there = relax(atoms, ASECalculator(Silent, workers=1), fmax=1e-3)
+    assert same(there, [relax(atoms, Springs(), fmax=1e-3)])
 
 
 def test_a_process_that_cannot_make_its_calculator_is_left_out(tmp_path):

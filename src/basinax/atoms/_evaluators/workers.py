@@ -58,24 +58,27 @@ class Workers(AbstractSession):
         """Answers that no process has given."""
         self._home: dict[int, int] = {}
         """Which worker has the calculator of a structure, where calculators are reused."""
-        self.implemented: list[str] = []
-        """Properties that the calculator has, by ASE's names."""
+        self._implemented: list[str] | None = None
         self._workers: list[_Worker | None] = []
         try:
             self._workers += [self._start() for _ in range(n_workers)]
-            while not self.implemented:
+            while self._implemented is None:
                 self._receive(None)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def implemented(self) -> list[str]:
+        """Properties that the calculator has, by ASE's names."""
+        return self._implemented or []
 
     def ask(self, requests: Sequence[Request]) -> None:
         self._waiting.extend(requests)
         self._dispatch()
 
     def answers(self, timeout: float) -> list[Answer]:
-        answers = self._receive(timeout) if not self._failed else self._receive(0.0)
-        answers += self._failed
+        answers = self._receive(0.0 if self._failed else timeout) + self._failed
         self._failed = []
         return answers
 
@@ -121,7 +124,7 @@ class Workers(AbstractSession):
             return self._replaced(k, worker.obituary(error))
         match kind:
             case "ready":
-                worker.is_ready, self.implemented = True, content
+                worker.is_ready, self._implemented = True, content
                 return []
             case "unmade":
                 worker.kill()
@@ -140,7 +143,7 @@ class Workers(AbstractSession):
     def _drop(self, k: int, reason: str) -> None:
         """Go on without a process that could not make a calculator."""
         self._workers[k] = None
-        if not any(self._workers) and not self.implemented:
+        if not any(self._workers) and self._implemented is None:
             raise RuntimeError(f"the calculator could not be made: {reason}")
         left = sum(worker is not None for worker in self._workers)
         warnings.warn(
