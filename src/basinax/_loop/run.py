@@ -276,6 +276,12 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
     )
 
 
+def judged_between(before: Run, run: Run) -> tuple[Bool[Array, "systems"], Point]:
+    """Which systems the turn between two runs has judged, and where, without what rows have."""
+    is_judged = (run.steps > before.steps) | (run.status != before.status)
+    return is_judged, Point(before.params, run.energies, run.gradients, run.fmax, run.extras)
+
+
 def _received(arrived, evaluation: Evaluation, run: Run) -> Run:
     """The run with what the evaluation says of systems where it has arrived."""
     said = evaluation.energies, evaluation.extras

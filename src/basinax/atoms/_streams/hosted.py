@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from basinax._bits import xla
-from basinax._loop.run import Evaluation, Point, Run
+from basinax._loop.run import Evaluation, Run, judged_between
 from basinax._loop.status import Status
 from basinax.atoms._batch import Batch
 from basinax.atoms._cells.moves import CellMoves
@@ -115,9 +115,9 @@ class HostedStream:
         findings, failed = self._findings([])
         while True:
             run, here, due = _turn(*how, places.batch, places.moves, run, findings)
-            here, due = jax.device_get((here, due))
+            here = jax.device_get(here)
             if group.recorder is not None:
-                self._record(due)
+                self._record(jax.device_get(due), group.recorder.interval)
             status = np.where(failed, Status.EVALUATION_FAILED, here["status"]).astype(np.int32)
             if failed.any():
                 run = eqx.tree_at(lambda r: r.status, run, status)
@@ -204,12 +204,10 @@ class HostedStream:
         arrays: dict[str, Any] = {"has_come": has_come, "energies": energies, "forces": forces}
         return Findings(**arrays, stress=stress), failed  # pyright: ignore[reportArgumentType]
 
-    def _record(self, due: dict[str, np.ndarray]) -> None:
+    def _record(self, due: dict[str, np.ndarray], interval: int) -> None:
         """Hand over frames where a step is a multiple of the interval."""
-        assert self.group.recorder is not None
-        is_due = due.pop("is_judged") & (due["steps"] % self.group.recorder.interval == 0)
-        due["steps"] = np.where(is_due, due["steps"], -1)
-        self.places.record({name: x[None] for name, x in due.items()}, 1)
+        is_due = due["is_judged"] & (due["steps"] % interval == 0)
+        self.places.record(due | {"steps": np.where(is_due, due["steps"], -1)})
 
 
 @functools.partial(xla.jitted, options=xla.SHORT, static_argnums=0)
@@ -229,11 +227,8 @@ def _turn(
         "is_free": nobody if moves is None else moves.is_free,
         "is_lost": nobody if moves is None else moves.is_lost(there, _reach(batch)),
     }
-    point = Point(before.params, run.energies, run.gradients, run.fmax, run.extras)
-    due = found_at(point, batch, moves) | {
-        "steps": before.steps,
-        "is_judged": (run.steps > before.steps) | (run.status != before.status),
-    }
+    is_judged, point = judged_between(before, run)
+    due = found_at(point, batch, moves) | {"steps": before.steps, "is_judged": is_judged}
     return run, here, due
 
 

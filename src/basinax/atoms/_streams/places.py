@@ -182,23 +182,22 @@ class Places:
             energies=found["of_atoms"][rows].astype(np.float64) if "of_atoms" in found else None,
         )
 
-    def record(self, due: dict[str, np.ndarray], n_frames: int) -> None:
-        """Hands over the frames that fell due, stacked along a first axis of so many."""
-        for found in [{name: x[k] for name, x in due.items()} for k in range(n_frames)]:
-            steps = np.where(self.occupied, found["steps"], -1)
-            places = np.flatnonzero(steps >= 0).tolist()
-            self.add_frames(found, {k: int(self.members[k]) for k in places})
-            self.recorded = np.maximum(self.recorded, steps)
+    def record(self, found: dict[str, np.ndarray]) -> None:
+        """Hands over frames that fell due: of places whose `steps` are not -1."""
+        steps = np.where(self.occupied, found["steps"], -1)
+        places = np.flatnonzero(steps >= 0).tolist()
+        self._add_frames(found, {k: int(self.members[k]) for k in places})
+        self.recorded = np.maximum(self.recorded, steps)
 
     def _record_ends(self, last: dict[str, np.ndarray], members: dict[int, int]) -> None:
         """Last frames, except those handed over before and of structures that did not end."""
         has_ended = (last["status"] != Status.RUNNING) & last["is_known"]
         is_new = has_ended & (self.recorded < last["steps"])
         ends = {k: member for k, member in members.items() if is_new[k]}
-        self.add_frames(last, ends, are_last=True)
+        self._add_frames(last, ends, are_last=True)
         self.recorded[list(members)] = -1
 
-    def add_frames(
+    def _add_frames(
         self, found: dict[str, np.ndarray], members: dict[int, int], *, are_last: bool = False
     ) -> None:
         """Hands over frames of structures in these places, which the recorder's thread makes."""

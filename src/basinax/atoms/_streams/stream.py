@@ -20,6 +20,7 @@ from basinax._loop.run import (
     Evaluation,
     Point,
     Run,
+    judged_between,
     select_points,
 )
 from basinax._loop.status import Status
@@ -174,7 +175,8 @@ class Stream:
             places.hand_over()  # while the device works
             status, is_stale, due = jax.device_get((run.status, is_stale, due))
             if due is not None:
-                places.record(due, FRAMES)
+                for k in range(FRAMES):
+                    places.record({name: x[k] for name, x in due.items()})
             group.monitor.report(places, status[places.occupied])
             if group.monitor.is_stopped():
                 places.take_out(run, places.occupied)
@@ -240,10 +242,10 @@ class Course(NamedTuple):
             What is carried, skins to go on with, and which systems need a new list.
         """
         reach, lists = self.reach, self.neighbors
-        chooses = isinstance(lists, ChunkedLists) and self.how[0].has_dear_pairs
-        most = PERIODS * PERIOD if chooses else TURNS
+        chunked = lists if isinstance(lists, ChunkedLists) and self.how[0].has_dear_pairs else None
+        most = TURNS if chunked is None else PERIODS * PERIOD
         n_turns = most if n_turns is None else jnp.minimum(n_turns, most)
-        if not chooses or not isinstance(lists, ChunkedLists):
+        if chunked is None:
             carry = go(self._stepper(lists, reach.skin), n_turns, carry)
             return carry, skins, self._is_stale(self.here(run_of(carry)))
 
@@ -251,7 +253,7 @@ class Course(NamedTuple):
             carry, skins, _, n_done = state
             run = run_of(carry)
             is_running = run.status == Status.RUNNING.value
-            near, skins = chosen(lists, self.here(run), reach, skins, is_running)
+            near, skins = chosen(chunked, self.here(run), reach, skins, is_running)
             n_now = jnp.minimum(PERIOD, n_turns - n_done)
             carry = go(self._stepper(near, skins), n_now, carry)
             there = self.here(run_of(carry))
@@ -334,9 +336,8 @@ def _recorded(
         def turn(carry):
             before, dues, count = carry
             run = step(before, 1)
-            is_judged = (run.steps > before.steps) | (run.status != before.status)
+            is_judged, there = judged_between(before, run)
             is_due = is_judged & (before.steps % interval == 0)
-            there = Point(before.params, run.energies, run.gradients, run.fmax, run.extras)
 
             def newer(dues):
                 return [
