@@ -1,6 +1,7 @@
 """Groups of structures that are relaxed in batches of one shape, chosen for speed alone."""
 
 import dataclasses
+import functools
 import os
 from collections import deque
 from typing import Any, NamedTuple, get_args
@@ -89,7 +90,8 @@ def listed_for(
     return listed
 
 
-class Call(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Call:
     """What all groups of a call share."""
 
     atoms: list[Atoms]
@@ -103,19 +105,18 @@ class Call(NamedTuple):
         """Groups of structures with like lists; each has a program of its own."""
         potential, atoms = listed.potential, self.atoms
         slots = _expected_neighbors(atoms, listed.reach)
-        n_elements = self.n_elements()
         asks_elements = potential.has_dear_pairs and len(potential.species) > 1
         return [
             Work(
                 self.group(members, kind, slots, recorder, n_cores_used()),
                 potential=potential,
                 skin=listed.skin,
-                is_short=int(self.blocks()[members].sum()) * BLOCK <= SHORT_ROWS,
-                most_elements=int(n_elements[members].max()) if asks_elements else None,
+                is_short=int(self.blocks[members].sum()) * BLOCK <= SHORT_ROWS,
+                most_elements=int(self.n_elements[members].max()) if asks_elements else None,
                 begun=deque(),
             )
             for kind, alike in _by_kind(atoms, self.cells)
-            for members in _grouped(slots, self.blocks(), alike)
+            for members in _grouped(slots, self.blocks, alike)
         ]
 
     def hosted_groups(self, recorder: Recorder | None) -> list[Group]:
@@ -135,7 +136,7 @@ class Call(NamedTuple):
         n_cores: int,
     ) -> Group:
         """These structures; `n_cores` batches of them run at a time."""
-        atoms, blocks = self.atoms, self.blocks()
+        atoms, blocks = self.atoms, self.blocks
         return Group(
             atoms=atoms,
             settings=_for_sizes(self.settings, [len(atoms[i]) for i in members], kind),
@@ -147,16 +148,19 @@ class Call(NamedTuple):
             layout=layout_of(atoms[i] for i in members),
             cells=self.cells,
             kind=kind,
-            queue=Queue(_long_ones_first(members, self.n_elements()), blocks),
+            queue=Queue(_long_ones_first(members, self.n_elements), blocks),
             monitor=self.monitor,
             recorder=recorder,
         )
 
+    @functools.cached_property
     def blocks(self) -> np.ndarray:
         """How many blocks of rows each structure needs."""
         return np.array([-(-len(a) // BLOCK) for a in self.atoms])
 
+    @functools.cached_property
     def n_elements(self) -> np.ndarray:
+        """How many elements each structure has."""
         return np.array([len(set(a.numbers.tolist())) for a in self.atoms])
 
 
