@@ -7,7 +7,7 @@ import dataclasses
 import math
 import os
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import jax
@@ -237,6 +237,11 @@ def shown(value: Any) -> str:
         text = "a larger integer" if value > 0 else "a smaller integer"
     text = " ".join(text.split())
     return text if len(text) <= 100 else text[:97] + "..."
+
+
+def first_of(numbers: Sequence[int]) -> str:
+    """The first of these numbers, of which there may be too many for an error."""
+    return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
 
 
 def require_memory(n_bytes: float, what: str) -> None:

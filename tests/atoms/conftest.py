@@ -5,7 +5,7 @@ import pytest
 
 from basinax._bits.rounding import BLOCK
 from basinax.atoms._neighbors.rooms import Room
-from basinax.atoms._streams import groups
+from basinax.atoms._streams.groups import SHORT_ROWS
 from xla import WISHED
 
 
@@ -19,7 +19,7 @@ def short_runs(monkeypatch):
 @pytest.fixture
 def as_users(short_runs, monkeypatch):
     """Short runs are compiled as they are for users."""
-    monkeypatch.setattr("basinax.atoms._streams.groups.SHORT_ROWS", 2 * groups.MAX_ROWS)
+    monkeypatch.setattr("basinax.atoms._streams.groups.SHORT_ROWS", SHORT_ROWS)
 
 
 @pytest.fixture

@@ -63,6 +63,11 @@ def cofactors(a: Matrices) -> Matrices:
     )
 
 
+def squared_lengths(d: Float[Array, "n 3"]) -> Float[Array, "n"]:
+    """The sum of each row's squares, added in index order."""
+    return rounded(d[:, 0] * d[:, 0]) + rounded(d[:, 1] * d[:, 1]) + rounded(d[:, 2] * d[:, 2])
+
+
 def row_norms(a: Matrices) -> Float[Array, "systems 3"]:
     """The root of each row's sum of squares, added in index order."""
     squares = rounded(a * a)

@@ -11,7 +11,14 @@ from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from basinax._settings import POSITIVE, at_least, one_number, require_switch, require_whole
+from basinax._settings import (
+    POSITIVE,
+    at_least,
+    first_of,
+    one_number,
+    require_switch,
+    require_whole,
+)
 from basinax.atoms._evaluators.protocol import (
     AbstractEvaluator,
     AbstractSession,
@@ -104,10 +111,9 @@ class OwnCalculators(AbstractEvaluator):
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
         without = [k for k, a in enumerate(atoms) if not isinstance(a.calc, BaseCalculator)]
         if without:
-            shown = ", ".join(map(str, without[:8])) + (", ..." if len(without) > 8 else "")
             raise ValueError(
-                f"{len(without)} structures ({shown}) have no calculator: give relax a potential,"
-                " or set atoms.calc"
+                f"{len(without)} structures ({first_of(without)}) have no calculator: give relax a"
+                " potential, or set atoms.calc"
             )
         for k, a in enumerate(atoms):
             _check_properties(a.calc, [needs_stress[k]], first=k)

@@ -12,6 +12,8 @@ import numpy as np
 from ase import Atoms
 from jaxtyping import Float
 
+from basinax.atoms._matrices import VOIGT
+
 
 class EvaluationError(Exception):
     """A structure could not be evaluated; the message becomes that of its result."""
@@ -110,7 +112,7 @@ def checked_results(results: dict[str, Any], n_atoms: int, names: list[str]) -> 
         except (TypeError, ValueError):
             raise EvaluationError(f"the calculator returned {name} that is no array") from None
         if name == "stress" and value.shape == (3, 3):
-            value = value.ravel()[[0, 4, 8, 5, 2, 1]]
+            value = np.array([value[i, j] for i, j in VOIGT])
         if value.shape != shapes[name]:
             raise EvaluationError(
                 f"the calculator returned {name} of shape {value.shape}, not {shapes[name]}"

@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int32, Shaped
 
 from basinax._bits.rounding import product, rounded
-from basinax.atoms._matrices import Matrices
+from basinax.atoms._matrices import Matrices, squared_lengths
 
 
 class Frames(eqx.Module):
@@ -103,9 +103,7 @@ class EdgeList(eqx.Module):
 
         NaN counts as near, so that it shows.
         """
-        d = self.vectors(positions, cells)
-        squares = rounded(d[:, 0] * d[:, 0]) + rounded(d[:, 1] * d[:, 1])
-        squares = squares + rounded(d[:, 2] * d[:, 2])
+        squares = squared_lengths(self.vectors(positions, cells))
         limit = jnp.asarray(cutoff, positions.dtype)
         return dataclasses.replace(self, mask=self.mask & ~(squares > rounded(limit * limit)))
 

@@ -18,7 +18,13 @@ from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
 from basinax._bits.rounding import rounded
 from basinax._systems.index import SystemIndex
 from basinax.atoms._batch import padded_size
-from basinax.atoms._matrices import Matrices, frobenius_norm, multiply, turned_rows
+from basinax.atoms._matrices import (
+    Matrices,
+    frobenius_norm,
+    multiply,
+    squared_lengths,
+    turned_rows,
+)
 from basinax.atoms._neighbors.edges import EdgeList, Frames
 
 HEAVIER = 1 << 30
@@ -330,6 +336,5 @@ def skin_left(
         strain = multiply(frames.inverses, cells - frames.cells)
         d = d - turned_rows(neighbors.positions, strain, index)
         left = left - rounded(frobenius_norm(strain) * frames.radius)
-    squares = rounded(d[:, 0] * d[:, 0]) + rounded(d[:, 1] * d[:, 1]) + rounded(d[:, 2] * d[:, 2])
-    longest = index.max(squares)  # -inf without rows
+    longest = index.max(squared_lengths(d))  # -inf without rows
     return left - 2 * rounded(jnp.sqrt(jnp.where(longest < 0, 0.0, longest)))

@@ -13,6 +13,7 @@ from ase.data import chemical_symbols
 from jaxtyping import Array, Float, Int32
 
 from basinax._bits.rounding import rounded
+from basinax._settings import first_of
 from basinax.atoms._batch import Batch
 from basinax.atoms._matrices import VOIGT, VOIGT_OF_ENTRIES, determinant
 from basinax.atoms._neighbors.edges import EdgeList
@@ -115,12 +116,11 @@ class AbstractPotential(eqx.Module):
         ids = np.repeat(np.arange(len(atoms)), [len(a) for a in atoms])
         element = int(numbers[unknown][0])
         systems = np.unique(ids[unknown & (numbers == element)]).tolist()
-        shown = ", ".join(map(str, systems[:8])) + (", ..." if len(systems) > 8 else "")
         known = ", ".join(chemical_symbols[z] for z in self.species)
         raise ValueError(
             f"{type(self).__name__} has no parameters for {chemical_symbols[element]}, which is in"
-            f" {len(systems)} systems ({shown}); it has them for {known}. Give parameters for"
-            f" {chemical_symbols[element]}, or leave these systems out"
+            f" {len(systems)} systems ({first_of(systems)}); it has them for {known}. Give"
+            f" parameters for {chemical_symbols[element]}, or leave these systems out"
         )
 
     def kinds(self, numbers: Int32[Array, "rows"]) -> Int32[Array, "rows"]:
