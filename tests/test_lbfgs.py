@@ -5,16 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from basinax import (
-    LBFGS,
-    SystemIndex,
-    apply_updates,
-    relax,
-    reset,
-    rounded,
-    segment,
-    where_systems,
-)
+from basinax import LBFGS, SystemIndex, apply_updates, relax, reset, rounded, segment, where_systems
 from cases import same_bits
 
 SIZES = [4, 1, 7]

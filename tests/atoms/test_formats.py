@@ -17,11 +17,7 @@ from ase.spacegroup import Spacegroup
 
 from basinax.atoms._formats.equality import losses
 from basinax.atoms._formats.extxyz import as_extxyz
-from basinax.atoms._formats.formats import (
-    Form,
-    form_to_read,
-    form_to_write,
-)
+from basinax.atoms._formats.formats import Form, form_to_read, form_to_write
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._formats.trial import tried
 

@@ -13,22 +13,9 @@ from metals import SYSTEMS as METALS
 from structures import POTENTIALS, STRUCTURES, jitted, moved, rattled
 
 from basinax import Status
-from basinax.atoms import (
-    EMT,
-    Batch,
-    Frechet,
-    NeighborTable,
-    ZhouEAM,
-    moved_too_far,
-    relax,
-)
+from basinax.atoms import EMT, Batch, Frechet, NeighborTable, ZhouEAM, moved_too_far, relax
 from basinax.atoms._neighbors.lists import ChunkedLists, skin_left
-from basinax.atoms._neighbors.narrowing import (
-    Reach,
-    chosen,
-    narrowed,
-    next_skins,
-)
+from basinax.atoms._neighbors.narrowing import Reach, chosen, narrowed, next_skins
 from basinax.atoms._streams import stream as _stream
 from basinax.transforms import GradientDescent
 from cover import cover, exhaustive

@@ -8,25 +8,10 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk
-from structures import (
-    CUTOFF,
-    POTENTIALS,
-    SKIN,
-    STRUCTURES,
-    fcc,
-    jitted,
-    moved,
-    rattled,
-    results_of,
-)
+from structures import CUTOFF, POTENTIALS, SKIN, STRUCTURES, fcc, jitted, moved, rattled, results_of
 
 from basinax.atoms import Batch, NeighborTable, moved_too_far
-from basinax.atoms._neighbors.lists import (
-    HEAVIER,
-    ChunkedLists,
-    filled_up,
-    gather,
-)
+from basinax.atoms._neighbors.lists import HEAVIER, ChunkedLists, filled_up, gather
 
 
 def listed(table: NeighborTable, batch: Batch, k: int) -> list[tuple[int, ...]]:

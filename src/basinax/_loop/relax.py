@@ -18,21 +18,13 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from basinax._jax.forks import check_process
 from basinax._jax.switches import own_switches
-from basinax._loop.criteria import (
-    AbstractCriterion,
-    criterion_of,
-)
+from basinax._loop.criteria import AbstractCriterion, criterion_of
 from basinax._loop.run import Evaluation, Run, advance, final_point, start
 from basinax._loop.status import Status
 from basinax._settings import counts, require_function, require_switch
 from basinax._systems import segment
 from basinax._systems.prefix import check_leaves, n_systems
-from basinax.transforms._protocol import (
-    AbstractTransform,
-    Prefix,
-    Tree,
-    check_transform,
-)
+from basinax.transforms._protocol import AbstractTransform, Prefix, Tree, check_transform
 
 
 class Relaxation(eqx.Module):

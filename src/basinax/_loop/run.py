@@ -10,13 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
-from basinax._loop.criteria import (
-    AbstractCriterion,
-    Evidence,
-    is_met,
-    judge,
-    largest_force,
-)
+from basinax._loop.criteria import AbstractCriterion, Evidence, is_met, judge, largest_force
 from basinax._loop.status import Status
 from basinax._systems import segment
 from basinax._systems.prefix import per_system, resolve

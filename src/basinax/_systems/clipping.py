@@ -12,23 +12,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from basinax._bits.rounding import (
-    add_rows,
-    rounded,
-    wide_dtype,
-)
+from basinax._bits.rounding import add_rows, rounded, wide_dtype
 from basinax._settings import require_switch
 from basinax._systems.index import AnyIndex, SystemIndex
 from basinax._systems.judging import Clip, components_of, limits_of, narrowed
-from basinax._systems.norms import (
-    order,
-)
+from basinax._systems.norms import order
 from basinax._systems.prefix import resolve
-from basinax._systems.segment import (
-    Prefix,
-    Tree,
-    blank,
-)
+from basinax._systems.segment import Prefix, Tree, blank
 
 
 class Clipped(NamedTuple):

@@ -5,11 +5,7 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32, Shaped
 
-from basinax._bits.rounding import (
-    BLOCK,
-    combine_components,
-    combine_halves,
-)
+from basinax._bits.rounding import BLOCK, combine_components, combine_halves
 
 
 def larger(a: Array, b: Array) -> Array:

@@ -16,13 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32, Shaped
 
-from basinax._bits.rounding import (
-    BLOCK,
-    add_components,
-    add_parts,
-    add_rows,
-    part_additions,
-)
+from basinax._bits.rounding import BLOCK, add_components, add_parts, add_rows, part_additions
 from basinax._jax.forks import check_process
 from basinax._systems.folds import (
     finished,

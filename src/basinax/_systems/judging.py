@@ -23,20 +23,10 @@ from basinax._bits.exponents import (
     split,
     toward_zero,
 )
-from basinax._bits.rounding import (
-    BLOCK,
-    common,
-    rounded,
-    wide_dtype,
-)
+from basinax._bits.rounding import BLOCK, common, rounded, wide_dtype
 from basinax._settings import Allowed, require, require_real
 from basinax._systems.index import AnyIndex, WholeIndex, of_small, one_by_one, where_any
-from basinax._systems.norms import (
-    Norms,
-    extremes,
-    plain_norms,
-    scaled_norms,
-)
+from basinax._systems.norms import Norms, extremes, plain_norms, scaled_norms
 
 CHECKED_ENTRIES = 1024
 """Systems of a block of rows get the nearest factor, if their norm then keeps to the limit, and

@@ -25,11 +25,7 @@ from basinax._bits.exponents import (
     scale_exactly,
     split,
 )
-from basinax._bits.rounding import (
-    common,
-    rounded,
-    wide_dtype,
-)
+from basinax._bits.rounding import common, rounded, wide_dtype
 from basinax._systems.index import AnyIndex, WholeIndex, one_by_one, where_any
 
 Leaves = Sequence[Float[Array, "rows *components"]]

@@ -5,16 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.core import Tracer
 
-from basinax._bits.rounding import (
-    BLOCK,
-)
-from basinax._settings import (
-    MOST,
-    WHOLE,
-    require_memory,
-    require_whole,
-    shown,
-)
+from basinax._bits.rounding import BLOCK
+from basinax._settings import MOST, WHOLE, require_memory, require_whole, shown
 
 
 class Plan(NamedTuple):

@@ -7,10 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree, Shaped
 
-from basinax._settings import (
-    dtype_of,
-    require_real,
-)
+from basinax._settings import dtype_of, require_real
 from basinax._systems.index import AnyIndex, SystemIndex, WholeIndex
 
 

@@ -14,26 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32, PyTree
 
-from basinax._bits.exponents import (
-    from_bits,
-    infinity_bits,
-    scale_exactly,
-    split,
-)
-from basinax._bits.rounding import (
-    add_components,
-    common,
-    rounded,
-    scaled,
-    scaling_top,
-    wide_dtype,
-)
+from basinax._bits.exponents import from_bits, infinity_bits, scale_exactly, split
+from basinax._bits.rounding import add_components, common, rounded, scaled, scaling_top, wide_dtype
 from basinax._systems.index import SystemIndex, where_any
-from basinax._systems.norms import (
-    largest_bits,
-    norms,
-    order,
-)
+from basinax._systems.norms import largest_bits, norms, order
 from basinax._systems.prefix import check_leaves, n_systems, per_system, resolve
 
 Tree = PyTree[Float[Array, "rows *components"]]

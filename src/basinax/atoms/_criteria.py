@@ -3,12 +3,7 @@
 import equinox as eqx
 import jax.numpy as jnp
 
-from basinax._loop.criteria import (
-    AbstractCriterion,
-    Tolerance,
-    as_leaf,
-    largest_force,
-)
+from basinax._loop.criteria import AbstractCriterion, Tolerance, as_leaf, largest_force
 from basinax._systems.prefix import per_system
 from basinax.atoms._cells.moves import Dofs, Observed
 

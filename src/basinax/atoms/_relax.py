@@ -18,25 +18,12 @@ from jaxtyping import Bool, Float, Int32
 
 from basinax._jax.compilations import Compilations
 from basinax._jax.forks import check_process
-from basinax._jax.switches import (
-    own_switches,
-    switched,
-    switches,
-)
+from basinax._jax.switches import own_switches, switched, switches
 from basinax._loop.criteria import AbstractCriterion, criterion_of
 from basinax._loop.relax import raise_unless_converged
 from basinax._loop.status import Status
-from basinax._settings import (
-    counts,
-    known,
-    require_function,
-    require_switch,
-    shown,
-)
-from basinax.atoms._batch import (
-    available_dtype,
-    checked,
-)
+from basinax._settings import counts, known, require_function, require_switch, shown
+from basinax.atoms._batch import available_dtype, checked
 from basinax.atoms._cells.kinds import AbstractCell, check_cells, kind_of, one_a_structure
 from basinax.atoms._evaluators.calculator import evaluator_of
 from basinax.atoms._evaluators.protocol import AbstractEvaluator

@@ -26,13 +26,7 @@ from ase.io.jsonio import encode
 from ase.io.trajectory import write_atoms
 
 from basinax._settings import MOST, require_whole, shown
-from basinax._text.files import (
-    check_folder_writable,
-    check_plain,
-    replacing,
-    resolved,
-    write_whole,
-)
+from basinax._text.files import check_folder_writable, check_plain, replacing, resolved, write_whole
 from basinax.atoms import _ulm as ulm
 from basinax.atoms._formats.extxyz import as_extxyz
 from basinax.atoms._formats.formats import Form

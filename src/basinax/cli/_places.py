@@ -10,14 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from basinax._text.files import (
-    check_writable,
-    ending_of,
-    key_of,
-    replacing,
-    resolved,
-    stamp_of,
-)
+from basinax._text.files import check_writable, ending_of, key_of, replacing, resolved, stamp_of
 from basinax.atoms import Trajectories
 from basinax.atoms._trajectory import NotWhole, check_folder
 from basinax.cli._console import fail, print_error, print_warning, text_of, with_sources

@@ -4,13 +4,7 @@ import typer
 
 from basinax._loop.status import Status
 from basinax.atoms import Trajectories
-from basinax.cli._console import (
-    INTERRUPTED,
-    NOT_SAVED,
-    NOTHING_CONVERGED,
-    err,
-    out,
-)
+from basinax.cli._console import INTERRUPTED, NOT_SAVED, NOTHING_CONVERGED, err, out
 from basinax.cli._contents import Plan, plan_of
 from basinax.cli._inputs import files_read
 from basinax.cli._options import Given, Manner, Outputs

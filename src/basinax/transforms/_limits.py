@@ -3,11 +3,7 @@
 import abc
 from typing import Any
 
-from basinax.transforms._protocol import (
-    AbstractTransform,
-    Prefix,
-    Tree,
-)
+from basinax.transforms._protocol import AbstractTransform, Prefix, Tree
 
 
 class AbstractLimit(AbstractTransform):

@@ -5,11 +5,7 @@ from typing import Any
 
 from basinax.transforms._chain import Chain
 from basinax.transforms._limits import AbstractLimit
-from basinax.transforms._protocol import (
-    AbstractTransform,
-    Tree,
-    with_prefix,
-)
+from basinax.transforms._protocol import AbstractTransform, Tree, with_prefix
 
 
 def observe(

@@ -10,9 +10,7 @@ from ase.constraints import FixScaled
 from jaxtyping import Bool, Float
 
 from basinax._settings import FINITE, POSITIVE, one_number, require, require_switch, shown
-from basinax.atoms._matrices import (
-    VOIGT_OF_ENTRIES,
-)
+from basinax.atoms._matrices import VOIGT_OF_ENTRIES
 
 Kind = Literal["unit-cell", "frechet", "strain"]
 

@@ -38,17 +38,9 @@ from basinax.atoms._matrices import (
     transposed,
     turned_rows,
 )
-from basinax.atoms._neighbors.search import (
-    LARGEST_CELL,
-    MOST_IMAGES,
-    TO_SPARE,
-)
+from basinax.atoms._neighbors.search import LARGEST_CELL, MOST_IMAGES, TO_SPARE
 from basinax.atoms.potentials import Properties
-from basinax.transforms._protocol import (
-    AbstractTransform,
-    apply_updates,
-    select_systems,
-)
+from basinax.transforms._protocol import AbstractTransform, apply_updates, select_systems
 
 CELL_ROWS = 3
 """The most rows that move the cell of a system."""

@@ -25,12 +25,7 @@ from basinax._bits.rounding import rounded
 from basinax._loop.criteria import Evidence
 from basinax._systems.index import SystemIndex
 from basinax.atoms._constraints.reading import ReadStage, StageLayout, all_free, read_stages
-from basinax.atoms._constraints.symmetry import (
-    Symmetry,
-    blank_symmetry,
-    turned,
-    write_symmetry,
-)
+from basinax.atoms._constraints.symmetry import Symmetry, blank_symmetry, turned, write_symmetry
 from basinax.atoms._matrices import Matrices, multiply, transposed, turned_rows
 from basinax.transforms._protocol import AbstractTransform
 

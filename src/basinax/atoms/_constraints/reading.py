@@ -18,12 +18,7 @@ from ase.constraints import (
 )
 from jaxtyping import Bool, Float
 
-from basinax.atoms._constraints.symmetry import (
-    Orbits,
-    fault_of_symmetry,
-    orbits_of,
-    padded_slots,
-)
+from basinax.atoms._constraints.symmetry import Orbits, fault_of_symmetry, orbits_of, padded_slots
 
 SUPPORTED = (FixAtoms, FixCartesian, FixedLine, FixedPlane, FixCom, FixScaled, FixSymmetry)
 """Classes of constraints that are kept; classes derived from them may do something else."""

@@ -16,11 +16,7 @@ from ase.calculators.calculator import all_properties
 from ase.io.extxyz import key_val_dict_to_str, key_val_str_to_dict
 from ase.spacegroup import Spacegroup
 
-from basinax.atoms._formats.equality import (
-    KNOWN_ARRAYS,
-    are_equal,
-    losses,
-)
+from basinax.atoms._formats.equality import KNOWN_ARRAYS, are_equal, losses
 
 OF_THE_FORMAT = ("Lattice", "Properties", "pbc")
 """Names that a comment line has for the structure itself."""

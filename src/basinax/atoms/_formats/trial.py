@@ -15,11 +15,7 @@ from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from basinax.atoms._formats import databases
-from basinax.atoms._formats.equality import (
-    KNOWN_ARRAYS,
-    OF_THE_RUN,
-    losses,
-)
+from basinax.atoms._formats.equality import KNOWN_ARRAYS, OF_THE_RUN, losses
 from basinax.atoms._formats.formats import Form
 
 STEP, STRAIN = 0.003, 1e-3

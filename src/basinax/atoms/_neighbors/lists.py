@@ -18,13 +18,7 @@ from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
 from basinax._bits.rounding import rounded
 from basinax._systems.index import SystemIndex
 from basinax.atoms._batch import padded_size
-from basinax.atoms._matrices import (
-    Matrices,
-    frobenius_norm,
-    multiply,
-    squared_lengths,
-    turned_rows,
-)
+from basinax.atoms._matrices import Matrices, frobenius_norm, multiply, squared_lengths, turned_rows
 from basinax.atoms._neighbors.edges import EdgeList, Frames
 
 HEAVIER = 1 << 30

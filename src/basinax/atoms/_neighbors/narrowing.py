@@ -16,12 +16,7 @@ from basinax._bits.rounding import apart, rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._matrices import inverse, multiply
 from basinax.atoms._neighbors.edges import Frames
-from basinax.atoms._neighbors.lists import (
-    ChunkedLists,
-    Columns,
-    gather,
-    skin_left,
-)
+from basinax.atoms._neighbors.lists import ChunkedLists, Columns, gather, skin_left
 
 GROWTH, LEAST_SKIN = 1.25, 0.05
 """Near is what lies within the cutoff and a skin of each system: so much more than what its atoms

@@ -20,11 +20,7 @@ from basinax.atoms._neighbors.lists import (
     Lists,
     Neighbors,
 )
-from basinax.atoms._neighbors.rooms import (
-    SMALL,
-    Room,
-    room_of_images,
-)
+from basinax.atoms._neighbors.rooms import SMALL, Room, room_of_images
 from basinax.atoms._neighbors.search import (
     MOST_IMAGES,
     TO_SPARE,

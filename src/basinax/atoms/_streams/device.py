@@ -12,16 +12,7 @@ import numpy as np
 
 from basinax._bits import xla
 from basinax._loop.criteria import AbstractCriterion
-from basinax._loop.run import (
-    Evaluation,
-    Point,
-    Run,
-    advance,
-    final_point,
-    restart,
-    start,
-    stopped,
-)
+from basinax._loop.run import Evaluation, Point, Run, advance, final_point, restart, start, stopped
 from basinax._loop.status import Status
 from basinax.atoms._batch import Batch
 from basinax.atoms._cells.moves import CellMoves, with_cells

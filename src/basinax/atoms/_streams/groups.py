@@ -11,16 +11,8 @@ import numpy as np
 from ase import Atoms
 
 from basinax._bits.rounding import BLOCK
-from basinax._settings import (
-    Allowed,
-    one_number,
-    shown,
-)
-from basinax.atoms._batch import (
-    STEPS_PER_OCTAVE,
-    padded_size,
-    squared_measures,
-)
+from basinax._settings import Allowed, one_number, shown
+from basinax.atoms._batch import STEPS_PER_OCTAVE, padded_size, squared_measures
 from basinax.atoms._cells.kinds import AbstractCell, Kind, kind_of
 from basinax.atoms._cells.moves import CELL_ROWS
 from basinax.atoms._constraints.applied import layout_of

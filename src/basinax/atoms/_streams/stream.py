@@ -16,27 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from basinax._bits import xla
-from basinax._loop.run import (
-    Evaluation,
-    Point,
-    Run,
-    judged_between,
-    select_points,
-)
+from basinax._loop.run import Evaluation, Point, Run, judged_between, select_points
 from basinax._loop.status import Status
 from basinax.atoms._batch import Batch
 from basinax.atoms._cells.moves import CellMoves
 from basinax.atoms._neighbors.lists import ChunkedLists, Lists, moved_too_far
-from basinax.atoms._neighbors.narrowing import (
-    Reach,
-    chosen,
-    next_skins,
-)
-from basinax.atoms._neighbors.rooms import (
-    Room,
-    Rooms,
-    largest,
-)
+from basinax.atoms._neighbors.narrowing import Reach, chosen, next_skins
+from basinax.atoms._neighbors.rooms import Room, Rooms, largest
 from basinax.atoms._neighbors.table import NeighborTable
 from basinax.atoms._streams.device import (
     Fixed,

@@ -16,28 +16,13 @@ from ase.data import atomic_numbers, chemical_symbols
 from ase.units import Bohr
 from jaxtyping import Array, Int32
 
-from basinax._bits.exponential import (
-    LN2,
-    exp,
-    exp2,
-    exp2_fermi2,
-    fermi2,
-)
+from basinax._bits.exponential import LN2, exp, exp2, exp2_fermi2, fermi2
 from basinax._bits.rounding import apart, rounded
 from basinax._jax.forks import check_process
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors.lists import (
-    AbstractRowLists,
-    ChunkedLists,
-    filled_up,
-    gather,
-)
+from basinax.atoms._neighbors.lists import AbstractRowLists, ChunkedLists, filled_up, gather
 from basinax.atoms.potentials._folds.fold import Elements, Fold
-from basinax.atoms.potentials._protocol import (
-    AbstractPotential,
-    Properties,
-    poison,
-)
+from basinax.atoms.potentials._protocol import AbstractPotential, Properties, poison
 from basinax.atoms.potentials._tables.species import check_symbols
 
 BETA = 1.809

@@ -13,12 +13,7 @@ from jaxtyping import Array, Float
 from basinax._bits.rounding import rounded
 from basinax._jax.forks import check_process
 from basinax.atoms.potentials._folds.pair import AbstractPairPotential
-from basinax.atoms.potentials._tables.species import (
-    Parameter,
-    check_positive,
-    per_pair,
-    species_of,
-)
+from basinax.atoms.potentials._tables.species import Parameter, check_positive, per_pair, species_of
 
 
 class Morse(AbstractPairPotential):

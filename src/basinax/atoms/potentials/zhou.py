@@ -17,12 +17,7 @@ from basinax._bits.rounding import rounded
 from basinax._jax.forks import check_process
 from basinax._settings import POSITIVE, one_number
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors.lists import (
-    AbstractRowLists,
-    ChunkedLists,
-    filled_up,
-    gather,
-)
+from basinax.atoms._neighbors.lists import AbstractRowLists, ChunkedLists, filled_up, gather
 from basinax.atoms.potentials._folds.embedded import Functions, embedded
 from basinax.atoms.potentials._folds.fold import Elements
 from basinax.atoms.potentials._protocol import AbstractPotential, Properties

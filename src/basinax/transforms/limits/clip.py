@@ -14,11 +14,7 @@ from basinax._systems.judging import require_limit
 from basinax._systems.norms import order
 from basinax._systems.prefix import per_system
 from basinax.transforms._limits import AbstractLimit
-from basinax.transforms._protocol import (
-    AbstractState,
-    Prefix,
-    check_parameters,
-)
+from basinax.transforms._protocol import AbstractState, Prefix, check_parameters
 
 
 class ClipByGlobalNorm(AbstractLimit):

@@ -6,11 +6,7 @@ from jaxtyping import Array, Float
 from basinax._systems.clipping import LayerClipped, clip_by_layer_norm
 from basinax._systems.judging import require_limit
 from basinax.transforms._limits import AbstractLimit
-from basinax.transforms._protocol import (
-    AbstractState,
-    Prefix,
-    check_parameters,
-)
+from basinax.transforms._protocol import AbstractState, Prefix, check_parameters
 
 
 class ClipByLayerNorm(AbstractLimit):

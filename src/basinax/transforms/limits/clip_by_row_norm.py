@@ -12,12 +12,7 @@ from basinax._systems.index import RowIndex
 from basinax._systems.judging import Clip, limits_of, narrowed, require_limit
 from basinax._systems.prefix import resolve
 from basinax.transforms._limits import AbstractLimit
-from basinax.transforms._protocol import (
-    AbstractState,
-    Prefix,
-    Tree,
-    check_parameters,
-)
+from basinax.transforms._protocol import AbstractState, Prefix, Tree, check_parameters
 
 
 class RowsClipped(NamedTuple):

@@ -10,12 +10,7 @@ from basinax._systems import segment
 from basinax._systems.judging import limits_of, narrowed, require_limit
 from basinax._systems.prefix import resolve
 from basinax.transforms._limits import AbstractLimit
-from basinax.transforms._protocol import (
-    AbstractState,
-    Prefix,
-    Tree,
-    check_parameters,
-)
+from basinax.transforms._protocol import AbstractState, Prefix, Tree, check_parameters
 
 
 class ValuesClipped(NamedTuple):

@@ -10,12 +10,7 @@ from basinax._bits.rounding import rounded, wide_dtype
 from basinax._systems import ranges, segment
 from basinax._systems.judging import limits_of, narrow, require_limit
 from basinax.transforms._limits import AbstractLimit
-from basinax.transforms._protocol import (
-    AbstractState,
-    Prefix,
-    Tree,
-    check_parameters,
-)
+from basinax.transforms._protocol import AbstractState, Prefix, Tree, check_parameters
 
 
 class StepsLimited(NamedTuple):

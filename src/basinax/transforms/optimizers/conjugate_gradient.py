@@ -12,20 +12,9 @@ from basinax._bits.rounding import rounded
 from basinax._settings import Positive
 from basinax._systems import ranges, segment
 from basinax._systems.prefix import per_system
-from basinax.transforms._protocol import (
-    AbstractState,
-    AbstractTransform,
-    Prefix,
-    systems_field,
-)
+from basinax.transforms._protocol import AbstractState, AbstractTransform, Prefix, systems_field
 from basinax.transforms.searches.more_thuente import MoreThuente
-from basinax.transforms.searches.walk import (
-    Search,
-    WalkState,
-    check_search,
-    start_walk,
-    walk,
-)
+from basinax.transforms.searches.walk import Search, WalkState, check_search, start_walk, walk
 
 
 class ConjugateGradient(AbstractTransform):

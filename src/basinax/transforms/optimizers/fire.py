@@ -20,11 +20,7 @@ from basinax.transforms._protocol import (
     rows_field,
     systems_field,
 )
-from basinax.transforms.optimizers.velocities import (
-    mixing_ratio,
-    slowed,
-    time_within,
-)
+from basinax.transforms.optimizers.velocities import mixing_ratio, slowed, time_within
 
 
 class FIRE(AbstractTransform):

@@ -30,11 +30,7 @@ from basinax.transforms._protocol import (
     rows_field,
     systems_field,
 )
-from basinax.transforms.optimizers.velocities import (
-    mixing_ratio,
-    slowed,
-    time_within,
-)
+from basinax.transforms.optimizers.velocities import mixing_ratio, slowed, time_within
 
 OUT_OF_PROPORTION = 2.0**20
 """A step back that is so many times as long as the longest step forwards is shortened to it. ASE's

@@ -12,11 +12,7 @@ from basinax._settings import FixedCount, Positive
 from basinax._systems import ranges, segment
 from basinax._systems.prefix import per_system
 from basinax.transforms._protocol import AbstractTransform, Prefix
-from basinax.transforms.curvature.history import (
-    descent,
-    no_history,
-    remember,
-)
+from basinax.transforms.curvature.history import descent, no_history, remember
 from basinax.transforms.searches.more_thuente import MoreThuente
 from basinax.transforms.searches.walk import (
     Search,

@@ -11,20 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
 from basinax._bits.rounding import rounded
-from basinax._settings import (
-    Limit,
-    NotNegative,
-    Part,
-    PositiveCount,
-    check_order,
-    check_settings,
-)
+from basinax._settings import Limit, NotNegative, Part, PositiveCount, check_order, check_settings
 from basinax._systems.prefix import per_system
-from basinax.transforms.searches.verdict import (
-    PerSystem,
-    Verdict,
-    is_no_higher,
-)
+from basinax.transforms.searches.verdict import PerSystem, Verdict, is_no_higher
 
 
 class MoreThuente(eqx.Module):

@@ -14,12 +14,7 @@ from jaxtyping import Array, Float
 from basinax._bits.rounding import rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors.lists import AbstractRowLists, gather
-from basinax.atoms.potentials._folds.fold import (
-    Elements,
-    Fold,
-    Own,
-    Rows,
-)
+from basinax.atoms.potentials._folds.fold import Elements, Fold, Own, Rows
 from basinax.atoms.potentials._protocol import Properties
 
 

@@ -28,11 +28,7 @@ from basinax.atoms._neighbors.lists import (
     coordinates,
     gather,
 )
-from basinax.atoms.potentials._protocol import (
-    Properties,
-    poison,
-    stress_of,
-)
+from basinax.atoms.potentials._protocol import Properties, poison, stress_of
 
 UNROLL = 2
 """Slots per turn of the loop, so that many sums share the price of a turn."""

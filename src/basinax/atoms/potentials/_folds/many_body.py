@@ -21,17 +21,8 @@ from basinax._bits.rewriting import with_ordered_sums
 from basinax._bits.rounding import rounded
 from basinax.atoms._batch import Batch
 from basinax.atoms._neighbors.lists import Neighbors, gather
-from basinax.atoms.potentials._folds.fold import (
-    VOIGT,
-    Rows,
-    dot,
-)
-from basinax.atoms.potentials._protocol import (
-    AbstractPotential,
-    Properties,
-    poison,
-    stress_of,
-)
+from basinax.atoms.potentials._folds.fold import VOIGT, Rows, dot
+from basinax.atoms.potentials._protocol import AbstractPotential, Properties, poison, stress_of
 
 Entries = Float[Array, "entries rows"]
 

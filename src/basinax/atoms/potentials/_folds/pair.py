@@ -10,12 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from basinax._bits.rounding import rounded
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors.lists import (
-    AbstractRowLists,
-    ChunkedLists,
-    filled_up,
-    gather,
-)
+from basinax.atoms._neighbors.lists import AbstractRowLists, ChunkedLists, filled_up, gather
 from basinax.atoms.potentials._folds.fold import Fold, Rows
 from basinax.atoms.potentials._protocol import AbstractPotential, Properties
 
