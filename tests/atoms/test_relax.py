@@ -404,7 +404,8 @@ def test_an_interruption_waits_for_no_compiler(monkeypatch):
     monkeypatch.setattr("basinax.atoms._streams.stream.started", compiling)
     with pytest.raises(KeyboardInterrupt):
         relax(structures()[5:6], LennardJones(**ARGON))
-    threads = [t for t in threading.enumerate() if "ThreadPoolExecutor" in t.name]
+    # A thread that the interruption met while it was being started cannot be joined.
+    threads = [t for t in threading.enumerate() if "ThreadPoolExecutor" in t.name and t.is_alive()]
     may_end.set()
     for thread in threads:
         thread.join()
