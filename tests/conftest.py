@@ -9,6 +9,10 @@ import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
+# OpenBLAS reads it when it is loaded. Its threads wait for each other even over matrices of 3x3,
+# of which ASE's filters have thousands, and on busy cores nearly all of the time is waiting.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import jax
 import pytest
 
