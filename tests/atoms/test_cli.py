@@ -53,6 +53,11 @@ def table(name):
         return list(csv.DictReader(file))
 
 
+def timeless(name):
+    """A table without the column that no run repeats."""
+    return [{k: x for k, x in row.items() if k != "seconds"} for row in table(name)]
+
+
 def test_relax_writes_what_the_library_computes(files):
     done = run(
         *["relax", *files, "--potential", ARGON, "--optimizer", "fire:maxstep=0.1"],
@@ -178,7 +183,7 @@ def test_a_second_run_gives_the_same_files(files):
             "--table",
             f"{name}.csv",
         )
-    assert Path("a.csv").read_text() == Path("b.csv").read_text()
+    assert timeless("a.csv") == timeless("b.csv")
     assert Path("a.xyz").read_text() == Path("b.xyz").read_text()
 
 
@@ -274,7 +279,10 @@ def test_a_database_gives_and_takes_pairs(files):
     rows = list(connect("out.db").select())
     status = {"relax_status": "max_steps", "relax_steps": 0}
     assert [row.key_value_pairs for row in rows] == [
-        {"limit": 0.02, "name": f"m{k}"} | status for k in range(2)
+        {"limit": 0.02, "name": f"m{k}"}
+        | status
+        | {"relax_source": f"in.db@{k}", "relax_number": k}
+        for k in range(2)
     ]
     assert [row.data for row in rows] == [{"x": 0}, {"x": 1}]
     assert all(row.forces.shape == (4, 3) for row in rows)
@@ -555,8 +563,8 @@ def test_programs_last_and_change_no_result(files, tmp_path):
             assert word in done.stderr
     assert loaded[0][1] == "0"
     assert loaded[1][0] == loaded[1][1] != "0"
-    for ending in ("extxyz", "csv"):
-        assert Path(f"cold.{ending}").read_bytes() == Path(f"warm.{ending}").read_bytes()
+    assert Path("cold.extxyz").read_bytes() == Path("warm.extxyz").read_bytes()
+    assert timeless("cold.csv") == timeless("warm.csv")
 
 
 def test_the_installed_command_prints_its_version():

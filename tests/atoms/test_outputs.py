@@ -58,7 +58,16 @@ class Relaxation:
             a.calc = SinglePointCalculator(a, energy=-1.0, forces=np.zeros((len(a), 3)))
         n = len(atoms)
         counts = [np.full(n, k, np.int32) for k in (3, 4, Status.CONVERGED)]
-        return AtomsRelaxation(relaxed, np.full(n, -1.0), np.zeros(n), *counts, messages=[""] * n)
+        return AtomsRelaxation(
+            relaxed,
+            np.full(n, -1.0),
+            np.zeros(n),
+            *counts,
+            messages=[""] * n,
+            displacements=np.zeros(n),
+            seconds=np.zeros(n),
+            sources=[""] * n,
+        )
 
 
 @pytest.fixture
@@ -349,30 +358,34 @@ def test_a_database_has_a_name_as_long_as_can_be(relaxation):
     assert len(ase.io.read(f"{name}@:", format="db")) == 3
 
 
-@pytest.mark.parametrize("output", ["--output", "--table"])
-def test_a_link_stays_and_its_target_is_written(relaxation, output):
+@pytest.mark.parametrize(
+    ("output", "name"), [("--output", "x.extxyz"), ("--table", "x.csv")], ids=["output", "table"]
+)
+def test_a_link_stays_and_its_target_is_written(relaxation, output, name):
     os.mkdir("far")
     Path("far", "target").write_text("old")
-    os.symlink("far/target", "x.extxyz")
-    done = run(output, "x.extxyz")
+    os.symlink("far/target", name)
+    done = run(output, name)
     assert done.exit_code == 0, done.output
-    assert Path("x.extxyz").is_symlink()
+    assert Path(name).is_symlink()
     assert Path("far", "target").read_text() != "old"
     assert os.listdir("far") == ["target"]
 
 
-@pytest.mark.parametrize("output", ["--output", "--table"])
-def test_the_second_of_two_runs_says_that_it_replaced_the_first(relaxation, output):
-    relaxation.meanwhile = lambda: Path("x.extxyz").write_text("of another run")
+@pytest.mark.parametrize(
+    ("output", "name"), [("--output", "x.extxyz"), ("--table", "x.csv")], ids=["output", "table"]
+)
+def test_the_second_of_two_runs_says_that_it_replaced_the_first(relaxation, output, name):
+    relaxation.meanwhile = lambda: Path(name).write_text("of another run")
     for before in (None, "old"):
         if before:
-            Path("x.extxyz").write_text(before)
-        done = run(output, "x.extxyz")
+            Path(name).write_text(before)
+        done = run(output, name)
         assert done.exit_code == 0, done.output
-        assert "x.extxyz took the place of what another program wrote" in done.stderr
-        assert Path("x.extxyz").read_text() != "of another run"
+        assert f"{name} took the place of what another program wrote" in done.stderr
+        assert Path(name).read_text() != "of another run"
     relaxation.meanwhile = lambda: None
-    assert "took the place" not in run(output, "x.extxyz").stderr
+    assert "took the place" not in run(output, name).stderr
 
 
 def test_trajectories_that_are_not_whole_are_an_error(relaxation):

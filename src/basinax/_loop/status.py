@@ -18,6 +18,9 @@ class Status(enum.IntEnum):
     STALLED = 5
     EVALUATION_FAILED = 6
 
+    def __str__(self) -> str:
+        return self.name.lower()
+
     @property
     def meaning(self) -> str:
         """One sentence for a person."""

@@ -5,6 +5,7 @@ then blocks of eight block sums, until one is left. Index arrays of every level 
 the host. See docs/design.md, section 2.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -52,6 +53,20 @@ class SystemIndex(eqx.Module):
     _n_small: Int32[Array, ""]
     is_aligned: bool = eqx.field(static=True)
     """Whether every system starts on a multiple of eight rows and fills its last eight alone."""
+
+    def __init__(self, *plan: Any):
+        """Private: `from_sizes` and `from_ids` make an index."""
+        names = [field.name for field in dataclasses.fields(self)]
+        if len(plan) != len(names):
+            raise TypeError(
+                "an index is made by SystemIndex.from_sizes([3, 4]), the rows of each system, or"
+                " SystemIndex.from_ids([0, 0, 1]), the system of each row"
+            )
+        for name, value in zip(names, plan, strict=True):
+            setattr(self, name, value)
+
+    def __repr__(self) -> str:
+        return f"SystemIndex({self.sizes.shape[0]} systems, {self.ids.shape[0]} rows)"
 
     @classmethod
     def from_sizes(cls, sizes: Any, *, align: int = 1, n_rows: int | None = None) -> "SystemIndex":

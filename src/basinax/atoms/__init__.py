@@ -25,14 +25,12 @@ from basinax.atoms._evaluators.protocol import (
     EvaluationError as EvaluationError,
     Request as Request,
 )
+from basinax.atoms._history import History as History
 from basinax.atoms._neighbors.edges import EdgeList as EdgeList
 from basinax.atoms._neighbors.lists import Neighbors as Neighbors, moved_too_far as moved_too_far
 from basinax.atoms._neighbors.table import NeighborTable as NeighborTable
-from basinax.atoms._relax import (
-    AtomsRelaxation as AtomsRelaxation,
-    Progress as Progress,
-    relax as relax,
-)
+from basinax.atoms._relax import Progress as Progress, relax as relax
+from basinax.atoms._result import AtomsRelaxation as AtomsRelaxation, Relaxed as Relaxed
 from basinax.atoms._text import cell_from as cell_from, potential_from as potential_from
 from basinax.atoms._trajectory import Trajectories as Trajectories
 from basinax.atoms.potentials import (

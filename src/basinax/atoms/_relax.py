@@ -14,7 +14,6 @@ import jax
 import numpy as np
 from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
-from jaxtyping import Bool, Float, Int32
 
 from basinax._jax.compilations import Compilations
 from basinax._jax.forks import check_process
@@ -28,6 +27,8 @@ from basinax.atoms._cells.kinds import AbstractCell, check_cells, kind_of, one_a
 from basinax.atoms._evaluators.calculator import evaluator_of
 from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._formats.occupancy import check_occupancies
+from basinax.atoms._history import AbstractRecorder, Histories, History, Together
+from basinax.atoms._result import AtomsRelaxation
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams import groups
 from basinax.atoms._streams.device import Settings
@@ -42,39 +43,6 @@ from basinax.transforms import FIRE
 from basinax.transforms._protocol import AbstractTransform, check_transform
 
 Cells = str | AbstractCell | None | Sequence[str | AbstractCell | None]
-
-
-class AtomsRelaxation(eqx.Module):
-    """The result of `relax`; fields have one entry a structure, in the order of the input."""
-
-    atoms: list[Atoms]
-    """Copies at their last positions, with a calculator that has energy, free energy (the same) and
-    energies of atoms in eV, forces in eV/Å and, where the cell moves, stress in eV/Å³.
-
-    They keep their constraints, which ASE's `get_forces` then applies to the forces.
-    """
-    energies: Float[np.ndarray, "systems"]
-    """In eV."""
-    fmax: Float[np.ndarray, "systems"]
-    """The largest force on one atom in eV/Å, under the constraints; inf where not finite.
-
-    Where a cell moves, so do the rows of what moves it count, in the scale of ASE's filters.
-    """
-    steps: Int32[np.ndarray, "systems"]
-    """Steps made; a structure that is converged makes none."""
-    evaluations: Int32[np.ndarray, "systems"]
-    """Energies and forces computed."""
-    status: Int32[np.ndarray, "systems"]
-    """Codes of `Status`."""
-    messages: list[str]
-    """Why a structure could not be evaluated; empty for one that could."""
-    compilations: int = 0
-    """Of the call: programs that were compiled for it, or loaded from JAX's cache on the disk, in
-    which most seconds of a short call go. Another call like it compiles none."""
-
-    @property
-    def converged(self) -> Bool[np.ndarray, "systems"]:
-        return self.status == Status.CONVERGED
 
 
 class Progress(eqx.Module):
@@ -106,6 +74,7 @@ def relax(
     skin: float | None = None,
     keep_best: bool = False,
     trajectory: Trajectories | str | os.PathLike[str] | None = None,
+    history: bool = False,
     progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     throw: bool = False,
@@ -134,6 +103,7 @@ def relax(
             0.2 where a pair is dear (embedded atoms). Changes speed only. Calculators have none.
         keep_best: return what does not converge at its point of lowest energy instead of the last.
         trajectory: a folder for trajectories, or `Trajectories(folder, interval, format)`.
+        history: keep energy, fmax and volume of every step as `result.history`.
         progress: called with a `Progress` as the run goes.
         should_stop: asked now and then; once it says so, the run ends and what has not is returned
             where it is, as `Status.RUNNING`.
@@ -153,7 +123,13 @@ def relax(
     dtype = available_dtype(dtype)
     optimizer = FIRE() if optimizer is None else optimizer
     check_transform(optimizer)
-    _check_options(keep_best=keep_best, throw=throw, progress=progress, should_stop=should_stop)
+    _check_options(
+        keep_best=keep_best,
+        throw=throw,
+        history=history,
+        progress=progress,
+        should_stop=should_stop,
+    )
     listed = (
         None if evaluator else listed_for(cast(AbstractPotential, potential), atoms, skin, dtype)
     )
@@ -180,7 +156,8 @@ def relax(
         if evaluator:
             needs_stress = [kind_of(a, c) is not None for a, c in zip(atoms, cells, strict=True)]
             session = stack.enter_context(contextlib.closing(evaluator.open(atoms, needs_stress)))
-        recorder = _recorder(trajectory, atoms)
+        histories = Histories(len(atoms)) if history else None
+        recorder = _recorder(trajectory, histories, atoms)
         if recorder is not None:
             stack.callback(recorder.close)
         if session is not None:
@@ -189,20 +166,24 @@ def relax(
                     relax_hosted(group, session)
         elif listed is not None:
             _work_off(call.works(listed, recorder), monitor, compilations)
-    result = _in_order(atoms, monitor.outcomes, compilations.count)
+    kept = histories.all() if histories else None
+    result = _in_order(atoms, monitor, compilations.count, kept)
     if throw:
         raise_unless_converged(result.status)
     return result
 
 
 def _recorder(
-    trajectory: Trajectories | str | os.PathLike[str] | None, atoms: list[Atoms]
-) -> Recorder | None:
-    if trajectory is None:
-        return None
-    if not isinstance(trajectory, Trajectories):
-        trajectory = Trajectories(trajectory)
-    return Recorder(trajectory, atoms)
+    trajectory: Trajectories | str | os.PathLike[str] | None,
+    histories: Histories | None,
+    atoms: list[Atoms],
+) -> AbstractRecorder | None:
+    recorders: list[AbstractRecorder] = [] if histories is None else [histories]
+    if trajectory is not None:
+        if not isinstance(trajectory, Trajectories):
+            trajectory = Trajectories(trajectory)
+        recorders.append(Recorder(trajectory, atoms))
+    return Together(recorders) if len(recorders) > 1 else next(iter(recorders), None)
 
 
 def _work_off(works: list[Work], monitor: Monitor, compilations: Compilations) -> None:
@@ -265,7 +246,7 @@ def _begin(
 
 def _check_options(**options: Any) -> None:
     """Raise TypeError where a switch is none, or a function."""
-    for name in ("keep_best", "throw"):
+    for name in ("keep_best", "throw", "history"):
         require_switch(options[name], name)
     for name in ("progress", "should_stop"):
         if not (options[name] is None and name == "progress"):
@@ -310,11 +291,11 @@ def _each_a_structure(settings: Any, name: str, n_atoms: int) -> Any:
 
 
 def _in_order(
-    atoms: list[Atoms], outcomes: list[Outcome | None], n_compiled: int
+    atoms: list[Atoms], monitor: Monitor, n_compiled: int, histories: list[History] | None
 ) -> AtomsRelaxation:
     """The results; a structure that was never reached is as it was."""
     reached = []
-    for original, outcome in zip(atoms, outcomes, strict=True):
+    for original, outcome in zip(atoms, monitor.outcomes, strict=True):
         if outcome is None:
             nothing = np.full((len(original), 3), np.nan)
             place = original.positions, original.cell.array
@@ -322,15 +303,21 @@ def _in_order(
             outcome = Outcome(start, start.of(original), np.inf, 0, 0, Status.RUNNING)
         reached.append(outcome)
     ends, relaxed, *columns = zip(*reached, strict=True)
-    energies = np.array([end.energy for end in ends])
     fmax, steps, evaluations, status, messages = columns
+    with np.errstate(over="ignore", invalid="ignore"):  # of a structure that exploded
+        moved = [end.positions - a.positions for end, a in zip(ends, atoms, strict=True)]
+        displacements = np.array([np.linalg.norm(m, axis=1).max() for m in moved])
     return AtomsRelaxation(
         atoms=list(relaxed),
-        energies=energies,
+        energies=np.array([end.energy for end in ends]),
         fmax=np.array(fmax),
         steps=np.array(steps, np.int32),
         evaluations=np.array(evaluations, np.int32),
         status=np.array(status, np.int32),
         messages=list(messages),
+        displacements=displacements,
+        seconds=np.array(monitor.seconds),
         compilations=n_compiled,
+        history=histories,
+        sources=[str(number) for number in range(len(atoms))],
     )

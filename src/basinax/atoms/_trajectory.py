@@ -53,6 +53,8 @@ class Frame(NamedTuple):
     """Of the structure."""
     step: int
     snapshot: Snapshot
+    fmax: float
+    """In eV/Å, as in the result."""
     is_last: bool
     """Whether the structure has ended there."""
 
@@ -185,11 +187,15 @@ class Recorder:
 
     def _write_all(self) -> None:
         waiting: dict[int, list[Frame]] = defaultdict(list)
+        steps: dict[int, int] = {}
         while (frames := self._queue.get()) is not None:
             for frame in frames:
                 number = frame.number
-                waiting[number].append(frame)
-                if frame.is_last or len(waiting[number]) >= TOGETHER:
+                # An end that fell due has come before.
+                if frame.step > steps.get(number, -1):
+                    waiting[number].append(frame)
+                    steps[number] = frame.step
+                if number in waiting and (frame.is_last or len(waiting[number]) >= TOGETHER):
                     self._append(number, waiting.pop(number))
         for number, last in waiting.items():
             self._append(number, last)
@@ -282,7 +288,7 @@ def _items(original: Atoms, frames: list[Frame], *, is_first: bool) -> list[ulm.
     info = {k: x for k, x in original.info.items() if k != "step" and _can_be_written(x)}
     info = encode(info | {"step": 0}).removesuffix("0}")
     items: list[ulm.Item] = []
-    for _, step, snapshot, _ in frames:
+    for _, step, snapshot, _, _ in frames:
         positions, its_cell = snapshot.place(original)
         found = snapshot.properties()
         if "stress" in found:

@@ -187,7 +187,10 @@ class Outputs:
     output: Annotated[
         Path, typer.Option(help="Relaxed structures; the ending decides the format.")
     ] = Path("relaxed.extxyz")
-    table: Annotated[Path | None, typer.Option(help="A CSV file with one line a structure.")] = None
+    table: Annotated[
+        Path | None,
+        typer.Option(help="A table with one row a structure: .csv, .json, .jsonl or .parquet."),
+    ] = None
     trajectory: Annotated[
         Path | None,
         typer.Option(help="A folder for trajectories, one file a structure, that ASE reads."),

@@ -1,6 +1,5 @@
-"""Outputs and their formats: what can be written, and how."""
+"""The file of structures and the summary."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +7,7 @@ from rich.table import Table
 
 from basinax._loop.status import Status
 from basinax.atoms import AtomsRelaxation
+from basinax.atoms._table import writer_of
 from basinax.cli._console import out, print_line
 from basinax.cli._contents import Plan
 from basinax.cli._task import Task
@@ -17,31 +17,18 @@ SHOWN = 10
 
 
 def write_structures(path: Path, plan: Plan, result: AtomsRelaxation) -> None:
-    for atoms, status, steps in zip(result.atoms, result.status, result.steps, strict=True):
-        atoms.info["relax_status"] = Status(status).name.lower()
-        atoms.info["relax_steps"] = int(steps)
+    for number, entry in enumerate(result):
+        entry.atoms.info |= {
+            "relax_status": str(entry.status),
+            "relax_steps": entry.steps,
+            "relax_source": entry.source,
+            "relax_number": number,
+        }
     plan.write(path, result.atoms)
 
 
-def write_table(path: Path, task: Task, result: AtomsRelaxation) -> None:
-    columns = ["source", "formula", "atoms", "status", "steps", "evaluations"]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([*columns, "energy_eV", "fmax_eV_per_A", "message"])
-        for k, atoms in enumerate(result.atoms):
-            writer.writerow(
-                [
-                    task.sources[k],
-                    atoms.get_chemical_formula(),
-                    len(atoms),
-                    Status(result.status[k]).name.lower(),
-                    result.steps[k],
-                    result.evaluations[k],
-                    repr(float(result.energies[k])),
-                    repr(float(result.fmax[k])),
-                    result.messages[k],
-                ]
-            )
+def write_table(path: Path, result: AtomsRelaxation) -> None:
+    writer_of(path)(path, result.to_dict())
 
 
 def print_summary(task: Task, result: AtomsRelaxation, paths: list[Path]) -> None:
@@ -53,7 +40,7 @@ def print_summary(task: Task, result: AtomsRelaxation, paths: list[Path]) -> Non
         if of.any():
             steps, fmax = result.steps[of], result.fmax[of]
             table.add_row(
-                status.name.lower(),
+                str(status),
                 str(of.sum()),
                 f"{np.median(steps):g}",
                 str(steps.max()),

@@ -1,10 +1,13 @@
 """The command `basinax relax`."""
 
+import dataclasses
+
 import typer
 
 from basinax._loop.status import Status
 from basinax.atoms import Trajectories
-from basinax.cli._console import INTERRUPTED, NOT_SAVED, NOTHING_CONVERGED, err, out
+from basinax.atoms._table import writer_of
+from basinax.cli._console import INTERRUPTED, NOT_SAVED, NOTHING_CONVERGED, err, out, reported
 from basinax.cli._contents import Plan, plan_of
 from basinax.cli._inputs import files_read
 from basinax.cli._options import Given, Manner, Outputs
@@ -20,10 +23,11 @@ def run(given: Given, outputs: Outputs, manner: Manner) -> None:
         watch.begin("listing")
         with saver.watching(task.sources):
             result = task.run(progress=watch.show, should_stop=watch.is_stopped)
+        result = dataclasses.replace(result, sources=task.sources)
         watch.begin("writing")
         saver.save(outputs.output, lambda path: write_structures(path, plan, result))
         if outputs.table is not None:
-            saver.save(outputs.table, lambda path: write_table(path, task, result))
+            saver.save(outputs.table, lambda path: write_table(path, result))
     if not manner.quiet:
         folders = [outputs.trajectory] if outputs.trajectory else []
         print_summary(task, result, saver.saved + folders)
@@ -53,4 +57,7 @@ def _prepared(given: Given, outputs: Outputs) -> tuple[Task, Saver, Plan]:
         task.settings["trajectory"] = trajectories
     inputs = files_read(given.files, given.potential, given.optimizer)
     check_places(outputs.output, outputs.table, trajectories, len(task.atoms), inputs)
+    if outputs.table is not None:
+        with reported():
+            writer_of(outputs.table)
     return task, Saver(outputs.output, outputs.table), plan_of(outputs.output, task)

@@ -75,6 +75,12 @@ class AbstractTransform(eqx.Module):
     def __check_init__(self):
         check_settings(self)
 
+    def __repr__(self) -> str:
+        """With every setting, those that have their defaults included."""
+        settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        shown = {n: eqx.tree_pformat(x) if eqx.is_array(x) else x for n, x in settings.items()}
+        return f"{type(self).__name__}({', '.join(f'{n}={x!s}' for n, x in shown.items())})"
+
     @abc.abstractmethod
     def init(self, parameters: Tree, index_prefix: Prefix = None) -> Any:
         """The state before the first step.

@@ -109,13 +109,13 @@ def result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     counts = {"steps": run.steps, "evaluations": run.evaluations, "status": run.status}
     # Of a system that could get no list nothing is known where it stands.
     counts["is_known"] = ~run.is_pending | (run.status != Status.NOT_FINITE.value)
-    return counts | {"fmax": point.fmax} | found_at(point, batch, moves)
+    return counts | found_at(point, batch, moves)
 
 
 @jax.jit
 def found_at(point: Point, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     here = moved(batch, moves, point.params)
-    place = {"positions": here.positions, "cells": here.cells}
+    place = {"positions": here.positions, "cells": here.cells, "fmax": point.fmax}
     if point.of_rows is not None:  # frames do without
         place["of_atoms"] = point.of_rows
     if moves is None:

@@ -16,6 +16,7 @@ from basinax.atoms._batch import STEPS_PER_OCTAVE, padded_size, squared_measures
 from basinax.atoms._cells.kinds import AbstractCell, Kind, kind_of
 from basinax.atoms._cells.moves import CELL_ROWS
 from basinax.atoms._constraints.applied import layout_of
+from basinax.atoms._history import AbstractRecorder
 from basinax.atoms._neighbors.lists import Lists
 from basinax.atoms._neighbors.rooms import SMALL
 from basinax.atoms._neighbors.search import check_listable
@@ -23,7 +24,6 @@ from basinax.atoms._streams.device import Settings
 from basinax.atoms._streams.places import Group
 from basinax.atoms._streams.queue import Monitor, Queue
 from basinax.atoms._streams.stream import Work
-from basinax.atoms._trajectory import Recorder
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms.curvature.inverse_hessian import bounded
 
@@ -93,7 +93,7 @@ class Call:
     cells: list[AbstractCell | None]
     monitor: Monitor
 
-    def works(self, listed: Listed, recorder: Recorder | None) -> list[Work]:
+    def works(self, listed: Listed, recorder: AbstractRecorder | None) -> list[Work]:
         """Groups of structures with like lists; each has a program of its own."""
         potential, atoms = listed.potential, self.atoms
         slots = _expected_neighbors(atoms, listed.reach)
@@ -111,7 +111,7 @@ class Call:
             for members in _grouped(slots, self.blocks, alike)
         ]
 
-    def hosted_groups(self, recorder: Recorder | None) -> list[Group]:
+    def hosted_groups(self, recorder: AbstractRecorder | None) -> list[Group]:
         """Groups of structures that the host evaluates, in one batch each."""
         alike = np.ones(len(self.atoms))
         return [
@@ -124,7 +124,7 @@ class Call:
         members: np.ndarray,
         kind: Kind | None,
         slots: np.ndarray,
-        recorder: Recorder | None,
+        recorder: AbstractRecorder | None,
         n_cores: int,
     ) -> Group:
         """These structures; `n_cores` batches of them run at a time."""

@@ -15,10 +15,11 @@ from basinax.atoms._batch import Batch, row_starts
 from basinax.atoms._cells.kinds import AbstractCell, Kind, is_open
 from basinax.atoms._cells.moves import CellMoves, cell_moves
 from basinax.atoms._constraints.applied import Layout, write
+from basinax.atoms._history import AbstractRecorder
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.device import Settings, moved, result
 from basinax.atoms._streams.queue import Monitor, Outcome, Queue
-from basinax.atoms._trajectory import Frame, Recorder
+from basinax.atoms._trajectory import Frame
 
 
 class Group(NamedTuple):
@@ -43,7 +44,7 @@ class Group(NamedTuple):
     """Of the cells that move; None where none does."""
     queue: Queue
     monitor: Monitor
-    recorder: Recorder | None
+    recorder: AbstractRecorder | None
 
     def fill(self) -> list[int]:
         """Structures for a new batch; none where none wait."""
@@ -93,8 +94,6 @@ class Places:
         self.members = np.array(members + [members[0]] * (group.shape[1] - len(members)))
         self.occupied = np.arange(group.shape[1]) < len(members)
         self.starts = row_starts(self.batch.index.sizes)
-        self.recorded = np.full(group.shape[1], -1)
-        """The last step of each place's structure that the recorder has."""
         self.ended: Ended | None = None
         """What has left its places and is not handed over yet."""
         # The batches of a group share a program, whoever stands in them.
@@ -187,15 +186,12 @@ class Places:
         steps = np.where(self.occupied, found["steps"], -1)
         places = np.flatnonzero(steps >= 0).tolist()
         self._add_frames(found, {k: int(self.members[k]) for k in places})
-        self.recorded = np.maximum(self.recorded, steps)
 
     def _record_ends(self, last: dict[str, np.ndarray], members: dict[int, int]) -> None:
-        """Last frames, except those handed over before and of structures that did not end."""
+        """Last frames of structures that have ended; recorders may have them already."""
         has_ended = (last["status"] != Status.RUNNING) & last["is_known"]
-        is_new = has_ended & (self.recorded < last["steps"])
-        ends = {k: member for k, member in members.items() if is_new[k]}
+        ends = {k: member for k, member in members.items() if has_ended[k]}
         self._add_frames(last, ends, are_last=True)
-        self.recorded[list(members)] = -1
 
     def _add_frames(
         self, found: dict[str, np.ndarray], members: dict[int, int], *, are_last: bool = False
@@ -207,9 +203,11 @@ class Places:
         def frame(k: int, member: int) -> Frame:
             # Energies of atoms are as long as a coordinate, and wanted at the end alone.
             snapshot = self._snapshot(found, k, member)._replace(energies=None)
-            return Frame(member, int(found["steps"][k]), snapshot, are_last)
+            return Frame(
+                member, int(found["steps"][k]), snapshot, float(found["fmax"][k]), are_last
+            )
 
-        cast(Recorder, self.group.recorder).add(frame(k, m) for k, m in members.items())
+        cast(AbstractRecorder, self.group.recorder).add(frame(k, m) for k, m in members.items())
 
     def refill(self) -> np.ndarray:
         """Puts who waits and needs as many rows into free places; says which places."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -78,6 +79,9 @@ class Monitor:
 
     def __init__(self, n_structures: int, progress: Any, should_stop: Callable[[], bool]):
         self.outcomes: list[Outcome | None] = [None] * n_structures
+        self.seconds = [np.nan] * n_structures
+        """From now to the end of each structure."""
+        self._begin = time.monotonic()
         self._should_stop, self._progress = should_stop, progress
         self._is_stopped = False
         self._in_batches: dict[Any, tuple[int, int]] = {}
@@ -113,6 +117,8 @@ class Monitor:
     def end(self, member: int, outcome: Outcome) -> None:
         with self._lock:
             self.outcomes[member] = outcome
+            if outcome.status != Status.RUNNING:
+                self.seconds[member] = time.monotonic() - self._begin
             converged = outcome.status == Status.CONVERGED
             failed = not converged and outcome.status != Status.RUNNING
             self._ended = (self._ended[0] + converged, self._ended[1] + failed)

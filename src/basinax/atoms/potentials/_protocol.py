@@ -88,6 +88,15 @@ class AbstractPotential(eqx.Module):
     species: eqx.AbstractVar[tuple[int, ...]]
     """The atomic numbers it has parameters for, ascending; none where all atoms are alike to it."""
 
+    def __repr__(self) -> str:
+        """Its elements and its cutoff."""
+        elements = ", ".join(chemical_symbols[z] for z in self.species) or "any element"
+        try:
+            reach = f"cutoff {self.cutoff:.4g} Å"
+        except jax.errors.ConcretizationTypeError:
+            reach = "traced"
+        return f"{type(self).__name__}({elements}; {reach})"
+
     @property
     @abc.abstractmethod
     def cutoff(self) -> float:

@@ -1,0 +1,94 @@
+"""The energy and the largest force of each step, kept without trajectories."""
+
+import collections
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import Float, Int32
+
+from basinax.atoms._trajectory import Frame
+
+
+class AbstractRecorder(Protocol):
+    """Takes frames of structures as a run goes; shared by threads."""
+
+    interval: int
+    """Steps between two frames of a structure."""
+
+    def add(self, frames: Iterable[Frame]) -> None:
+        """Take frames; those of one structure come in the order of its steps."""
+
+    def close(self) -> None:
+        """End when all frames have come."""
+
+
+class History(NamedTuple):
+    """One structure at each of its steps, the start and the end included."""
+
+    steps: Int32[np.ndarray, "frames"]
+    energies: Float[np.ndarray, "frames"]
+    """In eV."""
+    fmax: Float[np.ndarray, "frames"]
+    """In eV/Å, as in the result."""
+    volumes: Float[np.ndarray, "frames"] | None
+    """In Å³; None where the cell is fixed."""
+
+
+_Kept = tuple[int, float, float, float | None]
+"""Step, energy, fmax and volume."""
+
+
+class Histories:
+    """Keeps a few numbers of every step of every structure."""
+
+    interval = 1
+
+    def __init__(self, n_structures: int):
+        self._n_structures = n_structures
+        self._frames: dict[int, list[_Kept]] = collections.defaultdict(list)
+
+    def add(self, frames: Iterable[Frame]) -> None:
+        for number, step, snapshot, fmax, _ in frames:
+            kept = self._frames[number]
+            if kept and step <= kept[-1][0]:
+                continue  # an end has come before, as each step does
+            is_moving = snapshot.stress is not None
+            volume = abs(float(np.linalg.det(snapshot.cell))) if is_moving else None
+            kept.append((step, snapshot.energy, fmax, volume))
+
+    def close(self) -> None:
+        pass
+
+    def all(self) -> list[History]:
+        """The history of each structure; empty for one that was never evaluated."""
+        return [self._of(number) for number in range(self._n_structures)]
+
+    def _of(self, number: int) -> History:
+        frames = self._frames[number]
+        steps, energies, fmax, volumes = zip(*frames, strict=True) if frames else ((),) * 4
+        is_moving = any(volume is not None for volume in volumes)
+        return History(
+            np.array(steps, np.int32),
+            np.array(energies, float),
+            np.array(fmax, float),
+            np.array(volumes, float) if is_moving else None,
+        )
+
+
+class Together:
+    """Several recorders, each of which has the frames that its own interval asks for."""
+
+    interval = 1
+
+    def __init__(self, recorders: Sequence[AbstractRecorder]):
+        self._recorders = list(recorders)
+
+    def add(self, frames: Iterable[Frame]) -> None:
+        frames = list(frames)
+        for recorder in self._recorders:
+            recorder.add([f for f in frames if f.is_last or f.step % recorder.interval == 0])
+
+    def close(self) -> None:
+        for recorder in self._recorders:
+            recorder.close()

@@ -1,0 +1,262 @@
+"""The result of a relaxation: columns for programs, a summary and a table for people."""
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, overload
+
+import equinox as eqx
+import numpy as np
+from ase import Atoms
+from jaxtyping import Bool, Float, Int32
+
+from basinax._loop.status import Status
+from basinax.atoms._history import History
+from basinax.atoms._table import html_of, text_of, write_rows
+
+SHOWN = 10
+"""Structures in the table that a summary ends with."""
+
+
+class Relaxed(NamedTuple):
+    """One structure of a result."""
+
+    atoms: Atoms
+    """A copy at its last position, with a calculator that has what was found there."""
+    energy: float
+    """In eV."""
+    fmax: float
+    """In eV/Å."""
+    steps: int
+    evaluations: int
+    status: Status
+    source: str
+    """Where it comes from: its number in the input, or its file and image."""
+    message: str
+    """Why it could not be evaluated; empty for one that could."""
+
+
+class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
+    """The result of `relax`; fields have one entry a structure, in the order of the input.
+
+    `result[3]` and iteration give one structure as a `Relaxed`; a slice, a mask such as
+    `result.converged`, or an array of numbers gives the result of those structures.
+    """
+
+    atoms: list[Atoms]
+    """Copies at their last positions, with a calculator that has energy, free energy (the same) and
+    energies of atoms in eV, forces in eV/Å and, where the cell moves or `stress=True` asks for it,
+    stress in eV/Å³.
+
+    They keep their constraints, which ASE's `get_forces` then applies to the forces.
+    """
+    energies: Float[np.ndarray, "systems"]
+    """In eV."""
+    fmax: Float[np.ndarray, "systems"]
+    """The largest force on one atom in eV/Å, under the constraints; inf where not finite.
+
+    Where a cell moves, so do the rows of what moves it count, in the scale of ASE's filters.
+    """
+    steps: Int32[np.ndarray, "systems"]
+    """Steps made; a structure that is converged makes none."""
+    evaluations: Int32[np.ndarray, "systems"]
+    """Energies and forces computed."""
+    status: Int32[np.ndarray, "systems"]
+    """Codes of `Status`."""
+    messages: list[str]
+    """Why a structure could not be evaluated; empty for one that could."""
+    displacements: Float[np.ndarray, "systems"]
+    """How far the atom that moved most is from where it began, in Å."""
+    seconds: Float[np.ndarray, "systems"]
+    """From the call to the end of each structure; NaN for one that did not end."""
+    compilations: int = 0
+    """Of the call: programs that were compiled for it, or loaded from JAX's cache on the disk, in
+    which most seconds of a short call go. Another call like it compiles none."""
+    history: list[History] | None = None
+    """Energy, fmax and volume of every step, one entry a structure, with `history=True`."""
+    sources: list[str] = eqx.field(default_factory=list)
+    """Where each structure comes from: its number in the input, or its file and image."""
+
+    def __check_init__(self):
+        if len(self.sources) != len(self.atoms):
+            raise ValueError(f"{len(self.sources)} sources for {len(self.atoms)} structures")
+
+    @property
+    def converged(self) -> Bool[np.ndarray, "systems"]:
+        return self.status == Status.CONVERGED
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many structures ended in each status, by its name; those that none has left out."""
+        counts = {status.name.lower(): int((self.status == status).sum()) for status in Status}
+        return {name: count for name, count in counts.items() if count}
+
+    def __len__(self) -> int:
+        return len(self.atoms)
+
+    def __iter__(self) -> Iterator[Relaxed]:
+        return (self._entry(k) for k in range(len(self)))
+
+    @overload
+    def __getitem__(self, which: int) -> Relaxed: ...
+
+    @overload
+    def __getitem__(self, which: slice | Sequence[int] | np.ndarray) -> "AtomsRelaxation": ...
+
+    def __getitem__(self, which):
+        if isinstance(which, int | np.integer):
+            return self._entry(range(len(self))[which])
+        numbers = np.arange(len(self))[which]
+        return _chosen(self, numbers.tolist())
+
+    def _entry(self, k: int) -> Relaxed:
+        return Relaxed(
+            self.atoms[k],
+            float(self.energies[k]),
+            float(self.fmax[k]),
+            int(self.steps[k]),
+            int(self.evaluations[k]),
+            Status(self.status[k]),
+            self.sources[k],
+            self.messages[k],
+        )
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """A table as columns, one entry a structure.
+
+        `source`, `formula`, `atoms` (their number), `status`, `steps`, `evaluations`, `energy_eV`,
+        `energy_eV_per_atom`, `fmax_eV_per_A`, `volume_A3` (None without three periodic
+        directions), `max_stress_eV_per_A3` (the largest component; None without stress),
+        `max_displacement_A`, `seconds` and `message`. With `history=True` there is
+        `initial_energy_eV`, too.
+        """
+        columns: dict[str, list[Any]] = {
+            "source": list(self.sources),
+            "formula": [a.get_chemical_formula() for a in self.atoms],
+            "atoms": [len(a) for a in self.atoms],
+            "status": [Status(code).name.lower() for code in self.status],
+            "steps": self.steps.tolist(),
+            "evaluations": self.evaluations.tolist(),
+            "energy_eV": self.energies.tolist(),
+            "energy_eV_per_atom": [
+                e / len(a) for e, a in zip(self.energies.tolist(), self.atoms, strict=True)
+            ],
+            "fmax_eV_per_A": self.fmax.tolist(),
+            "volume_A3": [float(a.cell.volume) if a.pbc.all() else None for a in self.atoms],
+            "max_stress_eV_per_A3": [_largest_stress(a) for a in self.atoms],
+            "max_displacement_A": self.displacements.tolist(),
+            "seconds": self.seconds.tolist(),
+            "message": list(self.messages),
+        }
+        if self.history is not None:
+            firsts = [float(h.energies[0]) if len(h.energies) else None for h in self.history]
+            columns["initial_energy_eV"] = firsts
+        return columns
+
+    def to_pandas(self) -> Any:
+        """`to_dict` as a `pandas.DataFrame`. Raises ImportError without pandas."""
+        try:
+            import pandas  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise ImportError("to_pandas needs pandas: run pip install pandas") from error
+        return pandas.DataFrame(self.to_dict())
+
+    def write_table(self, path: str | os.PathLike[str]) -> None:
+        """Write `to_dict` to a file: .csv, .json (a list of rows), .jsonl, or .parquet.
+
+        Raises:
+            ValueError: the ending is none of these.
+            ImportError: Parquet needs pyarrow.
+            OSError: the file cannot be written.
+        """
+        write_rows(path, self.to_dict())
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw fmax and energy over the steps of each structure, with matplotlib.
+
+        Needs `history=True`. Energies are those above the lowest of each structure.
+
+        Args:
+            axes: two axes of matplotlib; new ones, one above the other, if None.
+
+        Returns:
+            The two axes.
+
+        Raises:
+            ValueError: the run kept no history.
+            ImportError: there is no matplotlib.
+        """
+        if self.history is None:
+            raise ValueError("plot needs the history of the run: relax(..., history=True)")
+        if axes is None:
+            try:
+                from matplotlib import pyplot  # pyright: ignore[reportMissingImports]
+            except ImportError as error:
+                raise ImportError("plot needs matplotlib: run pip install matplotlib") from error
+            _, axes = pyplot.subplots(2, 1, sharex=True)
+        above, below = axes
+        for h in self.history:
+            if len(h.steps):
+                above.plot(h.steps, h.fmax, linewidth=1)
+                below.plot(h.steps, h.energies - np.nanmin(h.energies), linewidth=1)
+        above.set(ylabel="fmax (eV/Å)", yscale="log")
+        below.set(xlabel="step", ylabel="energy above the lowest (eV)")
+        return axes
+
+    def __repr__(self) -> str:
+        """How many structures ended in which way, and the first lines of the table."""
+        first = self._first_rows()
+        more = [f"... and {len(self) - SHOWN} more"] if len(self) > SHOWN else []
+        return "\n".join([self._summary(), "", text_of(first), *more])
+
+    def _repr_html_(self) -> str:
+        """As `repr`, for notebooks."""
+        more = f"<p>... and {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
+        return f"<p>{self._summary()}</p>{html_of(self._first_rows())}{more}"
+
+    def _summary(self) -> str:
+        if not len(self):
+            return "0 structures"
+        counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in self.counts.items())
+        with warnings.catch_warnings():  # NumPy warns where nothing has ended
+            warnings.simplefilter("ignore", RuntimeWarning)
+            seconds = np.nanmax(self.seconds)
+        took = f" in {seconds:.1f} s" if np.isfinite(seconds) else ""
+        return (
+            f"{len(self)} structures: {counts}{took}; steps {np.median(self.steps):g} (median),"
+            f" {self.steps.max()} (most); evaluations {np.median(self.evaluations):g},"
+            f" {self.evaluations.max()}; largest fmax {self.fmax.max():.3g} eV/Å"
+        )
+
+    def _first_rows(self) -> dict[str, list[Any]]:
+        first = _chosen(self, list(range(min(SHOWN, len(self))))).to_dict()
+        shown = ["source", "formula", "status", "steps", "energy_eV", "fmax_eV_per_A"]
+        return {name: first[name] for name in shown}
+
+
+def _chosen(result: AtomsRelaxation, numbers: list[int]) -> AtomsRelaxation:
+    """The result of these structures."""
+
+    def of(values: Any) -> Any:
+        return values[numbers] if isinstance(values, np.ndarray) else [values[k] for k in numbers]
+
+    return AtomsRelaxation(
+        atoms=of(result.atoms),
+        energies=of(result.energies),
+        fmax=of(result.fmax),
+        steps=of(result.steps),
+        evaluations=of(result.evaluations),
+        status=of(result.status),
+        messages=of(result.messages),
+        displacements=of(result.displacements),
+        seconds=of(result.seconds),
+        compilations=result.compilations,
+        history=None if result.history is None else of(result.history),
+        sources=of(result.sources),
+    )
+
+
+def _largest_stress(atoms: Atoms) -> float | None:
+    """The largest component in magnitude, in eV/Å³; None where there is none."""
+    stress = None if atoms.calc is None else atoms.calc.results.get("stress")
+    return None if stress is None else float(np.abs(stress).max())

@@ -1,0 +1,160 @@
+"""Results: entries, selections, tables, histories and what is printed."""
+
+import csv
+import json
+
+import jax
+import numpy as np
+import pytest
+from ase.build import bulk
+from ase.io import read
+
+from basinax import BFGS, SystemIndex
+from basinax.atoms import EMT, AtomsRelaxation, Frechet, LennardJones, Trajectories, relax
+
+ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
+
+
+@pytest.fixture(scope="module")
+def crystals():
+    """Three cells of argon, of which the second does not converge in five steps."""
+    made = [bulk("Ar", "fcc", 5.1 + 0.1 * k, cubic=True) for k in range(3)]
+    for k, atoms in enumerate(made):
+        atoms.rattle(0.1 if k == 1 else 0.001, seed=k)
+    return made
+
+
+@pytest.fixture(scope="module")
+def result(crystals, tmp_path_factory) -> AtomsRelaxation:
+    folder = tmp_path_factory.mktemp("trajectories")
+    return relax(
+        crystals,
+        LennardJones(**ARGON),
+        cell=[None, Frechet(), None],
+        fmax=0.01,
+        max_steps=5,
+        history=True,
+        trajectory=Trajectories(folder, interval=2),
+    )
+
+
+def test_an_entry_holds_everything_of_one_structure(result):
+    entry = result[1]
+    assert len(result) == 3 and len(list(result)) == 3
+    assert entry.atoms is result.atoms[1] and entry.energy == result.energies[1]
+    assert (entry.steps, entry.evaluations) == (5, 6)
+    assert str(entry.status) == "max_steps" and entry.source == "1"
+    assert result[-1].source == "2"
+    with pytest.raises(IndexError):
+        result[3]
+
+
+@pytest.mark.parametrize(
+    "which", [slice(0, 3, 2), [0, 2], np.array([True, False, True])], ids=["slice", "list", "mask"]
+)
+def test_a_selection_is_the_result_of_those_structures(result, which):
+    chosen = result[which]
+    assert chosen.sources == ["0", "2"] and len(chosen.history) == 2
+    assert np.array_equal(chosen.energies, result.energies[[0, 2]])
+    assert chosen.to_dict() == {k: x[::2] for k, x in result.to_dict().items()}
+
+
+def test_counts_are_by_status(result):
+    assert result.counts == {"converged": 2, "max_steps": 1}
+
+
+def test_a_summary_names_counts_and_the_first_structures(result):
+    text = repr(result)
+    assert text.startswith("3 structures: 2 converged, 1 max steps")
+    assert len(text.splitlines()) == 6 and "Ar4" in text
+    assert result._repr_html_().count("<tr>") == 4
+
+
+def test_history_has_every_step(result, crystals):
+    for k, history in enumerate(result.history):
+        assert history.steps.tolist() == list(range(result.steps[k] + 1))
+        assert history.energies[-1] == result.energies[k]
+        assert history.fmax[-1] == result.fmax[k]
+    assert result.history[0].volumes is None
+    volumes = result.history[1].volumes
+    assert volumes[0] == pytest.approx(crystals[1].cell.volume, rel=1e-6)
+    assert volumes[-1] == pytest.approx(result.atoms[1].cell.volume, rel=1e-6)
+
+
+def test_a_trajectory_beside_a_history_keeps_its_own_interval(crystals, tmp_path):
+    relax(
+        crystals[1:2],
+        LennardJones(**ARGON),
+        cell=Frechet(),
+        max_steps=5,
+        fmax=0.01,
+        history=True,
+        trajectory=Trajectories(tmp_path, interval=2),
+    )
+    images = read(tmp_path / "0.traj", index=":")
+    assert [image.info["step"] for image in images] == [0, 2, 4, 5]
+
+
+def test_a_table_tells_how_far_atoms_moved_and_when_they_ended(result, crystals):
+    table = result.to_dict()
+    moved = np.linalg.norm(result.atoms[1].positions - crystals[1].positions, axis=1).max()
+    assert table["max_displacement_A"][1] == moved
+    assert all(seconds > 0 for seconds in table["seconds"])
+    assert table["max_stress_eV_per_A3"][0] is None
+    assert table["max_stress_eV_per_A3"][1] == np.abs(result.atoms[1].get_stress()).max()
+    assert table["initial_energy_eV"][1] == result.history[1].energies[0]
+
+
+@pytest.mark.parametrize("ending", ["csv", "json", "jsonl", "parquet"])
+def test_tables_are_read_again_as_they_were_written(result, tmp_path, ending):
+    path = tmp_path / f"table.{ending}"
+    if ending == "parquet":
+        pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
+    result.write_table(path)
+    with path.open() as file:
+        match ending:
+            case "csv":
+                energies = [float(row["energy_eV"]) for row in csv.DictReader(file)]
+            case "json":
+                energies = [row["energy_eV"] for row in json.load(file)]
+            case "jsonl":
+                energies = [json.loads(line)["energy_eV"] for line in file]
+            case _:
+                from pyarrow import parquet
+
+                energies = parquet.read_table(path)["energy_eV"].to_pylist()
+    assert energies == result.energies.tolist()
+
+
+def test_a_table_of_another_ending_is_refused(result, tmp_path):
+    with pytest.raises(ValueError, match=r"\.csv, \.json, \.jsonl, \.parquet, not in \.xls"):
+        result.write_table(tmp_path / "table.xls")
+
+
+def test_a_data_frame_has_the_columns_of_the_table(result):
+    pytest.importorskip("pandas", reason="to_pandas needs pandas")
+    frame = result.to_pandas()
+    assert list(frame.columns) == list(result.to_dict()) and len(frame) == 3
+
+
+def test_a_plot_has_a_line_a_structure(result):
+    matplotlib = pytest.importorskip("matplotlib", reason="plot needs matplotlib")
+    matplotlib.use("agg")
+    above, below = result.plot()
+    assert len(above.lines) == len(below.lines) == 3
+
+
+def test_a_plot_without_a_history_says_what_to_do(result):
+    bare = AtomsRelaxation(
+        **{n: getattr(result, n) for n in result.__dataclass_fields__} | {"history": None}
+    )
+    with pytest.raises(ValueError, match="history=True"):
+        bare.plot()
+
+
+def test_printing_shows_settings_elements_and_sizes():
+    assert repr(BFGS(maxstep=0.1)).startswith("BFGS(") and "alpha=70.0" in repr(BFGS())
+    assert repr(EMT("Cu", "Au")) == "EMT(Cu, Au; cutoff 5.877 Å)"
+    assert repr(LennardJones(**ARGON)) == f"LennardJones(any element; cutoff {ARGON['cutoff']:g} Å)"
+    assert repr(SystemIndex.from_sizes([3, 4])) == "SystemIndex(2 systems, 7 rows)"
+    assert repr(jax.jit(lambda index: index)(SystemIndex.from_sizes([3, 4]))).endswith("7 rows)")
