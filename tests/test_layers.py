@@ -36,7 +36,7 @@ LAYERS = [
     ["atoms._batch", "atoms._snapshot"],
     ["atoms._evaluators", "atoms._neighbors", "atoms._trajectory", "atoms._table"],
     ["atoms._history"],
-    ["atoms.potentials"],
+    ["atoms.potentials", "atoms._models"],
     ["atoms._cells"],
     ["atoms._streams", "atoms._criteria", "atoms._text"],
     ["atoms._result"],

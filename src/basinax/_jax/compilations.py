@@ -36,6 +36,11 @@ class Compilations:
 _OF_THREAD = threading.local()
 
 
+def counter_of_thread() -> Compilations:
+    """The one that counts what this thread compiles, for threads that it starts; else a new one."""
+    return getattr(_OF_THREAD, "counter", None) or Compilations()
+
+
 @functools.cache
 def _listen() -> None:
     """Once a process: JAX has no way to take one listener back."""

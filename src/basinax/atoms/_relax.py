@@ -41,6 +41,7 @@ from basinax.atoms._trajectory import Recorder, Trajectories
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms import FIRE
 from basinax.transforms._protocol import AbstractTransform, check_transform
+from basinax.transforms.searches.walk import Search
 
 Cells = str | AbstractCell | None | Sequence[str | AbstractCell | None]
 
@@ -123,6 +124,8 @@ def relax(
     dtype = available_dtype(dtype)
     optimizer = FIRE() if optimizer is None else optimizer
     check_transform(optimizer)
+    if evaluator and not evaluator.is_conservative:
+        _check_needs_no_energy(optimizer)
     _check_options(
         keep_best=keep_best,
         throw=throw,
@@ -242,6 +245,16 @@ def _begin(
         made = [made for stream in streams if (made := stream.result()) is not None]
         if made:  # a run that is stopped makes none
             work.begin(made)
+
+
+def _check_needs_no_energy(optimizer: AbstractTransform) -> None:
+    """Raise TypeError where an optimizer searches along lines."""
+    parts = jax.tree.leaves(optimizer, is_leaf=lambda x: isinstance(x, Search))
+    if any(isinstance(part, Search) for part in parts):
+        raise TypeError(
+            "the model's forces are not derivatives of its energy (it is not conservative), so a"
+            " search along a line finds no end: choose FIRE(), BFGS() or LBFGS()"
+        )
 
 
 def _check_options(**options: Any) -> None:

@@ -74,6 +74,11 @@ class AbstractSession(abc.ABC):
 class AbstractEvaluator(abc.ABC):
     """A potential that the host evaluates, beside those that run inside `jit`."""
 
+    @property
+    def is_conservative(self) -> bool:
+        """Whether forces are derivatives of the energy, which searches along lines rely on."""
+        return True
+
     @abc.abstractmethod
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
         """Begin to work on these structures.

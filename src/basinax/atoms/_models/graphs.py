@@ -1,0 +1,135 @@
+"""The graph of one structure: its pairs within the cutoff, in a shape that it alone decides.
+
+A program computes other last digits in another shape, and with pairs in another order. So the
+shape is the first of a fixed row that holds the structure, and pairs stand in one order: receiver,
+sender, periodic shift. Spare pairs join two spare atoms that do not see each other.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from basinax.atoms._neighbors.search import no_list, pairs_of, tasks_of
+
+SPARE = 2
+"""Atoms that no structure has, between which spare pairs stand."""
+
+FEWEST_EDGES = 64
+"""Of the smallest shape."""
+
+CROWD = 0.1
+"""Half as many atoms as in a cubic Å of common matter, times 4π/3."""
+
+FEWEST_NEIGHBORS = 4
+"""Of an atom, by which shapes are made where the cutoff is short."""
+
+ROWS = 8
+"""Shapes have multiples of so many atoms."""
+
+
+class Shape(NamedTuple):
+    """The room of a graph."""
+
+    atoms: int
+    edges: int
+
+
+def shape_of(n_atoms: int, n_edges: int, cutoff: float) -> Shape:
+    """The first of the row of shapes that holds so many atoms and pairs.
+
+    Two shapes lie between a number of pairs and its double. A shape has room for the atoms of a
+    molecule in which all see each other, and for those of matter of half the common density.
+    """
+    k = 0
+    while True:
+        edges = (FEWEST_EDGES << k // 2) * (2 + k % 2) // 2
+        atoms = SPARE + max(edges**0.5 + 0.5, edges / max(CROWD * cutoff**3, FEWEST_NEIGHBORS))
+        shape = Shape(-int(-atoms // ROWS) * ROWS, edges)
+        if shape.atoms >= n_atoms + SPARE and shape.edges >= n_edges:
+            return shape
+        k += 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """A structure and its pairs within the cutoff, on the host."""
+
+    positions: Float[np.ndarray, "atoms 3"]
+    cell: Float[np.ndarray, "3 3"]
+    numbers: Int[np.ndarray, "atoms"]
+    senders: Int[np.ndarray, "edges"]
+    receivers: Int[np.ndarray, "edges"]
+    shifts: Float[np.ndarray, "edges 3"]
+    vectors: Float[np.ndarray, "edges 3"]
+    """From receiver to sender, in Å."""
+
+
+def graph_of(
+    positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, numbers: np.ndarray, cutoff: float
+) -> Graph:
+    """The graph of one structure.
+
+    Raises:
+        ValueError: it has no list of neighbours.
+    """
+    resolution = float(np.finfo(np.float64).eps)
+    task = tasks_of([positions], cell[None], pbc[None], cutoff, resolution)[0]
+    if task is None:
+        largest = float(np.abs(positions).max())
+        raise no_list("the structure", cell, cutoff, largest, resolution)
+    n = len(positions)
+    pairs = pairs_of([(0, task)], np.zeros(1, int), n, reverse=False)
+    receivers = np.repeat(np.arange(n), pairs.lengths[:n])
+    # A pair names an atom of the cell, or beyond those and one more, a further image.
+    image = np.maximum(pairs.images - n - 1, -1)
+    is_near = image < 0
+    images = np.append(pairs.image_rows, 0), np.append(pairs.image_shifts, 0)
+    senders = np.where(is_near, pairs.images, images[0][image])
+    shifts = np.where(is_near[:, None], 0.0, pairs.shifts[images[1][image]])
+    vectors = positions[senders] + _displacements(shifts, cell) - positions[receivers]
+    within = (vectors * vectors).sum(1) <= cutoff * cutoff
+    return Graph(
+        positions,
+        cell,
+        numbers,
+        senders[within],
+        receivers[within],
+        shifts[within],
+        vectors[within],
+    )
+
+
+def _displacements(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
+    """Of periodic images; not by BLAS, whose order of sums depends on how many there are."""
+    return shifts[:, :1] * cell[0] + shifts[:, 1:2] * cell[1] + shifts[:, 2:] * cell[2]
+
+
+def padded(graph: Graph, shape: Shape, cutoff: float, dtype: Any) -> dict[str, np.ndarray]:
+    """The arrays of a graph in this shape. Spare atoms are of the first one's element."""
+    n_atoms, n_edges = len(graph.positions), len(graph.senders)
+    far = np.array([2 * cutoff + 1, 0, 0])
+    positions = np.zeros((shape.atoms, 3), dtype)
+    positions[:n_atoms], positions[-1] = graph.positions, far
+    numbers = np.full(shape.atoms, graph.numbers[0], np.int32)
+    numbers[:n_atoms] = graph.numbers
+    senders = np.full(shape.edges, shape.atoms - 1, np.int32)
+    receivers = np.full(shape.edges, shape.atoms - 2, np.int32)
+    # Of the spare pairs, half stand the other way.
+    senders[n_edges::2], receivers[n_edges::2] = receivers[n_edges::2], senders[n_edges::2].copy()
+    shifts, vectors = np.zeros((2, shape.edges, 3), dtype)
+    vectors[:] = np.where(senders[:, None] == shape.atoms - 1, far, -far)
+    senders[:n_edges], receivers[:n_edges] = graph.senders, graph.receivers
+    shifts[:n_edges], vectors[:n_edges] = graph.shifts, graph.vectors
+    return {
+        "positions": positions,
+        "cell": graph.cell.astype(dtype),
+        "numbers": numbers,
+        "senders": senders,
+        "receivers": receivers,
+        "shifts": shifts,
+        "vectors": vectors,
+        "is_atom": np.arange(shape.atoms) < n_atoms,
+        "is_edge": np.arange(shape.edges) < n_edges,
+    }

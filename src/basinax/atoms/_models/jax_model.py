@@ -1,0 +1,160 @@
+"""A JAX model as a potential: each structure evaluated as if it were alone.
+
+Threads evaluate structures, one each at a time; which one changes no bit. Each structure runs a
+program of its own shape (`graphs.py`, `programs.py`), which never knows how many others there are.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from ase import Atoms
+
+from basinax._jax.switches import switched
+from basinax._settings import (
+    POSITIVE,
+    at_least,
+    one_number,
+    require_function,
+    require_switch,
+    require_whole,
+)
+from basinax.atoms._batch import available_dtype
+from basinax.atoms._evaluators.protocol import AbstractEvaluator, AbstractSession
+from basinax.atoms._models.graphs import shape_of
+from basinax.atoms._models.programs import Form, split
+from basinax.atoms._models.sessions import Joined, OneByOne, Program
+from basinax.atoms._models.species import check_species, numbers_of
+from basinax.atoms._neighbors.search import check_listable
+
+
+@dataclasses.dataclass(frozen=True)
+class JaxModel(AbstractEvaluator):
+    """A JAX function of one structure's graph as a potential.
+
+    The function is called with arrays of a padded shape, in this order: `positions` [n, 3] and
+    `cell` [3, 3] in Å, atomic `numbers` [n], `senders` and `receivers` [e], and `shifts` [e, 3] in
+    cells; the vector of a pair is `positions[senders] + shifts @ cell - positions[receivers]`. All
+    pairs within the cutoff are there, in both directions. It returns the energies of atoms [n] in
+    eV, of which those of spare atoms are left out. A pair beyond the cutoff must contribute
+    nothing: spare pairs join two spare atoms that are farther apart.
+
+    Args:
+        energies: the function; weights may be arrays in it, if it is a pytree such as an equinox
+            module.
+        cutoff: of pairs, in Å.
+        species: symbols or atomic numbers of the elements that the model knows; any if empty.
+        dtype: float32 or float64, in which the model is evaluated; JAX's default float if None.
+            JAX's double precision is switched on for a model in float64, and off for one in
+            float32.
+        conservative: whether forces are derivatives of the energy. If False, the function returns
+            energies, forces [n, 3] in eV/Å and stress [3, 3] in eV/Å³, or None for no stress.
+            Optimizers with line searches refuse such a model.
+        exact: if False, structures that wait are evaluated in one graph, which is how most packages
+            do it. Last digits then depend on the other structures. Needs a function of vectors.
+        workers: threads that evaluate structures; if None, one for each core on CPU, one on others.
+
+    Raises:
+        TypeError, ValueError: an argument is of no use.
+    """
+
+    energies: Callable[..., Any]
+    cutoff: float
+    species: Sequence[str | int] = ()
+    dtype: Any = None
+    conservative: bool = True
+    exact: bool = True
+    workers: int | None = None
+    takes_vectors: bool = dataclasses.field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        require_function(self.energies, "energies")
+        one_number(self.cutoff, "cutoff", POSITIVE)
+        numbers_of(self.species)
+        for name in ("conservative", "exact", "takes_vectors"):
+            require_switch(getattr(self, name), name)
+        if self.workers is not None:
+            require_whole(self.workers, "workers", at_least(1))
+        if self.dtype is not None and np.dtype(self.dtype) not in map(np.dtype, (_F32, _F64)):
+            raise TypeError(f"dtype must be float32 or float64, got {self.dtype!r}")
+        if not self.exact and not (self.takes_vectors and self.conservative):
+            raise TypeError(
+                "exact=False needs JaxModel.of_vectors and forces that are derivatives: a joined"
+                " graph has no cell of its own"
+            )
+
+    @classmethod
+    def of_vectors(
+        cls, site_energies: Callable[..., Any], cutoff: float, *args: Any, **options: Any
+    ) -> "JaxModel":
+        """A model that is a function of the vectors of pairs, as most are inside.
+
+        Args:
+            site_energies: called with `vectors` [e, 3] in Å from receivers to senders, `numbers`
+                [n], `senders` and `receivers` [e]; returns the energies of atoms [n] in eV.
+            cutoff, args, options: see the class.
+        """
+        return cls(site_energies, cutoff, *args, takes_vectors=True, **options)
+
+    @property
+    def is_conservative(self) -> bool:
+        return self.conservative
+
+    def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
+        check_species(atoms, numbers_of(self.species))
+        check_listable(atoms, float(self.cutoff), np.float64)
+        dtype = available_dtype(None) if self.dtype is None else np.dtype(self.dtype)
+        fixed, arrays = split(self.energies, Form(self.takes_vectors, not self.conservative))
+        program = Program(fixed, arrays, float(self.cutoff), dtype)
+        with switched(program.switches):
+            self._check(program, needs_stress)
+        if not self.exact:
+            return Joined(atoms, program)
+        return OneByOne(atoms, program, min(self.workers or _n_threads(), len(atoms)))
+
+    def _check(self, program: Program, needs_stress: Sequence[bool]) -> None:
+        """Raise TypeError if the function does not return what it must."""
+        shape = shape_of(1, 0, float(self.cutoff))
+        graph = program.abstract_graph(shape)
+        arguments = [graph[name] for name in program.fixed.form.arguments]
+        function = program.fixed.function(program.arrays)
+        returned = jax.eval_shape(function, *arguments)
+        parts = [returned] if self.conservative else returned
+        wanted = [(shape.atoms,), (shape.atoms, 3), (3, 3)][: 1 if self.conservative else 3]
+        if not isinstance(parts, list | tuple) or len(parts) != len(wanted):
+            raise TypeError(
+                "a model that is not conservative must return energies, forces and stress (or None)"
+            )
+        names = ("energies of atoms", "forces", "stress")
+        for name, part, shape in zip(names, parts, wanted, strict=False):
+            if part is None and name == "stress":
+                _require_no_stress(needs_stress)
+            elif getattr(part, "shape", None) != shape:
+                raise TypeError(
+                    f"the model must return {name} of shape {shape} for a graph of {wanted[0][0]}"
+                    f" atoms, got {getattr(part, 'shape', type(part).__name__)}"
+                )
+
+
+_F32, _F64 = "float32", "float64"
+
+
+def _require_no_stress(needs_stress: Sequence[bool]) -> None:
+    moving = [k for k, needs in enumerate(needs_stress) if needs]
+    if moving:
+        raise ValueError(
+            f"the cell of system {moving[0]} moves, but the model has no stress: keep the cell"
+            " fixed (cell=None), or choose another model"
+        )
+
+
+def _n_threads() -> int:
+    """One for each core that this process may use; one where the device is no CPU."""
+    if jax.default_backend() != "cpu":
+        return 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

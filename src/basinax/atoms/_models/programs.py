@@ -1,0 +1,129 @@
+"""The programs that evaluate graphs: each structure by itself, or many joined.
+
+By itself, a structure runs the program of its own shape, which never knows that there are others.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+Arrays = dict[str, Array]
+"""A graph in its shape, as `graphs.padded` makes it."""
+
+
+class Found(NamedTuple):
+    """Of one graph; of spare atoms, energies and forces are 0 or of no use."""
+
+    energies: Float[Array, "atoms"]
+    forces: Float[Array, "atoms 3"]
+    virial: Float[Array, "3 3"]
+    """The derivative of the energy by a strain, in eV."""
+
+
+def of_positions(function: Callable[..., Any], graph: Arrays) -> Found:
+    """Of a function of positions and cell, by differentiation."""
+    is_atom, x = graph["is_atom"], graph["positions"]
+
+    def total(positions, strain):
+        deformation = jnp.eye(3, dtype=x.dtype) + 0.5 * (strain + strain.T)
+        # Spare atoms stay: what they may become must not reach the strain.
+        placed = jnp.where(is_atom[:, None], positions @ deformation, x)
+        arrays = (graph[name] for name in ("numbers", "senders", "receivers", "shifts"))
+        energies = function(placed, graph["cell"] @ deformation, *arrays)
+        energies = jnp.where(is_atom, energies, 0)
+        return energies.sum(), energies
+
+    derive = jax.grad(total, argnums=(0, 1), has_aux=True)
+    (gradient, virial), energies = derive(x, jnp.zeros((3, 3), x.dtype))
+    return Found(energies, -gradient, virial)
+
+
+def of_vectors(function: Callable[..., Any], graph: Arrays) -> Found:
+    """Of a function of the vectors of pairs, by differentiation."""
+    energies, gradient = _by_vectors(function, graph)
+    forces = jnp.zeros_like(graph["positions"])
+    forces = forces.at[graph["receivers"]].add(gradient).at[graph["senders"]].add(-gradient)
+    virial = gradient.T @ graph["vectors"]
+    return Found(energies, forces, 0.5 * (virial + virial.T))
+
+
+def _by_vectors(function: Callable[..., Any], graph: Arrays) -> tuple[Array, Array]:
+    """Energies of atoms and the derivatives of their sum by the vectors; 0 where spare."""
+
+    def total(vectors):
+        energies = function(vectors, graph["numbers"], graph["senders"], graph["receivers"])
+        energies = jnp.where(graph["is_atom"], energies, 0)
+        return energies.sum(), energies
+
+    gradient, energies = jax.grad(total, has_aux=True)(graph["vectors"])
+    return energies, jnp.where(graph["is_edge"][:, None], gradient, 0)
+
+
+def directly(function: Callable[..., Any], names: tuple[str, ...], graph: Arrays) -> Found:
+    """Of a function that returns forces and stress of its own, besides energies."""
+    energies, forces, stress = function(*(graph[name] for name in names))
+    energies = jnp.where(graph["is_atom"], energies, 0)
+    stress = jnp.full((3, 3), jnp.nan, energies.dtype) if stress is None else stress
+    return Found(energies, forces, stress * jnp.abs(jnp.linalg.det(graph["cell"])))
+
+
+POSITIONS = ("positions", "cell", "numbers", "senders", "receivers", "shifts")
+VECTORS = ("vectors", "numbers", "senders", "receivers")
+"""The arguments of functions, by the names of a graph's arrays."""
+
+
+class Form(NamedTuple):
+    """How a model's function is called."""
+
+    takes_vectors: bool
+    is_direct: bool
+    """It returns forces and stress of its own."""
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return VECTORS if self.takes_vectors else POSITIONS
+
+    def evaluate(self, function: Callable[..., Any], graph: Arrays) -> Found:
+        if self.is_direct:
+            return directly(function, self.arguments, graph)
+        return (of_vectors if self.takes_vectors else of_positions)(function, graph)
+
+
+class Fixed(NamedTuple):
+    """A model without its arrays, and its form: programs are compiled for it."""
+
+    leaves: tuple[Any, ...]
+    structure: Any
+    form: Form
+
+    def function(self, arrays: Any) -> Callable[..., Any]:
+        others = jax.tree.unflatten(self.structure, self.leaves)
+        return eqx.combine(arrays, others)
+
+
+def split(function: Callable[..., Any], form: Form) -> tuple[Fixed, Any]:
+    """What is not an array in a model, and what is."""
+    arrays, others = eqx.partition(function, lambda x: isinstance(x, jax.Array | np.ndarray))
+    leaves, structure = jax.tree.flatten(others)
+    return Fixed(tuple(leaves), structure, form), arrays
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def evaluate(fixed: Fixed, arrays: Any, graph: Arrays) -> Found:
+    """One structure by itself."""
+    return fixed.form.evaluate(fixed.function(arrays), graph)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def evaluate_joined(fixed: Fixed, arrays: Any, graph: Arrays) -> tuple[Array, Array, Array]:
+    """Energies of atoms, derivatives by vectors, of many structures in one graph."""
+    energies, gradient = _by_vectors(fixed.function(arrays), graph)
+    forces = jnp.zeros((len(energies), 3), gradient.dtype)
+    forces = forces.at[graph["receivers"]].add(gradient).at[graph["senders"]].add(-gradient)
+    return energies, forces, gradient

@@ -1,0 +1,211 @@
+"""Models at work on the structures of a call: in threads, or all that wait in one graph."""
+
+import collections
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import jax
+import numpy as np
+from ase import Atoms
+
+from basinax._jax.compilations import counter_of_thread
+from basinax._jax.switches import switched, switches
+from basinax.atoms._evaluators.calculator import bare
+from basinax.atoms._evaluators.protocol import (
+    AbstractSession,
+    Answer,
+    Evaluated,
+    EvaluationError,
+    Request,
+)
+from basinax.atoms._evaluators.worker import text_of
+from basinax.atoms._matrices import VOIGT
+from basinax.atoms._models.graphs import Graph, Shape, graph_of, padded, shape_of
+from basinax.atoms._models.programs import Fixed, evaluate, evaluate_joined
+
+_LOG = logging.getLogger("basinax")
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What evaluates graphs."""
+
+    fixed: Fixed
+    arrays: Any
+    cutoff: float
+    dtype: np.dtype
+
+    @property
+    def switches(self) -> dict[str, Any]:
+        """Of JAX, while the model is evaluated."""
+        return {"jax_enable_x64": self.dtype == np.float64}
+
+    def abstract_graph(self, shape: Shape) -> dict[str, jax.ShapeDtypeStruct]:
+        """The shapes and dtypes of a graph."""
+        none, cell = np.zeros(3), np.eye(3)
+        graph = graph_of(none[None], cell, none > 0, np.ones(1, int), self.cutoff)
+        arrays = padded(graph, shape, self.cutoff, self.dtype)
+        return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items()}
+
+    def graph(self, atoms: Atoms, request: Request) -> Graph:
+        """The graph of a structure. Raises EvaluationError where there is none."""
+        place = request.positions, request.cell
+        try:
+            return graph_of(*place, atoms.pbc, atoms.numbers, self.cutoff)
+        except ValueError as error:
+            raise EvaluationError(str(error)) from error
+
+
+class OneByOne(AbstractSession):
+    """Threads that evaluate one structure each at a time."""
+
+    def __init__(self, atoms: Sequence[Atoms], program: Program, n_threads: int):
+        self._atoms, self._program = bare(atoms), program
+        self._switches = switches() | program.switches
+        self._pool = ThreadPoolExecutor(n_threads, thread_name_prefix="model")
+        self._futures: dict[Future[Evaluated], int] = {}
+        self._compiling = collections.defaultdict[Shape, threading.Lock](threading.Lock)
+        self._compiled = set[Shape]()
+
+    def ask(self, requests: Sequence[Request]) -> None:
+        counter = counter_of_thread()
+        for request in requests:
+            future = self._pool.submit(self._counted, request, counter)
+            self._futures[future] = request.number
+
+    def answers(self, timeout: float) -> list[Answer]:
+        done, _ = wait(self._futures, timeout, FIRST_COMPLETED)
+        return [(self._futures.pop(future), _found(future)) for future in done]
+
+    def end(self, number: int) -> None:
+        for future in [f for f, of in self._futures.items() if of == number]:
+            future.cancel()
+            del self._futures[future]
+
+    def close(self) -> None:
+        # A compiler may take minutes: who is interrupted does not wait.
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _counted(self, request: Request, counter: Any) -> Evaluated:
+        with switched(self._switches), counter.counted():
+            return self._evaluated(request)
+
+    def _evaluated(self, request: Request) -> Evaluated:
+        atoms, program = self._atoms[request.number], self._program
+        graph = program.graph(atoms, request)
+        shape = shape_of(len(atoms), len(graph.senders), program.cutoff)
+        arrays = padded(graph, shape, program.cutoff, program.dtype)
+        if shape in self._compiled:
+            found = self._run(arrays)
+        else:
+            with self._compiling[shape]:
+                begin = time.monotonic()
+                found = self._run(arrays)
+                if shape not in self._compiled:
+                    text = "model: %d atoms and %d pairs at most: first evaluation %.1f s"
+                    _LOG.info(text, *shape, time.monotonic() - begin)
+                self._compiled.add(shape)
+        return evaluated(len(atoms), request, *found)
+
+    def _run(self, graph: dict[str, np.ndarray]) -> list[np.ndarray]:
+        found = evaluate(self._program.fixed, self._program.arrays, graph)
+        return [np.asarray(x, np.float64) for x in jax.device_get(found)]
+
+
+class Joined(AbstractSession):
+    """All that wait in one graph: digits depend on who waits."""
+
+    def __init__(self, atoms: Sequence[Atoms], program: Program):
+        self._atoms, self._program = bare(atoms), program
+        self._waiting: list[Request] = []
+
+    def ask(self, requests: Sequence[Request]) -> None:
+        self._waiting += requests
+
+    def answers(self, timeout: float) -> list[Answer]:
+        del timeout
+        asked, self._waiting = self._waiting, []
+        answers, graphs, requests = [], [], []
+        for request in asked:
+            try:
+                graphs.append(self._program.graph(self._atoms[request.number], request))
+                requests.append(request)
+            except EvaluationError as error:
+                answers.append((request.number, error))
+        if not graphs:
+            return answers
+        try:
+            with switched(self._program.switches):
+                return answers + self._together(requests, graphs)
+        except Exception as error:
+            wrong = EvaluationError(text_of(error))
+            return answers + [(request.number, wrong) for request in requests]
+
+    def end(self, number: int) -> None:
+        self._waiting = [r for r in self._waiting if r.number != number]
+
+    def close(self) -> None:
+        self._waiting = []
+
+    def _together(self, requests: list[Request], graphs: list[Graph]) -> list[Answer]:
+        program = self._program
+        starts = np.cumsum([0, *(len(g.positions) for g in graphs)])
+        edges = np.cumsum([0, *(len(g.senders) for g in graphs)])
+        joined = joined_graph(graphs, starts)
+        shape = shape_of(int(starts[-1]), int(edges[-1]), program.cutoff)
+        arrays = padded(joined, shape, program.cutoff, program.dtype)
+        found = jax.device_get(evaluate_joined(program.fixed, program.arrays, arrays))
+        energies, forces, gradient = (np.asarray(x, np.float64) for x in found)
+        answers = []
+        for k, (request, graph) in enumerate(zip(requests, graphs, strict=True)):
+            rows, pairs = slice(*starts[k : k + 2]), slice(*edges[k : k + 2])
+            virial = gradient[pairs].T @ graph.vectors
+            here = energies[rows], forces[rows], 0.5 * (virial + virial.T)
+            answers.append((request.number, evaluated(len(graph.positions), request, *here)))
+        return answers
+
+
+def joined_graph(graphs: Sequence[Graph], starts: np.ndarray) -> Graph:
+    """Structures beside one another, whose pairs stay within each; its cell is of no use."""
+
+    def all_of(name: str) -> np.ndarray:
+        return np.concatenate([getattr(graph, name) for graph in graphs])
+
+    lengths = [len(graph.senders) for graph in graphs]
+    first = np.repeat(starts[:-1], lengths)
+    return Graph(
+        all_of("positions"),
+        np.eye(3),
+        all_of("numbers"),
+        all_of("senders") + first,
+        all_of("receivers") + first,
+        all_of("shifts"),
+        all_of("vectors"),
+    )
+
+
+def evaluated(
+    n_atoms: int, request: Request, energies: np.ndarray, forces: np.ndarray, virial: np.ndarray
+) -> Evaluated:
+    """What a program found, without its spare atoms."""
+    energies, forces = energies[:n_atoms], forces[:n_atoms]
+    energy = float(energies.sum())
+    results: dict[str, Any] = {"energy": energy, "energies": energies, "forces": forces}
+    stress = None
+    if request.needs_stress:
+        volume = abs(float(np.linalg.det(request.cell)))
+        stress = np.array([virial[i, j] for i, j in VOIGT]) / volume
+        results["stress"] = stress
+    return Evaluated(energy, forces, stress, results)
+
+
+def _found(future: Future[Evaluated]) -> Evaluated | EvaluationError:
+    error = future.exception()
+    if error is None:
+        return future.result()
+    return error if isinstance(error, EvaluationError) else EvaluationError(text_of(error))

@@ -1,0 +1,244 @@
+"""JAX models of others as potentials: the promise, derivatives, and models that are of no use."""
+
+import equinox as eqx
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk, molecule
+from ase.neighborlist import neighbor_list
+from graph_models import CUTOFF, Direct, Network, OfPositions, structures
+from test_calculators import same
+
+from basinax import FIRE, LBFGSLineSearch, Status, chain
+from basinax.atoms import EvaluationError, JaxModel, Request, relax
+from basinax.atoms._models import sessions
+from basinax.atoms._models.graphs import graph_of, shape_of
+from basinax.atoms._models.programs import evaluate
+from xla import jit_as_users
+
+
+@pytest.fixture(autouse=True)
+def one_shape(monkeypatch):
+    """Batches of one shape, so that few programs are compiled."""
+    monkeypatch.setattr("basinax.atoms._streams.groups.shape_of_batches", lambda *_: (64, 4))
+
+
+@pytest.fixture
+def as_users(monkeypatch):
+    """The model is compiled as users compile it."""
+    program = jit_as_users(evaluate.__wrapped__, static_argnums=0)
+    monkeypatch.setattr(sessions, "evaluate", program)
+
+
+def network(**options) -> JaxModel:
+    return JaxModel.of_vectors(Network(), CUTOFF, **options)
+
+
+def found_of(model: JaxModel, atoms: list[Atoms], order: list[int]) -> dict:
+    """What the model finds of structures that are asked for in this order, all at once."""
+    session = model.open(atoms, [True] * len(atoms))
+    session.ask([Request(k, atoms[k].positions, _cell_of(atoms[k]), True) for k in order])
+    found = {}
+    while len(found) < len(order):
+        found |= dict(session.answers(1.0))
+    session.close()
+    return found
+
+
+def _cell_of(atoms: Atoms) -> np.ndarray:
+    return atoms.cell.array if atoms.pbc.any() else 20.0 * np.eye(3)
+
+
+# --- the promise
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        (network(dtype="float32"), {"cell": "frechet"}),
+        (JaxModel(OfPositions(Network()), CUTOFF), {}),
+    ],
+    ids=["vectors-float32-moving", "positions-float64"],
+)
+def test_a_structure_has_the_same_bits_alone_and_in_a_batch(as_users, model, options):
+    # There are places for two to four of these twelve, so the others take theirs.
+    few, settings = structures(), {"fmax": 0.05, "max_steps": 40, **options}
+    batch = relax([*few, *few[::-1]], model, **settings)
+    alone = [relax([a], model, **settings) for a in few]
+    assert (batch.steps > 5).all()
+    assert same(batch, [*alone, *alone[::-1]])
+    assert batch.steps.tolist() == [int(r.steps[0]) for r in [*alone, *alone[::-1]]]
+
+
+def test_what_is_not_finite_ends_its_structure_alone():
+    atoms = structures()
+    poisoned = eqx.tree_at(
+        lambda n: n.embedding, Network(), replace_fn=lambda x: x.at[1].set(np.nan)
+    )
+    model = JaxModel.of_vectors(poisoned, CUTOFF)
+    has_hydrogen = np.array([1 in a.numbers for a in atoms])
+    result = relax(atoms, model, max_steps=5)
+    assert (result.status[has_hydrogen] == Status.NOT_FINITE).all()
+    others = [a for a, has in zip(atoms, has_hydrogen, strict=True) if not has]
+    assert same(
+        relax(others, network(), max_steps=5), [relax([a], model, max_steps=5) for a in others]
+    )
+    assert np.array_equal(
+        result.energies[~has_hydrogen], relax(others, model, max_steps=5).energies
+    )
+
+
+def test_joined_graphs_find_the_same_to_rounding_alone():
+    atoms = structures()
+    batch = relax(atoms, network(exact=False), cell="frechet", max_steps=5)
+    exact = relax(atoms, network(), cell="frechet", max_steps=5)
+    # Other sums: the last digits of energies of some eV, and what five steps make of them.
+    np.testing.assert_allclose(batch.energies, exact.energies, rtol=0, atol=1e-9)
+    stress = [[a.get_stress() for a in r.atoms if a.pbc.any()] for r in (batch, exact)]
+    np.testing.assert_allclose(*stress, rtol=0, atol=1e-9)
+
+
+def test_models_that_differ_in_their_weights_share_programs():
+    first, second = (JaxModel.of_vectors(Network(seed), CUTOFF) for seed in (1, 2))
+    atoms = [molecule("CH3CH2OH"), molecule("CH3CHO")]
+    energies = relax(atoms, first, max_steps=1).energies
+    again = relax(atoms, second, max_steps=1)
+    assert again.compilations == 0
+    assert (again.energies != energies).all()
+
+
+# --- derivatives and graphs
+
+
+def test_forces_and_stress_are_derivatives_of_the_energy():
+    atoms = structures()[0]
+    both = {}
+    for name, model in (
+        ("vectors", network()),
+        ("positions", JaxModel(OfPositions(Network()), CUTOFF)),
+    ):
+        both[name] = found = found_of(model, [atoms], [0])[0]
+        step, moved = 1e-4, [atoms.copy() for _ in range(4)]
+        moved[0].positions[3, 1] += step
+        moved[1].positions[3, 1] -= step
+        strain = np.eye(3)
+        strain[0, 1] = strain[1, 0] = step / 2
+        moved[2].set_cell(moved[2].cell @ strain, scale_atoms=True)
+        strain[0, 1] = strain[1, 0] = -step / 2
+        moved[3].set_cell(moved[3].cell @ strain, scale_atoms=True)
+        energies = [e.energy for _, e in sorted(found_of(model, moved, [0, 1, 2, 3]).items())]
+        slopes = -(energies[0] - energies[1]), (energies[2] - energies[3]) / atoms.get_volume()
+        # Differences over 2e-4 err by its square and by the rounding of the energy over it.
+        np.testing.assert_allclose(
+            (found.forces[3, 1], found.stress[5]), np.array(slopes) / (2 * step), rtol=0, atol=1e-6
+        )
+    np.testing.assert_allclose(both["vectors"].forces, both["positions"].forces, atol=1e-12)
+    np.testing.assert_allclose(both["vectors"].stress, both["positions"].stress, atol=1e-12)
+
+
+@pytest.mark.parametrize("pbc", [(True,) * 3, (True, True, False), (False,) * 3])
+def test_pairs_are_those_of_ase_in_one_order(pbc):
+    atoms = structures()[3]
+    atoms.pbc = pbc
+    for cutoff in (3.0, 7.0):
+        graph = graph_of(atoms.positions, atoms.cell.array, atoms.pbc, atoms.numbers, cutoff)
+        i, j, shifts, vectors = neighbor_list("ijSD", atoms, cutoff)
+        order = np.lexsort([*shifts.T[::-1], j, i])
+        assert np.array_equal(graph.receivers, i[order])
+        assert np.array_equal(graph.senders, j[order])
+        assert np.array_equal(graph.shifts, shifts[order])
+        # ASE adds the terms of a vector in another order.
+        np.testing.assert_allclose(graph.vectors, vectors[order], atol=1e-13)
+
+
+def test_shapes_hold_what_they_are_for_and_are_few():
+    for cutoff in (2.0, 6.0):
+        shapes = set()
+        for n_atoms in range(1, 100, 7):
+            for n_edges in range(0, 6000, 97):
+                shape = shape_of(n_atoms, n_edges, cutoff)
+                assert shape.atoms >= n_atoms + 2
+                assert shape.edges >= n_edges
+                shapes.add(shape)
+        assert len(shapes) <= 16
+
+
+# --- models that are of no use
+
+
+def test_searches_along_lines_refuse_forces_that_are_no_derivatives():
+    model = JaxModel.of_vectors(Direct(Network()), CUTOFF, conservative=False)
+    with pytest.raises(TypeError, match="not conservative"):
+        relax(structures()[:1], model, chain(LBFGSLineSearch()))
+    found = found_of(network(), structures()[:1], [0])[0]
+    atoms = structures()[0]
+    relaxed = relax([atoms], model, FIRE(), max_steps=0).atoms[0]
+    assert relaxed.get_potential_energy() == found.energy
+    assert not np.allclose(relaxed.get_forces(), found.forces)
+
+
+def scalar(vectors, numbers, senders, receivers):
+    del numbers, senders, receivers
+    return vectors.sum()
+
+
+def broken(*arguments):
+    raise RuntimeError("no weights")
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "error", "text"),
+    [
+        (lambda: JaxModel.of_vectors(scalar, 4.0), {}, TypeError, "energies of atoms of shape"),
+        (lambda: JaxModel(broken, 4.0), {}, RuntimeError, "no weights"),
+        (lambda: network(species=("Si", "C")), {}, ValueError, "does not know Cu; it knows C, Si"),
+        (lambda: JaxModel.of_vectors(Network(), 60.0), {}, ValueError, "no neighbour list can be"),
+        (
+            lambda: JaxModel.of_vectors(Direct(Network()), CUTOFF, conservative=False),
+            {"cell": "frechet"},
+            ValueError,
+            "system 0 moves, but the model has no stress",
+        ),
+        (
+            lambda: JaxModel.of_vectors(Network(), CUTOFF, conservative=False),
+            {},
+            TypeError,
+            "must return energies, forces and stress",
+        ),
+    ],
+    ids=["scalar", "raises", "species", "cutoff", "no-stress", "not-direct"],
+)
+def test_what_cannot_run_raises_before_it_runs(make, options, error, text):
+    with pytest.raises(error) as raised:
+        relax([bulk("Cu", cubic=True)], make(), **options)
+    assert text in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"energies": 3}, "energies must be a function"),
+        ({"cutoff": -1.0}, "cutoff must be positive"),
+        ({"species": "Cu"}, "species must be a sequence"),
+        ({"species": ("Xx",)}, "'Xx' is no element"),
+        ({"dtype": "int32"}, "dtype must be float32 or float64"),
+        ({"workers": 0}, "workers must be at least 1"),
+        ({"exact": False}, "exact=False needs JaxModel.of_vectors"),
+    ],
+)
+def test_settings_that_are_of_no_use_raise(options, text):
+    with pytest.raises((TypeError, ValueError), match=text):
+        JaxModel(**({"energies": scalar, "cutoff": 4.0} | options))
+
+
+def test_a_point_without_a_list_of_neighbours_ends_its_structure_alone():
+    atoms = [molecule("H2O"), molecule("H2O")]
+    session = network().open(atoms, [False, False])
+    far = np.full((3, 3), 1e9)
+    session.ask([Request(k, x, np.eye(3), False) for k, x in enumerate((far, atoms[1].positions))])
+    found = {}
+    while len(found) < 2:
+        found |= dict(session.answers(1.0))
+    session.close()
+    assert isinstance(found[0], EvaluationError)
+    assert np.isfinite(found[1].energy)
