@@ -40,6 +40,7 @@ LAYERS = [
     ["atoms._cells"],
     ["atoms._streams", "atoms._criteria", "atoms._text"],
     ["atoms._result"],
+    ["atoms._evaluate"],
     ["atoms._relax"],
     ["atoms"],
     ["cli"],

@@ -17,6 +17,7 @@ from basinax.atoms._cells.kinds import (
     UnitCell as UnitCell,
 )
 from basinax.atoms._criteria import MaxAtomForce as MaxAtomForce, MaxStress as MaxStress
+from basinax.atoms._evaluate import AtomsEvaluation as AtomsEvaluation, evaluate as evaluate
 from basinax.atoms._evaluators.calculator import ASECalculator as ASECalculator
 from basinax.atoms._evaluators.protocol import (
     AbstractEvaluator as AbstractEvaluator,

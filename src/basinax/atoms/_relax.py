@@ -24,6 +24,7 @@ from basinax._loop.status import Status
 from basinax._settings import counts, known, require_function, require_switch, shown
 from basinax.atoms._batch import available_dtype, checked
 from basinax.atoms._cells.kinds import AbstractCell, check_cells, kind_of, one_a_structure
+from basinax.atoms._evaluate import evaluate
 from basinax.atoms._evaluators.calculator import evaluator_of
 from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._formats.occupancy import check_occupancies
@@ -74,6 +75,7 @@ def relax(
     dtype: Any = None,
     skin: float | None = None,
     keep_best: bool = False,
+    stress: bool = False,
     trajectory: Trajectories | str | os.PathLike[str] | None = None,
     history: bool = False,
     progress: Callable[[Progress], None] | None = None,
@@ -103,6 +105,7 @@ def relax(
         skin: how much farther than the cutoff neighbour lists reach (Å); if None, 0.15 of it, or
             0.2 where a pair is dear (embedded atoms). Changes speed only. Calculators have none.
         keep_best: return what does not converge at its point of lowest energy instead of the last.
+        stress: find the stress of structures whose cells stay fixed, too, where they end.
         trajectory: a folder for trajectories, or `Trajectories(folder, interval, format)`.
         history: keep energy, fmax and volume of every step as `result.history`.
         progress: called with a `Progress` as the run goes.
@@ -129,6 +132,7 @@ def relax(
     _check_options(
         keep_best=keep_best,
         throw=throw,
+        stress=stress,
         history=history,
         progress=progress,
         should_stop=should_stop,
@@ -171,9 +175,22 @@ def relax(
             _work_off(call.works(listed, recorder), monitor, compilations)
     kept = histories.all() if histories else None
     result = _in_order(atoms, monitor, compilations.count, kept)
+    if stress:
+        _add_stresses(result.atoms, potential, dtype)
     if throw:
         raise_unless_converged(result.status)
     return result
+
+
+def _add_stresses(relaxed: list[Atoms], potential: Any, dtype: Any) -> None:
+    """Gives those a stress that have none, where their cells have a volume."""
+    without = [a for a in relaxed if a.calc is not None and "stress" not in a.calc.results]
+    if not without:
+        return
+    found = evaluate(without, potential, stress=True, dtype=dtype)
+    for a, stress in zip(without, cast(np.ndarray, found.stresses), strict=True):
+        if np.isfinite(stress).all() and a.calc is not None:
+            a.calc.results["stress"] = stress
 
 
 def _recorder(
@@ -259,7 +276,7 @@ def _check_needs_no_energy(optimizer: AbstractTransform) -> None:
 
 def _check_options(**options: Any) -> None:
     """Raise TypeError where a switch is none, or a function."""
-    for name in ("keep_best", "throw", "history"):
+    for name in ("keep_best", "throw", "stress", "history"):
         require_switch(options[name], name)
     for name in ("progress", "should_stop"):
         if not (options[name] is None and name == "progress"):

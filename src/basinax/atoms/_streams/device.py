@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from basinax._bits import xla
+from basinax._jax.fixed import Fixed
 from basinax._loop.criteria import AbstractCriterion
 from basinax._loop.run import Evaluation, Point, Run, advance, final_point, restart, start, stopped
 from basinax._loop.status import Status
@@ -46,33 +47,8 @@ def beginning(batch: Batch, moves: CellMoves | None) -> tuple[Any, Any]:
     return moves.start(batch.positions), moves.prefix(batch.index)
 
 
-class Fixed:
-    """What is not an array in a tree: jitted functions are compiled for it.
-
-    `eqx.filter_jit` looks for it again at each call, which takes as long as half a turn.
-    """
-
-    def __init__(self, tree: Any):
-        self.tree = tree
-        leaves, structure = jax.tree.flatten(tree)
-        self._key = (tuple(leaves), structure)
-        self._hash = hash(self._key)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Fixed) and self._key == other._key)
-
-
 How = tuple[AbstractPotential | None, Settings]
 """None for structures that the host evaluates."""
-
-
-def split(how: How) -> tuple[Fixed, Any]:
-    """What is not an array, and what is."""
-    arrays, others = eqx.partition(how, eqx.is_array)
-    return Fixed(others), arrays
 
 
 def advanced(

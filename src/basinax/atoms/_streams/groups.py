@@ -73,7 +73,7 @@ def listed_for(
     potential: AbstractPotential, atoms: list[Atoms], skin: float | None, dtype: Any
 ) -> Listed:
     """The potential, if it has parameters for these structures, and they can be listed for it."""
-    _check_potential(potential)
+    check_potential(potential)
     potential.check(atoms)
     if skin is None:
         skin = (SKIN_OF_DEAR_PAIRS if potential.has_dear_pairs else SKIN) * potential.cutoff
@@ -193,7 +193,7 @@ def _few_rows(least: int) -> int:
     return padded_size(least, least=BLOCK, steps=1 if least <= SMALL else STEPS_PER_OCTAVE)
 
 
-def _check_potential(potential: Any) -> None:
+def check_potential(potential: Any) -> None:
     """Raise TypeError if it is no potential; says what to pass."""
     if isinstance(potential, AbstractPotential):
         if potential.lists not in get_args(Lists):

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from basinax._bits import xla
+from basinax._jax.fixed import Fixed, split
 from basinax._loop.run import Evaluation, Run, judged_between
 from basinax._loop.status import Status
 from basinax.atoms._batch import Batch
@@ -29,12 +30,10 @@ from basinax.atoms._evaluators.protocol import (
 from basinax.atoms._matrices import VOIGT_OF_ENTRIES
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.device import (
-    Fixed,
     advanced,
     found_at,
     moved,
     restarted,
-    split,
     started,
 )
 from basinax.atoms._streams.places import Group, Places, Report

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from basinax._bits import xla
+from basinax._jax.fixed import Fixed, split
 from basinax._loop.run import Evaluation, Point, Run, judged_between, select_points
 from basinax._loop.status import Status
 from basinax.atoms._batch import Batch
@@ -25,13 +26,11 @@ from basinax.atoms._neighbors.narrowing import Reach, chosen, next_skins
 from basinax.atoms._neighbors.rooms import Room, Rooms, largest
 from basinax.atoms._neighbors.table import NeighborTable
 from basinax.atoms._streams.device import (
-    Fixed,
     Settings,
     advanced,
     found_at,
     moved,
     restarted,
-    split,
     started,
 )
 from basinax.atoms._streams.places import Group, Places

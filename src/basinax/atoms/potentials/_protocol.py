@@ -18,6 +18,7 @@ from basinax.atoms._batch import Batch
 from basinax.atoms._matrices import VOIGT, VOIGT_OF_ENTRIES, determinant
 from basinax.atoms._neighbors.edges import EdgeList
 from basinax.atoms._neighbors.lists import Lists
+from basinax.atoms.potentials._calculator import PotentialCalculator
 
 
 class Properties(eqx.Module):
@@ -109,6 +110,18 @@ class AbstractPotential(eqx.Module):
         `neighbors` has the form `lists`, and every pair within `cutoff`; pairs beyond it are there,
         too, and must change no bit.
         """
+
+    def calculator(self, dtype: Any = None, **how: Any) -> PotentialCalculator:
+        """This potential as an ASE calculator, for NEB, phonons, molecular dynamics and the like.
+
+        It has energy, free energy, energies of atoms, forces and, for cells with a volume, stress.
+        A program is compiled for each size of structures, padded to a few sizes.
+
+        Args:
+            dtype: float32 or float64; JAX's default float if None.
+            how: what ASE's `Calculator` takes, such as `label`.
+        """
+        return PotentialCalculator(self, dtype, **how)
 
     def check(self, atoms: Sequence[Atoms]) -> None:
         """Makes sure, before anything runs, that there are parameters for all species.

@@ -1,0 +1,144 @@
+"""Single points: energies, forces and stresses of many structures at once."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from ase import Atoms
+from ase.calculators.calculator import BaseCalculator
+from jaxtyping import Float
+
+from basinax._jax.forks import check_process
+from basinax._jax.switches import own_switches
+from basinax._settings import require_switch
+from basinax.atoms._batch import available_dtype, checked
+from basinax.atoms._evaluators.calculator import evaluator_of
+from basinax.atoms._evaluators.protocol import AbstractEvaluator, EvaluationError, Request
+from basinax.atoms._formats.occupancy import check_occupancies
+from basinax.atoms._neighbors.search import check_listable
+from basinax.atoms._snapshot import Snapshot
+from basinax.atoms._streams.groups import check_potential
+from basinax.atoms.potentials import AbstractPotential
+from basinax.atoms.potentials._points import found_of
+
+LOOK = 0.2
+"""Seconds between two looks at what evaluators have found."""
+
+
+class AtomsEvaluation(eqx.Module):
+    """The result of `evaluate`; fields have one entry a structure, in the order of the input."""
+
+    atoms: list[Atoms]
+    """Copies with a calculator that has energy, free energy and, where the potential knows them,
+    energies of atoms in eV, forces in eV/Å, and stress in eV/Å³ where asked for."""
+    energies: Float[np.ndarray, "systems"]
+    """In eV; NaN for a structure that could not be evaluated."""
+    forces: list[Float[np.ndarray, "atoms 3"]]
+    """In eV/Å, without the effect of constraints."""
+    stresses: Float[np.ndarray, "systems 6"] | None
+    """In eV/Å³, in ASE's order and sign: xx, yy, zz, yz, xz, xy. NaN for a structure whose cell has
+    no volume; None if not asked for."""
+    messages: list[str]
+    """Why a structure could not be evaluated; empty for one that could."""
+
+    def __len__(self) -> int:
+        return len(self.atoms)
+
+
+@own_switches()
+def evaluate(
+    atoms: Iterable[Atoms],
+    potential: AbstractPotential | AbstractEvaluator | BaseCalculator | None = None,
+    *,
+    stress: bool = False,
+    dtype: Any = None,
+) -> AtomsEvaluation:
+    """Energies and forces of every structure where it is, each with the bits that it has alone.
+
+    Args:
+        atoms: at least one structure; they are not changed.
+        potential: as `relax` takes it; if None, each structure's own `atoms.calc`.
+        stress: find stresses too, of structures whose cells have a volume.
+        dtype: float32 or float64; JAX's default float if None. Calculators have their own.
+
+    Raises:
+        TypeError, ValueError: a structure or an argument is not usable; says which and why.
+        RuntimeError: the process was forked from one that had used JAX.
+    """
+    check_process()
+    require_switch(stress, "stress")
+    atoms = checked(atoms)
+    check_occupancies(atoms)
+    dtype = available_dtype(dtype)
+    have_volume = [bool(stress and a.pbc.any() and a.cell.rank == 3) for a in atoms]
+    evaluator = evaluator_of(potential)
+    if evaluator is not None:
+        found = _asked(evaluator, atoms, have_volume)
+    else:
+        found = _computed(potential, atoms, have_volume, dtype)
+    snapshots, properties, messages = zip(*found, strict=True)
+    nothing = np.full(6, np.nan)
+    of_cells = [nothing if s.stress is None else s.stress for s in snapshots]
+    pairs = zip(snapshots, atoms, properties, strict=True)
+    return AtomsEvaluation(
+        atoms=[snapshot.of(original, further) for snapshot, original, further in pairs],
+        energies=np.array([s.energy for s in snapshots]),
+        forces=[s.forces for s in snapshots],
+        stresses=np.array(of_cells) if stress else None,
+        messages=list(messages),
+    )
+
+
+_Found = tuple[Snapshot, dict[str, Any], str]
+"""Where a structure is and what was found there, further properties, and a message."""
+
+
+def _computed(
+    potential: Any, atoms: Sequence[Atoms], have_volume: Sequence[bool], dtype: Any
+) -> list[_Found]:
+    check_potential(potential)
+    potential.check(atoms)
+    check_listable(atoms, potential.cutoff, dtype)
+    found = found_of(potential, atoms, dtype, stress=any(have_volume))
+    return [
+        (_snapshot(a, f.forces, f.stress if has else None, f.energy, f.energies), {}, "")
+        for a, f, has in zip(atoms, found, have_volume, strict=True)
+    ]
+
+
+def _asked(
+    evaluator: AbstractEvaluator, atoms: Sequence[Atoms], have_volume: Sequence[bool]
+) -> list[_Found]:
+    """As evaluators answer; a structure that fails has NaN and a message."""
+    answers: dict[int, Any] = {}
+    with closing(evaluator.open(atoms, have_volume)) as session:
+        session.ask(
+            [
+                Request(k, a.positions, a.cell.array, needs)
+                for k, (a, needs) in enumerate(zip(atoms, have_volume, strict=True))
+            ]
+        )
+        while len(answers) < len(atoms):
+            answers.update(session.answers(LOOK))
+    found: list[_Found] = []
+    for k, a in enumerate(atoms):
+        answer = answers[k]
+        if isinstance(answer, EvaluationError):
+            nothing = np.full((len(a), 3), np.nan)
+            found.append((_snapshot(a, nothing, None, np.nan, None), {}, str(answer)))
+        else:
+            point = _snapshot(a, answer.forces, answer.stress, answer.energy, None)
+            found.append((point, answer.results, ""))
+    return found
+
+
+def _snapshot(
+    atoms: Atoms,
+    forces: np.ndarray,
+    stress: np.ndarray | None,
+    energy: float,
+    energies: np.ndarray | None,
+) -> Snapshot:
+    return Snapshot(atoms.positions, atoms.cell.array, forces, stress, energy, energies)

@@ -1,0 +1,52 @@
+"""A potential as an ASE calculator."""
+
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from ase.calculators.calculator import Calculator, all_changes
+
+from basinax._jax.switches import own_switches
+from basinax.atoms._batch import available_dtype
+from basinax.atoms._neighbors.search import check_listable
+from basinax.atoms.potentials._points import found_of
+
+
+class PotentialCalculator(Calculator):
+    """What `potential.calculator()` returns: one structure at a time, as ASE asks for it.
+
+    Programs are compiled once for a size of structures, for all calculators of the process.
+    """
+
+    implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]  # noqa: RUF012
+
+    def __init__(self, potential: Any, dtype: Any = None, **how: Any):
+        """As `AbstractPotential.calculator` says."""
+        super().__init__(**how)
+        self.potential, self.dtype = potential, available_dtype(dtype)
+
+    def calculate(
+        self,
+        atoms: Atoms | None = None,
+        properties: list[str] | None = None,
+        system_changes: list[str] = all_changes,
+    ) -> None:
+        super().calculate(atoms, properties, system_changes)
+        self.results = self._found()
+
+    @own_switches()
+    def _found(self) -> dict[str, Any]:
+        atoms: Any = self.atoms
+        self.potential.check([atoms])
+        check_listable([atoms], self.potential.cutoff, self.dtype)
+        has_volume = bool(atoms.pbc.any() and atoms.cell.rank == 3)
+        (found,) = found_of(self.potential, [atoms], self.dtype, stress=has_volume)
+        results = {
+            "energy": found.energy,
+            "free_energy": found.energy,
+            "energies": found.energies,
+            "forces": found.forces,
+        }
+        if found.stress is not None and np.isfinite(found.stress).all():
+            results["stress"] = found.stress
+        return results

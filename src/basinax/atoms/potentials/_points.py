@@ -1,0 +1,113 @@
+"""Energies, forces and stresses of structures where they are, in batches of few shapes.
+
+Each structure's numbers have the bits that they have alone, and those of a relaxation's first turn.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from ase import Atoms
+from jaxtyping import Float
+
+from basinax._bits import xla
+from basinax._bits.rounding import BLOCK
+from basinax._jax.fixed import Fixed, split
+from basinax.atoms._batch import Batch, padded_size, row_starts
+from basinax.atoms._matrices import VOIGT
+from basinax.atoms._neighbors.rooms import SMALL, Rooms
+from basinax.atoms._neighbors.table import NeighborTable
+
+MOST_ROWS = 4096
+"""Rows of a batch, if no structure has more."""
+
+FEWEST_ROWS = 64
+"""Smaller batches are filled up, so that there are few shapes."""
+
+
+class Found(NamedTuple):
+    """The properties of one structure, on the host in double precision."""
+
+    energy: float
+    """In eV."""
+    forces: Float[np.ndarray, "atoms 3"]
+    """In eV/Å, without the effect of constraints."""
+    energies: Float[np.ndarray, "atoms"]
+    """Of the atoms, in eV."""
+    stress: Float[np.ndarray, "6"] | None
+    """In eV/Å³: xx, yy, zz, yz, xz, xy; NaN without a volume; None if not asked for."""
+
+
+def found_of(
+    potential: Any, atoms: Sequence[Atoms], dtype: Any, *, stress: bool
+) -> Iterator[Found]:
+    """The properties of structures, in their order; their constraints are not looked at.
+
+    Args:
+        potential: an `AbstractPotential`.
+    """
+    parts = list(_parts(atoms))
+    n_rows = max(map(_rows_of, parts))
+    n_rows = padded_size(max(n_rows, FEWEST_ROWS), BLOCK, *([1] if n_rows <= SMALL else []))
+    n_systems = padded_size(max(map(len, parts)), steps=1)
+    fixed, arrays = split(potential)
+    for part in parts:
+        batch = Batch.from_atoms(map(_free, part), dtype, n_rows, n_systems)
+        table = NeighborTable(
+            batch, potential.cutoff, 0.0, lists=potential.lists, reverse=True, is_fitted=False
+        )
+        program = fixed, n_rows, n_systems, np.dtype(dtype), stress
+        table.fit(_ROOMS.of(program, table.needs, n_rows, is_lean=table.is_lean))
+        found = _properties(fixed, stress, arrays, batch, table.lists())
+        yield from _by_structure(jax.device_get(found), part)
+
+
+_ROOMS = Rooms()
+"""Of all calls of the process, so that like structures share a program."""
+
+
+def _parts(atoms: Sequence[Atoms]) -> Iterator[list[Atoms]]:
+    """The structures in batches that are not too large, unless one structure is."""
+    part: list[Atoms] = []
+    n_rows = 0
+    for a in atoms:
+        n_rows += _rows_of([a])
+        if part and n_rows > MOST_ROWS:
+            yield part
+            part, n_rows = [], _rows_of([a])
+        part.append(a)
+    yield part
+
+
+def _rows_of(part: Sequence[Atoms]) -> int:
+    return sum(-(-len(a) // BLOCK) for a in part) * BLOCK
+
+
+def _free(atoms: Atoms) -> Atoms:
+    """Without constraints, of which a potential knows nothing."""
+    free = atoms.copy()
+    free.set_constraint()
+    return free
+
+
+@functools.partial(xla.jitted, options=xla.SHORT, static_argnums=(0, 1))
+def _properties(fixed: Fixed, stress: bool, arrays: Any, batch: Batch, lists: Any) -> Any:
+    return eqx.combine(arrays, fixed.tree)(batch, lists, stress=stress)
+
+
+def _by_structure(found: Any, part: Sequence[Atoms]) -> Iterator[Found]:
+    for k, (start, a) in enumerate(zip(row_starts([len(a) for a in part]), part, strict=True)):
+        rows = slice(start, start + len(a))
+        stress = None
+        if found.stress is not None:
+            s = np.asarray(found.stress[k], np.float64)
+            stress = np.array([(s[i, j] + s[j, i]) / 2 for i, j in VOIGT])
+        yield Found(
+            float(found.energies[k]),
+            np.asarray(found.forces[rows], np.float64),
+            np.asarray(found.atom_energies[rows], np.float64),
+            stress,
+        )
