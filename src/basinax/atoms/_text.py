@@ -9,6 +9,9 @@ from typing import Any, cast
 from basinax._text.specs import choose, make, parse
 from basinax.atoms._cells.kinds import AbstractCell, Frechet, Strain, UnitCell
 from basinax.atoms._evaluators.calculator import ASECalculator
+from basinax.atoms._evaluators.protocol import AbstractEvaluator
+from basinax.atoms._models.jax_model import JaxModel
+from basinax.atoms._python import potential_of_file
 from basinax.atoms.potentials import (
     EAM,
     EMT,
@@ -25,7 +28,7 @@ from basinax.atoms.potentials import (
 from basinax.atoms.potentials._tables.eam_files import Format
 
 
-def potential_from(text: str) -> AbstractPotential | ASECalculator:
+def potential_from(text: str) -> AbstractPotential | AbstractEvaluator:
     """The potential of a text: its name, and its options as `NAME:KEY=VALUE,...`.
 
     A value for an element or a pair stands behind a dot. Element symbols choose published
@@ -37,7 +40,9 @@ def potential_from(text: str) -> AbstractPotential | ASECalculator:
     are files in LAMMPS's formats, of which `,elements=Si-C` at the end chooses elements; symbols
     instead of a file choose published parameters.
     `ase:MODULE:CALLABLE` imports a class or function that makes ASE calculators; options behind a
-    comma are its arguments.
+    comma are its arguments. `nequix:FILE` is a model of the package nequix, in double precision
+    with `,dtype=float64` behind it. `python:FILE.py:NAME` runs a file and takes from it a
+    potential, an ASE calculator, or a function that makes one of these.
 
     >>> potential_from("lennard-jones:epsilon=0.0104,sigma=3.4,cutoff=8.5").cutoff
     8.5
@@ -53,8 +58,8 @@ def potential_from(text: str) -> AbstractPotential | ASECalculator:
     >>> calculator = potential_from("ase:ase.calculators.emt:EMT,asap_cutoff=true")
 
     Raises:
-        ValueError: the name, an option or an element is unknown, a number is out of range, or a
-            file of tables is broken.
+        ValueError: the name, an option or an element is unknown, a number is out of range, a
+            file is broken, or a package is missing.
         OSError: there is no such file.
     """
     name, _, rest = text.partition(":")
@@ -164,9 +169,24 @@ def _calculator(text: str) -> ASECalculator:
     return ASECalculator(functools.partial(make, **spec.options))
 
 
-_FILES: dict[str, Callable[[str], AbstractPotential | ASECalculator]] = {
+def _nequix(text: str) -> JaxModel:
+    """The model of `FILE` or `FILE,dtype=DTYPE`."""
+    path, comma, dtype = text.rpartition(",dtype=")
+    if not (path if comma else dtype):
+        raise ValueError("potential nequix: expected nequix:FILE[,dtype=float64], got no file")
+    if comma and dtype not in ("float32", "float64"):
+        raise ValueError(f"potential nequix: dtype must be float32 or float64, got {dtype!r}")
+    try:
+        return JaxModel.nequix(path, dtype=dtype) if comma else JaxModel.nequix(dtype)
+    except ImportError as error:
+        raise ValueError(f"potential nequix: {error}") from error
+
+
+_FILES: dict[str, Callable[[str], AbstractPotential | AbstractEvaluator]] = {
     "ase": _calculator,
     "eam": _from_tables,
+    "nequix": _nequix,
+    "python": potential_of_file,
     "stillinger-weber": functools.partial(_from_triplets, StillingerWeber, stillinger_weber.NAMED),
     "tersoff": functools.partial(_from_triplets, Tersoff, tersoff.NAMED),
 }

@@ -9,7 +9,12 @@ from basinax.cli._options import Given
 SHOWN = 10
 """Files that cannot be read and are named."""
 
-_ENDS = {"eam": ",format=", "tersoff": ",elements=", "stillinger-weber": ",elements="}
+_ENDS = {
+    "eam": ",format=",
+    "nequix": ",dtype=",
+    "tersoff": ",elements=",
+    "stillinger-weber": ",elements=",
+}
 """Behind the file of a potential, by the potential's name."""
 
 
@@ -79,7 +84,11 @@ def _plain_file(path: Path) -> Path:
 def _of_options(given: Given) -> list[str]:
     """Files that the texts of the optimizer and the potential name."""
     names = [given.optimizer] if given.optimizer.endswith((".json", ".toml")) else []
-    kind, _, rest = given.potential.partition(":")
+    kind, colon, rest = given.potential.partition(":")
+    if not colon and kind.endswith((".json", ".toml")):
+        names.append(kind)
+    if kind == "python":
+        names.append(rest.rpartition(":")[0] or rest)
     end = _ENDS.get(kind.strip().lower())
     if end is not None:
         name = rest.rpartition(end)[0] or rest

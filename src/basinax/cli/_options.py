@@ -26,7 +26,9 @@ Potential = Annotated[
         " emt (effective medium theory of metals), zhou:Cu,Ni, eam:FILE (.eam.alloy, .eam.fs or"
         " .eam), tersoff:Si,C or tersoff:FILE, stillinger-weber:Si or stillinger-weber:FILE,"
         " buckingham:BKS (silica), or any ASE calculator: ase:MODULE:CALLABLE[,OPTION=VALUE,...],"
-        " such as ase:tblite.ase:TBLite,method=GFN2-xTB."
+        " such as ase:tblite.ase:TBLite,method=GFN2-xTB; a learned model: nequix:FILE;"
+        " python:FILE.py:NAME, what a file of Python makes; or a .json or .toml file with"
+        " potential and workers."
     ),
 ]
 Optimizer = Annotated[
@@ -164,8 +166,8 @@ class Given:
     workers: Annotated[
         int | None,
         typer.Option(
-            help="Processes that evaluate structures with a calculator of ASE; one a core by"
-            " default.",
+            help="Processes of a calculator of ASE, or threads of a model, that evaluate"
+            " structures; one a core by default.",
             min=1,
         ),
     ] = None

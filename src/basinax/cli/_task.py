@@ -18,18 +18,17 @@ from basinax._loop.criteria import (
 )
 from basinax._text.specs import optimizer_from
 from basinax.atoms import (
-    ASECalculator,
     AtomsRelaxation,
     MaxAtomForce,
     MaxStress,
     cell_from,
-    potential_from,
     relax as relax_atoms,
 )
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.cli._console import fail, reported
 from basinax.cli._inputs import read_all
 from basinax.cli._options import Dtype, Given, OfInfo, count_of, not_negative, or_of_info
+from basinax.cli._potential import potential_of
 from basinax.cli._unused import warn_of_unused
 
 _CRITERIA = {
@@ -39,15 +38,6 @@ _CRITERIA = {
     "max_displacement": MaxDisplacement,
 }
 """Criteria that may have to be met besides that of forces, by their options."""
-
-
-def _potential_of(given: Given) -> Any:
-    potential = potential_from(given.potential)
-    if given.workers is None:
-        return potential
-    if not isinstance(potential, ASECalculator):
-        fail("--workers is for calculators of ASE: --potential ase:MODULE:CALLABLE")
-    return dataclasses.replace(potential, workers=given.workers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +67,7 @@ class Task:
         own["cell"] = or_of_info(str)(given.cell) if given.cell else None
         with reported():
             settings = {
-                "potential": _potential_of(given),
+                "potential": potential_of(given),
                 "optimizer": optimizer_from(given.optimizer),
                 "dtype": given.dtype.value,
                 "skin": given.skin,

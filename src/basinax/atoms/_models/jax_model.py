@@ -25,6 +25,7 @@ from basinax._settings import (
 from basinax.atoms._batch import available_dtype
 from basinax.atoms._evaluators.protocol import AbstractEvaluator, AbstractSession
 from basinax.atoms._models.graphs import shape_of
+from basinax.atoms._models.nequix import read_nequix
 from basinax.atoms._models.programs import Form, split
 from basinax.atoms._models.sessions import Joined, OneByOne, Program
 from basinax.atoms._models.species import check_species, numbers_of
@@ -98,6 +99,25 @@ class JaxModel(AbstractEvaluator):
             cutoff, args, options: see the class.
         """
         return cls(site_energies, cutoff, *args, takes_vectors=True, **options)
+
+    @classmethod
+    def nequix(
+        cls, file: str | os.PathLike[str], *, dtype: Any = "float32", **options: Any
+    ) -> "JaxModel":
+        """A model of the package nequix, from a `.nqx` file; knows the species of its training.
+
+        Args:
+            file: as nequix writes them.
+            dtype: float32, that of the weights, or float64.
+            options: see the class.
+
+        Raises:
+            OSError, ValueError: the file cannot be read, or holds no model.
+            ImportError: the package is not installed.
+        """
+        energies, cutoff, numbers = read_nequix(file, np.dtype(dtype))
+        options = {"species": tuple(numbers), "dtype": dtype} | options
+        return cls.of_vectors(energies, cutoff, **options)
 
     @property
     def is_conservative(self) -> bool:

@@ -1,0 +1,71 @@
+"""Potentials from files of Python: `FILE.py:NAME`."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ase.calculators.calculator import BaseCalculator
+
+from basinax._text.reading import found
+from basinax.atoms._evaluators.calculator import ASECalculator
+from basinax.atoms._evaluators.protocol import AbstractEvaluator
+from basinax.atoms.potentials import AbstractPotential
+
+
+def potential_of_file(text: str) -> AbstractPotential | AbstractEvaluator:
+    """The potential of `FILE.py:NAME`: the file is run, and NAME taken from it.
+
+    NAME is a potential, an ASE calculator, or a function without arguments that makes one. With a
+    function that makes calculators, each process makes its own.
+
+    Raises:
+        ValueError: the file cannot be run, or has nothing of use under this name.
+        OSError: there is no such file.
+    """
+    file, colon, name = text.rpartition(":")
+    if not (colon and file and name):
+        raise ValueError(f"potential python: expected python:FILE.py:NAME, got {text!r}")
+    module = _module_of(found(file))
+    try:
+        value = getattr(module, name)
+    except AttributeError:
+        known = ", ".join(key for key in vars(module) if not key.startswith("_"))
+        raise ValueError(f"potential python: {file} has no {name}, but {known}") from None
+    is_maker = callable(value) and not isinstance(value, _POTENTIALS)
+    made = value() if is_maker else value
+    if isinstance(made, BaseCalculator):
+        return ASECalculator(_by_value(value, module) if is_maker else made)
+    if not isinstance(made, AbstractPotential | AbstractEvaluator):
+        raise ValueError(
+            f"potential python: {name} of {file} must be a potential, an ASE calculator, or a"
+            f" function that makes one, got {type(made).__name__}"
+        )
+    return made
+
+
+_POTENTIALS = (AbstractPotential, AbstractEvaluator, BaseCalculator)
+
+
+def _by_value(make: Any, module: ModuleType) -> Any:
+    """The function, which processes receive as it is: they cannot import the file by its name."""
+    import cloudpickle
+
+    cloudpickle.register_pickle_by_value(module)
+    return make
+
+
+def _module_of(path: Path) -> ModuleType:
+    name = f"basinax_file_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path} is no file of Python: its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses and pickles look
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ValueError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,35 @@
+"""The potential of the options, or of the config file that they name."""
+
+import dataclasses
+from typing import Any
+
+from basinax._text.config import read_config
+from basinax.atoms import ASECalculator, JaxModel, potential_from
+from basinax.cli._console import err, fail, print_line
+from basinax.cli._options import Given
+
+IMPORTING = ("ase", "nequix", "python")
+"""Kinds of potentials that run code of others."""
+
+
+def potential_of(given: Given) -> Any:
+    """Raises what `potential_from` and `read_config` do."""
+    text, workers = given.potential, given.workers
+    if text.endswith((".json", ".toml")) and ":" not in text:
+        config = read_config(text)
+        unknown = sorted(set(config) - {"potential", "workers"})
+        if unknown or not isinstance(config.get("potential"), str):
+            got = f"got {', '.join(unknown)}" if unknown else "got no text as potential"
+            fail(f"{text}: expected potential, a text, and workers, a number, {got}")
+        file, text, workers = text, config["potential"], workers or config.get("workers")
+        if text.partition(":")[0].strip().lower() in IMPORTING:
+            print_line(err, f"{file} names {text}, whose code runs now")
+    potential = potential_from(text)
+    if workers is None:
+        return potential
+    if not isinstance(potential, ASECalculator | JaxModel):
+        fail(
+            "--workers is for calculators of ASE and models: --potential ase:MODULE:CALLABLE,"
+            " nequix:FILE or python:FILE.py:NAME"
+        )
+    return dataclasses.replace(potential, workers=workers)
