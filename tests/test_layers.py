@@ -38,6 +38,7 @@ LAYERS = [
     ["atoms._history"],
     ["atoms.potentials", "atoms._models"],
     ["atoms._cells"],
+    ["atoms._internal"],
     ["atoms._streams", "atoms._criteria", "atoms._python"],
     ["atoms._text"],
     ["atoms._result"],

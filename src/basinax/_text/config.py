@@ -91,6 +91,11 @@ def register(name: str) -> Callable[[TransformClass], TransformClass]:
     return registered
 
 
+def transforms_by_name() -> Mapping[str, type[AbstractTransform]]:
+    """The classes that configs name, those that are registered among them."""
+    return _CLASSES
+
+
 def known_names() -> list[str]:
     """The names that configs may have."""
     return sorted([*_CLASSES, "chain", "optax"])

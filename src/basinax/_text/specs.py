@@ -8,8 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from basinax import transforms
-from basinax._text.config import from_config, read_config
+from basinax._text.config import from_config, read_config, transforms_by_name
 from basinax.transforms._limits import AbstractLimit
 from basinax.transforms._protocol import AbstractTransform
 from basinax.transforms.searches.walk import SEARCHES
@@ -47,7 +46,7 @@ def parse(text: str) -> Spec:
 
 
 def optimizer_from(text: str) -> AbstractTransform:
-    """The optimizer of a text: a class of `basinax`, in any case, and its fields; or of a file.
+    """The optimizer of a text: a class that configs name, in any case, and its fields; or a file's.
 
     A text that ends in `.json` or `.toml` is a file that `write_config` may have written; it may
     hold a chain with limits. A search is named, with its defaults: `search=armijo`.
@@ -62,7 +61,7 @@ def optimizer_from(text: str) -> AbstractTransform:
     if text.endswith((".json", ".toml")):
         return from_config(read_config(text))
     spec = parse(text)
-    known = {_plain(name): item for name, item in vars(transforms).items() if _is_optimizer(item)}
+    known = {_plain(k): cls for k, cls in transforms_by_name().items() if _is_optimizer(cls)}
     maker = choose("optimizer", _plain(spec.name), known)
     if spec.words:
         raise ValueError(f"optimizer {spec.name}: expected KEY=VALUE, got {spec.words[0]!r}")
@@ -73,9 +72,8 @@ def optimizer_from(text: str) -> AbstractTransform:
     return make("optimizer", spec.name, maker, options)
 
 
-def _is_optimizer(item: Any) -> bool:
-    is_transform = inspect.isclass(item) and issubclass(item, AbstractTransform)
-    return is_transform and not issubclass(item, AbstractLimit)
+def _is_optimizer(cls: type[AbstractTransform]) -> bool:
+    return not issubclass(cls, AbstractLimit)
 
 
 def choose(kind: str, name: str, known: Mapping[str, Any]) -> Any:

@@ -29,6 +29,7 @@ from basinax.atoms._evaluators.calculator import evaluator_of
 from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._history import AbstractRecorder, Histories, History, Together
+from basinax.atoms._internal.optimizer import check_where_steps_are_made
 from basinax.atoms._result import AtomsRelaxation
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams import groups
@@ -137,6 +138,7 @@ def relax(
         progress=progress,
         should_stop=should_stop,
     )
+    check_where_steps_are_made(optimizer, potential, is_hosted=evaluator is not None)
     listed = (
         None if evaluator else listed_for(cast(AbstractPotential, potential), atoms, skin, dtype)
     )

@@ -4,9 +4,10 @@ One turn of the loop takes what has come, and structures whose evaluation is sti
 still. Which evaluations come together changes no bit of a result.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -27,6 +28,7 @@ from basinax.atoms._evaluators.protocol import (
     EvaluationError,
     Request,
 )
+from basinax.atoms._internal.optimizer import Given, steps_on_the_host
 from basinax.atoms._matrices import VOIGT_OF_ENTRIES
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.device import (
@@ -37,6 +39,7 @@ from basinax.atoms._streams.device import (
     started,
 )
 from basinax.atoms._streams.places import Group, Places, Report
+from basinax.atoms._streams.walks import Walks, constrained_gradients
 from basinax.atoms.potentials import Properties
 
 LOOK = 0.2
@@ -54,6 +57,8 @@ class Findings(eqx.Module):
     energies: Float[Array, "systems"]
     forces: Float[Array, "rows 3"]
     stress: Float[Array, "systems 3 3"] | None
+    steps: Any = None
+    """Like the parameters, where the host makes them."""
 
 
 class _Point(NamedTuple):
@@ -82,6 +87,10 @@ class Points:
         if lowest is None or found.energy < lowest.found.energy:
             self._lowest[request.number] = point
 
+    def energy_of(self, number: int) -> float:
+        """At the last point, in double precision."""
+        return self._last[number].found.energy
+
     def fail(self, number: int, message: str) -> None:
         self._messages[number] = message
 
@@ -106,12 +115,14 @@ class HostedStream:
         self.places = Places(group, members, self.points)
         self.asked: dict[int, Request] = {}
         """Requests under way, by their structures' numbers."""
+        is_walked = steps_on_the_host(group.settings.optimizer)
+        self.walks = Walks(self.places) if is_walked else None
 
     def run(self) -> None:
         places, group = self.places, self.group
         how = split((None, places.settings()))
         run = started(how[0], group.keep_best, how[1], places.batch, places.moves)
-        findings, failed = self._findings([])
+        findings, failed = self._findings(run, [])
         while True:
             run, here, due = _turn(*how, places.batch, places.moves, run, findings)
             here = jax.device_get(here)
@@ -132,12 +143,12 @@ class HostedStream:
                 if not places.occupied.any():
                     return
                 if is_new.any():
-                    findings, failed = self._findings([])
+                    findings, failed = self._findings(run, [])
                     continue  # a turn without evaluations says where they stand
             self._ask(here)
             is_lost = places.occupied & here["is_lost"]
             answers = [] if is_lost.any() else self._answers()
-            findings, failed = self._findings(answers)
+            findings, failed = self._findings(run, answers)
 
     def _refilled(self, run: Run, how: Any, has_ended: np.ndarray) -> tuple[Run, Any, np.ndarray]:
         """The run with others in the places of those that have ended; says in which places."""
@@ -154,6 +165,8 @@ class HostedStream:
             number = int(self.places.members[k])
             self.asked.pop(number, None)
             self.session.end(number)
+            if self.walks is not None:
+                self.walks.end(number)
         self.places.take_out(run, which)
 
     def _ask(self, here: dict[str, np.ndarray]) -> None:
@@ -178,7 +191,7 @@ class HostedStream:
                 break
         return answers
 
-    def _findings(self, answers: list[Answer]) -> tuple[Findings, np.ndarray]:
+    def _findings(self, run: Run, answers: list[Answer]) -> tuple[Findings, np.ndarray]:
         """The answers in arrays, and which places hold structures that could not be evaluated."""
         places = self.places
         shape, dtype = (len(places.occupied),), places.batch.positions.dtype
@@ -201,7 +214,19 @@ class HostedStream:
             if stress is not None and found.stress is not None:
                 stress[k] = found.stress[list(VOIGT_OF_ENTRIES)].reshape(3, 3)
         arrays: dict[str, Any] = {"has_come": has_come, "energies": energies, "forces": forces}
-        return Findings(**arrays, stress=stress), failed  # pyright: ignore[reportArgumentType]
+        found = Findings(**arrays, stress=stress)  # pyright: ignore[reportArgumentType]
+        return (found if self.walks is None else self._walked(run, found)), failed
+
+    def _walked(self, run: Run, findings: Findings) -> Findings:
+        """The findings with a step from each."""
+        places, walks = self.places, cast(Walks, self.walks)
+        gradients: Any = -cast(Any, findings.forces)
+        has_come = np.asarray(findings.has_come)
+        if has_come.any() and not (places.moves is None and places.batch.constraints is None):
+            gradients = _gradients(places.batch, places.moves, run.params, findings)
+        come = np.flatnonzero(has_come).tolist()
+        energies = {k: self.points.energy_of(int(places.members[k])) for k in come}
+        return dataclasses.replace(findings, steps=walks.steps(run, energies, gradients))
 
     def _record(self, due: dict[str, np.ndarray], interval: int) -> None:
         """Hand over frames where a step is a multiple of the interval."""
@@ -215,6 +240,8 @@ def _turn(
 ) -> tuple[Run, dict[str, Any], dict[str, Any]]:
     """The run after one turn, where structures stand then, and where they were evaluated."""
     _, settings = eqx.combine(arrays, fixed.tree)
+    if findings.steps is not None:
+        settings = dataclasses.replace(settings, optimizer=Given(findings.steps))
     run = advanced(_evaluation(findings, batch, moves), before, settings, batch, moves, 1)
     there = moved(batch, moves, run.params)
     nobody = jnp.zeros_like(findings.has_come)
@@ -229,6 +256,13 @@ def _turn(
     is_judged, point = judged_between(before, run)
     due = found_at(point, batch, moves) | {"steps": before.steps, "is_judged": is_judged}
     return run, here, due
+
+
+@functools.partial(xla.jitted, options=xla.SHORT)
+def _gradients(batch: Batch, moves: CellMoves | None, params: Any, findings: Findings) -> Any:
+    """By the parameters, as constraints leave them."""
+    gradients = _evaluation(findings, batch, moves)(params).gradients
+    return constrained_gradients(gradients, params, batch, moves)
 
 
 def _evaluation(findings: Findings, batch: Batch, moves: CellMoves | None) -> Callable:

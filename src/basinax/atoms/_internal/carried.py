@@ -1,0 +1,278 @@
+"""L-BFGS whose pairs are kept in curved coordinates and carried to where the system stands.
+
+With q(x) the coordinates, B = ∂q/∂x, K their diagonal stiffness and ε a weak spring on every entry
+of x, M = BᵀKB + ε is the model of the Hessian. The gradient g becomes γ = K B M⁻¹ g and ε M⁻¹ g,
+with Bᵀγ + ε M⁻¹ g = g. Changes of q, of x and of both parts of the gradient are kept. At every step
+all pairs become s = M⁻¹(BᵀK Δq + ε Δx) and y = BᵀΔγ + Δ(ε M⁻¹ g) of the present point, and L-BFGS
+goes on from M⁻¹/α: J. Nocedal, Math. Comput. 35, 773 (1980). Coordinates that bonds couple turn as
+atoms move; so do the pairs here, and what was learned of a bond stays true.
+
+Nothing here knows of atoms. A system without coordinates has the steps of plain L-BFGS.
+"""
+
+import dataclasses
+import itertools
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import Float
+
+from basinax.atoms._internal.dense import Cholesky, gram, product
+
+Vector = Float[np.ndarray, "dofs"]
+
+WEAK = 0.03
+"""ε, in eV/Å². It holds what no coordinate covers."""
+
+ALPHA, PLAIN_STEP = 70.0, 0.2
+"""Without coordinates: the model's stiffness (eV/Å²) before the first pair, and the longest row of
+a step (Å), as ASE's `LBFGS` has them."""
+
+COSINE = 0.1
+"""A pair is used where the cosine between s and y, in the metric of the model, is at least this."""
+
+BAND = 3.0
+"""α is changed where the last pair says that it is wrong by more than this factor."""
+
+LEAST_TRUST, MOST_TRUST = 0.05, 0.6
+"""Between which the largest change of a coordinate in one step (Å or rad) is limited."""
+
+NOISE = 1e-4
+"""Predicted changes of the energy (eV) below which a bad prediction is not held against a step."""
+
+TARGETS = (0.5, 1.0, 1.0)
+"""Parts of the change of q that the solves of a curved step aim at."""
+
+
+class Coordinates(Protocol):
+    """Curved coordinates of one system, in NumPy arrays of double precision."""
+
+    def at(self, x: Vector) -> tuple[Float[np.ndarray, "q"], Float[np.ndarray, "q dofs"]]:
+        """The coordinates, and their derivatives."""
+        ...
+
+    def stiffness(self, x: Vector) -> Float[np.ndarray, "q"]:
+        """Positive force constants."""
+        ...
+
+    def wrapped(self, change: np.ndarray) -> np.ndarray:
+        """A change of coordinates, by the shorter way round of those that are periodic."""
+        ...
+
+    def reach(self, step: Vector) -> float:
+        """The longest row of a step, as a part of the longest that is allowed."""
+        ...
+
+
+class Metric:
+    """M = BᵀKB + ε, factorised. Raises LinAlgError where numbers are not finite."""
+
+    def __init__(self, jacobian: np.ndarray, stiffness: np.ndarray, weak: float):
+        self.weak, self.factor = weak, None
+        if len(stiffness):
+            half = np.sqrt(stiffness)[:, None] * jacobian
+            matrix = gram(half)
+            matrix[np.diag_indices_from(matrix)] += weak
+            self.factor = Cholesky(matrix)
+
+    def solve(self, columns: np.ndarray) -> np.ndarray:
+        if self.factor is None:
+            return columns / self.weak
+        return self.factor.solve(columns)
+
+
+class Found(NamedTuple):
+    """A point, and its gradient in coordinates."""
+
+    x: Vector
+    gradient: Vector
+    q: np.ndarray
+    jacobian: np.ndarray
+    stiffness: np.ndarray
+    metric: Metric
+    model_step: Vector
+    """M⁻¹ g."""
+
+    def parts(self) -> tuple[np.ndarray, ...]:
+        """Whose changes are kept: q, x, γ and ε M⁻¹ g."""
+        gamma = self.stiffness * product(self.jacobian, self.model_step)
+        return self.q, self.x, gamma, self.metric.weak * self.model_step
+
+
+class Made(NamedTuple):
+    """A step, and what was expected of it."""
+
+    start: Found
+    energy: float
+    predicted: float
+    size: float
+    """The largest change of a coordinate, linearly."""
+
+
+class Pairs(NamedTuple):
+    """Pairs that are used at the present point, one a row, the newest last."""
+
+    s: Float[np.ndarray, "pairs dofs"]
+    y: Float[np.ndarray, "pairs dofs"]
+    sy: Float[np.ndarray, "pairs"]
+    softest: float
+    """s·y/s·Ms of the newest pair."""
+    stiffest: float
+    """y·M⁻¹y/s·y of the newest pair."""
+
+
+@dataclasses.dataclass
+class Walk:
+    """The steps of one system, from its first point on."""
+
+    renewed: Callable[[Vector, Coordinates | None], Coordinates]
+    """The coordinates for a system that stands somewhere; those before where they are the same."""
+    memory: int = 40
+    trust: float = 0.3
+    """The largest change of a coordinate in the next step (Å or rad)."""
+
+    def __post_init__(self) -> None:
+        self._coordinates: Coordinates | None = None
+        self._alpha = 1.0
+        self._changes: deque[tuple[np.ndarray, ...]] = deque(maxlen=self.memory)
+        self._points: deque[tuple[Vector, Vector]] = deque(maxlen=self.memory)
+        """Positions and gradients before the present ones: pairs are made anew of them where
+        coordinates are new."""
+        self._made: Made | None = None
+
+    def step(self, x: Vector, energy: float, gradient: Vector) -> Vector:
+        """The step from here. Finite numbers always; 0 where the gradient has others."""
+        if not np.isfinite(gradient).all():
+            return np.zeros_like(x)
+        try:
+            with np.errstate(all="ignore"):
+                step = self._step(x, energy, gradient)
+            if np.isfinite(step).all():
+                return step
+        except np.linalg.LinAlgError:
+            pass
+        # Atoms on one another, or numbers beyond all range: nothing of it is kept.
+        self.__post_init__()
+        return -gradient * min(1 / ALPHA, PLAIN_STEP / max(float(np.abs(gradient).max()), 1e-300))
+
+    def _step(self, x: Vector, energy: float, gradient: Vector) -> Vector:
+        self._judge(energy)
+        coordinates = self.renewed(x, self._coordinates)
+        is_new, self._coordinates = coordinates is not self._coordinates, coordinates
+        here = found(coordinates, x, gradient)
+        if is_new:
+            self._renew(coordinates, here)
+        elif self._made is not None:
+            self._changes.append(change(coordinates, self._made.start, here))
+        self._points.append((x, gradient))
+        pairs = self._carried(here)
+        if pairs is not None:
+            self._rescale(pairs, is_plain=not len(here.q))
+        step = self._descent(here, pairs)
+        if not step @ gradient < 0:
+            self._changes.clear()
+            step = -here.model_step / self._alpha
+        return self._limited(coordinates, here, energy, step)
+
+    def _judge(self, energy: float) -> None:
+        """Trust the model more or less by what came of the last step, which is kept as it is."""
+        made = self._made
+        if made is None:
+            return
+        change = energy - made.energy
+        ratio = change / made.predicted if made.predicted < 0 else (1.0 if change <= 0 else -1.0)
+        if ratio < 0.25 and abs(made.predicted) > NOISE:
+            self.trust = max(LEAST_TRUST, 0.5 * min(self.trust, made.size))
+        elif ratio > 0.75 and made.size > 0.8 * self.trust:
+            self.trust = min(2 * self.trust, MOST_TRUST)
+
+    def _renew(self, coordinates: Coordinates, here: Found) -> None:
+        """The pairs between all points that are kept, in new coordinates."""
+        self._changes.clear()
+        points = [*(found(coordinates, *point) for point in self._points), here]
+        self._changes.extend(change(coordinates, *pair) for pair in itertools.pairwise(points))
+
+    def _carried(self, here: Found) -> Pairs | None:
+        if not self._changes:
+            return None
+        q, x, gamma, weak = (np.stack(each) for each in zip(*self._changes, strict=True))
+        metric_s = product(q * here.stiffness, here.jacobian) + here.metric.weak * x
+        y = product(gamma, here.jacobian) + weak
+        solved = here.metric.solve(np.concatenate([metric_s, y]).T).T
+        s, inverse_y = solved[: len(q)], solved[len(q) :]
+        sy, sms, yiy = ((a * b).sum(1) for a, b in ((s, y), (s, metric_s), (y, inverse_y)))
+        usable = (sy > 1e-14) & (sy >= COSINE * np.sqrt(sms * yiy))
+        if not usable.any():
+            return None
+        last = np.flatnonzero(usable)[-1]
+        ends = float(sy[last] / sms[last]), float(yiy[last] / sy[last])
+        return Pairs(s[usable], y[usable], sy[usable], *ends)
+
+    def _rescale(self, pairs: Pairs, *, is_plain: bool) -> None:
+        """α by the newest pair: kept while it lies between the bounds that this one gives."""
+        middle = float(np.sqrt(pairs.softest * pairs.stiffest))
+        alpha, is_raised = self._alpha, self._alpha > BAND
+        if is_plain:
+            self._alpha = pairs.stiffest
+        elif (
+            pairs.softest > BAND * alpha
+            or pairs.stiffest < alpha / BAND
+            or (is_raised and middle < alpha / BAND)
+        ):
+            self._alpha = middle
+
+    def _descent(self, here: Found, pairs: Pairs | None) -> Vector:
+        """−H⁻¹ g by the two loops of L-BFGS."""
+        if pairs is None:
+            return -here.model_step / self._alpha
+        v, parts = here.gradient.copy(), np.zeros(len(pairs.sy))
+        for k in reversed(range(len(parts))):
+            parts[k] = (pairs.s[k] @ v) / pairs.sy[k]
+            v -= parts[k] * pairs.y[k]
+        z = here.metric.solve(v) / self._alpha
+        for k in range(len(parts)):
+            z += pairs.s[k] * (parts[k] - (pairs.y[k] @ z) / pairs.sy[k])
+        return -z
+
+    def _limited(
+        self, coordinates: Coordinates, here: Found, energy: float, step: Vector
+    ) -> Vector:
+        """The step within its limits, along the coordinates; says what is expected of it."""
+        size = float(np.abs(product(here.jacobian, step)).max(initial=0.0))
+        part = min(1.0, self.trust / size if size > self.trust else 1.0)
+        reach = part * coordinates.reach(step)
+        part = part / reach if reach > 1 else part
+        # H is that of the whole step, so that g·d + ½ d·Hd of a part of it is known.
+        predicted = float(here.gradient @ step) * (part - 0.5 * part**2)
+        self._made = Made(here, energy, predicted, part * size)
+        return curved(coordinates, here, part * step) if len(here.q) else part * step
+
+
+def found(coordinates: Coordinates, x: Vector, gradient: Vector) -> Found:
+    """A point in these coordinates."""
+    q, jacobian = coordinates.at(x)
+    stiffness = coordinates.stiffness(x)
+    metric = Metric(jacobian, stiffness, WEAK if len(q) else ALPHA)
+    return Found(x, gradient, q, jacobian, stiffness, metric, metric.solve(gradient))
+
+
+def change(coordinates: Coordinates, before: Found, after: Found) -> tuple[np.ndarray, ...]:
+    """Of what is kept, from point to point."""
+    q, *others = (b - a for a, b in zip(before.parts(), after.parts(), strict=True))
+    return coordinates.wrapped(q), *others
+
+
+def curved(coordinates: Coordinates, here: Found, step: Vector) -> Vector:
+    """A step to where the coordinates have changed as much as they would along a straight one."""
+    moved, x = product(here.jacobian, step), here.x
+    for target in TARGETS:
+        q, jacobian, metric = here.q, here.jacobian, here.metric
+        if x is not here.x:
+            q, jacobian = coordinates.at(x)
+            metric = Metric(jacobian, here.stiffness, WEAK)
+        missing = coordinates.wrapped(here.q + target * moved - q)
+        force = product(jacobian.T, here.stiffness * missing)
+        x = x + metric.solve(force + WEAK * (here.x + target * step - x))
+    return x - here.x

@@ -1,0 +1,135 @@
+"""The degrees of freedom of one structure on the host: rows of atoms, then those of its cell.
+
+They are those of `CellMoves`, in double precision: positions in the undeformed cell, and the
+deformation F times the cell factor, its logarithm, or a strain. Derivatives of the exponential are
+exact: a rotation of the cell would leak into the gradient otherwise, where nothing but ε holds it.
+"""
+
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from jaxtyping import Bool, Float
+
+from basinax.atoms._cells.kinds import AbstractCell, kind_of
+from basinax.atoms._constraints.reading import read_stages
+from basinax.atoms._matrices import VOIGT_OF_ENTRIES
+
+STRAIN = 0.1
+"""The longest row of a step of the deformation."""
+
+_UNITS = np.eye(9).reshape(9, 3, 3)
+
+
+class Frame:
+    """How entries of x move the atoms and the cell of one structure."""
+
+    def __init__(self, atoms: Atoms, cell: AbstractCell | None):
+        self.n_atoms, self.positions = len(atoms), atoms.positions.copy()
+        self.cell = atoms.cell.array.copy()
+        self.pbc, self.numbers = atoms.pbc.copy(), atoms.numbers.copy()
+        self.kind, self.pressure = kind_of(atoms, cell), 0.0
+        self.left = _left(atoms)
+        if cell is None or self.kind is None:
+            return
+        self.pressure = float(cell.pressure)  # pyright: ignore[reportArgumentType]
+        usual = 1.0 if self.kind == "strain" else float(len(atoms))
+        self.factor = usual if cell.cell_factor is None else cell.cell_factor
+        self.mask: Bool[np.ndarray, "3 3"] = cell.movable()
+        self.allowed = _allowed(cell)
+
+    def start(self) -> Float[np.ndarray, "dofs"]:
+        """Where nothing is deformed."""
+        rows = {None: 0, "strain": 2}.get(self.kind, 3)
+        at_rest = np.zeros(3 * rows)
+        if self.kind == "unit-cell":
+            at_rest = self.factor * np.eye(3).ravel()
+        return np.concatenate([self.positions.ravel(), at_rest])
+
+    def deformation(self, x: Float[np.ndarray, "dofs"]) -> Float[np.ndarray, "3 3"]:
+        """F, of which the transposed turns rows."""
+        if self.kind is None:
+            return np.eye(3)
+        matrix, unit = self._matrix(x), np.eye(3)
+        if self.kind == "strain":
+            change = np.where(unit > 0, matrix, matrix / 2)
+        else:
+            change = (exponential(matrix) if self.kind == "frechet" else matrix) - unit
+        return unit + np.where(self.mask, change, 0.0)
+
+    def volume(self, x: Float[np.ndarray, "dofs"]) -> float:
+        """In Å³; 0 where the cell is fixed."""
+        if self.kind is None:
+            return 0.0
+        return float(abs(np.linalg.det(self.cell @ self.deformation(x).T)))
+
+    def derivative(self, x: Float[np.ndarray, "dofs"]) -> Float[np.ndarray, "3 3 entries"]:
+        """∂F by the entries of the cell's rows."""
+        changes = _UNITS
+        if self.kind == "frechet":
+            # exp of [[L, E], [0, L]] has the derivative along E beside exp L.
+            blocks = np.zeros((9, 6, 6))
+            blocks[:, :3, :3] = blocks[:, 3:, 3:] = self._matrix(x)
+            blocks[:, :3, 3:] = _UNITS
+            changes = exponential(blocks)[:, :3, 3:]
+        elif self.kind == "strain":
+            changes = np.zeros((6, 3, 3))
+            for entry, voigt in enumerate(VOIGT_OF_ENTRIES):
+                i, j = divmod(entry, 3)
+                changes[voigt, i, j] = 1.0 if i == j else 0.5
+        changes = np.where(self.mask, changes, 0.0) / self.factor
+        return changes.transpose(1, 2, 0) @ self.allowed
+
+    def longest(self, step: Float[np.ndarray, "dofs"], maxstep: float) -> float:
+        """The longest row of a step, as a part of the longest that is allowed."""
+        lengths = np.linalg.norm(step.reshape(-1, 3), axis=1)
+        longest = lengths[: self.n_atoms].max() / maxstep
+        if self.kind is None:
+            return float(longest)
+        return float(max(longest, lengths[self.n_atoms :].max() / (self.factor * STRAIN)))
+
+    def _matrix(self, x: np.ndarray) -> Float[np.ndarray, "3 3"]:
+        rows = x[3 * self.n_atoms :] / self.factor
+        return (rows[list(VOIGT_OF_ENTRIES)] if self.kind == "strain" else rows).reshape(3, 3)
+
+
+def exponential(matrices: np.ndarray) -> np.ndarray:
+    """exp of one square matrix or several, by a Taylor series after halving, then squaring."""
+    largest = float(np.abs(matrices).sum(-1).max())
+    n_halved = max(0, int(np.ceil(np.log2(max(largest, 1e-3) / 0.5))))
+    if n_halved > 60:
+        raise np.linalg.LinAlgError("no deformation is as large")
+    x = matrices * 0.5**n_halved
+    unit = np.eye(matrices.shape[-1])
+    result = unit + x / 14
+    for k in range(13, 0, -1):
+        result = unit + (x @ result) / k
+    for _ in range(n_halved):
+        result = result @ result
+    return result
+
+
+def _left(atoms: Atoms) -> Float[np.ndarray, "atoms 3 3"] | None:
+    """What constraints of single atoms leave of steps; None where they leave all."""
+    stages = read_stages(atoms)
+    if not stages:
+        return None
+    left = stages[0].matrices
+    for stage in stages[1:]:
+        left = stage.matrices @ left
+    return left
+
+
+def _allowed(cell: AbstractCell) -> Float[np.ndarray, "entries entries"]:
+    """The projector on steps of the cell's rows that its options leave."""
+    movable = cell.movable()
+    if cell.kind == "strain":
+        voigt: Any = [VOIGT_OF_ENTRIES.index(k) for k in range(6)]
+        free, trace = movable.ravel()[voigt], np.arange(6) < 3
+    else:
+        free, trace = movable.ravel(), np.eye(3, dtype=bool).ravel()
+    along = np.where(free & trace, 1.0, 0.0)
+    onto = np.outer(along, along) / max(along.sum(), 1.0)
+    if cell.hydrostatic_strain:
+        return onto
+    return np.diag(free.astype(float)) - (onto if cell.constant_volume else 0.0)

@@ -1,0 +1,98 @@
+"""Dense matrices on one core, with bits that they alone decide.
+
+OpenBLAS hands larger products to its threads, which go on spinning on the cores that evaluations
+need: a step of 12 ms took 200 beside two busy processes. Products and factors in tiles stay below
+the sizes from which it does.
+"""
+
+from typing import Any
+
+import numpy as np
+import scipy.linalg.lapack
+from jaxtyping import Float
+
+TILE = 60
+"""OpenBLAS takes threads from 2¹⁸ multiplications of a product on, 9216 of one with a vector, and
+64 rows of a factorisation."""
+
+_OF_VECTOR = 9000
+
+_LAPACK: Any = scipy.linalg.lapack
+
+Matrix = Float[np.ndarray, "rows columns"]
+
+
+def product(a: Matrix, b: np.ndarray) -> np.ndarray:
+    """a @ b, of a matrix or a vector b."""
+    if b.ndim == 1:
+        rows = max(1, _OF_VECTOR // max(a.shape[1], 1))
+        if a.shape[1] > _OF_VECTOR:
+            return np.einsum("ij,j->i", a, b)
+        parts = [a[k : k + rows] @ b for k in range(0, len(a), rows)]
+        return np.concatenate(parts) if parts else np.zeros(0)
+    made = np.zeros((len(a), b.shape[1]))
+    for rows in _tiles(len(a)):
+        for columns in _tiles(b.shape[1]):
+            for inner in _tiles(a.shape[1]):
+                made[rows, columns] += a[rows, inner] @ b[inner, columns]
+    return made
+
+
+def gram(a: Matrix) -> Matrix:
+    """Of aᵀ a, what stands in tiles on and below the diagonal."""
+    made, flipped = np.zeros((a.shape[1],) * 2), np.ascontiguousarray(a.T)
+    for rows in _tiles(len(made)):
+        for columns in _tiles(rows.stop):
+            for inner in _tiles(len(a)):
+                made[rows, columns] += flipped[rows, inner] @ a[inner, columns]
+    return made
+
+
+class Cholesky:
+    """L of a positive definite matrix L Lᵀ, of which the lower triangle is looked at.
+
+    Args:
+        matrix: is overwritten.
+
+    Raises:
+        LinAlgError: it is not positive definite, or not finite.
+    """
+
+    def __init__(self, matrix: Matrix):
+        self._lower = lower = matrix
+        self._tiles = _tiles(len(matrix))
+        self._inverses = []
+        """Of the diagonal tiles of L."""
+        for k, own in enumerate(self._tiles):
+            for before in self._tiles[:k]:
+                lower[own, own] -= lower[own, before] @ lower[own, before].copy().T
+            factor, failed = _LAPACK.dpotrf(lower[own, own], lower=1, clean=1)
+            if failed or not np.isfinite(factor).all():
+                raise np.linalg.LinAlgError("not positive definite")
+            lower[own, own] = factor
+            inverse = _LAPACK.dtrtri(factor, lower=1)[0]
+            self._inverses.append(inverse)
+            for below in self._tiles[k + 1 :]:
+                for before in self._tiles[:k]:
+                    lower[below, own] -= lower[below, before] @ lower[own, before].T
+                lower[below, own] = lower[below, own] @ inverse.T
+
+    def solve(self, columns: np.ndarray) -> np.ndarray:
+        """The solution x of L Lᵀ x = b, for one b or several columns."""
+        if columns.ndim == 2 and columns.shape[1] > TILE:
+            parts = [self.solve(columns[:, part]) for part in _tiles(columns.shape[1])]
+            return np.concatenate(parts, axis=1)
+        x, lower = columns.copy(), self._lower
+        for k, own in enumerate(self._tiles):
+            for before in self._tiles[:k]:
+                x[own] -= lower[own, before] @ x[before]
+            x[own] = self._inverses[k] @ x[own]
+        for k, own in reversed(list(enumerate(self._tiles))):
+            for after in self._tiles[k + 1 :]:
+                x[own] -= lower[after, own].T @ x[after]
+            x[own] = self._inverses[k].T @ x[own]
+        return x
+
+
+def _tiles(size: int) -> list[slice]:
+    return [slice(k, min(k + TILE, size)) for k in range(0, size, TILE)]

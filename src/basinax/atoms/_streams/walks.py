@@ -1,0 +1,84 @@
+"""Steps that the host makes, of each structure by itself, where evaluations have come."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from basinax._loop.run import Run
+from basinax.atoms._batch import Batch
+from basinax.atoms._cells.moves import CellConstraints, CellMoves, Dofs
+from basinax.atoms._internal.carried import Walk
+from basinax.atoms._internal.deformation import Frame
+from basinax.atoms._internal.optimizer import InternalLBFGS
+from basinax.atoms._streams.places import Places
+
+
+class Walks:
+    """The walks of the structures that stand in the places of a batch."""
+
+    def __init__(self, places: Places):
+        self.places = places
+        self._walks: dict[int, tuple[Frame, Walk]] = {}
+        """By their structures' numbers."""
+
+    def end(self, number: int) -> None:
+        self._walks.pop(number, None)
+
+    def steps(self, run: Run, energies: dict[int, float], gradients: Any) -> Any:
+        """The steps of structures whose evaluation has come, like the parameters; 0 for others.
+
+        Args:
+            energies: by places; those of the potential, in eV.
+            gradients: like the parameters, as constraints leave them.
+        """
+        params, gradients = jax.device_get((run.params, gradients))
+        steps = jax.tree.map(np.zeros_like, params)
+        for k, energy in energies.items():
+            rows = self._rows(k)
+            frame, walk = self._walk(k)
+            x, gradient = (_vector(tree, rows) for tree in (params, gradients))
+            enthalpy = energy + frame.pressure * frame.volume(x)
+            step = walk.step(x, enthalpy, gradient)
+            for array, own in zip(jax.tree.leaves(steps), rows, strict=True):
+                n = 3 * (own.stop - own.start)
+                array[own], step = step[:n].reshape(-1, 3), step[n:]
+        return steps
+
+    def _walk(self, k: int) -> tuple[Frame, Walk]:
+        places = self.places
+        number = int(places.members[k])
+        if number not in self._walks:
+            optimizer: Any = places.settings().optimizer
+            assert isinstance(optimizer, InternalLBFGS)
+            group = places.group
+            self._walks[number] = optimizer.walk(group.atoms[number], group.cells[number], k)
+        return self._walks[number]
+
+    def _rows(self, k: int) -> list[slice]:
+        """Those of a place in each leaf of the parameters."""
+        rows, moves = [self.places.rows_of(k)], self.places.moves
+        if moves is not None:
+            each = 2 if moves.kind == "strain" else 3
+            begin = each * k
+            rows.append(slice(begin, begin + each if moves.is_free[k] else begin))
+        return rows
+
+
+def _vector(tree: Any, rows: list[slice]) -> np.ndarray:
+    leaves = jax.tree.leaves(tree)
+    parts = [leaf[own].ravel() for leaf, own in zip(leaves, rows, strict=True)]
+    return np.concatenate(parts).astype(np.float64)
+
+
+def constrained_gradients(
+    gradients: Any, params: Any, batch: Batch, moves: CellMoves | None
+) -> Array | Dofs:
+    """What constraints leave of gradients by the parameters."""
+    if moves is not None:
+        prefix = moves.prefix(batch.index)
+        return CellConstraints(batch.constraints, moves).of_gradient(gradients, prefix, params)
+    if batch.constraints is None:
+        return gradients
+    return batch.constraints.of_gradient(gradients, batch.index, params)

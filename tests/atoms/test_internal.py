@@ -1,0 +1,321 @@
+"""L-BFGS in internal coordinates: derivatives, the prototype's points, the promise, bad starts."""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import add_adsorbate, bulk, fcc111, molecule
+from ase.calculators.emt import EMT
+from ase.calculators.lj import LennardJones
+from ase.constraints import FixAtoms, FixedPlane
+from ase.io import read
+from ase.spacegroup import crystal
+from comparison import same
+
+import basinax
+from basinax import Status, chain
+from basinax.atoms import (
+    ASECalculator,
+    Frechet,
+    InternalLBFGS,
+    LennardJones as OwnLennardJones,
+    Strain,
+    UnitCell,
+    relax,
+)
+from basinax.atoms._internal.carried import Walk
+from basinax.atoms._internal.coordinates import NoCoordinates, internal_coordinates
+from basinax.atoms._internal.deformation import Frame
+from basinax.atoms._internal.dense import Cholesky, gram, product
+
+MOLECULES = read(Path(__file__).parents[2] / "benchmarks" / "data" / "molecules.extxyz", ":")
+FIRST_POINTS = Path(__file__).parent / "data" / "first_points.npz"
+"""The first five points of the prototype with GFN2-xTB, in 1e-7 Å, and gradients (1e-6 eV/Å) and
+energies there. Its neighbours were put in the order of their numbers."""
+
+
+# --- dense matrices
+
+
+@pytest.mark.parametrize("size", [0, 1, 59, 60, 61, 130])
+def test_products_and_solutions_in_tiles_are_those_of_numpy(size):
+    draw = np.random.default_rng(size).standard_normal
+    a, b = draw((150, size)), draw((size, 70))
+    assert np.allclose(product(a, b), a @ b, atol=1e-12)
+    assert np.allclose(product(a, b[:, 0]), a @ b[:, 0], atol=1e-12)
+    matrix = a.T @ a + np.eye(size)
+    factor = Cholesky(gram(a) + np.eye(size))
+    assert np.allclose(matrix @ factor.solve(b), b, atol=1e-9)
+    assert np.allclose(matrix @ factor.solve(b[:, 0]), b[:, 0], atol=1e-9)
+
+
+def test_what_is_not_positive_definite_has_no_factor():
+    for matrix in (-np.eye(3), np.full((3, 3), np.nan)):
+        with pytest.raises(np.linalg.LinAlgError):
+            Cholesky(matrix)
+
+
+# --- coordinates
+
+UREA = crystal(
+    ["C", "O", "N", "H", "H"],
+    [
+        (0, 0.5, 0.326),
+        (0, 0.5, 0.5953),
+        (0.1459, 0.6459, 0.1766),
+        (0.2575, 0.7575, 0.2827),
+        (0.1441, 0.6441, -0.0380),
+    ],
+    spacegroup=113,
+    cellpar=[5.565, 5.565, 4.684, 90, 90, 90],
+)
+STRUCTURES = {
+    "aspirin": MOLECULES[0],
+    "acetylene": molecule("C2H2"),
+    "two waters": Atoms("OHHOHH", [*molecule("H2O").positions, *molecule("H2O").positions + 4]),
+    "urea": UREA,
+    "silicon": bulk("Si"),
+    "salt": bulk("NaCl", "rocksalt", 5.6, cubic=True),
+    "copper": bulk("Cu"),
+}
+
+
+def coordinates_of(atoms, cell=None, seed=0):
+    """Coordinates of a structure off its minimum, and where it stands."""
+    frame, draw = Frame(atoms, cell), np.random.default_rng(seed).standard_normal
+    x = frame.start()
+    scale = np.full(len(x), 0.03)
+    scale[3 * len(atoms) :] *= 1.0 if cell is None else frame.factor
+    x = x + scale * draw(len(x))
+    return internal_coordinates(frame, 1.0, 1.0)(x, None), x
+
+
+@pytest.mark.parametrize("cell", [None, Frechet(), UnitCell(cell_factor=3.0), Strain()], ids=repr)
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_derivatives_of_coordinates_are_those_of_differences(name, cell):
+    atoms = STRUCTURES[name]
+    coordinates, x = coordinates_of(atoms, cell if atoms.pbc.any() else None)
+    frame, h = coordinates.frame, 1e-5
+    jacobian = coordinates.at(x)[1]
+    columns = [
+        coordinates.wrapped(coordinates.at(x + d)[0] - coordinates.at(x - d)[0]) / (2 * h)
+        for d in h * np.eye(len(x))
+    ]
+    expected = np.stack(columns, 1)
+    if frame.kind == "strain":
+        expected[:, : 3 * len(atoms)] = 0.0
+    # h² times third derivatives, and rounding / h
+    assert np.abs(jacobian - expected).max() < 1e-7
+    assert (coordinates.stiffness(x) > 0).all()
+
+
+def test_a_list_does_not_depend_on_the_cell_that_is_chosen():
+    whole, x = coordinates_of(UREA)
+    moved = UREA.copy()
+    moved.positions += np.random.default_rng(0).integers(-1, 2, (len(UREA), 3)) @ UREA.cell.array
+    there = x + (moved.positions - UREA.positions).ravel()
+    other = internal_coordinates(Frame(moved, None), 1.0, 1.0)(there, None)
+    q, p = whole.at(x)[0], other.at(there)[0]
+    assert np.allclose(np.sort(np.abs(q)), np.sort(np.abs(p)), atol=1e-9)
+
+
+def test_a_list_that_is_the_same_is_kept():
+    renewed = internal_coordinates(Frame(MOLECULES[0], None), 1.0, 1.0)
+    x = MOLECULES[0].positions.ravel()
+    before = renewed(x, None)
+    assert renewed(x + 1e-3, before) is before
+    far = x.copy()
+    far[:3] += 3.0
+    assert renewed(far, before) is not before
+
+
+# --- steps
+
+
+@pytest.mark.parametrize("at", range(20))
+def test_the_first_points_are_those_of_the_prototype(at):
+    atoms = MOLECULES[at]
+    name, frame = atoms.info["name"], Frame(MOLECULES[at], None)
+    with np.load(FIRST_POINTS) as stored:
+        points, gradients, energies = (stored[f"{name}.{kind}"] for kind in "xge")
+    x = frame.start()
+    walk = Walk(internal_coordinates(frame, 1.0, 1.0))
+    for point, gradient, energy in zip(points, gradients, energies, strict=True):
+        assert np.abs(x - 1e-7 * point.ravel()).max() < 1e-6
+        x = x + walk.step(x, float(energy), 1e-6 * gradient.ravel())
+
+
+def test_without_coordinates_steps_are_those_of_plain_lbfgs():
+    """On a quadratic, against the formulas in Nocedal and Wright, algorithm 7.4."""
+    draw = np.random.default_rng(0).standard_normal
+    a = draw((6, 6))
+    none = NoCoordinates(Frame(Atoms("H2"), None), 1.0)
+    hessian, walk = a @ a.T + np.eye(6), Walk(lambda x, before: none)
+    x, pairs, last = 0.05 * draw(6), [], None
+    for _ in range(8):
+        gradient = hessian @ x
+        if last is not None:
+            pairs.append((x - last[0], gradient - last[1]))
+        inverse = np.eye(6) / 70
+        if pairs:
+            s, y = pairs[-1]
+            inverse = np.eye(6) * (s @ y) / (y @ y)
+        for s, y in pairs:
+            left = np.eye(6) - np.outer(s, y) / (s @ y)
+            inverse = left @ inverse @ left.T + np.outer(s, s) / (s @ y)
+        last = x, gradient
+        step = walk.step(x, 0.5 * float(x @ gradient), gradient)
+        # rounding, times the condition of the pairs
+        assert np.allclose(step, -inverse @ gradient, rtol=1e-6, atol=1e-12)
+        x = x + step
+
+
+def test_a_step_is_finite_whatever_the_numbers_are():
+    start = Atoms("CO2", [(0.0, 0, 0)] * 3)
+    walk = Walk(internal_coordinates(Frame(start, None), 1.0, 1.0))
+    draw = np.random.default_rng(0).standard_normal
+    for scale in (1.0, 1e200, np.nan, np.inf, 1e-300, 0.0, 1.0):
+        with np.errstate(invalid="ignore"):
+            step = walk.step(np.zeros(9), scale, scale * draw(9))
+        assert np.isfinite(step).all()
+
+
+# --- the promise
+
+
+@pytest.fixture
+def one_shape(monkeypatch):
+    """Batches of one shape, so that few programs are compiled."""
+    monkeypatch.setattr("basinax.atoms._streams.groups.shape_of_batches", lambda *_: (64, 4))
+
+
+def are_same(batch, alone) -> bool:
+    """Whether a batch ends in the bits of these results of one structure each."""
+    return all(same(batch, k, other, 0) for k, other in enumerate(alone))
+
+
+def mixed() -> list[Atoms]:
+    """Of 1 to 9 atoms: a slab with an adsorbate, a crystal, molecules, an atom.
+
+    Their constraints are of one kind, so that few programs are compiled.
+    """
+    slab = fcc111("Cu", (2, 2, 2), vacuum=5)
+    add_adsorbate(slab, "O", 1.5, "fcc")
+    made = [slab, bulk("Al", cubic=True), molecule("CH3OH"), molecule("C2H2"), Atoms("H")]
+    for k, atoms in enumerate(made):
+        atoms.rattle(0.08, seed=k)
+        atoms.set_constraint([FixedPlane(0, (1, 1, 0)), FixAtoms(range(1, len(atoms) // 2))])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("cell", "dtype"),
+    [
+        (None, "float32"),
+        (Frechet(pressure=0.01), "float64"),
+        pytest.param(None, "float64", marks=pytest.mark.exhaustive),
+        pytest.param(UnitCell(hydrostatic_strain=True), "float32", marks=pytest.mark.exhaustive),
+        pytest.param(Strain(mask=(1, 1, 0, 0, 0, 1)), "float64", marks=pytest.mark.exhaustive),
+    ],
+    ids=str,
+)
+def test_a_structure_has_the_same_bits_alone_and_in_a_batch(cell, dtype, one_shape):
+    # There are places for two to four of these ten, so the others take theirs.
+    few = mixed()
+    settings = {"fmax": 0.05, "max_steps": 10, "cell": cell, "dtype": dtype}
+    batch = relax([*few, *few[::-1]], EMT(), InternalLBFGS(), **settings)
+    alone = [relax([a], EMT(), InternalLBFGS(), **settings) for a in few]
+    assert are_same(batch, [*alone, *alone[::-1]])
+    assert (batch.steps[: len(few) - 1] > 0).all()
+
+
+def test_a_number_a_structure_is_that_of_its_own():
+    few = [molecule(name) for name in ("CH3OH", "C2H2", "C2H4")]
+    for k, atoms in enumerate(few):
+        atoms.rattle(0.05, seed=k)
+    stiffness = np.array([1.0, 0.2, 5.0])
+    batch = relax(few, EMT(), InternalLBFGS(stiffness=stiffness), max_steps=4)
+    alone = [
+        relax([a], EMT(), InternalLBFGS(stiffness=k), max_steps=4)
+        for a, k in zip(few, stiffness.tolist(), strict=True)
+    ]
+    assert are_same(batch, alone)
+
+
+# --- models that are wrong, and starts that are bad
+
+
+@pytest.mark.parametrize("stiffness", [1 / 20, 1.0, 20.0])
+def test_a_wrong_model_costs_evaluations_and_converges(stiffness):
+    few = mixed()[:2]
+    result = relax(few, EMT(), InternalLBFGS(stiffness=stiffness), fmax=0.02, max_steps=60)
+    assert result.converged.all()
+
+
+BAD = {
+    "an atom": Atoms("C"),
+    "helium": Atoms("He2", [(0, 0, 0), (0, 0, 3.0)]),
+    "in a line": Atoms("C3", [(0, 0, 0), (0, 0, 1.3), (0, 0, 2.6)]),
+    "in a plane": Atoms("NH3", [(0, 0, 0), (1, 0, 0), (-0.5, 0.87, 0), (-0.5, -0.87, 0)]),
+    "overlapping": Atoms("C4", np.random.default_rng(0).uniform(-0.4, 0.4, (4, 3))),
+    "ions": Atoms("NaCl", [(0, 0, 0), (0, 0, 2.0)]),
+    "far apart": Atoms("Ar3", [(0, 0, 0), (0, 0, 30.0), (40.0, 0, 0)]),
+    "a chain": Atoms("CO2", [(0, 0, -1.1), (0.01, 0, 0), (0, 0, 1.1)], cell=[3] * 3, pbc=[0, 0, 1]),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_bad_starts_converge(dtype):
+    pairs = LennardJones(sigma=1.2, epsilon=0.5, rc=6.0, smooth=True)
+    result = relax(list(BAD.values()), pairs, InternalLBFGS(), max_steps=150, dtype=dtype)
+    assert dict(zip(BAD, result.status, strict=True)) == dict.fromkeys(BAD, Status.CONVERGED)
+
+
+def test_a_structure_without_a_direction_ends_alone():
+    """Two atoms in one place have no finite forces."""
+    bad = Atoms("Ar2", [(0.0, 0, 0)] * 2)
+    good = Atoms("Ar2", [(0.0, 0, 0), (0, 0, 1.3)])
+    pairs = LennardJones(sigma=1.2, epsilon=0.5, rc=6.0, smooth=True)
+    with np.errstate(all="ignore"):
+        both = relax([bad, good], pairs, InternalLBFGS())
+        alone = relax([good], pairs, InternalLBFGS())
+    assert both.status.tolist() == [Status.NOT_FINITE, Status.CONVERGED]
+    assert np.array_equal(both.atoms[1].positions, alone.atoms[0].positions)
+
+
+def test_large_structures_take_plain_steps():
+    atoms = bulk("Cu").repeat((3, 3, 2))
+    atoms.rattle(0.05, seed=0)
+    plain = relax([atoms], EMT(), InternalLBFGS(max_dofs=50))
+    assert plain.converged.all()
+    assert plain.steps[0] != relax([atoms], EMT(), InternalLBFGS()).steps[0]
+
+
+# --- errors
+
+
+def test_it_serves_evaluators_alone_and_stands_in_no_chain():
+    atoms = [molecule("N2")]
+    with pytest.raises(TypeError, match="the host evaluates"):
+        relax(atoms, OwnLennardJones(epsilon=0.01, sigma=3.0), InternalLBFGS())
+    with pytest.raises(TypeError, match="in no chain"):
+        relax(atoms, EMT(), chain(basinax.MaxStepSize(0.1), InternalLBFGS()))
+    with pytest.raises(TypeError, match="steps on the host"):
+        basinax.relax(lambda x: ((x**2).sum()[None], 2 * x), np.ones((2, 3)), InternalLBFGS())
+
+
+def test_it_has_a_name_in_configs_and_texts():
+    from basinax._text.specs import optimizer_from
+
+    optimizer = InternalLBFGS(maxstep=0.5)
+    assert basinax.from_config(basinax.to_config(optimizer)) == optimizer
+    assert optimizer_from("internal-lbfgs:maxstep=0.5") == optimizer
+
+
+def test_processes_find_the_bits_of_this_one():
+    atoms = mixed()[2:]
+    there = ASECalculator(functools.partial(EMT), workers=2)
+    here, there = (relax(atoms, x, InternalLBFGS(), max_steps=6) for x in (EMT(), there))
+    assert all(same(here, k, there, k) for k in range(3))
