@@ -380,6 +380,19 @@ def test_in_global_mode_every_optax_transformation_is_itself(name):
         assert same_bits(got.update(params, state, params)[0], step)
 
 
+@pytest.mark.parametrize("transform", [ClipByGlobalNorm(2.0), FIRE(), MaxStepSize(0.05)])
+def test_in_a_chain_of_optax_systems_stay_apart(transform):
+    batch = batch_of()
+    ours = chain(transform, optax.scale(0.5))
+    theirs = optax.chain(transform.to_optax(batch.prefix), optax.scale(0.5))
+    state, optax_state = ours.init(batch.params, batch.prefix), theirs.init(batch.params)
+    gradient = batch.value_and_gradient(batch.params)[1]
+    for _ in range(3):
+        updates, state = ours.update(gradient, state, batch.params)
+        optax_updates, optax_state = theirs.update(gradient, optax_state, batch.params)
+        assert same_bits(updates, optax_updates)
+
+
 def test_a_chain_may_be_rebuilt_with_another_member():
     whole = chain(*MEMBERS)
     changed = dataclasses.replace(whole, transforms=(*whole.transforms[:2], MaxStepSize(0.5)))

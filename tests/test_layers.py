@@ -34,7 +34,7 @@ LAYERS = [
     ["atoms._matrices", "atoms._ulm", "atoms._formats"],
     ["atoms._constraints"],
     ["atoms._batch", "atoms._snapshot"],
-    ["atoms._evaluators", "atoms._neighbors", "atoms._trajectory", "atoms._table"],
+    ["atoms._evaluators", "atoms._neighbors", "atoms._trajectory", "atoms._table", "atoms._bar"],
     ["atoms._history"],
     ["atoms.potentials", "atoms._models"],
     ["atoms._cells"],

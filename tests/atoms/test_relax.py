@@ -1,6 +1,8 @@
 """Whole relaxations of ASE structures: the bits of a batch, and the trajectories of ASE."""
 
+import io
 import itertools
+import re
 import signal
 import threading
 
@@ -12,6 +14,7 @@ from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.cluster import Icosahedron
 from ase.optimize import FIRE as ASEFIRE
 from comparison import same
+from rich.console import Console
 
 import basinax
 from basinax import BFGS, FIRE, GradientDescent, MaxForce, Status, chain
@@ -25,6 +28,7 @@ from basinax.atoms import (
     _relax,
     relax,
 )
+from basinax.atoms._bar import Bar
 from basinax.atoms._neighbors.search import check_listable
 from cover import exhaustive
 
@@ -201,6 +205,25 @@ def test_progress_has_phases():
     assert phases[0] == "listing"
     assert phases[-1] == "running"
     assert "compiling" in phases
+    known = [p for p in seen if np.isfinite(p.fmax_median)]
+    assert known and all(0 < p.fmax_median <= p.fmax_largest for p in known)
+
+
+def test_a_bar_shows_the_phase_counts_and_forces():
+    shown = io.StringIO()
+    bar = Bar(Console(file=shown, force_terminal=True, width=160))
+    bar.start()
+    bar.show(Progress(10, 3, 1, "running", 0.25, 1.5))
+    bar.refresh()
+    bar.stop()
+    for text in ("running", "3 converged", "6 running", "1 failed", "0.25 (median)", "1.5 (worst)"):
+        assert text in re.sub(r"\x1b\[[\d;]*m", "", shown.getvalue())
+
+
+def test_a_bar_is_shown_where_it_is_asked_for(capfd):
+    relax(structures()[4:6], LennardJones(**ARGON), fmax=0.01, progress=True)
+    with pytest.raises(TypeError, match="progress"):
+        relax(structures()[4:6], LennardJones(**ARGON), progress="yes")
 
 
 def test_a_run_that_is_stopped_makes_no_further_lists(monkeypatch):

@@ -57,6 +57,9 @@ class Progress(eqx.Module):
     """Ended without having converged."""
     phase: str
     """What takes the time: "listing" neighbours, "compiling" or loading programs, or "running"."""
+    fmax_median: float = np.nan
+    """Of the structures that still run, in eV/Å; NaN before any was evaluated."""
+    fmax_largest: float = np.nan
 
     @property
     def n_running(self) -> int:
@@ -79,7 +82,7 @@ def relax(
     stress: bool = False,
     trajectory: Trajectories | str | os.PathLike[str] | None = None,
     history: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] | bool | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     throw: bool = False,
 ) -> AtomsRelaxation:
@@ -109,7 +112,8 @@ def relax(
         stress: find the stress of structures whose cells stay fixed, too, where they end.
         trajectory: a folder for trajectories, or `Trajectories(folder, interval, format)`.
         history: keep energy, fmax and volume of every step as `result.history`.
-        progress: called with a `Progress` as the run goes.
+        progress: True shows a bar, on a terminal or in a notebook; a function is called with a
+            `Progress` as the run goes.
         should_stop: asked now and then; once it says so, the run ends and what has not is returned
             where it is, as `Status.RUNNING`.
         throw: raise if a structure does not converge, instead of leaving it to `status`.
@@ -154,13 +158,9 @@ def relax(
         _one_a_structure(_counts(max_steps), "max_steps", len(atoms)),
     )
 
-    def tell(*counts_and_phase: Any) -> None:
-        if progress is not None:
-            progress(Progress(len(atoms), *counts_and_phase))
-
-    monitor, compilations = Monitor(len(atoms), tell, should_stop), Compilations()
-    call = Call(atoms, settings, dtype, keep_best, cells, monitor)
     with contextlib.ExitStack() as stack:
+        monitor = Monitor(len(atoms), _teller(progress, len(atoms), stack), should_stop)
+        compilations, call = Compilations(), Call(atoms, settings, dtype, keep_best, cells, monitor)
         session = None
         if evaluator:
             needs_stress = [kind_of(a, c) is not None for a, c in zip(atoms, cells, strict=True)]
@@ -182,6 +182,25 @@ def relax(
     if throw:
         raise_unless_converged(result.status)
     return result
+
+
+def _teller(
+    progress: Callable[[Progress], None] | bool | None, n_atoms: int, stack: contextlib.ExitStack
+) -> Callable[..., None]:
+    """A function that is called with counts, phase and forces as the run goes."""
+    if progress is True:
+        from basinax.atoms._bar import Bar
+
+        bar = Bar()
+        bar.start()
+        stack.callback(bar.stop)
+        progress = bar.show
+
+    def tell(*found: Any) -> None:
+        if callable(progress):
+            progress(Progress(n_atoms, *found))
+
+    return tell
 
 
 def _add_stresses(relaxed: list[Atoms], potential: Any, dtype: Any) -> None:
@@ -281,7 +300,7 @@ def _check_options(**options: Any) -> None:
     for name in ("keep_best", "throw", "stress", "history"):
         require_switch(options[name], name)
     for name in ("progress", "should_stop"):
-        if not (options[name] is None and name == "progress"):
+        if not (name == "progress" and (options[name] is None or isinstance(options[name], bool))):
             require_function(options[name], name)
 
 

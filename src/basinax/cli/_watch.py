@@ -6,20 +6,9 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
-
+from basinax.atoms._bar import Bar
 from basinax.cli._console import INTERRUPTED, err
 
 TOGETHER = 1.0
@@ -40,21 +29,7 @@ class Watch:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         """Of phases that have ended."""
         self._phase, self._since, self._signal_at = READING, time.monotonic(), math.inf
-        counts = "[green]{task.fields[converged]} converged[/], {task.fields[running]} running,"
-        self._bar = Progress(
-            _Line(self._line),
-            BarColumn(),
-            TextColumn(counts + " [red]{task.fields[failed]} failed[/]"),
-            TimeElapsedColumn(),
-            TextColumn("left:"),
-            TimeRemainingColumn(),
-            console=err,
-            disable=quiet or not err.is_terminal,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        self._task = self._bar.add_task("", total=None, converged=0, running="all", failed=0)
+        self._bar = Bar(err, self._line, is_off=quiet or not err.is_terminal)
 
     def __enter__(self) -> "Watch":
         numbers = [signal.SIGINT, signal.SIGTERM]
@@ -63,8 +38,7 @@ class Watch:
         if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
             numbers.append(hangup)
         self._hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
-        with suppress(OSError):
-            self._bar.start()
+        self._bar.start()
         self._previous = {number: signal.signal(number, self._set) for number in numbers}
         return self
 
@@ -88,18 +62,10 @@ class Watch:
     def show(self, progress: Any) -> None:
         """What `relax` calls as it goes."""
         self.begin(progress.phase)
-        self._bar.update(
-            self._task,
-            total=progress.n_systems,
-            completed=progress.n_systems - progress.n_running,
-            converged=progress.n_converged,
-            running=progress.n_running,
-            failed=progress.n_failed,
-        )
+        self._bar.show(progress)
 
     def hide(self) -> None:
-        with suppress(OSError):
-            self._bar.stop()
+        self._bar.stop()
 
     def is_stopped(self) -> bool:
         """Whether a signal has come."""
@@ -125,15 +91,3 @@ class Watch:
         self.hide()
         os.write(2, b"Interrupted.\n")
         os._exit(INTERRUPTED)
-
-
-class _Line(ProgressColumn):
-    """A text that changes."""
-
-    def __init__(self, text: Callable[[], str]):
-        super().__init__()
-        self._text = text
-
-    def render(self, task: Any) -> Text:
-        del task
-        return Text(self._text())

@@ -104,6 +104,18 @@ class AbstractTransform(eqx.Module):
                 work on the others.
         """
 
+    def to_optax(self, index_prefix: Prefix = None) -> optax.GradientTransformationExtraArgs:
+        """This transform with an index of its own, for `optax.chain`, flax and the like.
+
+        optax calls `init` with parameters alone: this is how systems stay apart there.
+
+        Args:
+            index_prefix: as `init` takes it. With None, all parameters are one system.
+        """
+        return optax.GradientTransformationExtraArgs(
+            lambda params: self.init(params, index_prefix), self.update
+        )
+
     def is_accepted(self, state: Any) -> Bool[Array, "systems"]:
         """Whether `params` of the `update` that made this state is a point of the path.
 

@@ -131,7 +131,7 @@ class HostedStream:
             status = np.where(failed, Status.EVALUATION_FAILED, here["status"]).astype(np.int32)
             if failed.any():
                 run = eqx.tree_at(lambda r: r.status, run, status)
-            group.monitor.report(places, status[places.occupied])
+            group.monitor.report(places, status[places.occupied], here["fmax"][places.occupied])
             if group.monitor.is_stopped():
                 self._end(run, places.occupied)
                 places.hand_over()
@@ -249,6 +249,7 @@ def _turn(
         "positions": there.positions,
         "cells": there.cells,
         "status": run.status,
+        "fmax": run.fmax,
         "is_pending": run.is_pending,
         "is_free": nobody if moves is None else moves.is_free,
         "is_lost": nobody if moves is None else moves.is_lost(there, _reach(batch)),

@@ -167,7 +167,7 @@ class Places:
             self._record_ends(last, members)
         stays = self.occupied.copy()
         stays[list(members)] = False
-        self.group.monitor.report(self, found["status"][stays])
+        self.group.monitor.report(self, found["status"][stays], found["fmax"][stays])
 
     def _snapshot(self, found: dict[str, np.ndarray], k: int, member: int) -> Snapshot:
         rows = slice(self.starts[k], self.starts[k] + len(self.group.atoms[member]))

@@ -85,6 +85,8 @@ class Monitor:
         self._should_stop, self._progress = should_stop, progress
         self._is_stopped = False
         self._in_batches: dict[Any, tuple[int, int]] = {}
+        self._fmax: dict[Any, np.ndarray] = {}
+        """Of structures that still run, by their batches."""
         self._ended = (0, 0)
         self._phases: list[str] = []
         """Of the threads that list or compile."""
@@ -123,18 +125,21 @@ class Monitor:
             failed = not converged and outcome.status != Status.RUNNING
             self._ended = (self._ended[0] + converged, self._ended[1] + failed)
 
-    def report(self, stream: Any, status: np.ndarray) -> None:
-        """Args: status: of the structures that stand in the stream's batch."""
+    def report(self, stream: Any, status: np.ndarray, fmax: np.ndarray) -> None:
+        """Args: status, fmax: of the structures that stand in the stream's batch."""
         if self._progress is None:
             return
         with self._lock:
             n_converged = int((status == Status.CONVERGED).sum())
             n_failed = int((status != Status.RUNNING).sum()) - n_converged
             self._in_batches[stream] = n_converged, n_failed
+            self._fmax[stream] = fmax[(status == Status.RUNNING) & np.isfinite(fmax)]
             self._tell()
 
     def _tell(self) -> None:
         if self._progress is not None:
             counts = zip(self._ended, *self._in_batches.values(), strict=True)
             phase = max(self._phases, key=PHASES.index, default="running")
-            self._progress(*(sum(count) for count in counts), phase)
+            fmax = np.concatenate([*self._fmax.values(), np.zeros(0)])
+            forces = (float(np.median(fmax)), float(fmax.max())) if len(fmax) else (np.nan, np.nan)
+            self._progress(*(sum(count) for count in counts), phase, *forces)

@@ -158,11 +158,11 @@ class Stream:
                     (run, due), skins, is_stale = _recorded[work.is_short](*how, *here, interval)
             phase = contextlib.nullcontext()
             places.hand_over()  # while the device works
-            status, is_stale, due = jax.device_get((run.status, is_stale, due))
+            status, fmax, is_stale, due = jax.device_get((run.status, run.fmax, is_stale, due))
             if due is not None:
                 for k in range(FRAMES):
                     places.record({name: x[k] for name, x in due.items()})
-            group.monitor.report(places, status[places.occupied])
+            group.monitor.report(places, status[places.occupied], fmax[places.occupied])
             if group.monitor.is_stopped():
                 places.take_out(run, places.occupied)
                 places.hand_over()
