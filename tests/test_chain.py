@@ -386,7 +386,7 @@ def test_in_a_chain_of_optax_systems_stay_apart(transform):
     ours = chain(transform, optax.scale(0.5))
     theirs = optax.chain(transform.to_optax(batch.prefix), optax.scale(0.5))
     state, optax_state = ours.init(batch.params, batch.prefix), theirs.init(batch.params)
-    gradient = batch.value_and_gradient(batch.params)[1]
+    gradient = batch.evaluate(batch.params)[1]
     for _ in range(3):
         updates, state = ours.update(gradient, state, batch.params)
         optax_updates, optax_state = theirs.update(gradient, optax_state, batch.params)
