@@ -314,10 +314,10 @@ def test_free_rows_come_back_bit_for_bit():
 def test_a_layout_without_room_is_refused():
     with pytest.raises(ValueError, match="system 0: the layout has no room"):
         Batch.from_atoms([slab([FixAtoms([0])])], layout=())
-    room_for_masks = Batch.from_atoms([slab()], layout=((False, False),))
-    assert not np.asarray(room_for_masks.constraints.stages[0].fixed).any()
+    room_for_masks = Batch.from_atoms([slab()], layout=(((1, 0, 0), (), ()),))
+    assert not np.asarray(room_for_masks.constraints.parts[0].fixed).any()
     with pytest.raises(ValueError, match="no room"):
-        Batch.from_atoms([slab([FixCom()])], layout=((True, False),))
+        Batch.from_atoms([slab([FixCom()])], layout=(((1, 1, 0), (), ()),))
 
 
 def test_structures_without_constraints_run_the_program_without():

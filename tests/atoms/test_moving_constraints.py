@@ -438,9 +438,9 @@ def test_what_symmetry_leaves_has_the_same_bits_jitted_op_by_op_and_alone(kind, 
 
     def left_of(batch, moves, there, vectors, stress):
         ends = moved(batch, moves, there, vectors)
-        keep, turn = batch.constraints, moves.turn_of_gradient(there)
+        keep, turning = batch.constraints, moves.turning(there)
         step = CellConstraints(keep, moves).of_step(vectors, moves.prefix(batch.index), there)
-        stresses = batch.cells + keep.of_stress(stress, turn)
+        stresses = batch.cells + keep.of_stress(stress, turning)
         return [*ends, there.cell + step.cell, stresses]
 
     got = jit_as_users(left_of)(batch, moves, there, vectors, stress)

@@ -293,5 +293,5 @@ def test_operations_that_do_not_fit_the_structure_are_refused():
 
 def test_a_layout_without_room_for_the_orbits_is_refused():
     with pytest.raises(ValueError, match="system 0: the layout has no room"):
-        Batch.from_atoms([with_symmetry(copper())], layout=((False, False, 16),))
-    Batch.from_atoms([with_symmetry(copper())], layout=((False, False, 32),))
+        Batch.from_atoms([with_symmetry(copper())], layout=(((), (), (16,)),))
+    Batch.from_atoms([with_symmetry(copper())], layout=(((), (), (32,)),))

@@ -20,7 +20,7 @@ from basinax._settings import at_least, require_whole, shown
 from basinax._systems.index import SystemIndex, index_of_sizes
 from basinax._systems.plan import require_room
 from basinax.atoms._constraints.applied import Constraints, Layout, blank, layout_of, write
-from basinax.atoms._constraints.reading import are_supported, check_constraints
+from basinax.atoms._constraints.reading import check_constraints, read_stages
 
 STEPS_PER_OCTAVE = 8
 """Padded sizes between a number and its double: padding adds an eighth at most, past 64."""
@@ -98,13 +98,14 @@ class Batch(eqx.Module):
         dtype = available_dtype(dtype)
         positions, numbers = np.zeros((n_rows, 3)), np.zeros(n_rows, np.int32)
         cells, pbc = np.tile(np.eye(3), (n_systems, 1, 1)), np.zeros((n_systems, 3), bool)
-        layout = layout_of(atoms) if layout is None else layout
+        own = [read_stages(a) for a in atoms]
+        layout = layout_of(own) if layout is None else layout
         constraints = blank(layout, n_rows, n_systems, dtype)
         for k, (start, a) in enumerate(zip(row_starts(sizes), atoms, strict=False)):
             rows = slice(start, start + len(a))
             positions[rows], numbers[rows] = a.positions, a.numbers
             cells[k], pbc[k] = np.asarray(a.cell), a.pbc
-            write(constraints, k, rows, a)
+            write(constraints, k, rows, own[k])
         arrays: dict[str, Any] = {
             "positions": positions.astype(dtype),
             "numbers": numbers,
@@ -226,7 +227,7 @@ def _are_usable(atoms: list[Atoms]) -> bool:
         return False
     units = cells * (1 / np.where(lengths > 0, lengths, 1.0))[:, :, None]
     are_solid = squared_measures(units, pbc) > INDEPENDENT**2
-    return bool(are_solid.all()) and all(are_supported(a) for a in atoms)
+    return bool(are_solid.all()) and not any(a.constraints for a in atoms)
 
 
 def squared_measures(

@@ -154,6 +154,14 @@ def logarithm(a: Matrices) -> Matrices:
     return multiply(z, series) * 2.0 ** (ROOTS + 1)
 
 
+def turned(matrices: Float[Array, "rows n n"], x: Float[Array, "rows n"]) -> Float[Array, "rows n"]:
+    """A matrix a row times its vector, added in index order."""
+    total = rounded(matrices[:, :, 0] * x[:, 0:1])
+    for k in range(1, x.shape[1]):
+        total = total + rounded(matrices[:, :, k] * x[:, k : k + 1])
+    return total
+
+
 def turned_rows(
     rows: Float[Array, "rows 3"], matrices: Matrices, index: SystemIndex
 ) -> Float[Array, "rows 3"]:

@@ -6,7 +6,7 @@ import numpy as np
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from basinax.atoms._constraints.reading import with_fixed
+from basinax.atoms._constraints.reading import fixed_by, read_stages
 
 
 class Snapshot(NamedTuple):
@@ -39,7 +39,10 @@ class Snapshot(NamedTuple):
     def place(self, original: Atoms) -> tuple[np.ndarray, np.ndarray]:
         """Positions and cell; what the structure itself has fixed keeps its bits."""
         if self.stress is None:
-            return with_fixed(original, self.positions), original.cell.array
+            # A run in single precision has rounded them.
+            is_fixed = fixed_by(read_stages(original), len(original))
+            positions = np.where(is_fixed, original.positions, self.positions)
+            return positions, original.cell.array
         return self.positions, self.cell
 
     def properties(self) -> dict[str, Any]:

@@ -21,8 +21,10 @@ from basinax._loop.criteria import Evidence
 from basinax._systems.index import SystemIndex, index_of_ids
 from basinax.atoms._batch import Batch
 from basinax.atoms._cells.kinds import AbstractCell, Kind, is_free, is_open
-from basinax.atoms._constraints.applied import Constraints, Turn, constrained
-from basinax.atoms._constraints.reading import loses_symmetry
+from basinax.atoms._constraints.applied import Constraints, constrained
+from basinax.atoms._constraints.fix_symmetry import loses_symmetry
+from basinax.atoms._constraints.protocol import Turn, Turning
+from basinax.atoms._constraints.reading import read_stages
 from basinax.atoms._matrices import (
     VOIGT,
     VOIGT_OF_ENTRIES,
@@ -82,9 +84,9 @@ class CellConstraints(eqx.Module):
         """The cell's rows have been masked where they were made."""
         index, positions = cast(Any, prefix.positions), gradient.positions
         if self.constraints is not None:
-            needs_turn = self._has_turn or self.constraints.has_symmetry
-            turn = self.moves.turn_of_gradient(params) if needs_turn else None
-            positions = self.constraints.of_gradient(positions, index, turn=turn)
+            # Atoms that move with a strain alone have no direction of their own.
+            turning = None if self.moves.kind == "strain" else self.moves.turning(params)
+            positions = self.constraints.of_gradient(positions, index, turning=turning)
         if self.moves.kind == "strain":
             is_free = index.spread(self.moves.is_free, False, positions)
             positions = jnp.where(is_free, 0.0, positions)
@@ -98,15 +100,10 @@ class CellConstraints(eqx.Module):
         step = Dofs(positions, self.moves.masked_step(cell, params))
         if self.constraints is None:
             return step
-        turn = self.moves.turn_of_step(apply_updates(params, step)) if self._has_turn else None
+        is_turned, end = self.moves.kind != "strain", apply_updates(params, step)
+        turning = self.moves.turning_of_step(end) if is_turned else None
         index = cast(Any, prefix.positions)
-        return step._replace(positions=self.constraints.of_step(positions, index, turn=turn))
-
-    @property
-    def _has_turn(self) -> bool:
-        """Atoms that move with a strain alone have no direction of their own."""
-        kept = self.constraints
-        return kept is not None and kept.has_partial and self.moves.kind != "strain"
+        return step._replace(positions=self.constraints.of_step(positions, index, turning=turning))
 
 
 class CellMoves(eqx.Module):
@@ -164,15 +161,23 @@ class CellMoves(eqx.Module):
         cells = multiply(self.reference, turn)
         return positions, jnp.where(self.is_free[:, None, None], cells, self.reference)
 
-    def turn_of_gradient(self, dofs: Dofs) -> Turn:
+    def turning(self, dofs: Dofs) -> Turning:
         """From the gradient by `dofs.positions` to the Cartesian one."""
-        deformation = self._deformation(dofs)
-        return Turn(self.is_free, inverse(deformation), deformation, self.loses_symmetry)
 
-    def turn_of_step(self, dofs: Dofs) -> Turn:
+        def turn():
+            deformation = self._deformation(dofs)
+            return Turn(self.is_free, inverse(deformation), deformation, self.loses_symmetry)
+
+        return turn
+
+    def turning_of_step(self, dofs: Dofs) -> Turning:
         """From a step of `dofs.positions` that ends there to the Cartesian one."""
-        turn = transposed(self._deformation(dofs))
-        return Turn(self.is_free, turn, inverse(turn), self.loses_symmetry)
+
+        def turn():
+            turn = transposed(self._deformation(dofs))
+            return Turn(self.is_free, turn, inverse(turn), self.loses_symmetry)
+
+        return turn
 
     def is_lost(self, here: Batch, cutoff: Float[Array, ""]) -> Bool[Array, "systems"]:
         """Which cells have collapsed or exploded, beyond what neighbours can be listed for.
@@ -210,9 +215,7 @@ class CellMoves(eqx.Module):
         """
         stress = cast(Matrices, properties.stress)
         keep = here.constraints
-        has_symmetry = keep is not None and keep.has_symmetry
-        turn = self.turn_of_gradient(dofs) if has_symmetry else None
-        held = stress if keep is None else keep.of_stress(stress, turn)
+        held = stress if keep is None else keep.of_stress(stress, self.turning(dofs))
         forces, index = properties.forces, here.index
         deformation = self._deformation(dofs)
         turned = turned_rows(forces, deformation, index)
@@ -362,7 +365,7 @@ def cell_moves(
             continue
         free[k], masks[k], pressure[k] = True, cell.movable(), cell.pressure
         is_hydrostatic[k], keeps_volume[k] = cell.hydrostatic_strain, cell.constant_volume
-        loses[k] = loses_symmetry(a, masks[k])
+        loses[k] = loses_symmetry(read_stages(a), masks[k])
         usual = 1.0 if kind == "strain" else float(len(a))
         factor[k] = usual if cell.cell_factor is None else cell.cell_factor
     ids = np.where(free, np.arange(n_systems), -1).repeat(2 if kind == "strain" else 3)

@@ -12,6 +12,7 @@ from ase import Atoms
 from jaxtyping import Bool, Float
 
 from basinax.atoms._cells.kinds import AbstractCell, kind_of
+from basinax.atoms._constraints.of_atoms import OfAtoms
 from basinax.atoms._constraints.reading import read_stages
 from basinax.atoms._matrices import VOIGT_OF_ENTRIES
 
@@ -111,12 +112,11 @@ def exponential(matrices: np.ndarray) -> np.ndarray:
 
 def _left(atoms: Atoms) -> Float[np.ndarray, "atoms 3 3"] | None:
     """What constraints of single atoms leave of steps; None where they leave all."""
-    stages = read_stages(atoms)
-    if not stages:
-        return None
-    left = stages[0].matrices
-    for stage in stages[1:]:
-        left = stage.matrices @ left
+    left = None
+    for stage in read_stages(atoms):
+        if OfAtoms in stage:
+            own = stage[OfAtoms].matrices
+            left = own if left is None else own @ left
     return left
 
 

@@ -17,6 +17,7 @@ from basinax.atoms._cells.kinds import AbstractCell, Kind, kind_of
 from basinax.atoms._cells.moves import CELL_ROWS
 from basinax.atoms._constraints.applied import layout_of
 from basinax.atoms._history import AbstractRecorder
+from basinax.atoms._constraints.reading import read_stages
 from basinax.atoms._neighbors.lists import Lists
 from basinax.atoms._neighbors.rooms import SMALL
 from basinax.atoms._neighbors.search import check_listable
@@ -137,7 +138,7 @@ class Call:
             shape=shape_of_batches(blocks[members], slots[members], n_cores),
             n_filled=_part(blocks[members], slots[members], n_cores),
             most_rows=max(len(atoms[i]) for i in members),
-            layout=layout_of(atoms[i] for i in members),
+            layout=layout_of(read_stages(atoms[i]) for i in members),
             cells=self.cells,
             kind=kind,
             queue=Queue(_long_ones_first(members, self.n_elements), blocks),

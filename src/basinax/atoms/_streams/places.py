@@ -16,6 +16,7 @@ from basinax.atoms._cells.kinds import AbstractCell, Kind, is_open
 from basinax.atoms._cells.moves import CellMoves, cell_moves
 from basinax.atoms._constraints.applied import Layout, write
 from basinax.atoms._history import AbstractRecorder
+from basinax.atoms._constraints.reading import read_stages
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.device import Settings, moved, result
 from basinax.atoms._streams.queue import Monitor, Outcome, Queue
@@ -215,7 +216,7 @@ class Places:
         sizes, positions = np.array(batch.index.sizes), np.array(batch.positions)
         numbers, cells, pbc = np.array(batch.numbers), np.array(batch.cells), np.array(batch.pbc)
         constraints = jax.tree.map(np.array, batch.constraints)
-        for k in np.flatnonzero(~self.occupied):
+        for k in np.flatnonzero(~self.occupied).tolist():
             blocks = -(-int(sizes[k]) // BLOCK)
             member = self.group.queue.replace(blocks)
             if member is None:
@@ -223,7 +224,7 @@ class Places:
             atoms, is_new[k] = self.group.atoms[member], True
             rows = slice(self.starts[k], self.starts[k] + blocks * BLOCK)
             positions[rows], numbers[rows] = 0.0, 0
-            write(constraints, k, rows, atoms)
+            write(constraints, k, rows, read_stages(atoms))
             rows = slice(rows.start, rows.start + len(atoms))
             positions[rows], numbers[rows] = atoms.positions, atoms.numbers
             self.members[k], sizes[k] = member, len(atoms)

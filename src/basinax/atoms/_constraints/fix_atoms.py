@@ -1,0 +1,13 @@
+"""ASE's `FixAtoms`: atoms that stand still."""
+
+from ase import Atoms
+from ase.constraints import FixAtoms
+
+from basinax.atoms._constraints.of_atoms import AbstractAtomsKind, Left
+
+
+class FixAtomsKind(AbstractAtomsKind):
+    of = FixAtoms
+
+    def read(self, constraint: FixAtoms, atoms: Atoms) -> Left:
+        return Left(constraint.index, fixed=(True, True, True))

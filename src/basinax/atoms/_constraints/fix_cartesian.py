@@ -1,0 +1,13 @@
+"""ASE's `FixCartesian`: some of x, y and z of atoms stand still."""
+
+from ase import Atoms
+from ase.constraints import FixCartesian
+
+from basinax.atoms._constraints.of_atoms import AbstractAtomsKind, Left
+
+
+class FixCartesianKind(AbstractAtomsKind):
+    of = FixCartesian
+
+    def read(self, constraint: FixCartesian, atoms: Atoms) -> Left:
+        return Left(constraint.index, fixed=constraint.mask)

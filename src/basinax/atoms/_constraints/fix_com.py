@@ -1,0 +1,88 @@
+"""ASE's `FixCom`: the centre of mass stands still."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from ase import Atoms
+from ase.constraints import FixCom
+from jaxtyping import Array, Bool, Float
+
+from basinax._bits.rounding import rounded
+from basinax._systems.index import SystemIndex
+from basinax.atoms._constraints.protocol import AbstractKind, AbstractPart, Room, Rows, Turning
+
+
+class OwnMasses(NamedTuple):
+    """The masses of one structure, in u."""
+
+    masses: Float[np.ndarray, "atoms"]
+
+    @property
+    def room(self) -> Room:
+        return (1,)
+
+
+class Masses(AbstractPart):
+    """Systems whose centre of mass stands still, and their atoms' masses in u."""
+
+    mask: Bool[Array, "systems"]
+    masses: Float[Array, "rows"]
+    totals: Float[Array, "systems"]
+    """Σ m; 1 for a system whose centre of mass is free."""
+    squares: Float[Array, "systems"]
+    """Σ m²; 1 likewise."""
+
+    @classmethod
+    def gathered(cls, found: list[np.ndarray], n_atoms: int) -> OwnMasses:
+        return OwnMasses(found[0])
+
+    @classmethod
+    def blank(cls, room: Room, n_rows: int, n_systems: int, dtype: Any) -> "Masses":
+        none: Any = np.zeros(n_systems, bool)
+        masses: Any = np.zeros(n_rows, dtype)
+        ones: Any = np.ones(n_systems, dtype)
+        return cls(none, masses, ones, ones.copy())
+
+    @property
+    def room(self) -> Room:
+        return (1,)
+
+    def write(self, system: int, rows: slice, own: OwnMasses | None) -> None:
+        arrays: Any = self
+        arrays.mask[system], arrays.masses[rows] = own is not None, 0.0
+        arrays.totals[system] = arrays.squares[system] = 1.0
+        if own is not None:
+            arrays.masses[rows.start : rows.start + len(own.masses)] = own.masses
+            arrays.totals[system] = own.masses.sum()
+            arrays.squares[system] = (own.masses**2).sum()
+
+    def of_gradient(self, x: Rows, index: SystemIndex, turning: Turning) -> Rows:
+        """x − m (Σ m x)/(Σ m²): equations 3 and 7 of doi:10.1021/jp9722824, as in ASE."""
+        return self._without_mean(x, index, self.squares, self.masses)
+
+    def of_step(self, x: Rows, index: SystemIndex, turning: Turning) -> Rows:
+        """x − (Σ m x)/(Σ m)."""
+        return self._without_mean(x, index, self.totals, jnp.ones_like(self.masses))
+
+    def _without_mean(self, x: Rows, index: SystemIndex, norms, weights) -> Rows:
+        is_kept = index.spread(self.mask, False, weights)
+        columns = []
+        for c in range(3):
+            mean = rounded(index.sum(rounded(self.masses * x[:, c])) / norms)
+            change = rounded(weights * index.spread(mean, 0.0, weights))
+            columns.append(jnp.where(is_kept, x[:, c] - change, x[:, c]))
+        return jnp.stack(columns, 1)
+
+
+class FixComKind(AbstractKind):
+    of = FixCom
+    part = Masses
+
+    def read(self, constraint: FixCom, atoms: Atoms) -> np.ndarray:
+        return atoms.get_masses()
+
+    def fault(self, constraint: FixCom, atoms: Atoms) -> str:
+        total = atoms.get_masses().sum()
+        is_heavy = np.isfinite(total) and total > 0
+        return "" if is_heavy else f"needs a mass that is finite and not 0, got {total}"

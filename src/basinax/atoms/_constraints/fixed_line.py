@@ -1,0 +1,14 @@
+"""ASE's `FixedLine`: atoms move along one direction."""
+
+import numpy as np
+from ase import Atoms
+from ase.constraints import FixedLine
+
+from basinax.atoms._constraints.of_atoms import AbstractDirectionKind, Left
+
+
+class FixedLineKind(AbstractDirectionKind):
+    of = FixedLine
+
+    def read(self, constraint: FixedLine, atoms: Atoms) -> Left:
+        return Left(constraint.index, matrix=np.outer(constraint.dir, constraint.dir))
