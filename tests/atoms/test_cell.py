@@ -38,6 +38,7 @@ from basinax.atoms import (
     relax,
 )
 from basinax.atoms._cells.moves import CellMoves, Dofs, cell_moves
+from basinax.atoms._intake import intake
 from basinax.atoms._neighbors.search import LARGEST_CELL
 from basinax.atoms.potentials.tersoff import _mixed
 from cover import exhaustive
@@ -72,7 +73,7 @@ METALS[-1].symbols[:4] = "Au"
 
 def batch_of(atoms: list[Atoms], cells, dtype=None, **shape):
     batch = Batch.from_atoms(atoms, dtype, **shape)
-    moves = cell_moves(cells[0].kind, atoms, cells, batch.n_systems, batch.positions.dtype)
+    moves = cell_moves(cells[0].kind, intake(atoms, cells), batch.n_systems, batch.positions.dtype)
     return batch, moves
 
 

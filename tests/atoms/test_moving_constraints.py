@@ -27,6 +27,7 @@ import basinax
 from basinax import Status
 from basinax.atoms import Batch, Frechet, LennardJones, Strain, UnitCell, relax
 from basinax.atoms._cells.moves import CellConstraints, Dofs, cell_moves
+from basinax.atoms._intake import intake
 from cover import every_day, exhaustive
 from xla import jit_as_users
 
@@ -114,7 +115,7 @@ def deformed(atoms: list[Atoms], kind, dtype=None):
     """A batch, degrees of freedom far from where nothing is deformed, and vectors like these."""
     batch = Batch.from_atoms(atoms, dtype)
     dtype, cells = batch.positions.dtype, [kind()] * len(atoms)
-    moves = cell_moves(kind.kind, atoms, cells, batch.n_systems, dtype)
+    moves = cell_moves(kind.kind, intake(atoms, cells), batch.n_systems, dtype)
     start, random = moves.start(batch.positions), np.random.default_rng(8)
     is_row = np.asarray(batch.index.ids)[:, None] < len(atoms)
 

@@ -6,7 +6,7 @@ program.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,13 +20,10 @@ from basinax._settings import at_least, require_whole, shown
 from basinax._systems.index import SystemIndex, index_of_sizes
 from basinax._systems.plan import require_room
 from basinax.atoms._constraints.applied import Constraints, Layout, blank, layout_of, write
-from basinax.atoms._constraints.reading import check_constraints, read_stages
+from basinax.atoms._intake import Structure, intake
 
 STEPS_PER_OCTAVE = 8
 """Padded sizes between a number and its double: padding adds an eighth at most, past 64."""
-
-INDEPENDENT = 1e-6
-"""The least volume that the unit vectors along periodic directions may span."""
 
 
 class Batch(eqx.Module):
@@ -79,41 +76,47 @@ class Batch(eqx.Module):
                 direction, or a constraint of an atom that is not there.
             NotImplementedError: a structure has a constraint of another class.
         """
-        atoms = checked(atoms)
-        sizes = [len(a) for a in atoms]
+        return cls.of(intake(atoms), dtype, n_rows, n_systems, layout, most_rows)
+
+    @classmethod
+    def of(
+        cls,
+        structures: Sequence[Structure],
+        dtype: Any = None,
+        n_rows: int | None = None,
+        n_systems: int | None = None,
+        layout: Layout | None = None,
+        most_rows: int = 0,
+    ) -> "Batch":
+        """As `from_atoms`, of structures that have been read."""
+        sizes = [len(s) for s in structures]
         fitting = batch_shape(sizes)
         for name, value in (("n_rows", n_rows), ("n_systems", n_systems)):
             if value is not None:
                 require_whole(value, name, at_least(1))
         n_rows = fitting[0] if n_rows is None else n_rows
         n_systems = fitting[1] if n_systems is None else n_systems
-        if n_systems < len(atoms) or n_rows % BLOCK:
+        if n_systems < len(sizes) or n_rows % BLOCK:
             raise ValueError(
-                f"n_systems must be at least {len(atoms)} and n_rows a multiple of {BLOCK}:"
+                f"n_systems must be at least {len(sizes)} and n_rows a multiple of {BLOCK}:"
                 f" got n_systems={n_systems} and n_rows={n_rows}"
             )
         require_room(n_rows, n_systems)
-        sizes += [0] * (n_systems - len(atoms))
+        sizes += [0] * (n_systems - len(sizes))
         index = index_of_sizes(sizes, align=BLOCK, n_rows=n_rows, most_rows=most_rows)
         dtype = available_dtype(dtype)
-        positions, numbers = np.zeros((n_rows, 3)), np.zeros(n_rows, np.int32)
-        cells, pbc = np.tile(np.eye(3), (n_systems, 1, 1)), np.zeros((n_systems, 3), bool)
-        own = [read_stages(a) for a in atoms]
-        layout = layout_of(own) if layout is None else layout
-        constraints = blank(layout, n_rows, n_systems, dtype)
-        for k, (start, a) in enumerate(zip(row_starts(sizes), atoms, strict=False)):
-            rows = slice(start, start + len(a))
-            positions[rows], numbers[rows] = a.positions, a.numbers
-            cells[k], pbc[k] = np.asarray(a.cell), a.pbc
-            write(constraints, k, rows, own[k])
-        arrays: dict[str, Any] = {
-            "positions": positions.astype(dtype),
-            "numbers": numbers,
-            "cells": cells.astype(dtype),
-            "pbc": pbc,
-        }
+        layout = layout_of(s.stages for s in structures) if layout is None else layout
+        draft = Draft(
+            positions=np.zeros((n_rows, 3), dtype),
+            numbers=np.zeros(n_rows, np.int32),
+            cells=np.tile(np.eye(3, dtype=dtype), (n_systems, 1, 1)),
+            pbc=np.zeros((n_systems, 3), bool),
+            constraints=blank(layout, n_rows, n_systems, dtype),
+        )
+        for k, (start, s) in enumerate(zip(row_starts(sizes), structures, strict=False)):
+            draft.put(k, int(start), s)
         # All at once, and by no program of their own.
-        return jax.device_put(cls(**arrays, index=index, constraints=constraints))
+        return jax.device_put(cls(**draft.arrays(), index=index))
 
     @property
     def n_systems(self) -> int:
@@ -148,6 +151,35 @@ class Batch(eqx.Module):
             a.set_cell(cell, apply_constraint=False)
             a.set_positions(positions[start : start + len(a)], apply_constraint=False)
         return copies
+
+
+class Draft(NamedTuple):
+    """The arrays of a batch on the host, into which structures are put."""
+
+    positions: np.ndarray
+    numbers: np.ndarray
+    cells: np.ndarray
+    pbc: np.ndarray
+    constraints: Constraints | None
+
+    @classmethod
+    def of(cls, batch: Batch) -> "Draft":
+        """Copies of the arrays of a batch."""
+        arrays = (getattr(batch, name) for name in cls._fields)
+        return cls(*(jax.tree.map(np.array, array) for array in arrays))
+
+    def put(self, system: int, start: int, structure: Structure) -> None:
+        """Puts a structure into a place, in which nothing stays of who was there."""
+        rows = slice(start, start + structure.n_blocks * BLOCK)
+        self.positions[rows], self.numbers[rows] = 0.0, 0
+        write(self.constraints, system, rows, structure.stages)
+        atoms, rows = structure.atoms, slice(start, start + len(structure))
+        self.positions[rows], self.numbers[rows] = atoms.positions, atoms.numbers
+        self.cells[system], self.pbc[system] = atoms.cell.array, atoms.pbc
+
+    def arrays(self) -> dict[str, Any]:
+        """By the names of a batch's fields."""
+        return self._asdict()
 
 
 def batch_shape(sizes: Sequence[int]) -> tuple[int, int]:
@@ -195,77 +227,3 @@ def available_dtype(dtype: Any) -> np.dtype:
             " array is made, or JAX_ENABLE_X64=1 in the environment"
         )
     return wanted
-
-
-def checked(atoms: Iterable[Atoms]) -> list[Atoms]:
-    """The structures, if each can be relaxed; raises what `Batch.from_atoms` does otherwise."""
-    if isinstance(atoms, Atoms):
-        raise TypeError("atoms must be a list of ase.Atoms, got one Atoms: pass [atoms]")
-    atoms = list(atoms)
-    if not atoms:
-        raise ValueError("atoms must hold at least one structure, got an empty list")
-    for k, a in enumerate(atoms):
-        if not isinstance(a, Atoms):
-            raise TypeError(f"atoms must be a list of ase.Atoms: entry {k} is a {type(a).__name__}")
-    if not _are_usable(atoms):
-        for k, a in enumerate(atoms):
-            _check_one(a, f"system {k} ({a.symbols or 'no atoms'})")
-    return atoms
-
-
-def _are_usable(atoms: list[Atoms]) -> bool:
-    """What `_check_one` makes sure of, for thousands at once."""
-    if any(len(a) == 0 for a in atoms):
-        return False
-    cells, pbc = np.stack([a.cell.array for a in atoms]), np.stack([a.pbc for a in atoms])
-    if not (
-        np.isfinite(cells).all() and np.isfinite(np.concatenate([a.positions for a in atoms])).all()
-    ):
-        return False
-    lengths = np.linalg.norm(cells, axis=2)
-    if (pbc & (lengths == 0)).any():
-        return False
-    units = cells * (1 / np.where(lengths > 0, lengths, 1.0))[:, :, None]
-    are_solid = squared_measures(units, pbc) > INDEPENDENT**2
-    return bool(are_solid.all()) and not any(a.constraints for a in atoms)
-
-
-def squared_measures(
-    cells: Float[np.ndarray, "systems 3 3"], pbc: Bool[np.ndarray, "systems 3"]
-) -> Float[np.ndarray, "systems"]:
-    """The squared volume (area, length) that periodic cell vectors span: 1 where there is none."""
-    vectors = cells * pbc[:, :, None]
-    # Open directions count as orthogonal to the others, and of length one.
-    gram = vectors @ vectors.transpose(0, 2, 1) + np.eye(3) * ~pbc[:, None, :]
-    return np.linalg.det(gram)
-
-
-def _check_one(a: Atoms, name: str) -> None:
-    if len(a) == 0:
-        raise ValueError(f"{name} has no atoms: remove it from the list")
-    if not np.isfinite(a.positions).all():
-        at = int(np.argmin(np.isfinite(a.positions).all(1)))
-        raise ValueError(f"{name}: the position of atom {at} is not finite: {a.positions[at]}")
-    cell = np.asarray(a.cell)
-    if not np.isfinite(cell).all():
-        raise ValueError(f"{name}: the cell is not finite: {cell.tolist()}")
-    periodic = cell[a.pbc]
-    if spanned_volume(periodic) < INDEPENDENT:
-        raise ValueError(
-            f"{name} has pbc={a.pbc.tolist()}, but its cell vectors along these directions are zero"
-            f" or not independent: {cell.tolist()}. Set the cell, or pbc to False where the system"
-            " is open"
-        )
-    check_constraints(a, name)
-
-
-def spanned_volume(vectors: Float[np.ndarray, "n 3"]) -> float:
-    """The volume (length, area) that the vectors' unit vectors span: 1 where orthogonal or none.
-
-    0 where a vector is zero or one depends on the others.
-    """
-    lengths = np.linalg.norm(vectors, axis=1)
-    if not (lengths > 0).all():
-        return 0.0
-    units = vectors / lengths[:, None]
-    return float(np.sqrt(max(np.linalg.det(units @ units.T), 0.0)))

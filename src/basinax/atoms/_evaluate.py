@@ -13,10 +13,11 @@ from jaxtyping import Float
 from basinax._jax.forks import check_process
 from basinax._jax.switches import own_switches
 from basinax._settings import require_switch
-from basinax.atoms._batch import available_dtype, checked
+from basinax.atoms._batch import available_dtype
 from basinax.atoms._evaluators.calculator import evaluator_of
 from basinax.atoms._evaluators.protocol import AbstractEvaluator, EvaluationError, Request
 from basinax.atoms._formats.occupancy import check_occupancies
+from basinax.atoms._intake import intake
 from basinax.atoms._neighbors.search import check_listable
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.groups import check_potential
@@ -69,7 +70,7 @@ def evaluate(
     """
     check_process()
     require_switch(stress, "stress")
-    atoms = checked(atoms)
+    atoms = [structure.atoms for structure in intake(atoms)]
     check_occupancies(atoms)
     dtype = available_dtype(dtype)
     have_volume = [bool(stress and a.pbc.any() and a.cell.rank == 3) for a in atoms]

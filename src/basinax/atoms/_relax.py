@@ -22,13 +22,14 @@ from basinax._loop.criteria import AbstractCriterion, criterion_of
 from basinax._loop.relax import raise_unless_converged
 from basinax._loop.status import Status
 from basinax._settings import counts, known, require_function, require_switch, shown
-from basinax.atoms._batch import available_dtype, checked
-from basinax.atoms._cells.kinds import AbstractCell, check_cells, kind_of, one_a_structure
+from basinax.atoms._batch import available_dtype
+from basinax.atoms._cells.kinds import AbstractCell
 from basinax.atoms._evaluate import evaluate
 from basinax.atoms._evaluators.calculator import evaluator_of
 from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._history import AbstractRecorder, Histories, History, Together
+from basinax.atoms._intake import intake
 from basinax.atoms._internal.optimizer import check_where_steps_are_made
 from basinax.atoms._result import AtomsRelaxation
 from basinax.atoms._snapshot import Snapshot
@@ -126,7 +127,8 @@ def relax(
             one that had used JAX.
     """
     check_process()
-    atoms = checked(atoms)
+    structures = intake(atoms, _named(cell))
+    atoms = [structure.atoms for structure in structures]
     check_occupancies(atoms)
     evaluator = evaluator_of(potential)
     dtype = available_dtype(dtype)
@@ -148,8 +150,6 @@ def relax(
     )
     if evaluator and skin is not None:
         raise TypeError("skin is for potentials with neighbour lists, a calculator has none")
-    cells = one_a_structure(_named(cell), len(atoms))
-    check_cells(atoms, cells)
     fmax = None if fmax is None else _one_a_structure(fmax, "fmax", len(atoms))
     criterion = criterion_of(fmax, convergence)
     settings = Settings(
@@ -160,10 +160,10 @@ def relax(
 
     with contextlib.ExitStack() as stack:
         monitor = Monitor(len(atoms), _teller(progress, len(atoms), stack), should_stop)
-        compilations, call = Compilations(), Call(atoms, settings, dtype, keep_best, cells, monitor)
+        compilations, call = Compilations(), Call(structures, settings, dtype, keep_best, monitor)
         session = None
         if evaluator:
-            needs_stress = [kind_of(a, c) is not None for a, c in zip(atoms, cells, strict=True)]
+            needs_stress = [structure.cell is not None for structure in structures]
             session = stack.enter_context(contextlib.closing(evaluator.open(atoms, needs_stress)))
         histories = Histories(len(atoms)) if history else None
         recorder = _recorder(trajectory, histories, atoms)

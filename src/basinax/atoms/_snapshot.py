@@ -6,7 +6,7 @@ import numpy as np
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from basinax.atoms._constraints.reading import fixed_by, read_stages
+from basinax.atoms._intake import Structure
 
 
 class Snapshot(NamedTuple):
@@ -28,22 +28,19 @@ class Snapshot(NamedTuple):
             further: properties that take the place of these, or stand beside them.
         """
         copy = original.copy()
-        positions, cell = self.place(original)
-        copy.set_cell(cell, apply_constraint=False)
-        copy.set_positions(positions, apply_constraint=False)
+        copy.set_cell(self.cell, apply_constraint=False)
+        copy.set_positions(self.positions, apply_constraint=False)
         copy.calc = SinglePointCalculator(copy)
         # Calculators may name properties that ASE's constructor does not know.
         copy.calc.results |= self.properties() | (further or {})
         return copy
 
-    def place(self, original: Atoms) -> tuple[np.ndarray, np.ndarray]:
-        """Positions and cell; what the structure itself has fixed keeps its bits."""
-        if self.stress is None:
-            # A run in single precision has rounded them.
-            is_fixed = fixed_by(read_stages(original), len(original))
-            positions = np.where(is_fixed, original.positions, self.positions)
-            return positions, original.cell.array
-        return self.positions, self.cell
+    def kept(self, structure: Structure) -> "Snapshot":
+        """The same, where all that is fixed has the bits of the structure: the run may round it."""
+        if structure.cell is not None:
+            return self
+        positions = np.where(structure.fixed, structure.atoms.positions, self.positions)
+        return self._replace(positions=positions, cell=structure.atoms.cell.array)
 
     def properties(self) -> dict[str, Any]:
         """What was found, by ASE's names."""

@@ -289,15 +289,14 @@ def _items(original: Atoms, frames: list[Frame], *, is_first: bool) -> list[ulm.
     info = encode(info | {"step": 0}).removesuffix("0}")
     items: list[ulm.Item] = []
     for _, step, snapshot, _, _ in frames:
-        positions, its_cell = snapshot.place(original)
         found = snapshot.properties()
         if "stress" in found:
-            cell = _floats(its_cell.tolist())
+            cell = _floats(snapshot.cell.tolist())
             stress = f', "stress": {_floats(found["stress"].tolist())}'
         energy = _floats(found["energy"])
         about = f'{CALCULATOR}"energy": {energy}, "forces.": '
         end = f'{stress}, "free_energy": {energy}}}, "info": {info}{step}}}}}'
-        place = ["{", *header, '"positions.": ', positions, f', "cell": {cell}, ', *others]
+        place = ["{", *header, '"positions.": ', snapshot.positions, f', "cell": {cell}, ', *others]
         items.append([*place, about, found["forces"], end])
         header = []
     return items

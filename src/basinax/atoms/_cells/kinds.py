@@ -141,40 +141,34 @@ def _is_list(x: Any) -> bool:
     return isinstance(x, list | tuple)
 
 
-def is_free(atoms: Atoms, cell: AbstractCell | None) -> bool:
-    """Whether the structure's cell moves: a structure without periodic directions has none."""
-    return cell is not None and bool(atoms.pbc.any())
-
-
 def kind_of(atoms: Atoms, cell: AbstractCell | None) -> Kind | None:
-    """How the structure's cell moves; None if it does not."""
-    return None if cell is None or not is_free(atoms, cell) else cell.kind
+    """How the structure's cell moves; None if it does not.
+
+    A structure without periodic directions has no cell that could move.
+    """
+    return None if cell is None or not atoms.pbc.any() else cell.kind
 
 
-def check_cells(atoms: Sequence[Atoms], cells: Sequence[AbstractCell | None]) -> None:
-    """Makes sure that every cell that is to move can.
+def check_cell(atoms: Atoms, cell: AbstractCell, name: str) -> None:
+    """Makes sure that a cell that is to move can.
 
     Raises:
-        ValueError: one has no volume.
+        ValueError: it has no volume.
         NotImplementedError: a `FixScaled` fixes directions that turn with the cell.
     """
-    for k, (a, cell) in enumerate(zip(atoms, cells, strict=True)):
-        if not is_free(a, cell):
-            continue
-        name = f"system {k} ({a.symbols})"
-        if not abs(np.linalg.det(a.cell.array)) > 0:
-            raise ValueError(
-                f"{name}: its cell has no volume, so it cannot move: {a.cell.array.tolist()}. Give"
-                " open directions a vector too, or leave this cell fixed (cell=None)"
-            )
-        if _may_turn(a, cell):
-            raise NotImplementedError(
-                f"{name} has FixScaled, which is not supported where its cell may shear: the"
-                " directions that it fixes are those of the cell, and turn with it. Hold its shears"
-                " (mask=(1, 1, 1, 0, 0, 0) or hydrostatic_strain=True), fix all three coordinates,"
-                " use FixAtoms, which has atoms move with the cell alone, FixCartesian or FixedLine"
-                " or leave this cell fixed (cell=None)"
-            )
+    if not abs(np.linalg.det(atoms.cell.array)) > 0:
+        raise ValueError(
+            f"{name}: its cell has no volume, so it cannot move: {atoms.cell.array.tolist()}. Give"
+            " open directions a vector too, or leave this cell fixed (cell=None)"
+        )
+    if _may_turn(atoms, cell):
+        raise NotImplementedError(
+            f"{name} has FixScaled, which is not supported where its cell may shear: the"
+            " directions that it fixes are those of the cell, and turn with it. Hold its shears"
+            " (mask=(1, 1, 1, 0, 0, 0) or hydrostatic_strain=True), fix all three coordinates,"
+            " use FixAtoms, which has atoms move with the cell alone, FixCartesian or FixedLine"
+            " or leave this cell fixed (cell=None)"
+        )
 
 
 def is_open(cell: AbstractCell | None) -> bool:
@@ -189,9 +183,9 @@ def is_open(cell: AbstractCell | None) -> bool:
     return bool(((movable @ movable) & ~movable).any())
 
 
-def _may_turn(atoms: Atoms, cell: AbstractCell | None) -> bool:
+def _may_turn(atoms: Atoms, cell: AbstractCell) -> bool:
     """Whether a `FixScaled` fixes directions that the cell may turn."""
-    if cell is None or cell.kind == "strain" or cell.hydrostatic_strain:
+    if cell.kind == "strain" or cell.hydrostatic_strain:
         return False
     has_shears = bool((cell.movable() & ~np.eye(3, dtype=bool)).any())
     fixed = [c.mask for c in atoms.constraints if isinstance(c, FixScaled)]

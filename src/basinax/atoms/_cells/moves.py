@@ -13,18 +13,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ase import Atoms
 from jaxtyping import Array, Bool, Float
 
 from basinax._bits.rounding import rounded
 from basinax._loop.criteria import Evidence
 from basinax._systems.index import SystemIndex, index_of_ids
 from basinax.atoms._batch import Batch
-from basinax.atoms._cells.kinds import AbstractCell, Kind, is_free, is_open
+from basinax.atoms._cells.kinds import Kind, is_open
 from basinax.atoms._constraints.applied import Constraints, constrained
 from basinax.atoms._constraints.fix_symmetry import loses_symmetry
 from basinax.atoms._constraints.protocol import Turn, Turning
-from basinax.atoms._constraints.reading import read_stages
+from basinax.atoms._intake import Structure
 from basinax.atoms._matrices import (
     VOIGT,
     VOIGT_OF_ENTRIES,
@@ -338,8 +337,7 @@ def with_cells(
 
 def cell_moves(
     kind: Kind,
-    atoms: Sequence[Atoms],
-    cells: Sequence[AbstractCell | None],
+    structures: Sequence[Structure],
     n_systems: int,
     dtype: Any,
     *,
@@ -353,20 +351,20 @@ def cell_moves(
         has_open: whether there is room for cells that are open; if None, where one is.
     """
     opened = np.zeros(n_systems, bool)
-    opened[: len(cells)] = [is_open(cell) for cell in cells]
+    opened[: len(structures)] = [is_open(s.cell) for s in structures]
     has_open = bool(opened.any()) if has_open is None else has_open
     free = np.zeros(n_systems, bool)
     reference, masks = np.tile(np.eye(3), (n_systems, 1, 1)), np.zeros((n_systems, 3, 3), bool)
     is_hydrostatic, keeps_volume, loses = np.zeros((3, n_systems), bool)
     pressure, factor = np.zeros(n_systems), np.ones(n_systems)
-    for k, (a, cell) in enumerate(zip(atoms, cells, strict=True)):
-        reference[k] = a.cell.array
-        if cell is None or not is_free(a, cell):
+    for k, structure in enumerate(structures):
+        reference[k], cell = structure.atoms.cell.array, structure.cell
+        if cell is None:
             continue
         free[k], masks[k], pressure[k] = True, cell.movable(), cell.pressure
         is_hydrostatic[k], keeps_volume[k] = cell.hydrostatic_strain, cell.constant_volume
-        loses[k] = loses_symmetry(read_stages(a), masks[k])
-        usual = 1.0 if kind == "strain" else float(len(a))
+        loses[k] = loses_symmetry(structure.stages, masks[k])
+        usual = 1.0 if kind == "strain" else float(len(structure))
         factor[k] = usual if cell.cell_factor is None else cell.cell_factor
     ids = np.where(free, np.arange(n_systems), -1).repeat(2 if kind == "strain" else 3)
     arrays: dict[str, Any] = {

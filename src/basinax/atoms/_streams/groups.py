@@ -12,12 +12,12 @@ from ase import Atoms
 
 from basinax._bits.rounding import BLOCK
 from basinax._settings import Allowed, one_number, shown
-from basinax.atoms._batch import STEPS_PER_OCTAVE, padded_size, squared_measures
-from basinax.atoms._cells.kinds import AbstractCell, Kind, kind_of
+from basinax.atoms._batch import STEPS_PER_OCTAVE, padded_size
+from basinax.atoms._cells.kinds import Kind
 from basinax.atoms._cells.moves import CELL_ROWS
 from basinax.atoms._constraints.applied import layout_of
 from basinax.atoms._history import AbstractRecorder
-from basinax.atoms._constraints.reading import read_stages
+from basinax.atoms._intake import Structure, squared_measures
 from basinax.atoms._neighbors.lists import Lists
 from basinax.atoms._neighbors.rooms import SMALL
 from basinax.atoms._neighbors.search import check_listable
@@ -87,17 +87,16 @@ def listed_for(
 class Call:
     """What all groups of a call share."""
 
-    atoms: list[Atoms]
+    structures: list[Structure]
     settings: Settings
     dtype: Any
     keep_best: bool
-    cells: list[AbstractCell | None]
     monitor: Monitor
 
     def works(self, listed: Listed, recorder: AbstractRecorder | None) -> list[Work]:
         """Groups of structures with like lists; each has a program of its own."""
-        potential, atoms = listed.potential, self.atoms
-        slots = _expected_neighbors(atoms, listed.reach)
+        potential = listed.potential
+        slots = _expected_neighbors(self.structures, listed.reach)
         asks_elements = potential.has_dear_pairs and len(potential.species) > 1
         return [
             Work(
@@ -108,16 +107,16 @@ class Call:
                 most_elements=int(self.n_elements[members].max()) if asks_elements else None,
                 begun=deque(),
             )
-            for kind, alike in _by_kind(atoms, self.cells)
+            for kind, alike in _by_kind(self.structures)
             for members in _grouped(slots, self.blocks, alike)
         ]
 
     def hosted_groups(self, recorder: AbstractRecorder | None) -> list[Group]:
         """Groups of structures that the host evaluates, in one batch each."""
-        alike = np.ones(len(self.atoms))
+        alike = np.ones(len(self.structures))
         return [
             self.group(members, kind, alike, recorder, 1)
-            for kind, members in _by_kind(self.atoms, self.cells)
+            for kind, members in _by_kind(self.structures)
         ]
 
     def group(
@@ -129,17 +128,17 @@ class Call:
         n_cores: int,
     ) -> Group:
         """These structures; `n_cores` batches of them run at a time."""
-        atoms, blocks = self.atoms, self.blocks
+        blocks, own = self.blocks, [self.structures[i] for i in members]
+        sizes = [len(structure) for structure in own]
         return Group(
-            atoms=atoms,
-            settings=_for_sizes(self.settings, [len(atoms[i]) for i in members], kind),
+            structures=self.structures,
+            settings=_for_sizes(self.settings, sizes, kind),
             dtype=self.dtype,
             keep_best=self.keep_best,
             shape=shape_of_batches(blocks[members], slots[members], n_cores),
             n_filled=_part(blocks[members], slots[members], n_cores),
-            most_rows=max(len(atoms[i]) for i in members),
-            layout=layout_of(read_stages(atoms[i]) for i in members),
-            cells=self.cells,
+            most_rows=max(sizes),
+            layout=layout_of(structure.stages for structure in own),
             kind=kind,
             queue=Queue(_long_ones_first(members, self.n_elements), blocks),
             monitor=self.monitor,
@@ -149,12 +148,12 @@ class Call:
     @functools.cached_property
     def blocks(self) -> np.ndarray:
         """How many blocks of rows each structure needs."""
-        return np.array([-(-len(a) // BLOCK) for a in self.atoms])
+        return np.array([structure.n_blocks for structure in self.structures])
 
     @functools.cached_property
     def n_elements(self) -> np.ndarray:
         """How many elements each structure has."""
-        return np.array([len(set(a.numbers.tolist())) for a in self.atoms])
+        return np.array([structure.n_elements for structure in self.structures])
 
 
 def _long_ones_first(members: np.ndarray, n_elements: np.ndarray) -> np.ndarray:
@@ -211,11 +210,9 @@ def check_potential(potential: Any) -> None:
     raise TypeError(f"potential must be one of basinax.atoms, such as EMT(), {got}")
 
 
-def _by_kind(
-    atoms: list[Atoms], cells: list[AbstractCell | None]
-) -> list[tuple[Kind | None, np.ndarray]]:
+def _by_kind(structures: list[Structure]) -> list[tuple[Kind | None, np.ndarray]]:
     """Structures by how their cells move; those with fixed cells stand beside the first kind."""
-    kinds: list[Kind | None] = [kind_of(a, c) for a, c in zip(atoms, cells, strict=True)]
+    kinds: list[Kind | None] = [structure.kind for structure in structures]
     first: Kind | None = next((kind for kind in kinds if kind), None)
     members: dict[Kind | None, list[int]] = {}
     for k, kind in enumerate(kinds):
@@ -251,9 +248,9 @@ def _grouped(slots: np.ndarray, blocks: np.ndarray, members: np.ndarray) -> list
     return [*groups, members[begin:]]
 
 
-def _expected_neighbors(atoms: list[Atoms], reach: float) -> np.ndarray:
+def _expected_neighbors(structures: list[Structure], reach: float) -> np.ndarray:
     """About how many atoms lie within `reach` of one: by density, where there is a volume."""
-    sizes, pbc = np.array([len(a) for a in atoms]), np.stack([a.pbc for a in atoms])
-    measures = np.sqrt(squared_measures(np.stack([a.cell.array for a in atoms]), pbc))
+    sizes, pbc = np.array([len(s) for s in structures]), np.stack([s.atoms.pbc for s in structures])
+    measures = np.sqrt(squared_measures(np.stack([s.atoms.cell.array for s in structures]), pbc))
     ball = np.array([0.0, 2 * reach, np.pi * reach**2, 4 / 3 * np.pi * reach**3])
     return sizes * np.maximum(ball[pbc.sum(axis=1)] / measures, 1.0)

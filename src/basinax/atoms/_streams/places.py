@@ -5,18 +5,17 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import numpy as np
-from ase import Atoms
 
 from basinax._bits.rounding import BLOCK
 from basinax._loop.run import Run
 from basinax._loop.status import Status
 from basinax._systems.index import index_of_sizes
-from basinax.atoms._batch import Batch, row_starts
-from basinax.atoms._cells.kinds import AbstractCell, Kind, is_open
+from basinax.atoms._batch import Batch, Draft, row_starts
+from basinax.atoms._cells.kinds import Kind, is_open
 from basinax.atoms._cells.moves import CellMoves, cell_moves
-from basinax.atoms._constraints.applied import Layout, write
+from basinax.atoms._constraints.applied import Layout
 from basinax.atoms._history import AbstractRecorder
-from basinax.atoms._constraints.reading import read_stages
+from basinax.atoms._intake import Structure
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.device import Settings, moved, result
 from basinax.atoms._streams.queue import Monitor, Outcome, Queue
@@ -26,7 +25,7 @@ from basinax.atoms._trajectory import Frame
 class Group(NamedTuple):
     """Structures that are relaxed in batches of one shape."""
 
-    atoms: list[Atoms]
+    structures: list[Structure]
     """Those of the call, of whom the queue holds the members of this group."""
     settings: Settings
     dtype: Any
@@ -39,8 +38,6 @@ class Group(NamedTuple):
     """Of any of its structures."""
     layout: Layout
     """Of its constraints."""
-    cells: list[AbstractCell | None]
-    """How the cell of each structure moves."""
     kind: Kind | None
     """Of the cells that move; None where none does."""
     queue: Queue
@@ -87,10 +84,8 @@ class Places:
     def __init__(self, group: Group, members: list[int], reports: "Reports | None" = None):
         self.group = group
         self.reports = reports
-        structures = [group.atoms[i] for i in members]
-        self.batch = Batch.from_atoms(
-            structures, group.dtype, *group.shape, group.layout, group.most_rows
-        )
+        structures = [group.structures[i] for i in members]
+        self.batch = Batch.of(structures, group.dtype, *group.shape, group.layout, group.most_rows)
         # A place without a structure has the number of the first one, and no rows.
         self.members = np.array(members + [members[0]] * (group.shape[1] - len(members)))
         self.occupied = np.arange(group.shape[1]) < len(members)
@@ -98,16 +93,18 @@ class Places:
         self.ended: Ended | None = None
         """What has left its places and is not handed over yet."""
         # The batches of a group share a program, whoever stands in them.
-        self.has_open = group.kind == "frechet" and any(map(is_open, group.cells))
+        self.has_open = group.kind == "frechet" and any(
+            is_open(structure.cell) for structure in group.structures
+        )
         self.moves = self._moves()
 
     def settings(self) -> Settings:
         """Those of the structures that stand here, one a place."""
-        return self.group.settings.of(self.members, len(self.group.atoms))
+        return self.group.settings.of(self.members, len(self.group.structures))
 
     def rows_of(self, k: int) -> slice:
         """The rows of the structure in this place."""
-        return slice(self.starts[k], self.starts[k] + len(self.group.atoms[self.members[k]]))
+        return slice(self.starts[k], self.starts[k] + len(self.group.structures[self.members[k]]))
 
     def here(self, run: Run) -> Batch:
         """The batch where the run stands."""
@@ -126,11 +123,12 @@ class Places:
         group = self.group
         if group.kind is None:
             return None
-        members = self.members.tolist()
-        atoms, cells = [group.atoms[i] for i in members], [group.cells[i] for i in members]
-        cells = [c if held else None for c, held in zip(cells, self.occupied, strict=True)]
+        structures = [
+            group.structures[i] if held else dataclasses.replace(group.structures[i], cell=None)
+            for i, held in zip(self.members, self.occupied, strict=True)
+        ]
         dtype, has_open = self.batch.positions.dtype, self.has_open
-        return cell_moves(group.kind, atoms, cells, group.shape[1], dtype, has_open=has_open)
+        return cell_moves(group.kind, structures, group.shape[1], dtype, has_open=has_open)
 
     def take_out(self, run: Run, which: np.ndarray) -> None:
         """Frees the places of structures that have ended, or must end here."""
@@ -154,9 +152,11 @@ class Places:
             report = self.reports.pop(member, end) if self.reports else Report()
             if "energy" in report.properties:
                 end = end._replace(energy=report.properties["energy"])
+            structure = self.group.structures[member]
+            end = end.kept(structure)
             outcome = Outcome(
                 end=end,
-                atoms=end.of(self.group.atoms[member], report.properties),
+                atoms=end.of(structure.atoms, report.properties),
                 fmax=float(found["fmax"][k]),
                 steps=int(found["steps"][k]),
                 evaluations=int(found["evaluations"][k]),
@@ -171,7 +171,7 @@ class Places:
         self.group.monitor.report(self, found["status"][stays], found["fmax"][stays])
 
     def _snapshot(self, found: dict[str, np.ndarray], k: int, member: int) -> Snapshot:
-        rows = slice(self.starts[k], self.starts[k] + len(self.group.atoms[member]))
+        rows = slice(self.starts[k], self.starts[k] + len(self.group.structures[member]))
         is_free = self.moves is not None and bool(found["is_free"][k])
         return Snapshot(
             positions=found["positions"][rows].astype(np.float64),
@@ -204,6 +204,7 @@ class Places:
         def frame(k: int, member: int) -> Frame:
             # Energies of atoms are as long as a coordinate, and wanted at the end alone.
             snapshot = self._snapshot(found, k, member)._replace(energies=None)
+            snapshot = snapshot.kept(self.group.structures[member])
             return Frame(
                 member, int(found["steps"][k]), snapshot, float(found["fmax"][k]), are_last
             )
@@ -213,33 +214,19 @@ class Places:
     def refill(self) -> np.ndarray:
         """Puts who waits and needs as many rows into free places; says which places."""
         batch, is_new = self.batch, np.zeros_like(self.occupied)
-        sizes, positions = np.array(batch.index.sizes), np.array(batch.positions)
-        numbers, cells, pbc = np.array(batch.numbers), np.array(batch.cells), np.array(batch.pbc)
-        constraints = jax.tree.map(np.array, batch.constraints)
+        sizes, draft = np.array(batch.index.sizes), Draft.of(batch)
         for k in np.flatnonzero(~self.occupied).tolist():
-            blocks = -(-int(sizes[k]) // BLOCK)
-            member = self.group.queue.replace(blocks)
+            member = self.group.queue.replace(-(-int(sizes[k]) // BLOCK))
             if member is None:
                 continue
-            atoms, is_new[k] = self.group.atoms[member], True
-            rows = slice(self.starts[k], self.starts[k] + blocks * BLOCK)
-            positions[rows], numbers[rows] = 0.0, 0
-            write(constraints, k, rows, read_stages(atoms))
-            rows = slice(rows.start, rows.start + len(atoms))
-            positions[rows], numbers[rows] = atoms.positions, atoms.numbers
-            self.members[k], sizes[k] = member, len(atoms)
-            cells[k], pbc[k] = atoms.cell.array, atoms.pbc
+            structure = self.group.structures[member]
+            draft.put(k, int(self.starts[k]), structure)
+            self.members[k], sizes[k], is_new[k] = member, len(structure), True
         if is_new.any():
             self.occupied = self.occupied | is_new
             index = index_of_sizes(
                 sizes, align=BLOCK, n_rows=batch.n_rows, most_rows=self.group.most_rows
             )
-            arrays: dict[str, Any] = {
-                "positions": positions,
-                "numbers": numbers,
-                "cells": cells,
-                "pbc": pbc,
-            }
-            self.batch = Batch(**arrays, index=index, constraints=constraints)
+            self.batch = Batch(**draft.arrays(), index=index)
             self.moves = self._moves()
         return is_new

@@ -52,8 +52,8 @@ class Walks:
         if number not in self._walks:
             optimizer: Any = places.settings().optimizer
             assert isinstance(optimizer, InternalLBFGS)
-            group = places.group
-            self._walks[number] = optimizer.walk(group.atoms[number], group.cells[number], k)
+            structure = places.group.structures[number]
+            self._walks[number] = optimizer.walk(structure.atoms, structure.cell, k)
         return self._walks[number]
 
     def _rows(self, k: int) -> list[slice]:

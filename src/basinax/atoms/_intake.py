@@ -1,0 +1,137 @@
+"""Structures as they enter: each is read and checked once, and its record goes on.
+
+Nothing of a structure depends on the others that enter with it.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from jaxtyping import Bool, Float
+
+from basinax._bits.rounding import BLOCK
+from basinax.atoms._cells.kinds import AbstractCell, Kind, check_cell, kind_of, one_a_structure
+from basinax.atoms._constraints.protocol import Stages
+from basinax.atoms._constraints.reading import check_constraints, fixed_by, read_stages
+
+INDEPENDENT = 1e-6
+"""The least volume that the unit vectors along periodic directions may span."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Structure:
+    """One structure that can be relaxed."""
+
+    number: int
+    """Its place in the call."""
+    atoms: Atoms
+    """As it was passed; nothing changes it."""
+    stages: Stages
+    """Of its constraints."""
+    fixed: Bool[np.ndarray, "atoms 3"]
+    """Coordinates that stand still."""
+    cell: AbstractCell | None
+    """How its cell moves; None where it is fixed."""
+
+    def __len__(self) -> int:
+        return len(self.atoms)
+
+    @property
+    def kind(self) -> Kind | None:
+        return None if self.cell is None else self.cell.kind
+
+    @property
+    def n_blocks(self) -> int:
+        """How many blocks of rows it needs."""
+        return -(-len(self) // BLOCK)
+
+    @property
+    def n_elements(self) -> int:
+        return len(set(self.atoms.numbers.tolist()))
+
+
+def intake(atoms: Iterable[Atoms], cell: Any = None) -> list[Structure]:
+    """The structures, if each can be relaxed.
+
+    Args:
+        cell: how cells move: one, or one a structure; None for cells that are fixed.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: a structure or a cell cannot be used; says which
+            and why.
+    """
+    atoms = _listed(atoms)
+    solid = squared_measures(*_units(atoms)) > INDEPENDENT**2
+    for k, a in enumerate(atoms):
+        _check_place(a, k, is_solid=bool(solid[k]))
+        if a.constraints:
+            check_constraints(a, _name(a, k))
+    return [
+        _structure(k, a, c)
+        for k, (a, c) in enumerate(zip(atoms, one_a_structure(cell, len(atoms)), strict=True))
+    ]
+
+
+def _structure(number: int, atoms: Atoms, cell: AbstractCell | None) -> Structure:
+    cell = cell if kind_of(atoms, cell) else None
+    if cell is not None:
+        check_cell(atoms, cell, _name(atoms, number))
+    stages = read_stages(atoms)
+    return Structure(number, atoms, stages, fixed_by(stages, len(atoms)), cell)
+
+
+def _listed(atoms: Iterable[Atoms]) -> list[Atoms]:
+    if isinstance(atoms, Atoms):
+        raise TypeError("atoms must be a list of ase.Atoms, got one Atoms: pass [atoms]")
+    atoms = list(atoms)
+    if not atoms:
+        raise ValueError("atoms must hold at least one structure, got an empty list")
+    for k, a in enumerate(atoms):
+        if not isinstance(a, Atoms):
+            raise TypeError(f"atoms must be a list of ase.Atoms: entry {k} is a {type(a).__name__}")
+    return atoms
+
+
+def _name(atoms: Atoms, number: int) -> str:
+    return f"system {number} ({atoms.symbols or 'no atoms'})"
+
+
+def _check_place(a: Atoms, number: int, *, is_solid: bool) -> None:
+    """Raise ValueError if there is nothing, or nowhere, to relax it."""
+    cell = a.cell.array
+    if len(a) == 0:
+        raise ValueError(f"{_name(a, number)} has no atoms: remove it from the list")
+    if not np.isfinite(a.positions).all():
+        at = int(np.argmin(np.isfinite(a.positions).all(1)))
+        raise ValueError(
+            f"{_name(a, number)}: the position of atom {at} is not finite: {a.positions[at]}"
+        )
+    if not np.isfinite(cell).all():
+        raise ValueError(f"{_name(a, number)}: the cell is not finite: {cell.tolist()}")
+    if not is_solid:
+        raise ValueError(
+            f"{_name(a, number)} has pbc={a.pbc.tolist()}, but its cell vectors along these"
+            f" directions are zero or not independent: {cell.tolist()}. Set the cell, or pbc to"
+            " False where the system is open"
+        )
+
+
+def _units(atoms: list[Atoms]) -> tuple[np.ndarray, np.ndarray]:
+    """Cell vectors divided by their lengths, and along which of them each is periodic."""
+    cells, pbc = np.stack([a.cell.array for a in atoms]), np.stack([a.pbc for a in atoms])
+    with np.errstate(all="ignore"):  # of cells that are not finite
+        lengths = np.linalg.norm(cells, axis=2)
+        return cells / np.where(lengths > 0, lengths, 1.0)[:, :, None], pbc
+
+
+def squared_measures(
+    cells: Float[np.ndarray, "systems 3 3"], pbc: Bool[np.ndarray, "systems 3"]
+) -> Float[np.ndarray, "systems"]:
+    """The squared volume (area, length) that periodic cell vectors span: 1 where there is none."""
+    with np.errstate(all="ignore"):  # of cells that are not finite
+        vectors = np.where(pbc[:, :, None], cells, 0.0)
+        # Open directions count as orthogonal to the others, and of length one.
+        gram = vectors @ vectors.transpose(0, 2, 1) + np.eye(3) * ~pbc[:, None, :]
+        return np.linalg.det(gram)
