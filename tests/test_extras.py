@@ -149,7 +149,7 @@ def test_extras_wait_for_their_evaluation():
     everyone = jnp.ones(4, bool)
     mask = jnp.array([True, False, True, True])
     run = turned(turned(begun(beginning()), everyone, 2), mask, 1)
-    assert same_bits(run.extras, said_of(run.energies))
+    assert same_bits(run.point.extras, said_of(run.point.energies))
     assert same_bits(run.best.extras, said_of(run.best.energies))
 
 
@@ -157,9 +157,9 @@ def test_a_system_that_begins_anew_forgets_its_extras_and_no_other_does():
     everyone, mask = jnp.ones(4, bool), jnp.array([False, True, False, True])
     run = turned(begun(beginning()), everyone, 5)
     again = restart(run, FIRE(), beginning(1), INDEX, mask)
-    assert not again.extras["stress"][mask].any()
-    assert np.array_equal(again.extras["stress"][~mask], run.extras["stress"][~mask])
+    assert not again.point.extras["stress"][mask].any()
+    assert np.array_equal(again.point.extras["stress"][~mask], run.point.extras["stress"][~mask])
     fresh = turned(begun(beginning(1)), everyone, 5)
     rerun = turned(again, everyone, 5)
-    assert np.array_equal(rerun.extras["stress"][mask], fresh.extras["stress"][mask])
+    assert np.array_equal(rerun.point.extras["stress"][mask], fresh.point.extras["stress"][mask])
     assert np.array_equal(rerun.best.extras["stress"][mask], fresh.best.extras["stress"][mask])

@@ -125,7 +125,7 @@ def test_a_system_that_waits_for_its_evaluation_stands_still_and_loses_nothing()
     for count in range(3 * int(expected.evaluations.max())):
         waiting = turn(batch.evaluate, waiting, jnp.asarray(count % np.array([1, 2, 3, 2]) == 0))
     assert same_bits(
-        (waiting.params, waiting.energies, waiting.steps, waiting.status),
+        (waiting.point.params, waiting.point.energies, waiting.steps, waiting.status),
         (expected.params, expected.energies, expected.steps, expected.status),
     )
 

@@ -15,12 +15,17 @@ from basinax._loop.status import Status
 from basinax._systems import segment
 from basinax._systems.prefix import per_system, resolve
 from basinax.transforms._protocol import (
+    AbstractState,
     AbstractTransform,
     Prefix,
     Tree,
     apply_updates,
-    select_systems,
+    first_rows_field,
+    rows_field,
+    select_state,
+    states_field,
     stepped,
+    systems_field,
     where_systems,
     with_prefix,
 )
@@ -44,47 +49,59 @@ class Evaluation(NamedTuple):
     """A tree of arrays that lead with rows, those of the first leaf of the parameters."""
 
 
-class Point(eqx.Module):
+class Point(AbstractState):
     """Where systems have been evaluated, and what was found there."""
 
-    params: Tree
-    energies: Float[Array, "systems"]
-    gradients: Tree
-    fmax: Float[Array, "systems"]
-    extras: Any
-    of_rows: Any = None
+    params: Tree = rows_field()
+    energies: Float[Array, "systems"] = systems_field()
+    gradients: Tree = rows_field()
+    fmax: Float[Array, "systems"] = systems_field()
+    extras: Any = systems_field()
+    of_rows: Any = first_rows_field()
+    index_prefix: Prefix = None
 
 
-class Last(eqx.Module):
+class Last(AbstractState):
     """Where systems were judged last, as far as the criterion looks at it; None otherwise."""
 
-    energies: Float[Array, "systems"] | None
-    params: Tree | None
+    energies: Float[Array, "systems"] | None = systems_field()
+    params: Tree | None = rows_field()
+    index_prefix: Prefix = None
+
+    @classmethod
+    def of(cls, point: Point, needs: frozenset[str]) -> "Last":
+        return cls(
+            point.energies if "last_energies" in needs else None,
+            point.params if "last_params" in needs else None,
+        )
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the criterion looks at."""
+        kept = {"last_energies": self.energies, "last_params": self.params}
+        return frozenset(name for name, value in kept.items() if value is not None)
 
 
-class Run(eqx.Module):
+class Run(AbstractState):
     """What the loop carries from turn to turn."""
 
-    params: Tree
-    optimizer_state: Any
-    energies: Float[Array, "systems"]
-    gradients: Tree
-    fmax: Float[Array, "systems"]
-    extras: Any
-    steps: Int32[Array, "systems"]
-    evaluations: Int32[Array, "systems"]
-    status: Int32[Array, "systems"]
-    is_pending: Bool[Array, "systems"]
+    index_prefix: Prefix
+    """That of all states here."""
+    point: Point = states_field()
+    """Where systems stand, and what was found where they were evaluated last."""
+    optimizer_state: Any = states_field()
+    steps: Int32[Array, "systems"] = systems_field()
+    evaluations: Int32[Array, "systems"] = systems_field()
+    status: Int32[Array, "systems"] = systems_field()
+    is_pending: Bool[Array, "systems"] = systems_field()
     """The system stands where it has not been evaluated."""
-    has_moved: Bool[Array, "systems"]
+    has_moved: Bool[Array, "systems"] = systems_field()
     """In the last turn."""
-    n_still: Int32[Array, "systems"]
+    n_still: Int32[Array, "systems"] = systems_field()
     """Steps in a row that changed no bit of the parameters."""
-    last: Last
-    best: Point | None
+    last: Last = states_field()
+    best: Point | None = states_field()
     """The point of lowest energy, if it is kept."""
-    of_rows: Any = None
-    """What else the evaluation says of rows."""
 
 
 def start(
@@ -107,32 +124,22 @@ def start(
     count = jnp.zeros(blank.shape, jnp.int32)
     yes = jnp.ones(blank.shape, bool)
     gradients = jax.tree.map(jnp.zeros_like, params)
+    point = Point(params, blank, gradients, blank, extras, of_rows)
+    infinite = jnp.full_like(blank, jnp.inf)
     return Run(
-        params=params,
-        optimizer_state=optimizer.init(params, index_prefix),
-        energies=blank,
-        gradients=gradients,
-        fmax=blank,
-        extras=extras,
+        index_prefix=index_prefix,
+        point=point,
+        optimizer_state=with_prefix(optimizer.init(params, index_prefix), None),
         steps=count,
         evaluations=count,
         status=count,
         is_pending=yes,
         has_moved=yes,
         n_still=count,
-        last=Last(
-            blank if "last_energies" in needs else None,
-            params if "last_params" in needs else None,
-        ),
-        best=_worst(params, gradients, extras, of_rows, blank) if keep_best else None,
-        of_rows=of_rows,
+        last=Last.of(point, needs),
+        # Any other point is better.
+        best=dataclasses.replace(point, energies=infinite, fmax=infinite) if keep_best else None,
     )
-
-
-def _worst(params, gradients, extras, of_rows, blank) -> Point:
-    """The point than which any other is better."""
-    worst = jnp.full_like(blank, jnp.inf)
-    return Point(params, worst, gradients, worst, extras, of_rows)
 
 
 def restart(
@@ -143,48 +150,17 @@ def restart(
     Args:
         index_prefix: may have another number of rows for these systems, not for the others.
     """
-    keep_best = run.best is not None
-    extras, of_rows = jax.tree.map(jnp.zeros_like, (run.extras, run.of_rows))
+    extras, of_rows = jax.tree.map(jnp.zeros_like, (run.point.extras, run.point.of_rows))
     fresh = start(
-        optimizer, params, index_prefix, keep_best=keep_best, extras=extras, of_rows=of_rows
+        optimizer,
+        params,
+        index_prefix,
+        keep_best=run.best is not None,
+        extras=extras,
+        of_rows=of_rows,
+        needs=run.last.needs,
     )
-    state = with_prefix(run.optimizer_state, index_prefix)
-
-    def choose(new, old):
-        return select_systems(mask, new, old)
-
-    def choose_rows(new, old):
-        return segment.where(mask, new, old, index_prefix)
-
-    return Run(
-        params=choose_rows(params, run.params),
-        optimizer_state=where_systems(mask, fresh.optimizer_state, state),
-        energies=choose(fresh.energies, run.energies),
-        gradients=choose_rows(fresh.gradients, run.gradients),
-        fmax=choose(fresh.fmax, run.fmax),
-        extras=choose(fresh.extras, run.extras),
-        steps=choose(fresh.steps, run.steps),
-        evaluations=choose(fresh.evaluations, run.evaluations),
-        status=choose(fresh.status, run.status),
-        is_pending=choose(fresh.is_pending, run.is_pending),
-        has_moved=choose(fresh.has_moved, run.has_moved),
-        n_still=choose(fresh.n_still, run.n_still),
-        # Without a step nothing looks at it.
-        last=run.last,
-        best=_restarted_best(mask, fresh.best, run.best, index_prefix),
-        of_rows=_chosen_rows(mask, of_rows, run.of_rows, index_prefix, params),
-    )
-
-
-def _chosen_rows(mask, on_true: Any, on_false: Any, prefix: Prefix, params: Tree) -> Any:
-    """What is known of the rows of the first leaf of `params`, by their systems."""
-    if on_true is None:
-        return None
-    return segment.where(mask, on_true, on_false, resolve(prefix, params)[0])
-
-
-def _restarted_best(mask, fresh: Point | None, best: Point | None, prefix) -> Point | None:
-    return None if fresh is None or best is None else select_points(mask, fresh, best, prefix)
+    return where_systems(mask, fresh, with_prefix(run, index_prefix))
 
 
 def advance(
@@ -207,7 +183,7 @@ def advance(
     max_steps = per_system(max_steps, "max_steps", run.steps)
 
     def turned(run):
-        return _turn(run, evaluate(run.params), optimizer, criterion, max_steps, view)
+        return _turn(run, evaluate(run.point.params), optimizer, criterion, max_steps, view)
 
     if isinstance(turns, int) and turns == 1:
         return turned(run)
@@ -225,101 +201,81 @@ def advance(
 
 
 def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, view) -> Run:
-    prefix = run.optimizer_state.index_prefix
+    prefix = run.index_prefix
     arrived = run.is_pending & evaluation.is_valid & (run.status == Status.RUNNING.value)
-    run = _received(arrived, evaluation, run)
+    point = _received(arrived, evaluation, run.point, prefix)
+    before = with_prefix(run.optimizer_state, prefix)
     step, state = optimizer.update(
-        run.gradients,
-        run.optimizer_state,
-        run.params,
-        energies=run.energies,
-        is_running=arrived,
+        point.gradients, before, point.params, energies=point.energies, is_running=arrived
     )
 
     is_judged = arrived & optimizer.is_accepted(state)
     has_failed = optimizer.has_failed(state)
-    evidence = _evidence(run, has_failed)
+    evidence = _evidence(run, point, has_failed)
     evidence = evidence if view is None else view(evidence)
-    largest = jnp.where(arrived, largest_force(evidence.gradients, prefix), run.fmax)
-    evidence = evidence._replace(fmax=largest)
+    largest = jnp.where(arrived, largest_force(evidence.gradients, prefix), point.fmax)
+    evidence, point = evidence._replace(fmax=largest), dataclasses.replace(point, fmax=largest)
     judgement = judge(
-        run.energies, largest, is_met(criterion, evidence), run.steps, max_steps, has_failed
+        point.energies, largest, is_met(criterion, evidence), run.steps, max_steps, has_failed
     )
     status = jnp.where(is_judged, judgement, run.status)
 
     moves = arrived & (status == Status.RUNNING.value)
-    params = segment.where(moves, apply_updates(run.params, step), run.params, prefix)
-    n_still = jnp.where(moves & ~_differ(params, run.params, prefix), run.n_still + 1, 0)
-    here = Point(run.params, run.energies, run.gradients, largest, run.extras, run.of_rows)
+    params = segment.where(moves, apply_updates(point.params, step), point.params, prefix)
+    n_still = jnp.where(moves & ~_differ(params, point.params, prefix), run.n_still + 1, 0)
+    last = Last.of(point, run.last.needs)
     return Run(
-        params=params,
-        optimizer_state=stepped(moves, state, run.optimizer_state),
-        energies=run.energies,
-        gradients=run.gradients,
-        fmax=largest,
-        extras=run.extras,
+        index_prefix=prefix,
+        point=dataclasses.replace(point, params=params),
+        optimizer_state=with_prefix(stepped(moves, state, before), None),
         steps=run.steps + (moves & is_judged).astype(jnp.int32),
         evaluations=run.evaluations + arrived.astype(jnp.int32),
         status=jnp.where(moves & (n_still >= PATIENCE), Status.STALLED, status),
         is_pending=(run.is_pending & ~arrived) | moves,
         has_moved=moves,
         n_still=jnp.where(arrived, n_still, run.n_still),
-        last=_judged_last(is_judged, run),
-        best=_better(arrived, here, run.best, prefix),
-        of_rows=run.of_rows,
+        last=select_state(is_judged, last, run.last, prefix),
+        best=_better(arrived, point, run.best, prefix),
     )
 
 
 def judged_between(before: Run, run: Run) -> tuple[Bool[Array, "systems"], Point]:
     """Which systems the turn between two runs has judged, and where, without what rows have."""
     is_judged = (run.steps > before.steps) | (run.status != before.status)
-    return is_judged, Point(before.params, run.energies, run.gradients, run.fmax, run.extras)
+    return is_judged, dataclasses.replace(run.point, params=before.point.params, of_rows=None)
 
 
-def _received(arrived, evaluation: Evaluation, run: Run) -> Run:
-    """The run with what the evaluation says of systems where it has arrived."""
-    said = evaluation.energies, evaluation.extras
-    known = run.energies, run.extras
-    said = jax.tree.map(lambda x, y: jnp.asarray(x).astype(y.dtype), said, known)
-    energies, extras = select_systems(arrived, said, known)
-    prefix = run.optimizer_state.index_prefix
-    gradients = segment.map_leaves(
-        lambda x, y: x.astype(y.dtype), evaluation.gradients, run.gradients
+def _received(arrived, evaluation: Evaluation, known: Point, prefix: Prefix) -> Point:
+    """What is known, with what the evaluation says of systems where it has arrived."""
+
+    def like(x, y):
+        return jnp.asarray(x).astype(y.dtype)
+
+    said = dataclasses.replace(
+        known,
+        energies=like(evaluation.energies, known.energies),
+        gradients=segment.map_leaves(like, evaluation.gradients, known.gradients),
+        extras=jax.tree.map(like, evaluation.extras, known.extras),
+        of_rows=jax.tree.map(like, evaluation.of_rows, known.of_rows),
     )
-    gradients = segment.where(arrived, gradients, run.gradients, prefix)
-    of_rows = jax.tree.map(lambda x, y: x.astype(y.dtype), evaluation.of_rows, run.of_rows)
-    of_rows = _chosen_rows(arrived, of_rows, run.of_rows, prefix, run.params)
-    return dataclasses.replace(
-        run, energies=energies, gradients=gradients, extras=extras, of_rows=of_rows
-    )
+    return select_state(arrived, said, known, prefix)
 
 
-def _evidence(run: Run, has_failed) -> Evidence:
-    prefix = run.optimizer_state.index_prefix
+def _evidence(run: Run, point: Point, has_failed) -> Evidence:
     n_rows = jnp.zeros_like(run.steps)
-    for index in resolve(prefix, run.params):
+    for index in resolve(run.index_prefix, point.params):
         n_rows = n_rows + index.sizes
     return Evidence(
-        params=run.params,
-        energies=run.energies,
-        gradients=run.gradients,
-        extras=run.extras,
-        index_prefix=prefix,
+        params=point.params,
+        energies=point.energies,
+        gradients=point.gradients,
+        extras=point.extras,
+        index_prefix=run.index_prefix,
         n_rows=n_rows,
         has_last=(run.steps > 0) & ~has_failed,
         last_energies=run.last.energies,
         last_params=run.last.params,
     )
-
-
-def _judged_last(is_judged, run: Run) -> Last:
-    energies, params = run.last.energies, run.last.params
-    if energies is not None:
-        energies = jnp.where(is_judged, run.energies, energies)
-    if params is not None:
-        prefix = run.optimizer_state.index_prefix
-        params = segment.where(is_judged, run.params, params, prefix)
-    return Last(energies, params)
 
 
 def _differ(a: Tree, b: Tree, prefix: Prefix) -> Bool[Array, "systems"]:
@@ -334,27 +290,15 @@ def _better(mask, point: Point, best: Point | None, prefix: Prefix) -> Point | N
     if best is None:
         return None
     is_better = mask & (point.energies < best.energies) & jnp.isfinite(point.fmax)
-    return select_points(is_better, point, best, prefix)
-
-
-def select_points(mask, on_true: Point, on_false: Point, prefix: Prefix) -> Point:
-    return Point(
-        segment.where(mask, on_true.params, on_false.params, prefix),
-        jnp.where(mask, on_true.energies, on_false.energies),
-        segment.where(mask, on_true.gradients, on_false.gradients, prefix),
-        jnp.where(mask, on_true.fmax, on_false.fmax),
-        select_systems(mask, on_true.extras, on_false.extras),
-        _chosen_rows(mask, on_true.of_rows, on_false.of_rows, prefix, on_true.params),
-    )
+    return select_state(is_better, point, best, prefix)
 
 
 def final_point(run: Run) -> Point:
     """Where each system is returned: its last point, or its best where kept and not converged."""
-    last = Point(run.params, run.energies, run.gradients, run.fmax, run.extras, run.of_rows)
     if run.best is None:
-        return last
+        return run.point
     has_best = (run.status != Status.CONVERGED.value) & jnp.isfinite(run.best.energies)
-    return select_points(has_best, run.best, last, run.optimizer_state.index_prefix)
+    return select_state(has_best, run.best, run.point, run.index_prefix)
 
 
 def stopped(run: Run) -> Run:
@@ -366,7 +310,9 @@ def stopped(run: Run) -> Run:
     unfinished = (Status.RUNNING, Status.NOT_FINITE, Status.EVALUATION_FAILED)
     has_no_result = functools.reduce(jnp.logical_or, [run.status == x.value for x in unfinished])
     is_unknown = run.is_pending & has_no_result
-    found = run.energies, run.gradients, run.extras, run.of_rows
+    found = run.point.energies, run.point.gradients, run.point.extras, run.point.of_rows
     energies, gradients, *others = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), found)
-    run = _received(is_unknown, Evaluation(energies, gradients, is_unknown, *others), run)
-    return dataclasses.replace(run, fmax=jnp.where(is_unknown, jnp.inf, run.fmax))
+    nothing = Evaluation(energies, gradients, is_unknown, *others)
+    point = _received(is_unknown, nothing, run.point, run.index_prefix)
+    fmax = jnp.where(is_unknown, jnp.inf, point.fmax)
+    return dataclasses.replace(run, point=dataclasses.replace(point, fmax=fmax))

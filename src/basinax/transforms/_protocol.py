@@ -6,6 +6,7 @@ every other array leads with rows or with systems, so freezing or resetting a sy
 
 import abc
 import dataclasses
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -18,7 +19,7 @@ from basinax._bits.rounding import rounded
 from basinax._settings import check_settings
 from basinax._systems import segment
 from basinax._systems.index import SystemIndex
-from basinax._systems.prefix import n_systems
+from basinax._systems.prefix import is_index, n_systems
 
 Tree = PyTree[Float[Array, "rows *components"]]
 Prefix = PyTree[SystemIndex] | None
@@ -32,6 +33,11 @@ def rows_field() -> Any:
     return eqx.field(metadata={_LEADS_WITH: "rows"})
 
 
+def first_rows_field() -> Any:
+    """A state's field: a tree of arrays with one entry a row of the parameters' first leaf."""
+    return eqx.field(metadata={_LEADS_WITH: "first rows"})
+
+
 def systems_field() -> Any:
     """A state's field: a tree of arrays with one entry a system."""
     return eqx.field(metadata={_LEADS_WITH: "systems"})
@@ -43,7 +49,7 @@ def slots_field() -> Any:
 
 
 def states_field() -> Any:
-    """A state's field: a tuple of states, whose own `index_prefix` is None."""
+    """A state's field: a state, or a tuple of them, whose own `index_prefix` is None."""
     return eqx.field(metadata={_LEADS_WITH: "states"})
 
 
@@ -174,7 +180,7 @@ def where_systems(mask: Bool[Array, "systems"], on_true: Any, on_false: Any) -> 
         ValueError: `mask` has not one entry a system (in global mode, one).
     """
     segment.check_mask(mask, n_systems(on_false.index_prefix))
-    return _select(mask, on_true, on_false, on_false.index_prefix)
+    return select_state(mask, on_true, on_false, on_false.index_prefix)
 
 
 def stepped(moves: Bool[Array, "systems"], after: Any, before: Any) -> Any:
@@ -182,7 +188,7 @@ def stepped(moves: Bool[Array, "systems"], after: Any, before: Any) -> Any:
 
     What `kept_field` declares is that after it for all, which differs where a run has just ended.
     """
-    return _select(moves, after, before, before.index_prefix, is_step=True)
+    return select_state(moves, after, before, before.index_prefix, is_step=True)
 
 
 def reset(
@@ -206,36 +212,50 @@ def select_systems(mask: Bool[Array, "systems"], on_true: Any, on_false: Any) ->
     return jax.tree.map(select, on_true, on_false)
 
 
-def _select(mask, on_true, on_false, prefix, is_step=False):
+def select_state(
+    mask: Bool[Array, "systems"],
+    on_true: Any,
+    on_false: Any,
+    prefix: Prefix,
+    *,
+    is_step: bool = False,
+) -> Any:
+    """As `where_systems`, of states that stand in another with this prefix, or of None."""
     if prefix is None:
         return jax.tree.map(lambda x, y: jnp.where(mask[0], x, y), on_true, on_false)
+    if on_false is None:
+        return None
 
-    selected = {}
-    for field in dataclasses.fields(on_false):
+    def rows(x, y, prefix):
+        return segment.where(mask, x, y, prefix)
+
+    def field_of(field: Any) -> Any:
         x, y = getattr(on_true, field.name), getattr(on_false, field.name)
-        match field.metadata.get(_LEADS_WITH), field.name:
-            case _, "index_prefix":
-                selected[field.name] = y
-            case "rows", _:
-                selected[field.name] = segment.where(mask, x, y, on_false.rows_prefix(prefix))
-            case "slots", _:
-                rows_prefix = on_false.rows_prefix(prefix)
-                select_rows = lambda x, y, at=rows_prefix: segment.where(mask, x, y, at)  # noqa: E731
-                is_empty = not jax.tree.leaves(y)
-                selected[field.name] = y if is_empty else jax.vmap(select_rows)(x, y)
-            case "systems", _:
-                selected[field.name] = select_systems(mask, x, y)
-            case "states", _ if is_step and field.metadata.get(_IS_KEPT):
-                selected[field.name] = x
-            case "states", _:
-                selected[field.name] = tuple(
-                    _select(mask, *pair, prefix, is_step) for pair in zip(x, y, strict=True)
-                )
-            case _:
-                raise TypeError(
-                    f"field {field.name} of {type(on_false).__name__} must be declared with"
-                    " rows_field, slots_field, systems_field, states_field or kept_field"
-                )
+        if field.name == "index_prefix" or not jax.tree.leaves(y):
+            return y
+        match field.metadata.get(_LEADS_WITH):
+            case "rows":
+                return rows(x, y, on_false.rows_prefix(prefix))
+            case "first rows":
+                return rows(x, y, jax.tree.leaves(prefix, is_leaf=is_index)[0])
+            case "slots":
+                select = functools.partial(rows, prefix=on_false.rows_prefix(prefix))
+                return jax.vmap(select)(x, y)
+            case "systems":
+                return select_systems(mask, x, y)
+            case "states" if is_step and field.metadata.get(_IS_KEPT):
+                return x
+            case "states" if isinstance(y, tuple):
+                pairs = zip(x, y, strict=True)
+                return tuple(select_state(mask, *p, prefix, is_step=is_step) for p in pairs)
+            case "states":
+                return select_state(mask, x, y, prefix, is_step=is_step)
+        raise TypeError(
+            f"field {field.name} of {type(on_false).__name__} must be declared with"
+            " rows_field, slots_field, systems_field, states_field or kept_field"
+        )
+
+    selected = {field.name: field_of(field) for field in dataclasses.fields(on_false)}
     return dataclasses.replace(on_false, **selected)
 
 

@@ -223,7 +223,7 @@ class HostedStream:
         gradients: Any = -cast(Any, findings.forces)
         has_come = np.asarray(findings.has_come)
         if has_come.any() and not (places.moves is None and places.batch.constraints is None):
-            gradients = _gradients(places.batch, places.moves, run.params, findings)
+            gradients = _gradients(places.batch, places.moves, run.point.params, findings)
         come = np.flatnonzero(has_come).tolist()
         energies = {k: self.points.energy_of(int(places.members[k])) for k in come}
         return dataclasses.replace(findings, steps=walks.steps(run, energies, gradients))
@@ -243,13 +243,13 @@ def _turn(
     if findings.steps is not None:
         settings = dataclasses.replace(settings, optimizer=Given(findings.steps))
     run = advanced(_evaluation(findings, batch, moves), before, settings, batch, moves, 1)
-    there = moved(batch, moves, run.params)
+    there = moved(batch, moves, run.point.params)
     nobody = jnp.zeros_like(findings.has_come)
     here = {
         "positions": there.positions,
         "cells": there.cells,
         "status": run.status,
-        "fmax": run.fmax,
+        "fmax": run.point.fmax,
         "is_pending": run.is_pending,
         "is_free": nobody if moves is None else moves.is_free,
         "is_lost": nobody if moves is None else moves.is_lost(there, _reach(batch)),

@@ -109,7 +109,7 @@ class Places:
     def here(self, run: Run) -> Batch:
         """The batch where the run stands."""
         if self.moves is None:
-            return moved(self.batch, None, run.params)
+            return moved(self.batch, None, run.point.params)
         # Found by a program that the end of the run needs in any case.
         found = result(dataclasses.replace(run, best=None), self.batch, self.moves)
         return dataclasses.replace(self.batch, positions=found["positions"], cells=found["cells"])

@@ -5,6 +5,7 @@ no bit of a result depends on it.
 """
 
 import contextlib
+import dataclasses
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import numpy as np
 
 from basinax._bits import xla
 from basinax._jax.fixed import Fixed, split
-from basinax._loop.run import Evaluation, Point, Run, judged_between, select_points
+from basinax._loop.run import Evaluation, Run, judged_between
 from basinax._loop.status import Status
 from basinax.atoms._batch import Batch
 from basinax.atoms._cells.moves import CellMoves
@@ -35,6 +36,7 @@ from basinax.atoms._streams.device import (
 )
 from basinax.atoms._streams.places import Group, Places
 from basinax.atoms.potentials import AbstractPotential
+from basinax.transforms._protocol import select_state
 
 _LOG = logging.getLogger("basinax")
 
@@ -158,7 +160,9 @@ class Stream:
                     (run, due), skins, is_stale = _recorded[work.is_short](*how, *here, interval)
             phase = contextlib.nullcontext()
             places.hand_over()  # while the device works
-            status, fmax, is_stale, due = jax.device_get((run.status, run.fmax, is_stale, due))
+            status, fmax, is_stale, due = jax.device_get(
+                (run.status, run.point.fmax, is_stale, due)
+            )
             if due is not None:
                 for k in range(FRAMES):
                     places.record({name: x[k] for name, x in due.items()})
@@ -212,7 +216,7 @@ class Course(NamedTuple):
     reach: Reach
 
     def here(self, run: Run) -> Batch:
-        return moved(self.batch, self.moves, run.params)
+        return moved(self.batch, self.moves, run.point.params)
 
     def turned(self, go: Callable, carry: Any, run_of: Callable, skins, n_turns=None) -> tuple:
         """What is carried after some turns.
@@ -315,7 +319,7 @@ def _recorded(
     The points of each system come in their order along a first axis, the last of `FRAMES`; `steps`
     is -1 where there is none.
     """
-    prefix = run.optimizer_state.index_prefix
+    prefix = run.index_prefix
 
     def go(step, turns, carry):
         def turn(carry):
@@ -326,7 +330,7 @@ def _recorded(
 
             def newer(dues):
                 return [
-                    (select_points(is_due, x, y, prefix), jnp.where(is_due, n, m))
+                    (select_state(is_due, x, y, prefix), jnp.where(is_due, n, m))
                     for (x, n), (y, m) in zip([*dues[1:], (there, before.steps)], dues, strict=True)
                 ]
 
@@ -339,7 +343,7 @@ def _recorded(
 
         return jax.lax.while_loop(goes_on, turn, (*carry, jnp.int32(0)))[:2]
 
-    here = Point(run.params, run.energies, run.gradients, run.fmax, run.extras)
+    here = dataclasses.replace(run.point, of_rows=None)
     none = (here, jnp.full_like(run.steps, -1))
     course = Course(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, reach)
     # No more turns than give so many frames; the interval may be as large as an integer.

@@ -33,7 +33,7 @@ class Walks:
             energies: by places; those of the potential, in eV.
             gradients: like the parameters, as constraints leave them.
         """
-        params, gradients = jax.device_get((run.params, gradients))
+        params, gradients = jax.device_get((run.point.params, gradients))
         steps = jax.tree.map(np.zeros_like, params)
         for k, energy in energies.items():
             rows = self._rows(k)
