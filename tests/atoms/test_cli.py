@@ -20,7 +20,18 @@ from typer.testing import CliRunner
 
 import basinax
 from basinax import Status, cli
-from basinax.atoms import Frechet, LennardJones, MaxAtomForce, MaxStress, UnitCell, relax
+from basinax._text.specs import optimizer_from
+from basinax.atoms import (
+    Frechet,
+    LennardJones,
+    MaxAtomForce,
+    MaxStress,
+    UnitCell,
+    cell_from,
+    evaluate,
+    potential_from,
+    relax,
+)
 from basinax.atoms._formats.formats import form_to_read
 from basinax.cli import _task, _watch
 
@@ -542,6 +553,54 @@ def test_the_installed_command_prints_what_a_terminal_can_show(files):
     assert "Written: relaxed.extxyz" in done.stdout
     assert done.stderr.startswith("warning: ")
     assert "site-packages" not in done.stderr
+
+
+def test_evaluate_writes_what_it_finds(files):
+    options = ["--output", "out.extxyz", "--table", "out.csv", "--stress"]
+    done = run("evaluate", *files, "--potential", ARGON, *options)
+    assert done.exit_code == 0, done.output
+    assert "3 of 3 structures evaluated" in done.stdout
+    found = evaluate(structures(files), potential_from(ARGON), stress=True)
+    written = list(ase.io.iread("out.extxyz", index=":"))
+    for k, atoms in enumerate(written):
+        np.testing.assert_allclose(atoms.get_forces(), found.forces[k], atol=1e-7)
+        assert float(table("out.csv")[k]["energy_eV"]) == found.energies[k]
+    assert "stress" in written[0].calc.results and "stress" not in written[2].calc.results
+    assert written[1].info["relax_source"] == "crystals.extxyz@1"
+
+
+def test_evaluate_names_what_a_calculator_cannot_do(files):
+    ase.io.write("w.extxyz", Atoms("W2", [(0, 0, 0), (2, 0, 0)]))
+    calculator = "ase:ase.calculators.emt:EMT"
+    done = run("evaluate", "w.extxyz", "--potential", calculator, "--workers", 1)
+    assert done.exit_code == 1, done.output
+    assert "0 of 1 structures evaluated" in done.stdout and "w.extxyz (W2): " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("potentials", "lennard-jones  epsilon=1.0, sigma=1.0, cutoff=none"),
+        ("potentials", "nequix  nequix:FILE"),
+        ("optimizers", "bfgs  maxstep=0.2, alpha=70.0"),
+        ("optimizers", "lbfgs-line-search  memory=100"),
+        ("cells", "unit-cell  pressure=0.0, mask=none"),
+    ],
+)
+def test_what_there_is_is_listed_with_its_defaults(kind, line):
+    done = run("list", kind)
+    assert done.exit_code == 0 and any(x.startswith(line) for x in done.stdout.splitlines())
+
+
+def test_every_listed_optimizer_and_cell_is_understood():
+    for name in (line.split()[0] for line in run("list", "optimizers").stdout.splitlines()):
+        optimizer_from(name)
+    for name in (line.split()[0] for line in run("list", "cells").stdout.splitlines()):
+        cell_from(name)
+
+
+def test_help_has_a_short_form():
+    assert run("relax", "-h").stdout == run("relax", "--help").stdout != ""
 
 
 def test_programs_last_and_change_no_result(files, tmp_path):

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from basinax import transforms as own
+import basinax.transforms as own
 from basinax._text.files import replacing
 from basinax._text.reading import text_of
 from basinax.transforms._chain import Chain, chain

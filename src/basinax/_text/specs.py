@@ -5,6 +5,7 @@ The grammar is `NAME[:WORD,KEY=VALUE,...]`; `basinax.atoms.potential_from` reads
 
 import difflib
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -61,7 +62,7 @@ def optimizer_from(text: str) -> AbstractTransform:
     if text.endswith((".json", ".toml")):
         return from_config(read_config(text))
     spec = parse(text)
-    known = {_plain(k): cls for k, cls in transforms_by_name().items() if _is_optimizer(cls)}
+    known = {_plain(name): cls for name, cls in optimizers_by_name().items()}
     maker = choose("optimizer", _plain(spec.name), known)
     if spec.words:
         raise ValueError(f"optimizer {spec.name}: expected KEY=VALUE, got {spec.words[0]!r}")
@@ -72,8 +73,17 @@ def optimizer_from(text: str) -> AbstractTransform:
     return make("optimizer", spec.name, maker, options)
 
 
-def _is_optimizer(cls: type[AbstractTransform]) -> bool:
-    return not issubclass(cls, AbstractLimit)
+def optimizers_by_name() -> dict[str, type[AbstractTransform]]:
+    """The optimizers by the names that texts have for them, such as `lbfgs-line-search`."""
+    return {
+        _WORD_ENDS.sub("-", name).lower().replace("_", "-"): cls
+        for name, cls in transforms_by_name().items()
+        if not issubclass(cls, AbstractLimit)
+    }
+
+
+_WORD_ENDS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+"""Between the words of a class's name."""
 
 
 def choose(kind: str, name: str, known: Mapping[str, Any]) -> Any:

@@ -47,6 +47,27 @@ class AtomsEvaluation(eqx.Module):
     def __len__(self) -> int:
         return len(self.atoms)
 
+    def to_dict(self) -> dict[str, list[Any]]:
+        """A table as columns, one entry a structure.
+
+        `formula`, `atoms` (their number), `energy_eV`, `energy_eV_per_atom`, `fmax_eV_per_A`,
+        `volume_A3` (None without three periodic directions) and `message`; with stresses,
+        `max_stress_eV_per_A3`, the largest component.
+        """
+        columns: dict[str, list[Any]] = {
+            "formula": [a.get_chemical_formula() for a in self.atoms],
+            "atoms": [len(a) for a in self.atoms],
+            "energy_eV": self.energies.tolist(),
+            "energy_eV_per_atom": [
+                e / len(a) for e, a in zip(self.energies.tolist(), self.atoms, strict=True)
+            ],
+            "fmax_eV_per_A": [float(np.linalg.norm(f, axis=1).max()) for f in self.forces],
+            "volume_A3": [float(a.cell.volume) if a.pbc.all() else None for a in self.atoms],
+        }
+        if self.stresses is not None:
+            columns["max_stress_eV_per_A3"] = np.abs(self.stresses).max(axis=1).tolist()
+        return columns | {"message": list(self.messages)}
+
 
 @own_switches()
 def evaluate(

@@ -4,7 +4,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from ase.calculators.calculator import BaseCalculator
 
@@ -34,7 +34,7 @@ def potential_of_file(text: str) -> AbstractPotential | AbstractEvaluator:
         known = ", ".join(key for key in vars(module) if not key.startswith("_"))
         raise ValueError(f"potential python: {file} has no {name}, but {known}") from None
     is_maker = callable(value) and not isinstance(value, _POTENTIALS)
-    made = value() if is_maker else value
+    made = cast(Any, value)() if is_maker else value
     if isinstance(made, BaseCalculator):
         return ASECalculator(_by_value(value, module) if is_maker else made)
     if not isinstance(made, AbstractPotential | AbstractEvaluator):

@@ -182,6 +182,26 @@ def _nequix(text: str) -> JaxModel:
         raise ValueError(f"potential nequix: {error}") from error
 
 
+def potentials_by_name() -> dict[str, Callable[..., Any] | str]:
+    """What makes each potential of `potential_from`, or the form of its text."""
+    return _MAKERS | _FORMS
+
+
+def cells_by_name() -> dict[str, type[AbstractCell]]:
+    """The cells of `cell_from`."""
+    return dict(_CELLS)
+
+
+_FORMS = {
+    "ase": "ase:MODULE:CALLABLE[,OPTION=VALUE,...]",
+    "eam": "eam:FILE[,format=alloy|fs|eam]",
+    "nequix": "nequix:FILE[,dtype=float64]",
+    "python": "python:FILE.py:NAME",
+    "stillinger-weber": "stillinger-weber:ELEMENT,... or stillinger-weber:FILE[,elements=A-B]",
+    "tersoff": "tersoff:ELEMENT,... or tersoff:FILE[,elements=A-B]",
+}
+"""Of potentials that a text does not give by options."""
+
 _FILES: dict[str, Callable[[str], AbstractPotential | AbstractEvaluator]] = {
     "ase": _calculator,
     "eam": _from_tables,

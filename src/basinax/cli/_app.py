@@ -6,11 +6,11 @@ import typer
 
 import basinax
 from basinax.cli._named import check_named
-from basinax.cli._options import Given, Manner, Outputs, Sample, takes
+from basinax.cli._options import Given, Kind, Manner, Model, Outputs, PointOutputs, Sample, takes
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Relax many structures in one batch, each with the bits it has alone.",
@@ -29,6 +29,30 @@ def relax(given: Given, outputs: Outputs, manner: Manner) -> None:
     from basinax.cli._relax import run
 
     run(given, outputs, manner)
+
+
+@app.command(short_help="Find energies, forces and stresses without relaxing.")
+@takes(Model, PointOutputs, Manner)
+def evaluate(model: Model, outputs: PointOutputs, manner: Manner) -> None:
+    """Find energies, forces and, with --stress, stresses of structures where they are.
+
+    Exit status: 0, 1 if a structure could not be evaluated, 2 for bad input, 3 if something could
+    not be written, 130 if interrupted.
+    """
+    check_named(model)
+    from basinax.cli._evaluate import run
+
+    run(model, outputs, manner)
+
+
+@app.command("list", short_help="Show potentials, optimizers or cells, with their options.")
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to show.")],
+) -> None:
+    """Show what there is, one a line, with options and their defaults."""
+    from basinax.cli._list import run
+
+    run(kind)
 
 
 @app.command(short_help="Check that structures have the same bits alone.")

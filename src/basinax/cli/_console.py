@@ -15,7 +15,7 @@ from basinax.cli._stream import Stream
 out = Stream(highlight=False, soft_wrap=True, markup=False, emoji=False)
 err = Stream(highlight=False, soft_wrap=True, markup=False, emoji=False, stderr=True)
 
-NOTHING_CONVERGED = 1
+NOTHING_CONVERGED = NOT_EVALUATED = 1
 BITS_DIFFER = 1
 BAD_INPUT = 2
 NOT_SAVED = 3

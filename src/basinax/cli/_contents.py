@@ -11,7 +11,6 @@ from basinax._text.files import ending_of
 from basinax.atoms._formats.formats import Form, form_to_write
 from basinax.atoms._formats.trial import Trial, tried
 from basinax.cli._console import fail, print_warning
-from basinax.cli._task import Task
 
 
 class Plan(NamedTuple):
@@ -24,27 +23,27 @@ class Plan(NamedTuple):
         self.form.write(path, map(self.trial.written, structures))
 
 
-def plan_of(path: Path, task: Task) -> Plan:
-    """The way to write results, found before the run; warns of what they lose there."""
+def plan_of(path: Path, atoms: Sequence[Atoms], sources: list[str], moving: Sequence[bool]) -> Plan:
+    """The way to write results, found before the run; warns of what they lose there.
+
+    Args:
+        moving: whether the cell of each structure moves, or its stress is found.
+    """
     try:
         form = form_to_write(path)
     except UnknownFileTypeError:
         fail(f"{path}: ASE knows no format for {path.suffix or 'a name without an ending'}")
     if not form.can_write:
         fail(f"{path}: ASE cannot write {form.title}")
-    moving = [
-        cell is not None and a.pbc.any()
-        for cell, a in zip(task.own["cell"], task.atoms, strict=True)
-    ]
     # A short name: writers put locks beside a file, whose names are longer.
-    trial = tried(form, f"trial{ending_of(path)}", task.atoms, moving)
+    trial = tried(form, f"trial{ending_of(path)}", list(atoms), list(moving))
     if trial.fault is not None:
-        which = "" if trial.fault.number is None else f"{task.sources[trial.fault.number]}: "
+        which = "" if trial.fault.number is None else f"{sources[trial.fault.number]}: "
         fail(f"{path}: {which}{trial.fault.text}: try .extxyz")
     if not form.can_read:
         print_warning(
             f"{path}: ASE cannot read {form.title}: nothing shows what it keeps of results"
         )
     elif trial.lost:
-        print_warning(f"{path}: {form.title} does not keep {trial.in_words(task.sources)}")
+        print_warning(f"{path}: {form.title} does not keep {trial.in_words(sources)}")
     return Plan(form, trial)

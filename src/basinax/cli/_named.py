@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from basinax._text.reading import found
-from basinax.cli._options import Given
+from basinax.cli._options import Given, Model
 
 SHOWN = 10
 """Files that cannot be read and are named."""
@@ -18,7 +18,7 @@ _ENDS = {
 """Behind the file of a potential, by the potential's name."""
 
 
-def check_named(given: Given) -> None:
+def check_named(given: Model) -> None:
     """Leaves with an error for each file that is not there.
 
     Where others can be seen to be no files with structures, all are left to their reader, which
@@ -81,9 +81,10 @@ def _plain_file(path: Path) -> Path:
         return found(name)
 
 
-def _of_options(given: Given) -> list[str]:
+def _of_options(given: Model) -> list[str]:
     """Files that the texts of the optimizer and the potential name."""
-    names = [given.optimizer] if given.optimizer.endswith((".json", ".toml")) else []
+    optimizer = given.optimizer if isinstance(given, Given) else ""
+    names = [optimizer] if optimizer.endswith((".json", ".toml")) else []
     kind, colon, rest = given.potential.partition(":")
     if not colon and kind.endswith((".json", ".toml")):
         names.append(kind)

@@ -147,21 +147,20 @@ class TrajectoryFormat(StrEnum):
     EXTXYZ = "extxyz"
 
 
+class Kind(StrEnum):
+    """What `basinax list` shows."""
+
+    POTENTIALS = "potentials"
+    OPTIMIZERS = "optimizers"
+    CELLS = "cells"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Given:
-    """Options that say what is relaxed, and how."""
+class Model:
+    """Options that say which structures are evaluated, and by which potential."""
 
     files: Files
     potential: Potential
-    optimizer: Optimizer = "fire"
-    cell: Cell = None
-    pressure: Pressure = None
-    fmax: Fmax = 0.05
-    stress_tolerance: StressTolerance = None
-    rms_force: RMSForce = None
-    energy_change: EnergyChange = None
-    max_displacement: MaxDisplacement = None
-    max_steps: MaxSteps = 500
     dtype: Annotated[Dtype, typer.Option(help="Precision of the run.")] = Dtype.FLOAT64
     workers: Annotated[
         int | None,
@@ -171,6 +170,21 @@ class Given:
             min=1,
         ),
     ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Given(Model):
+    """Options that say what is relaxed, and how."""
+
+    optimizer: Optimizer = "fire"
+    cell: Cell = None
+    pressure: Pressure = None
+    fmax: Fmax = 0.05
+    stress_tolerance: StressTolerance = None
+    rms_force: RMSForce = None
+    energy_change: EnergyChange = None
+    max_displacement: MaxDisplacement = None
+    max_steps: MaxSteps = 500
     skin: Annotated[
         float | None,
         typer.Option(
@@ -204,6 +218,23 @@ class Outputs:
     trajectory_format: Annotated[
         TrajectoryFormat, typer.Option(help="ASE's own, or extended XYZ.")
     ] = TrajectoryFormat.TRAJ
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PointOutputs:
+    """Options that say what is found of structures where they are, and where it goes."""
+
+    output: Annotated[
+        Path,
+        typer.Option(help="Structures with what was found; the ending decides the format."),
+    ] = Path("evaluated.extxyz")
+    table: Annotated[
+        Path | None,
+        typer.Option(help="A table with one row a structure: .csv, .json, .jsonl or .parquet."),
+    ] = None
+    stress: Annotated[
+        bool, typer.Option("--stress", help="Stress, too, of cells with a volume.")
+    ] = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,13 @@ from typing import Any
 from basinax._text.config import read_config
 from basinax.atoms import ASECalculator, JaxModel, potential_from
 from basinax.cli._console import err, fail, print_line
-from basinax.cli._options import Given
+from basinax.cli._options import Model
 
 IMPORTING = ("ase", "nequix", "python")
 """Kinds of potentials that run code of others."""
 
 
-def potential_of(given: Given) -> Any:
+def potential_of(given: Model) -> Any:
     """Raises what `potential_from` and `read_config` do."""
     text, workers = given.potential, given.workers
     if text.endswith((".json", ".toml")) and ":" not in text:

@@ -60,4 +60,7 @@ def _prepared(given: Given, outputs: Outputs) -> tuple[Task, Saver, Plan]:
     if outputs.table is not None:
         with reported():
             writer_of(outputs.table)
-    return task, Saver(outputs.output, outputs.table), plan_of(outputs.output, task)
+    cells = zip(task.own["cell"], task.atoms, strict=True)
+    moving = [cell is not None and bool(a.pbc.any()) for cell, a in cells]
+    plan = plan_of(outputs.output, task.atoms, task.sources, moving)
+    return task, Saver(outputs.output, outputs.table), plan
