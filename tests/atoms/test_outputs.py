@@ -23,7 +23,7 @@ import basinax
 from basinax import Status, cli
 from basinax.atoms import AtomsRelaxation, LennardJones, Progress
 from basinax.atoms._trajectory import NotWhole
-from basinax.cli import _console, _relax, _task, _watch
+from basinax.cli import _console, _potential, _relax, _task, _watch
 from basinax.cli._process import occupy
 from basinax.cli._stream import Stream
 
@@ -74,7 +74,7 @@ class Relaxation:
 def relaxation(monkeypatch):
     relaxation = Relaxation()
     monkeypatch.setattr(_task, "relax_atoms", relaxation)
-    monkeypatch.setattr(_task, "potential_from", lambda text: LennardJones.named("Ar"))
+    monkeypatch.setattr(_potential, "potential_from", lambda text: LennardJones.named("Ar"))
     return relaxation
 
 
