@@ -24,7 +24,7 @@ class Allowed(NamedTuple):
     """Which numbers a setting may be."""
 
     text: str
-    """What it must do: ends the sentence "it must"."""
+    """The end of a sentence that begins with "it must"."""
     test: Callable[[Any], Any]
     """Which entries of an array are allowed; false for NaN."""
     is_whole: bool = False
@@ -215,7 +215,7 @@ def dtype_of(value: Any) -> Any:
 
 
 def _array(value: Any) -> Any:
-    """What has a dtype: the value itself, or an array of NumPy; None if there is none."""
+    """The value itself if it has a dtype, or an array of NumPy; None if it is no number."""
     if hasattr(value, "dtype") and not isinstance(value, np.generic | np.ndarray):
         return value
     if isinstance(value, int) and not isinstance(value, bool):

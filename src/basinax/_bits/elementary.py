@@ -21,7 +21,7 @@ Numbers = Float[Array, "..."]
 
 
 class _Format(NamedTuple):
-    """What the format of a number decides."""
+    """Constants that depend on the format of a number."""
 
     integer: type
     """As many bits."""

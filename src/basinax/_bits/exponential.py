@@ -18,7 +18,7 @@ LN2 = 0.6931471805599453
 
 
 class _Format(NamedTuple):
-    """What the format of a number decides."""
+    """Constants that depend on the format of a number."""
 
     integer: type
     """As many bits."""

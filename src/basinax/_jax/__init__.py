@@ -1,1 +1,1 @@
-"""What basinax reads of JAX's process: switches, forks, compilations."""
+"""The state of JAX in this process: switches, forks, compilations."""

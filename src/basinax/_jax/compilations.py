@@ -20,7 +20,7 @@ class Compilations:
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
-        """What this thread compiles meanwhile is counted here alone."""
+        """Count the programs that this thread compiles meanwhile, here alone."""
         _listen()
         before, _OF_THREAD.counter = getattr(_OF_THREAD, "counter", None), self
         try:

@@ -22,7 +22,7 @@ def check_process() -> None:
 
 
 class _Fork:
-    """What the parent knew at the last fork, and what that makes of this process."""
+    """Whether the parent had used JAX at the last fork, and whether this process may use it."""
 
     follows_use = False
     is_broken = False

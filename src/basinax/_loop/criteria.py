@@ -24,7 +24,7 @@ DEFAULT_FMAX = 0.05
 
 
 class Evidence(NamedTuple):
-    """What a criterion may look at: the point where systems stand, and the one before.
+    """The evidence of a criterion: the point where systems stand, and the one before.
 
     At a trial of a line search a system is not judged, and no trial is the point before.
     """
@@ -33,7 +33,7 @@ class Evidence(NamedTuple):
     energies: Float[Array, "systems"]
     gradients: Tree
     extras: Any
-    """What else the evaluation says of each system; None if nothing."""
+    """Further values of each system from the evaluation; None if there are none."""
     index_prefix: Any
     n_rows: Int32[Array, "systems"]
     """How many rows an energy is shared by; of all leaves together unless the caller knows."""

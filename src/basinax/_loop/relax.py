@@ -44,7 +44,7 @@ class Relaxation(eqx.Module):
     status: Int32[Array, "systems"]
     """Codes of `Status`."""
     extras: Any
-    """What else the evaluation says of each system at `params`; None if nothing."""
+    """Further values of each system at `params`, from the evaluation; None if there are none."""
 
     @property
     def converged(self) -> Bool[Array, "systems"]:

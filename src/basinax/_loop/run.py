@@ -37,7 +37,7 @@ PATIENCE = 50
 
 
 class Evaluation(NamedTuple):
-    """What an evaluation says of all systems."""
+    """The values of an evaluation, of all systems."""
 
     energies: Float[Array, "systems"]
     gradients: Tree
@@ -77,13 +77,13 @@ class Last(AbstractState):
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the criterion looks at."""
+        """The evidence of the criterion."""
         kept = {"last_energies": self.energies, "last_params": self.params}
         return frozenset(name for name, value in kept.items() if value is not None)
 
 
 class Run(AbstractState):
-    """What the loop carries from turn to turn."""
+    """The state of the loop, carried from turn to turn."""
 
     index_prefix: Prefix
     """That of all states here."""

@@ -1,4 +1,4 @@
-"""What became of a system."""
+"""The outcomes of systems."""
 
 import enum
 

@@ -14,7 +14,7 @@ def larger(a: Array, b: Array) -> Array:
 
 
 def least(dtype) -> float | int:
-    """What is no larger than anything of that dtype."""
+    """The least value of that dtype."""
     return -math.inf if jnp.issubdtype(dtype, jnp.floating) else int(jnp.iinfo(dtype).min)
 
 

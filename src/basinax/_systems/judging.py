@@ -137,7 +137,7 @@ class Clip:
         return where_any(jnp.isnan(factors), take_apart, keep_together)
 
     def _judged(self, found: Norms, limits) -> "Judged":
-        """What is to become of each system, judged by bits, since subnormal numbers count."""
+        """The verdict on each system, found from bits, since subnormal numbers count."""
         infinity = infinity_bits(limits.dtype)
         norm, limit = magnitude_bits(found.values), magnitude_bits(limits)
         is_invalid = (limit > infinity) | ((signed_bits(limits) < 0) & (limit > 0))
@@ -209,7 +209,7 @@ def _clip(clip: Clip, leaves, indices, limits):
 
 
 class Judged(NamedTuple):
-    """What is to become of each system."""
+    """The verdict on each system."""
 
     is_clipped: Bool[Array, "systems"]
     is_scaled: Bool[Array, "systems"]
@@ -236,7 +236,7 @@ class Judged(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """What each system is multiplied by: factors · 2^exponents."""
+    """The multiplier of each system: factors · 2^exponents."""
 
     is_scaled: Bool[Array, "systems"]
     factors: Float[Array, "systems"]

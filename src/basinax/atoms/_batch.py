@@ -45,7 +45,7 @@ class Batch(eqx.Module):
     """Which row belongs to which system; systems without rows fill up the batch."""
 
     constraints: Constraints | None = None
-    """What ASE's constraints leave of forces and steps; None if there are none."""
+    """ASE's constraints, as projections of forces and steps; None if there are none."""
 
     @classmethod
     def from_atoms(

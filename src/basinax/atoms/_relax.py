@@ -57,7 +57,7 @@ class Progress(eqx.Module):
     n_failed: int
     """Ended without having converged."""
     phase: str
-    """What takes the time: "listing" neighbours, "compiling" or loading programs, or "running"."""
+    """The work at hand: "listing" neighbours, "compiling" or loading programs, or "running"."""
     fmax_median: float = np.nan
     """Of the structures that still run, in eV/Å; NaN before any was evaluated."""
     fmax_largest: float = np.nan

@@ -43,7 +43,7 @@ class Snapshot(NamedTuple):
         return self._replace(positions=positions, cell=structure.atoms.cell.array)
 
     def properties(self) -> dict[str, Any]:
-        """What was found, by ASE's names."""
+        """The properties found there, by ASE's names."""
         found = {
             "energy": self.energy,
             "free_energy": self.energy,

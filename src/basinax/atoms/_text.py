@@ -183,7 +183,7 @@ def _nequix(text: str) -> JaxModel:
 
 
 def potentials_by_name() -> dict[str, Callable[..., Any] | str]:
-    """What makes each potential of `potential_from`, or the form of its text."""
+    """The maker of each potential of `potential_from`, or the form of its text."""
     return _MAKERS | _FORMS
 
 

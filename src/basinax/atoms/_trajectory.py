@@ -222,7 +222,7 @@ class Recorder:
         self._n_replaced += has_another
 
     def _extend(self, number: int, frames: list[Frame]) -> None:
-        """What cannot be written leaves no part of a frame."""
+        """Append frames; a frame that cannot be written whole leaves no part."""
         with self._paths[number].open("r+b", buffering=0) as file:
             if _mark(os.fstat(file.fileno())) != self._marks[number]:
                 raise FileExistsError("another program has put a file of its own in this place")
@@ -261,7 +261,7 @@ class _Extxyz:
 
 
 class _Traj:
-    """What `TrajectoryWriter` writes, byte by byte.
+    """The bytes that `TrajectoryWriter` would write.
 
     It would look at every frame for what none changes, which takes most of its time.
     """
@@ -306,7 +306,7 @@ CALCULATOR = f'"calculator.": {{"name": "{SinglePointCalculator.name}", "paramet
 
 
 def _entries(atoms: Atoms, *, with_header: bool) -> dict[str, Any]:
-    """What ASE's format has of a structure, and of all frames in the first."""
+    """The entries of a structure in ASE's format, with those of all frames in the first."""
     found: dict[str, Any] = {}
     if with_header:
         found |= {"version": 1, "ase_version": ase.__version__}

@@ -50,7 +50,7 @@ def append(file: FileIO, items: Iterable[Item]) -> None:
 
 
 class _Addition:
-    """What is added to a file that ends there and has items in these places."""
+    """The bytes to append to a file that ends there and has items in these places."""
 
     def __init__(self, end: int, table: int, places: list[int]):
         self._end, self._table, self._places = end, table, places

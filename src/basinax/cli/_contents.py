@@ -1,4 +1,4 @@
-"""What an output would lose of results: refused before the run, or named in one warning."""
+"""Losses of an output's format: refused before the run, or named in one warning."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -148,7 +148,7 @@ class TrajectoryFormat(StrEnum):
 
 
 class Kind(StrEnum):
-    """What `basinax list` shows."""
+    """The subjects of `basinax list`."""
 
     POTENTIALS = "potentials"
     OPTIMIZERS = "optimizers"

@@ -36,7 +36,7 @@ class Stream(Console):
         self._end("its reader has gone")
 
     def _end(self, fault: str) -> None:
-        """What Python holds back would fail again at its exit."""
+        """Drop the text that Python holds back, which would fail again at its exit."""
         self.fault, self.quiet = fault, True
         with suppress(OSError):
             nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -42,7 +42,7 @@ _CRITERIA = {
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What is to be relaxed, and how."""
+    """Structures to be relaxed, and the settings."""
 
     atoms: list[Any]
     sources: list[str]

@@ -60,7 +60,7 @@ class Watch:
             self._phase, self._since = phase, now
 
     def show(self, progress: Any) -> None:
-        """What `relax` calls as it goes."""
+        """Show how far a run is; `relax` calls it."""
         self.begin(progress.phase)
         self._bar.show(progress)
 

@@ -42,7 +42,7 @@ def _adopted(transform, at: int) -> AbstractTransform:
 
 
 class Chain(AbstractTransform):
-    """What `chain` returns."""
+    """Transforms one after another; `chain` makes it."""
 
     transforms: tuple[AbstractTransform, ...]
 

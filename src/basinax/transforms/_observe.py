@@ -1,4 +1,4 @@
-"""What the limits of a chain saw in a step, returned beside the step and kept in no state."""
+"""The norms that the limits of a chain saw in a step, beside the step and kept in no state."""
 
 import dataclasses
 from typing import Any

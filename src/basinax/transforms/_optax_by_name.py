@@ -50,7 +50,7 @@ def optax_transform(name: str, /, **arguments: Any) -> "OptaxByName":
 
 
 class OptaxByName(AbstractTransform):
-    """What `optax_transform` returns."""
+    """An optax transformation with the name and arguments of a config; see `optax_transform`."""
 
     function: str = eqx.field(static=True)
     _arguments: str = eqx.field(static=True)
@@ -107,7 +107,7 @@ def known_names() -> list[str]:
 
 @functools.cache
 def _makers() -> dict[str, Callable[..., Any]]:
-    """What a config may call, by name: nothing is looked up that it names in another way."""
+    """The functions that a config may call, by name: a config reaches nothing else."""
     return {
         prefix + name: item
         for prefix, module in _MODULES.items()

@@ -50,7 +50,7 @@ Rows = Float[Array, "rows 3"]
 
 
 class Dofs(NamedTuple):
-    """What an optimizer moves where cells move."""
+    """The degrees of freedom of atoms and cells that an optimizer moves."""
 
     positions: Rows
     """In the undeformed cell, in Å."""
@@ -61,7 +61,7 @@ class Dofs(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """What is told of each system beside the enthalpy and its gradient."""
+    """Properties of each system beside the enthalpy and its gradient."""
 
     energies: Float[Array, "systems"]
     """Without pV, in eV."""
@@ -70,11 +70,11 @@ class Observed(NamedTuple):
     """Of the potential, in eV/Å³."""
 
     residual_stress: Float[Array, "systems 3 3"]
-    """What is left of stress and pressure to move the cell, in eV/Å³; 0 where it is fixed."""
+    """The part of stress and pressure that moves the cell, in eV/Å³; 0 where it is fixed."""
 
 
 class CellConstraints(eqx.Module):
-    """What constraints of atoms and masks of cells leave of gradients and steps."""
+    """Gradients and steps under constraints of atoms and masks of cells."""
 
     constraints: Constraints | None
     moves: "CellMoves"
@@ -140,7 +140,7 @@ class CellMoves(eqx.Module):
         return self._rows(self.mask.astype(self.reference.dtype)) > 0
 
     def masked_step(self, step: Rows, dofs: Dofs) -> Rows:
-        """What masks leave of a step of `dofs.cell`."""
+        """A step of `dofs.cell` under the masks."""
         # what -0.0 is added to keeps its sign, too
         masked = jnp.where(self.movable_rows(), step, -0.0)
         if self.is_open is None:

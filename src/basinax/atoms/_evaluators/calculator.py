@@ -121,7 +121,7 @@ class OwnCalculators(AbstractEvaluator):
 
 
 def evaluator_of(potential: Any) -> AbstractEvaluator | None:
-    """What the host evaluates; None for a potential that runs inside `jit`."""
+    """The evaluator of a potential that the host calls; None for one that runs inside `jit`."""
     if potential is None:
         return OwnCalculators()
     if isinstance(potential, BaseCalculator):

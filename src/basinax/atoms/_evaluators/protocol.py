@@ -32,7 +32,7 @@ class Request(NamedTuple):
 
 
 class Evaluated(NamedTuple):
-    """What an evaluator found of one structure."""
+    """The properties of one structure."""
 
     energy: float
     """In eV, the one whose derivative the forces are."""

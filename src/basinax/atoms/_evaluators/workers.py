@@ -99,7 +99,7 @@ class Workers(AbstractSession):
         return worker
 
     def _receive(self, timeout: float | None) -> list[Answer]:
-        """What has come from the processes, after waiting for one at most so long (s)."""
+        """The messages of the processes, after waiting for one at most so long (s)."""
         self._dispatch()
         by_pipe = {w.pipe: k for k, w in enumerate(self._workers) if w and w.is_busy}
         if not by_pipe:

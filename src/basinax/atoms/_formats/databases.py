@@ -64,7 +64,7 @@ def flat(atoms: Atoms) -> Atoms:
 
 
 def _sorted(info: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What becomes pairs, and what becomes data."""
+    """Entries that become key-value pairs, and entries that become data."""
     pairs, data = {}, {}
     for name, value in info.items():
         if _is_pair(name, value):

@@ -113,7 +113,7 @@ def _others(meant: Atoms, got: Atoms) -> Iterator[str]:
 
 
 def _forces_left(atoms: Atoms) -> list[float]:
-    """What constraints leave of forces that have no symmetry, rounded."""
+    """Forces without symmetry, rounded, under the constraints."""
     forces = np.cos(np.arange(3.0 * len(atoms)) + 0.5).reshape(-1, 3)
     try:
         for constraint in atoms.constraints:

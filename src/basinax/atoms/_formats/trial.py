@@ -1,4 +1,4 @@
-"""What a format keeps of structures, found by writing some for trial and reading them again.
+"""Losses of a format, found by writing structures for trial and reading them again.
 
 So nothing needs to be known of a format. Structures stand in the trial for those that are like
 them: of many that differ in numbers alone, one is tried.
@@ -50,7 +50,7 @@ class Fault(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """What a format keeps."""
+    """Properties that a format keeps."""
 
     fault: Fault | None
     left_out: frozenset[Item]
@@ -63,7 +63,7 @@ class Trial(NamedTuple):
         return _without(atoms, self.left_out)
 
     def in_words(self, structures: Sequence[str]) -> str:
-        """What is lost; each entry that not every structure has, with one that loses it.
+        """The losses; each entry that not every structure has, with one that loses it.
 
         Args:
             structures: names of all.
@@ -79,7 +79,7 @@ class Trial(NamedTuple):
 
 
 def tried(form: Form, name: str, structures: Sequence[Atoms], cells_move: Sequence[bool]) -> Trial:
-    """What the format would keep of results.
+    """The results that the format would keep.
 
     Args:
         name: of the file.
@@ -111,7 +111,7 @@ def tried(form: Form, name: str, structures: Sequence[Atoms], cells_move: Sequen
 
 
 Outcome = Fault | list[list[str]]
-"""What each structure loses, or why there is no file."""
+"""The losses of each structure, or the reason why there is no file."""
 
 
 def _outcome(form: Form, name: str, meant: list[Atoms]) -> Outcome:
@@ -221,7 +221,7 @@ def _different_ones(structures: Sequence[Atoms]) -> list[int]:
 
 
 def _features(atoms: Atoms, first: Atoms) -> Iterator[Any]:
-    """What may matter to a format."""
+    """Properties that may matter to a format."""
     numbers, cell = atoms.numbers, atoms.cell
     yield "size", len(str(len(atoms))), np.sign(len(atoms) - len(first))
     yield "elements", np.array_equal(numbers, first.numbers), bool((np.diff(numbers) >= 0).all())

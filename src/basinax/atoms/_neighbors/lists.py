@@ -76,11 +76,11 @@ class Columns(eqx.Module):
         return self.rows.shape[0] // self.n_slots.shape[0]
 
     def arranged(self, of_rows: PyTree[Array]) -> PyTree[Array]:
-        """What holds for rows, their last axis, in the order of columns; numbers hold for all."""
+        """Values of rows, the last axis, in the order of columns; a number stands for all."""
         return jax.tree.map(lambda a: gather(a, self.rows) if a.ndim else a, of_rows)
 
     def chunk(self, k: Int32[Array, ""], of_columns: PyTree[Array]) -> PyTree[Array]:
-        """What holds for the columns of a chunk."""
+        """Values of the columns of a chunk."""
 
         def part(a):
             return lax.dynamic_slice_in_dim(a, k * self.size, self.size, -1) if a.ndim else a
@@ -162,7 +162,7 @@ class AbstractRowLists(eqx.Module):
         return self._tables(x, further, known, FAR)
 
     def of_images(self, of_rows: Shaped[Array, "rows"]) -> Shaped[Array, "images"]:
-        """What each image has from the row it is an image of; 0 for the far one."""
+        """The value of the row that each image belongs to; 0 for the far one."""
 
         def further(rows, shifts, of_rows):
             return gather(of_rows, rows)

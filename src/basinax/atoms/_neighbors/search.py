@@ -59,7 +59,7 @@ class Task(NamedTuple):
 
     @property
     def kind(self) -> tuple[int, tuple[int, int, int]] | None:
-        """What systems that are tried at once share; None if this one is searched."""
+        """The key of systems that are tried at once; None if this one is searched."""
         return None if self.turns is None else (len(self.positions), self.turns)
 
 
@@ -218,7 +218,7 @@ def _joined(parts: Sequence[Pairs], *, reverse: bool) -> Pairs:
     """The systems of all parts, whose images have numbers of their own already."""
 
     def entries_of(name: str, tables: list[np.ndarray]) -> np.ndarray:
-        """What the parts have in their own tables, in one of all tables."""
+        """Entries of the parts' own tables, moved to one table of all."""
         begins = np.cumsum([0, *map(len, tables)])
         found = [getattr(p, name) for p in parts]
         return np.concatenate([f + at for f, at in zip(found, begins[:-1], strict=True)])

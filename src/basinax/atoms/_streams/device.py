@@ -24,7 +24,7 @@ from basinax.transforms._protocol import AbstractTransform
 
 
 class Settings(eqx.Module):
-    """What may differ between structures; leaves are numbers or one a structure."""
+    """Settings that may differ between structures; leaves are numbers or one a structure."""
 
     optimizer: AbstractTransform
     criterion: AbstractCriterion

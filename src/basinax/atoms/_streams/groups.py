@@ -85,7 +85,7 @@ def listed_for(
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What all groups of a call share."""
+    """Settings that all groups of a call share."""
 
     structures: list[Structure]
     settings: Settings

@@ -73,7 +73,7 @@ class _Point(NamedTuple):
 
 
 class Points:
-    """What evaluators found of each structure where it may end: at its last point or its lowest."""
+    """The properties of each structure where it may end: at its last point or its lowest."""
 
     def __init__(self) -> None:
         self._last: dict[int, _Point] = {}

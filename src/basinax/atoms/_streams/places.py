@@ -51,7 +51,7 @@ class Group(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What else is known of a structure that has ended."""
+    """Further knowledge of a structure that has ended."""
 
     properties: dict[str, Any] = {}  # noqa: RUF012
     """By ASE's names; they take the place of those of the batch."""
@@ -71,7 +71,7 @@ class Ended(NamedTuple):
     """Structures that have left their places in a batch."""
 
     found: dict[str, np.ndarray]
-    """What `result` says of all places."""
+    """The values of `result`, of all places."""
     last: dict[str, np.ndarray] | None
     """The same of where paths ended; None if nobody records them."""
     members: dict[int, int]
@@ -91,7 +91,7 @@ class Places:
         self.occupied = np.arange(group.shape[1]) < len(members)
         self.starts = row_starts(self.batch.index.sizes)
         self.ended: Ended | None = None
-        """What has left its places and is not handed over yet."""
+        """Structures that have left their places and are not handed over yet."""
         # The batches of a group share a program, whoever stands in them.
         self.has_open = group.kind == "frechet" and any(
             is_open(structure.cell) for structure in group.structures

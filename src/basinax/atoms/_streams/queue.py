@@ -16,7 +16,7 @@ from basinax.atoms._snapshot import Snapshot
 
 
 class Outcome(NamedTuple):
-    """What became of one structure."""
+    """The end of one structure."""
 
     end: Snapshot
     atoms: Atoms

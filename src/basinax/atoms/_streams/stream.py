@@ -59,7 +59,7 @@ stand together."""
 
 
 class Work(NamedTuple):
-    """What the batches of a group share; they run one program."""
+    """A group and its lists' settings, for batches that run one program."""
 
     group: Group
     potential: AbstractPotential
@@ -219,7 +219,7 @@ class Course(NamedTuple):
         return moved(self.batch, self.moves, run.point.params)
 
     def turned(self, go: Callable, carry: Any, run_of: Callable, skins, n_turns=None) -> tuple:
-        """What is carried after some turns.
+        """Carry a run through some turns.
 
         Args:
             go: lets what is carried go on by a function for so many turns, those two first.
@@ -228,7 +228,7 @@ class Course(NamedTuple):
             n_turns: the most turns.
 
         Returns:
-            What is carried, skins to go on with, and which systems need a new list.
+            The carried values, skins to go on with, and which systems need a new list.
         """
         reach, lists = self.reach, self.neighbors
         chunked = lists if isinstance(lists, ChunkedLists) and self.how[0].has_dear_pairs else None

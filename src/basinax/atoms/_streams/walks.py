@@ -75,7 +75,7 @@ def _vector(tree: Any, rows: list[slice]) -> np.ndarray:
 def constrained_gradients(
     gradients: Any, params: Any, batch: Batch, moves: CellMoves | None
 ) -> Array | Dofs:
-    """What constraints leave of gradients by the parameters."""
+    """Gradients by the parameters under the constraints."""
     if moves is not None:
         prefix = moves.prefix(batch.index)
         return CellConstraints(batch.constraints, moves).of_gradient(gradients, prefix, params)

@@ -13,7 +13,7 @@ from basinax.atoms.potentials._points import found_of
 
 
 class PotentialCalculator(Calculator):
-    """What `potential.calculator()` returns: one structure at a time, as ASE asks for it.
+    """A potential for ASE, one structure at a time; `potential.calculator()` makes it.
 
     Programs are compiled once for a size of structures, for all calculators of the process.
     """

@@ -1,4 +1,4 @@
-"""What every potential is: a module from a batch and its neighbours to energies and forces."""
+"""The protocol of potentials: modules from a batch and its neighbours to energies and forces."""
 
 import abc
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from basinax.atoms.potentials._calculator import PotentialCalculator
 
 
 class Properties(eqx.Module):
-    """What a potential says about a batch; each system's numbers have the bits it has alone."""
+    """The properties of a batch; each system's numbers have the bits it has alone."""
 
     energies: Float[Array, "systems"]
     """In eV; 0 for a system without rows."""

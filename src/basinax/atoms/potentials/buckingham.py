@@ -202,7 +202,7 @@ class Buckingham(AbstractPairSum):
 
 
 class _Known(NamedTuple):
-    """What `pair` knows; the fields of a pair, then what all pairs share."""
+    """Parameters of `pair`: those of a pair, then those that all pairs share."""
 
     a: Any
     rate: Any

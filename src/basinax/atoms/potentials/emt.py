@@ -197,7 +197,7 @@ class _Ends(NamedTuple):
 
 
 class _Atom(NamedTuple):
-    """What is known of an atom.
+    """Parameters of an atom.
 
     The paper weighs a neighbour with χ = n₀'/n₀. Here n₀' is part of the neighbour's radii and n₀
     of the atom's `scale` and `v`, both in units of N, so that pairs need no numbers of their own.

@@ -168,7 +168,7 @@ class LennardJones(AbstractPairPotential):
 
 
 class _Known(NamedTuple):
-    """What `pair` knows: σ⁶, 4ε, −24ε, then what one of the two cutoffs needs."""
+    """Parameters of `pair`: σ⁶, 4ε, −24ε, then those of one of the two cutoffs."""
 
     sigma6: Any
     epsilon4: Any

@@ -102,7 +102,7 @@ class Morse(AbstractPairPotential):
 
 
 class _Known(NamedTuple):
-    """What `pair` knows; lengths in units of r₀."""
+    """Parameters of `pair`; lengths in units of r₀."""
 
     epsilon: Any
     rho0: Any

@@ -37,7 +37,7 @@ from basinax.atoms.potentials._tables.triplets import (
 
 
 class StillingerWeberTriplet(NamedTuple):
-    """What a file says of an atom and two neighbours, in its order; `tol` has no effect."""
+    """A file's parameters of an atom and two neighbours, in its order; `tol` has no effect."""
 
     epsilon: float
     """In eV."""
@@ -215,7 +215,7 @@ class StillingerWeber(AbstractManyBodyPotential):
 
 
 class _Pair(NamedTuple):
-    """What is known of an atom and a neighbour."""
+    """Parameters of an atom and a neighbour."""
 
     scale: Any
     """Aε, in eV."""
@@ -230,7 +230,7 @@ class _Pair(NamedTuple):
 
 
 class _Angle(NamedTuple):
-    """What is known of an atom and two neighbours."""
+    """Parameters of an atom and two neighbours."""
 
     strength: Any
     """ελ, in eV."""

@@ -43,7 +43,7 @@ LARGEST_EXPONENT = 69.0776
 
 
 class TersoffTriplet(NamedTuple):
-    """What a file says of an atom and two neighbours, in its order."""
+    """The parameters of a file for an atom and two neighbours, in its order."""
 
     m: float
     """1 or 3."""
@@ -331,7 +331,7 @@ class Tersoff(AbstractManyBodyPotential):
 
 
 class _Bond(NamedTuple):
-    """What is known of an atom and a neighbour."""
+    """Parameters of an atom and a neighbour."""
 
     beta: Any
     n: Any
@@ -346,7 +346,7 @@ class _Bond(NamedTuple):
 
 
 class _Angle(NamedTuple):
-    """What is known of an atom and two neighbours."""
+    """Parameters of an atom and two neighbours."""
 
     gamma: Any
     bend: Any

@@ -215,7 +215,7 @@ class ZhouEAM(AbstractPotential):
 
 
 class _Known(NamedTuple):
-    """What the functions of r need, as in `Metal`."""
+    """Parameters of the functions of r, as in `Metal`."""
 
     per_re: Any
     fe: Any

@@ -1,1 +1,1 @@
-"""What optimizers learn of second derivatives."""
+"""Second derivatives that optimizers learn from their steps."""

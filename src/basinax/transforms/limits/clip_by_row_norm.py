@@ -16,7 +16,7 @@ from basinax.transforms._protocol import AbstractState, Prefix, Tree, check_para
 
 
 class RowsClipped(NamedTuple):
-    """What `ClipByRowNorm` returns and saw: trees with one entry a row."""
+    """Updates that `ClipByRowNorm` has clipped, and the norms that it saw: one entry a row."""
 
     tree: Tree
     norm: PyTree[Float[Array, "rows"]]

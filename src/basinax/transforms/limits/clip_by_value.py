@@ -14,7 +14,7 @@ from basinax.transforms._protocol import AbstractState, Prefix, Tree, check_para
 
 
 class ValuesClipped(NamedTuple):
-    """What `ClipByValue` returns and saw."""
+    """Updates that `ClipByValue` has clipped, and which entries it found too large."""
 
     tree: Tree
     is_clipped: PyTree[Bool[Array, "rows *components"]]

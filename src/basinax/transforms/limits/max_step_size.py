@@ -14,7 +14,7 @@ from basinax.transforms._protocol import AbstractState, Prefix, Tree, check_para
 
 
 class StepsLimited(NamedTuple):
-    """What `MaxStepSize` returns and saw."""
+    """Steps that `MaxStepSize` has limited, and the lengths that it saw."""
 
     tree: Tree
     longest: Float[Array, "systems"]

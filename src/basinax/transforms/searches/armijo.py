@@ -75,7 +75,7 @@ class Armijo(eqx.Module):
     def step(
         self, state: "ArmijoState", trial: PerSystem, energy: PerSystem, slope: PerSystem
     ) -> tuple[Verdict, "ArmijoState"]:
-        """What becomes of a trial, given the energy there."""
+        """Judge a trial by the energy there."""
         value = lambda name: per_system(getattr(self, name), name, energy)  # noqa: E731
         promised = rounded(rounded(value("c1") * trial) * state.slope)
         is_finite = jnp.isfinite(energy) & jnp.isfinite(slope)

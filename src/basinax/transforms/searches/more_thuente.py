@@ -80,7 +80,7 @@ class MoreThuente(eqx.Module):
     def step(
         self, state: "MoreThuenteState", trial: PerSystem, energy: PerSystem, slope: PerSystem
     ) -> tuple[Verdict, "MoreThuenteState"]:
-        """What becomes of a trial, given energy and slope there."""
+        """Judge a trial by energy and slope there."""
         sample = Sample(trial, energy, slope)
         # Where the energy is not finite there is nothing to interpolate: back towards the best. So
         # where it is so large that what interpolates is not finite.

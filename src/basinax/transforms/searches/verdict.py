@@ -1,4 +1,4 @@
-"""What a line search says of a trial."""
+"""The verdict of a line search on a trial."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ PerSystem = Float[Array, "systems"]
 
 
 class Verdict(eqx.Module):
-    """What a search says of a trial."""
+    """The verdict of a search on a trial."""
 
     is_accepted: Bool[Array, "systems"]
     has_failed: Bool[Array, "systems"]

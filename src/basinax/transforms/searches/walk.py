@@ -45,7 +45,7 @@ def check_search(search: Any) -> None:
 
 
 class Stage(eqx.Module):
-    """What a way of choosing directions may look at where a search has ended."""
+    """The points of a search that has ended, for a rule that chooses the next direction."""
 
     prefix: Prefix
     gradient: Tree
@@ -108,15 +108,15 @@ class WalkState(AbstractState):
     is_shortened: Bool[Array, "systems"] = systems_field()
     """The direction is the one that was chosen, made shorter."""
     is_searching: Bool[Array, "systems"] = systems_field()
-    """What is evaluated next is a trial."""
+    """Whether the next evaluation is a trial."""
     is_repeated: Bool[Array, "systems"] = systems_field()
     """The search goes along the gradient because another was none, or has failed."""
     is_accepted: Bool[Array, "systems"] = systems_field()
-    """What was evaluated last is a point of the walk."""
+    """Whether the last evaluation is a point of the walk."""
     is_given_up: Bool[Array, "systems"] = systems_field()
-    """What is evaluated next is the origin again, from which no way leads on."""
+    """Whether the next evaluation is the origin again, from which no way leads on."""
     has_failed: Bool[Array, "systems"] = systems_field()
-    """What was evaluated last was such an origin."""
+    """Whether the last evaluation was such an origin."""
     memories: tuple[Any] = states_field()
 
 

@@ -58,7 +58,7 @@ class DampedCoulomb(eqx.Module):
 
 
 class Known(NamedTuple):
-    """What `pair` knows: k qᵢqⱼ of the pair, and what all pairs share."""
+    """Parameters of `pair`: k qᵢqⱼ of the pair, and those that all pairs share."""
 
     product: Any
     alpha: Any

@@ -26,7 +26,7 @@ class Functions(NamedTuple):
     """
 
     here: Own
-    """What they need to know of the rows."""
+    """Their parameters of the rows."""
 
     elements: Elements | None
     """The same of atoms by their elements; None if all are of one."""

@@ -37,7 +37,7 @@ Rows = Float[Array, "rows"]
 Images = Int32[Array, "rows"]
 """The image in a slot of each row."""
 Own = PyTree[Array]
-"""What holds for rows, [rows], or for all of them, without axes."""
+"""Values of rows, [rows], or one value of all of them, without axes."""
 Sums = tuple[Float[Array, "*axes rows"], ...]
 Terms = Callable[[Any, Any, Images, Coordinates], Sums]
 """What a slot adds to rows: from what is their own and what is known of the slot's images, these,
@@ -45,7 +45,7 @@ and the vectors to them, in Å."""
 
 
 class Elements(eqx.Module):
-    """What is known of atoms by their elements. `Elements.of` makes one."""
+    """Parameters of atoms by their elements. `Elements.of` makes one."""
 
     known: Callable[[Int32[Array, "..."]], Any] = eqx.field(static=True)
     """From keys to it."""

@@ -304,7 +304,7 @@ def looked_up(
 
 
 class Neighborhood(NamedTuple):
-    """What one atom sees. Entries behind the last neighbour have vectors and distances of 1."""
+    """The neighbours of one atom. Entries behind the last have vectors and distances of 1."""
 
     vectors: Float[Array, "entries 3"]
     """To the neighbours, in Å."""

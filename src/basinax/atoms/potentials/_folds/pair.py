@@ -33,7 +33,7 @@ class AbstractPairSum(AbstractPotential):
 
     @abc.abstractmethod
     def table(self, dtype: Any) -> PyTree[Float[Array, "*species"]]:
-        """What `pair` needs to know, computed once from the parameters.
+        """The arguments of `pair`, computed once from the parameters.
 
         Of each pair of species [species, species], or for all pairs one number without axes.
         """

@@ -32,7 +32,7 @@ LEAST = 5
 
 
 class Tables(NamedTuple):
-    """What a file holds, over its elements in its order."""
+    """The tables of a file, over its elements in its order."""
 
     elements: list[str]
     drho: float
