@@ -166,7 +166,7 @@ EVERY_DAY = ("FIRE", "BFGS", "LBFGS", "LBFGSLineSearch with Armijo")
 def test_a_structure_ends_as_if_alone_where_places_are_taken_again(name, tmp_path):
     optimizer, setting, dtype, options = CASES[name]
     make, potential = SETTINGS[setting]
-    atoms, options = make(), {"fmax": 1e-6, "max_steps": 150, "dtype": dtype} | options
+    atoms, options = make(), {"fmax": 2e-5, "max_steps": 150, "dtype": dtype} | options
     is_recorded, folders = options.pop("is_recorded", False), itertools.count()
 
     def relaxed(which):

@@ -31,6 +31,7 @@ from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._history import AbstractRecorder, Histories, History, Together
 from basinax.atoms._intake import intake
 from basinax.atoms._internal.optimizer import check_where_steps_are_made
+from basinax.atoms._precision import warn_of_single_precision, warn_of_small_fmax
 from basinax.atoms._result import AtomsRelaxation
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams import groups
@@ -131,7 +132,8 @@ def relax(
     atoms = [structure.atoms for structure in structures]
     check_occupancies(atoms)
     evaluator = evaluator_of(potential)
-    dtype = available_dtype(dtype)
+    asked, dtype = dtype, available_dtype(dtype)
+    warn_of_single_precision(asked, dtype)
     optimizer = FIRE() if optimizer is None else optimizer
     check_transform(optimizer)
     if evaluator and not evaluator.is_conservative:
@@ -151,6 +153,7 @@ def relax(
     if evaluator and skin is not None:
         raise TypeError("skin is for potentials with neighbour lists, a calculator has none")
     fmax = None if fmax is None else _one_a_structure(fmax, "fmax", len(atoms))
+    warn_of_small_fmax(fmax, dtype)
     criterion = criterion_of(fmax, convergence)
     settings = Settings(
         _each_a_structure(optimizer, "optimizer", len(atoms)),

@@ -1,0 +1,40 @@
+"""A precision that a user may not have meant is said."""
+
+import jax
+import numpy as np
+import pytest
+from ase.build import bulk
+
+from basinax.atoms import LennardJones, _precision, relax
+
+ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch):
+    monkeypatch.setattr(_precision, "_said", set())
+
+
+def run(**settings):
+    relax([bulk("Ar", a=5.3)], LennardJones(**ARGON), **settings)
+
+
+def test_single_precision_by_default_is_said_once():
+    with jax.enable_x64(False):
+        with pytest.warns(UserWarning, match="single precision"):
+            run()
+        run()
+
+
+def test_single_precision_that_was_asked_for_is_not_said():
+    run(dtype="float32")
+
+
+@pytest.mark.parametrize(("dtype", "fmax"), [("float32", 1e-6), ("float64", 1e-15)])
+def test_an_fmax_below_the_rounding_of_forces_is_said(dtype, fmax):
+    with pytest.warns(UserWarning, match=f"fmax={fmax:.3g} eV/Å is less than"):
+        run(dtype=dtype, fmax=np.array([fmax]))
+
+
+def test_no_tolerance_at_all_is_no_mistake():
+    run(dtype="float32", fmax=0.0, max_steps=3)
