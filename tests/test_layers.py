@@ -45,7 +45,7 @@ LAYERS = [
     ["atoms._text"],
     ["atoms._result"],
     ["atoms._evaluate"],
-    ["atoms._relax"],
+    ["atoms._relax", "atoms._probe"],
     ["atoms"],
     ["cli"],
     ["__main__"],

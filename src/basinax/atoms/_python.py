@@ -29,7 +29,7 @@ def potential_of_file(text: str) -> AbstractPotential | AbstractEvaluator:
         raise ValueError(f"potential python: expected python:FILE.py:NAME, got {text!r}")
     module = _module_of(found(file))
     try:
-        value = getattr(module, name)
+        value: Any = getattr(module, name)
     except AttributeError:
         known = ", ".join(key for key in vars(module) if not key.startswith("_"))
         raise ValueError(f"potential python: {file} has no {name}, but {known}") from None
@@ -45,7 +45,7 @@ def potential_of_file(text: str) -> AbstractPotential | AbstractEvaluator:
     return made
 
 
-_POTENTIALS = (AbstractPotential, AbstractEvaluator, BaseCalculator)
+_POTENTIALS: Any = (AbstractPotential, AbstractEvaluator, BaseCalculator)
 
 
 def _by_value(make: Any, module: ModuleType) -> Any:

@@ -1,7 +1,8 @@
 """The command line: arguments, files and printing; no numerics.
 
 `basinax relax` relaxes the structures of files; `basinax verify` checks on a sample of them that
-each has the same bits alone. Whatever takes time to import is imported by what needs it.
+each has the same bits alone; `basinax probe` checks a potential or model. Whatever takes time to
+import is imported by what needs it.
 """
 
 import importlib.util
@@ -13,12 +14,12 @@ import warnings
 from basinax.cli import _process
 
 if typing.TYPE_CHECKING:
-    from basinax.cli._app import app as app, relax as relax, verify as verify
+    from basinax.cli._app import app as app, probe as probe, relax as relax, verify as verify
     from basinax.cli._console import err as err, out as out
 else:
 
     def __getattr__(name: str) -> typing.Any:
-        if name in ("app", "relax", "verify"):
+        if name in ("app", "probe", "relax", "verify"):
             from basinax.cli import _app as module
         elif name in ("err", "out"):
             from basinax.cli import _console as module

@@ -6,7 +6,17 @@ import typer
 
 import basinax
 from basinax.cli._named import check_named
-from basinax.cli._options import Given, Kind, Manner, Model, Outputs, PointOutputs, Sample, takes
+from basinax.cli._options import (
+    Given,
+    Kind,
+    Manner,
+    Model,
+    Outputs,
+    PointOutputs,
+    Probed,
+    Sample,
+    takes,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -67,6 +77,21 @@ def verify(given: Given, sample: Sample, manner: Manner) -> None:
     from basinax.cli._verify import run
 
     run(given, sample, manner)
+
+
+@app.command(short_help="Check what a potential or model promises.")
+@takes(Probed, Sample, Manner)
+def probe(probed: Probed, sample: Sample, manner: Manner) -> None:
+    """Evaluate a sample alone, together, in other orders, beside NaN and again, and compare bits;
+    compare forces and stress with differences of the energy, and the energy with that of moved,
+    turned and renumbered structures.
+
+    Exit status: 0 if all agrees, 1 if something does not, 2 for bad input, 130 if interrupted.
+    """
+    check_named(probed)
+    from basinax.cli._probe import run
+
+    run(probed, sample, manner)
 
 
 @app.callback(invoke_without_command=True)

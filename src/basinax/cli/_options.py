@@ -197,6 +197,21 @@ class Given(Model):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Probed(Model):
+    """Options that say what is probed."""
+
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            help="By how much forces and stress may differ from differences of the energy, as a"
+            " part of the largest.",
+            metavar="NUMBER",
+            min=0,
+        ),
+    ] = 1e-3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Outputs:
     """Options that say where results go."""
 

@@ -1,0 +1,325 @@
+"""Whether a model keeps each structure's bits, and whether it is what it says.
+
+Structures are evaluated alone, together, in other orders, beside one that is not finite, and again;
+their bits are compared. Forces and stress are compared with differences of the energy, and the
+energy with that of the structure moved, turned and renumbered.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import numpy as np
+from ase import Atoms
+from ase.calculators.calculator import BaseCalculator
+
+from basinax._settings import POSITIVE, one_number, require_whole
+from basinax.atoms._evaluate import AtomsEvaluation, evaluate
+from basinax.atoms._evaluators.calculator import evaluator_of
+from basinax.atoms._evaluators.protocol import AbstractEvaluator
+from basinax.atoms._intake import intake
+from basinax.atoms._matrices import VOIGT
+from basinax.atoms.potentials import AbstractPotential
+
+Potential = AbstractPotential | AbstractEvaluator | BaseCalculator | None
+
+DIRECTIONS = 2
+"""Random ones of each structure, along which differences of the energy are taken."""
+
+DISPLACEMENT, STRAIN = 3e-2, 5e-3
+"""The length of a displacement of all atoms (Å), and the largest entry of a strain: in single
+precision, shorter ones would find the rounding of energies."""
+
+FORCE, STRESS = 1.0, 0.01
+"""Of smaller ones (eV/Å, eV/Å³), differences are told in parts of these."""
+
+
+class Finding(NamedTuple):
+    """The outcome of one comparison."""
+
+    name: str
+    n_wrong: int
+    n_compared: int
+    largest: float
+    """The largest difference: of bits in eV, eV/Å or eV/Å³; of derivatives as a part of the largest
+    component; of energies in eV an atom."""
+    allowed: float
+    """0 where bits are compared."""
+
+    @property
+    def is_kept(self) -> bool:
+        return self.n_wrong == 0
+
+
+class Probe(eqx.Module):
+    """What `probe` found."""
+
+    findings: list[Finding]
+    evaluations_per_second: float
+    """Of all structures together, after what is compiled once."""
+    seconds_alone: float
+    """Of one evaluation of one structure."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether everything that was compared agrees."""
+        return all(finding.is_kept for finding in self.findings)
+
+
+def probe(
+    model: Potential,
+    atoms: Iterable[Atoms],
+    *,
+    tolerance: float = 1e-3,
+    seed: int = 0,
+) -> Probe:
+    """Whether a model's numbers follow from each structure alone, and are those of one energy.
+
+    Args:
+        model: as `relax` takes it; None for each structure's own calculator.
+        atoms: structures of several sizes and elements, not at minima; two at least, and some
+            dozens find more. Each is evaluated some twenty times.
+        tolerance: by how much forces and stress may differ from differences of the energy, as a
+            part of the structure's largest component, or of 1 eV/Å and 0.01 eV/Å³ if that is
+            smaller; and in a hundredth of it, in eV an atom, energies where structures are moved.
+        seed: of random directions and orders.
+
+    Raises:
+        TypeError, ValueError: what `evaluate` raises, or fewer than two structures.
+    """
+    one_number(tolerance, "tolerance", POSITIVE)
+    require_whole(seed, "seed")
+    atoms = [structure.atoms for structure in intake(atoms)]
+    if len(atoms) < 2:
+        raise ValueError("a probe needs two structures at least: one says nothing of batches")
+    prober = _Prober(model, atoms, tolerance, np.random.default_rng(seed))
+    findings = [prober.lost(), *prober.bits(), *prober.derivatives(), *prober.invariances()]
+    begin = time.perf_counter()
+    prober.at(atoms)
+    together = time.perf_counter() - begin
+    begin = time.perf_counter()
+    prober.at(atoms[:1])
+    return Probe(findings, len(atoms) / together, time.perf_counter() - begin)
+
+
+class _Prober:
+    def __init__(
+        self, model: Potential, atoms: list[Atoms], tolerance: float, random: np.random.Generator
+    ):
+        self.model, self.atoms, self.tolerance, self.random = model, atoms, tolerance, random
+        self.has_stress = _has_stress(model, atoms)
+        self.alone = [self.at([a]) for a in atoms]
+
+    def at(self, atoms: Sequence[Atoms]) -> AtomsEvaluation:
+        return evaluate(atoms, self.model, stress=self.has_stress)
+
+    def lost(self) -> Finding:
+        """Structures of which the model says nothing."""
+        lost = [np.inf if self._is_lost(k) else 0.0 for k in range(len(self.atoms))]
+        return _finding("alone, not finite", lost, 0.0)
+
+    # --- bits
+
+    def bits(self) -> list[Finding]:
+        """Of other company, against alone."""
+        n = len(self.atoms)
+        orders = [self.random.permutation(n) for _ in range(2)]
+        halves = [np.arange(0, n, 2), np.arange(1, n, 2)]
+        findings = [
+            self._same("together", [np.arange(n)]),
+            self._same("in other orders", orders),
+            self._same("in parts", halves),
+            self._same("alone again", [np.array([k]) for k in range(n)]),
+            self._same("after near points", [np.arange(n)], is_led=True),
+        ]
+        beside = self._beside_nan()
+        return findings if beside is None else [*findings, beside]
+
+    def _same(self, name: str, orders: list[np.ndarray], *, is_led: bool = False) -> Finding:
+        """Evaluates structures in these orders.
+
+        Args:
+            is_led: each behind a copy of it that is displaced a little.
+        """
+        differences = []
+        for order in orders:
+            atoms = [self.atoms[k] for k in order]
+            if is_led:
+                leaders = [self._displaced(a) for a in atoms]
+                atoms = [x for pair in zip(leaders, atoms, strict=True) for x in pair]
+            found = self.at(atoms)
+            step = 2 if is_led else 1
+            differences += [
+                self._difference(k, found, step * (place + 1) - 1)
+                for place, k in enumerate(order.tolist())
+            ]
+        return _finding(name, differences, 0.0)
+
+    def _beside_nan(self) -> Finding | None:
+        """Beside a structure whose evaluation is not finite: two atoms in one place."""
+        broken = self.atoms[0].copy()
+        if len(broken) < 2:
+            return None
+        broken.positions[1] = broken.positions[0]
+        with np.errstate(all="ignore"):
+            found = self.at([broken, *self.atoms])
+        return _finding(
+            "beside two atoms in one place",
+            [self._difference(k, found, k + 1) for k in range(len(self.atoms))],
+            0.0,
+        )
+
+    def _displaced(self, atoms: Atoms) -> Atoms:
+        moved = atoms.copy()
+        moved.calc = atoms.calc
+        moved.positions += self.random.normal(0, 0.02, moved.positions.shape)
+        return moved
+
+    def _difference(self, k: int, found: AtomsEvaluation, place: int) -> float:
+        """The largest one from alone; inf where only one of both is a number."""
+        alone = self.alone[k]
+        pairs = [
+            (alone.energies[0], found.energies[place]),
+            (alone.forces[0], found.forces[place]),
+        ]
+        if alone.stresses is not None and found.stresses is not None:
+            pairs.append((alone.stresses[0], found.stresses[place]))
+        return max(_distance(np.asarray(x), np.asarray(y)) for x, y in pairs)
+
+    # --- derivatives
+
+    def derivatives(self) -> list[Finding]:
+        """Forces and stress against differences of the energy, along random directions."""
+        forces = self._slopes("forces are derivatives", self._moved, self._force_along)
+        if not self.has_stress:
+            return [forces]
+        return [forces, self._slopes("stress is a derivative", self._strained, self._stress_along)]
+
+    def _slopes(self, name: str, make: Any, along: Any) -> Finding:
+        points, expected, chosen = [], [], []
+        for k, atoms in enumerate(self.atoms):
+            for _ in range(DIRECTIONS):
+                slope = None if self._is_lost(k) else along(k)
+                if slope is None:
+                    continue
+                direction, value, unit = slope
+                # Four points: the error falls with the fourth power of the step.
+                points += [make(atoms, x * direction) for x in (-2, -1, 1, 2)]
+                expected.append(value)
+                chosen.append(unit)
+        if not points:
+            return Finding(name, 0, 0, 0.0, self.tolerance)
+        energies = self.at(points).energies.reshape(-1, 4)
+        slopes = energies @ np.array([1, -8, 8, -1]) / 12
+        pairs = zip(slopes, expected, chosen, strict=True)
+        differences = [_ratio(abs(slope - value), unit) for slope, value, unit in pairs]
+        return _finding(name, differences, self.tolerance)
+
+    def _force_along(self, k: int) -> tuple[np.ndarray, float, float]:
+        forces = self.alone[k].forces[0]
+        direction = self.random.normal(size=forces.shape)
+        direction *= DISPLACEMENT / np.linalg.norm(direction)
+        largest = float(np.abs(forces).max())
+        return direction, -float((forces * direction).sum()), DISPLACEMENT * max(FORCE, largest)
+
+    def _stress_along(self, k: int) -> tuple[np.ndarray, float, float] | None:
+        stresses = self.alone[k].stresses
+        if stresses is None or not np.isfinite(stresses[0]).all():
+            return None
+        matrix = np.zeros((3, 3))
+        for value, (i, j) in zip(stresses[0], VOIGT, strict=True):
+            matrix[i, j] = matrix[j, i] = value
+        strain = self.random.normal(size=(3, 3))
+        strain = STRAIN * (strain + strain.T) / np.abs(strain + strain.T).max()
+        volume = self.atoms[k].get_volume()
+        unit = STRAIN * volume * max(STRESS, float(np.abs(matrix).max()))
+        return strain, volume * float((matrix * strain).sum()), unit
+
+    def _is_lost(self, k: int) -> bool:
+        energy, forces = self.alone[k].energies[0], self.alone[k].forces[0]
+        return not (np.isfinite(energy) and np.isfinite(forces).all())
+
+    def _moved(self, atoms: Atoms, displacement: np.ndarray) -> Atoms:
+        moved = atoms.copy()
+        moved.calc = atoms.calc
+        moved.set_constraint()
+        moved.positions += displacement
+        return moved
+
+    def _strained(self, atoms: Atoms, strain: np.ndarray) -> Atoms:
+        strained = self._moved(atoms, np.zeros(3))
+        strained.set_cell(atoms.cell.array @ (np.eye(3) + strain), scale_atoms=True)
+        return strained
+
+    # --- invariances
+
+    def invariances(self) -> list[Finding]:
+        return [
+            self._energies("energy of the structure moved", self._translated),
+            self._energies("energy of the structure turned", self._turned),
+            self._energies("energy of the structure renumbered", self._renumbered),
+        ]
+
+    def _energies(self, name: str, change: Any) -> Finding:
+        """Of an atom; nothing but rounding should change."""
+        allowed = 0.01 * self.tolerance
+        kept = [k for k in range(len(self.atoms)) if not self._is_lost(k)]
+        if not kept:
+            return Finding(name, 0, 0, 0.0, allowed)
+        energies = self.at([change(self.atoms[k]) for k in kept]).energies
+        before = [self.alone[k].energies[0] / len(self.atoms[k]) for k in kept]
+        after = energies / [len(self.atoms[k]) for k in kept]
+        return _finding(name, np.abs(after - before).tolist(), allowed)
+
+    def _translated(self, atoms: Atoms) -> Atoms:
+        return self._moved(atoms, self.random.normal(0, 1, 3))
+
+    def _turned(self, atoms: Atoms) -> Atoms:
+        rotation = np.linalg.qr(self.random.normal(size=(3, 3)))[0]
+        rotation *= np.sign(np.linalg.det(rotation))
+        turned = self._moved(atoms, np.zeros(3))
+        turned.set_cell(atoms.cell.array @ rotation)
+        turned.positions = atoms.positions @ rotation
+        return turned
+
+    def _renumbered(self, atoms: Atoms) -> Atoms:
+        renumbered = atoms[self.random.permutation(len(atoms))]
+        renumbered.calc = atoms.calc
+        renumbered.set_constraint()
+        return renumbered
+
+
+def _has_stress(model: Potential, atoms: list[Atoms]) -> bool:
+    """Whether stresses can be asked for."""
+    if not any(a.pbc.any() and a.cell.rank == 3 for a in atoms):
+        return False
+    evaluator = evaluator_of(model)
+    if evaluator is None:
+        return True
+    try:
+        evaluator.open(atoms[:1], [True]).close()
+    except ValueError as error:
+        if "stress" not in str(error):
+            raise
+        return False
+    return True
+
+
+def _distance(x: np.ndarray, y: np.ndarray) -> float:
+    if np.array_equal(x, y, equal_nan=True):
+        return 0.0
+    with np.errstate(invalid="ignore"):
+        largest = float(np.abs(x - y).max())
+    return np.inf if np.isnan(largest) else max(largest, float(np.finfo(float).tiny))
+
+
+def _ratio(difference: float, unit: float) -> float:
+    """NaN counts as a difference."""
+    return np.inf if np.isnan(difference) else difference / unit
+
+
+def _finding(name: str, differences: Sequence[float], allowed: float) -> Finding:
+    array = np.array(differences)
+    wrong = ~(array <= allowed)
+    return Finding(name, int(wrong.sum()), len(array), float(array.max(initial=0.0)), allowed)
