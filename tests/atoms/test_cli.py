@@ -16,6 +16,7 @@ from ase import Atoms
 from ase.build import bulk
 from ase.constraints import FixAtoms, FixCartesian, Hookean
 from ase.db import connect
+from ase.units import GPa
 from typer.testing import CliRunner
 
 import basinax
@@ -34,6 +35,7 @@ from basinax.atoms import (
 )
 from basinax.atoms._formats.formats import form_to_read
 from basinax.cli import _task, _watch
+from basinax.cli._options import pressure_of
 
 pytestmark = pytest.mark.usefixtures("few_lengths")
 
@@ -597,6 +599,15 @@ def test_every_listed_optimizer_and_cell_is_understood():
         optimizer_from(name)
     for name in (line.split()[0] for line in run("list", "cells").stdout.splitlines()):
         cell_from(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("5GPa", 5 * GPa), ("-1.5 kbar", -0.15 * GPa), ("2e-3", 0.002)]
+)
+def test_a_pressure_may_have_a_unit(text, value):
+    assert pressure_of(text) == pytest.approx(value, rel=1e-15)
+    with pytest.raises(ValueError, match="could not convert"):
+        pressure_of("5 bar")
 
 
 def test_help_has_a_short_form():

@@ -73,6 +73,17 @@ def count_of(text: str) -> int:
     return value
 
 
+@or_of_info
+def pressure_of(text: str) -> float:
+    """A pressure in eV/Å³, from a number, in GPa or kbar if that stands behind it."""
+    for unit, times in {"GPa": 1.0, "kbar": 0.1}.items():
+        if text.endswith(unit):
+            from ase.units import GPa
+
+            return float(text.removesuffix(unit)) * times * GPa
+    return float(text)
+
+
 NUMBER = "NUMBER|info:KEY"
 
 Cell = Annotated[
@@ -86,9 +97,9 @@ Cell = Annotated[
 Pressure = Annotated[
     Any,
     typer.Option(
-        parser=or_of_info(float),
-        metavar=NUMBER,
-        help="On cells that move (eV/Å³; 1 GPa is 0.006242).",
+        parser=pressure_of,
+        metavar="NUMBER[UNIT]|info:KEY",
+        help="On cells that move, such as 5GPa or 50kbar; in eV/Å³ without a unit.",
     ),
 ]
 Fmax = Annotated[

@@ -27,7 +27,15 @@ from basinax.atoms import (
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.cli._console import fail, reported
 from basinax.cli._inputs import read_all
-from basinax.cli._options import Dtype, Given, OfInfo, count_of, not_negative, or_of_info
+from basinax.cli._options import (
+    Dtype,
+    Given,
+    OfInfo,
+    count_of,
+    not_negative,
+    or_of_info,
+    pressure_of,
+)
 from basinax.cli._potential import potential_of
 from basinax.cli._unused import warn_of_unused
 
@@ -129,7 +137,7 @@ def _values_of(option: str, value: Any, atoms: list[Any], sources: list[str]) ->
     return values
 
 
-_READERS = {"cell": str, "pressure": float, "fmax": not_negative, "max_steps": count_of}
+_READERS = {"cell": str, "pressure": pressure_of, "fmax": not_negative, "max_steps": count_of}
 
 
 def _cell_of(text: str | None, pressure: float | None) -> Any:
