@@ -66,10 +66,11 @@ class InternalCoordinates:
 
     def wrapped(self, change: np.ndarray) -> np.ndarray:
         turned = change[self._n_straight :]
-        return np.r_[change[: self._n_straight], (turned + np.pi) % (2 * np.pi) - np.pi]
+        turned = (turned + np.pi) % (2 * np.pi) - np.pi
+        return np.concatenate([change[: self._n_straight], turned])
 
     def reach(self, step: Vector) -> float:
-        has_some = len(self.listed.owners) > 0
+        has_some = len(self.listed.kinds) > 0
         return self.frame.longest(step, self.maxstep if has_some else min(self.maxstep, PLAIN_STEP))
 
     def _values(self, images: np.ndarray) -> list:
@@ -86,10 +87,13 @@ class InternalCoordinates:
 
     def _undeformed(self, x: Vector) -> Float[np.ndarray, "images 3"]:
         rows = x[: 3 * self.frame.n_atoms].reshape(-1, 3)
+        if not self.frame.pbc.any():
+            return rows
         return rows[self.listed.owners] + self.listed.shifts @ self.frame.cell
 
     def _images(self, x: Vector, deformation: np.ndarray) -> Float[np.ndarray, "images 3"]:
-        return self._undeformed(x) @ deformation.T
+        images = self._undeformed(x)
+        return images if self.frame.kind is None else images @ deformation.T
 
     def _by_dofs(self, by_atoms, moments, x: Vector, deformation) -> np.ndarray:
         frame, n = self.frame, len(by_atoms)

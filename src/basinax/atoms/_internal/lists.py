@@ -6,13 +6,14 @@ bonds apart are contacts; a molecule in fragments is joined by the shortest ones
 the order of numbers of atoms, then shifts, so equal lists are equal arrays.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from ase.data import covalent_radii
 from jaxtyping import Bool, Float, Int
 from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
+from scipy.sparse.csgraph import minimum_spanning_tree
 
 from basinax.atoms._neighbors.search import pairs_of, tasks_of
 
@@ -86,7 +87,7 @@ class Bonds:
     """Bonds from each of their ends, sorted by it."""
 
     def __init__(self, n_atoms: int, ends: np.ndarray, others: Images):
-        order = np.lexsort((*others.shifts.T[::-1], others.atoms, ends))
+        order = np.argsort(_codes(ends, others.atoms, others.shifts), kind="stable")
         self.n_atoms, self.ends, self.others = n_atoms, ends[order], others.take(order)
         self.degrees = np.bincount(ends, minlength=n_atoms)
         self._starts = np.cumsum(self.degrees) - self.degrees
@@ -140,12 +141,15 @@ def _reach(radii: np.ndarray, is_covalent: np.ndarray, pbc: np.ndarray) -> float
 
 
 def _near(structure: Structure, radius: float) -> tuple[np.ndarray, Images]:
-    """Pairs within a radius and a little more, each once, from its lower end in the home cell.
+    """Pairs within a radius, and more, each once, from its lower end in the home cell.
 
     Raises LinAlgError where positions and cell allow no list.
     """
     numbers, positions, cell, pbc = structure
     n = len(numbers)
+    if not pbc.any():
+        i, k = np.triu_indices(n, 1)
+        return i, Images(k, np.zeros((len(k), 3), int))
     (task,) = tasks_of([positions], cell[None], pbc[None], radius, float(np.finfo(float).eps))
     if task is None:
         raise np.linalg.LinAlgError
@@ -175,12 +179,10 @@ def _within_three_bonds(bonds: Bonds, i: np.ndarray, far: Images) -> Bool[np.nda
     first, _, two = bonds.onward(bonds.others)
     second, _, three = bonds.onward(two)
     starts = bonds.ends[first]
-    ends = np.r_[starts, starts[second]], Images(*map(np.concatenate, zip(two, three, strict=True)))
-    every = [np.c_[a, b.atoms, b.shifts] for a, b in (ends, (i, far))]
-    lowest = np.concatenate(every).min(0, initial=0)
-    sizes = np.concatenate(every).max(0, initial=0) - lowest + 1
-    walks, pairs = (np.ravel_multi_index((rows - lowest).T, sizes) for rows in every)
-    return np.isin(pairs, walks)
+    every = [(starts, two), (starts[second], three), (i, far)]
+    columns = zip(*[(a, b.atoms, b.shifts) for a, b in every], strict=True)
+    codes = _codes(*map(np.concatenate, columns))
+    return np.isin(codes[-len(i) :], codes[: -len(i)]) if len(i) else np.zeros(0, bool)
 
 
 def _links(
@@ -188,9 +190,8 @@ def _links(
 ) -> Int[np.ndarray, "links 2"]:
     """The shortest contacts, in sums of radii, that make one of a molecule's fragments."""
     n = len(positions)
-    graph = coo_array((np.ones(len(i)), (i, far.atoms)), shape=(n, n))
-    n_fragments, label = connected_components(graph, directed=False)
-    if n_fragments == 1:
+    n_fragments, label = _fragments(n, i, far.atoms)
+    if n_fragments <= 1:
         return np.zeros((0, 2), int)
     a, b = np.triu_indices(n, 1)
     relative = np.linalg.norm(positions[a] - positions[b], axis=1) / (radii[a] + radii[b])
@@ -204,7 +205,22 @@ def _links(
     tree = minimum_spanning_tree(weights.tocsr()).tocoo()
     wanted = np.minimum(*tree.coords) * n_fragments + np.maximum(*tree.coords)
     chosen = first[np.isin(code[first], wanted)]
-    return np.c_[a[chosen], b[chosen]]
+    return np.stack([a[chosen], b[chosen]], 1)
+
+
+def _fragments(n_atoms: int, a: np.ndarray, b: np.ndarray) -> tuple[int, np.ndarray]:
+    """How many parts hang together, and in which each atom is."""
+    label = np.arange(n_atoms)
+    while len(a):
+        lowest = np.minimum(label[a], label[b])
+        before = label.copy()
+        np.minimum.at(label, label[a], lowest)
+        np.minimum.at(label, label[b], lowest)
+        label = label[label]
+        if np.array_equal(label, before):
+            break
+    parts, label = np.unique(label, return_inverse=True)
+    return len(parts), label
 
 
 def _joined(stretched, links: np.ndarray, bonds: Bonds, is_covalent: np.ndarray):
@@ -233,15 +249,13 @@ def _numbered(structure: Structure, bonds: Bonds, can_bend, stretched, halves) -
     of_kind = [_of_all(angles, ~is_linear), _of_all(angles, is_linear)]
     every = [(home, far), *of_kind, _torsions(structure, bonds, *halves)]
     every.append(_flat(structure, bonds, can_bend))
-    rows = [np.c_[x.atoms, x.shifts] for group in every for x in group]
-    images, numbers = np.unique(np.concatenate(rows), axis=0, return_inverse=True)
-    numbers = iter(np.split(numbers.ravel(), np.cumsum([len(r) for r in rows])[:-1]))
+    images, numbers = _images(structure, [x for group in every for x in group])
     stretches, bends, linear, torsions, flat = (
         np.stack([next(numbers) for _ in group], 1) for group in every
     )
     return InternalList(
-        owners=images[:, 0],
-        shifts=images[:, 1:],
+        owners=images.atoms,
+        shifts=images.shifts,
         kinds=kinds,
         stretches=stretches,
         bends=bends,
@@ -250,6 +264,26 @@ def _numbered(structure: Structure, bonds: Bonds, can_bend, stretched, halves) -
         flat=flat,
         degrees=bonds.degrees,
     )
+
+
+def _images(structure: Structure, groups: list[Images]) -> tuple[Images, Iterator[np.ndarray]]:
+    """The images that occur, each once, and their numbers in each group."""
+    if not structure.pbc.any():
+        n = len(structure.numbers)
+        return Images(np.arange(n), np.zeros((n, 3), int)), iter([x.atoms for x in groups])
+    atoms, shifts = map(np.concatenate, zip(*groups, strict=True))
+    codes = _codes(atoms, shifts)
+    _, first, numbers = np.unique(codes, return_index=True, return_inverse=True)
+    ends = np.cumsum([len(x.atoms) for x in groups])[:-1]
+    return Images(atoms[first], shifts[first]), iter(np.split(numbers.ravel(), ends))
+
+
+def _codes(*columns: np.ndarray) -> np.ndarray:
+    """One integer a row, in the order of rows, of columns of integers."""
+    rows = np.concatenate([c[:, None] if c.ndim == 1 else c for c in columns], axis=1)
+    lowest = rows.min(0, initial=0)
+    sizes = rows.max(0, initial=0) - lowest + 1
+    return np.ravel_multi_index((rows - lowest).T, sizes)
 
 
 def _of_all(images: Any, which: Any) -> Any:
@@ -296,11 +330,13 @@ def _are_same(a: Images, b: Images) -> Bool[np.ndarray, "images"]:
 
 def _vectors(structure: Structure, start: Images, end: Images) -> np.ndarray:
     apart = structure.positions[end.atoms] - structure.positions[start.atoms]
+    if not structure.pbc.any():
+        return apart
     return apart + (end.shifts - start.shifts) @ structure.cell
 
 
 def _units(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.sqrt((vectors * vectors).sum(1, keepdims=True))
 
 
 def _cosines(structure: Structure, i: Images, j: Images, k: Images) -> np.ndarray:

@@ -58,13 +58,15 @@ def axes_across(x: Rows, at: Int[np.ndarray, "q 3"]) -> Float[np.ndarray, "q 2 3
 
 
 def _dot(a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, "q 1"]:
-    return (a * b).sum(1, keepdims=True)
+    return (a[:, 0] * b[:, 0] + a[:, 1] * b[:, 1] + a[:, 2] * b[:, 2])[:, None]
 
 
 def _cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """As `np.cross`, which takes five times as long for a hundred."""
-    (x, y, z), (u, v, w) = np.moveaxis(a, -1, 0), np.moveaxis(b, -1, 0)
-    return np.stack([y * w - z * v, z * u - x * w, x * v - y * u], -1)
+    x, y, z, u, v, w = *a.T, *b.T
+    made = np.empty(a.shape)
+    made[:, 0], made[:, 1], made[:, 2] = y * w - z * v, z * u - x * w, x * v - y * u
+    return made
 
 
 def _unit(vectors: np.ndarray) -> tuple[np.ndarray, Float[np.ndarray, "q 1"]]:

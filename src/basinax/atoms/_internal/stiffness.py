@@ -40,7 +40,7 @@ class Stiffness:
         """Args: x: of the images, in Å."""
         listed, x = self.listed, x / Bohr
         linear = np.repeat(self._bends(x, listed.linear), 2)
-        angles = Hartree * BENDS * np.r_[self._bends(x, listed.bends), linear]
+        angles = Hartree * BENDS * np.concatenate([self._bends(x, listed.bends), linear])
         torsions = Hartree * TORSIONS * self._torsions(x) / self.sharers
         flat = np.full(len(listed.flat), Hartree * FLAT)
         return np.concatenate([self._stretches(x), angles, torsions, flat])

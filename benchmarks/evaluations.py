@@ -1,0 +1,226 @@
+"""Evaluations that optimizers need where an evaluation is what costs: molecules, crystals, slabs.
+
+- `molecules`: the 20 of data/molecules.extxyz, made from SMILES of common compounds with a
+  distance-geometry embedder, 12 to 48 atoms, by GFN2-xTB (`pip install tblite`), fmax 0.05.
+- `crystals`: nine alloys and silicon cells, rattled and strained, with cells that move; ASE's EMT,
+  and Stillinger and Weber's silicon; fmax 0.02.
+- `slabs`: an oxygen atom on slabs of six metals whose lowest layer is fixed; EMT, fmax 0.02.
+- `clusters`: ten random clusters of 38 atoms that lj38.py grows, by Lennard-Jones with the
+  parameters of copper, to forces of 0.01 in reduced units.
+
+All optimizers begin at the same structures. A structure that is not done after 500 evaluations has
+failed, and they count. Beside ours stand ASE's optimizers, and Sella in internal coordinates (`pip
+install sella`) where no cell moves. `above` is the mean energy above the lowest that any optimizer
+of the call reached, in meV.
+
+    python benchmarks/evaluations.py [--sets molecules ...] [--only NAME ...]
+"""
+
+import argparse
+import functools
+import logging
+import os
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import ase.optimize
+import jax
+import numpy as np
+from _timing import report
+from ase import Atoms
+from ase.build import add_adsorbate, bulk, fcc111
+from ase.calculators.emt import EMT
+from ase.calculators.lj import LennardJones
+from ase.constraints import FixAtoms
+from ase.filters import FrechetCellFilter
+from ase.io import read
+from lj38 import grown_clusters
+
+from basinax import BFGS, FIRE, LBFGS
+from basinax.atoms import ASECalculator, Frechet, InternalLBFGS, StillingerWeber, relax
+
+CAP = 500
+
+OPTIMIZERS = {
+    "InternalLBFGS": InternalLBFGS(),
+    "InternalLBFGS, stiffness / 20": InternalLBFGS(stiffness=1 / 20),
+    "InternalLBFGS, stiffness x 20": InternalLBFGS(stiffness=20.0),
+    "LBFGS": LBFGS(),
+    "BFGS": BFGS(),
+    "FIRE": FIRE(),
+}
+THEIRS = {
+    "ASE FIRE": ase.optimize.FIRE,
+    "ASE LBFGS": ase.optimize.LBFGS,
+    "ASE BFGS": ase.optimize.BFGS,
+}
+
+
+class Problems(NamedTuple):
+    """Structures, how each is evaluated, and until when."""
+
+    atoms: list[Atoms]
+    make: list[Callable[[], Any]]
+    fmax: float
+    is_moving: bool = False
+
+
+def main() -> None:
+    jax.config.update("jax_enable_x64", True)
+    warnings.filterwarnings("ignore")
+    logging.disable()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sets", nargs="*", default=list(SETS))
+    parser.add_argument("--only", nargs="*")
+    arguments = parser.parse_args()
+    for name in arguments.sets:
+        problems, found = SETS[name](), {}
+        for optimizer in [*OPTIMIZERS, *THEIRS, "Sella"]:
+            is_left_out = optimizer == "Sella" and (problems.is_moving or name == "clusters")
+            if not is_left_out and (not arguments.only or optimizer in arguments.only):
+                begin = time.perf_counter()
+                ends = relaxed(optimizer, problems)
+                found[optimizer] = (*ends, time.perf_counter() - begin)
+                print(name, optimizer, *found[optimizer][0].tolist(), flush=True)
+        energies = [
+            np.where(converged, energy, np.inf) for _, energy, converged, _ in found.values()
+        ]
+        lowest = np.min(energies, axis=0)
+        report("evaluations", [row(name, k, *ends, lowest) for k, ends in found.items()])
+
+
+def row(name, optimizer, evaluations, energies, converged, seconds, lowest) -> dict[str, Any]:
+    return {
+        "set": name,
+        "optimizer": optimizer,
+        "structures": len(evaluations),
+        "mean": float(np.mean(evaluations)),
+        "median": float(np.median(evaluations)),
+        "most": int(np.max(evaluations)),
+        "failed": int((~converged).sum()),
+        "above": float(1000 * np.mean((energies - lowest)[converged])) if converged.any() else 0.0,
+        "seconds": seconds,
+    }
+
+
+# --- the sets
+
+
+def molecules() -> Problems:
+    from tblite.ase import TBLite
+
+    atoms = read(Path(__file__).parent / "data" / "molecules.extxyz", ":")
+    make = functools.partial(TBLite, method="GFN2-xTB", verbosity=0)
+    return Problems(atoms, [make] * len(atoms), 0.05)
+
+
+def crystals() -> Problems:
+    draw = np.random.default_rng(4)
+    alloys = [("Cu", {0: "Au"}), ("Cu", {0: "Pd", 1: "Pd"}), ("Ni", {3: "Al"}), ("Ag", {2: "Au"})]
+    made, make = [], []
+    for k, (host, guests) in enumerate([*alloys, ("Pt", {1: "Cu", 2: "Ni"}), ("Al", {})]):
+        atoms = bulk(host, cubic=True)
+        for at, symbol in guests.items():
+            atoms.symbols[at] = symbol
+        made.append(atoms.repeat((2, 1 + k % 2, 1 + (k > 2))))
+        make.append(EMT)
+    for repeats in ((1, 1, 1), (2, 1, 1), (2, 2, 2)):
+        made.append(bulk("Si", cubic=True).repeat(repeats))
+        make.append(silicon)
+    for atoms in made:
+        strain = np.eye(3) + 0.03 * draw.standard_normal((3, 3))
+        atoms.set_cell(atoms.cell.array @ strain, scale_atoms=True)
+        atoms.positions += 0.1 * draw.standard_normal(atoms.positions.shape)
+    return Problems(made, make, 0.02, is_moving=True)
+
+
+def silicon() -> Any:
+    return StillingerWeber.named("Si").calculator()
+
+
+def slabs() -> Problems:
+    draw = np.random.default_rng(5)
+    made = []
+    for metal in ("Cu", "Pt", "Ni", "Pd", "Au", "Al"):
+        atoms = fcc111(metal, (2, 2, 3), vacuum=8.0)
+        add_adsorbate(atoms, "O", 1.5, "fcc")
+        atoms.positions += 0.05 * draw.standard_normal(atoms.positions.shape)
+        atoms.set_constraint(FixAtoms(atoms.get_tags() == 3))
+        made.append(atoms)
+    return Problems(made, [EMT] * len(made), 0.02)
+
+
+def clusters() -> Problems:
+    """T. Halicioglu and G. M. Pound, Phys. Status Solidi A 30, 619 (1975)."""
+    sigma, epsilon = 2.338, 0.4094
+    made = [Atoms("Cu38", sigma * x) for x in grown_clusters(10)]
+    make = functools.partial(LennardJones, sigma=sigma, epsilon=epsilon, rc=100.0)
+    return Problems(made, [make] * len(made), 0.01 * epsilon / sigma)
+
+
+SETS = {"molecules": molecules, "crystals": crystals, "slabs": slabs, "clusters": clusters}
+
+
+# --- the optimizers
+
+
+def relaxed(name: str, problems: Problems) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Evaluations, energies, and which have converged."""
+    if name not in OPTIMIZERS:
+        ends = [
+            theirs(name, *each, problems)
+            for each in zip(problems.atoms, problems.make, strict=True)
+        ]
+        evaluations, energies, converged = map(np.array, zip(*ends, strict=True))
+        return evaluations, energies, converged
+    atoms = [a.copy() for a in problems.atoms]
+    of_one = len(set(problems.make)) == 1
+    for a, make in zip(atoms, problems.make, strict=True):
+        a.calc = None if of_one else make()
+    result = relax(
+        atoms,
+        ASECalculator(problems.make[0]) if of_one else None,
+        OPTIMIZERS[name],
+        cell=Frechet() if problems.is_moving else None,
+        fmax=problems.fmax,
+        max_steps=CAP - 1,
+    )
+    return result.evaluations, result.energies, result.converged
+
+
+def theirs(name: str, start: Atoms, make: Callable[[], Any], problems: Problems):
+    atoms = start.copy()
+    atoms.calc, counted = make(), 0
+    calculate = atoms.calc.calculate
+
+    def counting(*arguments, **options):
+        nonlocal counted
+        counted += 1
+        return calculate(*arguments, **options)
+
+    atoms.calc.calculate = counting
+    moved = FrechetCellFilter(atoms) if problems.is_moving else atoms
+    try:
+        optimizer = made(name, moved)
+        converged = bool(optimizer.run(fmax=problems.fmax, steps=CAP - 1))
+        return counted, float(atoms.get_potential_energy()), converged and counted <= CAP
+    except Exception as error:
+        print(f"{name}: {start.symbols} failed: {error}")
+        return CAP, float("inf"), False
+
+
+def made(name: str, atoms: Any) -> Any:
+    if name != "Sella":
+        return THEIRS[name](atoms, logfile=None)
+    from sella import Sella
+
+    return Sella(atoms, order=0, internal=True, logfile=None)
+
+
+if __name__ == "__main__":
+    main()
