@@ -12,6 +12,7 @@ from ase.calculators.lj import LennardJones
 from ase.constraints import FixAtoms, FixedPlane
 from ase.io import read
 from ase.spacegroup import crystal
+from calculators import Springs
 from comparison import same
 
 import basinax
@@ -319,3 +320,11 @@ def test_processes_find_the_bits_of_this_one():
     there = ASECalculator(functools.partial(EMT), workers=2)
     here, there = (relax(atoms, x, InternalLBFGS(), max_steps=6) for x in (EMT(), there))
     assert all(same(here, k, there, k) for k in range(3))
+
+
+def test_atoms_that_fall_into_one_point_arrive_there():
+    """As with plain L-BFGS: where atoms overlap there are no coordinates."""
+    starts = np.random.default_rng(1).uniform(-1, 1, (2, 5, 3))
+    atoms = [Atoms(symbols, x) for symbols, x in zip(("C5", "Cu5"), starts, strict=True)]
+    result = relax(atoms, Springs(), InternalLBFGS(), fmax=1e-4, max_steps=30)
+    assert result.converged.all()

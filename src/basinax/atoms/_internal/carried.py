@@ -135,7 +135,7 @@ class Walk:
 
     def __post_init__(self) -> None:
         self._coordinates: Coordinates | None = None
-        self._alpha = 1.0
+        self._alpha, self._is_plain = 1.0, False
         self._changes: deque[tuple[np.ndarray, ...]] = deque(maxlen=self.memory)
         self._points: deque[tuple[Vector, Vector]] = deque(maxlen=self.memory)
         """Positions and gradients before the present ones: pairs are made anew of them where
@@ -164,12 +164,15 @@ class Walk:
         here = found(coordinates, x, gradient)
         if is_new:
             self._renew(coordinates, here)
+            if len(here.q) == 0 or self._is_plain:
+                self._alpha = 1.0  # it was the part of another model
+            self._is_plain = not len(here.q)
         elif self._made is not None:
             self._changes.append(change(coordinates, self._made.start, here))
         self._points.append((x, gradient))
         pairs = self._carried(here)
         if pairs is not None:
-            self._rescale(pairs, is_plain=not len(here.q))
+            self._rescale(pairs, is_plain=self._is_plain)
         step = self._descent(here, pairs)
         if not step @ gradient < 0:
             self._changes.clear()

@@ -26,8 +26,9 @@ COVALENT = np.isin(
 BOND, SPRING, CONTACT = 1.3, 1.8, 3.0
 """Distances, in sums of covalent radii, within which there are such."""
 
-NEAREST = 0.01
-"""Pairs nearer than this, in sums of covalent radii, have no direction to speak of."""
+NEAREST = 0.3
+"""A structure with a pair nearer than this, in sums of covalent radii, has no coordinates: no bond
+is as short, and its force constant says nothing."""
 
 LINEAR = np.cos(np.radians(175.0))
 """Cosines below are of near-linear bends."""
@@ -108,10 +109,11 @@ def list_of(structure: Structure) -> InternalList:
     i, far = _near(structure, _reach(radii, is_covalent, pbc))
     apart = positions[far.atoms] + far.shifts @ cell - positions[i]
     relative = np.linalg.norm(apart, axis=1) / (radii[i] + radii[far.atoms])
-    are_covalent = is_covalent[i] & is_covalent[far.atoms] & (relative > NEAREST)
+    if (relative < NEAREST).any():
+        return _nothing(len(numbers))
+    are_covalent = is_covalent[i] & is_covalent[far.atoms]
     is_bond = are_covalent & (relative < BOND)
-    is_spring = ~(is_covalent[i] & is_covalent[far.atoms]) & (relative < SPRING)
-    is_spring &= relative > NEAREST
+    is_spring = ~are_covalent & (relative < SPRING)
     bonds = _from_both_ends(len(numbers), i[is_bond], far.take(is_bond))
     kinds = np.where(is_spring, METAL, STRETCH)
     chosen = is_bond | is_spring
@@ -128,6 +130,12 @@ def list_of(structure: Structure) -> InternalList:
         links = _links(positions, radii, *stretched[:2])
         stretched, bonds = _joined(stretched, links, bonds, is_covalent)
     return _numbered(structure, bonds, can_bend, stretched, halves)
+
+
+def _nothing(n_atoms: int) -> InternalList:
+    none = [np.zeros((0, width), int) for width in (2, 3, 3, 4, 4)]
+    images = np.zeros(0, int), np.zeros((0, 3), int)
+    return InternalList(*images, np.zeros(0, int), *none, degrees=np.zeros(n_atoms, int))
 
 
 def _reach(radii: np.ndarray, is_covalent: np.ndarray, pbc: np.ndarray) -> float:
