@@ -579,3 +579,15 @@ _process.end(SystemExit(130))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (130, "said")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_a_command_is_watched_ends_with_a_word(number):
+    code = f"""
+import signal
+from basinax.cli import _process
+_process.leave_on_interrupt()
+signal.raise_signal({int(number)})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "\nInterrupted.\n")

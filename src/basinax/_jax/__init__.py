@@ -1,1 +1,1 @@
-"""The state of JAX in this process: switches, forks, compilations."""
+"""The state of JAX in this process: switches, forks, compilations; and its cores."""

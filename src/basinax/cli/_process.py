@@ -11,11 +11,12 @@ INTERRUPTED = 130
 
 
 def leave_on_interrupt() -> None:
-    """Until a command runs, a signal raises no exception.
+    """Until a command is watched, Ctrl-C and SIGTERM raise no exception.
 
     In the middle of an import, one may end the process in some library's own way.
     """
-    signal.signal(signal.SIGINT, _leave)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
 
 
 def _leave(*_: Any) -> NoReturn:
@@ -29,6 +30,7 @@ def end(left: SystemExit) -> None:
     A thread that still compiles would keep the process from it: then the process ends here.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     others = set(threading.enumerate()) - {threading.current_thread()}
     if isinstance(left.code, int) and not all(thread.daemon for thread in others):
         for stream in (sys.stdout, sys.stderr):

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 import platform
 import warnings
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import jax
 from basinax import __version__
 from basinax._jax.cache import abandon, enable_cache
 from basinax._jax.compilations import EVENT
+from basinax._jax.cores import n_cores
 from basinax.cli._console import err, print_line
 from basinax.cli._options import Dtype, Manner
 from basinax.cli._watch import Watch
@@ -78,7 +78,7 @@ def _described(watch: Watch, dtype: Dtype, is_verbose: bool) -> Iterator[None]:
         versions = f"JAX {jax.__version__}, ASE {ase.__version__}"
         _LOG.info("basinax %s, %s, Python %s", __version__, versions, platform.python_version())
         kind = jax.devices()[0].device_kind
-        _LOG.info("device: %s, %d cores; precision: %s", kind, os.cpu_count(), dtype.value)
+        _LOG.info("device: %s, %d cores; precision: %s", kind, n_cores(), dtype.value)
         yield
     finally:
         watch.begin("end")

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
 from ase.calculators.singlepoint import SinglePointCalculator
 
+from basinax._jax.cores import n_cores
 from basinax._settings import (
     POSITIVE,
     at_least,
@@ -93,7 +93,7 @@ class ASECalculator(AbstractEvaluator):
         if isinstance(self.calculator, BaseCalculator):
             _check_properties(self.calculator, needs_stress)
             return InProcess(atoms, [self.calculator] * len(atoms))
-        n_workers = self.workers or min(_n_cores(), len(atoms))
+        n_workers = self.workers or min(n_cores(), len(atoms))
         workers = Workers(
             self.calculator, bare(atoms), n_workers, self.reuse, self.timeout, self.threads
         )
@@ -194,10 +194,3 @@ def _check_properties(calculator: Any, needs_stress: Sequence[bool], first: int 
             " relax a potential, or set atoms.calc"
         )
     check_stress(calculator.implemented_properties, needs_stress, first)
-
-
-def _n_cores() -> int:
-    """Those that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 from collections import deque
 from typing import Any, NamedTuple, get_args
 
@@ -11,6 +10,7 @@ import numpy as np
 from ase import Atoms
 
 from basinax._bits.rounding import BLOCK
+from basinax._jax.cores import n_cores
 from basinax._settings import Allowed, one_number, shown
 from basinax.atoms._batch import STEPS_PER_OCTAVE, padded_size
 from basinax.atoms._cells.kinds import Kind
@@ -162,7 +162,7 @@ def _long_ones_first(members: np.ndarray, n_elements: np.ndarray) -> np.ndarray:
 
 
 def n_cores_used() -> int:
-    return (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
+    return n_cores() if jax.default_backend() == "cpu" else 1
 
 
 def shape_of_batches(blocks: np.ndarray, slots: np.ndarray, n_cores: int) -> tuple[int, int]:

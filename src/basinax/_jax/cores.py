@@ -1,0 +1,10 @@
+"""The cores that this process may use."""
+
+import os
+
+
+def n_cores() -> int:
+    """As many as the system lets it run on, which a job of a cluster or a container may limit."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
