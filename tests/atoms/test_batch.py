@@ -61,12 +61,12 @@ def test_batches_of_like_size_have_one_shape():
 
 
 def test_padding_adds_an_eighth_of_the_rows_at_most():
-    for size in range(1, 3000, 37):
+    for size in range(1, 600, 37):
         n_rows, n_systems = batch_shape([8] * size)
         assert n_rows % 8 == 0
         assert 8 * size <= n_rows <= max(8 * size * 9 / 8, 8 * size + 8)
         assert size <= n_systems <= max(size * 9 / 8, size + 1)
-    assert len({batch_shape([8] * size) for size in range(1024, 2048, 8)}) <= 9
+    assert len({batch_shape([8 * size]) for size in range(1024, 2048)}) <= 9
 
 
 def test_rows_and_systems_are_as_many_as_wished():

@@ -179,11 +179,12 @@ def test_matrices_have_the_same_bits_alone_in_a_batch_and_op_by_op():
             matrices.frobenius_norm(a),
         )
 
-    batched = jit_as_users(all_of)(a, b)
+    program = jit_as_users(all_of)
+    batched = program(a, b)
     with jax.disable_jit():
         op_by_op = all_of(jnp.asarray(a), jnp.asarray(b))
     jax.tree.map(np.testing.assert_array_equal, batched, op_by_op)
-    alone = [jit_as_users(all_of)(a[k : k + 1], b[k : k + 1]) for k in range(50)]
+    alone = [program(a[k : k + 1], b[k : k + 1]) for k in range(50)]
     together = jax.tree.map(lambda *x: np.concatenate(x), *alone)
     jax.tree.map(np.testing.assert_array_equal, batched, together)
 
@@ -227,8 +228,8 @@ def several(kind) -> tuple[list[Atoms], list]:
     [
         exhaustive(Frechet, np.float64, range(10), [1, 4, 7]),
         # Few enough for the program of one.
-        (UnitCell, np.float32, [0, 1, 2, 9, 8], [0, 1, 2, 3]),
-        (Strain, np.float64, [0, 1, 2, 9, 8], [0, 1, 2, 3]),
+        (UnitCell, np.float32, [0, 1, 2, 9, 8], [0, 3]),
+        (Strain, np.float64, [0, 1, 2, 9, 8], [1, 2]),
     ],
 )
 def test_a_structure_has_the_same_bits_alone_and_in_a_batch(kind, dtype, chosen, those_alone):
