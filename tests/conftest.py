@@ -1,6 +1,7 @@
 """Strict JAX for every test: double precision, no silent promotion of dtypes or ranks."""
 
 import contextlib
+import functools
 import itertools
 import os
 import shutil
@@ -16,7 +17,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import jax
 import pytest
 
-from xla import choose_options
+from xla import WISHED, choose_options
 
 choose_options()
 jax.config.update("jax_enable_x64", True)
@@ -86,6 +87,21 @@ def share_programs():
     _shared.update(programs)
 
 
+@pytest.fixture(autouse=True)
+def short_runs(monkeypatch):
+    """Are compiled as everything else in tests, unless that is as users do."""
+    if WISHED != "default":
+        monkeypatch.setattr("basinax.atoms._streams.groups.SHORT_ROWS", 0)
+        monkeypatch.setattr("basinax.atoms._streams.hosted._turn", _turn_of_tests())
+
+
+@functools.cache
+def _turn_of_tests():
+    from basinax.atoms._streams import hosted
+
+    return jax.jit(hosted._turn.__wrapped__, static_argnums=0)
+
+
 _tests_run = itertools.count(1)
 _MAPPINGS = Path("/proc/self/maps")
 
@@ -97,7 +113,7 @@ def forget_programs():
     Each takes memory mappings, of which Linux allows a process 65,530; beyond, compiling ends it.
     """
     yield
-    if next(_tests_run) % 20 == 0 and _count_mappings() > 15_000:
+    if next(_tests_run) % 20 == 0 and _count_mappings() > 40_000:
         jax.clear_caches()
 
 

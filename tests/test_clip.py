@@ -27,6 +27,12 @@ def jitted(**options):
     return jit_as_users(functools.partial(clip_by_norm, **options))
 
 
+@functools.cache
+def quickly(**options):
+    """For values, not bits: it takes a third of the time to compile."""
+    return jax.jit(functools.partial(clip_by_norm, **options))
+
+
 def bits(x):
     return np.asarray(x).tobytes()
 
@@ -60,7 +66,9 @@ KINDS = [
 ]
 
 
-THOUSANDS = [(1, np.float32), (1.5, np.float64), (2, np.float32), (2, np.float64)]
+# Orders 1 and 1.5 are among `KINDS` every day.
+THOUSANDS = [exhaustive(1, np.float32), exhaustive(1.5, np.float64)]
+THOUSANDS += [(2, np.float32), (2, np.float64)]
 
 
 @pytest.mark.parametrize(("ord", "dtype"), THOUSANDS)
@@ -115,7 +123,7 @@ def test_no_norm_of_many_systems_exceeds_its_limit(dtype, ord):
     index = SystemIndex.from_sizes(sizes, align=8)
     x = jnp.asarray(draw.normal(size=(index.n_rows, 3)), dtype)
     limits = jnp.asarray(10 ** draw.uniform(-3, 1, 2000), np.float32)
-    clip = jitted(ord=ord)
+    clip = quickly(ord=ord)
     first = clip(x, limits, index)
     second = clip(first.tree, limits, index)
     assert (np.asarray(second.norm) <= np.asarray(limits)).all()
@@ -134,8 +142,8 @@ norm_of = jax.jit(segment.norm)
     ("rows", "dtype", "prefix"),
     [
         (1366, np.float64, SystemIndex.from_sizes([1366])),
-        (20_000, np.float32, None),
-        (200_000, np.float64, None),
+        exhaustive(20_000, np.float32, None),
+        exhaustive(200_000, np.float64, None),
         (200_000, jnp.bfloat16, None),
         (700_000, np.float32, None),
     ],
@@ -165,12 +173,13 @@ def test_the_direction_is_kept_at_both_ends_of_the_range(dtype):
     largest, smallest = float(info.max), float(info.smallest_subnormal)
     near = functools.partial(np.testing.assert_allclose, rtol=32 * info.eps)  # safe factors
     units = np.array([3.0, 0.0, 0.0, 4.0], dtype)
-    huge = jitted()(np.full(4, largest, dtype), dtype(1))
+    clip = quickly()
+    huge = clip(np.full(4, largest, dtype), dtype(1))
     assert huge.norm == np.inf
     near(huge.tree, np.full(4, 0.5, dtype))
-    near(jitted()(units * dtype(largest / 5), dtype(1)).tree, [0.6, 0, 0, 0.8])
-    near(jitted()(units * dtype(1e30), dtype(1e-20)).tree, units * dtype(2e-21))
-    unit = jitted(rescale_to_unit_norm=True)(units * dtype(smallest), dtype(0))
+    near(clip(units * dtype(largest / 5), dtype(1)).tree, [0.6, 0, 0, 0.8])
+    near(clip(units * dtype(1e30), dtype(1e-20)).tree, units * dtype(2e-21))
+    unit = quickly(rescale_to_unit_norm=True)(units * dtype(smallest), dtype(0))
     near(unit.tree, [0.6, 0, 0, 0.8])
 
 
@@ -204,7 +213,7 @@ SEVEN = SystemIndex.from_sizes([2] * 7)
 def test_limits_act_per_system_by_the_table(rescale):
     rows = [row for row in TABLE if row[1] is rescale]
     limits = np.array([row[0] for row in rows])
-    got = jitted(rescale_to_unit_norm=rescale)(np.tile(ROW, 7), limits, SEVEN)
+    got = quickly(rescale_to_unit_norm=rescale)(np.tile(ROW, 7), limits, SEVEN)
     expected = np.array([row[2] for row in rows])
     np.testing.assert_allclose(got.tree.reshape(-1, 2), expected, rtol=4e-16)  # two ulps
     assert np.array_equal(got.is_clipped, [row[3] for row in rows])
@@ -215,19 +224,19 @@ def test_limits_act_per_system_by_the_table(rescale):
 def test_a_norm_of_zero_leaves_a_system_as_it_is_whatever_the_limit(rescale):
     limits = np.array([0.0, np.inf, -1.0, np.nan, 2.0, -0.0, -np.inf])
     zeros = np.array([0.0, -0.0] * 7)
-    got = jitted(rescale_to_unit_norm=rescale)(zeros, limits, SEVEN)
+    got = quickly(rescale_to_unit_norm=rescale)(zeros, limits, SEVEN)
     assert bits(got.tree) == bits(zeros)
     assert not np.asarray(got.is_clipped).any()
 
 
 def test_what_is_not_finite_stays_in_its_system():
     x = np.array([np.nan, 1, np.inf, 1, -np.inf, -2, np.nan, np.inf, 3, 4, 0, -2, 0, 0.5])
-    got = jitted()(x, np.ones(7), SEVEN)
+    got = quickly()(x, np.ones(7), SEVEN)
     assert np.array_equal(got.norm, [np.nan, np.inf, np.inf, np.nan, 5, 2, 0.5], equal_nan=True)
     expected = [np.nan, 0, np.nan, 0, np.nan, 0, np.nan, np.nan, 0.6, 0.8, 0, -1, 0, 0.5]
     np.testing.assert_allclose(got.tree, expected, rtol=1e-15)
     assert np.array_equal(got.is_clipped, [True] * 6 + [False])
-    safe = jitted(nan_safe=True)(x, np.ones(7), SEVEN)
+    safe = quickly(nan_safe=True)(x, np.ones(7), SEVEN)
     np.testing.assert_allclose(safe.norm, [1, 1, 2, 0, 5, 2, 0.5], rtol=1e-15)
     np.testing.assert_allclose(safe.tree[:8], [0, 1, 0, 1, 0, -1, 0, 0], rtol=1e-15)
 
@@ -417,7 +426,7 @@ def test_the_example_of_optax(limit, total, count):
 @pytest.mark.parametrize("align", [1, 8])
 def test_systems_without_any_row_can_be_clipped(sizes, align):
     index, x = SystemIndex.from_sizes(sizes, align=align), jnp.zeros((0, 3))
-    for clip in (clip_by_norm, jitted()):
+    for clip in (clip_by_norm, quickly()):
         got = clip(x, 1.0, index)
         assert got.tree.shape == x.shape
         assert np.array_equal(got.norm, np.zeros(len(sizes)))

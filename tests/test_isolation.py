@@ -24,6 +24,8 @@ from cases import (
     make_alone,
     make_batch,
     make_systems,
+    quick_run,
+    run,
     run_alone,
     run_batch,
     same_bits,
@@ -37,6 +39,7 @@ from cases import (
 # test_systems.py.
 SIZES = (1, 3005, 1)
 LENGTH = 420
+RARE = pytest.mark.exhaustive
 
 
 def in_turns(cases, others, dtypes=DTYPES, every_day=None):
@@ -50,15 +53,23 @@ def in_turns(cases, others, dtypes=DTYPES, every_day=None):
     return rows
 
 
+# Those alone as users compile: half of them every day in test_global.py.
+BOTH_WAYS = [pytest.param(quick_run, id="quick"), pytest.param(run, id="users", marks=RARE)]
+
+
+@pytest.mark.parametrize("program", BOTH_WAYS)
 @pytest.mark.parametrize(("case", "layout", "dtype"), in_turns(KINDS, LAYOUTS))
-def test_a_long_run_of_every_system_is_its_run_alone(case, layout, dtype):
+def test_a_long_run_of_every_system_is_its_run_alone(case, layout, dtype, program):
     systems = make_systems(MIXED, *SIZES, spoiled=True)
     batch = make_batch(MIXED, systems, layout, dtype)
-    run = run_batch(case, batch, LENGTH)
+    together = run_batch(case, batch, LENGTH)
     differing = [
         system.number
         for at, system in enumerate(systems)
-        if not same_bits(system_of(batch, run, at), run_alone(case, MIXED, system, dtype, LENGTH))
+        if not same_bits(
+            system_of(batch, together, at),
+            run_alone(case, MIXED, system, dtype, LENGTH, program),
+        )
     ]
     assert differing == []
 
@@ -76,11 +87,13 @@ VARIANTS = [case for case in OPTIMIZERS if case.is_variant]
 def test_a_long_run_on_every_problem_is_the_run_alone(case, problem, dtype):
     systems = make_systems(problem, *[13] * 3, spoiled=True)
     batch = make_batch(problem, systems, SHUFFLED_WITH_GAPS, dtype)
-    run = run_batch(case, batch, LENGTH)
+    together = run_batch(case, batch, LENGTH)
     differing = [
         system.number
         for at, system in enumerate(systems)
-        if not same_bits(system_of(batch, run, at), run_alone(case, problem, system, dtype, LENGTH))
+        if not same_bits(
+            system_of(batch, together, at), run_alone(case, problem, system, dtype, LENGTH)
+        )
     ]
     assert differing == []
 

@@ -5,21 +5,17 @@ import pytest
 
 from basinax._bits.rounding import BLOCK
 from basinax.atoms._neighbors.rooms import Room
+from basinax.atoms._streams import hosted
 from basinax.atoms._streams.groups import SHORT_ROWS
-from xla import WISHED
 
-
-@pytest.fixture(autouse=True)
-def short_runs(monkeypatch):
-    """Are compiled as everything else in tests, unless that is as users do."""
-    if WISHED != "default":
-        monkeypatch.setattr("basinax.atoms._streams.groups.SHORT_ROWS", 0)
+_TURN = hosted._turn
 
 
 @pytest.fixture
 def as_users(short_runs, monkeypatch):
     """Short runs are compiled as they are for users."""
     monkeypatch.setattr("basinax.atoms._streams.groups.SHORT_ROWS", SHORT_ROWS)
+    monkeypatch.setattr("basinax.atoms._streams.hosted._turn", _TURN)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from covalent import MIXED, POTENTIALS, SILICON, SYSTEMS, of
-from structures import evaluate, evaluated_op_by_op, results_of
+from structures import evaluate, evaluate_as_users, evaluated_op_by_op, results_of
 
 from basinax.atoms import AbstractAtomEnergyPotential, relax
 
@@ -89,16 +89,16 @@ def test_energies_forces_and_stresses_are_those_with_derivatives_by_hand():
 def test_batched_equals_alone(name, dtype, those_alone):
     """Those of one size run one program, with lists of another skin."""
     potential = OWN[name][0]
-    batch, got = evaluate(systems(name), potential, dtype)
+    batch, got = evaluate_as_users(systems(name), potential, dtype)
     for k in map(NAMES.index, those_alone):
-        alone = evaluate(systems(name)[k : k + 1], potential, dtype, n_rows=64, skin=0.9)
+        alone = evaluate_as_users(systems(name)[k : k + 1], potential, dtype, n_rows=64, skin=0.9)
         assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), NAMES[k])
 
 
 def test_a_jitted_evaluation_has_all_but_the_last_bits_of_the_one_op_by_op():
     """What a compiler makes of other divisions than ours, it makes of them in every batch."""
     potential, few, dtype = OWN["Embedded"][0], ("cluster", "pair"), np.float32
-    batch, got = evaluate(systems("Embedded", few), potential, dtype)
+    batch, got = evaluate_as_users(systems("Embedded", few), potential, dtype)
     slowly = evaluated_op_by_op(batch, potential)
     for k in range(len(few)):
         pairs = zip(results_of(batch, got, k), results_of(batch, slowly, k), strict=True)

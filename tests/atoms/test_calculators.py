@@ -71,6 +71,7 @@ def same(result, others) -> bool:
 # --- the promise
 
 
+@pytest.mark.usefixtures("as_users")
 @pytest.mark.parametrize(
     ("optimizer", "options"),
     [

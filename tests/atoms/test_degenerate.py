@@ -5,7 +5,8 @@ on how many neighbours other atoms have.
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,10 +19,17 @@ from comparison import FIELDS, same_bits
 from covalent import POTENTIALS as COVALENT
 from ions import POTENTIALS as IONIC
 from metal_tables import potential as of_tables
-from structures import POTENTIALS as NOBLE, evaluate, results_of
+from structures import (
+    POTENTIALS as NOBLE,
+    evaluate,
+    jitted,
+    jitted_as_users,
+    results_of,
+)
 
 from basinax import Status
 from basinax.atoms import EMT, AbstractAtomEnergyPotential, AbstractPotential, ZhouEAM, relax
+from cover import exhaustive
 
 
 class Products(AbstractAtomEnergyPotential):
@@ -46,22 +54,24 @@ class Case(NamedTuple):
     dtypes: tuple
     shapes: str = "few_shapes"
     """A fixture; the one that other tests of it have, so that they share programs."""
+    program: Callable = jitted
+    """Of every day; all are compiled as users do in exhaustive runs."""
 
 
 SINGLE, DOUBLE, SHORT = (np.float32,), (np.float64,), "few_short_shapes"
 CASES = {
-    "LennardJones": Case(NOBLE["shifted"], DOUBLE),
+    "LennardJones": Case(NOBLE["shifted"], DOUBLE, program=jitted_as_users),
     "LennardJones, smooth": Case(NOBLE["named and smooth"], SINGLE),
     "Morse": Case(NOBLE["Morse"], DOUBLE),
     "Buckingham": Case(IONIC["short and unshifted"], SINGLE),
-    "EMT": Case(EMT(), DOUBLE),
+    "EMT": Case(EMT(), DOUBLE, program=jitted_as_users),
     "EAM": Case(of_tables("mix.eam.fs"), SINGLE),
     "ZhouEAM": Case(ZhouEAM("Cu"), SINGLE),
     "StillingerWeber": Case(COVALENT["StillingerWeber"][0], SINGLE + DOUBLE, SHORT),
     "StillingerWeber, mixed": Case(COVALENT["StillingerWeber, mixed"][0], DOUBLE, SHORT),
-    "Tersoff": Case(COVALENT["Tersoff"][0], SINGLE + DOUBLE, SHORT),
+    "Tersoff": Case(COVALENT["Tersoff"][0], SINGLE + DOUBLE, SHORT, jitted_as_users),
     "Tersoff, mixed": Case(COVALENT["Tersoff, mixed"][0], DOUBLE, SHORT),
-    "an energy of atoms": Case(Products(), SINGLE + DOUBLE, SHORT),
+    "an energy of atoms": Case(Products(), SINGLE + DOUBLE, SHORT, jitted_as_users),
 }
 
 # Coordinates in units of 0.6 cutoffs.
@@ -99,23 +109,33 @@ def is_met(atoms: Atoms) -> bool:
     return len(np.unique(atoms.positions, axis=0)) < len(atoms)
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        pytest.param(name, dtype, marks=[pytest.mark.exhaustive] * (dtype != case.dtypes[0]))
-        for name, case in CASES.items()
-        for dtype in case.dtypes
-    ],
-)
-def test_a_degenerate_geometry_has_the_bits_it_has_alone(name, dtype, request):
-    potential, _, shapes = CASES[name]
-    request.getfixturevalue(shapes)
+def degenerate_cells() -> list[Any]:
+    """Each case in its first dtype by its program; exhaustive: in every dtype, as users do."""
+    cells = []
+    for name, case in CASES.items():
+        chosen = case.dtypes[0], case.program
+        others = [(dtype, jitted_as_users) for dtype in case.dtypes]
+        cells.append(pytest.param(name, *chosen, id=f"{name}-{chosen[0].__name__}"))
+        cells += [
+            pytest.param(
+                name, *other, id=f"{name}-{other[0].__name__}-users", marks=pytest.mark.exhaustive
+            )
+            for other in others
+            if other != chosen
+        ]
+    return cells
+
+
+@pytest.mark.parametrize(("name", "dtype", "program"), degenerate_cells())
+def test_a_degenerate_geometry_has_the_bits_it_has_alone(name, dtype, program, request):
+    potential = CASES[name].potential
+    request.getfixturevalue(CASES[name].shapes)
     atoms = [scaled(potential, geometry) for geometry in GEOMETRIES]
-    batch, got = evaluate([*atoms, crowd(potential)], potential, dtype)
+    batch, got = evaluate([*atoms, crowd(potential)], potential, dtype, program=program)
     for k, geometry in enumerate(GEOMETRIES):
         batched, alone = (
             results_of(batch, got, k),
-            results_of(*evaluate([atoms[k]], potential, dtype), 0),
+            results_of(*evaluate([atoms[k]], potential, dtype, program=program), 0),
         )
         for x, y in zip(batched, alone, strict=True):
             np.testing.assert_array_equal(x, y, err_msg=geometry)
@@ -124,15 +144,22 @@ def test_a_degenerate_geometry_has_the_bits_it_has_alone(name, dtype, request):
         assert not (is_finite and is_met(atoms[k])), geometry
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_mask_that_multiplies_does_the_same_where_a_list_is_full(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "program"),
+    [
+        (np.float32, jitted),
+        exhaustive(np.float32, jitted_as_users),
+        exhaustive(np.float64, jitted_as_users),
+    ],
+)
+def test_a_mask_that_multiplies_does_the_same_where_a_list_is_full(dtype, program):
     """Alone each atom has eight neighbours in a list of eight, two of them at one place."""
     potential = Products()
     positions = np.random.default_rng(0).uniform(0.0, 2.0, (9, 3))
     positions[1] = positions[0]
     atoms = Atoms("Si9", positions)
-    batch, got = evaluate([atoms, crowd(potential)], potential, dtype)
-    alone = results_of(*evaluate([atoms], potential, dtype), 0)
+    batch, got = evaluate([atoms, crowd(potential)], potential, dtype, program=program)
+    alone = results_of(*evaluate([atoms], potential, dtype, program=program), 0)
     for x, y in zip(results_of(batch, got, 0), alone, strict=True):
         np.testing.assert_array_equal(x, y)
 

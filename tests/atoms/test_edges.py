@@ -8,7 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from comparison import same
-from structures import STRUCTURES, evaluate, fcc, jitted, listed, moved, rattled, results_of
+from structures import (
+    STRUCTURES,
+    evaluate,
+    evaluate_as_users,
+    fcc,
+    jitted_as_users,
+    listed,
+    moved,
+    rattled,
+    results_of,
+)
 
 from basinax import product, rounded
 from basinax.atoms import (
@@ -271,10 +281,10 @@ def test_documented_sums_keep_the_bits_of_each_structure(name, dtype):
     positions = np.array(batch.positions)
     broken = 1
     positions[np.asarray(batch.index.ids) == broken] = np.nan
-    got = jitted(potential, moved(batch, positions), listed(batch, potential, skin=1.5))
+    got = jitted_as_users(potential, moved(batch, positions), listed(batch, potential, skin=1.5))
     for k, atoms in enumerate(SYSTEMS[::-1]):
         if k != broken:
-            alone = evaluate([atoms], potential, dtype, skin=0.0)
+            alone = evaluate_as_users([atoms], potential, dtype, skin=0.0)
             for a, b in zip(found(batch, got, k), found(*alone, 0), strict=True):
                 np.testing.assert_array_equal(a, b)
     assert np.isnan(got.energies[broken])

@@ -10,7 +10,7 @@ from ase.build import bulk
 from ase.calculators.emt import EMT as ASEEMT
 from ase.optimize import FIRE as ASEFIRE
 from metals import METALS, SYSTEMS, alloy, slab_with_atoms
-from structures import evaluate, results_of, shapes_of
+from structures import evaluate, evaluate_as_users, results_of, shapes_of
 
 import basinax
 from basinax import Status
@@ -67,9 +67,9 @@ def test_stress_is_that_of_ase(name, asap_cutoff):
 def test_the_elements_that_it_was_made_for_change_no_bit(asap_cutoff, dtype, k):
     """Each is alone with its elements in one dtype: they make a program of their own."""
     systems = [SYSTEMS["cell of 32"], SYSTEMS["slab with atoms"]]
-    batch, got = evaluate(systems, EMT(asap_cutoff=asap_cutoff), dtype)
+    batch, got = evaluate_as_users(systems, EMT(asap_cutoff=asap_cutoff), dtype)
     narrow = EMT(*sorted(set(systems[k].symbols)), asap_cutoff=asap_cutoff)
-    alone = results_of(*evaluate([systems[k]], narrow, dtype), 0)
+    alone = results_of(*evaluate_as_users([systems[k]], narrow, dtype), 0)
     for a, b in zip(alone, results_of(batch, got, k), strict=True):
         np.testing.assert_array_equal(a, b)
 

@@ -10,7 +10,7 @@ from ase import Atoms
 from ase.build import bulk
 from comparison import same
 from metals import SYSTEMS as METALS
-from structures import POTENTIALS, STRUCTURES, jitted, moved, rattled
+from structures import POTENTIALS, STRUCTURES, jitted, jitted_as_users, moved, rattled
 
 from basinax import Status
 from basinax.atoms import EMT, Batch, Frechet, NeighborTable, ZhouEAM, moved_too_far, relax
@@ -22,7 +22,12 @@ from cover import cover, exhaustive
 
 CUTOFF, SKIN = 6.0, 1.0
 DTYPES = [np.float32, np.float64]
-FOLDED = {"EMT": EMT(), "Zhou": ZhouEAM("Cu", "Au", "Pt"), "LJ": POTENTIALS["shifted"]}
+FOLDED = {
+    "EMT": (EMT(), jitted_as_users),
+    "Zhou": (ZhouEAM("Cu", "Au", "Pt"), jitted),
+    "LJ": (POTENTIALS["shifted"], jitted),
+}
+"""One is compiled as users do: lists are narrowed in one way for all."""
 NAMES = ("cell of four", "one open atom", "skewed and tiny", "cluster of 13", "slab, open in z")
 
 
@@ -80,9 +85,10 @@ def test_pairs_within_the_radii_are_left_in_the_order_of_the_lists(dtype):
 
 
 @pytest.mark.usefixtures("few_columns")
-@pytest.mark.parametrize(*cover("potential, dtype", FOLDED, DTYPES, strength=1))
-def test_properties_have_the_bits_that_whole_lists_give(potential, dtype):
+@pytest.mark.parametrize(*cover("folded, dtype", FOLDED, DTYPES, strength=1))
+def test_properties_have_the_bits_that_whole_lists_give(folded, dtype):
     """With systems of one element folded by themselves, and elements of two told by a bit."""
+    potential, program = folded
     names = ("skewed and tiny", "cluster of 13", "one open atom")
     systems = [METALS[name] for name in names] + [rattled(bulk("Cu", cubic=True), 3)]
     batch, neighbors = lists(systems, dtype, potential.cutoff, 0.9)
@@ -91,13 +97,13 @@ def test_properties_have_the_bits_that_whole_lists_give(potential, dtype):
     positions = np.array(batch.positions)
     positions[batch.index.ids == 1] = np.nan
     for here in (batch, moved(batch, positions)):
-        whole = jax.tree.leaves(jitted(potential, here, neighbors))
+        whole = jax.tree.leaves(program(potential, here, neighbors))
         for skin in (0.0, 0.3):
             radii = np.full(batch.n_systems, potential.cutoff + skin, dtype)
             near = [jax.jit(narrowed)(n, here, radii) for n in (neighbors, three, two)]
             assert [int(n.columns.n_alike) > 0 for n in near] == [False, True, True]
             for some in (*near, three, two):
-                found = jax.tree.leaves(jitted(potential, here, some))
+                found = jax.tree.leaves(program(potential, here, some))
                 for a, b in zip(whole, found, strict=True):
                     np.testing.assert_array_equal(a, b)
 
@@ -192,7 +198,7 @@ def cells_of(systems) -> list:
 RUNS = {
     "fixed": {},
     "cells": {"cell": cells_of(structures())},
-    "recorded": {"max_steps": 60},
+    "recorded": {},
 }
 
 
@@ -200,9 +206,10 @@ RUNS = {
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        ("fixed", np.float32),
-        ("recorded", np.float64),
-        # Its runs take a minute; other tests run EMT in cells that move every day.
+        ("recorded", np.float32),
+        # Their runs take minutes; other tests run EMT in double precision and cells every day.
+        exhaustive("fixed", np.float32),
+        exhaustive("recorded", np.float64),
         *(exhaustive("cells", dtype) for dtype in DTYPES),
     ],
 )
