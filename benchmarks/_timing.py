@@ -15,6 +15,8 @@ from typing import Any
 import jax
 
 RESULTS = Path(__file__).parent / "results"
+FEWEST, LONGEST = 5, 8.0
+"""Turns of what takes long, and seconds after which no more begin."""
 
 
 def medians(
@@ -23,17 +25,19 @@ def medians(
     """Median seconds of each contender; they take turns, after one call each to compile.
 
     At least so many turns, and for at least so many seconds: what takes microseconds does so in two
-    or three lengths, by whether a thread was still awake.
+    or three lengths, by whether a thread was still awake. What takes long has turns for `LONGEST`
+    seconds, and five at least.
     """
     for call in contenders.values():
         jax.block_until_ready(call())
     times: dict[str, list[float]] = {name: [] for name in contenders}
-    start = time.perf_counter()
-    while min(map(len, times.values())) < rounds or time.perf_counter() - start < seconds:
+    start, passed, turns = time.perf_counter(), 0.0, 0
+    while turns < FEWEST or passed < seconds or (turns < rounds and passed < LONGEST):
         for name, call in contenders.items():
             begin = time.perf_counter()
             jax.block_until_ready(call())
             times[name].append(time.perf_counter() - begin)
+        turns, passed = turns + 1, time.perf_counter() - start
     return {name: statistics.median(values) for name, values in times.items()}
 
 
