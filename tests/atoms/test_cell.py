@@ -230,6 +230,8 @@ def several(kind) -> tuple[list[Atoms], list]:
         # Few enough for the program of one.
         (UnitCell, np.float32, [0, 1, 2, 9, 8], [0, 3]),
         (Strain, np.float64, [0, 1, 2, 9, 8], [1, 2]),
+        exhaustive(UnitCell, np.float32, [0, 1, 2, 9, 8], [1, 2]),
+        exhaustive(Strain, np.float64, [0, 1, 2, 9, 8], [0, 3]),
     ],
 )
 def test_a_structure_has_the_same_bits_alone_and_in_a_batch(kind, dtype, chosen, those_alone):
