@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from ase import Atoms
 
+from basinax._jax.cores import n_cores
 from basinax._jax.switches import switched
 from basinax._settings import (
     POSITIVE,
@@ -173,8 +174,4 @@ def _require_no_stress(needs_stress: Sequence[bool]) -> None:
 
 def _n_threads() -> int:
     """One for each core that this process may use; one where the device is no CPU."""
-    if jax.default_backend() != "cpu":
-        return 1
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return n_cores() if jax.default_backend() == "cpu" else 1
