@@ -36,7 +36,7 @@ LAYERS = [
     ["atoms._intake"],
     ["atoms._batch", "atoms._snapshot"],
     ["atoms._evaluators", "atoms._neighbors", "atoms._trajectory"],
-    ["atoms._table", "atoms._bar", "atoms._precision"],
+    ["atoms._table", "atoms._bar", "atoms._precision", "atoms._unique"],
     ["atoms._history"],
     ["atoms.potentials", "atoms._models"],
     ["atoms._cells"],

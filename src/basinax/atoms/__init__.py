@@ -37,6 +37,7 @@ from basinax.atoms._relax import Progress as Progress, relax as relax
 from basinax.atoms._result import AtomsRelaxation as AtomsRelaxation, Relaxed as Relaxed
 from basinax.atoms._text import cell_from as cell_from, potential_from as potential_from
 from basinax.atoms._trajectory import Trajectories as Trajectories
+from basinax.atoms._unique import unique as unique
 from basinax.atoms.potentials import (
     EAM as EAM,
     EMT as EMT,
