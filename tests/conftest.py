@@ -16,6 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import pytest
+from hypothesis import HealthCheck, settings
 
 from xla import WISHED, choose_options
 
@@ -23,6 +24,10 @@ choose_options()
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# How long it takes to draw examples depends on whatever else a machine does.
+settings.register_profile("timeless", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("timeless")
 
 # Programs that `forget_programs` drops, or that tests share by chance, need not be compiled again.
 # JAX writes their files in place, so each process has a directory of its own; those of the workers
