@@ -85,6 +85,21 @@ def _annotations(kind: Any) -> list[Allowed]:
     return [x for x in kind.__metadata__ if isinstance(x, Allowed)] if is_annotated else []
 
 
+def numbers_of(module: Any) -> dict[str, tuple[Any, bool]]:
+    """The fields of a dataclass whose types say which numbers they may be, and which are whole.
+
+    Static fields, and those that are None, are left out.
+    """
+    found = {}
+    for field in dataclasses.fields(module):
+        value = getattr(module, field.name)
+        kinds = (field.type, *get_args(field.type))
+        allowed = next((x for kind in kinds for x in _annotations(kind)), None)
+        if allowed and value is not None and not field.metadata.get("static"):
+            found[field.name] = value, allowed.is_whole
+    return found
+
+
 def check_order(module: Any, less: str, more: str) -> None:
     """Raise ValueError where the field `less` is larger than the field `more`; unless traced."""
     low, high = known(getattr(module, less)), known(getattr(module, more))

@@ -1,13 +1,14 @@
 """Index prefixes: which index each leaf of a tree has, and settings with one value a system."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree, Shaped
 
-from basinax._settings import dtype_of, require_real
+from basinax._settings import dtype_of, numbers_of, require_real
 from basinax._systems.index import AnyIndex, SystemIndex, WholeIndex
 
 
@@ -79,6 +80,20 @@ def per_system(value: Any, name: str, like: Shaped[Array, "systems"]) -> Shaped[
             f" got shape {value.shape}"
         )
     return jnp.broadcast_to(value.astype(like.dtype), like.shape)
+
+
+def each_system(settings: Any, like: Shaped[Array, "systems"]) -> Any:
+    """The numbers of a dataclass by their names, each as one value a system.
+
+    Whole numbers are 32-bit integers, others in the dtype of `like`. Raises as `per_system` does.
+    """
+    counts = jnp.zeros(like.shape, jnp.int32)
+    return SimpleNamespace(
+        **{
+            name: per_system(value, name, counts if is_whole else like)
+            for name, (value, is_whole) in numbers_of(settings).items()
+        }
+    )
 
 
 def _broadcast(index_prefix, tree):

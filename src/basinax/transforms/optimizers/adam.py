@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PyTree
 from basinax._bits.rounding import rounded
 from basinax._settings import Decay, Positive
 from basinax._systems import segment
-from basinax._systems.prefix import per_system
+from basinax._systems.prefix import each_system
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
@@ -44,14 +44,12 @@ class Adam(AbstractTransform):
 
     def update(self, updates, state: "AdamState", params=None, **extra):
         prefix, like = state.index_prefix, state.b1_power
-        rate, b1, b2, eps = (
-            per_system(getattr(self, name), name, like)
-            for name in ("learning_rate", "b1", "b2", "eps")
-        )
-        b1_power, b2_power = rounded(state.b1_power * b1), rounded(state.b2_power * b2)
+        own = each_system(self, like)
+        b1_power, b2_power = rounded(state.b1_power * own.b1), rounded(state.b2_power * own.b2)
         # m/(1 - b₁ᵗ) and √v/√(1 - b₂ᵗ): without the bias towards the zeros at the start
         scales = [rounded(1 / (1 - b1_power)), _root(rounded(1 / (1 - b2_power)))]
-        values = [(x, 0.0) for x in (b1, b2, *scales, rate)] + [(eps, 1.0)]
+        values = [(x, 0.0) for x in (own.b1, own.b2, *scales, own.learning_rate)]
+        values = [*values, (own.eps, 1.0)]
         step, mean, root = segment.map_rows(_move, prefix, values, updates, state.mean, state.root)
         return step, AdamState(prefix, mean, root, b1_power, b2_power)
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from basinax._bits.rounding import rounded
 from basinax._settings import FixedCount, Limit, Positive
 from basinax._systems import ranges, segment
-from basinax._systems.prefix import per_system
+from basinax._systems.prefix import each_system, per_system
 from basinax.transforms._protocol import (
     AbstractState,
     Prefix,
@@ -74,12 +74,9 @@ class BFGS(AbstractDense):
         units = ranges.units(gradient, prefix)
         g = ranges.in_units(gradient, units, prefix)
         step, hessian = newton_step(hessian, places, places.gather(g), needing)
-        maxstep, alpha = (
-            per_system(getattr(self, name), name, segment.blank(gradient, prefix))
-            for name in ("maxstep", "alpha")
-        )
-        downhill = lambda: segment.scale(g, -rounded(1 / alpha), prefix)  # noqa: E731
-        step, factor = ranges.limited(places.scatter(step), units, maxstep, prefix, downhill)
+        own = each_system(self, segment.blank(gradient, prefix))
+        downhill = lambda: segment.scale(g, -rounded(1 / own.alpha), prefix)  # noqa: E731
+        step, factor = ranges.limited(places.scatter(step), units, own.maxstep, prefix, downhill)
         step = segment.scale(step, factor, prefix)
         return step, BFGSState(prefix, params, gradient, everyone, (hessian,))
 

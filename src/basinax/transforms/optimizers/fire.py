@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int32, PyTree
 from basinax._bits.rounding import rounded
 from basinax._settings import Count, Growth, Limit, Positive, Share, Shrinking
 from basinax._systems import ranges, segment
-from basinax._systems.prefix import per_system
+from basinax._systems.prefix import each_system, per_system
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
@@ -87,14 +87,13 @@ class FIRE(AbstractTransform):
 
     def _adapted(self, state, is_downhill, is_uphill):
         """The next time step, mixing and count of downhill steps."""
-        value = lambda name: per_system(getattr(self, name), name, state.dt)  # noqa: E731
-        nmin = per_system(self.Nmin, "Nmin", state.n_downhill)
-        is_settled = is_downhill & (state.n_downhill > nmin)
-        longer = jnp.minimum(rounded(state.dt * value("finc")), value("dtmax"))
-        shorter = rounded(state.dt * value("fdec"))
+        own = each_system(self, state.dt)
+        is_settled = is_downhill & (state.n_downhill > own.Nmin)
+        longer = jnp.minimum(rounded(state.dt * own.finc), own.dtmax)
+        shorter = rounded(state.dt * own.fdec)
         dt = jnp.where(is_settled, longer, jnp.where(is_uphill, shorter, state.dt))
-        smaller = rounded(state.a * value("fa"))
-        a = jnp.where(is_settled, smaller, jnp.where(is_uphill, value("astart"), state.a))
+        smaller = rounded(state.a * own.fa)
+        a = jnp.where(is_settled, smaller, jnp.where(is_uphill, own.astart, state.a))
         return dt, a, jnp.where(is_downhill, state.n_downhill + 1, 0)
 
 

@@ -22,7 +22,7 @@ from basinax._settings import (
     check_order,
 )
 from basinax._systems import ranges, segment
-from basinax._systems.prefix import per_system
+from basinax._systems.prefix import each_system, per_system
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
@@ -124,15 +124,14 @@ class FIRE2(AbstractTransform):
 
     def _adapted(self, state, is_downhill, is_uphill):
         """The next time step, mixing and count of downhill steps."""
-        value = lambda name: per_system(getattr(self, name), name, state.dt)  # noqa: E731
-        nmin = per_system(self.Nmin, "Nmin", state.n_downhill)
+        own = each_system(self, state.dt)
         n_downhill = jnp.where(is_uphill, 0, state.n_downhill + is_downhill.astype(jnp.int32))
-        is_settled = is_downhill & (n_downhill > nmin)
-        longer = jnp.minimum(rounded(state.dt * value("finc")), value("dtmax"))
-        shorter = jnp.maximum(rounded(state.dt * value("fdec")), value("dtmin"))
+        is_settled = is_downhill & (n_downhill > own.Nmin)
+        longer = jnp.minimum(rounded(state.dt * own.finc), own.dtmax)
+        shorter = jnp.maximum(rounded(state.dt * own.fdec), own.dtmin)
         dt = jnp.where(is_settled, longer, jnp.where(is_uphill, shorter, state.dt))
-        smaller = rounded(state.a * value("fa"))
-        a = jnp.where(is_settled, smaller, jnp.where(is_uphill, value("astart"), state.a))
+        smaller = rounded(state.a * own.fa)
+        a = jnp.where(is_settled, smaller, jnp.where(is_uphill, own.astart, state.a))
         return dt, a, n_downhill
 
     def _limits(self, dt, keep, push, products: ranges.Products):

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from basinax._bits.rounding import rounded
 from basinax._settings import Finite, FixedCount, Limit, Number, Positive
 from basinax._systems import ranges, segment
-from basinax._systems.prefix import per_system
+from basinax._systems.prefix import each_system, per_system
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
@@ -93,16 +93,13 @@ class LBFGS(AbstractTransform):
             running,
         )
 
-        alpha, damping, maxstep = (
-            per_system(getattr(self, name), name, segment.blank(gradient, prefix))
-            for name in ("alpha", "damping", "maxstep")
-        )
-        steepest = rounded(1 / alpha)
+        own = each_system(self, segment.blank(gradient, prefix))
+        steepest = rounded(1 / own.alpha)
         first = newest_scale(history, steepest) if self.is_scaled else steepest
         step = descent(history, g, first, prefix)
         downhill = lambda: segment.scale(g, -steepest, prefix)  # noqa: E731
-        step, factor = ranges.limited(step, units, maxstep, prefix, downhill)
-        step = segment.scale(step, rounded(factor * damping), prefix)
+        step, factor = ranges.limited(step, units, own.maxstep, prefix, downhill)
+        step = segment.scale(step, rounded(factor * own.damping), prefix)
         has_last = jnp.ones_like(state.has_last)
         return step, LBFGSState(prefix, params, gradient, has_last, (history,))
 

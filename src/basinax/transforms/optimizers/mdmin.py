@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from basinax._bits.rounding import rounded
 from basinax._settings import Limit, Positive
 from basinax._systems import ranges, segment
-from basinax._systems.prefix import per_system
+from basinax._systems.prefix import each_system
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
@@ -39,17 +39,17 @@ class MDMin(AbstractTransform):
         prefix, gradient = state.index_prefix, updates
         products = ranges.products(state.velocities, gradient, prefix, has_one_unit=True)
         gg = products.bb
-        dt, maxstep = (per_system(getattr(self, name), name, gg) for name in ("dt", "maxstep"))
-        half = rounded(0.5 * dt)
+        own = each_system(self, gg)
+        half = rounded(0.5 * own.dt)
         # v ← v + dt F/2, of which the part along F, if it points that way, is kept: f F
         along = rounded(half * gg) - products.ab
         is_kept = state.has_velocity & (along > 0) & (gg > 0)
         factor = jnp.where(is_kept, rounded(along / jnp.where(is_kept, gg, 1)), 0) + half
         lengths, units = segment.longest_row_in_units(gradient, prefix)
         factor = factor * slowed(rounded(factor * lengths), units)[0]
-        longest = segment.saturated(rounded(rounded(dt * factor) * lengths), units)
+        longest = segment.saturated(rounded(rounded(own.dt * factor) * lengths), units)
         # ASE adds 1e-6 to the length and so steps a little short of maxstep.
-        time = rounded(dt * jnp.minimum(rounded(maxstep / (1e-6 + longest)), 1))
+        time = rounded(own.dt * jnp.minimum(rounded(own.maxstep / (1e-6 + longest)), 1))
         step, velocities = segment.map_rows(_move, prefix, [(factor, 0.0), (time, 0.0)], gradient)
         return step, MDMinState(prefix, velocities, jnp.ones_like(state.has_velocity))
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Int32
 
 from basinax._bits.rounding import rounded
 from basinax._settings import Limit, NotNegative, Part, PositiveCount, check_order, check_settings
-from basinax._systems.prefix import per_system
+from basinax._systems.prefix import each_system, per_system
 from basinax.transforms.searches.verdict import PerSystem, Verdict, is_no_higher
 
 
@@ -50,16 +50,16 @@ class Armijo(eqx.Module):
             first: the step length to try first, where the last energy suggests none.
             last: the energy where the last search began; that of now where there was none.
         """
-        value = lambda name: per_system(getattr(self, name), name, energy)  # noqa: E731
+        own = each_system(self, energy)
         is_downhill = (slope < 0) & jnp.isfinite(slope)
         guess = first
         if last is not None:
             guess = rounded(rounded(2 * (energy - last)) / jnp.where(is_downhill, slope, -1))
-        is_fitting = (guess <= value("a_max")) & (guess >= value("a_min"))
+        is_fitting = (guess <= own.a_max) & (guess >= own.a_min)
         guess = jnp.where(is_fitting, guess, first)
         distance = rounded(guess * longest)
-        is_far = distance >= value("maxstep")
-        shortened = rounded(guess * rounded(value("maxstep") / jnp.where(is_far, distance, 1)))
+        is_far = distance >= own.maxstep
+        shortened = rounded(guess * rounded(own.maxstep / jnp.where(is_far, distance, 1)))
         guess = jnp.where(is_far, shortened, guess)
         guess = jnp.where(jnp.abs(guess - 1) <= 0.5, 1, guess)
         state = ArmijoState(
@@ -76,13 +76,13 @@ class Armijo(eqx.Module):
         self, state: "ArmijoState", trial: PerSystem, energy: PerSystem, slope: PerSystem
     ) -> tuple[Verdict, "ArmijoState"]:
         """Judge a trial by the energy there."""
-        value = lambda name: per_system(getattr(self, name), name, energy)  # noqa: E731
-        promised = rounded(rounded(value("c1") * trial) * state.slope)
+        own = each_system(self, energy)
+        promised = rounded(rounded(own.c1 * trial) * state.slope)
         is_finite = jnp.isfinite(energy) & jnp.isfinite(slope)
         is_low = is_finite & (energy <= state.energy + promised)
-        is_short = trial < value("a_min")
+        is_short = trial < own.a_min
         n_trials = state.n_trials + 1
-        ends = is_short | (n_trials >= per_system(self.max_trials, "max_trials", n_trials))
+        ends = is_short | (n_trials >= own.max_trials)
 
         # Not in ASE: a search that ends goes back to its lowest trial.
         is_lower = is_finite & (energy < state.best_energy)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int32
 
 from basinax._bits.rounding import rounded
 from basinax._settings import Limit, NotNegative, Part, PositiveCount, check_order, check_settings
-from basinax._systems.prefix import per_system
+from basinax._systems.prefix import each_system, per_system
 from basinax.transforms.searches.verdict import PerSystem, Verdict, is_no_higher
 
 
@@ -57,8 +57,8 @@ class MoreThuente(eqx.Module):
             last: unused here.
         """
         zero = jnp.zeros_like(energy)
-        value = lambda name: per_system(getattr(self, name), name, energy)  # noqa: E731
-        width = value("stpmax") - value("stpmin")
+        own = each_system(self, energy)
+        width = own.stpmax - own.stpmin
         state = MoreThuenteState(
             is_bracketed=jnp.zeros(energy.shape, bool),
             is_last=jnp.zeros(energy.shape, bool),
@@ -74,7 +74,7 @@ class MoreThuente(eqx.Module):
             width=width,
             last_width=2 * width,
         )
-        out_of_range = (first < value("stpmin")) | (first > value("stpmax"))
+        out_of_range = (first < own.stpmin) | (first > own.stpmax)
         return self._limited(state, zero, first), state, ~(slope < 0) | out_of_range
 
     def step(
@@ -108,21 +108,21 @@ class MoreThuente(eqx.Module):
 
     def _judged(self, state: "MoreThuenteState", new: "Sample"):
         """Whether the trial fulfils the conditions, and whether the search can go no further."""
-        value = lambda name: per_system(getattr(self, name), name, new.at)  # noqa: E731
-        promised = rounded(value("c1") * state.slope)
+        own = each_system(self, new.at)
+        promised = rounded(own.c1 * state.slope)
         is_low = new.energy <= state.energy + rounded(new.at * promised)
-        is_flat = jnp.abs(new.slope) <= rounded(value("c2") * -state.slope)
-        is_tight = state.upper - state.lower <= rounded(value("xtol") * state.upper)
+        is_flat = jnp.abs(new.slope) <= rounded(own.c2 * -state.slope)
+        is_tight = state.upper - state.lower <= rounded(own.xtol * state.upper)
         is_outside = (new.at <= state.lower) | (new.at >= state.upper)
         is_ended = state.is_bracketed & (is_outside | is_tight)
-        is_ended |= (new.at == value("stpmax")) & is_low & (new.slope <= promised)
-        is_ended |= (new.at == value("stpmin")) & (~is_low | (new.slope >= promised))
+        is_ended |= (new.at == own.stpmax) & is_low & (new.slope <= promised)
+        is_ended |= (new.at == own.stpmin) & (~is_low | (new.slope >= promised))
         return is_low & is_flat, is_ended
 
     def _followed(self, state: "MoreThuenteState", new: "Sample"):
         """The state with the trial in it, and the next trial."""
-        value = lambda name: per_system(getattr(self, name), name, new.at)  # noqa: E731
-        shortest, farthest, xtol = value("stpmin"), value("stpmax"), value("xtol")
+        own = each_system(self, new.at)
+        shortest, farthest, xtol = own.stpmin, own.stpmax, own.xtol
         proposal, is_bracketed = _interpolated(state, new)
         best, other = _interval(state, new)
         proposal = self._limited(state, new.at, proposal)
