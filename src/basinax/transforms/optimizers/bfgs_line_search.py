@@ -7,11 +7,8 @@ slope along it has fallen.
 import equinox as eqx
 import jax.numpy as jnp
 
-from basinax._bits.rounding import rounded
 from basinax._settings import FixedCount, Positive
-from basinax._systems import ranges, segment
-from basinax._systems.prefix import per_system
-from basinax.transforms._protocol import Prefix
+from basinax._systems import ranges
 from basinax.transforms.curvature.inverse_hessian import (
     AbstractDense,
     Places,
@@ -20,17 +17,10 @@ from basinax.transforms.curvature.inverse_hessian import (
     unit_matrix,
 )
 from basinax.transforms.searches.more_thuente import MoreThuente
-from basinax.transforms.searches.walk import (
-    Search,
-    WalkState,
-    check_search,
-    lengthened,
-    start_walk,
-    walk,
-)
+from basinax.transforms.searches.walk import AbstractLineSearch, Search, lengthened
 
 
-class BFGSLineSearch(AbstractDense):
+class BFGSLineSearch(AbstractLineSearch, AbstractDense):
     """Quasi-Newton steps along searched lines. `update` needs `params` and `energies`.
 
     Trials are evaluations and no steps. Every system takes as much memory as the largest.
@@ -44,33 +34,12 @@ class BFGSLineSearch(AbstractDense):
     """The most rows of a system in any leaf. Needed only where `init` is traced; if the index is
     too, rows beyond it stand still."""
 
-    def __check_init__(self):
-        check_search(self.search)
-
-    def init(self, parameters, index_prefix: Prefix = None) -> WalkState:
-        return start_walk(self.search, _Dense(self), parameters, index_prefix)
-
-    def update(self, updates, state: WalkState, params=None, *, energies=None, **extra):
-        return walk(self.search, _Dense(self), updates, state, params, energies, "BFGSLineSearch")
-
-    def is_accepted(self, state: WalkState):
-        return state.is_accepted
-
-    def has_failed(self, state: WalkState):
-        return state.has_failed
-
-
-class _Dense(eqx.Module):
-    """Directions of a dense inverse Hessian."""
-
-    settings: BFGSLineSearch
-
-    def init(self, parameters, index_prefix):
-        first = self._first(parameters, index_prefix)
-        return unit_matrix(parameters, index_prefix, first, self.settings.max_rows)
+    def nothing(self, parameters, index_prefix):
+        first = self.first_scale(parameters, index_prefix)
+        return unit_matrix(parameters, index_prefix, first, self.max_rows)
 
     def forget(self, memory, parameters, index_prefix):
-        return renewed(memory, parameters, self._first(parameters, index_prefix))
+        return renewed(memory, parameters, self.first_scale(parameters, index_prefix))
 
     def choose(self, memory, stage):
         places, prefix = Places(memory, stage.gradient), stage.prefix
@@ -86,13 +55,3 @@ class _Dense(eqx.Module):
         memory = fitted(memory, places, s, y, learns)
         direction = places.scatter(-places.apply(memory.matrix, gradient))
         return lengthened(ranges.in_units(direction, -units, prefix), prefix), memory
-
-    def steepest(self, gradient, index_prefix):
-        return segment.scale(gradient, -self._first(gradient, index_prefix), index_prefix)
-
-    def first_trial(self, slope, last_slope, last_trial):
-        return jnp.ones_like(slope)
-
-    def _first(self, tree, prefix):
-        alpha = per_system(self.settings.alpha, "alpha", segment.blank(tree, prefix))
-        return rounded(1 / alpha)

@@ -4,20 +4,18 @@ Polak and Ribière, ESAIM Math. Model. Numer. Anal. 3, 35 (1969), with the rule 
 Nocedal, SIAM J. Optim. 2, 21 (1992): a negative factor is 0, which is a restart.
 """
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from basinax._bits.rounding import rounded
 from basinax._settings import Positive
 from basinax._systems import ranges, segment
-from basinax._systems.prefix import per_system
-from basinax.transforms._protocol import AbstractState, AbstractTransform, Prefix, systems_field
+from basinax.transforms._protocol import AbstractState, Prefix, systems_field
 from basinax.transforms.searches.more_thuente import MoreThuente
-from basinax.transforms.searches.walk import Search, WalkState, check_search, start_walk, walk
+from basinax.transforms.searches.walk import AbstractLineSearch, Search
 
 
-class ConjugateGradient(AbstractTransform):
+class ConjugateGradient(AbstractLineSearch):
     """Conjugate gradients along searched lines. `update` needs `params` and `energies`.
 
     Trials are evaluations and no steps. Restarts are per system: where the factor is negative, and
@@ -30,33 +28,8 @@ class ConjugateGradient(AbstractTransform):
     """How far along a line to go; it holds the limit on the step. Conjugacy wants it tight: these
     are the constants of Nocedal and Wright, section 5.2."""
 
-    def __check_init__(self):
-        check_search(self.search)
-
-    def init(self, parameters, index_prefix: Prefix = None) -> WalkState:
-        return start_walk(self.search, _Conjugate(self), parameters, index_prefix)
-
-    def update(self, updates, state: WalkState, params=None, *, energies=None, **extra):
-        directions = _Conjugate(self)
-        return walk(self.search, directions, updates, state, params, energies, "ConjugateGradient")
-
-    def is_accepted(self, state: WalkState):
-        return state.is_accepted
-
-    def has_failed(self, state: WalkState):
-        return state.has_failed
-
-
-class _Conjugate(eqx.Module):
-    """Directions of Polak and Ribière."""
-
-    settings: ConjugateGradient
-
-    def init(self, parameters, index_prefix):
+    def nothing(self, parameters, index_prefix):
         return LastLine(None, jnp.zeros(segment.blank(parameters, index_prefix).shape, bool))
-
-    def forget(self, memory, parameters, index_prefix):
-        return self.init(parameters, index_prefix)
 
     def choose(self, memory, stage):
         gradient, prefix = stage.gradient, stage.prefix
@@ -68,21 +41,14 @@ class _Conjugate(eqx.Module):
         has_before = stage.is_new & ~stage.is_shortened & (before > 0)
         factor = rounded(segment.dot(now, y, prefix) / jnp.where(has_before, before, 1))
         factor = jnp.where(has_before & (factor > 0) & jnp.isfinite(factor), factor, 0)
-        values = [(self._first(gradient, prefix), 0.0), (factor, 0.0)]
+        values = [(self.first_scale(gradient, prefix), 0.0), (factor, 0.0)]
         direction = segment.map_rows(_turned, prefix, values, gradient, stage.last_direction)
         return direction, LastLine(None, jnp.ones_like(memory.has_last))
-
-    def steepest(self, gradient, index_prefix):
-        return segment.scale(gradient, -self._first(gradient, index_prefix), index_prefix)
 
     def first_trial(self, slope, last_slope, last_trial):
         # As much first-order change as in the last step
         trial = rounded(last_trial * rounded(last_slope / jnp.where(slope < 0, slope, -1)))
         return jnp.where((trial > 1e-3) & (trial < 10), trial, 1)
-
-    def _first(self, tree, prefix):
-        alpha = per_system(self.settings.alpha, "alpha", segment.blank(tree, prefix))
-        return rounded(1 / alpha)
 
 
 def _turned(first, factor, gradient, direction):

@@ -6,7 +6,8 @@ never waits for another. A search that fails is repeated once along the gradient
 the system goes back to where the search began, and has failed.
 """
 
-from typing import Any, Protocol
+import abc
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,6 +20,7 @@ from basinax._systems import ranges, segment
 from basinax._systems.prefix import per_system
 from basinax.transforms._protocol import (
     AbstractState,
+    AbstractTransform,
     Prefix,
     Tree,
     needed,
@@ -38,12 +40,6 @@ SEARCHES: dict[str, type[Search]] = {"more-thuente": MoreThuente, "armijo": Armi
 """By their names in configs and texts."""
 
 
-def check_search(search: Any) -> None:
-    """Raise TypeError if it is no search."""
-    if not isinstance(search, Search):
-        raise TypeError(f"search must be MoreThuente(...) or Armijo(...), got {search!r}")
-
-
 class Stage(eqx.Module):
     """The points of a search that has ended, for a rule that chooses the next direction."""
 
@@ -61,32 +57,6 @@ class Stage(eqx.Module):
     """The step ended at the longest that the search allows."""
     is_shortened: Bool[Array, "systems"]
     """The last direction was one that had been chosen, made shorter."""
-
-
-class Directions(Protocol):
-    """How a walk chooses its directions: what an optimizer with a line search consists of."""
-
-    def init(self, parameters: Tree, index_prefix: Prefix) -> Any:
-        """The memory, a state whose own prefix is None."""
-        ...
-
-    def forget(self, memory: Any, parameters: Tree, index_prefix: Prefix) -> Any:
-        """The memory as it was before the first step."""
-        ...
-
-    def choose(self, memory: Any, stage: Stage) -> tuple[Tree, Any]:
-        """The next direction, and the memory with the last step in it."""
-        ...
-
-    def steepest(self, gradient: Tree, index_prefix: Prefix) -> Tree:
-        """The direction without memory."""
-        ...
-
-    def first_trial(
-        self, slope: PerSystem, last_slope: PerSystem, last_trial: PerSystem
-    ) -> PerSystem:
-        """The step length to try first; the last ones are 0 where there was no search."""
-        ...
 
 
 class WalkState(AbstractState):
@@ -120,9 +90,57 @@ class WalkState(AbstractState):
     memories: tuple[Any] = states_field()
 
 
-def start_walk(
-    search: Search, directions: Directions, parameters: Tree, index_prefix: Prefix
-) -> WalkState:
+class AbstractLineSearch(AbstractTransform):
+    """An optimizer that chooses directions, along which a search finds how far to go.
+
+    A new one is its numbers, a memory, which is a state whose own prefix is None, and `choose`.
+    """
+
+    alpha: eqx.AbstractVar[Any]
+    """The first Hessian is this times the unit matrix."""
+    search: eqx.AbstractVar[Search]
+
+    def __check_init__(self):
+        if not isinstance(self.search, Search):
+            raise TypeError(f"search must be MoreThuente(...) or Armijo(...), got {self.search!r}")
+
+    @abc.abstractmethod
+    def nothing(self, parameters: Tree, index_prefix: Prefix) -> Any:
+        """The memory before the first step."""
+
+    @abc.abstractmethod
+    def choose(self, memory: Any, stage: Stage) -> tuple[Tree, Any]:
+        """The next direction, and the memory with the last step in it."""
+
+    def forget(self, memory: Any, parameters: Tree, index_prefix: Prefix) -> Any:
+        """The memory as it was before the first step."""
+        return self.nothing(parameters, index_prefix)
+
+    def first_trial(
+        self, slope: PerSystem, last_slope: PerSystem, last_trial: PerSystem
+    ) -> PerSystem:
+        """The step length to try first; the last ones are 0 where there was no search."""
+        return jnp.ones_like(slope)
+
+    def first_scale(self, tree: Tree, index_prefix: Prefix) -> PerSystem:
+        """The inverse of the first Hessian."""
+        alpha = per_system(self.alpha, "alpha", segment.blank(tree, index_prefix))
+        return rounded(1 / alpha)
+
+    def init(self, parameters, index_prefix: Prefix = None) -> WalkState:
+        return _start(self, parameters, index_prefix)
+
+    def update(self, updates, state: WalkState, params=None, *, energies=None, **extra):
+        return _walk(self, updates, state, params, energies)
+
+    def is_accepted(self, state: WalkState):
+        return state.is_accepted
+
+    def has_failed(self, state: WalkState):
+        return state.has_failed
+
+
+def _start(walker: AbstractLineSearch, parameters: Tree, index_prefix: Prefix) -> WalkState:
     blank = segment.blank(parameters, index_prefix)
 
     def zeros():
@@ -140,27 +158,26 @@ def start_walk(
         slope=jnp.zeros_like(blank),
         trial=jnp.zeros_like(blank),
         # Copies: no array of a state may stand in it twice, or it could not be donated.
-        search=jax.tree.map(jnp.array, search.begin(blank, blank, blank, blank)[1]),
+        search=jax.tree.map(jnp.array, walker.search.begin(blank, blank, blank, blank)[1]),
         is_shortened=no(),
         is_searching=no(),
         is_repeated=no(),
         is_accepted=no(),
         is_given_up=no(),
         has_failed=no(),
-        memories=(directions.init(parameters, index_prefix),),
+        memories=(walker.nothing(parameters, index_prefix),),
     )
 
 
-def walk(
-    search: Search,
-    directions: Directions,
+def _walk(
+    walker: AbstractLineSearch,
     gradient: Tree,
     state: WalkState,
     params: Tree | None,
     energies: PerSystem | None,
-    who: str,
 ) -> tuple[Tree, WalkState]:
     """The step to the next trial of each system, and the state after it."""
+    who, search = type(walker).__name__, walker.search
     prefix, params = state.index_prefix, needed(params, who)
     if energies is None:
         raise TypeError(f"{who} looks at energies: call update(..., energies=energies)")
@@ -191,10 +208,11 @@ def walk(
         is_poor=verdict.is_poor,
         is_shortened=state.is_shortened,
     )
-    direction, learned = directions.choose(memory, stage)
+    direction, learned = walker.choose(memory, stage)
     units = ranges.units(base_gradient, prefix)
     gradient_in_units = ranges.in_units(base_gradient, units, prefix)
-    steepest = directions.steepest(gradient_in_units, prefix)
+    first = walker.first_scale(gradient_in_units, prefix)
+    steepest = segment.scale(gradient_in_units, -first, prefix)
     length, exponents = segment.longest_row_in_units(direction, prefix)
     direction = ranges.in_units(direction, exponents, prefix)
     is_downhill = segment.dot(gradient_in_units, direction, prefix) < 0
@@ -202,13 +220,13 @@ def walk(
     direction = segment.where(is_forgotten, steepest, direction, prefix)
     exponents = jnp.where(is_forgotten, units, exponents)
     memory = where_systems(is_accepted & ~is_forgotten, with_prefix(learned, prefix), memory)
-    fresh = with_prefix(directions.forget(memory, params, prefix), prefix)
+    fresh = with_prefix(walker.forget(memory, params, prefix), prefix)
     memory = where_systems(is_forgotten, fresh, memory)
 
     begins = is_accepted | is_repeated
     direction, longest, is_shortened = _shortened(search, direction, exponents, prefix)
     new_slope = segment.dot(base_gradient, direction, prefix)
-    first = directions.first_trial(new_slope, state.slope, jnp.where(is_repeated, 0, state.trial))
+    first = walker.first_trial(new_slope, state.slope, jnp.where(is_repeated, 0, state.trial))
     first = jnp.where(is_shortened, 1, first)
     last_energy = jnp.where(state.is_searching & ~is_forgotten, state.energy, base_energy)
     trial, begun, is_impossible = search.begin(base_energy, new_slope, longest, first, last_energy)
