@@ -95,9 +95,9 @@ def test_a_state_of_a_chain_shows_those_of_its_members():
     batch = batch_of()
     state = chain(*MEMBERS).init(batch.params, batch.prefix)
     assert [type(inner).__name__ for inner in state.states] == [
-        "ClipByGlobalNormState",
+        "LimitState",
         "FIREState",
-        "MaxStepSizeState",
+        "LimitState",
     ]
 
 

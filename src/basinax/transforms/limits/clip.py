@@ -13,8 +13,8 @@ from basinax._systems.clipping import Clipped, clip_by_norm
 from basinax._systems.judging import require_limit
 from basinax._systems.norms import order
 from basinax._systems.prefix import per_system
-from basinax.transforms._limits import AbstractLimit
-from basinax.transforms._protocol import AbstractState, Prefix, check_parameters
+from basinax.transforms._limits import AbstractLimit, LimitState
+from basinax.transforms._protocol import Prefix
 
 
 class ClipByGlobalNorm(AbstractLimit):
@@ -38,10 +38,6 @@ class ClipByGlobalNorm(AbstractLimit):
 
     def __check_init__(self):
         require_limit(self.max_norm, "max_norm")
-
-    def init(self, parameters, index_prefix: Prefix = None) -> "ClipByGlobalNormState":
-        check_parameters(parameters, index_prefix)
-        return ClipByGlobalNormState(index_prefix)
 
     def limit(self, updates, index_prefix: Prefix = None) -> Clipped:
         options = (self.nan_safe, self.rescale_to_unit_norm, self.return_zero)
@@ -75,7 +71,4 @@ class ClipByGlobalNorm(AbstractLimit):
         return Clipped(jax.tree.map(clip, updates), norm, ~is_within)
 
 
-class ClipByGlobalNormState(AbstractState):
-    """Nothing but the index prefix: clipping norms needs no memory."""
-
-    index_prefix: Prefix
+ClipByGlobalNormState = LimitState

@@ -5,8 +5,8 @@ from jaxtyping import Array, Float
 
 from basinax._systems.clipping import LayerClipped, clip_by_layer_norm
 from basinax._systems.judging import require_limit
-from basinax.transforms._limits import AbstractLimit
-from basinax.transforms._protocol import AbstractState, Prefix, check_parameters
+from basinax.transforms._limits import AbstractLimit, LimitState
+from basinax.transforms._protocol import Prefix
 
 
 class ClipByLayerNorm(AbstractLimit):
@@ -23,15 +23,8 @@ class ClipByLayerNorm(AbstractLimit):
     def __check_init__(self):
         require_limit(self.max_norm, "max_norm")
 
-    def init(self, parameters, index_prefix: Prefix = None) -> "ClipByLayerNormState":
-        check_parameters(parameters, index_prefix)
-        return ClipByLayerNormState(index_prefix)
-
     def limit(self, updates, index_prefix: Prefix = None) -> LayerClipped:
         return clip_by_layer_norm(updates, self.max_norm, index_prefix, uniform=self.uniform)
 
 
-class ClipByLayerNormState(AbstractState):
-    """Nothing but the index prefix: clipping layers needs no memory."""
-
-    index_prefix: Prefix
+ClipByLayerNormState = LimitState

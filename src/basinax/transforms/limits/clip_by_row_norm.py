@@ -11,8 +11,8 @@ from basinax._systems import segment
 from basinax._systems.index import RowIndex
 from basinax._systems.judging import Clip, limits_of, narrowed, require_limit
 from basinax._systems.prefix import resolve
-from basinax.transforms._limits import AbstractLimit
-from basinax.transforms._protocol import AbstractState, Prefix, Tree, check_parameters
+from basinax.transforms._limits import AbstractLimit, LimitState
+from basinax.transforms._protocol import Prefix, Tree
 
 
 class RowsClipped(NamedTuple):
@@ -37,10 +37,6 @@ class ClipByRowNorm(AbstractLimit):
     def __check_init__(self):
         require_limit(self.max_norm, "max_norm")
 
-    def init(self, parameters, index_prefix: Prefix = None) -> "ClipByRowNormState":
-        check_parameters(parameters, index_prefix)
-        return ClipByRowNormState(index_prefix)
-
     def limit(self, updates, index_prefix: Prefix = None) -> RowsClipped:
         limits = limits_of(self.max_norm, "max_norm", segment.blank(updates, index_prefix))
         leaves, structure = jax.tree.flatten(updates)
@@ -58,7 +54,4 @@ class ClipByRowNorm(AbstractLimit):
         return RowsClipped(*map(structure.unflatten, (trees, norms, masks)))
 
 
-class ClipByRowNormState(AbstractState):
-    """Nothing but the index prefix: clipping rows needs no memory."""
-
-    index_prefix: Prefix
+ClipByRowNormState = LimitState

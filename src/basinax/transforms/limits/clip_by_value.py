@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float, PyTree
 from basinax._systems import segment
 from basinax._systems.judging import limits_of, narrowed, require_limit
 from basinax._systems.prefix import resolve
-from basinax.transforms._limits import AbstractLimit
-from basinax.transforms._protocol import AbstractState, Prefix, Tree, check_parameters
+from basinax.transforms._limits import AbstractLimit, LimitState
+from basinax.transforms._protocol import Prefix, Tree
 
 
 class ValuesClipped(NamedTuple):
@@ -34,10 +34,6 @@ class ClipByValue(AbstractLimit):
     def __check_init__(self):
         require_limit(self.max_value, "max_value")
 
-    def init(self, parameters, index_prefix: Prefix = None) -> "ClipByValueState":
-        check_parameters(parameters, index_prefix)
-        return ClipByValueState(index_prefix)
-
     def limit(self, updates, index_prefix: Prefix = None) -> ValuesClipped:
         limits = limits_of(self.max_value, "max_value", segment.blank(updates, index_prefix))
         limits = jnp.where(limits > 0, limits, jnp.zeros_like(limits))
@@ -53,7 +49,4 @@ class ClipByValue(AbstractLimit):
         return ValuesClipped(structure.unflatten(trees), structure.unflatten(masks))
 
 
-class ClipByValueState(AbstractState):
-    """Nothing but the index prefix: clipping values needs no memory."""
-
-    index_prefix: Prefix
+ClipByValueState = LimitState

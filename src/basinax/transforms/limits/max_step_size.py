@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float
 from basinax._bits.rounding import rounded, wide_dtype
 from basinax._systems import ranges, segment
 from basinax._systems.judging import limits_of, narrow, require_limit
-from basinax.transforms._limits import AbstractLimit
-from basinax.transforms._protocol import AbstractState, Prefix, Tree, check_parameters
+from basinax.transforms._limits import AbstractLimit, LimitState
+from basinax.transforms._protocol import Prefix, Tree
 
 
 class StepsLimited(NamedTuple):
@@ -35,10 +35,6 @@ class MaxStepSize(AbstractLimit):
     def __check_init__(self):
         require_limit(self.max_step_size, "max_step_size")
 
-    def init(self, parameters, index_prefix: Prefix = None) -> "MaxStepSizeState":
-        check_parameters(parameters, index_prefix)
-        return MaxStepSizeState(index_prefix)
-
     def limit(self, updates, index_prefix: Prefix = None) -> StepsLimited:
         lengths, units = segment.longest_row_in_units(updates, index_prefix)
         longest = segment.saturated(lengths, units)
@@ -54,7 +50,4 @@ class MaxStepSize(AbstractLimit):
         return StepsLimited(tree, longest, is_limited)
 
 
-class MaxStepSizeState(AbstractState):
-    """Nothing but the index prefix: limiting steps needs no memory."""
-
-    index_prefix: Prefix
+MaxStepSizeState = LimitState
