@@ -14,9 +14,13 @@ else:
 
     def __getattr__(name: str) -> typing.Any:
         if name == "__all__" or (not name.startswith("_") and name not in _PACKAGES):
+            from types import ModuleType
+
             from basinax import _public
 
-            public = {key: x for key, x in vars(_public).items() if not key.startswith("_")}
+            modules = {k for k, x in vars(_public).items() if isinstance(x, ModuleType)}
+            hidden = {k for k in vars(_public) if k.startswith("_")} | modules - {"segment"}
+            public = {key: x for key, x in vars(_public).items() if key not in hidden}
             globals().update(public, __all__=sorted(public))
             if name in globals():
                 return globals()[name]
