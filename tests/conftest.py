@@ -96,7 +96,7 @@ def share_programs():
 def short_runs(monkeypatch):
     """Are compiled as everything else in tests, unless that is as users do."""
     if WISHED != "default":
-        monkeypatch.setattr("basinax.atoms._streams.groups.SHORT_ROWS", 0)
+        monkeypatch.setattr("basinax.atoms._machine.CPU.short_rows", 0)
         monkeypatch.setattr("basinax.atoms._streams.hosted._turn", _turn_of_tests())
 
 

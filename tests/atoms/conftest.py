@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from basinax._bits.rounding import BLOCK
+from basinax.atoms._machine import CPU
 from basinax.atoms._neighbors.rooms import Room
 from basinax.atoms._streams import hosted
-from basinax.atoms._streams.groups import SHORT_ROWS
 
-_TURN = hosted._turn
+SHORT_ROWS, _TURN = CPU.short_rows, hosted._turn
 
 
 @pytest.fixture
 def as_users(short_runs, monkeypatch):
     """Short runs are compiled as they are for users."""
-    monkeypatch.setattr("basinax.atoms._streams.groups.SHORT_ROWS", SHORT_ROWS)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.short_rows", SHORT_ROWS)
     monkeypatch.setattr("basinax.atoms._streams.hosted._turn", _TURN)
 
 
@@ -39,7 +39,7 @@ def few_shapes(few_lengths, monkeypatch):
 
     monkeypatch.setattr("basinax.atoms._batch.batch_shape", of_evaluations)
     monkeypatch.setattr("basinax.atoms._streams.groups.padded_size", of_relaxations)
-    monkeypatch.setattr("basinax.atoms._streams.groups.FEW_ROWS", BLOCK)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.few_rows", BLOCK)
 
 
 @pytest.fixture
@@ -62,9 +62,9 @@ def few_short_shapes(few_shapes, monkeypatch):
 @pytest.fixture
 def few_places(monkeypatch):
     """Batches with room for four structures of some ten atoms, alike or not."""
-    monkeypatch.setattr("basinax.atoms._streams.groups.MAX_ROWS", 48)
-    monkeypatch.setattr("basinax.atoms._streams.groups.FEW_ROWS", BLOCK)
-    monkeypatch.setattr("basinax.atoms._streams.groups.ALIKE", np.inf)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.max_rows", 48)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.few_rows", BLOCK)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.alike", np.inf)
     monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 1)
 
 

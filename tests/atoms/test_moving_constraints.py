@@ -372,7 +372,7 @@ def test_a_structure_has_the_same_bits_in_every_batch(
     for few in apart:
         others = relax([atoms[k] for k in few], ARGON, cell=[cells[k] for k in few], **settings)
         assert [k for i, k in enumerate(few) if not same(batch, k, others, i)] == []
-    monkeypatch.setattr("basinax.atoms._streams.groups.MAX_ROWS", 48)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.max_rows", 48)
     monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 1)
     thin = relax([*atoms, *atoms[::-1]], ARGON, cell=[*cells, *cells[::-1]], skin=0.1, **settings)
     assert [k for k in range(len(atoms)) if not same(batch, k, thin, k)] == []

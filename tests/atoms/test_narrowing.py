@@ -14,6 +14,7 @@ from structures import POTENTIALS, STRUCTURES, jitted, jitted_as_users, moved, r
 
 from basinax import Status
 from basinax.atoms import EMT, Batch, Frechet, NeighborTable, ZhouEAM, moved_too_far, relax
+from basinax.atoms._machine import CPU
 from basinax.atoms._neighbors.lists import ChunkedLists, skin_left
 from basinax.atoms._neighbors.narrowing import Reach, chosen, narrowed, next_skins
 from basinax.atoms._streams import stream as _stream
@@ -54,7 +55,7 @@ def of_rows(neighbors, n_rows):
 @pytest.fixture
 def few_columns(monkeypatch):
     """Chunks of eight columns."""
-    monkeypatch.setattr("basinax.atoms._neighbors.table.CHUNK", 8)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.chunk", 8)
 
 
 @pytest.mark.usefixtures("few_columns")
@@ -225,7 +226,7 @@ def test_runs_have_the_bits_they_have_without_and_alone(name, dtype, monkeypatch
     assert (first.steps >= 60).sum() >= 5
     assert (first.status[-1] == Status.NOT_FINITE) == ("cell" in settings)
     others = [run(skin=0.1)]
-    for target, setting, value in ((_stream, "PERIOD", 5), (EMT, "has_dear_pairs", False)):
+    for target, setting, value in ((CPU, "period", 5), (EMT, "has_dear_pairs", False)):
         with monkeypatch.context() as patched:
             patched.setattr(target, setting, value)
             for program in ("_advance", "_recorded"):

@@ -157,8 +157,8 @@ def test_no_pair_just_within_the_radius_is_missed():
 
 
 def test_folds_go_through_the_systems_that_they_must_with_long_lists_first(monkeypatch):
-    monkeypatch.setattr("basinax.atoms._neighbors.table.CHUNK", 16)
-    monkeypatch.setattr("basinax.atoms._neighbors.table.CHUNKS", 4)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.chunk", 16)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.chunks", 4)
     atoms = [STRUCTURES[name] for name in ("cluster of 13", "cell of 32", "one open atom")]
     batch = Batch.from_atoms([*atoms, atoms[0]])
     table = NeighborTable(batch, CUTOFF, 0.5, lists=ChunkedLists)
@@ -189,7 +189,7 @@ def test_folds_go_through_the_systems_that_they_must_with_long_lists_first(monke
 
 
 def test_folds_go_through_systems_of_one_element_first_where_they_must_know(monkeypatch):
-    monkeypatch.setattr("basinax.atoms._neighbors.table.CHUNK", 16)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.chunk", 16)
     mixture = STRUCTURES["cell of 32"].copy()
     mixture.symbols[3] = "Kr"
     cluster = STRUCTURES["cluster of 13"]

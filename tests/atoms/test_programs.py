@@ -163,7 +163,7 @@ def test_what_another_thread_compiles_is_not_counted():
 def test_short_runs_have_the_bits_of_long_ones(optimizer, cell, recorded, monkeypatch, tmp_path):
     runs, systems = [], slabs(2) if cell is None else metals(2)
     for rows in (0, 1000):
-        monkeypatch.setattr("basinax.atoms._streams.groups.SHORT_ROWS", rows)
+        monkeypatch.setattr("basinax.atoms._machine.CPU.short_rows", rows)
         folder = tmp_path / str(rows) if recorded else None
         runs.append(relax(systems, EMT(), optimizer, cell=cell, trajectory=folder, fmax=0.02))
     short, long = runs

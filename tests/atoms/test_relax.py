@@ -82,8 +82,8 @@ def test_order_skin_and_rebuilds_change_no_bit():
 def test_how_structures_are_grouped_changes_no_bit(monkeypatch):
     atoms, potential = structures(), LennardJones(**ARGON)
     batch = relax(atoms, potential, fmax=1e-3)
-    monkeypatch.setattr("basinax.atoms._streams.groups.MAX_ROWS", 24)
-    monkeypatch.setattr("basinax.atoms._streams.groups.WORTH_COMPILING", 0)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.max_rows", 24)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.worth_compiling", 0)
     parts = relax(atoms, potential, fmax=1e-3)
     assert [i for i in range(len(atoms)) if not same(batch, i, parts, i)] == []
 
@@ -98,7 +98,7 @@ def test_a_place_that_is_taken_again_remembers_nothing(monkeypatch):
     atoms[1].positions[1] = atoms[1].positions[0]
     settings = {"fmax": 1e-3, "keep_best": True, "dtype": np.float32}
     together = relax(atoms, potential, **settings)
-    monkeypatch.setattr("basinax.atoms._streams.groups.MAX_ROWS", 48)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.max_rows", 48)
     monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 1)
     streamed = relax(atoms, potential, **settings)
     assert [i for i in range(12) if not same(together, i, streamed, i)] == []

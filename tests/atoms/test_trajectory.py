@@ -64,7 +64,7 @@ def test_frames_are_those_of_ase(tmp_path, form, interval):
 
 def test_frames_are_the_same_alone_and_in_a_batch(tmp_path, monkeypatch):
     """Four structures go through places for two, of which one alone leaves the other empty."""
-    monkeypatch.setattr("basinax.atoms._streams.groups.MAX_ROWS", 16)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.max_rows", 16)
     monkeypatch.setattr("basinax.atoms._streams.groups.padded_size", lambda _, least=1: 2 * least)
     monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 1)
     atoms, settings = structures(), {"fmax": 0.01}

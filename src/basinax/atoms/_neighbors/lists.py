@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
 from basinax._bits.rounding import rounded
 from basinax._systems.index import SystemIndex
 from basinax.atoms._batch import padded_size
+from basinax.atoms._machine import machine
 from basinax.atoms._matrices import Matrices, frobenius_norm, multiply, squared_lengths, turned_rows
 from basinax.atoms._neighbors.edges import EdgeList, Frames
 
@@ -27,12 +28,6 @@ HEAVIER = 1 << 30
 
 FAR = 1e12
 """Where padding points, in Å along each axis: far from any atom, and its square fits float32."""
-
-WIDE = 4
-"""So many chunks of folds, or all if they are fewer, are one where each turn of a loop is dear."""
-
-STRETCH = 2048
-"""Of the images that folds go through, so many that stand together are made at a time."""
 
 Coordinates = list[Float[Array, "*axes n"]]
 """x, y and z: an array each, or one [3, n] of all."""
@@ -99,7 +94,7 @@ class Columns(eqx.Module):
 
     def wide(self) -> "Columns":
         """The same columns in fewer and larger chunks."""
-        together = min(WIDE, len(self.n_slots))
+        together = min(machine().wide, len(self.n_slots))
         return dataclasses.replace(
             self,
             n_slots=jnp.max(self.n_slots.reshape(-1, together), 1),
@@ -199,7 +194,7 @@ class AbstractRowLists(eqx.Module):
         columns = columns_of(self)
         if columns is None:
             return put(jnp.int32(0), self.image_rows, self.image_shifts, tables)
-        begins, length = columns.stretches, min(STRETCH, len(self.image_rows))
+        begins, length = columns.stretches, min(machine().stretch, len(self.image_rows))
 
         def put_stretch(k, tables):
             rows, shifts = (

@@ -9,12 +9,11 @@ from jaxtyping import Bool
 from basinax._bits.rounding import BLOCK
 from basinax._settings import REAL, one_number
 from basinax.atoms._batch import Batch, padded_size, row_starts
+from basinax.atoms._machine import machine
 from basinax.atoms._neighbors import rooms as _rooms
 from basinax.atoms._neighbors.edges import EdgeList, Frames
 from basinax.atoms._neighbors.lists import (
     HEAVIER,
-    STRETCH,
-    WIDE,
     ChunkedLists,
     Columns,
     Lists,
@@ -31,10 +30,6 @@ from basinax.atoms._neighbors.search import (
     rank,
     tasks_of,
 )
-
-CHUNK, CHUNKS = 128, 16
-"""Folds go through so many columns at once, or more where these were more chunks than that: what
-fits what runs, and a compiler still takes for a loop."""
 
 
 class NeighborTable:
@@ -271,8 +266,9 @@ class NeighborTable:
     def _columns(self, which: np.ndarray) -> tuple[np.ndarray, Columns]:
         """The blocks of rows of the columns, and the columns."""
         n_blocks = self._far // BLOCK
-        n_chunks = min(-(-self._far // CHUNK), CHUNKS)
-        together = WIDE if n_chunks > WIDE else 1
+        of = machine()
+        n_chunks = min(-(-self._far // of.chunk), of.chunks)
+        together = of.wide if n_chunks > of.wide else 1
         n_chunks = -(-n_chunks // together) * together
         chunk = -(-n_blocks // n_chunks)
         n_chunks = -(-n_blocks // (chunk * together)) * together
@@ -303,7 +299,7 @@ class NeighborTable:
     def _stretches(self, which: np.ndarray) -> dict[str, np.ndarray]:
         """Where images of these systems stand, as `Columns` say it."""
         n_images = len(self.image_rows)
-        length = min(STRETCH, n_images)
+        length = min(machine().stretch, n_images)
         begins = self._images.starts[which]
         ends = begins + self._images.capacities[which]
         # One is counted where a system's images begin, and taken off behind their last stretch.

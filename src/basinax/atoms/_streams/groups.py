@@ -5,7 +5,6 @@ import functools
 from collections import deque
 from typing import Any, NamedTuple, get_args
 
-import jax
 import numpy as np
 from ase import Atoms
 
@@ -18,6 +17,7 @@ from basinax.atoms._cells.moves import CELL_ROWS
 from basinax.atoms._constraints.applied import layout_of
 from basinax.atoms._history import AbstractRecorder
 from basinax.atoms._intake import Structure, squared_measures
+from basinax.atoms._machine import machine
 from basinax.atoms._neighbors.lists import Lists
 from basinax.atoms._neighbors.rooms import SMALL
 from basinax.atoms._neighbors.search import check_listable
@@ -33,30 +33,7 @@ SKIN, SKIN_OF_DEAR_PAIRS = 0.15, 0.2
 evaluations: with 0.15 most rattled crystals relax on their first one. Where pairs are dear, those
 beyond the cutoff are left out for most turns."""
 
-MAX_ROWS = 4096
-"""Rows of a batch, about, where structures are alike, and half as many where not: then it is worth
-more that folds, which go through eight chunks of a batch, end with the lists of each."""
-
-ALIKE = 1.25
-"""Structures are, whose atoms have up to so many times the fewest neighbours."""
-
-SHORT_ROWS = 2 * MAX_ROWS
-"""Of structures that have so many rows in all the evaluations take a second or two, the program
-several to compile."""
-
-MIN_ROWS = 256
-"""Fewer rows are not cut into batches for more cores."""
-
 A_SKIN = Allowed("be 0 Å or more", lambda x: (x >= 0) & (x < np.inf))
-
-FEW_ROWS = 512
-"""No batch has fewer rows."""
-
-MIXED = 4
-"""There are places for so many times the structures that would fit if all were the largest."""
-
-WORTH_COMPILING = 4_000_000
-"""Pair slots a turn that a batch of its own must save to be worth a program of its own."""
 
 
 class Listed(NamedTuple):
@@ -103,7 +80,7 @@ class Call:
                 self.group(members, kind, slots, recorder, n_cores_used()),
                 potential=potential,
                 skin=listed.skin,
-                is_short=int(self.blocks[members].sum()) * BLOCK <= SHORT_ROWS,
+                is_short=int(self.blocks[members].sum()) * BLOCK <= machine().short_rows,
                 most_elements=int(self.n_elements[members].max()) if asks_elements else None,
                 begun=deque(),
             )
@@ -162,7 +139,7 @@ def _long_ones_first(members: np.ndarray, n_elements: np.ndarray) -> np.ndarray:
 
 
 def n_cores_used() -> int:
-    return n_cores() if jax.default_backend() == "cpu" else 1
+    return n_cores() if machine().has_batch_per_core else 1
 
 
 def shape_of_batches(blocks: np.ndarray, slots: np.ndarray, n_cores: int) -> tuple[int, int]:
@@ -171,14 +148,15 @@ def shape_of_batches(blocks: np.ndarray, slots: np.ndarray, n_cores: int) -> tup
     # As many as may stand there, whatever their number: it is no matter of the program. But not so
     # many small ones beside a large one, in whose size every system may take memory.
     fewest, most = (n_rows // (int(n) * BLOCK) for n in (blocks.max(), blocks.min()))
-    return n_rows, padded_size(min(most, max(len(blocks), MIXED * fewest)))
+    return n_rows, padded_size(min(most, max(len(blocks), machine().mixed * fewest)))
 
 
 def _part(blocks: np.ndarray, slots: np.ndarray, n_cores: int) -> int:
     """So many of their rows stand in a batch at once."""
     rows = int(blocks.sum()) * BLOCK
-    max_rows = MAX_ROWS if slots.max() <= ALIKE * slots.min() else MAX_ROWS // 2
-    n_parts = max(-(-rows // max_rows), min(n_cores, -(-rows // MIN_ROWS)))
+    of, are_alike = machine(), slots.max() <= machine().alike * slots.min()
+    max_rows = of.max_rows if are_alike else of.max_rows // 2
+    n_parts = max(-(-rows // max_rows), min(n_cores, -(-rows // of.min_rows)))
     least = max(-(-rows // n_parts), int(blocks.max()) * BLOCK)
     return padded_size(least, least=BLOCK)
 
@@ -188,8 +166,8 @@ def _few_rows(least: int) -> int:
 
     Rows without atoms are left out of folds, and cost little beside another program.
     """
-    if least <= FEW_ROWS:
-        return FEW_ROWS
+    if least <= machine().few_rows:
+        return machine().few_rows
     return padded_size(least, least=BLOCK, steps=1 if least <= SMALL else STEPS_PER_OCTAVE)
 
 
@@ -242,7 +220,7 @@ def _grouped(slots: np.ndarray, blocks: np.ndarray, members: np.ndarray) -> list
     groups, begin = [], 0
     for k in range(1, len(members)):
         saved = slots[begin] * rows_left[k] - slots_left[k]
-        if slots[k] * 2 <= slots[begin] and saved > WORTH_COMPILING:
+        if slots[k] * 2 <= slots[begin] and saved > machine().worth_compiling:
             groups.append(members[begin:k])
             begin = k
     return [*groups, members[begin:]]

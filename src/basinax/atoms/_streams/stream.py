@@ -22,6 +22,7 @@ from basinax._loop.run import Evaluation, Run, judged_between
 from basinax._loop.status import Status
 from basinax.atoms._batch import Batch
 from basinax.atoms._cells.moves import CellMoves
+from basinax.atoms._machine import machine
 from basinax.atoms._neighbors.lists import ChunkedLists, Lists, moved_too_far
 from basinax.atoms._neighbors.narrowing import Reach, chosen, next_skins
 from basinax.atoms._neighbors.rooms import Room, Rooms, largest
@@ -40,22 +41,8 @@ from basinax.transforms._protocol import select_state
 
 _LOG = logging.getLogger("basinax")
 
-TURNS = 12
-"""Turns of the loop between two looks of the host at what has ended or waits."""
-
-PERIODS, PERIOD = 8, 3
-"""Where pairs are dear: so many periods of so many turns, each with the pairs that are near then.
-What has ended has none, so the host may look less often."""
-
 FRAMES = 3
 """Frames of a system between two looks: turns are fewer where more would fall due."""
-
-WORTH_REFILLING = 8
-"""Places are filled once one in so many is free."""
-
-WORTH_PACKING = 0.75
-"""Rows of what still runs are put together once they are no more than this part of those that
-stand together."""
 
 
 class Work(NamedTuple):
@@ -174,7 +161,7 @@ class Stream:
             is_running = places.occupied & (status == Status.RUNNING)
             has_ended = places.occupied & ~is_running
             needs_list = is_running & is_stale
-            if has_ended.sum() * WORTH_REFILLING >= places.occupied.sum():
+            if has_ended.sum() * machine().worth_refilling >= places.occupied.sum():
                 places.take_out(run, has_ended)
                 is_new = places.refill()
                 if not places.occupied.any():
@@ -192,7 +179,7 @@ class Stream:
                     status = np.where(failed, Status.NOT_FINITE, run.status).astype(np.int32)
                     run = eqx.tree_at(lambda r: r.status, run, status)
             n_rows = places.n_rows(is_running)
-            if needs_list.any() or n_rows <= WORTH_PACKING * n_packed:
+            if needs_list.any() or n_rows <= machine().worth_packing * n_packed:
                 neighbors, n_packed = self.table.lists(is_running), n_rows
 
 
@@ -230,9 +217,9 @@ class Course(NamedTuple):
         Returns:
             The carried values, skins to go on with, and which systems need a new list.
         """
-        reach, lists = self.reach, self.neighbors
+        reach, lists, of = self.reach, self.neighbors, machine()
         chunked = lists if isinstance(lists, ChunkedLists) and self.how[0].has_dear_pairs else None
-        most = TURNS if chunked is None else PERIODS * PERIOD
+        most = of.turns if chunked is None else of.periods * of.period
         n_turns = most if n_turns is None else jnp.minimum(n_turns, most)
         if chunked is None:
             carry = go(self._stepper(lists, reach.skin), n_turns, carry)
@@ -243,7 +230,7 @@ class Course(NamedTuple):
             run = run_of(carry)
             is_running = run.status == Status.RUNNING.value
             near, skins = chosen(chunked, self.here(run), reach, skins, is_running)
-            n_now = jnp.minimum(PERIOD, n_turns - n_done)
+            n_now = jnp.minimum(of.period, n_turns - n_done)
             carry = go(self._stepper(near, skins), n_now, carry)
             there = self.here(run_of(carry))
             skins = next_skins(near, there, reach, skins)
@@ -347,7 +334,7 @@ def _recorded(
     none = (here, jnp.full_like(run.steps, -1))
     course = Course(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, reach)
     # No more turns than give so many frames; the interval may be as large as an integer.
-    n_turns = FRAMES * jnp.minimum(interval, PERIODS * PERIOD)
+    n_turns = FRAMES * jnp.minimum(interval, machine().periods * machine().period)
     (run, dues), skins, is_stale = course.turned(
         go, (run, [none] * FRAMES), lambda carry: carry[0], skins, n_turns
     )

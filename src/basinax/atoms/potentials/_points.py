@@ -17,15 +17,10 @@ from basinax._bits import xla
 from basinax._bits.rounding import BLOCK
 from basinax._jax.fixed import Fixed, split
 from basinax.atoms._batch import Batch, padded_size, row_starts
+from basinax.atoms._machine import machine
 from basinax.atoms._matrices import VOIGT
 from basinax.atoms._neighbors.rooms import SMALL, Rooms
 from basinax.atoms._neighbors.table import NeighborTable
-
-MOST_ROWS = 4096
-"""Rows of a batch, if no structure has more."""
-
-FEWEST_ROWS = 64
-"""Smaller batches are filled up, so that there are few shapes."""
 
 
 class Found(NamedTuple):
@@ -51,7 +46,9 @@ def found_of(
     """
     parts = list(_parts(atoms))
     n_rows = max(map(_rows_of, parts))
-    n_rows = padded_size(max(n_rows, FEWEST_ROWS), BLOCK, *([1] if n_rows <= SMALL else []))
+    n_rows = padded_size(
+        max(n_rows, machine().few_point_rows), BLOCK, *([1] if n_rows <= SMALL else [])
+    )
     n_systems = padded_size(max(map(len, parts)), steps=1)
     fixed, arrays = split(potential)
     for part in parts:
@@ -75,7 +72,7 @@ def _parts(atoms: Sequence[Atoms]) -> Iterator[list[Atoms]]:
     n_rows = 0
     for a in atoms:
         n_rows += _rows_of([a])
-        if part and n_rows > MOST_ROWS:
+        if part and n_rows > machine().point_rows:
             yield part
             part, n_rows = [], _rows_of([a])
         part.append(a)

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int32, PyTree
 from basinax._bits.kernel import one_kernel
 from basinax._bits.rounding import apart, rounded
 from basinax.atoms._batch import Batch
+from basinax.atoms._machine import machine
 from basinax.atoms._matrices import VOIGT
 from basinax.atoms._neighbors.lists import (
     HEAVIER,
@@ -29,9 +30,6 @@ from basinax.atoms._neighbors.lists import (
     gather,
 )
 from basinax.atoms.potentials._protocol import Properties, poison, stress_of
-
-UNROLL = 2
-"""Slots per turn of the loop, so that many sums share the price of a turn."""
 
 Rows = Float[Array, "rows"]
 Images = Int32[Array, "rows"]
@@ -199,7 +197,7 @@ class Fold(NamedTuple):
             known: what is the own of the rows of these columns, and where they are, in Å.
         """
         own, here = known
-        unroll = 1 if self.is_one else UNROLL
+        unroll = 1 if self.is_one else machine().unroll
         shape = (unroll, starts[0].shape[-1])
 
         def add_slots(turn, sums):
