@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from basinax._bits import xla
 from basinax._bits.rounding import rounded
 
 
@@ -45,6 +46,8 @@ def choose(
     mask: Int[Array, "..."], on_true: Float[Array, "..."], on_false: Float[Array, "..."]
 ) -> Float[Array, "..."]:
     """`where` by bits. Beside other selections it takes XLA on CPU half the time."""
+    if not xla.SWITCHES["by_bits"]:
+        return jnp.where(mask != 0, on_true, on_false)
     bits = (signed_bits(on_true) & mask) | (signed_bits(on_false) & ~mask)
     return from_bits(bits, on_true.dtype)
 

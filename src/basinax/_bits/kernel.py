@@ -15,6 +15,8 @@ from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core as jax_core
 
+from basinax._bits import xla
+
 UNTRIED = (0, 13)
 """The first version of JAX with which this has not been tried. What XLA does not expect in such a
 kernel ends the process, so later versions have loops of many kernels."""
@@ -59,7 +61,8 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_tried() -> bool:
     is_op_by_op = jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
-    return jax.default_backend() == "cpu" and jax.__version_info__ < UNTRIED and not is_op_by_op
+    is_known = jax.default_backend() == "cpu" and jax.__version_info__ < UNTRIED
+    return xla.SWITCHES["one_kernel"] and is_known and not is_op_by_op
 
 
 def _is_possible(jaxpr: Any) -> bool:

@@ -1,15 +1,81 @@
 """How XLA compiles programs of this package: for speed, never for their bits.
 
 Options are those of single programs; no setting of the process is touched. An option that the XLA
-at hand does not have is left out.
+at hand does not have is left out. Each trick is a function here, and has a switch; what each is
+worth is measured by benchmarks/ablation.py.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Int32, Shaped
+
+SWITCHES: dict[str, bool] = dict.fromkeys(
+    ("stored", "read_twice", "behind", "by_bits", "within", "one_kernel", "options"), True
+)
+"""Which tricks are used in programs that are traced from now on."""
+
+
+@contextlib.contextmanager
+def without(trick: str) -> Iterator[None]:
+    """Programs that are traced within do without a trick; `jax.clear_caches` drops older ones."""
+    SWITCHES[trick] = False
+    try:
+        yield
+    finally:
+        SWITCHES[trick] = True
+
+
+def stored(x: Shaped[Array, "..."], signs: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+    """`x / signs`, where these are 1 or -1.
+
+    A quotient that several read is stored. Cheaper values are computed again for every reader, a
+    sum with all its terms.
+    """
+    return x / signs if SWITCHES["stored"] else jnp.where(signs == 1, x, -x)
+
+
+def read_twice(
+    always: Bool[Array, "..."], x: Shaped[Array, "..."], again: Shaped[Array, "..."]
+) -> Shaped[Array, "..."]:
+    """`x`, which `again` reads in another way.
+
+    Values that a loop would compute more than fifteen times for one entry are stored. Others become
+    part of the loop, which is then not vectorised. Nothing depends on the choice between two
+    readings, and LLVM drops one of them.
+    """
+    return jnp.where(always, x, again) if SWITCHES["read_twice"] else x
+
+
+def behind(
+    x: Shaped[Array, "..."], first: Shaped[Array, "..."], never: Bool[Array, "..."]
+) -> Shaped[Array, "..."]:
+    """`x`, once `first` is known.
+
+    An array that is read before it is written is changed in place; else it is copied.
+
+    Args:
+        never: false, which no compiler can tell.
+    """
+    return jnp.where(never, first.astype(x.dtype), x) if SWITCHES["behind"] else x
+
+
+def within(indices: Int32[Array, "..."], n: int, most: int) -> Int32[Array, "..."]:
+    """Indices of a table of n entries, without bits from that of `most`, a power of two, on.
+
+    Indices are held within bounds whatever is promised, by four instructions of eight on the CPU,
+    unless they have no more bits than the table needs, a power of two.
+    """
+    is_power = n > 0 and not n & (n - 1)
+    if not SWITCHES["within"]:
+        return indices & (most - 1)
+    return indices & (n - 1) if is_power else indices
+
 
 Options = dict[str, Any]
 
@@ -35,9 +101,12 @@ def jitted(function: Callable[..., Any], options: Options, **how: Any) -> Callab
         how: further arguments of `jax.jit`.
     """
     programs = [jax.jit(function, compiler_options=options, **how)]
+    plain = jax.jit(function, **how)
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
+        if not SWITCHES["options"]:
+            return plain(*args)
         program = programs[-1]
         try:
             return program(*args)

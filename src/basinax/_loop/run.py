@@ -281,7 +281,7 @@ def _evidence(run: Run, point: Point, has_failed) -> Evidence:
 def _differ(a: Tree, b: Tree, prefix: Prefix) -> Bool[Array, "systems"]:
     """Which systems differ in any entry."""
     differences = segment.map_leaves(lambda x, y: (x != y).astype(jnp.float32), a, b)
-    # A sum is stored level by level; a maximum XLA would find again for each entry of the next.
+    # A sum is stored level by level; a maximum would be found again for each entry of the next.
     return segment.sum(differences, prefix) > 0
 
 

@@ -5,6 +5,7 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32, Shaped
 
+from basinax._bits import xla
 from basinax._bits.rounding import BLOCK, combine_components, combine_halves
 
 
@@ -30,47 +31,38 @@ HALF = BLOCK // 2
 
 
 def fold_blocks(combine, values, sizes, absent):
-    """Every eight values combined by halves, those past the size of their block left out.
-
-    XLA on CPU stores what a loop would compute more than fifteen times for one entry. What it would
-    compute less often it puts into the loop, which is then not vectorised. So values are read in
-    two ways, here and for groups, by a choice on which nothing depends; LLVM drops one of them.
-    """
+    """Every eight values combined by halves, those past the size of their block left out."""
     sizes = sizes[:, None]
     blocks = values.reshape(sizes.size, BLOCK)
     halves = values.reshape(sizes.size, 2, HALF)
-    first = jnp.where(sizes >= 0, blocks[:, :HALF], halves[:, 0])
-    last = jnp.where(sizes >= 0, blocks[:, HALF:], halves[:, 1])
+    first = xla.read_twice(sizes >= 0, blocks[:, :HALF], halves[:, 0])
+    last = xla.read_twice(sizes >= 0, blocks[:, HALF:], halves[:, 1])
     at, absent = jnp.arange(HALF, dtype=jnp.int32)[None], jnp.asarray(absent, values.dtype)
     first, last = jnp.where(at < sizes, first, absent), jnp.where(at + HALF < sizes, last, absent)
     return combine_halves(combine, combine(first, last))
 
 
 def fold_groups(combine, values, groups, absent):
-    """The values of each group combined by halves, read in two ways as by `fold_blocks`."""
+    """The values of each group combined by halves."""
     taken = take(values, groups, absent)
     if groups.shape[1] == 1:
         return taken[:, 0]
     first, last = groups[:, :HALF], groups[:, HALF:]
-    firsts = jnp.where(first >= 0, taken[:, :HALF], take(values, first, absent))
-    lasts = jnp.where(last >= 0, taken[:, HALF:], take(values, last, absent))
+    firsts = xla.read_twice(first >= 0, taken[:, :HALF], take(values, first, absent))
+    lasts = xla.read_twice(last >= 0, taken[:, HALF:], take(values, last, absent))
     return combine_halves(combine, combine(firsts, lasts))
 
 
 def finished(sums: Float[Array, "systems"], sizes: Int32[Array, "systems"]):
-    """The sums, where a system without rows has 0.0 in place of -0.0.
-
-    By a division: a quotient with several readers XLA on CPU stores. It would else take the sum
-    again for each of them.
-    """
-    return sums / jnp.where(sizes > 0, 1, -1).astype(sums.dtype)
+    """The sums, where a system without rows has 0.0 in place of -0.0."""
+    return xla.stored(sums, jnp.where(sizes > 0, 1, -1).astype(sums.dtype))
 
 
 def stored(values: Shaped[Array, "systems"], sizes: Int32[Array, "systems"]):
-    """The same values. XLA on CPU stores a quotient, and recomputes a maximum for every reader."""
+    """The same values, computed once."""
     if not jnp.issubdtype(values.dtype, jnp.floating):
         return values
-    return values / jnp.where(sizes >= 0, 1, 2).astype(values.dtype)
+    return xla.stored(values, jnp.where(sizes >= 0, 1, 2).astype(values.dtype))
 
 
 def max_components(rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "rows"]:

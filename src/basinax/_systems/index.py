@@ -135,7 +135,7 @@ class SystemIndex(eqx.Module):
 
         -inf for a system without rows, the least of all where `rows` are integers.
         """
-        # By halves, of which XLA stores each level; `jnp.max` it would find again for every row
+        # By halves, each level of which is stored; `jnp.max` would be found again for every row
         # that the result is spread to.
         largest = self._fold(larger, max_components(rows), least(rows.dtype))
         return stored(largest, self.sizes)
@@ -346,8 +346,8 @@ AnyIndex = SystemIndex | WholeIndex | RowIndex | BlockIndex
 def one_by_one(function: Callable, x: Array, index: AnyIndex) -> Array:
     """`function(x, index)`, which acts on each entry alone: a few of global mode in a loop.
 
-    For what is seldom needed: XLA counts a loop's body once, and a program of fewer than a thousand
-    operations JAX runs on CPU at once, where it would else wake another thread for it.
+    For what is seldom needed: a loop's body counts once, and a program of fewer than a thousand
+    operations runs on the CPU at once, where another thread would else be woken for it.
     """
     if isinstance(index, WholeIndex) and 1 < x.size <= FEW_ENTRIES:
         return jax.lax.map(lambda entry: function(entry, index), x.reshape(-1)).reshape(x.shape)

@@ -112,8 +112,8 @@ class Clip:
         together = self._judged(plain, limits)
         is_extreme = is_extreme | together.needs_exponents()
         # Found out here, they are stored; in a branch, each entry would find them for itself. That
-        # they tell who is extreme and who is scaled makes one chain of what is small, which XLA on
-        # CPU runs at once; what may run side by side it hands to another thread.
+        # they tell who is extreme and who is scaled makes one chain of what is small, which runs at
+        # once; what may run side by side is handed to another thread.
         factors = self._factors(together, limits, leaves, indices)
         factors = jnp.where(is_extreme, jnp.nan, factors)
 

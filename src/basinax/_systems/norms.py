@@ -139,7 +139,7 @@ def _plain(leaves, indices, ord, quick):
         for x, index in zip(rows, indices, strict=True)
     ]
     values = root(_fold(jnp.add, sums))
-    # Asked of the root, which XLA keeps; in global mode a sum it may take again.
+    # Asked of the root, which is stored; in global mode a sum may be taken again.
     is_unsafe = _shifts(values, ord) != 0
     return Norms(values, values, jnp.zeros(values.shape, jnp.int32)), is_unsafe
 
@@ -226,7 +226,7 @@ def _slopes(leaves, indices, ord, norm):
 
 
 def _inverse(x):
-    """To multiply with: XLA itself makes a product of a quotient by a broadcast, or does not."""
+    """To multiply with: a quotient by a broadcast is made a product, or is not."""
     return rounded(1 / x)
 
 

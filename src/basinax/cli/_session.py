@@ -42,7 +42,7 @@ def _keep_programs(manner: Manner) -> None:
     elif folder := jax.config.values["jax_compilation_cache_dir"]:
         _LOG.info("cache: that of JAX, %s", folder)
     else:
-        # A program that XLA does not load again is compiled, as without a folder.
+        # A program that is not loaded again is compiled, as without a folder.
         warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
         enable_cache()
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
 
+from basinax._bits import xla
 from basinax._bits.rounding import rounded
 from basinax._systems.index import SystemIndex
 from basinax.atoms._batch import padded_size
@@ -267,14 +268,8 @@ def coordinates(positions: Float[Array, "rows 3"], *, is_one: bool) -> Coordinat
 
 
 def gather(values: Shaped[Array, "*axes n"], indices: Int32[Array, "..."]) -> Shaped[Array, "..."]:
-    """`values[..., indices]`, for indices known to be within bounds.
-
-    XLA holds each index within bounds even so, four instructions of eight on the CPU, unless these
-    are a power of two, of which an index takes no more bits: see `filled_up`.
-    """
-    n = values.shape[-1]
-    if n and not n & (n - 1):
-        indices = indices & (n - 1)
+    """`values[..., indices]`, for indices known to be within bounds; fast if `filled_up`."""
+    indices = xla.within(indices, values.shape[-1], HEAVIER)
     return values.at[..., indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 

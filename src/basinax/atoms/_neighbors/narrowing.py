@@ -145,7 +145,7 @@ def _sorted(columns: Columns, lengths) -> tuple[Int32[Array, "columns"], Columns
     numbers = jnp.arange(n_columns, dtype=jnp.int32)
     others = columns.has_others & (lengths > 0)
     rank = jnp.where(lengths > 0, longest - lengths + jnp.where(others, longest, 0), 2 * longest)
-    # One integer a column, which XLA sorts several times as fast as two.
+    # One integer a column, which sorts several times as fast as two.
     order = jnp.sort(rank * n_columns + numbers) % n_columns
     at = jnp.zeros_like(order).at[order].set(numbers, unique_indices=True)
     others = gather(others, order)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32, PyTree
 
+from basinax._bits import xla
 from basinax._bits.exponents import scale_exactly
 from basinax._bits.rounding import rounded
 from basinax._settings import require_memory
@@ -102,8 +103,8 @@ def remember(
     written = jnp.where(mask, history.pushes % memory, -1)
     is_written = _slots(history) == written[:, None]
     sg, yg = _with_slots(history, gradient, prefix)
-    # Never so, but XLA cannot know it: slots are written after they are read, else it copies them.
-    written = jnp.where(written < -1, sg[:, 0].astype(jnp.int32), written)
+    # Slots are written after they are read.
+    written = xla.behind(written, sg[:, 0], never=written < -1)
 
     def with_pair(products, x, tree):
         return jnp.where(is_written, segment.dot(x, tree, prefix)[:, None], products)
@@ -246,7 +247,7 @@ def _with_products(products, new, written: Int32[Array, "systems"]):
 
         return {name: replaced(x, new[name][axis - 1]) for name, x in products.items()}
 
-    # In one loop XLA would copy the matrices between a row and a column.
+    # In one loop the matrices would be copied between a row and a column.
     for axis in (2, 1):
         write = functools.partial(turn, axis=axis)
         products = jax.lax.fori_loop(0, n_touched, write, products)

@@ -96,8 +96,7 @@ def _tridiagonal(matrix: Matrix, vector: Vector, is_entry) -> tuple[_Band, Vecto
         target = jnp.where(next_one < 0, length, -length)
         scale = rounded(jnp.sqrt(rounded(length * (length + jnp.abs(next_one)))))
         x = jnp.where(here[:n] == k + 1, next_one - target, x)
-        # Quotients: XLA stores them, where it would compute products again for each entry of the
-        # matrix.
+        # Quotients are stored; products would be computed again for each entry of the matrix.
         v = rounded(x / jnp.where((here[:n] > k) & (scale > 0), scale, jnp.inf))
         p = _sum(rounded(matrix * v[:, None]))
         half = rounded(0.5 * _dot(v, p[:n]))

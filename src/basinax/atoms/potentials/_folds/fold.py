@@ -224,8 +224,8 @@ class Fold(NamedTuple):
             pair: from what terms of `sums` are told, the energy of the pair in eV and (dE/dr)/r in
                 eV/Å², where E is the energy of the system. Both are +0.0 outside the cutoff. NaN
                 counts as inside, so that it shows. At a distance of 0 one of them must not be
-                finite. XLA computes what is cheap again for every sum that reads it; a quotient
-                counts as dear, so the second ends in its division.
+                finite. A value is computed again for every sum that reads it, but for a quotient:
+                so the second ends in its division.
             elements: as for `sums`.
             own_energies: of the atoms, in eV, besides their pairs'; none if None.
         """
