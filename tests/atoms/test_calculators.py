@@ -134,7 +134,7 @@ def test_steps_are_those_of_ase(optimizer, theirs):
 
 def test_cells_move_as_those_of_ase():
     atoms = metals()[4]
-    result = relax([atoms], EMT(), cell="frechet", fmax=0.02)
+    result = relax([atoms], EMT(), FIRE(), cell="frechet", fmax=0.02)
     atoms.calc = EMT()
     search = ASEFIRE(FrechetCellFilter(atoms), logfile=None)
     search.run(fmax=0.02)
@@ -156,7 +156,7 @@ def test_frames_are_those_of_the_path(tmp_path):
 def test_results_keep_everything_that_the_calculator_found():
     atoms = on_springs("Fe2", 0)
     atoms.set_initial_magnetic_moments([2.0, -2.0])
-    result = relax([atoms], ASECalculator(Springs, workers=1), fmax=1e-3)
+    result = relax([atoms], ASECalculator(Springs, workers=1), FIRE(), fmax=1e-3)
     relaxed = result.atoms[0]
     assert relaxed.get_magnetic_moments().tolist() == [2.0, -2.0]
     assert np.array_equal(relaxed.get_dipole_moment(), relaxed.positions.sum(0))

@@ -74,7 +74,7 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(as_users, model, opt
     few, settings = structures(), {"fmax": 0.05, "max_steps": 40, **options}
     batch = relax([*few, *few[::-1]], model, **settings)
     alone = [relax([a], model, **settings) for a in few]
-    assert (batch.steps > 5).all()
+    assert (batch.steps > 1).all()
     assert same(batch, [*alone, *alone[::-1]])
     assert batch.steps.tolist() == [int(r.steps[0]) for r in [*alone, *alone[::-1]]]
 

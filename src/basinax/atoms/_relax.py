@@ -30,7 +30,7 @@ from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._history import AbstractRecorder, Histories, History, Together
 from basinax.atoms._intake import intake
-from basinax.atoms._internal.optimizer import check_where_steps_are_made
+from basinax.atoms._internal.optimizer import check_where_steps_are_made, usual_optimizer
 from basinax.atoms._precision import warn_of_single_precision, warn_of_small_fmax
 from basinax.atoms._result import AtomsRelaxation
 from basinax.atoms._snapshot import Snapshot
@@ -43,7 +43,6 @@ from basinax.atoms._streams.stream import Stream, Work
 from basinax.atoms._text import cell_from
 from basinax.atoms._trajectory import Recorder, Trajectories
 from basinax.atoms.potentials import AbstractPotential
-from basinax.transforms import FIRE
 from basinax.transforms._protocol import AbstractTransform, check_transform
 from basinax.transforms.searches.walk import Search
 
@@ -97,7 +96,8 @@ def relax(
             where a cell that shears would turn what it fixes.
         potential: such as `LennardJones.named("Ar")`; or `ASECalculator(...)`, or a calculator of
             ASE; if None, each structure's own `atoms.calc`.
-        optimizer: `FIRE()` if None.
+        optimizer: if None, `InternalLBFGS()` for a potential that the host evaluates, whose
+            evaluations are what takes the time, and `FIRE()` for others.
         cell: how cells move: `Frechet(pressure=0.0)`, `UnitCell()` or `Strain()`, a text such as
             "frechet" (see `cell_from`), or a sequence with one of these, or None for a fixed cell,
             a structure. A structure without periodic directions has no cell that could move.
@@ -134,7 +134,8 @@ def relax(
     evaluator = evaluator_of(potential)
     asked, dtype = dtype, available_dtype(dtype)
     warn_of_single_precision(asked, dtype)
-    optimizer = FIRE() if optimizer is None else optimizer
+    if optimizer is None:
+        optimizer = usual_optimizer(is_hosted=evaluator is not None)
     check_transform(optimizer)
     if evaluator and not evaluator.is_conservative:
         _check_needs_no_energy(optimizer)

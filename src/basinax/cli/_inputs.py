@@ -40,9 +40,9 @@ def _text_of_name(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def files_read(files: list[Path], potential: str, optimizer: str) -> list[Path]:
+def files_read(files: list[Path], potential: str, optimizer: str | None) -> list[Path]:
     """Those of the structures, and those that texts of options name."""
-    named = [optimizer]
+    named = [] if optimizer is None else [optimizer]
     _, _, rest = potential.partition(":")
     while rest:
         named.append(rest)

@@ -83,7 +83,7 @@ def _plain_file(path: Path) -> Path:
 
 def _of_options(given: Model) -> list[str]:
     """Files that the texts of the optimizer and the potential name."""
-    optimizer = given.optimizer if isinstance(given, Given) else ""
+    optimizer = (given.optimizer or "") if isinstance(given, Given) else ""
     names = [optimizer] if optimizer.endswith((".json", ".toml")) else []
     kind, colon, rest = given.potential.partition(":")
     if not colon and kind.endswith((".json", ".toml")):

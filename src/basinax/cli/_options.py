@@ -32,10 +32,11 @@ Potential = Annotated[
     ),
 ]
 Optimizer = Annotated[
-    str,
+    str | None,
     typer.Option(
         help="NAME[:OPTION=VALUE,...], such as fire:maxstep=0.1 or lbfgs, or a .json or .toml file"
-        " with a config, which may be a chain with limits."
+        " with a config, which may be a chain with limits. Without it, internal-lbfgs where an"
+        " evaluation is what takes the time (ase:..., a model), fire elsewhere."
     ),
 ]
 
@@ -187,7 +188,7 @@ class Model:
 class Given(Model):
     """Options that say what is relaxed, and how."""
 
-    optimizer: Optimizer = "fire"
+    optimizer: Optimizer = None
     cell: Cell = None
     pressure: Pressure = None
     fmax: Fmax = 0.05

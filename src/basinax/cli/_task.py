@@ -76,7 +76,7 @@ class Task:
         with reported():
             settings = {
                 "potential": potential_of(given),
-                "optimizer": optimizer_from(given.optimizer),
+                "optimizer": None if given.optimizer is None else optimizer_from(given.optimizer),
                 "dtype": given.dtype.value,
                 "skin": given.skin,
             }

@@ -13,6 +13,7 @@ from basinax.atoms._cells.kinds import AbstractCell
 from basinax.atoms._internal.carried import Walk
 from basinax.atoms._internal.coordinates import NoCoordinates, internal_coordinates
 from basinax.atoms._internal.deformation import Frame
+from basinax.transforms import FIRE
 from basinax.transforms._protocol import AbstractState, AbstractTransform, Prefix, Tree
 
 
@@ -83,6 +84,11 @@ def steps_on_the_host(optimizer: AbstractTransform) -> bool:
             " maxstep= for shorter steps"
         )
     return False
+
+
+def usual_optimizer(*, is_hosted: bool) -> AbstractTransform:
+    """The one that is taken where none is given, by whether the host evaluates."""
+    return InternalLBFGS() if is_hosted else FIRE()
 
 
 def check_where_steps_are_made(
