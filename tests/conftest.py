@@ -17,8 +17,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
+from jaxtyping import install_import_hook
 
 from xla import WISHED, choose_options
+
+if os.environ.get("BASINAX_TESTS_TYPES") == "on":
+    install_import_hook(["basinax._systems", "basinax.transforms"], "checker.check")
 
 choose_options()
 jax.config.update("jax_enable_x64", True)

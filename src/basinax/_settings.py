@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Float, Int
 
 MOST = np.iinfo(np.int32).max
 """The largest count: counts are 32-bit integers."""
@@ -50,8 +50,8 @@ Shrinking = Annotated[Number, Allowed("be above 0 and at most 1", lambda x: (x >
 Share = Annotated[Number, Allowed("be between 0 and 1", lambda x: (x >= 0) & (x <= 1))]
 Decay = Annotated[Number, Allowed("be 0 or more and below 1", lambda x: (x >= 0) & (x < 1))]
 Part = Annotated[Number, Allowed("be above 0 and below 1", lambda x: (x > 0) & (x < 1))]
-Count = Annotated[int | Int32[Array, "..."], at_least(0)]
-PositiveCount = Annotated[int | Int32[Array, "..."], at_least(1)]
+Count = Annotated[int | Int[Array, "..."], at_least(0)]
+PositiveCount = Annotated[int | Int[Array, "..."], at_least(1)]
 FixedCount = Annotated[int, at_least(1)]
 """Of a field that is static."""
 

@@ -17,7 +17,7 @@ from basinax._systems import segment
 from basinax._systems.index import SystemIndex
 from basinax._systems.prefix import per_system, resolve
 
-Tree = PyTree[Float[Array, "rows *components"]]
+Tree = PyTree[Float[Array, "_rows *_components"]]
 
 DEFAULT_FMAX = 0.05
 """ASE's."""
@@ -254,7 +254,7 @@ def is_met(criterion: AbstractCriterion, evidence: Evidence) -> Bool[Array, "sys
 
 
 def largest_force(
-    gradients: PyTree[Float[Array, "rows *components"]],
+    gradients: PyTree[Float[Array, "_rows *_components"]],
     index_prefix: PyTree[SystemIndex] | None = None,
 ) -> Float[Array, "systems"]:
     """The largest Euclidean norm of a row of the gradient, per system; +inf where not finite.

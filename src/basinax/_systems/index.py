@@ -48,7 +48,7 @@ class SystemIndex(eqx.Module):
     _block_rows: Int32[Array, "blocks 8"] | None
     _block_ids: Int32[Array, "blocks"] | None
     _block_sizes: Int32[Array, "blocks"] | None
-    _levels: tuple[Int32[Array, "groups width"], ...]
+    _levels: tuple[Int32[Array, "_groups _width"], ...]
     _small_first: Int32[Array, "systems"]
     _n_small: Int32[Array, ""]
     is_aligned: bool = eqx.field(static=True)
@@ -256,7 +256,7 @@ class WholeIndex(eqx.Module):
 
     def spread(
         self, values: Shaped[Array, "1"], padding: float | bool, like: Array
-    ) -> Shaped[Array, "rows *components"]:
+    ) -> Shaped[Array, "..."]:
         return jnp.broadcast_to(values.reshape((1,) * like.ndim), like.shape)
 
     def may_be_block(self) -> bool:

@@ -28,7 +28,7 @@ from basinax._bits.exponents import (
 from basinax._bits.rounding import common, rounded, wide_dtype
 from basinax._systems.index import AnyIndex, WholeIndex, one_by_one, where_any
 
-Leaves = Sequence[Float[Array, "rows *components"]]
+Leaves = Sequence[Float[Array, "_rows *_components"]]
 """In one dtype, float32 or float64."""
 
 

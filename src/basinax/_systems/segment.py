@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int32, PyTree
+from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
 
 from basinax._bits.exponents import from_bits, infinity_bits, scale_exactly, split
 from basinax._bits.rounding import add_components, common, rounded, scaled, scaling_top, wide_dtype
@@ -20,7 +20,7 @@ from basinax._systems.index import SystemIndex, where_any
 from basinax._systems.norms import largest_bits, norms, order
 from basinax._systems.prefix import check_leaves, n_systems, per_system, resolve
 
-Tree = PyTree[Float[Array, "rows *components"]]
+Tree = PyTree[Float[Array, "_rows *_components"]]
 PerSystem = Float[Array, "systems"]
 Exponents = Int32[Array, "systems"]
 Prefix = PyTree[SystemIndex] | None
@@ -203,7 +203,7 @@ def check_mask(mask: Any, count: int) -> None:
 def map_rows(
     function: Callable[..., Any],
     index_prefix: Prefix,
-    per_system: Sequence[tuple[PerSystem, float | bool]],
+    per_system: Sequence[tuple[Shaped[Array, "systems"], float | bool]],
     tree: Tree,
     *others: Tree,
 ) -> Any:

@@ -21,7 +21,7 @@ from basinax._systems import segment
 from basinax._systems.index import SystemIndex
 from basinax._systems.prefix import is_index, n_systems
 
-Tree = PyTree[Float[Array, "rows *components"]]
+Tree = PyTree[Float[Array, "_rows *_components"]]
 Prefix = PyTree[SystemIndex] | None
 
 _LEADS_WITH = "leads_with"

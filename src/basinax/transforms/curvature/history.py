@@ -37,8 +37,8 @@ class History(AbstractState):
     """Pairs of a step s and the change y of the gradient over it, each system's own."""
 
     index_prefix: Prefix
-    s: PyTree[Float[Array, "slots rows *components"]] = slots_field()
-    y: PyTree[Float[Array, "slots rows *components"]] = slots_field()
+    s: PyTree[Float[Array, "_slots _rows *_components"]] = slots_field()
+    y: PyTree[Float[Array, "_slots _rows *_components"]] = slots_field()
     sy: Float[Array, "systems slots slots"] = systems_field()
     """s_j · y_i at [i, j] where pair j is not newer than i, else 0."""
     yy: Float[Array, "systems slots slots"] = systems_field()

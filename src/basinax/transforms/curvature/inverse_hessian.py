@@ -41,7 +41,7 @@ class InverseHessian(AbstractState):
     matrix: Matrix = systems_field()
     is_definite: Bool[Array, "systems"] = systems_field()
     """Known to be positive definite."""
-    rows: tuple[Int32[Array, "systems places"], ...] = systems_field()
+    rows: tuple[Int32[Array, "systems _rows"], ...] = systems_field()
     """For each leaf, the rows of each system; the number of rows where there is none."""
 
 
@@ -152,7 +152,7 @@ def _joined(parts: list[Array], n_systems: int, dtype) -> Shaped[Array, "systems
     return jnp.concatenate([jnp.zeros((n_systems, 0), dtype), *parts], axis=1)
 
 
-def _is_place(tree, rows) -> list[Bool[Array, "systems places"]]:
+def _is_place(tree, rows) -> list[Bool[Array, "systems _places"]]:
     """Which places hold an entry, for each leaf."""
     leaves = [jnp.atleast_1d(leaf) for leaf in jax.tree.leaves(tree)]
     return [

@@ -19,9 +19,9 @@ class RowsClipped(NamedTuple):
     """Updates that `ClipByRowNorm` has clipped, and the norms that it saw: one entry a row."""
 
     tree: Tree
-    norm: PyTree[Float[Array, "rows"]]
+    norm: PyTree[Float[Array, "_rows"]]
     """Of each row before clipping."""
-    is_clipped: PyTree[Bool[Array, "rows"]]
+    is_clipped: PyTree[Bool[Array, "_rows"]]
 
 
 class ClipByRowNorm(AbstractLimit):

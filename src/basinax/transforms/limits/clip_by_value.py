@@ -17,7 +17,7 @@ class ValuesClipped(NamedTuple):
     """Updates that `ClipByValue` has clipped, and which entries it found too large."""
 
     tree: Tree
-    is_clipped: PyTree[Bool[Array, "rows *components"]]
+    is_clipped: PyTree[Bool[Array, "_rows *_components"]]
     """Which entries were beyond the limit."""
 
 

@@ -88,8 +88,8 @@ class AdamState(AbstractState):
     """
 
     index_prefix: Prefix
-    mean: PyTree[Float[Array, "rows *components"]] = rows_field()
-    root: PyTree[Float[Array, "rows *components"]] = rows_field()
+    mean: PyTree[Float[Array, "_rows *_components"]] = rows_field()
+    root: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     b1_power: Float[Array, "systems"] = systems_field()
     """b₁ to the number of steps, as products: `pow` has other bits in the tail of an array."""
     b2_power: Float[Array, "systems"] = systems_field()

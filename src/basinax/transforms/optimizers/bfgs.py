@@ -85,9 +85,9 @@ class BFGSState(AbstractState):
     """Where the last step of BFGS began, and the inverse Hessian of each system."""
 
     index_prefix: Prefix
-    params: PyTree[Float[Array, "rows *components"]] = rows_field()
+    params: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     """At the last step."""
-    gradient: PyTree[Float[Array, "rows *components"]] = rows_field()
+    gradient: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     """At the last step."""
     has_last: Bool[Array, "systems"] = systems_field()
     hessians: tuple[InverseHessian] = states_field()

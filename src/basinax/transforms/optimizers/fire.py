@@ -107,7 +107,7 @@ class FIREState(AbstractState):
     """The velocities of FIRE, and the time step and mixing of each system."""
 
     index_prefix: Prefix
-    velocities: PyTree[Float[Array, "rows *components"]] = rows_field()
+    velocities: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     has_velocity: Bool[Array, "systems"] = systems_field()
     """False before the first step, which ASE takes without looking at the power."""
     dt: Float[Array, "systems"] = systems_field()

@@ -177,7 +177,7 @@ class FIRE2State(AbstractState):
     """The velocities of FIRE 2.0, and the time step and mixing of each system."""
 
     index_prefix: Prefix
-    velocities: PyTree[Float[Array, "rows *components"]] = rows_field()
+    velocities: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     has_velocity: Bool[Array, "systems"] = systems_field()
     """False before the first step, which ASE takes without looking at the power."""
     is_back: Bool[Array, "systems"] = systems_field()

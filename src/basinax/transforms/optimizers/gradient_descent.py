@@ -81,8 +81,8 @@ class BarzilaiBorweinState(AbstractState):
     """Where the last step began, and the gradient there, from which the next rate follows."""
 
     index_prefix: Prefix
-    params: PyTree[Float[Array, "rows *components"]] = rows_field()
+    params: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     """At the last step."""
-    gradient: PyTree[Float[Array, "rows *components"]] = rows_field()
+    gradient: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     """At the last step."""
     has_last: Bool[Array, "systems"] = systems_field()

@@ -116,9 +116,9 @@ class LBFGSState(AbstractState):
     """Where the last step of L-BFGS began, and the pairs of steps and gradients before it."""
 
     index_prefix: Prefix
-    params: PyTree[Float[Array, "rows *components"]] = rows_field()
+    params: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     """At the last step."""
-    gradient: PyTree[Float[Array, "rows *components"]] = rows_field()
+    gradient: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     """At the last step."""
     has_last: Bool[Array, "systems"] = systems_field()
     histories: tuple[History] = kept_field()

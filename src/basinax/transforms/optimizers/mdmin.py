@@ -64,6 +64,6 @@ class MDMinState(AbstractState):
     """The velocities of MDMin, and which systems have some."""
 
     index_prefix: Prefix
-    velocities: PyTree[Float[Array, "rows *components"]] = rows_field()
+    velocities: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     has_velocity: Bool[Array, "systems"] = systems_field()
     """False before the first step, which ASE takes with half the push of the others."""

@@ -63,11 +63,11 @@ class WalkState(AbstractState):
     """Where each system's walk and search stand."""
 
     index_prefix: Prefix
-    origin: PyTree[Float[Array, "rows *components"]] = rows_field()
+    origin: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     """Where the search began."""
-    gradient: PyTree[Float[Array, "rows *components"]] = rows_field()
+    gradient: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     """There."""
-    direction: PyTree[Float[Array, "rows *components"]] = rows_field()
+    direction: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     energy: PerSystem = systems_field()
     """There."""
     slope: PerSystem = systems_field()
