@@ -5,6 +5,7 @@ that are still running. A system that has ended, or waits for something only the
 stands still and loses nothing.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,11 +20,13 @@ from jaxtyping import Array, Bool, Float, Int32
 from basinax._jax.forks import check_process
 from basinax._jax.switches import own_switches
 from basinax._loop.criteria import AbstractCriterion, criterion_of
+from basinax._loop.implicit import Model, differentiable, with_arguments
 from basinax._loop.run import Evaluation, Run, advance, final_point, start
 from basinax._loop.status import Status
 from basinax._settings import counts, require_function, require_switch
 from basinax._systems import segment
 from basinax._systems.prefix import check_leaves, n_systems
+from basinax.transforms import LBFGSLineSearch
 from basinax.transforms._protocol import AbstractTransform, Prefix, Tree, check_transform
 
 
@@ -67,6 +70,10 @@ def relax(
 ) -> Relaxation:
     """Minimise the energy of every system, each as if it were alone.
 
+    `jax.grad` and `jax.jvp` of `params` and `energies` by numbers that `value_and_gradient` closes
+    over are those of the minimum, by the implicit function theorem: they hold where systems have
+    converged, and need a gradient that JAX can differentiate. The start has no part in them.
+
     Args:
         value_and_gradient: of all params, the energies, shape `[n_systems]`, and a gradient like
             `params`. Compiled once per function object: define it outside of a loop.
@@ -101,7 +108,12 @@ def relax(
     # In the precision of here and now: arrays of another may have been made before.
     params = jax.tree.map(lambda x: jnp.asarray(x, canonicalize_dtype(jnp.result_type(x))), params)
     criterion = criterion_of(fmax, convergence)
+    params = jax.lax.stop_gradient(params)
     extras = _check_evaluation(value_and_gradient, params, index_prefix, has_extras)
+    model, numbers = with_arguments(value_and_gradient, params)
+    if numbers:
+        still = jax.lax.stop_gradient(numbers)
+        value_and_gradient = functools.partial(_with_numbers, model, tuple(still))
     run = start(
         optimizer, params, index_prefix, keep_best=keep_best, extras=extras, needs=criterion.needs
     )
@@ -119,9 +131,33 @@ def relax(
         run.status,
         point.extras,
     )
+    if numbers:
+        solve = functools.partial(_solved, prefix=index_prefix)
+        found = result.params, result.energies
+        found = differentiable(model, numbers, solve, *found)
+        result = eqx.tree_at(lambda r: (r.params, r.energies), result, found)
     if throw:
         raise_unless_converged(result.status)
     return result
+
+
+def _with_numbers(model: Model, numbers: tuple[Any, ...], params: Tree) -> tuple[Any, ...]:
+    return model(params, *numbers)
+
+
+def _solved(hessian_times: Callable[[Tree], Tree], b: Tree, prefix: Prefix) -> Tree:
+    """The solution of H v = b, at the minimum of v·H v / 2 - v·b of each system."""
+
+    def quadratic(v):
+        hv = hessian_times(v)
+        energies = 0.5 * segment.dot(v, hv, prefix) - segment.dot(v, b, prefix)
+        return energies, jax.tree.map(jnp.subtract, hv, b)
+
+    largest = segment.longest_row(b, prefix)
+    resolved = jnp.finfo(largest.dtype)
+    tolerance = jnp.maximum(largest * resolved.eps**0.75, resolved.tiny)
+    start = jax.tree.map(jnp.zeros_like, b)
+    return relax(quadratic, start, LBFGSLineSearch(), index_prefix=prefix, fmax=tolerance).params
 
 
 @eqx.filter_jit

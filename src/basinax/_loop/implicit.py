@@ -1,0 +1,61 @@
+"""Derivatives of minima by the implicit function theorem.
+
+At a minimum x of E(x, θ) the gradient g(x, θ) is zero, so H dx = -(∂g/∂θ) dθ with the Hessian H. No
+step of the run is differentiated. See Blondel et al., "Efficient and Modular Implicit
+Differentiation", arXiv:2105.15183.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from basinax.transforms._protocol import Tree
+
+Model = Callable[..., tuple[Any, ...]]
+"""As `value_and_gradient`, with further arguments: the numbers that it had closed over."""
+
+Solve = Callable[[Callable[[Tree], Tree], Tree], Tree]
+"""From v → H v, and b, to the solution of H v = b."""
+
+
+def with_arguments(value_and_gradient: Model, params: Tree) -> tuple[Model, list[Any]]:
+    """A function that takes what it closes over and derivatives are asked by, and these numbers."""
+    return jax.closure_convert(value_and_gradient, params)
+
+
+def differentiable(
+    model: Model, numbers: list[Any], solve: Solve, params: Tree, energies: Any
+) -> tuple[Tree, Any]:
+    """The minimum and its energies, with their derivatives by the numbers of the model.
+
+    Args:
+        params: at a minimum of the model with these numbers.
+        energies: there.
+    """
+
+    @jax.custom_jvp
+    def minimum(numbers, params, energies):
+        del numbers
+        return params, energies
+
+    @minimum.defjvp
+    def _(primals, tangents):
+        (numbers, params, energies), (changes, *_) = primals, tangents
+
+        def gradient(x, numbers):
+            return model(x, *numbers)[1]
+
+        def hessian_times(v):
+            return jax.jvp(lambda x: gradient(x, numbers), (params,), (v,))[1]
+
+        _, forces = jax.jvp(lambda n: gradient(params, n), (numbers,), (changes,))
+        b = jax.tree.map(jnp.negative, forces)
+        # Symmetric, so that the same solver serves derivatives in reverse.
+        moves = jax.lax.custom_linear_solve(hessian_times, b, solve, symmetric=True)
+        both = (params, numbers), (moves, changes)
+        _, slopes = jax.jvp(lambda x, n: model(x, *n)[0], *both)
+        return (params, energies), (moves, slopes)
+
+    return minimum(tuple(numbers), params, energies)

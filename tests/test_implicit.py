@@ -1,0 +1,70 @@
+"""Derivatives of minima by the numbers of a model."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from basinax import FIRE, LBFGS, SystemIndex, relax, rounded, segment
+
+INDEX = SystemIndex.from_sizes([3, 1, 4])
+CENTRES = np.random.default_rng(0).normal(size=(8, 2))
+START = np.random.default_rng(1).normal(size=(8, 2))
+
+
+def bowl(stiffness, shift):
+    """Rows in quartic bowls, in a field that pulls them off the bottom."""
+
+    def energy(x):
+        d = x - CENTRES - shift
+        return 0.5 * segment.sum(rounded(stiffness * d * d) + rounded(d**4) + 0.3 * d, INDEX)
+
+    def value_and_gradient(x):
+        energies, pull_back = jax.vjp(energy, x)
+        return energies, pull_back(jnp.ones_like(energies))[0]
+
+    return value_and_gradient
+
+
+@jax.jit
+def measured(stiffness, shift):
+    """A number that depends on where the minimum is, and on its energy."""
+    model = bowl(stiffness, shift)
+    result = relax(model, START, LBFGS(), index_prefix=INDEX, fmax=1e-10, max_steps=2000)
+    return (result.params**3).sum() + result.energies[0] * 2.0
+
+
+POINT = (1.7, 0.4)
+
+
+@pytest.fixture(scope="module")
+def slopes():
+    """The value and its derivatives by stiffness and shift, in one program."""
+    return jax.jit(jax.value_and_grad(measured, (0, 1)))(*POINT)
+
+
+@pytest.mark.parametrize("argument", [0, 1])
+def test_a_derivative_is_that_of_differences(slopes, argument):
+    ends, h = [], 1e-5
+    for sign in (-1, 1):
+        moved = list(POINT)
+        moved[argument] += sign * h
+        ends.append(float(measured(*moved)))
+    assert float(slopes[1][argument]) == pytest.approx((ends[1] - ends[0]) / (2 * h), rel=1e-6)
+
+
+def test_the_minimum_itself_keeps_its_bits(slopes):
+    assert slopes[0] == measured(*POINT)
+
+
+def test_a_derivative_forward_is_that_in_reverse(slopes):
+    _, forward = jax.jvp(measured, POINT, (0.5, 2.0))
+    expected = 0.5 * slopes[1][0] + 2.0 * slopes[1][1]
+    assert float(forward) == pytest.approx(float(expected), rel=1e-8)
+
+
+def test_the_start_has_no_part_in_the_minimum():
+    def end(start):
+        return relax(bowl(*POINT), start, FIRE(), index_prefix=INDEX, fmax=1e-4).params.sum()
+
+    assert (jax.grad(end)(jnp.asarray(START)) == 0).all()
