@@ -22,7 +22,8 @@ Solve = Callable[[Callable[[Tree], Tree], Tree], Tree]
 
 def with_arguments(value_and_gradient: Model, params: Tree) -> tuple[Model, list[Any]]:
     """A function that takes what it closes over and derivatives are asked by, and these numbers."""
-    return jax.closure_convert(value_and_gradient, params)
+    # A function of its own, since a model may be an object that has no hash.
+    return jax.closure_convert(lambda params: value_and_gradient(params), params)
 
 
 def differentiable(
