@@ -44,9 +44,9 @@ def every_day(cases: Iterable[Any], is_chosen) -> list[Any]:
     ]
 
 
-def exhaustive(*values: Any) -> Any:
+def exhaustive(*values: Any, id: str | None = None) -> Any:
     """One row of a table that is not tested every day."""
-    return pytest.param(*values, marks=pytest.mark.exhaustive)
+    return pytest.param(*values, marks=pytest.mark.exhaustive, id=id)
 
 
 def chosen_cells(lengths: list[int], strength: int) -> list[tuple[int, ...]]:

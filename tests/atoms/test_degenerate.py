@@ -147,9 +147,9 @@ def test_a_degenerate_geometry_has_the_bits_it_has_alone(name, dtype, program, r
 @pytest.mark.parametrize(
     ("dtype", "program"),
     [
-        (np.float32, jitted),
-        exhaustive(np.float32, jitted_as_users),
-        exhaustive(np.float64, jitted_as_users),
+        pytest.param(np.float32, jitted, id="float32"),
+        exhaustive(np.float32, jitted_as_users, id="float32-as-users"),
+        exhaustive(np.float64, jitted_as_users, id="float64-as-users"),
     ],
 )
 def test_a_mask_that_multiplies_does_the_same_where_a_list_is_full(dtype, program):
