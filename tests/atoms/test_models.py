@@ -272,6 +272,13 @@ def test_searches_along_lines_refuse_forces_that_are_no_derivatives():
     assert not np.allclose(relaxed.get_forces(), found.forces)
 
 
+def test_forces_that_are_no_derivatives_step_with_fire_by_default():
+    """`InternalLBFGS` judges its steps by energies."""
+    model = JaxModel.of_vectors(Direct(Network()), CUTOFF, conservative=False)
+    ours, fire = (relax(structures()[:1], model, o, max_steps=2) for o in (None, FIRE()))
+    assert np.array_equal(ours.atoms[0].positions, fire.atoms[0].positions)
+
+
 def scalar(vectors, numbers, senders, receivers):
     del numbers, senders, receivers
     return vectors.sum()

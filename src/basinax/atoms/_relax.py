@@ -96,8 +96,9 @@ def relax(
             where a cell that shears would turn what it fixes.
         potential: such as `LennardJones.named("Ar")`; or `ASECalculator(...)`, or a calculator of
             ASE; if None, each structure's own `atoms.calc`.
-        optimizer: if None, `InternalLBFGS()` for a potential that the host evaluates, whose
-            evaluations are what takes the time, and `FIRE()` for others.
+        optimizer: if None, `InternalLBFGS()` for a potential that the host evaluates, where
+            evaluations take the time, and `FIRE()` for others, and for models whose forces are not
+            the derivatives of their energy.
         cell: how cells move: `Frechet(pressure=0.0)`, `UnitCell()` or `Strain()`, a text such as
             "frechet" (see `cell_from`), or a sequence with one of these, or None for a fixed cell,
             a structure. A structure without periodic directions has no cell that could move.
@@ -135,7 +136,9 @@ def relax(
     asked, dtype = dtype, available_dtype(dtype)
     warn_of_single_precision(asked, dtype)
     if optimizer is None:
-        optimizer = usual_optimizer(is_hosted=evaluator is not None)
+        # Its trust is judged by energies, of which forces must be the derivatives.
+        is_fit = evaluator is not None and evaluator.is_conservative
+        optimizer = usual_optimizer(is_hosted=is_fit)
     check_transform(optimizer)
     if evaluator and not evaluator.is_conservative:
         _check_needs_no_energy(optimizer)

@@ -9,11 +9,13 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from ase import Atoms
 
 from basinax._jax.cores import n_cores
+from basinax._jax.fixed import split
 from basinax._jax.switches import switched
 from basinax._settings import (
     POSITIVE,
@@ -27,7 +29,7 @@ from basinax.atoms._batch import available_dtype
 from basinax.atoms._evaluators.protocol import AbstractEvaluator, AbstractSession
 from basinax.atoms._models.graphs import shape_of
 from basinax.atoms._models.nequix import read_nequix
-from basinax.atoms._models.programs import Form, split
+from basinax.atoms._models.programs import Form
 from basinax.atoms._models.sessions import Joined, OneByOne, Program
 from basinax.atoms._models.species import check_species, numbers_of
 from basinax.atoms._neighbors.search import check_listable
@@ -128,7 +130,8 @@ class JaxModel(AbstractEvaluator):
         check_species(atoms, numbers_of(self.species))
         check_listable(atoms, float(self.cutoff), np.float64)
         dtype = available_dtype(None) if self.dtype is None else np.dtype(self.dtype)
-        fixed, arrays = split(self.energies, Form(self.takes_vectors, not self.conservative))
+        form = Form(self.takes_vectors, not self.conservative)
+        fixed, arrays = split((self.energies, form))
         program = Program(fixed, arrays, float(self.cutoff), dtype)
         with switched(program.switches):
             self._check(program, needs_stress)
@@ -140,8 +143,8 @@ class JaxModel(AbstractEvaluator):
         """Raise TypeError if the function does not return what it must."""
         shape = shape_of(1, 0, float(self.cutoff))
         graph = program.abstract_graph(shape)
-        arguments = [graph[name] for name in program.fixed.form.arguments]
-        function = program.fixed.function(program.arrays)
+        function, form = eqx.combine(program.arrays, program.fixed.tree)
+        arguments = [graph[name] for name in form.arguments]
         returned = jax.eval_shape(function, *arguments)
         parts = [returned] if self.conservative else returned
         wanted = [(shape.atoms,), (shape.atoms, 3), (3, 3)][: 1 if self.conservative else 3]

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
+
+from basinax._jax.fixed import Fixed
 
 Arrays = dict[str, Array]
 """A graph in its shape, as `graphs.padded` makes it."""
@@ -95,35 +96,22 @@ class Form(NamedTuple):
         return (of_vectors if self.takes_vectors else of_positions)(function, graph)
 
 
-class Fixed(NamedTuple):
-    """A model without its arrays, and its form: programs are compiled for it."""
-
-    leaves: tuple[Any, ...]
-    structure: Any
-    form: Form
-
-    def function(self, arrays: Any) -> Callable[..., Any]:
-        others = jax.tree.unflatten(self.structure, self.leaves)
-        return eqx.combine(arrays, others)
-
-
-def split(function: Callable[..., Any], form: Form) -> tuple[Fixed, Any]:
-    """What is not an array in a model, and what is."""
-    arrays, others = eqx.partition(function, lambda x: isinstance(x, jax.Array | np.ndarray))
-    leaves, structure = jax.tree.flatten(others)
-    return Fixed(tuple(leaves), structure, form), arrays
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def evaluate(fixed: Fixed, arrays: Any, graph: Arrays) -> Found:
-    """One structure by itself."""
-    return fixed.form.evaluate(fixed.function(arrays), graph)
+    """One structure by itself.
+
+    Args:
+        fixed, arrays: a function and its form, `split`.
+    """
+    function, form = eqx.combine(arrays, fixed.tree)
+    return form.evaluate(function, graph)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def evaluate_joined(fixed: Fixed, arrays: Any, graph: Arrays) -> tuple[Array, Array, Array]:
     """Energies of atoms, derivatives by vectors, of many structures in one graph."""
-    energies, gradient = _by_vectors(fixed.function(arrays), graph)
+    function, _ = eqx.combine(arrays, fixed.tree)
+    energies, gradient = _by_vectors(function, graph)
     forces = jnp.zeros((len(energies), 3), gradient.dtype)
     forces = forces.at[graph["receivers"]].add(gradient).at[graph["senders"]].add(-gradient)
     return energies, forces, gradient

@@ -14,6 +14,7 @@ import numpy as np
 from ase import Atoms
 
 from basinax._jax.compilations import counter_of_thread
+from basinax._jax.fixed import Fixed
 from basinax._jax.switches import switched, switches
 from basinax.atoms._evaluators.calculator import bare
 from basinax.atoms._evaluators.protocol import (
@@ -26,7 +27,7 @@ from basinax.atoms._evaluators.protocol import (
 from basinax.atoms._evaluators.worker import text_of
 from basinax.atoms._matrices import VOIGT
 from basinax.atoms._models.graphs import Graph, Shape, graph_of, padded, shape_of
-from basinax.atoms._models.programs import Fixed, evaluate, evaluate_joined
+from basinax.atoms._models.programs import evaluate, evaluate_joined
 
 _LOG = logging.getLogger("basinax")
 
