@@ -40,7 +40,7 @@ def read_nequix(
     path = found(file)
     _check_is_model(path)
     try:
-        from nequix.model import load_model
+        from nequix.model import load_model  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError(
             f"models of nequix need the package ({error.name} is missing): pip install --no-deps"
