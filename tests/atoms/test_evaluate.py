@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk, fcc111, molecule
+from ase.calculators.calculator import all_changes
 from ase.calculators.emt import EMT as ASEEMT
 from ase.constraints import FixAtoms
 from ase.mep import NEB
@@ -71,6 +72,27 @@ def test_a_relaxation_begins_with_the_bits_of_a_single_point(metals):
     assert start.energies[0] == found.energies[0]
     assert same_bits(start.atoms[0].get_forces(), found.forces[0])
     assert same_bits(start.atoms[0].get_stress(), found.stresses[0])
+
+
+def test_stress_is_found_with_calculators_of_their_own():
+    """Of the crystal, whose calculator tells it when asked alone; the molecule has no volume."""
+    crystal, water = bulk("Cu", cubic=True), molecule("H2O")
+    for atoms in (crystal, water):
+        atoms.calc = WhenAsked()
+    relaxed = relax([crystal, water], max_steps=1, stress=True).atoms
+    expected = relaxed[0].copy()
+    expected.calc = ASEEMT()
+    np.testing.assert_allclose(relaxed[0].get_stress(), expected.get_stress(), atol=1e-9)
+    assert "stress" not in relaxed[1].calc.results
+
+
+class WhenAsked(ASEEMT):
+    """Keeps no stress that nobody has asked for."""
+
+    def calculate(self, atoms=None, properties=("energy",), system_changes=()):
+        super().calculate(atoms, list(properties), list(system_changes) or all_changes)
+        if "stress" not in properties:
+            self.results.pop("stress", None)
 
 
 def test_a_copy_keeps_its_constraints_and_raw_forces(metals, found):

@@ -17,10 +17,11 @@ from basinax.atoms._batch import available_dtype
 from basinax.atoms._evaluators.calculator import evaluator_of
 from basinax.atoms._evaluators.protocol import AbstractEvaluator, EvaluationError, Request
 from basinax.atoms._formats.occupancy import check_occupancies
-from basinax.atoms._intake import intake
+from basinax.atoms._intake import has_volume, intake
 from basinax.atoms._neighbors.search import check_listable
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.groups import check_potential
+from basinax.atoms._table import energies_of, named, volumes
 from basinax.atoms.potentials import AbstractPotential
 from basinax.atoms.potentials._points import found_of
 
@@ -55,14 +56,10 @@ class AtomsEvaluation(eqx.Module):
         `max_stress_eV_per_A3`, the largest component.
         """
         columns: dict[str, list[Any]] = {
-            "formula": [a.get_chemical_formula() for a in self.atoms],
-            "atoms": [len(a) for a in self.atoms],
-            "energy_eV": self.energies.tolist(),
-            "energy_eV_per_atom": [
-                e / len(a) for e, a in zip(self.energies.tolist(), self.atoms, strict=True)
-            ],
+            **named(self.atoms),
+            **energies_of(self.atoms, self.energies),
             "fmax_eV_per_A": [float(np.linalg.norm(f, axis=1).max()) for f in self.forces],
-            "volume_A3": [float(a.cell.volume) if a.pbc.all() else None for a in self.atoms],
+            "volume_A3": volumes(self.atoms),
         }
         if self.stresses is not None:
             columns["max_stress_eV_per_A3"] = np.abs(self.stresses).max(axis=1).tolist()
@@ -94,7 +91,7 @@ def evaluate(
     atoms = [structure.atoms for structure in intake(atoms)]
     check_occupancies(atoms)
     dtype = available_dtype(dtype)
-    have_volume = [bool(stress and a.pbc.any() and a.cell.rank == 3) for a in atoms]
+    have_volume = [stress and has_volume(a) for a in atoms]
     evaluator = evaluator_of(potential)
     if evaluator is not None:
         found = _asked(evaluator, atoms, have_volume)

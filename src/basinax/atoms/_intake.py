@@ -52,6 +52,11 @@ class Structure:
         return len(set(self.atoms.numbers.tolist()))
 
 
+def has_volume(atoms: Atoms) -> bool:
+    """Whether stress means something: a periodic structure whose cell vectors span a volume."""
+    return bool(atoms.pbc.any() and atoms.cell.rank == 3)
+
+
 def intake(atoms: Iterable[Atoms], cell: Any = None) -> list[Structure]:
     """The structures, if each can be relaxed.
 

@@ -18,7 +18,7 @@ from basinax._settings import POSITIVE, one_number, require_whole
 from basinax.atoms._evaluate import AtomsEvaluation, evaluate
 from basinax.atoms._evaluators.calculator import evaluator_of
 from basinax.atoms._evaluators.protocol import AbstractEvaluator
-from basinax.atoms._intake import intake
+from basinax.atoms._intake import has_volume, intake
 from basinax.atoms._matrices import VOIGT
 from basinax.atoms.potentials import AbstractPotential
 
@@ -292,7 +292,7 @@ class _Prober:
 
 def _has_stress(model: Potential, atoms: list[Atoms]) -> bool:
     """Whether stresses can be asked for."""
-    if not any(a.pbc.any() and a.cell.rank == 3 for a in atoms):
+    if not any(map(has_volume, atoms)):
         return False
     evaluator = evaluator_of(model)
     if evaluator is None:

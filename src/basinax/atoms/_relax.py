@@ -29,7 +29,7 @@ from basinax.atoms._evaluators.calculator import evaluator_of
 from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._history import AbstractRecorder, Histories, History, Together
-from basinax.atoms._intake import intake
+from basinax.atoms._intake import has_volume, intake
 from basinax.atoms._internal.optimizer import check_where_steps_are_made, usual_optimizer
 from basinax.atoms._precision import warn_of_single_precision, warn_of_small_fmax
 from basinax.atoms._result import AtomsRelaxation
@@ -185,7 +185,7 @@ def relax(
     kept = histories.all() if histories else None
     result = _in_order(atoms, monitor, compilations.count, kept)
     if stress:
-        _add_stresses(result.atoms, potential, dtype)
+        _add_stresses(result.atoms, atoms, potential, dtype)
     if throw:
         raise_unless_converged(result.status)
     return result
@@ -210,15 +210,20 @@ def _teller(
     return tell
 
 
-def _add_stresses(relaxed: list[Atoms], potential: Any, dtype: Any) -> None:
+def _add_stresses(relaxed: list[Atoms], originals: list[Atoms], potential: Any, dtype: Any) -> None:
     """Gives those a stress that have none, where their cells have a volume."""
-    without = [a for a in relaxed if a.calc is not None and "stress" not in a.calc.results]
-    if not without:
+    ends, places = [], []
+    for end, original in zip(relaxed, originals, strict=True):
+        if has_volume(end) and end.calc is not None and "stress" not in end.calc.results:
+            ends.append(end)
+            places.append(end.copy())
+            places[-1].calc = original.calc  # which evaluates it where there is no potential
+    if not ends:
         return
-    found = evaluate(without, potential, stress=True, dtype=dtype)
-    for a, stress in zip(without, cast(np.ndarray, found.stresses), strict=True):
-        if np.isfinite(stress).all() and a.calc is not None:
-            a.calc.results["stress"] = stress
+    found = evaluate(places, potential, stress=True, dtype=dtype)
+    for end, stress in zip(ends, cast(np.ndarray, found.stresses), strict=True):
+        if np.isfinite(stress).all():
+            end.calc.results["stress"] = stress
 
 
 def _recorder(

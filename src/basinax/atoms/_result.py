@@ -1,5 +1,6 @@
 """The result of a relaxation: columns for programs, a summary and a table for people."""
 
+import dataclasses
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from jaxtyping import Bool, Float, Int32
 
 from basinax._loop.status import Status
 from basinax.atoms._history import History
-from basinax.atoms._table import html_of, text_of, write_rows
+from basinax.atoms._table import energies_of, html_of, named, text_of, volumes, write_rows
 
 SHOWN = 10
 """Structures in the table that a summary ends with."""
@@ -132,17 +133,13 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
         """
         columns: dict[str, list[Any]] = {
             "source": list(self.sources),
-            "formula": [a.get_chemical_formula() for a in self.atoms],
-            "atoms": [len(a) for a in self.atoms],
+            **named(self.atoms),
             "status": [Status(code).name.lower() for code in self.status],
             "steps": self.steps.tolist(),
             "evaluations": self.evaluations.tolist(),
-            "energy_eV": self.energies.tolist(),
-            "energy_eV_per_atom": [
-                e / len(a) for e, a in zip(self.energies.tolist(), self.atoms, strict=True)
-            ],
+            **energies_of(self.atoms, self.energies),
             "fmax_eV_per_A": self.fmax.tolist(),
-            "volume_A3": [float(a.cell.volume) if a.pbc.all() else None for a in self.atoms],
+            "volume_A3": volumes(self.atoms),
             "max_stress_eV_per_A3": [_largest_stress(a) for a in self.atoms],
             "max_displacement_A": self.displacements.tolist(),
             "seconds": self.seconds.tolist(),
@@ -240,20 +237,9 @@ def _chosen(result: AtomsRelaxation, numbers: list[int]) -> AtomsRelaxation:
     def of(values: Any) -> Any:
         return values[numbers] if isinstance(values, np.ndarray) else [values[k] for k in numbers]
 
-    return AtomsRelaxation(
-        atoms=of(result.atoms),
-        energies=of(result.energies),
-        fmax=of(result.fmax),
-        steps=of(result.steps),
-        evaluations=of(result.evaluations),
-        status=of(result.status),
-        messages=of(result.messages),
-        displacements=of(result.displacements),
-        seconds=of(result.seconds),
-        compilations=result.compilations,
-        history=None if result.history is None else of(result.history),
-        sources=of(result.sources),
-    )
+    values = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+    columns = {name: of(x) for name, x in values.items() if isinstance(x, np.ndarray | list)}
+    return dataclasses.replace(result, **columns)
 
 
 def _largest_stress(atoms: Atoms) -> float | None:

@@ -5,13 +5,36 @@ import html
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from ase import Atoms
 
 from basinax._text.files import replacing
 
 Columns = dict[str, list[Any]]
+
+
+def named(atoms: Sequence[Atoms]) -> Columns:
+    """The formulas of structures, and how many atoms they have."""
+    return {
+        "formula": [a.get_chemical_formula() for a in atoms],
+        "atoms": [len(a) for a in atoms],
+    }
+
+
+def energies_of(atoms: Sequence[Atoms], energies: np.ndarray) -> Columns:
+    """Energies in eV, of structures and per atom."""
+    values = energies.tolist()
+    per_atom = [energy / len(a) for energy, a in zip(values, atoms, strict=True)]
+    return {"energy_eV": values, "energy_eV_per_atom": per_atom}
+
+
+def volumes(atoms: Sequence[Atoms]) -> list[float | None]:
+    """In Å³; None without three periodic directions."""
+    return [float(a.cell.volume) if a.pbc.all() else None for a in atoms]
 
 
 def rows_of(columns: Columns) -> list[dict[str, Any]]:

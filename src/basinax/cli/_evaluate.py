@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-import jax
 import numpy as np
 import typer
 
 from basinax.atoms import AtomsEvaluation, evaluate
-from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._table import writer_of
 from basinax.cli._console import (
     INTERRUPTED,
@@ -19,21 +17,17 @@ from basinax.cli._console import (
     reported,
 )
 from basinax.cli._contents import Plan, plan_of
-from basinax.cli._inputs import files_read, read_all
-from basinax.cli._options import Dtype, Manner, Model, PointOutputs
-from basinax.cli._output import SHOWN
+from basinax.cli._inputs import files_read
+from basinax.cli._options import Manner, Model, PointOutputs
+from basinax.cli._output import print_first
 from basinax.cli._places import Saver, check_places
-from basinax.cli._potential import potential_of
+from basinax.cli._potential import read_model
 from basinax.cli._session import session
 
 
 def run(model: Model, outputs: PointOutputs, manner: Manner) -> None:
     with session(manner, model.dtype) as watch:
-        if model.dtype is Dtype.FLOAT64:
-            jax.config.update("jax_enable_x64", True)
-        with reported():
-            potential = potential_of(model)
-        atoms, sources = read_all(model.files)
+        potential, atoms, sources = read_model(model)
         inputs = files_read(model.files, model.potential, "")
         check_places(outputs.output, outputs.table, None, len(atoms), inputs)
         with reported():
@@ -42,7 +36,6 @@ def run(model: Model, outputs: PointOutputs, manner: Manner) -> None:
         saver = Saver(outputs.output, outputs.table)
         watch.begin("running")
         with reported(sources):
-            check_occupancies(atoms)
             found = evaluate(atoms, potential, stress=outputs.stress, dtype=model.dtype.value)
         if watch.is_stopped():
             err.print("Interrupted: nothing was written.")
@@ -74,9 +67,6 @@ def _print_summary(found: AtomsEvaluation, sources: list[str], saver: Saver) -> 
     known = np.isfinite(forces)
     largest = f", largest force {np.array(forces)[known].max():.3g} eV/Å" if known.any() else ""
     print_line(out, f"{len(found) - len(failed)} of {len(found)} structures evaluated{largest}")
-    for k in failed[:SHOWN]:
-        print_line(out, f"{sources[k]} ({found.atoms[k].symbols}): {found.messages[k]}")
-    if len(failed) > SHOWN:
-        print_line(out, f"... and {len(failed) - SHOWN} more")
+    print_first(failed, lambda k: f"{sources[k]} ({found.atoms[k].symbols}): {found.messages[k]}")
     if saver.saved:
         print_line(out, f"Written: {', '.join(map(str, saver.saved))}")

@@ -1,5 +1,6 @@
 """The file of structures and the summary."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,14 @@ def write_table(path: Path, result: AtomsRelaxation) -> None:
     writer_of(path)(path, result.to_dict())
 
 
+def print_first(numbers: Sequence[int], line_of: Callable[[int], str]) -> None:
+    """The lines of some structures, and how many more there are."""
+    for number in numbers[:SHOWN]:
+        print_line(out, line_of(number))
+    if len(numbers) > SHOWN:
+        print_line(out, f"... and {len(numbers) - SHOWN} more")
+
+
 def print_summary(task: Task, result: AtomsRelaxation, paths: list[Path]) -> None:
     table = Table("status", box=None, pad_edge=False)
     for title in ("structures", "steps, median", "steps, most", "largest fmax (eV/Å)"):
@@ -47,12 +56,12 @@ def print_summary(task: Task, result: AtomsRelaxation, paths: list[Path]) -> Non
                 f"{fmax.max():.3g}",
             )
     out.print(table)
-    failed = np.flatnonzero(~result.converged)
-    for k in failed[:SHOWN]:
+
+    def line_of(k: int) -> str:
         formula = task.atoms[k].get_chemical_formula()
         reason = result.messages[k] or Status(result.status[k]).meaning
-        print_line(out, f"{task.sources[k]} ({formula}): {reason}")
-    if len(failed) > SHOWN:
-        print_line(out, f"... and {len(failed) - SHOWN} more")
+        return f"{task.sources[k]} ({formula}): {reason}"
+
+    print_first(np.flatnonzero(~result.converged).tolist(), line_of)
     if paths:
         print_line(out, f"Written: {', '.join(map(str, paths))}")

@@ -3,13 +3,25 @@
 import dataclasses
 from typing import Any
 
+import jax
+
 from basinax._text.config import read_config
 from basinax.atoms import ASECalculator, JaxModel, potential_from
-from basinax.cli._console import err, fail, print_line
-from basinax.cli._options import Model
+from basinax.cli._console import err, fail, print_line, reported
+from basinax.cli._inputs import read_all
+from basinax.cli._options import Dtype, Model
 
 IMPORTING = ("ase", "nequix", "python")
 """Kinds of potentials that run code of others."""
+
+
+def read_model(given: Model) -> tuple[Any, list[Any], list[str]]:
+    """The potential and the structures, with a name for each, in the precision of the options."""
+    if given.dtype is Dtype.FLOAT64:
+        jax.config.update("jax_enable_x64", True)
+    with reported():
+        potential = potential_of(given)
+    return potential, *read_all(given.files)
 
 
 def potential_of(given: Model) -> Any:

@@ -1,25 +1,19 @@
 """The command `basinax probe`."""
 
-import jax
 import numpy as np
 import typer
 from rich.table import Table
 
 from basinax.atoms import Finding, Probe, probe
 from basinax.cli._console import BITS_DIFFER, check_printed, out, print_line, reported
-from basinax.cli._inputs import read_all
-from basinax.cli._options import Dtype, Manner, Probed, Sample
-from basinax.cli._potential import potential_of
+from basinax.cli._options import Manner, Probed, Sample
+from basinax.cli._potential import read_model
 from basinax.cli._session import session
 
 
 def run(probed: Probed, sample: Sample, manner: Manner) -> None:
     with session(manner, probed.dtype) as watch:
-        if probed.dtype is Dtype.FLOAT64:
-            jax.config.update("jax_enable_x64", True)
-        with reported():
-            potential = potential_of(probed)
-        atoms, sources = read_all(probed.files)
+        potential, atoms, sources = read_model(probed)
         order = np.random.default_rng(sample.seed).permutation(len(atoms))
         chosen = sorted(order[: sample.sample].tolist())
         watch.begin("running")

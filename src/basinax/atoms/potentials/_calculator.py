@@ -8,7 +8,7 @@ from ase.calculators.calculator import Calculator, all_changes
 
 from basinax._jax.switches import own_switches
 from basinax.atoms._batch import available_dtype
-from basinax.atoms._neighbors.search import check_listable
+from basinax.atoms._intake import has_volume
 from basinax.atoms.potentials._points import found_of
 
 
@@ -38,9 +38,7 @@ class PotentialCalculator(Calculator):
     def _found(self) -> dict[str, Any]:
         atoms: Any = self.atoms
         self.potential.check([atoms])
-        check_listable([atoms], self.potential.cutoff, self.dtype)
-        has_volume = bool(atoms.pbc.any() and atoms.cell.rank == 3)
-        (found,) = found_of(self.potential, [atoms], self.dtype, stress=has_volume)
+        (found,) = found_of(self.potential, [atoms], self.dtype, stress=has_volume(atoms))
         results = {
             "energy": found.energy,
             "free_energy": found.energy,
