@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from basinax.transforms._protocol import Tree
 
@@ -20,9 +21,16 @@ Solve = Callable[[Callable[[Tree], Tree], Tree], Tree]
 """From v → H v, and b, to the solution of H v = b."""
 
 
+def described(value_and_gradient: Model, params: Tree) -> tuple[Any, bool]:
+    """The shapes that a model returns, and whether derivatives may be asked by what it holds."""
+    # A function of its own, since a model may be an object that has no hash.
+    trace = jax.make_jaxpr(lambda params: value_and_gradient(params), return_shape=True)
+    jaxpr, said = trace(params)
+    return said, any(isinstance(number, Tracer) for number in jaxpr.consts)
+
+
 def with_arguments(value_and_gradient: Model, params: Tree) -> tuple[Model, list[Any]]:
     """A function that takes what it closes over and derivatives are asked by, and these numbers."""
-    # A function of its own, since a model may be an object that has no hash.
     return jax.closure_convert(lambda params: value_and_gradient(params), params)
 
 

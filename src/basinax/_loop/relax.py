@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int32
 from basinax._jax.forks import check_process
 from basinax._jax.switches import own_switches
 from basinax._loop.criteria import AbstractCriterion, criterion_of
-from basinax._loop.implicit import Model, differentiable, with_arguments
+from basinax._loop.implicit import Model, described, differentiable, with_arguments
 from basinax._loop.run import Evaluation, Run, advance, final_point, start
 from basinax._loop.status import Status
 from basinax._settings import counts, require_function, require_switch
@@ -109,9 +109,11 @@ def relax(
     params = jax.tree.map(lambda x: jnp.asarray(x, canonicalize_dtype(jnp.result_type(x))), params)
     criterion = criterion_of(fmax, convergence)
     params = jax.lax.stop_gradient(params)
-    extras = _check_evaluation(value_and_gradient, params, index_prefix, has_extras)
-    model, numbers = with_arguments(value_and_gradient, params)
-    if numbers:
+    said, is_traced = described(value_and_gradient, params)
+    extras = _check_evaluation(said, params, index_prefix, has_extras)
+    model, numbers = value_and_gradient, []
+    if is_traced:
+        model, numbers = with_arguments(value_and_gradient, params)
         still = jax.lax.stop_gradient(numbers)
         value_and_gradient = functools.partial(_with_numbers, model, tuple(still))
     run = start(
@@ -186,10 +188,13 @@ def _as_array(x):
     return np.asarray(x) if isinstance(x, bool | int | float) else x
 
 
-def _check_evaluation(value_and_gradient, params, index_prefix, has_extras: bool) -> Any:
-    """Zeros like the extras; None if there are none."""
+def _check_evaluation(said: Any, params, index_prefix, has_extras: bool) -> Any:
+    """Zeros like the extras; None if there are none.
+
+    Args:
+        said: the shapes that the model returns.
+    """
     expected = (n_systems(index_prefix),)
-    said = jax.eval_shape(value_and_gradient, params)
     got = len(said) if isinstance(said, tuple | list) else 1
     if got != 2 + has_extras:
         raise ValueError(
