@@ -582,7 +582,7 @@ def test_evaluate_names_what_a_calculator_cannot_do(files):
 @pytest.mark.parametrize(
     ("kind", "line"),
     [
-        ("potentials", "lennard-jones  epsilon=1.0, sigma=1.0, cutoff=none"),
+        ("potentials", "lennard-jones  epsilon=1.0, sigma=1.0, cutoff=3 sigma"),
         ("potentials", "nequix  nequix:FILE"),
         ("optimizers", "bfgs  maxstep=0.2, alpha=70.0"),
         ("optimizers", "lbfgs-line-search  memory=100"),

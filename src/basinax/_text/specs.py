@@ -7,7 +7,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from basinax._text.config import from_config, read_config, transforms_by_name
 from basinax.transforms._limits import AbstractLimit
@@ -24,7 +24,7 @@ class Spec(NamedTuple):
 
 
 def parse(text: str) -> Spec:
-    """Read `NAME[:WORD,KEY=VALUE,...]`; values are numbers, true, false, or words.
+    """Read `NAME[:WORD,KEY=VALUE,...]`; values are numbers, true, false, none, or words.
 
     Nothing in a text is evaluated, nor looked up anywhere but in tables of known names.
 
@@ -102,9 +102,11 @@ def make(kind: str, name: str, maker: Callable[..., Any], options: Mapping[str, 
             raise ValueError(
                 f"{kind} {name} has no option {option!r}{_hint(option, known)}: {', '.join(known)}"
             )
+        if value is None and type(None) in get_args(known[option].annotation):
+            continue
         for each in value.values() if isinstance(value, Mapping) else [value]:
             if not _may_be(each, known[option].default):
-                text = str(each).lower() if isinstance(each, bool) else repr(each)
+                text = repr(each) if isinstance(each, str) else str(each).lower()
                 raise ValueError(f"{kind} {name}: {option} must be a number, got {text}")
     return maker(**options)
 
@@ -113,7 +115,7 @@ def _may_be(value: Any, default: Any) -> bool:
     """Whether an option may have a value that stands in a text, by the default it has."""
     if isinstance(value, bool):
         return isinstance(default, bool)
-    return not isinstance(value, str) or isinstance(default, bool | str)
+    return isinstance(default, bool | str) if isinstance(value, str) else value is not None
 
 
 def _hint(name: str, known: Any) -> str:
@@ -125,10 +127,13 @@ def _plain(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
+_WORDS = {"true": True, "false": False, "none": None}
+
+
 def _value(text: str) -> Any:
     if "_" in text:  # Python reads 1_0 as 10
         return text
-    for read in (int, float, {"true": True, "false": False}.__getitem__):
+    for read in (int, float, _WORDS.__getitem__):
         try:
             return read(text)
         except (ValueError, KeyError):

@@ -92,6 +92,8 @@ def tasks_of(
 ) -> list[Task | None]:
     """What there is to do for lists of this radius (Å); None where positions or cell forbid one.
 
+    Of an infinite radius all pairs of an open system are, and there is no list of a periodic one.
+
     Args:
         positions, cells, pbc: of each system.
         resolution: the relative spacing of the device's floats.
@@ -106,7 +108,10 @@ def tasks_of(
     largest = np.maximum.reduceat(np.abs(x).max(axis=1), starts)
     # NaN is no list either, here and below
     may_be = (largest <= LARGEST_POSITION) & (np.abs(cells).max(axis=(1, 2)) <= LARGEST_CELL)
-    radii = np.where(may_be, radius * (1 + 1e-6) + 64 * resolution * largest, radius)
+    if math.isinf(radius):
+        may_be &= ~pbc.any(axis=1)
+    radii = _reaches(x, starts, radius) * (1 + 1e-6) + 64 * resolution * largest
+    radii = np.where(may_be, radii, 1.0)
     boxes = np.where(may_be[:, None, None], cells, np.eye(3))
     x[~may_be[owners]] = 0.0
     for k in np.flatnonzero(may_be & ~pbc.all(axis=1)):
@@ -147,6 +152,27 @@ def _inverses(boxes: np.ndarray) -> np.ndarray:
         return np.concatenate([_inverses(box[None]) for box in boxes])
 
 
+def _reaches(x: np.ndarray, starts: np.ndarray, radius: float) -> np.ndarray | float:
+    """How far pairs of each system reach: all of them, where the radius is infinite."""
+    if not math.isinf(radius):
+        return radius
+    with np.errstate(invalid="ignore"):  # of positions that are not finite
+        spans = np.maximum.reduceat(x, starts) - np.minimum.reduceat(x, starts)
+    return spans.sum(axis=1) + 1.0
+
+
+def check_open(atoms: Sequence[Atoms], cutoff: float) -> None:
+    """Raises ValueError where a structure is periodic and there is no cutoff."""
+    periodic = [k for k, a in enumerate(atoms) if a.pbc.any()] if math.isinf(cutoff) else []
+    if periodic:
+        k = periodic[0]
+        raise ValueError(
+            f"system {k} ({atoms[k].symbols}) is periodic, pbc={atoms[k].pbc.tolist()}, and the"
+            " potential has no cutoff: of its pairs there is no end. Give a cutoff, or set pbc to"
+            " False where the cluster is isolated"
+        )
+
+
 def check_listable(atoms: Sequence[Atoms], radius: float, dtype: Any) -> None:
     """Makes sure, before anything runs, that every structure can have a list of this radius (Å).
 
@@ -156,6 +182,7 @@ def check_listable(atoms: Sequence[Atoms], radius: float, dtype: Any) -> None:
     Raises:
         ValueError: one cannot; says which and why.
     """
+    check_open(atoms, radius)
     resolution = float(np.finfo(dtype).eps)
     with np.errstate(over="ignore"):  # inf is refused
         positions = [a.positions.astype(dtype) for a in atoms]

@@ -65,11 +65,14 @@ class NeighborTable:
 
         Raises:
             ValueError: cutoff or skin is negative or not finite, a system's coordinates are too
-                large or its cell too small for a list, or it has more elements.
+                large or its cell too small for a list, or it has more elements. A cutoff of inf
+                stands for all pairs of open systems; not for lists of edges.
         """
         cutoff, skin = one_number(cutoff, "cutoff", REAL), one_number(skin, "skin", REAL)
-        if not (np.isfinite([cutoff, skin]).all() and cutoff >= 0 and skin >= 0):
+        if not (cutoff >= 0 and 0 <= skin < np.inf) and not cutoff == skin == np.inf:
             raise ValueError(f"cutoff and skin must be 0 or more: {cutoff=} and {skin=}")
+        if np.isinf(cutoff) and lists is EdgeList:
+            raise ValueError("lists of edges need a cutoff that is finite")
         self.cutoff, self.skin = float(cutoff), float(skin)
         self._sizes = np.asarray(batch.index.sizes, np.int64)
         self._starts = row_starts(self._sizes)
@@ -182,7 +185,9 @@ class NeighborTable:
         Those within the cutoff decide where a cell is lost, on the device, so that no result
         depends on the skin. A skin as large as the cutoff is the largest for which that holds.
         """
-        times = (1 + self.skin / self.cutoff) ** 3 if self.cutoff > 0 else 8.0
+        if not 0 < self.cutoff < np.inf:
+            return MOST_IMAGES * TO_SPARE**2 * 8.0
+        times = (1 + self.skin / self.cutoff) ** 3
         return MOST_IMAGES * TO_SPARE**2 * min(times, 8.0)
 
     def _note_elements(self, system: int, rows: slice, numbers: np.ndarray) -> None:

@@ -53,9 +53,12 @@ def listed_for(
     """The potential, if it has parameters for these structures, and they can be listed for it."""
     check_potential(potential)
     potential.check(atoms)
-    if skin is None:
+    has_cutoff = potential.cutoff < np.inf
+    if skin is None and has_cutoff:
         skin = (SKIN_OF_DEAR_PAIRS if potential.has_dear_pairs else SKIN) * potential.cutoff
-    listed = Listed(potential, one_number(skin, "skin", A_SKIN))
+    skin = 0.0 if skin is None else one_number(skin, "skin", A_SKIN)
+    # Lists of all pairs are never made again.
+    listed = Listed(potential, skin if has_cutoff else np.inf)
     check_listable(atoms, listed.reach, dtype)
     return listed
 

@@ -9,6 +9,7 @@ from ase.calculators.calculator import Calculator, all_changes
 from basinax._jax.switches import own_switches
 from basinax.atoms._batch import available_dtype
 from basinax.atoms._intake import has_volume
+from basinax.atoms._neighbors.search import check_open
 from basinax.atoms.potentials._points import found_of
 
 
@@ -38,6 +39,7 @@ class PotentialCalculator(Calculator):
     def _found(self) -> dict[str, Any]:
         atoms: Any = self.atoms
         self.potential.check([atoms])
+        check_open([atoms], self.potential.cutoff)
         (found,) = found_of(self.potential, [atoms], self.dtype, stress=has_volume(atoms))
         results = {
             "energy": found.energy,

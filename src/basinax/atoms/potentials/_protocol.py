@@ -93,7 +93,7 @@ class AbstractPotential(eqx.Module):
         """Its elements and its cutoff."""
         elements = ", ".join(chemical_symbols[z] for z in self.species) or "any element"
         try:
-            reach = f"cutoff {self.cutoff:.4g} Å"
+            reach = f"cutoff {self.cutoff:.4g} Å" if np.isfinite(self.cutoff) else "all pairs"
         except jax.errors.ConcretizationTypeError:
             reach = "traced"
         return f"{type(self).__name__}({elements}; {reach})"
@@ -101,7 +101,10 @@ class AbstractPotential(eqx.Module):
     @property
     @abc.abstractmethod
     def cutoff(self) -> float:
-        """The distance in Å beyond which no atom acts on another: what neighbour lists need."""
+        """The distance in Å beyond which no atom acts on another: what neighbour lists need.
+
+        inf if there is none: then lists have all pairs, of open structures alone.
+        """
 
     @abc.abstractmethod
     def __call__(self, batch: Batch, neighbors: Any, *, stress: bool = False) -> Properties:

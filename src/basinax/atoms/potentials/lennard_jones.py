@@ -24,6 +24,7 @@ from basinax.atoms.potentials._tables.species import (
 )
 
 Mixing = Literal["lorentz-berthelot", "geometric", "waldman-hagler"]
+Cutoff = Parameter | Literal["3 sigma"] | None
 
 NAMED = {"Ne": (0.0031, 2.74), "Ar": (0.0104, 3.40), "Kr": (0.0140, 3.65), "Xe": (0.0200, 3.98)}
 """ε in eV and σ in Å of the solid noble gases: N. Bernardes, Phys. Rev. 112, 1534 (1958), as in
@@ -32,17 +33,18 @@ N. W. Ashcroft and N. D. Mermin, Solid State Physics (1976), table 20.2. The lat
 
 
 class LennardJones(AbstractPairPotential):
-    """E(r) = 4ε[(σ/r)¹² − (σ/r)⁶], cut off like ASE's `LennardJones`.
+    """E(r) = 4ε[(σ/r)¹² − (σ/r)⁶], cut off like ASE's `LennardJones`, or not at all.
 
     With `smooth=False` the energy is shifted to 0 at the cutoff and the force jumps there; with
     `smooth=True` it is multiplied with a function that falls from 1 at `onset` to 0 at the cutoff,
-    and energy and force are continuous.
+    and energy and force are continuous. With `cutoff=None` all pairs of an open cluster count.
 
     >>> argon = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=8.5)
     >>> mixture = LennardJones(
     ...     epsilon={"Ar": 0.0104, "Kr": 0.0140, ("Ar", "Kr"): 0.0119},
     ...     sigma={"Ar": 3.40, "Kr": 3.65},
     ... )
+    >>> cluster = LennardJones(cutoff=None)
     """
 
     epsilon: Float[Array, "species species"]
@@ -50,6 +52,7 @@ class LennardJones(AbstractPairPotential):
     sigma: Float[Array, "species species"]
     """Where the energy is 0, in Å; the minimum is at 2^(1/6) σ."""
     cutoffs: Float[Array, "species species"]
+    """In Å; inf where all pairs count."""
     onsets: Float[Array, "species species"]
     """Where a smooth cutoff begins, in Å."""
     species: tuple[int, ...] = eqx.field(static=True)
@@ -59,7 +62,7 @@ class LennardJones(AbstractPairPotential):
         self,
         epsilon: Parameter = 1.0,
         sigma: Parameter = 1.0,
-        cutoff: Parameter | None = None,
+        cutoff: Cutoff = "3 sigma",
         *,
         smooth: bool = False,
         onset: Parameter | None = None,
@@ -71,7 +74,7 @@ class LennardJones(AbstractPairPotential):
             epsilon: in eV.
             sigma: in Å.
             cutoff: in Å, per pair; an element's is that of pairs of it. 3σ of the pair where not
-                given (ASE's default).
+                given (ASE's default). None: all pairs count, which no periodic structure can have.
             smooth: which of the two cutoffs.
             onset: in Å, per pair, for `smooth=True`; 0.66 cutoffs where not given (ASE's default).
             mixing: what pairs without numbers of their own get from their elements':
@@ -79,25 +82,23 @@ class LennardJones(AbstractPairPotential):
                 "waldman-hagler" (sixth powers; J. Comput. Chem. 14, 1077 (1993)).
 
         Raises:
-            ValueError: a number is out of range, an onset is not below its cutoff, a pair has no
-                number, or a name is no element.
+            ValueError: a number is out of range, an onset is not below its cutoff, or there is
+                none, a pair has no number, or a name is no element.
         """
         check_process()
         if mixing not in _MIXED:
             raise ValueError(f"mixing must be one of {', '.join(_MIXED)}; got {mixing!r}")
         require_switch(smooth, "smooth")
-        species = species_of(epsilon=epsilon, sigma=sigma, cutoff=cutoff, onset=onset)
+        given = None if isinstance(cutoff, str) else cutoff
+        species = species_of(epsilon=epsilon, sigma=sigma, cutoff=given, onset=onset)
         e, s = per_element("epsilon", epsilon, species), per_element("sigma", sigma, species)
         e, s = _MIXED[mixing](e[:, None], e[None], s[:, None], s[None])
         e = per_pair("epsilon", epsilon, species, e)
         s = per_pair("sigma", sigma, species, s)
-        cutoffs = per_pair("cutoff", cutoff, species, 3 * s)
-        onsets = per_pair("onset", onset, species, 0.66 * cutoffs)
-        check_positive(sigma=s, cutoff=cutoffs, onset=onsets)
+        check_positive(sigma=s)
         if (e < 0).any():
             raise ValueError(f"epsilon must not be negative, got {e.min()}")
-        if not (onsets < cutoffs).all():
-            raise ValueError(f"onset must be below cutoff: {onsets.tolist()}, {cutoffs.tolist()}")
+        cutoffs, onsets = _cut(cutoff, onset, species, s, smooth=smooth)
         self.epsilon, self.sigma = jnp.array(e, float), jnp.array(s, float)
         self.cutoffs, self.onsets = jnp.array(cutoffs, float), jnp.array(onsets, float)
         self.species, self.smooth = species, smooth
@@ -106,7 +107,7 @@ class LennardJones(AbstractPairPotential):
     def named(
         cls,
         *elements: str,
-        cutoff: Parameter | None = None,
+        cutoff: Cutoff = "3 sigma",
         smooth: bool = False,
         mixing: Mixing = "lorentz-berthelot",
     ) -> "LennardJones":
@@ -134,18 +135,16 @@ class LennardJones(AbstractPairPotential):
     def table(self, dtype: Any) -> "_Known":
         epsilon, sigma = self.epsilon.astype(dtype), self.sigma.astype(dtype)
         cutoffs, onsets = self.cutoffs.astype(dtype), self.onsets.astype(dtype)
-        begin, end = rounded(onsets * onsets), rounded(cutoffs * cutoffs)
-        cubed = rounded(1.0 / _cube(end - begin))
-        return _Known(
+        known = _Known(
             sigma6=_cube(rounded(sigma * sigma)),
             epsilon4=4.0 * epsilon,
             epsilon24=rounded(-24.0 * epsilon),
-            shift=None if self.smooth else _cube(_square(rounded(sigma / cutoffs))),
-            begin=begin if self.smooth else None,
-            end=end if self.smooth else None,
-            cubed=cubed if self.smooth else None,
-            cubed12=rounded(-12.0 * cubed) if self.smooth else None,
         )
+        if not self.smooth:
+            return known._replace(shift=_cube(_square(rounded(sigma / cutoffs))))
+        begin, end = rounded(onsets * onsets), rounded(cutoffs * cutoffs)
+        cubed = rounded(1.0 / _cube(end - begin))
+        return known._replace(begin=begin, end=end, cubed=cubed, cubed12=rounded(-12.0 * cubed))
 
     def pair(self, r2, known):
         inverse = 1.0 / r2
@@ -173,14 +172,38 @@ class _Known(NamedTuple):
     sigma6: Any
     epsilon4: Any
     epsilon24: Any
-    shift: Any
+    shift: Any = None
     """(σ/cutoff)⁶."""
-    begin: Any
-    end: Any
+    begin: Any = None
+    end: Any = None
     """The squared onset b and cutoff e."""
-    cubed: Any
-    cubed12: Any
+    cubed: Any = None
+    cubed12: Any = None
     """1/(e − b)³, and −12 times that."""
+
+
+def _cut(
+    cutoff: Cutoff,
+    onset: Parameter | None,
+    species: tuple[int, ...],
+    sigma: np.ndarray,
+    *,
+    smooth: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cutoffs and onsets of pairs; inf where all count."""
+    if cutoff is None:
+        if smooth or onset is not None:
+            raise ValueError("smooth=True and onset need a cutoff, got cutoff=None: all pairs")
+        return np.full_like(sigma, np.inf), np.full_like(sigma, np.inf)
+    if isinstance(cutoff, str) and cutoff != "3 sigma":
+        raise ValueError(f"cutoff must be a number, a mapping, None or '3 sigma', got {cutoff!r}")
+    given = None if isinstance(cutoff, str) else cutoff
+    cutoffs = per_pair("cutoff", given, species, 3 * sigma)
+    onsets = per_pair("onset", onset, species, 0.66 * cutoffs)
+    check_positive(cutoff=cutoffs, onset=onsets)
+    if not (onsets < cutoffs).all():
+        raise ValueError(f"onset must be below cutoff: {onsets.tolist()}, {cutoffs.tolist()}")
+    return cutoffs, onsets
 
 
 def _square(x):

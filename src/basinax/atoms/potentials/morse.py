@@ -19,7 +19,8 @@ from basinax.atoms.potentials._tables.species import Parameter, check_positive, 
 class Morse(AbstractPairPotential):
     """E(r) = ε[x² − 2x] with x = exp(ρ₀(1 − r/r₀)), times a quintic that ends it smoothly.
 
-    The quintic falls from 1 at `rcut1` r₀ to 0 at `rcut2` r₀. There is no mixing rule: with
+    The quintic falls from 1 at `rcut1` r₀ to 0 at `rcut2` r₀. With `rcut2=None` there is none, and
+    all pairs of an open cluster count. There is no mixing rule: with
     numbers per element, those of each pair must be given too.
 
     >>> dimer = Morse(epsilon=0.0134784, rho0=5.849, r0=3.786)
@@ -34,8 +35,10 @@ class Morse(AbstractPairPotential):
     rcut1: Float[Array, "species species"]
     """Where the cutoff begins, in units of r₀."""
     rcut2: Float[Array, "species species"]
-    """Where it ends, in units of r₀."""
+    """Where it ends, in units of r₀; inf where all pairs count."""
     species: tuple[int, ...] = eqx.field(static=True)
+    is_cut: bool = eqx.field(static=True)
+    """Whether there is a cutoff."""
 
     def __init__(
         self,
@@ -43,7 +46,7 @@ class Morse(AbstractPairPotential):
         rho0: Parameter = 6.0,
         r0: Parameter = 1.0,
         rcut1: Parameter = 1.9,
-        rcut2: Parameter = 2.7,
+        rcut2: Parameter | None = 2.7,
     ):
         """One number serves all atoms; a mapping has numbers per element and per pair.
 
@@ -55,6 +58,9 @@ class Morse(AbstractPairPotential):
         """
         check_process()
         given = {"epsilon": epsilon, "rho0": rho0, "r0": r0, "rcut1": rcut1, "rcut2": rcut2}
+        self.is_cut = rcut2 is not None
+        if not self.is_cut:
+            given |= {"rcut1": 1.0, "rcut2": 2.0}  # of no account
         species = species_of(**given)
         none = np.full((max(len(species), 1),) * 2, np.nan)
         tables = {name: per_pair(name, value, species, none) for name, value in given.items()}
@@ -65,8 +71,9 @@ class Morse(AbstractPairPotential):
             raise ValueError(f"rcut1 must be below rcut2, got {rcut1} and {rcut2}")
         self.epsilon = jnp.array(tables["epsilon"], float)
         self.rho0, self.r0 = jnp.array(tables["rho0"], float), jnp.array(tables["r0"], float)
-        self.rcut1 = jnp.array(tables["rcut1"], float)
-        self.rcut2 = jnp.array(tables["rcut2"], float)
+        further = 1.0 if self.is_cut else np.inf
+        self.rcut1 = jnp.array(tables["rcut1"] * further, float)
+        self.rcut2 = jnp.array(tables["rcut2"] * further, float)
         self.species = species
 
     def reach(self) -> Float[Array, "species species"]:
@@ -76,11 +83,15 @@ class Morse(AbstractPairPotential):
         epsilon, rho0 = self.epsilon.astype(dtype), self.rho0.astype(dtype)
         inverse = rounded(1.0 / self.r0.astype(dtype))
         begin, end = self.rcut1.astype(dtype), self.rcut2.astype(dtype)
-        return _Known(
+        known = _Known(
             epsilon=epsilon,
             rho0=rho0,
             inverse=inverse,
             steepness=rounded(rounded(-2.0 * epsilon) * rounded(rho0 * inverse)),
+        )
+        if not self.is_cut:
+            return known
+        return known._replace(
             end=end,
             width=rounded(1.0 / (end - begin)),
             slope=rounded(-30.0 * rounded(inverse / (end - begin))),
@@ -90,11 +101,14 @@ class Morse(AbstractPairPotential):
         r = rounded(jnp.sqrt(r2))
         reduced = rounded(r * known.inverse)
         x = jnp.exp(rounded(known.rho0 * (1.0 - reduced)))
+        energy = rounded(known.epsilon * (x * (x - 2.0)))
+        if not self.is_cut:
+            slope = known.steepness * (x * (x - 1.0))
+            return jnp.where(r2 > 0, energy, jnp.nan), slope * r
         # ASE's smooth step: s = 1 before the cutoff begins, 0 where it ends, s³(6s² − 15s + 10)
         s = jnp.clip(rounded((known.end - reduced) * known.width), 0.0, 1.0)
         factor = (s * s * s) * (rounded(s * (rounded(6.0 * s) - 15.0)) + 10.0)
         derivative = rounded(known.slope * ((s * s) * ((1.0 - s) * (1.0 - s))))
-        energy = rounded(known.epsilon * (x * (x - 2.0)))
         slope = rounded((known.steepness * (x * (x - 1.0))) * factor) + rounded(energy * derivative)
         # Two atoms at one place have a finite energy but no direction to be pushed in.
         energy = jnp.where(r2 > 0, energy * factor, jnp.nan)
@@ -110,8 +124,8 @@ class _Known(NamedTuple):
     """1/r₀."""
     steepness: Any
     """−2ερ₀/r₀."""
-    end: Any
-    width: Any
+    end: Any = None
+    width: Any = None
     """One over the width of the cutoff."""
-    slope: Any
+    slope: Any = None
     """−30/(r₀ times the width)."""

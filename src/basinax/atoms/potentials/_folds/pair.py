@@ -14,6 +14,10 @@ from basinax.atoms._neighbors.lists import AbstractRowLists, ChunkedLists, fille
 from basinax.atoms.potentials._folds.fold import Fold, Rows
 from basinax.atoms.potentials._protocol import AbstractPotential, Properties
 
+FARTHEST = 1e10
+"""Pairs farther apart, in Å, do not count where a potential has no cutoff: no atoms are, and what
+padding points at is."""
+
 
 class AbstractPairSum(AbstractPotential):
     """A potential with a sum over pairs, cut off per pair of species.
@@ -29,7 +33,10 @@ class AbstractPairSum(AbstractPotential):
 
     @abc.abstractmethod
     def reach(self) -> Float[Array, "*species"]:
-        """The cutoff of each pair of species, or one of all, in Å. A pair exactly there counts."""
+        """The cutoff of each pair of species, or one of all, in Å. A pair exactly there counts.
+
+        inf for all where there is none, for open structures alone.
+        """
 
     @abc.abstractmethod
     def table(self, dtype: Any) -> PyTree[Float[Array, "*species"]]:
@@ -80,7 +87,7 @@ class AbstractPairSum(AbstractPotential):
         """What is the rows' own, and a function from that and the images of a slot to the table's
         entries and the squared cutoffs."""
         dtype = batch.positions.dtype
-        cutoffs = self.reach().astype(dtype)
+        cutoffs = jnp.minimum(self.reach().astype(dtype), FARTHEST)
         tables = (self.table(dtype), rounded(cutoffs * cutoffs))
         n_species = max(len(self.species), 1)
         if n_species == 1:
