@@ -7,10 +7,8 @@ later version.
 
 import dataclasses
 import difflib
-import json
 import math
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,8 +17,7 @@ import jax
 import numpy as np
 
 import basinax.transforms as own
-from basinax._text.files import replacing
-from basinax._text.reading import text_of
+from basinax._text.tables import DEEPEST, TOO_DEEP, read_table, write_table
 from basinax.transforms._chain import Chain, chain
 from basinax.transforms._optax import OptaxTransform, is_optax
 from basinax.transforms._optax_by_name import OptaxByName, optax_transform
@@ -29,9 +26,6 @@ from basinax.transforms.searches.walk import SEARCHES, Search
 
 VERSION = 1
 """Of the format. It changes when an older basinax would misread a config."""
-
-DEEPEST = 100
-"""Tables and lists in one another: each needs a few calls, of which Python allows a thousand."""
 
 Config = dict[str, Any]
 TransformClass = TypeVar("TransformClass", bound=type[AbstractTransform])
@@ -108,20 +102,7 @@ def read_config(path: str | Path) -> Config:
         ValueError: another suffix, or not the format it says.
         OSError: the file cannot be read.
     """
-    path = Path(path)
-    reads = {".json": json.loads, ".toml": tomllib.loads}
-    if path.suffix.lower() not in reads:
-        raise ValueError(f"{path}: a config file must end in .json or .toml")
-    text = text_of(path)
-    try:
-        config = reads[path.suffix.lower()](text)
-    except RecursionError:
-        raise ValueError(f"{path}: {_TOO_DEEP}") from None
-    except ValueError as error:  # of both formats
-        raise ValueError(f"{path}: {error}") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"{path}: expected a table with a name, got {type(config).__name__}")
-    return config
+    return read_table(path)
 
 
 def write_config(config: Mapping[str, Any], path: str | Path) -> None:
@@ -133,13 +114,7 @@ def write_config(config: Mapping[str, Any], path: str | Path) -> None:
         ValueError: another suffix.
         OSError: the file cannot be written.
     """
-    path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix not in (".json", ".toml"):
-        raise ValueError(f"{path}: a config file must end in .json or .toml")
-    text = json.dumps(_strict(config), indent=2) + "\n" if suffix == ".json" else _toml(config)
-    with replacing(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+    write_table(config, path)
 
 
 def _encoded_transform(transform: Any) -> Config:
@@ -189,9 +164,6 @@ def _encoded(value: Any, where: str) -> Any:
     raise TypeError(f"{where} is a {type(value).__name__}, which a config cannot hold")
 
 
-_TOO_DEEP = f"tables and lists stand more than {DEEPEST} deep in one another"
-
-
 def _require_mapping(config: Any) -> None:
     if not isinstance(config, Mapping):
         raise TypeError(f"a config must be a mapping with a name, got {type(config).__name__}")
@@ -206,7 +178,7 @@ def _require_shallow(config: Mapping[str, Any]) -> None:
         }
         level = list(parts.values())
     if level:
-        raise ValueError(f"in the config {_TOO_DEEP}")
+        raise ValueError(f"in the config {TOO_DEEP}")
 
 
 def _decoded_transform(config: Any) -> AbstractTransform:
@@ -305,36 +277,3 @@ _CLASSES: dict[str, type[AbstractTransform]] = {
     for cls in vars(own).values()
     if isinstance(cls, type) and issubclass(cls, AbstractTransform)
 }
-
-
-def _strict(value: Any) -> Any:
-    """With strings for what JSON has no numbers for."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-    if isinstance(value, Mapping):
-        return {key: _strict(x) for key, x in value.items()}
-    return [_strict(x) for x in value] if isinstance(value, list) else value
-
-
-def _toml(config: Mapping[str, Any]) -> str:
-    return "".join(f"{_toml_key(key)} = {_toml_value(x, '')}\n" for key, x in config.items())
-
-
-def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
-
-
-def _toml_value(value: Any, indent: str) -> str:
-    if isinstance(value, Mapping):
-        items = [f"{_toml_key(k)} = {_toml_value(x, indent)}" for k, x in value.items()]
-        return "{ " + ", ".join(items) + " }" if items else "{}"
-    if isinstance(value, list) and any(isinstance(x, Mapping) for x in value):
-        inner = indent + "  "
-        return "[\n" + "".join(f"{inner}{_toml_value(x, inner)},\n" for x in value) + indent + "]"
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml_value(x, indent) for x in value) + "]"
-    if value is None:
-        raise ValueError("TOML has no null: write this config to a .json file")
-    if isinstance(value, bool | str):
-        return json.dumps(value, ensure_ascii=False)
-    return repr(value)

@@ -3,13 +3,12 @@
 The grammar is `NAME[:WORD,KEY=VALUE,...]`; `basinax.atoms.potential_from` reads potentials by it.
 """
 
-import difflib
 import inspect
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, get_args
 
-from basinax._text.config import from_config, read_config, transforms_by_name
+from basinax._text.config import from_config, transforms_by_name
+from basinax._text.tables import hint, read_table, require_known, table_of
 from basinax.transforms._limits import AbstractLimit
 from basinax.transforms._protocol import AbstractTransform
 from basinax.transforms.searches.walk import SEARCHES
@@ -60,7 +59,9 @@ def optimizer_from(text: str) -> AbstractTransform:
         OSError: there is no such file.
     """
     if text.endswith((".json", ".toml")):
-        return from_config(read_config(text))
+        return from_config(read_table(text))
+    if text.startswith("{"):
+        return from_config(table_of(text, "the optimizer"))
     spec = parse(text)
     known = {_plain(name): cls for name, cls in optimizers_by_name().items()}
     maker = choose("optimizer", _plain(spec.name), known)
@@ -74,22 +75,18 @@ def optimizer_from(text: str) -> AbstractTransform:
 
 
 def optimizers_by_name() -> dict[str, type[AbstractTransform]]:
-    """The optimizers by the names that texts have for them, such as `lbfgs-line-search`."""
+    """The optimizers by the names that configs have for them, such as `lbfgs-line-search`."""
     return {
-        _WORD_ENDS.sub("-", name).lower().replace("_", "-"): cls
+        name: cls
         for name, cls in transforms_by_name().items()
         if not issubclass(cls, AbstractLimit)
     }
 
 
-_WORD_ENDS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-"""Between the words of a class's name."""
-
-
 def choose(kind: str, name: str, known: Mapping[str, Any]) -> Any:
     """`known[name]`; an error that lists the known names if there is none."""
     if name not in known:
-        raise ValueError(f"unknown {kind} {name!r}{_hint(name, known)}: {', '.join(sorted(known))}")
+        raise ValueError(f"unknown {kind} {name!r}{hint(name, known)}: {', '.join(sorted(known))}")
     return known[name]
 
 
@@ -97,11 +94,8 @@ def make(kind: str, name: str, maker: Callable[..., Any], options: Mapping[str, 
     """`maker(**options)`; an error that lists the known options, or names one that is no number."""
     parameters = inspect.signature(maker).parameters.values()
     known = {p.name: p for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL}
+    require_known(options, known, f"{kind} {name}")
     for option, value in options.items():
-        if option not in known:
-            raise ValueError(
-                f"{kind} {name} has no option {option!r}{_hint(option, known)}: {', '.join(known)}"
-            )
         if value is None and type(None) in get_args(known[option].annotation):
             continue
         for each in value.values() if isinstance(value, Mapping) else [value]:
@@ -116,11 +110,6 @@ def _may_be(value: Any, default: Any) -> bool:
     if isinstance(value, bool):
         return isinstance(default, bool)
     return isinstance(default, bool | str) if isinstance(value, str) else value is not None
-
-
-def _hint(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f", did you mean {close[0]!r}? Known are" if close else "; known are"
 
 
 def _plain(name: str) -> str:

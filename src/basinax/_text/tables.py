@@ -1,0 +1,146 @@
+"""Tables of plain values in JSON and TOML files; nothing here takes time to import."""
+
+import difflib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from basinax._text.files import replacing
+from basinax._text.reading import text_of
+
+Table = dict[str, Any]
+
+ENDINGS = (".json", ".toml")
+
+DEEPEST = 100
+"""Tables and lists in one another: each needs a few calls, of which Python allows a thousand."""
+
+TOO_DEEP = f"tables and lists stand more than {DEEPEST} deep in one another"
+
+
+def read_table(path: str | Path) -> Table:
+    """The table in a JSON or TOML file, by its ending.
+
+    Raises:
+        ValueError: another ending, or not the format it says.
+        OSError: the file cannot be read.
+    """
+    path = Path(path)
+    ending = _ending_of(path)
+    return table_of(text_of(path), str(path), ending)
+
+
+def table_of(text: str, name: str, ending: str = ".json") -> Table:
+    """The table of a text.
+
+    Args:
+        name: of the text, in errors.
+        ending: of its format.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        table = json.loads(text) if ending == ".json" else tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(f"{name}: {TOO_DEEP}") from None
+    except ValueError as error:  # of both formats
+        raise ValueError(f"{name}: {error}") from error
+    if not isinstance(table, dict):
+        raise ValueError(f"{name}: expected a table with a name, got {type(table).__name__}")
+    return table
+
+
+def write_table(table: Mapping[str, Any], path: str | Path) -> None:
+    """Write a table to a JSON or TOML file, by its ending, whole or not at all.
+
+    Raises:
+        ValueError: another ending.
+        OSError: the file cannot be written.
+    """
+    path = Path(path)
+    text = json_of(table) if _ending_of(path) == ".json" else toml_of(table)
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def _ending_of(path: Path) -> str:
+    ending = path.suffix.lower()
+    if ending not in ENDINGS:
+        raise ValueError(f"{path}: a config file must end in .json or .toml")
+    return ending
+
+
+def require_known(names: Collection[str], known: Collection[str], where: str) -> None:
+    """Raise ValueError for the first name that is not known, with the nearest that is."""
+    for name in names:
+        if name not in known:
+            nearest = hint(name, known)
+            raise ValueError(f"{where} has no option {name!r}{nearest}: {', '.join(known)}")
+
+
+def hint(name: str, known: Collection[str]) -> str:
+    """The nearest of the known names, to stand before a list of all."""
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f", did you mean {close[0]!r}? Known are" if close else "; known are"
+
+
+# --- text
+
+
+def json_of(table: Mapping[str, Any]) -> str:
+    """JSON, which knows no inf and no NaN: they are strings."""
+    return json.dumps(strict(table), indent=2) + "\n"
+
+
+def strict(value: Any) -> Any:
+    """The value with strings for what JSON has no numbers for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, Mapping):
+        return {key: strict(x) for key, x in value.items()}
+    return [strict(x) for x in value] if isinstance(value, list) else value
+
+
+def toml_of(table: Mapping[str, Any], sections: Collection[str] = (), above: str = "") -> str:
+    """TOML.
+
+    Args:
+        sections: tables that stand under a heading of their own, and tables in them, too.
+        above: the heading that the table stands under.
+
+    Raises:
+        ValueError: a value is None, which TOML lacks.
+    """
+    below = {key: x for key, x in table.items() if key in sections}
+    plain = {key: x for key, x in table.items() if key not in below}
+    text = "".join(f"{_toml_key(key)} = {_toml_value(x, '')}\n" for key, x in plain.items())
+    for key, inner in below.items():
+        heading = f"{above}{_toml_key(key)}"
+        further = [name for name, x in inner.items() if isinstance(x, Mapping)]
+        text += f"\n[{heading}]\n{toml_of(inner, further, heading + '.')}"
+    return text
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+
+
+def _toml_value(value: Any, indent: str) -> str:
+    if isinstance(value, Mapping):
+        items = [f"{_toml_key(k)} = {_toml_value(x, indent)}" for k, x in value.items()]
+        return "{ " + ", ".join(items) + " }" if items else "{}"
+    if isinstance(value, list) and any(isinstance(x, Mapping) for x in value):
+        inner = indent + "  "
+        return "[\n" + "".join(f"{inner}{_toml_value(x, inner)},\n" for x in value) + indent + "]"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml_value(x, indent) for x in value) + "]"
+    if value is None:
+        raise ValueError("TOML has no null: write this config to a .json file")
+    if isinstance(value, bool | str):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value)
