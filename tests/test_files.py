@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from basinax import FIRE, read_config, to_config, write_config
-from basinax._text.files import check_plain, check_writable, key_of, replacing, stamp_of
+from basinax._text.files import (
+    check_creatable,
+    check_plain,
+    check_writable,
+    key_of,
+    replacing,
+    stamp_of,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +122,21 @@ def test_what_is_no_plain_file_is_refused_and_stays(name):
     with pytest.raises(OSError, match=r"^(?!.*partial)"):
         put("x")
     assert what_is_there() == before
+
+
+def test_a_folder_may_have_to_be_made_for_a_file():
+    Path("a").write_text("old")
+    check_creatable("new/deep/x")
+    assert os.listdir() == ["a"]
+    for name, message in {
+        "a/x": "a/x cannot be written: Not a",
+        "a/b/x": "a/b/x cannot be",
+    }.items():
+        with pytest.raises(OSError, match=message):
+            check_creatable(name)
+    Path("x").symlink_to("no/y")
+    with pytest.raises(OSError, match="x cannot be written: No such"):
+        check_creatable("x")
 
 
 def test_devices_are_refused():

@@ -85,6 +85,7 @@ FILES = {
     "second.xyz": (ATOM.format("Ar") + "5\n\n", "ends after 0 of the 5 atoms of its structure 1"),
     "many.extxyz": (ATOM.format("Ar").replace("1", str(HUGE), 1), f"1 of the {HUGE} atoms"),
     "fewer.extxyz": (ATOM.format("Ar").replace("1", "-3", 1), "cannot have -3 atoms"),
+    "short.xyz": ("2\n\nAr 0 0 0\nAr 0 0", "line 4: atom 1 of structure 0 has 3 values, and those"),
     "words.extxyz": ("Ar 0 0 0\n", "line 1: expected a number of atoms, got 'Ar 0 0 0'"),
     "line.extxyz": ("2\n" + "x" * (5 << 20), "line 2 is longer than 4 MB"),
     "bomb.extxyz.gz": (gzip.compress(b"0" * (80 << 20), 1), "unpack to more than"),
@@ -151,9 +152,10 @@ def test_all_that_cannot_be_read_are_named_with_their_reasons(good, tmp_path):
     assert refused(*files, "--potential", ARGON) == [
         "deuterium.extxyz cannot be read: there is no element D",
         "empty.extxyz cannot be read: the file is empty",
-        "folder cannot be read: it is a folder: give its files",
+        "folder cannot be read: it is a folder in which no file can be seen",
         "none.extxyz cannot be read: No such file or directory",
         f"{good}@4 cannot be read: it holds no structure of that number",
+        "1 of 6 can be read: --skip-unreadable goes on with these",
     ]
 
 

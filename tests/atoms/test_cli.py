@@ -35,7 +35,7 @@ from basinax.atoms import (
 )
 from basinax.atoms._formats.formats import form_to_read
 from basinax.cli import _task, _watch
-from basinax.cli._options import pressure_of
+from basinax.cli._values import pressure_of
 
 pytestmark = pytest.mark.usefixtures("few_lengths")
 
@@ -177,7 +177,14 @@ def test_a_structure_may_bring_its_own_options(tmp_path, monkeypatch):
 
 def test_trajectories_go_to_a_folder(files):
     for form in ("traj", "extxyz"):
-        options = ["--trajectory", f"{form}s", "--trajectory-interval", 4]
+        options = [
+            "--trajectory",
+            f"{form}s",
+            "--trajectory-interval",
+            4,
+            "--output",
+            f"{form}.xyz",
+        ]
         done = run("relax", *files, "--potential", ARGON, *options, "--trajectory-format", form)
         assert done.exit_code == 0, done.output
         frames = [ase.io.read(f"{form}s/{k}.{form}", index=":") for k in range(3)]
@@ -240,10 +247,10 @@ def test_what_was_found_is_written_in_place_of_info_of_its_name(tmp_path, monkey
     start.set_array("forces", np.ones((4, 3)))
     ase.io.write("in.traj", start)
     for name in ("out.extxyz", "out.xyz", "out.traj"):
-        options = ["--output", name, "--table", "out.csv", "--fmax", 0.01]
+        options = ["--output", name, "--table", f"{name}.csv", "--fmax", 0.01]
         done = run("relax", "in.traj", "--potential", ARGON, *options)
         assert done.exit_code == 0, done.output
-        written, row = ase.io.read(name), table("out.csv")[0]
+        written, row = ase.io.read(name), table(f"{name}.csv")[0]
         assert written.get_potential_energy() == pytest.approx(float(row["energy_eV"]), abs=1e-8)
         assert np.linalg.norm(written.get_forces(), axis=1).max() < 0.01
         assert "stress" not in written.calc.results
@@ -389,7 +396,7 @@ BAD = {
     ),
     "nothing in info": (None, {"--fmax": "info:limit"}, "crystals.extxyz@0 has no limit in its"),
     "a word in info": (["word.xyz"], {"--fmax": "info:limit"}, "has 'small', which is not usable"),
-    "no such folder": (None, {"--output": "no/where.xyz"}, "no/where.xyz cannot be written"),
+    "a folder in a file": (None, {"--output": "word.xyz/x.xyz"}, "x.xyz cannot be written: Not a"),
     "a file as folder": (None, {"--trajectory": "word.xyz"}, "word.xyz cannot be written to"),
     "a folder": (None, {"--table": "."}, "is a folder"),
     "an input as output": (None, {"--output": "dimer.xyz"}, "dimer.xyz is an input"),

@@ -244,7 +244,7 @@ def test_a_file_of_python_makes_calculators_for_processes(tmp_path):
             "models.py:make, whose code runs",
         ),
         ('potential = "emt"\nworkers = 1', 2, "--workers is for calculators of ASE and models"),
-        ('potential = "emt"\nthreads = 1', 2, "expected potential, a text, and workers"),
+        ('potential = "emt"\nworker = 1', 2, "no option 'worker', did you mean 'workers'"),
     ],
 )
 def test_a_config_file_names_a_potential(tmp_path, monkeypatch, config, code, text):

@@ -13,17 +13,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import ase.io
-import numpy as np
 import pytest
 from ase import Atoms
-from ase.calculators.singlepoint import SinglePointCalculator
+from stand_in import Relaxation
 from typer.testing import CliRunner
 
 import basinax
 from basinax import Status, cli
-from basinax.atoms import AtomsRelaxation, LennardJones, Progress
+from basinax.atoms import LennardJones, Progress
 from basinax.atoms._trajectory import NotWhole
-from basinax.cli import _console, _potential, _relax, _task, _watch
+from basinax.cli import _console, _potential, _task, _watch, _writing
 from basinax.cli._process import occupy
 from basinax.cli._stream import Stream
 
@@ -43,33 +42,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-class Relaxation:
-    """Stands in for `relax`, while which other things may happen."""
-
-    def __init__(self):
-        self.is_done = False
-        self.meanwhile = lambda: None
-
-    def __call__(self, atoms, **settings):
-        self.is_done = True
-        self.meanwhile()
-        relaxed = [a.copy() for a in atoms]
-        for a in relaxed:
-            a.calc = SinglePointCalculator(a, energy=-1.0, forces=np.zeros((len(a), 3)))
-        n = len(atoms)
-        counts = [np.full(n, k, np.int32) for k in (3, 4, Status.CONVERGED)]
-        return AtomsRelaxation(
-            relaxed,
-            np.full(n, -1.0),
-            np.zeros(n),
-            *counts,
-            messages=[""] * n,
-            displacements=np.zeros(n),
-            seconds=np.zeros(n),
-            sources=[""] * n,
-        )
-
-
 @pytest.fixture
 def relaxation(monkeypatch):
     relaxation = Relaxation()
@@ -79,7 +51,8 @@ def relaxation(monkeypatch):
 
 
 def run(*arguments, inputs=("in.extxyz",)):
-    options = [] if "--potential" in arguments else ["--potential", "lennard-jones:Ar"]
+    options = ["--overwrite"]
+    options += [] if "--potential" in arguments else ["--potential", "lennard-jones:Ar"]
     return CliRunner().invoke(cli.app, ["relax", *inputs, *options, *map(str, arguments)])
 
 
@@ -257,7 +230,6 @@ def test_what_is_no_plain_file_is_refused(relaxation, output, obstacle):
     ("output", "name", "message"),
     [
         ("--table", os.devnull, "is a device"),
-        ("--table", "no/x.csv", "no/x.csv cannot be written: No such file"),
         ("--output", "c.json/x.xyz", "c.json/x.xyz cannot be written: Not a directory"),
         ("--table", "a" * 256, "cannot be written: File name too long"),
         ("--trajectory", "c.json", "c.json cannot be written to: Not a directory"),
@@ -313,8 +285,8 @@ def test_a_full_disk_is_named_for_each_output_and_leaves_nothing(relaxation, mon
     def no_room(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(_relax, "write_structures", no_room)
-    monkeypatch.setattr(_relax, "write_table", no_room)
+    monkeypatch.setattr(_writing, "write_structures", no_room)
+    monkeypatch.setattr(_writing, "write_table", no_room)
     for name in ("out.traj", "out.csv"):
         Path(name).write_text("old")
     done = run("--output", "out.traj", "--table", "out.csv")
@@ -416,8 +388,7 @@ class Broken(io.StringIO):
     "error", [OSError(errno.ENOSPC, "No space left"), BrokenPipeError(errno.EPIPE, "Broken pipe")]
 )
 def test_a_summary_that_cannot_be_printed_costs_itself_alone(relaxation, monkeypatch, error):
-    monkeypatch.setattr(_relax, "out", Stream(file=Broken(error)))
-    monkeypatch.setattr("basinax.cli._output.out", _relax.out)
+    monkeypatch.setattr(_writing, "out", Stream(file=Broken(error)))
     done = run("--table", "t.csv")
     assert done.exit_code == 3
     assert "error: the summary cannot be printed: " in done.stderr
@@ -521,8 +492,8 @@ def test_a_signal_while_writing_costs_no_output_and_claims_nothing(relaxation, m
         signal.raise_signal(signal.SIGINT)
         write_table(*arguments)
 
-    write_table = _relax.write_table
-    monkeypatch.setattr(_relax, "write_table", signalled)
+    write_table = _writing.write_table
+    monkeypatch.setattr(_writing, "write_table", signalled)
     done = run("--table", "t.csv")
     assert done.exit_code == 130
     assert done.stderr == "Interrupted.\n"
@@ -542,7 +513,7 @@ def test_only_what_was_written_is_said_to_be(relaxation, monkeypatch, is_lost):
 
     monkeypatch.setattr(_task, "relax_atoms", unfinished)
     if is_lost:
-        monkeypatch.setattr(_relax, "write_structures", no_room)
+        monkeypatch.setattr(_writing, "write_structures", no_room)
     done = run()
     assert done.exit_code == (3 if is_lost else 130)
     assert ("written where they stood" in done.stderr) != is_lost

@@ -49,6 +49,16 @@ def check_writable(path: Anywhere) -> None:
         check_folder_writable(resolved(path).parent)
 
 
+def check_creatable(path: Anywhere) -> None:
+    """As `check_writable`, of a file whose folders may have to be made."""
+    folder = resolved(path).parent
+    if os.path.lexists(path) or folder.exists():
+        check_writable(path)
+        return
+    with _named(path):
+        check_folder_writable(next(x for x in folder.parents if os.path.lexists(x)))
+
+
 def check_folder_writable(folder: Anywhere) -> None:
     """Raises OSError if no file can be made there."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=PARTIAL):

@@ -1,13 +1,19 @@
-"""The energy and the largest force of each step, kept without trajectories."""
+"""The energy and the largest force of each step, kept or logged without trajectories."""
 
 import collections
+import os
+import sys
+import threading
+import time
+import warnings
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import NamedTuple, Protocol, TextIO
 
 import numpy as np
 from jaxtyping import Float, Int32
 
-from basinax.atoms._trajectory import Frame
+from basinax.atoms._trajectory import Frame, NotWhole
 
 
 class AbstractRecorder(Protocol):
@@ -92,3 +98,51 @@ class Together:
     def close(self) -> None:
         for recorder in self._recorders:
             recorder.close()
+
+
+class Log:
+    """Writes a line a step and structure as the run goes, as ASE's optimizers do for one."""
+
+    interval = 1
+
+    def __init__(self, file: TextIO, *, is_own: bool):
+        """Args: is_own: whether the file is to be closed at the end."""
+        self._file, self._is_own = file, is_own
+        self._lock = threading.Lock()
+        self._steps: dict[int, int] = {}
+        self._fault = ""
+        titles = f"{'structure':>9} {'step':>6} {'time':>8}"
+        self._write(f"{titles} {'energy_eV':>16} {'fmax_eV_per_A':>13}\n")
+
+    @classmethod
+    def to(cls, path: str | os.PathLike[str]) -> "Log":
+        """A log in a file, or on standard output if the path is "-"."""
+        if os.fspath(path) == "-":
+            return cls(sys.stdout, is_own=False)
+        return cls(Path(path).open("w", encoding="utf-8"), is_own=True)
+
+    def add(self, frames: Iterable[Frame]) -> None:
+        now, lines = time.strftime("%H:%M:%S"), []
+        with self._lock:
+            for number, step, snapshot, fmax, _ in frames:
+                if step <= self._steps.get(number, -1):
+                    continue  # an end has come before, as each step does
+                self._steps[number] = step
+                lines.append(f"{number:9d} {step:6d} {now} {snapshot.energy:16.6f} {fmax:13.6f}\n")
+            self._write("".join(lines))
+
+    def close(self) -> None:
+        """Warns if not all could be written: a run is worth more than its log."""
+        if self._is_own:
+            self._file.close()
+        if self._fault:
+            warnings.warn(f"the log is not whole: {self._fault}", NotWhole, stacklevel=3)
+
+    def _write(self, text: str) -> None:
+        if self._fault:
+            return
+        try:
+            self._file.write(text)
+            self._file.flush()
+        except OSError as error:
+            self._fault = error.strerror or str(error)

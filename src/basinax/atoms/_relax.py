@@ -28,7 +28,7 @@ from basinax.atoms._evaluate import evaluate
 from basinax.atoms._evaluators.calculator import evaluator_of
 from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._formats.occupancy import check_occupancies
-from basinax.atoms._history import AbstractRecorder, Histories, History, Together
+from basinax.atoms._history import AbstractRecorder, Histories, History, Log, Together
 from basinax.atoms._intake import has_volume, intake
 from basinax.atoms._internal.optimizer import check_where_steps_are_made, usual_optimizer
 from basinax.atoms._precision import warn_of_single_precision, warn_of_small_fmax
@@ -83,6 +83,7 @@ def relax(
     stress: bool = False,
     trajectory: Trajectories | str | os.PathLike[str] | None = None,
     history: bool = False,
+    log: str | os.PathLike[str] | None = None,
     progress: Callable[[Progress], None] | bool | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     throw: bool = False,
@@ -115,6 +116,8 @@ def relax(
         stress: find the stress of structures whose cells stay fixed, too, where they end.
         trajectory: a folder for trajectories, or `Trajectories(folder, interval, format)`.
         history: keep energy, fmax and volume of every step as `result.history`.
+        log: a file for a line a step and structure as the run goes, with energy and fmax; "-" is
+            standard output.
         progress: True shows a bar, on a terminal or in a notebook; a function is called with a
             `Progress` as the run goes.
         should_stop: asked now and then; once it says so, the run ends and what has not is returned
@@ -124,7 +127,7 @@ def relax(
     Raises:
         TypeError, ValueError, NotImplementedError: a structure or an argument is not usable; says
             which and why, before anything runs.
-        OSError: trajectories cannot be written to their folder.
+        OSError: trajectories cannot be written to their folder, or the log to its file.
         RuntimeError: with `throw`, a structure did not converge; or the process was forked from
             one that had used JAX.
     """
@@ -173,7 +176,7 @@ def relax(
             needs_stress = [structure.cell is not None for structure in structures]
             session = stack.enter_context(contextlib.closing(evaluator.open(atoms, needs_stress)))
         histories = Histories(len(atoms)) if history else None
-        recorder = _recorder(trajectory, histories, atoms)
+        recorder = _recorder(trajectory, histories, log, atoms)
         if recorder is not None:
             stack.callback(recorder.close)
         if session is not None:
@@ -229,6 +232,7 @@ def _add_stresses(relaxed: list[Atoms], originals: list[Atoms], potential: Any, 
 def _recorder(
     trajectory: Trajectories | str | os.PathLike[str] | None,
     histories: Histories | None,
+    log: str | os.PathLike[str] | None,
     atoms: list[Atoms],
 ) -> AbstractRecorder | None:
     recorders: list[AbstractRecorder] = [] if histories is None else [histories]
@@ -236,6 +240,8 @@ def _recorder(
         if not isinstance(trajectory, Trajectories):
             trajectory = Trajectories(trajectory)
         recorders.append(Recorder(trajectory, atoms))
+    if log is not None:
+        recorders.append(Log.to(log))
     return Together(recorders) if len(recorders) > 1 else next(iter(recorders), None)
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import html
+import io
 import json
 import math
 import os
@@ -95,12 +96,18 @@ def writer_of(path: str | os.PathLike[str]) -> Callable[[Path, Columns], None]:
     return _WRITERS[ending]
 
 
+def csv_of(columns: Columns, line_end: str = "\n") -> str:
+    """CSV, with the digits that tell floats apart."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator=line_end)
+    writer.writerow(columns)
+    for values in zip(*columns.values(), strict=True):
+        writer.writerow([repr(x) if isinstance(x, float) else x for x in values])
+    return text.getvalue()
+
+
 def _write_csv(path: Path, columns: Columns) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        for values in zip(*columns.values(), strict=True):
-            writer.writerow([repr(x) if isinstance(x, float) else x for x in values])
+    path.write_text(csv_of(columns, "\r\n"), encoding="utf-8", newline="")
 
 
 def _write_json(path: Path, columns: Columns) -> None:

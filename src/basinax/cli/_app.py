@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 import basinax
+from basinax.cli._config import Command
 from basinax.cli._named import check_named
 from basinax.cli._options import (
     Given,
@@ -15,8 +16,8 @@ from basinax.cli._options import (
     PointOutputs,
     Probed,
     Sample,
-    takes,
 )
+from basinax.cli._takes import takes
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,7 +28,7 @@ app = typer.Typer(
 )
 
 
-@app.command(short_help="Relax the structures of files.")
+@app.command(cls=Command, short_help="Relax the structures of files.")
 @takes(Given, Outputs, Manner)
 def relax(given: Given, outputs: Outputs, manner: Manner) -> None:
     """Relax the structures of files and write them, with their energies and forces.
@@ -41,7 +42,7 @@ def relax(given: Given, outputs: Outputs, manner: Manner) -> None:
     run(given, outputs, manner)
 
 
-@app.command(short_help="Find energies, forces and stresses without relaxing.")
+@app.command(cls=Command, short_help="Find energies, forces and stresses without relaxing.")
 @takes(Model, PointOutputs, Manner)
 def evaluate(model: Model, outputs: PointOutputs, manner: Manner) -> None:
     """Find energies, forces and, with --stress, stresses of structures where they are.
@@ -65,7 +66,7 @@ def list_(
     run(kind)
 
 
-@app.command(short_help="Check that structures have the same bits alone.")
+@app.command(cls=Command, short_help="Check that structures have the same bits alone.")
 @takes(Given, Sample, Manner, unused=Outputs)
 def verify(given: Given, sample: Sample, manner: Manner) -> None:
     """Relax all in a batch and a sample alone, and compare positions, energies and steps bitwise.
@@ -79,7 +80,7 @@ def verify(given: Given, sample: Sample, manner: Manner) -> None:
     run(given, sample, manner)
 
 
-@app.command(short_help="Check what a potential or model promises.")
+@app.command(cls=Command, short_help="Check what a potential or model promises.")
 @takes(Probed, Sample, Manner)
 def probe(probed: Probed, sample: Sample, manner: Manner) -> None:
     """Evaluate a sample alone, together, in other orders, beside NaN and again, and compare bits;

@@ -1,8 +1,8 @@
 """Losses of an output's format: refused before the run, or named in one warning."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ase import Atoms
 from ase.io.formats import UnknownFileTypeError
@@ -11,39 +11,64 @@ from basinax._text.files import ending_of
 from basinax.atoms._formats.formats import Form, form_to_write
 from basinax.atoms._formats.trial import Trial, tried
 from basinax.cli._console import fail, print_warning
+from basinax.cli._unused import some_of
 
 
 class Plan(NamedTuple):
     """How structures go to a file."""
 
+    path: Path
+    numbers: list[int]
+    """Of the structures that it holds."""
     form: Form
     trial: Trial
 
     def write(self, path: Path, structures: Sequence[Atoms]) -> None:
-        self.form.write(path, map(self.trial.written, structures))
+        """Args: structures: all of the run."""
+        self.form.write(path, (self.trial.written(structures[k]) for k in self.numbers))
 
 
-def plan_of(path: Path, atoms: Sequence[Atoms], sources: list[str], moving: Sequence[bool]) -> Plan:
-    """The way to write results, found before the run; warns of what they lose there.
+def plans_of(
+    files: Mapping[Path, list[int]],
+    atoms: Sequence[Atoms],
+    sources: list[str],
+    moving: Sequence[bool],
+) -> list[Plan]:
+    """The ways to write results, found before the run; warns of what they lose there.
 
     Args:
+        files: numbers of the structures that each holds.
         moving: whether the cell of each structure moves, or its stress is found.
     """
+    plans, losing = [], dict[str, list[str]]()
+    for path, numbers in files.items():
+        of: list[list[Any]] = [[x[k] for k in numbers] for x in (atoms, sources, moving)]
+        form, trial = _tried(path, *of)
+        plans.append(Plan(path, numbers, form, trial))
+        if not form.can_read:
+            losing.setdefault(
+                f"ASE cannot read {form.title}: nothing shows what it keeps of results", []
+            ).append(str(path))
+        elif trial.lost:
+            words = trial.in_words(of[1])
+            losing.setdefault(f"{form.title} does not keep {words}", []).append(str(path))
+    for text, paths in losing.items():
+        print_warning(f"{some_of(paths)}: {text}")
+    return plans
+
+
+def _tried(
+    path: Path, atoms: list[Atoms], sources: list[str], moving: list[bool]
+) -> tuple[Form, Trial]:
     try:
         form = form_to_write(path)
     except UnknownFileTypeError:
         fail(f"{path}: ASE knows no format for {path.suffix or 'a name without an ending'}")
     if not form.can_write:
-        fail(f"{path}: ASE cannot write {form.title}")
+        fail(f"{path}: ASE cannot write {form.title}: try --output with .extxyz")
     # A short name: writers put locks beside a file, whose names are longer.
-    trial = tried(form, f"trial{ending_of(path)}", list(atoms), list(moving))
+    trial = tried(form, f"trial{ending_of(path)}", atoms, moving)
     if trial.fault is not None:
         which = "" if trial.fault.number is None else f"{sources[trial.fault.number]}: "
         fail(f"{path}: {which}{trial.fault.text}: try .extxyz")
-    if not form.can_read:
-        print_warning(
-            f"{path}: ASE cannot read {form.title}: nothing shows what it keeps of results"
-        )
-    elif trial.lost:
-        print_warning(f"{path}: {form.title} does not keep {trial.in_words(sources)}")
-    return Plan(form, trial)
+    return form, trial

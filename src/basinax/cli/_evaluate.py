@@ -1,72 +1,91 @@
 """The command `basinax evaluate`."""
 
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import typer
 
 from basinax.atoms import AtomsEvaluation, evaluate
-from basinax.atoms._table import writer_of
-from basinax.cli._console import (
-    INTERRUPTED,
-    NOT_EVALUATED,
-    NOT_SAVED,
-    err,
-    out,
-    print_line,
-    reported,
-)
-from basinax.cli._contents import Plan, plan_of
-from basinax.cli._inputs import files_read
+from basinax.cli._config import settings_of
+from basinax.cli._console import INTERRUPTED, NOT_EVALUATED, NOT_SAVED, err, print_line, reported
+from basinax.cli._inputs import Inputs, files_read
 from basinax.cli._options import Manner, Model, PointOutputs
-from basinax.cli._output import print_first
-from basinax.cli._places import Saver, check_places
 from basinax.cli._potential import read_model
+from basinax.cli._record import recorded
 from basinax.cli._session import session
+from basinax.cli._stream import Stream
+from basinax.cli._summary import print_first, print_json, print_written
+from basinax.cli._writing import Writing
+
+DEFAULT = "evaluated.extxyz"
 
 
 def run(model: Model, outputs: PointOutputs, manner: Manner) -> None:
     with session(manner, model.dtype) as watch:
-        potential, atoms, sources = read_model(model)
-        inputs = files_read(model.files, model.potential, "")
-        check_places(outputs.output, outputs.table, None, len(atoms), inputs)
+        potential, inputs = read_model(model)
         with reported():
-            writer_of(outputs.table or Path())
-        plan = plan_of(outputs.output, atoms, sources, [outputs.stress] * len(atoms))
-        saver = Saver(outputs.output, outputs.table)
+            settings = settings_of((model, outputs, manner))
+        moving = [outputs.stress] * len(inputs.atoms)
+        writing = Writing.prepared(outputs, DEFAULT, inputs, files_read(model), moving)
         watch.begin("running")
-        with reported(sources):
-            found = evaluate(atoms, potential, stress=outputs.stress, dtype=model.dtype.value)
+        with reported(inputs.sources):
+            found = evaluate(
+                inputs.atoms, potential, stress=outputs.stress, dtype=model.dtype.value
+            )
         if watch.is_stopped():
             err.print("Interrupted: nothing was written.")
             raise typer.Exit(INTERRUPTED)
         watch.begin("writing")
-        _save(found, sources, plan, outputs, saver)
-    if not manner.quiet:
-        _print_summary(found, sources, saver)
-    if saver.has_lost:
+        columns = {"source": inputs.sources} | found.to_dict()
+        for number, (atoms, source) in enumerate(zip(found.atoms, inputs.sources, strict=True)):
+            atoms.info |= {"relax_source": source, "relax_number": number}
+        writing.write(found.atoms, columns)
+        counts = _counts(found)
+        writing.write_record(recorded("evaluate", settings, inputs, watch, counts))
+    writing.print_table(columns)
+    if outputs.json:
+        print_json(_summary_of(found, inputs), writing.saver.saved, writing.written_record)
+    elif not manner.quiet:
+        _print_summary(writing.stream, found, inputs)
+        print_written(writing.stream, writing.saver.saved)
+    if writing.saver.has_lost:
         raise typer.Exit(NOT_SAVED)
     if any(found.messages):
         raise typer.Exit(NOT_EVALUATED)
 
 
-def _save(
-    found: AtomsEvaluation, sources: list[str], plan: Plan, outputs: PointOutputs, saver: Saver
-) -> None:
-    for number, (atoms, source) in enumerate(zip(found.atoms, sources, strict=True)):
-        atoms.info |= {"relax_source": source, "relax_number": number}
-    saver.save(outputs.output, lambda path: plan.write(path, found.atoms))
-    if outputs.table is not None:
-        columns = {"source": sources} | found.to_dict()
-        saver.save(outputs.table, lambda path: writer_of(path)(path, columns))
+def _counts(found: AtomsEvaluation) -> dict[str, int]:
+    n_failed = sum(map(bool, found.messages))
+    return {"evaluated": len(found) - n_failed, "failed": n_failed}
 
 
-def _print_summary(found: AtomsEvaluation, sources: list[str], saver: Saver) -> None:
-    forces = [np.linalg.norm(f, axis=1).max() for f in found.forces]
+def _largest_force(found: AtomsEvaluation) -> float | None:
+    """Of all that is finite, in eV/Å; None where nothing is."""
+    forces = np.array([np.linalg.norm(f, axis=1).max() for f in found.forces])
+    return max(forces[np.isfinite(forces)].tolist(), default=None)
+
+
+def _summary_of(found: AtomsEvaluation, inputs: Inputs) -> dict[str, Any]:
+    return {
+        "structures": len(found),
+        "counts": _counts(found),
+        "largest_fmax_eV_per_A": _largest_force(found),
+        "failed": [
+            {"source": inputs.sources[k], "number": k, "reason": message}
+            for k, message in enumerate(found.messages)
+            if message
+        ],
+        "skipped": inputs.skipped,
+    }
+
+
+def _print_summary(stream: Stream, found: AtomsEvaluation, inputs: Inputs) -> None:
     failed = [k for k, message in enumerate(found.messages) if message]
-    known = np.isfinite(forces)
-    largest = f", largest force {np.array(forces)[known].max():.3g} eV/Å" if known.any() else ""
-    print_line(out, f"{len(found) - len(failed)} of {len(found)} structures evaluated{largest}")
-    print_first(failed, lambda k: f"{sources[k]} ({found.atoms[k].symbols}): {found.messages[k]}")
-    if saver.saved:
-        print_line(out, f"Written: {', '.join(map(str, saver.saved))}")
+    largest = _largest_force(found)
+    force = "" if largest is None else f", largest force {largest:.3g} eV/Å"
+    print_line(stream, f"{len(found) - len(failed)} of {len(found)} structures evaluated{force}")
+
+    def line_of(k: int) -> str:
+        return f"{inputs.sources[k]} ({found.atoms[k].symbols}): {found.messages[k]}"
+
+    print_first(stream, failed, line_of)

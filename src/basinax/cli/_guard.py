@@ -23,6 +23,9 @@ MB = 1 << 20
 LONGEST_LINE = 4 * MB
 """Bytes of a line of extended XYZ: ASE takes up to seven seconds for each MB of a comment."""
 
+VALUES = 4
+"""Of an atom in extended XYZ, at least: its element and where it is."""
+
 MOST_UNPACKED = 64 * MB
 """Bytes that any compressed file may hold, however small it is."""
 
@@ -56,7 +59,7 @@ def check_file(path: Path, images: Any) -> None:
     """
     if path.is_dir():
         if not BundleTrajectory.is_bundle(str(path)):
-            raise Unreadable("it is a folder: give its files")
+            raise Unreadable("it is a folder in which no file can be seen")
         return
     found(path)
     if not path.stat().st_size:
@@ -118,11 +121,19 @@ def _check_counts(file: IO[bytes], last: float) -> None:
         if count < 0:
             raise Unreadable(f"line {number}: a structure cannot have {count} atoms")
         line()
+        most = 0
         for k in range(count):
-            if not line():
+            if not (text := line()):
                 raise Unreadable(
                     f"the file ends after {k} of the {count} atoms of its structure {structure}"
                 )
+            n_values = len(text.split(None, VALUES))
+            if n_values < min(most, VALUES):
+                raise Unreadable(
+                    f"line {number}: atom {k} of structure {structure} has {n_values} values, and"
+                    " those before have more"
+                )
+            most = max(most, n_values)
         structure += 1
 
 

@@ -1,18 +1,28 @@
 """Structures from files, and the names that messages have for them."""
 
+import hashlib
 import os
 import re
+import shutil
+import sys
+import tempfile
 import warnings
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ase import Atoms
+from ase.io.bundletrajectory import BundleTrajectory
 from ase.io.formats import UnknownFileTypeError, parse_filename
 
 from basinax.atoms._formats.formats import form_to_read
 from basinax.cli._console import fail, print_warning, text_of
 from basinax.cli._guard import Unreadable, check_file, limited
-from basinax.cli._named import in_few
+from basinax.cli._named import STDIN, in_few
+from basinax.cli._options import Given, Model
+
+STDIN_NAME = "stdin.extxyz"
+"""The file that standard input stands for."""
 
 
 def file_and_images(path: Path) -> tuple[Path, Any]:
@@ -40,35 +50,106 @@ def _text_of_name(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def files_read(files: list[Path], potential: str, optimizer: str | None) -> list[Path]:
+def files_read(given: Model) -> list[Path]:
     """Those of the structures, and those that texts of options name."""
-    named = [] if optimizer is None else [optimizer]
-    _, _, rest = potential.partition(":")
+    optimizer = (given.optimizer or "") if isinstance(given, Given) else ""
+    named = [optimizer, os.fspath(given.config or "")]
+    rest = given.potential
     while rest:
         named.append(rest)
         rest, _, _ = rest.rpartition(",")
+    named += [name.partition(":")[2] for name in named]
+    named += [name.rpartition(":")[0] for name in named]
     named = [os.path.expanduser(name) for name in named]
-    return [file_and_images(path)[0] for path in files] + [
+    return [file_and_images(path)[0] for path in files_in(given.files)] + [
         Path(name) for name in named if os.path.isfile(name)
     ]
 
 
-def read_all(files: list[Path]) -> tuple[list[Any], list[str]]:
-    """The structures of all files, and a name for each; leaves if one of them cannot be read.
+class Inputs(NamedTuple):
+    """The structures of files."""
+
+    atoms: list[Any]
+    sources: list[str]
+    """A name for each: its file and image."""
+    paths: list[Path]
+    """The file of each."""
+    skipped: list[str]
+    """Files that cannot be read, each with the reason."""
+    digests: dict[Path, str]
+    """The SHA-256 of each file; a folder has none."""
+
+    @property
+    def files(self) -> list[Path]:
+        """Each once."""
+        return list(dict.fromkeys(self.paths))
+
+
+def read_all(given: Model) -> Inputs:
+    """The structures of all files; leaves if one of them cannot be read, or, where these are to be
+    skipped, if none can.
 
     All that cannot are named, each with its own reason.
     """
-    atoms, sources, faults = [], [], []
+    found, faults = Inputs([], [], [], [], {}), []
+    files = files_in(given.files)
     for path in files:
         try:
-            images = read_structures(path)
-            sources += names_of_images(path, len(images))
-            atoms += images
+            file, images, names = _structures_of(path, found.digests)
         except Unreadable as error:
             faults.append(f"{path} cannot be read: {error}")
-    if faults:
-        fail(*in_few(faults, len(files)))
-    return atoms, sources
+            continue
+        found.atoms.extend(images)
+        found.sources.extend(names)
+        found.paths.extend([file] * len(images))
+    if faults and not (given.skip_unreadable and found.atoms):
+        n_read = len(files) - len(faults)
+        hint = f"{n_read} of {len(files)} can be read: --skip-unreadable goes on with these"
+        fail(*in_few(faults, len(files)), *([hint] if n_read else []))
+    for fault in in_few(faults, len(files)):
+        print_warning(fault)
+    found.skipped.extend(faults)
+    return found
+
+
+def files_in(paths: list[Path]) -> list[Path]:
+    """The paths, with the files of a folder in its place, in the order of their names."""
+    files = []
+    for path in paths:
+        within: list[Path] = []
+        if path.is_dir() and not BundleTrajectory.is_bundle(str(path)):
+            with suppress(OSError):
+                within = sorted(x for x in path.iterdir() if x.is_file() and x.name[0] != ".")
+        files += within or [path]
+    return files
+
+
+def _structures_of(path: Path, digests: dict[Path, str]) -> tuple[Path, list[Any], list[str]]:
+    """The file, or standard input, its structures, and their names; adds the file's digest.
+
+    Raises:
+        Unreadable: there are none, or they cannot be read.
+    """
+    if path != STDIN:
+        file = file_and_images(path)[0]
+        images = read_structures(path)
+        if file not in digests and file.is_file():
+            digests[file] = _digest_of(file)
+        return file, images, names_of_images(path, len(images))
+    if sys.stdin is None or sys.stdin.isatty():
+        raise Unreadable("it is a terminal: send structures to it, as in: cat FILE | basinax ...")
+    with tempfile.TemporaryDirectory(prefix="basinax-") as folder:
+        copy = Path(folder) / STDIN_NAME
+        with copy.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        images = read_structures(copy)
+        digests[path] = _digest_of(copy)
+    return path, images, names_of_images(Path(STDIN_NAME), len(images))
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_structures(path: Path) -> list[Any]:

@@ -4,7 +4,12 @@ import os
 from pathlib import Path
 
 from basinax._text.reading import found
+from basinax._text.tables import ENDINGS
+from basinax.cli._config import is_config
 from basinax.cli._options import Given, Model
+
+STDIN = Path("-")
+"""The name of standard input."""
 
 SHOWN = 10
 """Files that cannot be read and are named."""
@@ -25,7 +30,7 @@ def check_named(given: Model) -> None:
     names them together.
     """
     faults = [fault for name in _of_options(given) if (fault := _fault_of(name))]
-    if not faults:
+    if not (faults or given.skip_unreadable):
         try:
             faults = [fault for path in given.files if (fault := _missing(path))]
         except OSError:
@@ -51,6 +56,8 @@ def _missing(path: Path) -> str | None:
         OSError: it is there, and holds no structures.
     """
     try:
+        if path == STDIN or path.is_dir():
+            return None
         size = _plain_file(path).stat().st_size
     except FileNotFoundError as error:
         return f"{path} cannot be read: {error.strerror}"
@@ -84,9 +91,9 @@ def _plain_file(path: Path) -> Path:
 def _of_options(given: Model) -> list[str]:
     """Files that the texts of the optimizer and the potential name."""
     optimizer = (given.optimizer or "") if isinstance(given, Given) else ""
-    names = [optimizer] if optimizer.endswith((".json", ".toml")) else []
-    kind, colon, rest = given.potential.partition(":")
-    if not colon and kind.endswith((".json", ".toml")):
+    names = [optimizer] if optimizer.endswith(ENDINGS) else []
+    kind, _, rest = given.potential.partition(":")
+    if is_config(given.potential):
         names.append(kind)
     if kind == "python":
         names.append(rest.rpartition(":")[0] or rest)

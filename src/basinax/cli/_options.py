@@ -1,21 +1,25 @@
 """The options of the commands, each of which stands once: fields of classes that commands take."""
 
-import copy
 import dataclasses
-import functools
-import inspect
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
+
+from basinax.cli._choice import choice_of
+from basinax.cli._config import apply_config
+from basinax.cli._values import count_of, not_negative, pressure_of
+
+STDOUT = Path("-")
+"""The name of standard output."""
 
 Files = Annotated[
     list[Path],
     typer.Argument(
         help="Files of any format that ASE reads; every image in them is relaxed, or those of"
-        " FILE@START:STOP."
+        " FILE@START:STOP. A folder stands for its files, and - for extended XYZ from standard"
+        " input."
     ),
 ]
 Potential = Annotated[
@@ -35,71 +39,28 @@ Optimizer = Annotated[
     str | None,
     typer.Option(
         help="NAME[:OPTION=VALUE,...], such as fire:maxstep=0.1 or lbfgs, or a .json or .toml file"
-        " with a config, which may be a chain with limits. Without it, internal-lbfgs where an"
-        " evaluation is what takes the time (ase:..., a model), fire elsewhere."
+        " with a config, which may be a chain with limits, or its JSON text. Without it,"
+        " internal-lbfgs where evaluations take the time (ase:..., a model), fire elsewhere."
     ),
 ]
 
 
-class OfInfo(NamedTuple):
-    """A value that stands in the `info` of each structure."""
-
-    key: str
-
-
-def or_of_info(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A reader of options that may say `info:KEY` instead of a value."""
-
-    def value_of(text: Any) -> Any:
-        if isinstance(text, str) and text.startswith("info:"):
-            return OfInfo(text.removeprefix("info:"))
-        return read(text)
-
-    return value_of
-
-
-@or_of_info
-def not_negative(text: str) -> float:
-    value = float(text)
-    if not value >= 0:
-        raise typer.BadParameter("must not be negative")
-    return value
-
-
-@or_of_info
-def count_of(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise typer.BadParameter("must not be negative")
-    return value
-
-
-@or_of_info
-def pressure_of(text: str) -> float:
-    """A pressure in eV/Å³, from a number, in GPa or kbar if that stands behind it."""
-    for unit, times in {"GPa": 1.0, "kbar": 0.1}.items():
-        if text.endswith(unit):
-            from ase.units import GPa
-
-            return float(text.removesuffix(unit)) * times * GPa
-    return float(text)
-
-
-NUMBER = "NUMBER|info:KEY"
+NUMBER = "NUMBER|info:KEY[,default=NUMBER]"
 
 Cell = Annotated[
     str | None,
     typer.Option(
         help="How cells move: frechet, unit-cell or strain (ASE's filters), with options such as"
         " frechet:mask=110001 (xx, yy, zz, yz, xz, xy), hydrostatic_strain=true,"
-        " constant_volume=true; or info:KEY, where a structure may say none. Fixed if not given."
+        " constant_volume=true; or info:KEY[,default=CELL], where a structure may say none. Fixed"
+        " if not given."
     ),
 ]
 Pressure = Annotated[
     Any,
     typer.Option(
         parser=pressure_of,
-        metavar="NUMBER[UNIT]|info:KEY",
+        metavar="NUMBER[UNIT]|info:KEY[,default=NUMBER[UNIT]]",
         help="On cells that move, such as 5GPa or 50kbar; in eV/Å³ without a unit.",
     ),
 ]
@@ -173,6 +134,19 @@ class Model:
 
     files: Files
     potential: Potential
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="A .toml or .json file with any of these options by their names, such as"
+            " max_steps = 200, or the record of a run; the command line overrides it.",
+            is_eager=True,
+            callback=apply_config,
+        ),
+    ] = None
+    skip_unreadable: Annotated[
+        bool,
+        typer.Option("--skip-unreadable", help="Go on without files that cannot be read."),
+    ] = False
     dtype: Annotated[Dtype, typer.Option(help="Precision of the run.")] = Dtype.FLOAT64
     workers: Annotated[
         int | None,
@@ -197,6 +171,22 @@ class Given(Model):
     energy_change: EnergyChange = None
     max_displacement: MaxDisplacement = None
     max_steps: MaxSteps = 500
+    fix_atoms: Annotated[
+        str | None,
+        typer.Option(
+            help="Atoms that stay where they are (FixAtoms): numbers from 0, such as 0-3,7, or what"
+            " holds of x, y, z (Å) or tag, such as 'z < 2.5 and not tag == 1'.",
+            parser=choice_of,
+            metavar="NUMBERS|CONDITION",
+        ),
+    ] = None
+    symmetrize: Annotated[
+        bool,
+        typer.Option(
+            "--symmetrize",
+            help="Keep the symmetry of each crystal (FixSymmetry, found within 0.01 Å).",
+        ),
+    ] = False
     skin: Annotated[
         float | None,
         typer.Option(
@@ -224,15 +214,43 @@ class Probed(Model):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Outputs:
+class Written:
     """Options that say where results go."""
 
     output: Annotated[
-        Path, typer.Option(help="Relaxed structures; the ending decides the format.")
-    ] = Path("relaxed.extxyz")
+        Path | None,
+        typer.Option(
+            help="Structures with what was found, relaxed.extxyz by default (evaluated.extxyz of"
+            " evaluate); the ending decides the format. OUTPUT.run.json says how they were made."
+        ),
+    ] = None
+    output_dir: Annotated[
+        Path | None,
+        typer.Option(help="A folder for one file an input instead, of the same name."),
+    ] = None
     table: Annotated[
         Path | None,
-        typer.Option(help="A table with one row a structure: .csv, .json, .jsonl or .parquet."),
+        typer.Option(
+            help="A table with one row a structure: .csv, .json, .jsonl or .parquet; - is CSV on"
+            " standard output."
+        ),
+    ] = None
+    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.")] = (
+        False
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outputs(Written):
+    """Options that say where relaxed structures go, and what is kept of their ways."""
+
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file for a line a step and structure, with energy and largest force, as the run"
+            " goes; - is standard output."
+        ),
     ] = None
     trajectory: Annotated[
         Path | None,
@@ -248,17 +266,9 @@ class Outputs:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PointOutputs:
+class PointOutputs(Written):
     """Options that say what is found of structures where they are, and where it goes."""
 
-    output: Annotated[
-        Path,
-        typer.Option(help="Structures with what was found; the ending decides the format."),
-    ] = Path("evaluated.extxyz")
-    table: Annotated[
-        Path | None,
-        typer.Option(help="A table with one row a structure: .csv, .json, .jsonl or .parquet."),
-    ] = None
     stress: Annotated[
         bool, typer.Option("--stress", help="Stress, too, of cells with a volume.")
     ] = False
@@ -289,35 +299,9 @@ class Manner:
             " BASINAX_CACHE=FOLDER names another folder, and BASINAX_CACHE=off none.",
         ),
     ] = False
-
-
-def takes(*groups: Any, unused: Any = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Makes a command of a function that takes one of each of these classes, in their order.
-
-    Args:
-        unused: a class whose options are taken as well, hidden, and left.
-    """
-
-    def command_of(function: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(function)
-        def command(**values: Any) -> None:
-            function(
-                *(
-                    group(**{field.name: values[field.name] for field in dataclasses.fields(group)})
-                    for group in groups
-                )
-            )
-
-        parameters = [p for group in groups for p in inspect.signature(group).parameters.values()]
-        if unused is not None:
-            parameters += map(_hidden, inspect.signature(unused).parameters.values())
-        command.__dict__["__signature__"] = inspect.Signature(parameters)
-        return command
-
-    return command_of
-
-
-def _hidden(parameter: inspect.Parameter) -> inspect.Parameter:
-    kind, option = parameter.annotation.__origin__, copy.copy(parameter.annotation.__metadata__[0])
-    option.hidden, option.help = True, "Not used."
-    return parameter.replace(annotation=Annotated[kind, option])
+    print_config: Annotated[
+        bool,
+        typer.Option(
+            "--print-config", help="Print these options as --config reads them, and do no more."
+        ),
+    ] = False

@@ -5,15 +5,18 @@ import shutil
 import stat
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from basinax._text.files import check_writable, ending_of, key_of, replacing, resolved, stamp_of
+from basinax._text.files import check_creatable, ending_of, key_of, replacing, resolved, stamp_of
 from basinax.atoms import Trajectories
 from basinax.atoms._trajectory import NotWhole, check_folder
 from basinax.cli._console import fail, print_error, print_warning, text_of, with_sources
+
+LONGEST_NAME = 255
+"""Bytes of a name that file systems allow."""
 
 SHORT = 200
 """Bytes of a name that leave room for what writers append to it."""
@@ -21,14 +24,24 @@ SHORT = 200
 STREAMS = ("standard input", "standard output", "standard error")
 
 
+class Place(NamedTuple):
+    """A file that a run is to write."""
+
+    path: Path
+    name: str
+    """The word for it in messages: output, table, log or record."""
+
+
 def check_places(
-    structures: Path,
-    table: Path | None,
+    places: list[Place],
     trajectories: Trajectories | None,
     n_structures: int,
     inputs: list[Path],
+    *,
+    may_replace: bool,
 ) -> None:
-    """Before any work: no output is an input or another output, and all can be written."""
+    """Before any work: no output is an input or another output, all can be written, and what exists
+    is left alone unless it may be replaced."""
     taken: dict[Any, str] = {key_of(path): "an input" for path in inputs} | _files_of_streams()
 
     def claim(path: Path, name: str, others: str) -> None:
@@ -44,22 +57,22 @@ def check_places(
                 fail(f"{path} lies in {above.name}, which is {taken[key]}: choose another {name}")
 
     try:
-        check_outside(structures, "output")
-        claim(structures, "output", "the output, too")
-        check_writable(structures)
-        if table is not None:
-            check_outside(table, "table")
-            claim(table, "table", "the table, too")
-            check_writable(table)
-        if trajectories is None:
-            return
-        folder = Path(trajectories.folder)
-        check_outside(folder, "folder for trajectories")
-        for path in (folder, *trajectories.paths(n_structures)):
-            claim(path, "folder for trajectories", "a trajectory, too")
-        check_folder(trajectories, n_structures)
+        for path, name in places:
+            check_outside(path, name)
+            claim(path, name, f"the {name}, too")
+            check_creatable(path)
+        replaced = [path for path, _ in places if path.exists()]
+        if trajectories is not None:
+            folder, name = Path(trajectories.folder), "folder for trajectories"
+            check_outside(folder, name)
+            for path in (folder, *trajectories.paths(n_structures)):
+                claim(path, name, "a trajectory, too")
+            replaced += check_folder(trajectories, n_structures)
     except OSError as error:
         fail(text_of(error))
+    if replaced and not may_replace:
+        more = f" and {len(replaced) - 1} more exist" if len(replaced) > 1 else " exists"
+        fail(f"{replaced[0]}{more}: add --overwrite, or choose another place")
 
 
 def _files_of_streams() -> dict[Any, str]:
@@ -76,15 +89,22 @@ def _files_of_streams() -> dict[Any, str]:
 class Saver:
     """Fills places, each on its own: what one lacks costs none of the others."""
 
-    def __init__(self, *paths: Path | None):
-        """Before the run, to notice what another program puts there meanwhile."""
-        self._stamps = {path: stamp_of(path) for path in paths if path is not None}
+    def __init__(self, paths: Iterable[Path]):
+        """Before the run, to notice what another program puts there meanwhile; makes folders."""
+        paths = list(paths)
+        for path in paths:
+            _make_folder(path)
+        self._stamps = {path: stamp_of(path) for path in paths}
         self.saved: list[Path] = []
         self.has_lost = False
         """Whether something that was asked for is not where it was asked for."""
 
-    def save(self, path: Path, write: Callable[[Path], None]) -> None:
-        """Puts a file in place; if that fails, prints why, and where the file is instead."""
+    def save(self, path: Path, write: Callable[[Path], Any], *, is_named: bool = True) -> None:
+        """Puts a file in place; if that fails, prints why, and where the file is instead.
+
+        Args:
+            is_named: whether it stands among those that were saved.
+        """
         try:
             with replacing(path) as partial:
                 write(partial)
@@ -94,7 +114,8 @@ class Saver:
             reason = reason.removeprefix(f"{path} ")
             self.lose(f"{path} cannot be written: {reason}{_elsewhere(path, write)}")
             return
-        self.saved.append(path)
+        if is_named:
+            self.saved.append(path)
         if is_new:
             print_warning(f"{path} took the place of what another program wrote during this run")
 
@@ -119,7 +140,14 @@ class Saver:
             yield
 
 
-def _elsewhere(path: Path, write: Callable[[Path], None]) -> str:
+def _make_folder(path: Path) -> None:
+    try:
+        resolved(path).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(f"{path} cannot be written: {error.strerror or error}")
+
+
+def _elsewhere(path: Path, write: Callable[[Path], Any]) -> str:
     """Writes the file where there may be room for it; the end of a message says where."""
     try:
         folder = Path(tempfile.mkdtemp(prefix="basinax-"))

@@ -1,41 +1,42 @@
 """The potential of the options, or of the config file that they name."""
 
 import dataclasses
+import os
 from typing import Any
 
 import jax
 
-from basinax._text.config import read_config
+from basinax._text.tables import read_table
 from basinax.atoms import ASECalculator, JaxModel, potential_from
+from basinax.cli._config import is_config, potential_in
 from basinax.cli._console import err, fail, print_line, reported
-from basinax.cli._inputs import read_all
+from basinax.cli._inputs import Inputs, read_all
 from basinax.cli._options import Dtype, Model
 
 IMPORTING = ("ase", "nequix", "python")
 """Kinds of potentials that run code of others."""
 
 
-def read_model(given: Model) -> tuple[Any, list[Any], list[str]]:
-    """The potential and the structures, with a name for each, in the precision of the options."""
+def read_model(given: Model) -> tuple[Any, Inputs]:
+    """The potential and the structures, in the precision of the options."""
     if given.dtype is Dtype.FLOAT64:
         jax.config.update("jax_enable_x64", True)
     with reported():
         potential = potential_of(given)
-    return potential, *read_all(given.files)
+    return potential, read_all(given)
 
 
 def potential_of(given: Model) -> Any:
-    """Raises what `potential_from` and `read_config` do."""
+    """Raises what `potential_from` and `potential_in` do."""
     text, workers = given.potential, given.workers
-    if text.endswith((".json", ".toml")) and ":" not in text:
-        config = read_config(text)
-        unknown = sorted(set(config) - {"potential", "workers"})
-        if unknown or not isinstance(config.get("potential"), str):
-            got = f"got {', '.join(unknown)}" if unknown else "got no text as potential"
-            fail(f"{text}: expected potential, a text, and workers, a number, {got}")
+    file = None if given.config is None else os.fspath(given.config)
+    if file is not None and read_table(file).get("potential") != text:
+        file = None
+    if is_config(text):
+        config = potential_in(text)
         file, text, workers = text, config["potential"], workers or config.get("workers")
-        if text.partition(":")[0].strip().lower() in IMPORTING:
-            print_line(err, f"{file} names {text}, whose code runs now")
+    if file is not None and text.partition(":")[0].strip().lower() in IMPORTING:
+        print_line(err, f"{file} names {text}, whose code runs now")
     potential = potential_from(text)
     if workers is None:
         return potential

@@ -13,7 +13,8 @@ from basinax.cli._session import session
 
 def run(probed: Probed, sample: Sample, manner: Manner) -> None:
     with session(manner, probed.dtype) as watch:
-        potential, atoms, sources = read_model(probed)
+        potential, inputs = read_model(probed)
+        atoms, sources = inputs.atoms, inputs.sources
         order = np.random.default_rng(sample.seed).permutation(len(atoms))
         chosen = sorted(order[: sample.sample].tolist())
         watch.begin("running")

@@ -5,62 +5,89 @@ import dataclasses
 import typer
 
 from basinax._loop.status import Status
-from basinax.atoms import Trajectories
-from basinax.atoms._table import writer_of
+from basinax.atoms import AtomsRelaxation, Trajectories
+from basinax.cli._config import settings_of
 from basinax.cli._console import INTERRUPTED, NOT_SAVED, NOTHING_CONVERGED, err, out, reported
-from basinax.cli._contents import Plan, plan_of
 from basinax.cli._inputs import files_read
-from basinax.cli._options import Given, Manner, Outputs
-from basinax.cli._output import print_summary, write_structures, write_table
-from basinax.cli._places import Saver, check_places
+from basinax.cli._options import STDOUT, Given, Manner, Outputs
+from basinax.cli._record import recorded
 from basinax.cli._session import session
+from basinax.cli._summary import print_json, print_summary, summary_of
 from basinax.cli._task import Task
+from basinax.cli._watch import Watch
+from basinax.cli._writing import Writing
+
+DEFAULT = "relaxed.extxyz"
 
 
 def run(given: Given, outputs: Outputs, manner: Manner) -> None:
     with session(manner, given.dtype) as watch:
-        task, saver, plan = _prepared(given, outputs)
+        task = Task.read(given)
+        with reported():
+            settings = settings_of((given, outputs, manner))
+        writing = _prepared(task, given, outputs)
         watch.begin("listing")
-        with saver.watching(task.sources):
+        with writing.saver.watching(task.sources):
             result = task.run(progress=watch.show, should_stop=watch.is_stopped)
         result = dataclasses.replace(result, sources=task.sources)
         watch.begin("writing")
-        saver.save(outputs.output, lambda path: write_structures(path, plan, result))
-        if outputs.table is not None:
-            saver.save(outputs.table, lambda path: write_table(path, result))
-    if not manner.quiet:
-        folders = [outputs.trajectory] if outputs.trajectory else []
-        print_summary(task, result, saver.saved + folders)
-        if out.fault:
-            saver.lose(f"the summary cannot be printed: {out.fault}")
+        _name_in_info(result)
+        writing.write(result.atoms, result.to_dict())
+        writing.write_record(recorded("relax", settings, task.inputs, watch, result.counts))
+    _print(result, task, outputs, manner, writing)
+    _leave(result, watch, writing)
+
+
+def _prepared(task: Task, given: Given, outputs: Outputs) -> Writing:
+    """The way that results are written, which is known to be possible."""
+    trajectories = None
+    if outputs.trajectory is not None:
+        form = outputs.trajectory_format.value
+        trajectories = Trajectories(outputs.trajectory, outputs.trajectory_interval, form)
+        task.settings["trajectory"] = trajectories
+    if outputs.log is not None:
+        task.settings["log"] = outputs.log
+    cells = zip(task.own["cell"], task.atoms, strict=True)
+    moving = [cell is not None and bool(a.pbc.any()) for cell, a in cells]
+    return Writing.prepared(outputs, DEFAULT, task.inputs, files_read(given), moving, trajectories)
+
+
+def _name_in_info(result: AtomsRelaxation) -> None:
+    """Says in `info` where each structure comes from, and what became of it."""
+    for number, entry in enumerate(result):
+        entry.atoms.info |= {
+            "relax_status": str(entry.status),
+            "relax_steps": entry.steps,
+            "relax_source": entry.source,
+            "relax_number": number,
+        }
+
+
+def _print(
+    result: AtomsRelaxation, task: Task, outputs: Outputs, manner: Manner, writing: Writing
+) -> None:
+    """What was asked for is printed, and the summary unless the run is to be quiet."""
+    stream, saved = writing.stream, list(writing.saver.saved)
+    saved += [x for x in (outputs.log, outputs.trajectory) if x not in (None, STDOUT)]
+    writing.print_table(result.to_dict())
+    if outputs.json:
+        print_json(summary_of(result, task.inputs), saved, writing.written_record)
+    elif not manner.quiet:
+        print_summary(stream, result, saved)
+    if fault := stream.fault or out.fault:
+        writing.saver.lose(f"the summary cannot be printed: {fault}")
+
+
+def _leave(result: AtomsRelaxation, watch: Watch, writing: Writing) -> None:
+    """Ends the command by its exit status."""
     if watch.is_stopped():
         n_running = int((result.status == Status.RUNNING).sum())
         where = ": still running structures were written where they stood"
-        is_written = n_running and outputs.output in saver.saved
-        err.print(f"Interrupted{where if is_written else ''}.")
-    if saver.has_lost:
+        err.print(f"Interrupted{where if n_running and writing.has_structures else ''}.")
+    if writing.saver.has_lost:
         raise typer.Exit(NOT_SAVED)
     if watch.is_stopped():
         raise typer.Exit(INTERRUPTED)
     if not result.converged.any():
         err.print("Nothing converged.")
         raise typer.Exit(NOTHING_CONVERGED)
-
-
-def _prepared(given: Given, outputs: Outputs) -> tuple[Task, Saver, Plan]:
-    """The task, and how its outputs are written, which is known to be possible."""
-    task = Task.read(given)
-    trajectories = None
-    if outputs.trajectory is not None:
-        form = outputs.trajectory_format.value
-        trajectories = Trajectories(outputs.trajectory, outputs.trajectory_interval, form)
-        task.settings["trajectory"] = trajectories
-    inputs = files_read(given.files, given.potential, given.optimizer)
-    check_places(outputs.output, outputs.table, trajectories, len(task.atoms), inputs)
-    if outputs.table is not None:
-        with reported():
-            writer_of(outputs.table)
-    cells = zip(task.own["cell"], task.atoms, strict=True)
-    moving = [cell is not None and bool(a.pbc.any()) for cell, a in cells]
-    plan = plan_of(outputs.output, task.atoms, task.sources, moving)
-    return task, Saver(outputs.output, outputs.table), plan

@@ -27,7 +27,7 @@ _LOG = logging.getLogger("basinax")
 def session(manner: Manner, dtype: Dtype) -> Iterator[Watch]:
     """The watch of a command."""
     with Watch(manner.quiet) as watch, _described(watch, dtype, manner.verbose):
-        _keep_programs(manner)
+        watch.cache = _keep_programs(manner)
         try:
             yield watch
         except KeyboardInterrupt:
@@ -35,16 +35,21 @@ def session(manner: Manner, dtype: Dtype) -> Iterator[Watch]:
             raise
 
 
-def _keep_programs(manner: Manner) -> None:
-    """Has compiled programs kept, unless JAX keeps them in a folder that the user has given it."""
+def _keep_programs(manner: Manner) -> str:
+    """Has compiled programs kept, unless JAX keeps them in a folder that the user has given it.
+
+    Returns:
+        The folder, or "off".
+    """
     if manner.no_cache:
         _LOG.info("cache: off, by --no-cache")
-    elif folder := jax.config.values["jax_compilation_cache_dir"]:
+        return "off"
+    if folder := jax.config.values["jax_compilation_cache_dir"]:
         _LOG.info("cache: that of JAX, %s", folder)
-    else:
-        # A program that is not loaded again is compiled, as without a folder.
-        warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
-        enable_cache()
+        return str(folder)
+    # A program that is not loaded again is compiled, as without a folder.
+    warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
+    return str(enable_cache() or "off")
 
 
 class _Lines(logging.Handler):

@@ -32,6 +32,14 @@ class Stream(Console):
         except OSError as error:
             self._end(error.strerror or str(error))
 
+    def write(self, text: str) -> None:
+        """Writes text as it is, however long."""
+        try:
+            self.file.write(_readable(text))
+            self.file.flush()
+        except OSError as error:
+            self._end(error.strerror or str(error))
+
     def on_broken_pipe(self) -> None:
         self._end("its reader has gone")
 

@@ -26,18 +26,12 @@ from basinax.atoms import (
 )
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.cli._console import fail, reported
-from basinax.cli._inputs import read_all
-from basinax.cli._options import (
-    Dtype,
-    Given,
-    OfInfo,
-    count_of,
-    not_negative,
-    or_of_info,
-    pressure_of,
-)
+from basinax.cli._constrained import constrain
+from basinax.cli._inputs import Inputs, read_all
+from basinax.cli._options import Dtype, Given
 from basinax.cli._potential import potential_of
 from basinax.cli._unused import warn_of_unused
+from basinax.cli._values import OfInfo, count_of, not_negative, or_of_info, pressure_of
 
 _CRITERIA = {
     "stress_tolerance": MaxStress,
@@ -53,14 +47,19 @@ class Task:
     """Structures to be relaxed, and the settings."""
 
     atoms: list[Any]
-    sources: list[str]
-    """The file and image of each structure."""
+    inputs: Inputs
+    """All that was read, of which these are some."""
     settings: dict[str, Any]
     """Of all structures."""
     own: dict[str, list[Any]]
     """Cell, pressure, fmax and max_steps of each structure."""
     tolerances: dict[type, float | None]
     """Of criteria that must be met besides that of forces."""
+
+    @property
+    def sources(self) -> list[str]:
+        """The file and image of each structure."""
+        return self.inputs.sources
 
     @classmethod
     def read(cls, given: Given) -> "Task":
@@ -80,7 +79,8 @@ class Task:
                 "dtype": given.dtype.value,
                 "skin": given.skin,
             }
-        atoms, sources = read_all(given.files)
+        inputs = read_all(given)
+        atoms, sources = inputs.atoms, inputs.sources
         values = {name: _values_of(name, own[name], atoms, sources) for name in own}
         values["cell"] = [
             _cell_of(*each) for each in zip(values["cell"], values["pressure"], strict=True)
@@ -88,7 +88,8 @@ class Task:
         with reported(sources):
             check_occupancies(atoms)
         warn_of_unused(atoms, sources)
-        return cls(atoms, sources, settings, values, tolerances)
+        constrain(atoms, sources, given)
+        return cls(atoms, inputs, settings, values, tolerances)
 
     def alone(self, at: int) -> "Task":
         own = {name: [values[at]] for name, values in self.own.items()}
@@ -127,13 +128,17 @@ def _values_of(option: str, value: Any, atoms: list[Any], sources: list[str]) ->
     name = f"--{option.replace('_', '-')} info:{value.key}"
     values = []
     for a, source in zip(atoms, sources, strict=True):
-        if value.key not in a.info:
+        found = a.info.get(value.key, value.default)
+        if found is None:
             known = ", ".join(map(str, a.info)) or "nothing"
-            fail(f"{name}: {source} has no {value.key} in its info, but {known}")
+            fail(
+                f"{name}: {source} has no {value.key} in its info, but {known}: add"
+                f" ,default=VALUE for structures without one"
+            )
         try:
-            values.append(_READERS[option](str(a.info[value.key])))
+            values.append(_READERS[option](str(found)))
         except (ValueError, typer.BadParameter):
-            fail(f"{name}: {source} has {a.info[value.key]!r}, which is not usable")
+            fail(f"{name}: {source} has {found!r}, which is not usable")
     return values
 
 

@@ -20,11 +20,11 @@ def warn_of_unused(atoms: list[Atoms], sources: list[str]) -> None:
         for name in _unused(a):
             having.setdefault(name, []).append(source)
     if having:
-        named = "; ".join(f"{name} (of {_some(of)})" for name, of in having.items())
+        named = "; ".join(f"{name} (of {some_of(of)})" for name, of in having.items())
         print_warning(f"the potential does not use {named}")
 
 
-def _some(sources: list[str]) -> str:
+def some_of(sources: list[str]) -> str:
     more = len(sources) - 1
     return sources[0] + (f" and {more} more" if more else "")
 

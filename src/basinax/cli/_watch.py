@@ -1,5 +1,6 @@
 """A command is watched: a line shows its phase, and signals end it."""
 
+import datetime
 import math
 import os
 import signal
@@ -28,6 +29,9 @@ class Watch:
     def __init__(self, quiet: bool):
         self.seconds: defaultdict[str, float] = defaultdict(float)
         """Of phases that have ended."""
+        self.started = datetime.datetime.now(datetime.UTC)
+        self.cache = "off"
+        """Where compiled programs are kept."""
         self._phase, self._since, self._signal_at = READING, time.monotonic(), math.inf
         self._bar = Bar(err, self._line, is_off=quiet or not err.is_terminal)
 

@@ -1,0 +1,135 @@
+"""Atoms that a text chooses: by their numbers, or by a condition on where they are.
+
+A condition is a tree of comparisons, of which nothing but what stands here is understood.
+"""
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import typer
+
+NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+
+NAMES = ("x", "y", "z", "tag")
+"""Cartesian coordinates in Å, and ASE's tag: of each atom."""
+
+_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+_OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+_JOINS: dict[type, Callable[[Any, Any], Any]] = {ast.And: operator.and_, ast.Or: operator.or_}
+
+_EXPECTED = f"expected numbers such as 0-3,7, or a condition on {', '.join(NAMES)} such as z < 2.5"
+
+LONGEST = 200
+"""Characters of a condition."""
+
+
+def choice_of(text: str) -> str:
+    """The text, if it chooses atoms.
+
+    Raises:
+        typer.BadParameter: it does not.
+    """
+    text = str(text).strip()
+    try:
+        if NUMBERS.fullmatch(text) is None:
+            _is_met(_condition(text), dict.fromkeys(NAMES, 0.0))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = "" if isinstance(error, SyntaxError | RecursionError) else f" ({error})"
+        raise typer.BadParameter(f"{_EXPECTED}, got {text[:LONGEST]!r}{reason}") from None
+    except ZeroDivisionError:  # of these atoms, which are no real ones
+        pass
+    return text
+
+
+def chosen(text: str, values: Mapping[str, Any], n_atoms: int) -> list[int]:
+    """The numbers of the atoms that a text chooses.
+
+    Args:
+        values: arrays by `NAMES`, one entry an atom.
+
+    Raises:
+        ValueError: there is no atom of a number, or no number between two.
+    """
+    if NUMBERS.fullmatch(text) is None:
+        met = _is_met(_condition(text), values) & (values["x"] == values["x"])
+        return [k for k in range(n_atoms) if met[k]]
+    numbers: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        first, last = int(first), int(last or first)
+        if first > last:
+            raise ValueError(f"{part} is no range: the first number is larger")
+        if last >= n_atoms:
+            raise ValueError(f"there is no atom {last} among {n_atoms}, which count from 0")
+        numbers.update(range(first, last + 1))
+    return sorted(numbers)
+
+
+def _condition(text: str) -> ast.expr:
+    if len(text) > LONGEST:
+        raise ValueError(f"longer than {LONGEST} characters")
+    return ast.parse(text, mode="eval").body
+
+
+def _is_met(node: ast.expr, values: Mapping[str, Any]) -> Any:
+    """Of which atoms a condition holds.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match node:
+        case ast.Compare(left, operations, others):
+            sides = [_number(side, values) for side in (left, *others)]
+            results = [
+                _function(_COMPARISONS, operation)(a, b)
+                for operation, a, b in zip(operations, sides, sides[1:], strict=False)
+            ]
+            return _all_of(operator.and_, results)
+        case ast.BoolOp(join, parts):
+            return _all_of(_JOINS[type(join)], [_is_met(part, values) for part in parts])
+        case ast.UnaryOp(ast.Not(), part):
+            return _is_met(part, values) ^ True
+    raise ValueError(f"{ast.unparse(node)} is no comparison")
+
+
+def _all_of(join: Callable[[Any, Any], Any], results: list[Any]) -> Any:
+    joined = results[0]
+    for result in results[1:]:
+        joined = join(joined, result)
+    return joined
+
+
+def _number(node: ast.expr, values: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Name(name) if name in values:
+            return values[name]
+        case ast.Constant(value) if type(value) in (int, float):
+            return value
+        case ast.UnaryOp(ast.USub(), part):
+            return -_number(part, values)
+        case ast.BinOp(left, operation, right):
+            function = _function(_OPERATIONS, operation)
+            return function(_number(left, values), _number(right, values))
+    raise ValueError(f"{ast.unparse(node)} is no number, and none of {', '.join(NAMES)}")
+
+
+def _function(known: Mapping[type, Callable[[Any, Any], Any]], operation: ast.AST) -> Any:
+    try:
+        return known[type(operation)]
+    except KeyError:
+        raise ValueError(f"{type(operation).__name__} is not understood") from None

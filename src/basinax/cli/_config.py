@@ -1,0 +1,144 @@
+"""The options of a run as one table: read from a config file, printed, and kept in records.
+
+Keys are the names of options with underscores, as the library spells them. A table that a run has
+printed, or that stands in the record beside its output, gives the same run when it is read.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from basinax._text.tables import ENDINGS, Table, read_table, require_known, strict, toml_of
+
+RECORD = "record"
+"""The table of a record that says how a run was made. It is no setting, and passed over."""
+
+_NO_SETTINGS = ("config", "print_config", "help")
+
+
+class Command(TyperCommand):
+    """Has errors about a value name the config file that it comes from."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            name = getattr(error.param, "name", None)
+            source = name and ctx.get_parameter_source(name)
+            if source and source.name == "DEFAULT_MAP":
+                error.message = f"{ctx.params['config']}: {error.message}"
+            raise
+
+
+def apply_config(ctx: typer.Context, path: Path | None) -> Path | None:
+    """Makes defaults of the options in a config file: the command line overrides them."""
+    if path is None or ctx.resilient_parsing:
+        return path
+    from basinax.cli._console import reported
+
+    parameters = {p.name: p for p in ctx.command.params if p.name not in _NO_SETTINGS}
+    with reported():
+        table = settings_in(path, parameters)
+        ctx.default_map = {
+            name: _as_typed(value, parameters[name], f"{path}: {name}")
+            for name, value in table.items()
+        }
+    return path
+
+
+def settings_in(path: str | Path, known: Any) -> Table:
+    """The settings of a config file, or of a record.
+
+    Raises:
+        ValueError: a name is not known, or the file is none of JSON or TOML.
+        OSError: it cannot be read.
+    """
+    table = {name: x for name, x in read_table(path).items() if name != RECORD and x is not None}
+    require_known(table, known, str(path))
+    return table
+
+
+def _as_typed(value: Any, parameter: Any, name: str) -> Any:
+    """The value as a shell would give it, so that both are understood in one way."""
+    if getattr(parameter, "is_flag", False):
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} must be true or false, got {value!r}")
+        return value
+    if parameter.nargs == -1:
+        values = value if isinstance(value, list) else [value]
+        if not all(isinstance(x, str) for x in values):
+            raise ValueError(f"{name} must be a list of names, got {value!r}")
+        return values
+    if isinstance(value, Mapping):
+        return json.dumps(strict(value))
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        shown = json.dumps(value, default=str)
+        raise ValueError(f"{name} must be a number or a text, got {shown}")
+    return str(value)
+
+
+def settings_of(groups: Sequence[Any]) -> Table:
+    """The options of a command by their names, as plain values; those that are not given left out.
+
+    Config files of the optimizer and the potential stand there with what they hold.
+
+    Raises:
+        ValueError, OSError: one of these cannot be read.
+    """
+    fields = [(group, field.name) for group in groups for field in dataclasses.fields(group)]
+    values = {name: _plain(getattr(group, name)) for group, name in fields}
+    table = {name: x for name, x in values.items() if x is not None and name not in _NO_SETTINGS}
+    optimizer, potential = table.get("optimizer", ""), table.get("potential", "")
+    if optimizer.startswith("{"):
+        table["optimizer"] = json.loads(optimizer)
+    elif optimizer.endswith(ENDINGS):
+        table["optimizer"] = read_table(optimizer)
+    if is_config(potential):
+        table |= potential_in(potential) | ({"workers": w} if (w := table.get("workers")) else {})
+    return table
+
+
+def _plain(value: Any) -> Any:
+    """Of TOML and JSON, neither of which has names of bytes that are no text."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Path):
+        return os.fsencode(value).decode("utf-8", "backslashreplace")
+    if isinstance(value, list):
+        return [_plain(x) for x in value]
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def is_config(potential: str) -> bool:
+    """Whether the text of a potential is the name of a config file."""
+    return potential.endswith(ENDINGS) and ":" not in potential
+
+
+def potential_in(path: str) -> Table:
+    """The potential of a config file, and its workers if they stand there.
+
+    Raises:
+        ValueError: something else stands there, or no potential.
+        OSError: it cannot be read.
+    """
+    table = settings_in(path, ("potential", "workers"))
+    if not isinstance(table.get("potential"), str):
+        raise ValueError(f'{path}: expected a potential, such as potential = "emt"')
+    return table
+
+
+def print_settings(groups: Sequence[Any]) -> None:
+    """Prints the settings of a run as TOML, which `--config` reads."""
+    from basinax.cli._console import check_printed, out, reported
+
+    with reported():
+        text = toml_of(settings_of(groups))
+    out.write(text)
+    check_printed("the settings")

@@ -1,0 +1,126 @@
+"""The record of a run, beside its output: what it was asked for, and how it was made.
+
+Its settings are those of a config file, so the record gives the same run again.
+"""
+
+import dataclasses
+import datetime
+import importlib.metadata
+import os
+import platform
+from collections import Counter
+from contextlib import suppress
+
+import jax
+
+from basinax import __version__
+from basinax._jax.cores import n_cores
+from basinax._text.tables import Table, toml_of
+from basinax.cli._config import RECORD
+from basinax.cli._inputs import Inputs
+from basinax.cli._watch import Watch
+
+PACKAGES = ("jax", "jaxlib", "numpy", "equinox", "optax", "ase", "vesin")
+"""What decides bits of results, besides basinax itself."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What a run was asked for, and how it was made; of plain values, for JSON and TOML."""
+
+    settings: Table
+    """Options by their names, as config files have them."""
+    command: str
+    folder: str
+    """Where the names of files begin."""
+    inputs: list[Table]
+    """Each with its name, the SHA-256 of what it held, and how many structures were read."""
+    skipped: list[str]
+    """Inputs that could not be read, each with the reason."""
+    versions: dict[str, str]
+    """Of basinax and the packages that decide bits, of Python and the system."""
+    device: str
+    cores: int
+    precision: str
+    cache: str
+    """Where compiled programs are kept."""
+    flags: str
+    """Those of XLA, from the environment."""
+    started: str
+    ended: str
+    """Both in UTC."""
+    results: dict[str, int]
+    """How many structures ended in which way."""
+
+    def as_table(self) -> Table:
+        """The settings, and all else as a table among them that config files pass over."""
+        rest = dataclasses.asdict(self)
+        return rest.pop("settings") | {RECORD: rest}
+
+    def to_toml(self) -> str:
+        return toml_of(self.as_table(), (RECORD,))
+
+
+def recorded(
+    command: str,
+    settings: Table,
+    inputs: Inputs,
+    watch: Watch,
+    results: dict[str, int],
+) -> Record:
+    """The record of a run that ends now.
+
+    Args:
+        settings: its options, as config files have them.
+        results: how many structures ended in which way.
+    """
+    return Record(
+        settings=settings,
+        command=command,
+        folder=_folder(),
+        inputs=_described(inputs),
+        skipped=inputs.skipped,
+        versions=_versions(settings["potential"]),
+        device=jax.devices()[0].device_kind,
+        cores=n_cores(),
+        precision=settings["dtype"],
+        cache=watch.cache,
+        flags=os.environ.get("XLA_FLAGS", ""),
+        started=watch.started.isoformat(timespec="seconds"),
+        ended=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        results=results,
+    )
+
+
+def _folder() -> str:
+    """Empty where it has been removed meanwhile."""
+    with suppress(OSError):
+        return os.getcwd()
+    return ""
+
+
+def _described(inputs: Inputs) -> list[Table]:
+    counts = Counter(inputs.paths)
+    return [
+        {
+            "file": os.fsencode(path).decode("utf-8", "backslashreplace"),
+            "sha256": inputs.digests.get(path, ""),
+            "structures": count,
+        }
+        for path, count in counts.items()
+    ]
+
+
+def _versions(potential: str) -> dict[str, str]:
+    """With that of the package whose model it is, where one is named."""
+    kind, _, rest = potential.partition(":")
+    packages = [*PACKAGES]
+    if kind == "ase":
+        packages.append(rest.partition(".")[0].partition(":")[0])
+    elif kind == "nequix":
+        packages.append(kind)
+    versions = {"basinax": __version__}
+    for package in packages:
+        with suppress(importlib.metadata.PackageNotFoundError, ValueError):
+            versions[package] = importlib.metadata.version(package)
+    return versions | {"python": platform.python_version(), "system": platform.platform()}

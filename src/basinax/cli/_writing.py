@@ -1,0 +1,150 @@
+"""Writing what a command has found: structures, a table, and the record of the run."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ase import Atoms
+
+from basinax._text.files import key_of
+from basinax._text.tables import json_of
+from basinax.atoms import Trajectories
+from basinax.atoms._table import Columns, csv_of, writer_of
+from basinax.cli._console import err, fail, out, reported
+from basinax.cli._contents import Plan, plans_of
+from basinax.cli._inputs import STDIN_NAME, Inputs
+from basinax.cli._named import STDIN
+from basinax.cli._options import STDOUT, Outputs, Written
+from basinax.cli._places import LONGEST_NAME, Place, Saver, check_places
+from basinax.cli._record import Record
+from basinax.cli._stream import Stream
+
+
+@dataclasses.dataclass(frozen=True)
+class Writing:
+    """How results are written, known to be possible before a run."""
+
+    outputs: Written
+    record: Path
+    """The file of the record."""
+    plans: list[Plan]
+    saver: Saver
+
+    @classmethod
+    def prepared(
+        cls,
+        outputs: Written,
+        default: str,
+        inputs: Inputs,
+        read: list[Path],
+        moving: Sequence[bool],
+        trajectories: Trajectories | None = None,
+    ) -> "Writing":
+        """Leaves with an error where something could not be written.
+
+        Args:
+            default: the name of the output.
+            read: all files that the run reads.
+            moving: whether the cell of each structure moves, or its stress is found.
+        """
+        _check_stdout(outputs)
+        files = files_of(outputs, default, inputs)
+        record = record_of(outputs, default)
+        places = [Place(path, "output") for path in files]
+        others = {"table": outputs.table, "log": getattr(outputs, "log", None), "record": record}
+        places += [Place(x, name) for name, x in others.items() if x not in (None, STDOUT)]
+        # A record that gives the options of the run is read by now.
+        read = [path for path in read if key_of(path) != key_of(record)]
+        check_places(places, trajectories, len(inputs.atoms), read, may_replace=outputs.overwrite)
+        if outputs.table not in (None, STDOUT):
+            with reported():
+                writer_of(outputs.table)
+        plans = plans_of(files, inputs.atoms, inputs.sources, moving)
+        return cls(outputs, record, plans, Saver(place.path for place in places))
+
+    def write(self, atoms: Sequence[Atoms], columns: Columns) -> None:
+        """Structures and the table, each on its own."""
+        for plan in self.plans:
+            self.saver.save(plan.path, lambda path, plan=plan: write_structures(path, plan, atoms))
+        table = self.outputs.table
+        if table is not None and table != STDOUT:
+            self.saver.save(table, lambda path: write_table(path, columns))
+
+    def write_record(self, record: Record) -> None:
+        """Beside structures, if these are where they should be."""
+        if self.has_structures:
+            text = json_of(record.as_table())
+            self.saver.save(
+                self.record, lambda path: path.write_text(text, encoding="utf-8"), is_named=False
+            )
+
+    @property
+    def has_structures(self) -> bool:
+        """Whether a file of structures has been written."""
+        return any(plan.path in self.saver.saved for plan in self.plans)
+
+    @property
+    def written_record(self) -> Path | None:
+        return self.record if self.has_structures else None
+
+    @property
+    def stream(self) -> Stream:
+        """That of the summary: standard error, where a table or a log is printed."""
+        return err if STDOUT in (self.outputs.table, getattr(self.outputs, "log", None)) else out
+
+    def print_table(self, columns: Columns) -> None:
+        """Prints the table, if that was asked for."""
+        if self.outputs.table == STDOUT:
+            out.write(csv_of(columns))
+
+
+def files_of(outputs: Written, default: str, inputs: Inputs) -> dict[Path, list[int]]:
+    """The files of structures, and the numbers of those that each holds."""
+    if outputs.output_dir is None:
+        return {outputs.output or Path(default): list(range(len(inputs.atoms)))}
+    if outputs.output is not None:
+        fail("--output and --output-dir both say where structures go: remove one")
+    names, files = _names_apart(inputs.files), dict[Path, list[int]]()
+    for number, path in enumerate(inputs.paths):
+        files.setdefault(outputs.output_dir / names[path], []).append(number)
+    return files
+
+
+def _names_apart(paths: list[Path]) -> dict[Path, Path]:
+    """Their names, behind those of the folders from which on they differ where two are alike."""
+    names = {path: Path(STDIN_NAME if path == STDIN else path.name) for path in paths}
+    if len(set(names.values())) == len(paths):
+        return names
+    places = {path: Path(os.path.abspath(path)) for path in paths if path != STDIN}
+    above = os.path.commonpath([place.parent for place in places.values()])
+    return {
+        path: places[path].relative_to(above) if path in places else name
+        for path, name in names.items()
+    }
+
+
+def record_of(outputs: Written, default: str) -> Path:
+    """The file of the record."""
+    if outputs.output_dir is not None:
+        return outputs.output_dir / "run.json"
+    output, ending = outputs.output or Path(default), ".run.json"
+    name = os.fsencode(output.name)[: LONGEST_NAME - len(ending)]
+    return output.with_name(os.fsdecode(name) + ending)
+
+
+def _check_stdout(outputs: Written) -> None:
+    """Leaves if more than one of the outputs is to be printed."""
+    printed = {"--json": outputs.json, "--table -": outputs.table == STDOUT}
+    printed["--log -"] = isinstance(outputs, Outputs) and outputs.log == STDOUT
+    asked = [name for name, is_asked in printed.items() if is_asked]
+    if len(asked) > 1:
+        fail(f"{' and '.join(asked)} go to standard output alike: choose one of them")
+
+
+def write_structures(path: Path, plan: Plan, atoms: Sequence[Atoms]) -> None:
+    plan.write(path, atoms)
+
+
+def write_table(path: Path, columns: Columns) -> None:
+    writer_of(path)(path, columns)
