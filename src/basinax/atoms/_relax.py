@@ -25,12 +25,12 @@ from basinax._settings import counts, known, require_function, require_switch, s
 from basinax.atoms._batch import available_dtype
 from basinax.atoms._cells.kinds import AbstractCell
 from basinax.atoms._evaluate import evaluate
-from basinax.atoms._evaluators.calculator import evaluator_of
+from basinax.atoms._evaluators.calculator import ASECalculator, evaluator_of
 from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._history import AbstractRecorder, Histories, History, Log, Together
 from basinax.atoms._intake import has_volume, intake
-from basinax.atoms._internal.optimizer import check_where_steps_are_made, usual_optimizer
+from basinax.atoms._internal.optimizer import steps_on_the_host, usual_optimizer
 from basinax.atoms._precision import warn_of_single_precision, warn_of_small_fmax
 from basinax.atoms._result import AtomsRelaxation
 from basinax.atoms._snapshot import Snapshot
@@ -153,12 +153,13 @@ def relax(
         progress=progress,
         should_stop=should_stop,
     )
-    check_where_steps_are_made(optimizer, potential, is_hosted=evaluator is not None)
+    if evaluator and skin is not None:
+        raise TypeError("skin is for potentials with neighbour lists, a calculator has none")
     listed = (
         None if evaluator else listed_for(cast(AbstractPotential, potential), atoms, skin, dtype)
     )
-    if evaluator and skin is not None:
-        raise TypeError("skin is for potentials with neighbour lists, a calculator has none")
+    if steps_on_the_host(optimizer) and listed is not None:
+        evaluator, listed = ASECalculator(listed.potential.calculator(dtype)), None
     fmax = None if fmax is None else _one_a_structure(fmax, "fmax", len(atoms))
     warn_of_small_fmax(fmax, dtype)
     criterion = criterion_of(fmax, convergence)

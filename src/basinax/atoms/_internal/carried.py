@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from jaxtyping import Float
 
-from basinax.atoms._internal.dense import Cholesky, gram, product
+from basinax.atoms._internal.sparse import Jacobian, factorised
 
 Vector = Float[np.ndarray, "dofs"]
 
@@ -45,11 +45,19 @@ NOISE = 1e-4
 TARGETS = (0.5, 1.0, 1.0)
 """Parts of the change of q that the solves of a curved step aim at."""
 
+BENT, BENT_BESIDES = 2.0, 0.02
+"""A step that is longer by more than this factor, and this part of the longest, where it is curved
+than where it is straight has missed its target, and is made straight."""
+
+PATIENCE = 20
+"""After so many steps without an energy below all others, the system goes on without coordinates: a
+model that does not fit it may lead it in circles."""
+
 
 class Coordinates(Protocol):
     """Curved coordinates of one system, in NumPy arrays of double precision."""
 
-    def at(self, x: Vector) -> tuple[Float[np.ndarray, "q"], Float[np.ndarray, "q dofs"]]:
+    def at(self, x: Vector) -> tuple[Float[np.ndarray, "q"], Jacobian]:
         """The coordinates, and their derivatives."""
         ...
 
@@ -69,13 +77,9 @@ class Coordinates(Protocol):
 class Metric:
     """M = BᵀKB + ε, factorised. Raises LinAlgError where numbers are not finite."""
 
-    def __init__(self, jacobian: np.ndarray, stiffness: np.ndarray, weak: float):
-        self.weak, self.factor = weak, None
-        if len(stiffness):
-            half = np.sqrt(stiffness)[:, None] * jacobian
-            matrix = gram(half)
-            matrix[np.diag_indices_from(matrix)] += weak
-            self.factor = Cholesky(matrix)
+    def __init__(self, jacobian: Jacobian, stiffness: np.ndarray, weak: float):
+        self.weak = weak
+        self.factor = factorised(jacobian, stiffness, weak) if len(stiffness) else None
 
     def solve(self, columns: np.ndarray) -> np.ndarray:
         if self.factor is None:
@@ -89,16 +93,13 @@ class Found(NamedTuple):
     x: Vector
     gradient: Vector
     q: np.ndarray
-    jacobian: np.ndarray
+    jacobian: Jacobian
     stiffness: np.ndarray
     metric: Metric
     model_step: Vector
     """M⁻¹ g."""
-
-    def parts(self) -> tuple[np.ndarray, ...]:
-        """Whose changes are kept: q, x, γ and ε M⁻¹ g."""
-        gamma = self.stiffness * product(self.jacobian, self.model_step)
-        return self.q, self.x, gamma, self.metric.weak * self.model_step
+    parts: tuple[np.ndarray, ...]
+    """Of which changes are kept: q, x, γ and ε M⁻¹ g."""
 
 
 class Made(NamedTuple):
@@ -129,6 +130,8 @@ class Walk:
 
     renewed: Callable[[Vector, Coordinates | None], Coordinates]
     """The coordinates for a system that stands somewhere; those before where they are the same."""
+    plain: Coordinates
+    """None, for a system that its coordinates do not help."""
     memory: int = 40
     trust: float = 0.3
     """The largest change of a coordinate in the next step (Å or rad)."""
@@ -141,6 +144,8 @@ class Walk:
         """Positions and gradients before the present ones: pairs are made anew of them where
         coordinates are new."""
         self._made: Made | None = None
+        self._lowest, self._n_since = np.inf, 0
+        """The lowest energy, and how many steps ago it was found."""
 
     def step(self, x: Vector, energy: float, gradient: Vector) -> Vector:
         """The step from here. Finite numbers always; 0 where the gradient has others."""
@@ -159,7 +164,8 @@ class Walk:
 
     def _step(self, x: Vector, energy: float, gradient: Vector) -> Vector:
         self._judge(energy)
-        coordinates = self.renewed(x, self._coordinates)
+        is_given_up = self._n_since >= PATIENCE
+        coordinates = self.plain if is_given_up else self.renewed(x, self._coordinates)
         is_new, self._coordinates = coordinates is not self._coordinates, coordinates
         here = found(coordinates, x, gradient)
         if is_new:
@@ -181,6 +187,9 @@ class Walk:
 
     def _judge(self, energy: float) -> None:
         """Trust the model more or less by what came of the last step, which is kept as it is."""
+        if self._n_since < PATIENCE:  # for good
+            self._n_since = 0 if energy < self._lowest else self._n_since + 1
+            self._lowest = min(self._lowest, energy)
         made = self._made
         if made is None:
             return
@@ -201,8 +210,8 @@ class Walk:
         if not self._changes:
             return None
         q, x, gamma, weak = (np.stack(each) for each in zip(*self._changes, strict=True))
-        metric_s = product(q * here.stiffness, here.jacobian) + here.metric.weak * x
-        y = product(gamma, here.jacobian) + weak
+        back = here.jacobian.all_back(np.concatenate([q * here.stiffness, gamma]))
+        metric_s, y = back[: len(q)] + here.metric.weak * x, back[len(q) :] + weak
         solved = here.metric.solve(np.concatenate([metric_s, y]).T).T
         s, inverse_y = solved[: len(q)], solved[len(q) :]
         sy, sms, yiy = ((a * b).sum(1) for a, b in ((s, y), (s, metric_s), (y, inverse_y)))
@@ -243,14 +252,18 @@ class Walk:
         self, coordinates: Coordinates, here: Found, energy: float, step: Vector
     ) -> Vector:
         """The step within its limits, along the coordinates; says what is expected of it."""
-        size = float(np.abs(product(here.jacobian, step)).max(initial=0.0))
+        size = float(np.abs(here.jacobian.along(step)).max(initial=0.0))
         part = min(1.0, self.trust / size if size > self.trust else 1.0)
         reach = part * coordinates.reach(step)
         part = part / reach if reach > 1 else part
         # H is that of the whole step, so that g·d + ½ d·Hd of a part of it is known.
         predicted = float(here.gradient @ step) * (part - 0.5 * part**2)
         self._made = Made(here, energy, predicted, part * size)
-        return curved(coordinates, here, part * step) if len(here.q) else part * step
+        step = part * step
+        if not len(here.q):
+            return step
+        bent, straight = curved(coordinates, here, step), coordinates.reach(step)
+        return bent if coordinates.reach(bent) <= BENT * straight + BENT_BESIDES else step
 
 
 def found(coordinates: Coordinates, x: Vector, gradient: Vector) -> Found:
@@ -258,24 +271,26 @@ def found(coordinates: Coordinates, x: Vector, gradient: Vector) -> Found:
     q, jacobian = coordinates.at(x)
     stiffness = coordinates.stiffness(x)
     metric = Metric(jacobian, stiffness, WEAK if len(q) else ALPHA)
-    return Found(x, gradient, q, jacobian, stiffness, metric, metric.solve(gradient))
+    model_step = metric.solve(gradient)
+    parts = q, x, stiffness * jacobian.along(model_step), metric.weak * model_step
+    return Found(x, gradient, q, jacobian, stiffness, metric, model_step, parts)
 
 
 def change(coordinates: Coordinates, before: Found, after: Found) -> tuple[np.ndarray, ...]:
     """Of what is kept, from point to point."""
-    q, *others = (b - a for a, b in zip(before.parts(), after.parts(), strict=True))
+    q, *others = (b - a for a, b in zip(before.parts, after.parts, strict=True))
     return coordinates.wrapped(q), *others
 
 
 def curved(coordinates: Coordinates, here: Found, step: Vector) -> Vector:
     """A step to where the coordinates have changed as much as they would along a straight one."""
-    moved, x = product(here.jacobian, step), here.x
+    moved, x = here.jacobian.along(step), here.x
     for target in TARGETS:
         q, jacobian, metric = here.q, here.jacobian, here.metric
         if x is not here.x:
             q, jacobian = coordinates.at(x)
             metric = Metric(jacobian, here.stiffness, WEAK)
         missing = coordinates.wrapped(here.q + target * moved - q)
-        force = product(jacobian.T, here.stiffness * missing)
+        force = jacobian.back(here.stiffness * missing)
         x = x + metric.solve(force + WEAK * (here.x + target * step - x))
     return x - here.x

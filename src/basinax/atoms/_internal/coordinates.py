@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from basinax.atoms._internal import primitives
 from basinax.atoms._internal.carried import PLAIN_STEP
 from basinax.atoms._internal.deformation import Frame
-from basinax.atoms._internal.dense import product
-from basinax.atoms._internal.lists import InternalList, Structure, list_of
+from basinax.atoms._internal.lists import InternalList, Standing, list_of
+from basinax.atoms._internal.sparse import Jacobian, Pattern
 from basinax.atoms._internal.stiffness import Stiffness
 
 Vector = Float[np.ndarray, "dofs"]
@@ -38,31 +38,38 @@ class InternalCoordinates:
         self.frame, self.maxstep, self.factor = frame, maxstep, stiffness
         self.listed = listed
         self._stiffness = Stiffness(self.listed, frame.numbers)
-        images = self._images(x, frame.deformation(x))
-        self._axes = primitives.axes_across(images, self.listed.linear)
-        self._n_straight = sum(
-            len(at) for at in (self.listed.stretches, self.listed.bends, *[self.listed.linear] * 2)
-        )
+        linear = np.repeat(listed.linear, 2, axis=0)
+        twisted = np.concatenate([listed.torsions, listed.flat])
+        self._groups: list[tuple[Callable[..., primitives.Value], np.ndarray]] = [
+            (primitives.stretches, listed.stretches),
+            (primitives.bends, listed.bends),
+            (self._linear_bends, linear),
+            (primitives.torsions, twisted),
+        ]
+        self._n_straight = sum(len(at) for _, at in self._groups[:3])
+        images = self._images(self._undeformed(x), frame.deformation(x))
+        self._axes = primitives.axes_across(images, listed.linear).reshape(-1, 3)
+        self._pattern = Pattern([self._columns(at) for _, at in self._groups], len(x))
 
-    def at(self, x: Vector) -> tuple[Float[np.ndarray, "q"], Float[np.ndarray, "q dofs"]]:
-        frame, listed = self.frame, self.listed
-        deformation = frame.deformation(x)
-        values = self._values(self._images(x, deformation))
-        q = np.concatenate([value for _, (value, _) in values])
-        by_atoms = np.zeros((len(q), frame.n_atoms, 3))
-        moments = np.zeros((len(q), 3, 3))
-        undeformed = self._undeformed(x)
-        begin = 0
-        for images, (value, derivatives) in values:
-            rows = np.arange(begin, begin := begin + len(value))
-            for at, derivative in zip(images.T, derivatives, strict=True):
-                by_atoms[rows, listed.owners[at]] += derivative
-                if frame.kind is not None:
-                    moments[rows] += derivative[:, :, None] * undeformed[at][:, None, :]
-        return q, self._by_dofs(by_atoms, moments, x, deformation)
+    def at(self, x: Vector) -> tuple[Float[np.ndarray, "q"], Jacobian]:
+        frame = self.frame
+        undeformed, deformation = self._undeformed(x), frame.deformation(x)
+        images = self._images(undeformed, deformation)
+        by_cell = None if frame.kind is None else frame.derivative(x).reshape(9, -1)
+        q, entries = [], []
+        for (function, at), columns in zip(self._groups, self._pattern.groups, strict=True):
+            if len(at):
+                values, derivatives = function(images, at)
+                q.append(values)
+                by_images = np.stack(derivatives, 1)
+                entries.append(self._by_dofs(at, by_images, undeformed, deformation, by_cell))
+            else:
+                entries.append(np.zeros(columns.shape))
+        return np.concatenate([*q, np.zeros(0)]), Jacobian(self._pattern, entries)
 
     def stiffness(self, x: Vector) -> Float[np.ndarray, "q"]:
-        return self.factor * self._stiffness(self._images(x, self.frame.deformation(x)))
+        images = self._images(self._undeformed(x), self.frame.deformation(x))
+        return self.factor * self._stiffness(images)
 
     def wrapped(self, change: np.ndarray) -> np.ndarray:
         turned = change[self._n_straight :]
@@ -73,17 +80,39 @@ class InternalCoordinates:
         has_some = len(self.listed.kinds) > 0
         return self.frame.longest(step, self.maxstep if has_some else min(self.maxstep, PLAIN_STEP))
 
-    def _values(self, images: np.ndarray) -> list:
-        listed = self.listed
-        linear = np.repeat(listed.linear, 2, axis=0)
-        axes = self._axes.reshape(-1, 3)
-        return [
-            (listed.stretches, primitives.stretches(images, listed.stretches)),
-            (listed.bends, primitives.bends(images, listed.bends)),
-            (linear, primitives.linear_bends(images, linear, axes)),
-            (listed.torsions, primitives.torsions(images, listed.torsions)),
-            (listed.flat, primitives.torsions(images, listed.flat)),
-        ]
+    def _linear_bends(self, images: np.ndarray, at: np.ndarray) -> primitives.Value:
+        return primitives.linear_bends(images, at, self._axes)
+
+    def _columns(self, at: Int[np.ndarray, "q ends"]) -> Int[np.ndarray, "q entries"]:
+        """The degrees of freedom that coordinates between these images depend on."""
+        frame, own = self.frame, self.listed.owners[at][:, :, None]
+        of_atoms = (3 * own + np.arange(3)).reshape(len(at), 3 * at.shape[1])
+        of_cell = np.tile(np.arange(3 * frame.n_atoms, frame.n_dofs), (len(at), 1))
+        if frame.kind == "strain":  # atoms move with the cell alone
+            return of_cell
+        return np.concatenate([of_atoms, of_cell], 1)
+
+    def _by_dofs(
+        self,
+        at: Int[np.ndarray, "q ends"],
+        by_images: Float[np.ndarray, "q ends 3"],
+        undeformed: Float[np.ndarray, "images 3"],
+        deformation: Float[np.ndarray, "3 3"],
+        by_cell: Float[np.ndarray, "9 entries"] | None,
+    ) -> Float[np.ndarray, "q entries"]:
+        """Derivatives by the degrees of freedom in `_columns`, from those by images."""
+        frame, n = self.frame, len(at)
+        rows = by_images
+        if frame.kind is not None:
+            rows = np.einsum("qac,cd->qad", rows, deformation)
+        if frame.left is not None:
+            rows = np.einsum("qac,qacd->qad", rows, frame.left[self.listed.owners[at]])
+        rows = rows.reshape(n, -1)
+        if by_cell is None:
+            return rows
+        moments = np.einsum("qac,qad->qcd", by_images, undeformed[at]).reshape(n, 9)
+        cells = np.einsum("qm,mc->qc", moments, by_cell)
+        return cells if frame.kind == "strain" else np.concatenate([rows, cells], 1)
 
     def _undeformed(self, x: Vector) -> Float[np.ndarray, "images 3"]:
         rows = x[: 3 * self.frame.n_atoms].reshape(-1, 3)
@@ -91,23 +120,8 @@ class InternalCoordinates:
             return rows
         return rows[self.listed.owners] + self.listed.shifts @ self.frame.cell
 
-    def _images(self, x: Vector, deformation: np.ndarray) -> Float[np.ndarray, "images 3"]:
-        images = self._undeformed(x)
-        return images if self.frame.kind is None else images @ deformation.T
-
-    def _by_dofs(self, by_atoms, moments, x: Vector, deformation) -> np.ndarray:
-        frame, n = self.frame, len(by_atoms)
-        if frame.kind is not None:
-            by_atoms = by_atoms @ deformation
-        if frame.left is not None:
-            by_atoms = np.einsum("qac,acd->qad", by_atoms, frame.left)
-        if frame.kind == "strain":  # atoms move with the cell alone
-            by_atoms = np.zeros_like(by_atoms)
-        by_rows = by_atoms.reshape(n, 3 * frame.n_atoms)
-        if frame.kind is None:
-            return by_rows
-        derivative = frame.derivative(x).reshape(9, -1)
-        return np.concatenate([by_rows, product(moments.reshape(n, 9), derivative)], axis=1)
+    def _images(self, undeformed: np.ndarray, deformation: np.ndarray) -> np.ndarray:
+        return undeformed if self.frame.kind is None else undeformed @ deformation.T
 
 
 class NoCoordinates:
@@ -115,9 +129,10 @@ class NoCoordinates:
 
     def __init__(self, frame: Frame, maxstep: float):
         self.frame, self.maxstep = frame, min(maxstep, PLAIN_STEP)
+        self._none = Jacobian(Pattern([np.zeros((0, 0), int)], frame.n_dofs), [np.zeros((0, 0))])
 
-    def at(self, x: Vector) -> tuple[Float[np.ndarray, "q"], Float[np.ndarray, "q dofs"]]:
-        return np.zeros(0), np.zeros((0, len(x)))
+    def at(self, x: Vector) -> tuple[Float[np.ndarray, "q"], Jacobian]:
+        return np.zeros(0), self._none
 
     def stiffness(self, x: Vector) -> Float[np.ndarray, "q"]:
         return np.zeros(0)
@@ -140,15 +155,15 @@ def internal_coordinates(
     """
 
     def renewed(x: Vector, before: InternalCoordinates | None) -> InternalCoordinates:
-        listed = list_of(structure_at(frame, x))
-        if before is not None and listed.is_same(before.listed):
+        listed = list_of(where_it_stands(frame, x), None if before is None else before.listed)
+        if before is not None and listed is before.listed:
             return before
         return InternalCoordinates(frame, listed, x, maxstep, stiffness)
 
     return renewed
 
 
-def structure_at(frame: Frame, x: Vector) -> Structure:
+def where_it_stands(frame: Frame, x: Vector) -> Standing:
     deformation = frame.deformation(x)
     positions = x[: 3 * frame.n_atoms].reshape(-1, 3) @ deformation.T
-    return Structure(frame.numbers, positions, frame.cell @ deformation.T, frame.pbc)
+    return Standing(frame.numbers, positions, frame.cell @ deformation.T, frame.pbc)

@@ -8,12 +8,11 @@ exact: a rotation of the cell would leak into the gradient otherwise, where noth
 from typing import Any
 
 import numpy as np
-from ase import Atoms
 from jaxtyping import Bool, Float
 
-from basinax.atoms._cells.kinds import AbstractCell, kind_of
+from basinax.atoms._cells.kinds import AbstractCell
 from basinax.atoms._constraints.of_atoms import OfAtoms
-from basinax.atoms._constraints.reading import read_stages
+from basinax.atoms._intake import Structure
 from basinax.atoms._matrices import VOIGT_OF_ENTRIES
 
 STRAIN = 0.1
@@ -25,13 +24,15 @@ _UNITS = np.eye(9).reshape(9, 3, 3)
 class Frame:
     """How entries of x move the atoms and the cell of one structure."""
 
-    def __init__(self, atoms: Atoms, cell: AbstractCell | None):
+    def __init__(self, structure: Structure):
+        atoms, cell = structure.atoms, structure.cell
         self.n_atoms, self.positions = len(atoms), atoms.positions.copy()
         self.cell = atoms.cell.array.copy()
         self.pbc, self.numbers = atoms.pbc.copy(), atoms.numbers.copy()
-        self.kind, self.pressure = kind_of(atoms, cell), 0.0
-        self.left = _left(atoms)
-        if cell is None or self.kind is None:
+        self.kind, self.pressure = structure.kind, 0.0
+        self.left = _left(structure)
+        self.n_dofs = 3 * (self.n_atoms + {None: 0, "strain": 2}.get(self.kind, 3))
+        if cell is None:
             return
         self.pressure = float(cell.pressure)  # pyright: ignore[reportArgumentType]
         usual = 1.0 if self.kind == "strain" else float(len(atoms))
@@ -41,8 +42,7 @@ class Frame:
 
     def start(self) -> Float[np.ndarray, "dofs"]:
         """Where nothing is deformed."""
-        rows = {None: 0, "strain": 2}.get(self.kind, 3)
-        at_rest = np.zeros(3 * rows)
+        at_rest = np.zeros(self.n_dofs - 3 * self.n_atoms)
         if self.kind == "unit-cell":
             at_rest = self.factor * np.eye(3).ravel()
         return np.concatenate([self.positions.ravel(), at_rest])
@@ -110,10 +110,10 @@ def exponential(matrices: np.ndarray) -> np.ndarray:
     return result
 
 
-def _left(atoms: Atoms) -> Float[np.ndarray, "atoms 3 3"] | None:
+def _left(structure: Structure) -> Float[np.ndarray, "atoms 3 3"] | None:
     """What constraints of single atoms leave of steps; None where they leave all."""
     left = None
-    for stage in read_stages(atoms):
+    for stage in structure.stages:
         if OfAtoms in stage:
             own = stage[OfAtoms].matrices
             left = own if left is None else own @ left

@@ -1,8 +1,8 @@
 """Dense matrices on one core, with bits that they alone decide.
 
 OpenBLAS hands larger products to its threads, which go on spinning on the cores that evaluations
-need: a step of 12 ms took 200 beside two busy processes. Products and factors in tiles stay below
-the sizes from which it does.
+need: a step of 12 ms took 200 beside two busy processes. Factors in tiles stay below the sizes from
+which it does.
 """
 
 from typing import Any
@@ -15,37 +15,9 @@ TILE = 60
 """OpenBLAS takes threads from 2¹⁸ multiplications of a product on, 9216 of one with a vector, and
 64 rows of a factorisation."""
 
-_OF_VECTOR = 9000
-
 _LAPACK: Any = scipy.linalg.lapack
 
 Matrix = Float[np.ndarray, "rows columns"]
-
-
-def product(a: Matrix, b: np.ndarray) -> np.ndarray:
-    """a @ b, of a matrix or a vector b."""
-    if b.ndim == 1:
-        rows = max(1, _OF_VECTOR // max(a.shape[1], 1))
-        if a.shape[1] > _OF_VECTOR:
-            return np.einsum("ij,j->i", a, b)
-        parts = [a[k : k + rows] @ b for k in range(0, len(a), rows)]
-        return np.concatenate(parts) if parts else np.zeros(0)
-    made = np.zeros((len(a), b.shape[1]))
-    for rows in _tiles(len(a)):
-        for columns in _tiles(b.shape[1]):
-            for inner in _tiles(a.shape[1]):
-                made[rows, columns] += a[rows, inner] @ b[inner, columns]
-    return made
-
-
-def gram(a: Matrix) -> Matrix:
-    """Of aᵀ a, what stands in tiles on and below the diagonal."""
-    made, flipped = np.zeros((a.shape[1],) * 2), np.ascontiguousarray(a.T)
-    for rows in _tiles(len(made)):
-        for columns in _tiles(rows.stop):
-            for inner in _tiles(len(a)):
-                made[rows, columns] += flipped[rows, inner] @ a[inner, columns]
-    return made
 
 
 class Cholesky:

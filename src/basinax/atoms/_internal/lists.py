@@ -6,14 +6,13 @@ bonds apart are contacts; a molecule in fragments is joined by the shortest ones
 the order of numbers of atoms, then shifts, so equal lists are equal arrays.
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from ase.data import covalent_radii
 from jaxtyping import Bool, Float, Int
 from scipy.sparse import coo_array
-from scipy.sparse.csgraph import minimum_spanning_tree
+from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 
 from basinax.atoms._neighbors.search import pairs_of, tasks_of
 
@@ -42,8 +41,11 @@ FLAT = 0.15
 STRETCH, METAL, WEAK_CONTACT = 0, 1, 2
 """Kinds of stretches."""
 
+FEW = 100
+"""With so many atoms, at most, all pairs of a molecule are tried, which is faster than a search."""
 
-class Structure(NamedTuple):
+
+class Standing(NamedTuple):
     """Where a structure stands when a list is made of it."""
 
     numbers: Int[np.ndarray, "atoms"]
@@ -65,6 +67,33 @@ class Images(NamedTuple):
         return Images(self.atoms, self.shifts + shifts)
 
 
+class Pairs(NamedTuple):
+    """Pairs that are near enough to matter, each once, from its lower end in the home cell."""
+
+    i: Int[np.ndarray, "pairs"]
+    far: Images
+    kinds: Int[np.ndarray, "pairs"]
+    """Contacts may be within three bonds."""
+
+    def take(self, at: Any) -> "Pairs":
+        return Pairs(self.i[at], self.far.take(at), self.kinds[at])
+
+
+class Candidates(NamedTuple):
+    """What pairs alone decide: all coordinates that may be, as numbers of images."""
+
+    pairs: Pairs
+    links: Int[np.ndarray, "links 2"]
+    owners: Int[np.ndarray, "images"]
+    shifts: Int[np.ndarray, "images 3"]
+    kinds: Int[np.ndarray, "stretches"]
+    stretches: Int[np.ndarray, "stretches 2"]
+    angles: Int[np.ndarray, "angles 3"]
+    torsions: Int[np.ndarray, "torsions 4"]
+    flat: Int[np.ndarray, "flat 4"]
+    degrees: Int[np.ndarray, "atoms"]
+
+
 class InternalList(NamedTuple):
     """Coordinates as numbers of images, which `owners` and `shifts` tell."""
 
@@ -79,9 +108,11 @@ class InternalList(NamedTuple):
     """Impropers: two of the three neighbours, the centre, and the third."""
     degrees: Int[np.ndarray, "atoms"]
     """How many bonds each atom has."""
+    candidates: Candidates | None
+    """Of which it is made."""
 
     def is_same(self, other: "InternalList") -> bool:
-        return all(np.array_equal(a, b) for a, b in zip(self, other, strict=True))
+        return all(map(np.array_equal, self[:-1], other[:-1]))
 
 
 class Bonds:
@@ -102,40 +133,41 @@ class Bonds:
         return at, bonds, self.others.take(bonds).shifted(images.shifts[at])
 
 
-def list_of(structure: Structure) -> InternalList:
-    """The coordinates of a structure that stands there."""
-    numbers, positions, cell, pbc = structure
-    radii, is_covalent = covalent_radii[numbers], COVALENT[numbers]
-    i, far = _near(structure, _reach(radii, is_covalent, pbc))
-    apart = positions[far.atoms] + far.shifts @ cell - positions[i]
-    relative = np.linalg.norm(apart, axis=1) / (radii[i] + radii[far.atoms])
-    if (relative < NEAREST).any():
-        return _nothing(len(numbers))
-    are_covalent = is_covalent[i] & is_covalent[far.atoms]
-    is_bond = are_covalent & (relative < BOND)
-    is_spring = ~are_covalent & (relative < SPRING)
-    bonds = _from_both_ends(len(numbers), i[is_bond], far.take(is_bond))
-    kinds = np.where(is_spring, METAL, STRETCH)
-    chosen = is_bond | is_spring
-    if pbc.any():
-        is_contact = are_covalent & ~is_bond & (relative < CONTACT)
-        is_contact[is_contact] = ~_within_three_bonds(bonds, i[is_contact], far.take(is_contact))
-        kinds[is_contact] = WEAK_CONTACT
-        chosen |= is_contact
-    can_bend = bonds.degrees <= MOST_BONDS
-    halves = is_bond & can_bend[i] & can_bend[far.atoms]
-    halves = i[halves], far.take(halves)
-    stretched = i[chosen], far.take(chosen), kinds[chosen]
-    if not pbc.any():
-        links = _links(positions, radii, *stretched[:2])
-        stretched, bonds = _joined(stretched, links, bonds, is_covalent)
-    return _numbered(structure, bonds, can_bend, stretched, halves)
+def list_of(structure: Standing, before: InternalList | None = None) -> InternalList:
+    """The coordinates of a structure that stands there; the list before where it is the same."""
+    pairs = _pairs(structure)
+    if pairs is None:
+        made = _nothing(len(structure.numbers))
+    else:
+        known = None if before is None else before.candidates
+        made = _chosen(structure, _candidates(structure, pairs, known))
+    return before if before is not None and made.is_same(before) else made
 
 
 def _nothing(n_atoms: int) -> InternalList:
     none = [np.zeros((0, width), int) for width in (2, 3, 3, 4, 4)]
     images = np.zeros(0, int), np.zeros((0, 3), int)
-    return InternalList(*images, np.zeros(0, int), *none, degrees=np.zeros(n_atoms, int))
+    degrees = np.zeros(n_atoms, int)
+    return InternalList(*images, np.zeros(0, int), *none, degrees=degrees, candidates=None)
+
+
+def _pairs(structure: Standing) -> Pairs | None:
+    """The pairs that are bonds, springs or contacts; None where two are too near each other."""
+    numbers, positions, cell, pbc = structure
+    radii, is_covalent = covalent_radii[numbers], COVALENT[numbers]
+    i, far = _near(structure, _reach(radii, is_covalent, pbc))
+    apart = positions[far.atoms] - positions[i]
+    if pbc.any():
+        apart += far.shifts @ cell
+    relative = np.sqrt((apart * apart).sum(1)) / (radii[i] + radii[far.atoms])
+    if (relative < NEAREST).any():
+        return None
+    are_covalent = is_covalent[i] & is_covalent[far.atoms]
+    kinds = np.where(are_covalent, WEAK_CONTACT, METAL)
+    kinds[are_covalent & (relative < BOND)] = STRETCH
+    contact = CONTACT if pbc.any() else BOND
+    chosen = relative < np.where(are_covalent, contact, SPRING)
+    return Pairs(i, far, kinds).take(np.flatnonzero(chosen))
 
 
 def _reach(radii: np.ndarray, is_covalent: np.ndarray, pbc: np.ndarray) -> float:
@@ -148,14 +180,14 @@ def _reach(radii: np.ndarray, is_covalent: np.ndarray, pbc: np.ndarray) -> float
     return float(reach)
 
 
-def _near(structure: Structure, radius: float) -> tuple[np.ndarray, Images]:
+def _near(structure: Standing, radius: float) -> tuple[np.ndarray, Images]:
     """Pairs within a radius, and more, each once, from its lower end in the home cell.
 
     Raises LinAlgError where positions and cell allow no list.
     """
     numbers, positions, cell, pbc = structure
     n = len(numbers)
-    if not pbc.any():
+    if not pbc.any() and n <= FEW:
         i, k = np.triu_indices(n, 1)
         return i, Images(k, np.zeros((len(k), 3), int))
     (task,) = tasks_of([positions], cell[None], pbc[None], radius, float(np.finfo(float).eps))
@@ -177,28 +209,58 @@ def _near(structure: Structure, radius: float) -> tuple[np.ndarray, Images]:
     return i[kept], far.take(kept)
 
 
-def _from_both_ends(n_atoms: int, i: np.ndarray, far: Images) -> Bonds:
+def _candidates(structure: Standing, pairs: Pairs, before: Candidates | None) -> Candidates:
+    """All coordinates that there may be; those before where pairs are the same."""
+    alike = before if before is not None and _are_equal(pairs, before.pairs) else None
+    if alike is not None and not len(alike.links):
+        return alike
+    numbers, positions, _, pbc = structure
+    radii, is_covalent = covalent_radii[numbers], COVALENT[numbers]
+    links = np.zeros((0, 2), int)
+    if not pbc.any():
+        links = _links(positions, radii, pairs)
+    if alike is not None and np.array_equal(links, alike.links):
+        return alike
+    bonds = _from_both_ends(len(numbers), pairs.take(pairs.kinds == STRETCH))
+    is_bonded = pairs.kinds == WEAK_CONTACT
+    is_bonded[is_bonded] = _within_three_bonds(bonds, pairs.take(is_bonded))
+    stretched, can_bend = pairs.take(~is_bonded), bonds.degrees <= MOST_BONDS
+    halves = pairs.take((pairs.kinds == STRETCH) & can_bend[pairs.i] & can_bend[pairs.far.atoms])
+    stretched, bonds = _joined(stretched, links, bonds, is_covalent)
+    home = Images(stretched.i, np.zeros((len(stretched.i), 3), int))
+    groups = [(home, stretched.far), _angles(bonds, can_bend), _torsions(bonds, halves)]
+    groups.append(_three_bonds(bonds, can_bend))
+    images, numbered = _numbered(structure, groups)
+    return Candidates(pairs, links, *images, stretched.kinds, *numbered, degrees=bonds.degrees)
+
+
+def _are_equal(a: Pairs, b: Pairs) -> bool:
+    return all(map(np.array_equal, (a.i, *a.far, a.kinds), (b.i, *b.far, b.kinds)))
+
+
+def _from_both_ends(n_atoms: int, pairs: Pairs) -> Bonds:
+    i, far = pairs.i, pairs.far
     others = Images(np.r_[far.atoms, i], np.concatenate([far.shifts, -far.shifts]))
     return Bonds(n_atoms, np.r_[i, far.atoms], others)
 
 
-def _within_three_bonds(bonds: Bonds, i: np.ndarray, far: Images) -> Bool[np.ndarray, "pairs"]:
+def _within_three_bonds(bonds: Bonds, pairs: Pairs) -> Bool[np.ndarray, "pairs"]:
     """Which pairs two or three bonds join."""
     first, _, two = bonds.onward(bonds.others)
     second, _, three = bonds.onward(two)
     starts = bonds.ends[first]
-    every = [(starts, two), (starts[second], three), (i, far)]
+    every = [(starts, two), (starts[second], three), (pairs.i, pairs.far)]
     columns = zip(*[(a, b.atoms, b.shifts) for a, b in every], strict=True)
     codes = _codes(*map(np.concatenate, columns))
-    return np.isin(codes[-len(i) :], codes[: -len(i)]) if len(i) else np.zeros(0, bool)
+    n = len(pairs.i)
+    return np.isin(codes[-n:], codes[:-n]) if n else np.zeros(0, bool)
 
 
-def _links(
-    positions: np.ndarray, radii: np.ndarray, i: np.ndarray, far: Images
-) -> Int[np.ndarray, "links 2"]:
+def _links(positions: np.ndarray, radii: np.ndarray, pairs: Pairs) -> Int[np.ndarray, "links 2"]:
     """The shortest contacts, in sums of radii, that make one of a molecule's fragments."""
     n = len(positions)
-    n_fragments, label = _fragments(n, i, far.atoms)
+    ends = np.ones(len(pairs.i)), (pairs.i, pairs.far.atoms)
+    n_fragments, label = connected_components(coo_array(ends, (n, n)), directed=False)
     if n_fragments <= 1:
         return np.zeros((0, 2), int)
     a, b = np.triu_indices(n, 1)
@@ -216,22 +278,9 @@ def _links(
     return np.stack([a[chosen], b[chosen]], 1)
 
 
-def _fragments(n_atoms: int, a: np.ndarray, b: np.ndarray) -> tuple[int, np.ndarray]:
-    """How many parts hang together, and in which each atom is."""
-    label = np.arange(n_atoms)
-    while len(a):
-        lowest = np.minimum(label[a], label[b])
-        before = label.copy()
-        np.minimum.at(label, label[a], lowest)
-        np.minimum.at(label, label[b], lowest)
-        label = label[label]
-        if np.array_equal(label, before):
-            break
-    parts, label = np.unique(label, return_inverse=True)
-    return len(parts), label
-
-
-def _joined(stretched, links: np.ndarray, bonds: Bonds, is_covalent: np.ndarray):
+def _joined(
+    stretched: Pairs, links: np.ndarray, bonds: Bonds, is_covalent: np.ndarray
+) -> tuple[Pairs, Bonds]:
     """The stretches and bonds with links; those of covalent elements bend, and none twist."""
     if not len(links):
         return stretched, bonds
@@ -246,44 +295,25 @@ def _joined(stretched, links: np.ndarray, bonds: Bonds, is_covalent: np.ndarray)
         np.r_[bonds.others.atoms, b, a], np.concatenate([bonds.others.shifts, none, none])
     )
     more = Bonds(bonds.n_atoms, np.r_[bonds.ends, a, b], others)
-    return (np.r_[i, links[:, 0]], far, kinds), more
+    return Pairs(np.r_[i, links[:, 0]], far, kinds), more
 
 
-def _numbered(structure: Structure, bonds: Bonds, can_bend, stretched, halves) -> InternalList:
-    i, far, kinds = stretched
-    home = Images(i, np.zeros((len(i), 3), int))
-    angles = _angles(bonds, can_bend)
-    is_linear = _cosines(structure, *angles) < LINEAR
-    of_kind = [_of_all(angles, ~is_linear), _of_all(angles, is_linear)]
-    every = [(home, far), *of_kind, _torsions(structure, bonds, *halves)]
-    every.append(_flat(structure, bonds, can_bend))
-    images, numbers = _images(structure, [x for group in every for x in group])
-    stretches, bends, linear, torsions, flat = (
-        np.stack([next(numbers) for _ in group], 1) for group in every
-    )
-    return InternalList(
-        owners=images.atoms,
-        shifts=images.shifts,
-        kinds=kinds,
-        stretches=stretches,
-        bends=bends,
-        linear=linear,
-        torsions=torsions,
-        flat=flat,
-        degrees=bonds.degrees,
-    )
-
-
-def _images(structure: Structure, groups: list[Images]) -> tuple[Images, Iterator[np.ndarray]]:
-    """The images that occur, each once, and their numbers in each group."""
+def _numbered(
+    structure: Standing, groups: list[tuple[Images, ...]]
+) -> tuple[Images, list[np.ndarray]]:
+    """The images that occur, each once, and the groups in their numbers."""
+    every = [x for group in groups for x in group]
     if not structure.pbc.any():
         n = len(structure.numbers)
-        return Images(np.arange(n), np.zeros((n, 3), int)), iter([x.atoms for x in groups])
-    atoms, shifts = map(np.concatenate, zip(*groups, strict=True))
-    codes = _codes(atoms, shifts)
-    _, first, numbers = np.unique(codes, return_index=True, return_inverse=True)
-    ends = np.cumsum([len(x.atoms) for x in groups])[:-1]
-    return Images(atoms[first], shifts[first]), iter(np.split(numbers.ravel(), ends))
+        images, numbers = Images(np.arange(n), np.zeros((n, 3), int)), [x.atoms for x in every]
+    else:
+        atoms, shifts = map(np.concatenate, zip(*every, strict=True))
+        codes = _codes(atoms, shifts)
+        _, first, found = np.unique(codes, return_index=True, return_inverse=True)
+        ends = np.cumsum([len(x.atoms) for x in every])[:-1]
+        images, numbers = Images(atoms[first], shifts[first]), np.split(found.ravel(), ends)
+    of_each = iter(numbers)
+    return images, [np.stack([next(of_each) for _ in group], 1) for group in groups]
 
 
 def _codes(*columns: np.ndarray) -> np.ndarray:
@@ -307,46 +337,60 @@ def _angles(bonds: Bonds, can_bend: np.ndarray) -> tuple[Images, Images, Images]
     return _of_all((bonds.others.take(at), centres.take(at), k), kept)
 
 
-def _torsions(structure: Structure, bonds: Bonds, j: np.ndarray, k: Images):
-    """All i-j-k-l over bonds j-k whose angles are not near-linear."""
-    home = Images(j, np.zeros((len(j), 3), int))
-    at, _, i = bonds.onward(home)
-    home, k = home.take(at), k.take(at)
-    kept = ~_are_same(i, k) & (np.abs(_cosines(structure, i, home, k)) <= -LINEAR)
-    i, home, k = _of_all((i, home, k), kept)
+def _torsions(bonds: Bonds, halves: Pairs) -> tuple[Images, Images, Images, Images]:
+    """All i-j-k-l over bonds j-k."""
+    j, k = Images(halves.i, np.zeros((len(halves.i), 3), int)), halves.far
+    at, _, i = bonds.onward(j)
+    j, k = j.take(at), k.take(at)
+    i, j, k = _of_all((i, j, k), ~_are_same(i, k))
     at, _, l = bonds.onward(k)  # noqa: E741
-    i, home, k = _of_all((i, home, k), at)
-    kept = ~_are_same(l, home) & ~_are_same(l, i)
-    kept &= np.abs(_cosines(structure, home, k, l)) <= -LINEAR
-    return _of_all((i, home, k, l), kept)
+    i, j, k = _of_all((i, j, k), at)
+    return _of_all((i, j, k, l), ~_are_same(l, j) & ~_are_same(l, i))
 
 
-def _flat(structure: Structure, bonds: Bonds, can_bend: np.ndarray):
-    """Centres with three bonds in a plane: two neighbours, the centre, the third."""
+def _three_bonds(bonds: Bonds, can_bend: np.ndarray) -> tuple[Images, Images, Images, Images]:
+    """Centres with three bonds: two neighbours, the centre, the third."""
     centres = np.flatnonzero((bonds.degrees == 3) & can_bend)
     home = Images(centres, np.zeros((len(centres), 3), int))
     _, _, others = bonds.onward(home)
     a, b, c = (others.take(slice(at, None, 3)) for at in range(3))
-    u, v, w = (_units(_vectors(structure, home, x)) for x in (a, b, c))
-    is_flat = np.abs((u * np.cross(v, w)).sum(1)) < FLAT
-    return _of_all((a, b, home, c), is_flat)
+    return a, b, home, c
 
 
 def _are_same(a: Images, b: Images) -> Bool[np.ndarray, "images"]:
     return (a.atoms == b.atoms) & (a.shifts == b.shifts).all(1)
 
 
-def _vectors(structure: Structure, start: Images, end: Images) -> np.ndarray:
-    apart = structure.positions[end.atoms] - structure.positions[start.atoms]
-    if not structure.pbc.any():
-        return apart
-    return apart + (end.shifts - start.shifts) @ structure.cell
+def _chosen(structure: Standing, candidates: Candidates) -> InternalList:
+    """The candidates that are coordinates where the structure stands."""
+    _, _, owners, shifts, kinds, stretches, angles, torsions, flat, degrees = candidates
+    x = structure.positions
+    if structure.pbc.any():
+        x = x[owners] + shifts @ structure.cell
+    is_linear = _cosines(x, angles) < LINEAR
+    can_twist = np.abs(_cosines(x, torsions[:, :3])) <= -LINEAR
+    can_twist &= np.abs(_cosines(x, torsions[:, 1:])) <= -LINEAR
+    a, b, home, c = x[flat.T]
+    u, v, w = (_units(others - home) for others in (a, b, c))
+    is_flat = np.abs((u * np.cross(v, w)).sum(1)) < FLAT
+    angles = angles[~is_linear], angles[is_linear]
+    return InternalList(
+        owners,
+        shifts,
+        kinds,
+        stretches,
+        *angles,
+        torsions=torsions[can_twist],
+        flat=flat[is_flat],
+        degrees=degrees,
+        candidates=candidates,
+    )
 
 
 def _units(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.sqrt((vectors * vectors).sum(1, keepdims=True))
 
 
-def _cosines(structure: Structure, i: Images, j: Images, k: Images) -> np.ndarray:
-    u, v = _units(_vectors(structure, j, i)), _units(_vectors(structure, j, k))
+def _cosines(x: np.ndarray, at: np.ndarray) -> np.ndarray:
+    u, v = _units(x[at[:, 0]] - x[at[:, 1]]), _units(x[at[:, 2]] - x[at[:, 1]])
     return (u * v).sum(1)

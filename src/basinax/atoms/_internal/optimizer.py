@@ -5,11 +5,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
-from ase import Atoms
 
 from basinax._settings import FixedCount, Limit, Positive
 from basinax._text.config import register
-from basinax.atoms._cells.kinds import AbstractCell
+from basinax.atoms._intake import Structure
 from basinax.atoms._internal.carried import Walk
 from basinax.atoms._internal.coordinates import NoCoordinates, internal_coordinates
 from basinax.atoms._internal.deformation import Frame
@@ -25,8 +24,8 @@ class InternalLBFGS(AbstractTransform):
     the structure alone, with force constants that follow from its distances. Secant pairs are kept
     in these coordinates and carried to where the structure stands. Each structure's step is made on
     the host, in double precision, in some ms: it serves models whose evaluation takes longer, and
-    only `relax` of `basinax.atoms` with a potential that the host evaluates. Numbers are one for
-    all, or one a structure.
+    only `relax` of `basinax.atoms`. Potentials that run inside `jit` are evaluated one structure at
+    a time, too. Numbers are one for all, or one a structure.
     """
 
     maxstep: Limit = 1.0
@@ -48,10 +47,10 @@ class InternalLBFGS(AbstractTransform):
     def update(self, updates, state, params=None, **extra):
         raise TypeError(
             "InternalLBFGS steps on the host, by the elements of a structure: give it to relax of"
-            " basinax.atoms, with ASECalculator(...) or another potential that the host evaluates"
+            " basinax.atoms"
         )
 
-    def walk(self, atoms: Atoms, cell: AbstractCell | None, place: int) -> tuple[Frame, Walk]:
+    def walk(self, structure: Structure, place: int) -> tuple[Frame, Walk]:
         """The steps of a structure, from where it stands.
 
         Args:
@@ -59,11 +58,12 @@ class InternalLBFGS(AbstractTransform):
         """
         numbers = [np.asarray(x) for x in (self.maxstep, self.trust, self.stiffness)]
         maxstep, trust, stiffness = (float(x[place] if x.ndim else x) for x in numbers)
-        frame = Frame(atoms, cell)
-        if len(frame.start()) <= self.max_dofs:
-            return frame, Walk(internal_coordinates(frame, maxstep, stiffness), self.memory, trust)
+        frame = Frame(structure)
         plain = NoCoordinates(frame, maxstep)
-        return frame, Walk(lambda x, before: plain, self.memory, trust)
+        if frame.n_dofs > self.max_dofs:
+            return frame, Walk(lambda x, before: plain, plain, self.memory, trust)
+        renewed = internal_coordinates(frame, maxstep, stiffness)
+        return frame, Walk(renewed, plain, self.memory, trust)
 
 
 def steps_on_the_host(optimizer: AbstractTransform) -> bool:
@@ -89,18 +89,6 @@ def steps_on_the_host(optimizer: AbstractTransform) -> bool:
 def usual_optimizer(*, is_hosted: bool) -> AbstractTransform:
     """The one that is taken where none is given, by whether the host evaluates."""
     return InternalLBFGS() if is_hosted else FIRE()
-
-
-def check_where_steps_are_made(
-    optimizer: AbstractTransform, potential: Any, *, is_hosted: bool
-) -> None:
-    """Raise TypeError where steps are to be made on the host and evaluations are not."""
-    if steps_on_the_host(optimizer) and not is_hosted:
-        raise TypeError(
-            "InternalLBFGS is for potentials that the host evaluates, such as ASECalculator(...),"
-            f" whose evaluations are what takes the time; got {type(potential).__name__}: take"
-            " LBFGS() or FIRE()"
-        )
 
 
 class Given(AbstractTransform):

@@ -58,7 +58,7 @@ def axes_across(x: Rows, at: Int[np.ndarray, "q 3"]) -> Float[np.ndarray, "q 2 3
 
 
 def _dot(a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, "q 1"]:
-    return (a[:, 0] * b[:, 0] + a[:, 1] * b[:, 1] + a[:, 2] * b[:, 2])[:, None]
+    return np.einsum("qi,qi->q", a, b)[:, None]
 
 
 def _cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:

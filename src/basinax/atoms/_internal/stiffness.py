@@ -27,41 +27,47 @@ class Stiffness:
     """Force constants of the coordinates of a list, wherever the atoms stand."""
 
     def __init__(self, listed: InternalList, numbers: Int[np.ndarray, "atoms"]):
-        self.listed = listed
-        self.radii = covalent_radii[numbers][listed.owners] / Bohr
-        self.bonds = listed.degrees[listed.owners]
-        j, k = listed.torsions[:, 1], listed.torsions[:, 2]
-        axes = j * len(listed.owners) + k
-        _, which, counts = np.unique(axes, return_inverse=True, return_counts=True)
+        self.is_spring = listed.kinds == METAL
+        self.n_flat, self.n_bends = len(listed.flat), len(listed.bends)
+        radii = covalent_radii[numbers][listed.owners] / Bohr
+        bonds = listed.degrees[listed.owners]
+        angles = np.concatenate([listed.bends, listed.linear])
+        axes = listed.torsions[:, 1:3]
+        every = [listed.stretches, angles[:, :2], angles[:, 1:], axes]
+        self.ends = np.concatenate(every).T
+        self.sums = radii[self.ends[0]] + radii[self.ends[1]]
+        """Of radii, in bohr: of stretches, of both bonds of bends, of bonds that torsions twist."""
+        self.parts = np.cumsum([len(pairs) for pairs in every])[:-1]
+        _, which, counts = np.unique(
+            axes[:, 0] * len(radii) + axes[:, 1], return_inverse=True, return_counts=True
+        )
         self.sharers = counts[which.ravel()]
         """How many torsions there are about the bond of each."""
+        self.others = np.maximum(bonds[axes[:, 0]] + bonds[axes[:, 1]] - 2, 1)
+        """How many other bonds the ends of that bond have."""
 
     def __call__(self, x: Float[np.ndarray, "images 3"]) -> Float[np.ndarray, "q"]:
         """Args: x: of the images, in Å."""
-        listed, x = self.listed, x / Bohr
-        linear = np.repeat(self._bends(x, listed.linear), 2)
-        angles = Hartree * BENDS * np.concatenate([self._bends(x, listed.bends), linear])
-        torsions = Hartree * TORSIONS * self._torsions(x) / self.sharers
-        flat = np.full(len(listed.flat), Hartree * FLAT)
-        return np.concatenate([self._stretches(x), angles, torsions, flat])
+        apart = (x[self.ends[0]] - x[self.ends[1]]) / Bohr
+        lengths = np.split(np.sqrt((apart * apart).sum(1)), self.parts)
+        (stretches, first, second, axes), sums = lengths, np.split(self.sums, self.parts)
+        angles = Hartree * BENDS * _bends(first, second, *sums[1:3])
+        linear = np.repeat(angles[self.n_bends :], 2)
+        torsions = Hartree * TORSIONS * self._torsions(axes, sums[3]) / self.sharers
+        flat = np.full(self.n_flat, Hartree * FLAT)
+        each = self._stretches(stretches, sums[0]), angles[: self.n_bends], linear, torsions, flat
+        return np.concatenate(each)
 
-    def _apart(self, x, i, j) -> tuple[np.ndarray, np.ndarray]:
-        """Distances, and sums of radii, in bohr."""
-        return np.linalg.norm(x[i] - x[j], axis=1), self.radii[i] + self.radii[j]
-
-    def _stretches(self, x) -> np.ndarray:
-        r, c = self._apart(x, *self.listed.stretches.T)
+    def _stretches(self, r, c) -> np.ndarray:
         bond = 0.3601 * np.exp(-1.944 * (r - c)) * Hartree / Bohr**2
         spring = SPRING * np.exp(-DECAY * (r / c - 1))
-        is_spring = self.listed.kinds == METAL
-        return np.where(is_spring, np.minimum(spring, STIFFEST_SPRING), np.minimum(bond, STIFFEST))
+        stiffest = np.where(self.is_spring, STIFFEST_SPRING, STIFFEST)
+        return np.minimum(np.where(self.is_spring, spring, bond), stiffest)
 
-    def _bends(self, x, at) -> np.ndarray:
-        (r, c), (s, d) = self._apart(x, at[:, 0], at[:, 1]), self._apart(x, at[:, 1], at[:, 2])
-        return 0.089 + 0.11 * (c * d) ** 0.42 * np.exp(-0.44 * (r + s - c - d))
+    def _torsions(self, r, c) -> np.ndarray:
+        return 0.0015 + 14.0 * self.others**0.57 * (r * c) ** -4.0 * np.exp(-2.85 * (r - c))
 
-    def _torsions(self, x) -> np.ndarray:
-        j, k = self.listed.torsions[:, 1], self.listed.torsions[:, 2]
-        r, c = self._apart(x, j, k)
-        others = np.maximum(self.bonds[j] + self.bonds[k] - 2, 1)
-        return 0.0015 + 14.0 * others**0.57 * (r * c) ** -4.0 * np.exp(-2.85 * (r - c))
+
+def _bends(r, s, c, d) -> np.ndarray:
+    """Args: r, s: the lengths of both bonds; c, d: the sums of their radii."""
+    return 0.089 + 0.11 * (c * d) ** 0.42 * np.exp(-0.44 * (r + s - c - d))

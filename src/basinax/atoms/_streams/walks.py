@@ -53,7 +53,7 @@ class Walks:
             optimizer: Any = places.settings().optimizer
             assert isinstance(optimizer, InternalLBFGS)
             structure = places.group.structures[number]
-            self._walks[number] = optimizer.walk(structure.atoms, structure.cell, k)
+            self._walks[number] = optimizer.walk(structure, k)
         return self._walks[number]
 
     def _rows(self, k: int) -> list[slice]:

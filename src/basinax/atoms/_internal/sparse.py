@@ -1,0 +1,118 @@
+"""Derivatives of coordinates, each of which depends on few degrees of freedom.
+
+Which entries there are follows from a list of coordinates, and stays as long as the list. Sums run
+over coordinates in their order on one core, so bits are those of the structure alone.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.sparse import coo_array, csc_array, csr_array
+from scipy.sparse.linalg import splu
+
+from basinax.atoms._internal.dense import Cholesky
+
+DENSE = 600
+"""With so many degrees of freedom, at most, the model of the Hessian is a dense matrix."""
+
+
+class Pattern:
+    """Which degrees of freedom the coordinates depend on.
+
+    Args:
+        groups: of coordinates one after another, those of one group on as many each.
+        n_dofs: how many degrees of freedom there are.
+    """
+
+    def __init__(self, groups: Sequence[Int[np.ndarray, "q entries"]], n_dofs: int):
+        self.groups, self.n_dofs = groups, n_dofs
+        widths = np.concatenate([np.full(len(g), g.shape[1]) for g in groups])
+        self.shape = len(widths), n_dofs
+        self.begins = np.concatenate([[0], np.cumsum(widths)])
+        self.rows = np.repeat(np.arange(len(widths)), widths)
+        self.columns = np.concatenate([g.ravel() for g in groups])
+
+    @functools.cached_property
+    def places(self) -> Int[np.ndarray, "products"]:
+        """Of the products of two entries of a coordinate, in a matrix that is read row by row."""
+        of_groups = [self.n_dofs * g[:, :, None] + g[:, None, :] for g in self.groups]
+        return np.concatenate([places.ravel() for places in of_groups])
+
+
+class Jacobian:
+    """∂q/∂x.
+
+    Args:
+        pattern: where its entries stand.
+        entries: of each group of coordinates; those in one place count together.
+    """
+
+    def __init__(self, pattern: Pattern, entries: Sequence[Float[np.ndarray, "q entries"]]):
+        self.pattern, self.entries = pattern, entries
+        self._flat = np.concatenate([e.ravel() for e in entries])
+
+    def along(self, step: Float[np.ndarray, "dofs"]) -> Float[np.ndarray, "q"]:
+        """B s."""
+        pattern = self.pattern
+        return np.bincount(pattern.rows, self._flat * step[pattern.columns], pattern.shape[0])
+
+    def back(self, force: Float[np.ndarray, "q"]) -> Float[np.ndarray, "dofs"]:
+        """Bᵀ f."""
+        pattern = self.pattern
+        return np.bincount(pattern.columns, self._flat * force[pattern.rows], pattern.shape[1])
+
+    def all_back(self, forces: Float[np.ndarray, "rows q"]) -> Float[np.ndarray, "rows dofs"]:
+        """Bᵀ of each row."""
+        return (self.matrix.T @ forces.T).T
+
+    @functools.cached_property
+    def matrix(self) -> csr_array:
+        pattern = self.pattern
+        return csr_array((self._flat, pattern.columns, pattern.begins), shape=pattern.shape)
+
+    def products(self, stiffness: Float[np.ndarray, "q"]) -> Float[np.ndarray, "products"]:
+        """The entries of BᵀKB, before those in one place are added."""
+        ends = np.cumsum([len(e) for e in self.entries])
+        springs = zip(np.split(stiffness, ends[:-1]), self.entries, strict=True)
+        of_groups = [(k[:, None] * e)[:, :, None] * e[:, None, :] for k, e in springs]
+        return np.concatenate([products.ravel() for products in of_groups])
+
+
+class Sparse:
+    """L U of a positive definite matrix with few entries. Raises LinAlgError where it has none."""
+
+    def __init__(self, matrix: csc_array):
+        if not np.isfinite(matrix.data).all():
+            raise np.linalg.LinAlgError("not finite")
+        options = {"SymmetricMode": True}
+        try:
+            self._factors = splu(
+                matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options
+            )
+        except RuntimeError as error:
+            raise np.linalg.LinAlgError(str(error)) from error
+
+    def solve(self, columns: np.ndarray) -> np.ndarray:
+        """The solution of one b or several columns, one after another: BLAS takes no threads."""
+        if columns.ndim == 1:
+            return self._factors.solve(columns)
+        return np.stack([self._factors.solve(column) for column in columns.T], 1)
+
+
+def factorised(
+    jacobian: Jacobian, stiffness: Float[np.ndarray, "q"], weak: float
+) -> Cholesky | Sparse:
+    """BᵀKB + ε, ready to solve with. Raises LinAlgError where numbers are not finite."""
+    pattern, products = jacobian.pattern, jacobian.products(stiffness)
+    n = pattern.n_dofs
+    if n <= DENSE:
+        matrix = np.bincount(pattern.places, products, n * n)
+        matrix[:: n + 1] += weak
+        return Cholesky(matrix.reshape(n, n))
+    own = np.arange(n)
+    rows, columns = np.divmod(pattern.places, n)
+    ends = np.concatenate([rows, own]), np.concatenate([columns, own])
+    values = np.concatenate([products, np.full(n, weak)])
+    return Sparse(coo_array((values, ends), shape=(n, n)).tocsc())
