@@ -5,11 +5,14 @@ shape is the first of a fixed row that holds the structure, and pairs stand in o
 sender, periodic shift. Spare pairs join two spare atoms that do not see each other.
 """
 
+import abc
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from ase import Atoms
+from jaxtyping import Bool, Float, Int
 
 from basinax.atoms._neighbors.search import no_list, pairs_of, tasks_of
 
@@ -58,6 +61,7 @@ class Graph:
 
     positions: Float[np.ndarray, "atoms 3"]
     cell: Float[np.ndarray, "3 3"]
+    pbc: Bool[np.ndarray, "3"]
     numbers: Int[np.ndarray, "atoms"]
     senders: Int[np.ndarray, "edges"]
     receivers: Int[np.ndarray, "edges"]
@@ -90,20 +94,52 @@ def graph_of(
     shifts = np.where(is_near[:, None], 0.0, pairs.shifts[images[1][image]])
     vectors = positions[senders] + _displacements(shifts, cell) - positions[receivers]
     within = (vectors * vectors).sum(1) <= cutoff * cutoff
-    return Graph(
-        positions,
-        cell,
-        numbers,
-        senders[within],
-        receivers[within],
-        shifts[within],
-        vectors[within],
-    )
+    pairs = senders[within], receivers[within], shifts[within], vectors[within]
+    return Graph(positions, cell, pbc, numbers, *pairs)
 
 
 def _displacements(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
     """Of periodic images; not by BLAS, whose order of sums depends on how many there are."""
     return shifts[:, :1] * cell[0] + shifts[:, 1:2] * cell[1] + shifts[:, 2:] * cell[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class AbstractLayout(abc.ABC):
+    """How a graph is laid out in arrays, of which a model's function takes some."""
+
+    arguments: tuple[str, ...]
+    """The names of the arrays that the function takes, in order."""
+
+    @abc.abstractmethod
+    def check(self, atoms: Sequence[Atoms], cutoff: float) -> None:
+        """Raise ValueError if a structure cannot be laid out; names it."""
+
+    @abc.abstractmethod
+    def arrays(
+        self, graph: Graph, cutoff: float, dtype: Any
+    ) -> tuple[Shape, dict[str, np.ndarray]]:
+        """The arrays of a graph, by their names, in a shape that the graph decides.
+
+        Raises:
+            ValueError: it cannot be laid out.
+        """
+
+
+class Padded(AbstractLayout):
+    """In a shape with room for spare atoms and pairs."""
+
+    def check(self, atoms: Sequence[Atoms], cutoff: float) -> None:
+        del atoms, cutoff
+
+    def arrays(
+        self, graph: Graph, cutoff: float, dtype: Any
+    ) -> tuple[Shape, dict[str, np.ndarray]]:
+        shape = shape_of(len(graph.positions), len(graph.senders), cutoff)
+        return shape, padded(graph, shape, cutoff, dtype)
+
+
+POSITIONS = Padded(("positions", "cell", "numbers", "senders", "receivers", "shifts"))
+VECTORS = Padded(("vectors", "numbers", "senders", "receivers"))
 
 
 def padded(graph: Graph, shape: Shape, cutoff: float, dtype: Any) -> dict[str, np.ndarray]:
@@ -116,8 +152,9 @@ def padded(graph: Graph, shape: Shape, cutoff: float, dtype: Any) -> dict[str, n
     numbers[:n_atoms] = graph.numbers
     senders = np.full(shape.edges, shape.atoms - 1, np.int32)
     receivers = np.full(shape.edges, shape.atoms - 2, np.int32)
-    # Of the spare pairs, half stand the other way.
-    senders[n_edges::2], receivers[n_edges::2] = receivers[n_edges::2], senders[n_edges::2].copy()
+    # Of the spare pairs, the second half stand the other way: receivers ascend.
+    middle = (n_edges + shape.edges) // 2
+    senders[middle:], receivers[middle:] = shape.atoms - 2, shape.atoms - 1
     shifts, vectors = np.zeros((2, shape.edges, 3), dtype)
     vectors[:] = np.where(senders[:, None] == shape.atoms - 1, far, -far)
     senders[:n_edges], receivers[:n_edges] = graph.senders, graph.receivers

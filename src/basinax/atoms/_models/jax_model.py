@@ -27,7 +27,9 @@ from basinax._settings import (
 )
 from basinax.atoms._batch import available_dtype
 from basinax.atoms._evaluators.protocol import AbstractEvaluator, AbstractSession
-from basinax.atoms._models.graphs import shape_of
+from basinax.atoms._models.graphs import POSITIONS, VECTORS, AbstractLayout
+from basinax.atoms._models.lists import FORMATS, LISTS, Listed, ListedEnergy
+from basinax.atoms._models.mlip import read_mlip
 from basinax.atoms._models.nequix import read_nequix
 from basinax.atoms._models.programs import Form
 from basinax.atoms._models.sessions import Joined, OneByOne, Program
@@ -72,19 +74,19 @@ class JaxModel(AbstractEvaluator):
     conservative: bool = True
     exact: bool = True
     workers: int | None = None
-    takes_vectors: bool = dataclasses.field(default=False, kw_only=True)
+    takes: AbstractLayout = dataclasses.field(default=POSITIONS, kw_only=True)
 
     def __post_init__(self) -> None:
         require_function(self.energies, "energies")
         one_number(self.cutoff, "cutoff", POSITIVE)
         numbers_of(self.species)
-        for name in ("conservative", "exact", "takes_vectors"):
+        for name in ("conservative", "exact"):
             require_switch(getattr(self, name), name)
         if self.workers is not None:
             require_whole(self.workers, "workers", at_least(1))
         if self.dtype is not None and np.dtype(self.dtype) not in map(np.dtype, (_F32, _F64)):
             raise TypeError(f"dtype must be float32 or float64, got {self.dtype!r}")
-        if not self.exact and not (self.takes_vectors and self.conservative):
+        if not self.exact and not (self.takes == VECTORS and self.conservative):
             raise TypeError(
                 "exact=False needs JaxModel.of_vectors and forces that are derivatives: a joined"
                 " graph has no cell of its own"
@@ -101,7 +103,7 @@ class JaxModel(AbstractEvaluator):
                 [n], `senders` and `receivers` [e]; returns the energies of atoms [n] in eV.
             cutoff, args, options: see the class.
         """
-        return cls(site_energies, cutoff, *args, takes_vectors=True, **options)
+        return cls(site_energies, cutoff, *args, takes=VECTORS, **options)
 
     @classmethod
     def nequix(
@@ -122,6 +124,69 @@ class JaxModel(AbstractEvaluator):
         options = {"species": tuple(numbers), "dtype": dtype} | options
         return cls.of_vectors(energies, cutoff, **options)
 
+    @classmethod
+    def mlip(cls, force_field: Any, *, dtype: Any = "float32", **options: Any) -> "JaxModel":
+        """A force field of the package mlip, of those species that it was trained for.
+
+        Args:
+            force_field: a `ForceField` of mlip 0.2, as `load_model_from_zip` returns.
+            dtype: float32, that of the weights, or float64.
+            options: see the class.
+
+        Raises:
+            TypeError, ValueError: it is no force field, or needs a second list of neighbours.
+        """
+        energies, cutoff, numbers = read_mlip(force_field, np.dtype(dtype))
+        options = {"species": tuple(numbers), "dtype": dtype} | options
+        return cls(energies, cutoff, **options)
+
+    @classmethod
+    def jax_md(
+        cls,
+        energy: Callable[..., Any],
+        cutoff: float,
+        format: Any,
+        *,
+        fractional_coordinates: bool = False,
+        keywords: Callable[..., dict[str, Any]] | None = None,
+        species: Sequence[str | int] = (),
+        dtype: Any = None,
+        workers: int | None = None,
+    ) -> "JaxModel":
+        """An energy function of jax-md with a neighbour list.
+
+        It is called as `energy(positions, neighbor, box=..., perturbation=...)`, as those are that
+        jax-md makes over `space.periodic_general`, with any box: each structure's own box and list
+        are given to it. Structures without periodic directions have a wide box. Each number of
+        atoms is compiled for itself.
+
+        Args:
+            energy: returns one energy or those of atoms, in eV; weights may be arrays in it, as in
+                `jax.tree_util.Partial(energy_fn, params)`.
+            cutoff: of pairs, in Å. Cells must be twice as wide: jax-md finds nearest images alone.
+            format: of the list: `Dense`, `Sparse` or `OrderedSparse` of `jax_md.partition`.
+            fractional_coordinates: as they were chosen for `space.periodic_general`, whose own
+                default is True.
+            keywords: from atomic numbers [n] (an array in a traced program) to further keywords,
+                such as `lambda numbers: {"species": jnp.where(numbers == 14, 0, 1)}`.
+            species, dtype, workers: see the class.
+
+        Raises:
+            TypeError, ValueError: an argument is of no use.
+        """
+        require_function(energy, "energy")
+        name = getattr(format, "name", None)
+        if name not in FORMATS:
+            raise TypeError(
+                f"format must be one of jax_md.partition ({', '.join(FORMATS)}), got {format!r}"
+            )
+        require_switch(fractional_coordinates, "fractional_coordinates")
+        if keywords is not None:
+            require_function(keywords, "keywords")
+        takes = Listed(LISTS, name, fractional_coordinates)
+        listed = ListedEnergy(energy, format, keywords)
+        return cls(listed, cutoff, species, dtype, workers=workers, takes=takes)
+
     @property
     def is_conservative(self) -> bool:
         return self.conservative
@@ -129,10 +194,11 @@ class JaxModel(AbstractEvaluator):
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
         check_species(atoms, numbers_of(self.species))
         check_listable(atoms, float(self.cutoff), np.float64)
+        self.takes.check(atoms, float(self.cutoff))
         dtype = available_dtype(None) if self.dtype is None else np.dtype(self.dtype)
-        form = Form(self.takes_vectors, not self.conservative)
+        form = Form(self.takes.arguments, not self.conservative)
         fixed, arrays = split((self.energies, form))
-        program = Program(fixed, arrays, float(self.cutoff), dtype)
+        program = Program(fixed, arrays, float(self.cutoff), dtype, self.takes)
         with switched(program.switches):
             self._check(program, needs_stress)
         if not self.exact:
@@ -141,13 +207,13 @@ class JaxModel(AbstractEvaluator):
 
     def _check(self, program: Program, needs_stress: Sequence[bool]) -> None:
         """Raise TypeError if the function does not return what it must."""
-        shape = shape_of(1, 0, float(self.cutoff))
-        graph = program.abstract_graph(shape)
+        graph = program.abstract_graph()
+        n = graph["numbers"].shape[0]
         function, form = eqx.combine(program.arrays, program.fixed.tree)
         arguments = [graph[name] for name in form.arguments]
         returned = jax.eval_shape(function, *arguments)
         parts = [returned] if self.conservative else returned
-        wanted = [(shape.atoms,), (shape.atoms, 3), (3, 3)][: 1 if self.conservative else 3]
+        wanted = [(n,), (n, 3), (3, 3)][: 1 if self.conservative else 3]
         if not isinstance(parts, list | tuple) or len(parts) != len(wanted):
             raise TypeError(
                 "a model that is not conservative must return energies, forces and stress (or None)"
@@ -158,7 +224,7 @@ class JaxModel(AbstractEvaluator):
                 _require_no_stress(needs_stress)
             elif getattr(part, "shape", None) != shape:
                 raise TypeError(
-                    f"the model must return {name} of shape {shape} for a graph of {wanted[0][0]}"
+                    f"the model must return {name} of shape {shape} for a graph of {n}"
                     f" atoms, got {getattr(part, 'shape', type(part).__name__)}"
                 )
 

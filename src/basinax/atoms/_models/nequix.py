@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from basinax._text.reading import found
+from basinax.atoms._models.weights import in_precision
 
 
 class NequixEnergies(eqx.Module):
@@ -55,9 +56,8 @@ def read_nequix(
     numbers = [int(z) for z in config["atomic_numbers"]]
     index_of = np.zeros(119, np.int32)
     index_of[numbers] = np.arange(len(numbers))
-    with jax.enable_x64(dtype == np.float64):
-        model = jax.tree.map(lambda x: _in_precision(x, dtype), model)
-        return NequixEnergies(model, jnp.asarray(index_of)), float(config["cutoff"]), numbers
+    energies = NequixEnergies(in_precision(model, dtype), jnp.asarray(index_of))
+    return energies, float(config["cutoff"]), numbers
 
 
 def _check_is_model(path: Path) -> None:
@@ -71,9 +71,3 @@ def _check_is_model(path: Path) -> None:
         is_model = False
     if not is_model:
         raise ValueError(f"{path} is no model of nequix: its first line is not that of a .nqx file")
-
-
-def _in_precision(leaf: Any, dtype: np.dtype) -> Any:
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jnp.floating):
-        return jnp.asarray(np.asarray(leaf), dtype)
-    return leaf

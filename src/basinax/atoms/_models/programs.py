@@ -13,15 +13,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from basinax._jax.fixed import Fixed
+from basinax.atoms._models.graphs import POSITIONS, VECTORS
+from basinax.atoms._models.lists import LISTS
 
 Arrays = dict[str, Array]
-"""A graph in its shape, as `graphs.padded` makes it."""
+"""A graph in its shape, as a layout makes it."""
 
 
 class Found(NamedTuple):
     """Of one graph; of spare atoms, energies and forces are 0 or of no use."""
 
-    energies: Float[Array, "atoms"]
+    energies: Float[Array, "atoms"] | Float[Array, "1"]
+    """Of the atoms, or their sum."""
     forces: Float[Array, "atoms 3"]
     virial: Float[Array, "3 3"]
     """The derivative of the energy by a strain, in eV."""
@@ -66,6 +69,23 @@ def _by_vectors(function: Callable[..., Any], graph: Arrays) -> tuple[Array, Arr
     return energies, jnp.where(graph["is_edge"][:, None], gradient, 0)
 
 
+def of_lists(function: Callable[..., Any], graph: Arrays) -> Found:
+    """Of an energy of jax-md, by differentiation.
+
+    Its derivative by coordinates is in eV/Å, even where these are parts of the box.
+    """
+    positions, *others, perturbation = (graph[name] for name in LISTS)
+
+    def total(positions, strain):
+        perturbed = perturbation + 0.5 * (strain + strain.T)
+        energies = function(positions, *others, perturbed)
+        return energies.sum(), energies
+
+    derive = jax.grad(total, argnums=(0, 1), has_aux=True)
+    (gradient, virial), energies = derive(positions, jnp.zeros_like(perturbation))
+    return Found(energies, -gradient, virial)
+
+
 def directly(function: Callable[..., Any], names: tuple[str, ...], graph: Arrays) -> Found:
     """Of a function that returns forces and stress of its own, besides energies."""
     energies, forces, stress = function(*(graph[name] for name in names))
@@ -74,26 +94,21 @@ def directly(function: Callable[..., Any], names: tuple[str, ...], graph: Arrays
     return Found(energies, forces, stress * jnp.abs(jnp.linalg.det(graph["cell"])))
 
 
-POSITIONS = ("positions", "cell", "numbers", "senders", "receivers", "shifts")
-VECTORS = ("vectors", "numbers", "senders", "receivers")
-"""The arguments of functions, by the names of a graph's arrays."""
+_DERIVED = {POSITIONS.arguments: of_positions, VECTORS.arguments: of_vectors, LISTS: of_lists}
+"""By the names of the arrays that a function takes."""
 
 
 class Form(NamedTuple):
     """How a model's function is called."""
 
-    takes_vectors: bool
+    arguments: tuple[str, ...]
     is_direct: bool
     """It returns forces and stress of its own."""
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        return VECTORS if self.takes_vectors else POSITIONS
 
     def evaluate(self, function: Callable[..., Any], graph: Arrays) -> Found:
         if self.is_direct:
             return directly(function, self.arguments, graph)
-        return (of_vectors if self.takes_vectors else of_positions)(function, graph)
+        return _DERIVED[self.arguments](function, graph)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -26,7 +26,14 @@ from basinax.atoms._evaluators.protocol import (
 )
 from basinax.atoms._evaluators.worker import text_of
 from basinax.atoms._matrices import VOIGT
-from basinax.atoms._models.graphs import Graph, Shape, graph_of, padded, shape_of
+from basinax.atoms._models.graphs import (
+    AbstractLayout,
+    Graph,
+    Shape,
+    graph_of,
+    padded,
+    shape_of,
+)
 from basinax.atoms._models.programs import evaluate, evaluate_joined
 
 _LOG = logging.getLogger("basinax")
@@ -40,17 +47,18 @@ class Program:
     arrays: Any
     cutoff: float
     dtype: np.dtype
+    layout: AbstractLayout
 
     @property
     def switches(self) -> dict[str, Any]:
         """Of JAX, while the model is evaluated."""
         return {"jax_enable_x64": self.dtype == np.float64}
 
-    def abstract_graph(self, shape: Shape) -> dict[str, jax.ShapeDtypeStruct]:
-        """The shapes and dtypes of a graph."""
+    def abstract_graph(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """The shapes and dtypes of the graph of one atom."""
         none, cell = np.zeros(3), np.eye(3)
         graph = graph_of(none[None], cell, none > 0, np.ones(1, int), self.cutoff)
-        arrays = padded(graph, shape, self.cutoff, self.dtype)
+        _, arrays = self.layout.arrays(graph, self.cutoff, self.dtype)
         return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items()}
 
     def graph(self, atoms: Atoms, request: Request) -> Graph:
@@ -58,6 +66,14 @@ class Program:
         place = request.positions, request.cell
         try:
             return graph_of(*place, atoms.pbc, atoms.numbers, self.cutoff)
+        except ValueError as error:
+            raise EvaluationError(str(error)) from error
+
+    def laid_out(self, atoms: Atoms, request: Request) -> tuple[Shape, dict[str, np.ndarray]]:
+        """The arrays of a structure's graph. Raises EvaluationError where there are none."""
+        graph = self.graph(atoms, request)
+        try:
+            return self.layout.arrays(graph, self.cutoff, self.dtype)
         except ValueError as error:
             raise EvaluationError(str(error)) from error
 
@@ -97,10 +113,8 @@ class OneByOne(AbstractSession):
             return self._evaluated(request)
 
     def _evaluated(self, request: Request) -> Evaluated:
-        atoms, program = self._atoms[request.number], self._program
-        graph = program.graph(atoms, request)
-        shape = shape_of(len(atoms), len(graph.senders), program.cutoff)
-        arrays = padded(graph, shape, program.cutoff, program.dtype)
+        atoms = self._atoms[request.number]
+        shape, arrays = self._program.laid_out(atoms, request)
         if shape in self._compiled:
             found = self._run(arrays)
         else:
@@ -182,6 +196,7 @@ def joined_graph(graphs: Sequence[Graph], starts: np.ndarray) -> Graph:
     return Graph(
         all_of("positions"),
         np.eye(3),
+        np.zeros(3, bool),
         all_of("numbers"),
         all_of("senders") + first,
         all_of("receivers") + first,
@@ -196,7 +211,9 @@ def evaluated(
     """What a program found, without its spare atoms."""
     energies, forces = energies[:n_atoms], forces[:n_atoms]
     energy = float(energies.sum())
-    results: dict[str, Any] = {"energy": energy, "energies": energies, "forces": forces}
+    results: dict[str, Any] = {"energy": energy, "forces": forces}
+    if len(energies) == n_atoms:  # and not their sum
+        results["energies"] = energies
     stress = None
     if request.needs_stress:
         volume = abs(float(np.linalg.det(request.cell)))

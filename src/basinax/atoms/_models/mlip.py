@@ -1,0 +1,72 @@
+"""Force fields of the package mlip (https://github.com/instadeepai/mlip), version 0.2."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from basinax.atoms._models.weights import in_precision
+
+
+class MlipEnergies(eqx.Module):
+    """Energies of atoms, from a graph; what the force field derives from them is left to JAX."""
+
+    params: Any
+    force_field: Any = eqx.field(static=True)
+    """Known by its identity, as the package has it; its own parameters are not used."""
+
+    def __call__(
+        self, positions: Any, cell: Any, numbers: Any, senders: Any, receivers: Any, shifts: Any
+    ) -> Any:
+        from mlip.graph import (  # pyright: ignore[reportMissingImports]
+            EdgeOrdering,
+            Graph,
+            GraphEdges,
+            GraphGlobals,
+            GraphNodes,
+        )
+        from mlip.typing.properties import Properties  # pyright: ignore[reportMissingImports]
+
+        # Its senders are atoms in the middle, in whose order it wants pairs. One graph has no
+        # padding for it: spare atoms are atoms.
+        graph = Graph(
+            nodes=GraphNodes(positions=positions, atomic_numbers=numbers),
+            edges=GraphEdges(shifts=shifts),
+            globals=GraphGlobals(cell=cell[None], weight=jnp.ones(1, cell.dtype)),
+            n_node=jnp.array([len(positions)]),
+            n_edge=jnp.array([len(senders)]),
+            senders=receivers,
+            receivers=senders,
+            ordering=EdgeOrdering.SENDER,
+        )
+        # mlip relies on JAX's own rules, whichever a process has chosen.
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            field = self.force_field.replace_required_properties(Properties(forces=False))
+            found = dataclasses.replace(field, params=self.params).calculate(graph)
+        return found.nodes.features["energy"].astype(positions.dtype)
+
+
+def read_mlip(force_field: Any, dtype: np.dtype) -> tuple[MlipEnergies, float, list[int]]:
+    """The energies of a force field, its cutoff (Å), and the atomic numbers that it knows.
+
+    Raises:
+        TypeError: it is no force field.
+        ValueError: it needs more than positions, cell and elements within its cutoff.
+    """
+    try:
+        params, cutoff = force_field.params, float(force_field.cutoff_distance)
+        numbers = sorted(int(z) for z in force_field.allowed_atomic_numbers)
+        far = force_field.long_range_cutoff_distance
+    except AttributeError:
+        raise TypeError(
+            "force_field must be a ForceField of mlip, such as load_model_from_zip returns, got"
+            f" {type(force_field).__name__}"
+        ) from None
+    if far is not None:
+        raise ValueError(
+            "force fields of mlip with a second, long-range list of neighbours are not supported"
+        )
+    return MlipEnergies(in_precision(params, dtype), force_field), cutoff, numbers
