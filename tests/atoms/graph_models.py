@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
 from ase.build import bulk, molecule
+from ase.calculators.calculator import Calculator, all_changes
+from ase.neighborlist import neighbor_list
 
 CUTOFF = 4.0
 WIDTH, BASES = 12, 6
@@ -86,3 +88,34 @@ def structures() -> list[Atoms]:
     for k, atoms in enumerate(made):
         atoms.rattle(0.1, seed=k)
     return made
+
+
+class NetworkCalculator(Calculator):
+    """The network behind ASE's interface, with ASE's neighbours and none of basinax."""
+
+    implemented_properties = ("energy", "forces", "stress")
+    network = Network()
+
+    def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
+        super().calculate(atoms, properties, system_changes)
+        receivers, senders, vectors = neighbor_list("ijD", atoms, CUTOFF)
+        n_spare = 1024 - len(senders)  # spare pairs, of one atom, do not reach it
+        vectors = np.concatenate([vectors, np.full((n_spare, 3), 2 * CUTOFF)])
+        pairs = [np.concatenate([x, np.zeros(n_spare, int)]) for x in (senders, receivers)]
+        energy, forces, virial = _of_network(self.network, vectors, atoms.numbers, *pairs)
+        stress = np.asarray(virial)[[0, 1, 2, 1, 0, 0], [0, 1, 2, 2, 2, 1]]
+        self.results = {"energy": float(energy), "forces": np.asarray(forces)}
+        if atoms.pbc.all():
+            self.results["stress"] = stress / atoms.get_volume()
+
+
+@jax.jit
+def _of_network(network, vectors, numbers, senders, receivers):
+    def total(vectors):
+        return network(vectors, numbers, senders, receivers).sum()
+
+    energy, gradient = jax.value_and_grad(total)(vectors)
+    forces = jnp.zeros((len(numbers), 3), vectors.dtype)
+    forces = forces.at[receivers].add(gradient).at[senders].add(-gradient)
+    virial = gradient.T @ vectors
+    return energy, forces, 0.5 * (virial + virial.T)

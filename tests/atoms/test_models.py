@@ -3,23 +3,34 @@
 import dataclasses
 from pathlib import Path
 
+import ase.optimize
+import ase.optimize.lbfgs
 import equinox as eqx
 import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk, molecule
 from ase.calculators.emt import EMT
-from ase.io import write
+from ase.filters import FrechetCellFilter
+from ase.io import read, write
 from ase.neighborlist import neighbor_list
-from graph_models import CUTOFF, Direct, Network, OfPositions, structures
+from graph_models import CUTOFF, Direct, Network, NetworkCalculator, OfPositions, structures
 from test_calculators import same
 from typer.testing import CliRunner
 
-from basinax import FIRE, LBFGSLineSearch, Status, chain, cli
-from basinax.atoms import EvaluationError, JaxModel, Request, potential_from, relax
+from basinax import BFGS, FIRE, LBFGSLineSearch, Status, chain, cli
+from basinax.atoms import (
+    EvaluationError,
+    JaxModel,
+    Request,
+    Trajectories,
+    potential_from,
+    relax,
+)
 from basinax.atoms._models import sessions
 from basinax.atoms._models.graphs import graph_of, shape_of
 from basinax.atoms._models.programs import evaluate
+from follow_ase import follow_ase
 from xla import jit_as_users
 
 WEIGHTS = Path(__file__).parents[3] / "shared" / "data" / "nequix-mp-1.nqx"
@@ -114,6 +125,44 @@ def test_models_that_differ_in_their_weights_share_programs():
     again = relax(atoms, second, max_steps=1)
     assert again.compilations == 0
     assert (again.energies != energies).all()
+
+
+# --- ASE
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "theirs"),
+    [
+        (FIRE(), ase.optimize.FIRE),
+        (BFGS(), ase.optimize.BFGS),
+        (LBFGSLineSearch(), ase.optimize.lbfgs.LBFGSLineSearch),
+    ],
+    ids=["fire", "bfgs", "line-search"],
+)
+def test_every_step_is_that_of_ase(tmp_path, optimizer, theirs):
+    atoms = [structures()[k] for k in (0, 4)]
+    where = Trajectories(tmp_path, interval=1)
+    relaxed = relax(atoms, network(), optimizer, fmax=0.01, max_steps=25, trajectory=where)
+    assert (relaxed.steps > 5).all()
+    for k, a in enumerate(atoms):
+        a.calc = NetworkCalculator()
+        path = [positions for positions, _ in follow_ase(theirs, a, 0.01, 25)]
+        ours = [frame.positions for frame in read(tmp_path / f"{k}.traj", ":")]
+        assert len(ours) == len(path)
+        # Sums in another order: some units in the last place, which steps make larger.
+        np.testing.assert_allclose(ours, path, rtol=0, atol=1e-8)
+
+
+def test_every_cell_is_that_of_ase(tmp_path):
+    atoms = structures()[5]
+    where = Trajectories(tmp_path, interval=1)
+    relax([atoms], network(), FIRE(), cell="frechet", fmax=0.01, max_steps=20, trajectory=where)
+    atoms.calc, cells = NetworkCalculator(), []
+    search = ase.optimize.FIRE(FrechetCellFilter(atoms), logfile=None)
+    for _ in search.irun(fmax=0.01, steps=20):
+        cells.append(atoms.cell.array.copy())
+    ours = [frame.cell.array for frame in read(tmp_path / "0.traj", ":")]
+    np.testing.assert_allclose(ours, cells, rtol=0, atol=1e-8)
 
 
 # --- derivatives and graphs
