@@ -14,7 +14,12 @@ from basinax import cli
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^(?:<!-- needs: (?P<needs>.*?) -->\n)?```(?P<kind>python|bash)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+WITH_NEEDS = [page for page in PAGES if "<!-- needs: " in page.read_text()]
+"""Of a package and weights, which tests do not always have."""
 ELSEWHERE = {"pip"}
 """Commands that `.ci/run` runs, or none does: they set up what the tests run in."""
 
@@ -28,12 +33,18 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     text, names = page.read_text(), {"__name__": page.stem}
     for block in BLOCK.finditer(text):
-        if block[1] == "bash":
-            for command in block[2].replace("\\\n", " ").splitlines():
+        if block["needs"]:
+            continue  # a test of its own
+        if block["kind"] == "bash":
+            for command in block["code"].replace("\\\n", " ").splitlines():
                 run_command(*shlex.split(command, comments=True))
         else:
-            line = text.count("\n", 0, block.start(2))
-            exec(compile("\n" * line + block[2], str(page), "exec"), names)
+            run_python(page, block, names)
+
+
+def run_python(page: Path, block: re.Match[str], names: dict[str, object]) -> None:
+    line = block.string.count("\n", 0, block.start("code"))
+    exec(compile("\n" * line + block["code"], str(page), "exec"), names)
 
 
 def run_command(program: str, *arguments: str) -> None:
@@ -42,6 +53,21 @@ def run_command(program: str, *arguments: str) -> None:
     assert program == "basinax"
     done = CliRunner().invoke(cli.app, arguments)
     assert done.exit_code == 0, done.output
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("page", WITH_NEEDS, ids=name_of)
+def test_code_that_needs_a_package_and_weights_runs_where_these_are(page, tmp_path, monkeypatch):
+    blocks = [block for block in BLOCK.finditer(page.read_text()) if block["needs"]]
+    for block in blocks:
+        module, weights = block["needs"].split(", ")
+        pytest.importorskip(module, reason=f"{module} is not installed")
+        file = ROOT.parent / "shared" / "data" / weights
+        if not file.exists():
+            pytest.skip(f"{weights} is not beside the checkout")
+        (tmp_path / weights).symlink_to(file)
+        monkeypatch.chdir(tmp_path)
+        run_python(page, block, {"__name__": page.stem})
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.name)
