@@ -5,8 +5,10 @@ import pytest
 
 from basinax._bits.rounding import BLOCK
 from basinax.atoms._machine import CPU
+from basinax.atoms._models import programs, sessions
 from basinax.atoms._neighbors.rooms import Room
 from basinax.atoms._streams import hosted
+from xla import jit_as_users
 
 SHORT_ROWS, _TURN = CPU.short_rows, hosted._turn
 
@@ -16,6 +18,13 @@ def as_users(short_runs, monkeypatch):
     """Short runs are compiled as they are for users."""
     monkeypatch.setattr("basinax.atoms._machine.CPU.short_rows", SHORT_ROWS)
     monkeypatch.setattr("basinax.atoms._streams.hosted._turn", _TURN)
+
+
+@pytest.fixture
+def models_as_users(monkeypatch):
+    """Models are compiled as users compile them."""
+    program = jit_as_users(programs.evaluate.__wrapped__, static_argnums=0)
+    monkeypatch.setattr(sessions, "evaluate", program)
 
 
 @pytest.fixture

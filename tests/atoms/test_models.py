@@ -27,11 +27,8 @@ from basinax.atoms import (
     potential_from,
     relax,
 )
-from basinax.atoms._models import sessions
 from basinax.atoms._models.graphs import graph_of, shape_of
-from basinax.atoms._models.programs import evaluate
 from follow_ase import follow_ase
-from xla import jit_as_users
 
 WEIGHTS = Path(__file__).parents[3] / "shared" / "data" / "nequix-mp-1.nqx"
 """Of a published model; they are no part of this project."""
@@ -41,13 +38,6 @@ WEIGHTS = Path(__file__).parents[3] / "shared" / "data" / "nequix-mp-1.nqx"
 def one_shape(monkeypatch):
     """Batches of one shape, so that few programs are compiled."""
     monkeypatch.setattr("basinax.atoms._streams.groups.shape_of_batches", lambda *_: (64, 4))
-
-
-@pytest.fixture
-def as_users(monkeypatch):
-    """The model is compiled as users compile it."""
-    program = jit_as_users(evaluate.__wrapped__, static_argnums=0)
-    monkeypatch.setattr(sessions, "evaluate", program)
 
 
 def network(**options) -> JaxModel:
@@ -80,7 +70,7 @@ def _cell_of(atoms: Atoms) -> np.ndarray:
     ],
     ids=["vectors-float32-moving", "positions-float64"],
 )
-def test_a_structure_has_the_same_bits_alone_and_in_a_batch(as_users, model, options):
+def test_a_structure_has_the_same_bits_alone_and_in_a_batch(models_as_users, model, options):
     # There are places for two to four of these twelve, so the others take theirs.
     few, settings = structures(), {"fmax": 0.05, "max_steps": 40, **options}
     batch = relax([*few, *few[::-1]], model, **settings)
