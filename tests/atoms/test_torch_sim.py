@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from ase.build import bulk
+from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.calculators.morse import MorsePotential
 from test_calculators import same
 
@@ -95,3 +96,24 @@ def test_what_the_model_lacks_is_said():
         relax(crystals()[:1], TorchSimModel(WithoutForces()), cell="frechet")
     with pytest.raises(TypeError, match=r"model must have forward\(state\)"):
         TorchSimModel(3)
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning")  # its own
+def test_a_model_of_torch_sim_itself_keeps_bits_and_has_the_forces_of_ase():
+    module = "torch_sim.models.lennard_jones"
+    lennard_jones = pytest.importorskip(module, reason="TorchSim, of Python 3.12, is not installed")
+    settings = {"sigma": 3.405, "epsilon": 0.0104, "cutoff": 8.5}
+    own = lennard_jones.LennardJonesModel(**settings, dtype=torch.float64, compute_stress=True)
+    few = [bulk("Ar", cubic=True, a=5.2), bulk("Ar", a=5.3), bulk("Ar", "hcp", 3.8)]
+    for k, atoms in enumerate(few):
+        atoms.rattle(0.1, seed=k)
+    found = evaluate(few, TorchSimModel(own), stress=True)
+    for k, atoms in enumerate(few):
+        atoms.calc = ASELennardJones(sigma=3.405, epsilon=0.0104, rc=8.5)
+        np.testing.assert_allclose(found.forces[k], atoms.get_forces(), atol=1e-9)
+        np.testing.assert_allclose(found.stresses[k], atoms.get_stress(), atol=1e-9)
+    batch = relax([*few, *few[::-1]], TorchSimModel(own), cell="frechet", max_steps=5)
+    alone = [relax([a], TorchSimModel(own), cell="frechet", max_steps=5) for a in few]
+    assert same(batch, [*alone, *alone[::-1]])
+    joined = relax(few, TorchSimModel(own, batched=True), cell="frechet", max_steps=5)
+    np.testing.assert_allclose(joined.energies, batch.energies[:3], rtol=0, atol=1e-9)
