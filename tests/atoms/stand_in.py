@@ -33,5 +33,6 @@ class Relaxation:
             messages=[""] * n,
             displacements=np.zeros(n),
             seconds=np.zeros(n),
+            initial_energies=np.zeros(n),
             sources=[""] * n,
         )

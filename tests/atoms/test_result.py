@@ -6,7 +6,9 @@ import json
 import jax
 import numpy as np
 import pytest
+from ase import Atoms
 from ase.build import bulk
+from ase.calculators.emt import EMT as ASEEMT
 from ase.io import read
 
 from basinax import BFGS, SystemIndex
@@ -103,6 +105,41 @@ def test_a_table_tells_how_far_atoms_moved_and_when_they_ended(result, crystals)
     assert table["max_stress_eV_per_A3"][0] is None
     assert table["max_stress_eV_per_A3"][1] == np.abs(result.atoms[1].get_stress()).max()
     assert table["initial_energy_eV"][1] == result.history[1].energies[0]
+
+
+def test_initial_energies_are_those_of_the_first_step_without_a_history(result, crystals):
+    cells = [None, Frechet(), None]
+    bare = relax(crystals, LennardJones(**ARGON), cell=cells, fmax=0.01, max_steps=5)
+    firsts = [history.energies[0] for history in result.history]
+    assert np.array_equal(bare.initial_energies, firsts)
+    assert bare.to_dict()["initial_energy_eV"] == firsts
+    assert not np.array_equal(bare.initial_energies[1], bare.energies[1])
+
+
+@pytest.mark.usefixtures("few_places")
+def test_initial_energies_are_of_each_structure_whoever_stood_in_its_place_before():
+    """Energies alone, in both precisions, beside one that is not finite."""
+    clusters = [Atoms("Ar2", [[0, 0, 0], [0, 0, 3.5 + 0.02 * k]]) for k in range(13)]
+    clusters[4].positions[1] = 0.0
+    for dtype in ("float32", "float64"):
+        settings = {"fmax": 1e-3, "dtype": dtype}
+        together = relax(clusters, LennardJones(**ARGON), **settings)
+        alone = [relax([a], LennardJones(**ARGON), **settings) for a in clusters]
+        found = [one.initial_energies[0] for one in alone]
+        assert np.array_equal(together.initial_energies, found, equal_nan=True)
+        assert np.isfinite(np.delete(found, 4)).all() and not np.isfinite(found[4])
+        assert len({*np.delete(found, 4).tolist()}) == 12
+
+
+def test_initial_energies_of_a_calculator_are_its_own():
+    copper = [bulk("Cu", a=a, cubic=True) for a in (3.5, 3.7)]
+    energies = []
+    for atoms in copper:
+        atoms.rattle(0.05, seed=1)
+        atoms.calc = ASEEMT()
+        energies.append(atoms.get_potential_energy())
+    found = relax(copper, max_steps=2)
+    assert found.initial_energies.tolist() == energies
 
 
 @pytest.mark.parametrize("ending", ["csv", "json", "jsonl", "parquet"])

@@ -82,6 +82,14 @@ class Last(AbstractState):
         return frozenset(name for name, value in kept.items() if value is not None)
 
 
+class First(AbstractState):
+    """The values that the first evaluation of each system has found; NaN before it."""
+
+    energies: Float[Array, "systems"] = systems_field()
+    extras: Any = systems_field()
+    index_prefix: Prefix = None
+
+
 class Run(AbstractState):
     """The state of the loop, carried from turn to turn."""
 
@@ -102,6 +110,8 @@ class Run(AbstractState):
     last: Last = states_field()
     best: Point | None = states_field()
     """The point of lowest energy, if it is kept."""
+    first: First | None = states_field()
+    """The values at the start, if they are kept."""
 
 
 def start(
@@ -110,6 +120,7 @@ def start(
     index_prefix: Prefix,
     *,
     keep_best: bool = False,
+    keep_first: bool = False,
     extras: Any = None,
     of_rows: Any = None,
     needs: frozenset[str] = frozenset(),
@@ -126,6 +137,9 @@ def start(
     gradients = jax.tree.map(jnp.zeros_like, params)
     point = Point(params, blank, gradients, blank, extras, of_rows)
     infinite = jnp.full_like(blank, jnp.inf)
+    first = None
+    if keep_first:
+        first = First(*jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), (blank, extras)))
     return Run(
         index_prefix=index_prefix,
         point=point,
@@ -139,6 +153,7 @@ def start(
         last=Last.of(point, needs),
         # Any other point is better.
         best=dataclasses.replace(point, energies=infinite, fmax=infinite) if keep_best else None,
+        first=first,
     )
 
 
@@ -156,6 +171,7 @@ def restart(
         params,
         index_prefix,
         keep_best=run.best is not None,
+        keep_first=run.first is not None,
         extras=extras,
         of_rows=of_rows,
         needs=run.last.needs,
@@ -236,6 +252,7 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
         n_still=jnp.where(arrived, n_still, run.n_still),
         last=select_state(is_judged, last, run.last, prefix),
         best=_better(arrived, point, run.best, prefix),
+        first=_first(arrived & (run.evaluations == 0), point, run.first, prefix),
     )
 
 
@@ -291,6 +308,13 @@ def _better(mask, point: Point, best: Point | None, prefix: Prefix) -> Point | N
         return None
     is_better = mask & (point.energies < best.energies) & jnp.isfinite(point.fmax)
     return select_state(is_better, point, best, prefix)
+
+
+def _first(mask, point: Point, first: First | None, prefix: Prefix) -> First | None:
+    """The values of `point` where `mask`."""
+    if first is None:
+        return None
+    return select_state(mask, First(point.energies, point.extras), first, prefix)
 
 
 def final_point(run: Run) -> Point:

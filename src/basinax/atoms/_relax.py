@@ -373,13 +373,14 @@ def _in_order(
             outcome = Outcome(start, start.of(original), np.inf, 0, 0, Status.RUNNING)
         reached.append(outcome)
     ends, relaxed, *columns = zip(*reached, strict=True)
-    fmax, steps, evaluations, status, messages = columns
+    fmax, steps, evaluations, status, first_energies, messages = columns
     with np.errstate(over="ignore", invalid="ignore"):  # of a structure that exploded
         moved = [end.positions - a.positions for end, a in zip(ends, atoms, strict=True)]
         displacements = np.array([np.linalg.norm(m, axis=1).max() for m in moved])
     return AtomsRelaxation(
         atoms=list(relaxed),
         energies=np.array([end.energy for end in ends]),
+        initial_energies=np.array(first_energies),
         fmax=np.array(fmax),
         steps=np.array(steps, np.int32),
         evaluations=np.array(evaluations, np.int32),

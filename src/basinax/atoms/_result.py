@@ -70,6 +70,8 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
     """How far the atom that moved most is from where it began, in Å."""
     seconds: Float[np.ndarray, "systems"]
     """From the call to the end of each structure; NaN for one that did not end."""
+    initial_energies: Float[np.ndarray, "systems"]
+    """Where each structure began, in eV; NaN for one that was never evaluated."""
     compilations: int = 0
     """Of the call: programs that were compiled for it, or loaded from JAX's cache on the disk, in
     which most seconds of a short call go. Another call like it compiles none."""
@@ -126,18 +128,18 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
         """A table as columns, one entry a structure.
 
         `source`, `formula`, `atoms` (their number), `status`, `steps`, `evaluations`, `energy_eV`,
-        `energy_eV_per_atom`, `fmax_eV_per_A`, `volume_A3` (None without three periodic
-        directions), `max_stress_eV_per_A3` (the largest component; None without stress),
-        `max_displacement_A`, `seconds` and `message`. With `history=True` there is
-        `initial_energy_eV`, too.
+        `energy_eV_per_atom`, `initial_energy_eV`, `fmax_eV_per_A`, `volume_A3` (None without three
+        periodic directions), `max_stress_eV_per_A3` (the largest component; None without stress),
+        `max_displacement_A`, `seconds` and `message`.
         """
-        columns: dict[str, list[Any]] = {
+        return {
             "source": list(self.sources),
             **named(self.atoms),
             "status": [Status(code).name.lower() for code in self.status],
             "steps": self.steps.tolist(),
             "evaluations": self.evaluations.tolist(),
             **energies_of(self.atoms, self.energies),
+            "initial_energy_eV": self.initial_energies.tolist(),
             "fmax_eV_per_A": self.fmax.tolist(),
             "volume_A3": volumes(self.atoms),
             "max_stress_eV_per_A3": [_largest_stress(a) for a in self.atoms],
@@ -145,10 +147,6 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
             "seconds": self.seconds.tolist(),
             "message": list(self.messages),
         }
-        if self.history is not None:
-            firsts = [float(h.energies[0]) if len(h.energies) else None for h in self.history]
-            columns["initial_energy_eV"] = firsts
-        return columns
 
     def to_pandas(self) -> Any:
         """`to_dict` as a `pandas.DataFrame`. Raises ImportError without pandas."""

@@ -85,6 +85,8 @@ def result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     counts = {"steps": run.steps, "evaluations": run.evaluations, "status": run.status}
     # Of a system that could get no list nothing is known where it stands.
     counts["is_known"] = ~run.is_pending | (run.status != Status.NOT_FINITE.value)
+    if run.first is not None:
+        counts["first_energies"] = (run.first if moves is None else run.first.extras).energies
     return counts | found_at(point, batch, moves)
 
 
@@ -114,6 +116,7 @@ def started(fixed: "Fixed", keep_best: bool, arrays, batch: Batch, moves: CellMo
         params,
         prefix,
         keep_best=keep_best,
+        keep_first=True,
         extras=extras,
         of_rows=None if potential is None else jnp.zeros_like(batch.positions[:, 0]),
         needs=needs,

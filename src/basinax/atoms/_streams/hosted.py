@@ -78,11 +78,13 @@ class Points:
     def __init__(self) -> None:
         self._last: dict[int, _Point] = {}
         self._lowest: dict[int, _Point] = {}
+        self._first: dict[int, float] = {}
         self._messages: dict[int, str] = {}
 
     def add(self, request: Request, found: Evaluated) -> None:
         point = _Point(request, found)
         self._last[request.number] = point
+        self._first.setdefault(request.number, found.energy)
         lowest = self._lowest.get(request.number)
         if lowest is None or found.energy < lowest.found.energy:
             self._lowest[request.number] = point
@@ -97,7 +99,8 @@ class Points:
     def pop(self, member: int, end: Snapshot) -> Report:
         points = self._last.pop(member, None), self._lowest.pop(member, None)
         properties = next((p.found.results for p in points if p and p.is_at(end)), {})
-        return Report(properties, self._messages.pop(member, ""))
+        message, first = self._messages.pop(member, ""), self._first.pop(member, None)
+        return Report(properties, message, first)
 
 
 def relax_hosted(group: Group, session: AbstractSession) -> None:

@@ -57,6 +57,8 @@ class Report(NamedTuple):
     """By ASE's names; they take the place of those of the batch."""
     message: str = ""
     """Why it could not be evaluated."""
+    first_energy: float | None = None
+    """Where it began, in eV; that of the batch if None."""
 
 
 class Reports(Protocol):
@@ -65,6 +67,10 @@ class Reports(Protocol):
     def pop(self, member: int, end: Snapshot) -> Report:
         """The report of a structure that has ended there; it is not asked for again."""
         ...
+
+
+def _given(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value
 
 
 class Ended(NamedTuple):
@@ -161,6 +167,7 @@ class Places:
                 steps=int(found["steps"][k]),
                 evaluations=int(found["evaluations"][k]),
                 status=int(found["status"][k]),
+                first_energy=_given(report.first_energy, float(found["first_energies"][k])),
                 message=report.message,
             )
             self.group.monitor.end(member, outcome)

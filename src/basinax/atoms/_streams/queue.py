@@ -25,6 +25,8 @@ class Outcome(NamedTuple):
     steps: int
     evaluations: int
     status: int
+    first_energy: float = np.nan
+    """Where it began, in eV."""
     message: str = ""
     """Why it could not be evaluated."""
 
