@@ -128,7 +128,7 @@ class Log:
                 if step <= self._steps.get(number, -1):
                     continue  # an end has come before, as each step does
                 self._steps[number] = step
-                lines.append(f"{number:9d} {step:6d} {now} {snapshot.energy:16.6f} {fmax:13.6f}\n")
+                lines.append(f"{number:9d} {step:6d} {now} {snapshot.energy:16.6f} {fmax:13.6g}\n")
             self._write("".join(lines))
 
     def close(self) -> None:
