@@ -9,7 +9,7 @@ from ase import Atoms
 from ase.build import add_adsorbate, bulk, fcc111, molecule
 from ase.calculators.emt import EMT
 from ase.calculators.lj import LennardJones
-from ase.constraints import FixAtoms, FixedPlane
+from ase.constraints import FixAtoms, FixCartesian, FixCom, FixedLine, FixedPlane, FixSymmetry
 from ase.io import read
 from ase.spacegroup import crystal
 from calculators import Springs, Whirl
@@ -37,7 +37,7 @@ from basinax.atoms._internal.deformation import Frame
 from basinax.atoms._internal.dense import Cholesky
 from basinax.atoms._internal.lists import list_of
 from basinax.atoms._internal.sparse import Jacobian, Pattern, factorised
-from cover import exhaustive
+from cover import every_day, exhaustive
 
 MOLECULES = read(Path(__file__).parents[2] / "benchmarks" / "data" / "molecules.extxyz", ":")
 FIRST_POINTS = Path(__file__).parent / "data" / "first_points.npz"
@@ -290,6 +290,34 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(cell, dtype, one_sha
     alone = [relax([a], EMT(), InternalLBFGS(), **settings) for a in few]
     assert are_same(batch, [*alone, *alone[::-1]])
     assert (batch.steps[: len(few) - 1] > 0).all()
+
+
+def no_component(direction):
+    """Atom 1 has not moved along it."""
+    return lambda moved, end: abs(moved[1] @ np.array(direction)) < 1e-6
+
+
+CONSTRAINTS = {
+    "symmetry": (FixSymmetry, lambda moved, end: np.ptp(end.cell.cellpar()[:3]) < 1e-5),
+    "line": (lambda a: FixedLine(1, (1, 1, 0)), no_component((1, -1, 0))),
+    "plane": (lambda a: FixedPlane(1, (1, 2, 0)), no_component((1, 2, 0))),
+    "center": (lambda a: FixCom(), lambda moved, end: np.abs(moved.mean(0)).max() < 1e-6),
+    "axes": (lambda a: FixCartesian(1, (1, 0, 1)), no_component((1, 0, 0))),
+}
+
+
+@pytest.mark.parametrize("name", every_day({k: k for k in CONSTRAINTS}, lambda k: k == "symmetry"))
+def test_steps_keep_to_constraints(name):
+    constraint, holds = CONSTRAINTS[name]
+    atoms, is_moving = bulk("Al", a=4.2, cubic=True), name == "symmetry"
+    if not is_moving:
+        atoms.rattle(0.1, seed=0)
+    atoms.set_constraint(constraint(atoms))
+    cell = Frechet() if is_moving else None
+    result = relax([atoms], EMT(), InternalLBFGS(), cell=cell, fmax=0.01, dtype="float64")
+    assert result.converged.all()
+    assert result.steps[0] > 1
+    assert holds(result.atoms[0].positions - atoms.positions, result.atoms[0])
 
 
 def test_a_number_a_structure_is_that_of_its_own():

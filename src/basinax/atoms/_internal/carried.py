@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from jaxtyping import Float
 
-from basinax.atoms._internal.sparse import Jacobian, factorised
+from basinax.atoms._internal.sparse import DENSE, Jacobian, factorised
 
 Vector = Float[np.ndarray, "dofs"]
 
@@ -289,7 +289,8 @@ def curved(coordinates: Coordinates, here: Found, step: Vector) -> Vector:
         q, jacobian, metric = here.q, here.jacobian, here.metric
         if x is not here.x:
             q, jacobian = coordinates.at(x)
-            metric = Metric(jacobian, here.stiffness, WEAK)
+            if len(x) <= DENSE:  # the first model serves large systems, whose factors are dear
+                metric = Metric(jacobian, here.stiffness, WEAK)
         missing = coordinates.wrapped(here.q + target * moved - q)
         force = jacobian.back(here.stiffness * missing)
         x = x + metric.solve(force + WEAK * (here.x + target * step - x))

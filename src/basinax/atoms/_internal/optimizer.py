@@ -37,9 +37,9 @@ class InternalLBFGS(AbstractTransform):
     and 0.6, by how well the energy was predicted."""
     stiffness: Positive = 1.0
     """The force constants of the model are multiplied by it."""
-    max_dofs: FixedCount = eqx.field(static=True, default=1000)
-    """Structures with more degrees of freedom take the steps of plain L-BFGS: matrices of theirs
-    would cost more than they save."""
+    max_dofs: FixedCount = eqx.field(static=True, default=4000)
+    """Structures with more degrees of freedom take the steps of plain L-BFGS: one factor of their
+    model takes more than a second."""
 
     def init(self, parameters: Tree, index_prefix: Prefix = None) -> "GivenState":
         return GivenState(index_prefix)

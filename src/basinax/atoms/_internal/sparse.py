@@ -14,8 +14,9 @@ from scipy.sparse.linalg import splu
 
 from basinax.atoms._internal.dense import Cholesky
 
-DENSE = 600
-"""With so many degrees of freedom, at most, the model of the Hessian is a dense matrix."""
+DENSE = 300
+"""With so many degrees of freedom, at most, the model of the Hessian is a dense matrix. With 900, a
+sparse factor of a molecule takes 2 ms where a dense one takes 26; of a metal, 47 and 30."""
 
 
 class Pattern:
@@ -81,7 +82,11 @@ class Jacobian:
 
 
 class Sparse:
-    """L U of a positive definite matrix with few entries. Raises LinAlgError where it has none."""
+    """L U of a positive definite matrix with few entries. Raises LinAlgError where it has none.
+
+    Conjugate gradients take some 70 turns for a metal and 700 for a molecule, and a step solves for
+    all pairs: up to 1000 atoms factors cost less.
+    """
 
     def __init__(self, matrix: csc_array):
         if not np.isfinite(matrix.data).all():
