@@ -88,7 +88,7 @@ TRANSFORMS = [
     TransformCase("FIRE2", lambda systems: FIRE2(dt=_of(systems, 0.05, 0.03))),
     TransformCase("FIRE2 with ABC", lambda systems: FIRE2(use_abc=True)),
     TransformCase("MDMin", lambda systems: MDMin(dt=_of(systems, 0.05, 0.03))),
-    TransformCase("LBFGS", lambda systems: LBFGS(maxstep=_of(systems, 0.1, 0.1), memory=4)),
+    TransformCase("LBFGS", lambda systems: LBFGS(maxstep=_of(systems, 0.1, 0.1), memory=12)),
     TransformCase(
         "Barzilai-Borwein",
         lambda systems: chain(

@@ -49,7 +49,7 @@ def test_steps_are_those_of_the_two_loop_recursion(memory, is_scaled):
     update = jax.jit(lbfgs.update)
     x, state = start(), lbfgs.init(start(), INDEX)
     pairs, last, refused = [[] for _ in ROWS], None, 0
-    for _ in range(25):
+    for _ in range(30):
         gradient = valley(x)[1]
         step, state = update(gradient, state, x)
         for mine, rows in zip(pairs, ROWS, strict=True):
@@ -59,7 +59,7 @@ def test_steps_are_those_of_the_two_loop_recursion(memory, is_scaled):
                 is_kept = (s * y).sum() > 1e-8 * np.linalg.norm(s) * np.linalg.norm(y)
                 refused += not is_kept
                 mine += [(s, y)] * int(is_kept)
-                del mine[:-memory]
+                del mine[: -min(memory, max(here.size, 10))]
             first = 1 / 70
             if is_scaled and mine:
                 first = (mine[-1][0] * mine[-1][1]).sum() / (mine[-1][1] ** 2).sum()
@@ -121,6 +121,33 @@ def test_slots_that_others_have_filled_change_no_bit():
         step, alone = update_of_five(valley(other)[1], alone, other)
         other = apply_updates(other, step)
         assert np.asarray(x[ROWS[0]]).tobytes() == np.asarray(other[ROWS[0]]).tobytes()
+
+
+def test_a_bounded_history_beside_larger_systems_is_that_of_the_system_alone():
+    """Room for 10, 10 and 14 pairs, in 30 steps."""
+    lbfgs = LBFGS(maxstep=0.3)
+    update = jax.jit(lbfgs.update)
+    x, state = start(), lbfgs.init(start(), INDEX)
+    assert state.histories[0].room.tolist() == [10, 10, 14]
+    for _ in range(30):
+        step, state = update(valley(x)[1], state, x)
+        x = apply_updates(x, step)
+    for k, rows in enumerate(ROWS):
+        mine = SystemIndex.from_ids(jnp.where(INDEX.ids == k, 0, -1), 1)
+        alone, state = start(), lbfgs.init(start(), mine)
+        for _ in range(30):
+            step, state = update(valley(alone)[1], state, alone)
+            alone = apply_updates(alone, step)
+        assert same_bits(alone[rows], x[rows])
+
+
+def test_a_bounded_history_takes_no_more_memory_than_the_largest_system_can_use():
+    index = SystemIndex.from_sizes([1] * 1000)
+    history = LBFGS().init(jnp.ones((1000, 3)), index).histories[0]
+    assert history.sy.shape == (1000, 24, 24)
+    assert LBFGS.ase().init(jnp.ones((1000, 3)), index).histories[0].sy.shape == (1000, 100, 100)
+    assert LBFGS().init(jnp.ones((40, 3))).histories[0].sy.shape == (1, 100, 100)
+    assert LBFGS().init(jnp.ones((2, 3))).histories[0].sy.shape == (1, 10, 10)
 
 
 def test_fewer_evaluations_than_with_ase_settings():

@@ -7,6 +7,7 @@ Nocedal, Math. Comp. 35, 773 (1980).
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,8 @@ from basinax._bits.exponents import scale_exactly
 from basinax._bits.rounding import rounded
 from basinax._settings import require_memory
 from basinax._systems import segment
-from basinax._systems.index import where_any
+from basinax._systems.index import SystemIndex, where_any
+from basinax._systems.prefix import resolve
 from basinax._systems.segment import Exponents
 from basinax.transforms._protocol import (
     AbstractState,
@@ -29,8 +31,9 @@ from basinax.transforms._protocol import (
     systems_field,
 )
 
-# Each system fills slots 0, 1, ... and then writes over its oldest. Sums over slots are taken in
-# the order of slots, and what is not filled holds 0, which changes no sum that starts from +0.
+# Each system fills slots 0, 1, ... as far as it has room, and then writes over its oldest. Sums
+# over slots are taken in their order, and what is not filled holds 0, which changes no sum that
+# starts from +0.
 
 
 class History(AbstractState):
@@ -49,14 +52,31 @@ class History(AbstractState):
     """y_j · g with the last gradient."""
     exponents: Int32[Array, "systems"] = systems_field()
     pushes: Int32[Array, "systems"] = systems_field()
-    """How many pairs have been remembered; the next goes to this slot, modulo their number."""
+    """How many pairs have been remembered; the next goes to this slot, modulo `room`."""
+    room: Int32[Array, "systems"] = systems_field()
+    """How many slots a system fills."""
 
 
-def no_history(parameters: Tree, index_prefix: Prefix, memory: int) -> History:
+def no_history(
+    parameters: Tree, index_prefix: Prefix, memory: int, fewest: int | None = None
+) -> History:
+    """A history of no pairs yet, with room for `memory` of them in each system.
+
+    Args:
+        fewest: a system has room for no more pairs than it has entries, but for this many.
+    """
     if memory < 1:
         raise ValueError(f"memory must be at least 1, got {memory}")
     blank = segment.blank(parameters, index_prefix)
-    n_entries = 2 * sum(np.size(x) for x in jax.tree.leaves(parameters))
+    room = jnp.full(blank.shape, memory, jnp.int32)
+    leaves, indices = jax.tree.leaves(parameters), resolve(index_prefix, parameters)
+    if fewest is not None:
+        widths = [math.prod(jnp.shape(x)[1:]) for x in leaves]
+        entries = sum(i.sizes * width for i, width in zip(indices, widths, strict=True))
+        room = jnp.minimum(room, jnp.maximum(entries, fewest))
+        most = sum(_most_rows(i) * width for i, width in zip(indices, widths, strict=True))
+        memory = min(memory, max(most, fewest))
+    n_entries = 2 * sum(np.size(x) for x in leaves)
     n_bytes = float(memory) * (n_entries + 2 * blank.size * memory) * blank.dtype.itemsize
     require_memory(n_bytes, f"memory={memory}, the pairs that L-BFGS keeps,")
 
@@ -76,7 +96,12 @@ def no_history(parameters: Tree, index_prefix: Prefix, memory: int) -> History:
         yg=numbers(memory),
         exponents=jnp.zeros(blank.shape, jnp.int32),
         pushes=jnp.zeros(blank.shape, jnp.int32),
+        room=room,
     )
+
+
+def _most_rows(index) -> int:
+    return index.most_rows if isinstance(index, SystemIndex) else index.n_rows
 
 
 def remember(
@@ -100,7 +125,7 @@ def remember(
         is_running: histories of other systems stay as they are; they are not in `mask`.
     """
     memory = history.sy.shape[1]
-    written = jnp.where(mask, history.pushes % memory, -1)
+    written = jnp.where(mask, history.pushes % history.room, -1)
     is_written = _slots(history) == written[:, None]
     sg, yg = _with_slots(history, gradient, prefix)
     # Slots are written after they are read.
@@ -123,7 +148,16 @@ def remember(
         numbers = select_systems(is_running, numbers, last)
     sg, yg, exponents = numbers
     pushes = history.pushes + mask.astype(jnp.int32)
-    return History(None, **slots, **products, sg=sg, yg=yg, exponents=exponents, pushes=pushes)
+    return History(
+        None,
+        **slots,
+        **products,
+        sg=sg,
+        yg=yg,
+        exponents=exponents,
+        pushes=pushes,
+        room=history.room,
+    )
 
 
 def _differences(history: History, now: list[Array], exponents, pair_exponents) -> list[Array]:
@@ -167,14 +201,23 @@ def _slots(history: History) -> Int32[Array, "1 slots"]:
     return jnp.arange(history.sy.shape[1], dtype=jnp.int32)[None, :]
 
 
+def _filled(history: History) -> Int32[Array, "systems"]:
+    """How many slots each system has filled."""
+    return jnp.minimum(history.pushes, history.room)
+
+
 def _most_filled(history: History) -> Int32[Array, ""]:
     """The largest number of slots that a system has filled."""
-    return jnp.minimum(jnp.max(history.pushes, initial=0), history.sy.shape[1])
+    return jnp.max(_filled(history), initial=0)
 
 
 def _slot_of(history: History, age) -> Int32[Array, "systems"]:
-    """Where each system keeps the pair of that age; the newest is 0 steps old."""
-    return (history.pushes - 1 - age) % history.sy.shape[1]
+    """Where each system keeps the pair of that age; the newest is 0 steps old.
+
+    A system without a pair so old has an empty slot there.
+    """
+    own = (history.pushes - 1 - age) % history.room
+    return jnp.where(age < history.room, own, age)
 
 
 def _at(values: Float[Array, "systems slots *rest"], slot: Int32[Array, "systems"]):
@@ -200,7 +243,7 @@ def _with_slots(history: History, tree, prefix) -> list[Float[Array, "systems sl
 
     blank = jnp.zeros((memory, systems), history.sy.dtype)
     products = jax.lax.fori_loop(0, _most_filled(history), turn, [blank, blank])
-    is_filled = _slots(history) < history.pushes[:, None]
+    is_filled = _slots(history) < _filled(history)[:, None]
     return [jnp.where(is_filled & (x.T != 0), x.T, 0) for x in products]
 
 

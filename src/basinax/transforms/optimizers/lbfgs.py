@@ -31,6 +31,9 @@ from basinax.transforms.curvature.history import (
     remember,
 )
 
+FEWEST_PAIRS = 10
+"""As many pairs as a system's entries serve as well as more, but of three entries ten do better."""
+
 
 class LBFGS(AbstractTransform):
     """Limited-memory BFGS without a line search. Each number is one for all, or one a system.
@@ -52,20 +55,23 @@ class LBFGS(AbstractTransform):
     """Take y·y/s·y of the newest pair for `alpha` as soon as there is one."""
     curvature: Finite = 1e-8
     """A pair is kept if the cosine of the angle between s and y is larger than this."""
+    is_bounded: bool = eqx.field(static=True, default=True)
+    """A system keeps no more pairs than it has entries, or ten."""
 
     @classmethod
     def ase(cls, maxstep: Number = 0.2, alpha: Number = 70.0) -> "LBFGS":
-        """With ASE's settings: every pair is kept, and the first Hessian stays."""
-        return cls(maxstep, alpha=alpha, is_scaled=False, curvature=-2.0)
+        """With ASE's settings: the last hundred pairs are kept, and the first Hessian stays."""
+        return cls(maxstep, alpha=alpha, is_scaled=False, curvature=-2.0, is_bounded=False)
 
     def init(self, parameters, index_prefix: Prefix = None) -> "LBFGSState":
         blank = segment.blank(parameters, index_prefix)
+        fewest = FEWEST_PAIRS if self.is_bounded else None
         return LBFGSState(
             index_prefix,
             params=jax.tree.map(jnp.zeros_like, parameters),
             gradient=jax.tree.map(jnp.zeros_like, parameters),
             has_last=jnp.zeros(blank.shape, bool),
-            histories=(no_history(parameters, index_prefix, self.memory),),
+            histories=(no_history(parameters, index_prefix, self.memory, fewest),),
         )
 
     def update(self, updates, state: "LBFGSState", params=None, *, is_running=None, **extra):
