@@ -16,8 +16,7 @@ from basinax._settings import NotNegative as Tolerance, check_settings, shown
 from basinax._systems import segment
 from basinax._systems.index import SystemIndex
 from basinax._systems.prefix import per_system, resolve
-
-Tree = PyTree[Float[Array, "_rows *_components"]]
+from basinax._systems.types import Tree
 
 DEFAULT_FMAX = 0.05
 """ASE's."""

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from basinax.transforms._protocol import Tree
+from basinax._systems.types import Tree
 
 Model = Callable[..., tuple[Any, ...]]
 """As `value_and_gradient`, with further arguments: the numbers that it had closed over."""

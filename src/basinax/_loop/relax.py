@@ -26,8 +26,9 @@ from basinax._loop.status import Status
 from basinax._settings import counts, require_function, require_switch
 from basinax._systems import segment
 from basinax._systems.prefix import check_leaves, n_systems
+from basinax._systems.types import Prefix, Tree
 from basinax.transforms import LBFGSLineSearch
-from basinax.transforms._protocol import AbstractTransform, Prefix, Tree, check_transform
+from basinax.transforms._protocol import AbstractTransform, check_transform
 
 
 class Relaxation(eqx.Module):

@@ -14,11 +14,10 @@ from basinax._loop.criteria import AbstractCriterion, Evidence, is_met, judge, l
 from basinax._loop.status import Status
 from basinax._systems import segment
 from basinax._systems.prefix import per_system, resolve
+from basinax._systems.types import Prefix, Tree
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
-    Prefix,
-    Tree,
     apply_updates,
     first_rows_field,
     rows_field,

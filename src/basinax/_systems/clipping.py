@@ -18,7 +18,8 @@ from basinax._systems.index import AnyIndex, SystemIndex
 from basinax._systems.judging import Clip, components_of, limits_of, narrowed
 from basinax._systems.norms import order
 from basinax._systems.prefix import resolve
-from basinax._systems.segment import Prefix, Tree, blank
+from basinax._systems.segment import blank
+from basinax._systems.types import Prefix, Tree
 
 
 class Clipped(NamedTuple):

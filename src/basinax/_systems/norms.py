@@ -27,8 +27,8 @@ from basinax._bits.exponents import (
 )
 from basinax._bits.rounding import common, rounded, wide_dtype
 from basinax._systems.index import AnyIndex, WholeIndex, one_by_one, where_any
+from basinax._systems.types import Leaves
 
-Leaves = Sequence[Float[Array, "_rows *_components"]]
 """In one dtype, float32 or float64."""
 
 

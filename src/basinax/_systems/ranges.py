@@ -8,15 +8,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from basinax._bits.exponents import scale_exactly
 from basinax._bits.rounding import rounded
 from basinax._systems.index import where_any
 from basinax._systems.segment import (
-    Exponents,
-    Prefix,
-    Tree,
     dot,
     longest_row_in_units,
     map_rows,
@@ -24,8 +20,7 @@ from basinax._systems.segment import (
     units_of,
     where,
 )
-
-PerSystem = Float[Array, "systems"]
+from basinax._systems.types import Exponents, PerSystem, Prefix, Tree
 
 
 class Products(NamedTuple):

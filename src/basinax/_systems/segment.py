@@ -12,18 +12,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
+from jaxtyping import Array, Bool, Shaped
 
 from basinax._bits.exponents import from_bits, infinity_bits, scale_exactly, split
 from basinax._bits.rounding import add_components, common, rounded, scaled, scaling_top, wide_dtype
-from basinax._systems.index import SystemIndex, where_any
+from basinax._systems.index import where_any
 from basinax._systems.norms import largest_bits, norms, order
 from basinax._systems.prefix import check_leaves, n_systems, per_system, resolve
-
-Tree = PyTree[Float[Array, "_rows *_components"]]
-PerSystem = Float[Array, "systems"]
-Exponents = Int32[Array, "systems"]
-Prefix = PyTree[SystemIndex] | None
+from basinax._systems.types import Exponents, PerSystem, Prefix, Tree
 
 
 def dot(a: Tree, b: Tree, index_prefix: Prefix = None) -> PerSystem:

@@ -6,11 +6,11 @@ from typing import Any
 import jax.numpy as jnp
 import optax
 
+from basinax._systems.types import Prefix
 from basinax.transforms._optax import OptaxTransform, is_optax
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
-    Prefix,
     check_parameters,
     states_field,
     with_prefix,

@@ -3,11 +3,10 @@
 import abc
 from typing import Any
 
+from basinax._systems.types import Prefix, Tree
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
-    Prefix,
-    Tree,
     check_parameters,
 )
 

@@ -3,9 +3,10 @@
 import dataclasses
 from typing import Any
 
+from basinax._systems.types import Tree
 from basinax.transforms._chain import Chain
 from basinax.transforms._limits import AbstractLimit
-from basinax.transforms._protocol import AbstractTransform, Tree, with_prefix
+from basinax.transforms._protocol import AbstractTransform, with_prefix
 
 
 def observe(

@@ -21,10 +21,10 @@ from jaxtyping import PyTree
 
 from basinax._bits.rewriting import RefusedOperation, with_rounded_products
 from basinax._systems.prefix import is_index
+from basinax._systems.types import Prefix
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
-    Prefix,
     check_parameters,
     rows_field,
 )

@@ -16,8 +16,9 @@ import optax
 import optax.contrib
 import optax.transforms
 
+from basinax._systems.types import Prefix
 from basinax.transforms._optax import OptaxTransform, is_optax
-from basinax.transforms._protocol import AbstractTransform, Prefix
+from basinax.transforms._protocol import AbstractTransform
 
 
 def optax_transform(name: str, /, **arguments: Any) -> "OptaxByName":

@@ -13,16 +13,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool
 
 from basinax._bits.rounding import rounded
 from basinax._settings import check_settings
 from basinax._systems import segment
-from basinax._systems.index import SystemIndex
 from basinax._systems.prefix import is_index, n_systems
-
-Tree = PyTree[Float[Array, "_rows *_components"]]
-Prefix = PyTree[SystemIndex] | None
+from basinax._systems.types import Prefix, Tree
 
 _LEADS_WITH = "leads_with"
 _IS_KEPT = "is_kept"

@@ -7,13 +7,14 @@ import jax
 import numpy as np
 
 from basinax._settings import FixedCount, Limit, Positive
+from basinax._systems.types import Prefix, Tree
 from basinax._text.config import register
 from basinax.atoms._intake import Structure
 from basinax.atoms._internal.carried import Walk
 from basinax.atoms._internal.coordinates import NoCoordinates, internal_coordinates
 from basinax.atoms._internal.deformation import Frame
 from basinax.transforms import FIRE
-from basinax.transforms._protocol import AbstractState, AbstractTransform, Prefix, Tree
+from basinax.transforms._protocol import AbstractState, AbstractTransform
 
 
 @register("internal_lbfgs")

@@ -21,11 +21,9 @@ from basinax._settings import require_memory
 from basinax._systems import segment
 from basinax._systems.index import SystemIndex, where_any
 from basinax._systems.prefix import resolve
-from basinax._systems.segment import Exponents
+from basinax._systems.types import Exponents, Prefix, Tree
 from basinax.transforms._protocol import (
     AbstractState,
-    Prefix,
-    Tree,
     select_systems,
     slots_field,
     systems_field,

@@ -20,18 +20,16 @@ from basinax._bits.rounding import BLOCK, add_blocks, rounded
 from basinax._settings import require_memory
 from basinax._systems.index import SystemIndex
 from basinax._systems.prefix import resolve
+from basinax._systems.types import PerSystem, Prefix, Tree
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
-    Prefix,
-    Tree,
     systems_field,
 )
 from basinax.transforms.curvature.matrix_sign import sign_product
 
 Vector = Float[Array, "systems places"]
 Matrix = Float[Array, "systems places places"]
-PerSystem = Float[Array, "systems"]
 
 
 class InverseHessian(AbstractState):

@@ -13,8 +13,8 @@ from basinax._systems.clipping import Clipped, clip_by_norm
 from basinax._systems.judging import require_limit
 from basinax._systems.norms import order
 from basinax._systems.prefix import per_system
+from basinax._systems.types import Prefix
 from basinax.transforms._limits import AbstractLimit, LimitState
-from basinax.transforms._protocol import Prefix
 
 
 class ClipByGlobalNorm(AbstractLimit):

@@ -5,8 +5,8 @@ from jaxtyping import Array, Float
 
 from basinax._systems.clipping import LayerClipped, clip_by_layer_norm
 from basinax._systems.judging import require_limit
+from basinax._systems.types import Prefix
 from basinax.transforms._limits import AbstractLimit, LimitState
-from basinax.transforms._protocol import Prefix
 
 
 class ClipByLayerNorm(AbstractLimit):

@@ -11,8 +11,8 @@ from basinax._systems import segment
 from basinax._systems.index import RowIndex
 from basinax._systems.judging import Clip, limits_of, narrowed, require_limit
 from basinax._systems.prefix import resolve
+from basinax._systems.types import Prefix, Tree
 from basinax.transforms._limits import AbstractLimit, LimitState
-from basinax.transforms._protocol import Prefix, Tree
 
 
 class RowsClipped(NamedTuple):

@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float, PyTree
 from basinax._systems import segment
 from basinax._systems.judging import limits_of, narrowed, require_limit
 from basinax._systems.prefix import resolve
+from basinax._systems.types import Prefix, Tree
 from basinax.transforms._limits import AbstractLimit, LimitState
-from basinax.transforms._protocol import Prefix, Tree
 
 
 class ValuesClipped(NamedTuple):

@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float
 from basinax._bits.rounding import rounded, wide_dtype
 from basinax._systems import ranges, segment
 from basinax._systems.judging import limits_of, narrow, require_limit
+from basinax._systems.types import Prefix, Tree
 from basinax.transforms._limits import AbstractLimit, LimitState
-from basinax.transforms._protocol import Prefix, Tree
 
 
 class StepsLimited(NamedTuple):

@@ -11,10 +11,10 @@ from basinax._bits.rounding import rounded
 from basinax._settings import Decay, Positive
 from basinax._systems import segment
 from basinax._systems.prefix import each_system
+from basinax._systems.types import Prefix
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
-    Prefix,
     rows_field,
     systems_field,
 )

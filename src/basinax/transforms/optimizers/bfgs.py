@@ -14,9 +14,9 @@ from basinax._bits.rounding import rounded
 from basinax._settings import FixedCount, Limit, Positive
 from basinax._systems import ranges, segment
 from basinax._systems.prefix import each_system, per_system
+from basinax._systems.types import Prefix
 from basinax.transforms._protocol import (
     AbstractState,
-    Prefix,
     needed,
     rows_field,
     states_field,

@@ -10,7 +10,8 @@ from jaxtyping import Array, Bool
 from basinax._bits.rounding import rounded
 from basinax._settings import Positive
 from basinax._systems import ranges, segment
-from basinax.transforms._protocol import AbstractState, Prefix, systems_field
+from basinax._systems.types import Prefix
+from basinax.transforms._protocol import AbstractState, systems_field
 from basinax.transforms.searches.more_thuente import MoreThuente
 from basinax.transforms.searches.walk import AbstractLineSearch, Search
 

@@ -13,10 +13,10 @@ from basinax._bits.rounding import rounded
 from basinax._settings import Count, Growth, Limit, Positive, Share, Shrinking
 from basinax._systems import ranges, segment
 from basinax._systems.prefix import each_system, per_system
+from basinax._systems.types import Prefix
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
-    Prefix,
     rows_field,
     systems_field,
 )

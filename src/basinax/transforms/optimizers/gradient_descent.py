@@ -13,10 +13,10 @@ from basinax._bits.rounding import rounded
 from basinax._settings import Positive
 from basinax._systems import ranges, segment
 from basinax._systems.prefix import per_system
+from basinax._systems.types import Prefix
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
-    Prefix,
     needed,
     rows_field,
     systems_field,

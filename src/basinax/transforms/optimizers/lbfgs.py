@@ -14,10 +14,10 @@ from basinax._bits.rounding import rounded
 from basinax._settings import Finite, FixedCount, Limit, Number, Positive
 from basinax._systems import ranges, segment
 from basinax._systems.prefix import each_system, per_system
+from basinax._systems.types import Prefix
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
-    Prefix,
     kept_field,
     needed,
     rows_field,

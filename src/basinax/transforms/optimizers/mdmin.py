@@ -12,10 +12,10 @@ from basinax._bits.rounding import rounded
 from basinax._settings import Limit, Positive
 from basinax._systems import ranges, segment
 from basinax._systems.prefix import each_system
+from basinax._systems.types import Prefix
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
-    Prefix,
     rows_field,
     systems_field,
 )

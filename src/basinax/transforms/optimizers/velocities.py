@@ -5,13 +5,12 @@ changes a bit where these units are 1.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Int32
 
 from basinax._bits.exponents import power_of_two, split
 from basinax._bits.rounding import rounded
 from basinax._systems.segment import saturated
-
-PerSystem = Float[Array, "systems"]
+from basinax._systems.types import PerSystem
 
 
 def mixing_ratio(vv: PerSystem, gg: PerSystem) -> PerSystem:

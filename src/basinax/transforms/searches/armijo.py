@@ -12,7 +12,8 @@ from jaxtyping import Array, Bool, Int32
 from basinax._bits.rounding import rounded
 from basinax._settings import Limit, NotNegative, Part, PositiveCount, check_order, check_settings
 from basinax._systems.prefix import each_system, per_system
-from basinax.transforms.searches.verdict import PerSystem, Verdict, is_no_higher
+from basinax._systems.types import PerSystem
+from basinax.transforms.searches.verdict import Verdict, is_no_higher
 
 
 class Armijo(eqx.Module):

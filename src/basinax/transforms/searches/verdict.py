@@ -2,11 +2,10 @@
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 
 from basinax._bits.rounding import rounded
-
-PerSystem = Float[Array, "systems"]
+from basinax._systems.types import PerSystem
 
 
 class Verdict(eqx.Module):

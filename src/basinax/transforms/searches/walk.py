@@ -18,11 +18,10 @@ from basinax._bits.exponents import split
 from basinax._bits.rounding import rounded
 from basinax._systems import ranges, segment
 from basinax._systems.prefix import per_system
+from basinax._systems.types import PerSystem, Prefix, Tree
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
-    Prefix,
-    Tree,
     needed,
     rows_field,
     states_field,
@@ -33,7 +32,6 @@ from basinax.transforms._protocol import (
 from basinax.transforms.searches.armijo import Armijo
 from basinax.transforms.searches.more_thuente import MoreThuente
 
-PerSystem = Float[Array, "systems"]
 Search = MoreThuente | Armijo
 
 SEARCHES: dict[str, type[Search]] = {"more-thuente": MoreThuente, "armijo": Armijo}
