@@ -138,6 +138,7 @@ TABLE = {
             "alpha": "positive",
             "is_scaled": "switch",
             "curvature": "finite",
+            "is_bounded": "switch",
         },
     ),
     "LBFGS.ase": Row(LBFGS.ase, {"maxstep": "limit", "alpha": "positive"}),
@@ -317,7 +318,7 @@ LARGE = {
     "sizes beyond 64 bits": lambda: SystemIndex.from_sizes(np.array([2**63], np.uint64)),
     "rows": lambda: SystemIndex.from_sizes([2], n_rows=10**9),
     "aligned rows": lambda: SystemIndex.from_sizes([2], align=10**9),
-    "pairs of L-BFGS": lambda: LBFGS(memory=10**6).init(X),
+    "pairs of L-BFGS": lambda: LBFGS(memory=10**6, is_bounded=False).init(X),
     "a dense Hessian": lambda: BFGS().init(np.ones((10**5, 3))),
 }
 

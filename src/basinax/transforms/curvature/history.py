@@ -66,17 +66,18 @@ def no_history(
     if memory < 1:
         raise ValueError(f"memory must be at least 1, got {memory}")
     blank = segment.blank(parameters, index_prefix)
-    room = jnp.full(blank.shape, memory, jnp.int32)
     leaves, indices = jax.tree.leaves(parameters), resolve(index_prefix, parameters)
+    widths = [math.prod(jnp.shape(x)[1:]) for x in leaves]
     if fewest is not None:
-        widths = [math.prod(jnp.shape(x)[1:]) for x in leaves]
-        entries = sum(i.sizes * width for i, width in zip(indices, widths, strict=True))
-        room = jnp.minimum(room, jnp.maximum(entries, fewest))
         most = sum(_most_rows(i) * width for i, width in zip(indices, widths, strict=True))
         memory = min(memory, max(most, fewest))
     n_entries = 2 * sum(np.size(x) for x in leaves)
     n_bytes = float(memory) * (n_entries + 2 * blank.size * memory) * blank.dtype.itemsize
     require_memory(n_bytes, f"memory={memory}, the pairs that L-BFGS keeps,")
+    room = jnp.full(blank.shape, memory, jnp.int32)
+    if fewest is not None:
+        entries = sum(i.sizes * width for i, width in zip(indices, widths, strict=True))
+        room = jnp.minimum(room, jnp.maximum(entries, fewest))
 
     def slots():
         return jax.tree.map(lambda x: jnp.zeros((memory, *x.shape), x.dtype), parameters)
