@@ -82,6 +82,7 @@ TABLE = {
             "throw": "switch",
             "progress": "progress",
             "should_stop": "function",
+            "on_end": "function",
             "cell": "function",
             "convergence": "function",
             "optimizer": "function",
@@ -92,7 +93,7 @@ TABLE = {
         {"dtype": "dtype", "n_rows": "room", "n_systems": "room"},
     ),
     "batch_shape": (lambda sizes: batch_shape([sizes]), {"sizes": "count of atoms"}),
-    "NeighborTable": (table, {"cutoff": "size", "skin": "size"}),
+    "NeighborTable": (table, {"cutoff": "reach", "skin": "size"}),
     "Frechet": (Frechet, CELL),
     "UnitCell": (UnitCell, CELL),
     "Strain": (Strain, CELL),
@@ -141,6 +142,7 @@ TABLE = {
     "EMT": (lambda **s: EMT("Cu", **s), {"asap_cutoff": "switch"}),
 }
 SENSELESS["count of atoms"] = [*NO_NUMBERS, -1, 2.5, np.nan]
+SENSELESS["reach"] = [*NO_NUMBERS, -0.1, np.nan]
 SENSELESS["path"] = [None, 5, True, ["there"]]
 
 CASES = [(setting, of) for of, (_, kinds) in TABLE.items() for setting in kinds]
