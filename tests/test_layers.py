@@ -46,6 +46,7 @@ LAYERS = [
     ["atoms._result"],
     ["atoms._evaluate"],
     ["atoms._relax", "atoms._probe"],
+    ["atoms._relax_stream"],
     ["atoms"],
     ["cli"],
     ["__main__"],

@@ -32,7 +32,7 @@ from basinax.atoms._history import AbstractRecorder, Histories, History, Log, To
 from basinax.atoms._intake import has_volume, intake
 from basinax.atoms._internal.optimizer import steps_on_the_host, usual_optimizer
 from basinax.atoms._precision import warn_of_single_precision, warn_of_small_fmax
-from basinax.atoms._result import AtomsRelaxation
+from basinax.atoms._result import AtomsRelaxation, Relaxed
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams import groups
 from basinax.atoms._streams.device import Settings
@@ -85,6 +85,7 @@ def relax(
     history: bool = False,
     log: str | os.PathLike[str] | None = None,
     progress: Callable[[Progress], None] | bool | None = None,
+    on_end: Callable[[int, Relaxed], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     throw: bool = False,
 ) -> AtomsRelaxation:
@@ -120,6 +121,9 @@ def relax(
             standard output.
         progress: True shows a bar, on a terminal or in a notebook; a function is called with a
             `Progress` as the run goes.
+        on_end: called with the number of a structure and what became of it as soon as it has ended,
+            in whatever order they end, one call at a time and in a thread of the run's own. Where
+            it raises, the run ends. A stress that `stress` asks for is found later.
         should_stop: asked now and then; once it says so, the run ends and what has not is returned
             where it is, as `Status.RUNNING`.
         throw: raise if a structure does not converge, instead of leaving it to `status`.
@@ -151,6 +155,7 @@ def relax(
         stress=stress,
         history=history,
         progress=progress,
+        on_end=on_end,
         should_stop=should_stop,
     )
     if evaluator and skin is not None:
@@ -170,7 +175,8 @@ def relax(
     )
 
     with contextlib.ExitStack() as stack:
-        monitor = Monitor(len(atoms), _teller(progress, len(atoms), stack), should_stop)
+        tell = _teller(progress, len(atoms), stack)
+        monitor = Monitor(len(atoms), tell, should_stop, _handing_on(on_end))
         compilations, call = Compilations(), Call(structures, settings, dtype, keep_best, monitor)
         session = None
         if evaluator:
@@ -212,6 +218,29 @@ def _teller(
             progress(Progress(n_atoms, *found))
 
     return tell
+
+
+def _handing_on(
+    on_end: Callable[[int, Relaxed], None] | None,
+) -> Callable[[int, Outcome], None] | None:
+    """A function that calls `on_end` with a structure as an entry of a result."""
+    if on_end is None:
+        return None
+
+    def hand_on(number: int, outcome: Outcome) -> None:
+        entry = Relaxed(
+            outcome.atoms,
+            outcome.end.energy,
+            outcome.fmax,
+            outcome.steps,
+            outcome.evaluations,
+            Status(outcome.status),
+            str(number),
+            outcome.message,
+        )
+        on_end(number, entry)
+
+    return hand_on
 
 
 def _add_stresses(relaxed: list[Atoms], originals: list[Atoms], potential: Any, dtype: Any) -> None:
@@ -318,8 +347,10 @@ def _check_options(**options: Any) -> None:
     """Raise TypeError where a switch is none, or a function."""
     for name in ("keep_best", "throw", "stress", "history"):
         require_switch(options[name], name)
-    for name in ("progress", "should_stop"):
-        if not (name == "progress" and (options[name] is None or isinstance(options[name], bool))):
+    require_function(options["should_stop"], "should_stop")
+    for name in ("progress", "on_end"):
+        is_switch = name == "progress" and isinstance(options[name], bool)
+        if not (options[name] is None or is_switch):
             require_function(options[name], name)
 
 

@@ -79,12 +79,19 @@ PHASES = ("listing", "compiling")
 class Monitor:
     """Gathers outcomes, adds up how far the batches are, and tells the caller one at a time."""
 
-    def __init__(self, n_structures: int, progress: Any, should_stop: Callable[[], bool]):
+    def __init__(
+        self,
+        n_structures: int,
+        progress: Any,
+        should_stop: Callable[[], bool],
+        on_end: Callable[[int, Outcome], None] | None = None,
+    ):
+        """Args: on_end: called with each structure that has ended by itself, one at a time."""
         self.outcomes: list[Outcome | None] = [None] * n_structures
         self.seconds = [np.nan] * n_structures
         """From now to the end of each structure."""
         self._begin = time.monotonic()
-        self._should_stop, self._progress = should_stop, progress
+        self._should_stop, self._progress, self._on_end = should_stop, progress, on_end
         self._is_stopped = False
         self._in_batches: dict[Any, tuple[int, int]] = {}
         self._fmax: dict[Any, np.ndarray] = {}
@@ -126,6 +133,8 @@ class Monitor:
             converged = outcome.status == Status.CONVERGED
             failed = not converged and outcome.status != Status.RUNNING
             self._ended = (self._ended[0] + converged, self._ended[1] + failed)
+            if self._on_end is not None and outcome.status != Status.RUNNING:
+                self._on_end(member, outcome)
 
     def report(self, stream: Any, status: np.ndarray, fmax: np.ndarray) -> None:
         """Args: status, fmax: of the structures that stand in the stream's batch."""

@@ -1,0 +1,171 @@
+"""Relaxing structures as they come: any number of them, in a memory that does not grow."""
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from queue import SimpleQueue
+from typing import Any
+
+import jax
+import numpy as np
+from ase import Atoms
+from ase.calculators.calculator import BaseCalculator
+
+from basinax._jax.switches import switched, switches
+from basinax._loop.criteria import AbstractCriterion
+from basinax._settings import at_least, require_function, require_whole
+from basinax.atoms._cells.kinds import AbstractCell
+from basinax.atoms._evaluators.protocol import AbstractEvaluator
+from basinax.atoms._relax import relax
+from basinax.atoms._result import Relaxed
+from basinax.atoms.potentials import AbstractPotential
+from basinax.transforms._protocol import AbstractTransform
+
+AT_ONCE = 8192
+"""So many small structures fill some ten batches of a CPU, and the last ones do not wait long."""
+
+
+def relax_stream(
+    structures: Iterable[Atoms],
+    potential: AbstractPotential | AbstractEvaluator | BaseCalculator | None = None,
+    optimizer: AbstractTransform | None = None,
+    *,
+    cell: str | AbstractCell | None = None,
+    fmax: float | None = None,
+    convergence: AbstractCriterion | None = None,
+    max_steps: int = 500,
+    dtype: Any = None,
+    skin: float | None = None,
+    keep_best: bool = False,
+    should_stop: Callable[[], bool] = lambda: False,
+    at_once: int = AT_ONCE,
+) -> Iterator[tuple[int, Relaxed]]:
+    """Relax structures as they come, and give each back as soon as it has ended.
+
+        for number, entry in relax_stream(ase.io.iread("many.extxyz"), EMT()):
+            print(number, entry.status, entry.energy)
+
+    Each ends in the bits that `relax` gives it. So many as `at_once` says are read and relaxed,
+    then as many again: memory does not grow with their number. Whoever stops iterating ends the
+    run.
+
+    Args:
+        structures: any iterable, such as a generator; it is read as the run goes.
+        potential: as those below: see `relax`. Settings are one for all structures.
+        should_stop: asked now and then; once it says so, the iteration ends. Structures that still
+            run are not given back.
+        at_once: how many structures are in memory at a time.
+
+    Yields:
+        The number of a structure in the input, from 0, and what became of it, as an entry of a
+        result; in the order in which they end.
+
+    Raises:
+        As `relax` does, when a structure is reached that is not usable. Those before it have been
+        given back.
+    """
+    options: dict[str, Any] = {
+        "optimizer": optimizer,
+        "fmax": fmax,
+        "convergence": convergence,
+        "max_steps": max_steps,
+    }
+    _check_is_for_all(options)
+    _check_cell(cell)
+    require_whole(at_once, "at_once", at_least(1))
+    require_function(should_stop, "should_stop")
+    options |= {"cell": cell, "dtype": dtype, "skin": skin, "keep_best": keep_best}
+    return _relaxed(iter(structures), potential, options, should_stop, at_once)
+
+
+def _relaxed(
+    structures: Iterator[Atoms],
+    potential: Any,
+    options: dict[str, Any],
+    should_stop: Callable[[], bool],
+    at_once: int,
+) -> Iterator[tuple[int, Relaxed]]:
+    """A generator of its own, so that arguments are checked by the call."""
+    for begin in itertools.count(0, at_once):
+        window = list(itertools.islice(structures, at_once))
+        if not window or should_stop():
+            return
+        with _Run(window, potential, options, should_stop) as run:
+            try:
+                for number, entry in run.ended():
+                    number += begin
+                    yield number, entry._replace(source=str(number))
+            except Exception as error:
+                if begin:
+                    error.add_note(f"System 0 is structure {begin} of the input.")
+                raise
+
+
+class _Run(contextlib.AbstractContextManager):
+    """A thread that relaxes some structures, and is stopped where nobody waits for them."""
+
+    def __init__(
+        self,
+        atoms: list[Atoms],
+        potential: Any,
+        options: dict[str, Any],
+        should_stop: Callable[[], bool],
+    ):
+        self._ended: SimpleQueue[tuple[int, Relaxed] | BaseException | None] = SimpleQueue()
+        """Structures as they end; None, or what was raised, is the last."""
+        self._is_wanted, wanted = True, switches()
+
+        def is_over() -> bool:
+            return not self._is_wanted or should_stop()
+
+        def work() -> None:
+            last: BaseException | None = None
+            try:
+                with switched(wanted):
+                    relax(
+                        atoms,
+                        potential,
+                        on_end=lambda *found: self._ended.put(found),
+                        should_stop=is_over,
+                        **options,
+                    )
+            except BaseException as error:
+                last = error
+            self._ended.put(last)
+
+        self._thread = threading.Thread(target=work, name="basinax-stream", daemon=True)
+
+    def __enter__(self) -> "_Run":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._is_wanted = False
+        self._thread.join()
+
+    def ended(self) -> Iterator[tuple[int, Relaxed]]:
+        """Structures as they end."""
+        while (found := self._ended.get()) is not None:
+            if isinstance(found, BaseException):
+                raise found
+            yield found
+
+
+def _check_is_for_all(options: dict[str, Any]) -> None:
+    """Raise TypeError where a setting has one value a structure."""
+    for name, value in options.items():
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+            if np.ndim(leaf):
+                raise TypeError(
+                    f"{name}{jax.tree_util.keystr(path)} must be one number for all structures of a"
+                    f" stream, got shape {np.shape(leaf)}"
+                )
+
+
+def _check_cell(cell: Any) -> None:
+    """Raise TypeError where there is one a structure."""
+    if not (cell is None or isinstance(cell, str | AbstractCell)):
+        raise TypeError(
+            f"cell must be one for all structures of a stream, such as Frechet(), got {cell!r:.60}"
+        )

@@ -1,0 +1,117 @@
+"""Structures relaxed as they come: bits, order of reading, and what ends a stream."""
+
+import threading
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk
+
+from basinax import FIRE, Status
+from basinax.atoms import LennardJones, relax, relax_stream
+
+ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=8.5)
+
+
+def crystals(n: int) -> list[Atoms]:
+    made = [bulk("Ar", a=5.2 + 0.02 * (k % 4), cubic=True) for k in range(n)]
+    for k, atoms in enumerate(made):
+        atoms.rattle(0.1, seed=k)
+        atoms.info["name"] = f"crystal {k}"
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left():
+    yield
+    assert [t for t in threading.enumerate() if t.name == "basinax-stream"] == []
+
+
+@pytest.mark.parametrize("at_once", [3, 100])
+def test_each_structure_ends_in_the_bits_of_relax_and_keeps_its_number(at_once):
+    atoms = crystals(8)
+    whole = relax(atoms, ARGON, fmax=0.01)
+    found = dict(relax_stream(iter(atoms), ARGON, fmax=0.01, at_once=at_once))
+    assert sorted(found) == list(range(8))
+    for number, entry in found.items():
+        assert np.array_equal(entry.atoms.positions, whole.atoms[number].positions)
+        assert entry.energy == whole.energies[number]
+        assert entry.steps == whole.steps[number]
+        assert entry.status is Status.CONVERGED
+        assert entry.source == str(number)
+        assert entry.atoms.info["name"] == f"crystal {number}"
+
+
+def test_no_more_are_read_than_are_worked_on():
+    read, given = [], []
+
+    def reader():
+        for k, atoms in enumerate(crystals(9)):
+            read.append(k)
+            yield atoms
+
+    stream = relax_stream(reader(), ARGON, fmax=0.01, at_once=3)
+    assert read == []
+    for number, _ in stream:
+        given.append(number)
+        assert len(read) - len(given) < 3
+    assert sorted(given) == list(range(9))
+
+
+def test_nothing_in_is_nothing_out():
+    assert list(relax_stream([], ARGON)) == []
+
+
+def test_who_stops_iterating_ends_the_run():
+    stream = relax_stream(crystals(6), ARGON, fmax=0.01, at_once=3)
+    next(stream)
+    stream.close()
+
+
+def test_a_run_that_is_stopped_gives_back_what_has_ended():
+    given = []
+    stream = relax_stream(
+        crystals(9), ARGON, fmax=0.01, at_once=3, should_stop=lambda: len(given) > 2
+    )
+    for number, entry in stream:
+        given.append(number)
+        assert entry.status is Status.CONVERGED
+    assert 3 <= len(given) < 9
+
+
+def test_a_structure_that_cannot_be_relaxed_is_named_after_those_before_it():
+    given = []
+    atoms = crystals(5)
+    with pytest.raises(ValueError, match="system 1") as caught:
+        for number, _ in relax_stream([*atoms[:4], Atoms()], ARGON, fmax=0.01, at_once=3):
+            given.append(number)
+    assert sorted(given) == [0, 1, 2]
+    assert "System 0 is structure 3 of the input" in caught.value.__notes__[0]
+
+
+def test_settings_are_one_for_all():
+    with pytest.raises(TypeError, match="fmax must be one number for all"):
+        relax_stream([], ARGON, fmax=np.array([0.1, 0.2]))
+    with pytest.raises(TypeError, match=r"optimizer\.dt must be one number for all"):
+        relax_stream([], ARGON, FIRE(dt=np.array([0.1, 0.2])))
+    with pytest.raises(TypeError, match="cell must be one for all"):
+        relax_stream([], ARGON, cell=["frechet", None])
+    with pytest.raises(ValueError, match="at_once must be at least 1"):
+        relax_stream([], ARGON, at_once=0)
+    with pytest.raises(TypeError, match="should_stop"):
+        relax_stream([], ARGON, should_stop=True)
+
+
+def test_an_end_is_told_once_of_each_and_what_it_raises_ends_the_run():
+    told = {}
+    result = relax(crystals(4), ARGON, fmax=0.01, on_end=told.__setitem__)
+    assert sorted(told) == [0, 1, 2, 3]
+    assert all(told[k].energy == result.energies[k] for k in told)
+
+    def full(number, entry):
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        relax(crystals(4), ARGON, fmax=0.01, on_end=full)
+    with pytest.raises(TypeError, match="on_end"):
+        relax(crystals(1), ARGON, on_end=True)
