@@ -1,6 +1,8 @@
 """Results: entries, selections, tables, histories and what is printed."""
 
 import csv
+import errno
+import io
 import json
 
 import jax
@@ -13,6 +15,8 @@ from ase.io import read
 
 from basinax import BFGS, SystemIndex
 from basinax.atoms import EMT, AtomsRelaxation, Frechet, LennardJones, Trajectories, relax
+from basinax.atoms._history import Log
+from basinax.atoms._trajectory import NotWhole
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
 
@@ -27,7 +31,12 @@ def crystals():
 
 
 @pytest.fixture(scope="module")
-def result(crystals, tmp_path_factory) -> AtomsRelaxation:
+def log(tmp_path_factory):
+    return tmp_path_factory.mktemp("log") / "run.log"
+
+
+@pytest.fixture(scope="module")
+def result(crystals, log, tmp_path_factory) -> AtomsRelaxation:
     folder = tmp_path_factory.mktemp("trajectories")
     return relax(
         crystals,
@@ -36,6 +45,7 @@ def result(crystals, tmp_path_factory) -> AtomsRelaxation:
         fmax=0.01,
         max_steps=5,
         history=True,
+        log=log,
         trajectory=Trajectories(folder, interval=2),
     )
 
@@ -67,7 +77,7 @@ def test_counts_are_by_status(result):
 
 def test_a_summary_names_counts_and_the_first_structures(result):
     text = repr(result)
-    assert text.startswith("3 structures: 2 converged, 1 max steps")
+    assert text.startswith("3 structures: 2 converged, 1 max_steps")
     assert len(text.splitlines()) == 6 and "Ar4" in text
     assert result._repr_html_().count("<tr>") == 4
 
@@ -81,6 +91,27 @@ def test_history_has_every_step(result, crystals):
     volumes = result.history[1].volumes
     assert volumes[0] == pytest.approx(crystals[1].cell.volume, rel=1e-6)
     assert volumes[-1] == pytest.approx(result.atoms[1].cell.volume, rel=1e-6)
+
+
+def test_a_log_has_a_line_a_step_and_structure(result, log):
+    title, *lines = log.read_text().splitlines()
+    assert title.split() == ["structure", "step", "time", "energy_eV", "fmax_eV_per_A"]
+    rows = [(int(n), int(step), float(e)) for n, step, _, e, _ in map(str.split, lines)]
+    for k, history in enumerate(result.history):
+        of = [(step, energy) for number, step, energy in rows if number == k]
+        assert [step for step, _ in of] == history.steps.tolist()
+        np.testing.assert_allclose([e for _, e in of], history.energies, rtol=0, atol=1e-6)
+
+
+def test_a_log_that_cannot_grow_costs_the_run_nothing():
+    class Full(io.StringIO):
+        def flush(self):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    log = Log(Full(), is_own=True)
+    log.add([])
+    with pytest.warns(NotWhole, match="the log is not whole: No space left"):
+        log.close()
 
 
 def test_a_trajectory_beside_a_history_keeps_its_own_interval(crystals, tmp_path):

@@ -369,6 +369,20 @@ def test_a_summary_is_printed_for_programs(relaxation):
     assert Path(summary["record"]).exists()
 
 
+def test_evaluate_has_the_same_outputs():
+    options = ["--potential", ARGON, "--output-dir", "out", "--json"]
+    summary = json.loads(done("evaluate", "dimer.xyz", *options).stdout)
+    assert summary["counts"] == {"evaluated": 1, "failed": 0}
+    assert summary["written"] == ["out/dimer.xyz"]
+    record = read_table(summary["record"])["record"]
+    assert (record["command"], record["results"]) == ("evaluate", summary["counts"])
+    printed = done("evaluate", "dimer.xyz", *options[:2], "--table", "-")
+    assert printed.stdout.startswith("source,formula,atoms,energy_eV")
+    assert "1 of 1 structures evaluated" in printed.stderr
+    error = done("evaluate", "dimer.xyz", *options[:2], code=2).stderr
+    assert "evaluated.extxyz and 1 more exist: add --overwrite" in error
+
+
 # --- the record
 
 

@@ -212,7 +212,7 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
     def _summary(self) -> str:
         if not len(self):
             return "0 structures"
-        counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in self.counts.items())
+        counts = ", ".join(f"{n} {name}" for name, n in self.counts.items())
         with warnings.catch_warnings():  # NumPy warns where nothing has ended
             warnings.simplefilter("ignore", RuntimeWarning)
             seconds = np.nanmax(self.seconds)
