@@ -86,6 +86,10 @@ FILES = {
     "many.extxyz": (ATOM.format("Ar").replace("1", str(HUGE), 1), f"1 of the {HUGE} atoms"),
     "fewer.extxyz": (ATOM.format("Ar").replace("1", "-3", 1), "cannot have -3 atoms"),
     "short.xyz": ("2\n\nAr 0 0 0\nAr 0 0", "line 4: atom 1 of structure 0 has 3 values, and those"),
+    "column.extxyz": (
+        ATOM.format("Ar") + "1\nProperties=species:S:1:pos:R:3:tags:I:1\nAr 0 0 0\n",
+        "an atom has 4 values, and its Properties say 5, in its structure 1",
+    ),
     "words.extxyz": ("Ar 0 0 0\n", "line 1: expected a number of atoms, got 'Ar 0 0 0'"),
     "line.extxyz": ("2\n" + "x" * (5 << 20), "line 2 is longer than 4 MB"),
     "bomb.extxyz.gz": (gzip.compress(b"0" * (80 << 20), 1), "unpack to more than"),

@@ -15,7 +15,7 @@ from ase import Atoms
 from ase.io.bundletrajectory import BundleTrajectory
 from ase.io.formats import UnknownFileTypeError, parse_filename
 
-from basinax.atoms._formats.formats import form_to_read
+from basinax.atoms._formats.formats import Form, form_to_read
 from basinax.cli._console import fail, print_warning, text_of
 from basinax.cli._guard import Unreadable, check_file, limited
 from basinax.cli._named import STDIN, in_few
@@ -167,7 +167,7 @@ def read_structures(path: Path) -> list[Any]:
         file = file.absolute()
         form = form_to_read(file)
         with limited(file):
-            images = list(form.read(file, selected))
+            images = _images_of(form, file, selected)
             n_held = form.count(file) if selected is None else 1
             not_read = form.not_read(file)
     except Unreadable:
@@ -188,9 +188,29 @@ def read_structures(path: Path) -> list[Any]:
     return images
 
 
+def _images_of(form: Form, file: Path, selected: Any) -> list[Any]:
+    """Those of a file; where one of several cannot be read, the error has its number."""
+    images = []
+    try:
+        for image in form.read(file, selected):
+            images.append(image)
+    except Unreadable:
+        raise
+    except Exception as error:
+        if not images or selected is not None:
+            raise
+        raise Unreadable(f"{_reason(error)}, in its structure {len(images)}") from error
+    return images
+
+
+_COLUMNS = re.compile(r"assign tuple of length (\d+) to structure with (\d+) fields")
+
+
 def _reason(error: Exception) -> str:
     """In words, from what Python says to a programmer."""
     text = text_of(error)
+    if columns := _COLUMNS.search(text):
+        return f"an atom has {columns[1]} values, and its Properties say {columns[2]}"
     match error:
         case OSError(strerror=str(reason)):
             is_of_file = error.filename is not None
