@@ -230,7 +230,7 @@ PUBLIC = """
     Relaxation Status relax largest_force
     AbstractCriterion AllOf AnyOf Evidence
     MaxForce RMSForce ForceNorm EnergyChange MaxDisplacement
-    SystemIndex segment product rounded
+    SystemIndex segment product rounded each_alone
     enable_cache
 """
 

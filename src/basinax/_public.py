@@ -20,6 +20,7 @@ from basinax._loop.criteria import (
 from basinax._loop.relax import Relaxation as Relaxation, relax as relax
 from basinax._loop.status import Status as Status
 from basinax._systems import segment
+from basinax._systems.alone import each_alone as each_alone
 from basinax._systems.clipping import (
     Clipped as Clipped,
     LayerClipped as LayerClipped,

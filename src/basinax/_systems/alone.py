@@ -1,0 +1,226 @@
+"""Functions of one system, called for each system of a batch as if it were alone.
+
+Systems go one after another through a loop whose count is known only when it runs, each in a shape
+that follows from its own rows. So the code of its body never knows how many others there are.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float, PyTree
+
+from basinax._settings import require_function
+from basinax._systems.index import AnyIndex, SystemIndex
+from basinax._systems.prefix import is_index, n_systems, resolve
+
+Tree = PyTree[Float[Array, "_rows *_components"]]
+Prefix = PyTree[SystemIndex] | None
+
+
+def each_alone(energy: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
+    """A model of many systems from the energy of one, with the bits that each system has alone.
+
+    Systems are evaluated one after another, each in arrays of a shape that its own rows decide: the
+    next power of two. No product need be rounded, and no sum be in order: the function may be a
+    network, a library's or your own.
+
+    >>> import jax.numpy as jnp
+    >>> from basinax import LBFGS, SystemIndex, each_alone, relax
+    >>> def energy(x, is_row):
+    ...     return jnp.where(is_row[:, None], (x - 1.0) ** 2, 0.0).sum()
+    >>> index, model = SystemIndex.from_sizes([3, 1, 6]), each_alone(energy)
+    >>> result = relax(lambda x: model(x, index), jnp.zeros((10, 2)), LBFGS(), index_prefix=index)
+    >>> result.converged.tolist()
+    [True, True, True]
+
+    Args:
+        energy: of one system, called with its rows of the parameters, behind which stand rows of
+            zeros, and which rows are its own: bools in a tree like the index prefix. With data,
+            these and which of their rows are its own follow. What it returns, a number, must not
+            depend on rows that are not its own, nor may the derivative there be NaN.
+
+    Returns:
+        A function of `params`, `index_prefix`, and, if there are, `data`, a tree of arrays that
+        lead with rows, and `data_prefix`, its index prefix. It returns energies and their gradient,
+        as `relax` takes them; NaN for a system with NaN in its parameters. It is differentiable
+        forwards. The shapes follow from the sizes of systems: an index must not be traced.
+    """
+    require_function(energy, "energy")
+
+    def evaluate(
+        params: Tree, index_prefix: Prefix, data: Any = None, data_prefix: Prefix = None
+    ) -> tuple[Float[Array, "systems"], Tree]:
+        batch = Alone(params, index_prefix, data, data_prefix)
+        return batch.map(jax.value_and_grad(energy))
+
+    return evaluate
+
+
+def room_of(n: int) -> int:
+    """For how many a system of `n` rows has room: the next power of two, one at least."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def one_after_another(
+    function: Callable[..., Any], is_asked: Bool[Array, "systems"], arguments: Any, otherwise: Any
+) -> Any:
+    """The values of a function of one system, for each of the mask; `otherwise` for the others.
+
+    Args:
+        function: from the arguments of one system to a tree like `otherwise` of one.
+        is_asked: must follow from numbers that are not known when the program is compiled: a loop
+            whose count is known may become another program.
+        arguments: the arguments, trees of arrays that lead with systems.
+        otherwise: a tree of arrays that lead with systems.
+    """
+    n = is_asked.shape[0]
+    n_places = max(n, 2)  # an axis of one would be dropped
+
+    def with_room(x):
+        return jnp.pad(x, ((0, n_places - n), *[(0, 0)] * (x.ndim - 1)))
+
+    arguments, found = jax.tree.map(with_room, (arguments, otherwise))
+    order = jnp.nonzero(with_room(is_asked), size=n_places, fill_value=0)[0].astype(jnp.int32)
+
+    def turn(k, found):
+        at = order[k]
+        take = lambda x: lax.dynamic_index_in_dim(x, at, keepdims=False)  # noqa: E731
+        said = function(*jax.tree.map(take, arguments))
+
+        def put(x, y):
+            return lax.dynamic_update_index_in_dim(x, jnp.asarray(y).astype(x.dtype), at, 0)
+
+        return jax.tree.map(put, found, said)
+
+    found = lax.fori_loop(0, jnp.sum(is_asked, dtype=jnp.int32), turn, found)
+    return jax.tree.map(lambda x: x[:n], found)
+
+
+class _Group(NamedTuple):
+    """Systems of one shape."""
+
+    systems: np.ndarray
+    rows: dict[int, np.ndarray]
+    """[systems, room] of each index, by its identity: their rows, then the number of all rows."""
+
+
+class Alone:
+    """A batch, for functions of one system that are called for each by itself."""
+
+    def __init__(self, params: Tree, index_prefix: Prefix, data: Any, data_prefix: Prefix):
+        """As the function that `each_alone` returns is called.
+
+        Raises:
+            TypeError: there is no index, or it is traced.
+            ValueError: an index does not fit its tree, or two have different systems.
+        """
+        if index_prefix is None:
+            raise TypeError(
+                "index_prefix must be a SystemIndex, or a tree of them: for one system of n rows,"
+                " SystemIndex.from_sizes([n])"
+            )
+        trees, prefixes = [params], [index_prefix]
+        if data is not None:
+            trees, prefixes = [params, data], [index_prefix, data_prefix or index_prefix]
+        self._trees = [jax.tree.map(jnp.asarray, tree) for tree in trees]
+        self._prefixes = prefixes
+        self._indices = [resolve(*pair) for pair in zip(prefixes, self._trees, strict=True)]
+        indices = jax.tree.leaves(prefixes, is_leaf=is_index)
+        counts = [n_systems(prefix) for prefix in prefixes]
+        if len(set(counts)) > 1:
+            raise ValueError(
+                f"the parameters have {counts[0]} systems, the data {counts[1]}: each system needs"
+                " its own data, if only of 0 rows"
+            )
+        self._groups = _grouped({id(index): index for index in indices}, counts[0])
+
+    def map(self, function: Callable[..., tuple[Any, Tree]]) -> tuple[Any, Tree]:
+        """What a function says of every system, and a tree like the parameters.
+
+        Args:
+            function: of one system, from parameters, which rows are its own, and the same of data,
+                to a tree of arrays, and one like its parameters. A system with NaN in its
+                parameters is not asked, and has NaN.
+        """
+        found = [self._of_group(function, group) for group in self._groups]
+        order = np.argsort(np.concatenate([group.systems for group in self._groups]))
+        of_systems = jax.tree.map(
+            lambda *parts: jnp.concatenate(parts)[order], *[part for part, _ in found]
+        )
+        leaves = [jax.tree.leaves(tree) for _, tree in found]
+        parts = zip(self._indices[0], *leaves, strict=True)
+        rows = [self._rows(index, of_groups) for index, *of_groups in parts]
+        return of_systems, jax.tree.structure(self._trees[0]).unflatten(rows)
+
+    def _of_group(self, function: Callable[..., tuple[Any, Tree]], group: _Group) -> Any:
+        def taken(leaf, index):
+            nothing = np.zeros((), leaf.dtype)[()]
+            return leaf.at[group.rows[id(index)]].get(mode="fill", fill_value=nothing)
+
+        def own(index):
+            return jnp.asarray(group.rows[id(index)] < index.n_rows)
+
+        arguments = []
+        for tree, prefix, indices in zip(self._trees, self._prefixes, self._indices, strict=True):
+            leaves, structure = jax.tree.flatten(tree)
+            parts = [taken(*pair) for pair in zip(leaves, indices, strict=True)]
+            arguments += [structure.unflatten(parts), jax.tree.map(own, prefix, is_leaf=is_index)]
+        is_asked = jnp.ones(len(group.systems), bool)
+        for x in jax.tree.leaves(arguments[0]):
+            is_asked = is_asked & ~jnp.isnan(x).any(axis=tuple(range(1, x.ndim)))
+        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), arguments)
+        said = jax.eval_shape(function, *one)
+        nothing = jax.tree.map(
+            lambda x: jnp.full((len(group.systems), *x.shape), jnp.nan, x.dtype), said
+        )
+        return one_after_another(function, is_asked, arguments, nothing)
+
+    def _rows(self, index: AnyIndex, of_groups: Sequence[Array]) -> Array:
+        """An array like a leaf of the parameters, from what groups have in their rooms."""
+        flat = jnp.concatenate([x.reshape(-1, *x.shape[2:]) for x in of_groups])
+        back, begin = np.full(index.n_rows, flat.shape[0]), 0
+        for group in self._groups:
+            rows = group.rows[id(index)]
+            places = begin + np.arange(rows.size).reshape(rows.shape)
+            is_own = rows < index.n_rows
+            back[rows[is_own]] = places[is_own]
+            begin += rows.size
+        return flat.at[back].get(mode="fill", fill_value=0)
+
+
+def _grouped(indices: dict[int, SystemIndex], n_systems: int) -> list[_Group]:
+    """Systems with the same room for each of these indices."""
+    if any(isinstance(index.sizes, Tracer) for index in indices.values()):
+        raise TypeError(
+            "the shapes of systems must be known before tracing: make the SystemIndex outside of"
+            " jit, and do not pass it through"
+        )
+    sizes = [np.asarray(index.sizes).tolist() for index in indices.values()]
+    members: dict[tuple[int, ...], list[int]] = {}
+    for system, of_one in enumerate(zip(*sizes, strict=True)):
+        members.setdefault(tuple(map(room_of, of_one)), []).append(system)
+    members = members if n_systems else {(1,) * len(indices): []}
+    return [
+        _Group(
+            np.array(systems, int),
+            {
+                key: rows_of(index, np.array(systems, int), room)
+                for (key, index), room in zip(indices.items(), rooms, strict=True)
+            },
+        )
+        for rooms, systems in sorted(members.items())
+    ]
+
+
+def rows_of(index: SystemIndex, systems: np.ndarray, room: int) -> np.ndarray:
+    """[systems, room]: the rows of systems in their order, then the number of all rows."""
+    sizes = np.asarray(index.sizes, int)
+    order = np.append(np.argsort(np.asarray(index.ids), kind="stable"), index.n_rows)
+    starts, slots = np.cumsum(sizes) - sizes, np.arange(room)
+    at = np.where(slots < sizes[systems, None], starts[systems, None] + slots, index.n_rows)
+    return order[at].astype(np.int32)
