@@ -231,6 +231,7 @@ PUBLIC = """
     AbstractCriterion AllOf AnyOf Evidence
     MaxForce RMSForce ForceNorm EnergyChange MaxDisplacement
     SystemIndex segment product rounded each_alone
+    Verification Finding verify
     enable_cache
 """
 

@@ -17,8 +17,10 @@ from basinax._loop.criteria import (
     RMSForce as RMSForce,
     largest_force as largest_force,
 )
+from basinax._loop.findings import Finding as Finding
 from basinax._loop.relax import Relaxation as Relaxation, relax as relax
 from basinax._loop.status import Status as Status
+from basinax._loop.verify import Verification as Verification, verify as verify
 from basinax._systems import segment
 from basinax._systems.alone import each_alone as each_alone
 from basinax._systems.clipping import (

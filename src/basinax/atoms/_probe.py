@@ -7,13 +7,14 @@ energy with that of the structure moved, turned and renumbered.
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import numpy as np
 from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
 
+from basinax._loop.findings import Finding, distance, finding_of, table_of
 from basinax._settings import POSITIVE, one_number, require_whole
 from basinax.atoms._evaluate import AtomsEvaluation, evaluate
 from basinax.atoms._evaluators.calculator import evaluator_of
@@ -35,23 +36,6 @@ FORCE, STRESS = 1.0, 0.01
 """Of smaller ones (eV/Å, eV/Å³), differences are told in parts of these."""
 
 
-class Finding(NamedTuple):
-    """The outcome of one comparison."""
-
-    name: str
-    n_wrong: int
-    n_compared: int
-    largest: float
-    """The largest difference: of bits in eV, eV/Å or eV/Å³; of derivatives as a part of the largest
-    component; of energies in eV an atom."""
-    allowed: float
-    """0 where bits are compared."""
-
-    @property
-    def is_kept(self) -> bool:
-        return self.n_wrong == 0
-
-
 class Probe(eqx.Module):
     """What `probe` found."""
 
@@ -65,6 +49,9 @@ class Probe(eqx.Module):
     def is_kept(self) -> bool:
         """Whether everything that was compared agrees."""
         return all(finding.is_kept for finding in self.findings)
+
+    def __str__(self) -> str:
+        return table_of(self.findings)
 
 
 def probe(
@@ -117,7 +104,7 @@ class _Prober:
     def lost(self) -> Finding:
         """Structures of which the model says nothing."""
         lost = [np.inf if self._is_lost(k) else 0.0 for k in range(len(self.atoms))]
-        return _finding("alone, not finite", lost, 0.0)
+        return finding_of("alone, not finite", lost, 0.0)
 
     # --- bits
 
@@ -154,7 +141,7 @@ class _Prober:
                 self._difference(k, found, step * (place + 1) - 1)
                 for place, k in enumerate(order.tolist())
             ]
-        return _finding(name, differences, 0.0)
+        return finding_of(name, differences, 0.0)
 
     def _beside_nan(self) -> Finding | None:
         """Beside a structure whose evaluation is not finite: two atoms in one place."""
@@ -164,7 +151,7 @@ class _Prober:
         broken.positions[1] = broken.positions[0]
         with np.errstate(all="ignore"):
             found = self.at([broken, *self.atoms])
-        return _finding(
+        return finding_of(
             "beside two atoms in one place",
             [self._difference(k, found, k + 1) for k in range(len(self.atoms))],
             0.0,
@@ -185,7 +172,7 @@ class _Prober:
         ]
         if alone.stresses is not None and found.stresses is not None:
             pairs.append((alone.stresses[0], found.stresses[place]))
-        return max(_distance(np.asarray(x), np.asarray(y)) for x, y in pairs)
+        return max(distance(np.asarray(x), np.asarray(y)) for x, y in pairs)
 
     # --- derivatives
 
@@ -214,7 +201,7 @@ class _Prober:
         slopes = energies @ np.array([1, -8, 8, -1]) / 12
         pairs = zip(slopes, expected, chosen, strict=True)
         differences = [_ratio(abs(slope - value), unit) for slope, value, unit in pairs]
-        return _finding(name, differences, self.tolerance)
+        return finding_of(name, differences, self.tolerance)
 
     def _force_along(self, k: int) -> tuple[np.ndarray, float, float]:
         forces = self.alone[k].forces[0]
@@ -270,7 +257,7 @@ class _Prober:
         energies = self.at([change(self.atoms[k]) for k in kept]).energies
         before = [self.alone[k].energies[0] / len(self.atoms[k]) for k in kept]
         after = energies / [len(self.atoms[k]) for k in kept]
-        return _finding(name, np.abs(after - before).tolist(), allowed)
+        return finding_of(name, np.abs(after - before).tolist(), allowed)
 
     def _translated(self, atoms: Atoms) -> Atoms:
         return self._moved(atoms, self.random.normal(0, 1, 3))
@@ -306,20 +293,6 @@ def _has_stress(model: Potential, atoms: list[Atoms]) -> bool:
     return True
 
 
-def _distance(x: np.ndarray, y: np.ndarray) -> float:
-    if np.array_equal(x, y, equal_nan=True):
-        return 0.0
-    with np.errstate(invalid="ignore"):
-        largest = float(np.abs(x - y).max())
-    return np.inf if np.isnan(largest) else max(largest, float(np.finfo(float).tiny))
-
-
 def _ratio(difference: float, unit: float) -> float:
     """NaN counts as a difference."""
     return np.inf if np.isnan(difference) else difference / unit
-
-
-def _finding(name: str, differences: Sequence[float], allowed: float) -> Finding:
-    array = np.array(differences)
-    wrong = ~(array <= allowed)
-    return Finding(name, int(wrong.sum()), len(array), float(array.max(initial=0.0)), allowed)

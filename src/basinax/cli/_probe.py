@@ -4,7 +4,8 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from basinax.atoms import Finding, Probe, probe
+from basinax import Finding
+from basinax.atoms import Probe, probe
 from basinax.cli._console import BITS_DIFFER, check_printed, out, print_line, reported
 from basinax.cli._options import Manner, Probed, Sample
 from basinax.cli._potential import read_model

@@ -1,0 +1,231 @@
+"""Whether a model's gradients have the same bits alone and in a batch, and which system differs.
+
+Systems are evaluated and relaxed alone, together, in another order, in parts, and beside one that
+is not finite; their bits are compared.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from basinax._jax.forks import check_process
+from basinax._loop.findings import Finding, distance, finding_of, table_of
+from basinax._loop.relax import Relaxation, relax
+from basinax._settings import at_least, require_function, require_switch, require_whole
+from basinax._systems.alone import rows_of
+from basinax._systems.index import SystemIndex
+from basinax._systems.prefix import is_index, n_systems, resolve
+from basinax.transforms._protocol import AbstractTransform, Prefix, Tree, check_transform
+
+
+class Verification(eqx.Module):
+    """What `verify` found."""
+
+    findings: list[Finding]
+    differing: list[int]
+    """The systems of which a bit differs."""
+    compared: list[int]
+    """The systems that were looked at."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether every system has the bits that it has alone."""
+        return not self.differing
+
+    def __repr__(self) -> str:
+        n, shown = len(self.compared), ", ".join(map(str, self.differing[:20]))
+        verdict = f"all {n} systems compared have the bits that they have alone"
+        if self.differing:
+            more = ", ..." if len(self.differing) > 20 else ""
+            verdict = f"{len(self.differing)} of {n} systems compared differ: {shown}{more}"
+        return f"{verdict}\n{table_of(self.findings)}"
+
+
+def verify(
+    value_and_gradient: Callable[..., tuple[Any, ...]],
+    params: Tree,
+    index_prefix: Prefix,
+    optimizer: AbstractTransform,
+    *,
+    data: Any = None,
+    data_prefix: Prefix = None,
+    steps: int = 20,
+    most: int = 8,
+    has_extras: bool = False,
+    seed: int = 0,
+) -> Verification:
+    """Whether a model's gradients have the bits in a batch that they have alone, and where not.
+
+    Each comparison is made of the first evaluation, and of a run of some steps. Every batch, and
+    each system alone, compiles a program of its own.
+
+    >>> import jax.numpy as jnp
+    >>> from basinax import FIRE, SystemIndex, each_alone, verify
+    >>> model = each_alone(lambda x, is_row: jnp.where(is_row, jnp.cosh(x), 0.0).sum())
+    >>> verify(model, jnp.ones(3), SystemIndex.from_sizes([2, 1]), FIRE(), steps=3).is_kept
+    True
+
+    Args:
+        value_and_gradient: of params and their index prefix, and, where there are data, of these
+            and theirs, as the function is that `each_alone` returns. It must serve any selection of
+            the systems.
+        params: a start of each system, not at its minimum; some sizes find more than one.
+        index_prefix: which row belongs to which system.
+        optimizer: of the run; settings with one number a system are chosen with the systems.
+        data: a tree of arrays that lead with rows of constants.
+        data_prefix: its index prefix; that of the parameters if None.
+        steps: the most steps of the run.
+        most: at most so many systems are run alone and compared, drawn by chance.
+        has_extras: the model returns a third value, as for `relax`.
+        seed: of what is drawn.
+
+    Raises:
+        TypeError, ValueError: what was passed does not fit together, or fewer than two systems.
+    """
+    check_process()
+    require_function(value_and_gradient, "value_and_gradient")
+    check_transform(optimizer)
+    require_switch(has_extras, "has_extras")
+    require_whole(steps, "steps", at_least(1))
+    require_whole(most, "most", at_least(1))
+    require_whole(seed, "seed", at_least(0))
+    n = n_systems(index_prefix)
+    if index_prefix is None or n < 2:
+        raise ValueError("two systems at least must be verified: one says nothing of batches")
+    trees = [(params, index_prefix)]
+    if data is not None:
+        trees.append((data, index_prefix if data_prefix is None else data_prefix))
+    verifier = _Verifier(value_and_gradient, trees, optimizer, steps, has_extras)
+    draw = np.random.default_rng(seed)
+    compared = np.sort(draw.permutation(n)[:most])
+    verifier.run_alone(compared)
+    everyone, order = np.arange(n), draw.permutation(n)
+    verifier.compare("together", [everyone])
+    verifier.compare("in another order", [order])
+    verifier.compare("in parts", [everyone[::2], everyone[1::2]])
+    verifier.compare("beside one that is not finite", [np.append(order[0], everyone)], spoils=True)
+    return Verification(verifier.findings, sorted(verifier.differing), compared.tolist())
+
+
+_System = list[np.ndarray]
+"""All numbers of one system of a result."""
+
+
+class _Verifier:
+    def __init__(
+        self,
+        model: Callable[..., tuple[Any, ...]],
+        trees: list[tuple[Any, Prefix]],
+        optimizer: AbstractTransform,
+        steps: int,
+        has_extras: bool,
+    ):
+        self.model, self.trees, self.optimizer = model, trees, optimizer
+        self.steps, self.has_extras = steps, has_extras
+        self.alone: dict[int, list[_System]] = {}
+        self.findings: list[Finding] = []
+        self.differing: set[int] = set()
+
+    def run_alone(self, systems: np.ndarray) -> None:
+        for system in systems.tolist():
+            self.alone[system] = self._run(np.array([system]))[0]
+
+    def compare(self, name: str, batches: Sequence[np.ndarray], *, spoils: bool = False) -> None:
+        """Looks for differences from alone.
+
+        Args:
+            batches: numbers of systems.
+            spoils: the first of a batch has NaN in its parameters, and is not compared.
+        """
+        differences: tuple[list[float], list[float]] = ([], [])
+        for batch in batches:
+            found = self._run(batch, spoils=spoils)
+            for place, system in enumerate(batch.tolist()):
+                if system not in self.alone or (spoils and place == 0):
+                    continue
+                pairs = zip(differences, self.alone[system], found[place], strict=True)
+                for of_stage, ours, theirs in pairs:
+                    of_stage.append(max(map(distance, ours, theirs)))
+                if differences[0][-1] > 0 or differences[1][-1] > 0:
+                    self.differing.add(system)
+        for stage, of_stage in zip(
+            ("first evaluation", f"after {self.steps} steps"), differences, strict=True
+        ):
+            self.findings.append(finding_of(f"{name}, {stage}", of_stage))
+
+    def _run(self, systems: np.ndarray, *, spoils: bool = False) -> list[list[_System]]:
+        """Of each system, what is found where it starts, and where it ends."""
+        parts = [chosen(tree, prefix, systems) for tree, prefix in self.trees]
+        (params, prefix), *of_data = parts
+        if spoils:
+            is_first = np.arange(len(systems)) == 0
+            leaves, structure = jax.tree.flatten(params)
+            leaves = [
+                jnp.where(_of_rows(index, is_first, leaf.ndim), jnp.nan, leaf)
+                for leaf, index in zip(leaves, resolve(prefix, params), strict=True)
+            ]
+            params = structure.unflatten(leaves)
+        further = [x for pair in of_data for x in pair]
+
+        def model(params):
+            return self.model(params, prefix, *further)
+
+        n = n_systems(self.trees[0][1])
+        optimizer = jax.tree.map(lambda x: x[systems] if np.shape(x) == (n,) else x, self.optimizer)
+
+        def ended(max_steps: int) -> Relaxation:
+            return relax(
+                model,
+                params,
+                optimizer,
+                index_prefix=prefix,
+                fmax=0.0,
+                max_steps=max_steps,
+                has_extras=self.has_extras,
+            )
+
+        stages = [_by_system(ended(n), prefix, len(systems)) for n in (0, self.steps)]
+        return [list(of_one) for of_one in zip(*stages, strict=True)]
+
+
+def chosen(tree: Any, prefix: Prefix, systems: np.ndarray) -> tuple[Any, Prefix]:
+    """The rows of these systems, one after another, and their index prefix."""
+    made: dict[int, tuple[np.ndarray, SystemIndex]] = {}
+    for index in jax.tree.leaves(prefix, is_leaf=is_index):
+        sizes = np.asarray(index.sizes)
+        rows = [rows_of(index, np.array([k]), int(sizes[k]))[0] for k in systems]
+        none = np.zeros(0, np.int32)
+        made[id(index)] = np.concatenate([none, *rows]), SystemIndex.from_sizes(sizes[systems])
+    leaves, structure = jax.tree.flatten(tree)
+    parts = [
+        jnp.asarray(leaf)[made[id(index)][0]]
+        for leaf, index in zip(leaves, resolve(prefix, tree), strict=True)
+    ]
+    by_index = jax.tree.map(lambda index: made[id(index)][1], prefix, is_leaf=is_index)
+    return structure.unflatten(parts), by_index
+
+
+def _of_rows(index: Any, of_systems: np.ndarray, ndim: int) -> np.ndarray:
+    return np.append(of_systems, False)[_ids_of(index)].reshape(-1, *[1] * (ndim - 1))
+
+
+def _ids_of(index: Any) -> np.ndarray:
+    return np.asarray(index.ids)
+
+
+def _by_system(result: Relaxation, prefix: Prefix, n: int) -> list[_System]:
+    """The numbers of a result, by systems."""
+    of_systems = result.energies, result.steps, result.evaluations, result.status
+    found: list[_System] = [
+        list(of_one) for of_one in zip(*map(np.asarray, of_systems), strict=True)
+    ]
+    for tree in (result.params, result.gradients):
+        for leaf, index in zip(jax.tree.leaves(tree), resolve(prefix, tree), strict=True):
+            rows, ids = np.asarray(leaf), _ids_of(index)
+            for k in range(n):
+                found[k].append(rows[ids == k])
+    return found

@@ -1,0 +1,66 @@
+"""Models that do not keep a system's bits are found, and the systems named."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from basinax import Finding, GradientDescent, SystemIndex, each_alone, verify
+
+INDEX = SystemIndex.from_sizes([3, 20, 7])
+START = jnp.asarray(np.random.default_rng(0).normal(size=(30, 3)))
+
+
+def of_one(x, is_row):
+    return jnp.where(is_row[:, None], jnp.cos(x) * x + x * x, 0.0).sum()
+
+
+def by_segments(x, index):
+    """Sums in an order that the whole batch decides."""
+    n = index.n_systems
+
+    def energies(x):
+        of_rows = (jnp.cos(x) * x + x * x).sum(1)
+        total = jax.ops.segment_sum(of_rows, index.ids, n)
+        return total + 1e-3 * jnp.sum(of_rows) * jnp.ones(n)
+
+    found, pull_back = jax.vjp(energies, x)
+    return found, pull_back(jnp.ones(n))[0]
+
+
+def with_a_leak(x, index):
+    """Others pull at the system of seven rows."""
+    energies, gradient = each_alone(of_one)(x, index)
+    is_pulled = (index.sizes[index.ids] == 7) & (index.n_systems > 1)
+    return energies, gradient + jnp.where(is_pulled[:, None], 1e-9, 0.0)
+
+
+def checked(model, **options):
+    return verify(model, START, INDEX, GradientDescent(np.array([0.1, 0.2, 0.1])), **options)
+
+
+def test_a_model_that_keeps_the_bits_passes():
+    found = checked(each_alone(of_one), steps=5)
+    assert found.is_kept and found.differing == [] and found.compared == [0, 1, 2]
+    assert [finding.n_compared for finding in found.findings] == [3] * 8
+    assert repr(found).startswith("all 3 systems compared have the bits that they have alone\n")
+
+
+def test_a_sum_over_the_batch_is_found():
+    found = checked(by_segments, steps=2, most=2)
+    assert found.differing == found.compared and len(found.compared) == 2
+    assert all(isinstance(finding, Finding) for finding in found.findings)
+    assert f"2 of 2 systems compared differ: {found.differing[0]}, " in repr(found)
+
+
+def test_the_system_that_differs_is_named():
+    found = checked(with_a_leak, steps=1)
+    assert found.differing == [2]
+    together = found.findings[0]
+    assert together.name == "together, first evaluation" and together.n_wrong == 1
+    assert together.largest == pytest.approx(1e-9, rel=1e-3)
+
+
+def test_one_system_says_nothing():
+    with pytest.raises(ValueError, match="two systems at least"):
+        verify(each_alone(of_one), START[:3], SystemIndex.from_sizes([3]), GradientDescent(0.1))
