@@ -222,6 +222,7 @@ PUBLIC = """
     FIRE FIREState FIRE2 FIRE2State
     GradientDescent GradientDescentState
     LBFGS LBFGSState LBFGSLineSearch
+    LevenbergMarquardt LevenbergMarquardtState sum_of_squares
     MaxStepSize MaxStepSizeState
     MDMin MDMinState
     Clipped LayerClipped clip_by_norm clip_by_layer_norm

@@ -30,6 +30,7 @@ from basinax._systems.clipping import (
     clip_by_norm as clip_by_norm,
 )
 from basinax._systems.index import SystemIndex as SystemIndex
+from basinax._systems.squares import sum_of_squares as sum_of_squares
 from basinax._text.config import (
     from_config as from_config,
     read_config as read_config,
@@ -55,6 +56,10 @@ from basinax.transforms._protocol import (
     states_field as states_field,
     systems_field as systems_field,
     where_systems as where_systems,
+)
+from basinax.transforms.optimizers.levenberg_marquardt import (
+    LevenbergMarquardt as LevenbergMarquardt,
+    LevenbergMarquardtState as LevenbergMarquardtState,
 )
 from basinax.transforms.searches.armijo import Armijo as Armijo
 from basinax.transforms.searches.more_thuente import MoreThuente as MoreThuente

@@ -220,9 +220,8 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
     arrived = run.is_pending & evaluation.is_valid & (run.status == Status.RUNNING.value)
     point = _received(arrived, evaluation, run.point, prefix)
     before = with_prefix(run.optimizer_state, prefix)
-    step, state = optimizer.update(
-        point.gradients, before, point.params, energies=point.energies, is_running=arrived
-    )
+    known = {"energies": point.energies, "extras": point.extras, "is_running": arrived}
+    step, state = optimizer.update(point.gradients, before, point.params, **known)
 
     is_judged = arrived & optimizer.is_accepted(state)
     has_failed = optimizer.has_failed(state)

@@ -61,8 +61,8 @@ def kept_field() -> Any:
 class AbstractState(eqx.Module):
     """What the next step of a transform needs, and the index prefix.
 
-    Every field but `index_prefix` is declared with `rows_field`, `slots_field`, `systems_field`,
-    `states_field` or `kept_field`.
+    Every field but `index_prefix`, and static ones, is declared with `rows_field`, `slots_field`,
+    `systems_field`, `states_field` or `kept_field`.
     """
 
     index_prefix: eqx.AbstractVar[Prefix]
@@ -103,8 +103,8 @@ class AbstractTransform(eqx.Module):
         Args:
             params: where `updates` was evaluated; some optimizers need it.
             extra: `energies` of the systems at `params`, shape `[n_systems]`, for those that look
-                at them; `is_running`, the systems whose step will be made, for those that save
-                work on the others.
+                at them; `extras`, what else the evaluation there says of systems; `is_running`, the
+                systems whose step will be made, for those that save work on the others.
         """
 
     def to_optax(self, index_prefix: Prefix = None) -> optax.GradientTransformationExtraArgs:
@@ -228,7 +228,8 @@ def select_state(
 
     def field_of(field: Any) -> Any:
         x, y = getattr(on_true, field.name), getattr(on_false, field.name)
-        if field.name == "index_prefix" or not jax.tree.leaves(y):
+        is_static = bool(field.metadata.get("static"))
+        if field.name == "index_prefix" or is_static or not jax.tree.leaves(y):
             return y
         match field.metadata.get(_LEADS_WITH):
             case "rows":

@@ -1,0 +1,163 @@
+"""Least squares of each system by itself: residuals, their Jacobian J, and the normal matrix JᵀJ.
+
+The entries of a system's parameters stand one after another, leaf by leaf, as a vector has them;
+behind them stand zeros, as far as the largest system needs.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float, PyTree
+
+from basinax._settings import require_function
+from basinax._systems.alone import Alone, Prefix, Tree, room_of, rows_of
+from basinax._systems.index import SystemIndex
+from basinax._systems.prefix import resolve
+
+
+def sum_of_squares(residuals: Callable[..., Any]) -> Callable[..., tuple[Any, Tree, Any]]:
+    """A model of many least-squares problems from the residuals of one, for `LevenbergMarquardt`.
+
+    Its energy is half the sum of squared residuals. Each system has the bits that it has alone, as
+    with `each_alone`.
+
+    Args:
+        residuals: of one system, called as the function of `each_alone` is. It returns an array
+            that leads with the rows of the data, of which those that are not its own are left out;
+            without data, any array.
+
+    Returns:
+        A function of `params`, `index_prefix`, `data` and `data_prefix`, as `each_alone` returns
+        it. Besides energies and gradient it returns the normal matrices JᵀJ of shape
+        `[n_systems, n, n]`, so `relax` needs `has_extras=True`. A system's entries stand in their
+        order, leaf by leaf; behind them are zeros, up to the next power of two of the largest.
+    """
+    require_function(residuals, "residuals")
+
+    def evaluate(
+        params: Tree, index_prefix: Prefix, data: Any = None, data_prefix: Prefix = None
+    ) -> tuple[Float[Array, "systems"], Tree, Float[Array, "systems n n"]]:
+        batch = Alone(params, index_prefix, data, data_prefix)
+        width = room_of(int(entry_counts(params, index_prefix).max(initial=0)))
+
+        def of_one(params, is_row, *of_data):
+            return _squares(residuals, width, params, is_row, *of_data)
+
+        (energies, normal), gradient = batch.map(of_one)
+        return energies, gradient, normal
+
+    return evaluate
+
+
+def _squares(
+    residuals: Callable[..., Any],
+    width: int,
+    params: Tree,
+    is_row: PyTree[Bool[Array, "_room"]],
+    *of_data: Any,
+) -> tuple[tuple[Float[Array, ""], Float[Array, "n n"]], Tree]:
+    """Energy and normal matrix of one system, and the gradient."""
+    leaves, structure = jax.tree.flatten(params)
+    is_entry = jnp.concatenate([m.reshape(-1) for m in _masks(params, is_row)])
+    x = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
+    ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
+
+    def tree_of(vector):
+        parts = [
+            part.reshape(leaf.shape).astype(leaf.dtype)
+            for part, leaf in zip(jnp.split(vector, ends), leaves, strict=True)
+        ]
+        return structure.unflatten(parts)
+
+    def flat(x):
+        found = residuals(tree_of(x), is_row, *of_data)
+        return _own(found, of_data).reshape(-1)
+
+    r, push = jax.linearize(flat, x)
+    # Forwards: what stands in other rows, NaN perhaps, is left out of each column.
+    columns = jax.vmap(push)(jnp.eye(x.size, dtype=x.dtype))
+    columns = jnp.where(is_entry[:, None], columns, 0)
+    gradient = columns @ r
+    packed = columns[jnp.argsort(~is_entry, stable=True)]
+    normal = packed @ packed.T
+    n = min(width, x.size)
+    normal = jnp.zeros((width, width), x.dtype).at[:n, :n].set(normal[:n, :n])
+    return (0.5 * (r @ r), normal), tree_of(gradient)
+
+
+def _masks(params: Tree, is_row: PyTree[Bool[Array, "_room"]]) -> list[Bool[Array, "..."]]:
+    """Which entries of each leaf are the system's own."""
+
+    def spread(mask, branch):
+        return [
+            jnp.broadcast_to(mask.reshape(-1, *[1] * (leaf.ndim - 1)), leaf.shape)
+            for leaf in jax.tree.leaves(branch)
+        ]
+
+    return jax.tree.leaves(jax.tree.map(spread, is_row, params))
+
+
+def _own(found: Any, of_data: tuple[Any, ...]) -> Float[Array, "..."]:
+    """The residuals, 0 for rows of data that are not the system's own."""
+    found = jnp.asarray(found)
+    if not of_data:
+        return found
+    masks = jax.tree.leaves(of_data[1])
+    room = masks[0].shape[0]
+    if len(masks) > 1 or found.shape[:1] != (room,):
+        raise ValueError(
+            f"residuals must lead with the {room} rows of the data, which have one index, got shape"
+            f" {found.shape}"
+        )
+    return jnp.where(masks[0].reshape(-1, *[1] * (found.ndim - 1)), found, 0)
+
+
+def entry_counts(params: Tree, index_prefix: Prefix) -> np.ndarray:
+    """[systems]: how many entries each has in all leaves.
+
+    Raises:
+        TypeError: the index is traced.
+    """
+    counts = np.zeros(1, int)
+    for leaf, index in zip(jax.tree.leaves(params), resolve(index_prefix, params), strict=True):
+        counts = counts + sizes_of(index) * math.prod(jnp.shape(leaf)[1:])
+    return counts
+
+
+def sizes_of(index: Any) -> np.ndarray:
+    """The rows of each system, on the host."""
+    if not isinstance(index, SystemIndex):
+        return np.array([index.n_rows])
+    if isinstance(index.sizes, Tracer):
+        raise TypeError("the sizes of systems must be known before tracing: call init outside jit")
+    return np.asarray(index.sizes, int)
+
+
+def entries_of(params: Tree, index_prefix: Prefix, width: int) -> np.ndarray:
+    """[systems, width]: where each system's entries stand in a vector of those of all leaves.
+
+    Behind a system's entries stands the number of all.
+    """
+    leaves = [jnp.atleast_1d(leaf) for leaf in jax.tree.leaves(params)]
+    total = sum(leaf.size for leaf in leaves)
+    parts, begin = [], 0
+    for leaf, index in zip(leaves, resolve(index_prefix, params), strict=True):
+        sizes, n_components = sizes_of(index), math.prod(leaf.shape[1:])
+        room = int(sizes.max(initial=0))
+        if isinstance(index, SystemIndex):
+            rows = rows_of(index, np.arange(len(sizes)), room)
+        else:
+            rows = np.arange(room)[None]
+        at = begin + rows[:, :, None] * n_components + np.arange(n_components)
+        at = np.where(rows[:, :, None] < leaf.shape[0], at, total)
+        parts.append(at.reshape(len(sizes), -1))
+        begin += leaf.size
+    every = np.sort(
+        np.concatenate([np.full((len(parts[0]), width), total), *parts], axis=1), axis=1
+    )
+    return every[:, :width].astype(np.int32)
