@@ -18,10 +18,11 @@ from typer.testing import CliRunner
 import basinax
 from basinax import cli
 from basinax._text.specs import optimizer_from
-from basinax._text.tables import read_table, toml_of, write_table
+from basinax._text.tables import read_table, write_table
 from basinax.atoms import LennardJones
 from basinax.cli import _task
 from basinax.cli._choice import NAMES, chosen
+from basinax.cli._record import Record
 
 ARGON = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=8.5"
 
@@ -414,9 +415,14 @@ def test_a_record_says_how_an_output_was_made_and_makes_it_again(relaxation):
 def test_a_record_is_toml_as_well(relaxation):
     done("relax", "dimer.xyz", "--potential", ARGON)
     table = read_table("relaxed.extxyz.run.json")
-    text = toml_of(table, ("record",))
-    assert tomllib.loads(text) == table
-    assert "\n[record.versions]\nbasinax = " in text
+    made = table.pop("record")
+    record = Record(settings=table, **made)
+    assert tomllib.loads(record.to_toml()) == record.as_table() == table | {"record": made}
+    assert "\n[record.versions]\nbasinax = " in record.to_toml()
+    Path("run.toml").write_text(record.to_toml())
+    assert printed("relax", "--config", "run.toml") == printed(
+        "relax", "dimer.xyz", "--potential", ARGON
+    )
 
 
 # --- one run that is computed

@@ -1,4 +1,4 @@
-"""The record of a run, beside its output: what it was asked for, and how it was made.
+"""The record of a run, beside its output: its settings, and how it was made.
 
 Its settings are those of a config file, so the record gives the same run again.
 """
@@ -21,12 +21,12 @@ from basinax.cli._inputs import Inputs
 from basinax.cli._watch import Watch
 
 PACKAGES = ("jax", "jaxlib", "numpy", "equinox", "optax", "ase", "vesin")
-"""What decides bits of results, besides basinax itself."""
+"""Bits of results depend on these, besides basinax itself."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What a run was asked for, and how it was made; of plain values, for JSON and TOML."""
+    """The settings of a run, and how it was made; of plain values, for JSON and TOML."""
 
     settings: Table
     """Options by their names, as config files have them."""

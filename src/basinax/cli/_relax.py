@@ -66,7 +66,7 @@ def _name_in_info(result: AtomsRelaxation) -> None:
 def _print(
     result: AtomsRelaxation, task: Task, outputs: Outputs, manner: Manner, writing: Writing
 ) -> None:
-    """What was asked for is printed, and the summary unless the run is to be quiet."""
+    """Prints the table or JSON that was asked for, or the summary unless the run is to be quiet."""
     stream, saved = writing.stream, list(writing.saver.saved)
     saved += [x for x in (outputs.log, outputs.trajectory) if x not in (None, STDOUT)]
     writing.print_table(result.to_dict())
