@@ -5,8 +5,8 @@ of a new process: imports, compiling and all. basinax relaxes them in one call, 
 as there are cores; ASE's BFGS and Sella in internal coordinates one after another. Seconds on the
 clock, and of processors by the process and its children; the least of some rounds.
 
-`steps`: 64 of these molecules, rattled, with springs between atoms that NumPy evaluates: ms a
-structure and step of a second call, evaluation included, which stands beside them.
+`steps`: 64 of these molecules, rattled, with springs between atoms that NumPy evaluates: processor
+ms a structure and step of a second call, evaluation included, which stands beside them.
 
     python benchmarks/molecules.py [processes] [steps]
 """
@@ -80,8 +80,11 @@ def xtb() -> Any:
 def relaxed(way: str) -> None:
     """What a process does."""
     if way == "basinax":
+        import jax
+
         from basinax.atoms import ASECalculator, InternalLBFGS, relax
 
+        jax.config.update("jax_enable_x64", True)
         result = relax(molecules(), ASECalculator(xtb), InternalLBFGS(), fmax=0.05)
         assert result.converged.all()
         return
@@ -128,9 +131,12 @@ class Springs(Calculator):
 
 
 def steps() -> list[dict[str, Any]]:
+    import jax
+
     from basinax import LBFGS
     from basinax.atoms import InternalLBFGS, evaluate, relax
 
+    jax.config.update("jax_enable_x64", True)
     references = molecules()
     springs, n = Springs(references), len(references)
     starts = [references[k % n].copy() for k in range(N_MOLECULES)]
@@ -139,9 +145,9 @@ def steps() -> list[dict[str, Any]]:
 
     def seconds(call) -> float:
         call()
-        begin = time.perf_counter()
+        begin = time.process_time()
         call()
-        return time.perf_counter() - begin
+        return time.process_time() - begin
 
     rows = []
     for name, optimizer in {"InternalLBFGS": InternalLBFGS(), "LBFGS": LBFGS()}.items():
