@@ -22,6 +22,9 @@ SPARE = 2
 FEWEST_EDGES = 64
 """Of the smallest shape."""
 
+MANY_EDGES = 256
+"""From here on shapes stand more closely, since evaluations take longer."""
+
 CROWD = 0.1
 """Half as many atoms as in a cubic Å of common matter, times 4π/3."""
 
@@ -42,17 +45,18 @@ class Shape(NamedTuple):
 def shape_of(n_atoms: int, n_edges: int, cutoff: float) -> Shape:
     """The first of the row of shapes that holds so many atoms and pairs.
 
-    Two shapes lie between a number of pairs and its double. A shape has room for the atoms of a
+    Two shapes lie between a number of pairs and its double, and four where pairs are many: what an
+    evaluation costs goes with them, and hardly with the atoms. A shape has room for the atoms of a
     molecule in which all see each other, and for those of matter of half the common density.
     """
-    k = 0
+    edges = octave = FEWEST_EDGES
     while True:
-        edges = (FEWEST_EDGES << k // 2) * (2 + k % 2) // 2
         atoms = SPARE + max(edges**0.5 + 0.5, edges / max(CROWD * cutoff**3, FEWEST_NEIGHBORS))
         shape = Shape(-int(-atoms // ROWS) * ROWS, edges)
         if shape.atoms >= n_atoms + SPARE and shape.edges >= n_edges:
             return shape
-        k += 1
+        edges += octave // (2 if octave < MANY_EDGES else 4)
+        octave = edges if edges == 2 * octave else octave
 
 
 @dataclasses.dataclass(frozen=True)
