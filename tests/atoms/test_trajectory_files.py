@@ -228,16 +228,18 @@ def test_a_disk_that_fills_leaves_whole_frames(folder, form, n_writes, monkeypat
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_disk_that_is_full_from_the_first_leaves_no_file(folder, form, monkeypatch):
-    written = Path.write_bytes
+    opened = Path.open
 
-    def full(path, data):
-        written(path, data[:100])
+    def full(path, *args, **how):
+        with opened(path, *args, **how) as file:
+            file.write(b"some bytes")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     recorder = recording(folder, form)
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "open", full)
     recorder.add(frames(0, range(2)))
     assert "is not whole: OSError: No space left on device" in end_of(recorder)
+    monkeypatch.setattr(Path, "open", opened)
     assert os.listdir(folder) == []
 
 
