@@ -279,8 +279,9 @@ def _write(writer: TrajectoryWriter, original: Atoms, frames: list[Frame]) -> No
     image, info = original.copy(), original.info
     image.calc = SinglePointCalculator(image)
     image.info = {key: value for key, value in info.items() if _can_be_written(value)}
+    backend: Any = writer.backend
     # To close the writer would write once more, which fails again where a disk is full.
-    with closing(writer.backend.fd):
+    with closing(backend.fd):
         for frame in frames:
             image.set_cell(frame.snapshot.cell, apply_constraint=False)
             image.set_positions(frame.snapshot.positions, apply_constraint=False)
