@@ -29,8 +29,9 @@ COLORS = {
     "ASE FIRE": "#ced4da",
 }
 NAMES = {"InternalLBFGS": "InternalLBFGS()", "LBFGS": "LBFGS()", "Sella": "Sella, internal"}
-LEFT, RIGHT, TOP, BAR, GAP = 290, 900, 70, 13, 16
-LEAST, MOST = 4.0, 1000.0
+LEFT, RIGHT, TOP, BAR, GAP = 290, 900, 96, 13, 16
+LEAST, MOST = 4.0, 200.0
+TICKS = (5, 10, 20, 50, 100, 200)
 LABEL = "Mean evaluations that optimizers need, by sets of structures"
 
 
@@ -66,18 +67,18 @@ def main() -> None:
         for optimizer, row in own.items():
             failed = f", {row['failed']} failed" if row["failed"] else ""
             mean = row["mean"]
-            parts += bar(y, mean, COLORS[optimizer], f"{mean:.1f}{failed}")
+            parts += bar(y, mean, COLORS[optimizer], f"{mean:.3g}{failed}")
             y += BAR
         y += GAP
     height = y + 14
     head = [text(24, 30, "Evaluations until relaxed, mean (logarithmic)", 17, font_weight="600")]
-    x = 400.0
+    x = float(LEFT)
     for optimizer, color in COLORS.items():
         name = NAMES.get(optimizer, optimizer)
-        head.append(f'<rect x="{x}" y="19" width="12" height="12" fill="{color}"/>')
-        head.append(text(x + 17, 30, name, 12))
+        head.append(f'<rect x="{x}" y="45" width="12" height="12" fill="{color}"/>')
+        head.append(text(x + 17, 56, name, 12))
         x += 34 + 7.2 * len(name)
-    for tick in (5, 10, 20, 50, 100, 200, 500):
+    for tick in TICKS:
         at = place(tick)
         line = f'x1="{at:.1f}" x2="{at:.1f}" y1="{TOP - 8}" y2="{height - 24}" stroke="#e9ecef"'
         head += [f"<line {line}/>", text(at, TOP - 13, str(tick), 11, text_anchor="middle")]
