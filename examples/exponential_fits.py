@@ -48,8 +48,9 @@ print(f"1000 fits, {result.evaluations.min()} to {result.evaluations.max()} eval
 
 # The normal matrix JᵀJ at the minimum gives standard deviations of the parameters.
 freedom = np.array([len(t) - 2 for t in times])
-covariance = np.linalg.inv(result.extras) * (2 * result.energies / freedom)[:, None, None]
-a, k = result.params[17]
+variances = 2 * np.asarray(result.energies) / freedom
+covariance = np.linalg.inv(result.extras) * variances[:, None, None]
+a, k = np.asarray(result.params[17])
 of_a, of_k = np.sqrt(np.diagonal(covariance[17]))
 print(f"curve 17: a = {a:.4f} ± {of_a:.4f}, k = {k:.4f} ± {of_k:.4f}; drawn {truth[17]}")
 
