@@ -317,7 +317,10 @@ def test_what_exists_is_replaced_only_where_asked(relaxation):
     assert Path("t.csv").read_text() != "old"
     Path("tr").mkdir()
     Path("tr/0.traj").write_text("old")
-    assert "relaxed.extxyz and 3 more exist: add --overwrite" in refused(*options)
+    assert "relaxed.extxyz and 2 more exist: add --overwrite" in refused(*options)
+    assert "tr/0.traj exists: add --overwrite" in refused(
+        "dimer.xyz", "--potential", ARGON, "--trajectory", "tr", "--output", "new.xyz"
+    )
     done("relax", *options, "--overwrite")
 
 

@@ -6,7 +6,7 @@ import typer
 
 import basinax
 from basinax.cli._config import Command
-from basinax.cli._named import check_named
+from basinax.cli._named import check_free, check_named
 from basinax.cli._options import (
     Given,
     Kind,
@@ -37,6 +37,7 @@ def relax(given: Given, outputs: Outputs, manner: Manner) -> None:
     (all else is), 130 if interrupted (what has been reached by then is written).
     """
     check_named(given)
+    check_free(outputs, given)
     from basinax.cli._relax import run
 
     run(given, outputs, manner)
@@ -51,6 +52,7 @@ def evaluate(model: Model, outputs: PointOutputs, manner: Manner) -> None:
     not be written, 130 if interrupted.
     """
     check_named(model)
+    check_free(outputs, model)
     from basinax.cli._evaluate import run
 
     run(model, outputs, manner)

@@ -17,8 +17,6 @@ from basinax.cli._stream import Stream
 from basinax.cli._summary import print_first, print_json, print_written
 from basinax.cli._writing import Writing
 
-DEFAULT = "evaluated.extxyz"
-
 
 def run(model: Model, outputs: PointOutputs, manner: Manner) -> None:
     with session(manner, model.dtype) as watch:
@@ -26,7 +24,7 @@ def run(model: Model, outputs: PointOutputs, manner: Manner) -> None:
         with reported():
             settings = settings_of((model, outputs, manner))
         moving = [outputs.stress] * len(inputs.atoms)
-        writing = Writing.prepared(outputs, DEFAULT, inputs, files_read(model), moving)
+        writing = Writing.prepared(outputs, inputs, files_read(model), moving)
         watch.begin("running")
         with reported(inputs.sources):
             found = evaluate(

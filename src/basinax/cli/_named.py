@@ -1,12 +1,13 @@
 """Files that options name and that are not there, found before anything is imported for them."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from basinax._text.reading import found
 from basinax._text.tables import ENDINGS
 from basinax.cli._config import is_config
-from basinax.cli._options import Given, Model
+from basinax.cli._options import Given, Model, Written
 
 STDIN = Path("-")
 """The name of standard input."""
@@ -39,6 +40,31 @@ def check_named(given: Model) -> None:
         from basinax.cli._console import fail
 
         fail(*in_few(faults, len(given.files)))
+
+
+def check_free(outputs: Written, given: Model) -> None:
+    """Leaves with an error where outputs stand in the way and must not be replaced, before any
+    structure is read; an input that is to be written over is left to a closer look."""
+    if outputs.overwrite:
+        return
+    structures = [] if outputs.output_dir is not None else [outputs.structures]
+    paths = [*structures, *(path for path, _ in outputs.files())]
+    if not (there := [path for path in paths if path.is_file()]):
+        return
+    inputs = [] if given.config is None else [given.config]
+    for path in given.files:
+        with suppress(OSError):
+            inputs.append(_plain_file(path))
+    if not any(path.samefile(x) for path in there for x in inputs):
+        from basinax.cli._console import fail
+
+        fail(in_the_way(there))
+
+
+def in_the_way(paths: list[Path]) -> str:
+    """An error about outputs that exist."""
+    more = f" and {len(paths) - 1} more exist" if len(paths) > 1 else " exists"
+    return f"{paths[0]}{more}: add --overwrite, or choose another place"
 
 
 def _fault_of(name: str) -> str | None:

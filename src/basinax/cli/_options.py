@@ -1,9 +1,10 @@
 """The options of the commands, each of which stands once: fields of classes that commands take."""
 
 import dataclasses
+import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
@@ -13,6 +14,9 @@ from basinax.cli._values import count_of, not_negative, pressure_of
 
 STDOUT = Path("-")
 """The name of standard output."""
+
+LONGEST_NAME = 255
+"""Bytes of a name that file systems allow."""
 
 Files = Annotated[
     list[Path],
@@ -217,6 +221,9 @@ class Probed(Model):
 class Written:
     """Options that say where results go."""
 
+    DEFAULT: ClassVar[str]
+    """The name of the file of structures."""
+
     output: Annotated[
         Path | None,
         typer.Option(
@@ -240,10 +247,31 @@ class Written:
         False
     )
 
+    @property
+    def structures(self) -> Path:
+        """The file of structures, unless each input has one."""
+        return self.output or Path(self.DEFAULT)
+
+    @property
+    def record(self) -> Path:
+        """The file that says how the structures were made."""
+        if self.output_dir is not None:
+            return self.output_dir / "run.json"
+        ending = ".run.json"
+        name = os.fsencode(self.structures.name)[: LONGEST_NAME - len(ending)]
+        return self.structures.with_name(os.fsdecode(name) + ending)
+
+    def files(self) -> list[tuple[Path, str]]:
+        """Files beside those of structures, each with the word that messages have for it."""
+        named = [(self.table, "table"), (self.record, "record")]
+        return [(path, name) for path, name in named if path is not None and path != STDOUT]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outputs(Written):
     """Options that say where relaxed structures go, and what is kept of their ways."""
+
+    DEFAULT = "relaxed.extxyz"
 
     log: Annotated[
         Path | None,
@@ -264,10 +292,18 @@ class Outputs(Written):
         TrajectoryFormat, typer.Option(help="ASE's own, or extended XYZ.")
     ] = TrajectoryFormat.TRAJ
 
+    def files(self) -> list[tuple[Path, str]]:
+        files = super().files()
+        if self.log is not None and self.log != STDOUT:
+            files.append((self.log, "log"))
+        return files
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PointOutputs(Written):
     """Options that say what is found of structures where they are, and where it goes."""
+
+    DEFAULT = "evaluated.extxyz"
 
     stress: Annotated[
         bool, typer.Option("--stress", help="Stress, too, of cells with a volume.")

@@ -5,18 +5,16 @@ import shutil
 import stat
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from basinax._text.files import check_creatable, ending_of, key_of, replacing, resolved, stamp_of
 from basinax.atoms import Trajectories
 from basinax.atoms._trajectory import NotWhole, check_folder
 from basinax.cli._console import fail, print_error, print_warning, text_of, with_sources
-
-LONGEST_NAME = 255
-"""Bytes of a name that file systems allow."""
+from basinax.cli._named import in_the_way
 
 SHORT = 200
 """Bytes of a name that leave room for what writers append to it."""
@@ -24,16 +22,8 @@ SHORT = 200
 STREAMS = ("standard input", "standard output", "standard error")
 
 
-class Place(NamedTuple):
-    """A file that a run is to write."""
-
-    path: Path
-    name: str
-    """The word for it in messages: output, table, log or record."""
-
-
 def check_places(
-    places: list[Place],
+    places: Sequence[tuple[Path, str]],
     trajectories: Trajectories | None,
     n_structures: int,
     inputs: list[Path],
@@ -41,7 +31,12 @@ def check_places(
     may_replace: bool,
 ) -> None:
     """Before any work: no output is an input or another output, all can be written, and what exists
-    is left alone unless it may be replaced."""
+    is left alone unless it may be replaced.
+
+    Args:
+        places: files to be written, each with the word that messages have for it.
+        inputs: files that are read.
+    """
     taken: dict[Any, str] = {key_of(path): "an input" for path in inputs} | _files_of_streams()
 
     def claim(path: Path, name: str, others: str) -> None:
@@ -71,8 +66,7 @@ def check_places(
     except OSError as error:
         fail(text_of(error))
     if replaced and not may_replace:
-        more = f" and {len(replaced) - 1} more exist" if len(replaced) > 1 else " exists"
-        fail(f"{replaced[0]}{more}: add --overwrite, or choose another place")
+        fail(in_the_way(replaced))
 
 
 def _files_of_streams() -> dict[Any, str]:

@@ -17,8 +17,6 @@ from basinax.cli._task import Task
 from basinax.cli._watch import Watch
 from basinax.cli._writing import Writing
 
-DEFAULT = "relaxed.extxyz"
-
 
 def run(given: Given, outputs: Outputs, manner: Manner) -> None:
     with session(manner, given.dtype) as watch:
@@ -49,7 +47,7 @@ def _prepared(task: Task, given: Given, outputs: Outputs) -> Writing:
         task.settings["log"] = outputs.log
     cells = zip(task.own["cell"], task.atoms, strict=True)
     moving = [cell is not None and bool(a.pbc.any()) for cell, a in cells]
-    return Writing.prepared(outputs, DEFAULT, task.inputs, files_read(given), moving, trajectories)
+    return Writing.prepared(outputs, task.inputs, files_read(given), moving, trajectories)
 
 
 def _name_in_info(result: AtomsRelaxation) -> None:

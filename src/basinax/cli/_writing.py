@@ -16,7 +16,7 @@ from basinax.cli._contents import Plan, plans_of
 from basinax.cli._inputs import STDIN_NAME, Inputs
 from basinax.cli._named import STDIN
 from basinax.cli._options import STDOUT, Outputs, Written
-from basinax.cli._places import LONGEST_NAME, Place, Saver, check_places
+from basinax.cli._places import Saver, check_places
 from basinax.cli._record import Record
 from basinax.cli._stream import Stream
 
@@ -26,8 +26,6 @@ class Writing:
     """How results are written, known to be possible before a run."""
 
     outputs: Written
-    record: Path
-    """The file of the record."""
     plans: list[Plan]
     saver: Saver
 
@@ -35,7 +33,6 @@ class Writing:
     def prepared(
         cls,
         outputs: Written,
-        default: str,
         inputs: Inputs,
         read: list[Path],
         moving: Sequence[bool],
@@ -44,24 +41,20 @@ class Writing:
         """Leaves with an error where something could not be written.
 
         Args:
-            default: the name of the output.
             read: all files that the run reads.
             moving: whether the cell of each structure moves, or its stress is found.
         """
         _check_stdout(outputs)
-        files = files_of(outputs, default, inputs)
-        record = record_of(outputs, default)
-        places = [Place(path, "output") for path in files]
-        others = {"table": outputs.table, "log": getattr(outputs, "log", None), "record": record}
-        places += [Place(x, name) for name, x in others.items() if x not in (None, STDOUT)]
+        files = files_of(outputs, inputs)
+        places = [*((path, "output") for path in files), *outputs.files()]
         # A record that gives the options of the run is read by now.
-        read = [path for path in read if key_of(path) != key_of(record)]
+        read = [path for path in read if key_of(path) != key_of(outputs.record)]
         check_places(places, trajectories, len(inputs.atoms), read, may_replace=outputs.overwrite)
         if outputs.table not in (None, STDOUT):
             with reported():
                 writer_of(outputs.table)
         plans = plans_of(files, inputs.atoms, inputs.sources, moving)
-        return cls(outputs, record, plans, Saver(place.path for place in places))
+        return cls(outputs, plans, Saver(path for path, _ in places))
 
     def write(self, atoms: Sequence[Atoms], columns: Columns) -> None:
         """Structures and the table, each on its own."""
@@ -75,8 +68,9 @@ class Writing:
         """Beside structures, if these are where they should be."""
         if self.has_structures:
             text = json_of(record.as_table())
+            place = self.outputs.record
             self.saver.save(
-                self.record, lambda path: path.write_text(text, encoding="utf-8"), is_named=False
+                place, lambda path: path.write_text(text, encoding="utf-8"), is_named=False
             )
 
     @property
@@ -86,7 +80,7 @@ class Writing:
 
     @property
     def written_record(self) -> Path | None:
-        return self.record if self.has_structures else None
+        return self.outputs.record if self.has_structures else None
 
     @property
     def stream(self) -> Stream:
@@ -99,10 +93,10 @@ class Writing:
             out.write(csv_of(columns))
 
 
-def files_of(outputs: Written, default: str, inputs: Inputs) -> dict[Path, list[int]]:
+def files_of(outputs: Written, inputs: Inputs) -> dict[Path, list[int]]:
     """The files of structures, and the numbers of those that each holds."""
     if outputs.output_dir is None:
-        return {outputs.output or Path(default): list(range(len(inputs.atoms)))}
+        return {outputs.structures: list(range(len(inputs.atoms)))}
     if outputs.output is not None:
         fail("--output and --output-dir both say where structures go: remove one")
     names, files = _names_apart(inputs.files), dict[Path, list[int]]()
@@ -122,15 +116,6 @@ def _names_apart(paths: list[Path]) -> dict[Path, Path]:
         path: places[path].relative_to(above) if path in places else name
         for path, name in names.items()
     }
-
-
-def record_of(outputs: Written, default: str) -> Path:
-    """The file of the record."""
-    if outputs.output_dir is not None:
-        return outputs.output_dir / "run.json"
-    output, ending = outputs.output or Path(default), ".run.json"
-    name = os.fsencode(output.name)[: LONGEST_NAME - len(ending)]
-    return output.with_name(os.fsdecode(name) + ending)
 
 
 def _check_stdout(outputs: Written) -> None:
