@@ -19,7 +19,8 @@ from basinax._settings import at_least, require_function, require_switch, requir
 from basinax._systems.alone import rows_of
 from basinax._systems.index import SystemIndex
 from basinax._systems.prefix import is_index, n_systems, resolve
-from basinax.transforms._protocol import AbstractTransform, Prefix, Tree, check_transform
+from basinax._systems.types import Prefix, Tree
+from basinax.transforms._protocol import AbstractTransform, check_transform
 
 
 class Verification(eqx.Module):

@@ -12,14 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float
 
 from basinax._settings import require_function
 from basinax._systems.index import AnyIndex, SystemIndex
 from basinax._systems.prefix import is_index, n_systems, resolve
-
-Tree = PyTree[Float[Array, "_rows *_components"]]
-Prefix = PyTree[SystemIndex] | None
+from basinax._systems.types import Prefix, Tree
 
 
 def each_alone(energy: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:

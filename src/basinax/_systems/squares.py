@@ -15,9 +15,10 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PyTree
 
 from basinax._settings import require_function
-from basinax._systems.alone import Alone, Prefix, Tree, room_of, rows_of
+from basinax._systems.alone import Alone, room_of, rows_of
 from basinax._systems.index import SystemIndex
 from basinax._systems.prefix import resolve
+from basinax._systems.types import Prefix, Tree
 
 
 def sum_of_squares(residuals: Callable[..., Any]) -> Callable[..., tuple[Any, Tree, Any]]:

@@ -20,11 +20,10 @@ from basinax._systems import segment
 from basinax._systems.alone import one_after_another, room_of
 from basinax._systems.prefix import per_system
 from basinax._systems.squares import entries_of, entry_counts
+from basinax._systems.types import Prefix, Tree
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
-    Prefix,
-    Tree,
     check_parameters,
     needed,
     rows_field,
