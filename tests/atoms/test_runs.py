@@ -180,7 +180,7 @@ def test_what_a_config_file_has_run_is_said_before(relaxation):
 
 
 def test_a_structure_without_a_value_has_the_default(relaxation):
-    options = ["--potential", ARGON, "--cell", "info:how,default=strain"]
+    options = ["--potential", ARGON, "--cell", "info:how,default=strain", "--overwrite"]
     done("relax", "dimer.xyz", *options, "--fmax", "info:limit,default=0.03")
     assert type(relaxation.settings["cell"][0]).__name__ == "Strain"
     assert relaxation.settings["convergence"].fmax.tolist() == [0.03]
@@ -206,7 +206,7 @@ def test_structures_come_from_standard_input(relaxation):
     done("relax", "-", *options, stdin=Path("crystals.extxyz").read_text())
     written = ase.io.read("a.extxyz", ":")
     assert [a.info["relax_source"] for a in written] == ["stdin.extxyz@0", "stdin.extxyz@1"]
-    ran = run("relax", "-", *options, stdin="2\n\nAr 0 0 0\n")
+    ran = run("relax", "-", *options, "--overwrite", stdin="2\n\nAr 0 0 0\n")
     assert "- cannot be read: the file ends after 1 of the 2 atoms" in ran.stderr
 
 
@@ -220,7 +220,8 @@ def test_files_that_cannot_be_read_are_skipped_where_asked(relaxation):
     skipped = json.loads(ran.stdout)["skipped"]
     assert skipped[0].startswith("broken.xyz cannot be read: line 1: expected a number of atoms")
     assert read_table("relaxed.extxyz.run.json")["record"]["skipped"] == skipped
-    assert "broken.xyz cannot" in refused("broken.xyz", "--potential", ARGON, "--skip-unreadable")
+    options = ["--potential", ARGON, "--skip-unreadable", "--overwrite"]
+    assert "broken.xyz cannot" in refused("broken.xyz", *options)
 
 
 # --- atoms that are fixed
