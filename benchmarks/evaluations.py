@@ -151,7 +151,7 @@ def small() -> Problems:
 
 
 def bad_starts() -> Problems:
-    draw = np.random.default_rng(7)
+    draw = np.random.default_rng(8)  # with 7, GFN2-xTB finds no density for one of them
     made = read(DATA / "molecules.extxyz", ":12")
     for atoms in made:
         atoms.positions += 0.3 * draw.standard_normal(atoms.positions.shape)
