@@ -329,7 +329,7 @@ def test_a_header_allocates_nothing_that_its_file_does_not_hold(densities, dista
 
 
 OPTIMIZERS = {
-    "lbfgs:memory=1000000000": "memory=1000000000, the pairs that L-BFGS keeps, needs",
+    "lbfgs:memory=1000000000,is_bounded=false": "memory=1000000000, the pairs that L-BFGS keeps",
     "a.json": "more than 100 deep in one another",
     "~nobody-of-this-name/a.json": "No such file",
 }
