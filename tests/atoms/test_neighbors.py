@@ -298,7 +298,7 @@ def test_each_pair_is_found_from_its_other_end_also_after_rebuilds():
 
 def test_shifts_too_many_for_a_table_of_all_have_their_opposites(monkeypatch):
     monkeypatch.setattr("basinax.atoms._neighbors.search.MOST_TRIED", 0)
-    monkeypatch.setattr("basinax.atoms._neighbors.search._DENSE_SHIFTS", 0)
+    monkeypatch.setattr("basinax.atoms._neighbors.numbering._DENSE_SHIFTS", 0)
     batch = Batch.from_atoms([STRUCTURES["skewed and tiny"], STRUCTURES["cell of four"]])
     table = NeighborTable(batch, CUTOFF, SKIN, reverse=True)
     for k in range(2):

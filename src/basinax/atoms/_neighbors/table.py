@@ -19,15 +19,14 @@ from basinax.atoms._neighbors.lists import (
     Lists,
     Neighbors,
 )
+from basinax.atoms._neighbors.numbering import distinct, rank
 from basinax.atoms._neighbors.rooms import SMALL, Room, room_of_images
 from basinax.atoms._neighbors.search import (
     MOST_IMAGES,
     TO_SPARE,
     Pairs,
-    distinct,
     no_list,
     pairs_of,
-    rank,
     tasks_of,
 )
 
