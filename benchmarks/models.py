@@ -3,7 +3,9 @@
 - `crystals`: 32 of 8 and 16 atoms with Nequix-MP-1 in single precision, as it was trained. Its
   weights are no part of this project: `--weights FILE`, or beside the checkout. `pip install
   --no-deps nequix matscipy e3nn-jax jraph` has the package.
-- `molecules`: the first 20 of data/molecules.extxyz with GFN2-xTB (`pip install tblite`).
+- `molecules`: the first 20 of data/molecules.extxyz with GFN2-xTB (`pip install tblite`), whose
+  self-consistent field begins anew at each evaluation; `reused`: with a calculator a structure,
+  where it begins at the last density, as ASE's does.
 
 FIRE with ASE's settings, cells fixed, so many steps for each. Timed is the second of two
 equal calls of `basinax.atoms.relax`, from `Atoms` to `Atoms`. The first compiles the model
@@ -11,14 +13,14 @@ in the shapes that structures pass through, and the program of the loop; its sec
 beside (`first call s`). ASE runs all molecules, and of the crystals one of each kind after
 one evaluation, which compiles, with the packages' own calculators, in the same process and
 with as many threads as their libraries choose. `cores` is processor time over time. Positions
-must agree: to 1e-3 Å for the model in single precision, to 1e-4 Å for the molecules, whose
-self-consistent field ASE begins at its last density.
+must agree: to 1e-3 Å for the model in single precision, to 1e-4 Å for the molecules.
 
-    python benchmarks/models.py [--sets crystals molecules] [--systems N] [--steps N]
+    python benchmarks/models.py [--sets molecules reused crystals] [--systems N] [--steps N]
 """
 
 import argparse
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -78,7 +80,7 @@ def crystals(arguments: argparse.Namespace) -> Problem:
     return Problem(name, atoms, steps, potential, lambda _: calculator, by_ase, 1e-3, True)
 
 
-def molecules(arguments: argparse.Namespace) -> Problem:
+def molecules(arguments: argparse.Namespace, *, reuse: bool = False) -> Problem:
     from tblite.ase import TBLite
 
     def make(_: Any = None) -> Any:
@@ -86,10 +88,16 @@ def molecules(arguments: argparse.Namespace) -> Problem:
 
     atoms = read(MOLECULES, ":")[: arguments.systems or 20]
     steps, everyone = arguments.steps or 20, list(range(len(atoms)))
-    return Problem("GFN2-xTB, molecules", atoms, steps, ASECalculator(make), make, everyone, 1e-4)
+    name = "GFN2-xTB, molecules" + (", reuse=True" if reuse else "")
+    potential = ASECalculator(make, reuse=reuse)
+    return Problem(name, atoms, steps, potential, make, everyone, 1e-4)
 
 
-SETS = {"molecules": molecules, "crystals": crystals}
+SETS = {
+    "molecules": molecules,
+    "reused": functools.partial(molecules, reuse=True),
+    "crystals": crystals,
+}
 
 
 def measured(problem: Problem) -> dict[str, Any]:
