@@ -393,6 +393,15 @@ def test_in_a_chain_of_optax_systems_stay_apart(transform):
         assert same_bits(updates, optax_updates)
 
 
+def test_a_limit_that_optax_gives_no_index_says_so():
+    limit, params = MaxStepSize(0.1), jnp.ones(3)
+    with pytest.warns(UserWarning, match="MaxStepSize in optax.chain limits all parameters as one"):
+        optax.chain(limit, optax.scale(0.5)).init(params)
+    optax.chain(limit.to_optax(), optax.scale(0.5)).init(params)  # silent, as these are
+    chain(optax.scale(0.5), limit).init(params)
+    limit.init(params)
+
+
 def test_a_chain_may_be_rebuilt_with_another_member():
     whole = chain(*MEMBERS)
     changed = dataclasses.replace(whole, transforms=(*whole.transforms[:2], MaxStepSize(0.5)))

@@ -1,6 +1,8 @@
 """Limits: transforms that shorten updates, need no memory, and can say what they saw."""
 
 import abc
+import traceback
+import warnings
 from typing import Any
 
 from basinax._systems.types import Prefix, Tree
@@ -22,6 +24,13 @@ class AbstractLimit(AbstractTransform):
 
     def init(self, parameters, index_prefix: Prefix = None) -> LimitState:
         check_parameters(parameters, index_prefix)
+        if index_prefix is None and _is_called_by_optax():
+            name = type(self).__name__
+            warnings.warn(
+                f"{name} in optax.chain limits all parameters as one system: put"
+                f" {name}(...).to_optax(index) there, or .to_optax() where that is meant",
+                stacklevel=2,
+            )
         return LimitState(index_prefix)
 
     @abc.abstractmethod
@@ -34,3 +43,11 @@ class AbstractLimit(AbstractTransform):
 
     def update(self, updates, state, params=None, **extra):
         return self.limit(updates, state.index_prefix).tree, state
+
+
+def _is_called_by_optax() -> bool:
+    """Whether the method that asks was called by optax, which passes no index, but for equinox."""
+    names = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_stack(None))
+    names = (name for name in names if not name.startswith("equinox"))
+    callers = (name for name in names if name != __name__)
+    return next(callers, "").startswith("optax")
