@@ -26,10 +26,10 @@ from basinax.atoms._batch import available_dtype
 from basinax.atoms._cells.kinds import AbstractCell
 from basinax.atoms._evaluate import evaluate
 from basinax.atoms._evaluators.calculator import ASECalculator, evaluator_of
-from basinax.atoms._evaluators.protocol import AbstractEvaluator
+from basinax.atoms._evaluators.protocol import AbstractEvaluator, AbstractSession
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._history import AbstractRecorder, Histories, History, Log, Together
-from basinax.atoms._intake import has_volume, intake
+from basinax.atoms._intake import Structure, has_volume, intake
 from basinax.atoms._internal.optimizer import steps_on_the_host, usual_optimizer
 from basinax.atoms._precision import warn_of_single_precision, warn_of_small_fmax
 from basinax.atoms._result import AtomsRelaxation, Relaxed
@@ -142,13 +142,7 @@ def relax(
     evaluator = evaluator_of(potential)
     asked, dtype = dtype, available_dtype(dtype)
     warn_of_single_precision(asked, dtype)
-    if optimizer is None:
-        # Its trust is judged by energies, of which forces must be the derivatives.
-        is_fit = evaluator is not None and evaluator.is_conservative
-        optimizer = usual_optimizer(is_hosted=is_fit)
-    check_transform(optimizer)
-    if evaluator and not evaluator.is_conservative:
-        _check_needs_no_energy(optimizer)
+    optimizer = _fit_for(evaluator, optimizer)
     _check_options(
         keep_best=keep_best,
         throw=throw,
@@ -168,21 +162,14 @@ def relax(
     fmax = None if fmax is None else _one_a_structure(fmax, "fmax", len(atoms))
     warn_of_small_fmax(fmax, dtype)
     criterion = criterion_of(fmax, convergence)
-    settings = Settings(
-        _each_a_structure(optimizer, "optimizer", len(atoms)),
-        _each_a_structure(criterion, "convergence", len(atoms)),
-        _one_a_structure(_counts(max_steps), "max_steps", len(atoms)),
-    )
+    settings = _settings_of(optimizer, criterion, max_steps, len(atoms))
 
+    histories, compilations = Histories(len(atoms)) if history else None, Compilations()
     with contextlib.ExitStack() as stack:
         tell = _teller(progress, len(atoms), stack)
         monitor = Monitor(len(atoms), tell, should_stop, _handing_on(on_end))
-        compilations, call = Compilations(), Call(structures, settings, dtype, keep_best, monitor)
-        session = None
-        if evaluator:
-            needs_stress = [structure.cell is not None for structure in structures]
-            session = stack.enter_context(contextlib.closing(evaluator.open(atoms, needs_stress)))
-        histories = Histories(len(atoms)) if history else None
+        call = Call(structures, settings, dtype, keep_best, monitor)
+        session = _session(evaluator, structures, stack)
         recorder = _recorder(trajectory, histories, log, atoms)
         if recorder is not None:
             stack.callback(recorder.close)
@@ -199,6 +186,42 @@ def relax(
     if throw:
         raise_unless_converged(result.status)
     return result
+
+
+def _fit_for(
+    evaluator: AbstractEvaluator | None, optimizer: AbstractTransform | None
+) -> AbstractTransform:
+    """The optimizer, or the usual one; raises TypeError where the model does not serve it."""
+    is_conservative = evaluator is not None and evaluator.is_conservative
+    if optimizer is None:
+        # The trust of the host's is judged by energies, of which forces must be the derivatives.
+        optimizer = usual_optimizer(is_hosted=is_conservative)
+    check_transform(optimizer)
+    if evaluator is not None and not is_conservative:
+        _check_needs_no_energy(optimizer)
+    return optimizer
+
+
+def _settings_of(
+    optimizer: AbstractTransform, criterion: AbstractCriterion, max_steps: Any, n_atoms: int
+) -> Settings:
+    """Settings that are one for all or one a structure."""
+    return Settings(
+        _each_a_structure(optimizer, "optimizer", n_atoms),
+        _each_a_structure(criterion, "convergence", n_atoms),
+        _one_a_structure(_counts(max_steps), "max_steps", n_atoms),
+    )
+
+
+def _session(
+    evaluator: AbstractEvaluator | None, structures: list[Structure], stack: contextlib.ExitStack
+) -> AbstractSession | None:
+    """A session of the evaluator, if there is one, that ends with the stack."""
+    if evaluator is None:
+        return None
+    needs_stress = [structure.cell is not None for structure in structures]
+    session = evaluator.open([structure.atoms for structure in structures], needs_stress)
+    return stack.enter_context(contextlib.closing(session))
 
 
 def _teller(
