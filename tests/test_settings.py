@@ -29,6 +29,7 @@ from basinax import (
     ForceNorm,
     GradientDescent,
     LBFGSLineSearch,
+    LevenbergMarquardt,
     MaxDisplacement,
     MaxForce,
     MaxStepSize,
@@ -141,6 +142,7 @@ TABLE = {
             "is_bounded": "switch",
         },
     ),
+    "LevenbergMarquardt": Row(LevenbergMarquardt, {"tau": "positive"}),
     "LBFGS.ase": Row(LBFGS.ase, {"maxstep": "limit", "alpha": "positive"}),
     "BFGS": Row(BFGS, {"maxstep": "limit", "alpha": "positive", "max_rows": "one number"}),
     "BFGSLineSearch": Row(
