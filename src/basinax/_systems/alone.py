@@ -124,7 +124,8 @@ class Alone:
             )
         trees, prefixes = [params], [index_prefix]
         if data is not None:
-            trees, prefixes = [params, data], [index_prefix, data_prefix or index_prefix]
+            data_prefix = index_prefix if data_prefix is None else data_prefix
+            trees, prefixes = [params, data], [index_prefix, data_prefix]
         self._trees = [jax.tree.map(jnp.asarray, tree) for tree in trees]
         self._prefixes = prefixes
         self._indices = [resolve(*pair) for pair in zip(prefixes, self._trees, strict=True)]

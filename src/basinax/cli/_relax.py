@@ -30,8 +30,10 @@ def run(given: Given, outputs: Outputs, manner: Manner) -> None:
         result = dataclasses.replace(result, sources=task.sources)
         watch.begin("writing")
         _name_in_info(result)
-        writing.write(result.atoms, result.to_dict())
+        columns = result.to_dict()
+        writing.write(result.atoms, columns)
         writing.write_record(recorded("relax", settings, task.inputs, watch, result.counts))
+    writing.print_table(columns)
     _print(result, task, outputs, manner, writing)
     _leave(result, watch, writing)
 
@@ -64,10 +66,9 @@ def _name_in_info(result: AtomsRelaxation) -> None:
 def _print(
     result: AtomsRelaxation, task: Task, outputs: Outputs, manner: Manner, writing: Writing
 ) -> None:
-    """Prints the table or JSON that was asked for, or the summary unless the run is to be quiet."""
+    """Prints JSON, if that was asked for, or the summary unless the run is to be quiet."""
     stream, saved = writing.stream, list(writing.saver.saved)
     saved += [x for x in (outputs.log, outputs.trajectory) if x not in (None, STDOUT)]
-    writing.print_table(result.to_dict())
     if outputs.json:
         print_json(summary_of(result, task.inputs), saved, writing.written_record)
     elif not manner.quiet:
