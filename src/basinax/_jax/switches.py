@@ -44,6 +44,13 @@ def switched(wanted: dict[str, Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def usual_promotion() -> Iterator[None]:
+    """For packages that count on JAX's usual promotion of dtypes and ranks, whatever is set."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@contextlib.contextmanager
 def own_switches() -> Iterator[None]:
     """For a run, whose transfers are its own and to which inf is a value as any other.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, get_args
 
 from basinax._text.config import from_config, transforms_by_name
-from basinax._text.tables import hint, read_table, require_known, table_of
+from basinax._text.tables import ENDINGS, hint, read_table, require_known, table_of
 from basinax.transforms._limits import AbstractLimit
 from basinax.transforms._protocol import AbstractTransform
 from basinax.transforms.searches.walk import SEARCHES
@@ -58,7 +58,7 @@ def optimizer_from(text: str) -> AbstractTransform:
         ValueError: the name or an option is unknown; lists the known ones.
         OSError: there is no such file.
     """
-    if text.endswith((".json", ".toml")):
+    if text.endswith(ENDINGS):
         return from_config(read_table(text))
     if text.startswith("{"):
         return from_config(table_of(text, "the optimizer"))

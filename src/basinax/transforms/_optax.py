@@ -7,7 +7,6 @@ together, in a tree with None for the others: what goes by paths, as masks and l
 of the whole tree.
 """
 
-import contextlib
 import functools
 import math
 from typing import Any
@@ -20,6 +19,7 @@ import optax
 from jaxtyping import PyTree
 
 from basinax._bits.rewriting import RefusedOperation, with_rounded_products
+from basinax._jax.switches import usual_promotion
 from basinax._systems.prefix import is_index
 from basinax._systems.types import Prefix
 from basinax.transforms._protocol import (
@@ -54,18 +54,18 @@ class OptaxTransform(AbstractTransform):
         """
         check_parameters(parameters, index_prefix)
         if index_prefix is None:
-            with _optax_promotion():
+            with usual_promotion():
                 return OptaxState(None, self.transformation.init(parameters))
         numbers = _numbers(parameters, index_prefix)
         _refuse_mixing(self.transformation, parameters, numbers)
         n_parts = len(jax.tree.leaves(index_prefix, is_leaf=is_index))
-        with _optax_promotion():
+        with usual_promotion():
             inner = _begun(self.transformation, _parts(parameters, numbers, n_parts))
         return OptaxState(index_prefix, inner)
 
     def update(self, updates, state: "OptaxState", params=None, **extra):
         transformation, prefix = self.transformation, state.index_prefix
-        with _optax_promotion():
+        with usual_promotion():
             if prefix is None:
                 update = optax.with_extra_args_support(transformation).update
                 updates, inner = update(updates, state.inner, params, **extra)
@@ -88,13 +88,6 @@ class OptaxState(AbstractState):
 
 def is_optax(transform: Any) -> bool:
     return isinstance(transform, optax.GradientTransformation)
-
-
-@contextlib.contextmanager
-def _optax_promotion():
-    """Optax counts on the usual promotion of dtypes and ranks, whatever the caller has set."""
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
 
 
 def _numbers(tree: PyTree, index_prefix: Prefix) -> tuple[int, ...]:
@@ -171,7 +164,7 @@ def _state_bytes(transformation, shapes, structure) -> int:
     """How large a state would be; 0 where only the probe can say what is wrong with it."""
     rows = [jax.ShapeDtypeStruct((PROBED, *shape), dtype) for shape, dtype in shapes]
     try:
-        with _optax_promotion():
+        with usual_promotion():
             state = jax.eval_shape(transformation.init, structure.unflatten(rows))
         return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(state))
     except Exception:
@@ -185,7 +178,7 @@ def _difference(transformation, shapes, structure, numbers) -> str | None:
     whole must give the same updates, one time after another.
     """
     try:
-        with jax.ensure_compile_time_eval(), _optax_promotion():
+        with jax.ensure_compile_time_eval(), usual_promotion():
             trees = _probing_trees(shapes, structure)
             params = trees[1]
             whole = transformation.init(params)
@@ -198,7 +191,7 @@ def _difference(transformation, shapes, structure, numbers) -> str | None:
                     return "mixes systems"
         # Above, what depends on no argument is a number; in a program that is traced it is none.
         step = functools.partial(_stepped, transformation, numbers=numbers)
-        with _optax_promotion():
+        with usual_promotion():
             jax.eval_shape(step, params, by_row, params)
     except RefusedOperation as error:
         return f"has an operation whose bits may depend on the batch ({error})"

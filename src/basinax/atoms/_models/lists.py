@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
 
+from basinax._jax.switches import usual_promotion
 from basinax.atoms._models.graphs import AbstractLayout, Graph, Shape, shape_of
 
 LISTS = ("positions", "box", "numbers", "neighbors", "perturbation")
@@ -45,8 +46,7 @@ class ListedEnergy(eqx.Module):
     keywords: Callable[..., dict[str, Any]] | None = eqx.field(static=True)
 
     def __call__(self, positions: Any, box: Any, numbers: Any, idx: Any, perturbation: Any) -> Any:
-        # jax-md relies on JAX's own rules, whichever a process has chosen.
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        with usual_promotion():
             further = {} if self.keywords is None else self.keywords(numbers)
             neighbors = NeighborList(idx, positions, self.format)
             energies = self.energy(

@@ -4,10 +4,10 @@ import dataclasses
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from basinax._jax.switches import usual_promotion
 from basinax.atoms._models.weights import in_precision
 
 
@@ -42,8 +42,7 @@ class MlipEnergies(eqx.Module):
             receivers=senders,
             ordering=EdgeOrdering.SENDER,
         )
-        # mlip relies on JAX's own rules, whichever a process has chosen.
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        with usual_promotion():
             field = self.force_field.replace_required_properties(Properties(forces=False))
             found = dataclasses.replace(field, params=self.params).calculate(graph)
         return found.nodes.features["energy"].astype(positions.dtype)

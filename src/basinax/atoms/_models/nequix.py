@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from basinax._jax.switches import usual_promotion
 from basinax._text.reading import found
 from basinax.atoms._models.weights import in_precision
 
@@ -22,8 +23,7 @@ class NequixEnergies(eqx.Module):
     """[119]: which of the model's species an element is."""
 
     def __call__(self, vectors: Any, numbers: Any, senders: Any, receivers: Any) -> Any:
-        # nequix relies on JAX's own rules, whichever a process has chosen.
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        with usual_promotion():
             species = self.index_of[numbers]
             return self.model.node_energies(vectors, species, senders, receivers)[:, 0]
 
