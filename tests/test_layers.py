@@ -44,7 +44,7 @@ LAYERS = [
     ["atoms._streams", "atoms._criteria", "atoms._python"],
     ["atoms._text"],
     ["atoms._result"],
-    ["atoms._evaluate"],
+    ["atoms._evaluate", "atoms._windows"],
     ["atoms._relax", "atoms._probe"],
     ["atoms._relax_stream"],
     ["atoms"],

@@ -36,6 +36,9 @@ def test_each_structure_ends_in_the_bits_of_relax_and_keeps_its_number(at_once):
     for number, entry in found.items():
         assert np.array_equal(entry.atoms.positions, whole.atoms[number].positions)
         assert entry.energy == whole.energies[number]
+        assert entry.initial_energy == whole.initial_energies[number]
+        assert entry.displacement == whole.displacements[number] == whole[number].displacement
+        assert 0 < entry.seconds < np.inf
         assert entry.steps == whole.steps[number]
         assert entry.status is Status.CONVERGED
         assert entry.source == str(number)

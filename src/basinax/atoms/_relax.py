@@ -32,7 +32,7 @@ from basinax.atoms._history import AbstractRecorder, Histories, History, Log, To
 from basinax.atoms._intake import Structure, has_volume, intake
 from basinax.atoms._internal.optimizer import steps_on_the_host, usual_optimizer
 from basinax.atoms._precision import warn_of_single_precision, warn_of_small_fmax
-from basinax.atoms._result import AtomsRelaxation, Relaxed
+from basinax.atoms._result import AtomsRelaxation, Relaxed, entry_of, largest_move
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams import groups
 from basinax.atoms._streams.device import Settings
@@ -167,7 +167,7 @@ def relax(
     histories, compilations = Histories(len(atoms)) if history else None, Compilations()
     with contextlib.ExitStack() as stack:
         tell = _teller(progress, len(atoms), stack)
-        monitor = Monitor(len(atoms), tell, should_stop, _handing_on(on_end))
+        monitor = Monitor(len(atoms), tell, should_stop, _handing_on(on_end, atoms))
         call = Call(structures, settings, dtype, keep_best, monitor)
         session = _session(evaluator, structures, stack)
         recorder = _recorder(trajectory, histories, log, atoms)
@@ -244,24 +244,14 @@ def _teller(
 
 
 def _handing_on(
-    on_end: Callable[[int, Relaxed], None] | None,
-) -> Callable[[int, Outcome], None] | None:
+    on_end: Callable[[int, Relaxed], None] | None, atoms: list[Atoms]
+) -> Callable[[int, Outcome, float], None] | None:
     """A function that calls `on_end` with a structure as an entry of a result."""
     if on_end is None:
         return None
 
-    def hand_on(number: int, outcome: Outcome) -> None:
-        entry = Relaxed(
-            outcome.atoms,
-            outcome.end.energy,
-            outcome.fmax,
-            outcome.steps,
-            outcome.evaluations,
-            Status(outcome.status),
-            str(number),
-            outcome.message,
-        )
-        on_end(number, entry)
+    def hand_on(number: int, outcome: Outcome, seconds: float) -> None:
+        on_end(number, entry_of(outcome, atoms[number], str(number), seconds))
 
     return hand_on
 
@@ -428,9 +418,7 @@ def _in_order(
         reached.append(outcome)
     ends, relaxed, *columns = zip(*reached, strict=True)
     fmax, steps, evaluations, status, first_energies, messages = columns
-    with np.errstate(over="ignore", invalid="ignore"):  # of a structure that exploded
-        moved = [end.positions - a.positions for end, a in zip(ends, atoms, strict=True)]
-        displacements = np.array([np.linalg.norm(m, axis=1).max() for m in moved])
+    displacements = np.array([largest_move(*each) for each in zip(ends, atoms, strict=True)])
     return AtomsRelaxation(
         atoms=list(relaxed),
         energies=np.array([end.energy for end in ends]),

@@ -1,10 +1,6 @@
 """Relaxing structures as they come: any number of them, in a memory that does not grow."""
 
-import contextlib
-import itertools
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from queue import SimpleQueue
 from typing import Any
 
 import jax
@@ -12,13 +8,13 @@ import numpy as np
 from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
 
-from basinax._jax.switches import switched, switches
 from basinax._loop.criteria import AbstractCriterion
 from basinax._settings import at_least, require_function, require_whole
 from basinax.atoms._cells.kinds import AbstractCell
 from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._relax import relax
 from basinax.atoms._result import Relaxed
+from basinax.atoms._windows import OnEnd, relaxed_windows
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms._protocol import AbstractTransform
 
@@ -87,69 +83,15 @@ def _relaxed(
     at_once: int,
 ) -> Iterator[tuple[int, Relaxed]]:
     """A generator of its own, so that arguments are checked by the call."""
-    for begin in itertools.count(0, at_once):
-        window = list(itertools.islice(structures, at_once))
-        if not window or should_stop():
-            return
-        with _Run(window, potential, options, should_stop) as run:
-            try:
-                for number, entry in run.ended():
-                    number += begin
-                    yield number, entry._replace(source=str(number))
-            except Exception as error:
-                if begin:
-                    error.add_note(f"System 0 is structure {begin} of the input.")
-                raise
 
+    def relax_window(window: list[tuple[int, Atoms]], on_end: OnEnd, is_over: Any) -> None:
+        atoms = [atoms for _, atoms in window]
+        relax(atoms, potential, on_end=on_end, should_stop=is_over, **options)
 
-class _Run(contextlib.AbstractContextManager):
-    """A thread that relaxes some structures, and is stopped where nobody waits for them."""
-
-    def __init__(
-        self,
-        atoms: list[Atoms],
-        potential: Any,
-        options: dict[str, Any],
-        should_stop: Callable[[], bool],
-    ):
-        self._ended: SimpleQueue[tuple[int, Relaxed] | BaseException | None] = SimpleQueue()
-        """Structures as they end; None, or what was raised, is the last."""
-        self._is_wanted, wanted = True, switches()
-
-        def is_over() -> bool:
-            return not self._is_wanted or should_stop()
-
-        def work() -> None:
-            last: BaseException | None = None
-            try:
-                with switched(wanted):
-                    relax(
-                        atoms,
-                        potential,
-                        on_end=lambda *found: self._ended.put(found),
-                        should_stop=is_over,
-                        **options,
-                    )
-            except BaseException as error:
-                last = error
-            self._ended.put(last)
-
-        self._thread = threading.Thread(target=work, name="basinax-stream", daemon=True)
-
-    def __enter__(self) -> "_Run":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._is_wanted = False
-        self._thread.join()
-
-    def ended(self) -> Iterator[tuple[int, Relaxed]]:
-        """Structures as they end."""
-        while (found := self._ended.get()) is not None:
-            if isinstance(found, BaseException):
-                raise found
-            yield found
+    numbered = iter(enumerate(structures))
+    for ended in relaxed_windows(numbered, relax_window, should_stop, at_once):
+        for (number, _), entry in ended:
+            yield number, entry._replace(source=str(number))
 
 
 def _check_is_for_all(options: dict[str, Any]) -> None:

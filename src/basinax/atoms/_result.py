@@ -13,6 +13,8 @@ from jaxtyping import Bool, Float, Int32
 
 from basinax._loop.status import Status
 from basinax.atoms._history import History
+from basinax.atoms._snapshot import Snapshot
+from basinax.atoms._streams.queue import Outcome
 from basinax.atoms._table import energies_of, html_of, named, text_of, volumes, write_rows
 
 SHOWN = 10
@@ -35,6 +37,35 @@ class Relaxed(NamedTuple):
     """Where it comes from: its number in the input, or its file and image."""
     message: str
     """Why it could not be evaluated; empty for one that could."""
+    initial_energy: float
+    """Where it began, in eV; NaN if it was never evaluated."""
+    displacement: float
+    """How far the atom that moved most is from where it began, in Å."""
+    seconds: float
+    """From the call to its end; NaN if it did not end."""
+
+
+def entry_of(outcome: Outcome, original: Atoms, source: str, seconds: float) -> Relaxed:
+    """What became of one structure, as an entry of a result."""
+    return Relaxed(
+        outcome.atoms,
+        outcome.end.energy,
+        outcome.fmax,
+        outcome.steps,
+        outcome.evaluations,
+        Status(outcome.status),
+        source,
+        outcome.message,
+        outcome.first_energy,
+        largest_move(outcome.end, original),
+        seconds,
+    )
+
+
+def largest_move(end: Snapshot, original: Atoms) -> float:
+    """How far the atom that moved most has come, in Å."""
+    with np.errstate(over="ignore", invalid="ignore"):  # of a structure that exploded
+        return float(np.linalg.norm(end.positions - original.positions, axis=1).max())
 
 
 class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
@@ -122,6 +153,9 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
             Status(self.status[k]),
             self.sources[k],
             self.messages[k],
+            float(self.initial_energies[k]),
+            float(self.displacements[k]),
+            float(self.seconds[k]),
         )
 
     def to_dict(self) -> dict[str, list[Any]]:

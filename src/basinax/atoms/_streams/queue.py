@@ -84,9 +84,9 @@ class Monitor:
         n_structures: int,
         progress: Any,
         should_stop: Callable[[], bool],
-        on_end: Callable[[int, Outcome], None] | None = None,
+        on_end: Callable[[int, Outcome, float], None] | None = None,
     ):
-        """Args: on_end: called with each structure that has ended by itself, one at a time."""
+        """Args: on_end: called with each structure that has ended by itself and when, in turn."""
         self.outcomes: list[Outcome | None] = [None] * n_structures
         self.seconds = [np.nan] * n_structures
         """From now to the end of each structure."""
@@ -134,7 +134,7 @@ class Monitor:
             failed = not converged and outcome.status != Status.RUNNING
             self._ended = (self._ended[0] + converged, self._ended[1] + failed)
             if self._on_end is not None and outcome.status != Status.RUNNING:
-                self._on_end(member, outcome)
+                self._on_end(member, outcome, self.seconds[member])
 
     def report(self, stream: Any, status: np.ndarray, fmax: np.ndarray) -> None:
         """Args: status, fmax: of the structures that stand in the stream's batch."""

@@ -1,0 +1,97 @@
+"""Structures by the window: some are read and relaxed, and then as many again."""
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from basinax._jax.switches import switched, switches
+from basinax.atoms._result import Relaxed
+
+T = TypeVar("T")
+
+OnEnd = Callable[[int, Relaxed], None]
+"""Called with the place of an item in its window and what became of it."""
+
+
+def relaxed_windows(
+    items: Iterator[T],
+    relax_window: Callable[[list[T], OnEnd, Callable[[], bool]], Any],
+    should_stop: Callable[[], bool],
+    at_once: int,
+) -> Iterator[list[tuple[T, Relaxed]]]:
+    """Relax items by the window, each in a thread.
+
+    Args:
+        relax_window: relaxes the items of a window, given a function that it calls with each that
+            has ended, and one that says when it is to end.
+        at_once: items of a window.
+
+    Yields:
+        Items that have ended and what became of them, all that there are by then; `seconds` are
+        those since the first window began.
+    """
+    begin = time.monotonic()
+    for first in itertools.count(0, at_once):
+        window = list(itertools.islice(items, at_once))
+        if not window or should_stop():
+            return
+        since = time.monotonic() - begin
+        with _Run(lambda *how, window=window: relax_window(window, *how), should_stop) as run:
+            try:
+                for ended in run.ended():
+                    yield [
+                        (window[k], entry._replace(seconds=entry.seconds + since))
+                        for k, entry in ended
+                    ]
+            except Exception as error:
+                if first:
+                    error.add_note(f"System 0 is structure {first} of the input.")
+                raise
+
+
+class _Run(contextlib.AbstractContextManager):
+    """A thread that relaxes a window, and is stopped where nobody waits for it."""
+
+    def __init__(self, relax_it: Callable[..., Any], should_stop: Callable[[], bool]):
+        self._ended: SimpleQueue[tuple[int, Relaxed] | BaseException | None] = SimpleQueue()
+        """Structures as they end; None, or what was raised, is the last."""
+        self._is_wanted, wanted = True, switches()
+
+        def is_over() -> bool:
+            return not self._is_wanted or should_stop()
+
+        def work() -> None:
+            last: BaseException | None = None
+            try:
+                with switched(wanted):
+                    relax_it(lambda *found: self._ended.put(found), is_over)
+            except BaseException as error:
+                last = error
+            self._ended.put(last)
+
+        self._thread = threading.Thread(target=work, name="basinax-stream", daemon=True)
+
+    def __enter__(self) -> "_Run":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._is_wanted = False
+        self._thread.join()
+
+    def ended(self) -> Iterator[list[tuple[int, Relaxed]]]:
+        """Structures as they end, all that wait at a time."""
+        last: Any = ()
+        while isinstance(last, tuple):
+            waiting = [self._ended.get()]
+            while not self._ended.empty():
+                waiting.append(self._ended.get())
+            last = waiting[-1]
+            if found := [x for x in waiting if isinstance(x, tuple)]:
+                yield found
+        if isinstance(last, BaseException):
+            raise last
