@@ -48,6 +48,7 @@ def environment() -> dict[str, Any]:
         "device": str(jax.devices()[0].device_kind),
         "platform": jax.default_backend(),
         "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
         "machine": platform.machine(),
         "python": platform.python_version(),
     }

@@ -1,4 +1,4 @@
-"""Relaxing with models of others: structures per second, beside ASE one at a time.
+"""Relaxing with models of others: structures per second, beside ASE one at a time and TorchSim.
 
 - `crystals`: 32 of 8 and 16 atoms with Nequix-MP-1 in single precision, as it was trained. Its
   weights are no part of this project: `--weights FILE`, or beside the checkout. `pip install
@@ -6,16 +6,25 @@
 - `molecules`: the first 20 of data/molecules.extxyz with GFN2-xTB (`pip install tblite`), whose
   self-consistent field begins anew at each evaluation; `reused`: with a calculator a structure,
   where it begins at the last density, as ASE's does.
+- `argon`: 128 crystals of 4 to 32 atoms with the package's own Lennard-Jones potential.
+- `torch-sim`: the same with TorchSim's Lennard-Jones model, one structure a call; `joined`: all
+  that wait in one call, as TorchSim does. TorchSim needs Python 3.12 (`pip install
+  torch-sim-atomistic`).
 
 FIRE with ASE's settings, cells fixed, so many steps for each. Timed is the second of two
 equal calls of `basinax.atoms.relax`, from `Atoms` to `Atoms`. The first compiles the model
 in the shapes that structures pass through, and the program of the loop; its seconds stand
 beside (`first call s`). ASE runs all molecules, and of the crystals one of each kind after
 one evaluation, which compiles, with the packages' own calculators, in the same process and
-with as many threads as their libraries choose. `cores` is processor time over time. Positions
-must agree: to 1e-3 Å for the model in single precision, to 1e-4 Å for the molecules.
+with as many threads as their libraries choose. TorchSim relaxes argon with its own model and its
+`ase_fire`, all structures in one batch, where it is installed; also timed the second time.
+`cores used` is processor time over time, `cpu ms` processor time a structure, which says more where
+others use the machine, too. Positions must agree with ASE's: to 1e-3 Å for the model in single
+precision, to 1e-4 Å for the others; and with TorchSim's after five steps, to 1e-9 Å. Then TorchSim
+goes another way than ASE: after 20 steps of argon by 4e-4 Å, where ours is within 1e-15 Å. A set
+whose package is not installed is left out.
 
-    python benchmarks/models.py [--sets molecules reused crystals] [--systems N] [--steps N]
+    python benchmarks/models.py [--sets argon ...] [--systems N] [--steps N]
 """
 
 import argparse
@@ -23,6 +32,7 @@ import contextlib
 import functools
 import os
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,14 +42,18 @@ import numpy as np
 from _timing import report
 from ase import Atoms
 from ase.build import bulk
+from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.io import read
 from ase.optimize import FIRE as ASEFIRE
 
 from basinax import FIRE
-from basinax.atoms import ASECalculator, JaxModel, relax
+from basinax.atoms import ASECalculator, JaxModel, TorchSimModel, relax
+from basinax.atoms.potentials import LennardJones
 
 WEIGHTS = Path(__file__).parents[2] / "shared" / "data" / "nequix-mp-1.nqx"
 MOLECULES = Path(__file__).parent / "data" / "molecules.extxyz"
+SIGMA, EPSILON, CUTOFF = 3.405, 0.0104, 8.5
+"""Of argon, in Å and eV."""
 
 
 class Problem(NamedTuple):
@@ -56,6 +70,16 @@ class Problem(NamedTuple):
     tolerance: float
     """Of positions, in Å."""
     is_single: bool = False
+    is_of_torch_sim: bool = False
+    """TorchSim relaxes the structures, too."""
+
+
+class Times(NamedTuple):
+    """Seconds, and those of processors, a structure; and of the first call."""
+
+    seconds: float
+    busy: float
+    first: float
 
 
 def main() -> None:
@@ -66,7 +90,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--weights", type=Path, default=WEIGHTS)
     arguments = parser.parse_args()
-    report("models", [measured(SETS[name](arguments)) for name in arguments.sets])
+    rows = []
+    for name in arguments.sets:
+        try:
+            rows.append(measured(SETS[name](arguments)))
+        except ImportError as error:
+            print(f"{name} is left out: {error.name} is not installed")
+    if rows:
+        report("models", rows)
 
 
 def crystals(arguments: argparse.Namespace) -> Problem:
@@ -93,10 +124,44 @@ def molecules(arguments: argparse.Namespace, *, reuse: bool = False) -> Problem:
     return Problem(name, atoms, steps, potential, make, everyone, 1e-4)
 
 
+def argon(arguments: argparse.Namespace, potential: Any = None, name: str = "own") -> Problem:
+    sizes = [(1, 1, 1), (2, 1, 1), (2, 2, 1), (2, 2, 2)]
+    atoms = [bulk("Ar", cubic=True, a=5.3).repeat(sizes[k % 4]) for k in range(of(arguments))]
+    for k, a in enumerate(atoms):
+        a.rattle(0.1, seed=k)
+    potential = potential or LennardJones(EPSILON, SIGMA, CUTOFF)
+
+    def make(_: Atoms) -> Any:
+        return ASELennardJones(sigma=SIGMA, epsilon=EPSILON, rc=CUTOFF)
+
+    by_ase = list(range(min(4, len(atoms))))
+    name, steps = f"Lennard-Jones, argon, {name}", arguments.steps or 50
+    return Problem(name, atoms, steps, potential, make, by_ase, 1e-4, is_of_torch_sim=True)
+
+
+def of(arguments: argparse.Namespace) -> int:
+    return arguments.systems or 128
+
+
+def torch_sim(arguments: argparse.Namespace, *, batched: bool = False) -> Problem:
+    name = "TorchSim's, joined" if batched else "TorchSim's, one a call"
+    return argon(arguments, TorchSimModel(torch_sim_model(), batched=batched), name)
+
+
+def torch_sim_model() -> Any:
+    import torch
+    from torch_sim.models.lennard_jones import LennardJonesModel
+
+    return LennardJonesModel(SIGMA, EPSILON, dtype=torch.float64, cutoff=CUTOFF)
+
+
 SETS = {
     "molecules": molecules,
     "reused": functools.partial(molecules, reuse=True),
     "crystals": crystals,
+    "argon": argon,
+    "torch-sim": torch_sim,
+    "joined": functools.partial(torch_sim, batched=True),
 }
 
 
@@ -104,20 +169,27 @@ def measured(problem: Problem) -> dict[str, Any]:
     first, _, before = timed(lambda: relaxed(problem))
     seconds, busy, result = timed(lambda: relaxed(problem))
     theirs = [against_ase(problem, k, result.atoms[k]) for k in problem.by_ase]
-    n, compiling, ase_seconds = len(problem.atoms), *np.mean(theirs, axis=0)
+    n, ase = len(problem.atoms), Times(*map(float, np.mean(theirs, axis=0)))
+    batched = against_torch_sim(problem)
     return {
         "model": problem.model,
         "systems": n,
         "atoms": sum(map(len, problem.atoms)),
         "evaluations": int(result.evaluations.sum()),
         "systems/s": n / seconds,
-        "ASE systems/s": float(1 / ase_seconds),
-        "ratio": float(n / seconds * ase_seconds),
-        "cores": busy / seconds,
+        "ASE systems/s": 1 / ase.seconds,
+        "TorchSim systems/s": batched and 1 / batched.seconds,
+        "ratio": n / seconds * ase.seconds,
+        "ratio to TorchSim": batched and n / seconds * batched.seconds,
+        "cpu ms": 1e3 * busy / n,
+        "ASE cpu ms": 1e3 * ase.busy,
+        "TorchSim cpu ms": batched and 1e3 * batched.busy,
+        "cores used": busy / seconds,
         "first call s": first,
         "compile s": first - seconds,
         "compilations": before.compilations,
-        "ASE first evaluation s": float(compiling),
+        "ASE first evaluation s": ase.first,
+        "TorchSim first call s": batched and batched.first,
     }
 
 
@@ -132,17 +204,46 @@ def timed(call: Callable[[], Any]) -> tuple[float, float, Any]:
     return time.perf_counter() - begin, sum(os.times()[:4]) - before, returned
 
 
-def against_ase(problem: Problem, k: int, ours: Atoms) -> tuple[float, float]:
-    """Seconds of ASE's first evaluation and of its steps; raises unless it goes the same way."""
+def against_ase(problem: Problem, k: int, ours: Atoms) -> Times:
+    """Times of ASE's steps and first evaluation; raises unless it goes the same way."""
     with jax.enable_x64(False) if problem.is_single else contextlib.nullcontext():
         atoms = problem.atoms[k].copy()
         atoms.calc = problem.calculators(atoms)
         compiling = timed(atoms.get_forces)[0] if problem.is_single else 0.0
         atoms.calc.reset()
         search = ASEFIRE(atoms, logfile=None)
-        seconds, *_ = timed(lambda: search.run(fmax=1e-6, steps=problem.steps))
+        seconds, busy, _ = timed(lambda: search.run(fmax=1e-6, steps=problem.steps))
     np.testing.assert_allclose(ours.positions, atoms.positions, atol=problem.tolerance, rtol=0)
-    return compiling, seconds
+    return Times(seconds, busy, compiling)
+
+
+def against_torch_sim(problem: Problem) -> Times | None:
+    """Times of as many steps of all structures in one batch; None if it does not relax them."""
+    if not problem.is_of_torch_sim:
+        return None
+    try:
+        import torch_sim
+    except ImportError:
+        return None
+    model = torch_sim_model()
+    is_over = torch_sim.generate_force_convergence_fn(force_tol=1e-6, include_cell_forces=False)
+
+    def run(steps: int = problem.steps) -> list[Atoms]:
+        with warnings.catch_warnings(action="ignore"):  # of steps that end
+            return torch_sim.optimize(
+                problem.atoms,
+                model,
+                optimizer=torch_sim.Optimizer.fire,
+                convergence_fn=is_over,
+                max_steps=steps,
+            ).to_atoms()
+
+    first, *_ = timed(run)
+    seconds, busy, theirs = timed(run)
+    ours = relaxed(problem._replace(steps=5)).atoms
+    for a, b in zip(ours, run(5), strict=True):
+        np.testing.assert_allclose(a.positions, b.positions, atol=1e-9, rtol=0)
+    return Times(seconds / len(theirs), busy / len(theirs), first)
 
 
 def made_crystals(n: int) -> tuple[list[Atoms], list[int]]:
