@@ -37,7 +37,7 @@ LAYERS = [
     ["atoms._batch", "atoms._snapshot"],
     ["atoms._evaluators", "atoms._neighbors", "atoms._trajectory"],
     ["atoms._table", "atoms._bar", "atoms._precision", "atoms._unique"],
-    ["atoms._history"],
+    ["atoms._history", "atoms._report"],
     ["atoms.potentials", "atoms._models"],
     ["atoms._cells"],
     ["atoms._internal"],

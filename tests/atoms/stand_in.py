@@ -34,5 +34,6 @@ class Relaxation:
             displacements=np.zeros(n),
             seconds=np.zeros(n),
             initial_energies=np.zeros(n),
+            initial_volumes=[None] * n,
             sources=[""] * n,
         )

@@ -87,6 +87,8 @@ def test_history_has_every_step(result, crystals):
         assert history.steps.tolist() == list(range(result.steps[k] + 1))
         assert history.energies[-1] == result.energies[k]
         assert history.fmax[-1] == result.fmax[k]
+        assert (np.diff(history.evaluations) >= 1).all() and history.evaluations[0] == 1
+        assert history.evaluations[-1] == result.evaluations[k]
     assert result.history[0].volumes is None
     volumes = result.history[1].volumes
     assert volumes[0] == pytest.approx(crystals[1].cell.volume, rel=1e-6)
@@ -136,6 +138,16 @@ def test_a_table_tells_how_far_atoms_moved_and_when_they_ended(result, crystals)
     assert table["max_stress_eV_per_A3"][0] is None
     assert table["max_stress_eV_per_A3"][1] == np.abs(result.atoms[1].get_stress()).max()
     assert table["initial_energy_eV"][1] == result.history[1].energies[0]
+    assert table["initial_volume_A3"] == [a.cell.volume if a.pbc.all() else None for a in crystals]
+
+
+def test_a_report_has_the_result_and_its_curves(result, tmp_path):
+    pytest.importorskip("bokeh", reason="a report needs Bokeh")
+    result.report(tmp_path / "report.html", title="Three crystals", settings={"fmax": 0.01})
+    text = (tmp_path / "report.html").read_text("utf-8")
+    for section in ("status", "convergence", "distributions", "throughput", "unconverged"):
+        assert f'<section id="{section}">' in text
+    assert "<title>Three crystals</title>" in text and "history=True" not in text
 
 
 def test_initial_energies_are_those_of_the_first_step_without_a_history(result, crystals):

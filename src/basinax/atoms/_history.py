@@ -39,10 +39,12 @@ class History(NamedTuple):
     """In eV/Å, as in the result."""
     volumes: Float[np.ndarray, "frames"] | None
     """In Å³; None where the cell is fixed."""
+    evaluations: Int32[np.ndarray, "frames"]
+    """How many there had been at each step, that of the step among them."""
 
 
-_Kept = tuple[int, float, float, float | None]
-"""Step, energy, fmax and volume."""
+_Kept = tuple[int, float, float, float | None, int]
+"""Step, energy, fmax, volume and evaluations."""
 
 
 class Histories:
@@ -55,13 +57,13 @@ class Histories:
         self._frames: dict[int, list[_Kept]] = collections.defaultdict(list)
 
     def add(self, frames: Iterable[Frame]) -> None:
-        for number, step, snapshot, fmax, _ in frames:
+        for number, step, snapshot, fmax, _, evaluations in frames:
             kept = self._frames[number]
             if kept and step <= kept[-1][0]:
                 continue  # an end has come before, as each step does
             is_moving = snapshot.stress is not None
             volume = abs(float(np.linalg.det(snapshot.cell))) if is_moving else None
-            kept.append((step, snapshot.energy, fmax, volume))
+            kept.append((step, snapshot.energy, fmax, volume, evaluations))
 
     def close(self) -> None:
         pass
@@ -72,13 +74,15 @@ class Histories:
 
     def _of(self, number: int) -> History:
         frames = self._frames[number]
-        steps, energies, fmax, volumes = zip(*frames, strict=True) if frames else ((),) * 4
+        columns = zip(*frames, strict=True) if frames else ((),) * 5
+        steps, energies, fmax, volumes, evaluations = columns
         is_moving = any(volume is not None for volume in volumes)
         return History(
             np.array(steps, np.int32),
             np.array(energies, float),
             np.array(fmax, float),
             np.array(volumes, float) if is_moving else None,
+            np.array(evaluations, np.int32),
         )
 
 
@@ -124,7 +128,7 @@ class Log:
     def add(self, frames: Iterable[Frame]) -> None:
         now, lines = time.strftime("%H:%M:%S"), []
         with self._lock:
-            for number, step, snapshot, fmax, _ in frames:
+            for number, step, snapshot, fmax, *_ in frames:
                 if step <= self._steps.get(number, -1):
                     continue  # an end has come before, as each step does
                 self._steps[number] = step

@@ -40,6 +40,7 @@ from basinax.atoms._streams.groups import Call, listed_for
 from basinax.atoms._streams.hosted import relax_hosted
 from basinax.atoms._streams.queue import Monitor, Outcome
 from basinax.atoms._streams.stream import Stream, Work
+from basinax.atoms._table import volumes
 from basinax.atoms._text import cell_from
 from basinax.atoms._trajectory import Recorder, Trajectories
 from basinax.atoms.potentials import AbstractPotential
@@ -430,6 +431,7 @@ def _in_order(
         messages=list(messages),
         displacements=displacements,
         seconds=np.array(monitor.seconds),
+        initial_volumes=volumes(atoms),
         compilations=n_compiled,
         history=histories,
         sources=[str(number) for number in range(len(atoms))],

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
 import equinox as eqx
@@ -13,9 +13,19 @@ from jaxtyping import Bool, Float, Int32
 
 from basinax._loop.status import Status
 from basinax.atoms._history import History
+from basinax.atoms._report.curves import Curve
+from basinax.atoms._report.page import write_report
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.queue import Outcome
-from basinax.atoms._table import energies_of, html_of, named, text_of, volumes, write_rows
+from basinax.atoms._table import (
+    energies_of,
+    html_of,
+    named,
+    rows_of,
+    text_of,
+    volumes,
+    write_rows,
+)
 
 SHOWN = 10
 """Structures in the table that a summary ends with."""
@@ -103,6 +113,8 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
     """From the call to the end of each structure; NaN for one that did not end."""
     initial_energies: Float[np.ndarray, "systems"]
     """Where each structure began, in eV; NaN for one that was never evaluated."""
+    initial_volumes: list[float | None]
+    """Where each structure began, in Å³; None without three periodic directions."""
     compilations: int = 0
     """Of the call: programs that were compiled for it, or loaded from JAX's cache on the disk, in
     which most seconds of a short call go. Another call like it compiles none."""
@@ -162,9 +174,9 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
         """A table as columns, one entry a structure.
 
         `source`, `formula`, `atoms` (their number), `status`, `steps`, `evaluations`, `energy_eV`,
-        `energy_eV_per_atom`, `initial_energy_eV`, `fmax_eV_per_A`, `volume_A3` (None without three
-        periodic directions), `max_stress_eV_per_A3` (the largest component; None without stress),
-        `max_displacement_A`, `seconds` and `message`.
+        `energy_eV_per_atom`, `initial_energy_eV`, `fmax_eV_per_A`, `volume_A3` and
+        `initial_volume_A3` (None without three periodic directions), `max_stress_eV_per_A3` (the
+        largest component; None without stress), `max_displacement_A`, `seconds` and `message`.
         """
         return {
             "source": list(self.sources),
@@ -176,6 +188,7 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
             "initial_energy_eV": self.initial_energies.tolist(),
             "fmax_eV_per_A": self.fmax.tolist(),
             "volume_A3": volumes(self.atoms),
+            "initial_volume_A3": list(self.initial_volumes),
             "max_stress_eV_per_A3": [_largest_stress(a) for a in self.atoms],
             "max_displacement_A": self.displacements.tolist(),
             "seconds": self.seconds.tolist(),
@@ -199,6 +212,34 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
             OSError: the file cannot be written.
         """
         write_rows(path, self.to_dict())
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        settings: Mapping[str, Any] | None = None,
+        title: str = "Relaxation",
+    ) -> None:
+        """Write a page of HTML for a person: counts, convergence, distributions, what went wrong.
+
+        It needs no network, and grows little with the number of structures. Curves of convergence
+        need `history=True`. Plots are by Bokeh: `pip install 'basinax[report]'`.
+
+        Args:
+            path: a file in .html, written in place of what was there.
+            settings: plain values by their names, and tables of them, that are shown at the end.
+            title: of the page.
+
+        Raises:
+            ValueError: the ending is not .html.
+            ImportError: there is no Bokeh.
+            OSError: the file cannot be written.
+        """
+        columns = self.to_dict()
+        columns["ended"] = columns.pop("seconds")
+        histories = enumerate(self.history or [])
+        curves = {k: Curve(h.energies, h.fmax, h.evaluations) for k, h in histories}
+        write_report(path, rows_of(columns), curves=curves, settings=settings, title=title)
 
     def plot(self, axes: Any = None) -> Any:
         """Draw fmax and energy over the steps of each structure, with matplotlib.

@@ -54,6 +54,8 @@ class Frame(NamedTuple):
     """In eV/Å, as in the result."""
     is_last: bool
     """Whether the structure has ended there."""
+    evaluations: int
+    """By then, that of this frame among them."""
 
 
 class Trajectories(eqx.Module):

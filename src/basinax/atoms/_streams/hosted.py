@@ -258,7 +258,8 @@ def _turn(
         "is_lost": nobody if moves is None else moves.is_lost(there, _reach(batch)),
     }
     is_judged, point = judged_between(before, run)
-    due = found_at(point, batch, moves) | {"steps": before.steps, "is_judged": is_judged}
+    counts = {"steps": before.steps, "evaluations": run.evaluations}
+    due = found_at(point, batch, moves) | counts | {"is_judged": is_judged}
     return run, here, due
 
 

@@ -212,9 +212,8 @@ class Places:
             # Energies of atoms are as long as a coordinate, and wanted at the end alone.
             snapshot = self._snapshot(found, k, member)._replace(energies=None)
             snapshot = snapshot.kept(self.group.structures[member])
-            return Frame(
-                member, int(found["steps"][k]), snapshot, float(found["fmax"][k]), are_last
-            )
+            steps, evaluations = int(found["steps"][k]), int(found["evaluations"][k])
+            return Frame(member, steps, snapshot, float(found["fmax"][k]), are_last, evaluations)
 
         cast(AbstractRecorder, self.group.recorder).add(frame(k, m) for k, m in members.items())
 

@@ -314,11 +314,15 @@ def _recorded(
             run = step(before, 1)
             is_judged, there = judged_between(before, run)
             is_due = is_judged & (before.steps % interval == 0)
+            counts = {"steps": before.steps, "evaluations": run.evaluations}
+
+            def due(new, old):
+                return jnp.where(is_due, new, old)
 
             def newer(dues):
                 return [
-                    (select_state(is_due, x, y, prefix), jnp.where(is_due, n, m))
-                    for (x, n), (y, m) in zip([*dues[1:], (there, before.steps)], dues, strict=True)
+                    (select_state(is_due, x, y, prefix), jax.tree.map(due, n, m))
+                    for (x, n), (y, m) in zip([*dues[1:], (there, counts)], dues, strict=True)
                 ]
 
             dues = jax.lax.cond(jnp.any(is_due), newer, lambda dues: dues, dues)
@@ -331,13 +335,14 @@ def _recorded(
         return jax.lax.while_loop(goes_on, turn, (*carry, jnp.int32(0)))[:2]
 
     here = dataclasses.replace(run.point, of_rows=None)
-    none = (here, jnp.full_like(run.steps, -1))
+    nothing = jnp.full_like(run.steps, -1)
+    none = (here, {"steps": nothing, "evaluations": nothing})
     course = Course(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, reach)
     # No more turns than give so many frames; the interval may be as large as an integer.
     n_turns = FRAMES * jnp.minimum(interval, machine().periods * machine().period)
     (run, dues), skins, is_stale = course.turned(
         go, (run, [none] * FRAMES), lambda carry: carry[0], skins, n_turns
     )
-    found = [{"steps": n} | found_at(point, batch, moves) for point, n in dues]
+    found = [counts | found_at(point, batch, moves) for point, counts in dues]
     # The host takes a large array sooner than many.
     return (run, jax.tree.map(lambda *each: jnp.stack(each), *found)), skins, is_stale

@@ -1,0 +1,1 @@
+"""The report of a run: one HTML file that needs no network."""

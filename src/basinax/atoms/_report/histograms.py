@@ -1,0 +1,62 @@
+"""Histograms that stay readable: whole numbers in bins of whole numbers, and no far value that
+would squeeze all others into one bin."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+BINS = 40
+
+FAR = 10.0
+"""Times the width of the central 98 %: values that reach so far are left out."""
+
+
+LARGEST = 1e100
+"""Larger ones lie out too far for any plot, and would overflow."""
+
+
+class Histogram(NamedTuple):
+    """How many values lie in each bin."""
+
+    edges: Float[np.ndarray, "bins+1"]
+    counts: Float[np.ndarray, "bins"]
+    n_outside: int
+    """Finite values that lie so far out that they are not drawn."""
+
+
+def histogram(values: Float[np.ndarray, "values"]) -> Histogram | None:
+    """That of the finite values; None without any that can be drawn."""
+    finite = values[np.isfinite(values)]
+    drawn = finite[np.abs(finite) < LARGEST]
+    if not len(drawn):
+        return None
+    low, high = _limits(drawn)
+    is_whole = bool((drawn == np.round(drawn)).all()) and high - low < 2**52
+    edges = _whole_edges(low, high) if is_whole else _edges(low, high)
+    counts, _ = np.histogram(drawn, edges)
+    return Histogram(edges, counts.astype(float), len(finite) - int(counts.sum()))
+
+
+def _limits(drawn: np.ndarray) -> tuple[float, float]:
+    low, high = float(drawn.min()), float(drawn.max())
+    first, last = np.percentile(drawn, [1.0, 99.0]).tolist()
+    far = FAR * (last - first)
+    if far > 0:
+        low = first if first - low > far else low
+        high = last if high - last > far else high
+    return low, high
+
+
+def _edges(low: float, high: float) -> np.ndarray:
+    """One bin, around values that are all alike."""
+    width = max(abs(low), abs(high), 1.0) * 1e-6
+    if high - low < width:
+        return np.array([low - width, high + width])
+    return np.linspace(low, high, BINS + 1)
+
+
+def _whole_edges(low: float, high: float) -> np.ndarray:
+    width = max(1, int(np.ceil((high - low + 1) / BINS)))
+    count = int((high - low) // width) + 1
+    return low - 0.5 + width * np.arange(count + 1)

@@ -1,0 +1,175 @@
+"""Writes the report of a run; see `write_report`."""
+
+import os
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from basinax._text.files import replacing
+from basinax.atoms._report import tables
+from basinax.atoms._report.curves import PICKED, Curve, convergence_of
+from basinax.atoms._report.structures import Row, Structures, structures_of
+
+ENDINGS = (".html", ".htm")
+
+COMPONENTS: list[Any] = ["bokeh", "bokeh-widgets"]
+"""Of Bokeh's library: what the plots of this page need."""
+
+
+def check_report(path: str | os.PathLike[str]) -> None:
+    """Before a run: whether a report can be written to a file of this name.
+
+    Raises:
+        ValueError: its ending is not .html.
+        ImportError: there is no Bokeh.
+    """
+    ending = Path(path).suffix
+    if ending.lower() not in ENDINGS:
+        raise ValueError(f"{path}: a report is a file in .html, not in {ending or 'none'}")
+    try:
+        import bokeh  # noqa: F401
+    except ImportError as error:
+        text = f"{path}: a report needs Bokeh: pip install 'basinax[report]'"
+        raise ImportError(text) from error
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    rows: Iterable[Row],
+    *,
+    curves: Mapping[int, Curve] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    title: str = "Relaxation",
+) -> None:
+    """Write what a person looks for after a run to one HTML file, which needs no network.
+
+    Its size hardly grows with the number of structures: plots are histograms and quantiles, and
+    tables show their first 50 rows.
+
+    Args:
+        path: a file in .html, written in place of what was there once it is whole.
+        rows: one mapping a structure, read once, one after another. These keys are read, others
+            passed over, and what needs a missing one (or None) is left out: `number` (in the
+            input; 0, 1, 2, ... without it), `source` (its file and image), `formula`, `atoms`
+            (their number), `status` (a name of `Status` in lower case), `message` (why it failed),
+            `steps`, `evaluations`, `energy_eV`, `initial_energy_eV`, `fmax_eV_per_A`, `volume_A3`,
+            `initial_volume_A3`, `seconds` (that the structure took) and `ended` (seconds from the
+            start of the run to its end).
+        curves: energies and fmax of structures by evaluation, by the structures' numbers, for some
+            or all. They are asked for one after another, and may be read when they are.
+        settings: plain values by their names, and tables of them, such as the record of a run has.
+        title: of the page.
+
+    Raises:
+        ValueError: the ending is not .html.
+        ImportError: there is no Bokeh.
+        OSError: the file cannot be written.
+    """
+    check_report(path)
+    text = page_of(structures_of(rows), curves, settings or {}, title)
+    with replacing(path) as partial:
+        # Names of files may hold bytes that are no text.
+        partial.write_bytes(text.encode("utf-8", "backslashreplace"))
+
+
+def page_of(
+    structures: Structures,
+    curves: Mapping[int, Curve] | None,
+    settings: Mapping[str, Any],
+    title: str,
+) -> str:
+    """The page as HTML."""
+    from bokeh.embed import components
+    from bokeh.resources import Resources
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    plots = _plots(structures, curves)
+    script, divs = components(plots) if plots else ("", {})
+    slow, measure = tables.slowest(structures)
+    # Texts are escaped; what Bokeh has made is HTML.
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    template = environment.from_string(
+        files("basinax.atoms._report").joinpath("page.html").read_text("utf-8")
+    )
+    return template.render(
+        title=title,
+        facts=_facts(structures),
+        statuses=tables.counts_of(structures),
+        plots={name: Markup(div) for name, div in divs.items()},
+        slowest=slow,
+        measure=measure,
+        unconverged=tables.unconverged(structures),
+        sections=tables.sections_of(settings),
+        library=Markup(Resources(mode="inline", components=COMPONENTS).render()) if plots else "",
+        script=Markup(script),
+    )
+
+
+def _facts(structures: Structures) -> list[tuple[str, str]]:
+    """The numbers that stand above all else, each with its name."""
+    facts = [("structures", f"{len(structures):,}")]
+    if len(structures):
+        facts.append(("converged", f"{100 * structures.converged.mean():.4g} %"))
+    for name in ("atoms", "evaluations"):
+        if structures.has(name):
+            facts.append((name, f"{np.nansum(structures.values[name]):,.0f}"))
+    if structures.has("ended"):
+        seconds = float(np.nanmax(structures.values["ended"]))
+        facts.append(("to the last end", tables.seconds_text(seconds)))
+        if seconds > 0:
+            n_ended = int(np.isfinite(structures.values["ended"]).sum())
+            facts.append(("structures a second", f"{n_ended / seconds:.3g}"))
+    return facts
+
+
+def _plots(structures: Structures, curves: Mapping[int, Curve] | None) -> dict[str, Any]:
+    from basinax.atoms._report.plots import bars, converging, ended
+
+    shown = {
+        "evaluations": (structures.values["evaluations"], "evaluations"),
+        "energies": (structures.energies_per_atom, "energy (eV/atom)"),
+        "energy_changes": (structures.energy_changes, "change of energy (eV/atom)"),
+        "volume_changes": (_moved(structures.volume_changes), "change of volume (%)"),
+    }
+    plots = {name: bars(values, text) for name, (values, text) in shown.items()}
+    throughput = ended(structures.values["ended"])
+    if throughput is not None:
+        plots["ended"], plots["rate"] = throughput
+    places = {number: k for k, number in enumerate(structures.numbers)}
+    sizes = {number: float(structures.values["atoms"][k]) for number, k in places.items()}
+    wanted = _wanted(structures)
+    found = convergence_of(curves or {}, sizes, wanted)
+    if found is not None:
+        labels = {number: _label(structures, places[number]) for number in wanted}
+        plots["fmax"], plots["heights"], plots["pick"] = converging(found, labels)
+    return {name: plot for name, plot in plots.items() if plot is not None}
+
+
+def _moved(changes: np.ndarray) -> np.ndarray:
+    """None of them, where no cell has moved."""
+    return changes if np.any(changes[np.isfinite(changes)]) else changes[:0]
+
+
+def _wanted(structures: Structures) -> list[int]:
+    """The numbers of those that can be picked: up to a third of them did not converge, a third took
+    most evaluations, and the others are spread over the input."""
+    n, part = len(structures), PICKED // 3
+    evaluations = structures.values["evaluations"]
+    order = np.argsort(-np.where(np.isfinite(evaluations), evaluations, -1.0), kind="stable")
+    chosen = [*np.flatnonzero(~structures.converged)[:part].tolist(), *order[:part].tolist()]
+    spread = np.unique(np.linspace(0, n - 1, min(n, PICKED)).astype(int)).tolist() if n else []
+    others = [k for k in spread if k not in set(chosen)]
+    room = PICKED - len(set(chosen))
+    stride = max(1, -(-len(others) // max(room, 1)))
+    return [structures.numbers[k] for k in sorted({*chosen, *others[::stride]})]
+
+
+def _label(structures: Structures, k: int) -> str:
+    texts = [str(structures.numbers[k])]
+    texts += [structures.texts[name][k] for name in ("source", "formula", "status")]
+    is_own = texts[1] != texts[0]
+    return " · ".join(text for text in (texts if is_own else [texts[0], *texts[2:]]) if text)

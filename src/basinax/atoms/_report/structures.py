@@ -1,0 +1,88 @@
+"""What a report knows of structures: numbers as columns, NaN where a row has none."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from basinax._loop.status import Status
+
+Row = Mapping[str, Any]
+
+NUMBERS = (
+    "atoms",
+    "steps",
+    "evaluations",
+    "energy_eV",
+    "initial_energy_eV",
+    "fmax_eV_per_A",
+    "volume_A3",
+    "initial_volume_A3",
+    "seconds",
+    "ended",
+)
+TEXTS = ("source", "formula", "status", "message")
+
+Column = Float[np.ndarray, "structures"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Structures:
+    """The rows of a report, as columns."""
+
+    numbers: list[int]
+    """Of the structures in the input."""
+    texts: dict[str, list[str]]
+    values: dict[str, Column]
+    """NaN where nothing is known."""
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def has(self, name: str) -> bool:
+        """Whether any structure has a finite value."""
+        return bool(np.isfinite(self.values[name]).any())
+
+    @property
+    def converged(self) -> np.ndarray:
+        return np.array([s == str(Status.CONVERGED) for s in self.texts["status"]], bool)
+
+    @property
+    def energies_per_atom(self) -> Column:
+        return self._per_atom(self.values["energy_eV"])
+
+    @property
+    def energy_changes(self) -> Column:
+        """In eV per atom."""
+        return self._per_atom(self.values["energy_eV"] - self.values["initial_energy_eV"])
+
+    @property
+    def volume_changes(self) -> Column:
+        """In percent of the first volume."""
+        first = self.values["initial_volume_A3"]
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            return 100 * (self.values["volume_A3"] / first - 1)
+
+    def _per_atom(self, energies: Column) -> Column:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return energies / self.values["atoms"]
+
+
+def structures_of(rows: Iterable[Row]) -> Structures:
+    """The columns of rows, which are read once, one after another."""
+    numbers: list[int] = []
+    texts: dict[str, list[str]] = {name: [] for name in TEXTS}
+    values: dict[str, list[float]] = {name: [] for name in NUMBERS}
+    for k, row in enumerate(rows):
+        numbers.append(int(row.get("number", k)))
+        for name, column in texts.items():
+            text = row.get(name)
+            column.append("" if text is None else str(text))
+        for name, column in values.items():
+            value = row.get(name)
+            column.append(math.nan if value is None else float(value))
+    arrays = {name: np.array(column, float) for name, column in values.items()}
+    return Structures(numbers, texts, arrays)
