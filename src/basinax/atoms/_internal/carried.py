@@ -23,8 +23,15 @@ from basinax.atoms._internal.sparse import DENSE, Jacobian, factorised
 
 Vector = Float[np.ndarray, "dofs"]
 
-WEAK = 0.03
-"""ε, in eV/Å². It holds what no coordinate covers."""
+WEAK = (0.03, 0.3, 3.0, 30.0)
+"""ε, in eV/Å²: the first, and those that it may become. It holds what no coordinate covers."""
+
+MISFIT, GAIN = 0.6, 0.3
+"""Where pairs are off the model by more than the first, ε becomes the next larger or smaller, if
+they are off by less then, by the second: few models have torsions as soft as molecules have."""
+
+FITTED = 1000
+"""With so many degrees of freedom, at most, ε may change: two factors more a step."""
 
 ALPHA, PLAIN_STEP = 70.0, 0.2
 """Without coordinates: the model's stiffness (eV/Å²) before the first pair, and the longest row of
@@ -118,10 +125,10 @@ class Pairs(NamedTuple):
     s: Float[np.ndarray, "pairs dofs"]
     y: Float[np.ndarray, "pairs dofs"]
     sy: Float[np.ndarray, "pairs"]
-    softest: float
-    """s·y/s·Ms of the newest pair."""
-    stiffest: float
-    """y·M⁻¹y/s·y of the newest pair."""
+    softness: Float[np.ndarray, "pairs"]
+    """s·Ms/s·y."""
+    stiffness: Float[np.ndarray, "pairs"]
+    """y·M⁻¹y/s·y."""
 
 
 @dataclasses.dataclass
@@ -138,7 +145,7 @@ class Walk:
 
     def __post_init__(self) -> None:
         self._coordinates: Coordinates | None = None
-        self._alpha, self._is_plain = 1.0, False
+        self._alpha, self._weak, self._is_plain = 1.0, WEAK[0], False
         self._changes: deque[tuple[np.ndarray, ...]] = deque(maxlen=self.memory)
         self._points: deque[tuple[Vector, Vector]] = deque(maxlen=self.memory)
         """Positions and gradients before the present ones: pairs are made anew of them where
@@ -167,7 +174,7 @@ class Walk:
         is_given_up = self._n_since >= PATIENCE
         coordinates = self.plain if is_given_up else self.renewed(x, self._coordinates)
         is_new, self._coordinates = coordinates is not self._coordinates, coordinates
-        here = found(coordinates, x, gradient)
+        here = found(coordinates, x, gradient, self._weak)
         if is_new:
             self._renew(coordinates, here)
             if len(here.q) == 0 or self._is_plain:
@@ -176,7 +183,7 @@ class Walk:
         elif self._made is not None:
             self._changes.append(change(coordinates, self._made.start, here))
         self._points.append((x, gradient))
-        pairs = self._carried(here)
+        here, pairs = self._fitted(coordinates, here)
         if pairs is not None:
             self._rescale(pairs, is_plain=self._is_plain)
         step = self._descent(here, pairs)
@@ -203,8 +210,20 @@ class Walk:
     def _renew(self, coordinates: Coordinates, here: Found) -> None:
         """The pairs between all points that are kept, in new coordinates."""
         self._changes.clear()
-        points = [*(found(coordinates, *point) for point in self._points), here]
+        before = [found(coordinates, *point, self._weak) for point in self._points]
+        points = [*before, here]
         self._changes.extend(change(coordinates, *pair) for pair in itertools.pairwise(points))
+
+    def _fitted(self, coordinates: Coordinates, here: Found) -> tuple[Found, Pairs | None]:
+        """The pairs, and the point with the ε that fits them."""
+        pairs = self._carried(here)
+        if pairs is None or not len(here.q) or len(here.x) > FITTED:
+            return here, pairs
+        self._weak = fitting(here, pairs)
+        if self._weak == here.metric.weak:
+            return here, pairs
+        here = found(coordinates, here.x, here.gradient, self._weak)
+        return here, self._carried(here)
 
     def _carried(self, here: Found) -> Pairs | None:
         if not self._changes:
@@ -218,19 +237,19 @@ class Walk:
         usable = (sy > 1e-14) & (sy >= COSINE * np.sqrt(sms * yiy))
         if not usable.any():
             return None
-        last = np.flatnonzero(usable)[-1]
-        ends = float(sy[last] / sms[last]), float(yiy[last] / sy[last])
-        return Pairs(s[usable], y[usable], sy[usable], *ends)
+        s, y, sy, sms, yiy = (each[usable] for each in (s, y, sy, sms, yiy))
+        return Pairs(s, y, sy, sms / sy, yiy / sy)
 
     def _rescale(self, pairs: Pairs, *, is_plain: bool) -> None:
         """α by the newest pair: kept while it lies between the bounds that this one gives."""
-        middle = float(np.sqrt(pairs.softest * pairs.stiffest))
+        softest, stiffest = 1 / float(pairs.softness[-1]), float(pairs.stiffness[-1])
+        middle = float(np.sqrt(softest * stiffest))
         alpha, is_raised = self._alpha, self._alpha > BAND
         if is_plain:
-            self._alpha = pairs.stiffest
+            self._alpha = stiffest
         elif (
-            pairs.softest > BAND * alpha
-            or pairs.stiffest < alpha / BAND
+            softest > BAND * alpha
+            or stiffest < alpha / BAND
             or (is_raised and middle < alpha / BAND)
         ):
             self._alpha = middle
@@ -266,14 +285,38 @@ class Walk:
         return bent if coordinates.reach(bent) <= BENT * straight + BENT_BESIDES else step
 
 
-def found(coordinates: Coordinates, x: Vector, gradient: Vector) -> Found:
+def found(coordinates: Coordinates, x: Vector, gradient: Vector, weak: float) -> Found:
     """A point in these coordinates."""
     q, jacobian = coordinates.at(x)
     stiffness = coordinates.stiffness(x)
-    metric = Metric(jacobian, stiffness, WEAK if len(q) else ALPHA)
+    metric = Metric(jacobian, stiffness, weak if len(q) else ALPHA)
     model_step = metric.solve(gradient)
     parts = q, x, stiffness * jacobian.along(model_step), metric.weak * model_step
     return Found(x, gradient, q, jacobian, stiffness, metric, model_step, parts)
+
+
+def fitting(here: Found, pairs: Pairs) -> float:
+    """ε: that of the point, or ten times as large or small, if pairs fit the model better then."""
+    weak, best = here.metric.weak, misfit(pairs.softness, pairs.stiffness)
+    if best < MISFIT:
+        return weak
+    chosen, best = weak, best - GAIN
+    place = WEAK.index(weak)
+    for other in WEAK[max(place - 1, 0) : place + 2]:
+        if other == weak:
+            continue
+        metric = Metric(here.jacobian, here.stiffness, other)
+        softness = pairs.softness + (other - weak) * (pairs.s * pairs.s).sum(1) / pairs.sy
+        stiffness = (pairs.y * metric.solve(pairs.y.T).T).sum(1) / pairs.sy
+        off = misfit(softness, stiffness)
+        if off < best:
+            chosen, best = other, off
+    return chosen
+
+
+def misfit(softness: np.ndarray, stiffness: np.ndarray) -> float:
+    """How far pairs are from being those of one multiple of the model: 0 where they are."""
+    return float(np.log(softness.mean() * stiffness.mean()))
 
 
 def change(coordinates: Coordinates, before: Found, after: Found) -> tuple[np.ndarray, ...]:
@@ -284,14 +327,14 @@ def change(coordinates: Coordinates, before: Found, after: Found) -> tuple[np.nd
 
 def curved(coordinates: Coordinates, here: Found, step: Vector) -> Vector:
     """A step to where the coordinates have changed as much as they would along a straight one."""
-    moved, x = here.jacobian.along(step), here.x
+    moved, x, weak = here.jacobian.along(step), here.x, here.metric.weak
     for target in TARGETS:
         q, jacobian, metric = here.q, here.jacobian, here.metric
         if x is not here.x:
             q, jacobian = coordinates.at(x)
             if len(x) <= DENSE:  # the first model serves large systems, whose factors are dear
-                metric = Metric(jacobian, here.stiffness, WEAK)
+                metric = Metric(jacobian, here.stiffness, weak)
         missing = coordinates.wrapped(here.q + target * moved - q)
         force = jacobian.back(here.stiffness * missing)
-        x = x + metric.solve(force + WEAK * (here.x + target * step - x))
+        x = x + metric.solve(force + weak * (here.x + target * step - x))
     return x - here.x
