@@ -68,4 +68,6 @@ def report(name: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return f"{len(value)} numbers"
     return f"{value:.3g}" if isinstance(value, float) else str(value)

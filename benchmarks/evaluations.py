@@ -2,6 +2,7 @@
 
 - `molecules`: the 20 of data/molecules.extxyz, made from SMILES of common compounds with a
   distance-geometry embedder, 12 to 48 atoms, by GFN2-xTB (`pip install tblite`), fmax 0.05.
+- `molecules 0.01`, `molecules 0.001`: the same to these fmax.
 - `others`: 20 more, kept back: the recipe was fixed before they were made (data/_kept_back.py).
 - `g2`: the molecules of the G2 set in ASE with at least four atoms and an even number of electrons,
   rattled by 0.1 Å; GFN2-xTB, fmax 0.05.
@@ -11,19 +12,23 @@
   move; GFN1-xTB, fmax 0.05.
 - `crystals`: nine alloys and silicon cells, rattled and strained, with cells that move; ASE's EMT,
   and Stillinger and Weber's silicon; fmax 0.02.
+- `salts`: nine oxides, halides and semiconductors, rattled by 0.08 Å and strained, with cells that
+  move; Nequix-MP-1 in single precision, fmax 0.02. Its weights are no part of this project: a file
+  beside the checkout, or `--weights FILE`; without them the set is left out.
 - `slabs`: an oxygen atom on slabs of six metals whose lowest layer is fixed; EMT, fmax 0.02.
 - `clusters`: ten random clusters of 38 atoms that lj38.py grows, by Lennard-Jones with the
   parameters of copper, to forces of 0.01 in reduced units.
 
 All optimizers begin at the same structures. What is not done after 500 evaluations (of clusters,
 2000) has failed, and they count. Beside ours stand ASE's optimizers, and Sella in internal
-coordinates (`pip install sella`) for molecules. `above` is the mean energy above the lowest
-that any optimizer of the call reached, in meV.
+coordinates (`pip install sella`) for molecules. Evaluations and energies (eV) of each structure are
+recorded, null where it failed; docs/pictures/_evaluations.py makes a table and a plot of them.
 
-    python benchmarks/evaluations.py [--sets molecules ...] [--only NAME ...]
+    python benchmarks/evaluations.py [--sets molecules ...] [--only NAME ...] [--weights FILE]
 """
 
 import argparse
+import contextlib
 import functools
 import itertools
 import logging
@@ -52,7 +57,14 @@ from ase.spacegroup import crystal
 from lj38 import grown_clusters
 
 from basinax import BFGS, FIRE, LBFGS
-from basinax.atoms import ASECalculator, Frechet, InternalLBFGS, StillingerWeber, relax
+from basinax.atoms import (
+    ASECalculator,
+    Frechet,
+    InternalLBFGS,
+    JaxModel,
+    StillingerWeber,
+    relax,
+)
 
 CAP = 500
 
@@ -64,7 +76,7 @@ OPTIMIZERS = {
     "BFGS": BFGS(),
     "FIRE": FIRE(),
 }
-OF_MOLECULES = ("molecules", "others", "g2", "bad starts")
+OF_MOLECULES = ("molecules", "molecules 0.01", "molecules 0.001", "others", "g2", "bad starts")
 THEIRS = {
     "ASE FIRE": ase.optimize.FIRE,
     "ASE LBFGS": ase.optimize.LBFGS,
@@ -81,6 +93,8 @@ class Problems(NamedTuple):
     is_moving: bool = False
     most: int = CAP
     """Evaluations after which a structure has failed."""
+    model: JaxModel | None = None
+    """Evaluates for our optimizers, where it does not as a calculator; in single precision."""
 
 
 def main() -> None:
@@ -90,24 +104,23 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--sets", nargs="*", default=list(SETS))
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--weights", type=Path, default=WEIGHTS)
     arguments = parser.parse_args()
     for name in arguments.sets:
-        problems, found = SETS[name](), {}
+        if name == "salts" and not arguments.weights.exists():
+            print(f"salts: left out, as there are no weights of Nequix-MP-1 at {arguments.weights}")
+            continue
+        problems = salts(arguments.weights) if name == "salts" else SETS[name]()
         for optimizer in [*OPTIMIZERS, *THEIRS, "Sella"]:
             is_left_out = optimizer == "Sella" and name not in OF_MOLECULES
             if not is_left_out and (not arguments.only or optimizer in arguments.only):
                 begin = time.perf_counter()
                 ends = relaxed(optimizer, problems)
-                found[optimizer] = (*ends, time.perf_counter() - begin)
-                print(name, optimizer, *found[optimizer][0].tolist(), flush=True)
-        energies = [
-            np.where(converged, energy, np.inf) for _, energy, converged, _ in found.values()
-        ]
-        lowest = np.min(energies, axis=0)
-        report("evaluations", [row(name, k, *ends, lowest) for k, ends in found.items()])
+                seconds = time.perf_counter() - begin
+                report("evaluations", [row(name, optimizer, *ends, seconds)])
 
 
-def row(name, optimizer, evaluations, energies, converged, seconds, lowest) -> dict[str, Any]:
+def row(name, optimizer, evaluations, energies, converged, seconds) -> dict[str, Any]:
     return {
         "set": name,
         "optimizer": optimizer,
@@ -116,8 +129,12 @@ def row(name, optimizer, evaluations, energies, converged, seconds, lowest) -> d
         "median": float(np.median(evaluations)),
         "most": int(np.max(evaluations)),
         "failed": int((~converged).sum()),
-        "above": float(1000 * np.mean((energies - lowest)[converged])) if converged.any() else 0.0,
         "seconds": seconds,
+        "evaluations": np.asarray(evaluations).tolist(),
+        "energies": [
+            round(float(energy), 6) if is_done else None
+            for energy, is_done in zip(energies, converged, strict=True)
+        ],
     }
 
 
@@ -125,17 +142,20 @@ def row(name, optimizer, evaluations, energies, converged, seconds, lowest) -> d
 
 
 DATA = Path(__file__).parent / "data"
+WEIGHTS = Path(__file__).parents[2] / "shared" / "data" / "nequix-mp-1.nqx"
 
 
-def by_xtb(atoms: list[Atoms], method: str = "GFN2-xTB", **how: Any) -> Problems:
+def by_xtb(
+    atoms: list[Atoms], method: str = "GFN2-xTB", fmax: float = 0.05, **how: Any
+) -> Problems:
     from tblite.ase import TBLite
 
     make = functools.partial(TBLite, method=method, verbosity=0)
-    return Problems(atoms, [make] * len(atoms), 0.05, **how)
+    return Problems(atoms, [make] * len(atoms), fmax, **how)
 
 
-def molecules() -> Problems:
-    return by_xtb(read(DATA / "molecules.extxyz", ":"))
+def molecules(fmax: float = 0.05) -> Problems:
+    return by_xtb(read(DATA / "molecules.extxyz", ":"), fmax=fmax)
 
 
 def others() -> Problems:
@@ -218,6 +238,38 @@ def silicon() -> Any:
     return StillingerWeber.named("Si").calculator()
 
 
+def salts(weights: Path = WEIGHTS) -> Problems:
+    """Sites and cells as in textbooks."""
+    from nequix.calculator import NequixCalculator
+
+    right = [90, 90, 90]
+    sites = [(0, 0, 0), (0.305, 0.305, 0)]
+    rutile = crystal(["Ti", "O"], sites, spacegroup=136, cellpar=[4.594, 4.594, 2.959, *right])
+    sites = [(0, 0, 0), (0.5, 0.5, 0.5), (0.5, 0.5, 0)]
+    elements, cell = ["Sr", "Ti", "O"], [3.905] * 3 + right
+    perovskite = crystal(elements, sites, spacegroup=221, cellpar=cell)
+    made = [
+        bulk("NaCl", "rocksalt", 5.64, cubic=True),
+        bulk("MgO", "rocksalt", 4.212, cubic=True),
+        bulk("ZnS", "zincblende", 5.409, cubic=True),
+        bulk("GaAs", "zincblende", 5.653, cubic=True),
+        bulk("ZnO", "wurtzite", 3.25, c=5.207),
+        bulk("GaN", "wurtzite", 3.189, c=5.185),
+        bulk("CaF2", "fluorite", 5.463),
+        rutile,
+        perovskite,
+    ]
+    draw = np.random.default_rng(9)
+    for atoms in made:
+        strain = np.eye(3) + draw.uniform(-0.04, 0.04, (3, 3))
+        atoms.set_cell(atoms.cell.array @ strain, scale_atoms=True)
+        atoms.positions += 0.08 * draw.standard_normal(atoms.positions.shape)
+    with jax.enable_x64(False):  # nequix reads weights in JAX's own precision
+        calculator = NequixCalculator(model_path=weights, use_kernel=False)
+    model = JaxModel.nequix(weights)
+    return Problems(made, [lambda: calculator] * len(made), 0.02, is_moving=True, model=model)
+
+
 def slabs() -> Problems:
     draw = np.random.default_rng(5)
     made = []
@@ -240,11 +292,14 @@ def clusters() -> Problems:
 
 SETS = {
     "molecules": molecules,
+    "molecules 0.01": functools.partial(molecules, 0.01),
+    "molecules 0.001": functools.partial(molecules, 0.001),
     "others": others,
     "g2": small,
     "bad starts": bad_starts,
     "molecular crystals": molecular_crystals,
     "crystals": crystals,
+    "salts": salts,
     "slabs": slabs,
     "clusters": clusters,
 }
@@ -256,19 +311,22 @@ SETS = {
 def relaxed(name: str, problems: Problems) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Evaluations, energies, and which have converged."""
     if name not in OPTIMIZERS:
-        ends = [
-            theirs(name, *each, problems)
-            for each in zip(problems.atoms, problems.make, strict=True)
-        ]
+        with jax.enable_x64(False) if problems.model else contextlib.nullcontext():
+            ends = [
+                theirs(name, *each, problems)
+                for each in zip(problems.atoms, problems.make, strict=True)
+            ]
         evaluations, energies, converged = map(np.array, zip(*ends, strict=True))
         return evaluations, energies, converged
     atoms = [a.copy() for a in problems.atoms]
-    of_one = len(set(problems.make)) == 1
+    potential = problems.model
+    if potential is None and len(set(problems.make)) == 1:
+        potential = ASECalculator(problems.make[0])
     for a, make in zip(atoms, problems.make, strict=True):
-        a.calc = None if of_one else make()
+        a.calc = make() if potential is None else None
     result = relax(
         atoms,
-        ASECalculator(problems.make[0]) if of_one else None,
+        potential,
         OPTIMIZERS[name],
         cell=Frechet() if problems.is_moving else None,
         fmax=problems.fmax,
