@@ -155,6 +155,11 @@ ALIKE = {
         "l is the output, too: choose another table",
     ),
     "the default output": (["--table", "relaxed.extxyz"], None, "is the output, too"),
+    "report and output": (
+        ["--output", "x.html", "--report", "x.html"],
+        None,
+        "x.html is the output, too: choose another report",
+    ),
     "output and trajectory": (
         ["--output", "new/0.traj", "--trajectory", "new"],
         lambda: Path("new").mkdir(),
@@ -202,6 +207,45 @@ def test_no_output_is_where_a_stream_goes(relaxation, output):
         os.dup2(kept, 1)
         os.close(kept)
     assert "log.extxyz is the file of standard output" in text
+
+
+# --- the report
+
+
+def test_a_report_has_what_was_found_and_how(relaxation):
+    pytest.importorskip("bokeh", reason="a report needs Bokeh")
+    done = run("--report", "new/r.html", "--output-dir", "out")
+    assert done.exit_code == 0, done.output
+    assert relaxation.settings["history"]
+    text = Path("new/r.html").read_text("utf-8")
+    assert "Relaxation of in.extxyz" in text
+    assert f"<td>{basinax.__version__}</td>" in text and "lennard-jones:Ar" in text
+    assert "new/r.html" in done.stdout
+
+
+REPORTS = {
+    "it exists": ("old.html", "old.html exists: add --overwrite"),
+    "another ending": ("r.pdf", "a report is a file in .html, not in .pdf"),
+    "an input": ("in.extxyz", "in.extxyz: a report is a file in .html"),
+    "no package": ("no.html", "a report needs Bokeh: pip install 'basinax[report]'"),
+}
+
+
+@pytest.mark.parametrize("kind", REPORTS)
+def test_a_report_that_cannot_be_written_is_refused_before_the_run(relaxation, kind, monkeypatch):
+    name, message = REPORTS[kind]
+    Path("old.html").write_text("kept")
+    if kind == "no package":
+        monkeypatch.setitem(sys.modules, "bokeh", None)
+    before, given = everything(), ["relax", "in.extxyz", "--potential", "lennard-jones:Ar"]
+    done = CliRunner().invoke(cli.app, [*given, "--report", name])
+    assert done.exit_code == 2 and message in " ".join(done.stderr.split())
+    assert not relaxation.is_done and everything() == before
+
+
+def test_a_table_that_needs_a_package_is_refused_before_the_run(relaxation, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert "Parquet needs pyarrow" in is_refused(relaxation, "--table", "t.parquet")
 
 
 # --- what stands in the way

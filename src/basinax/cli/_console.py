@@ -68,7 +68,7 @@ def reported(sources: list[str] | None = None) -> Iterator[None]:
     except OSError as error:
         name = "" if error.filename is None else f"{error.filename} cannot be read: "
         fail(name + (error.strerror or text_of(error)))
-    except (TypeError, ValueError, NotImplementedError, ArithmeticError) as error:
+    except (TypeError, ValueError, NotImplementedError, ArithmeticError, ImportError) as error:
         fail(with_sources(text_of(error), sources or []))
     except MemoryError as error:
         fail(f"there is not enough memory: {text_of(error)}")

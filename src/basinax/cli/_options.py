@@ -280,6 +280,13 @@ class Outputs(Written):
             " goes; - is standard output."
         ),
     ] = None
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            help="A page of HTML for a person: counts, convergence, distributions, throughput, what"
+            " went wrong, settings. Needs no network to be read, and Bokeh to be written."
+        ),
+    ] = None
     trajectory: Annotated[
         Path | None,
         typer.Option(help="A folder for trajectories, one file a structure, that ASE reads."),
@@ -296,6 +303,8 @@ class Outputs(Written):
         files = super().files()
         if self.log is not None and self.log != STDOUT:
             files.append((self.log, "log"))
+        if self.report is not None:
+            files.append((self.report, "report"))
         return files
 
 

@@ -1,11 +1,14 @@
 """The command `basinax relax`."""
 
 import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
 
 import typer
 
 from basinax._loop.status import Status
 from basinax.atoms import AtomsRelaxation, Trajectories
+from basinax.atoms._report.page import check_report
 from basinax.cli._config import settings_of
 from basinax.cli._console import INTERRUPTED, NOT_SAVED, NOTHING_CONVERGED, err, out, reported
 from basinax.cli._inputs import files_read
@@ -16,6 +19,9 @@ from basinax.cli._summary import print_json, print_summary, summary_of
 from basinax.cli._task import Task
 from basinax.cli._watch import Watch
 from basinax.cli._writing import Writing
+
+NAMED = 3
+"""Files that the title of a report names."""
 
 
 def run(given: Given, outputs: Outputs, manner: Manner) -> None:
@@ -32,7 +38,13 @@ def run(given: Given, outputs: Outputs, manner: Manner) -> None:
         _name_in_info(result)
         columns = result.to_dict()
         writing.write(result.atoms, columns)
-        writing.write_record(recorded("relax", settings, task.inputs, watch, result.counts))
+        record = recorded("relax", settings, task.inputs, watch, result.counts)
+        writing.write_record(record)
+        if outputs.report is not None:
+            title, table = f"Relaxation of {_named(task.inputs.files)}", record.as_table()
+            writing.saver.save(
+                outputs.report, lambda path: result.report(path, settings=table, title=title)
+            )
     writing.print_table(columns)
     _print(result, task, outputs, manner, writing)
     _leave(result, watch, writing)
@@ -47,9 +59,17 @@ def _prepared(task: Task, given: Given, outputs: Outputs) -> Writing:
         task.settings["trajectory"] = trajectories
     if outputs.log is not None:
         task.settings["log"] = outputs.log
+    if outputs.report is not None:
+        with reported():
+            check_report(outputs.report)
+        task.settings["history"] = True
     cells = zip(task.own["cell"], task.atoms, strict=True)
     moving = [cell is not None and bool(a.pbc.any()) for cell, a in cells]
     return Writing.prepared(outputs, task.inputs, files_read(given), moving, trajectories)
+
+
+def _named(paths: Sequence[Path]) -> str:
+    return ", ".join(map(str, paths)) if len(paths) <= NAMED else f"{len(paths)} files"
 
 
 def _name_in_info(result: AtomsRelaxation) -> None:
