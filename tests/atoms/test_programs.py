@@ -15,6 +15,7 @@ from basinax._jax.compilations import Compilations
 from basinax._jax.switches import switches
 from basinax.atoms import EMT, LennardJones, Tersoff, _relax, relax
 from basinax.atoms._neighbors.rooms import Room, Rooms
+from basinax.atoms._streams import workers
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
 
@@ -76,10 +77,10 @@ def shapes_of(monkeypatch):
     def found(make, potential, optimizer, options, n, scale=1.0):
         programs = []
 
-        def stop(works, monitor, _):
+        def stop(works, monitor, _, lanes):
             with ThreadPoolExecutor(2) as pool:
-                _relax._begin(works, monitor, pool, 2, switches())
-            for stream in [stream for work in works for stream in work.begun]:
+                workers.begin(works, monitor, pool, lanes, switches())
+            for stream in [stream for work in works for stream in work.begun[None]]:
                 places, settings = stream.places, stream.work.group.settings
                 arrays = places.batch, stream.table.lists(places.occupied), places.moves
                 leaves, structure = jax.tree.flatten((settings, arrays))
@@ -88,7 +89,7 @@ def shapes_of(monkeypatch):
                 )
             raise MadeError
 
-        monkeypatch.setattr(_relax, "_work_off", stop)
+        monkeypatch.setattr(_relax, "work_off", stop)
         with pytest.raises(MadeError):
             relax(make(n, scale), potential, optimizer, **options)
         return programs

@@ -25,11 +25,11 @@ from basinax.atoms import (
     StillingerWeber,
     Tersoff,
     ZhouEAM,
-    _relax,
     relax,
 )
 from basinax.atoms._bar import Bar
 from basinax.atoms._neighbors.search import check_listable
+from basinax.atoms._streams import stream
 from cover import exhaustive
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
@@ -229,8 +229,8 @@ def test_a_bar_is_shown_where_it_is_asked_for(capfd):
 def test_a_run_that_is_stopped_makes_no_further_lists(monkeypatch):
     """Each kind of cell has a group of its own."""
     monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 1)
-    made, stream = [], _relax.Stream
-    monkeypatch.setattr(_relax, "Stream", lambda *of: made.append(of) or stream(*of))
+    made, make = [], stream.Stream
+    monkeypatch.setattr(stream, "Stream", lambda *of: made.append(of) or make(*of))
     kinds = ["frechet", "strain", "unit-cell"]
     atoms, should_stop = structures()[:3], lambda: bool(made)
     result = relax(atoms, LennardJones(**ARGON), cell=kinds, should_stop=should_stop)

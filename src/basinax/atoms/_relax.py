@@ -6,7 +6,6 @@ How structures are grouped is chosen for speed alone: no bit of a result depends
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, cast
 
 import equinox as eqx
@@ -17,7 +16,7 @@ from ase.calculators.calculator import BaseCalculator
 
 from basinax._jax.compilations import Compilations
 from basinax._jax.forks import check_process
-from basinax._jax.switches import own_switches, switched, switches
+from basinax._jax.switches import own_switches
 from basinax._loop.criteria import AbstractCriterion, criterion_of
 from basinax._loop.relax import raise_unless_converged
 from basinax._loop.status import Status
@@ -34,12 +33,11 @@ from basinax.atoms._internal.optimizer import steps_on_the_host, usual_optimizer
 from basinax.atoms._precision import warn_of_single_precision, warn_of_small_fmax
 from basinax.atoms._result import AtomsRelaxation, Relaxed, entry_of, largest_move
 from basinax.atoms._snapshot import Snapshot
-from basinax.atoms._streams import groups
 from basinax.atoms._streams.device import Settings
 from basinax.atoms._streams.groups import Call, listed_for
 from basinax.atoms._streams.hosted import relax_hosted
 from basinax.atoms._streams.queue import Monitor, Outcome
-from basinax.atoms._streams.stream import Stream, Work
+from basinax.atoms._streams.workers import Devices, lanes_of, work_off
 from basinax.atoms._table import volumes
 from basinax.atoms._text import cell_from
 from basinax.atoms._trajectory import Recorder, Trajectories
@@ -89,6 +87,7 @@ def relax(
     on_end: Callable[[int, Relaxed], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     throw: bool = False,
+    devices: Devices = None,
 ) -> AtomsRelaxation:
     """Relax every structure, each as if it were alone: its positions, and its cell where asked.
 
@@ -128,6 +127,9 @@ def relax(
         should_stop: asked now and then; once it says so, the run ends and what has not is returned
             where it is, as `Status.RUNNING`.
         throw: raise if a structure does not converge, instead of leaving it to `status`.
+        devices: those of JAX that share the structures, or so many of `jax.local_devices()`, for
+            potentials of this package; each has one thread, and no bit depends on their number. If
+            None, all local devices that are no CPUs, or the default device.
 
     Raises:
         TypeError, ValueError, NotImplementedError: a structure or an argument is not usable; says
@@ -153,8 +155,10 @@ def relax(
         on_end=on_end,
         should_stop=should_stop,
     )
-    if evaluator and skin is not None:
-        raise TypeError("skin is for potentials with neighbour lists, a calculator has none")
+    lanes = lanes_of(devices)
+    for name, value in (("skin", skin), ("devices", devices)):
+        if evaluator and value is not None:
+            raise TypeError(f"{name} is for potentials with neighbour lists, a calculator has none")
     listed = (
         None if evaluator else listed_for(cast(AbstractPotential, potential), atoms, skin, dtype)
     )
@@ -179,7 +183,7 @@ def relax(
                 for group in call.hosted_groups(recorder):
                     relax_hosted(group, session)
         elif listed is not None:
-            _work_off(call.works(listed, recorder), monitor, compilations)
+            work_off(call.works(listed, recorder, len(lanes)), monitor, compilations, lanes)
     kept = histories.all() if histories else None
     result = _in_order(atoms, monitor, compilations.count, kept)
     if stress:
@@ -287,64 +291,6 @@ def _recorder(
     if log is not None:
         recorders.append(Log.to(log))
     return Together(recorders) if len(recorders) > 1 else next(iter(recorders), None)
-
-
-def _work_off(works: list[Work], monitor: Monitor, compilations: Compilations) -> None:
-    """Threads with a batch each, whose program keeps one core busy on CPU.
-
-    Where one fails, or the caller is interrupted, the others end at their next look; who is
-    interrupted waits for no compiler.
-    """
-    n_workers, wanted = groups.n_cores_used(), switches()
-
-    def drain():
-        with switched(wanted), compilations.counted():
-            for work in works:
-                work.drain()
-
-    pool, waits = ThreadPoolExecutor(n_workers), True
-    try:
-        with monitor.during("listing"):
-            _begin(works, monitor, pool, n_workers, wanted)
-        for thread in as_completed([pool.submit(drain) for _ in range(n_workers)]):
-            thread.result()
-    except BaseException as error:
-        monitor.stop()
-        # A compiler may take minutes, and looks at nothing.
-        waits = isinstance(error, Exception) or not monitor.is_compiling()
-        raise
-    finally:
-        pool.shutdown(wait=waits, cancel_futures=True)
-
-
-def _begin(
-    works: list[Work],
-    monitor: Monitor,
-    pool: ThreadPoolExecutor,
-    n_workers: int,
-    wanted: dict[str, Any],
-) -> None:
-    """Makes the first batches of all groups, and lists for them, before one of them runs.
-
-    So shapes do not depend on which thread comes first.
-
-    Args:
-        wanted: JAX's switches in the threads.
-    """
-
-    def make(work, members, is_first):
-        with switched(wanted):
-            return Stream(work, members) if is_first or not monitor.is_stopped() else None
-
-    futures: list[list[Any]] = [[] for _ in works]
-    for work, of_work in zip(works, futures, strict=True):
-        for members in work.first_members(n_workers):
-            is_first = not futures[0]
-            of_work.append(pool.submit(make, work, members, is_first))
-    for work, streams in zip(works, futures, strict=True):
-        made = [made for stream in streams if (made := stream.result()) is not None]
-        if made:  # a run that is stopped makes none
-            work.begin(made)
 
 
 def _check_needs_no_energy(optimizer: AbstractTransform) -> None:

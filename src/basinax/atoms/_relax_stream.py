@@ -14,6 +14,7 @@ from basinax.atoms._cells.kinds import AbstractCell
 from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._relax import relax
 from basinax.atoms._result import Relaxed
+from basinax.atoms._streams.workers import Devices, lanes_of
 from basinax.atoms._windows import OnEnd, relaxed_windows
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms._protocol import AbstractTransform
@@ -36,6 +37,7 @@ def relax_stream(
     keep_best: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
     at_once: int = AT_ONCE,
+    devices: Devices = None,
 ) -> Iterator[tuple[int, Relaxed]]:
     """Relax structures as they come, and give each back as soon as it has ended.
 
@@ -52,6 +54,7 @@ def relax_stream(
         should_stop: asked now and then; once it says so, the iteration ends. Structures that still
             run are not given back.
         at_once: how many structures are in memory at a time.
+        devices: those that share the structures, see `relax`.
 
     Yields:
         The number of a structure in the input, from 0, and what became of it, as an entry of a
@@ -71,7 +74,9 @@ def relax_stream(
     _check_cell(cell)
     require_whole(at_once, "at_once", at_least(1))
     require_function(should_stop, "should_stop")
+    lanes_of(devices)  # which raises what relax would
     options |= {"cell": cell, "dtype": dtype, "skin": skin, "keep_best": keep_best}
+    options["devices"] = devices
     return _relaxed(iter(structures), potential, options, should_stop, at_once)
 
 

@@ -47,6 +47,18 @@ def beginning(batch: Batch, moves: CellMoves | None) -> tuple[Any, Any]:
     return moves.start(batch.positions), moves.prefix(batch.index)
 
 
+Device = Any
+"""A `jax.Device`, or None for JAX's default device."""
+
+
+def on_device(tree: Any, device: Device) -> Any:
+    """The tree with its arrays of JAX on a device; as it is if None."""
+    if device is None:
+        return tree
+    arrays, others = eqx.partition(tree, lambda x: isinstance(x, jax.Array))
+    return eqx.combine(jax.device_put(arrays, device), others)
+
+
 How = tuple[AbstractPotential | None, Settings]
 """None for structures that the host evaluates."""
 

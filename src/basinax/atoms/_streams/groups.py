@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections import deque
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -73,19 +72,24 @@ class Call:
     keep_best: bool
     monitor: Monitor
 
-    def works(self, listed: Listed, recorder: AbstractRecorder | None) -> list[Work]:
-        """Groups of structures with like lists; each has a program of its own."""
+    def works(
+        self, listed: Listed, recorder: AbstractRecorder | None, n_batches: int
+    ) -> list[Work]:
+        """Groups of structures with like lists; each has a program of its own.
+
+        Args:
+            n_batches: that are relaxed at a time.
+        """
         potential = listed.potential
         slots = _expected_neighbors(self.structures, listed.reach)
         asks_elements = potential.has_dear_pairs and len(potential.species) > 1
         return [
             Work(
-                self.group(members, kind, slots, recorder, n_cores_used()),
+                self.group(members, kind, slots, recorder, n_batches),
                 potential=potential,
                 skin=listed.skin,
                 is_short=int(self.blocks[members].sum()) * BLOCK <= machine().short_rows,
                 most_elements=int(self.n_elements[members].max()) if asks_elements else None,
-                begun=deque(),
             )
             for kind, alike in _by_kind(self.structures)
             for members in _grouped(slots, self.blocks, alike)

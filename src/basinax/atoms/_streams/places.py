@@ -10,7 +10,7 @@ from basinax._bits.rounding import BLOCK
 from basinax._loop.run import Run
 from basinax._loop.status import Status
 from basinax._systems.index import index_of_sizes
-from basinax.atoms._batch import Batch, Draft, row_starts
+from basinax.atoms._batch import Batch, Draft, padded_size, row_starts
 from basinax.atoms._cells.kinds import Kind, is_open
 from basinax.atoms._cells.moves import CellMoves, cell_moves
 from basinax.atoms._constraints.applied import Layout
@@ -48,6 +48,12 @@ class Group(NamedTuple):
         """Structures for a new batch; none where none wait."""
         n_rows, n_systems = self.shape
         return self.queue.fill(min(self.n_filled, n_rows), n_systems)
+
+    def halved(self) -> "Group":
+        """The group with batches half as large; any of its structures has room still."""
+        n_rows, n_systems = self.shape
+        rows = max(-(-self.most_rows // BLOCK) * BLOCK, padded_size(n_rows // 2, least=BLOCK))
+        return self._replace(shape=(rows, padded_size(-(-n_systems // 2))), n_filled=rows)
 
 
 class Report(NamedTuple):
@@ -221,15 +227,16 @@ class Places:
         """Puts who waits and needs as many rows into free places; says which places."""
         batch, is_new = self.batch, np.zeros_like(self.occupied)
         sizes, draft = np.array(batch.index.sizes), Draft.of(batch)
+        self.occupied = self.occupied.copy()
         for k in np.flatnonzero(~self.occupied).tolist():
             member = self.group.queue.replace(-(-int(sizes[k]) // BLOCK))
             if member is None:
                 continue
             structure = self.group.structures[member]
+            self.members[k], self.occupied[k] = member, True
+            sizes[k], is_new[k] = len(structure), True
             draft.put(k, int(self.starts[k]), structure)
-            self.members[k], sizes[k], is_new[k] = member, len(structure), True
         if is_new.any():
-            self.occupied = self.occupied | is_new
             index = index_of_sizes(
                 sizes, align=BLOCK, n_rows=batch.n_rows, most_rows=self.group.most_rows
             )

@@ -35,7 +35,7 @@ class Queue:
     """Structures that wait, by how many blocks of rows they need; shared by threads."""
 
     def __init__(self, members: np.ndarray, blocks: np.ndarray):
-        self._lock = threading.Lock()
+        self._lock, self._blocks = threading.Lock(), blocks
         self._waiting: dict[int, deque[int]] = {}
         for member in members.tolist():
             self._waiting.setdefault(int(blocks[member]), deque()).append(member)
@@ -70,6 +70,12 @@ class Queue:
         with self._lock:
             waiting = self._waiting.get(blocks)
             return waiting.popleft() if waiting else None
+
+    def put_back(self, members: list[int]) -> None:
+        """Lets these wait again, before all others."""
+        with self._lock:
+            for member in reversed(members):
+                self._waiting.setdefault(int(self._blocks[member]), deque()).appendleft(member)
 
 
 PHASES = ("listing", "compiling")
@@ -146,6 +152,12 @@ class Monitor:
             self._in_batches[stream] = n_converged, n_failed
             self._fmax[stream] = fmax[(status == Status.RUNNING) & np.isfinite(fmax)]
             self._tell()
+
+    def forget(self, stream: Any) -> None:
+        """No longer count what stands in the stream's batch, which is given up."""
+        with self._lock:
+            self._in_batches.pop(stream, None)
+            self._fmax.pop(stream, None)
 
     def _tell(self) -> None:
         if self._progress is not None:

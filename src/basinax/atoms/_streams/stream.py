@@ -7,8 +7,10 @@ no bit of a result depends on it.
 import contextlib
 import dataclasses
 import logging
-from collections import deque
-from collections.abc import Callable
+import threading
+import warnings
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -18,6 +20,7 @@ import numpy as np
 
 from basinax._bits import xla
 from basinax._jax.fixed import Fixed, split
+from basinax._jax.memory import is_out_of_memory
 from basinax._loop.run import Evaluation, Run, judged_between
 from basinax._loop.status import Status
 from basinax.atoms._batch import Batch
@@ -28,10 +31,12 @@ from basinax.atoms._neighbors.narrowing import Reach, chosen, next_skins
 from basinax.atoms._neighbors.rooms import Room, Rooms, largest
 from basinax.atoms._neighbors.table import NeighborTable
 from basinax.atoms._streams.device import (
+    Device,
     Settings,
     advanced,
     found_at,
     moved,
+    on_device,
     restarted,
     started,
 )
@@ -45,63 +50,116 @@ FRAMES = 3
 """Frames of a system between two looks: turns are fewer where more would fall due."""
 
 
-class Work(NamedTuple):
+@dataclasses.dataclass
+class Work:
     """A group and its lists' settings, for batches that run one program."""
 
     group: Group
+    """With the shape of batches that are made from now on."""
     potential: AbstractPotential
     skin: float
     is_short: bool
     """Whether the group is done soon, and compiling is most of it."""
     most_elements: int | None
     """In any of its structures; None if that is of no account."""
-    begun: "deque[Stream]"
-    """Batches that have lists and wait for a thread."""
+    begun: "dict[Device, deque[Stream]]" = dataclasses.field(
+        default_factory=lambda: defaultdict(deque)
+    )
+    """Batches that have lists and wait for a thread of their device."""
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    """Of who makes batches smaller."""
 
     def first_members(self, n_batches: int) -> list[list[int]]:
         """Structures for the first batches, at most so many."""
         fills = [self.group.fill() for _ in range(n_batches)]
         return [members for members in fills if members]
 
+    def make(self, group: Group, members: list[int], device: Device) -> "Stream | None":
+        """A batch of these structures; None if memory ran out, and they wait again."""
+        with self._smaller_if_it_must(group, lambda: members):
+            return Stream(self, group, members, device)
+        return None
+
     def begin(self, streams: "list[Stream]") -> None:
         """Gives the first batches room for the lists of any of them, and so one program."""
-        tables = [stream.table for stream in streams]
-        room = self._room(largest([table.needs for table in tables]), tables[0].is_lean)
-        for table in tables:
-            table.fit(room)
-        self.begun.extend(streams)
-        _LOG.info(
-            "batches: %d, of %d rows and %d structures at most, with room for %d neighbours",
-            *(len(streams), *self.group.shape, room.slots),
-        )
+        for shape in {stream.group.shape for stream in streams}:
+            alike = [stream for stream in streams if stream.group.shape == shape]
+            tables = [stream.table for stream in alike]
+            group, needs = alike[0].group, largest([table.needs for table in tables])
+            room = self._room(group, needs, is_lean=tables[0].is_lean)
+            for stream in alike:
+                stream.table.fit(room)
+                self.begun[stream.device].append(stream)
+            _LOG.info(
+                "batches: %d, of %d rows and %d structures at most, with room for %d neighbours",
+                *(len(alike), *shape, room.slots),
+            )
 
-    def _room(self, needs: Room, is_lean: bool) -> Room:
+    def _room(self, group: Group, needs: Room, *, is_lean: bool) -> Room:
         """That of a batch's table, by what else the program of the group depends on."""
-        group = self.group
         how, _ = split((self.potential, group.settings))
         kept = group.kind, group.layout, group.keep_best, group.recorder is not None
         program = how, group.shape, group.dtype, kept
         return _ROOMS.of(program, needs, group.shape[0], is_lean=is_lean)
 
-    def drain(self) -> None:
+    def drain(self, device: Device = None) -> None:
         """Relax until nothing waits, or the run is stopped."""
-        while not self.group.monitor.is_stopped() and (stream := self._next()):
-            stream.run()
+        while not self.group.monitor.is_stopped() and (stream := self._next(device)):
+            with self._smaller_if_it_must(stream.group, stream.given_up):
+                stream.run()
+            del stream  # and its arrays, before another is made
 
-    def _next(self) -> "Stream | None":
+    def _next(self, device: Device) -> "Stream | None":
         with contextlib.suppress(IndexError):
-            return self.begun.popleft()
-        members = self.group.fill()
-        if not members:
-            return None
-        with self.group.monitor.during("listing"):
-            stream = Stream(self, members)
-        room = self._room(stream.table.needs, stream.table.is_lean)
-        stream.table.fit(room)
-        _LOG.info(
-            "another batch of %d structures, room for %d neighbours", len(members), room.slots
-        )
-        return stream
+            return self.begun[device].popleft()
+        group = self.group
+        while members := group.fill():
+            with group.monitor.during("listing"):
+                stream = self.make(group, members, device)
+            if stream is not None:
+                room = self._room(group, stream.table.needs, is_lean=stream.table.is_lean)
+                stream.table.fit(room)
+                _LOG.info(
+                    "another batch of %d structures, room for %d neighbours",
+                    *(len(members), room.slots),
+                )
+                return stream
+            group = self.group
+        return None
+
+    @contextlib.contextmanager
+    def _smaller_if_it_must(
+        self, group: Group, standing: Callable[[], list[int]]
+    ) -> Iterator[None]:
+        """Where memory runs out within, structures wait again, for batches half as large.
+
+        They go on from their input, and so with the same bits.
+
+        Args:
+            standing: says which structures stand in the batch.
+        """
+        try:
+            yield
+        except (MemoryError, jax.errors.JaxRuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            members, smaller = standing(), group.halved()
+            if smaller.shape == group.shape:
+                raise MemoryError(
+                    f"memory has run out, and batches cannot be smaller: {len(members)} structures"
+                    f" in {group.shape[0]} rows, the largest of {group.most_rows} atoms"
+                ) from error
+            group.queue.put_back(members)
+            with self.lock:
+                is_first = self.group.shape == group.shape
+                self.group = smaller if is_first else self.group
+            if is_first:
+                text = (
+                    f"memory has run out: {len(members)} structures begin again, in batches of"
+                    f" {smaller.shape[0]} rows instead of {group.shape[0]}"
+                )
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
+                _LOG.info("%s", text)
 
 
 _ROOMS = Rooms()
@@ -111,25 +169,37 @@ _ROOMS = Rooms()
 class Stream:
     """One batch with its neighbour lists."""
 
-    def __init__(self, work: Work, members: list[int]):
-        self.work = work
-        self.places = Places(work.group, members)
+    def __init__(self, work: Work, group: Group, members: list[int], device: Device = None):
+        """Args: device: where it is relaxed, in a thread with this default; JAX's own if None."""
+        self.work, self.group, self.device = work, group, device
+        self.places = Places(group, members)
+        self.potential = on_device(work.potential, device)
         self.table = NeighborTable(
             self.places.batch,
             work.potential.cutoff,
             work.skin,
-            follows_cells=work.group.kind is not None,
+            follows_cells=group.kind is not None,
             lists=work.potential.lists,
             reverse=True,
             most_elements=work.most_elements,
             is_fitted=False,
         )
 
+    def given_up(self) -> list[int]:
+        """The structures that stand here; those that have left are handed over."""
+        self.places.hand_over()
+        self.group.monitor.forget(self.places)
+        return self.places.members[self.places.occupied].tolist()
+
+    def _how(self) -> tuple[Fixed, Any]:
+        """The potential and the settings of the structures that stand here, on the device."""
+        return split((self.potential, on_device(self.places.settings(), self.device)))
+
     def run(self) -> None:
-        places, work, group = self.places, self.work, self.work.group
+        places, work, group = self.places, self.work, self.group
         is_running = places.occupied
         neighbors, n_packed = self.table.lists(is_running), places.n_rows(is_running)
-        how, dtype = split((work.potential, places.settings())), places.batch.positions.dtype
+        how, dtype = self._how(), places.batch.positions.dtype
         with group.monitor.during("compiling"):
             run = started(how[0], group.keep_best, how[1], places.batch, places.moves)
         reach = Reach(jnp.asarray(work.potential.cutoff, dtype), jnp.asarray(work.skin, dtype))
@@ -168,7 +238,7 @@ class Stream:
                     places.hand_over()
                     return
                 if is_new.any():
-                    how = split((work.potential, places.settings()))
+                    how = self._how()
                     run = restarted(*how, places.batch, places.moves, run, is_new)
                     skins = np.where(is_new, np.inf, skins)
                     needs_list |= is_new

@@ -1,0 +1,61 @@
+"""Memory of devices and of this process, and errors that say that there was too little of it."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from basinax._jax.switches import switches
+
+UNKNOWN = 8 << 30
+"""Bytes where the system does not tell."""
+
+_GROUPS = Path("/sys/fs/cgroup")
+
+
+def memory_of(device: Any = None) -> int:
+    """Bytes of a device as JAX reports them, or else of the host; of the default device if None."""
+    if device is None:
+        device = switches()["jax_default_device"] or jax.local_devices()[0]
+    stats = None
+    with contextlib.suppress(jax.errors.JaxRuntimeError, AttributeError):  # a name, or no figures
+        stats = device.memory_stats()
+    return int((stats or {}).get("bytes_limit") or host_memory())
+
+
+def host_memory() -> int:
+    """Bytes of the machine, or of the container or job that this process is in."""
+    found = [_of_machine(), *_of_groups()]
+    return min(found)
+
+
+def _of_machine() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return UNKNOWN
+
+
+def _of_groups() -> list[int]:
+    """Limits of the control groups that this process is in; Linux has these."""
+    limits, groups = [], ["/"]
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        groups += [line.split(":", 2)[2] for line in lines if line.startswith("0::")]
+    for group in groups:
+        folder = _GROUPS / group.lstrip("/")
+        for here in (folder, *folder.parents):
+            with contextlib.suppress(OSError, ValueError):  # "max" is no number
+                limits.append(int((here / "memory.max").read_text()))
+    return limits
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory has run out, of a device or of the host."""
+    if isinstance(error, MemoryError):
+        return True
+    text = str(error)
+    is_of_xla = isinstance(error, jax.errors.JaxRuntimeError)
+    return is_of_xla and ("RESOURCE_EXHAUSTED" in text or "Out of memory" in text)

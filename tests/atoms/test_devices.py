@@ -1,0 +1,101 @@
+"""Structures that several devices share, from one queue: the same bits for any number of them."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+from ase.build import bulk
+
+from basinax import FIRE
+from basinax.atoms import LennardJones, relax, relax_stream
+from basinax.atoms._streams.workers import lanes_of
+
+SCRIPT = """
+import jax
+import numpy as np
+from ase.build import bulk
+
+from basinax import FIRE
+from basinax.atoms import LennardJones, _machine, relax, relax_stream
+from basinax.atoms._streams import stream
+
+jax.config.update("jax_enable_x64", True)
+_machine.CPU.max_rows, _machine.CPU.few_rows = 32, 8
+ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=5.0)
+atoms = [bulk("Ar", a=5.2 + 0.02 * k, cubic=True) for k in range(12)]
+for k, a in enumerate(atoms):
+    a.rattle(0.1, seed=k)
+
+used, advance = set(), dict(stream._advance)
+for is_short in (False, True):
+    def seen(*arguments, advance=advance[is_short]):
+        found = advance(*arguments)
+        used.update(found[0].point.params.devices())
+        return found
+
+    stream._advance[is_short] = seen
+
+
+def bits(found):
+    return [
+        (entry.energy, entry.fmax, entry.steps, entry.evaluations, entry.atoms.positions.tobytes())
+        for entry in found
+    ]
+
+
+def run(devices):
+    used.clear()
+    return bits(relax(atoms, ARGON, FIRE(), fmax=0.01, devices=devices))
+
+
+assert len(jax.devices()) == 3
+alone = run(None)
+assert used == {jax.devices()[0]}, used
+assert run(3) == alone
+assert used == set(jax.devices()), used
+assert run(jax.devices()[1:2]) == alone
+assert used == {jax.devices()[1]}, used
+streamed = relax_stream(iter(atoms), ARGON, FIRE(), fmax=0.01, devices=2, at_once=7)
+assert bits(entry for _, entry in sorted(streamed)) == alone
+"""
+
+
+def test_any_number_of_devices_gives_the_same_bits():
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=3"
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env=os.environ | {"XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("devices", "error", "says"),
+    [
+        (0, ValueError, "devices must be at least 1"),
+        (1000, ValueError, "devices must be at most"),
+        ([], TypeError, "devices must be some of JAX, or their number"),
+        ("cpu", TypeError, "devices must be some of JAX, or their number"),
+        (1.5, TypeError, "devices must be some of JAX, or their number"),
+        ([jax.local_devices()[0]] * 2, ValueError, "devices must differ"),
+    ],
+)
+def test_what_are_no_devices_raise(devices, error, says):
+    with pytest.raises(error, match=says):
+        lanes_of(devices)
+    with pytest.raises(error, match=says):
+        relax_stream([], LennardJones(), devices=devices)
+
+
+def test_calculators_take_no_devices():
+    with pytest.raises(TypeError, match="devices is for potentials with neighbour lists"):
+        relax([bulk("Ar")], None, FIRE(), devices=1)
+
+
+def test_a_default_device_that_is_set_is_the_one():
+    with jax.default_device(jax.local_devices()[0]):
+        assert set(lanes_of(None)) == {None}

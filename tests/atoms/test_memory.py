@@ -1,0 +1,97 @@
+"""Batches that are too large for the memory: halved, and begun again from the input."""
+
+import jax
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk
+
+from basinax import FIRE
+from basinax._jax.memory import host_memory, is_out_of_memory, memory_of
+from basinax.atoms import LennardJones, relax
+from basinax.atoms._streams import stream
+
+ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=5.0)
+
+
+class Greedy(LennardJones):
+    """Takes more memory than there is, for more rows than 16."""
+
+    def __call__(self, batch, neighbors, *, stress=False):
+        if batch.n_rows > 16:
+            raise MemoryError
+        return super().__call__(batch, neighbors, stress=stress)
+
+
+def argon(n: int = 9) -> list[Atoms]:
+    made = [bulk("Ar", a=5.2 + 0.02 * k, cubic=True) for k in range(n)]
+    for k, atoms in enumerate(made):
+        atoms.rattle(0.1, seed=k)
+    return made
+
+
+def same(a, b) -> bool:
+    columns = ("energies", "fmax", "steps", "evaluations", "status")
+    return all(np.array_equal(getattr(a, c), getattr(b, c)) for c in columns) and all(
+        np.array_equal(x.positions, y.positions) for x, y in zip(a.atoms, b.atoms, strict=True)
+    )
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return relax(argon(), ARGON, FIRE(), fmax=0.01, history=True)
+
+
+def test_a_batch_that_is_too_large_is_halved_with_the_same_bits(few_places, whole):
+    greedy = Greedy(epsilon=0.0104, sigma=3.40, cutoff=5.0)
+    with pytest.warns(RuntimeWarning, match="begin again, in batches of .* rows instead of"):
+        found = relax(argon(), greedy, FIRE(), fmax=0.01)
+    assert same(found, whole)
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_memory_that_runs_out_on_the_way_changes_no_bit(calls, few_places, whole, monkeypatch):
+    """After some looks, when structures have ended and others have taken their places."""
+    advance, seen = dict(stream._recorded), []
+
+    def exhausted(*arguments):
+        batch = arguments[2]
+        seen.append(batch.n_rows)
+        if batch.n_rows > 16 and len(seen) > calls:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes")
+        return advance[True](*arguments)
+
+    monkeypatch.setattr(stream, "_recorded", {True: exhausted, False: exhausted})
+    ended = []
+    with pytest.warns(RuntimeWarning, match="memory has run out"):
+        found = relax(
+            argon(), ARGON, FIRE(), fmax=0.01, history=True, on_end=lambda k, _: ended.append(k)
+        )
+    assert sorted(ended) == list(range(9))
+    assert same(found, whole)
+    for a, b in zip(found.history, whole.history, strict=True):
+        assert np.array_equal(a.steps, b.steps)
+        assert np.array_equal(a.energies, b.energies)
+
+
+def test_a_structure_that_is_too_large_by_itself_raises(few_places):
+    crystal = bulk("Ar", cubic=True).repeat((2, 2, 2))
+    greedy = Greedy(epsilon=0.0104, sigma=3.40, cutoff=5.0)
+    with pytest.raises(MemoryError, match=r"cannot be smaller: 1 structures .* of 32 atoms"):
+        relax([crystal], greedy)
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory():
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room"))
+    assert not is_out_of_memory(jax.errors.JaxRuntimeError("INVALID_ARGUMENT: no such option"))
+    assert not is_out_of_memory(ValueError("Out of memory"))
+
+
+def test_the_memory_of_a_device_is_what_jax_reports_or_that_of_the_host():
+    class Device:
+        def memory_stats(self):
+            return {"bytes_limit": 12345}
+
+    assert memory_of(Device()) == 12345
+    assert memory_of() == host_memory() > 1 << 28
