@@ -10,7 +10,7 @@ import numpy as np
 
 from basinax._text.files import replacing
 from basinax.atoms._report import tables
-from basinax.atoms._report.curves import PICKED, Curve, convergence_of
+from basinax.atoms._report.curves import PICKED, Convergence, Curve, convergence_of
 from basinax.atoms._report.structures import Row, Structures, structures_of
 
 ENDINGS = (".html", ".htm")
@@ -87,7 +87,8 @@ def page_of(
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    plots = _plots(structures, curves)
+    found = _convergence(structures, curves or {})
+    plots = _plots(structures) | ({} if found is None else _converging(structures, found))
     script, divs = components(plots) if plots else ("", {})
     slow, measure = tables.slowest(structures)
     # Texts are escaped; what Bokeh has made is HTML.
@@ -98,6 +99,7 @@ def page_of(
     return template.render(
         title=title,
         facts=_facts(structures),
+        n_curves=f"{found.n_curves:,}" if found else "",
         statuses=tables.counts_of(structures),
         plots={name: Markup(div) for name, div in divs.items()},
         slowest=slow,
@@ -126,8 +128,8 @@ def _facts(structures: Structures) -> list[tuple[str, str]]:
     return facts
 
 
-def _plots(structures: Structures, curves: Mapping[int, Curve] | None) -> dict[str, Any]:
-    from basinax.atoms._report.plots import bars, converging, ended
+def _plots(structures: Structures) -> dict[str, Any]:
+    from basinax.atoms._report.plots import bars, ended
 
     shown = {
         "evaluations": (structures.values["evaluations"], "evaluations"),
@@ -139,14 +141,20 @@ def _plots(structures: Structures, curves: Mapping[int, Curve] | None) -> dict[s
     throughput = ended(structures.values["ended"])
     if throughput is not None:
         plots["ended"], plots["rate"] = throughput
-    places = {number: k for k, number in enumerate(structures.numbers)}
-    sizes = {number: float(structures.values["atoms"][k]) for number, k in places.items()}
-    wanted = _wanted(structures)
-    found = convergence_of(curves or {}, sizes, wanted)
-    if found is not None:
-        labels = {number: _label(structures, places[number]) for number in wanted}
-        plots["fmax"], plots["heights"], plots["pick"] = converging(found, labels)
     return {name: plot for name, plot in plots.items() if plot is not None}
+
+
+def _convergence(structures: Structures, curves: Mapping[int, Curve]) -> Convergence | None:
+    pairs = zip(structures.numbers, structures.values["atoms"].tolist(), strict=True)
+    return convergence_of(curves, dict(pairs), _wanted(structures))
+
+
+def _converging(structures: Structures, found: Convergence) -> dict[str, Any]:
+    from basinax.atoms._report.plots import converging
+
+    places = {number: k for k, number in enumerate(structures.numbers)}
+    labels = {number: _label(structures, places[number]) for number in found.picked}
+    return dict(zip(("fmax", "heights", "pick"), converging(found, labels), strict=True))
 
 
 def _moved(changes: np.ndarray) -> np.ndarray:

@@ -89,7 +89,9 @@ def converging(found: Convergence, labels: dict[int, str]) -> tuple[Any, Any, An
     plots[1].x_range = plots[0].x_range
     texts = [labels[number] for number in found.picked]
     first, options = texts[0] if texts else "", cast(Any, texts)
-    pick = Select(title="Structure", options=options, value=first, sizing_mode="stretch_width")
+    pick = Select(
+        title=f"Pick one of {len(texts)}", options=options, value=first, sizing_mode="stretch_width"
+    )
     arguments = {"one": one, "all": every, "offsets": offsets, "labels": texts}
     pick.js_on_change("value", CustomJS(args=arguments, code=PICK))
     return plots[0], plots[1], pick
@@ -121,7 +123,7 @@ def _lines(quantiles: Drawn, name: str, title: str, one: ColumnDataSource) -> An
         source=one,
         line_width=2,
         color=PICKED_COLOR,
-        legend_label="the structure",
+        legend_label="picked",
     )
     tips = [("evaluations", "@evaluations"), (title, f"@{name}")]
     plot.add_tools(HoverTool(tooltips=tips, renderers=[picked], mode="vline"))

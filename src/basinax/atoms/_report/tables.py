@@ -81,7 +81,7 @@ def slowest(structures: Structures) -> tuple[Table, str]:
     values = structures.values[name]
     order = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")
     order = order[np.isfinite(values[order])]
-    return _table(structures, order, with_reason=False), name
+    return _table(structures, order[:SHOWN], with_reason=False), name
 
 
 def unconverged(structures: Structures) -> Table:
@@ -110,6 +110,9 @@ def _has(structures: Structures, name: str, with_reason: bool) -> bool:
         return with_reason
     if name in structures.values:
         return not np.isnan(structures.values[name]).all()
+    if name == "source":  # the number, where structures come from no file
+        sources = zip(structures.texts[name], structures.numbers, strict=True)
+        return any(source not in ("", str(number)) for source, number in sources)
     return name == "number" or any(structures.texts[name])
 
 
