@@ -17,6 +17,9 @@ import pytest
 Table = Mapping[str, Any] | Iterable[Any]
 
 
+_ROW = type(pytest.param())
+
+
 def cover(names: str, *tables: Table, strength: int = 2) -> tuple[str, list[Any]]:
     """Names and cells, for `pytest.mark.parametrize`.
 
@@ -42,6 +45,20 @@ def every_day(cases: Iterable[Any], is_chosen) -> list[Any]:
         pytest.param(value, id=name, marks=() if is_chosen(value) else (pytest.mark.exhaustive,))
         for name, value in _named(cases)
     ]
+
+
+def one_in(count: int, cases: Iterable[Any], first: int = 0) -> list[Any]:
+    """One in so many cases every day, from the first; those that have a mark keep it.
+
+    Properties of what all optimizers share take turns: each shows in some optimizers, and each
+    optimizer shows some of them.
+    """
+    rows, turn = [], itertools.cycle(range(count))
+    for case in cases:
+        row = case if isinstance(case, _ROW) else pytest.param(case, id=str(case))
+        is_chosen = not row.marks and next(turn) == first
+        rows.append(row if is_chosen or row.marks else exhaustive(*row.values, id=row.id))
+    return rows
 
 
 def exhaustive(*values: Any, id: str | None = None) -> Any:

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from cover import chosen_cells, cover
+from cover import chosen_cells, cover, exhaustive, one_in
 
 
 @pytest.mark.parametrize("strength", [1, 2, 3])
@@ -38,3 +38,10 @@ def test_cells_that_are_not_chosen_are_there_with_a_mark():
 
 def test_rows_take_turns():
     assert Counter(at for _, at in chosen_cells([9, 2], 1)) == {0: 5, 1: 4}
+
+
+def test_one_in_so_many_is_tested_every_day_and_marks_remain():
+    rows = one_in(2, ["a", exhaustive("b", id="b"), "c", "d", "e"], first=1)
+    assert [row.id for row in rows] == list("abcde")
+    assert [row.id for row in rows if not row.marks] == ["c", "e"]
+    assert all(len(row.marks) < 2 for row in rows)

@@ -17,6 +17,7 @@ from cases import (
     same_bits,
     update,
 )
+from cover import one_in
 
 # Divided by system or by halves, two leaves have 34 and 33 rows: one program for both tests. All
 # 67 rows share one with tests of other properties.
@@ -44,7 +45,7 @@ class TwoLeaves:
 CASES = KINDS + KINDS_OF_LIMITS
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", one_in(2, CASES, first=1))
 def test_systems_in_different_leaves_have_the_bits_of_systems_in_one(case):
     batch = make_batch(BOWL, make_systems(BOWL, *SIZES), CONTIGUOUS, np.float64)
     two = TwoLeaves(batch)
@@ -62,7 +63,7 @@ def test_systems_in_different_leaves_have_the_bits_of_systems_in_one(case):
     assert same_bits(split_step, two.split(step))
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if not case.is_by_leaf], ids=str)
+@pytest.mark.parametrize("case", one_in(2, [case for case in CASES if not case.is_by_leaf]))
 def test_a_system_divided_among_leaves_takes_the_same_step(case):
     """Up to rounding: its sums are made leaf by leaf, so in another order."""
     batch = make_batch(BOWL, make_systems(BOWL, *SIZES), CONTIGUOUS, np.float64)
@@ -89,7 +90,7 @@ def program(transform, params, prefix) -> str:
     return jax.jit(update).lower(*leaves).as_text()
 
 
-@pytest.mark.parametrize("case", not_variants(OPTIMIZERS))
+@pytest.mark.parametrize("case", one_in(3, not_variants(OPTIMIZERS), first=1))
 def test_the_names_of_leaves_change_no_bit(case):
     """They change no operation."""
     batch = make_batch(BOWL, make_systems(BOWL, *SIZES), CONTIGUOUS, np.float64)

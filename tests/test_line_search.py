@@ -25,6 +25,7 @@ from basinax import (
     rounded,
     segment,
 )
+from cover import exhaustive
 
 N_LINES = 300
 SEARCHERS = {
@@ -262,7 +263,13 @@ class Bowls(eqx.Module):
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [(x, [np.float32, np.float64][k % 2]) for k, x in enumerate(SEARCHERS)]
+    ("name", "dtype"),
+    [
+        ("LBFGSLineSearch", np.float32),
+        exhaustive("BFGSLineSearch", np.float64),
+        ("ConjugateGradient", np.float32),
+        ("Armijo", np.float64),
+    ],
 )
 def test_from_every_start_the_lowest_point_remains_and_the_status_is_true(name, dtype):
     names, starts = list(far_starts(dtype)), list(far_starts(dtype).values())

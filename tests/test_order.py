@@ -16,6 +16,7 @@ from cases import (
     take,
     take_state,
 )
+from cover import one_in
 
 SIZES = (13, 1, 40, 13)
 ORDERS = {"reversed": (3, 2, 1, 0), "rotated": (2, 3, 0, 1)}
@@ -32,7 +33,7 @@ def parts(case, batch):
     }
 
 
-@pytest.mark.parametrize("case", not_variants(TRANSFORMS))
+@pytest.mark.parametrize("case", one_in(2, not_variants(TRANSFORMS), first=1))
 @pytest.mark.parametrize("order", ORDERS.values(), ids=list(ORDERS))
 def test_the_order_of_systems_changes_no_bit(case, order):
     systems = make_systems(BOWL, *SIZES)
@@ -41,7 +42,7 @@ def test_the_order_of_systems_changes_no_bit(case, order):
     assert same_bits(parts(case, make_batch(BOWL, reordered, CONTIGUOUS, np.float32)), expected)
 
 
-@pytest.mark.parametrize("case", not_variants(TRANSFORMS))
+@pytest.mark.parametrize("case", one_in(2, not_variants(TRANSFORMS)))
 def test_the_order_of_rows_of_different_systems_changes_no_bit(case):
     systems = make_systems(BOWL, *SIZES)
     expected = parts(case, make_batch(BOWL, systems, CONTIGUOUS, np.float32))
@@ -49,7 +50,7 @@ def test_the_order_of_rows_of_different_systems_changes_no_bit(case):
     assert same_bits(parts(case, shuffled), expected)
 
 
-@pytest.mark.parametrize("case", TRANSFORMS, ids=str)
+@pytest.mark.parametrize("case", one_in(2, not_variants(TRANSFORMS)))
 def test_another_neighbour_changes_no_bit(case):
     one, *others = make_systems(BOWL, *SIZES)
     other = make_systems(BOWL, 1, 1, 1, 1, 1, 40, 13, 1)[5:]

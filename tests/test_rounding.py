@@ -24,7 +24,7 @@ from basinax._bits.rounding import (
     scaled,
     scaling_top,
 )
-from cover import cover
+from cover import cover, every_day
 from xla import DEFAULTS, jit_as_users
 
 DTYPES = [np.float32, np.float64]
@@ -160,7 +160,7 @@ LOOPED = PIECES * PIECE * MOST_TURNS
 LONG = [1, 9, 100, FEW_PARTS, FEW_PARTS + 1, 8 * FEW_PARTS + 1, 500_009, LOOPED, LOOPED + 9]
 
 
-@pytest.mark.parametrize("count", LONG)
+@pytest.mark.parametrize("count", every_day(LONG, lambda x: x not in (500_009, LOOPED)))
 def test_long_axes_are_added_by_parts(count):
     x = np.random.default_rng(count).normal(size=count)
     assert jax.jit(add_parts)(jnp.asarray(x)) == by_parts(np.add, x) == add_parts(jnp.asarray(x))

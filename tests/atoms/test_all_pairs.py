@@ -20,6 +20,7 @@ from basinax.atoms import (
     potential_from,
     relax,
 )
+from cover import exhaustive
 
 ARGON = LennardJones(0.0104, 3.4, cutoff=None)
 MORSE = Morse(0.0134784, 5.849, 3.786, rcut2=None)
@@ -78,7 +79,7 @@ def test_a_cutoff_beyond_all_atoms_gives_nearly_the_same():
     assert all_pairs == pytest.approx(cut, rel=1e-7)
 
 
-@pytest.mark.parametrize(("potential", "dtype"), [(ARGON, "float32"), (MORSE, "float64")])
+@pytest.mark.parametrize(("potential", "dtype"), [(ARGON, "float32"), exhaustive(MORSE, "float64")])
 def test_a_cluster_has_the_same_bits_alone_and_in_a_batch(potential, dtype, monkeypatch):
     listed = []
     rebuild = NeighborTable.rebuild

@@ -229,7 +229,7 @@ def several(kind) -> tuple[list[Atoms], list]:
         exhaustive(Frechet, np.float64, range(10), [1, 4, 7]),
         # Few enough for the program of one.
         (UnitCell, np.float32, [0, 1, 2, 9, 8], [0, 3]),
-        (Strain, np.float64, [0, 1, 2, 9, 8], [1, 2]),
+        exhaustive(Strain, np.float64, [0, 1, 2, 9, 8], [1, 2]),
         exhaustive(UnitCell, np.float32, [0, 1, 2, 9, 8], [1, 2]),
         exhaustive(Strain, np.float64, [0, 1, 2, 9, 8], [0, 3]),
     ],
@@ -270,7 +270,7 @@ MUCH = {
 @pytest.mark.parametrize(
     ("names", "potential", "dtype"),
     [
-        (["too dense", "too dilute"], EMT(), np.float64),
+        exhaustive(["too dense", "too dilute"], EMT(), np.float64),
         (["a gas"], ARGON, np.float64),
         exhaustive(["a gas"], ARGON, np.float32),
     ],

@@ -17,6 +17,7 @@ from structures import (
 )
 
 from basinax.atoms import NeighborTable, ZhouEAM, relax
+from cover import exhaustive
 from xla import jit_as_users
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
@@ -141,7 +142,9 @@ def test_an_atom_without_a_finite_position_shows_in_its_systems_energy(name, dty
         ]
 
 
-@crossed
+@pytest.mark.parametrize(
+    ("name", "dtype"), [exhaustive("tables", np.float32), ("Zhou", np.float64)]
+)
 def test_four_hundred_steps_of_a_relaxation_have_the_bits_they_have_alone(name, dtype):
     atoms = [systems(name)[NAMES.index(n)] for n in ("cell of 32", "cluster of 13")]
     settings = {"fmax": 0.0, "max_steps": 400, "dtype": dtype}

@@ -12,6 +12,7 @@ from ase.optimize import BFGS as ASEBFGS
 
 from atoms.comparison import same_bits
 from basinax.atoms import EMT, ASECalculator, LennardJones, evaluate, relax
+from cover import exhaustive
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
 
@@ -47,7 +48,7 @@ def test_energies_forces_and_stresses_are_those_of_ase(metals, found):
     assert np.isnan(result.stresses[4]).all() and "stress" not in result.atoms[4].calc.results
 
 
-@pytest.mark.parametrize("at", [0, 1, 3, 4])
+@pytest.mark.parametrize("at", [exhaustive(0), 1, exhaustive(3), 4])
 def test_a_structure_has_the_bits_that_it_has_alone(metals, found, at):
     result, dtype = found
     alone = evaluate(metals[at : at + 1], EMT(), stress=True, dtype=dtype)

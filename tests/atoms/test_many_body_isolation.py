@@ -19,6 +19,7 @@ from structures import (
 
 from basinax._bits import xla
 from basinax.atoms import relax
+from cover import exhaustive
 from xla import jit_as_users
 
 pytestmark = pytest.mark.usefixtures("few_short_shapes")
@@ -65,7 +66,7 @@ def test_batched_equals_alone(name, dtype):
         assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), NAMES[k])
 
 
-@every_potential
+@potentials("StillingerWeber, mixed", "Tersoff")
 def test_programs_of_short_runs_have_the_bits_of_others(name, dtype):
     batch, expected = together(name, dtype)
     got = evaluated_with(xla.SHORT, batch, POTENTIALS[name][0])
@@ -135,7 +136,7 @@ def test_an_atom_without_a_finite_position_shows_in_its_systems_energy(name, dty
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("StillingerWeber, mixed", np.float32), ("Tersoff", np.float64)]
+    ("name", "dtype"), [exhaustive("StillingerWeber, mixed", np.float32), ("Tersoff", np.float64)]
 )
 def test_four_hundred_steps_of_a_relaxation_have_the_bits_they_have_alone(name, dtype):
     few = [systems(name)[NAMES.index(n)] for n in ("cell of 8", "cluster", "squeezed")]

@@ -28,6 +28,7 @@ from basinax.atoms import (
     relax,
 )
 from basinax.atoms._models.graphs import graph_of, shape_of
+from cover import exhaustive
 from follow_ase import follow_ase
 
 WEIGHTS = Path(__file__).parents[3] / "shared" / "data" / "nequix-mp-1.nqx"
@@ -125,7 +126,7 @@ def test_models_that_differ_in_their_weights_share_programs():
     [
         (FIRE(), ase.optimize.FIRE),
         (BFGS(), ase.optimize.BFGS),
-        (LBFGSLineSearch(), ase.optimize.lbfgs.LBFGSLineSearch),
+        exhaustive(LBFGSLineSearch(), ase.optimize.lbfgs.LBFGSLineSearch),
     ],
     ids=["fire", "bfgs", "line-search"],
 )

@@ -25,6 +25,7 @@ from structures import (
 
 from basinax._bits import xla
 from basinax.atoms import EMT, AbstractPotential, Batch
+from cover import one_in
 from xla import jit_as_users
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
@@ -78,10 +79,16 @@ CASES = {
 }
 
 
-by_turns = pytest.mark.parametrize(
-    ("name", "dtype"), list(zip(CASES, itertools.cycle((np.float64, np.float32)), strict=False))
-)
-"""Every potential with one of the dtypes: another with the same code has the other one."""
+BY_TURNS = [
+    pytest.param(name, dtype, id=f"{name}-{dtype.__name__}", marks=marks)
+    for name, dtype in zip(CASES, itertools.cycle((np.float64, np.float32)), strict=False)
+    for marks in [[pytest.mark.exhaustive] * (name == "EMT with the cutoff of ASAP")]
+]
+"""Every potential with one of the dtypes: another with the same code has the other one.
+
+EMT is in float32 every day in test_narrowing.py, and with ASAP's cutoff in test_emt.py.
+"""
+by_turns = pytest.mark.parametrize(("name", "dtype"), BY_TURNS)
 
 
 def assert_same_bits(got, expected, name):
@@ -115,7 +122,7 @@ def test_batched_equals_alone(name, dtype):
         assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), names[k])
 
 
-@by_turns
+@pytest.mark.parametrize(("name", "dtype"), one_in(2, BY_TURNS))
 def test_programs_of_short_runs_have_the_bits_of_others(name, dtype):
     batch, expected = together(name, dtype)
     got = evaluated_with(xla.SHORT, batch, CASES[name].potential)
@@ -159,7 +166,7 @@ def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
         assert_same_bits(results_of(batch, got, k), results_of(batch, slowly, k), few[k])
 
 
-@by_turns
+@pytest.mark.parametrize(("name", "dtype"), one_in(2, BY_TURNS, first=1))
 def test_constant_parameters_give_the_bits_of_traced_ones(name, dtype):
     """Both as users compile them: with other options XLA folds constants otherwise."""
     potential, (batch, got) = CASES[name].potential, together(name, dtype)

@@ -16,6 +16,7 @@ from basinax._jax.switches import switches
 from basinax.atoms import EMT, LennardJones, Tersoff, _relax, relax
 from basinax.atoms._neighbors.rooms import Room, Rooms
 from basinax.atoms._streams import workers
+from cover import exhaustive
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
 
@@ -159,7 +160,7 @@ def test_what_another_thread_compiles_is_not_counted():
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "cell", "recorded"), [(BFGS(), None, True), (FIRE(), "frechet", False)]
+    ("optimizer", "cell", "recorded"), [(BFGS(), None, True), exhaustive(FIRE(), "frechet", False)]
 )
 def test_short_runs_have_the_bits_of_long_ones(optimizer, cell, recorded, monkeypatch, tmp_path):
     runs, systems = [], slabs(2) if cell is None else metals(2)
