@@ -45,7 +45,7 @@ from cases import (
     same_bits,
     take,
 )
-from cover import exhaustive
+from cover import cover, exhaustive
 from xla import AS_USERS
 
 SIZES = (13, 1, 40, 13)
@@ -160,8 +160,7 @@ def is_met(criterion, evidence):
     return criterion(evidence)
 
 
-@pytest.mark.parametrize("problem", [BOWL, CELLS], ids=str)
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(*cover("case, problem", CASES, [BOWL, CELLS], strength=1))
 def test_a_criterion_is_met_below_its_tolerance(case, problem):
     """1e-12: NumPy adds in another order."""
     systems = make_systems(problem, *SIZES)

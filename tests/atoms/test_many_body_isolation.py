@@ -29,11 +29,17 @@ DTYPES = (np.float32, np.float64)
 # What is not here has other numbers, and the code of the mixed one.
 CHOSEN = ("StillingerWeber", "StillingerWeber, mixed", "Tersoff", "Tersoff, mixed")
 DTYPE_OF = dict(zip(CHOSEN, itertools.cycle(DTYPES), strict=False))
-"""The two by turns, so that each kind of potential has both; all would take twice as long."""
+"""The two by turns, so that each kind of potential has both; all would take twice as long.
+
+A single element without tables is exhaustive for Stillinger and Weber, and every day for Tersoff.
+"""
 
 
 def potentials(*names):
-    return pytest.mark.parametrize(("name", "dtype"), [(n, DTYPE_OF[n]) for n in names])
+    cells = [(n, DTYPE_OF[n]) for n in names]
+    return pytest.mark.parametrize(
+        ("name", "dtype"), [exhaustive(*x) if x[0] == "StillingerWeber" else x for x in cells]
+    )
 
 
 every_potential = potentials(*CHOSEN)
