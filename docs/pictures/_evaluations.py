@@ -18,8 +18,8 @@ PAGE = HERE.parent / "choosing.md"
 GFN2 = "GFN2-xTB, `fmax`"
 SETS = {
     "molecules": ("20 drug-like molecules", f"20 drug-like molecules, {GFN2} 0.05"),
-    "molecules 0.01": ("the same, fmax 0.01", "the same, `fmax` 0.01"),
-    "molecules 0.001": ("the same, fmax 0.001", "the same, `fmax` 0.001"),
+    "molecules 0.01": ("the 20, fmax 0.01", "the 20, `fmax` 0.01"),
+    "molecules 0.001": ("the 20, fmax 0.001", "the 20, `fmax` 0.001"),
     "others": ("20 more, kept back", f"20 others, from SMILES by RDKit, {GFN2} 0.05"),
     "g2": (
         "small molecules of G2, rattled",
