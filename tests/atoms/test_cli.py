@@ -34,7 +34,7 @@ from basinax.atoms import (
     relax,
 )
 from basinax.atoms._formats.formats import form_to_read
-from basinax.cli import _task, _watch
+from basinax.cli import _setup, _watch
 from basinax.cli._values import pressure_of
 
 pytestmark = pytest.mark.usefixtures("few_lengths")
@@ -514,7 +514,7 @@ def test_verify_leaves_with_1_if_a_bit_differs(files, monkeypatch):
             result.atoms[2].positions[0, 0] = np.nextafter(result.atoms[2].positions[0, 0], 1)
         return result
 
-    monkeypatch.setattr(_task, "relax_atoms", one_bit_off)
+    monkeypatch.setattr(_setup, "relax_atoms", one_bit_off)
     done = run("verify", *files, "--potential", ARGON, "--sample", 3)
     assert done.exit_code == 1
     assert "dimer.xyz" in done.stdout
@@ -531,7 +531,7 @@ def test_an_interrupt_keeps_what_was_reached(files, monkeypatch, signals):
             signal.raise_signal(getattr(signal, name))
         return relax(atoms, **settings)
 
-    monkeypatch.setattr(_task, "relax_atoms", interrupted)
+    monkeypatch.setattr(_setup, "relax_atoms", interrupted)
     done = run("relax", *files, "--potential", ARGON, "--fmax", 1e-9, "--table", "out.csv")
     assert done.exit_code == 130, done.output
     statuses = {row["status"] for row in table("out.csv")}
@@ -543,7 +543,7 @@ def test_a_second_interrupt_ends_the_program(files, monkeypatch):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(_task, "relax_atoms", interrupted)
+    monkeypatch.setattr(_setup, "relax_atoms", interrupted)
     monkeypatch.setattr(_watch, "TOGETHER", -1.0)
     done = run("relax", *files, "--potential", ARGON)
     assert done.exit_code == 130

@@ -22,7 +22,7 @@ import basinax
 from basinax import Status, cli
 from basinax.atoms import LennardJones, Progress
 from basinax.atoms._trajectory import NotWhole
-from basinax.cli import _console, _potential, _task, _watch, _writing
+from basinax.cli import _console, _potential, _setup, _task, _watch, _writing
 from basinax.cli._process import occupy
 from basinax.cli._stream import Stream
 
@@ -45,7 +45,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def relaxation(monkeypatch):
     relaxation = Relaxation()
-    monkeypatch.setattr(_task, "relax_atoms", relaxation)
+    monkeypatch.setattr(_setup, "relax_atoms", relaxation)
     monkeypatch.setattr(_potential, "potential_from", lambda text: LennardJones.named("Ar"))
     return relaxation
 
@@ -525,7 +525,7 @@ def test_a_signal_says_which_phase_it_waits_for(relaxation, monkeypatch, capfd, 
         signal.raise_signal(signal.SIGINT)
         return relaxation(atoms)
 
-    monkeypatch.setattr(_task, "relax_atoms", of_phase)
+    monkeypatch.setattr(_setup, "relax_atoms", of_phase)
     done = run()
     assert done.exit_code == 130
     assert f"Interrupted: {phase}; again to quit." in capfd.readouterr().err
@@ -555,7 +555,7 @@ def test_only_what_was_written_is_said_to_be(relaxation, monkeypatch, is_lost):
     def no_room(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(_task, "relax_atoms", unfinished)
+    monkeypatch.setattr(_setup, "relax_atoms", unfinished)
     if is_lost:
         monkeypatch.setattr(_writing, "write_structures", no_room)
     done = run()

@@ -20,7 +20,7 @@ from basinax import cli
 from basinax._text.specs import optimizer_from
 from basinax._text.tables import read_table, write_table
 from basinax.atoms import LennardJones
-from basinax.cli import _task
+from basinax.cli import _setup
 from basinax.cli._choice import NAMES, chosen
 from basinax.cli._record import Record
 
@@ -40,7 +40,7 @@ def files(tmp_path, monkeypatch):
 @pytest.fixture
 def relaxation(monkeypatch):
     relaxation = Relaxation()
-    monkeypatch.setattr(_task, "relax_atoms", relaxation)
+    monkeypatch.setattr(_setup, "relax_atoms", relaxation)
     return relaxation
 
 

@@ -304,6 +304,25 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
         return {name: first[name] for name in shown}
 
 
+def gathered(entries: Sequence[Relaxed]) -> AtomsRelaxation:
+    """The result whose entries these are."""
+    columns: Any = zip(*entries, strict=True) if entries else [()] * len(Relaxed._fields)
+    of = dict(zip(Relaxed._fields, columns, strict=True))
+    return AtomsRelaxation(
+        atoms=list(of["atoms"]),
+        energies=np.array(of["energy"], float),
+        fmax=np.array(of["fmax"], float),
+        steps=np.array(of["steps"], np.int32),
+        evaluations=np.array(of["evaluations"], np.int32),
+        status=np.array(of["status"], np.int32),
+        messages=list(of["message"]),
+        displacements=np.array(of["displacement"], float),
+        seconds=np.array(of["seconds"], float),
+        initial_energies=np.array(of["initial_energy"], float),
+        sources=list(of["source"]),
+    )
+
+
 def _chosen(result: AtomsRelaxation, numbers: list[int]) -> AtomsRelaxation:
     """The result of these structures."""
 

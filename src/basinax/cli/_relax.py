@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -29,10 +30,11 @@ def run(given: Given, outputs: Outputs, manner: Manner) -> None:
         task = Task.read(given)
         with reported():
             settings = settings_of((given, outputs, manner))
-        writing = _prepared(task, given, outputs)
+        kept = _kept(outputs)
+        writing = _prepared(task, given, outputs, kept.get("trajectory"))
         watch.begin("listing")
         with writing.saver.watching(task.sources):
-            result = task.run(progress=watch.show, should_stop=watch.is_stopped)
+            result = task.run(watch.show, watch.is_stopped, **kept)
         result = dataclasses.replace(result, sources=task.sources)
         watch.begin("writing")
         _name_in_info(result)
@@ -50,21 +52,25 @@ def run(given: Given, outputs: Outputs, manner: Manner) -> None:
     _leave(result, watch, writing)
 
 
-def _prepared(task: Task, given: Given, outputs: Outputs) -> Writing:
-    """The way that results are written, which is known to be possible."""
-    trajectories = None
+def _kept(outputs: Outputs) -> dict[str, Any]:
+    """What is kept of the ways of structures, as arguments of `relax`."""
+    kept: dict[str, Any] = {} if outputs.log is None else {"log": outputs.log}
     if outputs.trajectory is not None:
         form = outputs.trajectory_format.value
-        trajectories = Trajectories(outputs.trajectory, outputs.trajectory_interval, form)
-        task.settings["trajectory"] = trajectories
-    if outputs.log is not None:
-        task.settings["log"] = outputs.log
+        kept["trajectory"] = Trajectories(outputs.trajectory, outputs.trajectory_interval, form)
     if outputs.report is not None:
         with reported():
             check_report(outputs.report)
-        task.settings["history"] = True
-    cells = zip(task.own["cell"], task.atoms, strict=True)
-    moving = [cell is not None and bool(a.pbc.any()) for cell, a in cells]
+        kept["history"] = True
+    return kept
+
+
+def _prepared(
+    task: Task, given: Given, outputs: Outputs, trajectories: Trajectories | None
+) -> Writing:
+    """The way that results are written, which is known to be possible."""
+    each = zip(task.own, task.atoms, strict=True)
+    moving = [own["cell"] is not None and bool(a.pbc.any()) for own, a in each]
     return Writing.prepared(outputs, task.inputs, files_read(given), moving, trajectories)
 
 

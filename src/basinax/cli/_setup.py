@@ -1,0 +1,141 @@
+"""The settings that options say, for any structures."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import typer
+from ase import Atoms
+
+from basinax._loop.criteria import (
+    AbstractCriterion,
+    EnergyChange,
+    MaxDisplacement,
+    MaxForce,
+    RMSForce,
+)
+from basinax._text.specs import optimizer_from
+from basinax.atoms import (
+    AtomsRelaxation,
+    MaxAtomForce,
+    MaxStress,
+    cell_from,
+    relax as relax_atoms,
+)
+from basinax.cli._console import fail, reported
+from basinax.cli._options import Dtype, Given
+from basinax.cli._potential import potential_of
+from basinax.cli._values import OfInfo, count_of, not_negative, or_of_info, pressure_of
+
+_CRITERIA = {
+    "stress_tolerance": MaxStress,
+    "rms_force": RMSForce,
+    "energy_change": EnergyChange,
+    "max_displacement": MaxDisplacement,
+}
+"""Criteria that may have to be met besides that of forces, by their options."""
+
+_READERS = {"cell": str, "pressure": pressure_of, "fmax": not_negative, "max_steps": count_of}
+"""Of settings that may stand in the `info` of structures."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """The settings of a run, apart from its structures."""
+
+    settings: dict[str, Any]
+    """Of all structures, for `relax`."""
+    own: dict[str, Any]
+    """Cell, pressure, fmax and max_steps: values, or where they stand in each structure's info."""
+    tolerances: dict[type, float | None]
+    """Of criteria that must be met besides that of forces."""
+
+    @classmethod
+    def read(cls, given: Given) -> "Setup":
+        """The setup that options say; leaves if they say none."""
+        if given.dtype is Dtype.FLOAT64:
+            jax.config.update("jax_enable_x64", True)
+        for name in ("pressure", "stress_tolerance"):
+            if given.cell is None and getattr(given, name) is not None:
+                fail(f"--{name.replace('_', '-')} needs a cell that moves: add --cell frechet")
+        own = {name: getattr(given, name) for name in _READERS}
+        own["cell"] = or_of_info(str)(given.cell) if given.cell else None
+        with reported():
+            settings = {
+                "potential": potential_of(given),
+                "optimizer": None if given.optimizer is None else optimizer_from(given.optimizer),
+                "dtype": given.dtype.value,
+                "skin": given.skin,
+            }
+        tolerances = {kind: getattr(given, name) for name, kind in _CRITERIA.items()}
+        return cls(settings, own, tolerances)
+
+    def own_of(self, atoms: Atoms, source: str) -> dict[str, Any]:
+        """Cell, fmax and max_steps of one structure.
+
+        Raises:
+            ValueError: its info lacks one, or has one that is not usable.
+        """
+        values = {name: _value_of(name, x, atoms, source) for name, x in self.own.items()}
+        values["cell"] = _cell_of(values["cell"], values.pop("pressure"))
+        return values
+
+    def relax(
+        self, atoms: list[Atoms], own: Sequence[Mapping[str, Any]], **how: Any
+    ) -> AtomsRelaxation:
+        """What `relax` finds.
+
+        Args:
+            own: settings of each structure.
+            how: further arguments of `relax`.
+        """
+        return relax_atoms(
+            atoms,
+            **self.settings,
+            cell=[each["cell"] for each in own],
+            convergence=self._criterion([each["fmax"] for each in own]),
+            max_steps=np.array([each["max_steps"] for each in own]),
+            **how,
+        )
+
+    def _criterion(self, fmax: list[float]) -> AbstractCriterion:
+        """All of what is asked for."""
+        tolerance_of_forces: Any = np.array(fmax, float)
+        is_apart = self.tolerances[MaxStress] is not None
+        criterion = (MaxAtomForce if is_apart else MaxForce)(tolerance_of_forces)
+        for kind, tolerance in self.tolerances.items():
+            criterion = criterion if tolerance is None else criterion & kind(tolerance)
+        return criterion
+
+
+def _value_of(option: str, value: Any, atoms: Atoms, source: str) -> Any:
+    """The value of one structure."""
+    if not isinstance(value, OfInfo):
+        return value
+    name = f"--{option.replace('_', '-')} info:{value.key}"
+    found = atoms.info.get(value.key, value.default)
+    if found is None:
+        known = ", ".join(map(str, atoms.info)) or "nothing"
+        raise ValueError(
+            f"{name}: {source} has no {value.key} in its info, but {known}: add ,default=VALUE for"
+            " structures without one"
+        )
+    try:
+        return _READERS[option](str(found))
+    except (ValueError, typer.BadParameter):
+        raise ValueError(f"{name}: {source} has {found!r}, which is not usable") from None
+
+
+def _cell_of(text: str | None, pressure: float | None) -> Any:
+    """The cell of one structure; its pressure may stand in one place only."""
+    if text is None or text == "none":
+        return None
+    cell = cell_from(text)
+    if pressure is None:
+        return cell
+    if re.search(r"\bpressure\s*=", text):
+        raise ValueError(f"--cell {text} and --pressure both say a pressure: remove one")
+    return dataclasses.replace(cell, pressure=pressure)
