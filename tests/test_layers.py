@@ -46,7 +46,7 @@ LAYERS = [
     ["atoms._result"],
     ["atoms._evaluate", "atoms._windows"],
     ["atoms._relax", "atoms._probe"],
-    ["atoms._relax_stream"],
+    ["atoms._relax_stream", "atoms._runs"],
     ["atoms"],
     ["cli"],
     ["__main__"],

@@ -23,6 +23,7 @@ from basinax.atoms._table import (
     named,
     rows_of,
     text_of,
+    volume_of,
     volumes,
     write_rows,
 )
@@ -53,6 +54,8 @@ class Relaxed(NamedTuple):
     """How far the atom that moved most is from where it began, in Å."""
     seconds: float
     """From the call to its end; NaN if it did not end."""
+    initial_volume: float | None
+    """Where it began, in Å³; None without three periodic directions."""
 
 
 def entry_of(outcome: Outcome, original: Atoms, source: str, seconds: float) -> Relaxed:
@@ -69,6 +72,7 @@ def entry_of(outcome: Outcome, original: Atoms, source: str, seconds: float) -> 
         outcome.first_energy,
         largest_move(outcome.end, original),
         seconds,
+        volume_of(original),
     )
 
 
@@ -168,6 +172,7 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
             float(self.initial_energies[k]),
             float(self.displacements[k]),
             float(self.seconds[k]),
+            self.initial_volumes[k],
         )
 
     def to_dict(self) -> dict[str, list[Any]]:
@@ -319,6 +324,7 @@ def gathered(entries: Sequence[Relaxed]) -> AtomsRelaxation:
         displacements=np.array(of["displacement"], float),
         seconds=np.array(of["seconds"], float),
         initial_energies=np.array(of["initial_energy"], float),
+        initial_volumes=list(of["initial_volume"]),
         sources=list(of["source"]),
     )
 

@@ -35,7 +35,12 @@ def energies_of(atoms: Sequence[Atoms], energies: np.ndarray) -> Columns:
 
 def volumes(atoms: Sequence[Atoms]) -> list[float | None]:
     """In Å³; None without three periodic directions."""
-    return [float(a.cell.volume) if a.pbc.all() else None for a in atoms]
+    return [volume_of(a) for a in atoms]
+
+
+def volume_of(atoms: Atoms) -> float | None:
+    """In Å³; None without three periodic directions."""
+    return float(atoms.cell.volume) if atoms.pbc.all() else None
 
 
 def rows_of(columns: Columns) -> list[dict[str, Any]]:

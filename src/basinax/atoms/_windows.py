@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ def relaxed_windows(
     relax_window: Callable[[list[T], OnEnd, Callable[[], bool]], Any],
     should_stop: Callable[[], bool],
     at_once: int,
-) -> Iterator[list[tuple[T, Relaxed]]]:
+) -> Generator[list[tuple[T, Relaxed]]]:
     """Relax items by the window, each in a thread.
 
     Args:

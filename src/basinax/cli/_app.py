@@ -1,5 +1,6 @@
 """The commands, as typer takes them; each imports what it runs once its options are read."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,14 +9,19 @@ import basinax
 from basinax.cli._config import Command
 from basinax.cli._named import check_free, check_named
 from basinax.cli._options import (
+    Force,
     Given,
+    Keeping,
     Kind,
     Manner,
     Model,
     Outputs,
+    Overwrite,
     PointOutputs,
     Probed,
+    Quiet,
     Sample,
+    Verbose,
 )
 from basinax.cli._takes import takes
 
@@ -29,18 +35,108 @@ app = typer.Typer(
 
 
 @app.command(cls=Command, short_help="Relax the structures of files.")
-@takes(Given, Outputs, Manner)
-def relax(given: Given, outputs: Outputs, manner: Manner) -> None:
+@takes(Given, Outputs, Keeping, Manner)
+def relax(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> None:
     """Relax the structures of files and write them, with their energies and forces.
 
     Exit status: 0, 1 if nothing converged, 2 for bad input, 3 if something could not be written
-    (all else is), 130 if interrupted (what has been reached by then is written).
+    (all else is), 4 if --time-limit ended it, 130 if interrupted (what has been reached by then is
+    written).
     """
     check_named(given)
+    if keeping.run is not None:
+        from basinax.cli._keeping import run as keep
+
+        keep(given, outputs, keeping, manner)
+        return
     check_free(outputs, given)
     from basinax.cli._relax import run
 
     run(given, outputs, manner)
+
+
+@app.command(short_help="Go on with a run that was interrupted.")
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The folder of the run (--run).")],
+    time_limit: Annotated[
+        str | None, typer.Option(metavar="TIME", help="As of relax: such as 3h30m, 45m or 90s.")
+    ] = None,
+    force: Force = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Go on with a run that was interrupted: structures that are done stay as they are, the others
+    begin from their input, and all ends in the bits of a run that was never interrupted.
+
+    Exit status: as of relax.
+    """
+    from basinax.cli._resume import run
+
+    named = {"--force": force, "--quiet": quiet, "--verbose": verbose}
+    options = [name for name, is_given in named.items() if is_given]
+    options += ["--time-limit", time_limit] if time_limit else []
+    run(folder, options, typer.main.get_command(app))
+
+
+@app.command(short_help="Write the structures and the table of a run.")
+def export(
+    folder: Annotated[Path, typer.Argument(help="The folder of the run (--run).")],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Structures with what was found; the ending decides the format."),
+    ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(help="One row a structure: .csv, .json, .jsonl or .parquet."),
+    ] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(help="Only structures that ended so, such as converged; may stand often."),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write the structures and the table of a run, in the order of its input, as far as it is.
+
+    Structures that could not be read are left out.
+
+    Exit status: 0, 2 for bad input, 3 if something could not be written.
+    """
+    from basinax.cli._export import run
+
+    run(folder, output, table, status or [], may_replace=overwrite)
+
+
+@app.command(short_help="Write a page about a run.")
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder of the run (--run).")],
+    output: Annotated[
+        Path | None, typer.Option(help="The page; FOLDER/report.html if it is not given.")
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a page of HTML about a run, as far as it is: counts, distributions, what went wrong,
+    throughput, settings. It needs no network.
+
+    Exit status: 0, 2 for bad input.
+    """
+    from basinax.cli._report import run
+
+    run(folder, output, may_replace=overwrite)
+
+
+@app.command(short_help="Put the folders of several runs together.")
+def merge(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs of one input (--shard).")],
+    run: Annotated[Path, typer.Option(help="The folder for all of their results.")],
+    force: Force = False,
+) -> None:
+    """Put the results of runs over parts of one input into one folder, which may be resumed.
+
+    Exit status: 0, 2 for bad input, 3 if something could not be written.
+    """
+    from basinax.cli._merge import run as run_merge
+
+    run_merge(folders, run, force=force)
 
 
 @app.command(cls=Command, short_help="Find energies, forces and stresses without relaxing.")
@@ -69,7 +165,7 @@ def list_(
 
 
 @app.command(cls=Command, short_help="Check that structures have the same bits alone.")
-@takes(Given, Sample, Manner, unused=Outputs)
+@takes(Given, Sample, Manner, unused=[Outputs, Keeping])
 def verify(given: Given, sample: Sample, manner: Manner) -> None:
     """Relax all in a batch and a sample alone, and compare positions, energies and steps bitwise.
 

@@ -13,37 +13,42 @@ from basinax.cli._unused import some_of
 
 def constrain(atoms: list[Atoms], sources: list[str], given: Given) -> None:
     """Adds the constraints of --fix-atoms and --symmetrize to the structures."""
-    if given.fix_atoms is not None:
-        _fix(atoms, sources, given.fix_atoms)
-    if given.symmetrize:
-        _symmetrize(atoms, sources)
-
-
-def _fix(atoms: list[Atoms], sources: list[str], text: str) -> None:
-    n_fixed = 0
+    n_fixed, not_symmetrized = 0, []
     for a, source in zip(atoms, sources, strict=True):
-        x, y, z = a.positions.T
-        values: dict[str, Any] = {"x": x, "y": y, "z": z, "tag": a.get_tags()}
-        try:
-            numbers = chosen(text, values, len(a))
-        except ValueError as error:
-            fail(f"--fix-atoms {text}: {source}: {error}")
-        n_fixed += len(numbers)
-        if numbers:
-            a.set_constraint([*a.constraints, FixAtoms(numbers)])
-    if not n_fixed:
-        fail(f"--fix-atoms {text} holds of no atom of any structure")
-
-
-def _symmetrize(atoms: list[Atoms], sources: list[str]) -> None:
-    others = []
-    for a, source in zip(atoms, sources, strict=True):
-        if not a.pbc.all():
-            others.append(source)
-            continue
         with reported():
-            a.set_constraint([*a.constraints, FixSymmetry(a)])
-    if others:
+            n_fixed += constrain_one(a, source, given)
+        if given.symmetrize and not a.pbc.all():
+            not_symmetrized.append(source)
+    if given.fix_atoms is not None and not n_fixed:
+        fail(f"--fix-atoms {given.fix_atoms} holds of no atom of any structure")
+    if not_symmetrized:
         print_warning(
-            f"--symmetrize leaves {some_of(others)} as they are: not periodic in three directions"
+            f"--symmetrize leaves {some_of(not_symmetrized)} as they are: not periodic in three"
+            " directions"
         )
+
+
+def constrain_one(atoms: Atoms, source: str, given: Given) -> int:
+    """Adds them to one structure; the number of atoms that stay where they are.
+
+    Raises:
+        ValueError: they do not fit it.
+    """
+    n_fixed = 0
+    if given.fix_atoms is not None:
+        n_fixed = _fix(atoms, source, given.fix_atoms)
+    if given.symmetrize and atoms.pbc.all():
+        atoms.set_constraint([*atoms.constraints, FixSymmetry(atoms)])
+    return n_fixed
+
+
+def _fix(atoms: Atoms, source: str, text: str) -> int:
+    x, y, z = atoms.positions.T
+    values: dict[str, Any] = {"x": x, "y": y, "z": z, "tag": atoms.get_tags()}
+    try:
+        numbers = chosen(text, values, len(atoms))
+    except ValueError as error:
+        raise ValueError(f"--fix-atoms {text}: {source}: {error}") from None
+    if numbers:
+        atoms.set_constraint([*atoms.constraints, FixAtoms(numbers)])
+    return len(numbers)

@@ -11,7 +11,7 @@ from basinax.cli._console import INTERRUPTED, NOT_EVALUATED, NOT_SAVED, err, pri
 from basinax.cli._inputs import Inputs, files_read
 from basinax.cli._options import Manner, Model, PointOutputs
 from basinax.cli._potential import read_model
-from basinax.cli._record import recorded
+from basinax.cli._record import described, recorded
 from basinax.cli._session import session
 from basinax.cli._stream import Stream
 from basinax.cli._summary import print_first, print_json, print_written
@@ -39,7 +39,8 @@ def run(model: Model, outputs: PointOutputs, manner: Manner) -> None:
             atoms.info |= {"relax_source": source, "relax_number": number}
         writing.write(found.atoms, columns)
         counts = _counts(found)
-        writing.write_record(recorded("evaluate", settings, inputs, watch, counts))
+        record = recorded("evaluate", settings, described(inputs), watch, counts, inputs.skipped)
+        writing.write_record(record)
     writing.print_table(columns)
     if outputs.json:
         print_json(_summary_of(found, inputs), writing.saver.saved, writing.written_record)

@@ -4,6 +4,7 @@ ASE believes what a file says of its own size, opens pipes and devices, puts tab
 a database that is another program's, and has a reader that goes on at the end of a file.
 """
 
+import itertools
 import os
 import signal
 import sqlite3
@@ -11,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from ase.io.bundletrajectory import BundleTrajectory
 from ase.io.formats import get_compression, open_with_compression
@@ -92,15 +93,34 @@ def _check_packed(path: Path, packing: str) -> None:
         raise Unreadable("the file is empty")
 
 
-def _last_of(images: Any) -> float:
-    """The first structure that no reader gets to."""
+def _last_of(images: Any) -> int | None:
+    """The first structure that no reader gets to; None if they get to all."""
     last = images + 1 if isinstance(images, int) else getattr(images, "stop", None)
-    return float("inf") if last is None or last < 1 else last
+    return None if last is None or last < 1 else last
 
 
-def _check_counts(file: IO[bytes], last: float) -> None:
+def _check_counts(file: IO[bytes], last: int | None) -> None:
     """Make sure that structures in extended XYZ have the lines that their counts promise."""
-    number = structure = 0
+    for structure, frame in enumerate(itertools.islice(frames_of(file), last)):
+        check_frame(frame, structure)
+
+
+class Frame(NamedTuple):
+    """The text of a structure in extended XYZ."""
+
+    line: int
+    """The number of its first line, from 1."""
+    lines: list[bytes]
+    """The count of atoms, a comment, the atoms, and a cell in the format of an older program."""
+
+
+def frames_of(file: IO[bytes]) -> Iterator[Frame]:
+    """The structures of a file, one after another.
+
+    Raises:
+        Unreadable: a structure lacks the lines that its count promises, or has no count.
+    """
+    number = 0
 
     def line() -> bytes:
         nonlocal number
@@ -110,31 +130,44 @@ def _check_counts(file: IO[bytes], last: float) -> None:
             raise Unreadable(f"line {number} is longer than {LONGEST_LINE // MB} MB")
         return text
 
-    while structure < last and (head := line()).strip():
-        if head.lstrip().startswith(b"VEC"):  # the cell, in the format of an older program
-            continue
-        try:
-            count = int(head)
-        except ValueError:
-            text = head.decode(errors="replace").strip()
-            raise Unreadable(f"line {number}: expected a number of atoms, got {text!r}") from None
-        if count < 0:
-            raise Unreadable(f"line {number}: a structure cannot have {count} atoms")
-        line()
-        most = 0
+    head, structure = line(), 0
+    while head.strip():
+        first = number
+        count, lines = _count_of(head, number), [head, line()]
         for k in range(count):
             if not (text := line()):
                 raise Unreadable(
                     f"the file ends after {k} of the {count} atoms of its structure {structure}"
                 )
-            n_values = len(text.split(None, VALUES))
-            if n_values < min(most, VALUES):
-                raise Unreadable(
-                    f"line {number}: atom {k} of structure {structure} has {n_values} values, and"
-                    " those before have more"
-                )
-            most = max(most, n_values)
+            lines.append(text)
+        while (head := line()).lstrip().startswith(b"VEC"):
+            lines.append(head)
+        yield Frame(first, lines)
         structure += 1
+
+
+def _count_of(head: bytes, number: int) -> int:
+    try:
+        count = int(head)
+    except ValueError:
+        text = head.decode(errors="replace").strip()
+        raise Unreadable(f"line {number}: expected a number of atoms, got {text!r}") from None
+    if count < 0:
+        raise Unreadable(f"line {number}: a structure cannot have {count} atoms")
+    return count
+
+
+def check_frame(frame: Frame, structure: int) -> None:
+    """Raises Unreadable if an atom has fewer values than one before it."""
+    most, atoms = 0, frame.lines[2 : 2 + int(frame.lines[0])]
+    for k, text in enumerate(atoms):
+        n_values = len(text.split(None, VALUES))
+        if n_values < min(most, VALUES):
+            raise Unreadable(
+                f"line {frame.line + 2 + k}: atom {k} of structure {structure} has {n_values}"
+                " values, and those before have more"
+            )
+        most = max(most, n_values)
 
 
 def _check_database(path: Path) -> None:

@@ -33,16 +33,20 @@ def file_and_images(path: Path) -> tuple[Path, Any]:
 
 
 def names_of_images(path: Path, count: int) -> list[str]:
-    file, images = file_and_images(path)
-    given, name = _text_of_name(path), _text_of_name(file)
+    images = file_and_images(path)[1]
     if count == 1 and not isinstance(images, slice):
-        return [given]
-    if images is None:
-        images = slice(None)
+        return [_text_of_name(path)]
+    return [name_of_image(path, k) for k in range(count)]
+
+
+def name_of_image(path: Path, k: int) -> str:
+    """Of one of several, counted from the first that is read."""
+    file, images = file_and_images(path)
+    images = slice(None) if images is None else images
     first, step = (images.start or 0, images.step or 1) if isinstance(images, slice) else (-1, 1)
     if first < 0 or step < 0:  # counted from an end that is not known
-        return [f"{given}, image {k}" for k in range(count)]
-    return [f"{name}@{first + k * step}" for k in range(count)]
+        return f"{_text_of_name(path)}, image {k}"
+    return f"{_text_of_name(file)}@{first + k * step}"
 
 
 def _text_of_name(path: Path) -> str:
@@ -134,7 +138,7 @@ def _structures_of(path: Path, digests: dict[Path, str]) -> tuple[Path, list[Any
         file = file_and_images(path)[0]
         images = read_structures(path)
         if file not in digests and file.is_file():
-            digests[file] = _digest_of(file)
+            digests[file] = digest_of(file)
         return file, images, names_of_images(path, len(images))
     if sys.stdin is None or sys.stdin.isatty():
         raise Unreadable("it is a terminal: send structures to it, as in: cat FILE | basinax ...")
@@ -143,11 +147,11 @@ def _structures_of(path: Path, digests: dict[Path, str]) -> tuple[Path, list[Any
         with copy.open("wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
         images = read_structures(copy)
-        digests[path] = _digest_of(copy)
+        digests[path] = digest_of(copy)
     return path, images, names_of_images(Path(STDIN_NAME), len(images))
 
 
-def _digest_of(path: Path) -> str:
+def digest_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -175,7 +179,7 @@ def read_structures(path: Path) -> list[Any]:
     except UnknownFileTypeError:
         raise Unreadable("ASE does not know this kind of file") from None
     except Exception as error:  # every reader of ASE has errors of its own
-        raise Unreadable(_reason(error)) from error
+        raise Unreadable(reason_of(error)) from error
     if not all(isinstance(x, Atoms) for x in images):
         raise Unreadable("ASE finds no structure in it")
     if not images:
@@ -199,14 +203,14 @@ def _images_of(form: Form, file: Path, selected: Any) -> list[Any]:
     except Exception as error:
         if not images or selected is not None:
             raise
-        raise Unreadable(f"{_reason(error)}, in its structure {len(images)}") from error
+        raise Unreadable(f"{reason_of(error)}, in its structure {len(images)}") from error
     return images
 
 
 _COLUMNS = re.compile(r"assign tuple of length (\d+) to structure with (\d+) fields")
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """In words, from what Python says to a programmer."""
     text = text_of(error)
     if columns := _COLUMNS.search(text):

@@ -10,7 +10,7 @@ import typer
 
 from basinax.cli._choice import choice_of
 from basinax.cli._config import apply_config
-from basinax.cli._values import count_of, not_negative, pressure_of
+from basinax.cli._values import count_of, not_negative, pressure_of, seconds_of, shard_of
 
 STDOUT = Path("-")
 """The name of standard output."""
@@ -202,6 +202,29 @@ class Given(Model):
     ] = None
 
 
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print only what is wrong.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="Print versions, batches, compilations and times, too.")
+]
+TimeLimit = Annotated[
+    Any,
+    typer.Option(
+        parser=seconds_of,
+        metavar="TIME",
+        help="End the run in order after so long, such as 3h30m, 45m or 90s; exit status 4 then.",
+    ),
+]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Go on though settings, inputs or versions are not those the run began with; the"
+        " record says so.",
+    ),
+]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Probed(Model):
     """Options that say what is probed."""
@@ -243,9 +266,7 @@ class Written:
         ),
     ] = None
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.")] = (
-        False
-    )
+    overwrite: Overwrite = False
 
     @property
     def structures(self) -> Path:
@@ -331,11 +352,8 @@ class Sample:
 class Manner:
     """Options that change no result: how much is printed, and what is kept for the next run."""
 
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print only what is wrong.")] = False
-    verbose: Annotated[
-        bool,
-        typer.Option("--verbose", help="Print versions, batches, compilations and times, too."),
-    ] = False
+    quiet: Quiet = False
+    verbose: Verbose = False
     no_cache: Annotated[
         bool,
         typer.Option(
@@ -350,3 +368,34 @@ class Manner:
             "--print-config", help="Print these options as --config reads them, and do no more."
         ),
     ] = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Keeping:
+    """Options of runs that are kept in a folder."""
+
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder that keeps each result as it comes, in place of --output: run.toml and"
+            " results.db, a database of ASE. A run that was interrupted goes on by the same"
+            " command, or by basinax resume FOLDER, and ends in the same bits. A structure that"
+            " cannot be read or relaxed is recorded with its reason, and the others go on.",
+            metavar="FOLDER",
+        ),
+    ] = None
+    shard: Annotated[
+        Any,
+        typer.Option(
+            parser=shard_of,
+            metavar="K/N",
+            help="Of N runs with folders of their own the K-th, from 1: every N-th structure."
+            " basinax merge puts their folders together.",
+        ),
+    ] = "1/1"
+    time_limit: TimeLimit = None
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="End a run at the first structure that cannot be read."),
+    ] = False
+    force: Force = False

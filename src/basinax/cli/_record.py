@@ -9,7 +9,9 @@ import importlib.metadata
 import os
 import platform
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import jax
 
@@ -64,9 +66,10 @@ class Record:
 def recorded(
     command: str,
     settings: Table,
-    inputs: Inputs,
+    inputs: list[Table],
     watch: Watch,
     results: dict[str, int],
+    skipped: Sequence[str] = (),
 ) -> Record:
     """The record of a run that ends now.
 
@@ -78,8 +81,8 @@ def recorded(
         settings=settings,
         command=command,
         folder=_folder(),
-        inputs=_described(inputs),
-        skipped=inputs.skipped,
+        inputs=inputs,
+        skipped=list(skipped),
         versions=_versions(settings["potential"]),
         device=jax.devices()[0].device_kind,
         cores=n_cores(),
@@ -99,16 +102,17 @@ def _folder() -> str:
     return ""
 
 
-def _described(inputs: Inputs) -> list[Table]:
-    counts = Counter(inputs.paths)
+def described(inputs: Inputs) -> list[Table]:
+    """The files that were read, for a record."""
     return [
-        {
-            "file": os.fsencode(path).decode("utf-8", "backslashreplace"),
-            "sha256": inputs.digests.get(path, ""),
-            "structures": count,
-        }
-        for path, count in counts.items()
+        named(path) | {"sha256": inputs.digests.get(path, ""), "structures": count}
+        for path, count in Counter(inputs.paths).items()
     ]
+
+
+def named(path: Path) -> Table:
+    """A file by its name."""
+    return {"file": os.fsencode(path).decode("utf-8", "backslashreplace")}
 
 
 def _versions(potential: str) -> dict[str, str]:

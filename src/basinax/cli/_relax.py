@@ -1,7 +1,7 @@
 """The command `basinax relax`."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from basinax.cli._config import settings_of
 from basinax.cli._console import INTERRUPTED, NOT_SAVED, NOTHING_CONVERGED, err, out, reported
 from basinax.cli._inputs import files_read
 from basinax.cli._options import STDOUT, Given, Manner, Outputs
-from basinax.cli._record import recorded
+from basinax.cli._record import described, recorded
 from basinax.cli._session import session
 from basinax.cli._summary import print_json, print_summary, summary_of
 from basinax.cli._task import Task
@@ -37,10 +37,11 @@ def run(given: Given, outputs: Outputs, manner: Manner) -> None:
             result = task.run(watch.show, watch.is_stopped, **kept)
         result = dataclasses.replace(result, sources=task.sources)
         watch.begin("writing")
-        _name_in_info(result)
+        name_in_info(result, range(len(result)))
         columns = result.to_dict()
         writing.write(result.atoms, columns)
-        record = recorded("relax", settings, task.inputs, watch, result.counts)
+        inputs, skipped = described(task.inputs), task.inputs.skipped
+        record = recorded("relax", settings, inputs, watch, result.counts, skipped)
         writing.write_record(record)
         if outputs.report is not None:
             title, table = f"Relaxation of {_named(task.inputs.files)}", record.as_table()
@@ -78,9 +79,13 @@ def _named(paths: Sequence[Path]) -> str:
     return ", ".join(map(str, paths)) if len(paths) <= NAMED else f"{len(paths)} files"
 
 
-def _name_in_info(result: AtomsRelaxation) -> None:
-    """Says in `info` where each structure comes from, and what became of it."""
-    for number, entry in enumerate(result):
+def name_in_info(result: AtomsRelaxation, numbers: Iterable[int]) -> None:
+    """Says in `info` where each structure comes from, and what became of it.
+
+    Args:
+        numbers: of the structures in the input.
+    """
+    for number, entry in zip(numbers, result, strict=True):
         entry.atoms.info |= {
             "relax_status": str(entry.status),
             "relax_steps": entry.steps,

@@ -4,19 +4,21 @@ import copy
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from basinax.cli._config import print_settings
 
 
-def takes(*groups: Any, unused: Any = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def takes(
+    *groups: Any, unused: Sequence[Any] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Makes a command of a function that takes one of each of these classes, in their order.
 
     With `print_config` among their options, the command prints them instead.
 
     Args:
-        unused: a class whose options are taken as well, hidden, and left.
+        unused: classes whose options are taken as well, hidden, and left.
     """
 
     def command_of(function: Callable[..., None]) -> Callable[..., None]:
@@ -32,8 +34,8 @@ def takes(*groups: Any, unused: Any = None) -> Callable[[Callable[..., None]], C
                 function(*given)
 
         parameters = [p for group in groups for p in inspect.signature(group).parameters.values()]
-        if unused is not None:
-            parameters += map(_hidden, inspect.signature(unused).parameters.values())
+        for group in unused:
+            parameters += map(_hidden, inspect.signature(group).parameters.values())
         command.__dict__["__signature__"] = inspect.Signature(parameters)
         return command
 

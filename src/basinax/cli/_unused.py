@@ -17,7 +17,7 @@ def warn_of_unused(atoms: list[Atoms], sources: list[str]) -> None:
     """Names what files say and no potential uses, in one warning."""
     having: dict[str, list[str]] = {}
     for a, source in zip(atoms, sources, strict=True):
-        for name in _unused(a):
+        for name in unused_of(a):
             having.setdefault(name, []).append(source)
     if having:
         named = "; ".join(f"{name} (of {some_of(of)})" for name, of in having.items())
@@ -29,7 +29,7 @@ def some_of(sources: list[str]) -> str:
     return sources[0] + (f" and {more} more" if more else "")
 
 
-def _unused(atoms: Atoms) -> Iterator[str]:
+def unused_of(atoms: Atoms) -> Iterator[str]:
     arrays = {"charges": "initial_charges", "magnetic moments": "initial_magmoms"}
     for name, array in arrays.items():
         if array in atoms.arrays and atoms.arrays[array].any():

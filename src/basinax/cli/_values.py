@@ -1,5 +1,6 @@
 """Values that texts of options say, the same on a command line, in a config file and in `info`."""
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -59,3 +60,35 @@ def pressure_of(text: str) -> float:
 
             return float(text.removesuffix(unit)) * times * GPa
     return float(text)
+
+
+class Shard(NamedTuple):
+    """A part of the structures of an input."""
+
+    number: int
+    """From 1."""
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def has(self, structure: int) -> bool:
+        """Whether it has the structure of this number, from 0."""
+        return structure % self.of == self.number - 1
+
+
+def shard_of(text: str) -> Shard:
+    """The shard of `K/N`."""
+    number, slash, of = text.partition("/")
+    if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise typer.BadParameter(f"expected K/N with K from 1 to N, such as 2/8, got {text!r}")
+    return Shard(int(number), int(of))
+
+
+def seconds_of(text: str) -> float:
+    """Seconds, of a time such as 3h30m, 45m or 90s."""
+    parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text)
+    if not text or parts is None:
+        raise typer.BadParameter(f"expected a time such as 3h30m, 45m or 90s, got {text!r}")
+    hours, minutes, seconds = (int(part or 0) for part in parts.groups())
+    return 3600.0 * hours + 60.0 * minutes + seconds

@@ -1,0 +1,1 @@
+"""Runs whose results are kept as they come, in folders."""

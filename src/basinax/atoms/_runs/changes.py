@@ -1,0 +1,43 @@
+"""What has changed since a run began: it would no longer end in the same bits."""
+
+from typing import Any
+
+from basinax._text.tables import Table
+
+DECIDING = ("inputs", "versions", "device", "precision", "flags", "shard")
+"""Parts of a record that decide bits, or which structures there are."""
+
+
+def changes(before: Table, now: Table, record: str) -> list[str]:
+    """One sentence for each setting, input or version that differs.
+
+    Args:
+        before, now: settings by their names, and the record of how they were run.
+        record: the name of that record.
+    """
+    pairs = {name: (before.get(name), now.get(name)) for name in sorted({*before, *now} - {record})}
+    for part in DECIDING:
+        pairs |= _flat(part, before[record].get(part), now[record].get(part))
+    return [_sentence(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
+
+
+def _flat(name: str, before: Any, now: Any) -> dict[str, tuple[Any, Any]]:
+    """The entries of a table, or of files, by names for a person."""
+    before, now = _by_name(name, before), _by_name(name, now)
+    return {key: (before.get(key), now.get(key)) for key in [*before, *(now.keys() - before)]}
+
+
+def _by_name(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, list):
+        return {entry["file"]: f"SHA-256 {entry['sha256'][:12]}" for entry in value}
+    if isinstance(value, dict):
+        return {f"version of {key}": x for key, x in value.items()}
+    return {name: value}
+
+
+def _sentence(name: str, before: Any, now: Any) -> str:
+    if now is None:
+        return f"{name} was {before!r}, and is not given now"
+    if before is None:
+        return f"{name} is {now!r}, and was not given"
+    return f"{name} was {before!r}, and is {now!r} now"

@@ -1,0 +1,83 @@
+"""A folder that keeps a run: how it was made, and what has become of its structures."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from basinax._text.files import replacing
+from basinax._text.tables import Table, read_table, toml_of
+from basinax.atoms._runs.results import Results
+
+RECORD = "run.toml"
+RESULTS = "results.db"
+LOCK = "lock"
+
+
+class RunFolder:
+    """A folder with `run.toml`, which says how to do a run again, and `results.db`."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+        self.results = Results(self.path / RESULTS)
+
+    @property
+    def record(self) -> Path:
+        return self.path / RECORD
+
+    def is_begun(self) -> bool:
+        """Whether a run has been begun in it.
+
+        Raises:
+            OSError: the folder holds something else.
+        """
+        if self.record.is_file():
+            return True
+        if self.path.exists() and not self.path.is_dir():
+            raise NotADirectoryError(f"{self.path} is a file: name a folder for the run")
+        others = [x for x in self.path.iterdir() if x.name != LOCK] if self.path.exists() else []
+        if others:
+            raise FileExistsError(
+                f"{self.path} is no folder of a run: it has no {RECORD}, but {others[0].name}"
+            )
+        return False
+
+    def check_begun(self) -> None:
+        """Raises OSError unless a run has been begun in it."""
+        if not self.path.exists():
+            raise FileNotFoundError(f"{self.path} is no folder of a run: there is no such folder")
+        if not self.is_begun():
+            raise FileNotFoundError(f"{self.path} is no folder of a run: it is empty")
+
+    def read_record(self) -> Table:
+        """Raises OSError or ValueError where it is none."""
+        return read_table(self.record)
+
+    def write_record(self, table: Table, sections: tuple[str, ...]) -> None:
+        """In place of the one before, once it is whole."""
+        with replacing(self.record) as partial:
+            partial.write_text(toml_of(table, sections), encoding="utf-8")
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """The folder is this process's alone, which makes it if need be.
+
+        The lock ends with the process, however that ends.
+
+        Raises:
+            OSError: another process has it, or it cannot be made.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.path / LOCK, timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise BlockingIOError(
+                f"{self.path} is in use: another run works on it, and must end first"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()

@@ -1,0 +1,59 @@
+"""The command `basinax export`: files of the results that a run has kept."""
+
+from pathlib import Path
+
+import typer
+
+from basinax._loop.status import Status
+from basinax.atoms._runs.folder import RunFolder
+from basinax.atoms._table import writer_of
+from basinax.cli._console import NOT_SAVED, fail, out, reported
+from basinax.cli._contents import plans_of
+from basinax.cli._places import Saver, check_places
+from basinax.cli._relax import name_in_info
+from basinax.cli._summary import print_written
+from basinax.cli._writing import write_structures, write_table
+
+
+def run(
+    folder: Path,
+    output: Path | None,
+    table: Path | None,
+    statuses: list[str],
+    *,
+    may_replace: bool,
+) -> None:
+    kept = RunFolder(folder)
+    places = [(path, name) for path, name in ((output, "output"), (table, "table")) if path]
+    if not places:
+        fail("nothing to write: add --output FILE for structures, or --table FILE")
+    with reported():
+        kept.check_begun()
+        if table is not None:
+            writer_of(table)
+        numbers, result = kept.results.gathered(statuses_named(statuses))
+    if not numbers:
+        fail(f"{folder} has no structure that ended so" if statuses else f"{folder} has no results")
+    inputs = [kept.record, kept.results.path]
+    check_places(places, None, len(numbers), inputs, may_replace=may_replace)
+    name_in_info(result, numbers)
+    saver = Saver(path for path, _ in places)
+    if output is not None:
+        have_stress = [a.calc is not None and "stress" in a.calc.results for a in result.atoms]
+        files = {output: list(range(len(result)))}
+        (plan,) = plans_of(files, result.atoms, result.sources, have_stress)
+        saver.save(output, lambda path: write_structures(path, plan, result.atoms))
+    if table is not None:
+        saver.save(table, lambda path: write_table(path, result.to_dict()))
+    print_written(out, saver.saved)
+    if saver.has_lost:
+        raise typer.Exit(NOT_SAVED)
+
+
+def statuses_named(names: list[str]) -> list[Status]:
+    """Raises ValueError for a name that no status has."""
+    known = [str(status) for status in Status if status is not Status.RUNNING]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"--status {name}: expected one of {', '.join(known)}")
+    return [Status[name.upper()] for name in names]

@@ -1,0 +1,199 @@
+"""The command `basinax relax --run FOLDER`: results are kept as they come."""
+
+import contextlib
+import dataclasses
+import datetime
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import typer
+from rich.table import Table as Grid
+
+from basinax._loop.status import Status
+from basinax._text.tables import Table
+from basinax.atoms._relax_stream import AT_ONCE
+from basinax.atoms._result import Relaxed
+from basinax.atoms._runs.changes import changes
+from basinax.atoms._runs.folder import RunFolder
+from basinax.atoms._windows import relaxed_windows
+from basinax.cli._config import RECORD, settings_of
+from basinax.cli._console import (
+    INTERRUPTED,
+    NOT_SAVED,
+    NOTHING_CONVERGED,
+    OUT_OF_TIME,
+    err,
+    fail,
+    out,
+    print_error,
+    print_line,
+    print_warning,
+    reported,
+)
+from basinax.cli._inputs import digest_of, files_read
+from basinax.cli._lazily import count
+from basinax.cli._named import STDIN
+from basinax.cli._options import Given, Keeping, Manner, Outputs
+from basinax.cli._record import named, recorded
+from basinax.cli._session import session
+from basinax.cli._setup import Setup
+from basinax.cli._summary import print_first
+from basinax.cli._tally import Tally
+from basinax.cli._watch import Watch
+from basinax.cli._works import Works, relax_works
+
+
+def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> None:
+    assert keeping.run is not None
+    _check(given, outputs)
+    limit = math.inf if keeping.time_limit is None else keeping.time_limit
+    folder, deadline = RunFolder(keeping.run), time.monotonic() + limit
+    with session(manner, given.dtype) as watch, contextlib.ExitStack() as stack:
+        setup = Setup.read(given)
+        with reported():
+            folder.is_begun()
+            stack.enter_context(folder.taken())
+            done = folder.results.briefs()
+            record = _begun(folder, given, keeping, watch)
+        n_structures = sum(map(keeping.shard.has, range(count(given.files))))
+        tally = Tally(n_structures, Counter(b.status for b in done), len(done), watch)
+        numbers = {brief.number for brief in done}
+        works = Works(
+            given,
+            setup,
+            lambda number: keeping.shard.has(number) and number not in numbers,
+            is_strict=keeping.strict,
+        )
+
+        def is_over() -> bool:
+            return watch.is_stopped() or time.monotonic() >= deadline
+
+        _work_off(folder, works, setup, tally, is_over)
+        watch.begin("writing")
+        record[RECORD] |= {"results": tally.results(), "ended": _now()}
+        with reported():
+            folder.write_record(record, (RECORD,))
+    if not manner.quiet:
+        _print(folder, tally)
+    _leave(folder, tally, is_out_of_time=is_over() and not watch.is_stopped())
+
+
+def _check(given: Given, outputs: Outputs) -> None:
+    """Leaves where options do not go with a folder that keeps the run."""
+    for field in dataclasses.fields(outputs):
+        if field.name != "overwrite" and getattr(outputs, field.name) != field.default:
+            option = f"--{field.name.replace('_', '-')}"
+            fail(f"{option} does not go with --run: basinax export FOLDER writes files of a run")
+    if STDIN in given.files:
+        fail("standard input cannot be read again, as a run that goes on does: name a file")
+
+
+def _begun(folder: RunFolder, given: Given, keeping: Keeping, watch: Watch) -> Table:
+    """The record of the run, which is written if it is a new one.
+
+    Raises:
+        OSError: the folder is no place for a run.
+        ValueError: its record is damaged.
+    """
+    record = _record_of(given, keeping, watch)
+    if not folder.is_begun():
+        folder.write_record(record, (RECORD,))
+        return record
+    before = folder.read_record()
+    if RECORD not in before:
+        raise ValueError(f"{folder.record} is no record of a run: it has no [{RECORD}]")
+    changed = changes(before, record, RECORD)
+    if changed and not keeping.force:
+        fail(
+            *changed,
+            f"{folder.path} would not end in the same bits: do as it was done before, choose"
+            " another folder, or go on with --force",
+        )
+    for change in changed:
+        print_warning(change)
+    kept = {name: before[RECORD].get(name, []) for name in ("forced", "resumed")}
+    record[RECORD] |= kept | {"started": before[RECORD]["started"]}
+    record[RECORD]["forced"] += changed
+    record[RECORD]["resumed"] += [watch.started.isoformat(timespec="seconds")]
+    folder.write_record(record, (RECORD,))
+    return record
+
+
+def _record_of(given: Given, keeping: Keeping, watch: Watch) -> Table:
+    """The record of a run that begins now."""
+    # Settings of config files stand in the record itself.
+    given = dataclasses.replace(given, config=None)
+    files = [path for path in files_read(given) if path.is_file()]
+    inputs = [named(path.absolute()) | {"sha256": digest_of(path)} for path in files]
+    table = recorded("relax", settings_of((given,)), inputs, watch, {}).as_table()
+    del table[RECORD]["ended"]
+    table[RECORD]["shard"] = str(keeping.shard)
+    return table
+
+
+def _work_off(
+    folder: RunFolder,
+    works: Works,
+    setup: Setup,
+    tally: Tally,
+    should_stop: Callable[[], bool],
+) -> None:
+    """Relaxes what is left, and keeps it as it ends; leaves where it cannot be kept."""
+
+    def keep(ended: list[tuple[int, Relaxed]]) -> None:
+        ended += works.take_refused()
+        try:
+            if ended:
+                folder.results.add(ended)
+        except OSError as error:
+            print_error(
+                f"{error}; {tally.n_done} structures are kept in it: {_how_to_go_on(folder)}"
+            )
+            raise typer.Exit(NOT_SAVED) from None
+        tally.add(entry.status for _, entry in ended)
+
+    relax_window = partial(relax_works, setup, progress=tally.show)
+    with reported():
+        windows = relaxed_windows(iter(works), relax_window, should_stop, AT_ONCE)
+        with contextlib.closing(windows):
+            for ended in windows:
+                keep([(work.number, entry) for work, entry in ended])
+    keep([])
+
+
+def _print(folder: RunFolder, tally: Tally) -> None:
+    grid = Grid("status", box=None, pad_edge=False)
+    grid.add_column("structures", justify="right")
+    for name, n in tally.results().items():
+        grid.add_row(name, str(n))
+    out.print(grid)
+    if tally.counts.total() > tally.counts[Status.CONVERGED]:
+        failed = [b for b in folder.results.briefs() if b.status != Status.CONVERGED]
+        reasons = [b.pairs.get("message") or b.status.meaning for b in failed]
+        names = [b.pairs.get("source", str(b.number)) for b in failed]
+        print_first(out, range(len(failed)), lambda k: f"{names[k]}: {reasons[k]}")
+    n_now = tally.n_done - tally.n_before
+    more = f", {n_now} of them now" if tally.n_before else ""
+    print_line(out, f"{folder.path}: {tally.n_done} of {tally.n_structures} structures{more}")
+
+
+def _leave(folder: RunFolder, tally: Tally, *, is_out_of_time: bool) -> None:
+    """Ends the command by its exit status."""
+    if not tally.is_done:
+        why = "The time is over" if is_out_of_time else "Interrupted"
+        print_line(err, f"{why}: {_how_to_go_on(folder)}")
+        raise typer.Exit(OUT_OF_TIME if is_out_of_time else INTERRUPTED)
+    if not tally.counts[Status.CONVERGED]:
+        err.print("Nothing converged.")
+        raise typer.Exit(NOTHING_CONVERGED)
+
+
+def _how_to_go_on(folder: RunFolder) -> str:
+    return f"basinax resume {folder.path} goes on"
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,115 @@
+"""Structures of files one after another, each read when it is its turn."""
+
+import io
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import ase.io
+from ase import Atoms
+from ase.io.formats import UnknownFileTypeError, open_with_compression
+
+from basinax.atoms._formats.formats import form_to_read
+from basinax.cli._guard import Frame, Unreadable, check_file, check_frame, frames_of
+from basinax.cli._inputs import (
+    file_and_images,
+    files_in,
+    name_of_image,
+    names_of_images,
+    read_structures,
+    reason_of,
+)
+
+ONE_BY_ONE = ("traj", "db")
+"""Formats that ASE reads a structure at a time."""
+
+
+class Item(NamedTuple):
+    """A structure that can be read."""
+
+    source: str
+    """Its file and image."""
+    read: Callable[[], Atoms]
+    """Raises Unreadable where it cannot be read after all."""
+
+
+def items_of(paths: list[Path]) -> Iterator[Item]:
+    """The structures of files, in their order.
+
+    A file that cannot be read is an item that cannot be read, and so is a structure of it; behind
+    one that hides where the next begins, the file ends.
+    """
+    for path in files_in(paths):
+        readers = _readers_of(path)
+        first, second = next(readers), next(readers, None)
+        if second is None:
+            yield Item(names_of_images(path, 1)[0], first)
+            continue
+        for number, reader in enumerate(itertools.chain((first, second), readers)):
+            yield Item(name_of_image(path, number), reader)
+
+
+def count(paths: list[Path]) -> int:
+    """How many items there are."""
+    return sum(1 for _ in items_of(paths))
+
+
+def _readers_of(path: Path) -> Iterator[Callable[[], Atoms]]:
+    """Functions that read the structures of a file; at least one."""
+    try:
+        file, selected = file_and_images(path)
+        form = form_to_read(file.absolute())
+        if form.name == "extxyz" and selected is None:
+            yield from _frames(file)
+        elif form.name in ONE_BY_ONE:
+            check_file(file, selected)
+            yield from _one_by_one(form.read(file.absolute(), selected))
+        else:
+            yield from (partial(_given, atoms) for atoms in read_structures(path))
+    except UnknownFileTypeError:
+        yield partial(_fail, "ASE does not know this kind of file")
+    except Exception as error:  # every reader of ASE has errors of its own
+        yield partial(_fail, reason_of(error))
+
+
+def _frames(file: Path) -> Iterator[Callable[[], Atoms]]:
+    with open_with_compression(str(file), "rb") as text:
+        try:
+            for number, frame in enumerate(frames_of(text)):
+                yield partial(_of_frame, frame, number)
+        except Unreadable as error:
+            yield partial(_fail, f"{error}; nothing behind it is read")
+
+
+def _of_frame(frame: Frame, number: int) -> Atoms:
+    check_frame(frame, number)
+    try:
+        text = b"".join(frame.lines).decode()
+        found = ase.io.read(io.StringIO(text), index=0, format="extxyz")
+    except Exception as error:  # as every reader of ASE
+        raise Unreadable(reason_of(error)) from error
+    assert isinstance(found, Atoms)
+    return found
+
+
+def _one_by_one(images: Iterator[Atoms]) -> Iterator[Callable[[], Atoms]]:
+    """What ASE finds, with its last error as an item of its own."""
+    while True:
+        try:
+            image = next(images)
+        except StopIteration:
+            return
+        except Exception as error:  # as every reader of ASE
+            yield partial(_fail, f"{reason_of(error)}; nothing behind it is read")
+            return
+        yield partial(_given, image)
+
+
+def _given(atoms: Atoms) -> Atoms:
+    return atoms
+
+
+def _fail(reason: str) -> Atoms:
+    raise Unreadable(reason)

@@ -1,0 +1,54 @@
+"""The command `basinax merge`: folders of runs over parts of one input become one."""
+
+import contextlib
+from pathlib import Path
+
+from basinax._text.tables import Table
+from basinax.atoms._runs.changes import changes
+from basinax.atoms._runs.folder import RunFolder
+from basinax.cli._config import RECORD
+from basinax.cli._console import fail, out, print_line, print_warning, reported
+from basinax.cli._values import Shard
+
+
+def run(folders: list[Path], place: Path, *, force: bool) -> None:
+    parts, whole = [RunFolder(folder) for folder in folders], RunFolder(place)
+    with reported(), contextlib.ExitStack() as stack:
+        for part in parts:
+            part.check_begun()
+        if whole.is_begun():
+            fail(f"{place} holds a run: name a new folder")
+        for kept in (*parts, whole):
+            stack.enter_context(kept.taken())
+        record = _record_of(parts, force=force)
+        whole.write_record(record, (RECORD,))
+        of: dict[int, Path] = {}
+        for part in parts:
+            numbers = [brief.number for brief in part.results.briefs()]
+            for number in numbers:
+                if number in of:
+                    fail(f"structure {number} stands in {of[number]} and in {part.path}")
+            of |= dict.fromkeys(numbers, part.path)
+            whole.results.copy(part.results)
+    print_line(out, f"{place}: {len(of)} structures of {len(parts)} folders")
+
+
+def _record_of(parts: list[RunFolder], *, force: bool) -> Table:
+    """The record of all, from the first; leaves where they are not alike."""
+    record, *others = [part.read_record() for part in parts]
+    shard = str(Shard(1, 1))
+    record[RECORD]["shard"] = shard
+    for part, other in zip(parts[1:], others, strict=True):
+        other[RECORD]["shard"] = shard
+        changed = changes(record, other, RECORD)
+        if changed and not force:
+            fail(
+                *changed,
+                f"{parts[0].path} and {part.path} are not parts of one run; --force puts them"
+                " together all the same",
+            )
+        for change in changed:
+            print_warning(change)
+        record[RECORD].setdefault("forced", []).extend(changed)
+    record[RECORD]["merged"] = [str(part.path) for part in parts]
+    return record

@@ -1,0 +1,23 @@
+"""The command `basinax report`: a page about a run that is kept in a folder."""
+
+from pathlib import Path
+
+from basinax.atoms._report.page import check_report, write_report
+from basinax.atoms._runs.folder import RunFolder
+from basinax.cli._console import out, reported
+from basinax.cli._places import check_places
+from basinax.cli._summary import print_written
+
+
+def run(folder: Path, output: Path | None, *, may_replace: bool) -> None:
+    kept, place = RunFolder(folder), output or folder / "report.html"
+    with reported():
+        kept.check_begun()
+        check_report(place)
+        briefs, record = kept.results.briefs(), kept.read_record()
+    inputs = [kept.record, kept.results.path]
+    check_places([(place, "output")], None, 0, inputs, may_replace=may_replace or output is None)
+    with reported():
+        rows = (brief.as_row() for brief in briefs)
+        write_report(place, rows, settings=record, title=str(folder))
+    print_written(out, [place])

@@ -1,0 +1,96 @@
+"""The structures of a run that is kept in a folder, each read when it is its turn."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from ase import Atoms
+
+from basinax.atoms._result import Relaxed
+from basinax.atoms._runs.refusing import refused, relax_usable
+from basinax.atoms._windows import OnEnd
+from basinax.cli._console import fail, print_warning, with_sources
+from basinax.cli._constrained import constrain_one
+from basinax.cli._guard import Unreadable
+from basinax.cli._lazily import Item, items_of
+from basinax.cli._options import Given
+from basinax.cli._setup import Setup
+from basinax.cli._unused import unused_of
+
+
+class Work(NamedTuple):
+    """A structure that is to be relaxed."""
+
+    number: int
+    """Its place in the input."""
+    source: str
+    """Its file and image."""
+    atoms: Atoms
+    own: dict[str, Any]
+    """Its cell, fmax and max_steps."""
+
+
+class Works:
+    """The structures that are left to do, in the order of the input."""
+
+    def __init__(
+        self, given: Given, setup: Setup, is_left: Callable[[int], bool], *, is_strict: bool
+    ):
+        """Args: is_strict: leave with an error at a structure that cannot be read."""
+        self._given, self._setup, self._is_left = given, setup, is_left
+        self._is_strict = is_strict
+        self._refused: list[tuple[int, Relaxed]] = []
+        self._warned: set[str] = set()
+
+    def __iter__(self) -> Iterator[Work]:
+        for number, item in enumerate(items_of(self._given.files)):
+            if self._is_left(number):
+                try:
+                    yield self._read(number, item)
+                except (Unreadable, ValueError) as error:
+                    self._refuse(number, item, str(error))
+
+    def take_refused(self) -> list[tuple[int, Relaxed]]:
+        """Structures that could not be read since this was asked last, with their numbers."""
+        taken, self._refused = self._refused, []
+        return taken
+
+    def _read(self, number: int, item: Item) -> Work:
+        atoms = item.read()
+        own = self._setup.own_of(atoms, item.source)
+        constrain_one(atoms, item.source, self._given)
+        for name in set(unused_of(atoms)) - self._warned:
+            self._warned.add(name)
+            print_warning(f"the potential does not use {name} (of {item.source} and others)")
+        return Work(number, item.source, atoms, own)
+
+    def _refuse(self, number: int, item: Item, reason: str) -> None:
+        if self._is_strict:
+            fail(f"{item.source} cannot be read: {reason}")
+        self._refused.append((number, refused(Atoms(), item.source, reason)))
+
+
+def relax_works(
+    setup: Setup,
+    works: list[Work],
+    on_end: OnEnd,
+    should_stop: Callable[[], bool],
+    **how: Any,
+) -> None:
+    """Relax structures; those that cannot be relaxed end with the reason.
+
+    Args:
+        on_end: called with the place of each in the list and what became of it.
+        how: further arguments of `relax`.
+    """
+
+    def relax_some(some: list[Work], **more: Any) -> None:
+        setup.relax([work.atoms for work in some], [work.own for work in some], **how, **more)
+
+    def refuse(k: int, reason: str) -> Relaxed:
+        source = works[k].source
+        return refused(works[k].atoms, source, with_sources(reason, [source]))
+
+    def end(k: int, entry: Relaxed) -> None:
+        on_end(k, entry._replace(source=works[k].source))
+
+    relax_usable(relax_some, works, refuse, end, should_stop)

@@ -1,0 +1,441 @@
+"""Runs that are kept in folders: whatever ends them, they go on and end in the same bits."""
+
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import ase.db
+import ase.io
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.constraints import FixAtoms
+from typer.testing import CliRunner
+
+from basinax import Status, cli
+from basinax._text.tables import read_table, toml_of
+from basinax.atoms._result import Relaxed
+from basinax.atoms._runs.folder import RunFolder
+from basinax.atoms._runs.results import Results
+from basinax.cli import _keeping
+from basinax.cli._values import Shard, seconds_of, shard_of
+
+ARGON = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=8.5"
+N = 9
+
+
+def cluster(seed: int) -> Atoms:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 6))
+    return Atoms(f"Ar{n}", 3.8 * np.arange(3 * n).reshape(n, 3) % 7.7 + rng.normal(0, 0.2, (n, 3)))
+
+
+@pytest.fixture(autouse=True)
+def _inputs(tmp_path, monkeypatch):
+    """The working folder, with nine clusters in three files."""
+    monkeypatch.chdir(tmp_path)
+    ase.io.write("a.extxyz", [cluster(k) for k in range(4)])
+    ase.io.write("b.traj", [cluster(k) for k in range(4, 8)])
+    ase.io.write("c.xyz", cluster(8))
+    # Two windows and more, so that something is read while something is done.
+    monkeypatch.setattr(_keeping, "AT_ONCE", 4)
+
+
+FILES = ("a.extxyz", "b.traj", "c.xyz")
+
+
+def run(command, *arguments, code=0):
+    ran = CliRunner().invoke(cli.app, [command, *map(str, arguments)])
+    assert ran.exit_code == code, ran.output
+    return " ".join(ran.output.split())
+
+
+def relax(*arguments, files=FILES, code=0):
+    return run("relax", *files, "--potential", ARGON, *arguments, code=code)
+
+
+def exported(folder: str) -> bytes:
+    run("export", folder, "--output", "exported.extxyz", "--overwrite")
+    return Path("exported.extxyz").read_bytes()
+
+
+def briefs(folder: str):
+    return RunFolder(folder).results.briefs()
+
+
+@pytest.fixture
+def whole() -> bytes:
+    """The relaxed structures of a run without a folder."""
+    relax("--output", "whole.extxyz")
+    return Path("whole.extxyz").read_bytes()
+
+
+# --- what a run keeps
+
+
+def test_a_folder_keeps_the_bits_of_a_run_without_one_and_ase_reads_it(whole):
+    said = relax("--run", "kept")
+    assert f"kept: {N} of {N} structures" in said
+    assert exported("kept") == whole
+    assert sorted(brief.number for brief in briefs("kept")) == list(range(N))
+    rows = list(ase.db.connect("kept/results.db").select(status="converged"))
+    assert len(rows) == N
+    assert all(row.fmax < 0.05 for row in rows)
+    run("export", "kept", "--table", "table.csv")
+    run("relax", *FILES, "--potential", ARGON, "--table", "whole.csv", "--overwrite")
+    tables = [Path(name).read_text().splitlines() for name in ("table.csv", "whole.csv")]
+    cut = tables[0][0].split(",").index("seconds")
+    for ours, theirs in zip(*tables, strict=True):
+        assert ours.split(",")[:cut] == theirs.split(",")[:cut]
+
+
+def test_the_record_is_a_config_file_that_makes_the_run_again():
+    relax("--run", "kept", "--fmax", 0.1)
+    record = read_table("kept/run.toml")
+    assert record["fmax"] == 0.1
+    assert record["record"]["results"] == {"converged": N}
+    assert [Path(x["file"]).name for x in record["record"]["inputs"]] == list(FILES)
+    assert {"basinax", "jax", "numpy"} <= record["record"]["versions"].keys()
+    run("relax", "--config", "kept/run.toml", "--run", "again")
+    assert exported("again") == exported("kept")
+
+
+def test_a_row_gives_a_structure_back_in_its_bits(tmp_path):
+    atoms = Atoms("OH2", np.random.default_rng(0).random((3, 3)), cell=[4, 5, 6], pbc=(1, 0, 1))
+    atoms.set_tags([0, 1, 1])
+    atoms.set_initial_magnetic_moments([[0, 0, 1.5]] * 3)
+    atoms.set_momenta(np.random.default_rng(1).random((3, 3)))
+    atoms.set_constraint(FixAtoms([1]))
+    atoms.info |= {"name": "7", "weights": np.arange(3.0) / 3, "nested": {"a": [1, 2]}}
+    atoms.set_array("labels", np.array(["a", "b", "c"]))
+    atoms.calc = SinglePointCalculator(atoms)
+    found = {"energy": -1 / 3, "energies": np.arange(3) / 7, "forces": np.ones((3, 3)) / 9}
+    atoms.calc.results |= found | {"magmoms": np.float32([0.1, 0.2, 0.3]), "dipole": np.ones(3)}
+    entry = Relaxed(
+        atoms, -1 / 3, np.inf, 3, 4, Status.MAX_STEPS, "7", "", np.nan, 0.1, np.nan, 2.5
+    )
+    results = Results(tmp_path / "results.db")
+    results.add([(12, entry)])
+    ((number, back),) = results.entries()
+    assert number == 12
+    assert back.atoms == atoms
+    assert repr(back[1:]) == repr(entry[1:])
+    for name, array in atoms.arrays.items():
+        assert back.atoms.arrays[name].dtype == array.dtype
+        assert np.array_equal(back.atoms.arrays[name], array)
+    assert [c.todict() for c in back.atoms.constraints] == [FixAtoms([1]).todict()]
+    assert back.atoms.info.keys() == atoms.info.keys()
+    assert list(back.atoms.calc.results) == list(atoms.calc.results)
+    for name, value in atoms.calc.results.items():
+        assert np.array_equal(back.atoms.calc.results[name], value)
+
+
+def test_a_report_of_a_run_says_what_it_has_found(whole):
+    relax("--run", "kept")
+    run("report", "kept")
+    run("report", "kept", "--output", "page.html")
+    assert Path("kept/report.html").is_file()
+    page = Path("page.html").read_text()
+    for text in ("a.extxyz@1", "converged", ARGON):
+        assert text in page
+    assert "page.html exists" in run("report", "kept", "--output", "page.html", code=2)
+    assert "a report is a file in .html" in run("report", "kept", "--output", "x.pdf", code=2)
+
+
+# --- what ends a run
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_run_that_ends_at_a_commit_goes_on_to_the_same_bits(monkeypatch, whole, at):
+    add, calls = Results.add, []
+
+    def dying(self, entries):
+        calls.append(len(entries))
+        if len(calls) > at:
+            raise KeyboardInterrupt
+        add(self, entries)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Results, "add", dying)
+        CliRunner().invoke(cli.app, ["relax", *FILES, "--potential", ARGON, "--run", "kept"])
+    before = {brief.number for brief in briefs("kept")}
+    assert len(before) < N
+    rows = sqlite_rows("kept")
+    said = run("resume", "kept", "--quiet") if at else relax("--run", "kept", "--quiet")
+    assert said == ""
+    assert sqlite_rows("kept")[: len(rows)] == rows
+    assert sorted(brief.number for brief in briefs("kept")) == list(range(N))
+    assert exported("kept") == whole
+    assert len(read_table("kept/run.toml")["record"]["resumed"]) == 1
+
+
+def sqlite_rows(folder: str) -> list[tuple]:
+    with closing(sqlite3.connect(f"{folder}/results.db")) as database:
+        if not database.execute("SELECT 1 FROM sqlite_master WHERE name='systems'").fetchone():
+            return []
+        return database.execute("SELECT * FROM systems ORDER BY id").fetchall()
+
+
+def test_a_time_limit_ends_a_run_in_order(whole):
+    said = relax("--run", "kept", "--time-limit", "0s", code=4)
+    assert "The time is over: basinax resume kept goes on" in said
+    assert briefs("kept") == []
+    run("resume", "kept", "--time-limit", "1h")
+    assert exported("kept") == whole
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
+def test_a_signal_costs_no_more_than_what_ran(whole, name):
+    """The first commit of a process is let through; then the signal comes."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOWLY, *FILES, "--potential", ARGON, "--run", "kept"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    while "kept one" not in (line := process.stdout.readline()):
+        assert line or process.poll() is None, "the run ended"
+    process.send_signal(getattr(signal, name))
+    said = process.communicate(timeout=120)[0]
+    if name == "SIGTERM":
+        assert process.returncode == 130
+        assert "basinax resume kept goes on" in " ".join(said.split())
+    before = len(briefs("kept"))
+    assert 0 < before < N
+    run("resume", "kept")
+    assert len(briefs("kept")) == N
+    assert exported("kept") == whole
+
+
+SLOWLY = """
+import sys, time
+from basinax import cli
+from basinax.atoms._runs.results import Results
+from basinax.cli import _keeping
+
+_keeping.AT_ONCE = 2
+add = Results.add
+
+def slowly(self, entries):
+    add(self, entries)
+    print("kept one", flush=True)
+    time.sleep(0.5)
+
+Results.add = slowly
+sys.argv[1:1] = ["relax"]
+cli.main()
+"""
+
+
+def test_a_full_disk_ends_a_run_without_damage(whole):
+    relax("--run", "kept", "--shard", "1/9")
+    size = Path("kept/results.db").stat().st_size
+    relax("--run", "full", "--time-limit", "0s", code=4)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        said = run("resume", "full", code=3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "results.db cannot be used: " in said
+    assert "full goes on" in said
+    run("resume", "full")
+    assert exported("full") == whole
+
+
+def test_a_folder_that_another_run_works_on_is_refused():
+    with RunFolder("kept").taken():
+        assert "kept is in use: another run works on it" in relax("--run", "kept", code=2)
+
+
+# --- changes
+
+
+def test_a_run_does_not_go_on_with_other_settings_unless_forced():
+    relax("--run", "kept", "--time-limit", "0s", code=4)
+    said = relax("--run", "kept", "--fmax", 0.01, code=2)
+    assert "fmax was 0.05, and is 0.01 now" in said
+    assert "would not end in the same bits" in said
+    said = relax("--run", "kept", "--fmax", 0.01, "--force")
+    assert "warning: fmax was 0.05" in said
+    assert read_table("kept/run.toml")["record"]["forced"] == ["fmax was 0.05, and is 0.01 now"]
+
+
+def test_a_run_does_not_go_on_with_another_input():
+    relax("--run", "kept", "--time-limit", "0s", code=4)
+    ase.io.write("c.xyz", cluster(12))
+    said = run("resume", "kept", code=2)
+    assert "c.xyz was 'SHA-256" in said
+
+
+def test_a_run_does_not_go_on_with_another_version_or_shard():
+    relax("--run", "kept", "--time-limit", "0s", code=4)
+    record = read_table("kept/run.toml")
+    record["record"]["versions"]["jax"] = "0.1.2"
+    Path("kept/run.toml").write_text(toml_of(record, ("record",)))
+    assert "version of jax was '0.1.2', and is " in run("resume", "kept", code=2)
+    assert "shard was '1/1', and is '1/2' now" in relax("--run", "kept", "--shard", "1/2", code=2)
+
+
+# --- parts of an input
+
+
+def test_shards_are_put_together_to_the_whole(whole):
+    for k in (1, 2, 3):
+        relax("--run", f"part{k}", "--shard", f"{k}/3")
+    said = run("merge", "part1", "part2", "--run", "two")
+    assert "two: 6 structures of 2 folders" in said
+    run("resume", "two")
+    run("merge", "part1", "part2", "part3", "--run", "three")
+    assert exported("two") == exported("three") == whole
+    shutil.copytree("part1", "copy")
+    assert "stands in part1 and in copy" in run("merge", "part1", "copy", "--run", "x", code=2)
+    relax("--run", "other", "--fmax", 0.1, "--shard", "2/3")
+    assert "fmax was 0.05" in run("merge", "part1", "other", "--run", "y", code=2)
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0", "-1/2"])
+def test_a_shard_is_one_of_some(text):
+    assert "expected K/N" in relax("--run", "kept", "--shard", text, code=2)
+
+
+def test_shards_and_times_are_read():
+    assert [shard_of("2/3").has(k) for k in range(4)] == [False, True, False, False]
+    assert str(Shard(2, 3)) == "2/3"
+    times = {"3h30m": 12600, "45m": 2700, "90s": 90, "1h0m1s": 3601, "0s": 0}
+    assert {text: seconds_of(text) for text in times} == times
+    for text in ("", "3", "1d", "m", "1h 2m", "-3s"):
+        assert "expected a time such as" in relax("--run", "a", "--time-limit", text, code=2)
+
+
+# --- inputs that are not what they should be
+
+
+def test_structures_that_cannot_be_used_are_recorded_and_the_others_go_on():
+    lines = Path("a.extxyz").read_text().splitlines()
+    second = int(lines[0]) + 2
+    lines[second + 2] = lines[second + 2].replace("Ar", "Qx", 1)
+    Path("a.extxyz").write_text("\n".join(lines) + "\n")
+    unusual = Atoms("Ar2", [[0, 0, 0], [0, 0, 3.6]], pbc=True)
+    ase.io.write("b.traj", [cluster(4), unusual, cluster(6)])
+    Path("c.xyz").write_text("2\n\nAr 0 0 0\n")
+    said = relax("--run", "kept")
+    assert "a.extxyz@1: there is no element Qx" in said
+    assert "b.traj@1" in said and "cell vectors" in said
+    assert "c.xyz: the file ends after 1 of the 2 atoms" in said
+    found = {brief.number: brief.status for brief in briefs("kept")}
+    failed = {number for number, status in found.items() if status != Status.CONVERGED}
+    assert failed == {1, 5, 7}
+    assert found.keys() == set(range(8))
+    assert "8 of 8 structures" in run("resume", "kept")
+    said = relax("--run", "strict", "--strict", code=2)
+    assert "a.extxyz@1 cannot be read: there is no element Qx" in said
+
+
+def test_a_count_that_is_wrong_hides_what_follows_in_its_file_alone():
+    lines = Path("a.extxyz").read_text().splitlines()
+    second = int(lines[0]) + 2
+    del lines[second + 2]
+    Path("a.extxyz").write_text("\n".join(lines) + "\n")
+    said = relax("--run", "kept")
+    assert "nothing behind it is read" in said
+    counts = [str(brief.status) for brief in briefs("kept")]
+    assert counts.count("converged") >= 6
+
+
+def test_a_potential_that_serves_no_structure_is_an_error_of_the_call():
+    said = relax("--run", "kept", "--optimizer", '{"name": "fire", "dt_max": -1}', code=2)
+    assert "error" in said
+    assert briefs("kept") == []
+
+
+def _a_file(path: Path) -> str:
+    path.write_text("")
+    return "is a file"
+
+
+def _another_folder(path: Path) -> str:
+    path.mkdir()
+    (path / "notes.txt").write_text("")
+    return "is no folder of a run: it has no run.toml, but notes.txt"
+
+
+def _a_damaged_record(path: Path) -> str:
+    shutil.copytree("begun", path)
+    (path / "run.toml").write_text("files = [")
+    return "run.toml"
+
+
+def _no_record(path: Path) -> str:
+    shutil.copytree("begun", path)
+    (path / "run.toml").write_text("fmax = 0.05\n")
+    return "is no record of a run"
+
+
+def _a_damaged_database(path: Path) -> str:
+    shutil.copytree("begun", path)
+    (path / "results.db").write_bytes(b"no database at all" * 100)
+    return "results.db is damaged"
+
+
+def _a_newer_database(path: Path) -> str:
+    shutil.copytree("begun", path)
+    with closing(sqlite3.connect(path / "results.db")) as database:
+        database.execute("UPDATE information SET value = '99' WHERE name = 'version'")
+        database.commit()
+    return "version 99"
+
+
+def _another_program_s(path: Path) -> str:
+    shutil.copytree("begun", path)
+    (path / "results.db").unlink()
+    ase.db.connect(path / "results.db").write(Atoms("H"))
+    return "results.db is damaged"
+
+
+PLACES = [
+    _a_file,
+    _another_folder,
+    _a_damaged_record,
+    _no_record,
+    _a_damaged_database,
+    _a_newer_database,
+    _another_program_s,
+]
+
+
+@pytest.mark.parametrize("make", PLACES, ids=lambda make: make.__name__)
+def test_a_folder_that_is_no_run_is_left_alone(make):
+    relax("--run", "begun", "--shard", "1/9")
+    said = make(Path("place"))
+    before = snapshot()
+    assert said in relax("--run", "place", "--shard", "1/9", code=2)
+    assert said in run("resume", "place", code=2)
+    assert snapshot() == before
+
+
+def snapshot() -> dict[str, bytes]:
+    files = [x for x in Path().rglob("*") if x.is_file() and x.name != "lock"]
+    return {str(x): x.read_bytes() for x in files}
+
+
+def test_what_is_asked_of_a_folder_that_is_not_there_is_an_error():
+    for command in (("resume",), ("export", "--table", "t.csv"), ("merge", "--run", "x")):
+        said = run(command[0], "nowhere", *command[1:], code=2)
+        assert "nowhere is no folder of a run: there is no such folder" in said
+    relax("--run", "kept")
+    assert "nothing to write" in run("export", "kept", code=2)
+    assert "expected one of converged" in run(
+        "export", "kept", "--table", "t.csv", "--status", "x", code=2
+    )
+    assert "ended so" in run("export", "kept", "--table", "t.csv", "--status", "stalled", code=2)
+    assert "is an input" in run("export", "kept", "--output", "kept/results.db", code=2)
+    assert "does not go with --run" in relax("--run", "kept", "--log", "x.log", code=2)
+    assert "cannot be read again" in relax("--run", "new", files=["-"], code=2)
