@@ -227,7 +227,7 @@ REPORTS = {
     "it exists": ("old.html", "old.html exists: add --overwrite"),
     "another ending": ("r.pdf", "a report is a file in .html, not in .pdf"),
     "an input": ("in.extxyz", "in.extxyz: a report is a file in .html"),
-    "no package": ("no.html", "a report needs Bokeh: pip install 'basinax[report]'"),
+    "no package": ("no.html", "a report needs Bokeh: pip install bokeh"),
 }
 
 

@@ -134,7 +134,7 @@ def test_another_ending_is_refused(tmp_path):
 
 def test_without_bokeh_the_error_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "bokeh", None)
-    with pytest.raises(ImportError, match=r"pip install 'basinax\[report\]'"):
+    with pytest.raises(ImportError, match=r"pip install bokeh"):
         write_report(tmp_path / "report.html", [])
 
 

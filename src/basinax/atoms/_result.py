@@ -228,7 +228,7 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
         """Write a page of HTML for a person: counts, convergence, distributions, what went wrong.
 
         It needs no network, and grows little with the number of structures. Curves of convergence
-        need `history=True`. Plots are by Bokeh: `pip install 'basinax[report]'`.
+        need `history=True`. Plots are by Bokeh: `pip install bokeh`.
 
         Args:
             path: a file in .html, written in place of what was there.

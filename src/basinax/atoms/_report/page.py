@@ -32,7 +32,7 @@ def check_report(path: str | os.PathLike[str]) -> None:
     try:
         import bokeh  # noqa: F401
     except ImportError as error:
-        text = f"{path}: a report needs Bokeh: pip install 'basinax[report]'"
+        text = f"{path}: a report needs Bokeh: pip install bokeh"
         raise ImportError(text) from error
 
 
@@ -124,7 +124,7 @@ def _facts(structures: Structures) -> list[tuple[str, str]]:
         facts.append(("to the last end", tables.seconds_text(seconds)))
         if seconds > 0:
             n_ended = int(np.isfinite(structures.values["ended"]).sum())
-            facts.append(("structures a second", f"{n_ended / seconds:.3g}"))
+            facts.append(("structures / s", f"{n_ended / seconds:.3g}"))
     return facts
 
 

@@ -134,7 +134,7 @@ def _lines(quantiles: Drawn, name: str, title: str, one: ColumnDataSource) -> An
 
 
 def _figure(x: str, y: str, y_axis_type: Literal["auto", "log"] = "auto") -> Any:
-    plot = figure(
+    plot: Any = figure(
         height=HEIGHT,
         sizing_mode="stretch_width",
         tools=TOOLS,
@@ -144,6 +144,7 @@ def _figure(x: str, y: str, y_axis_type: Literal["auto", "log"] = "auto") -> Any
         y_axis_type=y_axis_type,
         output_backend="canvas",
     )
+    plot.xaxis.ticker.desired_num_ticks = 5  # of as many digits as may be
     plot.toolbar.logo = None
     plot.toolbar.autohide = True
     plot.grid.grid_line_color = "#e8e8ee"
