@@ -86,7 +86,8 @@ def _check(given: Given, outputs: Outputs) -> None:
     for field in dataclasses.fields(outputs):
         if field.name != "overwrite" and getattr(outputs, field.name) != field.default:
             option = f"--{field.name.replace('_', '-')}"
-            fail(f"{option} does not go with --run: basinax export FOLDER writes files of a run")
+            writes = "basinax report FOLDER" if option == "--report" else "basinax export FOLDER"
+            fail(f"{option} does not go with --run: run {writes} afterwards")
     if STDIN in given.files:
         fail("standard input cannot be read again, as a run that goes on does: name a file")
 
