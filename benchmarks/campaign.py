@@ -1,0 +1,174 @@
+"""A hundred thousand structures in a folder of a run, and interruptions at random moments.
+
+    python benchmarks/campaign.py              # throughput and peak memory
+    python benchmarks/campaign.py interrupted  # TERM, INT, KILL and a full disk at random moments
+
+Structures are random clusters of 4 to 32 argon atoms. Each run is a process of its own; its peak
+memory is that of the process, as the system reports it.
+"""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+from _timing import report
+from ase import Atoms
+
+from basinax.atoms._runs.folder import RunFolder
+
+COUNTS = (5_000, 100_000)
+POTENTIAL = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=8.5"
+SPACING = 3.8
+"""Of the lattice whose sites the atoms begin near, in Å."""
+
+STREAMED = """
+import sys
+import jax
+jax.config.update("jax_enable_x64", True)
+sys.path.insert(0, {here!r})
+from campaign import clusters
+from basinax.atoms import LennardJones, relax_stream
+potential = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=8.5)
+for number, entry in relax_stream(clusters({count}), potential, max_steps=500, dtype="float64"):
+    pass
+"""
+
+
+def clusters(count: int) -> Iterator[Atoms]:
+    """Random clusters, made when they are asked for."""
+    rng = np.random.default_rng(0)
+    sites = SPACING * np.array(list(np.ndindex(4, 4, 4)), float)
+    for _ in range(count):
+        n = int(rng.integers(4, 33))
+        chosen = sites[rng.permutation(len(sites))[:n]]
+        yield Atoms(f"Ar{n}", chosen + rng.normal(0, 0.2, (n, 3)))
+
+
+def measured(name: str, command: list[str]) -> dict[str, float]:
+    """Seconds, those of the processor, and peak memory of a process that must end well."""
+    begin = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise RuntimeError(f"{' '.join(command)[:200]} left with {status}")
+    return {
+        f"{name}_s": time.perf_counter() - begin,
+        f"{name}_processor_s": used.ru_utime + used.ru_stime,
+        f"{name}_peak_MB": used.ru_maxrss / 1024,
+    }
+
+
+def relax_to(folder: Path, file: Path, *more: str) -> list[str]:
+    options = ["--potential", POTENTIAL, "--run", str(folder), "--quiet", *more]
+    return [sys.executable, "-m", "basinax", "relax", str(file), *options]
+
+
+def throughput() -> None:
+    """Streamed from a generator without a folder; from a file into one, and resumed halfway."""
+    here = str(Path(__file__).parent)
+    for count in COUNTS:
+        with tempfile.TemporaryDirectory() as place:
+            file, folder = Path(place) / "clusters.extxyz", Path(place) / "run"
+            ase.io.write(file, clusters(count))
+            found: dict[str, Any] = {"structures": count}
+            code = STREAMED.format(here=here, count=count)
+            found |= measured("streamed", [sys.executable, "-c", code])
+            found |= measured("folder", relax_to(folder, file))
+            found["folder_MB"] = (folder / "results.db").stat().st_size / 2**20
+            half = folder.with_name("half")
+            first = subprocess.Popen(relax_to(half, file))
+            while len(RunFolder(half).results.briefs()) < count // 2:
+                time.sleep(1.0)
+            first.kill()
+            first.wait()
+            resume = [sys.executable, "-m", "basinax", "resume", str(half), "--quiet"]
+            found |= measured("resumed", resume)
+            found["same_bits"] = same_bits(folder, half)
+            report("campaign", [found])
+
+
+def same_bits(one: Path, other: Path) -> bool:
+    """Whether two folders hold the same structures, each once, in the same bits."""
+    pairs = zip(*(RunFolder(x).results.entries() for x in (one, other)), strict=True)
+    return all(
+        ours[0] == theirs[0] == k and is_same(ours[1], theirs[1])
+        for k, (ours, theirs) in enumerate(pairs)
+    )
+
+
+def is_same(ours: Any, theirs: Any) -> bool:
+    arrays = [(x.atoms.positions, x.atoms.get_forces(), x.atoms.cell.array) for x in (ours, theirs)]
+    return (
+        ours.energy == theirs.energy
+        and ours[3:8] == theirs[3:8]
+        and all(map(np.array_equal, *arrays))
+    )
+
+
+# --- interruptions
+
+ENDS = ("TERM", "INT", "KILL", "full disk")
+
+
+def interrupted(n_structures: int = 400, n_interruptions: int = 200) -> None:
+    """Runs of some hundred structures, each ended again and again at random, and resumed."""
+    rng, counts = random.Random(0), dict.fromkeys(ENDS, 0)
+    n_runs = different = 0
+    with tempfile.TemporaryDirectory() as place:
+        file, whole = Path(place) / "clusters.extxyz", Path(place) / "whole"
+        ase.io.write(file, clusters(n_structures))
+        subprocess.run(relax_to(whole, file), check=True)
+        begin = time.perf_counter()
+        subprocess.run(relax_to(whole.with_name("again"), file), check=True)
+        longest = time.perf_counter() - begin
+        while sum(counts.values()) < n_interruptions:
+            folder = Path(place) / f"run{n_runs}"
+            while ended_early(relax_to(folder, file), end := rng.choice(ENDS), longest, rng):
+                counts[end] += 1
+            numbers = [brief.number for brief in RunFolder(folder).results.briefs()]
+            if sorted(numbers) != list(range(n_structures)):
+                raise RuntimeError(f"structures are lost, or done twice: {len(numbers)}")
+            different += not same_bits(whole, folder)
+            n_runs += 1
+            print(json.dumps(counts | {"runs": n_runs, "different": different}), flush=True)
+    found: dict[str, Any] = {"structures": n_structures, "runs": n_runs, "different": different}
+    report("interruptions", [found | counts])
+
+
+def ended_early(command: list[str], end: str, longest: float, rng: random.Random) -> bool:
+    """Whether a run was ended before its end, by a signal or by a disk that is full."""
+    database = Path(command[command.index("--run") + 1]) / "results.db"
+    size = database.stat().st_size if database.exists() else 0
+    limit = size + rng.randrange(4096, 1 << 19)
+
+    def fill() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    is_filled = end == "full disk"
+    process = subprocess.Popen(
+        [*command, "--no-cache"] if is_filled else command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=fill if is_filled else None,
+    )
+    if not is_filled:
+        try:
+            process.wait(rng.uniform(0.3, 1.0) * longest)
+        except subprocess.TimeoutExpired:
+            process.send_signal(getattr(signal, f"SIG{end}"))
+    return process.wait() != 0
+
+
+if __name__ == "__main__":
+    interrupted() if "interrupted" in sys.argv[1:] else throughput()
