@@ -6,9 +6,10 @@ import pytest
 from ase import Atoms
 from ase.build import bulk
 
-from basinax import FIRE
+from basinax import BFGS, FIRE, LBFGS
 from basinax._jax.memory import host_memory, is_out_of_memory, memory_of
-from basinax.atoms import LennardJones, relax
+from basinax._systems.index import index_of_sizes
+from basinax.atoms import LennardJones, _relax, relax
 from basinax.atoms._streams import stream
 
 ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=5.0)
@@ -79,6 +80,38 @@ def test_a_structure_that_is_too_large_by_itself_raises(few_places):
     greedy = Greedy(epsilon=0.0104, sigma=3.40, cutoff=5.0)
     with pytest.raises(MemoryError, match=r"cannot be smaller: 1 structures .* of 32 atoms"):
         relax([crystal], greedy)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "memory"),
+    [(FIRE(), 1 << 21), (LBFGS.ase(), 1 << 24), (BFGS(), 1 << 24)],
+    ids=["FIRE", "LBFGS", "BFGS"],
+)
+def test_batches_are_as_large_as_memory_allows(optimizer, memory, monkeypatch):
+    """Half of the memory serves the host's two threads."""
+    atoms, shapes = [bulk("Ar", cubic=True).repeat(2) for _ in range(24)], []
+    monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 2)
+
+    def stop(works, *_):
+        shapes.extend(work.group.shape for work in works)
+        raise StoppedError
+
+    monkeypatch.setattr(_relax, "work_off", stop)
+    for n_bytes in (1 << 40, memory, 1 << 10):
+        monkeypatch.setattr("basinax.atoms._streams.sizes.memory_of", lambda _, n=n_bytes: n)
+        with pytest.raises(StoppedError):
+            relax(atoms, ARGON, optimizer)
+    large, fitting, least = shapes
+    assert large[0] > fitting[0] > least[0] == 32
+    assert least[1] == 1
+    # Of a batch that is full, which has its state twice at least: before and after its steps.
+    index = index_of_sizes([32] * (fitting[0] // 32), n_rows=fitting[0], align=8)
+    state = jax.tree.leaves(optimizer.init(np.zeros((fitting[0], 3)), index))
+    assert 2 * sum(np.asarray(x).nbytes for x in state) < memory / 4
+
+
+class StoppedError(Exception):
+    """Batches have their shapes, and none runs."""
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory():

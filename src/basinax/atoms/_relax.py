@@ -37,6 +37,7 @@ from basinax.atoms._streams.device import Settings
 from basinax.atoms._streams.groups import Call, listed_for
 from basinax.atoms._streams.hosted import relax_hosted
 from basinax.atoms._streams.queue import Monitor, Outcome
+from basinax.atoms._streams.sizes import memory_of_batch
 from basinax.atoms._streams.workers import Devices, lanes_of, work_off
 from basinax.atoms._table import volumes
 from basinax.atoms._text import cell_from
@@ -183,7 +184,8 @@ def relax(
                 for group in call.hosted_groups(recorder):
                     relax_hosted(group, session)
         elif listed is not None:
-            work_off(call.works(listed, recorder, len(lanes)), monitor, compilations, lanes)
+            works = call.works(listed, recorder, len(lanes), memory_of_batch(lanes))
+            work_off(works, monitor, compilations, lanes)
     kept = histories.all() if histories else None
     result = _in_order(atoms, monitor, compilations.count, kept)
     if stress:

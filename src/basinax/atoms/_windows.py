@@ -21,23 +21,22 @@ def relaxed_windows(
     items: Iterator[T],
     relax_window: Callable[[list[T], OnEnd, Callable[[], bool]], Any],
     should_stop: Callable[[], bool],
-    at_once: int,
+    at_once: int | Callable[[Iterator[T]], list[T]],
 ) -> Generator[list[tuple[T, Relaxed]]]:
     """Relax items by the window, each in a thread.
 
     Args:
         relax_window: relaxes the items of a window, given a function that it calls with each that
             has ended, and one that says when it is to end.
-        at_once: items of a window.
+        at_once: items of a window, or a function that takes one from the items.
 
     Yields:
         Items that have ended and what became of them, all that there are by then; `seconds` are
         those since the first window began.
     """
-    begin = time.monotonic()
-    for first in itertools.count(0, at_once):
-        window = list(itertools.islice(items, at_once))
-        if not window or should_stop():
+    begin, first = time.monotonic(), 0
+    while window := _taken(items, at_once):
+        if should_stop():
             return
         since = time.monotonic() - begin
         with _Run(lambda *how, window=window: relax_window(window, *how), should_stop) as run:
@@ -51,6 +50,11 @@ def relaxed_windows(
                 if first:
                     error.add_note(f"System 0 is structure {first} of the input.")
                 raise
+        first += len(window)
+
+
+def _taken(items: Iterator[T], at_once: int | Callable[[Iterator[T]], list[T]]) -> list[T]:
+    return at_once(items) if callable(at_once) else list(itertools.islice(items, at_once))
 
 
 class _Run(contextlib.AbstractContextManager):

@@ -23,6 +23,7 @@ from basinax.atoms._neighbors.search import check_listable
 from basinax.atoms._streams.device import Settings
 from basinax.atoms._streams.places import Group
 from basinax.atoms._streams.queue import Monitor, Queue
+from basinax.atoms._streams.sizes import within_memory
 from basinax.atoms._streams.stream import Work
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms.curvature.inverse_hessian import bounded
@@ -73,19 +74,29 @@ class Call:
     monitor: Monitor
 
     def works(
-        self, listed: Listed, recorder: AbstractRecorder | None, n_batches: int
+        self,
+        listed: Listed,
+        recorder: AbstractRecorder | None,
+        n_batches: int,
+        memory: float = np.inf,
     ) -> list[Work]:
         """Groups of structures with like lists; each has a program of its own.
 
         Args:
             n_batches: that are relaxed at a time.
+            memory: bytes that each may take.
         """
         potential = listed.potential
         slots = _expected_neighbors(self.structures, listed.reach)
         asks_elements = potential.has_dear_pairs and len(potential.species) > 1
+
+        def group(members: np.ndarray, kind: Kind | None) -> Group:
+            made = self.group(members, kind, slots, recorder, n_batches)
+            return within_memory(made, potential, int(slots[members].max()), memory)
+
         return [
             Work(
-                self.group(members, kind, slots, recorder, n_batches),
+                group(members, kind),
                 potential=potential,
                 skin=listed.skin,
                 is_short=int(self.blocks[members].sum()) * BLOCK <= machine().short_rows,

@@ -86,6 +86,10 @@ class AbstractPotential(eqx.Module):
     """Whether a pair takes so long that relaxations choose the near ones every few turns: those of
     `ChunkedLists`. Other forms keep them all."""
 
+    values_of_pair: ClassVar[int] = 64
+    """About how many numbers are in memory for each pair in reach while a batch is evaluated, its
+    lists included: batches are no larger than memory allows. Of a network, some hundreds."""
+
     species: eqx.AbstractVar[tuple[int, ...]]
     """The atomic numbers it has parameters for, ascending; none where all atoms are alike to it."""
 

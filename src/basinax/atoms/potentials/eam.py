@@ -39,6 +39,7 @@ class EAM(AbstractPotential):
 
     lists: ClassVar[type] = ChunkedLists
     has_dear_pairs: ClassVar[bool] = True
+    values_of_pair: ClassVar[int] = 2
 
     embedding: Float[Array, "species densities 4"]
     """Polynomials of F in eV, by steps of `drho` from density 0."""

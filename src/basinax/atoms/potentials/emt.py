@@ -73,6 +73,7 @@ class EMT(AbstractPotential):
 
     lists: ClassVar[type] = ChunkedLists
     has_dear_pairs: ClassVar[bool] = True
+    values_of_pair: ClassVar[int] = 2
 
     ends: "_Ends"
     """[largest]: by the largest element of a system; of one entry if all systems end alike."""

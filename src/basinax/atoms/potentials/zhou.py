@@ -131,6 +131,7 @@ class ZhouEAM(AbstractPotential):
 
     lists: ClassVar[type] = ChunkedLists
     has_dear_pairs: ClassVar[bool] = True
+    values_of_pair: ClassVar[int] = 2
 
     metals: Metal
     radius: Float[Array, ""]

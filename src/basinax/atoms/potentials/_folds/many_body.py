@@ -77,6 +77,7 @@ class AbstractManyBodyPotential(AbstractPotential):
     """A potential of atoms with energies of their own. A subclass gives `reach` and `atoms`."""
 
     lists: ClassVar[type] = Neighbors
+    values_of_pair: ClassVar[int] = 32
 
     @property
     def cutoff(self) -> float:

@@ -26,6 +26,7 @@ class AbstractPairSum(AbstractPotential):
     """
 
     lists: ClassVar[type] = ChunkedLists
+    values_of_pair: ClassVar[int] = 2
 
     @property
     def cutoff(self) -> float:
