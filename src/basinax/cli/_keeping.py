@@ -61,16 +61,14 @@ def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> Non
         n_structures = sum(map(keeping.shard.has, range(count(given.files))))
         tally = Tally(n_structures, Counter(b.status for b in done), len(done), watch)
         numbers = {brief.number for brief in done}
-        works = Works(
-            given,
-            setup,
-            lambda number: keeping.shard.has(number) and number not in numbers,
-            is_strict=keeping.strict,
-        )
 
         def is_over() -> bool:
             return watch.is_stopped() or time.monotonic() >= deadline
 
+        def is_left(number: int) -> bool:
+            return keeping.shard.has(number) and number not in numbers
+
+        works = Works(given, setup, is_left, is_over, is_strict=keeping.strict)
         _work_off(folder, works, setup, tally, is_over)
         watch.begin("writing")
         record[RECORD] |= {"results": tally.results(), "ended": _now()}

@@ -52,8 +52,17 @@ def items_of(paths: list[Path]) -> Iterator[Item]:
 
 
 def count(paths: list[Path]) -> int:
-    """How many items there are."""
-    return sum(1 for _ in items_of(paths))
+    """How many items there are; a file of a format with a single structure is not read for it."""
+    return sum(
+        1 if _holds_one(path) else sum(1 for _ in items_of([path])) for path in files_in(paths)
+    )
+
+
+def _holds_one(path: Path) -> bool:
+    try:
+        return form_to_read(file_and_images(path)[0].absolute()).holds_one
+    except Exception:  # as of a file that cannot be read
+        return False
 
 
 def _readers_of(path: Path) -> Iterator[Callable[[], Atoms]]:

@@ -33,16 +33,29 @@ class Works:
     """The structures that are left to do, in the order of the input."""
 
     def __init__(
-        self, given: Given, setup: Setup, is_left: Callable[[int], bool], *, is_strict: bool
+        self,
+        given: Given,
+        setup: Setup,
+        is_left: Callable[[int], bool],
+        should_stop: Callable[[], bool],
+        *,
+        is_strict: bool,
     ):
-        """Args: is_strict: leave with an error at a structure that cannot be read."""
+        """The structures of these options.
+
+        Args:
+            is_left: whether the structure of a number is still to be done.
+            is_strict: leave with an error at a structure that cannot be read.
+        """
         self._given, self._setup, self._is_left = given, setup, is_left
-        self._is_strict = is_strict
+        self._should_stop, self._is_strict = should_stop, is_strict
         self._refused: list[tuple[int, Relaxed]] = []
         self._warned: set[str] = set()
 
     def __iter__(self) -> Iterator[Work]:
         for number, item in enumerate(items_of(self._given.files)):
+            if self._should_stop():
+                return
             if self._is_left(number):
                 try:
                     yield self._read(number, item)
