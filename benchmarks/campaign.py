@@ -129,13 +129,14 @@ def interrupted(n_structures: int = 400, n_interruptions: int = 200) -> None:
         file, whole = Path(place) / "clusters.extxyz", Path(place) / "whole"
         ase.io.write(file, clusters(n_structures))
         subprocess.run(relax_to(whole, file), check=True)
-        begin = time.perf_counter()
-        subprocess.run(relax_to(whole.with_name("again"), file), check=True)
-        longest = time.perf_counter() - begin
+        longest = 0.0
         while sum(counts.values()) < n_interruptions:
-            folder = Path(place) / f"run{n_runs}"
-            while ended_early(relax_to(folder, file), end := rng.choice(ENDS), longest, rng):
+            folder, end = Path(place) / f"run{n_runs}", rng.choice(ENDS)
+            seconds, is_whole = run_until(relax_to(folder, file), end, longest, rng)
+            if not is_whole:
                 counts[end] += 1
+                continue
+            longest = seconds
             numbers = [brief.number for brief in RunFolder(folder).results.briefs()]
             if sorted(numbers) != list(range(n_structures)):
                 raise RuntimeError(f"structures are lost, or done twice: {len(numbers)}")
@@ -146,8 +147,17 @@ def interrupted(n_structures: int = 400, n_interruptions: int = 200) -> None:
     report("interruptions", [found | counts])
 
 
-def ended_early(command: list[str], end: str, longest: float, rng: random.Random) -> bool:
-    """Whether a run was ended before its end, by a signal or by a disk that is full."""
+def run_until(
+    command: list[str], end: str, longest: float, rng: random.Random
+) -> tuple[float, bool]:
+    """Runs a command, ended by a signal or by a disk that is full.
+
+    Args:
+        longest: seconds within which the signal comes; none comes if they are 0.
+
+    Returns:
+        Its seconds, and whether it came to its own end.
+    """
     database = Path(command[command.index("--run") + 1]) / "results.db"
     size = database.stat().st_size if database.exists() else 0
     limit = size + rng.randrange(4096, 1 << 19)
@@ -155,19 +165,20 @@ def ended_early(command: list[str], end: str, longest: float, rng: random.Random
     def fill() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    is_filled = end == "full disk"
+    is_filled, begin = bool(longest) and end == "full disk", time.perf_counter()
     process = subprocess.Popen(
         [*command, "--no-cache"] if is_filled else command,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         preexec_fn=fill if is_filled else None,
     )
-    if not is_filled:
+    if longest and not is_filled:
         try:
-            process.wait(rng.uniform(0.3, 1.0) * longest)
+            process.wait(rng.uniform(0.5, 1.0) * longest)
         except subprocess.TimeoutExpired:
             process.send_signal(getattr(signal, f"SIG{end}"))
-    return process.wait() != 0
+    status = process.wait()
+    return time.perf_counter() - begin, status == 0
 
 
 if __name__ == "__main__":

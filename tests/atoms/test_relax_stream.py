@@ -9,7 +9,7 @@ from ase.build import bulk
 
 from basinax import FIRE, Status
 from basinax.atoms import LennardJones, relax, relax_stream
-from basinax.atoms._relax_stream import _by_memory
+from basinax.atoms._relax_stream import by_memory
 
 ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=8.5)
 
@@ -67,12 +67,12 @@ def test_as_many_are_read_as_there_is_memory_for(monkeypatch):
     monkeypatch.setattr("basinax.atoms._relax_stream.host_memory", lambda: 16 * 1000 * 30)
     read = []
     items = ((k, read.append(k) or atoms) for k, atoms in enumerate(crystals(9)))
-    take = _by_memory(1)
+    take = by_memory(lambda item: item[1])
     assert len(take(items)) == len(read) == 4
     assert len(take(items)) == 4
     assert len(take(items)) == 1
     assert take(items) == []
-    assert len(_by_memory(2)(iter([(0, "no structure")]))) == 1
+    assert len(by_memory(lambda item: item[1])(iter([(0, "no structure")]))) == 1
 
 
 def test_nothing_in_is_nothing_out():

@@ -44,7 +44,7 @@ def _inputs(tmp_path, monkeypatch):
     ase.io.write("b.traj", [cluster(k) for k in range(4, 8)])
     ase.io.write("c.xyz", cluster(8))
     # Two windows and more, so that something is read while something is done.
-    monkeypatch.setattr(_keeping, "AT_ONCE", 4)
+    monkeypatch.setattr(_keeping, "by_memory", lambda atoms_of: 4)
 
 
 FILES = ("a.extxyz", "b.traj", "c.xyz")
@@ -220,7 +220,7 @@ from basinax import cli
 from basinax.atoms._runs.results import Results
 from basinax.cli import _keeping
 
-_keeping.AT_ONCE = 2
+_keeping.by_memory = lambda atoms_of: 2
 add = Results.add
 
 def slowly(self, entries):

@@ -86,27 +86,34 @@ def relax_stream(
     if at_once is not None:
         require_whole(at_once, "at_once", at_least(1))
     require_function(should_stop, "should_stop")
-    n_threads = len(lanes_of(devices))
+    lanes_of(devices)  # which raises what relax would
     options |= {"cell": cell, "dtype": dtype, "skin": skin, "keep_best": keep_best}
     options["devices"] = devices
-    take = _by_memory(n_threads) if at_once is None else at_once
+    take = by_memory(lambda item: item[1], devices) if at_once is None else at_once
     return _relaxed(iter(structures), potential, options, should_stop, take)
 
 
 _Numbered = tuple[int, Atoms]
 
 
-def _by_memory(n_threads: int) -> Callable[[Iterator[_Numbered]], list[_Numbered]]:
-    """A function that takes structures until they have as many rows as there is room for."""
-    wanted = BATCHES * machine().max_rows * n_threads
+def by_memory(
+    atoms_of: Callable[[Any], Any], devices: Devices = None
+) -> Callable[[Iterator[Any]], list[Any]]:
+    """A function that takes items until they have as many rows as there is room for.
+
+    Args:
+        atoms_of: the structure of an item.
+    """
+    wanted = BATCHES * machine().max_rows * len(lanes_of(devices))
     most_rows = min(wanted, int(SHARE * host_memory()) // BYTES_OF_ROW)
 
-    def take(items: Iterator[_Numbered]) -> list[_Numbered]:
+    def take(items: Iterator[Any]) -> list[Any]:
         window, n_rows = [], 0
         while n_rows < most_rows and (item := next(items, None)) is not None:
             window.append(item)
+            atoms = atoms_of(item)
             # Of something else `relax` says that it is no structure.
-            n_atoms = len(item[1]) if isinstance(item[1], Atoms) else 1
+            n_atoms = len(atoms) if isinstance(atoms, Atoms) else 1
             n_rows += max(-(-n_atoms // BLOCK), 1) * BLOCK
         return window
 

@@ -14,7 +14,7 @@ from rich.table import Table as Grid
 
 from basinax._loop.status import Status
 from basinax._text.tables import Table
-from basinax.atoms._relax_stream import AT_ONCE
+from basinax.atoms._relax_stream import by_memory
 from basinax.atoms._result import Relaxed
 from basinax.atoms._runs.changes import changes
 from basinax.atoms._runs.folder import RunFolder
@@ -156,7 +156,8 @@ def _work_off(
 
     relax_window = partial(relax_works, setup, progress=tally.show)
     with reported():
-        windows = relaxed_windows(iter(works), relax_window, should_stop, AT_ONCE)
+        take = by_memory(lambda work: work.atoms)
+        windows = relaxed_windows(iter(works), relax_window, should_stop, take)
         with contextlib.closing(windows):
             for ended in windows:
                 keep([(work.number, entry) for work, entry in ended])
