@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import ase.db
+import ase.db.sqlite
 import ase.io
 import numpy as np
 import pytest
@@ -232,6 +233,19 @@ Results.add = slowly
 sys.argv[1:1] = ["relax"]
 cli.main()
 """
+
+
+def test_no_part_of_a_database_is_left_where_one_is_being_made(tmp_path, monkeypatch):
+    """ASE makes its tables one after another."""
+    results = Results(tmp_path / "results.db")
+    statements = ase.db.sqlite.init_statements
+    monkeypatch.setattr(ase.db.sqlite, "init_statements", [*statements[:2], "CREATE nothing"])
+    with pytest.raises(OSError, match="cannot be used"):
+        results.add([])
+    assert list(tmp_path.glob("*.db")) == []
+    monkeypatch.setattr(ase.db.sqlite, "init_statements", statements)
+    results.add([])
+    assert results.briefs() == []
 
 
 def test_a_full_disk_ends_a_run_without_damage(whole):

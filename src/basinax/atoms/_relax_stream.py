@@ -22,11 +22,9 @@ from basinax.atoms._windows import OnEnd, relaxed_windows
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms._protocol import AbstractTransform
 
-AT_ONCE = 8192
-"""So many small structures fill some ten batches of a CPU, and the last ones do not wait long."""
-
 BATCHES = 10
-"""So many for each thread are read at a time where memory allows."""
+"""So many for each thread are read at a time where memory allows: the last ones, in batches that
+are half empty, do not wait long beside these."""
 
 SHARE, BYTES_OF_ROW = 1 / 16, 1000
 """The part of the host's memory that structures in flight may take, and what a row of theirs takes

@@ -56,9 +56,11 @@ class RunFolder:
         return read_table(self.record)
 
     def write_record(self, table: Table, sections: tuple[str, ...]) -> None:
-        """In place of the one before, once it is whole."""
-        with replacing(self.record) as partial:
-            partial.write_text(toml_of(table, sections), encoding="utf-8")
+        """In place of the one before, once it is whole and on the disk."""
+        with replacing(self.record) as partial, partial.open("w", encoding="utf-8") as file:
+            file.write(toml_of(table, sections))
+            file.flush()
+            os.fsync(file.fileno())
 
     @contextmanager
     def taken(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import ase.db
 
 from basinax._loop.status import Status
+from basinax._text.files import replacing
 from basinax.atoms._result import AtomsRelaxation, Relaxed, gathered
 from basinax.atoms._runs.rows import NUMBER, entry_of, row_of
 
@@ -111,14 +112,16 @@ class Results:
         if not self.path.exists():
             return
         try:
-            yield from self._connected().select(sort=NUMBER)
+            yield from self._connected(self.path).select(sort=NUMBER)
         except (sqlite3.Error, KeyError) as error:
             raise OSError(f"{self.path} is damaged: {error}") from error
 
     def _with_database(self, work: Callable[[Any], T]) -> T:
         """What a function of the database returns; one transaction."""
-        database = self._connected()
         try:
+            if not self.path.exists():
+                self._make()
+            database = self._connected(self.path)
             with database:
                 return work(database)
         except sqlite3.OperationalError as error:
@@ -126,9 +129,14 @@ class Results:
         except (sqlite3.Error, KeyError, ValueError) as error:
             raise OSError(f"{self.path} is damaged: {error}") from error
 
-    def _connected(self) -> Any:
+    def _make(self) -> None:
+        """An empty database, whose tables are all there as soon as one is."""
+        with replacing(self.path) as partial:
+            self._connected(partial).count()
+
+    def _connected(self, path: Path) -> Any:
         # SQLite locks the file itself; a lock of ASE's would outlive a process that is killed.
-        return ase.db.connect(self.path, type="db", use_lock_file=False, serial=True)
+        return ase.db.connect(path, type="db", use_lock_file=False, serial=True)
 
 
 def _brief(n_atoms: int, energy: float | None, volume: float | None, text: str) -> Brief:
