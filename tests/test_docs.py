@@ -6,6 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
+import ase.cli.main
 import pytest
 from typer.testing import CliRunner
 
@@ -50,6 +51,9 @@ def run_python(page: Path, block: re.Match[str], names: dict[str, object]) -> No
 
 def run_command(program: str, *arguments: str) -> None:
     if program in ELSEWHERE:
+        return
+    if program == "ase":
+        ase.cli.main.main(args=arguments)
         return
     assert program == "basinax"
     done = CliRunner().invoke(cli.app, arguments)
