@@ -61,6 +61,9 @@ def resume(
     time_limit: Annotated[
         str | None, typer.Option(metavar="TIME", help="As of relax: such as 3h30m, 45m or 90s.")
     ] = None,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="As of relax: a Ray cluster.")
+    ] = None,
     force: Force = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -75,6 +78,7 @@ def resume(
     named = {"--force": force, "--quiet": quiet, "--verbose": verbose}
     options = [name for name, is_given in named.items() if is_given]
     options += ["--time-limit", time_limit] if time_limit else []
+    options += ["--ray", ray] if ray else []
     run(folder, options, typer.main.get_command(app))
 
 

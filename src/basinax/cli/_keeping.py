@@ -14,10 +14,12 @@ from rich.table import Table as Grid
 
 from basinax._loop.status import Status
 from basinax._text.tables import Table
+from basinax.atoms._relax import Progress
 from basinax.atoms._relax_stream import by_memory
 from basinax.atoms._result import Relaxed
 from basinax.atoms._runs.changes import changes
 from basinax.atoms._runs.folder import RunFolder
+from basinax.atoms._runs.on_ray import relaxed_on_ray
 from basinax.atoms._windows import relaxed_windows
 from basinax.cli._config import RECORD, settings_of
 from basinax.cli._console import (
@@ -69,7 +71,7 @@ def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> Non
             return keeping.shard.has(number) and number not in numbers
 
         works = Works(given, setup, is_left, is_over, is_strict=keeping.strict)
-        _work_off(folder, works, setup, tally, is_over)
+        _work_off(folder, works, setup, tally, is_over, keeping.ray)
         watch.begin("writing")
         record[RECORD] |= {"results": tally.results(), "ended": _now()}
         with reported():
@@ -139,8 +141,13 @@ def _work_off(
     setup: Setup,
     tally: Tally,
     should_stop: Callable[[], bool],
+    ray: str | None,
 ) -> None:
-    """Relaxes what is left, and keeps it as it ends; leaves where it cannot be kept."""
+    """Relaxes what is left, and keeps it as it ends; leaves where it cannot be kept.
+
+    Args:
+        ray: the address of a cluster that relaxes it, or None.
+    """
 
     def keep(ended: list[tuple[int, Relaxed]]) -> None:
         ended += works.take_refused()
@@ -153,11 +160,16 @@ def _work_off(
             )
             raise typer.Exit(NOT_SAVED) from None
         tally.add(entry.status for _, entry in ended)
+        tally.show(Progress(0, 0, 0, "running"))
 
-    relax_window = partial(relax_works, setup, progress=tally.show)
     with reported():
-        take = by_memory(lambda work: work.atoms)
-        windows = relaxed_windows(iter(works), relax_window, should_stop, take)
+        if ray is None:
+            relax_window = partial(relax_works, setup, progress=tally.show)
+            take = by_memory(lambda work: work.atoms)
+            windows = relaxed_windows(iter(works), relax_window, should_stop, take)
+        else:
+            relax_window = partial(relax_works, setup)
+            windows = relaxed_on_ray(iter(works), relax_window, should_stop, ray)
         with contextlib.closing(windows):
             for ended in windows:
                 keep([(work.number, entry) for work, entry in ended])

@@ -394,6 +394,14 @@ class Keeping:
         ),
     ] = "1/1"
     time_limit: TimeLimit = None
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Relax on the machines of a Ray cluster: auto for the one that this machine is in,"
+            " an address such as ray://head:10001, or local. Needs Ray.",
+            metavar="ADDRESS",
+        ),
+    ] = None
     strict: Annotated[
         bool,
         typer.Option("--strict", help="End a run at the first structure that cannot be read."),

@@ -1,0 +1,204 @@
+"""Windows relaxed by the machines of a Ray cluster: one worker a GPU, or one a machine without.
+
+A worker or a machine that dies costs the windows that it had, which others begin again; machines
+that join get workers.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from basinax._jax.cache import enable_cache
+from basinax._jax.switches import switched, switches
+from basinax.atoms._result import Relaxed
+from basinax.atoms._windows import OnEnd
+
+T = TypeVar("T")
+
+WINDOW = 512
+"""Structures of a window: what a worker that dies may cost, and what it is sent at a time."""
+
+AT_A_TIME = 2
+"""Windows that a worker has: one is on its way while the other is relaxed."""
+
+LOOK = 1.0
+"""Seconds after which the cluster is looked at again."""
+
+MOST_DEATHS = 3
+"""So many workers may die with a window before the run ends with an error."""
+
+
+class Worker:
+    """Relaxes windows on one machine or GPU, in a process of its own."""
+
+    def __init__(self, relax_window: Callable[..., Any], wanted: dict[str, Any]):
+        self._relax_window, self._switches = relax_window, wanted
+        enable_cache()
+
+    def relax(self, window: list[Any]) -> list[tuple[int, Relaxed]]:
+        """The places of items that have ended, and what became of them."""
+        ended: list[tuple[int, Relaxed]] = []
+
+        def end(k: int, entry: Relaxed) -> None:
+            ended.append((k, entry))
+
+        with switched(self._switches):
+            self._relax_window(window, end, lambda: False)
+        return ended
+
+
+@dataclasses.dataclass
+class _Window:
+    items: list[Any]
+    deaths: int = 0
+
+
+def relaxed_on_ray(
+    items: Iterator[T],
+    relax_window: Callable[[list[T], OnEnd, Callable[[], bool]], Any],
+    should_stop: Callable[[], bool],
+    address: str,
+    size: int = WINDOW,
+) -> Generator[list[tuple[T, Relaxed]]]:
+    """Relax items by the window on a Ray cluster; see `relaxed_windows`, which does so here.
+
+    Args:
+        relax_window: as there; it can be pickled, and so can items.
+        address: of the cluster, "auto" for the one that this machine is in, or "local" for one that
+            is started for this run.
+        size: items of a window.
+
+    Raises:
+        ImportError: there is no Ray.
+        ConnectionError: there is no cluster at the address.
+        RuntimeError: a window has ended several workers.
+    """
+    ray = _imported()
+    has_begun = not ray.is_initialized()
+    if has_begun:
+        ray.init(address=address, log_to_driver=False, include_dashboard=False)
+    crew = _Crew(ray, relax_window)
+    begin, waiting = time.monotonic(), deque[_Window]()
+    try:
+        while not should_stop():
+            crew.look()
+            while crew.has_room():
+                if not waiting and (taken := list(itertools.islice(items, size))):
+                    waiting.append(_Window(taken))
+                if not waiting:
+                    break
+                crew.give(waiting.popleft())
+            if not crew.is_busy() and not waiting and crew.has_room():
+                return
+            for window, ended in crew.take():
+                if isinstance(ended, Exception):
+                    waiting.appendleft(_begun_again(window, ended))
+                    continue
+                seconds = time.monotonic() - begin
+                yield [(window.items[k], x._replace(seconds=seconds)) for k, x in ended]
+    finally:
+        crew.leave()
+        if has_begun:
+            ray.shutdown()
+
+
+class _Crew:
+    """The workers of a cluster, and the windows that they have."""
+
+    def __init__(self, ray: Any, relax_window: Callable[..., Any]):
+        self._ray, self._relax_window = ray, relax_window
+        self._workers: dict[tuple[str, int], Any] = {}
+        """By the machine, and the number of the worker there."""
+        self._given: dict[Any, tuple[tuple[str, int], _Window]] = {}
+        """By what Ray promises for them."""
+        self._looked_at = -np.inf
+
+    def look(self) -> None:
+        """Gives a worker to each place of the cluster that has none."""
+        if time.monotonic() < self._looked_at + LOOK:
+            return
+        self._looked_at = time.monotonic()
+        alive = {node["NodeID"]: node["Resources"] for node in self._ray.nodes() if node["Alive"]}
+        for place in [place for place in self._workers if place[0] not in alive]:
+            del self._workers[place]
+        for name, resources in alive.items():
+            n_gpus, n_cpus = int(resources.get("GPU", 0)), resources.get("CPU", 0)
+            for k in range(n_gpus or min(1, int(n_cpus))):
+                if (name, k) not in self._workers:
+                    self._workers[name, k] = self._hired(name, n_cpus / max(n_gpus, 1), n_gpus > 0)
+
+    def _hired(self, node: str, n_cpus: float, needs_gpu: bool) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        options = {"num_cpus": int(n_cpus), "num_gpus": int(needs_gpu)}
+        made = self._ray.remote(Worker).options(**options, scheduling_strategy=there)
+        return made.remote(self._relax_window, switches())
+
+    def has_room(self) -> bool:
+        return self._next() is not None
+
+    def is_busy(self) -> bool:
+        return bool(self._given)
+
+    def give(self, window: _Window) -> None:
+        """To a worker that has the fewest."""
+        place = self._next()
+        assert place is not None
+        promise = self._workers[place].relax.remote(window.items)
+        self._given[promise] = place, window
+
+    def take(self) -> Iterator[tuple[_Window, list[tuple[int, Relaxed]] | Exception]]:
+        """Windows that have ended, with their entries, or with the end of their worker."""
+        if not self._given:
+            time.sleep(LOOK)
+            return
+        ready, _ = self._ray.wait([*self._given], num_returns=1, timeout=LOOK)
+        for promise in ready:
+            place, window = self._given.pop(promise)
+            try:
+                ended = self._ray.get(promise)
+            except self._ray.exceptions.RayTaskError as error:
+                raise error.cause from error
+            except self._ray.exceptions.RayError as error:
+                self._workers.pop(place, None)
+                ended = error
+            yield window, ended
+
+    def leave(self) -> None:
+        """Ends all workers."""
+        for worker in self._workers.values():
+            with contextlib.suppress(Exception):  # one that has died meanwhile
+                self._ray.kill(worker)
+
+    def _next(self) -> tuple[str, int] | None:
+        counts = dict.fromkeys(self._workers, 0)
+        for place, _ in self._given.values():
+            if place in counts:
+                counts[place] += 1
+        place = min(counts, key=counts.__getitem__, default=None)
+        return None if place is None or counts[place] >= AT_A_TIME else place
+
+
+def _begun_again(window: _Window, error: Exception) -> _Window:
+    """The window, with one death more."""
+    window.deaths += 1
+    if window.deaths == MOST_DEATHS:
+        n = len(window.items)
+        text = f"{MOST_DEATHS} workers have died with the same {n} structures: {error}"
+        raise RuntimeError(text) from error
+    return window
+
+
+def _imported() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError("--ray needs Ray: pip install 'basinax[ray]'") from error
+    return ray

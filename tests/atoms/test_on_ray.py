@@ -1,0 +1,130 @@
+"""Runs on clusters of Ray: workers and machines that die, and the same bits."""
+
+import os
+import sys
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+from ase import Atoms
+from typer.testing import CliRunner
+
+from basinax import Status, cli
+from basinax.atoms._result import Relaxed
+from basinax.atoms._runs.folder import RunFolder
+from basinax.atoms._runs.on_ray import relaxed_on_ray
+
+ray = pytest.importorskip("ray", reason="ray is not installed")
+cluster_utils = pytest.importorskip("ray.cluster_utils")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+
+ARGON = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=8.5"
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two machines of one core, as processes of this one."""
+    made = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    made.add_node(num_cpus=1)
+    ray.init(address=made.address, log_to_driver=False)
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # no worker can import it
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def entry(number: int) -> Relaxed:
+    nan = float("nan")
+    return Relaxed(Atoms("H"), -1.0, 0.0, number, 1, Status.CONVERGED, "", "", nan, nan, 0.0, None)
+
+
+def numbers_of(stream) -> list[int]:
+    return sorted(number for ended in stream for number, _ in ended)
+
+
+class Deadly:
+    """Ends the process that relaxes a structure, so many times."""
+
+    def __init__(self, folder: Path, number: int, times: int):
+        self.folder, self.number, self.times = folder, number, times
+
+    def __call__(self, window, on_end, should_stop):
+        deaths = len(list(self.folder.iterdir()))
+        if self.number in window and deaths < self.times:
+            (self.folder / str(deaths)).touch()
+            os._exit(1)
+        for k, number in enumerate(window):
+            on_end(k, entry(number))
+
+
+def test_a_worker_that_dies_costs_nothing_but_what_it_had(cluster, tmp_path):
+    stream = relaxed_on_ray(iter(range(50)), Deadly(tmp_path, 17, 2), lambda: False, "auto", size=4)
+    assert numbers_of(stream) == list(range(50))
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_structures_that_end_every_worker_end_the_run(cluster, tmp_path):
+    stream = relaxed_on_ray(iter(range(50)), Deadly(tmp_path, 17, 9), lambda: False, "auto", size=4)
+    with pytest.raises(RuntimeError, match="3 workers have died with the same 4 structures"):
+        numbers_of(stream)
+
+
+def _wrong(window, on_end, should_stop):
+    raise ValueError("fmax must be a number")
+
+
+def test_an_error_of_the_call_is_that_of_the_worker(cluster):
+    with pytest.raises(ValueError, match="fmax must be a number"):
+        numbers_of(relaxed_on_ray(iter(range(5)), _wrong, lambda: False, "auto"))
+
+
+def test_a_machine_that_goes_costs_nothing_but_what_it_had(cluster):
+    machine = cluster.add_node(num_cpus=1)
+    seen = []
+    stream = relaxed_on_ray(iter(range(60)), _slowly, lambda: False, "auto", size=2)
+    for ended in stream:
+        seen += [number for number, _ in ended]
+        if machine is not None and len(seen) > 10:
+            cluster.remove_node(machine, allow_graceful=False)
+            machine = None
+    assert sorted(seen) == list(range(60))
+
+
+def _slowly(window, on_end, should_stop):
+    import time
+
+    time.sleep(0.2)
+    for k, number in enumerate(window):
+        on_end(k, entry(number))
+
+
+def test_a_run_that_is_stopped_gives_back_what_has_ended(cluster):
+    seen: list[int] = []
+    stream = relaxed_on_ray(iter(range(1000)), _slowly, lambda: len(seen) > 20, "auto", size=2)
+    for ended in stream:
+        seen += [number for number, _ in ended]
+    assert 20 < len(seen) < 100
+
+
+def test_a_run_on_a_cluster_has_the_bits_of_one_without(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    made = [Atoms("Ar3", 3.8 * np.eye(3) + rng.normal(0, 0.2, (3, 3))) for _ in range(12)]
+    made[5] = Atoms("Ar2", pbc=True)
+    ase.io.write("argon.extxyz", made)
+    options = ["argon.extxyz", "--potential", ARGON]
+    for more in (["here"], ["there", "--ray", "auto"]):
+        ran = CliRunner().invoke(cli.app, ["relax", *options, "--run", *more])
+        assert ran.exit_code == 0, ran.output
+    here, there = (list(RunFolder(name).results.entries()) for name in ("here", "there"))
+    assert len(here) == len(there) == 12
+    for (number, ours), (k, theirs) in zip(here, there, strict=True):
+        assert number == k
+        assert np.array_equal(ours.atoms.positions, theirs.atoms.positions)
+        assert (ours.status, ours.steps, ours.message) == (
+            theirs.status,
+            theirs.steps,
+            theirs.message,
+        )
