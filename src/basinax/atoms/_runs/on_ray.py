@@ -134,7 +134,9 @@ class _Crew:
                     self._workers[name, k] = self._hired(name, n_cpus / max(n_gpus, 1), n_gpus > 0)
 
     def _hired(self, node: str, n_cpus: float, needs_gpu: bool) -> Any:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+        from ray.util.scheduling_strategies import (  # pyright: ignore[reportMissingImports]
+            NodeAffinitySchedulingStrategy,
+        )
 
         there = NodeAffinitySchedulingStrategy(node, soft=False)
         options = {"num_cpus": int(n_cpus), "num_gpus": int(needs_gpu)}
@@ -198,7 +200,7 @@ def _begun_again(window: _Window, error: Exception) -> _Window:
 
 def _imported() -> Any:
     try:
-        import ray
+        import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError("--ray needs Ray: pip install 'basinax[ray]'") from error
     return ray
