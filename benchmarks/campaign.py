@@ -129,10 +129,11 @@ def interrupted(n_structures: int = 400, n_interruptions: int = 200) -> None:
         file, whole = Path(place) / "clusters.extxyz", Path(place) / "whole"
         ase.io.write(file, clusters(n_structures))
         subprocess.run(relax_to(whole, file), check=True)
-        longest = 0.0
-        while sum(counts.values()) < n_interruptions:
+        longest, is_whole = 0.0, False
+        while not is_whole or sum(counts.values()) < n_interruptions:
             folder, end = Path(place) / f"run{n_runs}", rng.choice(ENDS)
-            seconds, is_whole = run_until(relax_to(folder, file), end, longest, rng)
+            within = longest if sum(counts.values()) < n_interruptions else 0.0
+            seconds, is_whole = run_until(relax_to(folder, file), end, within, rng)
             if not is_whole:
                 counts[end] += 1
                 continue
