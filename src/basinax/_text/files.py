@@ -80,6 +80,11 @@ def key_of(path: Anywhere) -> tuple[object, ...]:
     return (target,)
 
 
+def name_of(path: Anywhere) -> str:
+    """As text, with escapes for bytes that are none."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
 def stamp_of(path: Anywhere) -> tuple[int, ...] | None:
     """Another one once a file has been put there, or written to; None without one."""
     with suppress(OSError):

@@ -4,6 +4,7 @@ How structures are grouped is chosen for speed alone: no bit of a result depends
 """
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
@@ -31,7 +32,7 @@ from basinax.atoms._history import AbstractRecorder, Histories, History, Log, To
 from basinax.atoms._intake import Structure, has_volume, intake
 from basinax.atoms._internal.optimizer import steps_on_the_host, usual_optimizer
 from basinax.atoms._precision import warn_of_single_precision, warn_of_small_fmax
-from basinax.atoms._result import AtomsRelaxation, Relaxed, entry_of, largest_move
+from basinax.atoms._result import AtomsRelaxation, Relaxed, entry_of, gathered
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.device import Settings
 from basinax.atoms._streams.groups import Call, listed_for
@@ -39,7 +40,6 @@ from basinax.atoms._streams.hosted import relax_hosted
 from basinax.atoms._streams.queue import Monitor, Outcome
 from basinax.atoms._streams.sizes import memory_of_batch
 from basinax.atoms._streams.workers import Devices, lanes_of, work_off
-from basinax.atoms._table import volumes
 from basinax.atoms._text import cell_from
 from basinax.atoms._trajectory import Recorder, Trajectories
 from basinax.atoms.potentials import AbstractPotential
@@ -357,30 +357,13 @@ def _in_order(
     atoms: list[Atoms], monitor: Monitor, n_compiled: int, histories: list[History] | None
 ) -> AtomsRelaxation:
     """The results; a structure that was never reached is as it was."""
-    reached = []
-    for original, outcome in zip(atoms, monitor.outcomes, strict=True):
+    entries = []
+    found = zip(atoms, monitor.outcomes, monitor.seconds, strict=True)
+    for number, (original, outcome, seconds) in enumerate(found):
         if outcome is None:
             nothing = np.full((len(original), 3), np.nan)
             place = original.positions, original.cell.array
             start = Snapshot(*place, nothing, None, np.nan, nothing[:, 0])
             outcome = Outcome(start, start.of(original), np.inf, 0, 0, Status.RUNNING)
-        reached.append(outcome)
-    ends, relaxed, *columns = zip(*reached, strict=True)
-    fmax, steps, evaluations, status, first_energies, messages = columns
-    displacements = np.array([largest_move(*each) for each in zip(ends, atoms, strict=True)])
-    return AtomsRelaxation(
-        atoms=list(relaxed),
-        energies=np.array([end.energy for end in ends]),
-        initial_energies=np.array(first_energies),
-        fmax=np.array(fmax),
-        steps=np.array(steps, np.int32),
-        evaluations=np.array(evaluations, np.int32),
-        status=np.array(status, np.int32),
-        messages=list(messages),
-        displacements=displacements,
-        seconds=np.array(monitor.seconds),
-        initial_volumes=volumes(atoms),
-        compilations=n_compiled,
-        history=histories,
-        sources=[str(number) for number in range(len(atoms))],
-    )
+        entries.append(entry_of(outcome, original, str(number), seconds))
+    return dataclasses.replace(gathered(entries), compilations=n_compiled, history=histories)

@@ -6,7 +6,6 @@ printed, or that stands in the record beside its output, gives the same run when
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from basinax._text.files import name_of
 from basinax._text.tables import ENDINGS, Table, read_table, require_known, strict, toml_of
 
 RECORD = "record"
@@ -110,7 +110,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Path):
-        return os.fsencode(value).decode("utf-8", "backslashreplace")
+        return name_of(value)
     if isinstance(value, list):
         return [_plain(x) for x in value]
     return value if value is None or isinstance(value, str | int | float) else str(value)

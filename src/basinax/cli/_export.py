@@ -34,8 +34,7 @@ def run(
         numbers, result = kept.results.gathered(statuses_named(statuses))
     if not numbers:
         fail(f"{folder} has no structure that ended so" if statuses else f"{folder} has no results")
-    inputs = [kept.record, kept.results.path]
-    check_places(places, None, len(numbers), inputs, may_replace=may_replace)
+    check_places(places, None, len(numbers), kept.files, may_replace=may_replace)
     name_in_info(result, numbers)
     saver = Saver(path for path, _ in places)
     if output is not None:
@@ -52,8 +51,8 @@ def run(
 
 def statuses_named(names: list[str]) -> list[Status]:
     """Raises ValueError for a name that no status has."""
-    known = [str(status) for status in Status if status is not Status.RUNNING]
+    known = {str(status): status for status in Status if status is not Status.RUNNING}
     for name in names:
         if name not in known:
             raise ValueError(f"--status {name}: expected one of {', '.join(known)}")
-    return [Status[name.upper()] for name in names]
+    return [known[name] for name in names]

@@ -15,6 +15,7 @@ from ase import Atoms
 from ase.io.bundletrajectory import BundleTrajectory
 from ase.io.formats import UnknownFileTypeError, parse_filename
 
+from basinax._text.files import name_of
 from basinax.atoms._formats.formats import Form, form_to_read
 from basinax.cli._console import fail, print_warning, text_of
 from basinax.cli._guard import Unreadable, check_file, limited
@@ -35,7 +36,7 @@ def file_and_images(path: Path) -> tuple[Path, Any]:
 def names_of_images(path: Path, count: int) -> list[str]:
     images = file_and_images(path)[1]
     if count == 1 and not isinstance(images, slice):
-        return [_text_of_name(path)]
+        return [name_of(path)]
     return [name_of_image(path, k) for k in range(count)]
 
 
@@ -45,13 +46,8 @@ def name_of_image(path: Path, k: int) -> str:
     images = slice(None) if images is None else images
     first, step = (images.start or 0, images.step or 1) if isinstance(images, slice) else (-1, 1)
     if first < 0 or step < 0:  # counted from an end that is not known
-        return f"{_text_of_name(path)}, image {k}"
-    return f"{_text_of_name(file)}@{first + k * step}"
-
-
-def _text_of_name(path: Path) -> str:
-    """With escapes for bytes that are no text."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+        return f"{name_of(path)}, image {k}"
+    return f"{name_of(file)}@{first + k * step}"
 
 
 def files_read(given: Model) -> list[Path]:

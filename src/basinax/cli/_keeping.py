@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import datetime
 import math
 import time
 from collections import Counter
@@ -20,6 +19,7 @@ from basinax.atoms._result import Relaxed
 from basinax.atoms._runs.changes import changes
 from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._runs.on_ray import relaxed_on_ray
+from basinax.atoms._runs.results import Brief
 from basinax.atoms._windows import relaxed_windows
 from basinax.cli._config import RECORD, settings_of
 from basinax.cli._console import (
@@ -32,14 +32,13 @@ from basinax.cli._console import (
     out,
     print_error,
     print_line,
-    print_warning,
     reported,
 )
 from basinax.cli._inputs import digest_of, files_read
 from basinax.cli._lazily import count
 from basinax.cli._named import STDIN
 from basinax.cli._options import Given, Keeping, Manner, Outputs
-from basinax.cli._record import named, recorded
+from basinax.cli._record import accept, named, now, recorded
 from basinax.cli._session import session
 from basinax.cli._setup import Setup
 from basinax.cli._summary import print_first
@@ -73,7 +72,7 @@ def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> Non
         works = Works(given, setup, is_left, is_over, is_strict=keeping.strict)
         _work_off(folder, works, setup, tally, is_over, keeping.ray)
         watch.begin("writing")
-        record[RECORD] |= {"results": tally.results(), "ended": _now()}
+        record[RECORD] |= {"results": tally.results(), "ended": now()}
         with reported():
             folder.write_record(record, (RECORD,))
     if not manner.quiet:
@@ -107,18 +106,15 @@ def _begun(folder: RunFolder, given: Given, keeping: Keeping, watch: Watch) -> T
     if RECORD not in before:
         raise ValueError(f"{folder.record} is no record of a run: it has no [{RECORD}]")
     changed = changes(before, record, RECORD)
-    if changed and not keeping.force:
-        fail(
-            *changed,
-            f"{folder.path} would not end in the same bits: do as it was done before, choose"
-            " another folder, or go on with --force",
-        )
-    for change in changed:
-        print_warning(change)
+    refusal = (
+        f"{folder.path} would not end in the same bits: do as it was done before, choose another"
+        " folder, or go on with --force"
+    )
+    accept(changed, refusal, force=keeping.force)
     kept = {name: before[RECORD].get(name, []) for name in ("forced", "resumed")}
+    kept["forced"] += changed
+    kept["resumed"] += [record[RECORD]["started"]]
     record[RECORD] |= kept | {"started": before[RECORD]["started"]}
-    record[RECORD]["forced"] += changed
-    record[RECORD]["resumed"] += [watch.started.isoformat(timespec="seconds")]
     folder.write_record(record, (RECORD,))
     return record
 
@@ -182,14 +178,18 @@ def _print(folder: RunFolder, tally: Tally) -> None:
     for name, n in tally.results().items():
         grid.add_row(name, str(n))
     out.print(grid)
-    if tally.counts.total() > tally.counts[Status.CONVERGED]:
+    if tally.n_done > tally.counts[Status.CONVERGED]:
         failed = [b for b in folder.results.briefs() if b.status != Status.CONVERGED]
-        reasons = [b.pairs.get("message") or b.status.meaning for b in failed]
-        names = [b.pairs.get("source", str(b.number)) for b in failed]
-        print_first(out, range(len(failed)), lambda k: f"{names[k]}: {reasons[k]}")
+        print_first(out, range(len(failed)), lambda k: _reason(failed[k]))
     n_now = tally.n_done - tally.n_before
     more = f", {n_now} of them now" if tally.n_before else ""
     print_line(out, f"{folder.path}: {tally.n_done} of {tally.n_structures} structures{more}")
+
+
+def _reason(brief: Brief) -> str:
+    """Why a structure has not converged, behind its name."""
+    source = brief.pairs.get("source", str(brief.number))
+    return f"{source}: {brief.pairs.get('message') or brief.status.meaning}"
 
 
 def _leave(folder: RunFolder, tally: Tally, *, is_out_of_time: bool) -> None:
@@ -205,7 +205,3 @@ def _leave(folder: RunFolder, tally: Tally, *, is_out_of_time: bool) -> None:
 
 def _how_to_go_on(folder: RunFolder) -> str:
     return f"basinax resume {folder.path} goes on"
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

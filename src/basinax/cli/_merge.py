@@ -7,7 +7,8 @@ from basinax._text.tables import Table
 from basinax.atoms._runs.changes import changes
 from basinax.atoms._runs.folder import RunFolder
 from basinax.cli._config import RECORD
-from basinax.cli._console import fail, out, print_line, print_warning, reported
+from basinax.cli._console import fail, out, print_line, reported
+from basinax.cli._record import accept
 from basinax.cli._values import Shard
 
 
@@ -41,14 +42,11 @@ def _record_of(parts: list[RunFolder], *, force: bool) -> Table:
     for part, other in zip(parts[1:], others, strict=True):
         other[RECORD]["shard"] = shard
         changed = changes(record, other, RECORD)
-        if changed and not force:
-            fail(
-                *changed,
-                f"{parts[0].path} and {part.path} are not parts of one run; --force puts them"
-                " together all the same",
-            )
-        for change in changed:
-            print_warning(change)
+        refusal = (
+            f"{parts[0].path} and {part.path} are not parts of one run; --force puts them together"
+            " all the same"
+        )
+        accept(changed, refusal, force=force)
         record[RECORD].setdefault("forced", []).extend(changed)
     record[RECORD]["merged"] = [str(part.path) for part in parts]
     return record

@@ -17,8 +17,10 @@ import jax
 
 from basinax import __version__
 from basinax._jax.cores import n_cores
+from basinax._text.files import name_of
 from basinax._text.tables import Table, toml_of
 from basinax.cli._config import RECORD
+from basinax.cli._console import fail, print_warning
 from basinax.cli._inputs import Inputs
 from basinax.cli._watch import Watch
 
@@ -89,10 +91,27 @@ def recorded(
         precision=settings["dtype"],
         cache=watch.cache,
         flags=os.environ.get("XLA_FLAGS", ""),
-        started=watch.started.isoformat(timespec="seconds"),
-        ended=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        started=text_of(watch.started),
+        ended=now(),
         results=results,
     )
+
+
+def now() -> str:
+    """The time in UTC, as records have it."""
+    return text_of(datetime.datetime.now(datetime.UTC))
+
+
+def text_of(time: datetime.datetime) -> str:
+    return time.isoformat(timespec="seconds")
+
+
+def accept(changed: list[str], refusal: str, *, force: bool) -> None:
+    """Warns of changes of a record; leaves with them and the refusal unless forced."""
+    if changed and not force:
+        fail(*changed, refusal)
+    for change in changed:
+        print_warning(change)
 
 
 def _folder() -> str:
@@ -112,7 +131,7 @@ def described(inputs: Inputs) -> list[Table]:
 
 def named(path: Path) -> Table:
     """A file by its name."""
-    return {"file": os.fsencode(path).decode("utf-8", "backslashreplace")}
+    return {"file": name_of(path)}
 
 
 def _versions(potential: str) -> dict[str, str]:

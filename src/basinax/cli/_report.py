@@ -15,8 +15,8 @@ def run(folder: Path, output: Path | None, *, may_replace: bool) -> None:
         kept.check_begun()
         check_report(place)
         briefs, record = kept.results.briefs(), kept.read_record()
-    inputs = [kept.record, kept.results.path]
-    check_places([(place, "output")], None, 0, inputs, may_replace=may_replace or output is None)
+    may_replace = may_replace or output is None
+    check_places([(place, "output")], None, 0, kept.files, may_replace=may_replace)
     with reported():
         rows = (brief.as_row() for brief in briefs)
         write_report(place, rows, settings=record, title=str(folder))

@@ -27,6 +27,11 @@ class RunFolder:
     def record(self) -> Path:
         return self.path / RECORD
 
+    @property
+    def files(self) -> list[Path]:
+        """What the run keeps."""
+        return [self.record, self.results.path]
+
     def is_begun(self) -> bool:
         """Whether a run has been begun in it.
 

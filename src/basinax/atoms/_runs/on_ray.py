@@ -7,12 +7,11 @@ that join get workers.
 import contextlib
 import dataclasses
 import itertools
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, TypeVar
-
-import numpy as np
 
 from basinax._jax.cache import enable_cache
 from basinax._jax.switches import switched, switches
@@ -117,7 +116,7 @@ class _Crew:
         """By the machine, and the number of the worker there."""
         self._given: dict[Any, tuple[tuple[str, int], _Window]] = {}
         """By what Ray promises for them."""
-        self._looked_at = -np.inf
+        self._looked_at = -math.inf
 
     def look(self) -> None:
         """Gives a worker to each place of the cluster that has none."""

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 from ase import Atoms
 
 from basinax._loop.status import Status
@@ -47,11 +46,11 @@ def relax_usable(
     """
     left = list(range(len(window)))
     while left:
-        places, ended = np.array(left), set[int]()
+        ended = set[int]()
 
-        def end(k: int, entry: Relaxed, places=places, ended=ended) -> None:
-            ended.add(int(places[k]))
-            on_end(int(places[k]), entry)
+        def end(k: int, entry: Relaxed, places=left, ended=ended) -> None:
+            ended.add(places[k])
+            on_end(places[k], entry)
 
         try:
             relax_some([window[k] for k in left], on_end=end, should_stop=should_stop)

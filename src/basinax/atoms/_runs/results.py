@@ -11,7 +11,7 @@ import ase.db
 from basinax._loop.status import Status
 from basinax._text.files import replacing
 from basinax.atoms._result import AtomsRelaxation, Relaxed, gathered
-from basinax.atoms._runs.rows import NUMBER, entry_of, row_of
+from basinax.atoms._runs.rows import NUMBER, entry_of, row_of, status_of
 
 T = TypeVar("T")
 
@@ -141,5 +141,4 @@ class Results:
 
 def _brief(n_atoms: int, energy: float | None, volume: float | None, text: str) -> Brief:
     pairs = json.loads(text)
-    status = Status[pairs["status"].upper()]
-    return Brief(pairs[NUMBER], status, n_atoms, energy, volume, pairs)
+    return Brief(pairs[NUMBER], status_of(pairs), n_atoms, energy, volume, pairs)

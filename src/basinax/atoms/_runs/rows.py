@@ -87,7 +87,7 @@ def entry_of(row: Any) -> tuple[int, Relaxed]:
         pairs["largest_force"],
         pairs["steps"],
         pairs["evaluations"],
-        Status[pairs["status"].upper()],
+        status_of(pairs),
         data["source"],
         data["message"],
         pairs.get("initial_energy", math.nan),
@@ -96,6 +96,11 @@ def entry_of(row: Any) -> tuple[int, Relaxed]:
         pairs.get("initial_volume"),
     )
     return pairs[NUMBER], entry
+
+
+def status_of(pairs: Mapping[str, Any]) -> Status:
+    """That of a row, by its key-value pairs."""
+    return Status[pairs["status"].upper()]
 
 
 def _pairs(number: int, entry: Relaxed, texts: Mapping[str, str]) -> dict[str, Any]:
