@@ -132,14 +132,14 @@ def test_forces_need_not_matter(files):
 
 
 def test_cells_move_as_in_the_library(files):
-    options = ["--cell", "frechet:mask=110001", "--pressure", 0.003, "--stress-tolerance", 1e-4]
+    options = ["--cell", "frechet:mask=110001", "--pressure", "0.5GPa", "--stress-tolerance", 1e-4]
     done = run("relax", *files, "--potential", ARGON, *options, "--output", "out.extxyz")
     assert done.exit_code == 0, done.output
     starts = [a for name in files for a in ase.io.iread(name, index=":")]
     expected = relax(
         starts,
         LennardJones(0.0104, 3.40, 8.5),
-        cell=Frechet(pressure=0.003, mask=(1, 1, 0, 0, 0, 1)),
+        cell=Frechet(pressure=0.5 * GPa, mask=(1, 1, 0, 0, 0, 1)),
         convergence=MaxAtomForce(DEFAULTS["fmax"]) & MaxStress(1e-4),
         max_steps=DEFAULTS["max_steps"],
     )
@@ -615,6 +615,12 @@ def test_a_pressure_may_have_a_unit(text, value):
     assert pressure_of(text) == pytest.approx(value, rel=1e-15)
     with pytest.raises(ValueError, match="could not convert"):
         pressure_of("5 bar")
+
+
+@pytest.mark.parametrize(("given", "shown"), [("5GPa", '"5GPa"'), ("0.003", "0.003")])
+def test_printed_settings_keep_the_unit_of_a_pressure(files, given, shown):
+    done = run("relax", "dimer.xyz", "--potential", ARGON, "--pressure", given, "--print-config")
+    assert f"pressure = {shown}\n" in done.stdout
 
 
 def test_help_has_a_short_form():

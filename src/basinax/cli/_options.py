@@ -10,7 +10,13 @@ import typer
 
 from basinax.cli._choice import choice_of
 from basinax.cli._config import apply_config
-from basinax.cli._values import count_of, not_negative, pressure_of, seconds_of, shard_of
+from basinax.cli._values import (
+    count_of,
+    not_negative,
+    pressure_as_given,
+    seconds_of,
+    shard_of,
+)
 
 STDOUT = Path("-")
 """The name of standard output."""
@@ -63,7 +69,7 @@ Cell = Annotated[
 Pressure = Annotated[
     Any,
     typer.Option(
-        parser=pressure_of,
+        parser=pressure_as_given,
         metavar="NUMBER[UNIT]|info:KEY[,default=NUMBER[UNIT]]",
         help="On cells that move, such as 5GPa or 50kbar; in eV/Å³ without a unit.",
     ),

@@ -63,6 +63,8 @@ class Setup:
                 fail(f"--{name.replace('_', '-')} needs a cell that moves: add --cell frechet")
         own = {name: getattr(given, name) for name in _READERS}
         own["cell"] = or_of_info(str)(given.cell) if given.cell else None
+        if isinstance(given.pressure, str):
+            own["pressure"] = pressure_of(given.pressure)
         with reported():
             settings = {
                 "potential": potential_of(given),

@@ -54,12 +54,21 @@ def count_of(text: str) -> int:
 @or_of_info
 def pressure_of(text: str) -> float:
     """A pressure in eV/Å³, from a number, in GPa or kbar if that stands behind it."""
-    for unit, times in {"GPa": 1.0, "kbar": 0.1}.items():
+    for unit, times in _IN_GPA.items():
         if text.endswith(unit):
             from ase.units import GPa
 
             return float(text.removesuffix(unit)) * times * GPa
     return float(text)
+
+
+_IN_GPA = {"GPa": 1.0, "kbar": 0.1}
+
+
+def pressure_as_given(text: str) -> Any:
+    """The text itself where it has a unit, so that configs and records keep the unit."""
+    value = pressure_of(text)
+    return text if text.endswith(tuple(_IN_GPA)) and isinstance(value, float) else value
 
 
 class Shard(NamedTuple):
