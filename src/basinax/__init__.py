@@ -5,7 +5,7 @@ import typing
 __version__ = "0.1.0"
 
 _PACKAGES = ("atoms", "cli")
-"""Their own import loads them, and no name here does."""
+"""Subpackages: only their own import loads them."""
 
 if typing.TYPE_CHECKING:
     from basinax._public import *  # noqa: F403

@@ -53,13 +53,13 @@ Part = Annotated[Number, Allowed("be above 0 and below 1", lambda x: (x > 0) & (
 Count = Annotated[int | Int[Array, "..."], at_least(0)]
 PositiveCount = Annotated[int | Int[Array, "..."], at_least(1)]
 FixedCount = Annotated[int, at_least(1)]
-"""Of a field that is static."""
+"""A count in a static field."""
 
 
 def check_settings(module: Any) -> None:
     """Make sure that each field of a dataclass is what its type allows.
 
-    Types are looked at that are a switch (`bool`), or say what is `Allowed`; a static field holds
+    Checked are fields whose type is a switch (`bool`) or carries `Allowed`; a static field holds
     one value.
 
     Raises:
@@ -161,7 +161,7 @@ def require_whole(value: Any, name: str, allowed: Allowed | None = None) -> None
 
 
 def one_number(value: Any, name: str, allowed: Allowed = FINITE) -> float:
-    """It as a float, if it is one real number that is not traced, and allowed.
+    """The value as a float, if it is one allowed real number that is not traced.
 
     Raises:
         TypeError, ValueError: it is not.
@@ -255,14 +255,14 @@ def shown(value: Any) -> str:
 
 
 def first_of(numbers: Sequence[int]) -> str:
-    """The first of these numbers, of which there may be too many for an error."""
+    """The first of these numbers, since all may be too many for an error."""
     return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
 
 
 def require_memory(n_bytes: float, what: str) -> None:
     """Raise ValueError if something needs more memory than the machine has.
 
-    It would otherwise end the process, long after what was asked for.
+    The allocation would otherwise end the process, long after the request.
     """
     available = _memory()
     if n_bytes > available:
@@ -273,7 +273,7 @@ def require_memory(n_bytes: float, what: str) -> None:
 
 
 def _memory() -> float:
-    """The memory of the machine in bytes; inf where the system does not tell."""
+    """The memory of the machine in bytes; inf where the system gives none."""
     try:
         return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):

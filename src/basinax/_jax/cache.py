@@ -1,8 +1,8 @@
 """Compiled programs that last: a folder from which later processes load them.
 
-JAX writes into its folder in place, keeps what a killed process has left there, and needs a lock to
-bound its size. So it gets a folder of this process alone, with links to the programs that are whole
-by their digests; what it adds to them is renamed into the folder of all when the process ends.
+JAX writes into its folder in place, keeps partial files of a killed process, and needs a lock to
+bound its size. So each process has a folder of its own, with links to the programs that are whole
+by their digests; new programs are renamed into the shared folder when the process ends.
 """
 
 import atexit
@@ -26,7 +26,7 @@ OFF = ("", "0", "off")
 """Values of the variable with which nothing is kept."""
 
 MAX_SIZE = 1 << 28
-"""Bytes: some thousand programs, of which every process reads all, in a quarter of a second."""
+"""Bytes: some thousand programs. Every process reads all of them, in a quarter of a second."""
 
 ABANDONED = 7 * 86400.0
 """Seconds after which the folder of a process that did not end by itself is removed."""
@@ -41,9 +41,9 @@ def enable_cache(
 ) -> Path | None:
     """Keep compiled programs in a folder, from which other processes load them: JAX's cache.
 
-    Bits do not depend on it. Several processes may use a folder at once; what is damaged there, or
-    another program's, is ignored. Programs of one kind of processor stand in a folder of their own.
-    It must be nobody's but the user's: what loads programs runs them.
+    Bits do not depend on the cache. Several processes may use a folder at once; damaged entries and
+    files of other programs are ignored. Each kind of processor has a folder of its own. Only the
+    user may be able to write to the folder: loaded programs are run.
 
     Args:
         folder: if None, that of the environment variable `BASINAX_CACHE`, or the user's cache
@@ -54,7 +54,7 @@ def enable_cache(
         The folder, or None if nothing is kept: it cannot be written.
 
     Raises:
-        ImportError: the user's cache folder is asked for, and platformdirs is not installed.
+        ImportError: `folder` is None, and platformdirs is not installed.
     """
     folder = _default_folder() if folder is None else Path(folder).expanduser()
     if folder is None:
@@ -147,7 +147,7 @@ def _digest_of(path: Path) -> str:
 
 
 def _leave(own: Path, max_size: int, process: int) -> None:
-    """Hands over what was compiled, removes what has no room, and the process's own folder."""
+    """Move new programs to the shared folder, remove the oldest beyond its size, and clean up."""
     if os.getpid() != process:  # a child has its parent's functions
         return
     for program in own.glob("*-cache"):

@@ -37,7 +37,7 @@ _OF_THREAD = threading.local()
 
 
 def counter_of_thread() -> Compilations:
-    """The one that counts what this thread compiles, for threads that it starts; else a new one."""
+    """The counter of this thread's compilations, for threads that it starts; else a new one."""
     return getattr(_OF_THREAD, "counter", None) or Compilations()
 
 

@@ -1,4 +1,4 @@
-"""Trees in two parts, as jitted functions take them: arrays, and what a program is compiled for."""
+"""Trees in two parts, as jitted functions take them: arrays, and the static rest."""
 
 from typing import Any
 

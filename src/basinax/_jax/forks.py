@@ -1,6 +1,6 @@
-"""Whether this process was forked from one that had used JAX, whose threads it then lacks.
+"""Whether this process was forked from one that had used JAX, so that it lacks JAX's threads.
 
-What waits for one of these waits forever. Before JAX has been used, a fork does no harm.
+A call that waits for such a thread waits forever. A fork before the first use of JAX does no harm.
 """
 
 import os

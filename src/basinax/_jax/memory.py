@@ -1,4 +1,4 @@
-"""Memory of devices and of this process, and errors that say that there was too little of it."""
+"""Memory of devices and of this process, and errors by lack of it."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ import jax
 from basinax._jax.switches import switches
 
 UNKNOWN = 8 << 30
-"""Bytes where the system does not tell."""
+"""Bytes assumed where the system gives none."""
 
 _GROUPS = Path("/sys/fs/cgroup")
 
@@ -53,7 +53,7 @@ def _of_groups() -> list[int]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory has run out, of a device or of the host."""
+    """Whether an error means that memory of a device or of the host has run out."""
     if isinstance(error, MemoryError):
         return True
     text = str(error)

@@ -1,6 +1,6 @@
-"""JAX's switches that a `with` sets for one thread: for what a run does itself, and in its threads.
+"""JAX's switches that a `with` sets for one thread, held for a run and for its threads.
 
-A switch that stands as it should is left alone: programs are known by what has been set.
+A switch that already has the right value is left alone, since JAX compiles anew for a set switch.
 """
 
 import contextlib

@@ -37,8 +37,8 @@ class Evidence(NamedTuple):
     n_rows: Int32[Array, "systems"]
     """How many rows an energy is shared by; of all leaves together unless the caller knows."""
     has_last: Bool[Array, "systems"]
-    """A step led here from a point that was judged; false at the first, and where an optimizer
-    has given up and gone back. What is last says nothing then."""
+    """True if one step led here from the last judged point; false at the first point, and where an
+    optimizer has given up and gone back. Ignore `last_*` then."""
     last_energies: Any
     """One a system; None unless the criterion `needs` it."""
     last_params: Any
@@ -58,7 +58,7 @@ class AbstractCriterion(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, evidence: Evidence) -> Bool[Array, "systems"]:
-        """Which systems meet it; what is not a number never does."""
+        """Which systems meet the criterion; NaN never does."""
 
     @property
     def needs(self) -> frozenset[str]:
@@ -121,7 +121,7 @@ def _needs_of(criteria: tuple[AbstractCriterion, ...]) -> frozenset[str]:
 
 
 def as_leaf(value: Any) -> Any:
-    """A list as an array; what makes none is left for the check to name."""
+    """A list as an array; a list that makes none is left for the check to name."""
     try:
         return np.asarray(value) if isinstance(value, list | tuple) else value
     except ValueError:
@@ -226,7 +226,7 @@ def _n_entries(tree: Tree, index_prefix) -> Int32[Array, "systems"]:
 
 
 def criterion_of(fmax: Any | None, convergence: AbstractCriterion | None) -> AbstractCriterion:
-    """The criterion that two options of `relax` say, of which one at most is given.
+    """The criterion of two options of `relax`, at most one of them given.
 
     Raises:
         TypeError, ValueError: `convergence` is no criterion, or both are given.
@@ -264,7 +264,7 @@ def largest_force(
 
 
 def finite(measured: Float[Array, "systems"]) -> Float[Array, "systems"]:
-    """+inf for what is not finite, so that it cannot look converged."""
+    """+inf for values that are not finite, so that they cannot look converged."""
     return jnp.where(jnp.isfinite(measured), measured, jnp.inf)
 
 

@@ -1,4 +1,4 @@
-"""Comparisons of what must be the same, and their outcomes as a table of text."""
+"""Comparisons of values that must be the same, and their outcomes as a table of text."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -40,7 +40,7 @@ def distance(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def table_of(findings: Sequence[Finding]) -> str:
-    """A line each: what was compared, how many differ of how many, and how far."""
+    """A line for each comparison: its name, how many differ of how many, and how far."""
     width = max((len(finding.name) for finding in findings), default=0)
     lines = [f"{'compared':{width}}  differ    of  largest"]
     for name, n_wrong, n_compared, largest, _ in findings:

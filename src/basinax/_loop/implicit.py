@@ -15,14 +15,14 @@ from jax.core import Tracer
 from basinax._systems.types import Tree
 
 Model = Callable[..., tuple[Any, ...]]
-"""As `value_and_gradient`, with further arguments: the numbers that it had closed over."""
+"""A `value_and_gradient` whose closed-over numbers are further arguments."""
 
 Solve = Callable[[Callable[[Tree], Tree], Tree], Tree]
 """From v → H v, and b, to the solution of H v = b."""
 
 
 def described(value_and_gradient: Model, params: Tree) -> tuple[Any, bool]:
-    """The shapes that a model returns, and whether derivatives may be asked by what it holds."""
+    """The shapes that a model returns, and whether it closes over numbers to differentiate by."""
     # A function of its own, since a model may be an object that has no hash.
     trace = jax.make_jaxpr(lambda params: value_and_gradient(params), return_shape=True)
     jaxpr, said = trace(params)
@@ -30,7 +30,7 @@ def described(value_and_gradient: Model, params: Tree) -> tuple[Any, bool]:
 
 
 def with_arguments(value_and_gradient: Model, params: Tree) -> tuple[Model, list[Any]]:
-    """A function that takes what it closes over and derivatives are asked by, and these numbers."""
+    """A function with the numbers that the model closes over as arguments, and these numbers."""
     return jax.closure_convert(lambda params: value_and_gradient(params), params)
 
 

@@ -95,7 +95,7 @@ def relax(
         throw: raise if a system does not converge, instead of leaving it to `status`.
 
     Raises:
-        TypeError, ValueError: what was passed does not fit together.
+        TypeError, ValueError: the arguments do not fit together.
         RuntimeError: with `throw`, a system did not converge; or the process was forked from one
             that had used JAX.
     """

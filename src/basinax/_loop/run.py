@@ -1,4 +1,4 @@
-"""A run: where each system is, what was evaluated last, and one turn of the loop."""
+"""A run: where each system is, its last evaluation, and one turn of the loop."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ from basinax.transforms._protocol import (
 View = Callable[[Evidence], Evidence]
 
 PATIENCE = 50
-"""So many steps in a row that change no bit of a system's parameters end it as stalled."""
+"""After this many steps in a row that change no bit of its parameters, a system ends as stalled."""
 
 
 class Evaluation(NamedTuple):
@@ -43,13 +43,13 @@ class Evaluation(NamedTuple):
     is_valid: Bool[Array, "systems"]
     """A system whose evaluation is not valid stands still."""
     extras: Any = None
-    """A tree of arrays that lead with systems: what else there is to say."""
+    """Further results of the model: a tree of arrays that lead with systems."""
     of_rows: Any = None
     """A tree of arrays that lead with rows, those of the first leaf of the parameters."""
 
 
 class Point(AbstractState):
-    """Where systems have been evaluated, and what was found there."""
+    """Where systems have been evaluated, and the results there."""
 
     params: Tree = rows_field()
     energies: Float[Array, "systems"] = systems_field()
@@ -93,9 +93,9 @@ class Run(AbstractState):
     """The state of the loop, carried from turn to turn."""
 
     index_prefix: Prefix
-    """That of all states here."""
+    """The prefix of all states here."""
     point: Point = states_field()
-    """Where systems stand, and what was found where they were evaluated last."""
+    """Where systems stand, and the results of their last evaluation."""
     optimizer_state: Any = states_field()
     steps: Int32[Array, "systems"] = systems_field()
     evaluations: Int32[Array, "systems"] = systems_field()
@@ -193,7 +193,7 @@ def advance(
         evaluate: of params.
         criterion: whose `needs` the run was started with.
         turns: the most turns, traced; no limit if None. Just 1 is no loop.
-        view: of the evidence, what the criterion is shown; `fmax` is the largest force in it.
+        view: from the evidence to that of the criterion; `fmax` is the largest force in the latter.
     """
     max_steps = per_system(max_steps, "max_steps", run.steps)
 
@@ -255,13 +255,13 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
 
 
 def judged_between(before: Run, run: Run) -> tuple[Bool[Array, "systems"], Point]:
-    """Which systems the turn between two runs has judged, and where, without what rows have."""
+    """Which systems the turn between two runs has judged, and their points, without `of_rows`."""
     is_judged = (run.steps > before.steps) | (run.status != before.status)
     return is_judged, dataclasses.replace(run.point, params=before.point.params, of_rows=None)
 
 
 def _received(arrived, evaluation: Evaluation, known: Point, prefix: Prefix) -> Point:
-    """What is known, with what the evaluation says of systems where it has arrived."""
+    """The known point, replaced by the evaluation for systems whose evaluation has arrived."""
 
     def like(x, y):
         return jnp.asarray(x).astype(y.dtype)

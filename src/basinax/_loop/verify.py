@@ -24,13 +24,13 @@ from basinax.transforms._protocol import AbstractTransform, check_transform
 
 
 class Verification(eqx.Module):
-    """What `verify` found."""
+    """The findings of `verify`."""
 
     findings: list[Finding]
     differing: list[int]
-    """The systems of which a bit differs."""
+    """The systems with a bit that differs."""
     compared: list[int]
-    """The systems that were looked at."""
+    """The systems that were compared."""
 
     @property
     def is_kept(self) -> bool:
@@ -82,10 +82,10 @@ def verify(
         steps: the most steps of the run.
         most: at most so many systems are run alone and compared, drawn by chance.
         has_extras: the model returns a third value, as for `relax`.
-        seed: of what is drawn.
+        seed: of the draw of systems and orders.
 
     Raises:
-        TypeError, ValueError: what was passed does not fit together, or fewer than two systems.
+        TypeError, ValueError: the arguments do not fit together, or fewer than two systems.
     """
     check_process()
     require_function(value_and_gradient, "value_and_gradient")
@@ -159,7 +159,7 @@ class _Verifier:
             self.findings.append(finding_of(f"{name}, {stage}", of_stage))
 
     def _run(self, systems: np.ndarray, *, spoils: bool = False) -> list[list[_System]]:
-        """Of each system, what is found where it starts, and where it ends."""
+        """The results of each system where it starts, and where it ends."""
         parts = [chosen(tree, prefix, systems) for tree, prefix in self.trees]
         (params, prefix), *of_data = parts
         if spoils:

@@ -39,7 +39,7 @@ def each_alone(energy: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     Args:
         energy: of one system, called with its rows of the parameters, behind which stand rows of
             zeros, and which rows are its own: bools in a tree like the index prefix. With data,
-            these and which of their rows are its own follow. What it returns, a number, must not
+            these and which of their rows are its own follow. Its result, a number, must not
             depend on rows that are not its own, nor may the derivative there be NaN.
 
     Returns:
@@ -111,7 +111,7 @@ class Alone:
     """A batch, for functions of one system that are called for each by itself."""
 
     def __init__(self, params: Tree, index_prefix: Prefix, data: Any, data_prefix: Prefix):
-        """As the function that `each_alone` returns is called.
+        """The arguments of a call to the function that `each_alone` returns.
 
         Raises:
             TypeError: there is no index, or it is traced.
@@ -139,7 +139,7 @@ class Alone:
         self._groups = _grouped({id(index): index for index in indices}, counts[0])
 
     def map(self, function: Callable[..., tuple[Any, Tree]]) -> tuple[Any, Tree]:
-        """What a function says of every system, and a tree like the parameters.
+        """The results of a function for every system, and a tree like the parameters.
 
         Args:
             function: of one system, from parameters, which rows are its own, and the same of data,
@@ -180,7 +180,7 @@ class Alone:
         return one_after_another(function, is_asked, arguments, nothing)
 
     def _rows(self, index: AnyIndex, of_groups: Sequence[Array]) -> Array:
-        """An array like a leaf of the parameters, from what groups have in their rooms."""
+        """An array like a leaf of the parameters, from the arrays of the groups."""
         flat = jnp.concatenate([x.reshape(-1, *x.shape[2:]) for x in of_groups])
         back, begin = np.full(index.n_rows, flat.shape[0]), 0
         for group in self._groups:

@@ -1,4 +1,4 @@
-"""Clipping by norm: one implementation of what five libraries do, each for one system.
+"""Clipping by norm: one implementation of the clips of five libraries, for each system.
 
 The norm after clipping, computed as the norm before it was, is at most the limit, rounding
 included; a system at or below its limit comes back bit for bit.
@@ -37,7 +37,7 @@ class LayerClipped(NamedTuple):
 
     tree: Tree
     norm: PyTree[Float[Array, "..."]]
-    """Of each leaf before clipping: a scalar in global mode, else one entry a system."""
+    """The norm of each leaf before clipping: a scalar in global mode, else one entry a system."""
     is_clipped: PyTree[Bool[Array, "..."]]
 
     def sums(self, index_prefix: Prefix = None) -> tuple[Tree, PyTree[Int[Array, ""]]]:

@@ -59,7 +59,7 @@ def finished(sums: Float[Array, "systems"], sizes: Int32[Array, "systems"]):
 
 
 def stored(values: Shaped[Array, "systems"], sizes: Int32[Array, "systems"]):
-    """The same values, computed once."""
+    """The values unchanged, but computed once."""
     if not jnp.issubdtype(values.dtype, jnp.floating):
         return values
     return xla.stored(values, jnp.where(sizes >= 0, 1, 2).astype(values.dtype))

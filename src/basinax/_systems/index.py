@@ -126,7 +126,7 @@ class SystemIndex(eqx.Module):
     def sum(self, rows: Float[Array, "rows *components"]) -> Float[Array, "systems"]:
         """The sum over each system's rows and components; 0 for a system without rows.
 
-        Products among `rows` must be rounded. What stands in padding rows is not looked at.
+        Products among `rows` must be rounded. The values of padding rows are not read.
         """
         return finished(self._fold(jnp.add, add_components(rows), -0.0), self.sizes)
 
@@ -135,8 +135,8 @@ class SystemIndex(eqx.Module):
 
         -inf for a system without rows, the least of all where `rows` are integers.
         """
-        # By halves, each level of which is stored; `jnp.max` would be found again for every row
-        # that the result is spread to.
+        # By halves, since each level is stored: `jnp.max` would be computed again for every row
+        # that reads the result.
         largest = self._fold(larger, max_components(rows), least(rows.dtype))
         return stored(largest, self.sizes)
 
@@ -195,7 +195,7 @@ class SystemIndex(eqx.Module):
 def index_of_sizes(
     sizes: Any, *, align: int = 1, n_rows: int | None = None, most_rows: int = 0
 ) -> SystemIndex:
-    """As `SystemIndex.from_sizes`, of NumPy arrays.
+    """`SystemIndex.from_sizes` with NumPy arrays as leaves.
 
     A jitted function takes an array as it is in some microseconds; to put it on a device by itself
     takes fifty.
@@ -207,7 +207,7 @@ def index_of_sizes(
 
 
 def index_of_ids(ids: Any, n_systems: int | None = None) -> SystemIndex:
-    """As `SystemIndex.from_ids`, of NumPy arrays."""
+    """`SystemIndex.from_ids` with NumPy arrays as leaves."""
     return SystemIndex(*plan_of_ids(ids, n_systems))
 
 
@@ -346,8 +346,8 @@ AnyIndex = SystemIndex | WholeIndex | RowIndex | BlockIndex
 def one_by_one(function: Callable, x: Array, index: AnyIndex) -> Array:
     """`function(x, index)`, which acts on each entry alone: a few of global mode in a loop.
 
-    For what is seldom needed: a loop's body counts once, and a program of fewer than a thousand
-    operations runs on the CPU at once, where another thread would else be woken for it.
+    For rare cases: a loop's body counts once, and XLA runs a program of fewer than a thousand
+    operations in place on the CPU, but hands a larger one to another thread.
     """
     if isinstance(index, WholeIndex) and 1 < x.size <= FEW_ENTRIES:
         return jax.lax.map(lambda entry: function(entry, index), x.reshape(-1)).reshape(x.shape)
@@ -359,7 +359,7 @@ FEW_ENTRIES = 128
 
 
 def where_any(mask: Bool[Array, "systems"], function: Callable, other: Callable) -> Any:
-    """What `function` returns if any of the mask is set, else what `other` does."""
+    """The result of `function` if any of the mask is set, else that of `other`."""
     return jax.lax.cond(jnp.any(mask), function, other)
 
 
@@ -368,11 +368,11 @@ def of_small(
     mask: Bool[Array, "systems"],
     index: AnyIndex,
 ) -> Bool[Array, "systems"]:
-    """What a test says of the systems of `mask`, none of which has more rows than a block.
+    """The result of a test for the systems of `mask`, each of one block of rows at most.
 
     Args:
-        test: of the systems of these numbers, or a slice of all. It is not asked where no system is
-            in the mask, and what it says of others has no meaning.
+        test: of the systems of these numbers, or a slice of all. It does not run where no system is
+            in the mask, and its results for other systems have no meaning.
     """
     if not isinstance(index, SystemIndex):
         return where_any(mask, lambda: test(slice(None)), lambda: mask)
@@ -387,4 +387,4 @@ def of_small(
 
 
 SMALL_AT_ONCE = 512
-"""Of so many small systems a test is asked at once, since they may be few among many."""
+"""A test runs for this many small systems at once, since they may be few among many."""

@@ -60,7 +60,7 @@ def require_limit(value: Any, name: str) -> None:
     """Raise ValueError if `value` is a negative number of Python or NumPy, or NaN.
 
     Raise TypeError if it is neither a number nor an array of such. Where there is no limit, it is
-    inf. What a negative limit in an array does is documented.
+    inf. docs/clipping.md describes a negative limit in an array.
     """
     require_real(value, name, ", inf for no limit")
     if isinstance(value, numbers.Real):
@@ -91,7 +91,7 @@ class Clip:
     keeps_nan: bool = False
     """Leave a system as it is if its norm cannot be compared with its limit."""
     quick: bool = False
-    """As for `plain_norms`."""
+    """The option of `plain_norms`."""
 
     def __call__(
         self,
@@ -111,9 +111,9 @@ class Clip:
         is_extreme = is_unsafe if _is_whole(indices) else extremes(wide, indices, is_unsafe)
         together = self._judged(plain, limits)
         is_extreme = is_extreme | together.needs_exponents()
-        # Found out here, they are stored; in a branch, each entry would find them for itself. That
-        # they tell who is extreme and who is scaled makes one chain of what is small, which runs at
-        # once; what may run side by side is handed to another thread.
+        # Factors are computed before the branch: inside it, XLA would compute them again for each
+        # entry. They mark extreme and scaled systems, so that all work per system is one chain:
+        # XLA runs a chain in place, but hands independent small kernels to another thread.
         factors = self._factors(together, limits, leaves, indices)
         factors = jnp.where(is_extreme, jnp.nan, factors)
 
@@ -191,7 +191,7 @@ class Clip:
         return jnp.where(is_small & of_small(fits, is_small, indices[0]), nearest, safe)
 
     def _safety(self, leaves, indices) -> Float[Array, "systems"]:
-        """What a factor is lowered by so that no rounding lifts a norm above its limit.
+        """The amount by which a factor is lowered so that no rounding lifts a norm above its limit.
 
         A sum of positive terms, each in n additions, is off by n half ulps at most, and two are
         involved; a square root halves that. Some ulps more are for squares or powers, roots, and
@@ -214,7 +214,7 @@ class Judged(NamedTuple):
     is_clipped: Bool[Array, "systems"]
     is_scaled: Bool[Array, "systems"]
     is_divided: Bool[Array, "systems"]
-    """Scaled by a quotient; what is scaled but not divided becomes 0."""
+    """Scaled by a quotient; systems that are scaled but not divided become 0."""
     dividend: Float[Array, "systems"]
     divisor: Float[Array, "systems"]
     """The factor is dividend / (divisor · 2^exponents); 1 where there is none."""
@@ -247,7 +247,7 @@ class Scaling(NamedTuple):
 def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
     """The leaves times their systems' factors.
 
-    What is not scaled is chosen, not multiplied by one, which would make subnormal numbers zero.
+    Other systems are selected, not multiplied by one, which would make subnormal numbers zero.
     """
 
     def scale(rows, index):
@@ -267,7 +267,7 @@ def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
 
 
 def _products(leaves, indices, scaling: Scaling) -> list[Array]:
-    """As `_scaled`, for a norm to be taken of: rounded only to the dtype of the leaf."""
+    """The products of `_scaled` for a norm: rounded only to the dtype of the leaf."""
     return [
         narrow(_product(rows, index, scaling), rows.dtype)
         for rows, index in zip(leaves, indices, strict=True)

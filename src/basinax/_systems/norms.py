@@ -148,8 +148,8 @@ def _shifts(values: Float[Array, "systems"], ord: float) -> Int[Array, "systems"
     """By which powers of two to scale systems with these norms, so that their sums are safe.
 
     Up, the least subnormal number has a normal square, and the norms that need it are below half
-    the range; down, the largest number leaves room for 2^30 entries, and what is lost is no part of
-    the result.
+    the range; down, the largest number leaves room for 2^30 entries, and lost digits are too small
+    for the result.
     """
     info = jnp.finfo(values.dtype)
     far = 11 * info.maxexp // 16
@@ -161,7 +161,7 @@ def _shifts(values: Float[Array, "systems"], ord: float) -> Int[Array, "systems"
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
 def _scaled(leaves, indices, shifts, ord) -> Norms:
-    """The norms of order 1 or 2 of the systems times 2^shifts, and what they are without."""
+    """The norms of order 1 or 2 of the systems times 2^shifts, and without that factor."""
 
     def part(x, index):
         y = scale_exactly(x, index.spread(shifts, 0, x))
@@ -231,7 +231,7 @@ def _inverse(x):
 
 
 def _norms_of_powers(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
-    """Of the leaves scaled to a largest magnitude in [1, 2)."""
+    """Norms of the leaves scaled to a largest magnitude in [1, 2)."""
     dtype = leaves[0].dtype
     top = largest_bits(leaves, indices)
     is_finite = top < infinity_bits(dtype)

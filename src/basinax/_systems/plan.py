@@ -110,8 +110,8 @@ def plan_of_ids(ids: Any, n_systems: int | None = None) -> Plan:
 def require_room(n_rows: int, n_systems: int) -> None:
     """Raise ValueError where there are too many rows or systems for an index.
 
-    An id without rows makes all below it systems, and 64 bytes are about what each takes while the
-    index is made.
+    An id without rows makes all below it systems, and each takes about 64 bytes while the index is
+    made.
     """
     for name, count in (("rows", n_rows), ("systems", n_systems)):
         if count > MOST:

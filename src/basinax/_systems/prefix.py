@@ -125,7 +125,7 @@ def check_leaves(tree: PyTree) -> None:
     """Make sure that every leaf is an array, or a scalar, of real floating-point numbers.
 
     Raises:
-        TypeError: one is not; names it and what can be done.
+        TypeError: one is not; names it and a remedy.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_index):
         dtype = None if is_index(leaf) else dtype_of(leaf)

@@ -61,9 +61,10 @@ def products(a: Tree, b: Tree, index_prefix: Prefix, *, has_one_unit: bool) -> P
 
 
 def units(tree: Tree, index_prefix: Prefix = None) -> Exponents:
-    """Exponents of powers of two in units of which no square of a system's rows is out of range.
+    """Exponents of powers of two: in these units no square of a system's rows is out of range.
 
-    0 where none is as they are, and where there is no unit: all entries are 0, or one not finite.
+    0 where squares are in range already, and where no unit helps: all entries are 0, or one is not
+    finite.
     """
     return units_of([tree], index_prefix, dot(tree, tree, index_prefix))
 
@@ -93,7 +94,7 @@ def limited(
     one would be longer without.
 
     Args:
-        otherwise: a tree for systems of which an entry is not finite.
+        otherwise: a tree for systems with an entry that is not finite.
     """
 
     def measured(tree):

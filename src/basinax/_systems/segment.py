@@ -1,6 +1,6 @@
 """Reductions, scalings and selections per system, over trees of rows.
 
-Every function takes a tree and its index prefix. What it returns per system has the same bits
+Every function takes a tree and its index prefix. Its results per system have the same bits
 whatever other systems stand beside it; with `index_prefix=None` the tree is one system, and a
 result per system has one entry.
 """
@@ -75,7 +75,7 @@ def longest_row(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
 
 
 def longest_row_in_units(tree: Tree, index_prefix: Prefix = None) -> tuple[PerSystem, Exponents]:
-    """As `longest_row`, in units of 2^exponents, which are 0 where no square is out of range."""
+    """`longest_row` in units of 2^exponents, which are 0 where no square is out of range."""
     wide, indices = _wide(tree), resolve(index_prefix, tree)
 
     def squares_of(leaves):
@@ -99,7 +99,7 @@ def longest_row_in_units(tree: Tree, index_prefix: Prefix = None) -> tuple[PerSy
 
 
 def units_of(trees: Sequence[Tree], index_prefix, squares: PerSystem) -> Exponents:
-    """Of the largest entry of the trees, given the largest sum of squares.
+    """Units of the largest entry of the trees, given the largest sum of squares.
 
     Not so small that a power of two of the other sign would be none.
     """
@@ -134,7 +134,7 @@ def saturated(x: PerSystem, exponents: Exponents) -> PerSystem:
     """x · 2^exponents for x ≥ 0; the largest number where that would be larger."""
     largest = jnp.full_like(x, jnp.finfo(x.dtype).max)
     most = scale_exactly(largest, -jnp.maximum(exponents, 0))
-    # What is not finite stays so.
+    # Values that are not finite stay so.
     is_more = jnp.isfinite(x) & (x > most)
     return jnp.where(is_more, largest, scale_exactly(jnp.where(is_more, 0, x), exponents))
 
@@ -208,7 +208,7 @@ def map_rows(
     Args:
         function: gets the values, broadcast to rows, then a leaf of each tree; returns one leaf,
             or a tuple of leaves. It must round its products.
-        per_system: values per system, each with what stands for it in rows of padding.
+        per_system: values per system, each with its stand-in for rows of padding.
         tree: decides the structure; the other trees must look like it.
 
     Returns:

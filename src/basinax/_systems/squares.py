@@ -29,8 +29,8 @@ def sum_of_squares(residuals: Callable[..., Any]) -> Callable[..., tuple[Any, Tr
 
     Args:
         residuals: of one system, called as the function of `each_alone` is. It returns an array
-            that leads with the rows of the data, of which those that are not its own are left out;
-            without data, any array.
+            that leads with the rows of the data; rows that are not its own are left out. Without
+            data, any array.
 
     Returns:
         A function of `params`, `index_prefix`, `data` and `data_prefix`, as `each_alone` returns
@@ -80,7 +80,7 @@ def _squares(
         return _own(found, of_data).reshape(-1)
 
     r, push = jax.linearize(flat, x)
-    # Forwards: what stands in other rows, NaN perhaps, is left out of each column.
+    # In forward mode: values of other rows, NaN perhaps, are left out of each column.
     columns = jax.vmap(push)(jnp.eye(x.size, dtype=x.dtype))
     columns = jnp.where(is_entry[:, None], columns, 0)
     gradient = columns @ r

@@ -1,4 +1,4 @@
-"""Types of what is handed about, with their shapes: trees of rows, values per system, prefixes."""
+"""Types of arguments, with their shapes: trees of rows, values per system, prefixes."""
 
 from collections.abc import Sequence
 

@@ -1,8 +1,8 @@
 """Transforms as configs of plain values, and back; to and from JSON and TOML.
 
 A config is a dict: `version`, `name` and the transform's fields by their names. Arrays are lists,
-chains nest, and so do the searches of optimizers along lines. What is written is read by every
-later version.
+chains nest, and so do the searches of optimizers along lines. Every later version reads the configs
+of earlier ones.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from basinax.transforms._protocol import AbstractTransform
 from basinax.transforms.searches.walk import SEARCHES, Search
 
 VERSION = 1
-"""Of the format. It changes when an older basinax would misread a config."""
+"""Version of the format. It changes when an older basinax would misread a config."""
 
 Config = dict[str, Any]
 TransformClass = TypeVar("TransformClass", bound=type[AbstractTransform])
@@ -68,7 +68,7 @@ def register(name: str) -> Callable[[TransformClass], TransformClass]:
 
     Raises:
         ValueError: the name is taken, or a field is called `name` or `version`.
-        TypeError: what is decorated is no class of transforms.
+        TypeError: the decorated object is no class of transforms.
     """
 
     def registered(cls: TransformClass) -> TransformClass:
@@ -99,7 +99,7 @@ def read_config(path: str | Path) -> Config:
     """The config in a JSON or TOML file, by its suffix.
 
     Raises:
-        ValueError: another suffix, or not the format it says.
+        ValueError: another suffix, or not in the format of its suffix.
         OSError: the file cannot be read.
     """
     return read_table(path)
@@ -134,7 +134,7 @@ def _encoded_transform(transform: Any) -> Config:
 
 
 def _encoded_fields(part: Any, classes: Mapping[str, type]) -> Config:
-    """Of a transform or a search: its name and fields."""
+    """The config of a transform or a search: its name and fields."""
     names = [name for name, cls in classes.items() if type(part) is cls]
     if not names:
         raise TypeError(

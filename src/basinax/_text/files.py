@@ -50,7 +50,7 @@ def check_writable(path: Anywhere) -> None:
 
 
 def check_creatable(path: Anywhere) -> None:
-    """As `check_writable`, of a file whose folders may have to be made."""
+    """`check_writable` for a file whose folders may not exist yet."""
     folder = resolved(path).parent
     if os.path.lexists(path) or folder.exists():
         check_writable(path)
@@ -66,12 +66,12 @@ def check_folder_writable(folder: Anywhere) -> None:
 
 
 def resolved(path: Anywhere) -> Path:
-    """Where links lead; what is there may be no file yet."""
+    """The path behind links; a file need not exist there yet."""
     return Path(os.path.realpath(path))
 
 
 def key_of(path: Anywhere) -> tuple[object, ...]:
-    """The same for all names of one file, hard links too, whether it is there yet or not."""
+    """An object that is equal for all names of one file, hard links too, existing or not."""
     target = resolved(path)
     for known, rest in ((target, ()), (target.parent, (target.name,))):
         with suppress(OSError):
@@ -81,7 +81,7 @@ def key_of(path: Anywhere) -> tuple[object, ...]:
 
 
 def name_of(path: Anywhere) -> str:
-    """As text, with escapes for bytes that are none."""
+    """The name as text, with escapes for bytes that are no text."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
@@ -97,8 +97,8 @@ def stamp_of(path: Anywhere) -> tuple[int, ...] | None:
 def replacing(path: Anywhere) -> Iterator[Path]:
     """A name for a new file, which takes the place of a plain one once it is whole.
 
-    No other process has the name. Where something fails, what stood at `path` stays, and no part of
-    the new file does.
+    No other process has the name. Where something fails, the old file at `path` stays, and no part
+    of the new one does.
 
     Raises:
         OSError: no file can be put there.
@@ -119,7 +119,7 @@ def replacing(path: Anywhere) -> Iterator[Path]:
 
 
 def ending_of(path: Path) -> str:
-    """What formats and packing go by, if it is short."""
+    """The ending that decides format and compression, if it is short."""
     ending = "".join(path.suffixes[-2:])
     if len(os.fsencode(ending)) > LONGEST_ENDING:
         ending = path.suffix if len(os.fsencode(path.suffix)) <= LONGEST_ENDING else ""
@@ -134,7 +134,7 @@ def write_whole(file: FileIO, data: bytes) -> None:
 
 
 def _remove_all(partial: Path) -> None:
-    """With what writers have put beside it, such as locks. What cannot be removed stays."""
+    """With files that writers put beside it, such as locks. Files that cannot be removed stay."""
     with suppress(OSError):
         for name in os.listdir(partial.parent):
             if name.startswith(partial.name):

@@ -17,7 +17,7 @@ Table = dict[str, Any]
 ENDINGS = (".json", ".toml")
 
 DEEPEST = 100
-"""Tables and lists in one another: each needs a few calls, of which Python allows a thousand."""
+"""Levels of nested tables and lists: each takes a few of the thousand calls of Python's stack."""
 
 TOO_DEEP = f"tables and lists stand more than {DEEPEST} deep in one another"
 
@@ -26,7 +26,7 @@ def read_table(path: str | Path) -> Table:
     """The table in a JSON or TOML file, by its ending.
 
     Raises:
-        ValueError: another ending, or not the format it says.
+        ValueError: another ending, or not in the format of its ending.
         OSError: the file cannot be read.
     """
     path = Path(path)
@@ -98,7 +98,7 @@ def json_of(table: Mapping[str, Any]) -> str:
 
 
 def strict(value: Any) -> Any:
-    """The value with strings for what JSON has no numbers for."""
+    """The value with strings for numbers that JSON lacks."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, Mapping):

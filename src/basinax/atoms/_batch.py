@@ -66,8 +66,8 @@ class Batch(eqx.Module):
             dtype: float32 or float64; JAX's default float if None.
             n_rows: rows in all, a multiple of 8; `batch_shape` decides if None.
             n_systems: systems in all; `batch_shape` decides if None.
-            layout: for which constraints there is room; for those of these structures if None.
-            most_rows: there is room for systems of so many rows, of which there may be none.
+            layout: constraints that the batch has room for; those of these structures if None.
+            most_rows: the batch has room for systems of so many rows, present or not.
 
         Raises:
             TypeError: something is not an `Atoms`, or `dtype` is not available.
@@ -88,7 +88,7 @@ class Batch(eqx.Module):
         layout: Layout | None = None,
         most_rows: int = 0,
     ) -> "Batch":
-        """As `from_atoms`, of structures that have been read."""
+        """`from_atoms` for structures that have been read."""
         sizes = [len(s) for s in structures]
         fitting = batch_shape(sizes)
         for name, value in (("n_rows", n_rows), ("n_systems", n_systems)):

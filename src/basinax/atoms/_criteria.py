@@ -30,8 +30,8 @@ class MaxAtomForce(AbstractCriterion):
 class MaxStress(AbstractCriterion):
     """The largest component of the stress that is left to move the cell is below the tolerance.
 
-    That is the stress plus the pressure, without what masks and other options of the cell hold, as
-    ASE's filters keep it for convergence. A structure whose cell is fixed meets it.
+    That is the stress plus the pressure, without entries that masks and other options of the cell
+    hold, as in the convergence test of ASE's filters. A structure whose cell is fixed meets it.
     """
 
     tolerance: Tolerance = eqx.field(converter=as_leaf)

@@ -26,7 +26,7 @@ from basinax.atoms.potentials import AbstractPotential
 from basinax.atoms.potentials._points import found_of
 
 LOOK = 0.2
-"""Seconds between two looks at what evaluators have found."""
+"""Seconds between two looks at the answers of evaluators."""
 
 
 class AtomsEvaluation(eqx.Module):
@@ -34,14 +34,14 @@ class AtomsEvaluation(eqx.Module):
 
     atoms: list[Atoms]
     """Copies with a calculator that has energy, free energy and, where the potential knows them,
-    energies of atoms in eV, forces in eV/Å, and stress in eV/Å³ where asked for."""
+    energies of atoms in eV, forces in eV/Å, and stress in eV/Å³ if requested."""
     energies: Float[np.ndarray, "systems"]
     """In eV; NaN for a structure that could not be evaluated."""
     forces: list[Float[np.ndarray, "atoms 3"]]
     """In eV/Å, without the effect of constraints."""
     stresses: Float[np.ndarray, "systems 6"] | None
     """In eV/Å³, in ASE's order and sign: xx, yy, zz, yz, xz, xy. NaN for a structure whose cell has
-    no volume; None if not asked for."""
+    no volume; None unless requested."""
     messages: list[str]
     """Why a structure could not be evaluated; empty for one that could."""
 
@@ -83,7 +83,7 @@ def evaluate(
         dtype: float32 or float64; JAX's default float if None. Calculators have their own.
 
     Raises:
-        TypeError, ValueError: a structure or an argument is not usable; says which and why.
+        TypeError, ValueError: a structure or an argument is not usable; named with the reason.
         RuntimeError: the process was forked from one that had used JAX.
     """
     check_process()
@@ -111,7 +111,7 @@ def evaluate(
 
 
 _Found = tuple[Snapshot, dict[str, Any], str]
-"""Where a structure is and what was found there, further properties, and a message."""
+"""A structure with its results, further properties, and a message."""
 
 
 def _computed(
@@ -130,7 +130,7 @@ def _computed(
 def _asked(
     evaluator: AbstractEvaluator, atoms: Sequence[Atoms], have_volume: Sequence[bool]
 ) -> list[_Found]:
-    """As evaluators answer; a structure that fails has NaN and a message."""
+    """The answers of an evaluator; a structure that fails has NaN and a message."""
     answers: dict[int, Any] = {}
     with closing(evaluator.open(atoms, have_volume)) as session:
         session.ask(

@@ -25,11 +25,11 @@ class Structure:
     """One structure that can be relaxed."""
 
     number: int
-    """Its place in the call."""
+    """The place of the structure in the call."""
     atoms: Atoms
-    """As it was passed; nothing changes it."""
+    """The structure as passed; nothing changes it."""
     stages: Stages
-    """Of its constraints."""
+    """The stages of its constraints."""
     fixed: Bool[np.ndarray, "atoms 3"]
     """Coordinates that stand still."""
     cell: AbstractCell | None

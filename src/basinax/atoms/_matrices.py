@@ -19,14 +19,14 @@ VOIGT_OF_ENTRIES = (0, 5, 4, 5, 1, 3, 4, 3, 2)
 """Which of them each entry of a symmetric matrix is."""
 
 TERMS = 14
-"""Of the series of exp. The next is below 3e-17 of the first for matrices of a norm up to 1/2."""
+"""Terms of the series of exp: the next is below 3e-17 of the first for norms up to 1/2."""
 
 HALVINGS = 12
 """A matrix is halved at most so often before the series; exp of a larger one is NaN."""
 
 
 ROOTS, IMPROVEMENTS, ROOT_TERMS = 4, 12, 10
-"""Of a logarithm: square roots, turns to find one, and terms of the series behind them."""
+"""A logarithm takes these many square roots, iterations for each, and terms of a series."""
 
 
 def multiply(a: Matrices, b: Matrices) -> Matrices:
@@ -56,7 +56,7 @@ def inverse(a: Matrices) -> Matrices:
 
 
 def cofactors(a: Matrices) -> Matrices:
-    """Its rows are the vector products of the other two rows, in their cyclic order."""
+    """Matrices whose rows are the vector products of the other two rows, in cyclic order."""
     after, last = a[:, (1, 2, 0)], a[:, (2, 0, 1)]
     return rounded(after[:, :, (1, 2, 0)] * last[:, :, (2, 0, 1)]) - rounded(
         after[:, :, (2, 0, 1)] * last[:, :, (1, 2, 0)]

@@ -1,4 +1,4 @@
-"""Whether a model keeps each structure's bits, and whether it is what it says.
+"""Whether a model keeps each structure's bits, and whether its forces fit its energy.
 
 Structures are evaluated alone, together, in other orders, beside one that is not finite, and again;
 their bits are compared. Forces and stress are compared with differences of the energy, and the
@@ -33,17 +33,17 @@ DISPLACEMENT, STRAIN = 3e-2, 5e-3
 precision, shorter ones would find the rounding of energies."""
 
 FORCE, STRESS = 1.0, 0.01
-"""Of smaller ones (eV/Å, eV/Å³), differences are told in parts of these."""
+"""Differences of forces and stress are relative to these, or to larger values (eV/Å, eV/Å³)."""
 
 
 class Probe(eqx.Module):
-    """What `probe` found."""
+    """The findings of `probe`."""
 
     findings: list[Finding]
     evaluations_per_second: float
-    """Of all structures together, after what is compiled once."""
+    """The rate of all structures together, after compilation."""
     seconds_alone: float
-    """Of one evaluation of one structure."""
+    """The time of one evaluation of one structure."""
 
     @property
     def is_kept(self) -> bool:
@@ -102,14 +102,14 @@ class _Prober:
         return evaluate(atoms, self.model, stress=self.has_stress)
 
     def lost(self) -> Finding:
-        """Structures of which the model says nothing."""
+        """Structures whose results are not finite."""
         lost = [np.inf if self._is_lost(k) else 0.0 for k in range(len(self.atoms))]
         return finding_of("alone, not finite", lost, 0.0)
 
     # --- bits
 
     def bits(self) -> list[Finding]:
-        """Of other company, against alone."""
+        """Findings for other company, compared with alone."""
         n = len(self.atoms)
         orders = [self.random.permutation(n) for _ in range(2)]
         halves = [np.arange(0, n, 2), np.arange(1, n, 2)]
@@ -249,7 +249,7 @@ class _Prober:
         ]
 
     def _energies(self, name: str, change: Any) -> Finding:
-        """Of an atom; nothing but rounding should change."""
+        """Energies per atom after a change; nothing but rounding should differ."""
         allowed = 0.01 * self.tolerance
         kept = [k for k in range(len(self.atoms)) if not self._is_lost(k)]
         if not kept:
@@ -278,7 +278,7 @@ class _Prober:
 
 
 def _has_stress(model: Potential, atoms: list[Atoms]) -> bool:
-    """Whether stresses can be asked for."""
+    """Whether the model can find stresses."""
     if not any(map(has_volume, atoms)):
         return False
     evaluator = evaluator_of(model)

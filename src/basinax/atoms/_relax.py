@@ -59,7 +59,7 @@ class Progress(eqx.Module):
     phase: str
     """The work at hand: "listing" neighbours, "compiling" or loading programs, or "running"."""
     fmax_median: float = np.nan
-    """Of the structures that still run, in eV/Å; NaN before any was evaluated."""
+    """Median of the structures that still run, in eV/Å; NaN before any was evaluated."""
     fmax_largest: float = np.nan
 
     @property
@@ -90,43 +90,43 @@ def relax(
     throw: bool = False,
     devices: Devices = None,
 ) -> AtomsRelaxation:
-    """Relax every structure, each as if it were alone: its positions, and its cell where asked.
+    """Relax every structure, each as if it were alone: its positions, and its cell on request.
 
     Args:
         atoms: at least one structure; they are not changed. Their constraints act as in ASE:
             `FixAtoms`, `FixCartesian`, `FixScaled` (along x, y and z), `FixedLine`, `FixedPlane`,
             `FixCom` and `FixSymmetry`, one after another; others raise, and so does `FixScaled`
-            where a cell that shears would turn what it fixes.
+            where a cell that shears would turn its directions.
         potential: such as `LennardJones.named("Ar")`; or `ASECalculator(...)`, or a calculator of
             ASE; if None, each structure's own `atoms.calc`.
         optimizer: if None, `InternalLBFGS()` for a potential that the host evaluates, where
             evaluations take the time, and `FIRE()` for others, and for models whose forces are not
             the derivatives of their energy.
         cell: how cells move: `Frechet(pressure=0.0)`, `UnitCell()` or `Strain()`, a text such as
-            "frechet" (see `cell_from`), or a sequence with one of these, or None for a fixed cell,
-            a structure. A structure without periodic directions has no cell that could move.
-        fmax: a structure has converged when no force on one of its atoms is as large (eV/Å), nor a
-            row of what moves its cell, in the scale of ASE's filters; 0.05 if None. A number, or
-            one a structure. Short for `convergence=MaxForce(fmax)`.
+            "frechet" (see `cell_from`), None for fixed cells, or a sequence with one of these for
+            each structure. A structure without periodic directions has no cell that could move.
+        fmax: a structure has converged when the force on each of its atoms is smaller (eV/Å), and
+            each row of the generalised force on its cell, in the scale of ASE's filters; 0.05 if
+            None. A number, or one for each structure. Short for `convergence=MaxForce(fmax)`.
         convergence: when a structure has converged, in place of `fmax`, such as
-            `MaxForce(0.05) & EnergyChange(1e-4)`; tolerances are numbers, or one a structure.
-        max_steps: after so many steps a structure ends unconverged. A number, or one a structure.
+            `MaxForce(0.05) & EnergyChange(1e-4)`; a tolerance is a number, or one for each.
+        max_steps: after so many steps a structure ends unconverged; a number, or one for each.
         dtype: float32 or float64; JAX's default float if None (float64 needs `jax_enable_x64`).
-        skin: how much farther than the cutoff neighbour lists reach (Å); if None, 0.15 of it, or
-            0.2 where a pair is dear (embedded atoms). Changes speed only. Calculators have none.
-        keep_best: return what does not converge at its point of lowest energy instead of the last.
-        stress: find the stress of structures whose cells stay fixed, too, where they end.
+        skin: how much farther than the cutoff neighbour lists reach (Å); if None, 0.15 cutoffs, or
+            0.2 where pairs are expensive (embedded atoms). Changes speed only; not of calculators.
+        keep_best: return an unconverged structure at its point of lowest energy, not at the last.
+        stress: compute the final stress of structures with fixed cells, too.
         trajectory: a folder for trajectories, or `Trajectories(folder, interval, format)`.
         history: keep energy, fmax and volume of every step as `result.history`.
-        log: a file for a line a step and structure as the run goes, with energy and fmax; "-" is
-            standard output.
+        log: a file for a line with energy and fmax at each step of each structure, as the run goes;
+            "-" is standard output.
         progress: True shows a bar, on a terminal or in a notebook; a function is called with a
             `Progress` as the run goes.
-        on_end: called with the number of a structure and what became of it as soon as it has ended,
-            in whatever order they end, one call at a time and in a thread of the run's own. Where
-            it raises, the run ends. A stress that `stress` asks for is found later.
-        should_stop: asked now and then; once it says so, the run ends and what has not is returned
-            where it is, as `Status.RUNNING`.
+        on_end: called with the number of a structure and its outcome as soon as it has ended, in
+            any order, one call at a time and in a thread of the run's own. Where it raises, the run
+            ends. The stress of `stress=True` is not there yet.
+        should_stop: called now and then; once it returns True the run ends, and unfinished
+            structures are returned where they are, as `Status.RUNNING`.
         throw: raise if a structure does not converge, instead of leaving it to `status`.
         devices: those of JAX that share the structures, or so many of `jax.local_devices()`, for
             potentials of this package; each has one thread, and no bit depends on their number. If
@@ -201,7 +201,7 @@ def _fit_for(
     """The optimizer, or the usual one; raises TypeError where the model does not serve it."""
     is_conservative = evaluator is not None and evaluator.is_conservative
     if optimizer is None:
-        # The trust of the host's is judged by energies, of which forces must be the derivatives.
+        # The host's optimizer judges its steps by energies, so forces must be their derivatives.
         optimizer = usual_optimizer(is_hosted=is_conservative)
     check_transform(optimizer)
     if evaluator is not None and not is_conservative:
@@ -317,7 +317,7 @@ def _check_options(**options: Any) -> None:
 
 
 def _counts(value: Any) -> np.ndarray:
-    """As an array, if it is of integers that are not negative."""
+    """The value as an array of integers that are not negative."""
     try:
         return counts(value, "max_steps")
     except (TypeError, ValueError):

@@ -23,12 +23,12 @@ from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms._protocol import AbstractTransform
 
 BATCHES = 10
-"""So many for each thread are read at a time where memory allows: the last ones, in batches that
-are half empty, do not wait long beside these."""
+"""Batches of structures read at a time for each thread, where memory allows: with fewer, half-empty
+last batches would cost more."""
 
 SHARE, BYTES_OF_ROW = 1 / 16, 1000
-"""The part of the host's memory that structures in flight may take, and what a row of theirs takes
-with the results: 0.75 kB, as 8000 argon crystals of 8 atoms more in a window were measured."""
+"""The part of the host's memory for structures in flight, and the bytes of a row with its results:
+0.75 kB by measurement, with 8000 more argon crystals of 8 atoms in a window."""
 
 
 def relax_stream(
@@ -59,19 +59,19 @@ def relax_stream(
     Args:
         structures: any iterable, such as a generator; it is read as the run goes.
         potential: as those below: see `relax`. Settings are one for all structures.
-        should_stop: asked now and then; once it says so, the iteration ends. Structures that still
-            run are not given back.
+        should_stop: called now and then; once it returns True, the iteration ends. Structures that
+            still run are not given back.
         at_once: how many structures are in memory at a time; if None, those that keep all threads
             busy, by their numbers of atoms, in no more than a sixteenth of the memory.
         devices: those that share the structures, see `relax`.
 
     Yields:
-        The number of a structure in the input, from 0, and what became of it, as an entry of a
-        result; in the order in which they end.
+        The number of a structure in the input, from 0, and its entry of a result, in the order in
+        which structures end.
 
     Raises:
-        As `relax` does, when a structure is reached that is not usable. Those before it have been
-        given back.
+        TypeError, ValueError: an argument or a structure is not usable, as for `relax`. Structures
+            before it have been given back.
     """
     options: dict[str, Any] = {
         "optimizer": optimizer,
@@ -84,7 +84,7 @@ def relax_stream(
     if at_once is not None:
         require_whole(at_once, "at_once", at_least(1))
     require_function(should_stop, "should_stop")
-    lanes_of(devices)  # which raises what relax would
+    lanes_of(devices)  # with the errors of relax
     options |= {"cell": cell, "dtype": dtype, "skin": skin, "keep_best": keep_best}
     options["devices"] = devices
     take = by_memory(lambda item: item[1], devices) if at_once is None else at_once

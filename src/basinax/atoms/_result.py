@@ -36,7 +36,7 @@ class Relaxed(NamedTuple):
     """One structure of a result."""
 
     atoms: Atoms
-    """A copy at its last position, with a calculator that has what was found there."""
+    """A copy at its last position, with a calculator that has the results there."""
     energy: float
     """In eV."""
     fmax: float
@@ -59,7 +59,7 @@ class Relaxed(NamedTuple):
 
 
 def entry_of(outcome: Outcome, original: Atoms, source: str, seconds: float) -> Relaxed:
-    """What became of one structure, as an entry of a result."""
+    """The outcome of one structure, as an entry of a result."""
     return Relaxed(
         outcome.atoms,
         outcome.end.energy,
@@ -91,8 +91,8 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
 
     atoms: list[Atoms]
     """Copies at their last positions, with a calculator that has energy, free energy (the same) and
-    energies of atoms in eV, forces in eV/Å and, where the cell moves or `stress=True` asks for it,
-    stress in eV/Å³.
+    energies of atoms in eV, forces in eV/Å and, where the cell moves or with
+    `stress=True`, stress in eV/Å³.
 
     They keep their constraints, which ASE's `get_forces` then applies to the forces.
     """
@@ -101,7 +101,7 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
     fmax: Float[np.ndarray, "systems"]
     """The largest force on one atom in eV/Å, under the constraints; inf where not finite.
 
-    Where a cell moves, so do the rows of what moves it count, in the scale of ASE's filters.
+    Where a cell moves, the rows of its generalised force count too, in the scale of ASE's filters.
     """
     steps: Int32[np.ndarray, "systems"]
     """Steps made; a structure that is converged makes none."""
@@ -120,8 +120,8 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
     initial_volumes: list[float | None]
     """Where each structure began, in Å³; None without three periodic directions."""
     compilations: int = 0
-    """Of the call: programs that were compiled for it, or loaded from JAX's cache on the disk, in
-    which most seconds of a short call go. Another call like it compiles none."""
+    """Programs that the call compiled or loaded from JAX's cache on the disk: most of the time of a
+    short call. Another call like it compiles none."""
     history: list[History] | None = None
     """Energy, fmax and volume of every step, one entry a structure, with `history=True`."""
     sources: list[str] = eqx.field(default_factory=list)
@@ -225,13 +225,13 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
         settings: Mapping[str, Any] | None = None,
         title: str = "Relaxation",
     ) -> None:
-        """Write a page of HTML for a person: counts, convergence, distributions, what went wrong.
+        """Write a page of HTML for a person: counts, convergence, distributions, failures.
 
         It needs no network, and grows little with the number of structures. Curves of convergence
         need `history=True`. Plots are by Bokeh: `pip install bokeh`.
 
         Args:
-            path: a file in .html, written in place of what was there.
+            path: a file in .html; replaced if it exists.
             settings: plain values by their names, and tables of them, that are shown at the end.
             title: of the page.
 
@@ -285,7 +285,7 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
         return "\n".join([self._summary(), "", text_of(first), *more])
 
     def _repr_html_(self) -> str:
-        """As `repr`, for notebooks."""
+        """The table of `repr`, for notebooks."""
         more = f"<p>... and {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
         return f"<p>{self._summary()}</p>{html_of(self._first_rows())}{more}"
 

@@ -1,4 +1,4 @@
-"""Where one structure stands, and what was found there."""
+"""One structure with its position and its results there."""
 
 from typing import Any, NamedTuple
 
@@ -19,10 +19,10 @@ class Snapshot(NamedTuple):
     """In eV/Å³: xx, yy, zz, yz, xz, xy; None where the cell is fixed."""
     energy: float
     energies: np.ndarray | None = None
-    """Of the atoms, in eV; None where they are not kept."""
+    """Energies of the atoms, in eV; None where they are not kept."""
 
     def of(self, original: Atoms, further: dict[str, Any] | None = None) -> Atoms:
-        """A copy of the structure there, with a calculator that knows what was found.
+        """A copy of the structure there, with a calculator that has the results.
 
         Args:
             further: properties that take the place of these, or stand beside them.
@@ -36,7 +36,7 @@ class Snapshot(NamedTuple):
         return copy
 
     def kept(self, structure: Structure) -> "Snapshot":
-        """The same, where all that is fixed has the bits of the structure: the run may round it."""
+        """The snapshot with the structure's own bits in fixed coordinates: a run may round them."""
         if structure.cell is not None:
             return self
         positions = np.where(structure.fixed, structure.atoms.positions, self.positions)

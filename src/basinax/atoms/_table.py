@@ -44,7 +44,7 @@ def volume_of(atoms: Atoms) -> float | None:
 
 
 def rows_of(columns: Columns) -> list[dict[str, Any]]:
-    """The same table as one mapping a row."""
+    """The table as one mapping a row."""
     return [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]
@@ -76,7 +76,7 @@ def html_of(columns: Columns) -> str:
 
 
 def write_rows(path: str | os.PathLike[str], columns: Columns) -> None:
-    """Write a table in the format of the ending, in place of what was there once it is whole."""
+    """Write a table in the format of the ending; an old file is replaced by the whole new one."""
     write = writer_of(path)
     with replacing(path) as partial:
         write(partial, columns)

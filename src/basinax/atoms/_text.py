@@ -36,9 +36,9 @@ def potential_from(text: str) -> AbstractPotential | AbstractEvaluator:
     EMT and Zhou's EAM have published ones alone; EMT, without symbols, those of all its elements.
     Buckingham has named sets.
     `eam:FILE` is a file of tables, and all that follows is its path, but for a `,format=alloy`
-    (fs, eam) at the end where the name does not tell. `tersoff:FILE` and `stillinger-weber:FILE`
-    are files in LAMMPS's formats, of which `,elements=Si-C` at the end chooses elements; symbols
-    instead of a file choose published parameters.
+    (fs, eam) at the end where the name does not end so. `tersoff:FILE` and `stillinger-weber:FILE`
+    are files in LAMMPS's formats; `,elements=Si-C` at the end chooses elements. Symbols instead
+    of a file choose published parameters.
     `ase:MODULE:CALLABLE` imports a class or function that makes ASE calculators; options behind a
     comma are its arguments. `nequix:FILE` is a model of the package nequix, in double precision
     with `,dtype=float64` behind it. `python:FILE.py:NAME` runs a file and takes from it a
@@ -83,7 +83,7 @@ def potential_from(text: str) -> AbstractPotential | AbstractEvaluator:
 def cell_from(text: str) -> AbstractCell:
     """The moving cell of a text: its name, and its options as `NAME:KEY=VALUE,...`.
 
-    A mask is six digits (xx, yy, zz, yz, xz, xy), 1 for what may move.
+    A mask is six digits (xx, yy, zz, yz, xz, xy), 1 for entries that may move.
 
     >>> cell_from("frechet:pressure=0.01").pressure
     0.01
@@ -200,7 +200,7 @@ _FORMS = {
     "stillinger-weber": "stillinger-weber:ELEMENT,... or stillinger-weber:FILE[,elements=A-B]",
     "tersoff": "tersoff:ELEMENT,... or tersoff:FILE[,elements=A-B]",
 }
-"""Of potentials that a text does not give by options."""
+"""Forms of potentials whose text has no options."""
 
 _FILES: dict[str, Callable[[str], AbstractPotential | AbstractEvaluator]] = {
     "ase": _calculator,

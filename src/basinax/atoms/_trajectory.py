@@ -47,7 +47,7 @@ class Frame(NamedTuple):
     """Where a structure stood."""
 
     number: int
-    """Of the structure."""
+    """The number of the structure."""
     step: int
     snapshot: Snapshot
     fmax: float
@@ -66,8 +66,8 @@ class Trajectories(eqx.Module):
     is the last step's with `keep_best`, too, which may return another point. A step beyond all
     bounds, where nothing was evaluated, is no frame. ASE reads the files. One that is there is
     replaced; a folder that has others of such names, of an earlier run with more structures or in
-    the other format, is refused. Files grow as the run goes; after a crash they hold what had been
-    written.
+    the other format, is refused. Files grow as the run goes; after a crash they hold the frames
+    written so far.
     """
 
     folder: str | os.PathLike[str]
@@ -127,7 +127,7 @@ class Recorder:
     def __init__(self, trajectories: Trajectories, atoms: list[Atoms]):
         """Makes the folder if it is not there, and removes the files to be replaced.
 
-        Warns of what the format does not keep.
+        Warns of losses of the format.
 
         Raises:
             OSError: files cannot be written there, or some of an earlier run would stay among them.
@@ -147,7 +147,7 @@ class Recorder:
         self._atoms = [trial.written(a) for a in atoms] if trial.left_out else atoms
         self._queue: queue.SimpleQueue[Iterable[Frame] | None] = queue.SimpleQueue()
         self._marks: dict[int, tuple[int, ...]] = {}
-        """Which files have been made and as what they were left, by number of the structure."""
+        """Marks of the files as they were left, by number of the structure."""
         self._n_replaced = 0
         """Files of other programs, made while this one ran."""
         self._faults: dict[int, str] = {}

@@ -14,7 +14,7 @@ from basinax.atoms._result import Relaxed
 T = TypeVar("T")
 
 OnEnd = Callable[[int, Relaxed], None]
-"""Called with the place of an item in its window and what became of it."""
+"""Called with the place of an item in its window and its outcome."""
 
 
 def relaxed_windows(
@@ -27,12 +27,12 @@ def relaxed_windows(
 
     Args:
         relax_window: relaxes the items of a window, given a function that it calls with each that
-            has ended, and one that says when it is to end.
+            has ended, and one that returns True once it is to end.
         at_once: items of a window, or a function that takes one from the items.
 
     Yields:
-        Items that have ended and what became of them, all that there are by then; `seconds` are
-        those since the first window began.
+        All items that have ended by then, with their outcomes; `seconds` are those since the first
+        window began.
     """
     begin, first = time.monotonic(), 0
     while window := _taken(items, at_once):
@@ -62,7 +62,7 @@ class _Run(contextlib.AbstractContextManager):
 
     def __init__(self, relax_it: Callable[..., Any], should_stop: Callable[[], bool]):
         self._ended: SimpleQueue[tuple[int, Relaxed] | BaseException | None] = SimpleQueue()
-        """Structures as they end; None, or what was raised, is the last."""
+        """Structures as they end; None or an exception is the last."""
         self._is_wanted, wanted = True, switches()
 
         def is_over() -> bool:

@@ -1,8 +1,8 @@
 """The command line: arguments, files and printing; no numerics.
 
 `basinax relax` relaxes the structures of files; `basinax verify` checks on a sample of them that
-each has the same bits alone; `basinax probe` checks a potential or model. Whatever takes time to
-import is imported by what needs it.
+each has the same bits alone; `basinax probe` checks a potential or model. Modules that take time to
+import are imported where they are needed.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""The commands, as typer takes them; each imports what it runs once its options are read."""
+"""The commands, as typer takes them; each imports its module once its options are read."""
 
 from pathlib import Path
 from typing import Annotated
@@ -40,7 +40,7 @@ def relax(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> N
     """Relax the structures of files and write them, with their energies and forces.
 
     Exit status: 0, 1 if nothing converged, 2 for bad input, 3 if something could not be written
-    (all else is), 4 if --time-limit ended it, 130 if interrupted (what has been reached by then is
+    (the other outputs are), 4 if --time-limit ended it, 130 if interrupted (results so far are
     written).
     """
     check_named(given)
@@ -99,7 +99,7 @@ def export(
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Write the structures and the table of a run, in the order of its input, as far as it is.
+    """Write the structures and the table of a run so far, in the order of its input.
 
     Structures that could not be read are left out.
 
@@ -118,8 +118,8 @@ def report(
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Write a page of HTML about a run, as far as it is: counts, distributions, what went wrong,
-    throughput, settings. It needs no network.
+    """Write a page of HTML about a run so far: counts, distributions, failures, throughput,
+    settings. It needs no network.
 
     Exit status: 0, 2 for bad input.
     """
@@ -160,9 +160,9 @@ def evaluate(model: Model, outputs: PointOutputs, manner: Manner) -> None:
 
 @app.command("list", short_help="Show potentials, optimizers or cells, with their options.")
 def list_(
-    kind: Annotated[Kind, typer.Argument(help="What to show.")],
+    kind: Annotated[Kind, typer.Argument(help="The subject.")],
 ) -> None:
-    """Show what there is, one a line, with options and their defaults."""
+    """Show potentials, optimizers or cells, one a line, with options and their defaults."""
     from basinax.cli._list import run
 
     run(kind)

@@ -1,6 +1,6 @@
 """Atoms that a text chooses: by their numbers, or by a condition on where they are.
 
-A condition is a tree of comparisons, of which nothing but what stands here is understood.
+A condition is a tree of the comparisons, joins and operations listed here, and of nothing else.
 """
 
 import ast
@@ -87,7 +87,7 @@ def _condition(text: str) -> ast.expr:
 
 
 def _is_met(node: ast.expr, values: Mapping[str, Any]) -> Any:
-    """Of which atoms a condition holds.
+    """The atoms for which a condition holds.
 
     Raises:
         ValueError: it is none.

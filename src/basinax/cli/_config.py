@@ -18,7 +18,7 @@ from basinax._text.files import name_of
 from basinax._text.tables import ENDINGS, Table, read_table, require_known, strict, toml_of
 
 RECORD = "record"
-"""The table of a record that says how a run was made. It is no setting, and passed over."""
+"""The table of a record about the run itself. It is no setting, and passed over."""
 
 _NO_SETTINGS = ("config", "print_config", "help")
 
@@ -87,7 +87,7 @@ def _as_typed(value: Any, parameter: Any, name: str) -> Any:
 def settings_of(groups: Sequence[Any]) -> Table:
     """The options of a command by their names, as plain values; those that are not given left out.
 
-    Config files of the optimizer and the potential stand there with what they hold.
+    Config files of the optimizer and the potential are replaced by their contents.
 
     Raises:
         ValueError, OSError: one of these cannot be read.
@@ -106,7 +106,7 @@ def settings_of(groups: Sequence[Any]) -> Table:
 
 
 def _plain(value: Any) -> Any:
-    """Of TOML and JSON, neither of which has names of bytes that are no text."""
+    """A value of TOML and JSON. Names of files become text."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Path):

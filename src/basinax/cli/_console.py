@@ -11,7 +11,7 @@ from rich.text import Text
 from basinax.cli._process import INTERRUPTED as INTERRUPTED
 from basinax.cli._stream import Stream
 
-# Names of files stand in what is printed: nothing in it is markup, nor an emoji.
+# Printed lines contain names of files: nothing in them is markup, nor an emoji.
 out = Stream(highlight=False, soft_wrap=True, markup=False, emoji=False)
 err = Stream(highlight=False, soft_wrap=True, markup=False, emoji=False, stderr=True)
 
@@ -27,7 +27,7 @@ LONGEST = 1000
 
 
 def shown(text: str) -> str:
-    """The text as one line, with escapes for what moves a cursor, cut in the middle if need be."""
+    """The text as one line, with escapes for control characters, cut in the middle if need be."""
     if len(text) > LONGEST:
         head, tail = text[: LONGEST * 2 // 3], text[-LONGEST // 3 :]
         text = f"{head} ... {tail}"
@@ -51,7 +51,7 @@ def print_error(text: str) -> None:
 
 
 def check_printed(what: str) -> None:
-    """Leaves if something could not be printed that was asked for."""
+    """Leave if requested output could not be printed."""
     if out.fault:
         print_error(f"{what} cannot be printed: {out.fault}")
         raise typer.Exit(NOT_SAVED)
@@ -63,7 +63,7 @@ def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 @contextmanager
 def reported(sources: list[str] | None = None) -> Iterator[None]:
-    """Errors about what the user gave become one line and an exit status."""
+    """Errors about input and options become one line and an exit status."""
     try:
         yield
     except OSError as error:
@@ -73,7 +73,7 @@ def reported(sources: list[str] | None = None) -> Iterator[None]:
         fail(with_sources(text_of(error), sources or []))
     except MemoryError as error:
         fail(f"there is not enough memory: {text_of(error)}")
-    except RuntimeError as error:  # as JAX's is, of which nothing is known before JAX is imported
+    except RuntimeError as error:  # JAX's own class, without importing JAX
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         text = text_of(error).removeprefix("RESOURCE_EXHAUSTED: ")

@@ -1,4 +1,4 @@
-"""Constraints that options ask for, beside those that structures bring."""
+"""Constraints of options, beside those of the structures."""
 
 from typing import Any
 

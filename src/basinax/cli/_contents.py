@@ -19,7 +19,7 @@ class Plan(NamedTuple):
 
     path: Path
     numbers: list[int]
-    """Of the structures that it holds."""
+    """Numbers of the structures in the file."""
     form: Form
     trial: Trial
 
@@ -34,7 +34,7 @@ def plans_of(
     sources: list[str],
     moving: Sequence[bool],
 ) -> list[Plan]:
-    """The ways to write results, found before the run; warns of what they lose there.
+    """The ways to write results, found before the run; warns of the losses of each format.
 
     Args:
         files: numbers of the structures that each holds.

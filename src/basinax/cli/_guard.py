@@ -1,7 +1,7 @@
 """Files are looked at before ASE reads them, and the memory and time that it may take are limited.
 
-ASE believes what a file says of its own size, opens pipes and devices, puts tables of its own into
-a database that is another program's, and has a reader that goes on at the end of a file.
+ASE trusts the size that a file declares, opens pipes and devices, adds tables to databases of other
+programs, and has a reader that does not stop at the end of a file.
 """
 
 import itertools
@@ -25,7 +25,7 @@ LONGEST_LINE = 4 * MB
 """Bytes of a line of extended XYZ: ASE takes up to seven seconds for each MB of a comment."""
 
 VALUES = 4
-"""Of an atom in extended XYZ, at least: its element and where it is."""
+"""Fewest values of an atom in extended XYZ: its element and position."""
 
 MOST_UNPACKED = 64 * MB
 """Bytes that any compressed file may hold, however small it is."""

@@ -41,7 +41,7 @@ def names_of_images(path: Path, count: int) -> list[str]:
 
 
 def name_of_image(path: Path, k: int) -> str:
-    """Of one of several, counted from the first that is read."""
+    """The name of image k of those that are read from a file."""
     file, images = file_and_images(path)
     images = slice(None) if images is None else images
     first, step = (images.start or 0, images.step or 1) if isinstance(images, slice) else (-1, 1)
@@ -51,7 +51,7 @@ def name_of_image(path: Path, k: int) -> str:
 
 
 def files_read(given: Model) -> list[Path]:
-    """Those of the structures, and those that texts of options name."""
+    """The files of structures, and those that texts of options name."""
     optimizer = (given.optimizer or "") if isinstance(given, Given) else ""
     named = [optimizer, os.fspath(given.config or "")]
     rest = given.potential
@@ -153,7 +153,7 @@ def digest_of(path: Path) -> str:
 
 
 def read_structures(path: Path) -> list[Any]:
-    """Those of a file.
+    """The structures of a file.
 
     Raises:
         Unreadable: there are none, or they cannot be read.
@@ -189,7 +189,7 @@ def read_structures(path: Path) -> list[Any]:
 
 
 def _images_of(form: Form, file: Path, selected: Any) -> list[Any]:
-    """Those of a file; where one of several cannot be read, the error has its number."""
+    """The images of a file; where one of several cannot be read, the error has its number."""
     images = []
     try:
         for image in form.read(file, selected):
@@ -207,7 +207,7 @@ _COLUMNS = re.compile(r"assign tuple of length (\d+) to structure with (\d+) fie
 
 
 def reason_of(error: Exception) -> str:
-    """In words, from what Python says to a programmer."""
+    """The reason in words for a user, in place of Python's message for a programmer."""
     text = text_of(error)
     if columns := _COLUMNS.search(text):
         return f"an atom has {columns[1]} values, and its Properties say {columns[2]}"

@@ -30,7 +30,7 @@ class Item(NamedTuple):
     """A structure that can be read."""
 
     source: str
-    """Its file and image."""
+    """The file and image of the structure."""
     read: Callable[[], Atoms]
     """Raises Unreadable where it cannot be read after all."""
 
@@ -104,7 +104,7 @@ def _of_frame(frame: Frame, number: int) -> Atoms:
 
 
 def _one_by_one(images: Iterator[Atoms]) -> Iterator[Callable[[], Atoms]]:
-    """What ASE finds, with its last error as an item of its own."""
+    """The images that ASE finds, with its last error as an item of its own."""
     while True:
         try:
             image = next(images)

@@ -1,4 +1,4 @@
-"""The options of the commands, each of which stands once: fields of classes that commands take."""
+"""The options of the commands, each defined once: fields of classes that commands take."""
 
 import dataclasses
 import os
@@ -140,7 +140,7 @@ class Kind(StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model:
-    """Options that say which structures are evaluated, and by which potential."""
+    """Options for the structures and the potential."""
 
     files: Files
     potential: Potential
@@ -170,7 +170,7 @@ class Model:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Given(Model):
-    """Options that say what is relaxed, and how."""
+    """Options of relaxations."""
 
     optimizer: Optimizer = None
     cell: Cell = None
@@ -233,7 +233,7 @@ Force = Annotated[
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Probed(Model):
-    """Options that say what is probed."""
+    """Options of `basinax probe`."""
 
     tolerance: Annotated[
         float,
@@ -248,7 +248,7 @@ class Probed(Model):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Written:
-    """Options that say where results go."""
+    """Options for outputs."""
 
     DEFAULT: ClassVar[str]
     """The name of the file of structures."""
@@ -281,7 +281,7 @@ class Written:
 
     @property
     def record(self) -> Path:
-        """The file that says how the structures were made."""
+        """The file of the record of the run."""
         if self.output_dir is not None:
             return self.output_dir / "run.json"
         ending = ".run.json"
@@ -296,7 +296,7 @@ class Written:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outputs(Written):
-    """Options that say where relaxed structures go, and what is kept of their ways."""
+    """Options for outputs of relaxations."""
 
     DEFAULT = "relaxed.extxyz"
 
@@ -337,7 +337,7 @@ class Outputs(Written):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PointOutputs(Written):
-    """Options that say what is found of structures where they are, and where it goes."""
+    """Options of `basinax evaluate` and its outputs."""
 
     DEFAULT = "evaluated.extxyz"
 
@@ -348,7 +348,7 @@ class PointOutputs(Written):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Options that say which structures are run alone."""
+    """Options for the sample that is run alone."""
 
     sample: Annotated[int, typer.Option(help="How many structures to run alone.", min=1)] = 8
     seed: Annotated[int, typer.Option(help="Which ones.", min=0)] = 0

@@ -17,7 +17,7 @@ from basinax.cli._console import fail, print_error, print_warning, text_of, with
 from basinax.cli._named import in_the_way
 
 SHORT = 200
-"""Bytes of a name that leave room for what writers append to it."""
+"""Bytes of a name that leave room for the endings that writers append."""
 
 STREAMS = ("standard input", "standard output", "standard error")
 
@@ -30,8 +30,8 @@ def check_places(
     *,
     may_replace: bool,
 ) -> None:
-    """Before any work: no output is an input or another output, all can be written, and what exists
-    is left alone unless it may be replaced.
+    """Before any work: no output is an input or another output, all can be written, and existing
+    files are left alone unless they may be replaced.
 
     Args:
         places: files to be written, each with the word that messages have for it.
@@ -70,7 +70,7 @@ def check_places(
 
 
 def _files_of_streams() -> dict[Any, str]:
-    """Those that a shell has redirected to files."""
+    """The streams that a shell has redirected to files."""
     found = {}
     for number, name in enumerate(STREAMS):
         with suppress(OSError):
@@ -81,17 +81,17 @@ def _files_of_streams() -> dict[Any, str]:
 
 
 class Saver:
-    """Fills places, each on its own: what one lacks costs none of the others."""
+    """Fills places, each on its own: one that fails costs none of the others."""
 
     def __init__(self, paths: Iterable[Path]):
-        """Before the run, to notice what another program puts there meanwhile; makes folders."""
+        """Before the run, to notice files of other programs that appear later; makes folders."""
         paths = list(paths)
         for path in paths:
             _make_folder(path)
         self._stamps = {path: stamp_of(path) for path in paths}
         self.saved: list[Path] = []
         self.has_lost = False
-        """Whether something that was asked for is not where it was asked for."""
+        """Whether a requested output is missing at its place."""
 
     def save(self, path: Path, write: Callable[[Path], Any], *, is_named: bool = True) -> None:
         """Puts a file in place; if that fails, prints why, and where the file is instead.
@@ -119,7 +119,7 @@ class Saver:
 
     @contextmanager
     def watching(self, sources: list[str]) -> Iterator[None]:
-        """Trajectories that are not whole are losses, of which warnings tell."""
+        """Count trajectories that are not whole, as their warnings tell, as losses."""
         with warnings.catch_warnings():
             warnings.simplefilter("always", NotWhole)
             others = warnings.showwarning
@@ -142,7 +142,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _elsewhere(path: Path, write: Callable[[Path], Any]) -> str:
-    """Writes the file where there may be room for it; the end of a message says where."""
+    """Write the file to a temporary folder; return the end of a message with its place."""
     try:
         folder = Path(tempfile.mkdtemp(prefix="basinax-"))
     except OSError:

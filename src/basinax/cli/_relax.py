@@ -54,7 +54,7 @@ def run(given: Given, outputs: Outputs, manner: Manner) -> None:
 
 
 def _kept(outputs: Outputs) -> dict[str, Any]:
-    """What is kept of the ways of structures, as arguments of `relax`."""
+    """The arguments of `relax` for trajectories, logs and histories."""
     kept: dict[str, Any] = {} if outputs.log is None else {"log": outputs.log}
     if outputs.trajectory is not None:
         form = outputs.trajectory_format.value
@@ -80,7 +80,7 @@ def _named(paths: Sequence[Path]) -> str:
 
 
 def name_in_info(result: AtomsRelaxation, numbers: Iterable[int]) -> None:
-    """Says in `info` where each structure comes from, and what became of it.
+    """Write source, number, status and steps of each structure into its `info`.
 
     Args:
         numbers: of the structures in the input.
@@ -97,7 +97,7 @@ def name_in_info(result: AtomsRelaxation, numbers: Iterable[int]) -> None:
 def _print(
     result: AtomsRelaxation, task: Task, outputs: Outputs, manner: Manner, writing: Writing
 ) -> None:
-    """Prints JSON, if that was asked for, or the summary unless the run is to be quiet."""
+    """Print the summary, as JSON with --json, or nothing with --quiet."""
     stream, saved = writing.stream, list(writing.saver.saved)
     saved += [x for x in (outputs.log, outputs.trajectory) if x not in (None, STDOUT)]
     if outputs.json:

@@ -1,4 +1,4 @@
-"""The settings that options say, for any structures."""
+"""The settings of the options, for any structures."""
 
 import dataclasses
 import re
@@ -39,7 +39,7 @@ _CRITERIA = {
 """Criteria that may have to be met besides that of forces, by their options."""
 
 _READERS = {"cell": str, "pressure": pressure_of, "fmax": not_negative, "max_steps": count_of}
-"""Of settings that may stand in the `info` of structures."""
+"""Readers of settings that may stand in the `info` of structures."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,15 +47,15 @@ class Setup:
     """The settings of a run, apart from its structures."""
 
     settings: dict[str, Any]
-    """Of all structures, for `relax`."""
+    """Settings of all structures, for `relax`."""
     own: dict[str, Any]
     """Cell, pressure, fmax and max_steps: values, or where they stand in each structure's info."""
     tolerances: dict[type, float | None]
-    """Of criteria that must be met besides that of forces."""
+    """Tolerances of criteria that must be met besides that of forces."""
 
     @classmethod
     def read(cls, given: Given) -> "Setup":
-        """The setup that options say; leaves if they say none."""
+        """The setup of the options; leaves if they make none."""
         if given.dtype is Dtype.FLOAT64:
             jax.config.update("jax_enable_x64", True)
         for name in ("pressure", "stress_tolerance"):
@@ -88,7 +88,7 @@ class Setup:
     def relax(
         self, atoms: list[Atoms], own: Sequence[Mapping[str, Any]], **how: Any
     ) -> AtomsRelaxation:
-        """What `relax` finds.
+        """The result of `relax`.
 
         Args:
             own: settings of each structure.
@@ -104,7 +104,7 @@ class Setup:
         )
 
     def _criterion(self, fmax: list[float]) -> AbstractCriterion:
-        """All of what is asked for."""
+        """All criteria of the options together."""
         tolerance_of_forces: Any = np.array(fmax, float)
         is_apart = self.tolerances[MaxStress] is not None
         criterion = (MaxAtomForce if is_apart else MaxForce)(tolerance_of_forces)

@@ -53,6 +53,6 @@ class Stream(Console):
 
 
 def _readable(text: str) -> str:
-    """With escapes for what no stream can encode, such as bytes of names that are no text."""
+    """With escapes for characters that no stream can encode, such as bytes that are no text."""
     text = re.sub("[\udc80-\udcff]", lambda m: f"\\x{ord(m[0]) - 0xDC00:02x}", text)
     return text.encode("utf-8", "backslashreplace").decode()

@@ -16,9 +16,9 @@ class Tally:
     n_structures: int
     """In all, of this run."""
     counts: Counter[Status]
-    """Those that are done, by their status."""
+    """Structures that are done, by their status."""
     n_before: int
-    """Those that were done when the command began."""
+    """Structures that were done when the command began."""
     watch: Watch
 
     @property

@@ -1,4 +1,4 @@
-"""The task that files and options say."""
+"""The task of files and options."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class Task:
 
     atoms: list[Any]
     inputs: Inputs
-    """All that was read, of which these are some."""
+    """All structures that were read, these among them."""
     setup: Setup
     own: list[dict[str, Any]]
     """Cell, fmax and max_steps of each structure."""
@@ -32,7 +32,7 @@ class Task:
 
     @classmethod
     def read(cls, given: Given) -> "Task":
-        """The task that options say."""
+        """The task of the options."""
         setup, inputs = Setup.read(given), read_all(given)
         atoms, sources = inputs.atoms, inputs.sources
         with reported(sources):

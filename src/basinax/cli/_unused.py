@@ -14,7 +14,7 @@ ISOTOPE = 2e-3
 
 
 def warn_of_unused(atoms: list[Atoms], sources: list[str]) -> None:
-    """Names what files say and no potential uses, in one warning."""
+    """Name the contents of files that no potential uses, in one warning."""
     having: dict[str, list[str]] = {}
     for a, source in zip(atoms, sources, strict=True):
         for name in unused_of(a):

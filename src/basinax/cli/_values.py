@@ -1,4 +1,4 @@
-"""Values that texts of options say, the same on a command line, in a config file and in `info`."""
+"""Values from texts of options, alike on a command line, in a config file and in `info`."""
 
 import re
 from collections.abc import Callable
@@ -12,7 +12,7 @@ class OfInfo(NamedTuple):
 
     key: str
     default: str | None = None
-    """Of structures without one."""
+    """The value of structures without the key."""
 
     def __str__(self) -> str:
         return f"info:{self.key}" + ("" if self.default is None else _DEFAULT + self.default)
@@ -22,7 +22,7 @@ _DEFAULT = ",default="
 
 
 def or_of_info(read: Callable[[str], Any]) -> Callable[[Any], Any]:
-    """A reader of options that may say `info:KEY[,default=VALUE]` instead of a value."""
+    """A reader of options that may be `info:KEY[,default=VALUE]` instead of a value."""
 
     def value_of(text: Any) -> Any:
         if not (isinstance(text, str) and text.startswith("info:")):

@@ -41,7 +41,7 @@ def run(given: Given, sample: Sample, manner: Manner) -> None:
 
 
 def differences(batched: AtomsRelaxation, at: int, alone: AtomsRelaxation) -> list[str]:
-    """In what a structure of the batch differs from the one that was run alone."""
+    """Names of results that differ between a structure of the batch and the same one alone."""
     ours, theirs = batched.atoms[at], alone.atoms[0]
     pairs = {
         "positions": (ours.positions, theirs.positions),

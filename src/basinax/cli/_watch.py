@@ -21,14 +21,14 @@ READING = "reading"
 class Watch:
     """Shows phases on a terminal, and turns Ctrl-C, SIGTERM, or the end of a terminal into an end.
 
-    Reading ends at once. A run ends at its next look, and what it has reached is written; another
-    signal ends the program, unless it comes with the first: what runs a command often hands a
-    signal on that the command has got as well.
+    Reading ends at once. A run ends at its next look, and its results so far are written. Another
+    signal ends the program, unless it comes together with the first: a program that runs a command
+    often forwards a signal that the command has received as well.
     """
 
     def __init__(self, quiet: bool):
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        """Of phases that have ended."""
+        """Seconds of phases that have ended."""
         self.started = datetime.datetime.now(datetime.UTC)
         self.cache = "off"
         """Where compiled programs are kept."""

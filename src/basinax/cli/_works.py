@@ -21,12 +21,12 @@ class Work(NamedTuple):
     """A structure that is to be relaxed."""
 
     number: int
-    """Its place in the input."""
+    """The place of the structure in the input."""
     source: str
-    """Its file and image."""
+    """The file and image of the structure."""
     atoms: Atoms
     own: dict[str, Any]
-    """Its cell, fmax and max_steps."""
+    """Cell, fmax and max_steps of the structure."""
 
 
 class Works:
@@ -63,7 +63,7 @@ class Works:
                     self._refuse(number, item, str(error))
 
     def take_refused(self) -> list[tuple[int, Relaxed]]:
-        """Structures that could not be read since this was asked last, with their numbers."""
+        """Structures that could not be read since the last call, with their numbers."""
         taken, self._refused = self._refused, []
         return taken
 
@@ -92,7 +92,7 @@ def relax_works(
     """Relax structures; those that cannot be relaxed end with the reason.
 
     Args:
-        on_end: called with the place of each in the list and what became of it.
+        on_end: called with the place of each in the list and its outcome.
         how: further arguments of `relax`.
     """
 

@@ -1,4 +1,4 @@
-"""Writing what a command has found: structures, a table, and the record of the run."""
+"""Writing the results of a command: structures, a table, and the record of the run."""
 
 import dataclasses
 import os
@@ -84,11 +84,11 @@ class Writing:
 
     @property
     def stream(self) -> Stream:
-        """That of the summary: standard error, where a table or a log is printed."""
+        """The stream of the summary: standard error where a table or a log is printed."""
         return err if STDOUT in (self.outputs.table, getattr(self.outputs, "log", None)) else out
 
     def print_table(self, columns: Columns) -> None:
-        """Prints the table, if that was asked for."""
+        """Print the table with `--table -`."""
         if self.outputs.table == STDOUT:
             out.write(csv_of(columns))
 
@@ -106,7 +106,7 @@ def files_of(outputs: Written, inputs: Inputs) -> dict[Path, list[int]]:
 
 
 def _names_apart(paths: list[Path]) -> dict[Path, Path]:
-    """Their names, behind those of the folders from which on they differ where two are alike."""
+    """The names of the paths; names that are alike keep the folders in which they differ."""
     names = {path: Path(STDIN_NAME if path == STDIN else path.name) for path in paths}
     if len(set(names.values())) == len(paths):
         return names

@@ -1,4 +1,4 @@
-"""Limits: transforms that shorten updates, need no memory, and can say what they saw."""
+"""Limits: transforms that shorten updates, need no memory, and can report norms and masks."""
 
 import abc
 import traceback
@@ -35,7 +35,7 @@ class AbstractLimit(AbstractTransform):
 
     @abc.abstractmethod
     def limit(self, updates: Tree, index_prefix: Prefix = None) -> Any:
-        """The limited updates and what was seen of them, for a person to read.
+        """The limited updates, with norms and masks for a person to read.
 
         Returns:
             A named tuple whose `tree` is the limited updates.
@@ -46,7 +46,7 @@ class AbstractLimit(AbstractTransform):
 
 
 def _is_called_by_optax() -> bool:
-    """Whether the method that asks was called by optax, which passes no index, but for equinox."""
+    """Whether the calling method was called by optax, which passes no index; equinox aside."""
     names = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_stack(None))
     names = (name for name in names if not name.startswith("equinox"))
     callers = (name for name in names if name != __name__)

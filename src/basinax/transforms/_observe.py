@@ -16,12 +16,12 @@ def observe(
     params: Tree | None = None,
     **extra: Any,
 ) -> tuple[Tree, Any, Any]:
-    """`transform.update`, and what its limits saw: norms before clipping and masks.
+    """`transform.update`, and the reports of its limits: norms before clipping and masks.
 
     Returns:
         The updates and the state, the same as those of `update`, and the observation: for a limit
-        what its method `limit` returns, for a chain a tuple with one entry a transform, and None
-        for what is not a limit.
+        the result of its method `limit`, for a chain a tuple with one entry for each transform, and
+        None for other transforms.
     """
     if isinstance(transform, AbstractLimit):
         seen = transform.limit(updates, state.index_prefix)

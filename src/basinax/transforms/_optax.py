@@ -3,8 +3,8 @@
 A transformation that treats every entry by itself is run row by row, so that each row has a state
 of its own (its count among it) and systems can be frozen and reset; its products are rounded. One
 that mixes rows is found by trying it, and refused. Leaves whose rows are numbered alike are run
-together, in a tree with None for the others: what goes by paths, as masks and labels do, sees those
-of the whole tree.
+together, in a tree with None for the others, so that masks and labels see the paths of the whole
+tree.
 """
 
 import functools
@@ -33,7 +33,7 @@ PROBED = 3
 """Rows with which a transformation is tried."""
 
 MOST_BYTES = 1 << 28
-"""Of the state of that many rows."""
+"""Most bytes of the state of that many rows."""
 
 
 class OptaxTransform(AbstractTransform):
@@ -43,7 +43,7 @@ class OptaxTransform(AbstractTransform):
     """
 
     transformation: optax.GradientTransformation = eqx.field(static=True)
-    """As it was given: what wraps it would be another one each time, and so another program."""
+    """As it was given: a wrapper would be a new object each time, and so another program."""
 
     def init(self, parameters, index_prefix: Prefix = None) -> "OptaxState":
         """The state: one of optax for each row.
@@ -144,7 +144,7 @@ def _refuse_mixing(transformation, parameters, numbers) -> None:
 
 @functools.lru_cache(maxsize=128)
 def _probe(transformation, shapes, structure, numbers) -> str | None:
-    """What is wrong with running the transformation row by row; None if nothing is."""
+    """Why the transformation cannot run row by row; None if it can."""
     n_bytes = _state_bytes(transformation, shapes, structure)
     if n_bytes > MOST_BYTES:
         return (
@@ -161,7 +161,7 @@ def _probe(transformation, shapes, structure, numbers) -> str | None:
 
 
 def _state_bytes(transformation, shapes, structure) -> int:
-    """How large a state would be; 0 where only the probe can say what is wrong with it."""
+    """The size of a state; 0 where only the probe can find the fault of the transformation."""
     rows = [jax.ShapeDtypeStruct((PROBED, *shape), dtype) for shape, dtype in shapes]
     try:
         with usual_promotion():
@@ -172,10 +172,10 @@ def _state_bytes(transformation, shapes, structure) -> int:
 
 
 def _difference(transformation, shapes, structure, numbers) -> str | None:
-    """What the transformation does otherwise where it is run row by row, and part by part.
+    """The difference between running the transformation row by row and as a whole.
 
-    Three rows, of which the others are small, large, huge and NaN in turn: run so and run as a
-    whole must give the same updates, one time after another.
+    Three rows are tried, with the other rows small, large, huge and NaN in turn: both ways must
+    give the same updates, step after step.
     """
     try:
         with jax.ensure_compile_time_eval(), usual_promotion():
@@ -189,7 +189,7 @@ def _difference(transformation, shapes, structure, numbers) -> str | None:
                 pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(got), strict=True)
                 if not all(_close(x, y) for x, y in pairs):
                     return "mixes systems"
-        # Above, what depends on no argument is a number; in a program that is traced it is none.
+        # Above, values that depend on no argument are numbers; in a traced program they are not.
         step = functools.partial(_stepped, transformation, numbers=numbers)
         with usual_promotion():
             jax.eval_shape(step, params, by_row, params)
@@ -241,7 +241,7 @@ def _message_of_parts(transformation, reason: str) -> str:
 
 
 def _names(transformation) -> str:
-    """The functions that made it and its parts, from the qualified names of what they return."""
+    """The functions that made it and its parts, from the qualified names of their results."""
     names: list[str] = []
     pending: list[Any] = [transformation.update]
     while pending:

@@ -1,6 +1,6 @@
 """Optax transformations that remember their name and arguments, so that they can be written down.
 
-What optax returns is a pair of closures, which tells neither.
+Optax returns a pair of closures, which holds neither.
 """
 
 import difflib

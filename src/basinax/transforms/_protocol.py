@@ -51,7 +51,7 @@ def states_field() -> Any:
 
 
 def kept_field() -> Any:
-    """As `states_field`, of states that `update` leaves as they are where `is_running` is false.
+    """A `states_field` of states that `update` leaves unchanged where `is_running` is false.
 
     They are large: to choose between two of them takes longer than to update one.
     """
@@ -59,7 +59,7 @@ def kept_field() -> Any:
 
 
 class AbstractState(eqx.Module):
-    """What the next step of a transform needs, and the index prefix.
+    """The memory of a transform for its next step, and the index prefix.
 
     Every field but `index_prefix`, and static ones, is declared with `rows_field`, `slots_field`,
     `systems_field`, `states_field` or `kept_field`.
@@ -89,7 +89,7 @@ class AbstractTransform(eqx.Module):
         """The state before the first step.
 
         Args:
-            parameters: what is to be optimised; the leading axis of each leaf goes over rows.
+            parameters: the tree to be optimised; the leading axis of each leaf goes over rows.
             index_prefix: a `SystemIndex`, or a tree prefix of `parameters` of them. With None
                 (global mode) all of `parameters` is one system.
         """
@@ -102,9 +102,9 @@ class AbstractTransform(eqx.Module):
 
         Args:
             params: where `updates` was evaluated; some optimizers need it.
-            extra: `energies` of the systems at `params`, shape `[n_systems]`, for those that look
-                at them; `extras`, what else the evaluation there says of systems; `is_running`, the
-                systems whose step will be made, for those that save work on the others.
+            extra: `energies` of the systems at `params`, shape `[n_systems]`, for transforms that
+                read them; `extras`, further results of the evaluation for systems; `is_running`,
+                the systems whose step will be made, to save work on the others.
         """
 
     def to_optax(self, index_prefix: Prefix = None) -> optax.GradientTransformationExtraArgs:
@@ -142,7 +142,7 @@ def check_parameters(parameters: Tree, index_prefix: Prefix) -> None:
 
 
 def check_transform(optimizer: Any) -> None:
-    """Raise TypeError if `optimizer` is no transform; says what to pass."""
+    """Raise TypeError, with the types to pass, if `optimizer` is no transform."""
     if isinstance(optimizer, AbstractTransform):
         return
     got = f"got {type(optimizer).__name__}"
@@ -183,7 +183,7 @@ def where_systems(mask: Bool[Array, "systems"], on_true: Any, on_false: Any) -> 
 def stepped(moves: Bool[Array, "systems"], after: Any, before: Any) -> Any:
     """The state after an `update` for the systems that move, and before it for the others.
 
-    What `kept_field` declares is that after it for all, which differs where a run has just ended.
+    A `kept_field` is that after the update for all systems; it differs where a run has just ended.
     """
     return select_state(moves, after, before, before.index_prefix, is_step=True)
 
@@ -217,7 +217,7 @@ def select_state(
     *,
     is_step: bool = False,
 ) -> Any:
-    """As `where_systems`, of states that stand in another with this prefix, or of None."""
+    """`where_systems` for states inside another with this prefix, or for None."""
     if prefix is None:
         return jax.tree.map(lambda x, y: jnp.where(mask[0], x, y), on_true, on_false)
     if on_false is None:

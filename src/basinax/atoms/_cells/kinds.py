@@ -16,7 +16,7 @@ Kind = Literal["unit-cell", "frechet", "strain"]
 
 
 class AbstractCell(eqx.Module):
-    """How a cell moves, under which pressure, and what of it stands still.
+    """How a cell moves, under which pressure, and which of its entries stand still.
 
     Every option is that of ASE's filter; a list of cells, one a structure, mixes them in a call.
     """
@@ -35,8 +35,7 @@ class AbstractCell(eqx.Module):
     """The cell keeps its shape."""
 
     constant_volume: bool = False
-    """The trace of what moves the cell is projected out, as in ASE: this keeps the volume about,
-    not exactly."""
+    """Project the trace out of the cell's motion, as in ASE: the volume stays approximately."""
 
     cell_factor: float | None = None
     """The scale of the cell's rows beside those of positions (`exp_cell_factor` of ASE's
@@ -174,7 +173,7 @@ def check_cell(atoms: Atoms, cell: AbstractCell, name: str) -> None:
 def is_open(cell: AbstractCell | None) -> bool:
     """Whether a deformation that the mask leaves has a logarithm with entries beside the mask.
 
-    It has none where products of what may move may move, too: a shear with both of its lengths, and
+    It has none where products of free entries are free, too: a shear with both of its lengths, and
     two shears with the third.
     """
     if cell is None or cell.kind != "frechet":

@@ -67,7 +67,7 @@ class Observed(NamedTuple):
     """Without pV, in eV."""
 
     stress: Float[Array, "systems 3 3"]
-    """Of the potential, in eV/Å³."""
+    """The stress of the potential, in eV/Å³."""
 
     residual_stress: Float[Array, "systems 3 3"]
     """The part of stress and pressure that moves the cell, in eV/Å³; 0 where it is fixed."""
@@ -92,7 +92,7 @@ class CellConstraints(eqx.Module):
         return gradient._replace(positions=positions)
 
     def of_step(self, step: Dofs, prefix: Dofs, params: Dofs) -> Dofs:
-        """Positions move by what is left of a Cartesian step in the cell as it will be."""
+        """Positions move by the constrained part of a Cartesian step in the cell after it."""
         positions, cell = step
         if self.constraints is not None and self.moves.kind != "strain":
             cell = self.constraints.of_cell_step(cell.reshape(-1, 3, 3)).reshape(cell.shape)
@@ -121,9 +121,9 @@ class CellMoves(eqx.Module):
     factor: Float[Array, "systems"]
     inverse_factor: Float[Array, "systems"]
     loses_symmetry: Bool[Array, "systems"]
-    """Whose cells may lose a symmetry although constraints keep it in their steps."""
+    """Systems whose cell may lose a symmetry although constraints keep it in their steps."""
     is_open: Bool[Array, "systems"] | None
-    """Whose masks do not hold what logarithms move, see `is_open`; None where there are none."""
+    """Systems whose mask does not hold under logarithms (`is_open`); None if there are none."""
 
     def start(self, positions: Rows) -> Dofs:
         """Where nothing is deformed."""
@@ -145,7 +145,7 @@ class CellMoves(eqx.Module):
         masked = jnp.where(self.movable_rows(), step, -0.0)
         if self.is_open is None:
             return masked
-        # The deformation is masked, and its logarithm is what ASE goes on from.
+        # The deformation is masked; ASE continues from its logarithm.
         end = self._deformation(dofs._replace(cell=dofs.cell + step))
         end = self._rows(rounded(logarithm(end) * self.factor[:, None, None]))
         is_open = jnp.broadcast_to(self.is_open[:, None, None], self.mask.shape)
@@ -179,7 +179,7 @@ class CellMoves(eqx.Module):
         return turn
 
     def is_lost(self, here: Batch, cutoff: Float[Array, ""]) -> Bool[Array, "systems"]:
-        """Which cells have collapsed or exploded, beyond what neighbours can be listed for.
+        """Which cells have collapsed or exploded so far that neighbours cannot be listed.
 
         A system's own cell decides, not where its list was made, nor how far that reaches.
         """
@@ -204,13 +204,12 @@ class CellMoves(eqx.Module):
         here: Batch,
         is_lost: Bool[Array, "systems"] | None = None,
     ) -> tuple[Float[Array, "systems"], Dofs, Observed]:
-        """The enthalpies in eV, their gradient, and what else is told.
+        """The enthalpies in eV, their gradient, and further results.
 
         Args:
-            properties: what the potential says of `here`, stresses included.
+            properties: those of `here` by the potential, stresses included.
             here: the batch at `structure(dofs)`.
-            is_lost: of what systems all is NaN, as they wait for lists that cannot be made; none
-                if None.
+            is_lost: systems whose results are NaN, since their lists cannot be made; none if None.
         """
         stress = cast(Matrices, properties.stress)
         keep = here.constraints
@@ -262,7 +261,7 @@ class CellMoves(eqx.Module):
         return self._traceless(by_logarithm), self._traceless(virial)
 
     def _deformation(self, dofs: Dofs) -> Matrices:
-        """F, of which the transposed turns rows."""
+        """F; rows turn by its transpose."""
         matrices = self._matrices(dofs)
         unit = jnp.eye(3, dtype=matrices.dtype)[None]
         if self.kind == "strain":
@@ -325,7 +324,7 @@ def _third_of_trace(m: Matrices) -> Matrices:
 def with_cells(
     optimizer: AbstractTransform, constraints: Constraints | None, moves: CellMoves
 ) -> tuple[AbstractTransform, Callable[[Evidence], Evidence]]:
-    """The optimizer, and what criteria are shown, where cells move."""
+    """The optimizer, and the view of evidence for criteria, where cells move."""
     optimizer, view = constrained(optimizer, CellConstraints(constraints, moves))
 
     def shown(evidence: Evidence) -> Evidence:

@@ -1,8 +1,8 @@
 """The constraints of a batch, kept on the device.
 
-They act one after another, as they stand on each structure: in stages of parts, of which each
-system uses those that it needs. Where a cell moves, rows turn into Cartesian vectors with the
-deformation; a part that must know how is told by a `Turn`.
+They act in the order of each structure, in stages of parts; each system uses the parts that it
+needs. Where a cell moves, the deformation turns rows into Cartesian vectors; a part that depends on
+this receives a `Turn`.
 """
 
 import itertools
@@ -109,7 +109,7 @@ class Constrained(AbstractTransform):
 def constrained(
     optimizer: AbstractTransform, constraints: Any
 ) -> tuple[AbstractTransform, Callable[[Evidence], Evidence] | None]:
-    """The optimizer, and what criteria are shown, under these constraints.
+    """The optimizer, and the view of evidence for criteria, under these constraints.
 
     Gradients outside of both stay those of the potential.
 
@@ -133,7 +133,7 @@ Layout = tuple[tuple[Room, ...], ...]
 
 
 def layout_of(structures: Iterable[Stages]) -> Layout:
-    """What the constraints of any of these structures need; empty where there are none."""
+    """The room for the constraints of all of these structures; empty where there are none."""
     return _joined(
         tuple(tuple(stage[part].room if part in stage else () for part in PARTS) for stage in own)
         for own in structures
@@ -164,7 +164,7 @@ def blank(layout: Layout, n_rows: int, n_systems: int, dtype: Any) -> Constraint
 
 
 def write(constraints: Constraints | None, system: int, rows: slice, own: Stages) -> None:
-    """Puts the constraints of one structure into arrays of the host, in place of what was there.
+    """Write the constraints of one structure over those in arrays of the host.
 
     Args:
         constraints: of NumPy arrays, as `blank` makes them.

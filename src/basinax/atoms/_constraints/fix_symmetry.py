@@ -1,7 +1,7 @@
 """Systems that keep their symmetry, as with ASE's `FixSymmetry`: host and device.
 
-The average of a vector per atom over all operations, each of which turns the vectors and permutes
-the atoms, is taken by orbits (atoms that operations exchange), which are far fewer than operations:
+Each operation turns the vectors and permutes the atoms. The average of a vector per atom over all
+operations is taken by orbits (atoms that operations exchange), which are far fewer than operations:
 every vector is turned to where the orbit's first atom stands, these are added in the order of the
 atoms, and the sum, averaged over the operations that leave the first atom, is turned back.
 """
@@ -29,7 +29,7 @@ from basinax.atoms._constraints.protocol import (
 from basinax.atoms._matrices import Matrices, multiply, transposed, turned, turned_rows
 
 NO_ATOM = -1
-"""What stands in `Symmetry.members` behind the last atom of an orbit."""
+"""Fills `Symmetry.members` after the last atom of an orbit."""
 
 
 ON_AXES = 1e-9
@@ -56,11 +56,11 @@ class Symmetry(AbstractPart):
     """The orbits of systems that keep their symmetry."""
 
     mask: Bool[Array, "systems"]
-    """Whose gradients do."""
+    """Systems whose gradients are averaged."""
     moves: Bool[Array, "systems"]
-    """Whose steps do."""
+    """Systems whose steps are averaged."""
     moves_cell: Bool[Array, "systems"]
-    """Whose cells' steps do."""
+    """Systems whose steps of the cell are averaged."""
     into: Float[Array, "rows 3 3"]
     """Turns the vector of an atom to that of its orbit's first one."""
     back: Float[Array, "rows 3 3"]
@@ -130,7 +130,7 @@ class Symmetry(AbstractPart):
         return self._averaged(x, index, self.moves)
 
     def of_stress(self, stress: Matrices, turning: Turning) -> Matrices:
-        """As `of_gradient`, of σ: Fᵀ σ F is averaged in the undeformed cell."""
+        """The averaged σ: Fᵀ σ F is averaged in the undeformed cell."""
         if turning is None:
             return self._averaged_tensors(stress, self.mask)
         turn = turning()
@@ -144,7 +144,7 @@ class Symmetry(AbstractPart):
         return self._averaged_tensors(step, self.moves_cell)
 
     def _may_be_lost(self, turn: Turn) -> Bool[Array, "systems"]:
-        """Whose cells may lose the symmetry that their gradients keep."""
+        """Systems whose cell may lose the symmetry that their gradients keep."""
         return self.mask & turn.mask & (~self.moves_cell | turn.loses_symmetry)
 
     def _averaged_tensors(self, x: Matrices, mask: Bool[Array, "systems"]) -> Matrices:
@@ -188,8 +188,8 @@ class FixSymmetryKind(AbstractKind):
 def loses_symmetry(stages: Stages, movable: Bool[np.ndarray, "3 3"]) -> bool:
     """Whether steps of a cell that keep a structure's symmetry may take it from the cell.
 
-    They do where `movable`, what may move of the deformation, lacks the symmetry, or where the cell
-    itself has lost it since the constraint was made.
+    They do where `movable`, the free entries of the deformation, lack the symmetry, or where the
+    cell itself has lost it since the constraint was made.
     """
     keepers = [stage[Symmetry] for stage in stages if Symmetry in stage]
     averages = [own.tensor for own in keepers if own.moves_cell]

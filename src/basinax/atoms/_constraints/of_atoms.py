@@ -2,8 +2,8 @@
 
 A row without constraint is selected, not multiplied, so that a free structure keeps its bits beside
 constrained ones. Where a cell moves, an optimizer's rows are no Cartesian vectors but turn into
-them with the deformation. Fixed atoms do not notice; rows that keep some directions are made
-Cartesian, and made again what they were.
+them with the deformation. Fixed atoms are not affected; rows that keep some directions are turned
+to Cartesian vectors and back.
 """
 
 import itertools
@@ -21,16 +21,16 @@ from basinax.atoms._matrices import turned
 
 
 class Left(NamedTuple):
-    """What a constraint leaves of a force or step of each of its atoms."""
+    """The part of a force or step that a constraint leaves to each of its atoms."""
 
     index: Any
     fixed: Any = None
-    """Of x, y and z those that stand still; None where a matrix says what is left."""
+    """The fixed ones of x, y and z; None where a matrix holds the part that is left."""
     matrix: Any = None
 
 
 class OwnAtoms(NamedTuple):
-    """What is left of a force or a step of each atom of one structure."""
+    """The part of a force or step that is left to each atom of one structure."""
 
     matrices: Float[np.ndarray, "atoms 3 3"]
 

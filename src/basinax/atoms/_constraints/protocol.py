@@ -1,7 +1,7 @@
 """The protocol of constraints: a class of ASE's is a file here, and a line in `kinds.py`.
 
-An `AbstractKind` reads one of ASE's classes, on the host. An `AbstractPart` is what it reads into:
-arrays for all systems of a batch, which several kinds may share, and functions of them, linear in
+An `AbstractKind` reads one of ASE's classes, on the host, into an `AbstractPart`: arrays for all
+systems of a batch, which several kinds may share, and functions of these arrays, linear in
 forces and steps as ASE's `adjust_forces` and `adjust_positions` are.
 """
 
@@ -30,10 +30,10 @@ class Turn(NamedTuple):
     there: Matrices
     back: Matrices
     loses_symmetry: Bool[Array, "systems"]
-    """Whose cells may lose a symmetry although their steps keep it."""
+    """Systems whose cell may lose a symmetry although their steps keep it."""
 
     def around(self, adjust: Callable[[Rows], Rows], x: Rows, index: SystemIndex) -> Rows:
-        """What `adjust` makes of the Cartesian vectors."""
+        """The rows after `adjust` has acted on their Cartesian vectors."""
         return turned_rows(adjust(turned_rows(x, self.there, index)), self.back, index)
 
 
@@ -42,7 +42,7 @@ Turning = Callable[[], Turn] | None
 
 
 class Own(Protocol):
-    """What one structure has of a part."""
+    """The entries of one structure in a part."""
 
     @property
     def room(self) -> Room:
@@ -53,7 +53,7 @@ class Own(Protocol):
 class AbstractPart(eqx.Module):
     """Constraints of one sort in all systems of a batch; NumPy arrays until all are written.
 
-    Where a system has none, what goes in comes out, bit for bit.
+    Where a system has none, its rows pass unchanged, bit for bit.
     """
 
     joins: ClassVar[bool] = True
@@ -62,7 +62,7 @@ class AbstractPart(eqx.Module):
     @classmethod
     @abc.abstractmethod
     def gathered(cls, found: list[Any], n_atoms: int) -> Own:
-        """What a structure has of the part, made of what its kinds have read.
+        """The entries of a structure in the part, from the readings of its kinds.
 
         Args:
             found: of one constraint after another; of one alone unless they join.
@@ -80,7 +80,7 @@ class AbstractPart(eqx.Module):
 
     @abc.abstractmethod
     def write(self, system: int, rows: slice, own: Any) -> None:
-        """Put what one structure has into arrays of the host, in place of what was there.
+        """Write the entries of one structure over those in arrays of the host.
 
         Args:
             rows: those of the structure's place, padding included.
@@ -105,8 +105,8 @@ class AbstractPart(eqx.Module):
 
 
 Stages = list[dict[type[AbstractPart], Any]]
-"""What one structure has of each part, applied one dictionary after another; of a dictionary in the
-order of `PARTS`."""
+"""The entries of one structure in each part, applied one dictionary after another; within a
+dictionary in the order of `PARTS`."""
 
 
 class AbstractKind(abc.ABC):
@@ -118,12 +118,12 @@ class AbstractKind(abc.ABC):
 
     @abc.abstractmethod
     def read(self, constraint: Any, atoms: Atoms) -> Any:
-        """What its part gathers."""
+        """The reading that its part gathers."""
 
     def is_kept(self, constraint: Any, atoms: Atoms) -> bool:
-        """Whether the part can do what this one does."""
+        """Whether the part can represent this constraint."""
         return True
 
     def fault(self, constraint: Any, atoms: Atoms) -> str:
-        """What is wrong with a constraint that is kept; nothing if it is empty."""
+        """The fault of a constraint that is kept, as text; empty if it has none."""
         return ""

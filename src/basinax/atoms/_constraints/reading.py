@@ -26,7 +26,7 @@ def read_stages(atoms: Atoms) -> Stages:
 
 
 def fixed_by(stages: Stages, n_atoms: int) -> Bool[np.ndarray, "atoms 3"]:
-    """Coordinates that stand still. What couples atoms moves what is fixed before it."""
+    """Coordinates that stand still. A constraint that couples atoms moves those fixed before it."""
     if stages and set(stages[-1]) == {OfAtoms}:
         return stages[-1][OfAtoms].fixed
     return np.zeros((n_atoms, 3), bool)

@@ -34,7 +34,7 @@ from basinax.atoms._evaluators.worker import compute, text_of
 from basinax.atoms._evaluators.workers import Workers
 
 LOOK = 0.1
-"""Seconds of evaluations in this process between two looks at what has come."""
+"""Seconds of evaluations in this process between two looks at their answers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +160,7 @@ class InProcess(AbstractSession):
 
 
 def bare(atoms: Sequence[Atoms]) -> list[Atoms]:
-    """Copies without constraints and calculators, of which a calculator sees nothing."""
+    """Copies without constraints and calculators, which a calculator must not see."""
     copies = [a.copy() for a in atoms]
     for copy in copies:
         copy.set_constraint()

@@ -23,7 +23,7 @@ class Request(NamedTuple):
     """A structure that waits for its evaluation."""
 
     number: int
-    """Its number in the call."""
+    """The number of the structure in the call."""
     positions: Float[np.ndarray, "atoms 3"]
     """In Å."""
     cell: Float[np.ndarray, "3 3"]
@@ -39,13 +39,13 @@ class Evaluated(NamedTuple):
     forces: Float[np.ndarray, "atoms 3"]
     """In eV/Å, without the effect of constraints."""
     stress: Float[np.ndarray, "6"] | None = None
-    """In eV/Å³, in ASE's order and sign: xx, yy, zz, yz, xz, xy; None if not asked for."""
+    """In eV/Å³, in ASE's order and sign: xx, yy, zz, yz, xz, xy; None unless requested."""
     results: dict[str, Any] = {}  # noqa: RUF012
     """Everything that was found, by ASE's names of properties; kept with the relaxed structure."""
 
 
 Answer = tuple[int, Evaluated | EvaluationError]
-"""The number of a structure, and what was found of it."""
+"""The number of a structure, and its results or the error."""
 
 
 class AbstractSession(abc.ABC):
@@ -64,7 +64,7 @@ class AbstractSession(abc.ABC):
 
     @abc.abstractmethod
     def end(self, number: int) -> None:
-        """Forget a structure, which will not be asked for again."""
+        """Forget a structure; no request for it will come again."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -85,7 +85,7 @@ class AbstractEvaluator(abc.ABC):
 
         Args:
             atoms: all structures of the call; requests name them by their number.
-            needs_stress: of each structure, whether its stress will be asked for.
+            needs_stress: of each structure, whether its stress will be needed.
 
         Raises:
             TypeError, ValueError, RuntimeError: the structures cannot be evaluated; names them.
@@ -93,7 +93,7 @@ class AbstractEvaluator(abc.ABC):
 
 
 def names_of(request: Request) -> list[str]:
-    """The properties that are asked for, by ASE's names."""
+    """The requested properties, by ASE's names."""
     return ["energy", "forces", *(["stress"] if request.needs_stress else [])]
 
 

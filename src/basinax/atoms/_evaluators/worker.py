@@ -2,7 +2,7 @@
 
 It runs as a script and imports neither JAX nor basinax, which would take a second and a hundred MB
 in each process. Messages on its pipe: first the paths of modules and the function that makes
-calculators; then structures, each of which has one answer. It ends with its parent.
+calculators; then structures, one answer for each. A process ends with its parent.
 """
 
 import os
@@ -26,7 +26,7 @@ def forget(calculator: Any) -> None:
 
 
 def compute(calculator: Any, atoms: Atoms, names: list[str], *, is_reset: bool) -> dict[str, Any]:
-    """All results of a calculator at these positions, its cache aside; raises what it raises."""
+    """All results of a calculator at these positions, its cache aside; its errors pass through."""
     if is_reset:
         forget(calculator)
     calculator.calculate(atoms, names, list(all_changes))

@@ -49,7 +49,7 @@ def are_equal(meant: Any, got: Any) -> bool:
 
 
 def losses(meant: Atoms, got: Atoms) -> list[str]:
-    """Names of what the structure that was read has lost or has otherwise.
+    """Names of parts that the structure that was read lacks or has changed.
 
     The structures have the same number of atoms.
     """
@@ -118,13 +118,13 @@ def _forces_left(atoms: Atoms) -> list[float]:
     try:
         for constraint in atoms.constraints:
             constraint.adjust_forces(atoms, forces)
-    except Exception:  # what a reader makes of it need not be a constraint
+    except Exception:  # a reader may return something that is no constraint
         return []
     return np.round(forces, 5).ravel().tolist()
 
 
 def _numbers(meant: Any, got: Any) -> tuple[np.ndarray, np.ndarray] | None:
-    """Both as arrays of one kind, if they are numbers."""
+    """The two values as arrays of one kind, if they are numbers."""
     try:
         arrays = np.asarray(meant), np.asarray(got)
     except ValueError:  # lists of different lengths

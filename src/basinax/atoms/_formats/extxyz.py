@@ -1,5 +1,7 @@
-"""Structures as extended XYZ can hold them: what ASE's reader would take for another thing is
-written as JSON, which it reads as it was, or is left out by name.
+"""Structures as extended XYZ can hold them.
+
+Entries that ASE would read back as another type are written as JSON, which ASE reads unchanged, or
+left out by name.
 """
 
 import functools

@@ -46,7 +46,7 @@ ONE_STRUCTURE = {
     "turbomole": r"^\$coord\b",
     "vasp": r"^[ \t]*[-+.\d]+[ \t]*\n(?:(?:[ \t]*[-+.\dED]+){3}[ \t]*\n){3}[ \t]*[A-Z]",
 }
-"""Text that one structure has once, in formats of which ASE reads no more than one structure."""
+"""Text that each structure has once, in formats where ASE reads one structure only."""
 
 NOT_READ = {
     "abinit-in": {"fixed atoms": r"^\s*(natfix|iatfix)"},
@@ -55,7 +55,7 @@ NOT_READ = {
     "onetep-in": {"constraints": r"^\s*%block\s+species_constraints"},
     "xsd": {"fixed atoms": r"RestrictedProperties="},
 }
-"""Text of what ASE passes over and a relaxation would obey."""
+"""Text of entries that ASE passes over and a relaxation would obey."""
 
 
 class Form(NamedTuple):
@@ -117,7 +117,7 @@ class Form(NamedTuple):
         return max(1, len(_found(pattern, path))) if pattern else 1
 
     def not_read(self, path: Path) -> list[str]:
-        """Names of what the file has for a relaxation and ASE passes over."""
+        """Names of the file's entries for a relaxation that ASE passes over."""
         patterns = NOT_READ.get(self.name, {})
         return [name for name, pattern in patterns.items() if _found(pattern, path)]
 

@@ -46,7 +46,7 @@ class Fault(NamedTuple):
 
     text: str
     number: int | None = None
-    """Of the structure, where it is one."""
+    """The number of the structure, if one is at fault."""
 
 
 class Trial(NamedTuple):
@@ -56,7 +56,7 @@ class Trial(NamedTuple):
     left_out: frozenset[Item]
     """Items that must not be written: others would be lost with them."""
     lost: dict[str, int]
-    """Names of what is lost or changed, each with the first structure that is known to lose it."""
+    """Names of lost or changed parts, each with the first structure known to lose it."""
 
     def written(self, atoms: Atoms) -> Atoms:
         """A copy as it goes to the file."""
@@ -115,7 +115,7 @@ Outcome = Fault | list[list[str]]
 
 
 def _outcome(form: Form, name: str, meant: list[Atoms]) -> Outcome:
-    """Of a file with these structures."""
+    """The outcome for a file with these structures."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
         path = Path(folder) / name
         try:
@@ -146,7 +146,7 @@ def _outcome(form: Form, name: str, meant: list[Atoms]) -> Outcome:
 def _with_harmless_items(
     form: Form, name: str, meant: list[Atoms], outcome: Outcome
 ) -> tuple[frozenset[Item], Outcome]:
-    """Items that cost more than themselves, and what is lost without them."""
+    """Items that cost more than themselves, and the losses without them."""
     items = {item for atoms in meant for item in _items(atoms)}
     bare = _outcome(form, name, [_without(atoms, items) for atoms in meant])
     if isinstance(bare, Fault) or not _costs_others(outcome, bare, items):
@@ -252,7 +252,7 @@ def _sort_of(value: Any) -> Any:
 
 
 def _magnitude(value: Any) -> int:
-    """Its digits before the point."""
+    """The number of digits before the point."""
     value = float(abs(value))
     return int(np.log10(value)) if np.isfinite(value) and value > 0 else 0
 

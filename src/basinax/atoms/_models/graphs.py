@@ -20,7 +20,7 @@ SPARE = 2
 """Atoms that no structure has, between which spare pairs stand."""
 
 FEWEST_EDGES = 64
-"""Of the smallest shape."""
+"""Edges of the smallest shape."""
 
 MANY_EDGES = 256
 """From here on shapes stand more closely, since evaluations take longer."""
@@ -29,7 +29,7 @@ CROWD = 0.1
 """Half as many atoms as in a cubic Å of common matter, times 4π/3."""
 
 FEWEST_NEIGHBORS = 4
-"""Of an atom, by which shapes are made where the cutoff is short."""
+"""Neighbours of an atom that shapes assume where the cutoff is short."""
 
 ROWS = 8
 """Shapes have multiples of so many atoms."""
@@ -45,9 +45,9 @@ class Shape(NamedTuple):
 def shape_of(n_atoms: int, n_edges: int, cutoff: float) -> Shape:
     """The first of the row of shapes that holds so many atoms and pairs.
 
-    Two shapes lie between a number of pairs and its double, and four where pairs are many: what an
-    evaluation costs goes with them, and hardly with the atoms. A shape has room for the atoms of a
-    molecule in which all see each other, and for those of matter of half the common density.
+    Two shapes lie between a number of pairs and its double, and four where pairs are many: the cost
+    of an evaluation grows with the pairs, and hardly with the atoms. A shape has room for the atoms
+    of a molecule in which all are neighbours, and of matter of half the common density.
     """
     edges = octave = FEWEST_EDGES
     while True:
@@ -103,13 +103,13 @@ def graph_of(
 
 
 def _displacements(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
-    """Of periodic images; not by BLAS, whose order of sums depends on how many there are."""
+    """Displacements of periodic images, without BLAS, whose order of sums depends on the shape."""
     return shifts[:, :1] * cell[0] + shifts[:, 1:2] * cell[1] + shifts[:, 2:] * cell[2]
 
 
 @dataclasses.dataclass(frozen=True)
 class AbstractLayout(abc.ABC):
-    """How a graph is laid out in arrays, of which a model's function takes some."""
+    """How a graph is laid out in arrays; a model's function takes some of them."""
 
     arguments: tuple[str, ...]
     """The names of the arrays that the function takes, in order."""

@@ -45,7 +45,7 @@ class JaxModel(AbstractEvaluator):
     `cell` [3, 3] in Å, atomic `numbers` [n], `senders` and `receivers` [e], and `shifts` [e, 3] in
     cells; the vector of a pair is `positions[senders] + shifts @ cell - positions[receivers]`. All
     pairs within the cutoff are there, in both directions. It returns the energies of atoms [n] in
-    eV, of which those of spare atoms are left out. A pair beyond the cutoff must contribute
+    eV; those of spare atoms are left out. A pair beyond the cutoff must contribute
     nothing: spare pairs join two spare atoms that are farther apart.
 
     Args:
@@ -101,7 +101,9 @@ class JaxModel(AbstractEvaluator):
         Args:
             site_energies: called with `vectors` [e, 3] in Å from receivers to senders, `numbers`
                 [n], `senders` and `receivers` [e]; returns the energies of atoms [n] in eV.
-            cutoff, args, options: see the class.
+            cutoff: in Å.
+            *args: see the class.
+            **options: see the class.
         """
         return cls(site_energies, cutoff, *args, takes=VECTORS, **options)
 
@@ -155,10 +157,10 @@ class JaxModel(AbstractEvaluator):
     ) -> "JaxModel":
         """An energy function of jax-md with a neighbour list.
 
-        It is called as `energy(positions, neighbor, box=..., perturbation=...)`, as those are that
-        jax-md makes over `space.periodic_general`, with any box: each structure's own box and list
-        are given to it. Structures without periodic directions have a wide box. Each number of
-        atoms is compiled for itself.
+        The function is called as `energy(positions, neighbor, box=..., perturbation=...)` with the
+        box and list of each structure, as jax-md makes it over `space.periodic_general` with any
+        box. Structures without periodic directions have a wide box. Each number of atoms is
+        compiled for itself.
 
         Args:
             energy: returns one energy or those of atoms, in eV; weights may be arrays in it, as in
@@ -169,7 +171,9 @@ class JaxModel(AbstractEvaluator):
                 default is True.
             keywords: from atomic numbers [n] (an array in a traced program) to further keywords,
                 such as `lambda numbers: {"species": jnp.where(numbers == 14, 0, 1)}`.
-            species, dtype, workers: see the class.
+            species: see the class.
+            dtype: see the class.
+            workers: see the class.
 
         Raises:
             TypeError, ValueError: an argument is of no use.
@@ -206,7 +210,7 @@ class JaxModel(AbstractEvaluator):
         return OneByOne(atoms, program, min(self.workers or _n_threads(), len(atoms)))
 
     def _check(self, program: Program, needs_stress: Sequence[bool]) -> None:
-        """Raise TypeError if the function does not return what it must."""
+        """Raise TypeError if the function returns other types or shapes than it must."""
         graph = program.abstract_graph()
         n = graph["numbers"].shape[0]
         function, form = eqx.combine(program.arrays, program.fixed.tree)

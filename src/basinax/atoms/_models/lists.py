@@ -25,13 +25,13 @@ FORMATS = ("Dense", "Sparse", "OrderedSparse")
 """Names in jax-md's `NeighborListFormat`."""
 
 WIDE = 4
-"""So many times the cutoff is a box in directions that are not periodic."""
+"""Size of a box in directions that are not periodic, in cutoffs."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class NeighborList:
-    """As much of jax-md's class as its energies read."""
+    """The part of jax-md's class that its energies read."""
 
     idx: Any
     reference_position: Any

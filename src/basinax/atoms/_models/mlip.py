@@ -12,7 +12,7 @@ from basinax.atoms._models.weights import in_precision
 
 
 class MlipEnergies(eqx.Module):
-    """Energies of atoms, from a graph; what the force field derives from them is left to JAX."""
+    """Energies of atoms, from a graph; JAX derives forces and stress from them."""
 
     params: Any
     force_field: Any = eqx.field(static=True)

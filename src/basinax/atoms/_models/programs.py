@@ -21,22 +21,22 @@ Arrays = dict[str, Array]
 
 
 class Found(NamedTuple):
-    """Of one graph; of spare atoms, energies and forces are 0 or of no use."""
+    """The results for one graph; energies and forces of spare atoms are not used."""
 
     energies: Float[Array, "atoms"] | Float[Array, "1"]
-    """Of the atoms, or their sum."""
+    """Energies of the atoms, or their sum."""
     forces: Float[Array, "atoms 3"]
     virial: Float[Array, "3 3"]
     """The derivative of the energy by a strain, in eV."""
 
 
 def of_positions(function: Callable[..., Any], graph: Arrays) -> Found:
-    """Of a function of positions and cell, by differentiation."""
+    """Results of a function of positions and cell, by differentiation."""
     is_atom, x = graph["is_atom"], graph["positions"]
 
     def total(positions, strain):
         deformation = jnp.eye(3, dtype=x.dtype) + 0.5 * (strain + strain.T)
-        # Spare atoms stay: what they may become must not reach the strain.
+        # Spare atoms stay: their derivatives, NaN perhaps, must not reach the strain.
         placed = jnp.where(is_atom[:, None], positions @ deformation, x)
         arrays = (graph[name] for name in ("numbers", "senders", "receivers", "shifts"))
         energies = function(placed, graph["cell"] @ deformation, *arrays)
@@ -49,7 +49,7 @@ def of_positions(function: Callable[..., Any], graph: Arrays) -> Found:
 
 
 def of_vectors(function: Callable[..., Any], graph: Arrays) -> Found:
-    """Of a function of the vectors of pairs, by differentiation."""
+    """Results of a function of the vectors of pairs, by differentiation."""
     energies, gradient = _by_vectors(function, graph)
     forces = jnp.zeros_like(graph["positions"])
     forces = forces.at[graph["receivers"]].add(gradient).at[graph["senders"]].add(-gradient)
@@ -70,7 +70,7 @@ def _by_vectors(function: Callable[..., Any], graph: Arrays) -> tuple[Array, Arr
 
 
 def of_lists(function: Callable[..., Any], graph: Arrays) -> Found:
-    """Of an energy of jax-md, by differentiation.
+    """Results of an energy of jax-md, by differentiation.
 
     Its derivative by coordinates is in eV/Å, even where these are parts of the box.
     """
@@ -87,7 +87,7 @@ def of_lists(function: Callable[..., Any], graph: Arrays) -> Found:
 
 
 def directly(function: Callable[..., Any], names: tuple[str, ...], graph: Arrays) -> Found:
-    """Of a function that returns forces and stress of its own, besides energies."""
+    """Results of a function that returns forces and stress of its own, besides energies."""
     energies, forces, stress = function(*(graph[name] for name in names))
     energies = jnp.where(graph["is_atom"], energies, 0)
     stress = jnp.full((3, 3), jnp.nan, energies.dtype) if stress is None else stress
@@ -103,7 +103,7 @@ class Form(NamedTuple):
 
     arguments: tuple[str, ...]
     is_direct: bool
-    """It returns forces and stress of its own."""
+    """Whether the function returns forces and stress of its own."""
 
     def evaluate(self, function: Callable[..., Any], graph: Arrays) -> Found:
         if self.is_direct:

@@ -41,7 +41,7 @@ _LOG = logging.getLogger("basinax")
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What evaluates graphs."""
+    """A compiled function of graphs."""
 
     fixed: Fixed
     arrays: Any
@@ -51,7 +51,7 @@ class Program:
 
     @property
     def switches(self) -> dict[str, Any]:
-        """Of JAX, while the model is evaluated."""
+        """JAX's switches while the model is evaluated."""
         return {"jax_enable_x64": self.dtype == np.float64}
 
     def abstract_graph(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -208,7 +208,7 @@ def joined_graph(graphs: Sequence[Graph], starts: np.ndarray) -> Graph:
 def evaluated(
     n_atoms: int, request: Request, energies: np.ndarray, forces: np.ndarray, virial: np.ndarray
 ) -> Evaluated:
-    """What a program found, without its spare atoms."""
+    """The results of a program, without its spare atoms."""
     energies, forces = energies[:n_atoms], forces[:n_atoms]
     energy = float(energies.sum())
     results: dict[str, Any] = {"energy": energy, "forces": forces}

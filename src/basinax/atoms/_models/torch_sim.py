@@ -28,7 +28,7 @@ from basinax.atoms._evaluators.worker import text_of
 from basinax.atoms._matrices import VOIGT
 
 LOOK = 0.1
-"""Seconds of evaluations between two looks at what has come."""
+"""Seconds of evaluations between two looks at their answers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class TorchSimModel(AbstractEvaluator):
 
     Args:
         model: has `forward(state)`, which returns `energy` [systems], `forces` [atoms, 3] and
-            `stress` [systems, 3, 3]; and `device`, `dtype` and `compute_stress`, if it says so.
+            `stress` [systems, 3, 3]; and optionally `device`, `dtype` and `compute_stress`.
         batched: evaluate all structures that wait in one call, those alike in their periodic
             directions. It is faster on GPUs, and last digits then depend on the other structures.
 

@@ -1,4 +1,4 @@
-"""Weights of models, in the precision that is asked for."""
+"""Weights of models, in the requested precision."""
 
 from typing import Any
 

@@ -23,7 +23,7 @@ class Frames(eqx.Module):
     cells: Matrices
     """In Å."""
     inverses: Matrices
-    """Their inverses; pseudo-inverses where vectors along open directions are zero."""
+    """Inverses of the cells; pseudo-inverses where vectors along open directions are zero."""
     radius: Float[Array, ""]
     """How far the lists reach, in Å."""
 
@@ -116,7 +116,7 @@ class EdgeList(eqx.Module):
         return _of_receivers(self, of_rows)
 
     def sum(self, of_edges: Float[Array, "edges *rest"]) -> Float[Array, "rows *rest"]:
-        """The sum over the edges of each receiver, from the left; what is masked adds nothing."""
+        """The sum over the edges of each receiver, from the left; masked edges add nothing."""
         axes = tuple(range(1, of_edges.ndim))
         return _fold(self, jnp.where(jnp.expand_dims(self.mask, axes), of_edges, 0.0))
 

@@ -2,7 +2,7 @@
 
 A row's neighbours stand in canonical order (row in its system, then periodic shift), so that a
 left fold over them gives the same bits whatever the skin, the padding and the last rebuild
-(docs/design.md, section 2, rule 3). What padding points at lies too far away to matter: no mask.
+(docs/design.md, section 2, rule 3). Padding points at an image too far away to matter: no mask.
 """
 
 import dataclasses
@@ -60,8 +60,8 @@ class Columns(eqx.Module):
     """Which columns are of systems to go through that may have several elements."""
 
     stretches: Int32[Array, "stretches"]
-    """Where among the further images there are some of systems to go through: the beginnings of
-    stretches that are equally long, one of which may begin within another."""
+    """Where the further images of systems to go through begin: starts of stretches of equal length,
+    which may overlap."""
 
     n_stretches: Int32[Array, ""]
     """How many of these there are; others are not read."""
@@ -86,7 +86,7 @@ class Columns(eqx.Module):
     def with_chunk(
         self, k: Int32[Array, ""], of_columns: PyTree[Array], chunk: PyTree[Array]
     ) -> PyTree[Array]:
-        """The same with other values for the columns of a chunk."""
+        """The tree with other values for the columns of a chunk."""
 
         def changed(a, part):
             return lax.dynamic_update_slice_in_dim(a, part, k * self.size, -1)
@@ -172,19 +172,19 @@ class AbstractRowLists(eqx.Module):
         known: list[Any],
         far: float,
     ) -> list[Shaped[Array, "*axes images"]]:
-        """What images have. Where folds do not go through a system, its images may have `far`.
+        """The values of images. Images of a system that folds do not go through may have `far`.
 
         Args:
-            of_rows: what the rows have, for each table.
-            further: what further images have, from their rows and shifts and what is known for a
-                table.
-            known: that, for each table.
-            far: what the far one has.
+            of_rows: values of rows, for each table.
+            further: from rows and shifts of further images, and an entry of `known`, to their
+                values.
+            known: one entry for each table.
+            far: the value of the far image.
         """
         *axes, n_rows = of_rows[0].shape
         length = padded_size(n_rows + 1 + len(self.image_rows), steps=1)
         table = jnp.full((*axes, length), far, of_rows[0].dtype)
-        # A concatenation would ask of each entry where it comes from.
+        # A concatenation would test for each entry where it comes from.
         tables = [lax.dynamic_update_slice(table, x, (0,) * x.ndim) for x in of_rows]
 
         def put(begin, rows, shifts, tables):
@@ -224,7 +224,7 @@ class Neighbors(AbstractRowLists):
     reverse: Int32[Array, "slots rows"] | None = None
     """Where the pair of a slot stands seen from the neighbour, as an entry of `slots.ravel()`.
 
-    Of no account where a slot is padding; None unless the table was asked for it.
+    Of no account where a slot is padding; None unless the table has `reverse`.
     """
 
 
@@ -259,7 +259,7 @@ def columns_of(lists: AbstractRowLists) -> Columns | None:
 
 
 Lists = EdgeList | Neighbors | ChunkedLists
-"""The forms of neighbour lists, of which a potential takes one."""
+"""The forms of neighbour lists; a potential takes one of them."""
 
 
 def coordinates(positions: Float[Array, "rows 3"], *, is_one: bool) -> Coordinates:

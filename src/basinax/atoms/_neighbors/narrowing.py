@@ -19,8 +19,8 @@ from basinax.atoms._neighbors.edges import Frames
 from basinax.atoms._neighbors.lists import ChunkedLists, Columns, gather, skin_left
 
 GROWTH, LEAST_SKIN = 1.25, 0.05
-"""Near is what lies within the cutoff and a skin of each system: so much more than what its atoms
-have taken of the last one, and so many Å at least."""
+"""Near pairs lie within the cutoff and a skin of each system: this factor times the part of its
+last skin that its atoms have used up, and so many Å at least."""
 
 
 class Reach(NamedTuple):
@@ -102,7 +102,7 @@ def narrowed(neighbors: ChunkedLists, batch: Batch, radii: Float[Array, "systems
         kept = _written(kept, ends, jnp.full_like(ends, batch.n_rows))
         return kept, lax.dynamic_update_slice(lengths, (ends - begins) // n_columns, (start,))
 
-    # One row more than there may be pairs, for what is written behind them.
+    # One row more than there may be pairs: the last one takes writes of slots without a pair.
     nothing = jnp.full((n_slots + 1) * n_columns, batch.n_rows, jnp.int32)
     none = jnp.zeros(n_columns, jnp.int32)
     kept, lengths = lax.fori_loop(0, columns.n_chunks, choose_of_chunk, (nothing, none))
@@ -123,7 +123,7 @@ def narrowed(neighbors: ChunkedLists, batch: Batch, radii: Float[Array, "systems
 
 
 def _squared_limits(radii, batch: Batch) -> Float[Array, "rows"]:
-    """Of the distances from each row, in Å²; -1 where no pair is wanted."""
+    """Limits of squared distances from each row, in Å²; -1 where no pair is wanted."""
     positions = batch.positions
     # As much farther as lists made on the host reach, for the same reason.
     spacing = 64 * float(jnp.finfo(positions.dtype).eps)

@@ -76,7 +76,7 @@ class Rooms:
         No room is forgotten and none comes before another, so that equal needs have equal rooms.
 
         Args:
-            program: what a program depends on besides.
+            program: everything else that a program depends on.
         """
         own = own_room(needs, n_rows, is_lean=is_lean)
         is_large = n_rows > SMALL

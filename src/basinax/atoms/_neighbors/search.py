@@ -25,24 +25,23 @@ MOST_IMAGES = 10_000
 around it: a cell of one atom and 1 Å has half as many within 9 Å. No run begins beyond."""
 
 TO_SPARE = 1.1
-"""So many times more images may lie within the cutoff before a cell that moves is lost, and so many
-times more again before there is no list: what may begin is not lost, and the device decides."""
+"""Factor by which images within the cutoff may grow until a moving cell is lost, and again until
+there is no list: a structure that may begin is not lost at once, and the device decides."""
 
 MOST_TRIED = 1 << 20
 """Up to so many candidates in a system, trying them all is faster than searching: nearly 200
 atoms of a crystal whose cell is as high as the radius, or 1000 of a cluster."""
 
 MOST_RADII = 30
-"""Systems that extend farther are searched: what is tried is a difference of squared lengths, in
-single precision."""
+"""Systems that extend farther are searched: trials compare squared lengths in single precision."""
 
 MOST_AT_ONCE = 1 << 19
 """Candidates, of several systems, that are tried at once."""
 
 ON_ONE_CORE = 1 << 17
-"""So many multiplications in a product of matrices BLAS does at once without threads, which would
-go on spinning on the cores that batches need. (OpenBLAS begins them at 1 << 18.) The products of
-about so many are compared before others are taken: they are still in the cache."""
+"""Multiplications of a product of matrices that BLAS does without threads, which would spin on the
+cores that batches need. (OpenBLAS starts threads at 1 << 18.) So many products also fit the cache
+until they are compared."""
 
 
 class Task(NamedTuple):
@@ -52,8 +51,8 @@ class Task(NamedTuple):
     """[atoms, 3] in Å."""
     cell: np.ndarray
     radius: float
-    """In Å, and a little more than what was asked for, so that no pair within that by the device's
-    arithmetic is missed."""
+    """In Å, a little larger than requested, so that no pair is missed that is within the requested
+    radius by the arithmetic of the device."""
     heights: np.ndarray
     """Between opposite faces of the cell, in Å."""
     turns: tuple[int, int, int] | None
@@ -81,7 +80,7 @@ class Pairs(NamedTuple):
     shifts: np.ndarray
     """[shifts, 3], for each system in lexicographic order; some may not occur."""
     reverse: np.ndarray | None
-    """[pairs]: each pair seen from its other end, if asked for."""
+    """[pairs]: each pair seen from its other end, or None."""
 
 
 def tasks_of(
@@ -92,9 +91,9 @@ def tasks_of(
     resolution: float,
     most_images: float = MOST_IMAGES,
 ) -> list[Task | None]:
-    """What there is to do for lists of this radius (Å); None where positions or cell forbid one.
+    """The tasks for lists of this radius (Å); None where positions or cell forbid a list.
 
-    Of an infinite radius all pairs of an open system are, and there is no list of a periodic one.
+    An infinite radius takes all pairs of an open system, and a periodic system has no list then.
 
     Args:
         positions, cells, pbc: of each system.
@@ -182,7 +181,7 @@ def check_listable(atoms: Sequence[Atoms], radius: float, dtype: Any) -> None:
         dtype: of the run, to which positions and cells are rounded.
 
     Raises:
-        ValueError: one cannot; says which and why.
+        ValueError: one cannot; named with the reason.
     """
     check_open(atoms, radius)
     resolution = float(np.finfo(dtype).eps)
@@ -293,7 +292,7 @@ _kept = threading.local()
 
 
 def _scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array of this thread, with whatever is in it: new memory costs more than what is done."""
+    """An uninitialised array that this thread keeps: new memory costs more than the work on it."""
     size = math.prod(shape)
     held = vars(_kept).get(name)
     if held is None or held.size < size:
@@ -303,8 +302,7 @@ def _scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 _ROUNDING = 16 * float(np.finfo(np.float32).eps)
-"""Of squared lengths up to 1, so far may a sum of four products be off that was rounded to single
-precision everywhere, and its bound."""
+"""Error of a sum of four products in single precision, and of its bound, for lengths up to 1."""
 
 
 def _tried(
@@ -317,7 +315,7 @@ def _tried(
     """By trying all.
 
     |a − b|² ≤ r² where 2a·b − |b|² ≥ |a|² − r²: one product of matrices, in single precision, so
-    with a radius that is larger by what that can err.
+    with a radius that is larger by the possible error.
     """
     shifts = _shifts(turns)
     n_shifts, n_images = len(shifts), n_atoms * len(shifts)
@@ -365,11 +363,7 @@ def _tried(
 
 
 def _searched(tasks: Sequence[Task], starts: np.ndarray, far: int, *, symmetric: bool) -> _Found:
-    """As `_tried`, by vesin.
-
-    Args:
-        symmetric: have the opposite of each shift in the table, too.
-    """
+    """The pairs of `_tried`, by vesin; `symmetric` tables have the opposite of each shift, too."""
     listing = vesin.NeighborList(cutoff=0.0, full_list=True, n_threads=1)
     pairs, shifts = [], []
     for task, start in zip(tasks, starts, strict=True):

@@ -35,8 +35,8 @@ class NeighborTable:
     """Neighbour lists of a batch on the host, where vesin makes them; changed in place.
 
     Every system has its own columns of `slots` and its own stretch of images and shifts. A rebuild
-    writes there alone and moves a stretch that has grown too long to the end. What has no room
-    makes the arrays larger, by `padded_size`, and so another program.
+    writes there alone and moves a stretch that has grown too long to the end. Without room, arrays
+    grow, by `padded_size`, which needs another program.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class NeighborTable:
         Args:
             lists: the form of the lists, that of the potential that takes them (`potential.lists`).
             follows_cells: remember the cells for which lists are made, as moving ones need.
-            reverse: let `Neighbors` say as well where each pair stands seen from its other end.
+            reverse: `Neighbors` hold the place of each pair seen from its other end, too.
             most_elements: how many elements a system has at most; folds over chunks then go
                 through those of one by themselves. None if folds need not know.
             is_fitted: there is room as for tables with the needs of this one. If not, `fit` must be
@@ -179,7 +179,7 @@ class NeighborTable:
         return failed
 
     def _most_images(self) -> float:
-        """Of an atom, within the lists' radius: enough for any cell that is not lost.
+        """Most images of an atom within the lists' radius: enough for any cell that is not lost.
 
         Those within the cutoff decide where a cell is lost, on the device, so that no result
         depends on the skin. A skin as large as the cutoff is the largest for which that holds.
@@ -204,7 +204,7 @@ class NeighborTable:
         self._bits[rows] = np.where(is_high, HEAVIER, 0)
 
     def to_device(self, which: Bool[np.ndarray, "systems"] | None = None) -> Any:
-        """As `lists`, on the device."""
+        """The lists on the device."""
         return jax.device_put(self.lists(which))
 
     def lists(self, which: Bool[np.ndarray, "systems"] | None = None) -> Any:
@@ -214,7 +214,7 @@ class NeighborTable:
             which: the systems that need lists, all if None; others get none, except by rows.
 
         Returns:
-            Lists of the form that the table was asked for.
+            Lists of the table's form.
         """
         which = np.ones(len(self._sizes), bool) if which is None else which
         # Copies, since the device may share memory that a rebuild then overwrites.
@@ -301,7 +301,7 @@ class NeighborTable:
         return blocks, Columns(**arrays)
 
     def _stretches(self, which: np.ndarray) -> dict[str, np.ndarray]:
-        """Where images of these systems stand, as `Columns` say it."""
+        """Where images of these systems stand, as in `Columns`."""
         n_images = len(self.image_rows)
         length = min(machine().stretch, n_images)
         begins = self._images.starts[which]

@@ -19,7 +19,7 @@ PICKED = 300
 """Structures that can be picked."""
 
 SMALLEST = 1e-6
-"""What is smaller is drawn there, as axes are logarithmic: eV per atom, or eV/Å."""
+"""Smaller values are drawn there, since axes are logarithmic: eV per atom, or eV/Å."""
 
 
 class Curve(NamedTuple):
@@ -43,7 +43,7 @@ class Drawn(NamedTuple):
 
 
 class Convergence(NamedTuple):
-    """What is drawn of curves."""
+    """Drawings of curves."""
 
     quantiles: Drawn
     """One line for each of `QUANTILES`; who has ended stays at its last values."""
@@ -55,7 +55,7 @@ class Convergence(NamedTuple):
 def convergence_of(
     curves: Mapping[int, Curve], sizes: Mapping[int, float], wanted: Sequence[int]
 ) -> Convergence | None:
-    """What is drawn; None where no curve has a point.
+    """The drawings; None where no curve has a point.
 
     Args:
         sizes: how many atoms structures have, by their numbers.
@@ -82,7 +82,7 @@ def convergence_of(
 
 
 def _ends(curve: Curve) -> tuple[int, int]:
-    """Its first and its last evaluation."""
+    """The first and the last evaluation of a curve."""
     if curve.evaluations is None:
         return 1, len(curve.energies)
     return int(curve.evaluations[0]), int(curve.evaluations[-1])

@@ -26,7 +26,7 @@ class Histogram(NamedTuple):
 
 
 def histogram(values: Float[np.ndarray, "values"]) -> Histogram | None:
-    """That of the finite values; None without any that can be drawn."""
+    """The histogram of the finite values; None without any that can be drawn."""
     finite = values[np.isfinite(values)]
     drawn = finite[np.abs(finite) < LARGEST]
     if not len(drawn):

@@ -16,7 +16,7 @@ from basinax.atoms._report.structures import Row, Structures, structures_of
 ENDINGS = (".html", ".htm")
 
 COMPONENTS: list[Any] = ["bokeh", "bokeh-widgets"]
-"""Of Bokeh's library: what the plots of this page need."""
+"""The parts of Bokeh's library that the plots of this page need."""
 
 
 def check_report(path: str | os.PathLike[str]) -> None:
@@ -44,22 +44,22 @@ def write_report(
     settings: Mapping[str, Any] | None = None,
     title: str = "Relaxation",
 ) -> None:
-    """Write what a person looks for after a run to one HTML file, which needs no network.
+    """Write a report about a run for a person, one HTML file that needs no network.
 
     Its size hardly grows with the number of structures: plots are histograms and quantiles, and
     tables show their first 50 rows.
 
     Args:
-        path: a file in .html, written in place of what was there once it is whole.
+        path: a file in .html; replaced once the new one is whole.
         rows: one mapping a structure, read once, one after another. These keys are read, others
-            passed over, and what needs a missing one (or None) is left out: `number` (in the
+            passed over, and parts that need a missing one (or None) are left out: `number` (in the
             input; 0, 1, 2, ... without it), `source` (its file and image), `formula`, `atoms`
             (their number), `status` (a name of `Status` in lower case), `message` (why it failed),
             `steps`, `evaluations`, `energy_eV`, `initial_energy_eV`, `fmax_eV_per_A`, `volume_A3`,
             `initial_volume_A3`, `seconds` (that the structure took) and `ended` (seconds from the
             start of the run to its end).
         curves: energies and fmax of structures by evaluation, by the structures' numbers, for some
-            or all. They are asked for one after another, and may be read when they are.
+            or all. They are requested one after another, and may be read then.
         settings: plain values by their names, and tables of them, such as the record of a run has.
         title: of the page.
 
@@ -91,7 +91,7 @@ def page_of(
     plots = _plots(structures) | ({} if found is None else _converging(structures, found))
     script, divs = components(plots) if plots else ("", {})
     slow, measure = tables.slowest(structures)
-    # Texts are escaped; what Bokeh has made is HTML.
+    # Texts are escaped; the output of Bokeh is HTML already.
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     template = environment.from_string(
         files("basinax.atoms._report").joinpath("page.html").read_text("utf-8")

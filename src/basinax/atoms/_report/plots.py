@@ -12,7 +12,7 @@ from basinax.atoms._report.histograms import Histogram, histogram
 COLOR, PICKED_COLOR = "#3f51b5", "#d95f02"
 
 HEIGHT = 280
-"""Of a plot, in pixels."""
+"""Height of a plot, in pixels."""
 
 TOOLS = "pan,box_zoom,wheel_zoom,reset,save"
 
@@ -76,7 +76,7 @@ def ended(seconds: np.ndarray) -> tuple[Any, Any] | None:
 
 
 def converging(found: Convergence, labels: dict[int, str]) -> tuple[Any, Any, Any]:
-    """Plots of fmax and of energies by evaluation, and what picks a structure in both.
+    """Plots of fmax and of energies by evaluation, and the menu that picks a structure in both.
 
     Args:
         labels: the text for each structure that can be picked.
@@ -98,7 +98,7 @@ def converging(found: Convergence, labels: dict[int, str]) -> tuple[Any, Any, An
 
 
 def _sources(drawn: list[Drawn]) -> tuple[ColumnDataSource, ColumnDataSource, list[int]]:
-    """Of the first structure and of all, one behind another, and where each begins."""
+    """The data of the first structure and of all, one after another, and where each begins."""
     names = Drawn._fields
     columns = [np.concatenate([np.zeros(0), *xs]) for xs in zip(*drawn, strict=True)]
     columns = [column.astype(np.float32) for column in columns or [np.zeros(0)] * len(names)]

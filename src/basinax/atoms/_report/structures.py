@@ -1,4 +1,4 @@
-"""What a report knows of structures: numbers as columns, NaN where a row has none."""
+"""The columns of a report: numbers of structures, NaN where a row has none."""
 
 import dataclasses
 import math
@@ -34,7 +34,7 @@ class Structures:
     """The rows of a report, as columns."""
 
     numbers: list[int]
-    """Of the structures in the input."""
+    """Numbers of the structures in the input."""
     texts: dict[str, list[str]]
     values: dict[str, Column]
     """NaN where nothing is known."""

@@ -1,4 +1,4 @@
-"""The tables of a report, as texts: counts by status, the slowest, what did not converge."""
+"""The tables of a report, as texts: counts by status, the slowest, the unconverged."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class Table(NamedTuple):
 
     titles: list[str]
     kinds: list[str]
-    """Of each column: number, text or reason."""
+    """The kind of each column: number, text or reason."""
     rows: list[list[str]]
     n_more: int
     """Rows that are not shown."""
@@ -76,7 +76,7 @@ def meaning_of(status: str) -> str:
 
 
 def slowest(structures: Structures) -> tuple[Table, str]:
-    """Those that took longest, and by which measure."""
+    """The structures that took longest, and the measure."""
     name = "seconds" if structures.has("seconds") else "evaluations"
     values = structures.values[name]
     order = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")

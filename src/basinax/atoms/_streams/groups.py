@@ -122,7 +122,7 @@ class Call:
         recorder: AbstractRecorder | None,
         n_cores: int,
     ) -> Group:
-        """These structures; `n_cores` batches of them run at a time."""
+        """A group of these structures; `n_cores` batches of it run at a time."""
         blocks, own = self.blocks, [self.structures[i] for i in members]
         sizes = [len(structure) for structure in own]
         return Group(
@@ -152,7 +152,7 @@ class Call:
 
 
 def _long_ones_first(members: np.ndarray, n_elements: np.ndarray) -> np.ndarray:
-    """Those of several elements, which take more steps, first: fewer are left at the end."""
+    """Members with several elements first: they take more steps, so fewer are left at the end."""
     return members[np.argsort(-n_elements[members], kind="stable")]
 
 
@@ -170,7 +170,7 @@ def shape_of_batches(blocks: np.ndarray, slots: np.ndarray, n_cores: int) -> tup
 
 
 def _part(blocks: np.ndarray, slots: np.ndarray, n_cores: int) -> int:
-    """So many of their rows stand in a batch at once."""
+    """The number of their rows in a batch."""
     rows = int(blocks.sum()) * BLOCK
     of, are_alike = machine(), slots.max() <= machine().alike * slots.min()
     max_rows = of.max_rows if are_alike else of.max_rows // 2
@@ -190,7 +190,7 @@ def _few_rows(least: int) -> int:
 
 
 def check_potential(potential: Any) -> None:
-    """Raise TypeError if it is no potential; says what to pass."""
+    """Raise TypeError, with the types to pass, if it is no potential."""
     if isinstance(potential, AbstractPotential):
         if potential.lists not in get_args(Lists):
             raise TypeError(

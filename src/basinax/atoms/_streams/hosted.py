@@ -1,7 +1,7 @@
 """Batches whose structures the host evaluates, each as soon as its evaluation has come.
 
-One turn of the loop takes what has come, and structures whose evaluation is still under way stand
-still. Which evaluations come together changes no bit of a result.
+One turn of the loop takes the evaluations that have come; structures whose evaluation is still
+under way stand still. Which evaluations come together changes no bit of a result.
 """
 
 import dataclasses
@@ -154,7 +154,7 @@ class HostedStream:
             findings, failed = self._findings(run, answers)
 
     def _refilled(self, run: Run, how: Any, has_ended: np.ndarray) -> tuple[Run, Any, np.ndarray]:
-        """The run with others in the places of those that have ended; says in which places."""
+        """The run with others in the places of those that have ended, and these places."""
         places = self.places
         self._end(run, has_ended)
         is_new = places.refill()
@@ -271,7 +271,7 @@ def _gradients(batch: Batch, moves: CellMoves | None, params: Any, findings: Fin
 
 
 def _evaluation(findings: Findings, batch: Batch, moves: CellMoves | None) -> Callable:
-    """A function from parameters to what was found there."""
+    """A function from parameters to the findings there."""
 
     def evaluate(params):
         energies, forces, has_come = findings.energies, findings.forces, findings.has_come

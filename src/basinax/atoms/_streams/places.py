@@ -1,4 +1,4 @@
-"""The places of a batch: which structure stands in each, and what is handed over of it."""
+"""The places of a batch: which structure stands in each, and its outcome."""
 
 import dataclasses
 from typing import Any, NamedTuple, Protocol, cast
@@ -26,20 +26,20 @@ class Group(NamedTuple):
     """Structures that are relaxed in batches of one shape."""
 
     structures: list[Structure]
-    """Those of the call, of whom the queue holds the members of this group."""
+    """The structures of the call; the queue holds the members of this group."""
     settings: Settings
     dtype: Any
     keep_best: bool
     shape: tuple[int, int]
     """Rows and systems of a batch."""
     n_filled: int
-    """So many of its rows are filled at the beginning, at most: others have batches beside it."""
+    """Most rows to fill at the beginning: other batches need structures, too."""
     most_rows: int
-    """Of any of its structures."""
+    """Rows of its largest structure."""
     layout: Layout
-    """Of its constraints."""
+    """The layout of its constraints."""
     kind: Kind | None
-    """Of the cells that move; None where none does."""
+    """The kind of moving cells; None where none moves."""
     queue: Queue
     monitor: Monitor
     recorder: AbstractRecorder | None
@@ -71,7 +71,7 @@ class Reports(Protocol):
     """Where reports come from."""
 
     def pop(self, member: int, end: Snapshot) -> Report:
-        """The report of a structure that has ended there; it is not asked for again."""
+        """The report of a structure that has ended there, taken once."""
         ...
 
 
@@ -85,7 +85,7 @@ class Ended(NamedTuple):
     found: dict[str, np.ndarray]
     """The values of `result`, of all places."""
     last: dict[str, np.ndarray] | None
-    """The same of where paths ended; None if nobody records them."""
+    """The points where paths ended; None without a recorder."""
     members: dict[int, int]
     """Which structure stood in each of their places."""
 
@@ -111,7 +111,7 @@ class Places:
         self.moves = self._moves()
 
     def settings(self) -> Settings:
-        """Those of the structures that stand here, one a place."""
+        """The settings of the structures in the batch, one a place."""
         return self.group.settings.of(self.members, len(self.group.structures))
 
     def rows_of(self, k: int) -> slice:
@@ -155,7 +155,7 @@ class Places:
         self.occupied = self.occupied & ~which
 
     def hand_over(self) -> None:
-        """Says what became of the structures that were taken out."""
+        """Hand over the outcomes of the structures that were taken out."""
         if self.ended is None:
             return
         (found, last, members), self.ended = self.ended, None
@@ -224,7 +224,7 @@ class Places:
         cast(AbstractRecorder, self.group.recorder).add(frame(k, m) for k, m in members.items())
 
     def refill(self) -> np.ndarray:
-        """Puts who waits and needs as many rows into free places; says which places."""
+        """Fill free places with waiting structures of as many rows; return which places."""
         batch, is_new = self.batch, np.zeros_like(self.occupied)
         sizes, draft = np.array(batch.index.sizes), Draft.of(batch)
         self.occupied = self.occupied.copy()

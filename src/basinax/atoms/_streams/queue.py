@@ -51,7 +51,7 @@ class Queue:
             rows = sum(blocks * BLOCK * len(members) for blocks, members in waiting)
             part = min(1.0, n_rows / max(rows, 1))
             shares = {blocks: int(part * len(members)) for blocks, members in waiting}
-            # First the shares, then what still fits, large ones first.
+            # First the shares, then any that still fit, large ones first.
             for blocks, members in [*waiting, *waiting]:
                 while (
                     members
@@ -79,11 +79,11 @@ class Queue:
 
 
 PHASES = ("listing", "compiling")
-"""Of two threads' phases the caller is told of the later one here."""
+"""Phases in order: of those of two threads, the caller receives the later one."""
 
 
 class Monitor:
-    """Gathers outcomes, adds up how far the batches are, and tells the caller one at a time."""
+    """Gathers outcomes, adds up the progress of batches, and reports it, one thread at a time."""
 
     def __init__(
         self,
@@ -101,15 +101,15 @@ class Monitor:
         self._is_stopped = False
         self._in_batches: dict[Any, tuple[int, int]] = {}
         self._fmax: dict[Any, np.ndarray] = {}
-        """Of structures that still run, by their batches."""
+        """Forces of structures that still run, by their batches."""
         self._ended = (0, 0)
         self._phases: list[str] = []
-        """Of the threads that list or compile."""
+        """Phases of the threads that list or compile."""
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """Within it the caller is told of this phase, whatever other threads do."""
+        """A context in which progress has this phase, whatever other threads do."""
         with self._lock:
             self._phases.append(phase)
             self._tell()
@@ -154,7 +154,7 @@ class Monitor:
             self._tell()
 
     def forget(self, stream: Any) -> None:
-        """No longer count what stands in the stream's batch, which is given up."""
+        """Stop counting the structures in the stream's batch, which is given up."""
         with self._lock:
             self._in_batches.pop(stream, None)
             self._fmax.pop(stream, None)

@@ -16,7 +16,7 @@ SHARE = 0.5
 """The part of the memory that batches may take: estimates are rough, and others need some."""
 
 COPIES = 4
-"""So many times a state is there while a program runs: before, after, and in between."""
+"""Copies of a state in memory while a program runs: before, after, and in between."""
 
 OTHER_VALUES = 128
 """Numbers of a row besides those of its pairs and of its state: 1000 bytes in double precision."""
@@ -67,7 +67,7 @@ def _most(group: Group, potential: AbstractPotential, slots: int) -> Cost:
 
 
 def cost_of(group: Group, potential: AbstractPotential, slots: int) -> Cost:
-    """By the pairs of a row, and by what the optimizer keeps of a row and of a system."""
+    """From the pairs of a row, and the optimizer's state of a row and of a system."""
     n_rows = -(-group.most_rows // BLOCK) * BLOCK
     one, two = (_bytes_of_state(group, n_rows, n) for n in (1, 2))
     system = two - one
@@ -77,7 +77,7 @@ def cost_of(group: Group, potential: AbstractPotential, slots: int) -> Cost:
 
 
 def _bytes_of_state(group: Group, n_rows: int, n_systems: int) -> int:
-    """Of the largest structure, beside so many systems less one that have no rows."""
+    """Bytes for the largest structure and `n_systems - 1` systems without rows."""
     sizes = [group.most_rows] + [0] * (n_systems - 1)
     index = index_of_sizes(sizes, align=BLOCK, n_rows=n_rows, most_rows=group.most_rows)
     params = jax.ShapeDtypeStruct((n_rows, 3), group.dtype)

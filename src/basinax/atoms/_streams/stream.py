@@ -67,7 +67,7 @@ class Work:
     )
     """Batches that have lists and wait for a thread of their device."""
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-    """Of who makes batches smaller."""
+    """Held while batches are made smaller."""
 
     def first_members(self, n_batches: int) -> list[list[int]]:
         """Structures for the first batches, at most so many."""
@@ -96,7 +96,7 @@ class Work:
             )
 
     def _room(self, group: Group, needs: Room, *, is_lean: bool) -> Room:
-        """That of a batch's table, by what else the program of the group depends on."""
+        """The room of a batch's table, shared by batches that run the same program."""
         how, _ = split((self.potential, group.settings))
         kept = group.kind, group.layout, group.keep_best, group.recorder is not None
         program = how, group.shape, group.dtype, kept
@@ -136,7 +136,7 @@ class Work:
         They go on from their input, and so with the same bits.
 
         Args:
-            standing: says which structures stand in the batch.
+            standing: returns the structures in the batch.
         """
         try:
             yield
@@ -163,7 +163,7 @@ class Work:
 
 
 _ROOMS = Rooms()
-"""Of all runs of the process, as their programs are."""
+"""Rooms of all runs of the process, which share programs."""
 
 
 class Stream:
@@ -279,8 +279,8 @@ class Course(NamedTuple):
         """Carry a run through some turns.
 
         Args:
-            go: lets what is carried go on by a function for so many turns, those two first.
-            run_of: the run in what is carried.
+            go: from a function, a count of turns and the carry to the carry after these turns.
+            run_of: from the carry to its run.
             skins: of each system, in Å, see `chosen`.
             n_turns: the most turns.
 
@@ -350,7 +350,7 @@ class Course(NamedTuple):
 def _advance(
     fixed: Fixed, arrays, batch, moves, neighbors: Lists, reach: Reach, run: Run, skins
 ) -> tuple[Run, Any, Any]:
-    """As `Course.turned`, of a run."""
+    """`Course.turned` for a run."""
 
     def go(step, turns, run):
         return step(run, turns)
@@ -371,7 +371,7 @@ def _recorded(
     skins,
     interval,
 ) -> tuple[tuple[Run, dict[str, Any]], Any, Any]:
-    """As `_advance`; beside the run, where systems stood after multiples of the interval of steps.
+    """`_advance` with points of systems after multiples of the interval of steps.
 
     The points of each system come in their order along a first axis, the last of `FRAMES`; `steps`
     is -1 where there is none.

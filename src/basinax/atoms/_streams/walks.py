@@ -57,7 +57,7 @@ class Walks:
         return self._walks[number]
 
     def _rows(self, k: int) -> list[slice]:
-        """Those of a place in each leaf of the parameters."""
+        """The rows of a place in each leaf of the parameters."""
         rows, moves = [self.places.rows_of(k)], self.places.moves
         if moves is not None:
             each = 2 if moves.kind == "strain" else 3

@@ -22,7 +22,7 @@ class PotentialCalculator(Calculator):
     implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]  # noqa: RUF012
 
     def __init__(self, potential: Any, dtype: Any = None, **how: Any):
-        """As `AbstractPotential.calculator` says."""
+        """The arguments of `AbstractPotential.calculator`."""
         super().__init__(**how)
         self.potential, self.dtype = potential, available_dtype(dtype)
 

@@ -31,9 +31,9 @@ class Found(NamedTuple):
     forces: Float[np.ndarray, "atoms 3"]
     """In eV/Å, without the effect of constraints."""
     energies: Float[np.ndarray, "atoms"]
-    """Of the atoms, in eV."""
+    """Energies of the atoms, in eV."""
     stress: Float[np.ndarray, "6"] | None
-    """In eV/Å³: xx, yy, zz, yz, xz, xy; NaN without a volume; None if not asked for."""
+    """In eV/Å³: xx, yy, zz, yz, xz, xy; NaN without a volume; None unless requested."""
 
 
 def found_of(
@@ -63,7 +63,7 @@ def found_of(
 
 
 _ROOMS = Rooms()
-"""Of all calls of the process, so that like structures share a program."""
+"""Rooms of all calls of the process, so that like structures share a program."""
 
 
 def _parts(atoms: Sequence[Atoms]) -> Iterator[list[Atoms]]:
@@ -84,7 +84,7 @@ def _rows_of(part: Sequence[Atoms]) -> int:
 
 
 def _free(atoms: Atoms) -> Atoms:
-    """Without constraints, of which a potential knows nothing."""
+    """A copy without constraints, which a potential does not read."""
     free = atoms.copy()
     free.set_constraint()
     return free

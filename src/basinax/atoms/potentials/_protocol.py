@@ -34,7 +34,7 @@ class Properties(eqx.Module):
     """In eV; a pair's energy belongs to its two atoms in halves."""
 
     stress: Float[Array, "systems 3 3"] | None = None
-    """In eV/Å³, with ASE's sign (positive when the system wants to shrink); None if not asked for.
+    """In eV/Å³, with ASE's sign (positive when the system wants to shrink); None unless requested.
 
     NaN for a system whose cell has no volume.
     """
@@ -54,8 +54,8 @@ class Properties(eqx.Module):
         that each system has alone, if the function's values and derivatives by vectors have.
 
         Args:
-            energies: from `edges.vectors` to the energies of atoms in eV. What it returns for rows
-                without atoms is left out.
+            energies: from `edges.vectors` to the energies of atoms in eV; values of rows without
+                atoms are left out.
         """
         vectors = edges.vectors(batch.positions, batch.cells)
         is_atom = batch.index.has_system()
@@ -94,7 +94,7 @@ class AbstractPotential(eqx.Module):
     """The atomic numbers it has parameters for, ascending; none where all atoms are alike to it."""
 
     def __repr__(self) -> str:
-        """Its elements and its cutoff."""
+        """The class with its elements and cutoff."""
         elements = ", ".join(chemical_symbols[z] for z in self.species) or "any element"
         try:
             reach = f"cutoff {self.cutoff:.4g} Å" if np.isfinite(self.cutoff) else "all pairs"
@@ -105,14 +105,14 @@ class AbstractPotential(eqx.Module):
     @property
     @abc.abstractmethod
     def cutoff(self) -> float:
-        """The distance in Å beyond which no atom acts on another: what neighbour lists need.
+        """The distance in Å beyond which no atom acts on another.
 
-        inf if there is none: then lists have all pairs, of open structures alone.
+        inf if there is none: then neighbour lists have all pairs, of open structures alone.
         """
 
     @abc.abstractmethod
     def __call__(self, batch: Batch, neighbors: Any, *, stress: bool = False) -> Properties:
-        """Energies and forces of a batch, and stresses where asked for (`stress` is static).
+        """Energies and forces of a batch, and stresses with `stress`, which is static.
 
         `neighbors` has the form `lists`, and every pair within `cutoff`; pairs beyond it are there,
         too, and must change no bit.
@@ -126,7 +126,7 @@ class AbstractPotential(eqx.Module):
 
         Args:
             dtype: float32 or float64; JAX's default float if None.
-            how: what ASE's `Calculator` takes, such as `label`.
+            how: further arguments of ASE's `Calculator`, such as `label`.
         """
         return PotentialCalculator(self, dtype, **how)
 

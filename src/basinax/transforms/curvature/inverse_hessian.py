@@ -51,7 +51,7 @@ class AbstractDense(AbstractTransform):
 
 
 def bounded(transform: AbstractTransform, most_rows: int) -> AbstractTransform:
-    """The same transform for systems of so many rows in any leaf, at most: `init` may be traced.
+    """The transform for systems of at most so many rows in any leaf: `init` may be traced.
 
     The bits are the same. Dense matrices are found wherever they stand in a chain.
 
@@ -248,7 +248,7 @@ def fitted(
 
 
 def _balanced(s: Vector, y: Vector) -> tuple[Vector, Vector]:
-    """Both times a power of two where squares of one are out of range.
+    """The pair times powers of two where squares of one are out of range.
 
     The update is the same in any units of the pair; in these s·y is nearly 1.
     """
@@ -273,7 +273,7 @@ def is_extreme(x: Float[Array, "*shape"]) -> Bool[Array, "*shape"]:
 def newton_step(
     hessian: InverseHessian, places: Places, gradient: Vector, mask: Bool[Array, "systems"]
 ) -> tuple[Vector, InverseHessian]:
-    """-|H| g, where |H| has the absolute eigenvalues of H, and what has become known of H.
+    """-|H| g, where |H| has the absolute eigenvalues of H, and H with its newly found properties.
 
     Eigenvalues are looked for only where a system of `mask` is not known to be definite.
     """

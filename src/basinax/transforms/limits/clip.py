@@ -22,7 +22,7 @@ class ClipByGlobalNorm(AbstractLimit):
 
     Systems at or below their limit come back bit for bit. With options other than the defaults,
     and per system, it is `clip_by_norm`; else, without an index, it has the bits of optax, whose
-    limits of 0, inf, NaN and below 0 give what comes of dividing and multiplying.
+    limits of 0, inf, NaN and below 0 are divided and multiplied like any other.
     """
 
     max_norm: float | Float[Array, "..."]
@@ -63,7 +63,7 @@ class ClipByGlobalNorm(AbstractLimit):
         is_number = isinstance(self.max_norm, bool | int | float)
 
         def clip(x):
-            """As optax does, to which an array would give its own dtype."""
+            """The clip of optax, which would return the dtype of an array limit."""
             x = jnp.asarray(x)
             factor = float(self.max_norm) if is_number else limit.astype(x.dtype)
             return jax.lax.select(is_within, x, (x / norm.astype(x.dtype)) * factor)

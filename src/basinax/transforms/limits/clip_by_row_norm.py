@@ -20,7 +20,7 @@ class RowsClipped(NamedTuple):
 
     tree: Tree
     norm: PyTree[Float[Array, "_rows"]]
-    """Of each row before clipping."""
+    """The norm of each row before clipping."""
     is_clipped: PyTree[Bool[Array, "_rows"]]
 
 

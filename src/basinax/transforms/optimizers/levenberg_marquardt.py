@@ -145,7 +145,7 @@ class LevenbergMarquardt(AbstractTransform):
         """Which points are taken, and the damping from there on with its growth."""
         gain = state.energy - energy
         noise = rounded(float(jnp.finfo(energy.dtype).eps) ** NOISE * state.energy)
-        # Where rounding hides the gain, the gradient tells.
+        # Where rounding hides the gain, the gradient decides.
         is_hidden = state.expected <= noise
         is_smaller = _size(gradient, state) < _size(state.gradient, state)
         at_least_even = (gain > noise) | ((gain >= -noise) & is_smaller)
@@ -163,7 +163,7 @@ class LevenbergMarquardt(AbstractTransform):
 
 
 class LevenbergMarquardtState(AbstractState):
-    """Where the last step of each system began, what was found there, and the damping."""
+    """Where the last step of each system began, the results there, and the damping."""
 
     index_prefix: Prefix
     entries: Int32[Array, "systems n"] = systems_field()
@@ -189,7 +189,7 @@ class LevenbergMarquardtState(AbstractState):
 
 
 def _bounds(dtype: Any) -> tuple[float, float]:
-    """Of the damping: with the least of it, a matrix of unit diagonal has Cholesky factors."""
+    """Bounds of the damping: with the least, a matrix of unit diagonal has Cholesky factors."""
     info = jnp.finfo(dtype)
     return 64 * float(info.eps), float(info.max) ** 0.5
 
@@ -245,7 +245,7 @@ def _steps(state: LevenbergMarquardtState, is_asked, normal, gradient, scale, da
 
 
 def _step_of_one(normal, gradient, scale, damping):
-    """Of (A + μD) h = -g, in units in which D is 1."""
+    """The solution h of (A + μD) h = -g, in units in which D is 1."""
     units = jnp.sqrt(jnp.where(scale > 0, scale, 1))
     a = normal / units[None, :] / units[:, None]
     factor = jax.lax.linalg.cholesky(

@@ -22,7 +22,7 @@ class Armijo(eqx.Module):
     maxstep: Limit = 0.2
     """The longest row of the first trial (Angstrom); ASE steps by 1 where that is within a half."""
     c1: Part = 0.1
-    """The energy falls by at least this part of what the slope promises."""
+    """The energy falls by at least this part of the slope times the step."""
     a_max: Limit = 2.0
     """A first guess beyond this is replaced with 1."""
     a_min: NotNegative = 1e-10

@@ -23,7 +23,7 @@ class MoreThuente(eqx.Module):
     maxstep: Limit = 0.2
     """The farthest that a row moves from one trial to the next (Angstrom)."""
     c1: Part = 0.23
-    """Sufficient decrease: the energy falls by at least this part of what the slope promises."""
+    """Sufficient decrease: the energy falls by at least this part of the slope times the step."""
     c2: Part = 0.46
     """Curvature: the slope falls to at most this part of the first."""
     stpmax: Limit = 50.0
@@ -83,8 +83,8 @@ class MoreThuente(eqx.Module):
     ) -> tuple[Verdict, "MoreThuenteState"]:
         """Judge a trial by energy and slope there."""
         sample = Sample(trial, energy, slope)
-        # Where the energy is not finite there is nothing to interpolate: back towards the best. So
-        # where it is so large that what interpolates is not finite.
+        # Where the energy is not finite there is nothing to interpolate: back towards the best. The
+        # same where it is so large that the interpolation is not finite.
         is_finite = jnp.isfinite(energy) & jnp.isfinite(slope)
         followed, proposal = self._followed(state, sample)
         back = state.best.at + rounded(0.25 * (trial - state.best.at))

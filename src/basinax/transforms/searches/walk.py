@@ -50,7 +50,7 @@ class Stage(eqx.Module):
     last_direction: Tree
     last_gradient: Tree
     is_new: Bool[Array, "systems"]
-    """There are a last point and a step from it, to learn from."""
+    """Whether there are a last point and a step from it, to learn from."""
     is_poor: Bool[Array, "systems"]
     """The step ended at the longest that the search allows."""
     is_shortened: Bool[Array, "systems"]
@@ -64,12 +64,12 @@ class WalkState(AbstractState):
     origin: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     """Where the search began."""
     gradient: PyTree[Float[Array, "_rows *_components"]] = rows_field()
-    """There."""
+    """At the origin."""
     direction: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     energy: PerSystem = systems_field()
-    """There."""
+    """At the origin."""
     slope: PerSystem = systems_field()
-    """Of the energy along the direction, at the origin."""
+    """Slope of the energy along the direction, at the origin."""
     trial: PerSystem = systems_field()
     """The step length that has been proposed."""
     search: Any = systems_field()

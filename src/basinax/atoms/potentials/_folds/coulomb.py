@@ -29,7 +29,7 @@ class DampedCoulomb(eqx.Module):
     """In units of e."""
     own: Float[Array, "species"]
     """The self energy of an atom in eV, −k q²(e/2 + α/√π), as in `pair_style coul/dsf` of LAMMPS:
-    half of what a pair of its own charge has more than k q²/r as r goes to 0."""
+    half of the excess of a pair of its own charge over k q²/r as r goes to 0."""
     alpha: Float[Array, ""]
     """The damping, in 1/Å."""
     level: Float[Array, ""]

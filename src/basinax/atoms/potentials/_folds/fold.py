@@ -38,8 +38,8 @@ Own = PyTree[Array]
 """Values of rows, [rows], or one value of all of them, without axes."""
 Sums = tuple[Float[Array, "*axes rows"], ...]
 Terms = Callable[[Any, Any, Images, Coordinates], Sums]
-"""What a slot adds to rows: from what is their own and what is known of the slot's images, these,
-and the vectors to them, in Å."""
+"""The terms that a slot adds to rows: from the rows' own values, the parameters of the slot's
+images, the images, and the vectors to them, in Å."""
 
 
 class Elements(eqx.Module):
@@ -50,9 +50,9 @@ class Elements(eqx.Module):
     keys: Int32[Array, "rows"]
     """The key of each row."""
     others: Int32[Array, "rows"] | None
-    """That of the other one of two elements in its system; None where one may have more."""
+    """The key of the other one of two elements in the system; None where one may have more."""
     bits: Int32[Array, "rows"] | None
-    """What a slot has of `HEAVIER` for images of the row's own element."""
+    """The bits of `HEAVIER` in a slot whose image is of the row's own element."""
 
     @classmethod
     def of(
@@ -66,7 +66,7 @@ class Elements(eqx.Module):
 
         Args:
             key_of: from the atomic numbers of rows to their keys.
-            known: from keys to what is known.
+            known: from keys to parameters.
         """
         keys = key_of(batch.numbers)
         if not isinstance(neighbors, ChunkedLists) or neighbors.others is None:
@@ -76,12 +76,12 @@ class Elements(eqx.Module):
         return cls(known, keys, key_of(others), bits)
 
     def of_images(self, neighbors: AbstractRowLists) -> Callable[[Images], Any]:
-        """A function to what is known of the images in slots, from tables."""
+        """A function from the images in slots to their parameters, by tables."""
         keys = neighbors.of_images(self.keys)
         return lambda images: self.known(gather(keys, images))
 
     def of_two(self) -> Callable[[Images], Any]:
-        """The same for slots of these rows, from what is known of both elements."""
+        """The same for slots of these rows, by a choice between the parameters of two elements."""
         own, other = self.known(self.keys), self.known(cast(Array, self.others))
 
         def there(images):
@@ -97,17 +97,17 @@ class Fold(NamedTuple):
     """The pairs of a batch, to be added up for each row. `Fold.of` makes one.
 
     A potential whose pairs depend on sums over pairs (densities) folds twice: `sums`, then
-    `properties`, with what an atom's neighbours have gathered from `neighbors.of_images`.
+    `properties`, with the sums of neighbours gathered by `neighbors.of_images`.
 
-    Systems of one element are folded by themselves where a potential says what it knows of
-    elements: there it knows the same of images as of the rows. Where no system has more than two, a
-    bit of the slot says which it is, and nothing is read from tables.
+    Systems of one element are folded by themselves where a potential gives `Elements`: there images
+    have the parameters of the rows. Where no system has more than two elements, a bit of the slot
+    tells them apart, and nothing is read from tables.
     """
 
     batch: Batch
     neighbors: AbstractRowLists
     images: Coordinates
-    """Of all images, in Å."""
+    """Coordinates of all images, in Å."""
 
     @classmethod
     def of(cls, batch: Batch, neighbors: AbstractRowLists, *, is_one: bool = False) -> "Fold":
@@ -131,13 +131,13 @@ class Fold(NamedTuple):
         """Each of `starts` with the terms of all of a row's pairs added.
 
         Args:
-            terms: what a slot adds to some rows: from what is their own and what is known of the
-                slot's images, these, and the squared distances in Å². Products are rounded; outside
-                the cutoff they are +0.0.
+            terms: those of a slot for some rows: from the rows' own values, the parameters of the
+                slot's images, the images, and the squared distances in Å². Products are rounded;
+                outside the cutoff they are +0.0.
             starts: +0.0, or NaN where that is to show.
-            elements: what is known of images by their elements. Terms are told None if nothing is,
-                and where all images are of the element of their rows: then they must have the bits
-                that they have with what is known of it.
+            elements: parameters of images by their elements. Terms receive None without them, and
+                where all images are of the element of their rows: then the terms must have the
+                bits that they have with these parameters.
         """
 
         def of_vectors(own, other, images, vectors):
@@ -152,7 +152,7 @@ class Fold(NamedTuple):
         return len(self.images) == 1
 
     def _sums(self, terms: Terms, starts: Sums, own: Own, elements: Elements | None) -> Sums:
-        """As `sums`, of terms that are told the vectors to the images, in Å, not their squares."""
+        """`sums` of terms that take the vectors to the images, in Å, in place of squares."""
         here = coordinates(self.batch.positions, is_one=self.is_one)
         neighbors, columns, of_images = self.neighbors, columns_of(self.neighbors), None
         if elements is not None and elements.others is None:
@@ -191,10 +191,10 @@ class Fold(NamedTuple):
         begin: Any,
         n_slots: Any,
     ) -> Sums:
-        """As `_sums`, for the columns of the slots that stand from `begin` on.
+        """`_sums` for the columns of slots from `begin` on.
 
         Args:
-            known: what is the own of the rows of these columns, and where they are, in Å.
+            known: the own values of the rows of these columns, and their positions in Å.
         """
         own, here = known
         unroll = 1 if self.is_one else machine().unroll
@@ -221,11 +221,11 @@ class Fold(NamedTuple):
         """Energies, forces and stresses of pairs.
 
         Args:
-            pair: from what terms of `sums` are told, the energy of the pair in eV and (dE/dr)/r in
-                eV/Å², where E is the energy of the system. Both are +0.0 outside the cutoff. NaN
-                counts as inside, so that it shows. At a distance of 0 one of them must not be
-                finite. A value is computed again for every sum that reads it, but for a quotient:
-                so the second ends in its division.
+            pair: from the arguments of the terms of `sums` to the energy of the pair in eV and
+                (dE/dr)/r in eV/Å², where E is the energy of the system. Both are +0.0 outside the
+                cutoff. NaN counts as inside, so that it shows. At a distance of 0 one of them must
+                not be finite. XLA computes a value again for every sum that reads it, but stores a
+                quotient: so the second ends in its division.
             elements: as for `sums`.
             own_energies: of the atoms, in eV, besides their pairs'; none if None.
         """

@@ -1,8 +1,8 @@
 """Potentials whose atoms have energies of their own, functions of the vectors to all neighbours.
 
 With g[k, i] the derivative of atom i's energy by the vector to its k-th neighbour, the force on i
-is the left fold over k of g[k, i] less what the same pair has seen from the neighbour: atoms read,
-nothing is scattered (docs/design.md, section 2). What lies within the cutoff is packed first, so
+is the left fold over k of g[k, i] less the derivative of the same pair at the neighbour: atoms
+read, nothing is scattered (docs/design.md, section 2). Pairs within the cutoff are packed first, so
 that loops over two or three atoms do not pay for the skin and the padding of a list.
 """
 
@@ -66,7 +66,7 @@ class Surroundings(eqx.Module):
         return tuple(jnp.where(is_there, term, 0.0) for term in terms)
 
     def zeros(self, n: int) -> tuple[Entries, ...]:
-        """So many arrays of +0.0 over entries and rows."""
+        """n arrays of +0.0 over entries and rows."""
         return tuple(jnp.zeros_like(self.distances) for _ in range(n))
 
     def kinds_at(self, entry: Int32[Array, ""]) -> Int32[Array, "rows"] | None:
@@ -91,7 +91,7 @@ class AbstractManyBodyPotential(AbstractPotential):
     def atoms(self, near: Surroundings) -> tuple[Rows, tuple[Entries, Entries, Entries]]:
         """Each row's own energy in eV, and its derivatives by the vectors to neighbours in eV/Å.
 
-        What derivatives are where a row has no neighbour is not used. Products are rounded, and
+        Derivatives where a row has no neighbour are not used. Products are rounded, and
         sums over neighbours are left folds over entries that begin with +0.0. An entry that a row
         does not have adds +0.0 by a selection, `near.only_there`.
         """
@@ -121,7 +121,7 @@ class _Pairs(eqx.Module):
 
     near: Surroundings
     back: Int32[Array, "entries rows"]
-    """The same pair seen from the neighbour, as an entry of raveled `[entries, rows]`; -1 if there
+    """The pair seen from the neighbour, as an entry of raveled `[entries, rows]`; -1 if there
     is none."""
 
     @classmethod
@@ -174,7 +174,7 @@ class _Pairs(eqx.Module):
     def forces(
         self, gradients: tuple[Entries, Entries, Entries], *, stress: bool
     ) -> tuple[tuple[Rows, ...], list[Rows]]:
-        """The forces on all rows in eV/Å, and if asked for their virials in eV."""
+        """The forces on all rows in eV/Å, and with `stress` their virials in eV."""
         near = self.near
         flat = [g.ravel() for g in gradients]
 
@@ -202,7 +202,7 @@ class _Apart(NamedTuple):
     x: tuple[Rows, Rows, Rows]
     """The coordinates of rows, in Å."""
     images: tuple[Array, Array, Array]
-    """Those of images."""
+    """The coordinates of images, in Å."""
 
     @classmethod
     def of(cls, batch: Batch, neighbors: Neighbors) -> "_Apart":
@@ -257,7 +257,7 @@ def chosen(
 def over_others(
     near: Surroundings, entry: Int32[Array, ""], term: Callable[[Any], tuple[Rows, ...]], count: int
 ) -> tuple[Rows, ...]:
-    """So many sums over all other entries of a row, of the terms that they give.
+    """The sums of `count` terms over all other entries of a row.
 
     An entry that a row does not have adds +0.0, whatever its term is.
 
@@ -277,7 +277,7 @@ def over_others(
 def looked_up(
     tables: PyTree[Float[Array, "species seconds thirds"]], near: Surroundings
 ) -> Callable[..., PyTree[Float[Array, "*rows"]]]:
-    """A function from the kinds of one or two neighbours to what tables say of them and the row.
+    """A function from the kinds of one or two neighbours to the entries for them and the row.
 
     Tables over the species of an atom and of two neighbours; an axis has one entry where the table
     does not depend on it, so that loops gather no more than they must.
@@ -324,7 +324,7 @@ class Neighborhood(NamedTuple):
 
 
 class AbstractAtomEnergyPotential(AbstractManyBodyPotential):
-    """A potential of which only the energy of an atom is written. A subclass gives `energy`.
+    """A potential defined by the energy of an atom alone. A subclass gives `energy`.
 
     Forces and stresses are derivatives of it. Every product is rounded and every sum taken in
     order, so that a system's bits are those it has alone; an operation that is not known to keep
@@ -335,9 +335,9 @@ class AbstractAtomEnergyPotential(AbstractManyBodyPotential):
 
     @abc.abstractmethod
     def energy(self, near: Neighborhood) -> Float[Array, ""]:
-        """The energy in eV of one atom, from what it sees.
+        """The energy in eV of one atom, from its neighbours.
 
-        It must not jump where a neighbour comes within `reach`, and what is not there must add 0:
+        It must not jump where a neighbour comes within `reach`, and empty entries must add 0:
         `jnp.sum(terms, where=near.is_there)`.
         """
 
@@ -368,5 +368,5 @@ class AbstractAtomEnergyPotential(AbstractManyBodyPotential):
 
 
 SPARE = 3
-"""So many entries at least are no neighbours. A function that makes NaN of them, alone or with
-others, as a product of a mask does where two atoms are at one place, then does so in any batch."""
+"""At least this many entries are empty. A function that makes NaN of empty entries, as a product
+with a mask does where two atoms are at one place, then does so in any batch."""

@@ -15,8 +15,8 @@ from basinax.atoms.potentials._folds.fold import Fold, Rows
 from basinax.atoms.potentials._protocol import AbstractPotential, Properties
 
 FARTHEST = 1e10
-"""Pairs farther apart, in Å, do not count where a potential has no cutoff: no atoms are, and what
-padding points at is."""
+"""Pairs farther apart, in Å, do not count where a potential has no cutoff: no two atoms are, but
+the image that padding points at is."""
 
 
 class AbstractPairSum(AbstractPotential):
@@ -53,7 +53,7 @@ class AbstractPairSum(AbstractPotential):
         """The energy of a pair and r dE/dr, both in eV.
 
         Both may end in a product that is not rounded, but must round each product that they add.
-        At r2 = 0 one of them must not be finite. What they are beyond the cutoff is not used.
+        At r2 = 0 one of them must not be finite. Their values beyond the cutoff are not used.
 
         Args:
             r2: the squared distance in Å².
@@ -85,7 +85,7 @@ class AbstractPairSum(AbstractPotential):
         return fold.properties(pair, own, stress=stress, own_energies=own_energies)
 
     def _lookup(self, batch: Batch, neighbors: AbstractRowLists):
-        """What is the rows' own, and a function from that and the images of a slot to the table's
+        """The rows' own values, and a function from these and the images of a slot to the table's
         entries and the squared cutoffs."""
         dtype = batch.positions.dtype
         cutoffs = jnp.minimum(self.reach().astype(dtype), FARTHEST)

@@ -43,7 +43,7 @@ class Tables(NamedTuple):
     embedding: Float[np.ndarray, "elements densities"]
     """In eV, at densities from 0."""
     density: Float[np.ndarray, "elements elements distances"]
-    """At an atom of the first element, what a neighbour of the second adds; from 0 Å."""
+    """The density of a neighbour of the second element at an atom of the first; from 0 Å."""
     pair: Float[np.ndarray, "elements elements distances"]
     """Distance times pair energy, in eV Å; symmetric."""
 
@@ -124,7 +124,7 @@ class _Words:
         return word
 
     def grid(self) -> _Grid:
-        """How many densities and distances, and in what steps."""
+        """The numbers of densities and distances, and their steps."""
         at = self._at
         n_rho = self.integer("the number of densities")
         (drho,) = self.numbers(1, "the step of the densities")

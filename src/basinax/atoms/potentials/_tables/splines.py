@@ -38,7 +38,7 @@ def coefficients(
 
 
 def _one_step_back(c: np.ndarray) -> np.ndarray:
-    """The same polynomial, of a t that is larger by one."""
+    """The polynomial in a variable that is larger by one."""
     c0, c1, c2, c3 = np.moveaxis(c, -1, 0)
     return np.stack([c0 - c1 + c2 - c3, c1 - 2 * c2 + 3 * c3, c2 - 3 * c3, c3], -1)
 
@@ -69,13 +69,13 @@ class Splines(NamedTuple):
     def slope(
         self, which: Int32[Array, "*rows"] | int, x: Float[Array, "rows"]
     ) -> Float[Array, "rows"]:
-        """Their derivatives at x, rounded."""
+        """The derivatives of the splines at x, rounded."""
         _, c1, c2, c3, t = self._polynomials(which, x)
         slope = c1 + rounded(t * (2.0 * c2 + rounded(t * (3.0 * c3))))
         return rounded(slope * self.per_step)
 
     def _polynomials(self, which, x):
-        """Their coefficients, and how far x lies in its interval."""
+        """The coefficients, and the position of x in its interval."""
         steps = rounded(x * self.per_step)
         # The first interval serves NaN too, which then shows in t.
         within = jnp.where(steps > 0, jnp.minimum(steps, float(self.n_intervals - 1)), 0.0)
