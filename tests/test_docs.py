@@ -1,5 +1,7 @@
-"""The README, the pages of docs/ and the examples run as they stand there."""
+"""The README, the pages of docs/, the examples and those of docstrings run as they stand there."""
 
+import doctest
+import importlib
 import re
 import runpy
 import shlex
@@ -16,6 +18,7 @@ from basinax._jax.switches import usual_promotion
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+WITH_EXAMPLES = sorted(p for p in (ROOT / "src").rglob("*.py") if ">>>" in p.read_text())
 BLOCK = re.compile(
     r"^(?:<!-- needs: (?P<needs>.*?) -->\n)?```(?P<kind>python|bash)\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -83,6 +86,13 @@ def test_an_example_runs(script, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path)])
     runpy.run_path(str(script), run_name="__main__")
+
+
+@pytest.mark.parametrize("source", WITH_EXAMPLES, ids=name_of)
+def test_the_examples_of_docstrings_run(source):
+    parts = source.relative_to(ROOT / "src").with_suffix("").parts
+    result = doctest.testmod(importlib.import_module(".".join(parts)))
+    assert result.attempted and not result.failed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -65,9 +65,10 @@ def verify(
     each system alone, compiles a program of its own.
 
     >>> import jax.numpy as jnp
-    >>> from basinax import FIRE, SystemIndex, each_alone, verify
+    >>> from basinax import GradientDescent, SystemIndex, each_alone, verify
     >>> model = each_alone(lambda x, is_row: jnp.where(is_row, jnp.cosh(x), 0.0).sum())
-    >>> verify(model, jnp.ones(3), SystemIndex.from_sizes([2, 1]), FIRE(), steps=3).is_kept
+    >>> index, optimizer = SystemIndex.from_sizes([2, 1]), GradientDescent(0.1)
+    >>> verify(model, jnp.ones(3), index, optimizer, steps=1).is_kept
     True
 
     Args:

@@ -28,11 +28,11 @@ def each_alone(energy: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     network, a library's or your own.
 
     >>> import jax.numpy as jnp
-    >>> from basinax import LBFGS, SystemIndex, each_alone, relax
+    >>> from basinax import FIRE, SystemIndex, each_alone, relax
     >>> def energy(x, is_row):
     ...     return jnp.where(is_row[:, None], (x - 1.0) ** 2, 0.0).sum()
     >>> index, model = SystemIndex.from_sizes([3, 1, 6]), each_alone(energy)
-    >>> result = relax(lambda x: model(x, index), jnp.zeros((10, 2)), LBFGS(), index_prefix=index)
+    >>> result = relax(lambda x: model(x, index), jnp.zeros((10, 2)), FIRE(), index_prefix=index)
     >>> result.converged.tolist()
     [True, True, True]
 
