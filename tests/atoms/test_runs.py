@@ -18,10 +18,11 @@ from typer.testing import CliRunner
 import basinax
 from basinax import cli
 from basinax._text.specs import optimizer_from
-from basinax._text.tables import read_table, write_table
+from basinax._text.tables import read_table, toml_of, write_table
 from basinax.atoms import LennardJones
 from basinax.cli import _setup
 from basinax.cli._choice import NAMES, chosen
+from basinax.cli._config import RECORD
 from basinax.cli._record import Record
 
 ARGON = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=8.5"
@@ -420,10 +421,11 @@ def test_a_record_is_toml_as_well(relaxation):
     done("relax", "dimer.xyz", "--potential", ARGON)
     table = read_table("relaxed.extxyz.run.json")
     made = table.pop("record")
-    record = Record(settings=table, **made)
-    assert tomllib.loads(record.to_toml()) == record.as_table() == table | {"record": made}
-    assert "\n[record.versions]\nbasinax = " in record.to_toml()
-    Path("run.toml").write_text(record.to_toml())
+    record = Record(settings=table, **made).as_table()
+    text = toml_of(record, (RECORD,))
+    assert tomllib.loads(text) == record == table | {"record": made}
+    assert "\n[record.versions]\nbasinax = " in text
+    Path("run.toml").write_text(text)
     assert printed("relax", "--config", "run.toml") == printed(
         "relax", "dimer.xyz", "--potential", ARGON
     )

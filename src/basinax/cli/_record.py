@@ -18,7 +18,7 @@ import jax
 from basinax import __version__
 from basinax._jax.cores import n_cores
 from basinax._text.files import name_of
-from basinax._text.tables import Table, toml_of
+from basinax._text.tables import Table
 from basinax.cli._config import RECORD
 from basinax.cli._console import fail, print_warning
 from basinax.cli._inputs import Inputs
@@ -38,21 +38,21 @@ class Record:
     folder: str
     """Where the names of files begin."""
     inputs: list[Table]
-    """Each with its name, the SHA-256 of what it held, and how many structures were read."""
+    """Each with its name, the SHA-256 of its content, and how many structures were read."""
     skipped: list[str]
     """Inputs that could not be read, each with the reason."""
     versions: dict[str, str]
-    """Of basinax and the packages that decide bits, of Python and the system."""
+    """Versions of basinax and the packages that decide bits, of Python and the system."""
     device: str
     cores: int
     precision: str
     cache: str
     """Where compiled programs are kept."""
     flags: str
-    """Those of XLA, from the environment."""
+    """The flags of XLA, from the environment."""
     started: str
     ended: str
-    """Both in UTC."""
+    """In UTC, as the start."""
     results: dict[str, int]
     """How many structures ended in which way."""
 
@@ -60,9 +60,6 @@ class Record:
         """The settings, and all else as a table among them that config files pass over."""
         rest = dataclasses.asdict(self)
         return rest.pop("settings") | {RECORD: rest}
-
-    def to_toml(self) -> str:
-        return toml_of(self.as_table(), (RECORD,))
 
 
 def recorded(

@@ -1,4 +1,4 @@
-"""A batch on the device: where it begins, where it stands, and what is returned of it."""
+"""A batch on the device: its start, its turns, and its results."""
 
 import dataclasses
 import functools
@@ -19,7 +19,6 @@ from basinax.atoms._batch import Batch
 from basinax.atoms._cells.moves import CellMoves, with_cells
 from basinax.atoms._constraints.applied import constrained
 from basinax.atoms._matrices import VOIGT
-from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms._protocol import AbstractTransform
 
 
@@ -59,10 +58,6 @@ def on_device(tree: Any, device: Device) -> Any:
     return eqx.combine(jax.device_put(arrays, device), others)
 
 
-How = tuple[AbstractPotential | None, Settings]
-"""None for structures that the host evaluates."""
-
-
 def advanced(
     evaluate: Callable[[Any], Evaluation],
     run: Run,
@@ -92,7 +87,7 @@ structure = jax.jit(CellMoves.structure)
 
 @functools.partial(xla.jitted, options=xla.ONCE)
 def result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
-    """Where structures are returned, and what was found there."""
+    """The positions at which structures are returned, and the results there."""
     point = final_point(stopped(run))
     counts = {"steps": run.steps, "evaluations": run.evaluations, "status": run.status}
     # Of a system that could get no list nothing is known where it stands.

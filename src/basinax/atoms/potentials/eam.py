@@ -7,7 +7,6 @@ Philos. Mag. A 50, 45 (1984), doi:10.1080/01418618408244210.
 
 import os
 from collections.abc import Sequence
-from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,15 +18,14 @@ from basinax._bits.rounding import rounded
 from basinax._jax.forks import check_process
 from basinax._settings import POSITIVE, one_number
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors.lists import AbstractRowLists, ChunkedLists
-from basinax.atoms.potentials._folds.embedded import Functions, embedded
+from basinax.atoms._neighbors.lists import AbstractRowLists
+from basinax.atoms.potentials._folds.embedded import AbstractEmbeddedPotential, Functions
 from basinax.atoms.potentials._folds.fold import Elements
-from basinax.atoms.potentials._protocol import AbstractPotential, Properties
 from basinax.atoms.potentials._tables.eam_files import Format, read_tables
 from basinax.atoms.potentials._tables.splines import Splines, coefficients
 
 
-class EAM(AbstractPotential):
+class EAM(AbstractEmbeddedPotential):
     """E = Σᵢ F(ρᵢ) + ½ Σᵢⱼ φ(rᵢⱼ) with ρᵢ = Σⱼ f(rᵢⱼ), from tables of F, f and rφ.
 
     Tables are joined by the cubic splines of ASE's `EAM`: through every point of F, f and φ, but
@@ -37,22 +35,17 @@ class EAM(AbstractPotential):
     the cutoff adds nothing, whatever the tables have there. `EAM.read` makes one of a file.
     """
 
-    lists: ClassVar[type] = ChunkedLists
-    has_dear_pairs: ClassVar[bool] = True
-    values_of_pair: ClassVar[int] = 2
-
     embedding: Float[Array, "species densities 4"]
     """Polynomials of F in eV, by steps of `drho` from density 0."""
     density: Float[Array, "species species distances 4"]
-    """Polynomials of what a neighbour of the second species adds to the density at an atom of the
-    first, by steps of `dr` from 0 Å."""
+    """Polynomials of the density of a neighbour of the second species at an atom of the first, by
+    steps of `dr` from 0 Å."""
     pair: Float[Array, "species species distances 4"]
     """Polynomials of φ in eV, by steps of `dr`."""
     drho: Float[Array, ""]
     dr: Float[Array, ""]
     """In Å."""
     radius: Float[Array, ""]
-    """The cutoff, in Å."""
     species: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(
@@ -71,8 +64,8 @@ class EAM(AbstractPotential):
         Args:
             elements: their symbols.
             embedding: F in eV, at densities 0, drho, ...
-            density: what a neighbour of the second element adds to the density at an atom of the
-                first, at distances 0, dr, ...
+            density: that of a neighbour of the second element at an atom of the first, at
+                distances 0, dr, ...
             pair: r times φ, in eV Å, at the same distances; symmetric.
             drho: the step of the densities.
             dr: the step of the distances, in Å.
@@ -100,7 +93,7 @@ class EAM(AbstractPotential):
         cutoff = one_number(cutoff, "cutoff", POSITIVE)
         order = np.argsort(numbers)
         among = np.ix_(order, order)
-        # r φ says nothing of φ at 0.
+        # r φ does not determine φ at 0.
         phi = np.zeros_like(pair)
         phi[..., 1:] = pair[..., 1:] / (np.arange(1, pair.shape[-1]) * dr)
         self.embedding = jnp.array(coefficients(embedding[order]), float)
@@ -135,17 +128,7 @@ class EAM(AbstractPotential):
             cutoff=tables.cutoff,
         )
 
-    @property
-    def cutoff(self) -> float:
-        return float(np.asarray(self.radius))
-
-    def __call__(
-        self, batch: Batch, neighbors: AbstractRowLists, *, stress: bool = False
-    ) -> Properties:
-        functions = self._functions(batch, neighbors)
-        return embedded(batch, neighbors, self.radius, functions, stress=stress)
-
-    def _functions(self, batch: Batch, neighbors: AbstractRowLists) -> Functions:
+    def functions(self, batch: Batch, neighbors: AbstractRowLists) -> Functions:
         dtype, n = batch.positions.dtype, len(self.species)
         embeddings = Splines.of(self.embedding, self.drho, dtype)
         densities = Splines.of(self.density, self.dr, dtype)
@@ -153,7 +136,7 @@ class EAM(AbstractPotential):
         kinds = self.kinds(batch.numbers)
 
         def number(here, there):
-            """Of the pair of an atom and its neighbour, and of the same pair seen from there."""
+            """Numbers of the pair of an atom and its neighbour, and of the pair seen from there."""
             if n == 1:
                 return 0, 0
             there = here if there is None else there

@@ -65,8 +65,8 @@ class EMT(AbstractPotential):
     An atom's energy is a function of the density that its neighbours make, plus pair energies. No
     result depends on which other elements the potential was made for: the fewer, the faster.
 
-    A logistic function ends all pairs. What it leaves of one at the cutoff, 7e-6 (3e-3 with
-    `asap_cutoff`), is a step there, as in ASE.
+    A logistic function ends all pairs. Its value at the cutoff, 7e-6 (3e-3 with `asap_cutoff`), is
+    a step there, as in ASE.
 
     >>> copper, alloys, everything = EMT("Cu"), EMT("Cu", "Au"), EMT()
     """
@@ -94,20 +94,15 @@ class EMT(AbstractPotential):
             TypeError: an element is not text, or `asap_cutoff` is neither true nor false.
         """
         check_process()
-        check_symbols(elements)
-        for element in elements:
-            if element not in PARAMETERS:
-                raise ValueError(
-                    f"EMT has no parameters for {element!r}, only for {', '.join(PARAMETERS)}"
-                )
+        check_symbols(elements, PARAMETERS, "EMT has no parameters")
         if not isinstance(asap_cutoff, bool):
             raise TypeError(f"asap_cutoff must be true or false, got {asap_cutoff!r}")
         self.species = _numbers_of(elements or PARAMETERS)
         self.asap_cutoff = asap_cutoff
-        known = [_scaled(z) for z in self.species]
+        scaled = [_scaled(z) for z in self.species]
         largest = _by_size(self.species) if asap_cutoff else _by_size(_numbers_of(PARAMETERS))[-1:]
         ends = [_ends(_scaled(z).s0, asap_cutoff) for z in largest]
-        atoms = [[_atom(p, end) for p in known] for end in ends]
+        atoms = [[_atom(p, end) for p in scaled] for end in ends]
         dtype = jnp.result_type(float)
         tables = jax.tree.map(lambda t: t.astype(dtype), (_stacked(ends), _stacked(atoms)))
         tables = jax.device_put(tables)  # by no program
@@ -154,10 +149,10 @@ class EMT(AbstractPotential):
     def _known(
         self, batch: Batch, neighbors: AbstractRowLists
     ) -> "tuple[_Ends, Any, Elements | None]":
-        """What holds for each row, or for all, and what is known of other atoms by their elements.
+        """The ends of pairs, the parameters of rows, and those of other atoms by their elements.
 
-        That is None if there is one element. Of atoms it is the entries of an `_Atom`, one array
-        of all where they differ: a program takes long to compile for each that is read by itself.
+        The last are None if there is one element. Parameters of atoms are the entries of an
+        `_Atom`, in one array where atoms differ: each array read by itself takes long to compile.
         """
         dtype, n = batch.positions.dtype, len(self.species)
         tables = (self.ends, self.atoms)
@@ -192,7 +187,7 @@ class _Ends(NamedTuple):
     middle: Any
     """Where the logistic function is a half, in Å."""
     slope: Any
-    """What it is divided by, 1 + 2^x, has x grow so fast, in 1/Å."""
+    """The slope of x by r in the divisor 1 + 2^x, in 1/Å."""
     end: Any
     """The cutoff, in Å."""
 
@@ -255,7 +250,7 @@ def _ends(s0: float, asap_cutoff: bool) -> _Ends:
 
 
 def _gamma(p: Element, decay: float, ends: _Ends) -> float:
-    """γ: what the first three shells of an fcc crystal add up to, over the 12 of the first."""
+    """γ: the sum over the first three shells of an fcc crystal, over the 12 atoms of the first."""
     total = 0.0
     for count, distance in ((12, 1.0), (6, math.sqrt(2.0)), (24, math.sqrt(3.0))):
         r = BETA * p.s0 * distance
@@ -293,18 +288,18 @@ def _by_size(species: tuple[int, ...]) -> list[int]:
 
 
 def _within(r2, ends: _Ends):
-    """The distance, or where pairs end if that is nearer: what lies there is of no account."""
+    """The distance, at most that where pairs end: values beyond it are not used."""
     r = jnp.sqrt(r2)
     return jnp.where(r > ends.end, ends.end, r)
 
 
 def _past_middle(r, ends: _Ends):
-    """The x of which w is 1/(1 + 2^x)."""
+    """The x in w = 1/(1 + 2^x)."""
     return ends.slope * (r - ends.middle)
 
 
 def _exponent(r, decay, radius):
-    """Of 2, in what falls with r."""
+    """The exponent of 2 in functions that fall with r."""
     return decay * (radius - r)
 
 
@@ -314,7 +309,7 @@ def _embedded(sigma, own: _Atom):
     s = rounded(-own.rate * jnp.log(rounded(own.scale * sigma)))
     reduced = rounded(own.lambda_ * s)
     cohesive = rounded(own.e0 * exp(-reduced))
-    # What the pairs of its crystal at that density have is taken off: they are counted as pairs.
+    # Less the pairs of its crystal at that density, since pairs are counted by themselves.
     crystal = rounded(own.six_v0 * exp(-own.kappa * s))
     energy = rounded(cohesive * (1.0 + reduced)) + crystal
     # ds/dσ₁ = −1/(βη₂σ₁)

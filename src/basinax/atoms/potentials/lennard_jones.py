@@ -77,7 +77,7 @@ class LennardJones(AbstractPairPotential):
                 given (ASE's default). None: all pairs count, which no periodic structure can have.
             smooth: which of the two cutoffs.
             onset: in Å, per pair, for `smooth=True`; 0.66 cutoffs where not given (ASE's default).
-            mixing: what pairs without numbers of their own get from their elements':
+            mixing: the rule for pairs without numbers of their own, from those of their elements:
                 "lorentz-berthelot" (mean σ, geometric mean ε), "geometric" (both, as in OPLS) or
                 "waldman-hagler" (sixth powers; J. Comput. Chem. 14, 1077 (1993)).
 
@@ -116,10 +116,7 @@ class LennardJones(AbstractPairPotential):
         Raises:
             ValueError: there are none for an element.
         """
-        check_symbols(elements)
-        unknown = [element for element in elements if element not in NAMED]
-        if unknown:
-            raise ValueError(f"no named parameters for {unknown[0]!r}, only for {', '.join(NAMED)}")
+        check_symbols(elements, NAMED)
         chosen = {element: NAMED[element] for element in elements or NAMED}
         return cls(
             {element: epsilon for element, (epsilon, _) in chosen.items()},

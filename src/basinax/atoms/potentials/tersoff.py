@@ -4,6 +4,7 @@ Reference: J. Tersoff, Phys. Rev. B 37, 6991 (1988), doi:10.1103/PhysRevB.37.699
 (1989), doi:10.1103/PhysRevB.39.5566; with parameters per triplet of elements as in LAMMPS.
 """
 
+import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -140,7 +141,7 @@ class Tersoff(AbstractManyBodyPotential):
     angles: "_Angle"
     """[species, species, species], or likewise."""
     ramps: "_Ramp"
-    """Likewise."""
+    """[species, species, species], or likewise."""
     cutoffs: Float[Array, "species species"]
     species: tuple[int, ...] = eqx.field(static=True)
     power: int | None = eqx.field(static=True)
@@ -156,8 +157,8 @@ class Tersoff(AbstractManyBodyPotential):
         species, p = tables_of(triplets)
         pair = {name: np.diagonal(t, axis1=1, axis2=2)[:, :, None] for name, t in p.items()}
         _check(species, p, pair)
-        bend = np.where(p["c"] > 0, p["c"], 0.0) / np.where(p["c"] > 0, p["d"], 1.0)
         d = np.where(p["c"] > 0, p["d"], 1.0)
+        bend = np.where(p["c"] > 0, p["c"], 0.0) / d
         bonds = _Bond(
             beta=pair["beta"],
             n=pair["n"],
@@ -208,33 +209,24 @@ class Tersoff(AbstractManyBodyPotential):
         Raises:
             ValueError: there are none for an element, or for a pair of them.
         """
-        check_symbols(elements)
-        for element in elements:
-            if element not in NAMED:
-                raise ValueError(
-                    f"no named parameters for {element!r}, only for {', '.join(NAMED)}"
-                )
+        check_symbols(elements, NAMED)
         if not elements:
             raise ValueError(f"name at least one of {', '.join(NAMED)}")
         if set(elements) == {"Si"}:
             return cls({("Si", "Si", "Si"): SILICON})
-        return cls(
-            {(a, b, c): _mixed(a, b, c) for a in elements for b in elements for c in elements}
-        )
+        triplets = itertools.product(elements, elements, elements)
+        return cls({key: _mixed(*key) for key in triplets})
 
     def reach(self) -> Float[Array, "species species"]:
         return self.cutoffs
 
     def atoms(self, near: Surroundings):
-        known = self._known(near)
+        tables = (self.bonds, self.angles, self.ramps)
+        tables = jax.tree.map(lambda t: t.astype(near.distances.dtype), tables)
+        known = _Known(*(looked_up(t, near) for t in tables))
         units, f, slopes = self._ramped(near, known)
         energies, radial, pulls = self._bonded(near, known, units, f, slopes)
         return energies, self._gradients(near, known, units, f, slopes, radial, pulls)
-
-    def _known(self, near: Surroundings) -> "_Known":
-        tables = (self.bonds, self.angles, self.ramps)
-        tables = jax.tree.map(lambda t: t.astype(near.distances.dtype), tables)
-        return _Known(*(looked_up(t, near) for t in tables))
 
     def _ramped(self, near: Surroundings, known: "_Known"):
         """Unit vectors to neighbours, f and f' in 1/Å, for each kind of bond that they may bend."""
@@ -371,7 +363,7 @@ class _Ramp(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """Functions from the kinds of neighbours to what is known of them."""
+    """Functions from the kinds of neighbours to their parameters."""
 
     bonds: Any
     angles: Any
@@ -392,7 +384,7 @@ def _bending(cosine, known: _Angle):
     x = known.cos_theta0 - cosine
     square = rounded(x * x)
     inverse = rounded(1.0 / (known.d2 + square))
-    # γ[1 + c²/d² − c²/(d² + x²)] = γ + γ c²/d² x²/(d² + x²), of which no digits cancel
+    # γ[1 + c²/d² − c²/(d² + x²)] = γ + γ c²/d² x²/(d² + x²), where no digits cancel
     g = known.gamma + rounded(known.bend * (square * inverse))
     return g, rounded(-known.slope * (x * (inverse * inverse)))
 
@@ -424,8 +416,7 @@ def _check(species, p, pair) -> None:
         check_range(species, p[name], p[name] >= 0, f"{name} must be 0 or more")
     for name in ("beta", "lambda1", "lambda2", "A", "B"):
         check_range(species, pair[name], pair[name] >= 0, f"{name} must be 0 or more")
-    is_one = (p["m"] == 1) | (p["m"] == 3)
-    check_range(species, p["m"], is_one, "m must be 1 or 3")
+    check_range(species, p["m"], np.isin(p["m"], (1, 3)), "m must be 1 or 3")
     check_range(species, p["d"], (p["d"] > 0) | (p["c"] == 0), "d must be positive")
     check_range(species, p["D"], p["D"] <= p["R"], "D must not be larger than R")
     check_range(species, pair["n"], pair["n"] > 0, "n must be positive")

@@ -4,12 +4,11 @@ Reference: X. W. Zhou, R. A. Johnson and H. N. G. Wadley, Phys. Rev. B 69, 14411
 doi:10.1103/PhysRevB.69.144113.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from ase.data import atomic_numbers
 from jaxtyping import Array, Float
 
@@ -17,10 +16,9 @@ from basinax._bits.rounding import rounded
 from basinax._jax.forks import check_process
 from basinax._settings import POSITIVE, one_number
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors.lists import AbstractRowLists, ChunkedLists, filled_up, gather
-from basinax.atoms.potentials._folds.embedded import Functions, embedded
+from basinax.atoms._neighbors.lists import AbstractRowLists, filled_up, gather
+from basinax.atoms.potentials._folds.embedded import AbstractEmbeddedPotential, Functions
 from basinax.atoms.potentials._folds.fold import Elements
-from basinax.atoms.potentials._protocol import AbstractPotential, Properties
 from basinax.atoms.potentials._tables.species import check_symbols
 
 _PAIRS = """
@@ -118,7 +116,7 @@ BEGIN_HIGH = 1.15
 """Where the last branch of F begins, in units of ρₑ."""
 
 
-class ZhouEAM(AbstractPotential):
+class ZhouEAM(AbstractEmbeddedPotential):
     """Embedded atoms with the functions that were published for sixteen metals.
 
     They are Cu, Ag, Au, Ni, Pd, Pt, Al, Pb, Fe, Mo, Ta, W, Mg, Co, Ti and Zr.
@@ -129,13 +127,8 @@ class ZhouEAM(AbstractPotential):
     >>> alloy = ZhouEAM("Cu", "Ni")
     """
 
-    lists: ClassVar[type] = ChunkedLists
-    has_dear_pairs: ClassVar[bool] = True
-    values_of_pair: ClassVar[int] = 2
-
     metals: Metal
     radius: Float[Array, ""]
-    """The cutoff, in Å."""
     species: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, *elements: str, cutoff: float | None = None):
@@ -151,10 +144,7 @@ class ZhouEAM(AbstractPotential):
                 cutoff is not positive.
         """
         check_process()
-        check_symbols(elements)
-        unknown = [element for element in elements if element not in METALS]
-        if unknown:
-            raise ValueError(f"no parameters for {unknown[0]!r}, only for {', '.join(METALS)}")
+        check_symbols(elements, METALS, "no parameters")
         if not elements or len(set(elements)) < len(elements):
             raise ValueError(
                 f"name each metal once, of {', '.join(METALS)}: got {', '.join(elements) or 'none'}"
@@ -168,17 +158,7 @@ class ZhouEAM(AbstractPotential):
         self.radius = jnp.array(one_number(cutoff, "cutoff", POSITIVE), float)
         self.species = tuple(atomic_numbers[element] for element in ascending)
 
-    @property
-    def cutoff(self) -> float:
-        return float(np.asarray(self.radius))
-
-    def __call__(
-        self, batch: Batch, neighbors: AbstractRowLists, *, stress: bool = False
-    ) -> Properties:
-        functions = self._functions(batch, neighbors)
-        return embedded(batch, neighbors, self.radius, functions, stress=stress)
-
-    def _functions(self, batch: Batch, neighbors: AbstractRowLists) -> Functions:
+    def functions(self, batch: Batch, neighbors: AbstractRowLists) -> Functions:
         metals = jax.tree.map(lambda column: column.astype(batch.positions.dtype), self.metals)
         known, is_single = jax.tree.map(filled_up, _known(metals)), len(self.species) == 1
         kinds = self.kinds(batch.numbers)

@@ -5,75 +5,90 @@ E = Σᵢ F(ρᵢ) + ½ Σᵢⱼ φ(rᵢⱼ) with ρᵢ = Σⱼ f(rᵢⱼ), as i
 neighbours through their images.
 """
 
+import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from basinax._bits.rounding import rounded
 from basinax.atoms._batch import Batch
-from basinax.atoms._neighbors.lists import AbstractRowLists, gather
+from basinax.atoms._neighbors.lists import AbstractRowLists, ChunkedLists, gather
 from basinax.atoms.potentials._folds.fold import Elements, Fold, Own, Rows
-from basinax.atoms.potentials._protocol import Properties
+from basinax.atoms.potentials._protocol import AbstractPotential, Properties
 
 
 class Functions(NamedTuple):
     """The functions of an embedded-atom potential for one batch; distances r are in Å.
 
-    What they return is rounded or a sum, and of no account beyond the cutoff. Of neighbours they
-    are told None where these are of the rows' own element.
+    Their results are rounded or sums, and are not used beyond the cutoff. The parameters of
+    neighbours are None where these are of the rows' own element.
     """
 
     here: Own
-    """Their parameters of the rows."""
+    """The parameters of the rows."""
 
     elements: Elements | None
-    """The same of atoms by their elements; None if all are of one."""
+    """Parameters of atoms by their elements; None if all are of one."""
 
     density: Callable[[Any, Any, Rows], Rows]
-    """From what is known here and there, and r, what neighbours add to the density at the rows."""
+    """From parameters here and there, and r, the densities of neighbours at the rows."""
 
     embedding: Callable[[Rows], tuple[Rows, Rows]]
     """From the densities at the rows, F in eV and dF/dρ."""
 
     pair: Callable[[Any, Any, Rows, Rows, Rows], tuple[Rows, Rows]]
-    """From what is known here and there, r, and dF/dρ here and there, φ in eV and dE/dr in eV/Å."""
+    """From parameters here and there, r, and dF/dρ here and there, φ in eV and dE/dr in eV/Å."""
 
 
-def embedded(
-    batch: Batch,
-    neighbors: AbstractRowLists,
-    cutoff: Float[Array, ""],
-    functions: Functions,
-    *,
-    stress: bool,
-) -> Properties:
-    """Energies, forces and stresses of embedded atoms; a pair exactly at the cutoff (Å) counts."""
-    fold = Fold.of(batch, neighbors)
-    cutoff = cutoff.astype(batch.positions.dtype)
-    cutoff2 = rounded(cutoff * cutoff)
+class AbstractEmbeddedPotential(AbstractPotential):
+    """A potential of embedded atoms; a pair exactly at the cutoff counts."""
 
-    def density(here, there, _, r2):
-        # NaN counts as inside, so that it shows.
-        added = functions.density(here, there, rounded(jnp.sqrt(r2)))
-        return (jnp.where(r2 > cutoff2, 0.0, added),)
+    lists: ClassVar[type] = ChunkedLists
+    has_dear_pairs: ClassVar[bool] = True
+    values_of_pair: ClassVar[int] = 2
 
-    starts = (jnp.zeros_like(batch.positions[:, 0]),)
-    (densities,) = fold.sums(density, starts, functions.here, functions.elements)
-    energies, slopes = functions.embedding(densities)
-    slopes_of_images = neighbors.of_images(slopes)
+    radius: eqx.AbstractVar[Float[Array, ""]]
+    """The cutoff, in Å."""
 
-    def pair(known, there, images, r2):
-        here, slopes = known
-        r, slopes_there = rounded(jnp.sqrt(r2)), gather(slopes_of_images, images)
-        energy, slope = functions.pair(here, there, r, slopes, slopes_there)
-        # Two atoms at one place have a finite energy but no direction to be pushed in.
-        energy = jnp.where(r2 > 0, energy, jnp.nan)
-        outside = r2 > cutoff2
-        return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, slope) / r
+    @property
+    def cutoff(self) -> float:
+        return float(np.asarray(self.radius))
 
-    own_energies = jnp.where(batch.numbers > 0, energies, 0.0)
-    known = (functions.here, slopes)
-    elements = functions.elements
-    return fold.properties(pair, known, elements, stress=stress, own_energies=own_energies)
+    @abc.abstractmethod
+    def functions(self, batch: Batch, neighbors: AbstractRowLists) -> Functions:
+        """The functions for this batch."""
+
+    def __call__(
+        self, batch: Batch, neighbors: AbstractRowLists, *, stress: bool = False
+    ) -> Properties:
+        functions = self.functions(batch, neighbors)
+        fold = Fold.of(batch, neighbors)
+        cutoff = self.radius.astype(batch.positions.dtype)
+        cutoff2 = rounded(cutoff * cutoff)
+
+        def density(here, there, _, r2):
+            # NaN counts as inside, so that it shows.
+            added = functions.density(here, there, rounded(jnp.sqrt(r2)))
+            return (jnp.where(r2 > cutoff2, 0.0, added),)
+
+        starts = (jnp.zeros_like(batch.positions[:, 0]),)
+        (densities,) = fold.sums(density, starts, functions.here, functions.elements)
+        energies, slopes = functions.embedding(densities)
+        slopes_of_images = neighbors.of_images(slopes)
+
+        def pair(known, there, images, r2):
+            here, slopes = known
+            r, slopes_there = rounded(jnp.sqrt(r2)), gather(slopes_of_images, images)
+            energy, slope = functions.pair(here, there, r, slopes, slopes_there)
+            # Two atoms at one place have a finite energy but no direction to be pushed in.
+            energy = jnp.where(r2 > 0, energy, jnp.nan)
+            outside = r2 > cutoff2
+            return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, slope) / r
+
+        own_energies = jnp.where(batch.numbers > 0, energies, 0.0)
+        known, elements = (functions.here, slopes), functions.elements
+        return fold.properties(pair, known, elements, stress=stress, own_energies=own_energies)

@@ -1,6 +1,6 @@
 """Parameters per element or per pair of elements, as tables over the species of a potential."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,31 +25,31 @@ def species_of(**parameters: Parameter | None) -> tuple[int, ...]:
             if not value:
                 raise ValueError(f"{name} must name at least one element, got an empty mapping")
             found |= {number for key in value for number in _pair_of(name, key)}
-        elif (
-            isinstance(value, list | tuple | np.ndarray) and np.shape(value) != ()
-            if False
-            else value is not None and (isinstance(value, list | tuple) or np.ndim(value) != 0)
-        ):
+        elif isinstance(value, list | tuple) or (value is not None and np.ndim(value) != 0):
             raise TypeError(f"{name} must be a number or a mapping from elements, got {value!r}")
     return tuple(sorted(found))
 
 
-def check_symbols(elements: Iterable[Any]) -> None:
-    """Raises TypeError where an element is not text."""
+def check_symbols(
+    elements: Iterable[Any], known: Collection[str] | None = None, lack: str = "no named parameters"
+) -> None:
+    """Raise TypeError where an element is not text, and ValueError where it is not known."""
     for element in elements:
         if not isinstance(element, str):
             raise TypeError(f'elements are named one by one, such as "Cu", "Au"; got {element!r}')
+        if known is not None and element not in known:
+            raise ValueError(f"{lack} for {element!r}, only for {', '.join(known)}")
 
 
 def per_element(name: str, value: Parameter, species: tuple[int, ...]) -> np.ndarray:
     """[species]: the value of each element; NaN where none was given."""
     if not isinstance(value, Mapping):
-        return np.full(max(len(species), 1), _number(name, value))
+        return np.full(max(len(species), 1), one_number(value, name))
     values = np.full(len(species), np.nan)
     for key, number in value.items():
         a, b = _pair_of(name, key)
         if a == b:
-            values[species.index(a)] = _number(name, number)
+            values[species.index(a)] = one_number(number, name)
     return values
 
 
@@ -66,12 +66,12 @@ def per_pair(
         given: dict[tuple[int, int], float] = {}
         for key, number in value.items():
             a, b = sorted(species.index(z) for z in _pair_of(name, key))
-            number = _number(name, number)
+            number = one_number(number, name)
             if given.setdefault((a, b), number) != number:
                 raise ValueError(f"{name} has two values for {key}: {given[a, b]} and {number}")
             table[a, b] = table[b, a] = number
     elif value is not None:
-        table[:] = _number(name, value)
+        table[:] = one_number(value, name)
     if np.isnan(table).any():
         if not species:
             raise ValueError(f"{name} has no value: give a number")
@@ -96,7 +96,3 @@ def _pair_of(name: str, key: Any) -> tuple[int, int]:
         if symbol not in atomic_numbers:
             raise ValueError(f"{name}: {symbol!r} is no chemical element")
     return atomic_numbers[symbols[0]], atomic_numbers[symbols[1]]
-
-
-def _number(name: str, value: Any) -> float:
-    return one_number(value, name)
