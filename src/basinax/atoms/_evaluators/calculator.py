@@ -1,8 +1,6 @@
 """Any ASE calculator as a potential: in this process, or in processes of its own."""
 
-import collections
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,18 +21,14 @@ from basinax.atoms._evaluators.protocol import (
     AbstractEvaluator,
     AbstractSession,
     Answer,
-    Evaluated,
-    EvaluationError,
     Request,
     checked_results,
     names_of,
     placed,
 )
-from basinax.atoms._evaluators.worker import compute, text_of
+from basinax.atoms._evaluators.waiting import WaitingSession, bare, check_moving
+from basinax.atoms._evaluators.worker import compute
 from basinax.atoms._evaluators.workers import Workers
-
-LOOK = 0.1
-"""Seconds of evaluations in this process between two looks at their answers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +86,7 @@ class ASECalculator(AbstractEvaluator):
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
         if isinstance(self.calculator, BaseCalculator):
             _check_properties(self.calculator, needs_stress)
-            return InProcess(atoms, [self.calculator] * len(atoms))
+            return _in_process(atoms, [self.calculator] * len(atoms))
         n_workers = self.workers or min(n_cores(), len(atoms))
         workers = Workers(
             self.calculator, bare(atoms), n_workers, self.reuse, self.timeout, self.threads
@@ -117,7 +111,7 @@ class OwnCalculators(AbstractEvaluator):
             )
         for k, a in enumerate(atoms):
             _check_properties(a.calc, [needs_stress[k]], first=k)
-        return InProcess(atoms, [a.calc for a in atoms])
+        return _in_process(atoms, [a.calc for a in atoms])
 
 
 def evaluator_of(potential: Any) -> AbstractEvaluator | None:
@@ -129,62 +123,27 @@ def evaluator_of(potential: Any) -> AbstractEvaluator | None:
     return potential if isinstance(potential, AbstractEvaluator) else None
 
 
-class InProcess(AbstractSession):
+def _in_process(atoms: Sequence[Atoms], calculators: Sequence[Any]) -> AbstractSession:
     """Calculators in this process, one evaluation after another."""
+    templates = bare(atoms)
 
-    def __init__(self, atoms: Sequence[Atoms], calculators: Sequence[Any]):
-        self._atoms, self._calculators = bare(atoms), list(calculators)
-        self._waiting: collections.deque[Request] = collections.deque()
+    def evaluate(requests: list[Request]) -> list[Answer]:
+        (request,) = requests
+        number, names = request.number, names_of(request)
+        here = placed(templates[number], request)
+        results = compute(calculators[number], here, names, is_reset=True)
+        return [(number, checked_results(results, len(here), names))]
 
-    def ask(self, requests: Sequence[Request]) -> None:
-        self._waiting.extend(requests)
-
-    def answers(self, timeout: float) -> list[Answer]:
-        answers, begin = [], time.monotonic()
-        while self._waiting and time.monotonic() - begin < LOOK:
-            request = self._waiting.popleft()
-            calculator = self._calculators[request.number]
-            template = self._atoms[request.number]
-            try:
-                found = evaluated(calculator, template, request)
-            except EvaluationError as error:
-                found = error
-            answers.append((request.number, found))
-        return answers
-
-    def end(self, number: int) -> None:
-        self._waiting = collections.deque(r for r in self._waiting if r.number != number)
-
-    def close(self) -> None:
-        self._waiting.clear()
-
-
-def bare(atoms: Sequence[Atoms]) -> list[Atoms]:
-    """Copies without constraints and calculators, which a calculator must not see."""
-    copies = [a.copy() for a in atoms]
-    for copy in copies:
-        copy.set_constraint()
-    return copies
-
-
-def evaluated(calculator: Any, template: Atoms, request: Request) -> Evaluated:
-    """One evaluation in this process. Raises EvaluationError whatever the calculator does wrong."""
-    atoms, names = placed(template, request), names_of(request)
-    try:
-        results = compute(calculator, atoms, names, is_reset=True)
-    except Exception as error:
-        raise EvaluationError(text_of(error)) from error
-    return checked_results(results, len(atoms), names)
+    return WaitingSession(evaluate)
 
 
 def check_stress(implemented: Sequence[str], needs_stress: Sequence[bool], first: int = 0) -> None:
     """Raise ValueError where a cell moves and the calculator has no stress."""
-    moving = [first + k for k, needs in enumerate(needs_stress) if needs]
-    if moving and "stress" not in implemented:
-        raise ValueError(
-            f"the cell of system {moving[0]} moves, but its calculator has no stress: keep the cell"
-            " fixed (cell=None), or choose another calculator"
+    if "stress" not in implemented:
+        lack = (
+            "but its calculator has no stress: keep the cell fixed (cell=None), or choose another"
         )
+        check_moving(needs_stress, f"{lack} calculator", first)
 
 
 def _check_properties(calculator: Any, needs_stress: Sequence[bool], first: int = 0) -> None:

@@ -27,12 +27,13 @@ from basinax._settings import (
 )
 from basinax.atoms._batch import available_dtype
 from basinax.atoms._evaluators.protocol import AbstractEvaluator, AbstractSession
+from basinax.atoms._evaluators.waiting import check_moving
 from basinax.atoms._models.graphs import POSITIONS, VECTORS, AbstractLayout
 from basinax.atoms._models.lists import FORMATS, LISTS, Listed, ListedEnergy
 from basinax.atoms._models.mlip import read_mlip
 from basinax.atoms._models.nequix import read_nequix
 from basinax.atoms._models.programs import Form
-from basinax.atoms._models.sessions import Joined, OneByOne, Program
+from basinax.atoms._models.sessions import OneByOne, Program, joined
 from basinax.atoms._models.species import check_species, numbers_of
 from basinax.atoms._neighbors.search import check_listable
 
@@ -206,7 +207,7 @@ class JaxModel(AbstractEvaluator):
         with switched(program.switches):
             self._check(program, needs_stress)
         if not self.exact:
-            return Joined(atoms, program)
+            return joined(atoms, program)
         return OneByOne(atoms, program, min(self.workers or _n_threads(), len(atoms)))
 
     def _check(self, program: Program, needs_stress: Sequence[bool]) -> None:
@@ -225,7 +226,8 @@ class JaxModel(AbstractEvaluator):
         names = ("energies of atoms", "forces", "stress")
         for name, part, shape in zip(names, parts, wanted, strict=False):
             if part is None and name == "stress":
-                _require_no_stress(needs_stress)
+                remedy = "keep the cell fixed (cell=None), or choose another model"
+                check_moving(needs_stress, f"but the model has no stress: {remedy}")
             elif getattr(part, "shape", None) != shape:
                 raise TypeError(
                     f"the model must return {name} of shape {shape} for a graph of {n}"
@@ -234,15 +236,6 @@ class JaxModel(AbstractEvaluator):
 
 
 _F32, _F64 = "float32", "float64"
-
-
-def _require_no_stress(needs_stress: Sequence[bool]) -> None:
-    moving = [k for k, needs in enumerate(needs_stress) if needs]
-    if moving:
-        raise ValueError(
-            f"the cell of system {moving[0]} moves, but the model has no stress: keep the cell"
-            " fixed (cell=None), or choose another model"
-        )
 
 
 def _n_threads() -> int:

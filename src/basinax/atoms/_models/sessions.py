@@ -16,7 +16,6 @@ from ase import Atoms
 from basinax._jax.compilations import counter_of_thread
 from basinax._jax.fixed import Fixed
 from basinax._jax.switches import switched, switches
-from basinax.atoms._evaluators.calculator import bare
 from basinax.atoms._evaluators.protocol import (
     AbstractSession,
     Answer,
@@ -24,8 +23,12 @@ from basinax.atoms._evaluators.protocol import (
     EvaluationError,
     Request,
 )
-from basinax.atoms._evaluators.worker import text_of
-from basinax.atoms._matrices import VOIGT
+from basinax.atoms._evaluators.waiting import (
+    WaitingSession,
+    bare,
+    evaluated_by_model,
+    failure_of,
+)
 from basinax.atoms._models.graphs import (
     AbstractLayout,
     Graph,
@@ -132,57 +135,46 @@ class OneByOne(AbstractSession):
         return [np.asarray(x, np.float64) for x in jax.device_get(found)]
 
 
-class Joined(AbstractSession):
-    """All that wait in one graph: digits depend on who waits."""
+def joined(atoms: Sequence[Atoms], program: Program) -> AbstractSession:
+    """All waiting structures in one graph: digits depend on which ones wait."""
+    structures = bare(atoms)
 
-    def __init__(self, atoms: Sequence[Atoms], program: Program):
-        self._atoms, self._program = bare(atoms), program
-        self._waiting: list[Request] = []
+    def take_all(waiting: list[Request]) -> list[Request]:
+        taken = waiting[:]
+        waiting.clear()
+        return taken
 
-    def ask(self, requests: Sequence[Request]) -> None:
-        self._waiting += requests
-
-    def answers(self, timeout: float) -> list[Answer]:
-        del timeout
-        asked, self._waiting = self._waiting, []
-        answers, graphs, requests = [], [], []
-        for request in asked:
+    def evaluate(requests: list[Request]) -> list[Answer]:
+        answers, graphs, usable = [], [], []
+        for request in requests:
             try:
-                graphs.append(self._program.graph(self._atoms[request.number], request))
-                requests.append(request)
+                graphs.append(program.graph(structures[request.number], request))
+                usable.append(request)
             except EvaluationError as error:
                 answers.append((request.number, error))
-        if not graphs:
-            return answers
         try:
-            with switched(self._program.switches):
-                return answers + self._together(requests, graphs)
+            with switched(program.switches):
+                return answers + (_together(program, usable, graphs) if usable else [])
         except Exception as error:
-            wrong = EvaluationError(text_of(error))
-            return answers + [(request.number, wrong) for request in requests]
+            return answers + [(request.number, failure_of(error)) for request in usable]
 
-    def end(self, number: int) -> None:
-        self._waiting = [r for r in self._waiting if r.number != number]
+    return WaitingSession(evaluate, take_all)
 
-    def close(self) -> None:
-        self._waiting = []
 
-    def _together(self, requests: list[Request], graphs: list[Graph]) -> list[Answer]:
-        program = self._program
-        starts = np.cumsum([0, *(len(g.positions) for g in graphs)])
-        edges = np.cumsum([0, *(len(g.senders) for g in graphs)])
-        joined = joined_graph(graphs, starts)
-        shape = shape_of(int(starts[-1]), int(edges[-1]), program.cutoff)
-        arrays = padded(joined, shape, program.cutoff, program.dtype)
-        found = jax.device_get(evaluate_joined(program.fixed, program.arrays, arrays))
-        energies, forces, gradient = (np.asarray(x, np.float64) for x in found)
-        answers = []
-        for k, (request, graph) in enumerate(zip(requests, graphs, strict=True)):
-            rows, pairs = slice(*starts[k : k + 2]), slice(*edges[k : k + 2])
-            virial = gradient[pairs].T @ graph.vectors
-            here = energies[rows], forces[rows], 0.5 * (virial + virial.T)
-            answers.append((request.number, evaluated(len(graph.positions), request, *here)))
-        return answers
+def _together(program: Program, requests: list[Request], graphs: list[Graph]) -> list[Answer]:
+    starts = np.cumsum([0, *(len(g.positions) for g in graphs)])
+    edges = np.cumsum([0, *(len(g.senders) for g in graphs)])
+    shape = shape_of(int(starts[-1]), int(edges[-1]), program.cutoff)
+    arrays = padded(joined_graph(graphs, starts), shape, program.cutoff, program.dtype)
+    found = jax.device_get(evaluate_joined(program.fixed, program.arrays, arrays))
+    energies, forces, gradient = (np.asarray(x, np.float64) for x in found)
+    answers = []
+    for k, (request, graph) in enumerate(zip(requests, graphs, strict=True)):
+        rows, pairs = slice(*starts[k : k + 2]), slice(*edges[k : k + 2])
+        virial = gradient[pairs].T @ graph.vectors
+        here = energies[rows], forces[rows], 0.5 * (virial + virial.T)
+        answers.append((request.number, evaluated(len(graph.positions), request, *here)))
+    return answers
 
 
 def joined_graph(graphs: Sequence[Graph], starts: np.ndarray) -> Graph:
@@ -210,20 +202,11 @@ def evaluated(
 ) -> Evaluated:
     """The results of a program, without its spare atoms."""
     energies, forces = energies[:n_atoms], forces[:n_atoms]
-    energy = float(energies.sum())
-    results: dict[str, Any] = {"energy": energy, "forces": forces}
-    if len(energies) == n_atoms:  # and not their sum
-        results["energies"] = energies
-    stress = None
-    if request.needs_stress:
-        volume = abs(float(np.linalg.det(request.cell)))
-        stress = np.array([virial[i, j] for i, j in VOIGT]) / volume
-        results["stress"] = stress
-    return Evaluated(energy, forces, stress, results)
+    further = {"energies": energies} if len(energies) == n_atoms else {}  # and not their sum
+    stress = virial / abs(float(np.linalg.det(request.cell))) if request.needs_stress else None
+    return evaluated_by_model(request, float(energies.sum()), forces, stress, **further)
 
 
 def _found(future: Future[Evaluated]) -> Evaluated | EvaluationError:
     error = future.exception()
-    if error is None:
-        return future.result()
-    return error if isinstance(error, EvaluationError) else EvaluationError(text_of(error))
+    return future.result() if error is None else failure_of(error)

@@ -5,8 +5,8 @@ needs Python 3.12, a model is given a state of the same attributes.
 """
 
 import dataclasses
+import functools
 import importlib
-import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -15,20 +15,19 @@ import numpy as np
 from ase import Atoms
 
 from basinax._settings import require_switch
-from basinax.atoms._evaluators.calculator import bare
 from basinax.atoms._evaluators.protocol import (
     AbstractEvaluator,
     AbstractSession,
     Answer,
-    Evaluated,
     EvaluationError,
     Request,
 )
-from basinax.atoms._evaluators.worker import text_of
-from basinax.atoms._matrices import VOIGT
-
-LOOK = 0.1
-"""Seconds of evaluations between two looks at their answers."""
+from basinax.atoms._evaluators.waiting import (
+    WaitingSession,
+    bare,
+    check_moving,
+    evaluated_by_model,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,79 +59,45 @@ class TorchSimModel(AbstractEvaluator):
         require_switch(self.batched, "batched")
 
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
-        moving = [k for k, needs in enumerate(needs_stress) if needs]
-        if moving and not getattr(self.model, "compute_stress", True):
-            raise ValueError(
-                f"the cell of system {moving[0]} moves, but the model computes no stress: make it"
-                " with compute_stress=True, or keep the cell fixed (cell=None)"
-            )
-        return TorchSession(bare(atoms), self.model, self.batched)
+        if not getattr(self.model, "compute_stress", True):
+            remedy = "make it with compute_stress=True, or keep the cell fixed (cell=None)"
+            check_moving(needs_stress, f"but the model computes no stress: {remedy}")
+        own = bare(atoms)
+        evaluate = functools.partial(_answers, self.model, own)
+        if self.batched:
+            return WaitingSession(evaluate, functools.partial(_take_alike, own))
+        return WaitingSession(evaluate)
 
 
-class TorchSession(AbstractSession):
-    """A model at work, in this thread."""
+def _take_alike(atoms: Sequence[Atoms], waiting: list[Request]) -> list[Request]:
+    """Removes the first request, and those of like periodic directions."""
+    pbc = atoms[waiting[0].number].pbc
+    is_alike = [bool((atoms[request.number].pbc == pbc).all()) for request in waiting]
+    alike = [request for request, is_taken in zip(waiting, is_alike, strict=True) if is_taken]
+    waiting[:] = [r for r, is_taken in zip(waiting, is_alike, strict=True) if not is_taken]
+    return alike
 
-    def __init__(self, atoms: list[Atoms], model: Any, batched: bool):
-        self._atoms, self._model, self._batched = atoms, model, batched
-        self._waiting: list[Request] = []
 
-    def ask(self, requests: Sequence[Request]) -> None:
-        self._waiting += requests
-
-    def answers(self, timeout: float) -> list[Answer]:
-        del timeout
-        answers, begin = [], time.monotonic()
-        while self._waiting and time.monotonic() - begin < LOOK:
-            some = self._next()
-            try:
-                answers += self._evaluated(some)
-            except Exception as error:
-                wrong = EvaluationError(text_of(error))
-                answers += [(request.number, wrong) for request in some]
-        return answers
-
-    def end(self, number: int) -> None:
-        self._waiting = [r for r in self._waiting if r.number != number]
-
-    def close(self) -> None:
-        self._waiting = []
-
-    def _next(self) -> list[Request]:
-        """The first that waits, and where they are joined, those alike."""
-        if not self._batched:
-            return [self._waiting.pop(0)]
-        pbc = self._atoms[self._waiting[0].number].pbc
-        alike = [r for r in self._waiting if (self._atoms[r.number].pbc == pbc).all()]
-        taken = {r.number for r in alike}
-        self._waiting = [r for r in self._waiting if r.number not in taken]
-        return alike
-
-    def _evaluated(self, requests: list[Request]) -> list[Answer]:
-        atoms = [self._atoms[request.number] for request in requests]
-        found = self._model.forward(state_of(self._model, atoms, requests))
-        arrays = {name: _array(value) for name, value in found.items() if _is_tensor(value)}
-        sizes = [len(a) for a in atoms]
-        shapes = {"energy": (len(atoms),), "forces": (sum(sizes), 3), "stress": (len(atoms), 3, 3)}
-        needs_stress = any(request.needs_stress for request in requests)
-        for name in ("energy", "forces", *(["stress"] if needs_stress else [])):
-            if name not in arrays:
-                raise EvaluationError(f"the model returned no {name}")
-            if arrays[name].shape != shapes[name]:
-                got = arrays[name].shape
-                raise EvaluationError(
-                    f"the model returned {name} of shape {got}, not {shapes[name]}"
-                )
-        ends = np.cumsum(sizes)
-        answers: list[Answer] = []
-        for k, request in enumerate(requests):
-            energy, stress = float(arrays["energy"][k]), None
-            forces = arrays["forces"][ends[k] - sizes[k] : ends[k]]
-            results: dict[str, Any] = {"energy": energy, "forces": forces}
-            if request.needs_stress:
-                stress = np.array([arrays["stress"][k][i, j] for i, j in VOIGT])
-                results["stress"] = stress
-            answers.append((request.number, Evaluated(energy, forces, stress, results)))
-        return answers
+def _answers(model: Any, structures: Sequence[Atoms], requests: list[Request]) -> list[Answer]:
+    """The answers of one call of the model."""
+    atoms = [structures[request.number] for request in requests]
+    found = model.forward(state_of(model, atoms, requests))
+    arrays = {name: _array(value) for name, value in found.items() if _is_tensor(value)}
+    sizes = [len(a) for a in atoms]
+    shapes = {"energy": (len(atoms),), "forces": (sum(sizes), 3), "stress": (len(atoms), 3, 3)}
+    needs_stress = any(request.needs_stress for request in requests)
+    for name in ("energy", "forces", *(["stress"] if needs_stress else [])):
+        if name not in arrays:
+            raise EvaluationError(f"the model returned no {name}")
+        if (got := arrays[name].shape) != shapes[name]:
+            raise EvaluationError(f"the model returned {name} of shape {got}, not {shapes[name]}")
+    answers: list[Answer] = []
+    forces = np.split(arrays["forces"], np.cumsum(sizes)[:-1])
+    for k, request in enumerate(requests):
+        stress = arrays["stress"][k] if request.needs_stress else None
+        found = evaluated_by_model(request, float(arrays["energy"][k]), forces[k], stress)
+        answers.append((request.number, found))
+    return answers
 
 
 def state_of(model: Any, atoms: Sequence[Atoms], requests: Sequence[Request]) -> Any:

@@ -1,0 +1,100 @@
+"""Sessions in the thread of the run, and the parts that evaluators share."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+
+from basinax.atoms._evaluators.protocol import (
+    AbstractSession,
+    Answer,
+    Evaluated,
+    EvaluationError,
+    Request,
+)
+from basinax.atoms._evaluators.worker import text_of
+from basinax.atoms._matrices import VOIGT
+
+LOOK = 0.1
+"""Seconds of evaluations between two looks at their answers."""
+
+
+Evaluate = Callable[[list[Request]], list[Answer]]
+"""From requests to their answers; an exception is the answer to each of them."""
+
+
+class WaitingSession(AbstractSession):
+    """Requests that wait in this thread until their answers are wanted."""
+
+    def __init__(
+        self,
+        evaluate: Evaluate,
+        take: Callable[[list[Request]], list[Request]] = lambda waiting: [waiting.pop(0)],
+    ):
+        """Args: take: removes those to evaluate next from the requests that wait."""
+        self._evaluate, self._take = evaluate, take
+        self._waiting: list[Request] = []
+
+    def ask(self, requests: Sequence[Request]) -> None:
+        self._waiting += requests
+
+    def answers(self, timeout: float) -> list[Answer]:
+        del timeout
+        answers, begin = [], time.monotonic()
+        while self._waiting and time.monotonic() - begin < LOOK:
+            requests = self._take(self._waiting)
+            try:
+                answers += self._evaluate(requests)
+            except Exception as error:
+                answers += [(request.number, failure_of(error)) for request in requests]
+        return answers
+
+    def end(self, number: int) -> None:
+        self._waiting = [r for r in self._waiting if r.number != number]
+
+    def close(self) -> None:
+        self._waiting = []
+
+
+def bare(atoms: Sequence[Atoms]) -> list[Atoms]:
+    """Copies without constraints and calculators, which an evaluator must not see."""
+    copies = [a.copy() for a in atoms]
+    for copy in copies:
+        copy.set_constraint()
+    return copies
+
+
+def failure_of(error: BaseException) -> EvaluationError:
+    """The error as the answer to a request."""
+    return error if isinstance(error, EvaluationError) else EvaluationError(text_of(error))
+
+
+def evaluated_by_model(
+    request: Request, energy: float, forces: np.ndarray, stress: Any, **results: Any
+) -> Evaluated:
+    """The answer of a model.
+
+    Args:
+        stress: [3, 3] in eV/Å³; read where the request needs it.
+        results: further ones, by ASE's names of properties.
+    """
+    results = {"energy": energy, "forces": forces} | results
+    if not request.needs_stress:
+        return Evaluated(energy, forces, None, results)
+    voigt = np.array([stress[i, j] for i, j in VOIGT])
+    return Evaluated(energy, forces, voigt, results | {"stress": voigt})
+
+
+def check_moving(needs_stress: Sequence[bool], lack: str, first: int = 0) -> None:
+    """Raise ValueError where a cell moves although stresses are lacking.
+
+    Args:
+        lack: the end of the message, from "but" on.
+        first: the number of the first structure.
+    """
+    if any(needs_stress):
+        raise ValueError(
+            f"the cell of system {first + list(needs_stress).index(True)} moves, {lack}"
+        )
