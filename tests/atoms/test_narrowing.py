@@ -15,7 +15,7 @@ from structures import POTENTIALS, STRUCTURES, jitted, jitted_as_users, moved, r
 from basinax import Status
 from basinax.atoms import EMT, Batch, Frechet, NeighborTable, ZhouEAM, moved_too_far, relax
 from basinax.atoms._machine import CPU
-from basinax.atoms._neighbors.lists import ChunkedLists, skin_left
+from basinax.atoms._neighbors.lists import ChunkedLists, Neighbors, skin_left
 from basinax.atoms._neighbors.narrowing import Reach, chosen, narrowed, next_skins
 from basinax.atoms._streams import stream as _stream
 from basinax.transforms import GradientDescent
@@ -240,3 +240,16 @@ def test_runs_have_the_bits_they_have_without_and_alone(name, dtype, monkeypatch
         own = {"cell": cells_of(systems)[k], "trajectory": tmp_path / f"of {k}"}
         alone = settings | {name: own[name] for name in settings.keys() & own.keys()}
         assert same(relax([systems[k]], EMT(), slow, **alone), 0, first, k)
+
+
+def test_a_machine_without_chunks_finds_the_same_bits(monkeypatch, few_shapes):
+    systems = [rattled(atoms, k) for k, atoms in enumerate(list(METALS.values())[:3])]
+    settings = {"fmax": 0.01, "max_steps": 20}
+    chunked = relax(systems, EMT(), **settings)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.chunks", 0)
+    batch = Batch.from_atoms(systems)
+    table = NeighborTable(batch, EMT().cutoff, 0.5, lists=ChunkedLists, reverse=True)
+    assert isinstance(table.lists(), Neighbors) and table.lists().reverse is None
+    plain = relax(systems, EMT(), **settings)
+    assert (chunked.steps > 3).all()
+    assert [k for k in range(3) if not same(plain, k, chunked, k)] == []

@@ -94,6 +94,11 @@ ON_ONE_CORE: Options = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 longer than the loop. A step of 300 metals takes 0.84 of the time."""
 
 
+REPEATABLE: Options = {"xla_gpu_deterministic_ops": True}
+"""For functions that others wrote: a GPU would add numbers as its threads come to them, and choose
+kernels by how long each took, so that every call has other last digits."""
+
+
 def jitted(function: Callable[..., Any], options: Options, **how: Any) -> Callable[..., Any]:
     """`function`, jitted with those of the options that XLA has.
 

@@ -54,7 +54,8 @@ class Machine:
     chunk: int
     """Rows that a fold goes through together, at least."""
     chunks: int
-    """The most chunks of a batch."""
+    """The most chunks of a batch. With 0, folds go through all rows and slots, whether there is
+    anything to add or not."""
     wide: int
     """So many chunks, or all if they are fewer, are one where each turn of a loop is dear."""
     stretch: int
@@ -98,18 +99,19 @@ GPU = Machine(
     few_point_rows=4096,
     short_rows=0,  # the options for short programs are those of the CPU
     worth_compiling=400_000_000,  # a hundred times as many pairs a second
-    turns=48,  # a look takes as long as several turns
+    turns=24,  # a look takes as long as several turns
     periods=8,
     period=6,
     worth_refilling=8,
     worth_packing=0.5,
-    chunk=1 << 15,  # every chunk is a loop of kernels
-    chunks=8,
-    wide=8,
-    stretch=1 << 16,
+    chunk=0,
+    chunks=0,  # of a loop whose length is not known before, the host starts each turn: 30 µs
+    wide=0,
+    stretch=0,
     unroll=8,  # every turn starts a kernel
 )
-"""By reasoning. Untried: nothing here has been measured on a GPU."""
+"""Chunks, turns and slots of a turn as an NVIDIA H100 wants them, see docs/notebook.md; sizes of
+batches by reasoning."""
 
 
 def machine() -> Machine:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from basinax._bits import xla
 from basinax._jax.fixed import Fixed
 from basinax.atoms._models.graphs import POSITIONS, VECTORS
 from basinax.atoms._models.lists import LISTS
@@ -111,7 +112,7 @@ class Form(NamedTuple):
         return _DERIVED[self.arguments](function, graph)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(xla.jitted, options=xla.REPEATABLE, static_argnums=0)
 def evaluate(fixed: Fixed, arrays: Any, graph: Arrays) -> Found:
     """One structure by itself.
 

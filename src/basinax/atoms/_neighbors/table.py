@@ -55,6 +55,7 @@ class NeighborTable:
 
         Args:
             lists: the form of the lists, that of the potential that takes them (`potential.lists`).
+                Folds through chunks take `Neighbors`, too, and get them where a machine has none.
             follows_cells: remember the cells for which lists are made, as moving ones need.
             reverse: `Neighbors` hold the place of each pair seen from its other end, too.
             most_elements: how many elements a system has at most; folds over chunks then go
@@ -68,6 +69,8 @@ class NeighborTable:
                 stands for all pairs of open systems; not for lists of edges.
         """
         cutoff, skin = one_number(cutoff, "cutoff", REAL), one_number(skin, "skin", REAL)
+        if lists is ChunkedLists and not machine().chunks:
+            lists, reverse = Neighbors, False
         if not (cutoff >= 0 and 0 <= skin < np.inf) and not cutoff == skin == np.inf:
             raise ValueError(f"cutoff and skin must be 0 or more: {cutoff=} and {skin=}")
         if np.isinf(cutoff) and lists is EdgeList:
