@@ -35,22 +35,22 @@ class Evidence(NamedTuple):
     """Further values of each system from the evaluation; None if there are none."""
     index_prefix: Any
     n_rows: Int32[Array, "systems"]
-    """How many rows an energy is shared by; of all leaves together unless the caller knows."""
+    """The rows that share a system's energy; those of all leaves unless the caller gives a number."""
     has_last: Bool[Array, "systems"]
     """True if one step led here from the last judged point; false at the first point, and where an
     optimizer has given up and gone back. Ignore `last_*` then."""
     last_energies: Any
-    """One a system; None unless the criterion `needs` it."""
+    """One a system; None unless the criterion `needs` them."""
     last_params: Any
-    """Like `params`; None unless the criterion `needs` it."""
+    """Like `params`; None unless the criterion `needs` them."""
     fmax: Any = None
-    """The largest norm of a row of `gradients`, one a system; the loop finds it."""
+    """The largest norm of a row of `gradients`, one a system, from the loop."""
 
 
 class AbstractCriterion(eqx.Module):
-    """Says which systems are done. `a & b` is met where both are, `a | b` where one of them is.
+    """A rule by which systems are done. `a & b` is met where both are, `a | b` where one is.
 
-    Numbers in it are leaves, and where one serves all systems an array of one a system does, too.
+    Its numbers are leaves; an array of one a system may stand in place of a number.
     """
 
     def __check_init__(self):
@@ -62,7 +62,7 @@ class AbstractCriterion(eqx.Module):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Which of `last_energies` and `last_params` it looks at."""
+        """Which of `last_energies` and `last_params` the criterion reads."""
         return frozenset()
 
     def __and__(self, other: "AbstractCriterion") -> "AllOf":
@@ -131,7 +131,7 @@ def as_leaf(value: Any) -> Any:
 class MaxForce(AbstractCriterion):
     """The largest norm of a row of the gradient is below `fmax`: ASE's criterion.
 
-    For atoms that is the largest force on one of them, not a component of it.
+    For atoms that is the largest force on one atom, not a component of a force.
     """
 
     fmax: Tolerance = eqx.field(default=DEFAULT_FMAX, converter=as_leaf)
@@ -144,8 +144,8 @@ class MaxForce(AbstractCriterion):
 class RMSForce(AbstractCriterion):
     """The root mean square over the entries of the gradient is below the tolerance.
 
-    √(Σ g² / n) over all n entries of a system, as in MOPAC; over n atoms, as in geomeTRIC, it is √3
-    times as large. Entries that constraints make zero count among the n.
+    √(Σ g² / n) over all n entries of a system, as in MOPAC. The value over n atoms, as in
+    geomeTRIC, is √3 times as large. Entries that constraints make zero count among the n.
     """
 
     tolerance: Tolerance = eqx.field(converter=as_leaf)
@@ -161,7 +161,7 @@ class RMSForce(AbstractCriterion):
 class ForceNorm(AbstractCriterion):
     """The norm of all entries of the gradient is below the tolerance.
 
-    It grows with the size of a system. LAMMPS compares it with its `ftol`.
+    The norm grows with the size of a system. It is the quantity of LAMMPS's `ftol`.
     """
 
     tolerance: Tolerance = eqx.field(converter=as_leaf)
@@ -175,8 +175,8 @@ class ForceNorm(AbstractCriterion):
 class EnergyChange(AbstractCriterion):
     """The energy has changed by less than the tolerance, up or down, in the last step.
 
-    Not met before the first step. Steps that are small where forces are large meet it too: combine
-    it with a criterion of forces.
+    Not met before the first step. Small steps under large forces meet the criterion too: combine it
+    with a criterion of forces.
     """
 
     tolerance: Tolerance = eqx.field(converter=as_leaf)

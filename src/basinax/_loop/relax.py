@@ -72,8 +72,8 @@ def relax(
     """Minimise the energy of every system, each as if it were alone.
 
     `jax.grad` and `jax.jvp` of `params` and `energies` by numbers that `value_and_gradient` closes
-    over are those of the minimum, by the implicit function theorem: they hold where systems have
-    converged, and need a gradient that JAX can differentiate. The start has no part in them.
+    over are those of the minimum, by the implicit function theorem. These derivatives hold where
+    systems have converged, need a gradient that JAX can differentiate, and ignore the start.
 
     Args:
         value_and_gradient: of all params, the energies, shape `[n_systems]`, and a gradient like
@@ -81,17 +81,17 @@ def relax(
         params: the start; the leading axis of each leaf goes over rows.
         optimizer: turns the gradient into steps, such as `FIRE()` or a `chain`.
         index_prefix: which row belongs to which system; None if there is one system.
-        fmax: a system has converged when no row of its gradient has a norm of `fmax` or more
-            (energy per unit of `params`), 0.05 if None. A number, or one a system. Short for
+        fmax: a system has converged when each row of its gradient has a norm below `fmax` (energy
+            per unit of `params`); 0.05 if None. A number, or one a system. Short for
             `convergence=MaxForce(fmax)`.
         convergence: when a system has converged, in place of `fmax`, such as
             `MaxForce(0.05) & EnergyChange(1e-4)`.
         max_steps: after so many steps a system ends unconverged. A number, or one a system; one
             beyond 32 bits is no limit that a run could reach.
-        keep_best: return a system that does not converge at the point of lowest energy among those
-            where it has been evaluated, instead of the last.
+        keep_best: return an unconverged system at its evaluated point of lowest energy, not at the
+            last.
         has_extras: `value_and_gradient` returns a third value, a tree of arrays that lead with
-            systems, which criteria may look at and the result holds.
+            systems, for criteria and the result.
         throw: raise if a system does not converge, instead of leaving it to `status`.
 
     Raises:

@@ -37,16 +37,16 @@ def each_alone(energy: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     [True, True, True]
 
     Args:
-        energy: of one system, called with its rows of the parameters, behind which stand rows of
-            zeros, and which rows are its own: bools in a tree like the index prefix. With data,
-            these and which of their rows are its own follow. Its result, a number, must not
-            depend on rows that are not its own, nor may the derivative there be NaN.
+        energy: of one system, called with the parameters of the system, followed by rows of zeros,
+            and a mask of the system's own rows: bools in a tree like the index prefix. With data,
+            the data and the mask of the data follow. The result, a number, must not depend on
+            rows outside the masks, and the derivative by such rows must not be NaN.
 
     Returns:
-        A function of `params`, `index_prefix`, and, if there are, `data`, a tree of arrays that
-        lead with rows, and `data_prefix`, its index prefix. It returns energies and their gradient,
-        as `relax` takes them; NaN for a system with NaN in its parameters. It is differentiable
-        forwards. The shapes follow from the sizes of systems: an index must not be traced.
+        A function of `params` and `index_prefix`, and optionally `data`, a tree of arrays that lead
+        with rows, and `data_prefix`, its index prefix. The function returns energies and their
+        gradient, for `relax`; NaN for a system with NaN in its parameters. It has derivatives in
+        forward mode. Shapes follow from the sizes of systems, so an index must not be traced.
     """
     require_function(energy, "energy")
 

@@ -68,8 +68,8 @@ def max(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
 def longest_row(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
     """The largest norm along the last axis among each system's rows, over all leaves.
 
-    0 without rows. Of finite entries it is finite: where it would be larger than the largest
-    number, it is that; where it would not be a normal number, it may be 0.
+    0 without rows. The norm of finite entries is finite: above the largest number it is the largest
+    number, and below the normal numbers it may be 0.
     """
     return saturated(*longest_row_in_units(tree, index_prefix))
 

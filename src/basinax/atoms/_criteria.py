@@ -9,11 +9,11 @@ from basinax.atoms._cells.moves import Dofs, Observed
 
 
 class MaxAtomForce(AbstractCriterion):
-    """The largest force on an atom is below `fmax`, whatever the cell still wants.
+    """The largest force on an atom is below `fmax`, without the forces on a cell.
 
-    Where no cell moves it is `MaxForce`. Where one does, a force is that on the degrees of freedom:
-    deformed with the cell, as in ASE's filters, and with `Strain`, which has none of atoms, always
-    below.
+    For a fixed cell this is `MaxForce`. Where a cell moves, the force is that on the degrees of
+    freedom, deformed with the cell as in ASE's filters. With `Strain`, which has no degrees of
+    freedom of atoms, the criterion is always met.
     """
 
     fmax: Tolerance = eqx.field(default=0.05, converter=as_leaf)
@@ -28,14 +28,15 @@ class MaxAtomForce(AbstractCriterion):
 
 
 class MaxStress(AbstractCriterion):
-    """The largest component of the stress that is left to move the cell is below the tolerance.
+    """The largest component of the stress that may move the cell is below the tolerance.
 
-    That is the stress plus the pressure, without entries that masks and other options of the cell
-    hold, as in the convergence test of ASE's filters. A structure whose cell is fixed meets it.
+    Compared is the stress plus the pressure, without entries that masks and other options of the
+    cell hold, as in the convergence test of ASE's filters. A structure with a fixed cell meets the
+    criterion.
     """
 
     tolerance: Tolerance = eqx.field(converter=as_leaf)
-    """In eV/Å³; 1e-3 of them are 0.16 GPa."""
+    """In eV/Å³; 1e-3 eV/Å³ is 0.16 GPa."""
 
     def __call__(self, evidence):
         if not isinstance(evidence.extras, Observed):

@@ -20,9 +20,8 @@ from basinax.transforms._protocol import (
 def chain(*transforms: AbstractTransform | optax.GradientTransformation) -> "Chain":
     """Feed the updates of each transform to the next.
 
-    A limit before an optimizer limits the gradient, one after it limits the step. Optax
-    transformations may stand among them; one that mixes systems is refused by `init` when there
-    is more than the one system of global mode.
+    A limit before an optimizer limits the gradient, a limit after it the step. Transforms may be
+    those of optax; one that mixes systems is refused by `init`, except in global mode.
 
     Raises:
         TypeError: something is neither a transform nor an optax transformation.
@@ -42,7 +41,7 @@ def _adopted(transform, at: int) -> AbstractTransform:
 
 
 class Chain(AbstractTransform):
-    """Transforms one after another; `chain` makes it."""
+    """Transforms one after another, made by `chain`."""
 
     transforms: tuple[AbstractTransform, ...]
 

@@ -79,7 +79,7 @@ class AbstractTransform(eqx.Module):
         check_settings(self)
 
     def __repr__(self) -> str:
-        """With every setting, those that have their defaults included."""
+        """The class with every setting, defaults included."""
         settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         shown = {n: eqx.tree_pformat(x) if eqx.is_array(x) else x for n, x in settings.items()}
         return f"{type(self).__name__}({', '.join(f'{n}={x!s}' for n, x in shown.items())})"
@@ -110,7 +110,7 @@ class AbstractTransform(eqx.Module):
     def to_optax(self, index_prefix: Prefix = None) -> optax.GradientTransformationExtraArgs:
         """This transform with an index of its own, for `optax.chain`, flax and the like.
 
-        optax calls `init` with parameters alone: this is how systems stay apart there.
+        optax calls `init` with parameters alone: the index that keeps systems apart is given here.
 
         Args:
             index_prefix: as `init` takes it. With None, all parameters are one system.
@@ -122,12 +122,12 @@ class AbstractTransform(eqx.Module):
     def is_accepted(self, state: Any) -> Bool[Array, "systems"]:
         """Whether `params` of the `update` that made this state is a point of the path.
 
-        False at a trial of a line search: there a system is not judged and no step is counted.
+        False at a trial of a line search, where a system is not judged and no step is counted.
         """
         return jnp.ones((n_systems(state.index_prefix),), bool)
 
     def has_failed(self, state: Any) -> Bool[Array, "systems"]:
-        """Whether the optimizer knows no way on from there, as after a failed line search."""
+        """Whether the optimizer cannot continue, as after a failed line search."""
         return jnp.zeros((n_systems(state.index_prefix),), bool)
 
 

@@ -18,18 +18,18 @@ Kind = Literal["unit-cell", "frechet", "strain"]
 class AbstractCell(eqx.Module):
     """How a cell moves, under which pressure, and which of its entries stand still.
 
-    Every option is that of ASE's filter; a list of cells, one a structure, mixes them in a call.
+    Options are those of ASE's filter; a list with one cell for each structure mixes kinds.
     """
 
     kind: ClassVar[Kind]
 
     pressure: float | Sequence[float] | Float[np.ndarray, "structures"] = 0.0
-    """In eV/Å³ (1 GPa is 0.00624 of them), positive where it compresses; one number, or one a
+    """In eV/Å³ (1 GPa is 0.00624 eV/Å³), positive where it compresses; one number, or one a
     structure. The energy that is minimised is the enthalpy E + pV."""
 
     mask: Any = None
     """Which components may move: six booleans (xx, yy, zz, yz, xz, xy) or a symmetric 3x3 matrix of
-    them; all if None."""
+    booleans; all if None."""
 
     hydrostatic_strain: bool = False
     """The cell keeps its shape."""

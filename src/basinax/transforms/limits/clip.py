@@ -20,9 +20,9 @@ from basinax.transforms._limits import AbstractLimit, LimitState
 class ClipByGlobalNorm(AbstractLimit):
     """Scale the updates of each system whose norm exceeds `max_norm` down to it.
 
-    Systems at or below their limit come back bit for bit. With options other than the defaults,
-    and per system, it is `clip_by_norm`; else, without an index, it has the bits of optax, whose
-    limits of 0, inf, NaN and below 0 are divided and multiplied like any other.
+    Systems at or below their limit come back bit for bit. Per system, or with options other than
+    the defaults, the clip is `clip_by_norm`. In global mode with default options it has the bits of
+    optax, where limits of 0, inf, NaN and below 0 are used like any other.
     """
 
     max_norm: float | Float[Array, "..."]

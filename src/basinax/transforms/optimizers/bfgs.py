@@ -44,7 +44,7 @@ class BFGS(AbstractDense):
     """The first Hessian (eV/Å²) is this times the unit matrix. ASE's default."""
     max_rows: FixedCount | None = eqx.field(static=True, default=None)
     """The most rows of a system in any leaf. Needed only where `init` is traced; if the index is
-    too, rows beyond it stand still."""
+    traced too, further rows stand still."""
 
     def init(self, parameters, index_prefix: Prefix = None) -> "BFGSState":
         blank = segment.blank(parameters, index_prefix)

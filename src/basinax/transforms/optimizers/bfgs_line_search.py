@@ -29,10 +29,10 @@ class BFGSLineSearch(AbstractLineSearch, AbstractDense):
     alpha: Positive = 10.0
     """The first Hessian (eV/Å²) is this times the unit matrix. ASE's default."""
     search: Search = MoreThuente()
-    """How far along a line to go; it holds the limit on the step."""
+    """The line search, which holds the limit on the step."""
     max_rows: FixedCount | None = eqx.field(static=True, default=None)
     """The most rows of a system in any leaf. Needed only where `init` is traced; if the index is
-    too, rows beyond it stand still."""
+    traced too, further rows stand still."""
 
     def nothing(self, parameters, index_prefix):
         first = self.first_scale(parameters, index_prefix)

@@ -26,8 +26,8 @@ class ConjugateGradient(AbstractLineSearch):
     alpha: Positive = 70.0
     """The first trial is the gradient divided by this (eV/Å²); ASE's first Hessian."""
     search: Search = MoreThuente(c1=1e-4, c2=0.1)
-    """How far along a line to go; it holds the limit on the step. Conjugacy wants it tight: these
-    are the constants of Nocedal and Wright, section 5.2."""
+    """The line search, which holds the limit on the step. Conjugacy needs a tight search: its
+    constants are those of Nocedal and Wright, section 5.2."""
 
     def nothing(self, parameters, index_prefix):
         return LastLine(None, jnp.zeros(segment.blank(parameters, index_prefix).shape, bool))

@@ -33,8 +33,8 @@ from basinax.transforms._protocol import (
 from basinax.transforms.optimizers.velocities import mixing_ratio, slowed, time_within
 
 OUT_OF_PROPORTION = 2.0**20
-"""A step back that is so many times as long as the longest step forwards is shortened to it. ASE's
-is not: it comes from where it cannot converge."""
+"""A step back longer than this many longest steps forwards is shortened to that. ASE does not
+shorten it; such a step comes from a start that cannot converge."""
 
 
 class FIRE2(AbstractTransform):
@@ -43,7 +43,7 @@ class FIRE2(AbstractTransform):
     dt: Positive = 0.1
     """The first time step."""
     maxstep: Limit = 0.2
-    """The largest norm of a system's step (Angstrom); with `use_abc`, of each entry of it."""
+    """The largest norm of a system's step (Angstrom); with `use_abc`, the largest entry."""
     dtmax: Limit = 1.0
     """The largest time step."""
     dtmin: NotNegative = 2e-3
@@ -59,7 +59,7 @@ class FIRE2(AbstractTransform):
     fa: Share = 0.99
     """Shrinking of the mixing."""
     use_abc: bool = eqx.field(static=True, default=False)
-    """Whether velocities are corrected for the bias towards the zero at which they start."""
+    """Whether velocities are corrected for the bias of their start at zero."""
 
     def __check_init__(self):
         check_order(self, "dtmin", "dtmax")

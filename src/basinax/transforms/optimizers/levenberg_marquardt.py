@@ -31,14 +31,15 @@ from basinax.transforms._protocol import (
 )
 
 NOISE = 0.75
-"""Energies that differ by the spacing of floats to this power, as a part of them, are not told
-apart: a residual is a difference, and data may be a thousand times as large."""
+"""Energies with a relative difference of the spacing of floats to this power count as equal: a
+residual is a difference, and data may be a thousand times as large."""
 
 
 class LevenbergMarquardt(AbstractTransform):
     """Damped Gauss-Newton steps for the least-squares problem of each system.
 
-    It needs normal matrices: give `relax` a function of `sum_of_squares`, and `has_extras=True`.
+    The optimizer needs normal matrices: give `relax` a function of `sum_of_squares`, and
+    `has_extras=True`.
     A step that does not lower the energy is a trial: an evaluation, and no step of the result.
     Steps are solved for one system after another by Cholesky factors, each in the shape that its
     own number of entries decides.

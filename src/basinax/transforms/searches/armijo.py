@@ -28,8 +28,8 @@ class Armijo(eqx.Module):
     a_min: NotNegative = 1e-10
     """At a shorter step the search ends."""
     max_trials: PositiveCount = 50
-    """After so many trials the search ends, ASE's does not: at the lowest of them, or in failure
-    where none is lower than where it began."""
+    """After so many trials the search ends at the lowest of them, or fails where none is lower than
+    the origin. ASE's search has no such limit."""
 
     def __check_init__(self):
         check_settings(self)
@@ -47,9 +47,9 @@ class Armijo(eqx.Module):
         Args:
             energy: at the origin.
             slope: derivative of the energy by the step length; must be negative.
-            longest: how far the step of length 1 moves any row.
+            longest: the longest row of the step of length 1.
             first: the step length to try first, where the last energy suggests none.
-            last: the energy where the last search began; that of now where there was none.
+            last: the energy at the origin of the last search; the current one in the first search.
         """
         own = each_system(self, energy)
         is_downhill = (slope < 0) & jnp.isfinite(slope)

@@ -33,8 +33,8 @@ class MoreThuente(eqx.Module):
     xtol: NotNegative = 1e-14
     """The search ends when the bracket is this small, in proportion to its upper end."""
     max_trials: PositiveCount = 100
-    """After so many trials the search ends, ASE's does not: at the lowest of them, or in failure
-    where none is lower than where it began."""
+    """After so many trials the search ends at the lowest of them, or fails where none is lower than
+    the origin. ASE's search has no such limit."""
 
     def __check_init__(self):
         check_settings(self)
@@ -53,7 +53,7 @@ class MoreThuente(eqx.Module):
         Args:
             energy: at the origin.
             slope: derivative of the energy by the step length; must be negative.
-            longest: how far the step of length 1 moves any row.
+            longest: the longest row of the step of length 1.
             first: the step length to try first.
             last: unused here.
         """
