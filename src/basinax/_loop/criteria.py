@@ -35,7 +35,7 @@ class Evidence(NamedTuple):
     """Further values of each system from the evaluation; None if there are none."""
     index_prefix: Any
     n_rows: Int32[Array, "systems"]
-    """The rows that share a system's energy; those of all leaves unless the caller gives a number."""
+    """The rows that share a system's energy; all rows of all leaves unless the caller gives it."""
     has_last: Bool[Array, "systems"]
     """True if one step led here from the last judged point; false at the first point, and where an
     optimizer has given up and gone back. Ignore `last_*` then."""
