@@ -147,22 +147,12 @@ def relax(
     asked, dtype = dtype, available_dtype(dtype)
     warn_of_single_precision(asked, dtype)
     optimizer = _fit_for(evaluator, optimizer)
-    _check_options(
-        keep_best=keep_best,
-        throw=throw,
-        stress=stress,
-        history=history,
-        progress=progress,
-        on_end=on_end,
-        should_stop=should_stop,
-    )
+    _check_switches(keep_best=keep_best, throw=throw, stress=stress, history=history)
+    _check_functions(should_stop, progress, on_end)
     lanes = lanes_of(devices)
-    for name, value in (("skin", skin), ("devices", devices)):
-        if evaluator and value is not None:
-            raise TypeError(f"{name} is for potentials with neighbour lists, a calculator has none")
-    listed = (
-        None if evaluator else listed_for(cast(AbstractPotential, potential), atoms, skin, dtype)
-    )
+    if evaluator:
+        _check_unlisted(skin=skin, devices=devices)
+    listed = None if evaluator else listed_for(cast(Any, potential), atoms, skin, dtype)
     if steps_on_the_host(optimizer) and listed is not None:
         evaluator, listed = ASECalculator(listed.potential.calculator(dtype)), None
     fmax = None if fmax is None else _one_a_structure(fmax, "fmax", len(atoms))
@@ -305,15 +295,24 @@ def _check_needs_no_energy(optimizer: AbstractTransform) -> None:
         )
 
 
-def _check_options(**options: Any) -> None:
-    """Raise TypeError where a switch is none, or a function."""
-    for name in ("keep_best", "throw", "stress", "history"):
-        require_switch(options[name], name)
-    require_function(options["should_stop"], "should_stop")
-    for name in ("progress", "on_end"):
-        is_switch = name == "progress" and isinstance(options[name], bool)
-        if not (options[name] is None or is_switch):
-            require_function(options[name], name)
+def _check_switches(**switches: Any) -> None:
+    for name, value in switches.items():
+        require_switch(value, name)
+
+
+def _check_functions(should_stop: Any, progress: Any, on_end: Any) -> None:
+    require_function(should_stop, "should_stop")
+    if not (progress is None or isinstance(progress, bool)):
+        require_function(progress, "progress")
+    if on_end is not None:
+        require_function(on_end, "on_end")
+
+
+def _check_unlisted(**options: Any) -> None:
+    """Raise TypeError for options of neighbour lists, beside a calculator."""
+    for name, value in options.items():
+        if value is not None:
+            raise TypeError(f"{name} is for potentials with neighbour lists, a calculator has none")
 
 
 def _counts(value: Any) -> np.ndarray:
