@@ -12,6 +12,7 @@ from structures import CUTOFF, POTENTIALS, SKIN, STRUCTURES, fcc, jitted, moved,
 
 from basinax.atoms import Batch, NeighborTable, moved_too_far
 from basinax.atoms._neighbors.lists import HEAVIER, ChunkedLists, filled_up, gather
+from basinax.atoms._neighbors.search import _closed, tasks_of
 
 
 def listed(table: NeighborTable, batch: Batch, k: int) -> list[tuple[int, ...]]:
@@ -250,6 +251,20 @@ def test_wide_chunks_go_as_far_as_the_longest_list_of_all():
     assert len(n_slots) == 8 and wide.size == 4 * columns.size
     np.testing.assert_array_equal(wide.n_slots, n_slots.reshape(2, 4).max(1))
     assert (int(columns.n_chunks) + 3) // 4 == int(wide.n_chunks) == 2
+
+
+def test_clusters_are_closed_together_as_one_after_another():
+    draw = np.random.default_rng(0)
+    clusters = [draw.normal(0, 4, (n, 3)) for n in (1, 2, 13, 31)]
+    far_apart = clusters[2] + np.array([[0.0, 40.0, 0.0]] * 6 + [[0.0, 0.0, 0.0]] * 7)
+    systems = [*clusters, far_apart]
+    n = len(systems)
+    tasks = tasks_of(systems, np.zeros((n, 3, 3)), np.zeros((n, 3), bool), 9.0, 1e-15)
+    for x, task in zip(systems, tasks, strict=True):
+        ours, box = _closed(x, np.zeros((3, 3)), np.zeros(3, bool), task.radius)
+        assert np.array_equal(task.positions, ours)
+        assert np.array_equal(task.cell, box)
+    assert not np.array_equal(tasks[-1].positions, far_apart)
 
 
 def test_two_atoms_at_one_place_are_neighbours():

@@ -115,7 +115,11 @@ def tasks_of(
     radii = np.where(may_be, radii, 1.0)
     boxes = np.where(may_be[:, None, None], cells, np.eye(3))
     x[~may_be[owners]] = 0.0
-    for k in np.flatnonzero(may_be & ~pbc.all(axis=1)):
+    spans = np.maximum.reduceat(x, starts) - np.minimum.reduceat(x, starts)
+    # Of these, `_closed` would make the same, one after another.
+    is_small = may_be & ~pbc.any(axis=1) & (spans <= _GAP * radii[:, None]).all(axis=1)
+    boxes[is_small] = (spans[is_small, None] + 2 * radii[is_small, None, None]) * np.eye(3)
+    for k in np.flatnonzero(may_be & ~is_small & ~pbc.all(axis=1)):
         own = slice(starts[k], ends[k])
         x[own], boxes[k] = _closed(x[own], boxes[k], pbc[k], radii[k])
     inverses = _inverses(boxes)
@@ -401,11 +405,15 @@ def _closed(
     for k, direction in zip(np.flatnonzero(~pbc), across, strict=True):
         along = positions @ direction
         order = np.argsort(along, kind="stable")
-        excess = np.cumsum(np.maximum(np.diff(along[order]) - 1.5 * radius, 0.0))
+        excess = np.cumsum(np.maximum(np.diff(along[order]) - _GAP * radius, 0.0))
         positions[order[1:]] -= excess[:, None] * direction
         along = positions @ direction
         box[k] = direction * (along.max() - along.min() + 2 * radius)
     return positions, box
+
+
+_GAP = 1.5
+"""Empty space that is left between atoms, in radii."""
 
 
 def _enlarged(radius: float, heights: np.ndarray) -> float:
