@@ -24,96 +24,12 @@ STDOUT = Path("-")
 LONGEST_NAME = 255
 """Bytes of a name that file systems allow."""
 
-Files = Annotated[
-    list[Path],
-    typer.Argument(
-        help="Files of any format that ASE reads; every image in them is relaxed, or those of"
-        " FILE@START:STOP. A folder stands for its files, and - for extended XYZ from standard"
-        " input."
-    ),
-]
-Potential = Annotated[
-    str,
-    typer.Option(
-        help="NAME[:OPTION=VALUE,...], such as lennard-jones:epsilon=0.0104,sigma=3.405,cutoff=8.5"
-        " (eV, Å), lennard-jones:Ar,Kr (published parameters), morse:epsilon=1,rho0=6,r0=1,"
-        " emt (effective medium theory of metals), zhou:Cu,Ni, eam:FILE (.eam.alloy, .eam.fs or"
-        " .eam), tersoff:Si,C or tersoff:FILE, stillinger-weber:Si or stillinger-weber:FILE,"
-        " buckingham:BKS (silica), or any ASE calculator: ase:MODULE:CALLABLE[,OPTION=VALUE,...],"
-        " such as ase:tblite.ase:TBLite,method=GFN2-xTB; a learned model: nequix:FILE;"
-        " python:FILE.py:NAME, what a file of Python makes; or a .json or .toml file with"
-        " potential and workers."
-    ),
-]
-Optimizer = Annotated[
-    str | None,
-    typer.Option(
-        help="NAME[:OPTION=VALUE,...], such as fire:maxstep=0.1 or lbfgs, or a .json or .toml file"
-        " with a config, which may be a chain with limits, or its JSON text. Without it,"
-        " internal-lbfgs where evaluations take the time (ase:..., a model), fire elsewhere."
-    ),
-]
-
-
 NUMBER = "NUMBER|info:KEY[,default=NUMBER]"
 
-Cell = Annotated[
-    str | None,
-    typer.Option(
-        help="How cells move: frechet, unit-cell or strain (ASE's filters), with options such as"
-        " frechet:mask=110001 (xx, yy, zz, yz, xz, xy), hydrostatic_strain=true,"
-        " constant_volume=true; or info:KEY[,default=CELL], where a structure may say none. Fixed"
-        " if not given."
-    ),
-]
-Pressure = Annotated[
-    Any,
-    typer.Option(
-        parser=pressure_as_given,
-        metavar="NUMBER[UNIT]|info:KEY[,default=NUMBER[UNIT]]",
-        help="On cells that move, such as 5GPa or 50kbar; in eV/Å³ without a unit.",
-    ),
-]
-Fmax = Annotated[
-    Any,
-    typer.Option(
-        parser=not_negative,
-        metavar=NUMBER,
-        help="Converged once no force on an atom is as large (eV/Å), nor a row of what moves its"
-        " cell, and what else is asked for; inf where forces do not matter.",
-    ),
-]
-StressTolerance = Annotated[
-    float | None,
-    typer.Option(
-        help="And no component of stress plus pressure is as large (eV/Å³); --fmax is of atoms"
-        " alone then.",
-        metavar="NUMBER",
-        min=0,
-    ),
-]
-RMSForce = Annotated[
-    float | None,
-    typer.Option(
-        "--rms-force",
-        help="And the root mean square of force components is below (eV/Å).",
-        metavar="NUMBER",
-        min=0,
-    ),
-]
-EnergyChange = Annotated[
-    float | None,
-    typer.Option(
-        help="And the last step changed the energy by less (eV an atom).", metavar="NUMBER", min=0
-    ),
-]
-MaxDisplacement = Annotated[
-    float | None,
-    typer.Option(help="And the last step moved every atom by less (Å).", metavar="NUMBER", min=0),
-]
-MaxSteps = Annotated[
-    Any, typer.Option(parser=count_of, metavar=NUMBER, help="The most steps of a structure.")
-]
+
+def from_zero(help: str) -> Any:
+    """An option for a number of 0 or more."""
+    return typer.Option(help=help, metavar="NUMBER", min=0)
 
 
 class Dtype(StrEnum):
@@ -142,8 +58,28 @@ class Kind(StrEnum):
 class Model:
     """Options for the structures and the potential."""
 
-    files: Files
-    potential: Potential
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Files of any format that ASE reads; every image in them is relaxed, or those of"
+            " FILE@START:STOP. A folder stands for its files, and - for extended XYZ from standard"
+            " input."
+        ),
+    ]
+    potential: Annotated[
+        str,
+        typer.Option(
+            help="NAME[:OPTION=VALUE,...], such as lennard-jones:epsilon=0.0104,sigma=3.405,"
+            "cutoff=8.5 (eV, Å), lennard-jones:Ar,Kr (published parameters),"
+            " morse:epsilon=1,rho0=6,r0=1, emt (effective medium theory of metals), zhou:Cu,Ni,"
+            " eam:FILE (.eam.alloy, .eam.fs or .eam), tersoff:Si,C or tersoff:FILE,"
+            " stillinger-weber:Si or stillinger-weber:FILE, buckingham:BKS (silica); any ASE"
+            " calculator: ase:MODULE:CALLABLE[,OPTION=VALUE,...], such as"
+            " ase:tblite.ase:TBLite,method=GFN2-xTB; a learned model: nequix:FILE; an object in a"
+            " file of Python: python:FILE.py:NAME; or a .json or .toml file with potential and"
+            " workers."
+        ),
+    ]
     config: Annotated[
         Path | None,
         typer.Option(
@@ -172,20 +108,67 @@ class Model:
 class Given(Model):
     """Options of relaxations."""
 
-    optimizer: Optimizer = None
-    cell: Cell = None
-    pressure: Pressure = None
-    fmax: Fmax = 0.05
-    stress_tolerance: StressTolerance = None
-    rms_force: RMSForce = None
-    energy_change: EnergyChange = None
-    max_displacement: MaxDisplacement = None
-    max_steps: MaxSteps = 500
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            help="NAME[:OPTION=VALUE,...], such as fire:maxstep=0.1 or lbfgs; or a config, which"
+            " may be a chain with limits, as a .json or .toml file or as JSON text. By default"
+            " internal-lbfgs for calculators and models (ase:..., nequix:...), fire for others."
+        ),
+    ] = None
+    cell: Annotated[
+        str | None,
+        typer.Option(
+            help="How cells move: frechet, unit-cell or strain (ASE's filters), with options such"
+            " as frechet:mask=110001 (xx, yy, zz, yz, xz, xy), hydrostatic_strain=true,"
+            " constant_volume=true; or info:KEY[,default=CELL], where none is a fixed cell."
+            " Fixed by default."
+        ),
+    ] = None
+    pressure: Annotated[
+        Any,
+        typer.Option(
+            parser=pressure_as_given,
+            metavar="NUMBER[UNIT]|info:KEY[,default=NUMBER[UNIT]]",
+            help="Pressure on cells that move, such as 5GPa or 50kbar; in eV/Å³ without a unit.",
+        ),
+    ] = None
+    fmax: Annotated[
+        Any,
+        typer.Option(
+            parser=not_negative,
+            metavar=NUMBER,
+            help="Converged when the largest force on an atom, and on the cell if it moves, is"
+            " below this (eV/Å), and the criteria below are met. inf switches it off.",
+        ),
+    ] = 0.05
+    stress_tolerance: Annotated[
+        float | None,
+        from_zero(
+            "No component of stress plus pressure may exceed this (eV/Å³); --fmax is for atoms"
+            " alone then.",
+        ),
+    ] = None
+    rms_force: Annotated[
+        float | None,
+        from_zero("The RMS of force components must be below this (eV/Å)."),
+    ] = None
+    energy_change: Annotated[
+        float | None,
+        from_zero("The last step must change the energy by less (eV an atom)."),
+    ] = None
+    max_displacement: Annotated[
+        float | None,
+        from_zero("The last step must move each atom by less (Å)."),
+    ] = None
+    max_steps: Annotated[
+        Any, typer.Option(parser=count_of, metavar=NUMBER, help="The most steps of a structure.")
+    ] = 500
     fix_atoms: Annotated[
         str | None,
         typer.Option(
-            help="Atoms that stay where they are (FixAtoms): numbers from 0, such as 0-3,7, or what"
-            " holds of x, y, z (Å) or tag, such as 'z < 2.5 and not tag == 1'.",
+            help="Atoms that stay fixed (FixAtoms): numbers from 0, such as 0-3,7, or a condition"
+            " on x, y, z (Å) or tag, such as 'z < 2.5 and not tag == 1'.",
             parser=choice_of,
             metavar="NUMBERS|CONDITION",
         ),
@@ -199,17 +182,15 @@ class Given(Model):
     ] = False
     skin: Annotated[
         float | None,
-        typer.Option(
-            help="How far past the cutoff lists reach (Å), 0.15 of it by default; changes speed"
-            " only.",
-            metavar="NUMBER",
-            min=0,
+        from_zero(
+            "How far past the cutoff neighbour lists reach (Å), 0.15 cutoffs by default; changes"
+            " speed only.",
         ),
     ] = None
 
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print only what is wrong.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print only errors and warnings.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", help="Print versions, batches, compilations and times, too.")
 ]
@@ -237,11 +218,9 @@ class Probed(Model):
 
     tolerance: Annotated[
         float,
-        typer.Option(
-            help="By how much forces and stress may differ from differences of the energy, as a"
-            " part of the largest.",
-            metavar="NUMBER",
-            min=0,
+        from_zero(
+            "How far forces and stress may be from differences of the energy, as a part of the"
+            " largest."
         ),
     ] = 1e-3
 
@@ -256,13 +235,13 @@ class Written:
     output: Annotated[
         Path | None,
         typer.Option(
-            help="Structures with what was found, relaxed.extxyz by default (evaluated.extxyz of"
-            " evaluate); the ending decides the format. OUTPUT.run.json says how they were made."
+            help="The file of structures with results, relaxed.extxyz by default (evaluated.extxyz"
+            " of evaluate); the ending decides the format. OUTPUT.run.json is the run's record."
         ),
     ] = None
     output_dir: Annotated[
         Path | None,
-        typer.Option(help="A folder for one file an input instead, of the same name."),
+        typer.Option(help="A folder instead, with a file of the same name for each input."),
     ] = None
     table: Annotated[
         Path | None,
@@ -310,8 +289,8 @@ class Outputs(Written):
     report: Annotated[
         Path | None,
         typer.Option(
-            help="A page of HTML for a person: counts, convergence, distributions, throughput, what"
-            " went wrong, settings. Needs no network to be read, and Bokeh to be written."
+            help="A page of HTML for a person: counts, convergence, distributions, throughput,"
+            " failures, settings. Needs no network to be read, and Bokeh to be written."
         ),
     ] = None
     trajectory: Annotated[
