@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from basinax.cli._process import INTERRUPTED as INTERRUPTED
-from basinax.cli._stream import Stream
+from basinax.cli._stream import Stream, readable
 
 # Printed lines contain names of files: nothing in them is markup, nor an emoji.
 out = Stream(highlight=False, soft_wrap=True, markup=False, emoji=False)
@@ -27,18 +27,12 @@ LONGEST = 1000
 
 
 def shown(text: str) -> str:
-    """The text as one line, with escapes for control characters, cut in the middle if need be."""
+    """The text as one line, with escapes for control characters, cut in the middle if long."""
     if len(text) > LONGEST:
         head, tail = text[: LONGEST * 2 // 3], text[-LONGEST // 3 :]
         text = f"{head} ... {tail}"
-    return "".join(c if c.isprintable() else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    """A byte of a name that is no text stands in it as half a surrogate."""
-    if "\udc80" <= character <= "\udcff":
-        return f"\\x{ord(character) - 0xDC00:02x}"
-    return character.encode("unicode_escape").decode()
+    text = readable(text)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def print_line(stream: Stream, text: str, label: str = "", style: str = "") -> None:

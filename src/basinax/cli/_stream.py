@@ -26,7 +26,7 @@ class Stream(Console):
             self.width = COLUMNS
 
     def print(self, *objects: Any, **how: Any) -> None:
-        shown = [_readable(x) if isinstance(x, str) else x for x in objects]
+        shown = [readable(x) if isinstance(x, str) else x for x in objects]
         try:
             super().print(*shown, **how)
         except OSError as error:
@@ -35,7 +35,7 @@ class Stream(Console):
     def write(self, text: str) -> None:
         """Writes text as it is, however long."""
         try:
-            self.file.write(_readable(text))
+            self.file.write(readable(text))
             self.file.flush()
         except OSError as error:
             self._end(error.strerror or str(error))
@@ -52,7 +52,7 @@ class Stream(Console):
             os.close(nowhere)
 
 
-def _readable(text: str) -> str:
-    """With escapes for characters that no stream can encode, such as bytes that are no text."""
+def readable(text: str) -> str:
+    """The text with escapes for characters that no stream can encode, such as stray bytes."""
     text = re.sub("[\udc80-\udcff]", lambda m: f"\\x{ord(m[0]) - 0xDC00:02x}", text)
     return text.encode("utf-8", "backslashreplace").decode()

@@ -27,10 +27,10 @@ one.data = data;
 """Shows the lines of the structure that is picked, in a browser."""
 
 
-def bars(values: np.ndarray, title: str, unit_of_counts: str = "structures") -> Any | None:
+def bars(values: np.ndarray, title: str) -> Any | None:
     """A histogram; None without a finite value."""
     found = histogram(values)
-    return None if found is None else _bars(found, title, unit_of_counts)
+    return None if found is None else _bars(found, title, "structures")
 
 
 def _bars(found: Histogram, title: str, counted: str) -> Any:
