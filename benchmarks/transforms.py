@@ -127,7 +127,10 @@ def _fires(index, gradient, velocity):
 
 
 def _lbfgs(index, start):
-    """An update with a full history, against the two-loop recursion over one pair after another."""
+    """An update with a full history, against the two-loop recursion over one pair after another.
+
+    In the loop many systems converge until their squares leave float32, and are taken again.
+    """
     lbfgs = basinax.LBFGS(memory=MEMORY)
     stiffness = jnp.linspace(1.0, 30.0, start.size, dtype=start.dtype).reshape(start.shape)
 
