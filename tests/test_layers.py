@@ -144,9 +144,11 @@ def test_importing_basinax_imports_nothing_that_takes_time():
     assert loaded_by("import basinax; basinax.__version__") & SLOW == set()
 
 
-def test_the_first_name_imports_nothing_of_an_extra():
-    loaded = loaded_by("from basinax import FIRE")
-    extras = {"ase", "vesin", "rich", "typer", "hypothesis", "pytest", "basinax.atoms"}
+def test_the_first_name_imports_nothing_of_an_extra_nor_optax():
+    """Which whoever uses it has imported."""
+    clipped = "chain(ClipByGlobalNorm(1.0), FIRE())"
+    loaded = loaded_by(f"from basinax import FIRE, ClipByGlobalNorm, chain\n{clipped}")
+    extras = {"ase", "vesin", "rich", "typer", "hypothesis", "pytest", "basinax.atoms", "optax"}
     assert "jax" in loaded
     assert extras & loaded == set()
 

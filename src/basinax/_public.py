@@ -1,6 +1,6 @@
 """The public names of basinax, from the modules that define them.
 
-Their modules import JAX, equinox and optax, so this one is imported with the first name.
+Their modules import JAX and equinox, so this one is imported with the first name.
 """
 
 from basinax._bits.rounding import product as product, rounded as rounded

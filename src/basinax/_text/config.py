@@ -19,9 +19,9 @@ import numpy as np
 import basinax.transforms as own
 from basinax._text.tables import DEEPEST, TOO_DEEP, read_table, write_table
 from basinax.transforms._chain import Chain, chain
-from basinax.transforms._optax import OptaxTransform, is_optax
+from basinax.transforms._optax import OptaxTransform
 from basinax.transforms._optax_by_name import OptaxByName, optax_transform
-from basinax.transforms._protocol import AbstractTransform
+from basinax.transforms._protocol import AbstractTransform, is_optax
 from basinax.transforms.searches.walk import SEARCHES, Search
 
 VERSION = 1

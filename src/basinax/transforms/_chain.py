@@ -4,20 +4,20 @@ import functools
 from typing import Any
 
 import jax.numpy as jnp
-import optax
 
 from basinax._systems.types import Prefix
-from basinax.transforms._optax import OptaxTransform, is_optax
+from basinax.transforms._optax import OptaxTransform, Transformation
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
     check_parameters,
+    is_optax,
     states_field,
     with_prefix,
 )
 
 
-def chain(*transforms: AbstractTransform | optax.GradientTransformation) -> "Chain":
+def chain(*transforms: Transformation) -> "Chain":
     """Feed the updates of each transform to the next.
 
     A limit before an optimizer limits the gradient, a limit after it the step. Transforms may be

@@ -9,13 +9,12 @@ tree.
 
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import PyTree
 
 from basinax._bits.rewriting import RefusedOperation, with_rounded_products
@@ -28,6 +27,13 @@ from basinax.transforms._protocol import (
     check_parameters,
     rows_field,
 )
+
+if TYPE_CHECKING:
+    import optax
+
+    Transformation = AbstractTransform | optax.GradientTransformation
+else:
+    Transformation = Any
 
 PROBED = 3
 """Rows with which a transformation is tried."""
@@ -42,7 +48,7 @@ class OptaxTransform(AbstractTransform):
     In global mode it is the transformation itself.
     """
 
-    transformation: optax.GradientTransformation = eqx.field(static=True)
+    transformation: "optax.GradientTransformation" = eqx.field(static=True)
     """As it was given: a wrapper would be a new object each time, and so another program."""
 
     def init(self, parameters, index_prefix: Prefix = None) -> "OptaxState":
@@ -67,7 +73,7 @@ class OptaxTransform(AbstractTransform):
         transformation, prefix = self.transformation, state.index_prefix
         with usual_promotion():
             if prefix is None:
-                update = optax.with_extra_args_support(transformation).update
+                update = _update_of(transformation)
                 updates, inner = update(updates, state.inner, params, **extra)
             else:
                 numbers = _numbers(updates, prefix)
@@ -86,8 +92,10 @@ class OptaxState(AbstractState):
         return jax.tree.leaves(index_prefix, is_leaf=is_index)
 
 
-def is_optax(transform: Any) -> bool:
-    return isinstance(transform, optax.GradientTransformation)
+def _update_of(transformation: "optax.GradientTransformation") -> Any:
+    import optax
+
+    return optax.with_extra_args_support(transformation).update
 
 
 def _numbers(tree: PyTree, index_prefix: Prefix) -> tuple[int, ...]:
@@ -118,8 +126,7 @@ def _begun(transformation, parts):
 
 def _stepped(transformation, updates, inner, params, numbers):
     """The updates of all rows, and the states after them."""
-    update = optax.with_extra_args_support(transformation).update
-    update = jax.vmap(update, in_axes=(0, 0, None if params is None else 0))
+    update = jax.vmap(_update_of(transformation), in_axes=(0, 0, None if params is None else 0))
     update = with_rounded_products(update)
     n_parts = len(inner)
     of_params = [None] * n_parts if params is None else _parts(params, numbers, n_parts)
@@ -251,6 +258,8 @@ def _names(transformation) -> str:
         elif callable(item) and hasattr(item, "__qualname__"):
             names.append(item.__qualname__.split(".")[0])
             pending.extend(cell.cell_contents for cell in getattr(item, "__closure__", None) or ())
+    import optax
+
     makers = [name for name in dict.fromkeys(names) if hasattr(optax, name)]
     makers = [
         name

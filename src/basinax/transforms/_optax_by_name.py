@@ -12,13 +12,10 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import optax
-import optax.contrib
-import optax.transforms
 
 from basinax._systems.types import Prefix
-from basinax.transforms._optax import OptaxTransform, is_optax
-from basinax.transforms._protocol import AbstractTransform
+from basinax.transforms._optax import OptaxTransform
+from basinax.transforms._protocol import AbstractTransform, is_optax
 
 
 def optax_transform(name: str, /, **arguments: Any) -> "OptaxByName":
@@ -109,15 +106,18 @@ def known_names() -> list[str]:
 @functools.cache
 def _makers() -> dict[str, Callable[..., Any]]:
     """The functions that a config may call, by name: a config reaches nothing else."""
+    import optax
+    import optax.contrib
+    import optax.transforms
+
+    modules = {"": optax, "contrib.": optax.contrib, "transforms.": optax.transforms}
     return {
         prefix + name: item
-        for prefix, module in _MODULES.items()
+        for prefix, module in modules.items()
         for name, item in vars(module).items()
         if not name.startswith("_") and _is_maker(prefix + name, item)
     }
 
-
-_MODULES = {"": optax, "contrib.": optax.contrib, "transforms.": optax.transforms}
 
 _NOT_ANNOTATED = ("contrib.dog", "contrib.dowg", "monitor", "scale_by_factored_rms")
 """Functions that make transformations and have no annotation that shows it."""
@@ -128,12 +128,12 @@ def _is_maker(name: str, item: Any) -> bool:
     function = item.func if isinstance(item, functools.partial) else item
     if not (inspect.isfunction(function) and function.__module__.startswith("optax.")):
         return False
+    from optax import GradientTransformation, GradientTransformationExtraArgs
+
     returned = inspect.signature(function).return_annotation
-    is_annotated = inspect.isclass(returned) and issubclass(returned, _TRANSFORMATIONS)
+    made = (GradientTransformation, GradientTransformationExtraArgs)
+    is_annotated = inspect.isclass(returned) and issubclass(returned, made)
     return is_annotated or name.removeprefix("transforms.") in _NOT_ANNOTATED
-
-
-_TRANSFORMATIONS = (optax.GradientTransformation, optax.GradientTransformationExtraArgs)
 
 
 def _plain(value: Any) -> Any:

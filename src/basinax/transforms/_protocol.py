@@ -7,12 +7,12 @@ every other array leads with rows or with systems, so freezing or resetting a sy
 import abc
 import dataclasses
 import functools
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Bool
 
 from basinax._bits.rounding import rounded
@@ -20,6 +20,9 @@ from basinax._settings import check_settings
 from basinax._systems import segment
 from basinax._systems.prefix import is_index, n_systems
 from basinax._systems.types import Prefix, Tree
+
+if TYPE_CHECKING:  # it takes 0.2 s to import, which only its users need
+    import optax
 
 _LEADS_WITH = "leads_with"
 _IS_KEPT = "is_kept"
@@ -107,7 +110,7 @@ class AbstractTransform(eqx.Module):
                 the systems whose step will be made, to save work on the others.
         """
 
-    def to_optax(self, index_prefix: Prefix = None) -> optax.GradientTransformationExtraArgs:
+    def to_optax(self, index_prefix: Prefix = None) -> "optax.GradientTransformationExtraArgs":
         """This transform with an index of its own, for `optax.chain`, flax and the like.
 
         optax calls `init` with parameters alone: the index that keeps systems apart is given here.
@@ -115,6 +118,8 @@ class AbstractTransform(eqx.Module):
         Args:
             index_prefix: as `init` takes it. With None, all parameters are one system.
         """
+        import optax
+
         return optax.GradientTransformationExtraArgs(
             lambda params: self.init(params, index_prefix), self.update
         )
@@ -148,9 +153,15 @@ def check_transform(optimizer: Any) -> None:
     got = f"got {type(optimizer).__name__}"
     if isinstance(optimizer, type):
         got = f"got the class {optimizer.__name__}: make one with {optimizer.__name__}()"
-    elif isinstance(optimizer, optax.GradientTransformation):
+    elif is_optax(optimizer):
         got = "got an optax transformation: put it into a chain(...)"
     raise TypeError(f"optimizer must be a transform such as FIRE() or a chain(...), {got}")
+
+
+def is_optax(transform: Any) -> bool:
+    """Whether it is a transformation of optax, which then has been imported."""
+    kind = getattr(sys.modules.get("optax"), "GradientTransformation", None)
+    return kind is not None and isinstance(transform, kind)
 
 
 def apply_updates(params: Tree, updates: Tree) -> Tree:

@@ -6,7 +6,6 @@ Per system as kUPS' `ClipByGlobalNorm`; in global mode `optax.clip_by_global_nor
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float
 
 from basinax._systems.clipping import Clipped, clip_by_norm
@@ -55,6 +54,8 @@ class ClipByGlobalNorm(AbstractLimit):
         )
 
     def _optax(self, updates) -> Clipped:
+        import optax
+
         if not jax.tree.leaves(updates):
             return Clipped(updates, jnp.zeros(()), jnp.zeros((), bool))
         norm = optax.tree.norm(updates)
