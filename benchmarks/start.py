@@ -86,6 +86,7 @@ def of_process(name: str, way: str, cache: str) -> dict[str, Any]:
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         "BASINAX_CACHE": cache,
         "JAX_ENABLE_X64": "1",
+        "PYTHONDONTWRITEBYTECODE": "",  # an installed package has its bytecode
     }
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     said = subprocess.run(
