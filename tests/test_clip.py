@@ -464,7 +464,7 @@ def draw_systems(dtype):
 
 
 # Few shapes, so that single operations too need not be compiled for each option. Other orders
-# differ in the norm alone, on which test_norm.py asks the same; "inf" is in test_isolation.py.
+# differ in the norm alone, on which test_norm.py asks the same every day.
 OPTIONS = [
     ({}, np.float32, ALIGNED),
     ({}, np.float64, SHUFFLED_WITH_GAPS),
@@ -475,7 +475,13 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("options", "dtype", "layout"), OPTIONS[:-1], ids=str)
+def of_options(every_day, others):
+    """Options by their places, of which the first are tested every day."""
+    rows = [OPTIONS[k] for k in every_day] + [exhaustive(*OPTIONS[k]) for k in others]
+    return pytest.mark.parametrize(("options", "dtype", "layout"), rows, ids=str)
+
+
+@of_options([1, 3], [0, 2, 4])
 def test_a_system_at_its_limit_comes_back_bit_for_bit(options, dtype, layout):
     """Subnormal entries too, which arithmetic on a CPU makes zero."""
     systems, limits = draw_systems(dtype)
@@ -489,7 +495,7 @@ def test_a_system_at_its_limit_comes_back_bit_for_bit(options, dtype, layout):
         assert not is_finite or bits(take(index, got.tree, k)) == bits(x)
 
 
-@pytest.mark.parametrize(("options", "dtype", "layout"), OPTIONS, ids=str)
+@of_options([1, 3, 5], [0, 2, 4])
 def test_every_system_is_clipped_as_it_is_alone(options, dtype, layout):
     systems, limits = draw_systems(dtype)
     clip, room = jitted(**options), sum(SIZES)
@@ -505,7 +511,7 @@ def test_every_system_is_clipped_as_it_is_alone(options, dtype, layout):
         assert got.is_clipped[k] == expected.is_clipped[0]
 
 
-@pytest.mark.parametrize(("dtype", "align"), [(np.float32, 8), (np.float64, 1)])
+@pytest.mark.parametrize(("dtype", "align"), [(np.float32, 8), exhaustive(np.float64, 1)])
 def test_more_small_systems_than_are_tried_at_once_are_clipped_as_they_are_in_few(dtype, align):
     draw = np.random.default_rng(5)
     sizes = draw.integers(0, 12, 1500)
@@ -542,9 +548,7 @@ def test_global_mode_is_a_batch_of_one_for_systems_of_usual_size(size, dtype):
         assert np.array_equal(got.tree, expected.tree, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    ("options", "dtype", "layout"), [exhaustive(*OPTIONS[0]), *OPTIONS[1:]], ids=str
-)
+@of_options([1, 5], [0, 2, 3, 4])
 def test_a_jitted_clip_is_the_clip_one_operation_at_a_time(options, dtype, layout):
     systems, limits = draw_systems(dtype)
     index = layout.index(SIZES)

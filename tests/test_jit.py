@@ -19,13 +19,13 @@ from cases import (
     same_bits,
     steps,
 )
-from cover import every_day, one_in
+from cover import every_day, exhaustive, one_in
 
 LENGTH = 60
 
 
 BOTH_DTYPES = [pytest.param(case, np.float32, id=f"{case}-float32") for case in KINDS]
-BOTH_DTYPES += [pytest.param(KINDS[0], np.float64, id=f"{KINDS[0]}-float64")]
+BOTH_DTYPES += [exhaustive(KINDS[0], np.float64, id=f"{KINDS[0]}-float64")]
 
 
 def small_batch(dtype=np.float32):

@@ -267,7 +267,7 @@ class Bowls(eqx.Module):
     [
         ("LBFGSLineSearch", np.float32),
         exhaustive("BFGSLineSearch", np.float64),
-        ("ConjugateGradient", np.float32),
+        exhaustive("ConjugateGradient", np.float32),
         ("Armijo", np.float64),
     ],
 )

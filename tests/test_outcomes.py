@@ -16,6 +16,7 @@ from basinax import (
     rounded,
     segment,
 )
+from cover import exhaustive
 
 INDEX = SystemIndex.from_sizes([3, 1, 0, 8])
 
@@ -114,7 +115,7 @@ def test_a_gradient_of_another_dtype_takes_that_of_the_parameters(dtype, gradien
     assert np.array_equal(result.params, same.params)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, exhaustive(np.float64)])
 def test_abc_fire_moves_components_without_force_nowhere(dtype):
     """With a mixing that 1 - a does not tell from none."""
     optimizer, x = FIRE2(use_abc=True, astart=0.0), jnp.array([[1, 1, 0]], dtype)

@@ -215,7 +215,7 @@ def test_padding_has_neither_energy_nor_force(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("BKS", np.float32), exhaustive("all alike", np.float64)]
+    ("name", "dtype"), [exhaustive("BKS", np.float32), exhaustive("all alike", np.float64)]
 )
 def test_four_hundred_steps_of_a_relaxation_have_the_bits_they_have_alone(name, dtype):
     atoms = [SYSTEMS[k] for k in ("salt of 8", "cluster of 13")]

@@ -27,6 +27,7 @@ from basinax.atoms import (
     potential_from,
     relax,
 )
+from cover import exhaustive
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +120,7 @@ def test_reused_calculators_remember_their_own_structure_alone():
 # --- ASE
 
 
-@pytest.mark.parametrize(("optimizer", "theirs"), [(FIRE(), ASEFIRE), (BFGS(), ASEBFGS)])
+@pytest.mark.parametrize(("optimizer", "theirs"), [(FIRE(), ASEFIRE), exhaustive(BFGS(), ASEBFGS)])
 def test_steps_are_those_of_ase(optimizer, theirs):
     atoms = metals()[1:3]
     for a in atoms:

@@ -410,7 +410,9 @@ def test_steps_cells_and_stresses_are_those_of_ase(optimizer, reference):
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype"), [(UnitCell, "float32"), (Frechet, "float64"), (Strain, "float32")]
+    ("kind", "dtype"),
+    # Of UnitCell every day in test_moving_constraints.py.
+    [exhaustive(UnitCell, "float32"), (Frechet, "float64"), (Strain, "float32")],
 )
 def test_what_moves_cells_has_the_same_bits_alone_in_a_batch_and_op_by_op(kind, dtype):
     atoms, cells = several(kind)
@@ -459,6 +461,7 @@ def test_what_moves_cells_has_the_same_bits_alone_in_a_batch_and_op_by_op(kind, 
             np.testing.assert_array_equal(in_batch, y[: len(in_batch)])
 
 
+@pytest.mark.exhaustive  # every day of metals, above
 @pytest.mark.usefixtures("few_short_shapes")
 def test_silicon_and_its_carbide_relax_as_in_ase():
     """From lattice constants that are wrong by 3 %, sheared; minima of Tersoff (1988, 1989)."""
@@ -478,6 +481,7 @@ def test_silicon_and_its_carbide_relax_as_in_ase():
     np.testing.assert_allclose(lattice, [5.432, 4.321], rtol=0, atol=2e-3)
 
 
+@pytest.mark.exhaustive  # every day beside other constraints: test_moving_constraints.py
 def test_symmetries_are_kept_as_ase_keeps_them():
     """A tetragonal cell beside one whose symmetry nothing keeps."""
     atoms = bulk("Ar", cubic=True, a=5.2)

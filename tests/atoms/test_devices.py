@@ -50,10 +50,10 @@ def run(devices):
     return bits(relax(atoms, ARGON, FIRE(), fmax=0.01, devices=devices))
 
 
-assert len(jax.devices()) == 3
+assert len(jax.devices()) == 2
 alone = run(None)
 assert used == {jax.devices()[0]}, used
-assert run(3) == alone
+assert run(2) == alone
 assert used == set(jax.devices()), used
 assert run(jax.devices()[1:2]) == alone
 assert used == {jax.devices()[1]}, used
@@ -63,7 +63,7 @@ assert bits(entry for _, entry in sorted(streamed)) == alone
 
 
 def test_any_number_of_devices_gives_the_same_bits():
-    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=3"
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         env=os.environ | {"XLA_FLAGS": flags},

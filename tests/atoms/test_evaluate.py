@@ -29,7 +29,7 @@ def metals():
     return made
 
 
-@pytest.fixture(scope="module", params=["float32", "float64"])
+@pytest.fixture(scope="module", params=["float32", exhaustive("float64")])
 def found(metals, request):
     return evaluate(metals, EMT(), stress=True, dtype=request.param), request.param
 
@@ -48,7 +48,7 @@ def test_energies_forces_and_stresses_are_those_of_ase(metals, found):
     assert np.isnan(result.stresses[4]).all() and "stress" not in result.atoms[4].calc.results
 
 
-@pytest.mark.parametrize("at", [exhaustive(0), 1, exhaustive(3), 4])
+@pytest.mark.parametrize("at", [exhaustive(0), 1, exhaustive(3), exhaustive(4)])
 def test_a_structure_has_the_bits_that_it_has_alone(metals, found, at):
     result, dtype = found
     alone = evaluate(metals[at : at + 1], EMT(), stress=True, dtype=dtype)

@@ -125,7 +125,7 @@ def test_models_that_differ_in_their_weights_share_programs():
     ("optimizer", "theirs"),
     [
         (FIRE(), ase.optimize.FIRE),
-        (BFGS(), ase.optimize.BFGS),
+        exhaustive(BFGS(), ase.optimize.BFGS),
         exhaustive(LBFGSLineSearch(), ase.optimize.lbfgs.LBFGSLineSearch),
     ],
     ids=["fire", "bfgs", "line-search"],

@@ -19,6 +19,7 @@ from test_calculators import same
 
 from basinax import FIRE, Status
 from basinax.atoms import EvaluationError, JaxModel, Request, evaluate, relax
+from cover import exhaustive
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +74,7 @@ def test_an_energy_with_a_list_is_that_of_the_same_pairs(format):
 
 
 @pytest.mark.usefixtures("models_as_users")
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", exhaustive("float64")])
 def test_a_structure_with_a_list_has_the_same_bits_alone_and_in_a_batch(dtype):
     model, few = JaxModel.jax_md(by_list, CUTOFF, Format.Sparse, dtype=dtype), structures()[:3]
     settings = {"fmax": 0.01, "max_steps": 8, "cell": "frechet"}

@@ -160,7 +160,13 @@ def test_what_another_thread_compiles_is_not_counted():
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "cell", "recorded"), [(BFGS(), None, True), exhaustive(FIRE(), "frechet", False)]
+    ("optimizer", "cell", "recorded"),
+    [
+        (FIRE(), None, True),
+        exhaustive(BFGS(), None, True),
+        exhaustive(FIRE(), "frechet", False),
+    ],
+    ids=["FIRE", "BFGS", "cells"],
 )
 def test_short_runs_have_the_bits_of_long_ones(optimizer, cell, recorded, monkeypatch, tmp_path):
     runs, systems = [], slabs(2) if cell is None else metals(2)

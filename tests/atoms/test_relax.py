@@ -239,7 +239,7 @@ def test_a_run_that_is_stopped_makes_no_further_lists(monkeypatch):
 
 
 @few_lengths
-@pytest.mark.parametrize(("cell", "keep_best"), [(None, True), ("frechet", False)])
+@pytest.mark.parametrize(("cell", "keep_best"), [(None, True), exhaustive("frechet", False)])
 def test_what_is_stopped_has_no_energy_of_another_point(cell, keep_best):
     """Structures are stopped right after a step: nothing is known of them but where they stand."""
     potential, looks = LennardJones(**ARGON), itertools.count()

@@ -17,6 +17,7 @@ from basinax import BFGS, SystemIndex
 from basinax.atoms import EMT, AtomsRelaxation, Frechet, LennardJones, Trajectories, relax
 from basinax.atoms._history import Log
 from basinax.atoms._trajectory import NotWhole
+from cover import exhaustive
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
 
@@ -160,18 +161,18 @@ def test_initial_energies_are_those_of_the_first_step_without_a_history(result, 
 
 
 @pytest.mark.usefixtures("few_places")
-def test_initial_energies_are_of_each_structure_whoever_stood_in_its_place_before():
-    """Energies alone, in both precisions, beside one that is not finite."""
+@pytest.mark.parametrize("dtype", ["float32", exhaustive("float64")])
+def test_initial_energies_are_of_each_structure_whoever_stood_in_its_place_before(dtype):
+    """Energies alone, beside one that is not finite."""
     clusters = [Atoms("Ar2", [[0, 0, 0], [0, 0, 3.5 + 0.02 * k]]) for k in range(13)]
     clusters[4].positions[1] = 0.0
-    for dtype in ("float32", "float64"):
-        settings = {"fmax": 1e-3, "dtype": dtype}
-        together = relax(clusters, LennardJones(**ARGON), **settings)
-        alone = [relax([a], LennardJones(**ARGON), **settings) for a in clusters]
-        found = [one.initial_energies[0] for one in alone]
-        assert np.array_equal(together.initial_energies, found, equal_nan=True)
-        assert np.isfinite(np.delete(found, 4)).all() and not np.isfinite(found[4])
-        assert len({*np.delete(found, 4).tolist()}) == 12
+    settings = {"fmax": 1e-3, "dtype": dtype}
+    together = relax(clusters, LennardJones(**ARGON), **settings)
+    alone = [relax([a], LennardJones(**ARGON), **settings) for a in clusters]
+    found = [one.initial_energies[0] for one in alone]
+    assert np.array_equal(together.initial_energies, found, equal_nan=True)
+    assert np.isfinite(np.delete(found, 4)).all() and not np.isfinite(found[4])
+    assert len({*np.delete(found, 4).tolist()}) == 12
 
 
 def test_initial_energies_of_a_calculator_are_its_own():

@@ -108,7 +108,7 @@ def test_frames_keep_tags_constraints_and_info(tmp_path, cell):
     assert ("stress" in frames[-1].calc.results) == (cell is not None)
 
 
-@pytest.mark.parametrize(("cell", "max_steps"), [exhaustive(None, 20), (Frechet(), 22)])
+@pytest.mark.parametrize(("cell", "max_steps"), [(None, 20), exhaustive(Frechet(), 22)])
 def test_the_last_frame_is_where_the_path_ended(tmp_path, cell, max_steps):
     """Its number of steps is a multiple of one interval, and not of another; steps go uphill."""
     start, settings = structures()[2], {"cell": cell, "fmax": 0.0, "max_steps": max_steps}
