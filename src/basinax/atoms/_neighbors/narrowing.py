@@ -77,11 +77,10 @@ def narrowed(neighbors: ChunkedLists, batch: Batch, radii: Float[Array, "systems
     columns, positions = neighbors.columns.wide(), batch.positions
     n_slots, n_columns = neighbors.slots.shape
     places, here = neighbors.images(positions, batch.cells), columns.arranged(positions.T)
-    limits = _squared_limits(radii, batch)
     # Columns that only fill up have the row of another: they need no pairs.
     numbers = jnp.arange(n_columns, dtype=jnp.int32)
     fills_up = gather(columns.of_rows, columns.rows) != numbers
-    limits = jnp.where(fills_up, -1.0, gather(limits, columns.rows))
+    limits = jnp.where(fills_up, -1.0, gather(_squared_limits(radii, batch), columns.rows))
 
     def choose_of_chunk(k, carry):
         kept, lengths = carry
@@ -103,9 +102,9 @@ def narrowed(neighbors: ChunkedLists, batch: Batch, radii: Float[Array, "systems
         return kept, lax.dynamic_update_slice(lengths, (ends - begins) // n_columns, (start,))
 
     # One row more than there may be pairs: the last one takes writes of slots without a pair.
-    nothing = jnp.full((n_slots + 1) * n_columns, batch.n_rows, jnp.int32)
-    none = jnp.zeros(n_columns, jnp.int32)
-    kept, lengths = lax.fori_loop(0, columns.n_chunks, choose_of_chunk, (nothing, none))
+    kept = jnp.full((n_slots + 1) * n_columns, batch.n_rows, jnp.int32)
+    start = kept, jnp.zeros(n_columns, jnp.int32)
+    kept, lengths = lax.fori_loop(0, columns.n_chunks, choose_of_chunk, start)
     order, in_order = _sorted(neighbors.columns, lengths)
 
     def put_in_order(slot, slots):

@@ -329,9 +329,42 @@ class NeighborTable:
         return Frames(**arrays)
 
     def _write(self, one: Pairs) -> None:
-        """Writes the lists of these systems."""
+        """Write the lists of these systems."""
+        table = self._write_images(one)
+        # A cell that shrinks needs more and more, and each size is a program of its own.
+        steps = 2 if self._follows_cells and self._is_listed else 8
+        steps = steps if self.is_lean else 1
+        lengths = one.lengths
+        self.slots = _grown(self.slots, int(lengths.max(initial=0)), self._far, steps)
+        starts = self._starts[one.systems]
+        ends = starts + -(-self._sizes[one.systems] // BLOCK) * BLOCK
+        # Row by row the images lie one after another; columns are written a system at a time.
+        of_systems = np.concatenate([lengths[a:b] for a, b in zip(starts, ends, strict=True)])
+        is_pair = np.arange(len(self.slots)) < of_systems[:, None]
+        images = np.full(is_pair.shape, self._far, np.int32)
+        images[is_pair] = table.astype(np.int32).take(one.images)
+        of_each = np.split(images, np.cumsum(ends - starts)[:-1])
+        for k, start, end, own in zip(one.systems, starts, ends, of_each, strict=True):
+            self.slots[:, start:end] = own.T
+            self._lengths[k] = lengths[start:end].max(initial=0)
+            self._n_pairs[k] = lengths[start:end].sum()
+        n_edges = int(self._n_pairs.sum())
+        if self._form is EdgeList and n_edges > self._most_edges:
+            self._most_edges = padded_size(-(-n_edges // self._far), BLOCK, steps) * self._far
+        if self.reverse is not None:
+            self.reverse = _padded(self.reverse, len(self.slots))
+            all_rows = np.concatenate([np.arange(a, b) for a, b in zip(starts, ends, strict=True)])
+            of_pairs = np.repeat(np.arange(len(all_rows)), of_systems)
+            rows, slots = all_rows.astype(np.int32)[of_pairs], rank(of_pairs)
+            self.reverse[slots, rows] = (slots * np.int32(self._far) + rows)[one.reverse]
+
+    def _write_images(self, one: Pairs) -> np.ndarray:
+        """Write further images and their shifts into the stretches of their systems.
+
+        Returns:
+            From the images of the pairs to entries of slots.
+        """
         systems = one.systems
-        # Further images and their shifts stand in stretches of their systems.
         places = np.zeros(len(self._starts), np.int64)
         places[systems] = np.arange(len(systems))
         owners = places[np.searchsorted(self._starts, one.image_rows, side="right") - 1]
@@ -355,32 +388,7 @@ class NeighborTable:
         table = np.concatenate([np.arange(self._far + 1), self._far + 1 + image_at])
         if self.others is not None:
             table |= np.concatenate([self._bits, [0], self._bits[one.image_rows]])
-        # A cell that shrinks needs more and more, and each size is a program of its own.
-        steps = 2 if self._follows_cells and self._is_listed else 8
-        steps = steps if self.is_lean else 1
-        lengths = one.lengths
-        self.slots = _grown(self.slots, int(lengths.max(initial=0)), self._far, steps)
-        starts = self._starts[systems]
-        ends = starts + -(-self._sizes[systems] // BLOCK) * BLOCK
-        # Row by row the images lie one after another; columns are written a system at a time.
-        of_systems = np.concatenate([lengths[a:b] for a, b in zip(starts, ends, strict=True)])
-        is_pair = np.arange(len(self.slots)) < of_systems[:, None]
-        images = np.full(is_pair.shape, self._far, np.int32)
-        images[is_pair] = table.astype(np.int32).take(one.images)
-        of_each = np.split(images, np.cumsum(ends - starts)[:-1])
-        for k, start, end, own in zip(systems, starts, ends, of_each, strict=True):
-            self.slots[:, start:end] = own.T
-            self._lengths[k] = lengths[start:end].max(initial=0)
-            self._n_pairs[k] = lengths[start:end].sum()
-        n_edges = int(self._n_pairs.sum())
-        if self._form is EdgeList and n_edges > self._most_edges:
-            self._most_edges = padded_size(-(-n_edges // self._far), BLOCK, steps) * self._far
-        if self.reverse is not None:
-            self.reverse = _padded(self.reverse, len(self.slots))
-            all_rows = np.concatenate([np.arange(a, b) for a, b in zip(starts, ends, strict=True)])
-            of_pairs = np.repeat(np.arange(len(all_rows)), of_systems)
-            rows, slots = all_rows.astype(np.int32)[of_pairs], rank(of_pairs)
-            self.reverse[slots, rows] = (slots * np.int32(self._far) + rows)[one.reverse]
+        return table
 
 
 class _Stretches:

@@ -194,7 +194,6 @@ def _walk(
     base_gradient = segment.where(is_accepted, gradient, state.gradient, prefix)
     base_energy = jnp.where(is_accepted, energy, state.energy)
 
-    memory = with_prefix(state.memories[0], prefix)
     stage = Stage(
         prefix,
         gradient,
@@ -206,21 +205,9 @@ def _walk(
         is_poor=verdict.is_poor,
         is_shortened=state.is_shortened,
     )
-    direction, learned = walker.choose(memory, stage)
-    units = ranges.units(base_gradient, prefix)
-    gradient_in_units = ranges.in_units(base_gradient, units, prefix)
-    first = walker.first_scale(gradient_in_units, prefix)
-    steepest = segment.scale(gradient_in_units, -first, prefix)
-    length, exponents = segment.longest_row_in_units(direction, prefix)
-    direction = ranges.in_units(direction, exponents, prefix)
-    is_downhill = segment.dot(gradient_in_units, direction, prefix) < 0
-    is_forgotten = is_repeated | (is_accepted & ~(is_downhill & jnp.isfinite(length)))
-    direction = segment.where(is_forgotten, steepest, direction, prefix)
-    exponents = jnp.where(is_forgotten, units, exponents)
-    memory = where_systems(is_accepted & ~is_forgotten, with_prefix(learned, prefix), memory)
-    fresh = with_prefix(walker.forget(memory, params, prefix), prefix)
-    memory = where_systems(is_forgotten, fresh, memory)
-
+    direction, exponents, memory, is_forgotten = _directed(
+        walker, state, stage, params, base_gradient, is_accepted, is_repeated
+    )
     begins = is_accepted | is_repeated
     direction, longest, is_shortened = _shortened(search, direction, exponents, prefix)
     new_slope = segment.dot(base_gradient, direction, prefix)
@@ -252,6 +239,40 @@ def _walk(
         has_failed=state.is_given_up,
         memories=(with_prefix(memory, None),),
     )
+
+
+def _directed(
+    walker: AbstractLineSearch,
+    state: WalkState,
+    stage: Stage,
+    params: Tree,
+    gradient: Tree,
+    is_accepted: Bool[Array, "systems"],
+    is_repeated: Bool[Array, "systems"],
+) -> tuple[Tree, Any, Any, Bool[Array, "systems"]]:
+    """The next direction in units of 2^exponents, these, the memory, and who begins anew.
+
+    The steepest descent takes the place of a direction that does not lead downhill, and the memory
+    is forgotten then.
+
+    Args:
+        gradient: at the origin of the next search.
+    """
+    prefix, memory = stage.prefix, with_prefix(state.memories[0], stage.prefix)
+    direction, learned = walker.choose(memory, stage)
+    units = ranges.units(gradient, prefix)
+    gradient = ranges.in_units(gradient, units, prefix)
+    first = walker.first_scale(gradient, prefix)
+    steepest = segment.scale(gradient, -first, prefix)
+    length, exponents = segment.longest_row_in_units(direction, prefix)
+    direction = ranges.in_units(direction, exponents, prefix)
+    is_downhill = segment.dot(gradient, direction, prefix) < 0
+    is_forgotten = is_repeated | (is_accepted & ~(is_downhill & jnp.isfinite(length)))
+    direction = segment.where(is_forgotten, steepest, direction, prefix)
+    exponents = jnp.where(is_forgotten, units, exponents)
+    memory = where_systems(is_accepted & ~is_forgotten, with_prefix(learned, prefix), memory)
+    fresh = with_prefix(walker.forget(memory, params, prefix), prefix)
+    return direction, exponents, where_systems(is_forgotten, fresh, memory), is_forgotten
 
 
 def _shortened(search: Search, direction: Tree, exponents, prefix: Prefix):
