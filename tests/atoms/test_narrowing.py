@@ -243,7 +243,8 @@ def test_runs_have_the_bits_they_have_without_and_alone(name, dtype, monkeypatch
 
 
 def test_a_machine_without_chunks_finds_the_same_bits(monkeypatch, few_shapes):
-    systems = [rattled(atoms, k) for k, atoms in enumerate(list(METALS.values())[:3])]
+    names = ("slab with atoms", "skewed and tiny", "cluster of 13")
+    systems = [rattled(METALS[name], k) for k, name in enumerate(names)]
     settings = {"fmax": 0.01, "max_steps": 20}
     chunked = relax(systems, EMT(), **settings)
     monkeypatch.setattr("basinax.atoms._machine.CPU.chunks", 0)
