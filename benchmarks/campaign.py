@@ -2,6 +2,7 @@
 
     python benchmarks/campaign.py              # throughput and peak memory
     python benchmarks/campaign.py interrupted  # TERM, INT, KILL and a full disk at random moments
+    python benchmarks/campaign.py ray          # workers and machines of a Ray cluster that die
 
 Structures are random clusters of 4 to 32 argon atoms. Each run is a process of its own; its peak
 memory is that of the process, as the system reports it.
@@ -138,14 +139,19 @@ def interrupted(n_structures: int = 400, n_interruptions: int = 200) -> None:
                 counts[end] += 1
                 continue
             longest = seconds
-            numbers = [brief.number for brief in RunFolder(folder).results.briefs()]
-            if sorted(numbers) != list(range(n_structures)):
-                raise RuntimeError(f"structures are lost, or done twice: {len(numbers)}")
+            check_whole(folder, n_structures)
             different += not same_bits(whole, folder)
             n_runs += 1
             print(json.dumps(counts | {"runs": n_runs, "different": different}), flush=True)
     found: dict[str, Any] = {"structures": n_structures, "runs": n_runs, "different": different}
     report("interruptions", [found | counts])
+
+
+def check_whole(folder: Path, n_structures: int) -> None:
+    """Raises RuntimeError unless a folder has each structure once."""
+    numbers = [brief.number for brief in RunFolder(folder).results.briefs()]
+    if sorted(numbers) != list(range(n_structures)):
+        raise RuntimeError(f"structures are lost, or done twice: {len(numbers)}")
 
 
 def run_until(
@@ -182,5 +188,83 @@ def run_until(
     return time.perf_counter() - begin, status == 0
 
 
+# --- a cluster of Ray, whose machines are processes of this one
+
+ON_RAY = """
+import functools, sys
+from basinax import cli
+from basinax.cli import _keeping
+_keeping.relaxed_on_ray = functools.partial(_keeping.relaxed_on_ray, size={size})
+cli.main()
+"""
+
+
+def interrupted_on_ray(
+    n_structures: int = 400, n_interruptions: int = 30, size: int = 32, pause: float = 20.0
+) -> None:
+    """Runs on three machines of one core, whose workers and machines are killed at random.
+
+    Args:
+        size: structures of a window.
+        pause: seconds between two deaths, at most.
+    """
+    from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    rng, counts, n_runs, different = random.Random(0), {"Ray worker": 0, "Ray machine": 0}, 0, 0
+    with tempfile.TemporaryDirectory() as place:
+        file, whole = Path(place) / "clusters.extxyz", Path(place) / "whole"
+        ase.io.write(file, clusters(n_structures))
+        subprocess.run(relax_to(whole, file), check=True)
+        machines = [cluster.add_node(num_cpus=1) for _ in range(2)]
+        is_whole = False
+        while not is_whole or sum(counts.values()) < n_interruptions:
+            folder = Path(place) / f"run{n_runs}"
+            command = relax_to(folder, file, "--ray", cluster.address)
+            command[1:3] = ["-c", ON_RAY.format(size=size)]
+            driver = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            while driver.poll() is None:
+                time.sleep(rng.uniform(0.1, 1.0) * pause)
+                workers, is_enough = workers_of_ray(), sum(counts.values()) >= n_interruptions
+                if driver.poll() is not None or not workers or is_enough:
+                    continue
+                if rng.random() < 0.7:
+                    os.kill(rng.choice(workers), signal.SIGKILL)
+                    counts["Ray worker"] += 1
+                else:
+                    cluster.remove_node(machines.pop(0), allow_graceful=False)
+                    machines.append(cluster.add_node(num_cpus=1))
+                    counts["Ray machine"] += 1
+            is_whole = not driver.returncode
+            if not is_whole:
+                continue  # three deaths of one window end a run, which goes on
+            check_whole(folder, n_structures)
+            different += not same_bits(whole, folder)
+            n_runs += 1
+            print(json.dumps(counts | {"runs": n_runs, "different": different}), flush=True)
+    cluster.shutdown()
+    found: dict[str, Any] = {"structures": n_structures, "runs": n_runs, "different": different}
+    report("interruptions", [found | counts])
+
+
+def workers_of_ray() -> list[int]:
+    """Processes that relax structures for the cluster of this process."""
+    import psutil  # pyright: ignore[reportMissingImports]
+
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "".join(process.cmdline()).startswith("ray::Worker"):
+                found.append(process.pid)
+        except psutil.Error:  # it has ended meanwhile
+            continue
+    return found
+
+
 if __name__ == "__main__":
-    interrupted() if "interrupted" in sys.argv[1:] else throughput()
+    if "interrupted" in sys.argv[1:]:
+        interrupted()
+    elif "ray" in sys.argv[1:]:
+        interrupted_on_ray()
+    else:
+        throughput()

@@ -13,12 +13,17 @@ from basinax.atoms import LennardJones, relax, relax_stream
 from basinax.atoms._streams.workers import lanes_of
 
 SCRIPT = """
+import ase.io
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ase.build import bulk
+from typer.testing import CliRunner
 
-from basinax import FIRE
-from basinax.atoms import LennardJones, _machine, relax, relax_stream
+from basinax import FIRE, cli
+from basinax.atoms import JaxModel, LennardJones, _machine, relax, relax_stream
+from basinax.atoms._models import sessions
+from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._streams import stream
 
 jax.config.update("jax_enable_x64", True)
@@ -28,14 +33,15 @@ atoms = [bulk("Ar", a=5.2 + 0.02 * k, cubic=True) for k in range(12)]
 for k, a in enumerate(atoms):
     a.rattle(0.1, seed=k)
 
-used, advance = set(), dict(stream._advance)
-for is_short in (False, True):
-    def seen(*arguments, advance=advance[is_short]):
-        found = advance(*arguments)
-        used.update(found[0].point.params.devices())
-        return found
+used = set()
+for programs, run_of in ((stream.advance, lambda x: x[0]), (stream.noted, lambda x: x[0][0])):
+    for is_short in (False, True):
+        def seen(*arguments, program=programs[is_short], run_of=run_of):
+            found = program(*arguments)
+            used.update(run_of(found).point.params.devices())
+            return found
 
-    stream._advance[is_short] = seen
+        programs[is_short] = seen
 
 
 def bits(found):
@@ -59,14 +65,58 @@ assert run(jax.devices()[1:2]) == alone
 assert used == {jax.devices()[1]}, used
 streamed = relax_stream(iter(atoms), ARGON, FIRE(), fmax=0.01, devices=2, at_once=7)
 assert bits(entry for _, entry in sorted(streamed)) == alone
+
+ase.io.write("argon.traj", atoms)
+potential = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=5.0"
+options = ["argon.traj", "--potential", potential, "--optimizer", "fire", "--fmax", "0.01"]
+for more in (["one"], ["two", "--devices", "2"]):
+    used.clear()
+    ran = CliRunner().invoke(cli.app, ["relax", *options, "--run", *more])
+    assert ran.exit_code == 0, ran.output
+    assert len(used) == max(len(more) - 1, 1), used
+found = [bits(entry for _, entry in RunFolder(name).results.entries()) for name in ("one", "two")]
+assert found == [alone, alone]
+ran = CliRunner().invoke(cli.app, ["relax", *options, "--run", "three", "--devices", "3"])
+assert ran.exit_code == 2 and "devices must be at most 2" in ran.output, ran.output
+
+
+def springs(vectors, numbers, senders, receivers):
+    lengths = jnp.sqrt((vectors * vectors).sum(axis=1))
+    within = jnp.where(lengths < 5.0, (lengths - 3.5) ** 2 * (5.0 - lengths) ** 2, 0.0)
+    return jnp.zeros(numbers.shape, vectors.dtype).at[receivers].add(0.01 * within)
+
+
+evaluate = sessions.evaluate
+
+
+def seen(*arguments):
+    found = evaluate(*arguments)
+    used.update(found.energies.devices())
+    return found
+
+
+sessions.evaluate = seen
+model = JaxModel.of_vectors(springs, 5.0, dtype="float64")
+
+
+def run_model(devices):
+    used.clear()
+    return bits(relax(atoms[:6], model, FIRE(), max_steps=4, devices=devices))
+
+
+alone = run_model(None)
+assert used == {jax.devices()[0]}, used
+assert run_model(2) == alone
+assert used == set(jax.devices()), used
 """
 
 
-def test_any_number_of_devices_gives_the_same_bits():
+def test_any_number_of_devices_gives_the_same_bits(tmp_path):
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         env=os.environ | {"XLA_FLAGS": flags},
+        cwd=tmp_path,
         capture_output=True,
         text=True,
     )
@@ -92,7 +142,7 @@ def test_what_are_no_devices_raise(devices, error, says):
 
 
 def test_calculators_take_no_devices():
-    with pytest.raises(TypeError, match="devices is for potentials with neighbour lists"):
+    with pytest.raises(TypeError, match="devices is for potentials that JAX evaluates"):
         relax([bulk("Ar")], None, FIRE(), devices=1)
 
 

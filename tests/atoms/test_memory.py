@@ -1,16 +1,22 @@
 """Batches that are too large for the memory: halved, and begun again from the input."""
 
+import itertools
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk
 
-from basinax import BFGS, FIRE, LBFGS
-from basinax._jax.memory import host_memory, is_out_of_memory, memory_of
+from basinax import BFGS, FIRE, LBFGS, Status
+from basinax._jax.memory import host_memory, memory_of
+from basinax._jax.shortage import is_out_of_memory
 from basinax._systems.index import index_of_sizes
-from basinax.atoms import LennardJones, _relax, relax
-from basinax.atoms._streams import stream
+from basinax.atoms import ASECalculator, JaxModel, LennardJones, _relax, relax
+from basinax.atoms._models import sessions
+from basinax.atoms._models.lanes import Lanes
+from basinax.atoms._streams import hosted, stream
 
 ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=5.0)
 
@@ -53,7 +59,7 @@ def test_a_batch_that_is_too_large_is_halved_with_the_same_bits(few_places, whol
 @pytest.mark.parametrize("calls", [1, 3])
 def test_memory_that_runs_out_on_the_way_changes_no_bit(calls, few_places, whole, monkeypatch):
     """After some looks, when structures have ended and others have taken their places."""
-    advance, seen = dict(stream._recorded), []
+    advance, seen = dict(stream.noted), []
 
     def exhausted(*arguments):
         batch = arguments[2]
@@ -62,7 +68,7 @@ def test_memory_that_runs_out_on_the_way_changes_no_bit(calls, few_places, whole
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes")
         return advance[True](*arguments)
 
-    monkeypatch.setattr(stream, "_recorded", {True: exhausted, False: exhausted})
+    monkeypatch.setattr(stream, "noted", {True: exhausted, False: exhausted})
     ended = []
     with pytest.warns(RuntimeWarning, match="memory has run out"):
         found = relax(
@@ -128,3 +134,115 @@ def test_the_memory_of_a_device_is_what_jax_reports_or_that_of_the_host():
 
     assert memory_of(Device()) == 12345
     assert memory_of() == host_memory() > 1 << 28
+
+
+# --- structures that the host evaluates
+
+
+@pytest.mark.parametrize("calls", [0, 2])
+def test_a_batch_of_a_calculator_that_is_too_large_is_halved_with_the_same_bits(
+    calls, few_places, monkeypatch
+):
+    settings = {"optimizer": FIRE(), "fmax": 0.05, "history": True}
+    calculator = ASECalculator(ARGON.calculator())
+    whole = relax(argon(6), calculator, **settings)
+    turn, seen = hosted._turn, []
+
+    def exhausted(*arguments):
+        batch = arguments[2]
+        seen.append(batch.n_rows)
+        if batch.n_rows > 16 and len(seen) > calls:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes")
+        return turn(*arguments)
+
+    monkeypatch.setattr(hosted, "_turn", exhausted)
+    with pytest.warns(RuntimeWarning, match="begin again, in batches of .* rows instead of"):
+        found = relax(argon(6), calculator, **settings)
+    assert same(found, whole)
+    for a, b in zip(found.history, whole.history, strict=True):
+        assert np.array_equal(a.energies, b.energies)
+
+
+def test_batches_of_calculators_are_as_large_as_memory_allows(monkeypatch):
+    atoms, shapes = [bulk("Ar", cubic=True).repeat(2) for _ in range(24)], []
+
+    def stop(group, session):
+        shapes.append(group.shape)
+        raise StoppedError
+
+    monkeypatch.setattr(_relax, "relax_hosted", stop)
+    for n_bytes in (1 << 40, 1 << 24, 1 << 10):
+        monkeypatch.setattr("basinax.atoms._streams.sizes.memory_of", lambda _, n=n_bytes: n)
+        with pytest.raises(StoppedError):
+            relax(atoms, ASECalculator(ARGON.calculator()), BFGS())
+    large, fitting, least = shapes
+    assert large[0] > fitting[0] > least[0] == 32
+
+
+def springs(vectors, numbers, senders, receivers):
+    """Energies of atoms whose neighbours want to be 3.5 Å away."""
+    lengths = jnp.sqrt((vectors * vectors).sum(axis=1))
+    within = jnp.where(lengths < 5.0, (lengths - 3.5) ** 2 * (5.0 - lengths) ** 2, 0.0)
+    return jnp.zeros(numbers.shape, vectors.dtype).at[receivers].add(0.01 * within)
+
+
+def test_a_model_evaluates_fewer_at_a_time_where_memory_runs_out(monkeypatch):
+    model = JaxModel.of_vectors(springs, 5.0, dtype="float64", workers=4)
+    whole = relax(argon(5), model, FIRE(), max_steps=5)
+    calls, evaluate = itertools.count(), sessions.evaluate
+
+    def greedy(*arguments):
+        if next(calls) in (3, 9):
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room")
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(sessions, "evaluate", greedy)
+    with pytest.warns(RuntimeWarning, match="no more than half as many structures are evaluated"):
+        assert same(relax(argon(5), model, FIRE(), max_steps=5), whole)
+
+
+def test_a_structure_that_has_too_little_memory_alone_fails_alone(monkeypatch):
+    atoms = [*argon(2), bulk("Ar", cubic=True).repeat((3, 1, 1))]
+    model = JaxModel.of_vectors(springs, 5.0, dtype="float64", workers=1)
+    evaluate = sessions.evaluate
+
+    def greedy(fixed, arrays, graph):
+        if graph["is_atom"].sum() > 4:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room")
+        return evaluate(fixed, arrays, graph)
+
+    monkeypatch.setattr(sessions, "evaluate", greedy)
+    found = relax(atoms, model, FIRE(), max_steps=2)
+    failed = [entry.status == Status.EVALUATION_FAILED for entry in found]
+    assert failed == [False, False, True]
+    assert found.messages[2].startswith("memory has run out for this structure alone")
+
+
+def test_a_joined_graph_that_is_too_large_is_halved(monkeypatch):
+    model = JaxModel.of_vectors(springs, 5.0, dtype="float64", exact=False)
+    together = sessions._together
+
+    def greedy(program, requests, graphs):
+        if len(graphs) > 2:
+            raise MemoryError
+        return together(program, requests, graphs)
+
+    whole = relax(argon(5), model, FIRE(), max_steps=2)
+    monkeypatch.setattr(sessions, "_together", greedy)
+    with pytest.warns(RuntimeWarning, match="structures are evaluated in two graphs"):
+        found = relax(argon(5), model, FIRE(), max_steps=2)
+    np.testing.assert_allclose(found.energies, whole.energies, rtol=1e-12)
+
+
+def test_lanes_of_a_device_are_halved_down_to_one():
+    lanes = Lanes(["a"] * 4 + ["b"])
+    with lanes.turn() as first, lanes.turn() as second:
+        assert (first, second) == (("a", 4), ("a", 4))
+        assert lanes.fewer(first)
+        assert lanes.fewer(second)  # it began beside four, so no two more are left out
+    with lanes.turn() as third, lanes.turn() as fourth, lanes.turn() as other:
+        assert (third, fourth, other) == (("a", 2), ("a", 2), ("b", 1))
+        assert not lanes.fewer(other)
+        assert lanes.fewer(third)
+    with lanes.turn() as one, lanes.turn() as two:
+        assert {one, two} == {("a", 1), ("b", 1)}

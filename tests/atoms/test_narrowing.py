@@ -17,7 +17,7 @@ from basinax.atoms import EMT, Batch, Frechet, NeighborTable, ZhouEAM, moved_too
 from basinax.atoms._machine import CPU
 from basinax.atoms._neighbors.lists import ChunkedLists, Neighbors, skin_left
 from basinax.atoms._neighbors.narrowing import Reach, chosen, narrowed, next_skins
-from basinax.atoms._streams import stream as _stream
+from basinax.atoms._streams import stream as _stream, turns as _turns
 from basinax.transforms import GradientDescent
 from cover import cover, exhaustive
 
@@ -199,6 +199,7 @@ def cells_of(systems) -> list:
 RUNS = {
     "fixed": {},
     "cells": {"cell": cells_of(structures())},
+    "noted": {"history": True},
     "recorded": {},
 }
 
@@ -211,6 +212,7 @@ RUNS = {
         # Their runs take minutes; other tests run EMT in double precision and cells every day.
         exhaustive("fixed", np.float32),
         exhaustive("recorded", np.float64),
+        exhaustive("noted", np.float32),
         *(exhaustive("cells", dtype) for dtype in DTYPES),
     ],
 )
@@ -229,9 +231,9 @@ def test_runs_have_the_bits_they_have_without_and_alone(name, dtype, monkeypatch
     for target, setting, value in ((CPU, "period", 5), (EMT, "has_dear_pairs", False)):
         with monkeypatch.context() as patched:
             patched.setattr(target, setting, value)
-            for program in ("_advance", "_recorded"):
-                plain = getattr(_stream, program)[True].__wrapped__
-                patched.setattr(_stream, program, _stream._by_length(plain))
+            for program in ("advance", "noted", "recorded"):
+                plain = getattr(_turns, program)[True].__wrapped__
+                patched.setattr(_stream, program, _turns._by_length(plain))
             others.append(run())
     assert (first.status != Status.RUNNING).all()
     for other in others:

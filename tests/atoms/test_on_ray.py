@@ -1,10 +1,12 @@
 """Runs on clusters of Ray: workers and machines that die, and the same bits."""
 
+import functools
 import os
 import sys
 from pathlib import Path
 
 import ase.io
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from ase import Atoms
@@ -78,6 +80,18 @@ def _wrong(window, on_end, should_stop):
 def test_an_error_of_the_call_is_that_of_the_worker(cluster):
     with pytest.raises(ValueError, match="fmax must be a number"):
         numbers_of(relaxed_on_ray(iter(range(5)), _wrong, lambda: False, "auto"))
+
+
+def _tell(value, window, on_end, should_stop):
+    for k, number in enumerate(window):
+        on_end(k, entry(number)._replace(energy=float(value)))
+
+
+def test_numbers_reach_a_worker_in_the_precision_of_the_run(cluster):
+    """A process of Ray begins in single precision."""
+    tell = functools.partial(_tell, jnp.array(1 / 3))
+    (ended,) = relaxed_on_ray(iter(range(2)), tell, lambda: False, "auto")
+    assert [entry.energy for _, entry in ended] == [1 / 3] * 2
 
 
 def test_a_machine_that_goes_costs_nothing_but_what_it_had(cluster):

@@ -21,10 +21,14 @@ from typer.testing import CliRunner
 
 from basinax import Status, cli
 from basinax._text.tables import read_table, toml_of
+from basinax.atoms._formats.formats import Form
 from basinax.atoms._result import Relaxed
 from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._runs.results import Results
+from basinax.atoms._runs.stores import SQLiteFile
+from basinax.atoms._windows import by_number
 from basinax.cli import _keeping
+from basinax.cli._lazily import count
 from basinax.cli._values import Shard, seconds_of, shard_of
 
 ARGON = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=8.5"
@@ -45,7 +49,7 @@ def _inputs(tmp_path, monkeypatch):
     ase.io.write("b.traj", [cluster(k) for k in range(4, 8)])
     ase.io.write("c.xyz", cluster(8))
     # Two windows and more, so that something is read while something is done.
-    monkeypatch.setattr(_keeping, "by_memory", lambda atoms_of: 4)
+    monkeypatch.setattr(_keeping, "by_memory", lambda *_: by_number(4))
 
 
 FILES = ("a.extxyz", "b.traj", "c.xyz")
@@ -121,7 +125,7 @@ def test_a_row_gives_a_structure_back_in_its_bits(tmp_path):
     entry = Relaxed(
         atoms, -1 / 3, np.inf, 3, 4, Status.MAX_STEPS, "7", "", np.nan, 0.1, np.nan, 2.5
     )
-    results = Results(tmp_path / "results.db")
+    results = Results(SQLiteFile(tmp_path / "results.db"))
     results.add([(12, entry)])
     ((number, back),) = results.entries()
     assert number == 12
@@ -147,6 +151,31 @@ def test_a_report_of_a_run_says_what_it_has_found(whole):
         assert text in page
     assert "page.html exists" in run("report", "kept", "--output", "page.html", code=2)
     assert "a report is a file in .html" in run("report", "kept", "--output", "x.pdf", code=2)
+
+
+def test_a_run_keeps_how_its_structures_converged():
+    """Also where it was interrupted; the page draws it."""
+    relax("--run", "kept")
+    results = RunFolder("kept").results
+    curves = results.curves()
+    for number, entry in results.entries():
+        curve = curves[number]
+        assert curve.evaluations is not None
+        assert (len(curve.fmax), curve.evaluations[-1]) == (entry.steps + 1, entry.evaluations)
+        assert curve.fmax[-1] == np.float32(entry.fmax)
+        first, last = entry.initial_energy, entry.energy
+        assert curve.energies[0] - curve.energies[-1] == pytest.approx(first - last, rel=1e-5)
+    assert set(curves) == set(range(N))
+    relax("--run", "begun", "--shard", "1/2")
+    Path("begun/run.toml").write_text(
+        Path("begun/run.toml").read_text().replace('shard = "1/2"', 'shard = "1/1"')
+    )
+    run("resume", "begun")
+    for number, curve in RunFolder("begun").results.curves().items():
+        assert all(map(np.array_equal, curve, curves[number]))
+    run("report", "kept", "--output", "page.html")
+    page = Path("page.html").read_text()
+    assert "history=True" not in page and f"spread of {N} structures" in page
 
 
 # --- what ends a run
@@ -219,9 +248,10 @@ SLOWLY = """
 import sys, time
 from basinax import cli
 from basinax.atoms._runs.results import Results
+from basinax.atoms._windows import by_number
 from basinax.cli import _keeping
 
-_keeping.by_memory = lambda atoms_of: 2
+_keeping.by_memory = lambda *_: by_number(2)
 add = Results.add
 
 def slowly(self, entries):
@@ -237,7 +267,7 @@ cli.main()
 
 def test_no_part_of_a_database_is_left_where_one_is_being_made(tmp_path, monkeypatch):
     """ASE makes its tables one after another."""
-    results = Results(tmp_path / "results.db")
+    results = Results(SQLiteFile(tmp_path / "results.db"))
     statements = ase.db.sqlite.init_statements
     monkeypatch.setattr(ase.db.sqlite, "init_statements", [*statements[:2], "CREATE nothing"])
     with pytest.raises(OSError, match="cannot be used"):
@@ -453,3 +483,43 @@ def test_what_is_asked_of_a_folder_that_is_not_there_is_an_error():
     assert "is an input" in run("export", "kept", "--output", "kept/results.db", code=2)
     assert "does not go with --run" in relax("--run", "kept", "--log", "x.log", code=2)
     assert "cannot be read again" in relax("--run", "new", files=["-"], code=2)
+
+
+# --- counting
+
+
+def test_structures_are_counted_without_being_read_where_a_file_says_how_many_there_are(
+    monkeypatch,
+):
+    images = [cluster(k) for k in range(5)]
+    for name in ("x.db", "x.traj", "x.extxyz", "x.json"):
+        ase.io.write(name, images)
+    ase.io.write("one.cif", Atoms("Ar", cell=[9, 9, 9], pbc=True))
+
+    def unread(*_):
+        raise AssertionError("it is read")
+
+    monkeypatch.setattr(Form, "read", unread)
+    known = {"x.db": 5, "x.traj": 5, "x.extxyz": 5, "x.traj@1:4": 3, "x.db@-2:": 2, "x.db@0": 1}
+    for name, n in known.items():
+        assert count([Path(name)]) == n
+    assert count([Path("x.db"), Path("one.cif"), Path("nowhere.xyz")]) is None
+    assert count([Path("x.db"), Path("nowhere.xyz")]) == 6
+    assert count([Path("x.json")]) is None
+    assert count([Path("x.db@natoms>2")]) is None
+
+
+def test_a_run_whose_input_has_no_count_knows_it_at_its_end():
+    ase.io.write("x.json", [cluster(k) for k in range(5)])
+    relax("--run", "begun", "--time-limit", "0s", files=["x.json"], code=4)
+    said = relax("--run", "kept", "--shard", "1/2", files=["x.json", "a.extxyz"])
+    assert "kept: 5 of 5 structures" in said
+    assert "kept: 5 of 5 structures, 0 of them now" in run("resume", "kept")
+
+
+def test_files_without_structures_are_recorded_as_such():
+    with ase.db.connect("none.db") as database:
+        database.count()
+    said = relax("--run", "kept", files=["none.db", "c.xyz"])
+    assert "none.db: it holds no structure" in said
+    assert "kept: 2 of 2 structures" in said

@@ -1,4 +1,4 @@
-"""Memory of devices and of this process, and errors by lack of it."""
+"""Memory of devices and of this process."""
 
 import contextlib
 import os
@@ -50,12 +50,3 @@ def _of_groups() -> list[int]:
             with contextlib.suppress(OSError, ValueError):  # "max" is no number
                 limits.append(int((here / "memory.max").read_text()))
     return limits
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory of a device or of the host has run out."""
-    if isinstance(error, MemoryError):
-        return True
-    text = str(error)
-    is_of_xla = isinstance(error, jax.errors.JaxRuntimeError)
-    return is_of_xla and ("RESOURCE_EXHAUSTED" in text or "Out of memory" in text)

@@ -14,6 +14,9 @@ from basinax._text.reading import text_of
 
 Table = dict[str, Any]
 
+RECORD = "record"
+"""The table of a record about the run itself. It is no setting, and passed over."""
+
 ENDINGS = (".json", ".toml")
 
 DEEPEST = 100

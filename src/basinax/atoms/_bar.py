@@ -67,8 +67,12 @@ class Bar:
     def refresh(self) -> None:
         self._bar.refresh()
 
-    def show(self, progress: Any) -> None:
-        """Show a `Progress` of `relax`."""
+    def show(self, progress: Any, *, has_total: bool = True) -> None:
+        """Show a `Progress` of `relax`.
+
+        Args:
+            has_total: whether there are no more structures than it knows of.
+        """
         self._phase = progress.phase
         forces = ""
         if np.isfinite(progress.fmax_median):
@@ -77,7 +81,7 @@ class Bar:
             )
         self._bar.update(
             self._task,
-            total=progress.n_systems,
+            total=progress.n_systems if has_total else None,
             completed=progress.n_systems - progress.n_running,
             converged=progress.n_converged,
             running=progress.n_running,

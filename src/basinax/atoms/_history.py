@@ -1,6 +1,5 @@
 """The energy and the largest force of each step, kept or logged without trajectories."""
 
-import collections
 import os
 import sys
 import threading
@@ -30,7 +29,7 @@ class AbstractRecorder(Protocol):
 
 
 class History(NamedTuple):
-    """One structure at each of its steps, the start and the end included."""
+    """One structure at its steps, or at some of them, the start and the end included."""
 
     steps: Int32[np.ndarray, "frames"]
     energies: Float[np.ndarray, "frames"]
@@ -42,48 +41,11 @@ class History(NamedTuple):
     evaluations: Int32[np.ndarray, "frames"]
     """How many there had been at each step, that of the step among them."""
 
-
-_Kept = tuple[int, float, float, float | None, int]
-"""Step, energy, fmax, volume and evaluations."""
-
-
-class Histories:
-    """Keeps a few numbers of every step of every structure."""
-
-    interval = 1
-
-    def __init__(self, n_structures: int):
-        self._n_structures = n_structures
-        self._frames: dict[int, list[_Kept]] = collections.defaultdict(list)
-
-    def add(self, frames: Iterable[Frame]) -> None:
-        for number, step, snapshot, fmax, _, evaluations in frames:
-            kept = self._frames[number]
-            if kept and step <= kept[-1][0]:
-                continue  # an end has come before, as each step does
-            is_moving = snapshot.stress is not None
-            volume = abs(float(np.linalg.det(snapshot.cell))) if is_moving else None
-            kept.append((step, snapshot.energy, fmax, volume, evaluations))
-
-    def close(self) -> None:
-        pass
-
-    def all(self) -> list[History]:
-        """The history of each structure; empty for one that was never evaluated."""
-        return [self._of(number) for number in range(self._n_structures)]
-
-    def _of(self, number: int) -> History:
-        frames = self._frames[number]
-        columns = zip(*frames, strict=True) if frames else ((),) * 5
-        steps, energies, fmax, volumes, evaluations = columns
-        is_moving = any(volume is not None for volume in volumes)
-        return History(
-            np.array(steps, np.int32),
-            np.array(energies, float),
-            np.array(fmax, float),
-            np.array(volumes, float) if is_moving else None,
-            np.array(evaluations, np.int32),
-        )
+    @classmethod
+    def empty(cls) -> "History":
+        """That of a structure that was never evaluated."""
+        whole, real = np.zeros(0, np.int32), np.zeros(0)
+        return cls(whole, real, real, None, whole)
 
 
 class Together:

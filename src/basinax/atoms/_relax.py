@@ -21,14 +21,23 @@ from basinax._jax.switches import own_switches
 from basinax._loop.criteria import AbstractCriterion, criterion_of
 from basinax._loop.relax import raise_unless_converged
 from basinax._loop.status import Status
-from basinax._settings import counts, known, require_function, require_switch, shown
+from basinax._settings import (
+    MOST,
+    at_least,
+    counts,
+    known,
+    require_function,
+    require_switch,
+    require_whole,
+    shown,
+)
 from basinax.atoms._batch import available_dtype
 from basinax.atoms._cells.kinds import AbstractCell
 from basinax.atoms._evaluate import evaluate
 from basinax.atoms._evaluators.calculator import ASECalculator, evaluator_of
 from basinax.atoms._evaluators.protocol import AbstractEvaluator, AbstractSession
 from basinax.atoms._formats.occupancy import check_occupancies
-from basinax.atoms._history import AbstractRecorder, Histories, History, Log, Together
+from basinax.atoms._history import AbstractRecorder, History, Log, Together
 from basinax.atoms._intake import Structure, has_volume, intake
 from basinax.atoms._internal.optimizer import steps_on_the_host, usual_optimizer
 from basinax.atoms._precision import warn_of_single_precision, warn_of_small_fmax
@@ -82,7 +91,7 @@ def relax(
     keep_best: bool = False,
     stress: bool = False,
     trajectory: Trajectories | str | os.PathLike[str] | None = None,
-    history: bool = False,
+    history: bool | int = False,
     log: str | os.PathLike[str] | None = None,
     progress: Callable[[Progress], None] | bool | None = None,
     on_end: Callable[[int, Relaxed], None] | None = None,
@@ -117,7 +126,9 @@ def relax(
         keep_best: return an unconverged structure at its point of lowest energy, not at the last.
         stress: compute the final stress of structures with fixed cells, too.
         trajectory: a folder for trajectories, or `Trajectories(folder, interval, format)`.
-        history: keep energy, fmax and volume of every step as `result.history`.
+        history: keep energy, fmax and volume of every step as `result.history`; a number keeps so
+            many points of a structure at most: of steps 0, n, 2n, ..., with n a power of two, and
+            of the last.
         log: a file for a line with energy and fmax at each step of each structure, as the run goes;
             "-" is standard output.
         progress: True shows a bar, on a terminal or in a notebook; a function is called with a
@@ -129,8 +140,9 @@ def relax(
             structures are returned where they are, as `Status.RUNNING`.
         throw: raise if a structure does not converge, instead of leaving it to `status`.
         devices: those of JAX that share the structures, or so many of `jax.local_devices()`, for
-            potentials of this package; each has one thread, and no bit depends on their number. If
-            None, all local devices that are no CPUs, or the default device.
+            potentials of this package and models; each has one thread, and no bit depends on their
+            number. If None, all local devices that are no CPUs (of a model one), or the default
+            device.
 
     Raises:
         TypeError, ValueError, NotImplementedError: a structure or an argument is not usable; says
@@ -147,11 +159,13 @@ def relax(
     asked, dtype = dtype, available_dtype(dtype)
     warn_of_single_precision(asked, dtype)
     optimizer = _fit_for(evaluator, optimizer)
-    _check_switches(keep_best=keep_best, throw=throw, stress=stress, history=history)
+    _check_switches(keep_best=keep_best, throw=throw, stress=stress)
     _check_functions(should_stop, progress, on_end)
     lanes = lanes_of(devices)
-    if evaluator:
-        _check_unlisted(skin=skin, devices=devices)
+    if evaluator and skin is not None:
+        raise TypeError("skin is for potentials with neighbour lists, a calculator has none")
+    if evaluator and devices is not None:
+        evaluator = evaluator.on(lanes)
     listed = None if evaluator else listed_for(cast(Any, potential), atoms, skin, dtype)
     if steps_on_the_host(optimizer) and listed is not None:
         evaluator, listed = ASECalculator(listed.potential.calculator(dtype)), None
@@ -160,24 +174,23 @@ def relax(
     criterion = criterion_of(fmax, convergence)
     settings = _settings_of(optimizer, criterion, max_steps, len(atoms))
 
-    histories, compilations = Histories(len(atoms)) if history else None, Compilations()
+    points, compilations = points_of(history), Compilations()
     with contextlib.ExitStack() as stack:
         tell = _teller(progress, len(atoms), stack)
         monitor = Monitor(len(atoms), tell, should_stop, _handing_on(on_end, atoms))
-        call = Call(structures, settings, dtype, keep_best, monitor)
+        call = Call(structures, settings, dtype, keep_best, monitor, points)
         session = _session(evaluator, structures, stack)
-        recorder = _recorder(trajectory, histories, log, atoms)
+        recorder = _recorder(trajectory, log, atoms)
         if recorder is not None:
             stack.callback(recorder.close)
         if session is not None:
             with compilations.counted():
-                for group in call.hosted_groups(recorder):
+                for group in call.hosted_groups(recorder, memory_of_batch([None])):
                     relax_hosted(group, session)
         elif listed is not None:
             works = call.works(listed, recorder, len(lanes), memory_of_batch(lanes))
             work_off(works, monitor, compilations, lanes)
-    kept = histories.all() if histories else None
-    result = _in_order(atoms, monitor, compilations.count, kept)
+    result = _in_order(atoms, monitor, compilations.count, has_history=points > 0)
     if stress:
         _add_stresses(result.atoms, atoms, potential, dtype)
     if throw:
@@ -271,11 +284,10 @@ def _add_stresses(relaxed: list[Atoms], originals: list[Atoms], potential: Any, 
 
 def _recorder(
     trajectory: Trajectories | str | os.PathLike[str] | None,
-    histories: Histories | None,
     log: str | os.PathLike[str] | None,
     atoms: list[Atoms],
 ) -> AbstractRecorder | None:
-    recorders: list[AbstractRecorder] = [] if histories is None else [histories]
+    recorders: list[AbstractRecorder] = []
     if trajectory is not None:
         if not isinstance(trajectory, Trajectories):
             trajectory = Trajectories(trajectory)
@@ -308,11 +320,12 @@ def _check_functions(should_stop: Any, progress: Any, on_end: Any) -> None:
         require_function(on_end, "on_end")
 
 
-def _check_unlisted(**options: Any) -> None:
-    """Raise TypeError for options of neighbour lists, beside a calculator."""
-    for name, value in options.items():
-        if value is not None:
-            raise TypeError(f"{name} is for potentials with neighbour lists, a calculator has none")
+def points_of(history: bool | int) -> int:
+    """How many points of a structure are kept, at most; raises TypeError or ValueError."""
+    if isinstance(history, bool | np.bool_):
+        return MOST if history else 0
+    require_whole(history, "history", at_least(2))
+    return int(history)
 
 
 def _counts(value: Any) -> np.ndarray:
@@ -353,7 +366,7 @@ def _each_a_structure(settings: Any, name: str, n_atoms: int) -> Any:
 
 
 def _in_order(
-    atoms: list[Atoms], monitor: Monitor, n_compiled: int, histories: list[History] | None
+    atoms: list[Atoms], monitor: Monitor, n_compiled: int, *, has_history: bool
 ) -> AtomsRelaxation:
     """The results; a structure that was never reached is as it was."""
     entries = []
@@ -364,5 +377,6 @@ def _in_order(
             place = original.positions, original.cell.array
             start = Snapshot(*place, nothing, None, np.nan, nothing[:, 0])
             outcome = Outcome(start, start.of(original), np.inf, 0, 0, Status.RUNNING)
+            outcome = outcome._replace(history=History.empty() if has_history else None)
         entries.append(entry_of(outcome, original, str(number), seconds))
-    return dataclasses.replace(gathered(entries), compilations=n_compiled, history=histories)
+    return dataclasses.replace(gathered(entries), compilations=n_compiled)

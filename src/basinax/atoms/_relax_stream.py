@@ -15,10 +15,10 @@ from basinax._settings import at_least, require_function, require_whole
 from basinax.atoms._cells.kinds import AbstractCell
 from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._machine import machine
-from basinax.atoms._relax import relax
+from basinax.atoms._relax import points_of, relax
 from basinax.atoms._result import Relaxed
 from basinax.atoms._streams.workers import Devices, lanes_of
-from basinax.atoms._windows import OnEnd, relaxed_windows
+from basinax.atoms._windows import OnEnd, Take, by_number, relaxed_windows
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms._protocol import AbstractTransform
 
@@ -43,6 +43,7 @@ def relax_stream(
     dtype: Any = None,
     skin: float | None = None,
     keep_best: bool = False,
+    history: bool | int = False,
     should_stop: Callable[[], bool] = lambda: False,
     at_once: int | None = None,
     devices: Devices = None,
@@ -85,19 +86,18 @@ def relax_stream(
         require_whole(at_once, "at_once", at_least(1))
     require_function(should_stop, "should_stop")
     lanes_of(devices)  # with the errors of relax
+    points_of(history)
     options |= {"cell": cell, "dtype": dtype, "skin": skin, "keep_best": keep_best}
-    options["devices"] = devices
-    take = by_memory(lambda item: item[1], devices) if at_once is None else at_once
+    options |= {"history": history, "devices": devices}
+    take = by_memory(lambda item: item[1], devices) if at_once is None else by_number(at_once)
     return _relaxed(iter(structures), potential, options, should_stop, take)
 
 
 _Numbered = tuple[int, Atoms]
 
 
-def by_memory(
-    atoms_of: Callable[[Any], Any], devices: Devices = None
-) -> Callable[[Iterator[Any]], list[Any]]:
-    """A function that takes items until they have as many rows as there is room for.
+def by_memory(atoms_of: Callable[[Any], Any], devices: Devices = None) -> Take[Any]:
+    """Takes items until they have as many rows as there is room for.
 
     Args:
         atoms_of: the structure of an item.
@@ -123,7 +123,7 @@ def _relaxed(
     potential: Any,
     options: dict[str, Any],
     should_stop: Callable[[], bool],
-    at_once: int | Callable[[Iterator[_Numbered]], list[_Numbered]],
+    take: Take[_Numbered],
 ) -> Iterator[tuple[int, Relaxed]]:
     """A generator of its own, so that arguments are checked by the call."""
 
@@ -132,7 +132,7 @@ def _relaxed(
         relax(atoms, potential, on_end=on_end, should_stop=is_over, **options)
 
     numbered = iter(enumerate(structures))
-    for ended in relaxed_windows(numbered, relax_window, should_stop, at_once):
+    for ended in relaxed_windows(numbered, relax_window, should_stop, take):
         for (number, _), entry in ended:
             yield number, entry._replace(source=str(number))
 

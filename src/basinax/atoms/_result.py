@@ -56,6 +56,8 @@ class Relaxed(NamedTuple):
     """From the call to its end; NaN if it did not end."""
     initial_volume: float | None
     """Where it began, in Å³; None without three periodic directions."""
+    history: History | None = None
+    """Energy, fmax and volume of its steps, where they are kept."""
 
 
 def entry_of(outcome: Outcome, original: Atoms, source: str, seconds: float) -> Relaxed:
@@ -73,6 +75,7 @@ def entry_of(outcome: Outcome, original: Atoms, source: str, seconds: float) -> 
         largest_move(outcome.end, original),
         seconds,
         volume_of(original),
+        outcome.history,
     )
 
 
@@ -123,7 +126,7 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
     """Programs that the call compiled or loaded from JAX's cache on the disk: most of the time of a
     short call. Another call like it compiles none."""
     history: list[History] | None = None
-    """Energy, fmax and volume of every step, one entry a structure, with `history=True`."""
+    """Energy, fmax and volume of the steps, one entry a structure, where `history` asks for it."""
     sources: list[str] = eqx.field(default_factory=list)
     """Where each structure comes from: its number in the input, or its file and image."""
 
@@ -173,6 +176,7 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
             float(self.displacements[k]),
             float(self.seconds[k]),
             self.initial_volumes[k],
+            None if self.history is None else self.history[k],
         )
 
     def to_dict(self) -> dict[str, list[Any]]:
@@ -313,6 +317,7 @@ def gathered(entries: Sequence[Relaxed]) -> AtomsRelaxation:
     """The result whose entries these are."""
     columns: Any = zip(*entries, strict=True) if entries else [()] * len(Relaxed._fields)
     of = dict(zip(Relaxed._fields, columns, strict=True))
+    histories = [history for history in of["history"] if history is not None]
     return AtomsRelaxation(
         atoms=list(of["atoms"]),
         energies=np.array(of["energy"], float),
@@ -326,6 +331,7 @@ def gathered(entries: Sequence[Relaxed]) -> AtomsRelaxation:
         initial_energies=np.array(of["initial_energy"], float),
         initial_volumes=list(of["initial_volume"]),
         sources=list(of["source"]),
+        history=histories if entries and len(histories) == len(entries) else None,
     )
 
 

@@ -17,25 +17,33 @@ OnEnd = Callable[[int, Relaxed], None]
 """Called with the place of an item in its window and its outcome."""
 
 
+Take = Callable[[Iterator[T]], list[T]]
+"""Takes the items of a window; none where none are left."""
+
+
+def by_number(n: int) -> Take[Any]:
+    """Takes so many."""
+    return lambda items: list(itertools.islice(items, n))
+
+
 def relaxed_windows(
     items: Iterator[T],
     relax_window: Callable[[list[T], OnEnd, Callable[[], bool]], Any],
     should_stop: Callable[[], bool],
-    at_once: int | Callable[[Iterator[T]], list[T]],
+    take: Take[T],
 ) -> Generator[list[tuple[T, Relaxed]]]:
     """Relax items by the window, each in a thread.
 
     Args:
         relax_window: relaxes the items of a window, given a function that it calls with each that
             has ended, and one that returns True once it is to end.
-        at_once: items of a window, or a function that takes one from the items.
 
     Yields:
         All items that have ended by then, with their outcomes; `seconds` are those since the first
         window began.
     """
     begin, first = time.monotonic(), 0
-    while window := _taken(items, at_once):
+    while window := take(items):
         if should_stop():
             return
         since = time.monotonic() - begin
@@ -51,10 +59,6 @@ def relaxed_windows(
                     error.add_note(f"System 0 is structure {first} of the input.")
                 raise
         first += len(window)
-
-
-def _taken(items: Iterator[T], at_once: int | Callable[[Iterator[T]], list[T]]) -> list[T]:
-    return at_once(items) if callable(at_once) else list(itertools.islice(items, at_once))
 
 
 class _Run(contextlib.AbstractContextManager):

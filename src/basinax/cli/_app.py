@@ -9,6 +9,7 @@ import basinax
 from basinax.cli._config import Command
 from basinax.cli._named import check_free, check_named
 from basinax.cli._options import (
+    Devices,
     Force,
     Given,
     Keeping,
@@ -24,6 +25,8 @@ from basinax.cli._options import (
     Verbose,
 )
 from basinax.cli._takes import takes
+
+KEPT = "The folder of the run, or the address of its database (--run)."
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -57,13 +60,14 @@ def relax(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> N
 
 @app.command(short_help="Go on with a run that was interrupted.")
 def resume(
-    folder: Annotated[Path, typer.Argument(help="The folder of the run (--run).")],
+    folder: Annotated[str, typer.Argument(help=KEPT)],
     time_limit: Annotated[
         str | None, typer.Option(metavar="TIME", help="As of relax: such as 3h30m, 45m or 90s.")
     ] = None,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="As of relax: a Ray cluster.")
     ] = None,
+    devices: Devices = None,
     force: Force = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -79,12 +83,13 @@ def resume(
     options = [name for name, is_given in named.items() if is_given]
     options += ["--time-limit", time_limit] if time_limit else []
     options += ["--ray", ray] if ray else []
+    options += ["--devices", str(devices)] if devices else []
     run(folder, options, typer.main.get_command(app))
 
 
 @app.command(short_help="Write the structures and the table of a run.")
 def export(
-    folder: Annotated[Path, typer.Argument(help="The folder of the run (--run).")],
+    folder: Annotated[str, typer.Argument(help=KEPT)],
     output: Annotated[
         Path | None,
         typer.Option(help="Structures with what was found; the ending decides the format."),
@@ -112,7 +117,7 @@ def export(
 
 @app.command(short_help="Write a page about a run.")
 def report(
-    folder: Annotated[Path, typer.Argument(help="The folder of the run (--run).")],
+    folder: Annotated[str, typer.Argument(help=KEPT)],
     output: Annotated[
         Path | None, typer.Option(help="The page; FOLDER/report.html if it is not given.")
     ] = None,

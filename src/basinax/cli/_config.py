@@ -15,10 +15,15 @@ import typer
 from typer.core import TyperCommand
 
 from basinax._text.files import name_of
-from basinax._text.tables import ENDINGS, Table, read_table, require_known, strict, toml_of
-
-RECORD = "record"
-"""The table of a record about the run itself. It is no setting, and passed over."""
+from basinax._text.tables import (
+    ENDINGS,
+    RECORD,
+    Table,
+    read_table,
+    require_known,
+    strict,
+    toml_of,
+)
 
 _NO_SETTINGS = ("config", "print_config", "help")
 

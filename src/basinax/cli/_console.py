@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import typer
 from rich.text import Text
 
+from basinax._jax.shortage import TITLE, is_out_of_memory
 from basinax.cli._process import INTERRUPTED as INTERRUPTED
 from basinax.cli._stream import Stream, readable
 
@@ -65,12 +66,10 @@ def reported(sources: list[str] | None = None) -> Iterator[None]:
         fail(name + (error.strerror or text_of(error)))
     except (TypeError, ValueError, NotImplementedError, ArithmeticError, ImportError) as error:
         fail(with_sources(text_of(error), sources or []))
-    except MemoryError as error:
-        fail(f"there is not enough memory: {text_of(error)}")
-    except RuntimeError as error:  # JAX's own class, without importing JAX
-        if "RESOURCE_EXHAUSTED" not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
             raise
-        text = text_of(error).removeprefix("RESOURCE_EXHAUSTED: ")
+        text = text_of(error).removeprefix(f"{TITLE}: ")
         fail(f"there is not enough memory for what is asked for: {text}")
 
 

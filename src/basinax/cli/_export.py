@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from basinax._loop.status import Status
-from basinax.atoms._runs.folder import RunFolder
+from basinax.atoms._runs.kept import kept_in
 from basinax.atoms._table import writer_of
 from basinax.cli._console import NOT_SAVED, fail, out, reported
 from basinax.cli._contents import plans_of
@@ -16,14 +16,14 @@ from basinax.cli._writing import write_structures, write_table
 
 
 def run(
-    folder: Path,
+    name: str,
     output: Path | None,
     table: Path | None,
     statuses: list[str],
     *,
     may_replace: bool,
 ) -> None:
-    kept = RunFolder(folder)
+    kept = kept_in(name)
     places = [(path, name) for path, name in ((output, "output"), (table, "table")) if path]
     if not places:
         fail("nothing to write: add --output FILE for structures, or --table FILE")
@@ -33,7 +33,7 @@ def run(
             writer_of(table)
         numbers, result = kept.results.gathered(statuses_named(statuses))
     if not numbers:
-        fail(f"{folder} has no structure that ended so" if statuses else f"{folder} has no results")
+        fail(f"{kept.name} has no {'structure that ended so' if statuses else 'results'}")
     check_places(places, None, len(numbers), kept.files, may_replace=may_replace)
     name_in_info(result, numbers)
     saver = Saver(path for path, _ in places)

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,17 +38,18 @@ def names_of_images(path: Path, count: int) -> list[str]:
     images = file_and_images(path)[1]
     if count == 1 and not isinstance(images, slice):
         return [name_of(path)]
-    return [name_of_image(path, k) for k in range(count)]
+    return list(map(namer_of(path), range(count)))
 
 
-def name_of_image(path: Path, k: int) -> str:
-    """The name of image k of those that are read from a file."""
+def namer_of(path: Path) -> Callable[[int], str]:
+    """From a number to the name of that image of those that are read from a file."""
     file, images = file_and_images(path)
     images = slice(None) if images is None else images
     first, step = (images.start or 0, images.step or 1) if isinstance(images, slice) else (-1, 1)
     if first < 0 or step < 0:  # counted from an end that is not known
-        return f"{name_of(path)}, image {k}"
-    return f"{name_of(file)}@{first + k * step}"
+        return lambda k: f"{name_of(path)}, image {k}"
+    begin = name_of(file)
+    return lambda k: f"{begin}@{first + k * step}"
 
 
 def files_read(given: Model) -> list[Path]:

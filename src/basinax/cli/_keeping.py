@@ -5,23 +5,28 @@ import dataclasses
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
 import typer
 from rich.table import Table as Grid
 
+from basinax._jax.cores import n_cores
 from basinax._loop.status import Status
-from basinax._text.tables import Table
+from basinax._text.tables import RECORD, Table
 from basinax.atoms._relax import Progress
 from basinax.atoms._relax_stream import by_memory
 from basinax.atoms._result import Relaxed
 from basinax.atoms._runs.changes import changes
-from basinax.atoms._runs.folder import RunFolder
+from basinax.atoms._runs.claims import AbstractClaims, Alone, Shared
+from basinax.atoms._runs.database import RunDatabase
+from basinax.atoms._runs.kept import Kept, kept_in
 from basinax.atoms._runs.on_ray import relaxed_on_ray
 from basinax.atoms._runs.results import Brief
-from basinax.atoms._windows import relaxed_windows
-from basinax.cli._config import RECORD, settings_of
+from basinax.atoms._runs.rows import POINTS
+from basinax.atoms._windows import Take, by_number, relaxed_windows
+from basinax.atoms.potentials import AbstractPotential
+from basinax.cli._config import settings_of
 from basinax.cli._console import (
     INTERRUPTED,
     NOT_SAVED,
@@ -43,79 +48,121 @@ from basinax.cli._session import session
 from basinax.cli._setup import Setup
 from basinax.cli._summary import print_first
 from basinax.cli._tally import Tally
+from basinax.cli._values import Shard
 from basinax.cli._watch import Watch
-from basinax.cli._works import Works, relax_works
+from basinax.cli._works import Work, Works, relax_works
+
+BLOCK, BLOCKS = 512, 1000
+"""Structures of a part that one of several machines takes at a time, and how many parts there are
+at most, about: a server has room for some thousand locks."""
+
+EACH = 32
+"""Structures of a part for each core, where evaluations take the time."""
 
 
 def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> None:
     assert keeping.run is not None
-    _check(given, outputs)
+    _check(given, outputs, keeping)
     limit = math.inf if keeping.time_limit is None else keeping.time_limit
-    folder, deadline = RunFolder(keeping.run), time.monotonic() + limit
+    kept, deadline = kept_in(keeping.run), time.monotonic() + limit
     with session(manner, given.dtype) as watch, contextlib.ExitStack() as stack:
         setup = Setup.read(given)
+        n_structures = _n_of(keeping.shard, count(given.files))
         with reported():
-            folder.is_begun()
-            stack.enter_context(folder.taken())
-            done = folder.results.briefs()
-            record = _begun(folder, given, keeping, watch)
-        n_structures = sum(map(keeping.shard.has, range(count(given.files))))
+            kept.is_begun()
+            stack.enter_context(kept.taken())
+            done = kept.results.briefs()
+            with kept.alone():
+                record = _begun(kept, given, keeping, watch, _block(setup, n_structures))
         tally = Tally(n_structures, Counter(b.status for b in done), len(done), watch)
-        numbers = {brief.number for brief in done}
 
         def is_over() -> bool:
             return watch.is_stopped() or time.monotonic() >= deadline
 
+        claims = _claims(kept, done, record, tally)
+
         def is_left(number: int) -> bool:
-            return keeping.shard.has(number) and number not in numbers
+            return keeping.shard.has(number) and claims.has(number)
 
         works = Works(given, setup, is_left, is_over, is_strict=keeping.strict)
-        _work_off(folder, works, setup, tally, is_over, keeping.ray)
+        take = by_memory(lambda work: work.atoms, given.devices)
+        if isinstance(claims, Shared):
+            take = by_number(record[RECORD]["block"])
+        begin = _windows(setup, tally, is_over, take, keeping.ray)
+        _work_off(kept, works, tally, claims, is_over, begin)
+        if works.n_items is not None:
+            tally.n_structures = _n_of(keeping.shard, works.n_items)
         watch.begin("writing")
-        record[RECORD] |= {"results": tally.results(), "ended": now()}
-        with reported():
-            folder.write_record(record, (RECORD,))
+        with reported(), kept.alone():
+            record = kept.read_record()
+            record[RECORD] |= {"results": tally.results(), "ended": now()}
+            kept.write_record(record)
     if not manner.quiet:
-        _print(folder, tally)
-    _leave(folder, tally, is_out_of_time=is_over() and not watch.is_stopped())
+        _print(kept, tally)
+    _leave(kept, tally, is_out_of_time=is_over() and not watch.is_stopped())
 
 
-def _check(given: Given, outputs: Outputs) -> None:
+def _n_of(shard: Shard, n_items: int | None) -> int | None:
+    """Structures of a part of the input."""
+    return None if n_items is None else sum(map(shard.has, range(n_items)))
+
+
+def _claims(kept: Kept, done: list[Brief], record: Table, tally: Tally) -> AbstractClaims:
+    if not isinstance(kept, RunDatabase):
+        return Alone(done)
+    size, add = record[RECORD]["block"], tally.add_others
+    return Shared(kept.store, kept.results, done, size, add)
+
+
+def _block(setup: Setup, n_structures: int | None) -> int:
+    """Structures that one of several machines takes at a time."""
+    is_hosted = not isinstance(setup.settings["potential"], AbstractPotential)
+    return max(EACH * n_cores() if is_hosted else BLOCK, (n_structures or 0) // BLOCKS)
+
+
+def _check(given: Given, outputs: Outputs, keeping: Keeping) -> None:
     """Leaves where options do not go with a folder that keeps the run."""
     for field in dataclasses.fields(outputs):
         if field.name != "overwrite" and getattr(outputs, field.name) != field.default:
             option = f"--{field.name.replace('_', '-')}"
             writes = "basinax report FOLDER" if option == "--report" else "basinax export FOLDER"
             fail(f"{option} does not go with --run: run {writes} afterwards")
+    if keeping.ray is not None and given.devices is not None:
+        fail("--devices does not go with --ray, which has a worker for each GPU or machine")
     if STDIN in given.files:
         fail("standard input cannot be read again, as a run that goes on does: name a file")
 
 
-def _begun(folder: RunFolder, given: Given, keeping: Keeping, watch: Watch) -> Table:
+def _begun(kept: Kept, given: Given, keeping: Keeping, watch: Watch, block: int) -> Table:
     """The record of the run, which is written if it is a new one.
+
+    Args:
+        block: structures of a part that one of several machines takes at a time.
 
     Raises:
         OSError: the folder is no place for a run.
         ValueError: its record is damaged.
     """
     record = _record_of(given, keeping, watch)
-    if not folder.is_begun():
-        folder.write_record(record, (RECORD,))
+    if not kept.is_begun():
+        record[RECORD]["block"] = block
+        kept.write_record(record)
         return record
-    before = folder.read_record()
+    before = kept.read_record()
     if RECORD not in before:
-        raise ValueError(f"{folder.record} is no record of a run: it has no [{RECORD}]")
-    changed = changes(before, record, RECORD)
+        raise ValueError(f"{kept.record} is no record of a run: it has no [{RECORD}]")
+    changed = changes(before, record)
     refusal = (
-        f"{folder.path} would not end in the same bits: do as it was done before, choose another"
+        f"{kept.name} would not end in the same bits: do as it was done before, choose another"
         " folder, or go on with --force"
     )
     accept(changed, refusal, force=keeping.force)
-    kept = {name: before[RECORD].get(name, []) for name in ("forced", "resumed")}
-    kept["forced"] += changed
-    kept["resumed"] += [record[RECORD]["started"]]
-    record[RECORD] |= kept | {"started": before[RECORD]["started"]}
-    folder.write_record(record, (RECORD,))
+    of_before = {name: before[RECORD].get(name, []) for name in ("forced", "resumed")}
+    of_before["forced"] += changed
+    of_before["resumed"] += [record[RECORD]["started"]]
+    of_before["block"] = before[RECORD].get("block", block)
+    record[RECORD] |= of_before | {"started": before[RECORD]["started"]}
+    kept.write_record(record)
     return record
 
 
@@ -132,58 +179,70 @@ def _record_of(given: Given, keeping: Keeping, watch: Watch) -> Table:
 
 
 def _work_off(
-    folder: RunFolder,
+    kept: Kept,
     works: Works,
-    setup: Setup,
     tally: Tally,
+    claims: AbstractClaims,
     should_stop: Callable[[], bool],
-    ray: str | None,
+    begin: Callable[[Iterator[Work]], Generator[list[tuple[Work, Relaxed]]]],
 ) -> None:
     """Relaxes what is left, and keeps it as it ends; leaves where it cannot be kept.
 
     Args:
-        ray: the address of a cluster that relaxes it, or None.
+        begin: relaxes structures by the window.
     """
 
     def keep(ended: list[tuple[int, Relaxed]]) -> None:
         ended += works.take_refused()
         try:
             if ended:
-                folder.results.add(ended)
+                kept.results.add(ended)
+                claims.add(number for number, _ in ended)
         except OSError as error:
-            print_error(
-                f"{error}; {tally.n_done} structures are kept in it: {_how_to_go_on(folder)}"
-            )
+            print_error(f"{error}; {tally.n_done} structures are kept in it: {_how_to_go_on(kept)}")
             raise typer.Exit(NOT_SAVED) from None
         tally.add(entry.status for _, entry in ended)
         tally.show(Progress(0, 0, 0, "running"))
 
-    with reported():
-        if ray is None:
-            relax_window = partial(relax_works, setup, progress=tally.show)
-            take = by_memory(lambda work: work.atoms)
-            windows = relaxed_windows(iter(works), relax_window, should_stop, take)
-        else:
-            relax_window = partial(relax_works, setup)
-            windows = relaxed_on_ray(iter(works), relax_window, should_stop, ray)
-        with contextlib.closing(windows):
+    is_left = True
+    while is_left:
+        with reported(), contextlib.closing(begin(iter(works))) as windows:
             for ended in windows:
                 keep([(work.number, entry) for work, entry in ended])
-    keep([])
+        keep([])
+        with reported():
+            is_left = claims.wait(should_stop)
 
 
-def _print(folder: RunFolder, tally: Tally) -> None:
+def _windows(
+    setup: Setup, tally: Tally, should_stop: Callable[[], bool], take: Take, ray: str | None
+) -> Callable[[Iterator[Work]], Generator[list[tuple[Work, Relaxed]]]]:
+    """A function that relaxes structures by the window.
+
+    Args:
+        take: takes those of a window.
+        ray: the address of a cluster that relaxes them, or None.
+    """
+    relax_window = partial(relax_works, setup, history=POINTS)
+    if ray is not None:
+        return lambda works: relaxed_on_ray(works, relax_window, should_stop, ray)
+    relax_here = partial(relax_window, progress=tally.show)
+    return lambda works: relaxed_windows(works, relax_here, should_stop, take)
+
+
+def _print(kept: Kept, tally: Tally) -> None:
     grid = Grid("status", box=None, pad_edge=False)
     grid.add_column("structures", justify="right")
     for name, n in tally.results().items():
         grid.add_row(name, str(n))
     out.print(grid)
     if tally.n_done > tally.counts[Status.CONVERGED]:
-        failed = [b for b in folder.results.briefs() if b.status != Status.CONVERGED]
+        failed = [b for b in kept.results.briefs() if b.status != Status.CONVERGED]
         print_first(out, range(len(failed)), lambda k: _reason(failed[k]))
     n_now = tally.n_done - tally.n_before
     more = f", {n_now} of them now" if tally.n_before else ""
-    print_line(out, f"{folder.path}: {tally.n_done} of {tally.n_structures} structures{more}")
+    of_all = "" if tally.n_structures is None else f" of {tally.n_structures}"
+    print_line(out, f"{kept.name}: {tally.n_done}{of_all} structures{more}")
 
 
 def _reason(brief: Brief) -> str:
@@ -192,16 +251,16 @@ def _reason(brief: Brief) -> str:
     return f"{source}: {brief.pairs.get('message') or brief.status.meaning}"
 
 
-def _leave(folder: RunFolder, tally: Tally, *, is_out_of_time: bool) -> None:
+def _leave(kept: Kept, tally: Tally, *, is_out_of_time: bool) -> None:
     """Ends the command by its exit status."""
     if not tally.is_done:
         why = "The time is over" if is_out_of_time else "Interrupted"
-        print_line(err, f"{why}: {_how_to_go_on(folder)}")
+        print_line(err, f"{why}: {_how_to_go_on(kept)}")
         raise typer.Exit(OUT_OF_TIME if is_out_of_time else INTERRUPTED)
     if not tally.counts[Status.CONVERGED]:
         err.print("Nothing converged.")
         raise typer.Exit(NOTHING_CONVERGED)
 
 
-def _how_to_go_on(folder: RunFolder) -> str:
-    return f"basinax resume {folder.path} goes on"
+def _how_to_go_on(kept: Kept) -> str:
+    return f"basinax resume {kept.name} goes on"

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import ase.io
 from ase import Atoms
+from ase.io.extxyz import read_xyz
 from ase.io.formats import UnknownFileTypeError, open_with_compression
 
 from basinax.atoms._formats.formats import form_to_read
@@ -16,7 +16,7 @@ from basinax.cli._guard import Frame, Unreadable, check_file, check_frame, frame
 from basinax.cli._inputs import (
     file_and_images,
     files_in,
-    name_of_image,
+    namer_of,
     names_of_images,
     read_structures,
     reason_of,
@@ -43,26 +43,40 @@ def items_of(paths: list[Path]) -> Iterator[Item]:
     """
     for path in files_in(paths):
         readers = _readers_of(path)
-        first, second = next(readers), next(readers, None)
+        none = partial(_fail, "it holds no structure")
+        first, second = next(readers, none), next(readers, None)
         if second is None:
             yield Item(names_of_images(path, 1)[0], first)
             continue
+        name = namer_of(path)
         for number, reader in enumerate(itertools.chain((first, second), readers)):
-            yield Item(name_of_image(path, number), reader)
+            yield Item(name(number), reader)
 
 
-def count(paths: list[Path]) -> int:
-    """How many items there are; a file of a format with a single structure is not read for it."""
-    return sum(
-        1 if _holds_one(path) else sum(1 for _ in items_of([path])) for path in files_in(paths)
-    )
+def count(paths: list[Path]) -> int | None:
+    """How many items there are; None where nothing but reading the structures says it.
+
+    A file that is damaged may turn out to have fewer.
+    """
+    counts = [_count(path) for path in files_in(paths)]
+    known = [n for n in counts if n is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
-def _holds_one(path: Path) -> bool:
+def _count(path: Path) -> int | None:
     try:
-        return form_to_read(file_and_images(path)[0].absolute()).holds_one
-    except Exception:  # as of a file that cannot be read
-        return False
+        file, selected = file_and_images(path)
+        form = form_to_read(file.absolute())
+        if form.name == "extxyz" and selected is None:
+            return sum(1 for _ in _frames(file))
+        n = form.n_read(file.absolute())
+    except Exception:  # of a file that cannot be read, which is one item
+        return 1
+    if isinstance(selected, slice) and n is not None:
+        n = len(range(*selected.indices(n)))
+    elif isinstance(selected, str):
+        return None
+    return 1 if isinstance(selected, int) or n == 0 else n
 
 
 def _readers_of(path: Path) -> Iterator[Callable[[], Atoms]]:
@@ -96,10 +110,9 @@ def _of_frame(frame: Frame, number: int) -> Atoms:
     check_frame(frame, number)
     try:
         text = b"".join(frame.lines).decode()
-        found = ase.io.read(io.StringIO(text), index=0, format="extxyz")
+        (found,) = read_xyz(io.StringIO(text), index=0)
     except Exception as error:  # as every reader of ASE
         raise Unreadable(reason_of(error)) from error
-    assert isinstance(found, Atoms)
     return found
 
 

@@ -3,10 +3,9 @@
 import contextlib
 from pathlib import Path
 
-from basinax._text.tables import Table
+from basinax._text.tables import RECORD, Table
 from basinax.atoms._runs.changes import changes
 from basinax.atoms._runs.folder import RunFolder
-from basinax.cli._config import RECORD
 from basinax.cli._console import fail, out, print_line, reported
 from basinax.cli._record import accept
 from basinax.cli._values import Shard
@@ -22,7 +21,7 @@ def run(folders: list[Path], place: Path, *, force: bool) -> None:
         for kept in (*parts, whole):
             stack.enter_context(kept.taken())
         record = _record_of(parts, force=force)
-        whole.write_record(record, (RECORD,))
+        whole.write_record(record)
         of: dict[int, Path] = {}
         for part in parts:
             numbers = [brief.number for brief in part.results.briefs()]
@@ -41,7 +40,7 @@ def _record_of(parts: list[RunFolder], *, force: bool) -> Table:
     record[RECORD]["shard"] = shard
     for part, other in zip(parts[1:], others, strict=True):
         other[RECORD]["shard"] = shard
-        changed = changes(record, other, RECORD)
+        changed = changes(record, other)
         refusal = (
             f"{parts[0].path} and {part.path} are not parts of one run; --force puts them together"
             " all the same"

@@ -32,6 +32,17 @@ def from_zero(help: str) -> Any:
     return typer.Option(help=help, metavar="NUMBER", min=0)
 
 
+Devices = Annotated[
+    int | None,
+    typer.Option(
+        help="So many of the devices that JAX has here, such as GPUs, share the structures; by"
+        " default all that are no CPUs. No result depends on it.",
+        metavar="NUMBER",
+        min=1,
+    ),
+]
+
+
 class Dtype(StrEnum):
     """Precision of positions, energies and forces."""
 
@@ -187,6 +198,7 @@ class Given(Model):
             " speed only.",
         ),
     ] = None
+    devices: Devices = None
 
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.")]
@@ -360,13 +372,15 @@ class Keeping:
     """Options of runs that are kept in a folder."""
 
     run: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             help="A folder that keeps each result as it comes, in place of --output: run.toml and"
             " results.db, a database of ASE. A run that was interrupted goes on by the same"
             " command, or by basinax resume FOLDER, and ends in the same bits. A structure that"
-            " cannot be read or relaxed is recorded with its reason, and the others go on.",
-            metavar="FOLDER",
+            " cannot be read or relaxed is recorded with its reason, and the others go on."
+            " postgresql://USER@HOST/DATABASE is a database of a server, on whose run any number of"
+            " machines work at a time.",
+            metavar="FOLDER|postgresql://...",
         ),
     ] = None
     shard: Annotated[

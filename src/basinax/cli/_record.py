@@ -18,8 +18,7 @@ import jax
 from basinax import __version__
 from basinax._jax.cores import n_cores
 from basinax._text.files import name_of
-from basinax._text.tables import Table
-from basinax.cli._config import RECORD
+from basinax._text.tables import RECORD, Table
 from basinax.cli._console import fail, print_warning
 from basinax.cli._inputs import Inputs
 from basinax.cli._watch import Watch

@@ -1,16 +1,17 @@
-"""The command `basinax report`: a page about a run that is kept in a folder."""
+"""The command `basinax report`: a page about a run that is kept."""
 
 from pathlib import Path
 
 from basinax.atoms._report.page import check_report, write_report
-from basinax.atoms._runs.folder import RunFolder
+from basinax.atoms._runs.kept import kept_in
 from basinax.cli._console import out, reported
 from basinax.cli._places import check_places
 from basinax.cli._summary import print_written
 
 
-def run(folder: Path, output: Path | None, *, may_replace: bool) -> None:
-    kept, place = RunFolder(folder), output or folder / "report.html"
+def run(name: str, output: Path | None, *, may_replace: bool) -> None:
+    kept = kept_in(name)
+    place = output or kept.page
     with reported():
         kept.check_begun()
         check_report(place)
@@ -19,5 +20,6 @@ def run(folder: Path, output: Path | None, *, may_replace: bool) -> None:
     check_places([(place, "output")], None, 0, kept.files, may_replace=may_replace)
     with reported():
         rows = (brief.as_row() for brief in briefs)
-        write_report(place, rows, settings=record, title=str(folder))
+        curves = kept.results.curves()
+        write_report(place, rows, curves=curves, settings=record, title=kept.name)
     print_written(out, [place])

@@ -25,6 +25,7 @@ from basinax.atoms import (
     cell_from,
     relax as relax_atoms,
 )
+from basinax.atoms._streams.workers import lanes_of
 from basinax.cli._console import fail, reported
 from basinax.cli._options import Dtype, Given
 from basinax.cli._potential import potential_of
@@ -66,11 +67,13 @@ class Setup:
         if isinstance(given.pressure, str):
             own["pressure"] = pressure_of(given.pressure)
         with reported():
+            lanes_of(given.devices)  # which raises where there are not so many
             settings = {
                 "potential": potential_of(given),
                 "optimizer": None if given.optimizer is None else optimizer_from(given.optimizer),
                 "dtype": given.dtype.value,
                 "skin": given.skin,
+                "devices": given.devices,
             }
         tolerances = {kind: getattr(given, name) for name, kind in _CRITERIA.items()}
         return cls(settings, own, tolerances)

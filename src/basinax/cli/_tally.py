@@ -13,12 +13,12 @@ from basinax.cli._watch import Watch
 class Tally:
     """Counts of structures that are done."""
 
-    n_structures: int
-    """In all, of this run."""
+    n_structures: int | None
+    """In all, of this run; None where it is not known yet."""
     counts: Counter[Status]
     """Structures that are done, by their status."""
     n_before: int
-    """Structures that were done when the command began."""
+    """Structures that were done when the command began, or that others have done since."""
     watch: Watch
 
     @property
@@ -32,14 +32,22 @@ class Tally:
     def add(self, statuses: Iterable[Status]) -> None:
         self.counts.update(statuses)
 
+    def add_others(self, statuses: Iterable[Status]) -> None:
+        """Counts structures that others have done."""
+        n_now = self.n_done
+        self.add(statuses)
+        self.n_before += self.n_done - n_now
+
     def show(self, progress: Any) -> None:
         """Shows the run's phase; `relax` calls it."""
         converged = self.counts[Status.CONVERGED]
         failed = self.n_done - converged
+        n_known = self.n_done + progress.n_running
+        n_all = n_known if self.n_structures is None else self.n_structures
         shown = dataclasses.replace(
-            progress, n_systems=self.n_structures, n_converged=converged, n_failed=failed
+            progress, n_systems=n_all, n_converged=converged, n_failed=failed
         )
-        self.watch.show(shown)
+        self.watch.show(shown, has_total=self.n_structures is not None)
 
     def results(self) -> dict[str, int]:
         """Counts by the names of statuses."""

@@ -63,10 +63,10 @@ class Watch:
             self.seconds[self._phase] += now - self._since
             self._phase, self._since = phase, now
 
-    def show(self, progress: Any) -> None:
+    def show(self, progress: Any, *, has_total: bool = True) -> None:
         """Show how far a run is; `relax` calls it."""
         self.begin(progress.phase)
-        self._bar.show(progress)
+        self._bar.show(progress, has_total=has_total)
 
     def hide(self) -> None:
         self._bar.stop()

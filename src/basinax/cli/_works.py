@@ -51,8 +51,11 @@ class Works:
         self._should_stop, self._is_strict = should_stop, is_strict
         self._refused: list[tuple[int, Relaxed]] = []
         self._warned: set[str] = set()
+        self.n_items: int | None = None
+        """Of the input; known when all of it has been read."""
 
     def __iter__(self) -> Iterator[Work]:
+        number = -1
         for number, item in enumerate(items_of(self._given.files)):
             if self._should_stop():
                 return
@@ -61,6 +64,7 @@ class Works:
                     yield self._read(number, item)
                 except (Unreadable, ValueError) as error:
                     self._refuse(number, item, str(error))
+        self.n_items = number + 1
 
     def take_refused(self) -> list[tuple[int, Relaxed]]:
         """Structures that could not be read since the last call, with their numbers."""

@@ -79,6 +79,17 @@ class AbstractEvaluator(abc.ABC):
         """Whether forces are derivatives of the energy, which searches along lines rely on."""
         return True
 
+    def on(self, devices: Sequence[Any]) -> "AbstractEvaluator":
+        """The same, on these devices of JAX: so many evaluations at a time as each is named.
+
+        Raises:
+            TypeError: it does not run on any.
+        """
+        raise TypeError(
+            f"devices is for potentials that JAX evaluates, {type(self).__name__} is evaluated by"
+            " processes of the host"
+        )
+
     @abc.abstractmethod
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
         """Begin to work on these structures.

@@ -44,6 +44,13 @@ def read(file: Any, form: str, images: slice | str) -> Iterator[Atoms]:
             yield atoms
 
 
+def count(path: Path) -> int:
+    """How many rows a database in SQLite has."""
+    database: Any = ase.db.connect(path, type="db", serial=True)
+    with database:
+        return database.count()
+
+
 def write(path: Path, form: str, structures: Iterable[Atoms]) -> None:
     """Makes a database of the structures."""
     database: Any = ase.db.connect(path, type=form, append=False, serial=True)

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from ase.io.formats import (
     ioformats,
     open_with_compression,
 )
+from ase.io.trajectory import Trajectory
 
 from basinax.atoms._formats import databases
 from basinax.atoms._formats.extxyz import as_extxyz
@@ -110,6 +112,15 @@ class Form(NamedTuple):
                 yield from databases.read(file, self.name, images)
         else:
             yield from databases.read(str(path), self.name, images)
+
+    def n_read(self, path: Path) -> int | None:
+        """How many structures ASE reads of a file; None where nothing but reading them says it."""
+        if self.holds_one:
+            return 1
+        if self.name == "traj":
+            with closing(Trajectory(path)) as images:
+                return len(images)
+        return databases.count(path) if self.name == "db" else None
 
     def count(self, path: Path) -> int:
         """How many structures the file holds, where ASE would read one."""

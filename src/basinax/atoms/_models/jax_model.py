@@ -63,6 +63,9 @@ class JaxModel(AbstractEvaluator):
         exact: if False, structures that wait are evaluated in one graph, which is how most packages
             do it. Last digits then depend on the other structures. Needs a function of vectors.
         workers: threads that evaluate structures; if None, one for each core on CPU, one on others.
+            Where memory runs out, so many evaluate no longer at a time, with the same bits.
+        devices: those of JAX, one for each thread; the default one if empty. `relax(devices=)`
+            chooses them.
 
     Raises:
         TypeError, ValueError: an argument is of no use.
@@ -76,6 +79,7 @@ class JaxModel(AbstractEvaluator):
     exact: bool = True
     workers: int | None = None
     takes: AbstractLayout = dataclasses.field(default=POSITIONS, kw_only=True)
+    devices: Sequence[Any] = dataclasses.field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         require_function(self.energies, "energies")
@@ -196,6 +200,11 @@ class JaxModel(AbstractEvaluator):
     def is_conservative(self) -> bool:
         return self.conservative
 
+    def on(self, devices: Sequence[Any]) -> "JaxModel":
+        kinds = list(dict.fromkeys(devices))
+        lanes = kinds * self.workers if self.workers else devices
+        return dataclasses.replace(self, devices=tuple(lanes))
+
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
         check_species(atoms, numbers_of(self.species))
         check_listable(atoms, float(self.cutoff), np.float64)
@@ -208,7 +217,8 @@ class JaxModel(AbstractEvaluator):
             self._check(program, needs_stress)
         if not self.exact:
             return joined(atoms, program)
-        return OneByOne(atoms, program, min(self.workers or _n_threads(), len(atoms)))
+        lanes = list(self.devices) or [None] * (self.workers or _n_threads())
+        return OneByOne(atoms, program, lanes[: len(atoms)])
 
     def _check(self, program: Program, needs_stress: Sequence[bool]) -> None:
         """Raise TypeError if the function returns other types or shapes than it must."""

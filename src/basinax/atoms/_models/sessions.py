@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
@@ -15,6 +16,7 @@ from ase import Atoms
 
 from basinax._jax.compilations import counter_of_thread
 from basinax._jax.fixed import Fixed
+from basinax._jax.shortage import is_out_of_memory
 from basinax._jax.switches import switched, switches
 from basinax.atoms._evaluators.protocol import (
     AbstractSession,
@@ -37,6 +39,7 @@ from basinax.atoms._models.graphs import (
     padded,
     shape_of,
 )
+from basinax.atoms._models.lanes import Lane, Lanes
 from basinax.atoms._models.programs import evaluate, evaluate_joined
 
 _LOG = logging.getLogger("basinax")
@@ -84,13 +87,18 @@ class Program:
 class OneByOne(AbstractSession):
     """Threads that evaluate one structure each at a time."""
 
-    def __init__(self, atoms: Sequence[Atoms], program: Program, n_threads: int):
-        self._atoms, self._program = bare(atoms), program
+    def __init__(self, atoms: Sequence[Atoms], program: Program, lanes: Sequence[Any]):
+        """Args: lanes: the device of each thread; None for JAX's default."""
+        self._atoms, self._program, self._lanes = bare(atoms), program, Lanes(lanes)
+        self._arrays = {
+            device: program.arrays if device is None else jax.device_put(program.arrays, device)
+            for device in set(lanes)
+        }
         self._switches = switches() | program.switches
-        self._pool = ThreadPoolExecutor(n_threads, thread_name_prefix="model")
+        self._pool = ThreadPoolExecutor(len(lanes), thread_name_prefix="model")
         self._futures: dict[Future[Evaluated], int] = {}
-        self._compiling = collections.defaultdict[Shape, threading.Lock](threading.Lock)
-        self._compiled = set[Shape]()
+        self._compiling = collections.defaultdict[Any, threading.Lock](threading.Lock)
+        self._compiled = set[tuple[Any, Shape]]()
 
     def ask(self, requests: Sequence[Request]) -> None:
         counter = counter_of_thread()
@@ -118,20 +126,45 @@ class OneByOne(AbstractSession):
     def _evaluated(self, request: Request) -> Evaluated:
         atoms = self._atoms[request.number]
         shape, arrays = self._program.laid_out(atoms, request)
-        if shape in self._compiled:
-            found = self._run(arrays)
-        else:
-            with self._compiling[shape]:
-                begin = time.monotonic()
-                found = self._run(arrays)
-                if shape not in self._compiled:
-                    text = "model: %d atoms and %d pairs at most: first evaluation %.1f s"
-                    _LOG.info(text, *shape, time.monotonic() - begin)
-                self._compiled.add(shape)
+        found = None
+        while found is None:
+            with self._lanes.turn() as lane:
+                found = self._found(lane, shape, arrays)
         return evaluated(len(atoms), request, *found)
 
-    def _run(self, graph: dict[str, np.ndarray]) -> list[np.ndarray]:
-        found = evaluate(self._program.fixed, self._program.arrays, graph)
+    def _found(
+        self, lane: Lane, shape: Shape, arrays: dict[str, np.ndarray]
+    ) -> list[np.ndarray] | None:
+        """What the program finds; None if memory has run out, and there are fewer lanes now."""
+        try:
+            return self._run(lane.device, shape, arrays)
+        except (MemoryError, jax.errors.JaxRuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if not self._lanes.fewer(lane):
+                text = f"memory has run out for this structure alone: {failure_of(error)}"
+                raise EvaluationError(text) from error
+        text = "memory has run out: no more than half as many structures are evaluated at a time"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        _LOG.info("%s", text)
+        return None
+
+    def _run(self, device: Any, shape: Shape, graph: dict[str, np.ndarray]) -> list[np.ndarray]:
+        program = device, shape
+        if program in self._compiled:
+            return self._called(device, graph)
+        with self._compiling[program]:
+            begin = time.monotonic()
+            found = self._called(device, graph)
+            if program not in self._compiled:
+                text = "model: %d atoms and %d pairs at most: first evaluation %.1f s"
+                _LOG.info(text, *shape, time.monotonic() - begin)
+            self._compiled.add(program)
+        return found
+
+    def _called(self, device: Any, graph: dict[str, np.ndarray]) -> list[np.ndarray]:
+        there = graph if device is None else jax.device_put(graph, device)
+        found = evaluate(self._program.fixed, self._arrays[device], there)
         return [np.asarray(x, np.float64) for x in jax.device_get(found)]
 
 
@@ -154,11 +187,26 @@ def joined(atoms: Sequence[Atoms], program: Program) -> AbstractSession:
                 answers.append((request.number, error))
         try:
             with switched(program.switches):
-                return answers + (_together(program, usable, graphs) if usable else [])
+                return answers + (_in_few(program, usable, graphs) if usable else [])
         except Exception as error:
             return answers + [(request.number, failure_of(error)) for request in usable]
 
     return WaitingSession(evaluate, take_all)
+
+
+def _in_few(program: Program, requests: list[Request], graphs: list[Graph]) -> list[Answer]:
+    """All in one graph, or where memory runs out, in as few as it has room for."""
+    try:
+        return _together(program, requests, graphs)
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if not is_out_of_memory(error) or len(graphs) == 1:
+            raise
+    text = f"memory has run out: {len(graphs)} structures are evaluated in two graphs"
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
+    _LOG.info("%s", text)
+    half = len(graphs) // 2
+    halves = slice(half), slice(half, None)
+    return [x for part in halves for x in _in_few(program, requests[part], graphs[part])]
 
 
 def _together(program: Program, requests: list[Request], graphs: list[Graph]) -> list[Answer]:

@@ -2,22 +2,27 @@
 
 from typing import Any
 
-from basinax._text.tables import Table
+from basinax._text.tables import RECORD, Table
 
 DECIDING = ("inputs", "versions", "device", "precision", "flags", "shard")
 """Parts of a record that decide bits, or which structures there are."""
 
+FREE = ("workers", "devices", "skin")
+"""Settings that decide no bit."""
 
-def changes(before: Table, now: Table, record: str) -> list[str]:
+
+def changes(before: Table, now: Table) -> list[str]:
     """One sentence for each setting, input or version that differs.
 
     Args:
         before, now: settings by their names, and the record of how they were run.
-        record: the name of that record.
     """
-    pairs = {name: (before.get(name), now.get(name)) for name in sorted({*before, *now} - {record})}
+    pairs = {
+        name: (before.get(name), now.get(name))
+        for name in sorted({*before, *now} - {RECORD, *FREE})
+    }
     for part in DECIDING:
-        pairs |= _flat(part, before[record].get(part), now[record].get(part))
+        pairs |= _flat(part, before[RECORD].get(part), now[RECORD].get(part))
     return [_sentence(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from basinax._text.files import replacing
-from basinax._text.tables import Table, read_table, toml_of
+from basinax._text.tables import RECORD, Table, read_table, toml_of
 from basinax.atoms._runs.results import Results
+from basinax.atoms._runs.stores import SQLiteFile
 
-RECORD = "run.toml"
+SETTINGS = "run.toml"
 RESULTS = "results.db"
 LOCK = "lock"
 
@@ -20,17 +21,18 @@ class RunFolder:
     """A folder with `run.toml`, which says how to do a run again, and `results.db`."""
 
     def __init__(self, path: str | os.PathLike[str]):
-        self.path = Path(path)
-        self.results = Results(self.path / RESULTS)
+        self.path, self.name = Path(path), os.fspath(path)
+        self.page = self.path / "report.html"
+        self.results = Results(SQLiteFile(self.path / RESULTS))
 
     @property
     def record(self) -> Path:
-        return self.path / RECORD
+        return self.path / SETTINGS
 
     @property
     def files(self) -> list[Path]:
         """What the run keeps."""
-        return [self.record, self.results.path]
+        return [self.record, self.path / RESULTS]
 
     def is_begun(self) -> bool:
         """Whether a run has been begun in it.
@@ -45,7 +47,7 @@ class RunFolder:
         others = [x for x in self.path.iterdir() if x.name != LOCK] if self.path.exists() else []
         if others:
             raise FileExistsError(
-                f"{self.path} is no folder of a run: it has no {RECORD}, but {others[0].name}"
+                f"{self.path} is no folder of a run: it has no {SETTINGS}, but {others[0].name}"
             )
         return False
 
@@ -60,10 +62,10 @@ class RunFolder:
         """Raises OSError or ValueError where it is none."""
         return read_table(self.record)
 
-    def write_record(self, table: Table, sections: tuple[str, ...]) -> None:
+    def write_record(self, table: Table) -> None:
         """In place of the one before, once it is whole and on the disk."""
         with replacing(self.record) as partial, partial.open("w", encoding="utf-8") as file:
-            file.write(toml_of(table, sections))
+            file.write(toml_of(table, (RECORD,)))
             file.flush()
             os.fsync(file.fileno())
 
@@ -88,3 +90,8 @@ class RunFolder:
             yield
         finally:
             lock.release()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other process changes the record within: none works on a folder that is taken."""
+        yield

@@ -8,13 +8,16 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, TypeVar
 
+import jax
+
 from basinax._jax.cache import enable_cache
-from basinax._jax.switches import switched, switches
+from basinax._jax.switches import switches
 from basinax.atoms._result import Relaxed
 from basinax.atoms._windows import OnEnd
 
@@ -36,8 +39,16 @@ MOST_DEATHS = 3
 class Worker:
     """Relaxes windows on one machine or GPU, in a process of its own."""
 
-    def __init__(self, relax_window: Callable[..., Any], wanted: dict[str, Any]):
-        self._relax_window, self._switches = relax_window, wanted
+    def __init__(self, relax_window: bytes, wanted: dict[str, Any]):
+        """A worker with JAX's switches of the run.
+
+        Args:
+            relax_window: a function that is unpickled once they are set: arrays would lose digits.
+        """
+        for name, value in wanted.items():
+            if getattr(jax.config, name) != value:
+                jax.config.update(name, value)
+        self._relax_window: Callable[..., Any] = pickle.loads(relax_window)
         enable_cache()
 
     def relax(self, window: list[Any]) -> list[tuple[int, Relaxed]]:
@@ -47,8 +58,7 @@ class Worker:
         def end(k: int, entry: Relaxed) -> None:
             ended.append((k, entry))
 
-        with switched(self._switches):
-            self._relax_window(window, end, lambda: False)
+        self._relax_window(window, end, lambda: False)
         return ended
 
 
@@ -111,7 +121,7 @@ class _Crew:
     """The workers of a cluster, and the windows that they have."""
 
     def __init__(self, ray: Any, relax_window: Callable[..., Any]):
-        self._ray, self._relax_window = ray, relax_window
+        self._ray, self._relax_window = ray, ray.cloudpickle.dumps(relax_window)
         self._workers: dict[tuple[str, int], Any] = {}
         """By the machine, and the number of the worker there."""
         self._given: dict[Any, tuple[tuple[str, int], _Window]] = {}

@@ -1,17 +1,14 @@
 """The results of a run, in a database of ASE: one row a structure, of those that have ended."""
 
 import json
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import ase.db
-
 from basinax._loop.status import Status
-from basinax._text.files import replacing
+from basinax.atoms._report.curves import Curve
 from basinax.atoms._result import AtomsRelaxation, Relaxed, gathered
-from basinax.atoms._runs.rows import NUMBER, entry_of, row_of, status_of
+from basinax.atoms._runs.rows import NUMBER, curve_of, entry_of, row_of, status_of
+from basinax.atoms._runs.stores import AbstractStore
 
 T = TypeVar("T")
 
@@ -19,6 +16,8 @@ T = TypeVar("T")
 class Brief(NamedTuple):
     """A row, but for what is found of each atom: a thousandth of a second each is saved."""
 
+    row: int
+    """Its number in the database."""
     number: int
     status: Status
     n_atoms: int
@@ -53,45 +52,44 @@ class Brief(NamedTuple):
 class Results:
     """Rows are added some at a time: all of them are kept then, or none.
 
-    SQLite keeps what was added, whatever becomes of the process or the machine.
-
     Methods raise OSError where the database is damaged, is none of this kind, or has no room.
     """
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, store: AbstractStore):
+        self._store = store
 
     def add(self, entries: Iterable[tuple[int, Relaxed]]) -> None:
         """Adds structures that have ended, by their numbers in the input."""
-        rows = [row_of(*each) for each in entries]
+        rows = [row_of(*each, self._store.pack) for each in entries]
 
         def add(database: Any) -> None:
-            for row, pairs, data in rows:
-                database.write(row, key_value_pairs=pairs, data=data)
+            for row in rows:
+                database.write(row)
 
-        self._with_database(add)
+        self.with_database(add)
 
     def copy(self, other: "Results") -> None:
-        """Adds all rows of other results."""
+        """Adds all rows of other results, in a database of the same kind."""
 
         def copy(database: Any) -> None:
             for row in other._rows():
                 database.write(row)
 
-        self._with_database(copy)
+        self.with_database(copy)
 
-    def briefs(self) -> list[Brief]:
-        """All rows, in the order in which they were added."""
+    def briefs(self, after: int = 0) -> list[Brief]:
+        """All rows, in the order in which they were added, or those after one."""
+        columns = "id, natoms, energy, volume"
+        return list(self._selected(_brief, columns, f"WHERE id > {after}"))
 
-        def find(database: Any) -> list[Brief]:
-            with database.managed_connection() as connection:
-                cursor = connection.cursor()
-                cursor.execute(
-                    "SELECT natoms, energy, volume, key_value_pairs FROM systems ORDER BY id"
-                )
-                return [_brief(*row) for row in cursor]
+    def curves(self) -> dict[int, Curve]:
+        """How structures converged, by their numbers, as far as that was kept."""
 
-        return self._with_database(find) if self.path.exists() else []
+        def curve(pairs: dict[str, Any], data: Any) -> tuple[int, Curve | None]:
+            return pairs[NUMBER], curve_of(data)
+
+        found = self._selected(curve, "data")
+        return {number: curve for number, curve in found if curve is not None}
 
     def entries(self) -> Iterator[tuple[int, Relaxed]]:
         """Structures by their numbers, in the order of the input."""
@@ -107,38 +105,36 @@ class Results:
         ]
         return [number for number, _ in found], gathered([entry for _, entry in found])
 
+    def with_database(self, work: Callable[[Any], T]) -> T:
+        """What a function of the database returns; one transaction."""
+        with self._store.reported(), self._store.transaction() as database:
+            return work(database)
+
     def _rows(self) -> Iterator[Any]:
         """In the order of the input."""
-        if not self.path.exists():
-            return
-        try:
-            yield from self._connected(self.path).select(sort=NUMBER)
-        except (sqlite3.Error, KeyError) as error:
-            raise OSError(f"{self.path} is damaged: {error}") from error
+        with self._store.reported():
+            if self._store.exists():
+                with self._store.opened() as database:
+                    yield from database.select(sort=NUMBER)
 
-    def _with_database(self, work: Callable[[Any], T]) -> T:
-        """What a function of the database returns; one transaction."""
-        try:
-            if not self.path.exists():
-                self._make()
-            database = self._connected(self.path)
-            with database:
-                return work(database)
-        except sqlite3.OperationalError as error:
-            raise OSError(f"{self.path} cannot be used: {error}") from error
-        except (sqlite3.Error, KeyError, ValueError) as error:
-            raise OSError(f"{self.path} is damaged: {error}") from error
-
-    def _make(self) -> None:
-        """An empty database, whose tables are all there as soon as one is."""
-        with replacing(self.path) as partial:
-            self._connected(partial).count()
-
-    def _connected(self, path: Path) -> Any:
-        # SQLite locks the file itself; a lock of ASE's would outlive a process that is killed.
-        return ase.db.connect(path, type="db", use_lock_file=False, serial=True)
+    def _selected(self, make: Callable[..., T], columns: str, where: str = "") -> Iterator[T]:
+        """What a function makes of the key-value pairs of rows and some of their columns."""
+        query = f"SELECT {columns}, key_value_pairs FROM systems {where} ORDER BY id"
+        with self._store.reported():
+            if not self._store.exists():
+                return
+            with self._store.opened() as database, database.managed_connection() as connection:
+                cursor = connection.cursor()
+                cursor.execute(query)
+                for *values, pairs in iter(cursor.fetchone, None):
+                    yield make(_decoded(database, pairs), *values)
 
 
-def _brief(n_atoms: int, energy: float | None, volume: float | None, text: str) -> Brief:
-    pairs = json.loads(text)
-    return Brief(pairs[NUMBER], status_of(pairs), n_atoms, energy, volume, pairs)
+def _decoded(database: Any, pairs: Any) -> dict[str, Any]:
+    return json.loads(pairs) if isinstance(pairs, str) else database.decode(pairs)
+
+
+def _brief(
+    pairs: dict[str, Any], row: int, n_atoms: int, energy: float | None, volume: float | None
+) -> Brief:
+    return Brief(row, pairs[NUMBER], status_of(pairs), n_atoms, energy, volume, pairs)

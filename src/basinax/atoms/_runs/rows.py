@@ -1,20 +1,29 @@
 """Entries of results as rows of ASE's databases, from which they come back in the same bits."""
 
+import base64
+import json
 import math
 import os
 import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
-from ase.db.core import check, now, object_to_bytes
+from ase.db.core import (
+    bytes_to_object,
+    convert_str_to_int_float_bool_or_str,
+    now,
+    object_to_bytes,
+)
 from ase.db.row import AtomsRow
 from ase.io.jsonio import encode
 
 from basinax._loop.status import Status
+from basinax.atoms._history import History
+from basinax.atoms._report.curves import Curve
 from basinax.atoms._result import Relaxed
 
 NUMBER = "number"
@@ -33,69 +42,135 @@ well, with their dtypes."""
 PROPERTIES = ("energy", "free_energy", "forces", "stress", "dipole", "magmom", "magmoms", "charges")
 """Results that rows have columns for."""
 
+PLACE = ("numbers", "positions", "cell", "pbc")
+"""Columns that say where a structure is."""
+
 _EXACT = ("energy", "free_energy", "forces", "stress")
 """Those that come back from their columns: double precision, and of one shape."""
 
 
-def row_of(number: int, entry: Relaxed) -> tuple[AtomsRow, dict[str, Any], dict[str, Any]]:
-    """The row of one structure, its key-value pairs and its data."""
+def packed(columns: Mapping[str, Any], data: dict[str, Any]) -> str:
+    """The data of a row as JSON, for a database whose numbers are decimal: zero has no sign there.
+
+    Those of the columns that results are read from are among them.
+    """
+    read = {name: columns[name] for name in (*PLACE, *_EXACT) if name in columns}
+    text = base64.b64encode(as_bytes(columns, data | {"columns": read})).decode()
+    return json.dumps({"packed": text})
+
+
+def as_bytes(columns: Mapping[str, Any], data: dict[str, Any]) -> bytes:
+    """The data of a row as ASE stores them in SQLite; a warning names what it cannot store."""
+    del columns
+    try:
+        return object_to_bytes(data)
+    except Exception:  # objects have errors of their own
+        parts = {name: _storable(x) if isinstance(x, dict) else x for name, x in data.items()}
+        return object_to_bytes(parts)
+
+
+Pack = Callable[[Mapping[str, Any], dict[str, Any]], bytes | str]
+"""The data of a row of some columns, in a form that comes back in its bits."""
+
+
+def unpacked(data: Any) -> dict[str, Any]:
+    """The data of a row, however a database has kept them."""
+    if isinstance(data, bytes):
+        data = bytes_to_object(data)
+    return bytes_to_object(base64.b64decode(data["packed"])) if "packed" in data else data
+
+
+POINTS = 128
+"""Of the curve of a structure in a row, at most."""
+
+
+def row_of(number: int, entry: Relaxed, pack: Pack) -> AtomsRow:
+    """The row of one structure, with its key-value pairs and data.
+
+    ASE takes these of a row as they are, and looks at each where they are given beside it.
+    """
     atoms = entry.atoms
     results = {} if atoms.calc is None else atoms.calc.results
     arrays = {x: atoms.arrays[x] for x in atoms.arrays if x not in ("numbers", "positions")}
-    row = AtomsRow(
-        {
-            "numbers": atoms.numbers,
-            "positions": atoms.positions,
-            "cell": atoms.cell.array,
-            "pbc": atoms.pbc,
-            "constraints": [c for each in atoms.constraints if (c := _constraint(each))],
-            "unique_id": uuid.uuid4().hex,
-            "ctime": now(),
-            "user": os.getenv("USER"),
-            **{x: y for x, y in arrays.items() if y.shape[1:] == ARRAYS.get(x)},
-            **{x: _as_column(results[x]) for x in PROPERTIES if results.get(x) is not None},
-            **({"calculator": "basinax", "calculator_parameters": {}} if results else {}),
-        }
-    )
     texts = {"source": entry.source, "message": entry.message}
+    columns = {
+        "numbers": atoms.numbers,
+        "positions": atoms.positions,
+        "cell": atoms.cell.array,
+        "pbc": atoms.pbc,
+        "constraints": [c for each in atoms.constraints if (c := _constraint(each))],
+        "unique_id": uuid.uuid4().hex,
+        "ctime": now(),
+        "user": os.getenv("USER"),
+        "key_value_pairs": _pairs(number, entry, texts),
+        **{x: y for x, y in arrays.items() if y.shape[1:] == ARRAYS.get(x)},
+        **{x: _as_column(results[x]) for x in PROPERTIES if results.get(x) is not None},
+        **({"calculator": "basinax", "calculator_parameters": {}} if results else {}),
+    }
     data = {
         **texts,
-        "info": _storable(atoms.info),
-        "arrays": _storable(arrays),
+        "info": _plain(atoms.info),
+        "arrays": _plain(arrays),
         "order": list(results),
-        "results": _storable({x: y for x, y in results.items() if x not in _EXACT}),
+        "results": _plain({x: y for x, y in results.items() if x not in _EXACT}),
+        **({} if entry.history is None else {"curve": _stored_curve(entry.history)}),
     }
-    return row, _pairs(number, entry, texts), data
+    return AtomsRow(columns | {"data": pack(columns, data)})
 
 
 def entry_of(row: Any) -> tuple[int, Relaxed]:
     """The number of a structure and what became of it, of a row of a database."""
-    data, pairs = row.data, row.key_value_pairs
-    atoms = Atoms(row.numbers, row.positions, cell=row.cell, pbc=row.pbc)
+    data, pairs = unpacked(row.data), row.key_value_pairs
+    columns = data.get("columns", row)
+    place = {name: columns[name] for name in PLACE}
+    atoms = Atoms(**place)
     for name, array in data["arrays"].items():
         atoms.set_array(name, np.array(array))
     atoms.set_constraint(row.constraints)
     atoms.info = dict(data["info"])
-    results = {x: row[x] for x in _EXACT if x in row} | dict(data["results"])
+    results = {x: columns[x] for x in _EXACT if x in columns} | dict(data["results"])
     if "calculator" in row:
         atoms.calc = SinglePointCalculator(atoms)
         found = {"energy": math.nan, "free_energy": math.nan} | results
         atoms.calc.results |= {name: found[name] for name in data["order"] if name in found}
+    volume = pairs.get("initial_volume")
+
+    def number_of(pair: str) -> float:
+        return float(pairs.get(pair, math.nan))
+
     entry = Relaxed(
         atoms,
         results.get("energy", math.nan),
-        pairs["largest_force"],
+        number_of("largest_force"),
         pairs["steps"],
         pairs["evaluations"],
         status_of(pairs),
         data["source"],
         data["message"],
-        pairs.get("initial_energy", math.nan),
-        pairs.get("displacement", math.nan),
-        pairs.get("seconds", math.nan),
-        pairs.get("initial_volume"),
+        number_of("initial_energy"),
+        number_of("displacement"),
+        number_of("seconds"),
+        None if volume is None else float(volume),
     )
     return pairs[NUMBER], entry
+
+
+def curve_of(data: Any) -> Curve | None:
+    """How a structure converged, by its row's data; energies are those above its lowest."""
+    data = unpacked(data)
+    if "curve" not in data:
+        return None
+    evaluations, energies, fmax = data["curve"]
+    return Curve(energies, fmax, evaluations)
+
+
+def _stored_curve(history: History) -> np.ndarray:
+    """Evaluations, energies above the lowest (eV) and fmax (eV/Å), in single precision."""
+    energies = history.energies
+    with np.errstate(all="ignore"):  # of a structure that exploded
+        lowest = energies[np.isfinite(energies)].min(initial=np.inf)
+        columns = history.evaluations, energies - lowest, history.fmax
+        return np.array(columns).astype(np.float32)
 
 
 def status_of(pairs: Mapping[str, Any]) -> Status:
@@ -120,11 +195,7 @@ def _pairs(number: int, entry: Relaxed, texts: Mapping[str, str]) -> dict[str, A
 
 
 def _is_pair(text: str) -> bool:
-    try:
-        check({"text": text})
-    except ValueError:
-        return False
-    return bool(text)
+    return bool(text) and isinstance(convert_str_to_int_float_bool_or_str(text), str)
 
 
 def _constraint(constraint: Any) -> Any:
@@ -137,18 +208,26 @@ def _constraint(constraint: Any) -> Any:
     return stored
 
 
-def _storable(values: Mapping[Any, Any]) -> dict[str, Any]:
+def _plain(values: Mapping[Any, Any]) -> dict[str, Any]:
+    """With texts for names, and lists for arrays of texts."""
+
+    def plain(value: Any) -> Any:
+        is_text = isinstance(value, np.ndarray) and value.dtype.kind in "US"
+        return value.tolist() if is_text else value
+
+    return {str(name): plain(value) for name, value in values.items()}
+
+
+def _storable(values: Mapping[str, Any]) -> dict[str, Any]:
     """Those that ASE can store; a warning names the others."""
     stored = {}
     for name, value in values.items():
-        if isinstance(value, np.ndarray) and value.dtype.kind in "US":
-            value = value.tolist()
         try:
             object_to_bytes(value)
         except Exception:  # objects have errors of their own
             warnings.warn(f"no database of ASE holds {name!r} of a structure", stacklevel=2)
             continue
-        stored[str(name)] = value
+        stored[name] = value
     return stored
 
 

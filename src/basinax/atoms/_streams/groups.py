@@ -72,6 +72,8 @@ class Call:
     dtype: Any
     keep_best: bool
     monitor: Monitor
+    points: int = 0
+    """Of a structure's history, at most; 0 where none is kept."""
 
     def works(
         self,
@@ -92,7 +94,7 @@ class Call:
 
         def group(members: np.ndarray, kind: Kind | None) -> Group:
             made = self.group(members, kind, slots, recorder, n_batches)
-            return within_memory(made, potential, int(slots[members].max()), memory)
+            return within_memory(made, int(slots[members].max()) * potential.values_of_pair, memory)
 
         return [
             Work(
@@ -106,13 +108,20 @@ class Call:
             for members in _grouped(slots, self.blocks, alike)
         ]
 
-    def hosted_groups(self, recorder: AbstractRecorder | None) -> list[Group]:
-        """Groups of structures that the host evaluates, in one batch each."""
+    def hosted_groups(
+        self, recorder: AbstractRecorder | None, memory: float = np.inf
+    ) -> list[Group]:
+        """Groups of structures that the host evaluates, in one batch each.
+
+        Args:
+            memory: bytes that a batch may take.
+        """
         alike = np.ones(len(self.structures))
-        return [
+        groups = [
             self.group(members, kind, alike, recorder, 1)
             for kind, members in _by_kind(self.structures)
         ]
+        return [within_memory(group, 0, memory) for group in groups]
 
     def group(
         self,
@@ -138,6 +147,7 @@ class Call:
             queue=Queue(_long_ones_first(members, self.n_elements), blocks),
             monitor=self.monitor,
             recorder=recorder,
+            points=self.points,
         )
 
     @functools.cached_property

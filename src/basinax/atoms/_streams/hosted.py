@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float
 
 from basinax._bits import xla
 from basinax._jax.fixed import Fixed, split
+from basinax._jax.shortage import is_out_of_memory
 from basinax._loop.run import Evaluation, Run, judged_between
 from basinax._loop.status import Status
 from basinax.atoms._batch import Batch
@@ -39,6 +40,8 @@ from basinax.atoms._streams.device import (
     started,
 )
 from basinax.atoms._streams.places import Group, Places, Report
+from basinax.atoms._streams.sizes import smaller, tell_of_smaller
+from basinax.atoms._streams.turns import numbers_of
 from basinax.atoms._streams.walks import Walks, constrained_gradients
 from basinax.atoms.potentials import Properties
 
@@ -106,7 +109,17 @@ class Points:
 def relax_hosted(group: Group, session: AbstractSession) -> None:
     """Relax the structures of a group until none waits, or the run is stopped."""
     while not group.monitor.is_stopped() and (members := group.fill()):
-        HostedStream(group, session, members).run()
+        stream = None
+        try:
+            stream = HostedStream(group, session, members)
+            stream.run()
+        except (MemoryError, jax.errors.JaxRuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            standing = members if stream is None else stream.given_up()
+            less = smaller(group, standing, error)
+            tell_of_smaller(group, less, len(standing))
+            group = less
 
 
 class HostedStream:
@@ -129,8 +142,8 @@ class HostedStream:
         while True:
             run, here, due = _turn(*how, places.batch, places.moves, run, findings)
             here = jax.device_get(here)
-            if group.recorder is not None:
-                self._record(jax.device_get(due), group.recorder.interval)
+            if group.recorder is not None or group.points:
+                places.record(jax.device_get(due))
             status = np.where(failed, Status.EVALUATION_FAILED, here["status"]).astype(np.int32)
             if failed.any():
                 run = eqx.tree_at(lambda r: r.status, run, status)
@@ -152,6 +165,22 @@ class HostedStream:
             is_lost = places.occupied & here["is_lost"]
             answers = [] if is_lost.any() else self._answers()
             findings, failed = self._findings(run, answers)
+
+    def given_up(self) -> list[int]:
+        """The structures that stand here, of which nothing is asked any more."""
+        places = self.places
+        places.hand_over()
+        self.group.monitor.forget(places)
+        # An answer that came later would be taken for one to those who begin again.
+        while self.asked and not self.group.monitor.is_stopped():
+            for number, _ in self.session.answers(LOOK):
+                self.asked.pop(number, None)
+        members = places.members[places.occupied].tolist()
+        for number in members:
+            self.session.end(number)
+            if self.walks is not None:
+                self.walks.end(number)
+        return members
 
     def _refilled(self, run: Run, how: Any, has_ended: np.ndarray) -> tuple[Run, Any, np.ndarray]:
         """The run with others in the places of those that have ended, and these places."""
@@ -231,11 +260,6 @@ class HostedStream:
         energies = {k: self.points.energy_of(int(places.members[k])) for k in come}
         return dataclasses.replace(findings, steps=walks.steps(run, energies, gradients))
 
-    def _record(self, due: dict[str, np.ndarray], interval: int) -> None:
-        """Hand over frames where a step is a multiple of the interval."""
-        is_due = due["is_judged"] & (due["steps"] % interval == 0)
-        self.places.record(due | {"steps": np.where(is_due, due["steps"], -1)})
-
 
 @functools.partial(xla.jitted, options=xla.SHORT, static_argnums=0)
 def _turn(
@@ -258,9 +282,9 @@ def _turn(
         "is_lost": nobody if moves is None else moves.is_lost(there, _reach(batch)),
     }
     is_judged, point = judged_between(before, run)
-    counts = {"steps": before.steps, "evaluations": run.evaluations}
-    due = found_at(point, batch, moves) | counts | {"is_judged": is_judged}
-    return run, here, due
+    found = found_at(point, batch, moves)
+    due = found | numbers_of(is_judged, before, run, found)
+    return run, here, {name: x[None] for name, x in due.items()}
 
 
 @functools.partial(xla.jitted, options=xla.SHORT)

@@ -14,10 +14,11 @@ from basinax.atoms._batch import Batch, Draft, padded_size, row_starts
 from basinax.atoms._cells.kinds import Kind, is_open
 from basinax.atoms._cells.moves import CellMoves, cell_moves
 from basinax.atoms._constraints.applied import Layout
-from basinax.atoms._history import AbstractRecorder
+from basinax.atoms._history import AbstractRecorder, History
 from basinax.atoms._intake import Structure
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.device import Settings, moved, result
+from basinax.atoms._streams.notes import Notes
 from basinax.atoms._streams.queue import Monitor, Outcome, Queue
 from basinax.atoms._trajectory import Frame
 
@@ -43,6 +44,8 @@ class Group(NamedTuple):
     queue: Queue
     monitor: Monitor
     recorder: AbstractRecorder | None
+    points: int
+    """Of a structure's history, at most; 0 where none is kept."""
 
     def fill(self) -> list[int]:
         """Structures for a new batch; none where none wait."""
@@ -88,6 +91,8 @@ class Ended(NamedTuple):
     """The points where paths ended; None without a recorder."""
     members: dict[int, int]
     """Which structure stood in each of their places."""
+    histories: dict[int, History]
+    """Of their places; none where they are not kept."""
 
 
 class Places:
@@ -109,6 +114,7 @@ class Places:
             is_open(structure.cell) for structure in group.structures
         )
         self.moves = self._moves()
+        self.notes = Notes(group.shape[1], group.points) if group.points else None
 
     def settings(self) -> Settings:
         """The settings of the structures in the batch, one a place."""
@@ -151,14 +157,23 @@ class Places:
             path = dataclasses.replace(run, best=None)
             last = jax.device_get(result(path, self.batch, self.moves))
         members = {k: int(self.members[k]) for k in np.flatnonzero(which).tolist()}
-        self.ended = Ended(found, last, members)
+        self.ended = Ended(found, last, members, self._histories(found, list(members)))
         self.occupied = self.occupied & ~which
+
+    def _histories(self, found: dict[str, np.ndarray], which: list[int]) -> dict[int, History]:
+        """Of the structures that stand in these places, if histories are kept."""
+        if self.notes is None:
+            return {}
+        kept = {k: self.notes.of(k) for k in which}
+        if self.moves is None:
+            return kept
+        return {k: h if found["is_free"][k] else h._replace(volumes=None) for k, h in kept.items()}
 
     def hand_over(self) -> None:
         """Hand over the outcomes of the structures that were taken out."""
         if self.ended is None:
             return
-        (found, last, members), self.ended = self.ended, None
+        (found, last, members, histories), self.ended = self.ended, None
         for k, member in members.items():
             end = self._snapshot(found, k, member)
             report = self.reports.pop(member, end) if self.reports else Report()
@@ -175,6 +190,7 @@ class Places:
                 status=int(found["status"][k]),
                 first_energy=_given(report.first_energy, float(found["first_energies"][k])),
                 message=report.message,
+                history=histories.get(k),
             )
             self.group.monitor.end(member, outcome)
         if last is not None:
@@ -196,9 +212,26 @@ class Places:
         )
 
     def record(self, found: dict[str, np.ndarray]) -> None:
-        """Hands over frames that fell due: of places whose `steps` are not -1."""
-        steps = np.where(self.occupied, found["steps"], -1)
-        places = np.flatnonzero(steps >= 0).tolist()
+        """Keeps what is asked for of some turns, along a first axis; `steps` are -1 where none
+        was."""
+        if self.notes is not None:
+            self._note(found)
+        if self.group.recorder is not None:
+            for k in range(len(found["steps"])):
+                self._record({name: x[k] for name, x in found.items()})
+
+    def _note(self, found: dict[str, np.ndarray]) -> None:
+        """Keeps the numbers of histories."""
+        kept = {name: found[name] for name in ("steps", "evaluations", "energies", "fmax")}
+        if self.moves is not None:
+            kept["volumes"] = np.abs(np.linalg.det(found["cells"].astype(np.float64)))
+        cast(Notes, self.notes).add(kept)
+
+    def _record(self, found: dict[str, np.ndarray]) -> None:
+        """Hands over frames that fell due."""
+        interval = cast(AbstractRecorder, self.group.recorder).interval
+        is_due = self.occupied & (found["steps"] >= 0) & (found["steps"] % interval == 0)
+        places = np.flatnonzero(is_due).tolist()
         self._add_frames(found, {k: int(self.members[k]) for k in places})
 
     def _record_ends(self, last: dict[str, np.ndarray], members: dict[int, int]) -> None:
@@ -237,6 +270,8 @@ class Places:
             sizes[k], is_new[k] = len(structure), True
             draft.put(k, int(self.starts[k]), structure)
         if is_new.any():
+            if self.notes is not None:
+                self.notes.begin(is_new)
             index = index_of_sizes(
                 sizes, align=BLOCK, n_rows=batch.n_rows, most_rows=self.group.most_rows
             )

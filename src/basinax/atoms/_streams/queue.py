@@ -12,6 +12,7 @@ from ase import Atoms
 
 from basinax._bits.rounding import BLOCK
 from basinax._loop.status import Status
+from basinax.atoms._history import History
 from basinax.atoms._snapshot import Snapshot
 
 
@@ -29,6 +30,7 @@ class Outcome(NamedTuple):
     """Where it began, in eV."""
     message: str = ""
     """Why it could not be evaluated."""
+    history: History | None = None
 
 
 class Queue:

@@ -1,5 +1,7 @@
 """How large batches are: as speed wants, and no larger than memory allows."""
 
+import logging
+import warnings
 from typing import NamedTuple
 
 import jax
@@ -10,7 +12,8 @@ from basinax._jax.memory import memory_of
 from basinax._systems.index import index_of_sizes
 from basinax.atoms._streams.device import Device
 from basinax.atoms._streams.places import Group
-from basinax.atoms.potentials import AbstractPotential
+
+_LOG = logging.getLogger("basinax")
 
 SHARE = 0.5
 """The part of the memory that batches may take: estimates are rough, and others need some."""
@@ -44,34 +47,34 @@ def memory_of_batch(lanes: list[Device]) -> float:
     return SHARE * min(memory_of(device) for device in devices) / n_sharing
 
 
-def within_memory(group: Group, potential: AbstractPotential, slots: int, memory: float) -> Group:
+def within_memory(group: Group, of_pairs: int, memory: float) -> Group:
     """The group, with batches that are halved until they fit; those of one structure stay.
 
     Args:
-        slots: pairs of a row in reach.
+        of_pairs: numbers of a row for its pairs in reach.
         memory: bytes that a batch may take.
     """
-    if _most(group, potential, slots).of(group.shape) <= memory:
+    if _most(group, of_pairs).of(group.shape) <= memory:
         return group
-    cost = cost_of(group, potential, slots)
+    cost = cost_of(group, of_pairs)
     while cost.of(group.shape) > memory and (smaller := group.halved()).shape != group.shape:
         group = smaller
     return group
 
 
-def _most(group: Group, potential: AbstractPotential, slots: int) -> Cost:
+def _most(group: Group, of_pairs: int) -> Cost:
     """No batch takes more, whatever the optimizer: its state need not be looked at."""
     size = np.dtype(group.dtype).itemsize
-    row = slots * potential.values_of_pair + OTHER_VALUES + MOST_VALUES
+    row = of_pairs + OTHER_VALUES + MOST_VALUES
     return Cost(size * row, size * 2 * COPIES * (3.0 * group.most_rows) ** 2)
 
 
-def cost_of(group: Group, potential: AbstractPotential, slots: int) -> Cost:
+def cost_of(group: Group, of_pairs: int) -> Cost:
     """From the pairs of a row, and the optimizer's state of a row and of a system."""
     n_rows = -(-group.most_rows // BLOCK) * BLOCK
     one, two = (_bytes_of_state(group, n_rows, n) for n in (1, 2))
     system = two - one
-    values = slots * potential.values_of_pair + OTHER_VALUES
+    values = of_pairs + OTHER_VALUES
     row = np.dtype(group.dtype).itemsize * values + COPIES * (one - system) / n_rows
     return Cost(row, COPIES * system)
 
@@ -84,3 +87,34 @@ def _bytes_of_state(group: Group, n_rows: int, n_systems: int) -> int:
     settings = group.settings.of(np.zeros(n_systems, int), len(group.structures))
     state = jax.eval_shape(lambda x: settings.optimizer.init(x, index), params)
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+
+
+def smaller(group: Group, members: list[int], error: BaseException) -> Group:
+    """The group with batches half as large, after one has run out of memory.
+
+    Its structures wait again: they go on from their input, and so with the same bits.
+
+    Args:
+        members: the structures of the batch.
+
+    Raises:
+        MemoryError: batches cannot be smaller.
+    """
+    less = group.halved()
+    if less.shape == group.shape:
+        raise MemoryError(
+            f"memory has run out, and batches cannot be smaller: {len(members)} structures"
+            f" in {group.shape[0]} rows, the largest of {group.most_rows} atoms"
+        ) from error
+    group.queue.put_back(members)
+    return less
+
+
+def tell_of_smaller(group: Group, less: Group, n_members: int) -> None:
+    """Says in a warning that batches are smaller from now on."""
+    text = (
+        f"memory has run out: {n_members} structures begin again, in batches of"
+        f" {less.shape[0]} rows instead of {group.shape[0]}"
+    )
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
+    _LOG.info("%s", text)

@@ -1,0 +1,51 @@
+"""How many structures are evaluated at a time on each device: fewer where memory runs out."""
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+
+class Lane(NamedTuple):
+    """A turn of one evaluation."""
+
+    device: Any
+    """None for JAX's default."""
+    n_beside: int
+    """So many may be evaluated on the device at a time since it began, this one included."""
+
+
+class Lanes:
+    """The lanes of all devices, shared by threads."""
+
+    def __init__(self, devices: Sequence[Any]):
+        """Args: devices: one for each lane."""
+        self._counts, self._surplus = Counter(devices), Counter[Any]()
+        self._free: SimpleQueue[Any] = SimpleQueue()
+        self._lock = threading.Lock()
+        for device in devices:
+            self._free.put(device)
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[Lane]:
+        """A lane that is nobody else's within."""
+        device = self._free.get()
+        try:
+            yield Lane(device, self._counts[device])
+        finally:
+            with self._lock:
+                is_left = self._surplus[device] > 0
+                self._surplus[device] -= is_left
+            if not is_left:
+                self._free.put(device)
+
+    def fewer(self, lane: Lane) -> bool:
+        """Leaves half as many on the device; says whether there were others to be left."""
+        with self._lock:
+            n = self._counts[lane.device]
+            if n == lane.n_beside > 1:
+                self._counts[lane.device] -= n // 2
+                self._surplus[lane.device] += n // 2
+        return lane.n_beside > 1

@@ -1,0 +1,115 @@
+"""Which structures of the input are left for this process."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from basinax._loop.status import Status
+from basinax.atoms._runs.results import Brief, Results
+from basinax.atoms._runs.stores import ServerDatabase
+
+LOOK = 2.0
+"""Seconds after which a process looks again whether others have left something."""
+
+
+class AbstractClaims(Protocol):
+    """Who does what."""
+
+    def has(self, number: int) -> bool:
+        """Whether a structure is not done, and this process is to do it."""
+        ...
+
+    def add(self, numbers: Iterable[int]) -> None:
+        """These are done."""
+        ...
+
+    def wait(self, should_stop: Callable[[], bool]) -> bool:
+        """After all of the input: waits while others work, and says whether they have left some."""
+        ...
+
+
+class Alone:
+    """A process that does all that is not done."""
+
+    def __init__(self, done: Iterable[Brief]):
+        self._done = {brief.number for brief in done}
+
+    def has(self, number: int) -> bool:
+        return number not in self._done
+
+    def add(self, numbers: Iterable[int]) -> None:
+        self._done.update(numbers)
+
+    def wait(self, should_stop: Callable[[], bool]) -> bool:
+        del should_stop
+        return False
+
+
+class Shared:
+    """One of several processes, each of which claims a block of the input after another.
+
+    A claim ends with its process, whatever ends that; others do then what is left of the block.
+    """
+
+    def __init__(
+        self,
+        store: ServerDatabase,
+        results: Results,
+        done: list[Brief],
+        size: int,
+        on_others: Callable[[Iterable[Status]], None],
+    ):
+        """Args:
+        size: structures of a block.
+        on_others: called with what has become of structures that others have done since.
+        """
+        self._store, self._results, self._size, self._on_others = store, results, size, on_others
+        self._done = {brief.number for brief in done}
+        self._last = max((brief.row for brief in done), default=0)
+        self._own = set[int]()
+        self._left = dict[int, set[int]]()
+        """Structures that are not done, by the blocks of others."""
+
+    def has(self, number: int) -> bool:
+        if number in self._done:
+            return False
+        block = number // self._size
+        if block not in self._own and block not in self._left and not self._claim(block):
+            self._left[block] = set()
+        if block in self._own:
+            return number not in self._done
+        self._left[block].add(number)
+        return False
+
+    def add(self, numbers: Iterable[int]) -> None:
+        self._done.update(numbers)
+
+    def wait(self, should_stop: Callable[[], bool]) -> bool:
+        while not should_stop():
+            self._look()
+            left = {block: numbers - self._done for block, numbers in self._left.items()}
+            self._left = {block: numbers for block, numbers in left.items() if numbers}
+            if not self._left:
+                return False
+            if any([self._claim(block) for block in self._left]):
+                self._left = {}
+                return True
+            time.sleep(LOOK)
+        return False
+
+    def _claim(self, block: int) -> bool:
+        if block in self._own:
+            return True
+        if not self._store.claimed(block):
+            return False
+        self._own.add(block)
+        self._look()  # whoever had it may have done some of it
+        return True
+
+    def _look(self) -> None:
+        """Learns what others have done."""
+        found = self._results.briefs(self._last)
+        self._last = max((brief.row for brief in found), default=self._last)
+        others = [brief for brief in found if brief.number not in self._done]
+        self._done.update(brief.number for brief in others)
+        self._on_others(brief.status for brief in others)

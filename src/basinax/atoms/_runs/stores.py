@@ -1,0 +1,184 @@
+"""Databases of ASE that hold the results of runs: a file of SQLite, or one of a PostgreSQL server.
+
+Each has transactions, of which all is kept or nothing, and says in one kind of error what is wrong.
+"""
+
+import contextlib
+import sqlite3
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import ase.db
+
+from basinax._text.files import replacing
+from basinax.atoms._runs.rows import Pack, as_bytes, packed
+
+SERVERS = ("postgresql://", "postgres://")
+"""Beginnings of the addresses of databases of a server."""
+
+LOCKS = 0x62617369
+"""The class of this package's locks in a database of a server."""
+
+WRITING, BEGINNING, BLOCKS = 0, 1, 2
+"""Locks: who writes, who begins or ends, and from the last on, who has a block of the input."""
+
+SOON = ("tcp_keepalives_idle = 30", "tcp_keepalives_interval = 10", "tcp_keepalives_count = 3")
+"""A machine that is gone keeps its locks no longer than a minute."""
+
+
+class AbstractStore(Protocol):
+    """A database of ASE."""
+
+    name: str
+    """For messages."""
+    pack: Pack
+
+    def exists(self) -> bool:
+        """Whether it holds tables of ASE."""
+        ...
+
+    def opened(self) -> contextlib.AbstractContextManager[Any]:
+        """The database, to be read within."""
+        ...
+
+    def transaction(self) -> contextlib.AbstractContextManager[Any]:
+        """The database, which keeps all that is written within, or nothing; makes its tables."""
+        ...
+
+    def reported(self) -> contextlib.AbstractContextManager[None]:
+        """Errors of the database are OSErrors."""
+        ...
+
+
+class SQLiteFile:
+    """A file of SQLite, which keeps what was committed, whatever becomes of process or machine."""
+
+    def __init__(self, path: Path):
+        self.path, self.name = path, str(path)
+        self.pack: Pack = as_bytes
+
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def opened(self) -> contextlib.AbstractContextManager[Any]:
+        return _connected(self.path)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Any]:
+        if not self.exists():
+            # ASE makes tables one by one: all are there as soon as the file is.
+            with replacing(self.path) as partial:
+                _connected(partial).count()
+        with self.opened() as database:
+            yield database
+
+    @contextlib.contextmanager
+    def reported(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise OSError(f"{self.name} cannot be used: {error}") from error
+        except (sqlite3.Error, KeyError, ValueError) as error:
+            raise OSError(f"{self.name} is damaged: {error}") from error
+
+
+def _connected(path: Path) -> Any:
+    # SQLite locks the file itself; a lock of ASE's would outlive a process that is killed.
+    return ase.db.connect(path, type="db", use_lock_file=False, serial=True)
+
+
+class ServerDatabase:
+    """A database of a PostgreSQL server, with locks that end with the process that has them."""
+
+    def __init__(self, address: str):
+        self.address, self.name = address, _without_password(address)
+        self.pack: Pack = packed
+        self._locks: Any = None
+
+    def exists(self) -> bool:
+        return self._asked("SELECT to_regclass('systems') IS NOT NULL")
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Any]:
+        database: Any = ase.db.connect(self.address)
+        database.__enter__()
+        try:
+            yield database
+        except BaseException:
+            database.connection.close()  # which takes back what was written
+            raise
+        database.__exit__(None, None, None)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Any]:
+        # The number of a row is that of the last one written: others must wait.
+        with self.locked(WRITING), self.opened() as database:
+            yield database
+
+    @contextlib.contextmanager
+    def reported(self) -> Iterator[None]:
+        psycopg2 = _imported()
+        try:
+            yield
+        except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
+            raise OSError(f"{self.name} cannot be used: {_line(error)}") from error
+        except (psycopg2.Error, KeyError, ValueError, AssertionError) as error:
+            raise OSError(f"{self.name} is damaged: {_line(error)}") from error
+
+    @contextlib.contextmanager
+    def locked(self, lock: int) -> Iterator[None]:
+        """No other process is within for the same lock."""
+        self._asked(f"SELECT pg_advisory_lock({LOCKS}, {lock})")
+        try:
+            yield
+        finally:
+            self._asked(f"SELECT pg_advisory_unlock({LOCKS}, {lock})")
+
+    def claimed(self, block: int) -> bool:
+        """Whether a block is this process's now, until it ends."""
+        with self.reported():
+            return self._asked(f"SELECT pg_try_advisory_lock({LOCKS}, {BLOCKS + block})")
+
+    def close(self) -> None:
+        """Ends all claims."""
+        if self._locks is not None:
+            self._locks.close()
+            self._locks = None
+
+    def _asked(self, query: str) -> Any:
+        """The value that a query finds."""
+        if self._locks is None:
+            self._locks = _imported().connect(self.address)
+            self._locks.autocommit = True
+            with self._locks.cursor() as cursor:
+                for setting in SOON:
+                    cursor.execute(f"SET {setting}")
+        with self._locks.cursor() as cursor:
+            cursor.execute(query)
+            return cursor.fetchone()[0]
+
+
+def _without_password(address: str) -> str:
+    parts = urllib.parse.urlsplit(address)
+    name, _, place = parts.netloc.rpartition("@")
+    user = name.partition(":")[0]
+    query = [pair for pair in parts.query.split("&") if not pair.startswith("password=")]
+    return parts._replace(
+        netloc=f"{user}@{place}" if user else place, query="&".join(query)
+    ).geturl()
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _imported() -> Any:
+    try:
+        import ase_db_backends.postgresql  # noqa: F401  # pyright: ignore[reportMissingImports]
+        import psycopg2  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        text = "--run postgresql://... needs a package: pip install 'basinax[postgresql]'"
+        raise ImportError(text) from error
+    return psycopg2

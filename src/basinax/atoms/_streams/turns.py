@@ -1,0 +1,254 @@
+"""The programs of a batch between two looks of the host, with and without a record of its points.
+
+A run has the same bits in each of them.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from basinax._bits import xla
+from basinax._jax.fixed import Fixed
+from basinax._loop.run import Evaluation, Run, judged_between
+from basinax._loop.status import Status
+from basinax.atoms._batch import Batch
+from basinax.atoms._cells.moves import CellMoves
+from basinax.atoms._machine import machine
+from basinax.atoms._neighbors.lists import ChunkedLists, Lists, moved_too_far
+from basinax.atoms._neighbors.narrowing import Reach, chosen, next_skins
+from basinax.atoms._streams.device import Settings, advanced, found_at, moved
+from basinax.atoms.potentials import AbstractPotential
+from basinax.transforms._protocol import select_state
+
+FRAMES = 3
+"""Frames of a system between two looks: turns are fewer where more would fall due."""
+
+
+def _by_length(function: Callable) -> dict[bool, Callable]:
+    """The function jitted for runs that are short, and for others."""
+    return {
+        is_short: xla.jitted(
+            function, xla.ON_ONE_CORE | (xla.SHORT if is_short else {}), static_argnums=0
+        )
+        for is_short in (False, True)
+    }
+
+
+class Course(NamedTuple):
+    """How a batch goes on between two looks of the host."""
+
+    how: tuple[AbstractPotential, Settings]
+    batch: Batch
+    moves: CellMoves | None
+    neighbors: Lists
+    reach: Reach
+
+    def here(self, run: Run) -> Batch:
+        return moved(self.batch, self.moves, run.point.params)
+
+    @property
+    def most_turns(self) -> int:
+        """Between two looks."""
+        of = machine()
+        return of.turns if self._chunked is None else of.periods * of.period
+
+    @property
+    def _chunked(self) -> ChunkedLists | None:
+        """The lists, where pairs are dear."""
+        is_chunked = isinstance(self.neighbors, ChunkedLists) and self.how[0].has_dear_pairs
+        return cast(ChunkedLists, self.neighbors) if is_chunked else None
+
+    def turned(self, go: Callable, carry: Any, run_of: Callable, skins, n_turns=None) -> tuple:
+        """Carry a run through some turns.
+
+        Args:
+            go: from a function, a count of turns and the carry to the carry after these turns.
+            run_of: from the carry to its run.
+            skins: of each system, in Å, see `chosen`.
+            n_turns: the most turns.
+
+        Returns:
+            The carried values, skins to go on with, and which systems need a new list.
+        """
+        reach, lists = self.reach, self.neighbors
+        chunked, most = self._chunked, self.most_turns
+        n_turns = most if n_turns is None else jnp.minimum(n_turns, most)
+        if chunked is None:
+            carry = go(self._stepper(lists, reach.skin), n_turns, carry)
+            return carry, skins, self._is_stale(self.here(run_of(carry)))
+
+        def period(state):
+            carry, skins, _, n_done = state
+            run = run_of(carry)
+            is_running = run.status == Status.RUNNING.value
+            near, skins = chosen(chunked, self.here(run), reach, skins, is_running)
+            n_now = jnp.minimum(machine().period, n_turns - n_done)
+            carry = go(self._stepper(near, skins), n_now, carry)
+            there = self.here(run_of(carry))
+            skins = next_skins(near, there, reach, skins)
+            return carry, skins, self._is_stale(there), n_done + n_now
+
+        def goes_on(state):
+            carry, _, is_stale, n_done = state
+            can_move = (run_of(carry).status == Status.RUNNING.value) & ~is_stale
+            return (n_done < n_turns) & jnp.any(can_move)
+
+        state = (carry, jnp.asarray(skins, reach.skin.dtype), jnp.zeros(len(skins), bool))
+        return jax.lax.while_loop(goes_on, period, (*state, jnp.int32(0)))[:3]
+
+    def _is_stale(self, here: Batch) -> Any:
+        """Which systems need a new list."""
+        lists, skin, moves = self.neighbors, self.reach.skin, self.moves
+        is_stale = moved_too_far(here.positions, lists, here.index, skin, here.cells)
+        # A lost cell waits for no list: its next turn ends it, whenever the host looks.
+        return is_stale if moves is None else is_stale & ~moves.is_lost(here, self.reach.cutoff)
+
+    def _stepper(self, neighbors: Lists, skin) -> Callable:
+        """A function that lets a run go on for so many turns with these lists."""
+        (potential, settings), batch, moves = self.how, self.batch, self.moves
+
+        def evaluate(params):
+            here = moved(batch, moves, params)
+            properties = potential(here, neighbors, stress=moves is not None)
+            is_stale = moved_too_far(here.positions, neighbors, batch.index, skin, here.cells)
+            if moves is None:
+                energies, gradient = properties.energies, -properties.forces
+                return Evaluation(energies, gradient, ~is_stale, None, properties.atom_energies)
+            is_lost = moves.is_lost(here, self.reach.cutoff)
+            enthalpies, gradient, observed = moves.of_properties(params, properties, here, is_lost)
+            # A lost cell waits for no list: it ends.
+            of_atoms = properties.atom_energies
+            of_atoms = jnp.where(batch.index.spread(is_lost, False, of_atoms), jnp.nan, of_atoms)
+            is_valid = ~is_stale | is_lost
+            return Evaluation(enthalpies, gradient, is_valid, observed, of_atoms)
+
+        def step(run: Run, turns) -> Run:
+            return advanced(evaluate, run, settings, batch, moves, turns)
+
+        return step
+
+
+@_by_length
+def advance(
+    fixed: Fixed, arrays, batch, moves, neighbors: Lists, reach: Reach, run: Run, skins
+) -> tuple[Run, Any, Any]:
+    """`Course.turned` for a run."""
+
+    def go(step, turns, run):
+        return step(run, turns)
+
+    course = Course(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, reach)
+    return course.turned(go, run, lambda run: run, skins)
+
+
+@_by_length
+def recorded(
+    fixed: Fixed,
+    arrays,
+    batch,
+    moves,
+    neighbors: Lists,
+    reach: Reach,
+    run: Run,
+    skins,
+    interval,
+) -> tuple[tuple[Run, dict[str, Any]], Any, Any]:
+    """`advance` with points of systems after multiples of the interval of steps.
+
+    The points of each system come in their order along a first axis, the last of `FRAMES`; `steps`
+    is -1 where there is none.
+    """
+    prefix = run.index_prefix
+
+    def go(step, turns, carry):
+        def turn(carry):
+            before, dues, count = carry
+            run = step(before, 1)
+            is_judged, there = judged_between(before, run)
+            is_due = is_judged & (before.steps % interval == 0)
+            counts = {"steps": before.steps, "evaluations": run.evaluations}
+
+            def due(new, old):
+                return jnp.where(is_due, new, old)
+
+            def newer(dues):
+                return [
+                    (select_state(is_due, x, y, prefix), jax.tree.map(due, n, m))
+                    for (x, n), (y, m) in zip([*dues[1:], (there, counts)], dues, strict=True)
+                ]
+
+            dues = jax.lax.cond(jnp.any(is_due), newer, lambda dues: dues, dues)
+            return run, dues, count + 1
+
+        def goes_on(carry):
+            run, _, count = carry
+            return (count == 0) | (jnp.any(run.has_moved) & (count < turns))
+
+        return jax.lax.while_loop(goes_on, turn, (*carry, jnp.int32(0)))[:2]
+
+    here = dataclasses.replace(run.point, of_rows=None)
+    nothing = jnp.full_like(run.steps, -1)
+    none = (here, {"steps": nothing, "evaluations": nothing})
+    course = Course(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, reach)
+    # No more turns than give so many frames; the interval may be as large as an integer.
+    n_turns = FRAMES * jnp.minimum(interval, machine().periods * machine().period)
+    (run, dues), skins, is_stale = course.turned(
+        go, (run, [none] * FRAMES), lambda carry: carry[0], skins, n_turns
+    )
+    found = [counts | found_at(point, batch, moves) for point, counts in dues]
+    # The host takes a large array sooner than many.
+    return (run, jax.tree.map(lambda *each: jnp.stack(each), *found)), skins, is_stale
+
+
+@_by_length
+def noted(
+    fixed: Fixed, arrays, batch, moves, neighbors: Lists, reach: Reach, run: Run, skins
+) -> tuple[tuple[Run, dict[str, Any]], Any, Any]:
+    """`advance` with the numbers of each turn, which come along a first axis.
+
+    `steps` is -1 where a system was not judged.
+    """
+    course = Course(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, reach)
+
+    def go(step, turns, carry):
+        def turn(carry):
+            before, notes, at, count = carry
+            run = step(before, 1)
+            is_judged, there = judged_between(before, run)
+            note = numbers_of(is_judged, before, run, found_at(there, batch, moves))
+
+            def put(all_of_them, one):
+                return jax.lax.dynamic_update_index_in_dim(all_of_them, one, at, axis=0)
+
+            notes = {name: put(x, note[name]) for name, x in notes.items()}
+            return run, notes, at + 1, count + 1
+
+        def goes_on(carry):
+            run, _, _, count = carry
+            return (count == 0) | (jnp.any(run.has_moved) & (count < turns))
+
+        return jax.lax.while_loop(goes_on, turn, (*carry, jnp.int32(0)))[:3]
+
+    nobody = jnp.zeros_like(run.has_moved)
+    none = numbers_of(nobody, run, run, found_at(run.point, batch, moves))
+    notes = {name: jnp.stack([x] * course.most_turns) for name, x in none.items()}
+    carry, skins, is_stale = course.turned(
+        go, (run, notes, jnp.int32(0)), lambda carry: carry[0], skins
+    )
+    return carry[:2], skins, is_stale
+
+
+def numbers_of(is_judged: Any, before: Run, run: Run, found: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of a turn that a history keeps, of each system.
+
+    Args:
+        before, run: around the turn.
+        found: of `found_at` there.
+    """
+    steps = jnp.where(is_judged, before.steps, -1)
+    names = ("energies", "fmax", "cells") if "is_free" in found else ("energies", "fmax")
+    return {name: found[name] for name in names} | {"steps": steps, "evaluations": run.evaluations}
