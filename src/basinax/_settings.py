@@ -86,7 +86,7 @@ def _annotations(kind: Any) -> list[Allowed]:
 
 
 def numbers_of(module: Any) -> dict[str, tuple[Any, bool]]:
-    """The fields of a dataclass whose types say which numbers they may be, and which are whole.
+    """The fields of a dataclass whose types limit their numbers, and which of them are whole.
 
     Static fields, and those that are None, are left out.
     """

@@ -29,13 +29,13 @@ _MANAGERS = _GUARDS | {
 
 
 def switches() -> dict[str, Any]:
-    """How they stand in this thread, by their names."""
+    """The values of the switches in this thread, by their names."""
     return {name: getattr(jax.config, name) for name in _MANAGERS}
 
 
 @contextlib.contextmanager
 def switched(wanted: dict[str, Any]) -> Iterator[None]:
-    """With these switches, such as those of another thread."""
+    """A context with these switches, such as those of another thread."""
     with contextlib.ExitStack() as stack:
         for name, value in wanted.items():
             if getattr(jax.config, name) != value:
@@ -45,17 +45,17 @@ def switched(wanted: dict[str, Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def usual_promotion() -> Iterator[None]:
-    """For packages that count on JAX's usual promotion of dtypes and ranks, whatever is set."""
+    """A context with JAX's usual promotion of dtypes and ranks, which packages rely on."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
 
 @contextlib.contextmanager
 def own_switches() -> Iterator[None]:
-    """For a run, whose transfers are its own and to which inf is a value as any other.
+    """A context for a run, which allows transfers and infinite values.
 
-    Inf is a limit that is none, and a force that is not finite; where an energy or a force becomes
-    infinite, the run tells by a status.
+    Inf stands for no limit, and for a force that is not finite. A system whose energy or force
+    becomes infinite ends with a status.
     """
     set_guards = [name for name in _GUARDS if getattr(jax.config, name) is not None]
     with switched({"jax_debug_infs": False} | dict.fromkeys(set_guards, "allow")):

@@ -241,7 +241,7 @@ def criterion_of(fmax: Any | None, convergence: AbstractCriterion | None) -> Abs
 
 
 def is_met(criterion: AbstractCriterion, evidence: Evidence) -> Bool[Array, "systems"]:
-    """Which systems meet it. Raises ValueError where it does not say so of each."""
+    """Which systems meet the criterion. Raises ValueError unless it returns one bool a system."""
     met = criterion(evidence)
     expected = evidence.has_last.shape
     if jnp.shape(met) != expected or met.dtype != bool:

@@ -61,7 +61,7 @@ class Point(AbstractState):
 
 
 class Last(AbstractState):
-    """Where systems were judged last, as far as the criterion looks at it; None otherwise."""
+    """Where systems were judged last: the parts that the criterion needs, None for others."""
 
     energies: Float[Array, "systems"] | None = systems_field()
     params: Tree | None = rows_field()
@@ -82,7 +82,7 @@ class Last(AbstractState):
 
 
 class First(AbstractState):
-    """The values that the first evaluation of each system has found; NaN before it."""
+    """The values of the first evaluation of each system; NaN before that evaluation."""
 
     energies: Float[Array, "systems"] = systems_field()
     extras: Any = systems_field()
@@ -324,10 +324,10 @@ def final_point(run: Run) -> Point:
 
 
 def stopped(run: Run) -> Run:
-    """The run as it is returned where it is stopped before every system has ended.
+    """The run to return if some systems have not ended.
 
-    A running system stands where it has not been evaluated, and so does one that could not be:
-    NaN is all that is known of it there, and inf its `fmax`.
+    A running system, and one that could not be evaluated, may stand at a point without an
+    evaluation: its values there are NaN, and its `fmax` is inf.
     """
     unfinished = (Status.RUNNING, Status.NOT_FINITE, Status.EVALUATION_FAILED)
     has_no_result = functools.reduce(jnp.logical_or, [run.status == x.value for x in unfinished])

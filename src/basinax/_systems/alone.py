@@ -144,7 +144,7 @@ class Alone:
         Args:
             function: of one system, from parameters, which rows are its own, and the same of data,
                 to a tree of arrays, and one like its parameters. A system with NaN in its
-                parameters is not asked, and has NaN.
+                parameters is not evaluated, and has NaN.
         """
         found = [self._of_group(function, group) for group in self._groups]
         order = np.argsort(np.concatenate([group.systems for group in self._groups]))

@@ -212,7 +212,7 @@ def row_starts(sizes: Any) -> np.ndarray:
 
 
 def available_dtype(dtype: Any) -> np.dtype:
-    """The dtype of a batch for which this one is asked; raises what `Batch.from_atoms` does."""
+    """The dtype of a batch for a requested dtype, with the errors of `Batch.from_atoms`."""
     default = np.dtype(jnp.result_type(float))
     try:
         wanted = default if dtype is None else np.dtype(dtype)

@@ -64,8 +64,8 @@ def intake(atoms: Iterable[Atoms], cell: Any = None) -> list[Structure]:
         cell: how cells move: one, or one a structure; None for cells that are fixed.
 
     Raises:
-        TypeError, ValueError, NotImplementedError: a structure or a cell cannot be used; says which
-            and why.
+        TypeError, ValueError, NotImplementedError: a structure or a cell cannot be used; named
+            with the reason.
     """
     atoms = _listed(atoms)
     solid = squared_measures(*_units(atoms)) > INDEPENDENT**2

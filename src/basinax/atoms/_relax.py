@@ -145,8 +145,8 @@ def relax(
             device.
 
     Raises:
-        TypeError, ValueError, NotImplementedError: a structure or an argument is not usable; says
-            which and why, before anything runs.
+        TypeError, ValueError, NotImplementedError: a structure or an argument is not usable; named
+            with the reason, before anything runs.
         OSError: trajectories cannot be written to their folder, or the log to its file.
         RuntimeError: with `throw`, a structure did not converge; or the process was forked from
             one that had used JAX.

@@ -53,9 +53,8 @@ def relax_stream(
         for number, entry in relax_stream(ase.io.iread("many.extxyz"), EMT()):
             print(number, entry.status, entry.energy)
 
-    Each ends in the bits that `relax` gives it. So many as `at_once` says are read and relaxed,
-    then others: memory does not grow with their number. Whoever stops iterating ends the
-    run.
+    Each structure ends in the bits of `relax`. `at_once` structures are read and relaxed, then
+    others, so memory does not grow with their number. The run ends when the iteration stops.
 
     Args:
         structures: any iterable, such as a generator; it is read as the run goes.
@@ -110,7 +109,7 @@ def by_memory(atoms_of: Callable[[Any], Any], devices: Devices = None) -> Take[A
         while n_rows < most_rows and (item := next(items, None)) is not None:
             window.append(item)
             atoms = atoms_of(item)
-            # Of something else `relax` says that it is no structure.
+            # `relax` refuses an object that is no structure.
             n_atoms = len(atoms) if isinstance(atoms, Atoms) else 1
             n_rows += max(-(-n_atoms // BLOCK), 1) * BLOCK
         return window

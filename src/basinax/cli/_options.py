@@ -347,7 +347,7 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manner:
-    """Options that change no result: how much is printed, and what is kept for the next run."""
+    """Options that change no result: for printing, and for programs kept for the next run."""
 
     quiet: Quiet = False
     verbose: Verbose = False

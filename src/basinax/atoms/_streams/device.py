@@ -75,7 +75,7 @@ def advanced(
 
 
 def moved(batch: Batch, moves: CellMoves | None, params: Any) -> Batch:
-    """The batch where the parameters say."""
+    """The batch at these parameters."""
     if moves is None:
         return dataclasses.replace(batch, positions=params)
     positions, cells = structure(moves, params, batch.index)

@@ -146,7 +146,7 @@ class FIRE2(AbstractTransform):
         return slowing, jnp.zeros_like(dt), time_within(maxstep, dt, speed)
 
     def _time_back(self, dt, products: ranges.Products):
-        """Half of it a system moves back uphill: dt, unless that leads out of all proportion."""
+        """Twice the time of a step back: dt, unless that step would be out of all proportion."""
         maxstep = per_system(self.maxstep, "maxstep", dt)
         speed = segment.saturated(rounded(jnp.sqrt(products.aa)), products.a_exponents)
         is_wild = rounded(dt * speed) > rounded(OUT_OF_PROPORTION * maxstep)
@@ -181,7 +181,7 @@ class FIRE2State(AbstractState):
     has_velocity: Bool[Array, "systems"] = systems_field()
     """False before the first step, which ASE takes without looking at the power."""
     is_back: Bool[Array, "systems"] = systems_field()
-    """The step was half a step back: where it leads, the power is not looked at."""
+    """The step was half a step back: the power is not read at its end."""
     is_accepted: Bool[Array, "systems"] = systems_field()
     """The step before this one was none back."""
     dt: Float[Array, "systems"] = systems_field()

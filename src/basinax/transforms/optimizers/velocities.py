@@ -22,9 +22,9 @@ def mixing_ratio(vv: PerSystem, gg: PerSystem) -> PerSystem:
 
 
 def slowed(speed: PerSystem, exponents: Int32[Array, "systems"]) -> tuple[PerSystem, PerSystem]:
-    """A factor for velocities, and the speed in units of 1 after it.
+    """A factor for velocities, and the speed in units of 1 with that factor.
 
-    It is 1 but for speeds that are so large that a step as long as any limit takes no time.
+    The factor is 1, except for speeds so large that a step as long as any limit takes no time.
 
     Args:
         speed: in units of 2^exponents.

@@ -1,8 +1,8 @@
 """Backtracking to a sufficient decrease, for many systems at once.
 
 Nocedal and Wright, Numerical Optimization, section 3.5, with the rules, names and defaults of
-ASE's `LineSearchArmijo`: quadratic interpolation, at least a tenth of the last trial. It looks at
-energies only, and at the slope where it begins, and may leave a step that is too short.
+ASE's `LineSearchArmijo`: quadratic interpolation, at least a tenth of the last trial. The
+search reads energies, and the slope at its origin, and may accept a step that is too short.
 """
 
 import equinox as eqx

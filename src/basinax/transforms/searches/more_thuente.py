@@ -2,7 +2,7 @@
 
 ACM Trans. Math. Softw. 20, 286 (1994), with the rules, names and defaults of ASE's `LineSearch`:
 the auxiliary function is left out, a step is limited by `maxstep`, and a search that rounding ends
-has succeeded, unless it ends higher than it began. Every search sees its own energies only.
+has succeeded, unless its end is higher than its origin. Every search sees its own energies only.
 """
 
 import equinox as eqx
@@ -93,8 +93,8 @@ class MoreThuente(eqx.Module):
         best, n_trials = followed.best, state.n_trials + 1
 
         is_good, is_ended = self._judged(state, sample)
-        # Not in ASE: a search that ends higher than it began, beyond rounding, or where it began,
-        # has failed, unless a trial was lower: to the lowest it goes back.
+        # Not in ASE: a search fails that ends at its origin, or higher beyond rounding, unless a
+        # trial was lower: then the search returns to the lowest trial.
         is_settled = (is_ended | state.is_back) & is_no_higher(energy, state.energy)
         is_accepted = is_finite & (state.is_last | is_good | is_settled) & (trial > 0)
         ends = (is_finite & is_ended) | state.is_back

@@ -1,9 +1,9 @@
 """Walking from point to point along searched lines, each system at its own trial.
 
-An `update` looks at one evaluation of every system. Where it was a trial, the search of that system
-says whether the walk goes on from there or which trial comes next; a system whose search is over
-never waits for another. A search that fails is repeated once along the gradient; if that fails too,
-the system goes back to where the search began, and has failed.
+An `update` reads one evaluation of every system. After a trial, the search of that system decides
+whether the walk goes on from the trial or which trial comes next; a system whose search is over
+never waits for another. A search that fails is repeated once along the gradient. If the second
+search fails too, the system returns to the origin of the search, and has failed.
 """
 
 import abc
@@ -278,8 +278,8 @@ def _directed(
 def _shortened(search: Search, direction: Tree, exponents, prefix: Prefix):
     """The direction in units of 1, its longest row, and whether it has been made shorter.
 
-    It is where the shortest step along it would be longer than the search allows, or where it is so
-    long that its square is out of range: then a step of 1 is about the longest that is allowed.
+    A direction is made shorter where the shortest step along it would be longer than the search
+    allows, or where its square is out of range: then a step of 1 is about the longest allowed.
 
     Args:
         exponents: the direction is in units of 2^exponents.
