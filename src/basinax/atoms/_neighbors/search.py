@@ -133,18 +133,12 @@ def tasks_of(
         extents = np.einsum("sk,skj->sj", spread + turns, np.abs(boxes)).max(axis=1)
         is_tried &= extents <= MOST_RADII * radii
     whole = np.where((may_be & is_tried)[:, None], turns, 0.0).astype(int).tolist()
-    return [
-        Task(
-            x[starts[k] : ends[k]],
-            boxes[k],
-            float(radii[k]),
-            heights[k],
-            tuple(whole[k]) if is_tried[k] else None,
-        )
-        if may_be[k]
-        else None
-        for k in range(len(sizes))
-    ]
+    tasks: list[Task | None] = []
+    for k, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        cells_either_way = tuple(whole[k]) if is_tried[k] else None
+        task = Task(x[start:end], boxes[k], float(radii[k]), heights[k], cells_either_way)
+        tasks.append(task if may_be[k] else None)
+    return tasks
 
 
 def _inverses(boxes: np.ndarray) -> np.ndarray:
