@@ -376,6 +376,18 @@ def test_a_model_whose_torsions_are_too_soft_is_mended():
     assert n_steps < 30
 
 
+def test_steps_after_bad_ones_are_shorter_where_no_coordinate_is():
+    """A molecule that turns changes none of its coordinates."""
+    atoms = molecule("N2")
+    walk, x, longest = walk_of(frame_of(atoms)), atoms.positions, []
+    for energy in (0.0, 1.0, 2.0):
+        turning = 100 * np.cross(x - x.mean(0), (1, 0, 0))
+        step = walk.step(x.ravel(), energy, turning.ravel()).reshape(-1, 3)
+        longest.append(np.linalg.norm(step, axis=1).max())
+        x = x + step
+    assert longest[2] < 0.6 * longest[0]
+
+
 BAD = {
     "an atom": Atoms("C"),
     "helium": Atoms("He2", [(0, 0, 0), (0, 0, 3.0)]),

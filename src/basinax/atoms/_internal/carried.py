@@ -46,6 +46,10 @@ BAND = 3.0
 LEAST_TRUST, MOST_TRUST = 0.05, 0.6
 """Between which the largest change of a coordinate in one step (Å or rad) is limited."""
 
+LEAST_REACH = 0.2
+"""Down to which part of its longest a row of a step is limited after bad predictions that no change
+of a coordinate explains: what no coordinate covers has no trust of its own."""
+
 NOISE = 1e-4
 """Predicted changes of the energy (eV) below which a bad prediction is not held against a step."""
 
@@ -117,6 +121,8 @@ class Made(NamedTuple):
     predicted: float
     size: float
     """The largest change of a coordinate, linearly."""
+    reach: float
+    """The longest row, as a part of the longest that is allowed, before it was bent."""
 
 
 class Pairs(NamedTuple):
@@ -151,6 +157,8 @@ class Walk:
         """Positions and gradients before the present ones: pairs are made anew of them where
         coordinates are new."""
         self._made: Made | None = None
+        self._reach = 1.0
+        """The longest row of the next step, as a part of the longest that is allowed."""
         self._lowest, self._n_since = np.inf, 0
         """The lowest energy, and how many steps ago it was found."""
 
@@ -185,7 +193,7 @@ class Walk:
         self._points.append((x, gradient))
         here, pairs = self._fitted(coordinates, here)
         if pairs is not None:
-            self._rescale(pairs, is_plain=self._is_plain)
+            self._rescale(pairs, is_plain=self._is_plain or self._weak == WEAK[-1])
         step = self._descent(here, pairs)
         if not step @ gradient < 0:
             self._changes.clear()
@@ -203,9 +211,14 @@ class Walk:
         change = energy - made.energy
         ratio = change / made.predicted if made.predicted < 0 else (1.0 if change <= 0 else -1.0)
         if ratio < 0.25 and abs(made.predicted) > NOISE:
+            if made.size < 0.5 * self.trust:
+                self._reach = max(LEAST_REACH, 0.5 * min(self._reach, made.reach))
             self.trust = max(LEAST_TRUST, 0.5 * min(self.trust, made.size))
-        elif ratio > 0.75 and made.size > 0.8 * self.trust:
-            self.trust = min(2 * self.trust, MOST_TRUST)
+        elif ratio > 0.75:
+            if made.size > 0.8 * self.trust:
+                self.trust = min(2 * self.trust, MOST_TRUST)
+            if made.reach > 0.8 * self._reach:
+                self._reach = min(2 * self._reach, 1.0)
 
     def _renew(self, coordinates: Coordinates, here: Found) -> None:
         """The pairs between all points that are kept, in new coordinates."""
@@ -241,7 +254,12 @@ class Walk:
         return Pairs(s, y, sy, sms / sy, yiy / sy)
 
     def _rescale(self, pairs: Pairs, *, is_plain: bool) -> None:
-        """α by the newest pair: kept while it lies between the bounds that this one gives."""
+        """α by the newest pair: kept while it lies between the bounds that this one gives.
+
+        Args:
+            is_plain: there is no model, or hardly one beside the largest ε: α follows, as in plain
+                L-BFGS.
+        """
         softest, stiffest = 1 / float(pairs.softness[-1]), float(pairs.stiffness[-1])
         middle = float(np.sqrt(softest * stiffest))
         alpha, is_raised = self._alpha, self._alpha > BAND
@@ -273,15 +291,16 @@ class Walk:
         """The step within its limits, along the coordinates; says what is expected of it."""
         size = float(np.abs(here.jacobian.along(step)).max(initial=0.0))
         part = min(1.0, self.trust / size if size > self.trust else 1.0)
-        reach = part * coordinates.reach(step)
-        part = part / reach if reach > 1 else part
+        reach, longest = part * coordinates.reach(step), self._reach if len(here.q) else 1.0
+        part = part * longest / reach if reach > longest else part
         # H is that of the whole step, so that g·d + ½ d·Hd of a part of it is known.
         predicted = float(here.gradient @ step) * (part - 0.5 * part**2)
-        self._made = Made(here, energy, predicted, part * size)
         step = part * step
+        straight = coordinates.reach(step)
+        self._made = Made(here, energy, predicted, part * size, straight)
         if not len(here.q):
             return step
-        bent, straight = curved(coordinates, here, step), coordinates.reach(step)
+        bent = curved(coordinates, here, step)
         return bent if coordinates.reach(bent) <= BENT * straight + BENT_BESIDES else step
 
 

@@ -30,7 +30,7 @@ class InternalLBFGS(AbstractTransform):
     """
 
     maxstep: Limit = 1.0
-    """The longest step of an atom (Å), before it is bent."""
+    """The longest step of an atom (Å), before it is bent; after bad predictions down to a fifth."""
     memory: FixedCount = eqx.field(static=True, default=40)
     """How many pairs are kept, at most."""
     trust: Positive = 0.3
