@@ -145,6 +145,28 @@ def advance(
     return course.turned(go, run, lambda run: run, skins)
 
 
+def _kept_by(keep: Callable) -> Callable:
+    """For `Course.turned`, one turn at a time: a run, and what is kept beside it.
+
+    Args:
+        keep: from the runs before and after a turn, and what is kept, to what is kept then.
+    """
+
+    def go(step, turns, carry):
+        def turn(carry):
+            before, kept, count = carry
+            run = step(before, 1)
+            return run, keep(before, run, kept), count + 1
+
+        def goes_on(carry):
+            run, _, count = carry
+            return (count == 0) | (jnp.any(run.has_moved) & (count < turns))
+
+        return jax.lax.while_loop(goes_on, turn, (*carry, jnp.int32(0)))[:2]
+
+    return go
+
+
 @_by_length
 def recorded(
     fixed: Fixed,
@@ -164,31 +186,21 @@ def recorded(
     """
     prefix = run.index_prefix
 
-    def go(step, turns, carry):
-        def turn(carry):
-            before, dues, count = carry
-            run = step(before, 1)
-            is_judged, there = judged_between(before, run)
-            is_due = is_judged & (before.steps % interval == 0)
-            counts = {"steps": before.steps, "evaluations": run.evaluations}
+    def newest(before, run, dues):
+        is_judged, there = judged_between(before, run)
+        is_due = is_judged & (before.steps % interval == 0)
+        counts = {"steps": before.steps, "evaluations": run.evaluations}
 
-            def due(new, old):
-                return jnp.where(is_due, new, old)
+        def due(new, old):
+            return jnp.where(is_due, new, old)
 
-            def newer(dues):
-                return [
-                    (select_state(is_due, x, y, prefix), jax.tree.map(due, n, m))
-                    for (x, n), (y, m) in zip([*dues[1:], (there, counts)], dues, strict=True)
-                ]
+        def newer(dues):
+            return [
+                (select_state(is_due, x, y, prefix), jax.tree.map(due, n, m))
+                for (x, n), (y, m) in zip([*dues[1:], (there, counts)], dues, strict=True)
+            ]
 
-            dues = jax.lax.cond(jnp.any(is_due), newer, lambda dues: dues, dues)
-            return run, dues, count + 1
-
-        def goes_on(carry):
-            run, _, count = carry
-            return (count == 0) | (jnp.any(run.has_moved) & (count < turns))
-
-        return jax.lax.while_loop(goes_on, turn, (*carry, jnp.int32(0)))[:2]
+        return jax.lax.cond(jnp.any(is_due), newer, lambda dues: dues, dues)
 
     here = dataclasses.replace(run.point, of_rows=None)
     nothing = jnp.full_like(run.steps, -1)
@@ -197,7 +209,7 @@ def recorded(
     # No more turns than give so many frames; the interval may be as large as an integer.
     n_turns = FRAMES * jnp.minimum(interval, machine().periods * machine().period)
     (run, dues), skins, is_stale = course.turned(
-        go, (run, [none] * FRAMES), lambda carry: carry[0], skins, n_turns
+        _kept_by(newest), (run, [none] * FRAMES), lambda carry: carry[0], skins, n_turns
     )
     found = [counts | found_at(point, batch, moves) for point, counts in dues]
     # The host takes a large array sooner than many.
@@ -214,32 +226,23 @@ def noted(
     """
     course = Course(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, reach)
 
-    def go(step, turns, carry):
-        def turn(carry):
-            before, notes, at, count = carry
-            run = step(before, 1)
-            is_judged, there = judged_between(before, run)
-            note = numbers_of(is_judged, before, run, found_at(there, batch, moves))
+    def noted_too(before, run, kept):
+        notes, at = kept
+        is_judged, there = judged_between(before, run)
+        note = numbers_of(is_judged, before, run, found_at(there, batch, moves))
 
-            def put(all_of_them, one):
-                return jax.lax.dynamic_update_index_in_dim(all_of_them, one, at, axis=0)
+        def put(all_of_them, one):
+            return jax.lax.dynamic_update_index_in_dim(all_of_them, one, at, axis=0)
 
-            notes = {name: put(x, note[name]) for name, x in notes.items()}
-            return run, notes, at + 1, count + 1
-
-        def goes_on(carry):
-            run, _, _, count = carry
-            return (count == 0) | (jnp.any(run.has_moved) & (count < turns))
-
-        return jax.lax.while_loop(goes_on, turn, (*carry, jnp.int32(0)))[:3]
+        return {name: put(x, note[name]) for name, x in notes.items()}, at + 1
 
     nobody = jnp.zeros_like(run.has_moved)
     none = numbers_of(nobody, run, run, found_at(run.point, batch, moves))
     notes = {name: jnp.stack([x] * course.most_turns) for name, x in none.items()}
-    carry, skins, is_stale = course.turned(
-        go, (run, notes, jnp.int32(0)), lambda carry: carry[0], skins
+    (run, (notes, _)), skins, is_stale = course.turned(
+        _kept_by(noted_too), (run, (notes, jnp.int32(0))), lambda carry: carry[0], skins
     )
-    return carry[:2], skins, is_stale
+    return (run, notes), skins, is_stale
 
 
 def numbers_of(is_judged: Any, before: Run, run: Run, found: dict[str, Any]) -> dict[str, Any]:
