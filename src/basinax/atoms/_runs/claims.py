@@ -98,8 +98,6 @@ class Shared:
         return False
 
     def _claim(self, block: int) -> bool:
-        if block in self._own:
-            return True
         if not self._store.claimed(block):
             return False
         self._own.add(block)
