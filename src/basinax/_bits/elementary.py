@@ -1,10 +1,10 @@
 """Elementary functions from operations that IEEE 754 rounds alike everywhere.
 
-XLA makes polynomials of its own, whose products a compiler merges with their sums or not: the last
-bits depend on the shape of an array, on what else a loop does and on the machine. Here every
-product, quotient and root is rounded. What the C library computes, a number at a time, is taken
-from it (`pow`, `sin`, `cos`, `atan2`). All are for float64 and float32, and err by a few units of
-the last place.
+XLA expands these functions into polynomials, and a compiler may or may not fuse their products with
+sums: the last bits depend on the shape of an array, on the rest of the loop and on the machine.
+Here every product, quotient and root is rounded. `pow`, `sin`, `cos` and `atan2` call the C library
+for one number at a time and stay as they are. All functions take float64 and float32 and err by a
+few ulp.
 """
 
 from typing import NamedTuple
@@ -24,17 +24,17 @@ class _Format(NamedTuple):
     """Constants that depend on the format of a number."""
 
     integer: type
-    """As many bits."""
+    """The integer type with as many bits."""
     n_digits: int
-    """Bits behind the binary point."""
+    """Bits after the binary point."""
     ln2: tuple[float, float]
-    """log 2 in two parts; products of the first with exponents are exact."""
+    """log 2 in two parts; products of the first part with exponents are exact."""
     n_terms: int
-    """Of the logarithm's series, which leave out 2e-17 (5e-11) of it."""
+    """Terms of the logarithm's series; the truncation error is 2e-17 (5e-11 in float32)."""
     least: tuple[float, float]
-    """Below these, powers of e and of 2 are squares of others."""
+    """Below these arguments, e^x and 2^x are squares of powers of x/2."""
     most: tuple[float, float]
-    """Above these, they are infinite."""
+    """Above these arguments, e^x and 2^x are infinite."""
 
 
 _FORMATS = {
@@ -68,7 +68,7 @@ def exp2(x: Numbers) -> Numbers:
 
 
 def _exponential_of(of, x, least: float, most: float):
-    """A power, by a function that is for exponents from `least` to `most`."""
+    """A power by `of`, a function for exponents from `least` to `most`."""
     is_small, is_large = x < least, x > most
     held = jnp.where(is_small, x * 0.5, jnp.where(is_large, most, x))
     value = rounded(of(jnp.where(held < least, least, held)))
@@ -81,7 +81,7 @@ def log(x: Numbers) -> Numbers:
     f = _FORMATS[np.dtype(x.dtype)]
     bits = lax.bitcast_convert_type(x, f.integer)
     infinite, root = (np.array(v, x.dtype).view(f.integer) for v in (np.inf, 0.5**0.5))
-    # A number below the least normal one is an integer times the smallest of all.
+    # A subnormal number is an integer times the smallest subnormal.
     is_subnormal = bits < (1 << f.n_digits)
     smallest = float(np.log2(np.finfo(x.dtype).smallest_subnormal))
     whole = lax.bitcast_convert_type(bits.astype(x.dtype), f.integer)
@@ -102,7 +102,7 @@ def log(x: Numbers) -> Numbers:
 
 
 def expm1(x: Numbers) -> Numbers:
-    """(u − 1) x/log(u) with u = eˣ, in which the error of u drops out (W. Kahan)."""
+    """(u − 1) x/log(u) with u = eˣ, in which the error of u cancels (W. Kahan)."""
     u = exp(x)
     value = rounded(rounded(u - 1.0) * rounded(x / log(u)))
     value = jnp.where(u == 1.0, x, value)
@@ -110,14 +110,14 @@ def expm1(x: Numbers) -> Numbers:
 
 
 def log1p(x: Numbers) -> Numbers:
-    """log(u) x/(u − 1) with u = 1 + x, likewise."""
+    """log(u) x/(u − 1) with u = 1 + x, in which the error of u cancels (W. Kahan)."""
     u = rounded(1.0 + x)
     value = rounded(log(u) * rounded(x / rounded(u - 1.0)))
     return jnp.where(u == 1.0, x, jnp.where(u == jnp.inf, jnp.inf, value))
 
 
 def tanh(x: Numbers) -> Numbers:
-    """e^2x − 1 by two more than that."""
+    """t/(t + 2) with t = e^2x − 1."""
     size = jnp.abs(x)
     t = expm1(2.0 * jnp.where(size > 20.0, 20.0, size))
     value = rounded(t / (t + 2.0))
@@ -125,7 +125,7 @@ def tanh(x: Numbers) -> Numbers:
 
 
 def one_minus_square(x: Numbers) -> Numbers:
-    """The derivative of the hyperbolic tangent x, which JAX has as an operation from 0.12 on."""
+    """The derivative of tanh for a value x of tanh; an operation of JAX from 0.12 on."""
     return rounded((1.0 - x) * (1.0 + x))
 
 
@@ -138,7 +138,7 @@ def rsqrt(x: Numbers) -> Numbers:
 
 
 def cbrt(x: Numbers) -> Numbers:
-    """A power, and a step of Newton's method from there, as a third is no number of the format."""
+    """x^(1/3), then one Newton step, since 1/3 is no number of the format."""
     size = jnp.abs(x)
     y = power(size, jnp.full_like(size, 1.0 / 3.0))
     square = rounded(y * y)
@@ -165,18 +165,18 @@ def atan(x: Numbers) -> Numbers:
 
 
 def atan2(y: Numbers, x: Numbers) -> Numbers:
-    """With an x that is no constant: of the angle to 1 XLA makes a function of its own."""
+    """atan2 with an x that is no constant: XLA replaces atan2(y, 1) by another function."""
     return rounded(lax.atan2(y, jnp.where(jnp.isnan(y), y, x)))
 
 
 def power(x: Numbers, y: Shaped[Array, "..."]) -> Numbers:
-    """With a y that is no constant: of 2, of a half and of others XLA makes products and roots."""
+    """x^y with a y that is no constant: XLA turns constant exponents into products or roots."""
     y = y.astype(x.dtype)
     return rounded(x ** jnp.where(jnp.isnan(x) & (y != 0.0), x, y))
 
 
 def maximum(x: Numbers, y: Numbers) -> Numbers:
-    """The larger one, selected: XLA's makes a subnormal number zero in one loop and not another."""
+    """The larger number, by selection: XLA's `max` flushes subnormal numbers in some loops only."""
     return jnp.where(jnp.isnan(x) | (x > y), x, y)
 
 

@@ -1,9 +1,9 @@
 """The complementary error function with rounded products, for damped Coulomb sums.
 
-What XLA makes of `jax.lax.erfc` is full of products that meet sums, which a compiler may contract
-or not (on one CPU it did so alike everywhere). Here exp(x²) erfc(x) is one polynomial for all x,
-without branches or tables. A bilinear map of x to its variable is as in J. L. Schonfelder, Math.
-Comp. 32, 1232 (1978), doi:10.1090/S0025-5718-1978-0494846-8.
+XLA expands `jax.lax.erfc` into products that meet sums, which a compiler may contract or not. Here
+exp(x²) erfc(x) is one polynomial for all x, without branches or tables. The bilinear map of x to
+the polynomial's variable follows J. L. Schonfelder, Math. Comp. 32, 1232 (1978),
+doi:10.1090/S0025-5718-1978-0494846-8.
 """
 
 import jax.numpy as jnp
@@ -34,16 +34,16 @@ COEFFICIENTS = (
     1.0536193443409528e-07,
     2.1956908493193256e-09,
 )
-"""Of exp(x²) erfc(x)/s by powers of 1 − 2s, from 0: the polynomial that is exact at 18 Chebyshev
-points of 0 ≤ x ≤ 6.3, solved for in 40 digits. It is off by 4e-16 of erfc(0) at most."""
+"""Coefficients of exp(x²) erfc(x)/s in powers of 1 − 2s, from 0. The polynomial is exact at 18
+Chebyshev points of 0 ≤ x ≤ 6.3 (solved in 40 digits); the error is at most 4e-16 of erfc(0)."""
 
 
 def erfc(x: Float[Array, "rows"]) -> tuple[Float[Array, "rows"], Float[Array, "rows"]]:
-    """erfc(x) and exp(−x²) of numbers that are not negative; the first may be a naked product."""
+    """erfc(x) and exp(−x²) for x ≥ 0; round the first before it meets a sum."""
     gaussian = jnp.exp(-rounded(x * x))
     s = rounded(WIDTH / (WIDTH + x))
     t = 1.0 - 2.0 * s
-    # Even and odd powers apart: half as long a chain of additions that wait for each other.
+    # Even and odd powers are summed apart, which halves the chain of dependent additions.
     t2 = rounded(t * t)
     even, odd = _polynomial(t2, COEFFICIENTS[0::2]), _polynomial(t2, COEFFICIENTS[1::2])
     return gaussian * (s * (even + rounded(t * odd))), gaussian

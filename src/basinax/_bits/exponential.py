@@ -1,7 +1,7 @@
 """The exponential function, from operations that IEEE 754 rounds alike everywhere.
 
-XLA's own takes half as long again on the CPU, and its last bits depend on how a loop is vectorised.
-What is made of it here is one quotient, which XLA stores where several read it.
+XLA's own takes 1.5 times as long on the CPU, and its last bits depend on how a loop is vectorised.
+Each function here ends in one quotient, which XLA stores if several operations read the result.
 """
 
 from typing import NamedTuple
@@ -21,14 +21,14 @@ class _Format(NamedTuple):
     """Constants that depend on the format of a number."""
 
     integer: type
-    """As many bits."""
+    """The integer type with as many bits."""
     n_digits: int
-    """Bits behind the binary point."""
+    """Bits after the binary point."""
     ln2: tuple[float, float]
     """log 2 in two parts, whose products with any exponent are exact."""
     least: float
     most: float
-    """What lies beyond these counts as these; the second is the logarithm of the largest number."""
+    """Arguments are clamped to this range; `most` is the logarithm of the largest number."""
 
 
 _FORMATS = {
@@ -45,18 +45,18 @@ _1_LN2 = 1.4426950408889634
 _SCALE = 0.0333166436835042
 _EVEN = (0.010955414930173336, 0.1134022812175993)
 _ODD = (0.044141149075561485, 0.4223920616704537)
-"""tanh(r/2) = u (u² + a)(u² + b) / ((u² + c)(u² + d)) with u = 0.0333 r, a and b odd, c and d even.
-Equal where r is a zero of the eleventh Chebyshev polynomial stretched to ±log(2)/2; between these
-the exponential function is off by 8e-19 of its value."""
+"""tanh(r/2) = u (u² + a)(u² + b) / ((u² + c)(u² + d)) with u = 0.0333 r, a and b from `_ODD`, c and
+d from `_EVEN`. The formula is exact at the zeros of the eleventh Chebyshev polynomial stretched to
+±log(2)/2; between these zeros the relative error of the exponential function is at most 8e-19."""
 
 
 @jax.custom_jvp
 def exp(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """e to the power of `x`, to 4e-16 of its value, in float32 to 2e-7.
+    """e^x in float64 or float32, with a relative error of 4e-16 or 2e-7.
 
-    For float64 and float32. `x` need not be rounded, nor the result where it meets a sum; where it
-    meets a division it is a quotient. Below -701 and above 709.78 (-80 and 88.72) it stays as
-    there: 4e-305 and 2e308 (2e-35 and 3e38). NaN of NaN.
+    The result is a quotient: round it before a division, not before a sum. `x` needs no rounding.
+    Arguments below -701 and above 709.78 (-80 and 88.72 in float32) give the values there, 4e-305
+    and 2e308 (2e-35 and 3e38). NaN gives NaN.
     """
     f = _FORMATS[np.dtype(x.dtype)]
     x = jnp.where(x > f.most, f.most, x)
@@ -69,9 +69,9 @@ def exp(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 @jax.custom_jvp
 def exp2(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """2 to the power of `x`, as precise as `exp` for the same number, in fewer operations.
+    """2^x, as precise as `exp`, in fewer operations.
 
-    For `x` from -1011 to 1024 (-115 to 128 in float32), which is not held there; NaN of NaN.
+    `x` must lie between -1011 and 1024 (-115 and 128 in float32); no clamp applies. NaN gives NaN.
     """
     above, below = _quotient_of_two(x)
     return above / below
@@ -79,16 +79,16 @@ def exp2(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 @jax.custom_jvp
 def fermi2(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """1/(1 + 2^x), for what `exp2` is for, and for any smaller `x`."""
+    """1/(1 + 2^x), for the arguments of `exp2` and all smaller ones."""
     above, below = _quotient_of_two(_no_less(x))
     return below / (above + below)
 
 
 @jax.custom_jvp
 def exp2_fermi2(x: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
-    """2^x/(1 + 2^y), in one division, for what `exp2` is for, and for any smaller `y`.
+    """2^x/(1 + 2^y) in one division, for the arguments of `exp2` and all smaller `y`.
 
-    0 where it would be as small as that may be.
+    A result near the smallest normal number may be 0.
     """
     (x_above, x_below), (y_above, y_below) = _quotient_of_two(x), _quotient_of_two(_no_less(y))
     return (x_above * y_below) / (x_below * (y_above + y_below))
@@ -120,7 +120,7 @@ def _exp2_fermi2_jvp(primals, tangents):
 
 
 def _no_less(x):
-    """`x`, or what has as little to add to 1: nothing."""
+    """`x`, or -64 below it: 1 + 2^-64 rounds to 1 as well."""
     return jnp.where(x < -64.0, -64.0, x)
 
 
@@ -129,25 +129,25 @@ def _to_integer(x):
 
 
 def _quotient_of_two(x):
-    """As `_quotient`, of 2 to the power of `x`, which need not be rounded."""
+    """`_quotient` for 2^x; `x` needs no rounding."""
     x = apart(x)
     y = _to_integer(x)
     return _quotient(y, (x - y) * (_SCALE * LN2))
 
 
 def _quotient(y, u):
-    """Two numbers whose quotient is 2^y e^r; the second is near 1e-3.
+    """Numerator and denominator of 2^y e^r; the denominator is near 1e-3.
 
     Args:
         y: an integer.
-        u: r, of log(2)/2 at most, in the units of the quotient above.
+        u: r, at most log(2)/2 in size, in the units of `_EVEN` and `_ODD`.
     """
     f = _FORMATS[np.dtype(y.dtype)]
     t = apart(u * u)
     even = apart((t + _EVEN[0]) * (t + _EVEN[1]))
     odd = apart(u * (t + _ODD[0]) * (t + _ODD[1]))
-    # e^r = (1 + tanh(r/2)) / (1 - tanh(r/2)). The exponent takes y: the last digits of so large a
-    # number are those of an integer.
+    # e^r = (1 + tanh(r/2)) / (1 - tanh(r/2)). Adding 1.5 · 2^n moves the integer y into the last
+    # digits, from which a shift brings y into the exponent.
     exponent = lax.bitcast_convert_type(y + 1.5 * 2.0**f.n_digits, f.integer) << f.n_digits
     above = lax.bitcast_convert_type(even + odd, f.integer) + exponent
     return lax.bitcast_convert_type(above, y.dtype), even - odd

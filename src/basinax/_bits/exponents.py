@@ -1,8 +1,8 @@
-"""Powers of two and powers of any order, written out so that every device and shape rounds alike.
+"""Powers of two and powers of any order, rounded alike on every device and in every shape.
 
-JAX on CPU reads and writes subnormal numbers as zero; here they are handled by their bits. Powers
-are made of basic operations, which are exact to half an ulp whether or not a compiler vectorises
-them; library powers have other bits in the tail of an array.
+JAX on CPU reads and writes subnormal numbers as zero, so this module handles subnormals by their
+bits. Powers use basic operations alone, which are exact to half an ulp whether or not a compiler
+vectorises them; library powers have other bits in the tail of an array.
 """
 
 import functools
@@ -37,7 +37,7 @@ def infinity_bits(dtype) -> int:
 
 
 def choice(mask: Bool[Array, "..."], dtype) -> Int[Array, "..."]:
-    """A mask as `choose` takes it for numbers of that dtype."""
+    """A mask in the form that `choose` reads for numbers of `dtype`."""
     return -mask.astype(_integer(dtype))
 
 
@@ -45,7 +45,7 @@ def choice(mask: Bool[Array, "..."], dtype) -> Int[Array, "..."]:
 def choose(
     mask: Int[Array, "..."], on_true: Float[Array, "..."], on_false: Float[Array, "..."]
 ) -> Float[Array, "..."]:
-    """`where` by bits. Beside other selections it takes XLA on CPU half the time."""
+    """`where` by bits. XLA on CPU takes half the time for it if other selections stand nearby."""
     if not xla.SWITCHES["by_bits"]:
         return jnp.where(mask != 0, on_true, on_false)
     bits = (signed_bits(on_true) & mask) | (signed_bits(on_false) & ~mask)
@@ -60,14 +60,14 @@ def _choose_derivative(primals, tangents):
 
 
 def toward_zero(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The next number of the dtype of x that is nearer to zero. x must not be zero."""
+    """The neighbouring number of x in its dtype, nearer to zero. x must not be zero."""
     return from_bits(signed_bits(x) - jnp.asarray(1, _integer(x.dtype)), x.dtype)
 
 
 def scale_exactly(x: Float[Array, "..."], exponent: Int[Array, "..."]) -> Float[Array, "..."]:
-    """x · 2^exponent, for subnormal x too; a subnormal result may become zero.
+    """x · 2^exponent, exact, for subnormal x as well. A subnormal result may become zero.
 
-    Exact otherwise. Exponents may reach three times those of the dtype.
+    Exponents may reach three times the largest exponent of the dtype.
     """
     info = jnp.finfo(x.dtype)
     bits = magnitude_bits(x)
@@ -78,7 +78,7 @@ def scale_exactly(x: Float[Array, "..."], exponent: Int[Array, "..."]) -> Float[
     left = jnp.where(is_subnormal, exponent + (info.minexp - info.nmant), exponent)
     for _ in range(3):
         part = jnp.clip(left, info.minexp, info.maxexp - 1)
-        y = y * power_of_two(part, x.dtype)  # exact: fused or not, it is the same
+        y = y * power_of_two(part, x.dtype)  # exact, so a fused multiply-add gives the same bits
         left = left - part
     return jnp.where(exponent == 0, x, y)
 
@@ -104,10 +104,10 @@ def split(x: Float[Array, "..."]) -> tuple[Float[Array, "..."], Int[Array, "..."
 
 
 def join(mantissa: Float[Array, "..."], exponent: Int[Array, "..."]) -> Float[Array, "..."]:
-    """mantissa · 2^exponent of a mantissa ≥ 0, rounded once, subnormal results too."""
+    """mantissa · 2^exponent for a mantissa ≥ 0, rounded once, for subnormal results as well."""
     info = jnp.finfo(mantissa.dtype)
     is_subnormal = split(mantissa)[1] + exponent < info.minexp
-    unit = info.minexp - info.nmant  # of subnormal numbers, whose bits count it
+    unit = info.minexp - info.nmant  # bits of subnormals count multiples of 2^unit
     y = scale_exactly(mantissa, exponent - jnp.where(is_subnormal, unit, 0))
     units = jnp.round(jnp.where(is_subnormal, y, jnp.zeros_like(y)))
     bits = jnp.where(is_subnormal, units.astype(_integer(y.dtype)), signed_bits(y))
@@ -116,9 +116,9 @@ def join(mantissa: Float[Array, "..."], exponent: Int[Array, "..."]) -> Float[Ar
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def power(x: Float[Array, "..."], p: float) -> Float[Array, "..."]:
-    """x^p for x ≥ 0 and p > 0, within a few ulp; 0 where the result is not a normal number.
+    """x^p for x ≥ 0 and p > 0, within a few ulp; 0 if the result is not a normal number.
 
-    The logarithm is the series of the inverse hyperbolic tangent, the exponential that of Taylor.
+    The logarithm is the series of the inverse hyperbolic tangent, the exponential a Taylor series.
     """
     info = jnp.finfo(x.dtype)
     mantissa, exponent = split(x)
@@ -162,7 +162,7 @@ def _polynomial(x: Shaped[Array, "..."], coefficients: list[float]) -> Shaped[Ar
 
 
 def _head_and_tail(p: float, bits: int) -> tuple[float, float]:
-    """p as a number of so many bits and the rest."""
+    """p as a number of `bits` bits, and the rest."""
     fraction, exponent = math.frexp(p)
     head = math.ldexp(round(math.ldexp(fraction, bits)), exponent - bits)
     return head, p - head

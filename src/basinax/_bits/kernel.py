@@ -1,8 +1,9 @@
-"""Loops that are one kernel on the CPU, where XLA would start one for each of their operations.
+"""Loops compiled into one kernel on the CPU.
 
-A kernel takes a tenth of a microsecond to start, and a turn of a fold over neighbours has thirty: a
-fifth of its time. XLA itself makes small loops one kernel, by a call with the attribute set here.
-(What it takes for small can be set for a process alone, which is not for a library to do.)
+XLA starts one kernel per operation, which takes 0.1 µs. One turn of a fold over neighbours has
+thirty operations, and their starts take a fifth of its time. XLA compiles small loops into one
+kernel by a call with the attribute that this module sets. (The limit for "small" is a setting of
+the whole process, so a library must leave that setting alone.)
 """
 
 import functools
@@ -18,8 +19,8 @@ from jax.extend import core as jax_core
 from basinax._bits import xla
 
 UNTRIED = (0, 13)
-"""The first version of JAX with which this has not been tried. What XLA does not expect in such a
-kernel ends the process, so later versions have loops of many kernels."""
+"""The first version of JAX without a trial of this attribute. An operation that XLA does not
+support inside such a kernel ends the process, so newer versions run loops of many kernels."""
 
 # fmt: off
 POSSIBLE = frozenset({
@@ -31,11 +32,11 @@ POSSIBLE = frozenset({
     "square", "squeeze", "sub", "tanh", "transpose", "while",
 })
 # fmt: on
-"""Operations that such kernels may have. Sorting, scattering and calls of libraries XLA refuses."""
+"""Operations that such kernels may contain. XLA refuses sorts, scatters and library calls."""
 
 
 def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` of arrays, with the same bits; on the CPU one kernel where that is possible."""
+    """`function` of arrays with the same bits, as one kernel on the CPU if all operations allow."""
 
     @functools.wraps(function)
     def whole(*args):
@@ -48,7 +49,7 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
         @jax.jit
         def kernel(consts, leaves):
             results = jax_core.jaxpr_as_fun(jax_core.ClosedJaxpr(closed.jaxpr, consts))(*leaves)
-            # XLA must find every argument among what is read.
+            # XLA requires the kernel to read every argument.
             return results, [jnp.ravel(x)[:1] for x in (*consts, *leaves)]
 
         with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):

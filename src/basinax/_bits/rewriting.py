@@ -1,8 +1,8 @@
-"""Functions of others, run operation by operation with numbers that no compiler merges.
+"""A user's function, run operation by operation with numbers that no compiler merges.
 
-What a function does is traced and done again from operations that are known to have the same bits
-in every program: products are rounded, sums taken in index order, elementary functions those of
-`_elementary.py` (docs/design.md, section 2, rule 6). Any other operation is refused by its name.
+The function is traced and rebuilt from operations with the same bits in every program: products are
+rounded, sums run in index order, and elementary functions come from `elementary.py`
+(docs/design.md, section 2, rule 6). Any other operation is refused by name.
 """
 
 import functools
@@ -20,23 +20,23 @@ from basinax._bits.rounding import rounded
 
 
 class RefusedOperation(TypeError):
-    """A function has an operation of which it is not known that no bit depends on the program."""
+    """A function uses an operation whose bits may depend on the program."""
 
 
 def with_rounded_products(function: Callable) -> Callable:
-    """`function` with every product, quotient, root and sum of two rounded before it meets others.
+    """`function` with every product, quotient, root and two-term sum rounded.
 
-    Sums over axes are left folds from +0.0, and products of matrices are such sums. Elementary
-    functions are from rounded products, too.
+    Sums over axes, matrix products included, are left folds from +0.0. Elementary functions use
+    rounded products.
 
     Raises:
-        RefusedOperation: while tracing, where the function does anything else.
+        RefusedOperation: while tracing, if the function uses any other operation.
     """
     return _rewritten(function, _CONTROL | _CUMULATIVE)
 
 
 def with_ordered_sums(function: Callable) -> Callable:
-    """The same, without loops and choices: zeros at the end of an axis then change no bit."""
+    """`with_rounded_products` without loops or branches: zeros that pad an axis change no bit."""
     return _rewritten(function, {})
 
 
@@ -75,7 +75,7 @@ def _evaluate(jaxpr, consts, args, control) -> list[Any]:
 
 
 def _done(eqn, inputs) -> list[Any]:
-    """The results of an operation that is none of other operations."""
+    """The results of an operation that contains no other operations."""
     name = eqn.primitive.name
     is_real = [jnp.issubdtype(atom.aval.dtype, jnp.floating) for atom in eqn.outvars]
     if name in REDUCTIONS:
@@ -92,12 +92,12 @@ def _done(eqn, inputs) -> list[Any]:
 
 
 def _rounded(x):
-    """Integers are as they are."""
+    """`rounded` for real numbers; integers are exact."""
     return rounded(x) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
 def _in_a_known_format(function, inputs):
-    """For numbers of fewer bits than float32 by way of that."""
+    """`function` in the dtype of the inputs, in float32 if they have fewer bits."""
     dtype = inputs[0].dtype
     if jnp.finfo(dtype).bits >= 32:
         return function(*inputs)
@@ -129,13 +129,13 @@ EXACT = frozenset({
     "unstack", "xor",
 })
 # fmt: on
-"""Their results are numbers of theirs, as they are or moved, or one that is nearest to them."""
+"""Operations that move numbers, keep them, or round to the nearest one."""
 
 ROUNDED = frozenset(
     {"add", "add_any", "cos", "div", "integer_pow", "mul", "sin", "sqrt", "square", "sub"}
 )
-"""Of sums, those of a number and two constants would be merged; sines and cosines the C library
-computes, a number at a time."""
+"""Operations whose result is rounded. A compiler would merge the two constants of `(x + a) + b`.
+The C library computes sines and cosines, for one number at a time."""
 
 _FUNCTIONS = (
     *("acos", "asin", "atan", "atan2", "cbrt", "exp", "exp2", "expm1"),
@@ -150,7 +150,7 @@ ELEMENTARY: dict[str, Callable[..., Array]] = {
     "min": _elementary.minimum,
     "clamp": _elementary.clamp,
 }
-"""Of real numbers, done by `_elementary.py`; of integers they are exact."""
+"""Operations on real numbers that `elementary.py` replaces; on integers they are exact."""
 
 
 _CALLS = (
@@ -163,12 +163,12 @@ _CALLS = (
     "custom_jvp_call",
     "custom_vjp_call",
 )
-"""Functions in a function: they are done again as if they were written out there."""
+"""Operations that call another function, which is rebuilt inline."""
 
 
 def _scan(evaluate, eqn, *inputs):
     jaxpr, how = eqn.params["jaxpr"], {name: eqn.params[name] for name in ("reverse", "unroll")}
-    # What is scanned, or stacked, has one axis more than each turn has of it.
+    # Scanned inputs and stacked outputs have one axis more outside than inside a turn.
     n_kept = _count_alike(eqn.invars, jaxpr.in_avals)
     n_carried = _count_alike(eqn.outvars, jaxpr.out_avals)
     consts, inputs = inputs[: n_kept - n_carried], inputs[n_kept - n_carried :]
@@ -199,7 +199,7 @@ def _while(evaluate, eqn, *inputs):
         mask, turned = goes_on(carry), evaluate(body_jaxpr, *body_consts, *carry)
         if not mask.ndim:
             return turned
-        # One loop for each entry of the mask; those that are over wait for the others.
+        # Under vmap each entry of the mask has its own loop; finished entries keep their values.
         masks = [jnp.expand_dims(mask, range(mask.ndim, x.ndim)) for x in carry]
         return [jnp.where(*each) for each in zip(masks, turned, carry, strict=True)]
 
@@ -257,7 +257,7 @@ def _matrix_product(a, b, *, dimension_numbers, **_):
     (a_summed, b_summed), (a_batch, b_batch) = dimension_numbers
 
     def arranged(x, batch, summed, n_before, n_behind):
-        """Batch axes, the other one's free axes as ones, free axes, those to be summed over."""
+        """The axes of x as: batch, ones for the other operand's free axes, free, summed."""
         free = [k for k in range(x.ndim) if k not in (*batch, *summed)]
         shape = [x.shape[k] for k in (*batch, *free, *summed)]
         at = len(batch)
@@ -309,4 +309,4 @@ _UNORDERED = frozenset(
         "pallas_call",
     )
 )
-"""Loops and choices are not looked into; the rest adds or multiplies."""
+"""Operations that add or multiply in an order of their own, and loops, which may contain them."""

@@ -1,8 +1,9 @@
-"""How a number is rounded: the only module of basinax that decides it.
+"""How a number is rounded: no other module of basinax decides on rounding.
 
 A compiler may contract `a * b + c` into one fused multiply-add, regroup quotients, and sum in
-whatever order suits a shape. Each changes last bits with the batch. Here a product is rounded
-before it meets a sum, and components are added in one written order. See docs/design.md, section 2.
+whatever order suits a shape. Each of these changes last bits with the batch. Here a product is
+rounded before it meets a sum, and components are added in one written order. See docs/design.md,
+section 2.
 """
 
 import math
@@ -16,30 +17,30 @@ from jax import lax
 from jaxtyping import Array, Float, Shaped
 
 BLOCK = 8
-"""Rows that are summed together first; an aligned system starts on a multiple of it."""
+"""The number of rows that are summed first; an aligned system starts on a multiple of it."""
 
 
 def rounded(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """`x`, as a number of its own that no compiler merges into a neighbouring operation.
+    """`x`, as a number that no compiler merges into a neighbouring operation.
 
     The largest finite value becomes inf; every other value, NaN and -0.0 included, is unchanged.
-    That one difference is why no compiler may drop the selection, and a selection between a
-    multiplication and an addition rules out a fused multiply-add. Between a quotient or square
-    root and a division it rules out regrouping.
+    Because of that one difference no compiler may drop the selection. A selection between a
+    multiplication and an addition rules out a fused multiply-add; between a quotient or square root
+    and a division it rules out regrouping.
 
-    The comparison is `>=`, which inf meets as well: with `==` LLVM, having moved constants that
-    follow into both branches, finds them equal where they overflow and drops the selection.
+    The comparison is `>=`, which inf satisfies too: with `==` LLVM moves later constants into both
+    branches, finds the branches equal where they overflow and drops the selection.
 
-    The products that differentiation writes are not rounded; see `product`.
+    Products in derivatives are not rounded; see `product`.
     """
-    # A constant of NumPy: one of JAX's own would be checked by jax_debug_infs.
+    # A constant of NumPy, because jax_debug_infs would raise at a constant of JAX.
     return jnp.where(x >= jnp.finfo(x.dtype).max, np.asarray(np.inf, x.dtype), x)
 
 
 def apart(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """As `rounded`, of what is never too large for its format; one instruction, not two.
+    """`rounded` in one instruction instead of two, for `x` that never overflows.
 
-    What is, is the largest number.
+    A value that overflowed (inf) is clamped to the largest finite number. NaN passes through.
     """
     largest = jnp.asarray(jnp.finfo(x.dtype).max, x.dtype)
     return jnp.where(x > largest, largest, x)
@@ -48,27 +49,28 @@ def apart(x: Float[Array, "..."]) -> Float[Array, "..."]:
 def scaled(
     x: Float[Array, "..."], factor: Float[Array, "..."], top: Float[Array, "..."]
 ) -> Float[Array, "..."]:
-    """`rounded(x * factor)`, and `x` bit for bit where the factor is one.
+    """`rounded(x * factor)`; `x` keeps its bits if the factor is one.
 
     Args:
-        top: `scaling_top(factor)`, of the shape of `x`. It has the factor compared where there are
-            few of them, and, as a second reader of the factors, has them computed once and stored.
+        top: `scaling_top(factor)`, broadcast to the shape of `x`. Compute it from the few factors,
+            not from the broadcast ones: XLA then compares few numbers, and stores the factors,
+            since they have a second reader.
     """
     y = x * factor
     return jnp.where(y >= top, np.asarray(np.inf, x.dtype), y)
 
 
 def scaling_top(factor: Float[Array, "..."]) -> Float[Array, "..."]:
-    """What a product by `factor` must not be: the largest number; inf for a factor of one."""
+    """The bound of `scaled`: the largest finite number, or inf if the factor is one."""
     largest = jnp.asarray(jnp.finfo(factor.dtype).max, factor.dtype)
     return jnp.where(factor == 1, jnp.asarray(jnp.inf, factor.dtype), largest)
 
 
 @jax.custom_vjp
 def product(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
-    """`a * b`, rounded, and so are the products of its derivative. Shapes must be equal.
+    """`a * b`, rounded, with rounded products in its derivative. Shapes must be equal.
 
-    It has a derivative in reverse mode (`jax.grad`) alone.
+    Only reverse mode (`jax.grad`) is defined.
     """
     return rounded(a * b)
 
@@ -86,14 +88,14 @@ product.defvjp(_product_forward, _product_backward)
 
 
 def add_halves(x: Float[Array, "groups width *rest"]) -> Float[Array, "groups *rest"]:
-    """The sum over the second axis (a power of two long): its two halves, then theirs, to one."""
+    """The sum over the second axis, whose length is a power of two: add halves repeatedly."""
     return combine_halves(jnp.add, x)
 
 
 def combine_halves(
     combine: Callable, x: Shaped[Array, "groups width *rest"]
 ) -> Shaped[Array, "groups *rest"]:
-    """As `add_halves`, by another function of two arrays."""
+    """`add_halves` with `combine`, a function of two arrays, in place of the sum."""
     while x.shape[1] > 1:
         half = x.shape[1] // 2
         x = combine(x[:, :half], x[:, half:])
@@ -101,7 +103,7 @@ def combine_halves(
 
 
 def pad_rows(x: Float[Array, "rows *rest"]) -> Float[Array, "padded *rest"]:
-    """`x` with rows of -0.0, which add nothing, up to a multiple of eight."""
+    """`x` padded to a multiple of eight rows with -0.0, which adds nothing."""
     missing = -x.shape[0] % BLOCK
     if not missing:
         return x
@@ -109,7 +111,7 @@ def pad_rows(x: Float[Array, "rows *rest"]) -> Float[Array, "padded *rest"]:
 
 
 def add_rows(x: Float[Array, "rows *rest"]) -> Float[Array, "*rest"]:
-    """The sum over the first axis: blocks of eight by halves, then blocks of eight of those."""
+    """The sum over the first axis: blocks of eight rows by halves, then eight such sums."""
     if x.shape[0] == 0:
         return jnp.full(x.shape[1:], -0.0, x.dtype)
     while x.shape[0] > 1:
@@ -119,7 +121,7 @@ def add_rows(x: Float[Array, "rows *rest"]) -> Float[Array, "*rest"]:
 
 
 def add_blocks(x: Float[Array, "groups rows *rest"]) -> Float[Array, "groups *rest"]:
-    """The sum over the second axis of each group, in the order of `add_rows`."""
+    """The sum over the second axis, per group, in the order of `add_rows`."""
     if x.shape[1] == 0:
         return jnp.full(x.shape[:1] + x.shape[2:], -0.0, x.dtype)
     while x.shape[1] > 1:
@@ -132,45 +134,45 @@ def add_blocks(x: Float[Array, "groups rows *rest"]) -> Float[Array, "groups *re
 
 
 FEW_PARTS = 32768
-"""An axis that is no longer than this is added in one branch of a program."""
+"""An axis up to this length is added without a loop."""
 
 PIECES, PIECE = 16, 16384
-"""A longer one is added in pieces of so many entries at most, so many at a turn of a loop."""
+"""A turn of the loop adds 16 pieces of a longer axis, each of at most 16384 entries."""
 
 LEAST_TURNS, MOST_TURNS = 4, 64
-"""So many turns at least; an axis for which that takes more is halved thrice before."""
+"""The bounds of the number of turns; an axis that needs more is halved three times first."""
 
 SHARES = 8
-"""A piece has a multiple of so many entries; fewer than it has are left over."""
+"""The length of a piece is a multiple of this number; the entries left over are added apart."""
 
 
 def add_parts(
     x: Float[Array, "entries"], term: Callable[[Array], Array] = lambda x: x
 ) -> Float[Array, ""]:
-    """The sum over a long axis, which is cut into pieces: these are added to one, then its entries.
+    """The sum over a long axis: add its pieces to one piece, then the entries of that.
 
-    The fastest written order, since neighbours in memory are added side by side. What is left over
-    comes first.
+    Pieces are added side by side because entries that are neighbours in memory then share a vector.
+    Entries left over come first.
 
     Args:
-        term: what to add of each entry, in place of the entry.
+        term: the function of each entry to sum.
     """
     if x.size <= FEW_PARTS:
         return _add_few_parts(term(x))
     n_turns, piece = _turns_and_piece(x.size)
-    # Of what `term` makes of another dtype XLA would make all before the loop.
+    # If `term` changes the dtype, XLA would compute all terms before the loop, so halve instead.
     if n_turns > MOST_TURNS or jax.eval_shape(term, x).dtype != x.dtype:
         length = x.size // BLOCK
         sums = _halves_of_parts(term(x), length)
-        # If one is NaN so is the total. That it is asked keeps what follows out of the loop above,
-        # into which XLA on CPU would put it, and take three times as long.
+        # XLA on CPU would fuse the next sums into this loop and take three times as long. The
+        # `cond` keeps them apart. Both branches agree: if the first sum is NaN, so is the total.
         total = lax.cond(jnp.isnan(sums[0]), lambda sums: sums[0], add_parts, sums)
         return total + add_rows(term(x[BLOCK * length :]))
 
     def add_pieces(turn, sums):
         begins = [(PIECES * turn + k) * piece for k in range(PIECES)]
         parts = [term(lax.dynamic_slice_in_dim(x, begin, piece)) for begin in begins]
-        # As `add_halves`, of which XLA on CPU would make a slower loop for pieces of one array.
+        # The order of `add_halves`; XLA on CPU compiles slices of one array into a slower loop.
         while len(parts) > 1:
             half = len(parts) // 2
             parts = [a + b for a, b in zip(parts[:half], parts[half:], strict=True)]
@@ -182,16 +184,15 @@ def add_parts(
 
 
 def _turns_and_piece(n_entries: int) -> tuple[int, int]:
-    """How many turns a loop over so many entries takes, and how long its pieces are."""
-    # Of a loop with one turn XLA makes none, and that then takes twice as long. A turn of half a
-    # megabyte XLA on CPU gives to all threads; of a length that they cannot share evenly, that took
-    # twice as long.
+    """The number of turns of the loop over the entries, and the length of a piece."""
+    # XLA unrolls a loop of one turn, which takes twice as long. XLA on CPU gives a turn of half a
+    # megabyte to all threads; a length that threads cannot share evenly takes twice as long.
     n_turns = max(LEAST_TURNS, -(-n_entries // (PIECES * PIECE)))
     return n_turns, n_entries // (PIECES * n_turns * SHARES) * SHARES
 
 
 def part_additions(n_entries: int) -> int:
-    """In how many additions of `add_parts` an entry takes part, at most."""
+    """The largest number of additions of `add_parts` in which one entry takes part."""
     if n_entries > FEW_PARTS:
         halved = 3 + part_additions(n_entries // BLOCK) + 1
         n_turns, piece = _turns_and_piece(n_entries)
@@ -207,7 +208,7 @@ def part_additions(n_entries: int) -> int:
 
 
 def _add_few_parts(x):
-    """As `add_parts`; what is left over is appended to the sums."""
+    """`add_parts` without a loop; entries left over are appended to the sums."""
     while x.size > BLOCK:
         length = (x.size - 1) // BLOCK
         x = jnp.concatenate([_halves_of_parts(x, length), x[BLOCK * length :]])
@@ -219,9 +220,10 @@ def _halves_of_parts(x, length: int):
 
 
 def wide_dtype(x: Any) -> np.dtype:
-    """The dtype in which x is computed with: its own, float32 where that has fewer bits.
+    """The dtype of computations with x: its own, but float32 for dtypes of fewer bits.
 
-    Raises TypeError where x is not real floating point.
+    Raises:
+        TypeError: x is not real floating point.
     """
     dtype = jnp.result_type(x)
     if not jnp.issubdtype(dtype, jnp.floating):
@@ -230,17 +232,18 @@ def wide_dtype(x: Any) -> np.dtype:
 
 
 def common(tree: Any) -> list[Float[Array, "rows *components"]]:
-    """The leaves, as rows, in the widest dtype among them, float32 at least."""
+    """The leaves as rows, in the widest dtype among them, at least float32."""
     leaves = [jnp.atleast_1d(leaf) for leaf in jax.tree.leaves(tree)]
     dtypes = [wide_dtype(leaf) for leaf in leaves]
     return [leaf.astype(np.result_type(*dtypes)) for leaf in leaves]
 
 
 def add_components(x: Float[Array, "rows *components"]) -> Float[Array, "rows"]:
-    """The sum over all trailing axes, in an order that the number of components alone decides.
+    """The sum over all trailing axes, in an order that depends only on the number of components.
 
-    Up to eight are added in index order, more by halves: fewer dependent additions, and an error
-    that grows with the logarithm. No components give -0.0, which adds nothing.
+    Up to eight components are added in index order. More are added by halves, for fewer dependent
+    additions and an error that grows with the logarithm. No components give -0.0, which adds
+    nothing.
     """
     return combine_components(jnp.add, x, -0.0)
 
@@ -248,7 +251,7 @@ def add_components(x: Float[Array, "rows *components"]) -> Float[Array, "rows"]:
 def combine_components(
     combine: Callable, x: Shaped[Array, "rows *components"], absent: float
 ) -> Shaped[Array, "rows"]:
-    """As `add_components`, by another function of two arrays, to which `absent` adds nothing."""
+    """`add_components` by `combine`, a function that ignores `absent`, in place of the sum."""
     if x.ndim == 1:
         return x
     rows, count = x.shape[0], math.prod(x.shape[1:])

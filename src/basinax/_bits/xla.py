@@ -1,8 +1,8 @@
-"""How XLA compiles programs of this package: for speed, never for their bits.
+"""How XLA compiles programs of this package. Nothing here changes a bit of any result.
 
-Options are those of single programs; no setting of the process is touched. An option that the XLA
-at hand does not have is left out. Each trick is a function here, and has a switch; what each is
-worth is measured by benchmarks/ablation.py.
+Options belong to single programs; no setting of the process is touched, and options that the
+installed XLA lacks are left out. Each trick is a function behind a switch; benchmarks/ablation.py
+measures the gain of each.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ from jaxtyping import Array, Bool, Int32, Shaped
 SWITCHES: dict[str, bool] = dict.fromkeys(
     ("stored", "read_twice", "behind", "by_bits", "within", "one_kernel", "options"), True
 )
-"""Which tricks are used in programs that are traced from now on."""
+"""The tricks that programs traced from now on use."""
 
 
 @contextlib.contextmanager
 def without(trick: str) -> Iterator[None]:
-    """Programs that are traced within do without a trick; `jax.clear_caches` drops older ones."""
+    """Leave one trick out of programs traced inside; `jax.clear_caches` drops older programs."""
     SWITCHES[trick] = False
     try:
         yield
@@ -32,10 +32,10 @@ def without(trick: str) -> Iterator[None]:
 
 
 def stored(x: Shaped[Array, "..."], signs: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
-    """`x / signs`, where these are 1 or -1.
+    """`x / signs`, for signs of 1 or -1, so that XLA stores the result.
 
-    A quotient that several read is stored. Cheaper values are computed again for every reader, a
-    sum with all its terms.
+    XLA recomputes a cheap value for every reader, a sum with all its terms, but stores a quotient
+    that several operations read. Dividing by 1 or -1 is exact.
     """
     return x / signs if SWITCHES["stored"] else jnp.where(signs == 1, x, -x)
 
@@ -43,11 +43,11 @@ def stored(x: Shaped[Array, "..."], signs: Shaped[Array, "..."]) -> Shaped[Array
 def read_twice(
     always: Bool[Array, "..."], x: Shaped[Array, "..."], again: Shaped[Array, "..."]
 ) -> Shaped[Array, "..."]:
-    """`x`, which `again` reads in another way.
+    """`x`, stored; `again` holds the same values, read through another reshape.
 
-    Values that a loop would compute more than fifteen times for one entry are stored. Others become
-    part of the loop, which is then not vectorised. Nothing depends on the choice between two
-    readings, and LLVM drops one of them.
+    XLA fuses a producer into the loop of its consumer, which then is not vectorised, unless the
+    loop would recompute the producer more than 15 times per entry. Two readings pass that limit, so
+    XLA stores the values. Both readings are equal, and LLVM drops one.
     """
     return jnp.where(always, x, again) if SWITCHES["read_twice"] else x
 
@@ -55,21 +55,26 @@ def read_twice(
 def behind(
     x: Shaped[Array, "..."], first: Shaped[Array, "..."], never: Bool[Array, "..."]
 ) -> Shaped[Array, "..."]:
-    """`x`, once `first` is known.
+    """`x`, after `first` was read.
 
-    An array that is read before it is written is changed in place; else it is copied.
+    XLA updates an array in place if every read precedes the write, and copies the array otherwise.
+    The choice makes the write depend on the read; its result is always `x`.
 
     Args:
-        never: false, which no compiler can tell.
+        never: false everywhere, by a comparison that no compiler can fold.
     """
     return jnp.where(never, first.astype(x.dtype), x) if SWITCHES["behind"] else x
 
 
 def within(indices: Int32[Array, "..."], n: int, most: int) -> Int32[Array, "..."]:
-    """Indices of a table of n entries, without bits from that of `most`, a power of two, on.
+    """Indices into a table of n entries, masked so that LLVM can prove their bound.
 
-    Indices are held within bounds whatever is promised, by four instructions of eight on the CPU,
-    unless they have no more bits than the table needs, a power of two.
+    XLA clamps gather indices even where the caller promises bounds: four of eight instructions per
+    entry on the CPU. For n a power of two, a mask proves the bound and LLVM drops the clamp.
+    Indices within bounds keep their values.
+
+    Args:
+        most: a power of two; without the trick, the bits from this one on are removed.
     """
     is_power = n > 0 and not n & (n - 1)
     if not SWITCHES["within"]:
@@ -80,27 +85,28 @@ def within(indices: Int32[Array, "..."], n: int, most: int) -> Int32[Array, "...
 Options = dict[str, Any]
 
 SHORT: Options = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
-"""For what does not run long: two thirds of the seconds to compile, a step a twentieth longer. Of
-arrays over rows, functions of XLA have the bits that they have without these, but for `tan`, `cbrt`
-and `atan`, which `elementary` makes by other means."""
+"""For programs that run briefly: compiling takes 2/3 of the time, a step 1/20 more. XLA's functions
+keep their bits on arrays over rows, except `tan`, `cbrt` and `atan`, which `elementary`
+replaces."""
 
 ONCE: Options = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
-"""For what runs once, and takes no function of XLA: a step takes ten times as long, and `exp`,
-`tanh` and `log1p` have other bits."""
+"""For programs that run once and call none of XLA's elementary functions: a step takes ten times as
+long, and `exp`, `tanh` and `log1p` have other bits."""
 
 
 ON_ONE_CORE: Options = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
-"""For a batch that has one core: XLA would give a loop that reads a large table to two, which takes
-longer than the loop. A step of 300 metals takes 0.84 of the time."""
+"""For batches that own one core. XLA would split a loop that reads a large table between two
+threads, which costs more than the loop; a step of 300 metals takes 0.84 of the time without the
+split."""
 
 
 REPEATABLE: Options = {"xla_gpu_deterministic_ops": True}
-"""For functions that others wrote: a GPU would add numbers as its threads come to them, and choose
-kernels by how long each took, so that every call has other last digits."""
+"""For functions that others wrote. By default a GPU adds in the order in which threads arrive and
+picks kernels by their timing, so the last digits differ from call to call."""
 
 
 def jitted(function: Callable[..., Any], options: Options, **how: Any) -> Callable[..., Any]:
-    """`function`, jitted with those of the options that XLA has.
+    """`function`, jitted with the options that the installed XLA has.
 
     Args:
         how: further arguments of `jax.jit`.
@@ -119,7 +125,7 @@ def jitted(function: Callable[..., Any], options: Options, **how: Any) -> Callab
             known = {name: value for name, value in options.items() if _is_known(name, value)}
             if program is not programs[0] or len(known) == len(options):
                 raise
-        if len(programs) == 1:  # else another thread has found the options meanwhile
+        if len(programs) == 1:  # otherwise another thread has appended a program meanwhile
             programs.append(jax.jit(function, compiler_options=known, **how))
         return programs[-1](*args)
 
