@@ -1,7 +1,7 @@
 """Functions of one system, called for each system of a batch as if it were alone.
 
-Systems go one after another through a loop whose count is known only when it runs, each in a shape
-that follows from its own rows. So the code of its body never knows how many others there are.
+A loop whose count is known only at run time evaluates one system after another, each in a shape
+that depends only on its own rows. So the compiled body does not depend on the number of systems.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,11 +21,11 @@ from basinax._systems.types import Prefix, Tree
 
 
 def each_alone(energy: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
-    """A model of many systems from the energy of one, with the bits that each system has alone.
+    """A model of many systems from the energy of one, with the bits of each system alone.
 
-    Systems are evaluated one after another, each in arrays of a shape that its own rows decide: the
-    next power of two. No product need be rounded, and no sum be in order: the function may be a
-    network, a library's or your own.
+    Systems are evaluated one after another, each in arrays whose shape depends only on its own
+    rows: the next power of two. The function may be anything, such as a network or a library's; it
+    needs neither rounded products nor ordered sums.
 
     >>> import jax.numpy as jnp
     >>> from basinax import FIRE, SystemIndex, each_alone, relax
@@ -37,16 +37,16 @@ def each_alone(energy: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     [True, True, True]
 
     Args:
-        energy: of one system, called with the parameters of the system, followed by rows of zeros,
-            and a mask of the system's own rows: bools in a tree like the index prefix. With data,
-            the data and the mask of the data follow. The result, a number, must not depend on
-            rows outside the masks, and the derivative by such rows must not be NaN.
+        energy: a function of one system's parameters, padded with rows of zeros, and of the mask of
+            its own rows: bools in a tree like the index prefix. With data, the data and their mask
+            follow. It returns a number, which must not depend on rows outside the masks;
+            derivatives by such rows must not be NaN.
 
     Returns:
-        A function of `params` and `index_prefix`, and optionally `data`, a tree of arrays that lead
-        with rows, and `data_prefix`, its index prefix. The function returns energies and their
-        gradient, for `relax`; NaN for a system with NaN in its parameters. It has derivatives in
-        forward mode. Shapes follow from the sizes of systems, so an index must not be traced.
+        A function of `params` and `index_prefix`, and optionally of `data`, a tree of arrays that
+        lead with rows, and `data_prefix`, their index prefix. The function returns energies and
+        their gradient, for `relax`; NaN for a system with NaN in its parameters. Forward-mode
+        derivatives work. Shapes follow from the sizes of systems, so an index must not be traced.
     """
     require_function(energy, "energy")
 
@@ -60,24 +60,24 @@ def each_alone(energy: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
 
 
 def room_of(n: int) -> int:
-    """For how many a system of `n` rows has room: the next power of two, one at least."""
+    """The padded number of rows of a system of `n` rows: the next power of two, at least one."""
     return 1 << max(n - 1, 0).bit_length()
 
 
 def one_after_another(
     function: Callable[..., Any], is_asked: Bool[Array, "systems"], arguments: Any, otherwise: Any
 ) -> Any:
-    """The values of a function of one system, for each of the mask; `otherwise` for the others.
+    """`function` of each system of a mask, one after another; `otherwise` for other systems.
 
     Args:
-        function: from the arguments of one system to a tree like `otherwise` of one.
-        is_asked: must follow from numbers that are not known when the program is compiled: a loop
-            whose count is known may become another program.
-        arguments: the arguments, trees of arrays that lead with systems.
+        function: from the arguments of one system to a tree like `otherwise` of one system.
+        is_asked: the mask. It must depend on numbers that are unknown at compile time: XLA may
+            compile a loop of known count into another program.
+        arguments: trees of arrays that lead with systems.
         otherwise: a tree of arrays that lead with systems.
     """
     n = is_asked.shape[0]
-    n_places = max(n, 2)  # an axis of one would be dropped
+    n_places = max(n, 2)  # XLA would drop an axis of length one
 
     def with_room(x):
         return jnp.pad(x, ((0, n_places - n), *[(0, 0)] * (x.ndim - 1)))
@@ -104,18 +104,19 @@ class _Group(NamedTuple):
 
     systems: np.ndarray
     rows: dict[int, np.ndarray]
-    """[systems, room] of each index, by its identity: their rows, then the number of all rows."""
+    """[systems, room]: each system's rows, padded with the number of all rows; keys are ids of
+    indices."""
 
 
 class Alone:
-    """A batch, for functions of one system that are called for each by itself."""
+    """A batch of systems, for functions that are called for one system at a time."""
 
     def __init__(self, params: Tree, index_prefix: Prefix, data: Any, data_prefix: Prefix):
         """The arguments of a call to the function that `each_alone` returns.
 
         Raises:
-            TypeError: there is no index, or it is traced.
-            ValueError: an index does not fit its tree, or two have different systems.
+            TypeError: the index is None or traced.
+            ValueError: an index does not fit its tree, or two indices have different systems.
         """
         if index_prefix is None:
             raise TypeError(
@@ -139,12 +140,12 @@ class Alone:
         self._groups = _grouped({id(index): index for index in indices}, counts[0])
 
     def map(self, function: Callable[..., tuple[Any, Tree]]) -> tuple[Any, Tree]:
-        """The results of a function for every system, and a tree like the parameters.
+        """`function` of every system: per-system results, and a tree like the parameters.
 
         Args:
-            function: of one system, from parameters, which rows are its own, and the same of data,
-                to a tree of arrays, and one like its parameters. A system with NaN in its
-                parameters is not evaluated, and has NaN.
+            function: a function of one system's parameters and mask of own rows, then of data and
+                their mask if given. It returns a tree of arrays and a tree like its parameters. A
+                system with NaN in its parameters is not evaluated and gives NaN.
         """
         found = [self._of_group(function, group) for group in self._groups]
         order = np.argsort(np.concatenate([group.systems for group in self._groups]))
@@ -193,7 +194,7 @@ class Alone:
 
 
 def _grouped(indices: dict[int, SystemIndex], n_systems: int) -> list[_Group]:
-    """Systems with the same room for each of these indices."""
+    """Group the systems whose padded sizes agree in each index."""
     if any(isinstance(index.sizes, Tracer) for index in indices.values()):
         raise TypeError(
             "the shapes of systems must be known before tracing: make the SystemIndex outside of"
@@ -217,7 +218,7 @@ def _grouped(indices: dict[int, SystemIndex], n_systems: int) -> list[_Group]:
 
 
 def rows_of(index: SystemIndex, systems: np.ndarray, room: int) -> np.ndarray:
-    """[systems, room]: the rows of systems in their order, then the number of all rows."""
+    """[systems, room]: the rows of each system in order, padded with the number of all rows."""
     sizes = np.asarray(index.sizes, int)
     order = np.append(np.argsort(np.asarray(index.ids), kind="stable"), index.n_rows)
     starts, slots = np.cumsum(sizes) - sizes, np.arange(room)

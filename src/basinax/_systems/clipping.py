@@ -1,7 +1,7 @@
 """Clipping by norm: one implementation of the clips of five libraries, for each system.
 
-The norm after clipping, computed as the norm before it was, is at most the limit, rounding
-included; a system at or below its limit comes back bit for bit.
+The norm after clipping, computed in the same way as the norm before, is at most the limit, rounding
+included. A system at or below its limit keeps its bits.
 """
 
 import functools
@@ -23,13 +23,13 @@ from basinax._systems.types import Prefix, Tree
 
 
 class Clipped(NamedTuple):
-    """The result of `clip_by_norm`; scalars in global mode, else one entry a system."""
+    """The result of `clip_by_norm`: scalars in global mode, else one entry per system."""
 
     tree: Tree
     norm: Float[Array, "..."]
-    """Before clipping."""
+    """The norm before clipping."""
     is_clipped: Bool[Array, "..."]
-    """The norm was larger than the limit, or one of the two could not be compared."""
+    """True if the norm was larger than the limit, or if either was NaN."""
 
 
 class LayerClipped(NamedTuple):
@@ -37,14 +37,14 @@ class LayerClipped(NamedTuple):
 
     tree: Tree
     norm: PyTree[Float[Array, "..."]]
-    """The norm of each leaf before clipping: a scalar in global mode, else one entry a system."""
+    """The norm of each leaf before clipping: a scalar in global mode, else one entry per system."""
     is_clipped: PyTree[Bool[Array, "..."]]
 
     def sums(self, index_prefix: Prefix = None) -> tuple[Tree, PyTree[Int[Array, ""]]]:
-        """The sum of each leaf over its rows, and in how many systems it was clipped.
+        """The sum of each leaf over its rows, and the number of systems in which it was clipped.
 
-        With a row a system these are the two results of `optax.per_example_layer_norm_clip`. Rows
-        of padding count for nothing.
+        For systems of one row each, these are the two results of
+        `optax.per_example_layer_norm_clip`. Padding rows do not count.
         """
         leaves, structure = jax.tree.flatten(self.tree)
         indices = resolve(index_prefix, self.tree)
@@ -63,20 +63,20 @@ def clip_by_norm(
     rescale_to_unit_norm: bool = False,
     return_zero: bool | Bool[Array, ""] = False,
 ) -> Clipped:
-    """Scale every system whose norm exceeds its limit down to it.
+    """Scale every system whose norm exceeds its limit down to that limit.
 
-    A limit of 0 gives zeros and one of inf clips nothing; a negative or NaN one in an array gives
-    zeros. A norm of 0 leaves a system as it is. NaN entries stay NaN, infinite ones become NaN,
-    and the other entries of their system zero.
+    A limit of 0 gives zeros; a limit of inf clips nothing. A negative or NaN limit in an array
+    gives zeros. A system of norm 0 stays unchanged. NaN entries stay NaN, infinite entries become
+    NaN, and the other entries of their system become 0.
 
     Args:
-        max_norm: the limit, a number or one a system.
+        max_norm: the limit, one number or one per system.
         index_prefix: which row belongs to which system; None if there is one system.
         ord: which norm: p ≥ 1, `inf`, `-inf`, or one of these as a string; None is 2.
-        nan_safe: NaN and infinite entries count as, and become, 0.
+        nan_safe: replace NaN and infinite entries by 0 first.
         rescale_to_unit_norm: divide by the limit, so that no norm exceeds 1. A limit of 0 then
-            means the input divided by its norm, one of inf zeros.
-        return_zero: the result is zeros, whatever the input; the norm is still that of the input.
+            divides the input by its norm; a limit of inf gives zeros.
+        return_zero: return zeros for any input, with the norm of the input.
 
     Raises:
         ValueError: `max_norm` is a negative number or has the wrong shape, `ord` is not the order
@@ -104,16 +104,17 @@ def clip_by_layer_norm(
     *,
     uniform: bool = True,
 ) -> LayerClipped:
-    """Clip every leaf of every system by itself, to a share C_i of the limit C.
+    """Clip every leaf of every system separately, to a share C_i of the limit C.
 
-    C_i = C / √K with K leaves; or, not `uniform`, C √(D_i / D) where the system has D entries, D_i
-    of them in the leaf. In both Σ C_i² = C². A leaf with NaN in a system comes back as it is.
+    `uniform` shares are C_i = C / √K for K leaves. Otherwise C_i = C √(D_i / D) for a system of D
+    entries, D_i of them in leaf i. Both satisfy Σ C_i² = C². A leaf with NaN in a system stays
+    unchanged in that system.
 
     McMahan, Ramage, Talwar and Zhang, Learning differentially private recurrent language models
     (2018).
 
     Args:
-        max_norm: the limit C, a number or one a system.
+        max_norm: the limit C, one number or one per system.
         index_prefix: which row belongs to which system; None if there is one system.
 
     Raises:
@@ -154,7 +155,7 @@ def _share(leaves, indices, k: int, uniform: bool, dtype):
 
 
 def _shaped(norm, is_clipped, index_prefix):
-    """One entry a system, or scalars in global mode."""
+    """One entry per system, or scalars in global mode."""
     return (norm[0], is_clipped[0]) if index_prefix is None else (norm, is_clipped)
 
 

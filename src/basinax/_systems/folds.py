@@ -1,4 +1,4 @@
-"""Values of a system's rows combined in blocks of eight, by halves."""
+"""Values of each system's rows, combined in blocks of eight by halves."""
 
 import math
 
@@ -10,7 +10,7 @@ from basinax._bits.rounding import BLOCK, combine_components, combine_halves
 
 
 def larger(a: Array, b: Array) -> Array:
-    """The larger one, NaN if there is one; `jnp.maximum` makes subnormal numbers zero, or not."""
+    """The larger number, or NaN; unlike `jnp.maximum`, which may flush subnormals to zero."""
     return jnp.where((a >= b) | (a != a), a, b)
 
 
@@ -23,7 +23,7 @@ def take(values, indices, absent, mode="fill"):
     values = jnp.asarray(values)
     if values.shape[0] == 0:
         return jnp.full(indices.shape + values.shape[1:], absent, values.dtype)
-    # No index is negative; without the wrapping of negative ones this takes half the time.
+    # No index is negative; without the wrapping of negative indices a gather takes half the time.
     return values.at[indices].get(mode=mode, fill_value=absent, wrap_negative_indices=False)
 
 
@@ -31,7 +31,7 @@ HALF = BLOCK // 2
 
 
 def fold_blocks(combine, values, sizes, absent):
-    """Every eight values combined by halves, those past the size of their block left out."""
+    """Combine every eight values by halves; values past the size of a block are `absent`."""
     sizes = sizes[:, None]
     blocks = values.reshape(sizes.size, BLOCK)
     halves = values.reshape(sizes.size, 2, HALF)
@@ -43,7 +43,7 @@ def fold_blocks(combine, values, sizes, absent):
 
 
 def fold_groups(combine, values, groups, absent):
-    """The values of each group combined by halves."""
+    """Combine the values of each group by halves."""
     taken = take(values, groups, absent)
     if groups.shape[1] == 1:
         return taken[:, 0]
@@ -54,12 +54,12 @@ def fold_groups(combine, values, groups, absent):
 
 
 def finished(sums: Float[Array, "systems"], sizes: Int32[Array, "systems"]):
-    """The sums, where a system without rows has 0.0 in place of -0.0."""
+    """The sums, stored, with 0.0 in place of -0.0 for a system without rows."""
     return xla.stored(sums, jnp.where(sizes > 0, 1, -1).astype(sums.dtype))
 
 
 def stored(values: Shaped[Array, "systems"], sizes: Int32[Array, "systems"]):
-    """The values unchanged, but computed once."""
+    """The same values, stored (see `xla.stored`)."""
     if not jnp.issubdtype(values.dtype, jnp.floating):
         return values
     return xla.stored(values, jnp.where(sizes >= 0, 1, 2).astype(values.dtype))

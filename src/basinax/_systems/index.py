@@ -1,8 +1,8 @@
 """Which row belongs to which system, and the order in which a system's rows are added.
 
-The order is fixed by a system's own rows: blocks of eight consecutive ones counted from its first,
-then blocks of eight block sums, until one is left. Index arrays of every level are made once, on
-the host. See docs/design.md, section 2.
+A system's own rows fix the order: first blocks of eight consecutive rows, counted from the system's
+first row, then blocks of eight block sums, until one sum is left. The host makes the index arrays
+of all levels once. See docs/design.md, section 2.
 """
 
 import dataclasses
@@ -35,8 +35,8 @@ from basinax._systems.plan import plan_of_ids, plan_of_sizes
 class SystemIndex(eqx.Module):
     """Maps the rows of an array (its leading axis) to systems.
 
-    Make one with `from_sizes` or `from_ids`; an index is data, so it may be passed through `jit`.
-    Rows that belong to no system are padding: they change no result and are never moved.
+    Make an index with `from_sizes` or `from_ids`. An index is data, so `jit` accepts one as an
+    argument. Rows of no system are padding: no result depends on them, and no step moves them.
     """
 
     ids: Int32[Array, "rows"]
@@ -45,6 +45,9 @@ class SystemIndex(eqx.Module):
     sizes: Int32[Array, "systems"]
     """The number of rows of each system."""
 
+    # The plan (see `plan._plan_of`). Aligned: `_block_ids` and `_block_sizes` give the system of
+    # each block of rows and its number of own rows. Otherwise `_block_rows` lists the rows of each
+    # block. Each level lists the values of the level before that each group combines.
     _block_rows: Int32[Array, "blocks 8"] | None
     _block_ids: Int32[Array, "blocks"] | None
     _block_sizes: Int32[Array, "blocks"] | None
@@ -52,7 +55,7 @@ class SystemIndex(eqx.Module):
     _small_first: Int32[Array, "systems"]
     _n_small: Int32[Array, ""]
     is_aligned: bool = eqx.field(static=True)
-    """Whether every system starts on a multiple of eight rows and fills its last eight alone."""
+    """Whether every system starts on a multiple of eight rows and shares no block of eight."""
 
     def __init__(self, *plan: Any):
         """Private: `from_sizes` and `from_ids` make an index."""
@@ -74,10 +77,9 @@ class SystemIndex(eqx.Module):
 
         Args:
             sizes: the number of rows of each system; 0 is allowed.
-            align: each system starts on a multiple of this many rows, with padding before the
-                next. A multiple of 8 makes the aligned layout, which is faster; the bits are the
-                same.
-            n_rows: the number of rows in all, padding included; the fewest possible if None.
+            align: each system starts on a multiple of this many rows, with padding between.
+                Multiples of 8 make the aligned layout, which is faster and has the same bits.
+            n_rows: the total number of rows, padding included; None for the fewest possible.
 
         Raises:
             TypeError: `sizes` are not integers or are traced.
@@ -92,7 +94,7 @@ class SystemIndex(eqx.Module):
         """The index of rows in any order.
 
         Args:
-            ids: the system of each row, from 0. -1 (or `n_systems`) marks a row of no system.
+            ids: the system of each row, from 0; -1 or `n_systems` marks a row of no system.
             n_systems: the number of systems; the largest id + 1 if None.
 
         Raises:
@@ -113,7 +115,7 @@ class SystemIndex(eqx.Module):
 
     @property
     def most_rows(self) -> int:
-        """No system has more rows than this: a power of eight, known where the index is traced."""
+        """An upper bound of the rows of a system, a power of eight; static under `jit`."""
         return BLOCK ** len(self._levels) * self._levels[-1].shape[1]
 
     def __len__(self) -> int:
@@ -131,17 +133,17 @@ class SystemIndex(eqx.Module):
         return finished(self._fold(jnp.add, add_components(rows), -0.0), self.sizes)
 
     def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "systems"]:
-        """The largest over each system's rows and components.
+        """The largest entry of each system's rows.
 
-        -inf for a system without rows, the least of all where `rows` are integers.
+        -inf for a system without rows, or the least value of an integer dtype.
         """
-        # By halves, since each level is stored: `jnp.max` would be computed again for every row
-        # that reads the result.
+        # Reduce by halves: XLA stores each level of the halving, but would fuse `jnp.max` into its
+        # consumer and recompute the maximum for each row. Any order gives the same bits.
         largest = self._fold(larger, max_components(rows), least(rows.dtype))
         return stored(largest, self.sizes)
 
     def depths(self) -> Int32[Array, "systems"]:
-        """After how many sums of eight one is left of each system, one at least."""
+        """The number of levels in which a system's rows are added, at least one."""
         levels = range(1, len(self._levels) + 1)
         deeper = [(self.sizes > BLOCK**k).astype(jnp.int32) for k in levels]
         return functools.reduce(jnp.add, deeper, jnp.ones_like(self.sizes))
@@ -149,28 +151,28 @@ class SystemIndex(eqx.Module):
     def spread(
         self, values: Shaped[Array, "systems"], padding: float | bool, like: Array
     ) -> Shaped[Array, "rows *components"]:
-        """The value of each row's system, `padding` for a row of none, in the shape of `like`."""
+        """The value of each row's system, broadcast to the shape of `like`; `padding` elsewhere."""
         if not self.is_aligned:
             per_row = take(values, self.ids, padding).reshape((-1,) + (1,) * (like.ndim - 1))
             return jnp.broadcast_to(per_row, like.shape)
-        # One value a block, repeated for all that the block holds, is cheaper than one a row.
+        # Repeating one gathered value per block costs less than gathering one per row.
         per_block = take(values, self._block_ids, padding)
         width = BLOCK * math.prod(like.shape[1:])
         return jnp.broadcast_to(per_block[:, None], (per_block.size, width)).reshape(like.shape)
 
     def may_be_block(self) -> bool:
-        """Whether a system of one block of rows may be among these."""
+        """Whether any system may fit into one block of rows."""
         return True
 
     def first_blocks(
         self, rows: Shaped[Array, "rows *components"], systems: Int32[Array, "some"]
     ) -> tuple[Shaped[Array, "first_rows *components"], "BlockIndex"]:
-        """The first eight rows of these systems, and the index that adds and spreads over them."""
+        """The first eight rows of the given systems, and their index."""
         at = take(self._levels[-1][:, 0], systems, np.iinfo(np.int32).max)
         for level in self._levels[-2::-1]:
             at = take(level[:, 0], at, np.iinfo(np.int32).max)
         if self._block_rows is None:
-            # A system without rows gets another's, which its size hides.
+            # A system without rows gets rows of another system; its size of 0 masks them.
             blocks = rows.reshape(self.n_rows // BLOCK, BLOCK, *rows.shape[1:])
             blocks = take(blocks, at, 0, mode="clip")
         else:
@@ -182,7 +184,7 @@ class SystemIndex(eqx.Module):
         )
 
     def _fold(self, combine: Callable, values: Array, absent: float) -> Array:
-        """The values of each system's rows combined, blocks of eight by halves."""
+        """Combine the values of each system's rows in blocks of eight, by halves."""
         if self._block_sizes is None:
             values = fold_groups(combine, values, self._block_rows, absent)
         else:
@@ -197,11 +199,10 @@ def index_of_sizes(
 ) -> SystemIndex:
     """`SystemIndex.from_sizes` with NumPy arrays as leaves.
 
-    A jitted function takes an array as it is in some microseconds; to put it on a device by itself
-    takes fifty.
+    Passing NumPy arrays to a jitted function takes a few microseconds; `device_put` takes fifty.
 
     Args:
-        most_rows: the index has the shapes of one in which a system has so many rows.
+        most_rows: give the index the shapes for a system of this many rows.
     """
     return SystemIndex(*plan_of_sizes(sizes, align=align, n_rows=n_rows, most_rows=most_rows))
 
@@ -212,9 +213,9 @@ def index_of_ids(ids: Any, n_systems: int | None = None) -> SystemIndex:
 
 
 class WholeIndex(eqx.Module):
-    """All rows of an array as one system, in whose place nothing is gathered.
+    """All rows of an array as one system, without any gather.
 
-    It has the methods of `SystemIndex`, and the bits of one with a single system.
+    It has the methods of a `SystemIndex` of one system, and returns the same bits.
     """
 
     n_rows: int = eqx.field(static=True)
@@ -232,17 +233,17 @@ class WholeIndex(eqx.Module):
     def quick_sum(
         self, rows: Float[Array, "rows *components"], term: Callable[[Array], Array]
     ) -> Float[Array, "1"]:
-        """The sum of `term(rows)`; of many entries in an order that suits memory, its own.
+        """The sum of `term(rows)`; large arrays are added in the order of memory.
 
         Args:
-            term: treats entries by themselves.
+            term: an elementwise function.
         """
         if rows.size <= QUICK_ENTRIES:
             return self.sum(term(rows))
         return add_parts(rows.reshape(-1), term)[None]
 
     def quick_additions(self, leaf: Array) -> int:
-        """In how many additions an entry takes part at most, where the order is that of memory."""
+        """The largest number of additions of one entry in `quick_sum`; 0 for small leaves."""
         return part_additions(leaf.size) if leaf.size > QUICK_ENTRIES else 0
 
     def depths(self) -> Int32[Array, "1"]:
@@ -268,7 +269,7 @@ class WholeIndex(eqx.Module):
 
 
 QUICK_ENTRIES = 8192
-"""More entries of a leaf than this are added in the order of memory in global mode."""
+"""In global mode, leaves of more entries are added in the order of memory."""
 
 
 class RowIndex(eqx.Module):
@@ -306,7 +307,7 @@ class RowIndex(eqx.Module):
 
 
 class BlockIndex(eqx.Module):
-    """Every eight rows as a system; those past its size are not looked at."""
+    """Every eight rows as a system; rows past its size are ignored."""
 
     sizes: Int32[Array, "systems"]
 
@@ -320,7 +321,7 @@ class BlockIndex(eqx.Module):
 
     def sum(self, rows: Float[Array, "rows *components"]) -> Float[Array, "systems"]:
         blocks = rows.reshape(self.n_systems, BLOCK, *rows.shape[1:])
-        # By columns, the fastest where the rows have only just been gathered.
+        # Adding column by column is fastest directly after a gather of the rows.
         absent = jnp.asarray(-0.0, rows.dtype)
         sums = [
             jnp.where(k < self.sizes, add_components(blocks[:, k]), absent) for k in range(BLOCK)
@@ -344,10 +345,11 @@ AnyIndex = SystemIndex | WholeIndex | RowIndex | BlockIndex
 
 
 def one_by_one(function: Callable, x: Array, index: AnyIndex) -> Array:
-    """`function(x, index)`, which acts on each entry alone: a few of global mode in a loop.
+    """`function(x, index)` of an elementwise function; small arrays of global mode run in a loop.
 
-    For rare cases: a loop's body counts once, and XLA runs a program of fewer than a thousand
-    operations in place on the CPU, but hands a larger one to another thread.
+    For rare cases only. XLA on CPU runs a program of fewer than a thousand operations in place, but
+    hands a larger one to another thread. The body of a loop counts once, so the loop keeps the
+    program small; the results are the same.
     """
     if isinstance(index, WholeIndex) and 1 < x.size <= FEW_ENTRIES:
         return jax.lax.map(lambda entry: function(entry, index), x.reshape(-1)).reshape(x.shape)
@@ -355,11 +357,11 @@ def one_by_one(function: Callable, x: Array, index: AnyIndex) -> Array:
 
 
 FEW_ENTRIES = 128
-"""In global mode, more entries than this make a program that is not run at once in any case."""
+"""In global mode, programs for more entries than this are large in any case."""
 
 
 def where_any(mask: Bool[Array, "systems"], function: Callable, other: Callable) -> Any:
-    """The result of `function` if any of the mask is set, else that of `other`."""
+    """`function()` if any entry of the mask is set, else `other()`."""
     return jax.lax.cond(jnp.any(mask), function, other)
 
 
@@ -368,11 +370,11 @@ def of_small(
     mask: Bool[Array, "systems"],
     index: AnyIndex,
 ) -> Bool[Array, "systems"]:
-    """The result of a test for the systems of `mask`, each of one block of rows at most.
+    """A test of the systems of `mask`, none of which has more than one block of rows.
 
     Args:
-        test: of the systems of these numbers, or a slice of all. It does not run where no system is
-            in the mask, and its results for other systems have no meaning.
+        test: a function of system numbers, or of a slice of all systems. It does not run if the
+            mask is empty. Results for systems outside the mask have no meaning.
     """
     if not isinstance(index, SystemIndex):
         return where_any(mask, lambda: test(slice(None)), lambda: mask)
@@ -387,4 +389,4 @@ def of_small(
 
 
 SMALL_AT_ONCE = 512
-"""A test runs for this many small systems at once, since they may be few among many."""
+"""The number of small systems per call of a test: small systems may be few."""

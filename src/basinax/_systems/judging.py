@@ -1,4 +1,4 @@
-"""Which systems a clip shortens, and by which factor."""
+"""The decision which systems a clip scales, and the factors."""
 
 import dataclasses
 import functools
@@ -29,15 +29,15 @@ from basinax._systems.index import AnyIndex, WholeIndex, of_small, one_by_one, w
 from basinax._systems.norms import Norms, extremes, plain_norms, scaled_norms
 
 CHECKED_ENTRIES = 1024
-"""Systems of a block of rows get the nearest factor, if their norm then keeps to the limit, and
-others a safe one; where a block has more entries than this, all do."""
+"""Systems of one block of rows get the nearest factor if the norm of the result then keeps to the
+limit, other systems a safe factor. Blocks of more entries than this always get the safe factor."""
 
 
 def limits_of(value: Any, name: str, like: Float[Array, "systems"]) -> Float[Array, "systems"]:
-    """A limit as one value a system, in the dtype of `like`; never rounded up.
+    """A limit as one value per system, in the dtype of `like`; never rounded up.
 
     Raises:
-        ValueError: `value` is a negative number, or neither a number nor an array of one a system.
+        ValueError: `value` is a negative number, or neither one number nor one per system.
     """
     require_limit(value, name)
     if not isinstance(value, jax.Array):
@@ -59,8 +59,8 @@ def limits_of(value: Any, name: str, like: Float[Array, "systems"]) -> Float[Arr
 def require_limit(value: Any, name: str) -> None:
     """Raise ValueError if `value` is a negative number of Python or NumPy, or NaN.
 
-    Raise TypeError if it is neither a number nor an array of such. Where there is no limit, it is
-    inf. docs/clipping.md describes a negative limit in an array.
+    Raise TypeError if `value` is neither a number nor an array of numbers. inf means no limit.
+    docs/clipping.md describes a negative limit in an array.
     """
     require_real(value, name, ", inf for no limit")
     if isinstance(value, numbers.Real):
@@ -83,13 +83,13 @@ def narrowed(value: Array, dtype) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Clip:
-    """Clipping of lists of leaves by the systems of their indices."""
+    """Clipping of a list of leaves by the systems of their indices."""
 
     ord: float = 2.0
     nan_safe: bool = False
     rescales: bool = False
     keeps_nan: bool = False
-    """Leave a system as it is if its norm cannot be compared with its limit."""
+    """Leave a system unchanged if its norm cannot be compared with its limit."""
     quick: bool = False
     """The option of `plain_norms`."""
 
@@ -99,7 +99,7 @@ class Clip:
         indices: Sequence[AnyIndex],
         limits: Float[Array, "systems"],
     ) -> tuple[list[Array], Float[Array, "systems"], Bool[Array, "systems"]]:
-        """The leaves, the norm of each system before, and which were clipped."""
+        """The clipped leaves, the norms before clipping, and the mask of clipped systems."""
         return _clip(self, [jnp.asarray(x) for x in leaves], list(indices), limits)
 
     def _clip(self, leaves, indices, limits):
@@ -107,13 +107,14 @@ class Clip:
             leaves = [jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)) for x in leaves]
         wide = common(leaves)
         plain, is_unsafe = plain_norms(leaves, indices, self.ord, self.quick)
-        # A single system of zeros may as well be taken apart; a batch is seldom without one.
+        # In global mode zeros count as extreme: an exact test would cost more.
         is_extreme = is_unsafe if _is_whole(indices) else extremes(wide, indices, is_unsafe)
         together = self._judged(plain, limits)
         is_extreme = is_extreme | together.needs_exponents()
-        # Factors are computed before the branch: inside it, XLA would compute them again for each
-        # entry. They mark extreme and scaled systems, so that all work per system is one chain:
-        # XLA runs a chain in place, but hands independent small kernels to another thread.
+        # Compute the factors before the `cond`: inside a branch, XLA would recompute them per
+        # entry. A NaN factor marks a system for the careful path, so that all work per system is
+        # one dependency chain: XLA on CPU runs a chain in place, but hands independent small
+        # kernels to another thread.
         factors = self._factors(together, limits, leaves, indices)
         factors = jnp.where(is_extreme, jnp.nan, factors)
 
@@ -137,7 +138,7 @@ class Clip:
         return where_any(jnp.isnan(factors), take_apart, keep_together)
 
     def _judged(self, found: Norms, limits) -> "Judged":
-        """The verdict on each system, found from bits, since subnormal numbers count."""
+        """The decision on each system, made from bits so that subnormal numbers count."""
         infinity = infinity_bits(limits.dtype)
         norm, limit = magnitude_bits(found.values), magnitude_bits(limits)
         is_invalid = (limit > infinity) | ((signed_bits(limits) < 0) & (limit > 0))
@@ -165,8 +166,8 @@ class Clip:
     def _factors(self, judged: "Judged", limits, leaves, indices) -> Float[Array, "systems"]:
         """The factors of systems that are not extreme.
 
-        The nearest where the norm of the result, taken to see, keeps to the limit, else a safe one.
-        Only small systems are tried: for these it costs little.
+        The nearest factor is used if the norm of the result, computed here, keeps to the limit, and
+        a safe factor otherwise. Only small systems are tried, for which the extra norm is cheap.
         """
         nearest = judged.factors(rounded(judged.dividend / judged.divisor))
         safe = jnp.where(
@@ -191,11 +192,11 @@ class Clip:
         return jnp.where(is_small & of_small(fits, is_small, indices[0]), nearest, safe)
 
     def _safety(self, leaves, indices) -> Float[Array, "systems"]:
-        """The amount by which a factor is lowered so that no rounding lifts a norm above its limit.
+        """The factor (below 1) that keeps rounding from lifting a norm above its limit.
 
-        A sum of positive terms, each in n additions, is off by n half ulps at most, and two are
-        involved; a square root halves that. Some ulps more are for squares or powers, roots, and
-        the scaling. Leaves in which a system has no rows do not count.
+        A sum of positive terms with n additions each errs by at most n half ulps. Two such sums are
+        involved, and a square root halves the error. A few more ulps cover squares or powers, roots
+        and the scaling. Leaves without rows in a system do not count.
         """
         n = _additions(leaves, indices, self.quick)
         ulps = {1.0: n + 4, 2.0: n // 2 + 6}.get(self.ord, n + 8)
@@ -209,7 +210,7 @@ def _clip(clip: Clip, leaves, indices, limits):
 
 
 class Judged(NamedTuple):
-    """The verdict on each system."""
+    """The decision on each system."""
 
     is_clipped: Bool[Array, "systems"]
     is_scaled: Bool[Array, "systems"]
@@ -217,16 +218,16 @@ class Judged(NamedTuple):
     """Scaled by a quotient; systems that are scaled but not divided become 0."""
     dividend: Float[Array, "systems"]
     divisor: Float[Array, "systems"]
-    """The factor is dividend / (divisor · 2^exponents); 1 where there is none."""
+    """The factor is dividend / (divisor · 2^exponents), or 1 for systems that are not divided."""
     exponents: Int[Array, "systems"]
 
     def factors(self, quotients: Float[Array, "systems"]) -> Float[Array, "systems"]:
-        """The quotients where they are wanted, else 0 or 1."""
+        """The quotients of divided systems; 0 or 1 for the others."""
         others = jnp.where(self.is_scaled, jnp.zeros_like(quotients), jnp.ones_like(quotients))
         return jnp.where(self.is_divided, quotients, others)
 
     def needs_exponents(self) -> Bool[Array, "systems"]:
-        """Numbers near the ends of the range are involved, or entries that may become subnormal."""
+        """Whether a number is near the ends of the range, or an entry may become subnormal."""
         info = jnp.finfo(self.dividend.dtype)
         top, bottom = (magnitude_bits(x) for x in (self.dividend, self.divisor))
         near = (1 + 40) << info.nmant
@@ -241,19 +242,19 @@ class Scaling(NamedTuple):
     is_scaled: Bool[Array, "systems"]
     factors: Float[Array, "systems"]
     exponents: Int[Array, "systems"] | None = None
-    """None if there are none."""
+    """None if all exponents are 0."""
 
 
 def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
     """The leaves times their systems' factors.
 
-    Other systems are selected, not multiplied by one, which would make subnormal numbers zero.
+    Systems that are not scaled are selected: a product by one would flush subnormals to zero.
     """
 
     def scale(rows, index):
         result = narrow(rounded(_product(rows, index, scaling)), rows.dtype)
         if isinstance(index, WholeIndex):
-            # One flag for all: it is looked at before the loop, not for each entry.
+            # XLA tests the one flag before the loop, not per entry.
             return jnp.where(index.spread(scaling.is_scaled, False, rows), result, rows)
         mask = index.spread(choice(scaling.is_scaled, rows.dtype), 0, rows)
         return choose(mask, result, rows)
@@ -267,7 +268,7 @@ def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
 
 
 def _products(leaves, indices, scaling: Scaling) -> list[Array]:
-    """The products of `_scaled` for a norm: rounded only to the dtype of the leaf."""
+    """The products of `_scaled`, for a norm: rounded only to the dtype of the leaf."""
     return [
         narrow(_product(rows, index, scaling), rows.dtype)
         for rows, index in zip(leaves, indices, strict=True)
@@ -286,7 +287,7 @@ def _product(rows, index: AnyIndex, scaling: Scaling):
 
 
 def narrow(y, dtype):
-    """In a dtype of lower precision: the next number towards zero, which keeps to a limit."""
+    """y in a dtype of lower precision, rounded towards zero so that y keeps to a limit."""
     result = y.astype(dtype)
     if result.dtype == y.dtype:
         return result
@@ -300,7 +301,7 @@ def _quotient(judged: Judged):
     top, top_exponent = split(dividend)
     bottom, bottom_exponent = split(divisor)
     quotient = rounded(top / bottom)
-    # One, with the derivative that bits do not have.
+    # The slope is one, with the derivative of the quotient, which bit operations lack.
     slope = rounded(dividend / jax.lax.stop_gradient(dividend))
     slope = slope * rounded(jax.lax.stop_gradient(divisor) / divisor)
     quotient = jnp.where(jnp.isfinite(slope) & (slope == 1), quotient * slope, quotient)
@@ -308,19 +309,19 @@ def _quotient(judged: Judged):
 
 
 def _is_whole(indices) -> bool:
-    """In global mode."""
+    """Whether the leaves are one system (global mode)."""
     return all(isinstance(index, WholeIndex) for index in indices)
 
 
 def _is_small(leaves, indices) -> Bool[Array, "systems"]:
-    """Which systems have at most a block of rows in every leaf, and few entries."""
+    """The mask of systems with at most one block of rows in every leaf, and few entries."""
     is_block = [index.sizes <= BLOCK for index in indices]
     entries = sum(BLOCK * components_of(x) for x in leaves)
     return functools.reduce(jnp.logical_and, is_block) & (entries <= CHECKED_ENTRIES)
 
 
 def _additions(leaves, indices, quick: bool) -> Int[Array, "systems"]:
-    """In how many additions an entry of each system takes part, at most."""
+    """The largest number of additions of one entry of each system."""
     parts, present = [], []
     for x, index in zip(leaves, indices, strict=True):
         width = components_of(x)

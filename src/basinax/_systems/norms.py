@@ -1,8 +1,8 @@
-"""The p-norm of each system, without overflow or underflow, and a designed derivative at zero.
+"""The p-norm of each system, without overflow or underflow, and with a designed derivative at zero.
 
-Sums of magnitudes and squares are used as they are where a system's own sum is in the safe range,
-so most norms cost one pass; the others are taken again of the system scaled by a power of two.
-Blue, ACM Trans. Math. Softw. 4, 15 (1978) is the classical form of the idea.
+A sum of magnitudes or squares in the safe range is used directly, so most norms cost one pass.
+Other systems are scaled by a power of two and summed again (Blue, ACM Trans. Math. Softw. 4, 15,
+1978).
 """
 
 import functools
@@ -29,14 +29,12 @@ from basinax._bits.rounding import common, rounded, wide_dtype
 from basinax._systems.index import AnyIndex, WholeIndex, one_by_one, where_any
 from basinax._systems.types import Leaves
 
-"""In one dtype, float32 or float64."""
-
 
 def order(ord: float | str | None) -> float:
     """The order of a norm as a number: p ≥ 1, inf (largest magnitude) or -inf (smallest).
 
     Raises:
-        ValueError: it is none of these, their strings, or None for 2.
+        ValueError: `ord` is none of these numbers, nor one as a string, nor None (for 2).
     """
     try:
         p = 2.0 if ord is None else math.nan if isinstance(ord, bool) else float(ord)
@@ -54,13 +52,13 @@ class Norms(NamedTuple):
     """The norm of each system."""
 
     values: Float[Array, "systems"]
-    """Rounded; inf where it is larger than the largest number."""
+    """The rounded norm; inf above the largest number."""
 
     mantissas: Float[Array, "systems"]
     """The norm divided by 2^exponents: neither inf nor subnormal if all entries are finite."""
 
     exponents: Int[Array, "systems"]
-    """0 where the value itself is neither."""
+    """0 unless the value is inf or subnormal."""
 
 
 def norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
@@ -69,7 +67,7 @@ def norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
     Differentiable in the leaves, with derivative 0 where the norm is 0.
 
     Args:
-        ord: as from `order`.
+        ord: a result of `order`.
     """
     return _norms(list(leaves), list(indices), ord)
 
@@ -89,11 +87,11 @@ def plain_norms(
     ord: float,
     quick: bool = False,
 ) -> tuple[Norms, Bool[Array, "systems"]]:
-    """The norms in one pass where there is one, and whose may have over- or underflowed in it.
+    """The norms in one pass, and a mask of systems that may have over- or underflowed.
 
     Args:
-        leaves: in any floating dtypes.
-        quick: in global mode add many entries in an order of its own.
+        leaves: of any floating dtypes.
+        quick: in global mode, add large leaves in the order of memory.
     """
     return _plain(list(leaves), list(indices), ord, quick)
 
@@ -114,7 +112,7 @@ def scaled_norms(
     plain: Norms,
     is_extreme: Bool[Array, "systems"],
 ) -> Norms:
-    """The plain norms, those of the extreme systems taken again."""
+    """The plain norms, with those of extreme systems computed again from scaled entries."""
     if ord not in (1.0, 2.0):
         return plain
     scaled = _scaled(list(leaves), list(indices), _shifts(plain.values, ord), ord)
@@ -139,21 +137,21 @@ def _plain(leaves, indices, ord, quick):
         for x, index in zip(rows, indices, strict=True)
     ]
     values = root(_fold(jnp.add, sums))
-    # Asked of the root, which is stored; in global mode a sum may be taken again.
+    # Test the stored root, not the sum: in global mode XLA may compute the sum again.
     is_unsafe = _shifts(values, ord) != 0
     return Norms(values, values, jnp.zeros(values.shape, jnp.int32)), is_unsafe
 
 
 def _shifts(values: Float[Array, "systems"], ord: float) -> Int[Array, "systems"]:
-    """By which powers of two to scale systems with these norms, so that their sums are safe.
+    """The exponents of powers of two that bring the sums of systems with these norms into range.
 
-    Up, the least subnormal number has a normal square, and the norms that need it are below half
-    the range; down, the largest number leaves room for 2^30 entries, and lost digits are too small
-    for the result.
+    Scaled up, the least subnormal number has a normal square, and norms that need scaling stay
+    below half the range. Scaled down, the largest number leaves room for 2^30 entries, and the lost
+    digits are too small to matter.
     """
     info = jnp.finfo(values.dtype)
     far = 11 * info.maxexp // 16
-    # Below, entries may have been lost to underflow that together make half an ulp.
+    # Below `least`, entries lost to underflow may together make half an ulp.
     least = 2.0 ** ((info.minexp + info.nmant + 41) // (2 if ord == 2 else 1))
     down = jnp.where(values == jnp.inf, -far, 0)
     return jnp.where(values < least, far, down).astype(jnp.int32)
@@ -161,7 +159,7 @@ def _shifts(values: Float[Array, "systems"], ord: float) -> Int[Array, "systems"
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
 def _scaled(leaves, indices, shifts, ord) -> Norms:
-    """The norms of order 1 or 2 of the systems times 2^shifts, and without that factor."""
+    """Norms of order 1 or 2, from entries times 2^shifts."""
 
     def part(x, index):
         y = scale_exactly(x, index.spread(shifts, 0, x))
@@ -190,7 +188,7 @@ def _scaled_derivative(ord, primals, tangents):
 
 
 def _step(found: Norms, leaves, indices, steps, ord) -> Norms:
-    """By how much the norms change when the leaves change by so much."""
+    """The directional derivative of the norms along the steps of the leaves."""
     norm = found.values
     is_regular = (norm > 0) & (norm < jnp.inf)
     safe = jnp.where(is_regular, norm, jnp.ones_like(norm))
@@ -200,9 +198,9 @@ def _step(found: Norms, leaves, indices, steps, ord) -> Norms:
             leaves, indices, _slopes(leaves, indices, ord, safe), strict=True
         )
     ]
-    # Linear in the steps, hence unrounded; backwards no product meets a sum here.
+    # The result is linear in the steps, so no rounding; in reverse mode no product meets a sum.
     step = _total([w * dx for w, dx in zip(slopes, steps, strict=True)], indices)
-    # Mantissas are the values wherever the derivative is not 0.
+    # Mantissas equal the values wherever the derivative is not 0.
     no_step: Any = np.zeros(found.exponents.shape, jax.dtypes.float0)
     return Norms(step, step, no_step)
 
@@ -212,7 +210,7 @@ def _slopes(leaves, indices, ord, norm):
     pairs = list(zip(leaves, indices, strict=True))
     if ord == 1:
         return [jnp.sign(x) for x in leaves]
-    if math.isinf(ord):  # shared equally by the entries that have it, as jnp.max does
+    if math.isinf(ord):  # entries of equal magnitude share the slope, as in jnp.max
         is_it = [(jnp.abs(x) == index.spread(norm, 1.0, x)).astype(x.dtype) for x, index in pairs]
         shares = _inverse(_total(is_it, indices))
         return [
@@ -226,12 +224,12 @@ def _slopes(leaves, indices, ord, norm):
 
 
 def _inverse(x):
-    """To multiply with: a quotient by a broadcast is made a product, or is not."""
+    """1/x, as a factor: XLA turns only some divisions by a broadcast into products."""
     return rounded(1 / x)
 
 
 def _norms_of_powers(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
-    """Norms of the leaves scaled to a largest magnitude in [1, 2)."""
+    """Norms of leaves that are scaled to a largest magnitude in [1, 2)."""
     dtype = leaves[0].dtype
     top = largest_bits(leaves, indices)
     is_finite = top < infinity_bits(dtype)
@@ -252,7 +250,7 @@ def _norms_of_powers(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) ->
 
 
 def _extreme_norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
-    """The largest or the smallest magnitude, which integers find among subnormal numbers too."""
+    """The largest or smallest magnitude, found by integer comparison to include subnormals."""
     dtype = leaves[0].dtype
     bits = top = largest_bits(leaves, indices)
     if ord < 0:
@@ -268,7 +266,7 @@ def _extreme_norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> N
 
 
 def _compact(values, mantissas, exponents) -> Norms:
-    """With exponents only where the values are inf or subnormal and the norms are not 0 or inf."""
+    """Keep exponents only for norms that are finite, not 0, and inf or subnormal as values."""
     bits = magnitude_bits(values)
     is_extreme = (bits > 0) & ((bits < normal_bits(values.dtype)) | jnp.isinf(values))
     is_extreme = is_extreme & jnp.isfinite(mantissas)
@@ -289,7 +287,7 @@ def _total(rows: Leaves, indices: Sequence[AnyIndex]) -> Float[Array, "systems"]
 
 
 def _fold(combine, parts: Sequence[Array]) -> Array:
-    """Leaf by leaf, in the order of the tree."""
+    """Combine the parts in the order of the leaves."""
     return functools.reduce(combine, parts)
 
 

@@ -1,4 +1,4 @@
-"""The plan of an index: in which order rows are added, made on the host with NumPy."""
+"""The plan of an index, made on the host with NumPy: the order in which rows are added."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from basinax._settings import MOST, WHOLE, require_memory, require_whole, shown
 
 
 class Plan(NamedTuple):
-    """The fields of a `SystemIndex` in their order, as NumPy arrays of int32."""
+    """The fields of `SystemIndex` in order, as NumPy arrays of int32."""
 
     ids: Any
     sizes: Any
@@ -24,10 +24,10 @@ class Plan(NamedTuple):
 
 
 def _group(members: np.ndarray, counts: np.ndarray, n_groups: int, absent: int) -> np.ndarray:
-    """Groups of eight consecutive members of each system, the last of each filled with `absent`.
+    """Groups of eight consecutive members of each system; `absent` fills each system's last group.
 
-    `n_groups` follows from the numbers of members and systems alone, so that batches of one shape
-    have one program, whatever their composition.
+    `n_groups` depends only on the numbers of members and systems, so batches of one shape share one
+    program, whatever their composition.
     """
     groups = np.full((n_groups, BLOCK), absent, np.int32)
     per_system = -(-counts // BLOCK)
@@ -65,7 +65,7 @@ def plan_of_sizes(
     """The plan of systems that lie one after another; see `SystemIndex.from_sizes`.
 
     Args:
-        most_rows: the plan has the shapes of one in which a system has so many rows.
+        most_rows: give the plan the shapes for a system of this many rows.
     """
     sizes = _host_integers(sizes, "sizes")
     if (sizes < 0).any():
@@ -108,10 +108,9 @@ def plan_of_ids(ids: Any, n_systems: int | None = None) -> Plan:
 
 
 def require_room(n_rows: int, n_systems: int) -> None:
-    """Raise ValueError where there are too many rows or systems for an index.
+    """Raise ValueError if an index cannot hold so many rows or systems.
 
-    An id without rows makes all below it systems, and each takes about 64 bytes while the index is
-    made.
+    One large id makes systems of all numbers below; each takes about 64 bytes meanwhile.
     """
     for name, count in (("rows", n_rows), ("systems", n_systems)):
         if count > MOST:
@@ -132,6 +131,8 @@ def _plan_of(ids: np.ndarray, sizes: np.ndarray, *, aligned: bool, most_rows: in
         n_groups = len(ids) // BLOCK + len(sizes)
         block_rows = _group(np.argsort(ids, kind="stable"), sizes, n_groups, len(ids))
         block_ids, block_sizes, block_order = None, None, np.arange(n_blocks.sum())
+    # Each level: members [n] are positions in the level before, ordered by system; counts [systems]
+    # are their numbers. A system leaves ceil(count / 8) members, until no system has more than 8.
     levels = []
     members, counts, n_members = block_order, n_blocks, n_groups
     most = max(counts.max(initial=0), -(-most_rows // BLOCK))

@@ -1,4 +1,4 @@
-"""Index prefixes: which index each leaf of a tree has, and settings with one value a system."""
+"""Index prefixes: the index of each leaf of a tree, and settings with one value per system."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from basinax._systems.index import AnyIndex, SystemIndex, WholeIndex
 
 
 def resolve(index_prefix: PyTree[SystemIndex] | None, tree: PyTree) -> Sequence[AnyIndex]:
-    """The index of each leaf of `tree`. With `index_prefix=None` all of it is one system.
+    """The index of each leaf of `tree`. With `index_prefix=None` the tree is one system.
 
     Raises:
         TypeError: a leaf of the prefix is no `SystemIndex`.
@@ -66,11 +66,11 @@ def _indices_of(index_prefix: PyTree) -> list[SystemIndex]:
 
 
 def per_system(value: Any, name: str, like: Shaped[Array, "systems"]) -> Shaped[Array, "systems"]:
-    """A setting as one value a system, in the dtype of `like`.
+    """A setting as one value per system, in the dtype of `like`.
 
     Raises:
-        TypeError: it is no number, or a complex one.
-        ValueError: it is neither one number nor an array of one a system.
+        TypeError: the value is no real number.
+        ValueError: the value is neither one number nor an array of one number per system.
     """
     require_real(value, name)
     value = jnp.asarray(value)
@@ -83,9 +83,9 @@ def per_system(value: Any, name: str, like: Shaped[Array, "systems"]) -> Shaped[
 
 
 def each_system(settings: Any, like: Shaped[Array, "systems"]) -> Any:
-    """The numbers of a dataclass by their names, each as one value a system.
+    """The numbers of a dataclass by name, each with one value per system.
 
-    Whole numbers are 32-bit integers, others in the dtype of `like`. Raises as `per_system` does.
+    Whole numbers become 32-bit integers, others the dtype of `like`. Raises like `per_system`.
     """
     counts = jnp.zeros(like.shape, jnp.int32)
     return SimpleNamespace(
@@ -122,10 +122,10 @@ def is_index(x) -> bool:
 
 
 def check_leaves(tree: PyTree) -> None:
-    """Make sure that every leaf is an array, or a scalar, of real floating-point numbers.
+    """Check that every leaf is an array, or a scalar, of real floating-point numbers.
 
     Raises:
-        TypeError: one is not; names it and a remedy.
+        TypeError: a leaf is not; the message names the leaf and a remedy.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_index):
         dtype = None if is_index(leaf) else dtype_of(leaf)

@@ -1,7 +1,7 @@
 """Numbers per system in units of powers of two, for trees whose squares would be out of range.
 
-Squares of numbers below about 1e-19 vanish in single precision, and those of numbers above 1e19 are
-too large. Units are 1, and no bit is another, where a system's squares are in range.
+In single precision, squares of numbers below 1e-19 underflow and those of numbers above 1e19
+overflow. Systems whose squares are in range have the unit 1 and keep their bits.
 """
 
 from collections.abc import Callable
@@ -33,17 +33,17 @@ class Products(NamedTuple):
     bb: PerSystem
     """In units of 4^b_exponents."""
     a_exponents: Exponents
-    """0 where no square is out of range."""
+    """0 if no square is out of range."""
     b_exponents: Exponents
 
 
 def products(a: Tree, b: Tree, index_prefix: Prefix, *, has_one_unit: bool) -> Products:
     """a·a, a·b and b·b of each system, in units in which squares neither over- nor underflow.
 
-    Where the squares are in a safe range as they are, they have the bits of `dot`.
+    Squares in a safe range keep the bits of `dot`.
 
     Args:
-        has_one_unit: both trees are in the unit of the larger, and the smaller may vanish there.
+        has_one_unit: use the larger unit for both trees; the smaller tree may then underflow to 0.
     """
     aa, ab, bb = (dot(x, y, index_prefix) for x, y in ((a, a), (a, b), (b, b)))
     if has_one_unit:
@@ -61,16 +61,16 @@ def products(a: Tree, b: Tree, index_prefix: Prefix, *, has_one_unit: bool) -> P
 
 
 def units(tree: Tree, index_prefix: Prefix = None) -> Exponents:
-    """Exponents of powers of two: in these units no square of a system's rows is out of range.
+    """Exponents of powers of two; in these units no square of a system's rows is out of range.
 
-    0 where squares are in range already, and where no unit helps: all entries are 0, or one is not
+    0 if the squares are in range already, and if no unit helps: all entries are 0, or one is not
     finite.
     """
     return units_of([tree], index_prefix, dot(tree, tree, index_prefix))
 
 
 def in_units(tree: Tree, exponents: Exponents, index_prefix: Prefix = None) -> Tree:
-    """Each system's rows times 2^-exponents; where that is subnormal, it may be 0."""
+    """Each system's rows times 2^-exponents; subnormal results may be 0."""
 
     def divided(exponents, x):
         return scale_exactly(x, -exponents)
@@ -88,13 +88,12 @@ def limited(
     index_prefix: Prefix,
     otherwise: Callable[[], Tree],
 ) -> tuple[Tree, PerSystem]:
-    """A tree in units of 2^exponents as one in units of 1, and the factor to scale it by.
+    """A tree in units of 2^exponents, converted to units of 1, and a factor that limits rows.
 
-    With the factor no row is longer than the limit of its system, and some row is as long where
-    one would be longer without.
+    The factor brings a system's longest row down to the limit; it is 1 if all rows are shorter.
 
     Args:
-        otherwise: a tree for systems with an entry that is not finite.
+        otherwise: makes a tree for systems with an entry that is not finite.
     """
 
     def measured(tree):

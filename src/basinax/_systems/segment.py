@@ -1,8 +1,7 @@
 """Reductions, scalings and selections per system, over trees of rows.
 
-Every function takes a tree and its index prefix. Its results per system have the same bits
-whatever other systems stand beside it; with `index_prefix=None` the tree is one system, and a
-result per system has one entry.
+Every function takes a tree and its index prefix. No bit of a system's result depends on other
+systems. With `index_prefix=None` the tree is one system, and results per system have one entry.
 """
 
 import math
@@ -25,7 +24,7 @@ from basinax._systems.types import Exponents, PerSystem, Prefix, Tree
 def dot(a: Tree, b: Tree, index_prefix: Prefix = None) -> PerSystem:
     """The inner product of each system's rows of `a` and `b`, over all leaves; 0 without rows.
 
-    Computed in float32 for leaves of lower precision. Raises ValueError where the trees differ.
+    Computed in float32 for leaves of lower precision. Raises ValueError if the trees differ.
     """
     pairs = zip(_wide(a), _wide(_matching(a, b)), strict=True)
     return _total([rounded(x * y) for x, y in pairs], index_prefix, a)
@@ -37,10 +36,10 @@ def sum(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
 
 
 def norm(tree: Tree, index_prefix: Prefix = None, ord: float | str | None = 2) -> PerSystem:
-    """The norm of each system's entries, over all leaves; 0 without rows, NaN if any entry is.
+    """The norm of each system's entries, over all leaves; 0 without rows, NaN if an entry is NaN.
 
-    Neither overflows nor underflows where the norm itself is representable. The derivative is 0
-    where the norm is.
+    No intermediate overflows or underflows if the norm is representable. The derivative at norm 0
+    is 0.
 
     Args:
         ord: p ≥ 1, `inf` for the largest magnitude, `-inf` for the smallest, or one of these as a
@@ -59,7 +58,7 @@ def norm(tree: Tree, index_prefix: Prefix = None, ord: float | str | None = 2) -
 
 
 def max(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
-    """The largest of each system's entries, over all leaves; -inf without rows, NaN if any is."""
+    """The largest of each system's entries, over all leaves; -inf without rows, NaN with a NaN."""
     wide, indices = _wide(tree), resolve(index_prefix, tree)
     parts = [index.max(x) for x, index in zip(wide, indices, strict=True)]
     return _fold(jnp.maximum, parts, -jnp.inf, index_prefix)
@@ -68,14 +67,14 @@ def max(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
 def longest_row(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
     """The largest norm along the last axis among each system's rows, over all leaves.
 
-    0 without rows. The norm of finite entries is finite: above the largest number it is the largest
-    number, and below the normal numbers it may be 0.
+    0 without rows. Finite entries give a finite norm: overflow gives the largest number, and norms
+    below the normal numbers may be 0.
     """
     return saturated(*longest_row_in_units(tree, index_prefix))
 
 
 def longest_row_in_units(tree: Tree, index_prefix: Prefix = None) -> tuple[PerSystem, Exponents]:
-    """`longest_row` in units of 2^exponents, which are 0 where no square is out of range."""
+    """`longest_row` in units of 2^exponents; exponents are 0 if no square is out of range."""
     wide, indices = _wide(tree), resolve(index_prefix, tree)
 
     def squares_of(leaves):
@@ -92,22 +91,22 @@ def longest_row_in_units(tree: Tree, index_prefix: Prefix = None) -> tuple[PerSy
         return squares_of(parts)
 
     squares = where_any(exponents != 0, again, lambda: squares)
-    # A root of 0 has no derivative.
+    # The square root has no derivative at 0.
     is_zero = squares <= 0
     root = rounded(jnp.sqrt(jnp.where(is_zero, jnp.ones_like(squares), squares)))
     return jnp.where(is_zero, jnp.zeros_like(root), root), exponents
 
 
 def units_of(trees: Sequence[Tree], index_prefix, squares: PerSystem) -> Exponents:
-    """Units of the largest entry of the trees, given the largest sum of squares.
+    """Units in the size of the trees' largest entry, given the largest sum of squares.
 
-    Not so small that a power of two of the other sign would be none.
+    The exponents stay in the range in which both 2^e and 2^-e are normal numbers.
     """
     if not jax.tree.leaves(trees):
         return jnp.zeros(squares.shape, jnp.int32)
     info = jnp.finfo(squares.dtype)
-    # Below, entries may have been lost to underflow that together make half an ulp; above, there
-    # is room for factors.
+    # Below `least`, entries lost to underflow may together make half an ulp. Above `most`, factors
+    # may overflow.
     least, most = 2.0 ** (info.minexp + info.nmant + 41), 2.0 ** (3 * info.maxexp // 4)
     is_unsafe = (squares < least) | (squares > most)
     has_rows = jnp.zeros_like(is_unsafe)
@@ -131,16 +130,16 @@ def units_of(trees: Sequence[Tree], index_prefix, squares: PerSystem) -> Exponen
 
 
 def saturated(x: PerSystem, exponents: Exponents) -> PerSystem:
-    """x · 2^exponents for x ≥ 0; the largest number where that would be larger."""
+    """x · 2^exponents for x ≥ 0, or the largest number on overflow."""
     largest = jnp.full_like(x, jnp.finfo(x.dtype).max)
     most = scale_exactly(largest, -jnp.maximum(exponents, 0))
-    # Values that are not finite stay so.
+    # Infinite values and NaN stay unchanged.
     is_more = jnp.isfinite(x) & (x > most)
     return jnp.where(is_more, largest, scale_exactly(jnp.where(is_more, 0, x), exponents))
 
 
 def blank(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
-    """Zeros, one a system, of the dtype that reductions of `tree` have.
+    """Zeros, one per system, in the dtype of reductions of `tree`.
 
     Raises:
         TypeError, ValueError: a leaf does not hold floating-point numbers, or the prefix does not
@@ -153,10 +152,10 @@ def blank(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
 
 
 def scale(tree: Tree, factors: PerSystem, index_prefix: Prefix = None) -> Tree:
-    """Each system's rows times its factor; a number is that of all.
+    """Each system's rows times its factor; one number serves all systems.
 
-    Rows of padding, and of systems whose factor is one, come back bit for bit, but for subnormal
-    entries, which JAX makes zero on CPU.
+    Padding rows, and rows of systems whose factor is one, keep their bits, except subnormal
+    entries, which JAX flushes to zero on CPU.
 
     Raises:
         ValueError: `factors` has another shape.
@@ -182,14 +181,14 @@ def where(
     """Each system's rows from `on_true` where `mask`; other systems and padding from `on_false`.
 
     Raises:
-        ValueError: `mask` has not one entry a system.
+        ValueError: `mask` does not have one entry per system.
     """
     check_mask(mask, n_systems(index_prefix))
     return map_rows(_selected, index_prefix, [(mask, False)], on_false, on_true)
 
 
 def check_mask(mask: Any, count: int) -> None:
-    """Raise ValueError if a mask has not one entry for each of so many systems."""
+    """Raise ValueError if a mask does not have `count` entries."""
     if jnp.shape(mask) != (count,):
         raise ValueError(
             f"mask must have one entry for each of the {count} systems, got shape {jnp.shape(mask)}"
@@ -206,17 +205,17 @@ def map_rows(
     """Elementwise arithmetic between values per system and rows, leaf by leaf.
 
     Args:
-        function: gets the values, broadcast to rows, then a leaf of each tree; returns one leaf,
-            or a tuple of leaves. It must round its products.
-        per_system: values per system, each with its stand-in for rows of padding.
-        tree: decides the structure; the other trees must look like it.
+        function: a function of the values, broadcast to rows, and of a leaf of each tree. It
+            returns a leaf or a tuple of leaves and must round its products.
+        per_system: values per system, each with its stand-in for padding rows.
+        tree: sets the structure; the other trees must have the same structure.
 
     Returns:
         A tree like `tree`, or a tuple of trees.
     """
     rest = [_matching(tree, other) for other in others]
     leaves, structure = jax.tree.flatten(tree)
-    if not leaves:  # an array without rows tells how many trees there are
+    if not leaves:  # call with empty arrays, to count the trees of the result
         spread = [values[:0] for values, _ in per_system]
         result = function(*spread, *[jnp.zeros(0)] * (1 + len(others)))
         return jax.tree.map(lambda _: structure.unflatten([]), result)
@@ -236,14 +235,14 @@ def _selected(mask, on_false, on_true):
 
 
 def map_leaves(function: Callable[..., Array], tree: Tree, *others: Tree) -> Tree:
-    """`function` of each leaf of `tree` and those of the others, whose shapes are checked."""
+    """`function` of each leaf of `tree` and the same leaf of the other trees; shapes must agree."""
     leaves, structure = jax.tree.flatten(tree)
     rest = [_matching(tree, other) for other in others]
     return structure.unflatten([function(*xs) for xs in zip(leaves, *rest, strict=True)])
 
 
 def _square_rows(x):
-    """The squared norms along the last axis; squares of a leaf without one."""
+    """The squared norms along the last axis; the squares of a leaf of one axis."""
     squares = rounded(x * x)
     if x.ndim == 1:
         return squares
@@ -252,14 +251,14 @@ def _square_rows(x):
 
 
 def _wide(tree) -> list[Array]:
-    """The leaves, as rows, in float32 at least."""
+    """The leaves as rows, in float32 at least."""
     check_leaves(tree)
     leaves = [jnp.atleast_1d(leaf) for leaf in jax.tree.leaves(tree)]
     return [leaf.astype(wide_dtype(leaf)) for leaf in leaves]
 
 
 def _matching(tree, other) -> list[Array]:
-    """The leaves of `other`, which must look like `tree`."""
+    """The leaves of `other`, which must have the structure and shapes of `tree`."""
     expected, got = jax.tree.structure(tree), jax.tree.structure(other)
     if expected != got:
         raise ValueError(f"trees must have the same structure: {expected} and {got}")
@@ -280,7 +279,7 @@ def _total(rows: Sequence[Array], index_prefix, tree) -> PerSystem:
 
 
 def _fold(combine, parts: Sequence[Array], empty: float, index_prefix) -> PerSystem:
-    """The parts of the leaves, combined in the order of the tree."""
+    """Combine the parts in the order of the leaves."""
     if not parts:
         return jnp.full((n_systems(index_prefix),), empty)
     dtype = np.result_type(*[part.dtype for part in parts])

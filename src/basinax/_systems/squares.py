@@ -1,7 +1,6 @@
-"""Least squares of each system by itself: residuals, their Jacobian J, and the normal matrix JᵀJ.
+"""Least squares of each system: residuals, their Jacobian J, and the normal matrix JᵀJ.
 
-The entries of a system's parameters stand one after another, leaf by leaf, as a vector has them;
-behind them stand zeros, as far as the largest system needs.
+A system's entries form a vector, leaf by leaf, padded with zeros to the length of the largest.
 """
 
 import math
@@ -24,19 +23,19 @@ from basinax._systems.types import Prefix, Tree
 def sum_of_squares(residuals: Callable[..., Any]) -> Callable[..., tuple[Any, Tree, Any]]:
     """A model of many least-squares problems from the residuals of one, for `LevenbergMarquardt`.
 
-    Its energy is half the sum of squared residuals. Each system has the bits that it has alone, as
+    Its energy is half the sum of squared residuals. Each system has the bits of a run alone, as
     with `each_alone`.
 
     Args:
-        residuals: of one system, called as the function of `each_alone` is. It returns an array
-            that leads with the rows of the data; rows that are not its own are left out. Without
-            data, any array.
+        residuals: a function of one system, called like the function of `each_alone`. It returns an
+            array that leads with the rows of the data; rows outside the data mask are ignored.
+            Without data, it returns any array.
 
     Returns:
-        A function of `params`, `index_prefix`, `data` and `data_prefix`, as `each_alone` returns
-        it. Besides energies and gradient it returns the normal matrices JᵀJ of shape
-        `[n_systems, n, n]`, so `relax` needs `has_extras=True`. A system's entries stand in their
-        order, leaf by leaf; behind them are zeros, up to the next power of two of the largest.
+        A function of `params`, `index_prefix`, `data` and `data_prefix`, like the result of
+        `each_alone`. It returns energies, the gradient and the normal matrices JᵀJ of shape
+        `[n_systems, n, n]`, so `relax` needs `has_extras=True`. A system's entries come first, leaf
+        by leaf; zeros follow. n is the next power of two of the largest system's number of entries.
     """
     require_function(residuals, "residuals")
 
@@ -62,7 +61,10 @@ def _squares(
     is_row: PyTree[Bool[Array, "_room"]],
     *of_data: Any,
 ) -> tuple[tuple[Float[Array, ""], Float[Array, "n n"]], Tree]:
-    """Energy and normal matrix of one system, and the gradient."""
+    """Energy and normal matrix of one system, and the gradient.
+
+    `columns` is [entries, residuals]: row k is the derivative by entry k.
+    """
     leaves, structure = jax.tree.flatten(params)
     is_entry = jnp.concatenate([m.reshape(-1) for m in _masks(params, is_row)])
     x = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
@@ -80,7 +82,7 @@ def _squares(
         return _own(found, of_data).reshape(-1)
 
     r, push = jax.linearize(flat, x)
-    # In forward mode: values of other rows, NaN perhaps, are left out of each column.
+    # Forward mode gives one derivative per entry, so NaN from foreign rows can be masked out.
     columns = jax.vmap(push)(jnp.eye(x.size, dtype=x.dtype))
     columns = jnp.where(is_entry[:, None], columns, 0)
     gradient = columns @ r
@@ -92,7 +94,7 @@ def _squares(
 
 
 def _masks(params: Tree, is_row: PyTree[Bool[Array, "_room"]]) -> list[Bool[Array, "..."]]:
-    """Which entries of each leaf are the system's own."""
+    """The mask of the system's own entries, for each leaf."""
 
     def spread(mask, branch):
         return [
@@ -104,7 +106,7 @@ def _masks(params: Tree, is_row: PyTree[Bool[Array, "_room"]]) -> list[Bool[Arra
 
 
 def _own(found: Any, of_data: tuple[Any, ...]) -> Float[Array, "..."]:
-    """The residuals, 0 for rows of data that are not the system's own."""
+    """The residuals, with 0 for rows of data that belong to no system."""
     found = jnp.asarray(found)
     if not of_data:
         return found
@@ -119,7 +121,7 @@ def _own(found: Any, of_data: tuple[Any, ...]) -> Float[Array, "..."]:
 
 
 def entry_counts(params: Tree, index_prefix: Prefix) -> np.ndarray:
-    """[systems]: how many entries each has in all leaves.
+    """[systems]: the number of entries of each system in all leaves.
 
     Raises:
         TypeError: the index is traced.
@@ -131,7 +133,7 @@ def entry_counts(params: Tree, index_prefix: Prefix) -> np.ndarray:
 
 
 def sizes_of(index: Any) -> np.ndarray:
-    """The rows of each system, on the host."""
+    """The number of rows of each system, on the host."""
     if not isinstance(index, SystemIndex):
         return np.array([index.n_rows])
     if isinstance(index.sizes, Tracer):
@@ -140,9 +142,9 @@ def sizes_of(index: Any) -> np.ndarray:
 
 
 def entries_of(params: Tree, index_prefix: Prefix, width: int) -> np.ndarray:
-    """[systems, width]: where each system's entries stand in a vector of those of all leaves.
+    """[systems, width]: the positions of each system's entries in a vector of all leaves.
 
-    Behind a system's entries stands the number of all.
+    The length of that vector pads each row.
     """
     leaves = [jnp.atleast_1d(leaf) for leaf in jax.tree.leaves(params)]
     total = sum(leaf.size for leaf in leaves)

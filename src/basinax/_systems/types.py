@@ -11,6 +11,6 @@ Tree = PyTree[Float[Array, "_rows *_components"]]
 Leaves = Sequence[Float[Array, "_rows *_components"]]
 PerSystem = Float[Array, "systems"]
 Exponents = Int32[Array, "systems"]
-"""Units of powers of two, one a system."""
+"""Exponents of units that are powers of two, one per system."""
 Prefix = PyTree[SystemIndex] | None
-"""An index for all leaves, or one for each branch of them; None makes all rows one system."""
+"""One index for all leaves, or one per branch; None makes all rows one system."""
