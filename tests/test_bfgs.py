@@ -307,7 +307,7 @@ def test_a_hessian_that_has_become_definite_is_known_to_be():
 
 def test_a_traced_start_needs_the_most_rows():
     traced = jax.jit(lambda x, index: BFGS().init(x, index).has_last)
-    with pytest.raises(ValueError, match="say max_rows, the most rows of a system"):
+    with pytest.raises(ValueError, match="give max_rows, the most rows of a system"):
         traced(PARAMS, INDEX)
     bounded = jax.jit(lambda x, index: BFGS(max_rows=8).init(x, index))
     assert same_bits(bounded(PARAMS, INDEX), BFGS().init(PARAMS, INDEX))

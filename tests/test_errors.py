@@ -252,11 +252,11 @@ OF_SETTINGS = {
 OF_RUNS = {
     "energies of the wrong shape": (
         lambda: run(lambda x: (jnp.zeros(3), x)),
-        ["ValueError", "one entry a system", "(2,)", "(3,)"],
+        ["ValueError", "one entry per system", "(2,)", "(3,)"],
     ),
     "one energy for all": (
         lambda: run(lambda x: (jnp.zeros(()), x)),
-        ["ValueError", "one entry a system", "(2,)", "()"],
+        ["ValueError", "one entry per system", "(2,)", "()"],
     ),
     "a gradient of another shape": (
         lambda: run(lambda x: (jnp.zeros(2), x[:2])),
@@ -292,7 +292,7 @@ OF_RUNS = {
     ),
     "a criterion that looks at all systems at once": (
         lambda: run(convergence=Hasty()),
-        ["ValueError", "Hasty must return one bool a system", "(2,)", "()"],
+        ["ValueError", "Hasty must return one bool per system", "(2,)", "()"],
     ),
     "extras that were not announced": (
         lambda: run(lambda x: (*bowl(x), jnp.zeros(2))),

@@ -221,7 +221,7 @@ def test_a_limit_behind_a_search_is_noticed(name):
 @pytest.mark.parametrize("name", SEARCHERS)
 def test_energies_are_needed(name):
     optimizer = SEARCHERS[name]
-    with pytest.raises(TypeError, match=r"looks at energies: call update\(..., energies="):
+    with pytest.raises(TypeError, match=r"needs energies: call update\(..., energies="):
         optimizer.update(START, optimizer.init(START, INDEX), START)
 
 

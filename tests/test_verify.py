@@ -62,5 +62,5 @@ def test_the_system_that_differs_is_named():
 
 
 def test_one_system_says_nothing():
-    with pytest.raises(ValueError, match="two systems at least"):
+    with pytest.raises(ValueError, match="at least two systems"):
         verify(each_alone(of_one), START[:3], SystemIndex.from_sizes([3]), GradientDescent(0.1))

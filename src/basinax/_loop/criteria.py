@@ -1,4 +1,4 @@
-"""When a system is done: criteria, per system, and how they are combined."""
+"""Convergence criteria per system, and their combinations."""
 
 import abc
 import math
@@ -19,38 +19,38 @@ from basinax._systems.prefix import per_system, resolve
 from basinax._systems.types import Tree
 
 DEFAULT_FMAX = 0.05
-"""ASE's."""
+"""The default of ASE."""
 
 
 class Evidence(NamedTuple):
-    """The evidence of a criterion: the point where systems stand, and the one before.
+    """The evidence of a criterion: the last judged point of each system, and the point before.
 
-    At a trial of a line search a system is not judged, and no trial is the point before.
+    Trials of a line search are not judged, so no trial is a point here.
     """
 
     params: Tree
     energies: Float[Array, "systems"]
     gradients: Tree
     extras: Any
-    """Further values of each system from the evaluation; None if there are none."""
+    """Further values of each system from the evaluation, or None."""
     index_prefix: Any
     n_rows: Int32[Array, "systems"]
     """The rows that share a system's energy; all rows of all leaves unless the caller gives it."""
     has_last: Bool[Array, "systems"]
-    """True if one step led here from the last judged point; false at the first point, and where an
-    optimizer has given up and gone back. Ignore `last_*` then."""
+    """True if one step led here from the last judged point. False at the first point, and after an
+    optimizer gave up and returned to an earlier point; ignore `last_*` then."""
     last_energies: Any
-    """One a system; None unless the criterion `needs` them."""
+    """One entry per system; None unless the criterion `needs` energies."""
     last_params: Any
-    """Like `params`; None unless the criterion `needs` them."""
+    """A tree like `params`; None unless the criterion `needs` them."""
     fmax: Any = None
-    """The largest norm of a row of `gradients`, one a system, from the loop."""
+    """The largest norm of a row of `gradients` per system, from the loop."""
 
 
 class AbstractCriterion(eqx.Module):
-    """A rule by which systems are done. `a & b` is met where both are, `a | b` where one is.
+    """A rule that decides when a system is done. `a & b` requires both, `a | b` at least one.
 
-    Its numbers are leaves; an array of one a system may stand in place of a number.
+    The numbers of a criterion are leaves, and may be arrays with one entry per system.
     """
 
     def __check_init__(self):
@@ -58,11 +58,11 @@ class AbstractCriterion(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, evidence: Evidence) -> Bool[Array, "systems"]:
-        """Which systems meet the criterion; NaN never does."""
+        """The mask of systems that meet the criterion; never true for NaN."""
 
     @property
     def needs(self) -> frozenset[str]:
-        """Which of `last_energies` and `last_params` the criterion reads."""
+        """The names among `last_energies` and `last_params` that the criterion reads."""
         return frozenset()
 
     def __and__(self, other: "AbstractCriterion") -> "AllOf":
@@ -73,7 +73,7 @@ class AbstractCriterion(eqx.Module):
 
 
 class AllOf(AbstractCriterion):
-    """Met where all of these are."""
+    """Met if all of its criteria are met."""
 
     criteria: tuple[AbstractCriterion, ...]
 
@@ -92,7 +92,7 @@ class AllOf(AbstractCriterion):
 
 
 class AnyOf(AbstractCriterion):
-    """Met where at least one of these is."""
+    """Met if at least one of its criteria is met."""
 
     criteria: tuple[AbstractCriterion, ...]
 
@@ -121,7 +121,7 @@ def _needs_of(criteria: tuple[AbstractCriterion, ...]) -> frozenset[str]:
 
 
 def as_leaf(value: Any) -> Any:
-    """A list as an array; a list that makes none is left for the check to name."""
+    """A list as an array; a list that is no array stays unchanged, and a later check names it."""
     try:
         return np.asarray(value) if isinstance(value, list | tuple) else value
     except ValueError:
@@ -144,8 +144,8 @@ class MaxForce(AbstractCriterion):
 class RMSForce(AbstractCriterion):
     """The root mean square over the entries of the gradient is below the tolerance.
 
-    √(Σ g² / n) over all n entries of a system, as in MOPAC. The value over n atoms, as in
-    geomeTRIC, is √3 times as large. Entries that constraints make zero count among the n.
+    √(Σ g² / n) over all n entries of a system, as in MOPAC. geomeTRIC divides by the number of
+    atoms instead, which is √3 times as large. Entries that constraints set to zero count in n.
     """
 
     tolerance: Tolerance = eqx.field(converter=as_leaf)
@@ -182,7 +182,7 @@ class EnergyChange(AbstractCriterion):
     tolerance: Tolerance = eqx.field(converter=as_leaf)
     """In the energy's unit; per row if `per_row`: eV an atom."""
     per_row: bool = eqx.field(default=True, static=True)
-    """The change is divided by the number of rows; a system's whole change is taken if not."""
+    """Divide the change by the number of rows; otherwise compare the system's total change."""
 
     def __call__(self, evidence):
         change = jnp.abs(evidence.energies - evidence.last_energies)
@@ -217,7 +217,7 @@ class MaxDisplacement(AbstractCriterion):
 
 
 def _n_entries(tree: Tree, index_prefix) -> Int32[Array, "systems"]:
-    """The number of entries of each system, over all leaves; 1 where there are none."""
+    """The number of entries of each system over all leaves, at least 1."""
     leaves = [jnp.atleast_1d(leaf) for leaf in jax.tree.leaves(tree)]
     count = jnp.int32(0)
     for leaf, index in zip(leaves, resolve(index_prefix, tree), strict=True):
@@ -226,27 +226,27 @@ def _n_entries(tree: Tree, index_prefix) -> Int32[Array, "systems"]:
 
 
 def criterion_of(fmax: Any | None, convergence: AbstractCriterion | None) -> AbstractCriterion:
-    """The criterion of two options of `relax`, at most one of them given.
+    """The criterion from two options of `relax`; at most one may be given.
 
     Raises:
-        TypeError, ValueError: `convergence` is no criterion, or both are given.
+        TypeError, ValueError: `convergence` is no criterion, or both options are given.
     """
     if convergence is None:
         return MaxForce(DEFAULT_FMAX if fmax is None else fmax)
     if not isinstance(convergence, AbstractCriterion):
         raise TypeError(f"convergence must be a criterion, got {type(convergence).__name__}")
     if fmax is not None:
-        raise ValueError("fmax and convergence contradict: say convergence=MaxForce(fmax) & ...")
+        raise ValueError("fmax and convergence exclude each other: give MaxForce(fmax) & ...")
     return convergence
 
 
 def is_met(criterion: AbstractCriterion, evidence: Evidence) -> Bool[Array, "systems"]:
-    """Which systems meet the criterion. Raises ValueError unless it returns one bool a system."""
+    """The mask of systems that meet the criterion; ValueError unless one bool per system."""
     met = criterion(evidence)
     expected = evidence.has_last.shape
     if jnp.shape(met) != expected or met.dtype != bool:
         raise ValueError(
-            f"{type(criterion).__name__} must return one bool a system, of shape {expected}: got"
+            f"{type(criterion).__name__} must return one bool per system, of shape {expected}: got"
             f" {jnp.shape(met)}, {met.dtype}"
         )
     return met
@@ -256,7 +256,7 @@ def largest_force(
     gradients: PyTree[Float[Array, "_rows *_components"]],
     index_prefix: PyTree[SystemIndex] | None = None,
 ) -> Float[Array, "systems"]:
-    """The largest Euclidean norm of a row of the gradient, per system; +inf where not finite.
+    """The largest Euclidean norm of a row of the gradient, per system; +inf if not finite.
 
     A gradient whose square overflows counts as not finite. 0 for a system without rows.
     """
@@ -264,7 +264,7 @@ def largest_force(
 
 
 def finite(measured: Float[Array, "systems"]) -> Float[Array, "systems"]:
-    """+inf for values that are not finite, so that they cannot look converged."""
+    """Replace values that are not finite by +inf, so that they never look converged."""
     return jnp.where(jnp.isfinite(measured), measured, jnp.inf)
 
 
@@ -278,8 +278,7 @@ def judge(
 ) -> Int32[Array, "systems"]:
     """The status of systems whose energy and gradient have just been evaluated.
 
-    Converged, where the criterion is met, comes before `has_failed`, the word of the optimizer, and
-    that before `max_steps`.
+    Convergence takes precedence over `has_failed`, from the optimizer, and that over `max_steps`.
     """
     is_finite = jnp.isfinite(energies) & jnp.isfinite(largest)
     status = jnp.where(steps >= max_steps, Status.MAX_STEPS, Status.RUNNING)

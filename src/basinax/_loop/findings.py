@@ -1,4 +1,4 @@
-"""Comparisons of values that must be the same, and their outcomes as a table of text."""
+"""Comparisons of values that must agree, and a table of the outcomes."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,10 +13,10 @@ class Finding(NamedTuple):
     n_wrong: int
     n_compared: int
     largest: float
-    """The largest difference: of bits in the units of the numbers (eV, eV/Å, eV/Å³ for atoms); of
-    derivatives as a part of the largest component; of energies in eV an atom."""
+    """The largest difference: for bits in the unit of the numbers (eV, eV/Å, eV/Å³ for atoms), for
+    derivatives relative to the largest component, for energies in eV per atom."""
     allowed: float
-    """0 where bits are compared."""
+    """0 for comparisons of bits."""
 
     @property
     def is_kept(self) -> bool:
@@ -24,14 +24,14 @@ class Finding(NamedTuple):
 
 
 def finding_of(name: str, differences: Sequence[float], allowed: float = 0.0) -> Finding:
-    """The outcome, given the difference of each that is compared."""
+    """The outcome, from the difference of each compared value."""
     array = np.array(differences)
     wrong = ~(array <= allowed)
     return Finding(name, int(wrong.sum()), len(array), float(array.max(initial=0.0)), allowed)
 
 
 def distance(x: np.ndarray, y: np.ndarray) -> float:
-    """The largest difference: 0 where all bits are the same, inf where only one is a number."""
+    """The largest difference; 0 if all bits agree, inf if only one of two values is a number."""
     if np.array_equal(x, y, equal_nan=True):
         return 0.0
     with np.errstate(invalid="ignore", over="ignore"):
@@ -40,7 +40,7 @@ def distance(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def table_of(findings: Sequence[Finding]) -> str:
-    """A line for each comparison: its name, how many differ of how many, and how far."""
+    """One line per comparison: its name, how many of how many differ, and by how much."""
     width = max((len(finding.name) for finding in findings), default=0)
     lines = [f"{'compared':{width}}  differ    of  largest"]
     for name, n_wrong, n_compared, largest, _ in findings:

@@ -15,33 +15,33 @@ from jax.core import Tracer
 from basinax._systems.types import Tree
 
 Model = Callable[..., tuple[Any, ...]]
-"""A `value_and_gradient` whose closed-over numbers are further arguments."""
+"""A `value_and_gradient` with its closed-over numbers as further arguments."""
 
 Solve = Callable[[Callable[[Tree], Tree], Tree], Tree]
-"""From v → H v, and b, to the solution of H v = b."""
+"""A solver of H v = b, from the function v → H v and b."""
 
 
 def described(value_and_gradient: Model, params: Tree) -> tuple[Any, bool]:
     """The shapes that a model returns, and whether it closes over numbers to differentiate by."""
-    # A function of its own, since a model may be an object that has no hash.
+    # Wrap the model in a function, since the model may be an object without a hash.
     trace = jax.make_jaxpr(lambda params: value_and_gradient(params), return_shape=True)
     jaxpr, said = trace(params)
     return said, any(isinstance(number, Tracer) for number in jaxpr.consts)
 
 
 def with_arguments(value_and_gradient: Model, params: Tree) -> tuple[Model, list[Any]]:
-    """A function with the numbers that the model closes over as arguments, and these numbers."""
+    """The model as a function of the numbers that it closes over, and these numbers."""
     return jax.closure_convert(lambda params: value_and_gradient(params), params)
 
 
 def differentiable(
     model: Model, numbers: list[Any], solve: Solve, params: Tree, energies: Any
 ) -> tuple[Tree, Any]:
-    """The minimum and its energies, with their derivatives by the numbers of the model.
+    """The minimum and its energies, with derivatives by the numbers of the model.
 
     Args:
-        params: at a minimum of the model with these numbers.
-        energies: there.
+        params: a minimum of the model with these numbers.
+        energies: the energies at `params`.
     """
 
     @jax.custom_jvp
@@ -61,7 +61,7 @@ def differentiable(
 
         _, forces = jax.jvp(lambda n: gradient(params, n), (numbers,), (changes,))
         b = jax.tree.map(jnp.negative, forces)
-        # Symmetric, so that the same solver serves derivatives in reverse.
+        # The Hessian is symmetric, so reverse mode uses the same solver.
         moves = jax.lax.custom_linear_solve(hessian_times, b, solve, symmetric=True)
         both = (params, numbers), (moves, changes)
         _, slopes = jax.jvp(lambda x, n: model(x, *n)[0], *both)

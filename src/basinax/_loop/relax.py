@@ -1,8 +1,7 @@
 """THE loop over steps. It knows no potential, no atoms and no files.
 
-Each turn evaluates every system once, judges those whose evaluation has arrived, and moves those
-that are still running. A system that has ended, or waits for something only the host can do,
-stands still and loses nothing.
+Each turn evaluates every system once, judges systems whose evaluation has arrived, and moves the
+systems that still run. Systems that have ended, or wait for the host, keep their state.
 """
 
 import functools
@@ -32,23 +31,23 @@ from basinax.transforms._protocol import AbstractTransform, check_transform
 
 
 class Relaxation(eqx.Module):
-    """The result of `relax`; every field but the trees has one entry a system."""
+    """The result of `relax`; all fields but the trees have one entry per system."""
 
     params: Tree
     energies: Float[Array, "systems"]
-    """At `params`."""
+    """The energies at `params`."""
     gradients: Tree
-    """At `params`."""
+    """The gradients at `params`."""
     fmax: Float[Array, "systems"]
-    """The largest norm of a row of the gradient; +inf where not finite."""
+    """The largest norm of a row of the gradient; +inf if not finite."""
     steps: Int32[Array, "systems"]
-    """Steps made; a start that is converged makes none."""
+    """The number of steps; 0 if the start is converged."""
     evaluations: Int32[Array, "systems"]
-    """Evaluations before it ended, the first and the trials of line searches included."""
+    """Evaluations until the system ended, including the first and the trials of line searches."""
     status: Int32[Array, "systems"]
     """Codes of `Status`."""
     extras: Any
-    """Further values of each system at `params`, from the evaluation; None if there are none."""
+    """Further values of each system at `params` from the evaluation, or None."""
 
     @property
     def converged(self) -> Bool[Array, "systems"]:
@@ -71,33 +70,32 @@ def relax(
 ) -> Relaxation:
     """Minimise the energy of every system, each as if it were alone.
 
-    `jax.grad` and `jax.jvp` of `params` and `energies` by numbers that `value_and_gradient` closes
-    over are those of the minimum, by the implicit function theorem. These derivatives hold where
-    systems have converged, need a gradient that JAX can differentiate, and ignore the start.
+    `jax.grad` and `jax.jvp` differentiate `params` and `energies` by numbers that
+    `value_and_gradient` closes over, by the implicit function theorem. These derivatives hold for
+    converged systems, need a gradient that JAX can differentiate, and ignore the start.
 
     Args:
-        value_and_gradient: of all params, the energies, shape `[n_systems]`, and a gradient like
-            `params`. Compiled once per function object: define it outside of a loop.
+        value_and_gradient: a function of all params that returns energies of shape `[n_systems]`
+            and a gradient like `params`. Compiled once per function object, so
+            define it outside loops.
         params: the start; the leading axis of each leaf goes over rows.
         optimizer: turns the gradient into steps, such as `FIRE()` or a `chain`.
         index_prefix: which row belongs to which system; None if there is one system.
         fmax: a system has converged when each row of its gradient has a norm below `fmax` (energy
-            per unit of `params`); 0.05 if None. A number, or one a system. Short for
+            per unit of `params`); 0.05 if None. One number, or one per system. Short for
             `convergence=MaxForce(fmax)`.
-        convergence: when a system has converged, in place of `fmax`, such as
-            `MaxForce(0.05) & EnergyChange(1e-4)`.
-        max_steps: after so many steps a system ends unconverged. A number, or one a system; one
-            beyond 32 bits is no limit that a run could reach.
-        keep_best: return an unconverged system at its evaluated point of lowest energy, not at the
-            last.
+        convergence: a criterion in place of `fmax`, such as `MaxForce(0.05) & EnergyChange(1e-4)`.
+        max_steps: a system ends unconverged after this many steps. One number, or one per system;
+            numbers beyond 32 bits mean no limit.
+        keep_best: return an unconverged system at its point of lowest energy, not its last one.
         has_extras: `value_and_gradient` returns a third value, a tree of arrays that lead with
             systems, for criteria and the result.
-        throw: raise if a system does not converge, instead of leaving it to `status`.
+        throw: raise if a system does not converge; otherwise see `status`.
 
     Raises:
         TypeError, ValueError: the arguments do not fit together.
-        RuntimeError: with `throw`, a system did not converge; or the process was forked from one
-            that had used JAX.
+        RuntimeError: with `throw`, a system did not converge; or a fork of a process that had used
+            JAX calls this function.
     """
     check_process()
     require_function(value_and_gradient, "value_and_gradient")
@@ -106,7 +104,7 @@ def relax(
         require_switch(value, name)
     max_steps = counts(max_steps, "max_steps")
     check_leaves(params)
-    # In the precision of here and now: arrays of another may have been made before.
+    # Use the precision of the current setting: the arrays may have been made under another.
     params = jax.tree.map(lambda x: jnp.asarray(x, canonicalize_dtype(jnp.result_type(x))), params)
     criterion = criterion_of(fmax, convergence)
     params = jax.lax.stop_gradient(params)
@@ -149,7 +147,7 @@ def _with_numbers(model: Model, numbers: tuple[Any, ...], params: Tree) -> tuple
 
 
 def _solved(hessian_times: Callable[[Tree], Tree], b: Tree, prefix: Prefix) -> Tree:
-    """The solution of H v = b, at the minimum of v·H v / 2 - v·b of each system."""
+    """The solution of H v = b, as the minimum of v·H v / 2 - v·b of each system."""
 
     def quadratic(v):
         hv = hessian_times(v)
@@ -173,9 +171,9 @@ def _advance(value_and_gradient, run, optimizer, criterion, max_steps) -> Run:
 
 
 def raise_unless_converged(status: Int32[Array | np.ndarray, "systems"]) -> None:
-    """Raise RuntimeError that counts and names the systems that did not converge."""
+    """Raise RuntimeError with the number and names of systems that did not converge, if any."""
     if isinstance(status, Tracer):
-        raise TypeError("throw=True must know what became of systems: call relax outside of jit")
+        raise TypeError("throw=True needs to know each system's status: call relax outside of jit")
     codes = np.asarray(status)
     failed = np.flatnonzero(codes != Status.CONVERGED)
     if len(failed):
@@ -185,12 +183,12 @@ def raise_unless_converged(status: Int32[Array | np.ndarray, "systems"]) -> None
 
 
 def _as_array(x):
-    """Numbers become leaves, so that another value compiles nothing."""
+    """Turn numbers into leaves, so that another value needs no compilation."""
     return np.asarray(x) if isinstance(x, bool | int | float) else x
 
 
 def _check_evaluation(said: Any, params, index_prefix, has_extras: bool) -> Any:
-    """Zeros like the extras; None if there are none.
+    """Zeros like the extras, or None without extras.
 
     Args:
         said: the shapes that the model returns.
@@ -205,7 +203,7 @@ def _check_evaluation(said: Any, params, index_prefix, has_extras: bool) -> Any:
     energies, gradients, *extras = said
     if jnp.shape(energies) != expected:
         raise ValueError(
-            "value_and_gradient must return energies with one entry a system: expected shape"
+            "value_and_gradient must return energies with one entry per system: expected shape"
             f" {expected}, got {jnp.shape(energies)}"
         )
     segment.map_leaves(lambda x, _: x, params, gradients)

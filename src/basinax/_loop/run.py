@@ -1,4 +1,4 @@
-"""A run: where each system is, its last evaluation, and one turn of the loop."""
+"""A run: the position of each system, its last evaluation, and one turn of the loop."""
 
 import dataclasses
 import functools
@@ -32,24 +32,24 @@ from basinax.transforms._protocol import (
 View = Callable[[Evidence], Evidence]
 
 PATIENCE = 50
-"""After this many steps in a row that change no bit of its parameters, a system ends as stalled."""
+"""A system ends as stalled after this many steps in a row without a change of any bit."""
 
 
 class Evaluation(NamedTuple):
-    """The values of an evaluation, of all systems."""
+    """The values of one evaluation of all systems."""
 
     energies: Float[Array, "systems"]
     gradients: Tree
     is_valid: Bool[Array, "systems"]
-    """A system whose evaluation is not valid stands still."""
+    """Systems without a valid evaluation stand still."""
     extras: Any = None
     """Further results of the model: a tree of arrays that lead with systems."""
     of_rows: Any = None
-    """A tree of arrays that lead with rows, those of the first leaf of the parameters."""
+    """A tree of arrays that lead with the rows of the first leaf of the parameters."""
 
 
 class Point(AbstractState):
-    """Where systems have been evaluated, and the results there."""
+    """The point at which systems were evaluated, and the results."""
 
     params: Tree = rows_field()
     energies: Float[Array, "systems"] = systems_field()
@@ -61,7 +61,7 @@ class Point(AbstractState):
 
 
 class Last(AbstractState):
-    """Where systems were judged last: the parts that the criterion needs, None for others."""
+    """The last judged point: the parts that the criterion needs, None for the others."""
 
     energies: Float[Array, "systems"] | None = systems_field()
     params: Tree | None = rows_field()
@@ -76,7 +76,7 @@ class Last(AbstractState):
 
     @property
     def needs(self) -> frozenset[str]:
-        """The evidence of the criterion."""
+        """The names of the parts that are kept."""
         kept = {"last_energies": self.energies, "last_params": self.params}
         return frozenset(name for name, value in kept.items() if value is not None)
 
@@ -93,24 +93,24 @@ class Run(AbstractState):
     """The state of the loop, carried from turn to turn."""
 
     index_prefix: Prefix
-    """The prefix of all states here."""
+    """The prefix of all states of the run."""
     point: Point = states_field()
-    """Where systems stand, and the results of their last evaluation."""
+    """The position of systems, and the results of their last evaluation."""
     optimizer_state: Any = states_field()
     steps: Int32[Array, "systems"] = systems_field()
     evaluations: Int32[Array, "systems"] = systems_field()
     status: Int32[Array, "systems"] = systems_field()
     is_pending: Bool[Array, "systems"] = systems_field()
-    """The system stands where it has not been evaluated."""
+    """The system's current position has not been evaluated."""
     has_moved: Bool[Array, "systems"] = systems_field()
-    """In the last turn."""
+    """Whether the system moved in the last turn."""
     n_still: Int32[Array, "systems"] = systems_field()
     """Steps in a row that changed no bit of the parameters."""
     last: Last = states_field()
     best: Point | None = states_field()
-    """The point of lowest energy, if it is kept."""
+    """The point of lowest energy, if `keep_best`."""
     first: First | None = states_field()
-    """The values at the start, if they are kept."""
+    """The values at the start, if `keep_first`."""
 
 
 def start(
@@ -124,11 +124,11 @@ def start(
     of_rows: Any = None,
     needs: frozenset[str] = frozenset(),
 ) -> Run:
-    """Before the first evaluation.
+    """The run before the first evaluation.
 
     Args:
-        extras, of_rows: zeros of the shapes and dtypes of the evaluation's.
-        needs: of the criterion.
+        extras, of_rows: zeros with the shapes and dtypes of the evaluation's results.
+        needs: the `needs` of the criterion.
     """
     blank = segment.blank(params, index_prefix)
     count = jnp.zeros(blank.shape, jnp.int32)
@@ -150,7 +150,7 @@ def start(
         has_moved=yes,
         n_still=count,
         last=Last.of(point, needs),
-        # Any other point is better.
+        # An infinite energy loses to any other point.
         best=dataclasses.replace(point, energies=infinite, fmax=infinite) if keep_best else None,
         first=first,
     )
@@ -159,10 +159,10 @@ def start(
 def restart(
     run: Run, optimizer: AbstractTransform, params: Tree, index_prefix: Prefix, mask
 ) -> Run:
-    """The run in which the systems of `mask` begin anew, at their rows of `params`.
+    """The run with the systems of `mask` started anew, at their rows of `params`.
 
     Args:
-        index_prefix: may have another number of rows for these systems, not for the others.
+        index_prefix: a new prefix; the systems of `mask` alone may have other numbers of rows.
     """
     extras, of_rows = jax.tree.map(jnp.zeros_like, (run.point.extras, run.point.of_rows))
     fresh = start(
@@ -187,13 +187,14 @@ def advance(
     turns: Any = None,
     view: View | None = None,
 ) -> Run:
-    """Turn until no system can move, or for so many turns.
+    """Turn until no system can move, or for `turns` turns.
 
     Args:
-        evaluate: of params.
-        criterion: whose `needs` the run was started with.
-        turns: the most turns, traced; no limit if None. Just 1 is no loop.
-        view: from the evidence to that of the criterion; `fmax` is the largest force in the latter.
+        evaluate: a function of params.
+        criterion: the criterion whose `needs` started the run.
+        turns: the largest number of turns, traced; None for no limit. 1 makes no loop.
+        view: maps the evidence to the evidence of the criterion; `fmax` is the largest force of the
+            result.
     """
     max_steps = per_system(max_steps, "max_steps", run.steps)
 
@@ -255,13 +256,13 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
 
 
 def judged_between(before: Run, run: Run) -> tuple[Bool[Array, "systems"], Point]:
-    """Which systems the turn between two runs has judged, and their points, without `of_rows`."""
+    """The mask of systems judged between two runs, and their points without `of_rows`."""
     is_judged = (run.steps > before.steps) | (run.status != before.status)
     return is_judged, dataclasses.replace(run.point, params=before.point.params, of_rows=None)
 
 
 def _received(arrived, evaluation: Evaluation, known: Point, prefix: Prefix) -> Point:
-    """The known point, replaced by the evaluation for systems whose evaluation has arrived."""
+    """The known point, with the evaluation for systems whose evaluation has arrived."""
 
     def like(x, y):
         return jnp.asarray(x).astype(y.dtype)
@@ -294,14 +295,15 @@ def _evidence(run: Run, point: Point, has_failed) -> Evidence:
 
 
 def _differ(a: Tree, b: Tree, prefix: Prefix) -> Bool[Array, "systems"]:
-    """Which systems differ in any entry."""
+    """The mask of systems that differ in any entry."""
     differences = segment.map_leaves(lambda x, y: (x != y).astype(jnp.float32), a, b)
-    # A sum is stored level by level; a maximum would be found again for each entry of the next.
+    # XLA stores the levels of this sum, but would recompute a maximum per entry of its consumer.
+    # The mask is the same.
     return segment.sum(differences, prefix) > 0
 
 
 def _better(mask, point: Point, best: Point | None, prefix: Prefix) -> Point | None:
-    """`point` where `mask` and its energy is lower; one that is not finite is never taken."""
+    """`point` where `mask` and its energy is lower; energies that are not finite never win."""
     if best is None:
         return None
     is_better = mask & (point.energies < best.energies) & jnp.isfinite(point.fmax)
@@ -316,7 +318,7 @@ def _first(mask, point: Point, first: First | None, prefix: Prefix) -> First | N
 
 
 def final_point(run: Run) -> Point:
-    """Where each system is returned: its last point, or its best where kept and not converged."""
+    """The returned point of each system: its last, or its best if kept and not converged."""
     if run.best is None:
         return run.point
     has_best = (run.status != Status.CONVERGED.value) & jnp.isfinite(run.best.energies)
@@ -326,8 +328,8 @@ def final_point(run: Run) -> Point:
 def stopped(run: Run) -> Run:
     """The run to return if some systems have not ended.
 
-    A running system, and one that could not be evaluated, may stand at a point without an
-    evaluation: its values there are NaN, and its `fmax` is inf.
+    Running systems, and systems that could not be evaluated, may stand at a point without an
+    evaluation: their values are NaN, and their `fmax` is inf.
     """
     unfinished = (Status.RUNNING, Status.NOT_FINITE, Status.EVALUATION_FAILED)
     has_no_result = functools.reduce(jnp.logical_or, [run.status == x.value for x in unfinished])

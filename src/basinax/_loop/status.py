@@ -4,10 +4,10 @@ import enum
 
 
 class Status(enum.IntEnum):
-    """The outcome of one system of a run. Results hold these as int32, one a system.
+    """The outcome of one system of a run. Results hold outcomes as int32, one per system.
 
-    Arrays on a device are compared with `value`: without jit, and with strict promotion of dtypes,
-    JAX takes a member for an integer of 64 bits.
+    Compare arrays on a device with `value`: outside jit under strict dtype promotion, JAX treats a
+    member as a 64-bit integer.
     """
 
     RUNNING = 0

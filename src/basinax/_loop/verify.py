@@ -1,7 +1,7 @@
-"""Whether a model's gradients have the same bits alone and in a batch, and which system differs.
+"""A check that a model's gradients have the same bits alone and in a batch.
 
-Systems are evaluated and relaxed alone, together, in another order, in parts, and beside one that
-is not finite; their bits are compared.
+Systems are evaluated and relaxed alone, together, in another order, in parts, and beside a system
+that is not finite; their bits are compared.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,13 +28,13 @@ class Verification(eqx.Module):
 
     findings: list[Finding]
     differing: list[int]
-    """The systems with a bit that differs."""
+    """The systems with any differing bit."""
     compared: list[int]
     """The systems that were compared."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether every system has the bits that it has alone."""
+        """Whether every compared system has the bits of a run alone."""
         return not self.differing
 
     def __repr__(self) -> str:
@@ -59,10 +59,10 @@ def verify(
     has_extras: bool = False,
     seed: int = 0,
 ) -> Verification:
-    """Whether a model's gradients have the bits in a batch that they have alone, and where not.
+    """Check that a model's gradients have the same bits in a batch as alone.
 
-    Each comparison is made of the first evaluation, and of a run of some steps. Every batch, and
-    each system alone, compiles a program of its own.
+    Each comparison covers the first evaluation and a run of some steps. Every batch, and each
+    system alone, compiles a program of its own.
 
     >>> import jax.numpy as jnp
     >>> from basinax import GradientDescent, SystemIndex, each_alone, verify
@@ -72,21 +72,21 @@ def verify(
     True
 
     Args:
-        value_and_gradient: of params and their index prefix, and, where there are data, of these
-            and theirs, as the function is that `each_alone` returns. It must serve any selection of
-            the systems.
-        params: a start of each system, not at its minimum; some sizes find more than one.
+        value_and_gradient: a function of params and their index prefix and, with data, of data and
+            their prefix, like the result of `each_alone`. It must work for any selection of
+            systems.
+        params: a start of each system, away from its minimum. Different sizes find more.
         index_prefix: which row belongs to which system.
-        optimizer: of the run; settings with one number a system are chosen with the systems.
-        data: a tree of arrays that lead with rows of constants.
-        data_prefix: its index prefix; that of the parameters if None.
-        steps: the most steps of the run.
-        most: at most so many systems are run alone and compared, drawn by chance.
+        optimizer: the optimizer of the run; settings per system are selected with the systems.
+        data: a tree of constant arrays that lead with rows.
+        data_prefix: the index prefix of `data`; the prefix of the parameters if None.
+        steps: the largest number of steps of the run.
+        most: the largest number of systems to run alone and compare, drawn at random.
         has_extras: the model returns a third value, as for `relax`.
-        seed: of the draw of systems and orders.
+        seed: the seed of the random systems and orders.
 
     Raises:
-        TypeError, ValueError: the arguments do not fit together, or fewer than two systems.
+        TypeError, ValueError: the arguments do not fit together, or are fewer than two systems.
     """
     check_process()
     require_function(value_and_gradient, "value_and_gradient")
@@ -97,7 +97,7 @@ def verify(
     require_whole(seed, "seed", at_least(0))
     n = n_systems(index_prefix)
     if index_prefix is None or n < 2:
-        raise ValueError("two systems at least must be verified: one says nothing of batches")
+        raise ValueError("verify needs at least two systems: a batch of one shows nothing")
     trees = [(params, index_prefix)]
     if data is not None:
         trees.append((data, index_prefix if data_prefix is None else data_prefix))
@@ -137,11 +137,11 @@ class _Verifier:
             self.alone[system] = self._run(np.array([system]))[0]
 
     def compare(self, name: str, batches: Sequence[np.ndarray], *, spoils: bool = False) -> None:
-        """Looks for differences from alone.
+        """Compare the systems of batches with their runs alone.
 
         Args:
             batches: numbers of systems.
-            spoils: the first of a batch has NaN in its parameters, and is not compared.
+            spoils: set the first system of each batch to NaN, and leave it out of the comparison.
         """
         differences: tuple[list[float], list[float]] = ([], [])
         for batch in batches:
@@ -160,7 +160,7 @@ class _Verifier:
             self.findings.append(finding_of(f"{name}, {stage}", of_stage))
 
     def _run(self, systems: np.ndarray, *, spoils: bool = False) -> list[list[_System]]:
-        """The results of each system where it starts, and where it ends."""
+        """The results of each system at its start and at its end."""
         parts = [chosen(tree, prefix, systems) for tree, prefix in self.trees]
         (params, prefix), *of_data = parts
         if spoils:
@@ -195,7 +195,7 @@ class _Verifier:
 
 
 def chosen(tree: Any, prefix: Prefix, systems: np.ndarray) -> tuple[Any, Prefix]:
-    """The rows of these systems, one after another, and their index prefix."""
+    """The rows of the given systems, one system after another, and their index prefix."""
     made: dict[int, tuple[np.ndarray, SystemIndex]] = {}
     for index in jax.tree.leaves(prefix, is_leaf=is_index):
         sizes = np.asarray(index.sizes)
@@ -220,7 +220,7 @@ def _ids_of(index: Any) -> np.ndarray:
 
 
 def _by_system(result: Relaxation, prefix: Prefix, n: int) -> list[_System]:
-    """The numbers of a result, by systems."""
+    """The numbers of a result, per system."""
     of_systems = result.energies, result.steps, result.evaluations, result.status
     found: list[_System] = [
         list(of_one) for of_one in zip(*map(np.asarray, of_systems), strict=True)

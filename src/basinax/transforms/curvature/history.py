@@ -1,9 +1,9 @@
 """The last steps of each system and the products of its limited-memory inverse Hessian.
 
-The two-loop recursion works on coefficients: inner products of the history are kept in two small
-matrices a system, and a new pair adds only its own, so that a direction reads the history twice.
-After Chen, Wang and Zhou, "Large-scale L-BFGS using MapReduce", NIPS 2014; the recursion is that of
-Nocedal, Math. Comp. 35, 773 (1980).
+The two-loop recursion runs on coefficients. Two small matrices per system hold the inner products
+of the history; a new pair adds one row and column to each, so a direction reads the history only
+twice. After Chen, Wang and Zhou, "Large-scale L-BFGS using MapReduce", NIPS 2014; the recursion is
+that of Nocedal, Math. Comp. 35, 773 (1980).
 """
 
 import functools
@@ -29,39 +29,39 @@ from basinax.transforms._protocol import (
     systems_field,
 )
 
-# Each system fills slots 0, 1, ... as far as it has room, and then writes over its oldest. Sums
-# over slots are taken in their order, and what is not filled holds 0, which changes no sum that
-# starts from +0.
+# Each system fills slots 0, 1, ... up to its `room`, then overwrites its oldest pair. Sums run over
+# slots in slot order. Empty slots hold 0, which changes no sum that starts from +0, so the number
+# of slots of a batch changes no bit.
 
 
 class History(AbstractState):
-    """Pairs of a step s and the change y of the gradient over it, each system's own."""
+    """Pairs of each system: a step s, and the change y of the gradient over the step."""
 
     index_prefix: Prefix
     s: PyTree[Float[Array, "_slots _rows *_components"]] = slots_field()
     y: PyTree[Float[Array, "_slots _rows *_components"]] = slots_field()
     sy: Float[Array, "systems slots slots"] = systems_field()
-    """s_j · y_i at [i, j] where pair j is not newer than i, else 0."""
+    """s_j · y_i at [i, j] if pair j is not newer than pair i, else 0."""
     yy: Float[Array, "systems slots slots"] = systems_field()
     """y_j · y_i at [i, j]."""
     sg: Float[Array, "systems slots"] = systems_field()
-    """s_j · g with the last gradient, which is in units of 2^exponents."""
+    """s_j · g with the last gradient g, in units of 2^exponents."""
     yg: Float[Array, "systems slots"] = systems_field()
-    """y_j · g with the last gradient."""
+    """y_j · g with the last gradient g."""
     exponents: Int32[Array, "systems"] = systems_field()
     pushes: Int32[Array, "systems"] = systems_field()
-    """How many pairs have been remembered; the next goes to this slot, modulo `room`."""
+    """The number of pairs so far; the next pair goes to slot `pushes` modulo `room`."""
     room: Int32[Array, "systems"] = systems_field()
-    """How many slots a system fills."""
+    """The number of slots that a system may fill."""
 
 
 def no_history(
     parameters: Tree, index_prefix: Prefix, memory: int, fewest: int | None = None
 ) -> History:
-    """A history of no pairs yet, with room for `memory` of them in each system.
+    """An empty history, with room for `memory` pairs in each system.
 
     Args:
-        fewest: a system has room for no more pairs than it has entries, but for this many.
+        fewest: limit a system's room to its number of entries, but not below this number.
     """
     if memory < 1:
         raise ValueError(f"memory must be at least 1, got {memory}")
@@ -114,26 +114,25 @@ def remember(
     pair_exponents: Exponents,
     is_running: Bool[Array, "systems"] | None = None,
 ) -> History:
-    """The history with one more pair in the systems of `mask`, over the oldest where it is full.
+    """The history with one more pair in the systems of `mask`, in place of the oldest if full.
 
     Args:
-        s: in units of 2^pair_exponents.
-        y: `gradient` less the one with which this was called last, or which began the history; in
-            the units of s.
-        gradient: in units of 2^exponents.
-        is_running: histories of other systems stay as they are; they are not in `mask`.
+        s: the step, in units of 2^pair_exponents.
+        y: the change of the gradient since the last call or the start, in the same units.
+        gradient: the current gradient, in units of 2^exponents.
+        is_running: histories of other systems stay unchanged; `mask` must exclude these systems.
     """
     memory = history.sy.shape[1]
     written = jnp.where(mask, history.pushes % history.room, -1)
     is_written = _slots(history) == written[:, None]
     sg, yg = _with_slots(history, gradient, prefix)
-    # Slots are written after they are read.
+    # Write slots after the products above read them, so that XLA updates in place (`xla.behind`).
     written = xla.behind(written, sg[:, 0], never=written < -1)
 
     def with_pair(products, x, tree):
         return jnp.where(is_written, segment.dot(x, tree, prefix)[:, None], products)
 
-    # The products with y are the differences of those with both gradients: no other pass.
+    # Products with y are differences of the products with both gradients: no further pass.
     by_sg, by_yg = _differences(history, [sg, yg], exponents, pair_exponents)
     sy_row = with_pair(by_sg, s, y)
     yy_row = with_pair(by_yg, y, y)
@@ -160,7 +159,7 @@ def remember(
 
 
 def _differences(history: History, now: list[Array], exponents, pair_exponents) -> list[Array]:
-    """s · y and y · y of each slot with a new y, from the products with the gradient now."""
+    """s · y and y · y of each slot with a new y, from products with the current gradient."""
     last = [history.sg, history.yg]
     by, by_last = exponents - pair_exponents, history.exponents - pair_exponents
 
@@ -179,17 +178,17 @@ def _differences(history: History, now: list[Array], exponents, pair_exponents) 
 def descent(
     history: History, gradient: Tree, first: Float[Array, "systems"], prefix: Prefix
 ) -> Tree:
-    """-H g, where H is the inverse Hessian that fits the pairs and starts from `first` times 1.
+    """-H g, for the inverse Hessian H that fits the pairs and starts from `first` times 1.
 
     Args:
-        gradient: the one with which `remember` was called.
+        gradient: the gradient of the last call of `remember`.
     """
     alpha, rest = _coefficients(history, first)
     return _combined(history, gradient, first, alpha, rest, prefix)
 
 
 def newest_scale(history: History, otherwise: Float[Array, "systems"]) -> Float[Array, "systems"]:
-    """s·y/y·y of the newest pair, the size of the inverse Hessian; `otherwise` without one."""
+    """s·y/y·y of the newest pair, the size of the inverse Hessian; `otherwise` without a pair."""
     newest = _slot_of(history, 0)
     sy, yy = (_at(_diagonal(products), newest) for products in (history.sy, history.yy))
     has_pair = (history.pushes > 0) & (yy > 0)
@@ -201,19 +200,19 @@ def _slots(history: History) -> Int32[Array, "1 slots"]:
 
 
 def _filled(history: History) -> Int32[Array, "systems"]:
-    """How many slots each system has filled."""
+    """The number of filled slots of each system."""
     return jnp.minimum(history.pushes, history.room)
 
 
 def _most_filled(history: History) -> Int32[Array, ""]:
-    """The largest number of slots that a system has filled."""
+    """The largest number of filled slots of any system."""
     return jnp.max(_filled(history), initial=0)
 
 
 def _slot_of(history: History, age) -> Int32[Array, "systems"]:
-    """Where each system keeps the pair of that age; the newest is 0 steps old.
+    """The slot of each system's pair of the given age; the newest pair has age 0.
 
-    A system without a pair so old has an empty slot there.
+    A system without a pair of that age has an empty slot there.
     """
     own = (history.pushes - 1 - age) % history.room
     return jnp.where(age < history.room, own, age)
@@ -230,7 +229,7 @@ def _diagonal(products):
 
 
 def _with_slots(history: History, tree, prefix) -> list[Float[Array, "systems slots"]]:
-    """s · x and y · x of each slot, +0 where none is filled."""
+    """s · x and y · x of each slot, +0 for empty slots."""
     memory, systems = history.sy.shape[1], history.pushes.shape[0]
 
     def turn(k, products):
@@ -247,9 +246,9 @@ def _with_slots(history: History, tree, prefix) -> list[Float[Array, "systems sl
 
 
 def _with_slot(slots, newest, written: Int32[Array, "systems"], memory: int, prefix):
-    """The slots with each system's written one replaced; -1 replaces none.
+    """The slots, with the one in `written` replaced in each system; -1 replaces none.
 
-    Slots in which no system writes are not touched.
+    Slots without any new pair are not read or written.
     """
     touched, n_touched = _touched(written, memory)
 
@@ -268,7 +267,7 @@ def _with_slot(slots, newest, written: Int32[Array, "systems"], memory: int, pre
 
 
 def _touched(written: Int32[Array, "systems"], memory: int):
-    """The slots in which some system writes, in front of the others, and their number."""
+    """The slots in which any system writes, moved to the front, and their number."""
     numbers = jnp.arange(memory, dtype=jnp.int32)
     is_touched = (written[:, None] == numbers[None, :]).any(0)
     order = jnp.argsort(~is_touched, stable=True).astype(jnp.int32)
@@ -276,7 +275,7 @@ def _touched(written: Int32[Array, "systems"], memory: int):
 
 
 def _with_products(products, new, written: Int32[Array, "systems"]):
-    """The matrices with a new row and column of each system that writes; no others are touched."""
+    """The matrices with a new row and column at `written`; other slots are not touched."""
     touched, n_touched = _touched(written, products["sy"].shape[1])
 
     def turn(i, products, axis):
@@ -289,7 +288,7 @@ def _with_products(products, new, written: Int32[Array, "systems"]):
 
         return {name: replaced(x, new[name][axis - 1]) for name, x in products.items()}
 
-    # In one loop the matrices would be copied between a row and a column.
+    # Two loops: in one loop XLA would copy the matrices between the row and the column.
     for axis in (2, 1):
         write = functools.partial(turn, axis=axis)
         products = jax.lax.fori_loop(0, n_touched, write, products)
@@ -311,7 +310,8 @@ def _coefficients(history: History, first):
         yq = yq - rounded(a[:, None] * _at(history.yy, i))
         return sq, yq, jnp.where(_slots(history) == i[:, None], a[:, None], alpha)
 
-    # What a product of a new pair leaves as -0, another system's number of turns might change.
+    # Turn -0.0 into +0.0. A system with fewer pairs runs extra turns that add +0.0, which would
+    # change -0.0 and so its bits.
     start = [jnp.where(x == 0, 0, x) for x in (history.sg, history.yg)]
     blank = jnp.zeros_like(history.sg)
     _, yq, alpha = jax.lax.fori_loop(0, filled, backwards, (*start, blank))
@@ -334,7 +334,7 @@ def _combined(history: History, gradient, first, alpha, rest, prefix):
 
     def scaled(factor, g):
         product = -rounded(factor.astype(g.dtype) * g)
-        return jnp.where(product == 0, 0, product)  # not -0, which another term would change
+        return jnp.where(product == 0, 0, product)  # +0.0: terms of empty slots would change -0.0
 
     def added(y_factor, s_factor, total, s, y):
         y_factor, s_factor = y_factor.astype(total.dtype), s_factor.astype(total.dtype)

@@ -1,8 +1,8 @@
-"""A dense inverse Hessian of each system, whose bits do not depend on the largest of them.
+"""A dense inverse Hessian of each system, whose bits do not depend on the largest system.
 
-A system's entries fill its first places of a vector, leaf by leaf; places without an entry hold 0.
-Sums over places are taken in blocks of eight counted from the first of each leaf, so longer vectors
-change no bit.
+A vector of places holds a system's entries first, leaf by leaf, and 0 in all further places. Sums
+run over blocks of eight places, counted from the first place of each leaf, so longer vectors change
+no bit.
 """
 
 import dataclasses
@@ -33,30 +33,30 @@ Matrix = Float[Array, "systems places places"]
 
 
 class InverseHessian(AbstractState):
-    """The inverse Hessian H of each system, and where its entries are."""
+    """The inverse Hessian H of each system, and the positions of its entries."""
 
     index_prefix: Prefix
     matrix: Matrix = systems_field()
     is_definite: Bool[Array, "systems"] = systems_field()
-    """Known to be positive definite."""
+    """Whether H is known to be positive definite."""
     rows: tuple[Int32[Array, "systems _rows"], ...] = systems_field()
-    """For each leaf, the rows of each system; the number of rows where there is none."""
+    """For each leaf, the rows of each system, padded with the number of rows."""
 
 
 class AbstractDense(AbstractTransform):
-    """A transform with a dense matrix of each system."""
+    """A transform with a dense matrix per system."""
 
     max_rows: eqx.AbstractVar[int | None]
-    """The most rows of a system in any leaf, which `init` finds itself where it is not traced."""
+    """The largest number of rows of a system in any leaf; `init` needs it only while traced."""
 
 
 def bounded(transform: AbstractTransform, most_rows: int) -> AbstractTransform:
-    """The transform for systems of at most so many rows in any leaf: `init` may be traced.
+    """The transform with a bound on the rows of a system in any leaf, so that `init` may be traced.
 
-    The bits are the same. Dense matrices are found wherever they stand in a chain.
+    The bits do not change. The bound reaches every dense matrix of a chain.
 
     Raises:
-        ValueError: the transform has a `max_rows` that is smaller.
+        ValueError: the transform has a smaller `max_rows`.
     """
 
     def of_part(part):
@@ -83,7 +83,7 @@ def unit_matrix(
     """`scale` times 1.
 
     Raises:
-        ValueError: `max_rows` is not given while tracing, or a system has more rows.
+        ValueError: `max_rows` is missing while tracing, or a system has more rows.
     """
     indices = resolve(index_prefix, parameters)
     widths = [_width(index, max_rows) for index in indices]
@@ -98,7 +98,7 @@ def unit_matrix(
 
 
 def renewed(hessian: InverseHessian, like: Tree, scale: PerSystem) -> InverseHessian:
-    """`scale` times 1 again; may be traced."""
+    """Reset to `scale` times 1; may be traced."""
     return _unit(like, hessian.rows, scale)
 
 
@@ -117,7 +117,7 @@ def _width(index, max_rows: int | None) -> int:
     elif max_rows is None:
         raise ValueError(
             "the size of a dense Hessian must be known before tracing: call init outside of"
-            " jit, or say max_rows, the most rows of a system in any leaf"
+            " jit, or give max_rows, the most rows of a system in any leaf"
         )
     else:
         largest, most = 0, index.most_rows
@@ -129,7 +129,7 @@ def _width(index, max_rows: int | None) -> int:
 
 
 def _rows(index, width: int) -> Int32[Array, "systems width"]:
-    """The rows of each system, in their order; the number of rows where there are no more."""
+    """The rows of each system in order, padded with the number of rows."""
     ids = index.ids if isinstance(index, SystemIndex) else jnp.zeros((index.n_rows,), jnp.int32)
     order = jnp.argsort(ids, stable=True).astype(jnp.int32)
     slot = jnp.arange(width, dtype=jnp.int32)[None, :]
@@ -140,18 +140,18 @@ def _rows(index, width: int) -> Int32[Array, "systems width"]:
 
 
 def _padded(x, absent):
-    """[systems, rows, components...] as [systems, places], a multiple of eight of them."""
+    """[systems, rows, components...] as [systems, places], padded to a multiple of eight places."""
     x = x.reshape(x.shape[0], math.prod(x.shape[1:]))
     return jnp.pad(x, ((0, 0), (0, -x.shape[1] % BLOCK)), constant_values=absent)
 
 
 def _joined(parts: list[Array], n_systems: int, dtype) -> Shaped[Array, "systems places"]:
-    """The places of all leaves; none of a tree without leaves."""
+    """The places of all leaves; no places for a tree without leaves."""
     return jnp.concatenate([jnp.zeros((n_systems, 0), dtype), *parts], axis=1)
 
 
 def _is_place(tree, rows) -> list[Bool[Array, "systems _places"]]:
-    """Which places hold an entry, for each leaf."""
+    """The mask of places that hold an entry, for each leaf."""
     leaves = [jnp.atleast_1d(leaf) for leaf in jax.tree.leaves(tree)]
     return [
         _padded(
@@ -166,7 +166,7 @@ def _is_place(tree, rows) -> list[Bool[Array, "systems _places"]]:
 
 
 class Places:
-    """Between trees of rows and vectors of places, for the systems of an `InverseHessian`."""
+    """Conversion between trees of rows and vectors of places, for an `InverseHessian`."""
 
     def __init__(self, hessian: InverseHessian, like: Tree):
         self.rows, self.like = hessian.rows, like
@@ -176,7 +176,7 @@ class Places:
         self._ends = np.cumsum([x.shape[1] for x in per_leaf]).tolist()
 
     def gather(self, tree: Tree) -> Vector:
-        """The entries of each system, 0 in places without one."""
+        """The entries of each system, 0 in empty places."""
         leaves = [jnp.atleast_1d(leaf).astype(self.dtype) for leaf in jax.tree.leaves(tree)]
         parts = [
             _padded(leaf.at[at].get(mode="fill", fill_value=0), 0)
@@ -200,7 +200,7 @@ class Places:
         return structure.unflatten(results)
 
     def sum(self, products: Float[Array, "systems places *rest"]) -> Float[Array, "systems *rest"]:
-        """The sum over places, in an order that does not depend on how many hold no entry."""
+        """The sum over places, in an order that does not depend on the number of empty places."""
         is_place = self.is_place.reshape(self.is_place.shape + (1,) * (products.ndim - 2))
         products = jnp.where(is_place, products, -0.0)
         parts = [
@@ -225,8 +225,8 @@ def fitted(
 ) -> InverseHessian:
     """The BFGS update of the systems of `mask`: H ← (1 - s yᵀ/a) H (1 - y sᵀ/a) + s sᵀ/a, a = s·y.
 
-    For a < 0 it is the inverse of the update that BFGS makes to the Hessian there. A pair with
-    a = 0, or whose numbers are out of range, teaches nothing.
+    For a < 0 the update is the inverse of the BFGS update of the Hessian. Pairs with a = 0, or with
+    numbers out of range, change nothing.
     """
     s, y = _balanced(s, y)
     a = places.dot(s, y)
@@ -248,9 +248,9 @@ def fitted(
 
 
 def _balanced(s: Vector, y: Vector) -> tuple[Vector, Vector]:
-    """The pair times powers of two where squares of one are out of range.
+    """The pair in units of powers of two, if squares are out of range.
 
-    The update is the same in any units of the pair; in these s·y is nearly 1.
+    The update does not depend on the units of the pair; in the chosen units s·y is near 1.
     """
     largest = [jnp.max(jnp.abs(x), axis=1, initial=0) for x in (s, y)]
     is_unsafe, is_number = jnp.zeros(len(s), bool), jnp.ones(len(s), bool)
@@ -264,7 +264,7 @@ def _balanced(s: Vector, y: Vector) -> tuple[Vector, Vector]:
 
 
 def is_extreme(x: Float[Array, "*shape"]) -> Bool[Array, "*shape"]:
-    """Whether squares of x ≥ 0, or sums of some thousands of them, may be out of range."""
+    """Whether squares of x ≥ 0, or sums of some thousands of squares, may be out of range."""
     info = jnp.finfo(x.dtype)
     least, most = 2.0 ** ((info.minexp + info.nmant + 41) // 2), 2.0 ** (3 * info.maxexp // 8)
     return (x < least) | (x > most)
@@ -273,9 +273,9 @@ def is_extreme(x: Float[Array, "*shape"]) -> Bool[Array, "*shape"]:
 def newton_step(
     hessian: InverseHessian, places: Places, gradient: Vector, mask: Bool[Array, "systems"]
 ) -> tuple[Vector, InverseHessian]:
-    """-|H| g, where |H| has the absolute eigenvalues of H, and H with its newly found properties.
+    """-|H| g, where |H| has the absolute eigenvalues of H; and H with updated `is_definite`.
 
-    Eigenvalues are looked for only where a system of `mask` is not known to be definite.
+    The eigenvalues are computed only if some system of `mask` is not known to be definite.
     """
     plain = places.apply(hessian.matrix, gradient)
     if not plain.size:
@@ -289,7 +289,7 @@ def newton_step(
 
 
 def _signed(matrix: Matrix, places: Places, vector: Vector, mask):
-    """`sign_product` with the places that hold an entry before those that hold none."""
+    """`sign_product` on vectors with all entries moved before the empty places."""
     if len(places.rows) == 1:
         return sign_product(matrix, vector, places.is_place, mask)
     order = jnp.argsort(~places.is_place, axis=1, stable=True)

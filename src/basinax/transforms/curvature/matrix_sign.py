@@ -1,12 +1,13 @@
-"""sign(M) v for symmetric matrices M, and whether they are positive definite.
+"""sign(M) v for symmetric matrices M, and whether each M is positive definite.
 
 M sign(M) has the absolute eigenvalues of M. The sign is an integral over resolvents,
-sign(M) = 2/π ∫ M/(M² + t²) dt, and the trapezoidal rule in log t makes some hundred shifts of it:
-Hale, Higham and Trefethen, SIAM J. Numer. Anal. 46, 2505 (2008), doi:10.1137/070700607. Of a matrix
-that has been made tridiagonal (Householder) a shift takes two passes over the entries.
+sign(M) = 2/π ∫ M/(M² + t²) dt, which the trapezoidal rule in log t turns into some hundred shifts:
+Hale, Higham and Trefethen, SIAM J. Numer. Anal. 46, 2505 (2008), doi:10.1137/070700607. Householder
+reflections make M tridiagonal; a shift then takes two passes over the entries.
 
-A system's entries are the first of their axis. Sums begin with them, in blocks of eight, and zeros
-that follow change no bit. One matrix follows another: a batch shares no operation.
+A system's entries come first on their axis. Sums run over blocks of eight from the first entry, so
+zeros that follow change no bit. A loop takes one matrix after another, so systems share no
+operation.
 """
 
 from typing import NamedTuple
@@ -29,10 +30,10 @@ def sign_product(
     is_entry: Bool[Array, "systems entries"],
     mask: Bool[Array, "systems"],
 ) -> tuple[Float[Array, "systems entries"], Bool[Array, "systems"]]:
-    """sign(M) v, and whether M is positive definite, of the systems of `mask`; 0 for others.
+    """sign(M) v, and whether M is positive definite, for the systems of `mask`; 0 for others.
 
-    The time grows with the number of systems of `mask`, not with that of all. Eigenvalues that
-    rounding cannot tell from 0 have a sign between -1 and 1, and are not positive.
+    The time grows with the number of systems of `mask`. An eigenvalue that is 0 within rounding has
+    a sign between -1 and 1 and does not count as positive.
     """
 
     def work(carry):
@@ -56,7 +57,7 @@ def _put(x, part, k):
 
 
 def _signed(matrix: Matrix, vector: Vector, is_entry) -> tuple[Vector, Bool[Array, ""]]:
-    # The sign is the same in any units; in these, the largest entry is between 1 and 2.
+    # The sign does not depend on units; these units bring the largest entry between 1 and 2.
     units = split(jnp.max(jnp.abs(matrix)))[1]
     band, inner = _tridiagonal(scale_exactly(matrix, -units), vector, is_entry)
     terms, is_definite = _resolvents(band, inner)
@@ -64,7 +65,7 @@ def _signed(matrix: Matrix, vector: Vector, is_entry) -> tuple[Vector, Bool[Arra
 
 
 def _sum(x: Float[Array, "terms *rest"]) -> Float[Array, "*rest"]:
-    """Blocks of eight by halves, then one block after another."""
+    """Add by halves within blocks of eight, then one block after another."""
     first, *others = add_halves(x.reshape(-1, BLOCK, *x.shape[1:]))
     return sum(others, jnp.where(first == 0, 0, first))
 
@@ -78,13 +79,17 @@ class _Band(NamedTuple):
 
     diagonal: Vector
     beside: Vector
-    """From each entry to the next; 0 for the last."""
+    """The off-diagonal entries, from each entry to the next; 0 for the last."""
     reflectors: Matrix
-    """Q is the product of 1 - v vᵀ, of a v for each entry."""
+    """Q is the product of reflections 1 - v vᵀ, one v per entry."""
 
 
 def _tridiagonal(matrix: Matrix, vector: Vector, is_entry) -> tuple[_Band, Vector]:
-    """The band, and Qᵀ v. Golub and Van Loan, Matrix Computations, section 8.3."""
+    """The band, and Qᵀ v. Golub and Van Loan, Matrix Computations, section 8.3.
+
+    Axes of the carry: `matrix` [n, n + 1], with the vector as last column; `beside` [n];
+    `reflectors` [n, n], one v per row. Step k zeroes column k below row k + 1.
+    """
     n = len(vector)
     here = np.arange(n + 1)
 
@@ -96,7 +101,7 @@ def _tridiagonal(matrix: Matrix, vector: Vector, is_entry) -> tuple[_Band, Vecto
         target = jnp.where(next_one < 0, length, -length)
         scale = rounded(jnp.sqrt(rounded(length * (length + jnp.abs(next_one)))))
         x = jnp.where(here[:n] == k + 1, next_one - target, x)
-        # Quotients are stored; products would be computed again for each entry of the matrix.
+        # XLA stores a quotient, but would recompute a product for each entry of the matrix.
         v = rounded(x / jnp.where((here[:n] > k) & (scale > 0), scale, jnp.inf))
         p = _sum(rounded(matrix * v[:, None]))
         half = rounded(0.5 * _dot(v, p[:n]))
@@ -106,7 +111,7 @@ def _tridiagonal(matrix: Matrix, vector: Vector, is_entry) -> tuple[_Band, Vecto
         outer = rounded(v[:, None] * w[None, :]) + rounded(w[:n, None] * longer[None, :])
         return matrix - outer, _put(beside, target, k), _put(reflectors, v, k)
 
-    # The vector is one more column, and turned with the others.
+    # The vector is one more column, so each reflection turns the vector as well.
     start = jnp.append(matrix, vector[:, None], axis=1), jnp.zeros_like(vector), matrix
     matrix, beside, reflectors = jax.lax.fori_loop(0, n, step, start)
     diagonal = jnp.where(is_entry, jnp.diagonal(matrix), 1)
@@ -120,10 +125,10 @@ def _turned_back(x: Vector, band: _Band) -> Vector:
 
 
 def _quadrature(dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Shifts t and weights w with sign(x) = Σ w x/(x² + t²), to some roundings of 1.
+    """Shifts t and weights w with sign(x) = Σ w x/(x² + t²), up to a few roundings of 1.
 
-    With t = exp(u) the integrand is sech(u - log |x|)/2: steps of π²/log(1/ε) find its integral to
-    a relative ε. The shifts left out, below ε and above 1000/ε, are nothing to 1 < |x| < 1000.
+    With t = exp(u) the integrand is sech(u - log |x|)/2: steps of π²/log(1/ε) integrate it with a
+    relative error ε. Shifts below ε and above 1000/ε do not matter for 1 < |x| < 1000.
     """
     digits = 1 - np.log(np.finfo(dtype).eps)
     step = np.pi**2 / digits
@@ -135,7 +140,9 @@ def _quadrature(dtype) -> tuple[np.ndarray, np.ndarray]:
 def _resolvents(band: _Band, vector: Vector):
     """The terms of sign(T) v for each shift, and whether T is positive definite.
 
-    One more shift is real, and as large as a rounding: all its pivots are positive if T is.
+    Each shift t solves (T − i t) y = v by elimination, vectorised over shifts: `shifts` is
+    [shifts], and each scan runs over entries. One more, real shift of the size of a rounding tests
+    definiteness: all its pivots are positive if T is positive definite.
     """
     shifts, weights = _quadrature(vector.dtype)
     eps = float(jnp.finfo(vector.dtype).eps)
@@ -167,6 +174,6 @@ def _resolvents(band: _Band, vector: Vector):
 
 
 def _times(a, b):
-    """The product of complex numbers."""
+    """The product of two complex numbers, as pairs of real and imaginary parts."""
     (ar, ai), (br, bi) = a, b
     return rounded(ar * br) - rounded(ai * bi), rounded(ar * bi) + rounded(ai * br)

@@ -1,8 +1,7 @@
 """L-BFGS: quasi-Newton steps from the last pairs of a step and a change of the gradient.
 
 Liu and Nocedal, Math. Program. 45, 503 (1989), with the limit on the step of ASE's `LBFGS`. The
-defaults are those with the fewest evaluations in benchmarks/lj38.py; `LBFGS.ase()` takes the steps
-of ASE.
+defaults need the fewest evaluations in benchmarks/lj38.py; `LBFGS.ase()` reproduces ASE's steps.
 """
 
 import equinox as eqx
@@ -32,35 +31,36 @@ from basinax.transforms.curvature.history import (
 )
 
 FEWEST_PAIRS = 10
-"""As many pairs as a system's entries serve as well as more, but of three entries ten do better."""
+"""A system keeps at most as many pairs as it has entries, but not fewer than ten: more pairs do not
+help, except in systems of three entries."""
 
 
 class LBFGS(AbstractTransform):
-    """Limited-memory BFGS without a line search. Each number is one for all, or one a system.
+    """Limited-memory BFGS without a line search. Each setting is one number, or one per system.
 
-    `update` needs `params`. It looks at gradients alone, so it serves models whose forces are no
+    `update` needs `params`. It reads gradients alone, so it suits models whose forces are no
     derivative of their energy.
     """
 
     maxstep: Limit = 0.2
-    """The longest row of a step (Angstrom); rows are scaled together. ASE's default."""
+    """The longest row of a step (Angstrom); rows of a system scale together. ASE's default."""
     memory: FixedCount = eqx.field(static=True, default=100)
-    """How many pairs are kept, at most: memory for twice as many copies of the parameters, and for
-    two square matrices a system. 20 need a seventh more evaluations of LJ38."""
+    """The largest number of pairs: memory for twice as many copies of the parameters, and for two
+    square matrices per system. 20 pairs need a seventh more evaluations of LJ38."""
     damping: Positive = 1.0
-    """The step is multiplied with it."""
+    """A factor of every step."""
     alpha: Positive = 70.0
-    """The first Hessian (eV/Å²) is this times the unit matrix. ASE's default."""
+    """The first Hessian (eV/Å²) is this number times the unit matrix. ASE's default."""
     is_scaled: bool = eqx.field(static=True, default=True)
-    """Take y·y/s·y of the newest pair for `alpha` as soon as there is one."""
+    """Replace `alpha` by y·y/s·y of the newest pair as soon as there is a pair."""
     curvature: Finite = 1e-8
-    """A pair is kept if the cosine of the angle between s and y is larger than this."""
+    """A pair is kept if the cosine of the angle between s and y is larger."""
     is_bounded: bool = eqx.field(static=True, default=True)
-    """A system keeps no more pairs than it has entries, or ten."""
+    """Limit a system's pairs to its number of entries, or to ten if it has fewer."""
 
     @classmethod
     def ase(cls, maxstep: Number = 0.2, alpha: Number = 70.0) -> "LBFGS":
-        """With ASE's settings: the last hundred pairs are kept, and the first Hessian stays."""
+        """ASE's settings: keep the last hundred pairs and the first Hessian."""
         return cls(maxstep, alpha=alpha, is_scaled=False, curvature=-2.0, is_bounded=False)
 
     def init(self, parameters, index_prefix: Prefix = None) -> "LBFGSState":
@@ -80,7 +80,7 @@ class LBFGS(AbstractTransform):
         s = segment.map_leaves(jnp.subtract, params, state.params)
         y = segment.map_leaves(jnp.subtract, gradient, state.gradient)
         has_curvature, pair_units = self._has_curvature(s, y, prefix)
-        # H is that of a pair in any units, and -H g that of a gradient in units, times these.
+        # H does not depend on the units of the pairs, and -H g is linear in those of the gradient.
         units = ranges.units(gradient, prefix)
         g, s, y = (
             ranges.in_units(x, exponents, prefix)
@@ -110,7 +110,7 @@ class LBFGS(AbstractTransform):
         return step, LBFGSState(prefix, params, gradient, has_last, (history,))
 
     def _has_curvature(self, s, y, prefix):
-        """Whether a pair is kept, and the units in which it is."""
+        """Whether to keep each pair, and the units of the pair."""
         products = ranges.products(s, y, prefix, has_one_unit=False)
         lengths = rounded(rounded(jnp.sqrt(products.aa)) * rounded(jnp.sqrt(products.bb)))
         curvature = per_system(self.curvature, "curvature", lengths)
@@ -119,12 +119,12 @@ class LBFGS(AbstractTransform):
 
 
 class LBFGSState(AbstractState):
-    """Where the last step of L-BFGS began, and the pairs of steps and gradients before it."""
+    """The point before the last step of L-BFGS, and the pairs of steps and gradient changes."""
 
     index_prefix: Prefix
     params: PyTree[Float[Array, "_rows *_components"]] = rows_field()
-    """At the last step."""
+    """The parameters before the last step."""
     gradient: PyTree[Float[Array, "_rows *_components"]] = rows_field()
-    """At the last step."""
+    """The gradient before the last step."""
     has_last: Bool[Array, "systems"] = systems_field()
     histories: tuple[History] = kept_field()

@@ -1,4 +1,4 @@
-"""L-BFGS with a line search: fewer surprises where energies are cheap and exact.
+"""L-BFGS with a line search, for cheap and exact energies.
 
 Liu and Nocedal, Math. Program. 45, 503 (1989), with the rules and defaults of ASE's
 `LBFGSLineSearch`.
@@ -17,15 +17,15 @@ from basinax.transforms.searches.walk import AbstractLineSearch, Search, lengthe
 class LBFGSLineSearch(AbstractLineSearch):
     """Limited-memory BFGS along searched lines. `update` needs `params` and `energies`.
 
-    Trials are evaluations and no steps. A limit behind it shortens trials; the search notices.
+    Trials are evaluations, not steps. The search accounts for a later limit that shortens trials.
     """
 
     memory: FixedCount = eqx.field(static=True, default=100)
-    """How many pairs are kept. ASE's default."""
+    """The number of pairs. ASE's default."""
     alpha: Positive = 70.0
-    """The first Hessian (eV/Å²) is this times the unit matrix."""
+    """The first Hessian (eV/Å²) is this number times the unit matrix."""
     search: Search = MoreThuente()
-    """How far along a line to go; it holds the limit on the step."""
+    """The line search, which holds the limit on the step."""
 
     def nothing(self, parameters, index_prefix):
         return no_history(parameters, index_prefix, self.memory)

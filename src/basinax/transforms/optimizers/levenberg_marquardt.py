@@ -203,7 +203,7 @@ def _size(gradient: Float[Array, "systems n"], state: LevenbergMarquardtState):
 
 def _of_energies(energies: Any, state: LevenbergMarquardtState) -> Float[Array, "systems"]:
     if energies is None:
-        raise TypeError("LevenbergMarquardt looks at energies: call update(..., energies=energies)")
+        raise TypeError("LevenbergMarquardt needs energies: call update(..., energies=energies)")
     return jnp.asarray(energies).astype(state.energy.dtype)
 
 

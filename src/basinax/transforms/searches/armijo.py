@@ -1,8 +1,8 @@
 """Backtracking to a sufficient decrease, for many systems at once.
 
-Nocedal and Wright, Numerical Optimization, section 3.5, with the rules, names and defaults of
-ASE's `LineSearchArmijo`: quadratic interpolation, at least a tenth of the last trial. The
-search reads energies, and the slope at its origin, and may accept a step that is too short.
+Nocedal and Wright, Numerical Optimization, section 3.5, with the rules, names and defaults of ASE's
+`LineSearchArmijo`: quadratic interpolation, at least a tenth of the last trial. The search reads
+energies, and the slope at its origin, and may accept a step that is too short.
 """
 
 import equinox as eqx
@@ -17,18 +17,18 @@ from basinax.transforms.searches.verdict import Verdict, is_no_higher
 
 
 class Armijo(eqx.Module):
-    """A step length that lowers the energy enough. Each field is a number, or one a system."""
+    """A step length that lowers the energy enough. A setting is one number, or one per system."""
 
     maxstep: Limit = 0.2
-    """The longest row of the first trial (Angstrom); ASE steps by 1 where that is within a half."""
+    """The longest row of the first trial (Angstrom). ASE tries 1 if that row is within a half."""
     c1: Part = 0.1
-    """The energy falls by at least this part of the slope times the step."""
+    """The required decrease of the energy, relative to the slope times the step."""
     a_max: Limit = 2.0
-    """A first guess beyond this is replaced with 1."""
+    """A larger first guess is replaced by 1."""
     a_min: NotNegative = 1e-10
-    """At a shorter step the search ends."""
+    """The search ends at a shorter step."""
     max_trials: PositiveCount = 50
-    """After so many trials the search ends at the lowest of them, or fails where none is lower than
+    """After this many trials the search ends at the lowest trial, or fails if none is lower than
     the origin. ASE's search has no such limit."""
 
     def __check_init__(self):
@@ -45,10 +45,10 @@ class Armijo(eqx.Module):
         """The first trial of a search, its state, and whether it cannot begin.
 
         Args:
-            energy: at the origin.
+            energy: the energy at the origin.
             slope: derivative of the energy by the step length; must be negative.
             longest: the longest row of the step of length 1.
-            first: the step length to try first, where the last energy suggests none.
+            first: the step length to try first, unless the last energy suggests another.
             last: the energy at the origin of the last search; the current one in the first search.
         """
         own = each_system(self, energy)
@@ -76,7 +76,7 @@ class Armijo(eqx.Module):
     def step(
         self, state: "ArmijoState", trial: PerSystem, energy: PerSystem, slope: PerSystem
     ) -> tuple[Verdict, "ArmijoState"]:
-        """Judge a trial by the energy there."""
+        """Judge a trial by its energy."""
         own = each_system(self, energy)
         promised = rounded(rounded(own.c1 * trial) * state.slope)
         is_finite = jnp.isfinite(energy) & jnp.isfinite(slope)
@@ -85,7 +85,7 @@ class Armijo(eqx.Module):
         n_trials = state.n_trials + 1
         ends = is_short | (n_trials >= own.max_trials)
 
-        # Not in ASE: a search that ends goes back to its lowest trial.
+        # Unlike ASE, a search that ends returns to its lowest trial.
         is_lower = is_finite & (energy < state.best_energy)
         best = jnp.where(is_lower, trial, state.best)
         best_energy = jnp.where(is_lower, energy, state.best_energy)
@@ -100,25 +100,25 @@ class Armijo(eqx.Module):
         return Verdict(is_accepted, has_failed, jnp.zeros_like(is_low), proposal), followed
 
     def _shorter(self, state: "ArmijoState", trial: PerSystem, energy: PerSystem) -> PerSystem:
-        """The minimiser of the parabola through both energies and the first slope, or a tenth."""
+        """The minimum of the parabola through both energies and the first slope, or a tenth."""
         chord = rounded((energy - state.energy) / jnp.where(trial > 0, trial, 1))
         bend = rounded(2 * (chord - state.slope))
-        is_bent = bend > 0  # not where the energy is not finite
+        is_bent = bend > 0  # false if the energy is not finite
         minimum = rounded(-rounded(state.slope * trial) / jnp.where(is_bent, bend, 1))
         tenth = rounded(trial / 10)
         return jnp.where(is_bent & (minimum > tenth), minimum, tenth)
 
 
 class ArmijoState(eqx.Module):
-    """Where each search stands; every leaf has one entry a system."""
+    """The state of each search; every leaf has one entry per system."""
 
     energy: PerSystem
-    """At the origin."""
+    """The energy at the origin."""
     slope: PerSystem
-    """At the origin."""
+    """The slope at the origin."""
     best: PerSystem
-    """The trial of lowest energy; 0 while none is lower than the origin."""
+    """The trial of lowest energy; 0 if none is lower than the origin."""
     best_energy: PerSystem
     is_back: Bool[Array, "systems"]
-    """The next trial is the best again, where the search ends."""
+    """The next trial repeats the best one, and the search ends there."""
     n_trials: Int32[Array, "systems"]

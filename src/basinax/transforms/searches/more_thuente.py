@@ -1,8 +1,8 @@
 """The line search of Moré and Thuente, for many systems at once.
 
-ACM Trans. Math. Softw. 20, 286 (1994), with the rules, names and defaults of ASE's `LineSearch`:
-the auxiliary function is left out, a step is limited by `maxstep`, and a search that rounding ends
-has succeeded, unless its end is higher than its origin. Every search sees its own energies only.
+ACM Trans. Math. Softw. 20, 286 (1994), with the rules, names and defaults of ASE's `LineSearch`: no
+auxiliary function, steps limited by `maxstep`, and success for a search that rounding ends, unless
+the energy rose. Every search reads its own energies only.
 """
 
 import equinox as eqx
@@ -18,22 +18,22 @@ from basinax.transforms.searches.verdict import Verdict, is_no_higher
 
 
 class MoreThuente(eqx.Module):
-    """A step length by the strong Wolfe conditions. Each field is a number, or one a system."""
+    """A step length by the strong Wolfe conditions. A setting is one number, or one per system."""
 
     maxstep: Limit = 0.2
-    """The farthest that a row moves from one trial to the next (Angstrom)."""
+    """The largest move of a row from one trial to the next (Angstrom)."""
     c1: Part = 0.23
-    """Sufficient decrease: the energy falls by at least this part of the slope times the step."""
+    """Sufficient decrease: the required part of the slope times the step."""
     c2: Part = 0.46
-    """Curvature: the slope falls to at most this part of the first."""
+    """Curvature: the slope falls to at most this part of the first slope."""
     stpmax: Limit = 50.0
     """The longest step length."""
     stpmin: NotNegative = 1e-8
     """The shortest step length."""
     xtol: NotNegative = 1e-14
-    """The search ends when the bracket is this small, in proportion to its upper end."""
+    """The search ends when the bracket is this small, relative to its upper end."""
     max_trials: PositiveCount = 100
-    """After so many trials the search ends at the lowest of them, or fails where none is lower than
+    """After this many trials the search ends at the lowest trial, or fails if none is lower than
     the origin. ASE's search has no such limit."""
 
     def __check_init__(self):
@@ -51,7 +51,7 @@ class MoreThuente(eqx.Module):
         """The first trial of a search, its state, and whether it cannot begin.
 
         Args:
-            energy: at the origin.
+            energy: the energy at the origin.
             slope: derivative of the energy by the step length; must be negative.
             longest: the longest row of the step of length 1.
             first: the step length to try first.
@@ -81,10 +81,9 @@ class MoreThuente(eqx.Module):
     def step(
         self, state: "MoreThuenteState", trial: PerSystem, energy: PerSystem, slope: PerSystem
     ) -> tuple[Verdict, "MoreThuenteState"]:
-        """Judge a trial by energy and slope there."""
+        """Judge a trial by its energy and slope."""
         sample = Sample(trial, energy, slope)
-        # Where the energy is not finite there is nothing to interpolate: back towards the best. The
-        # same where it is so large that the interpolation is not finite.
+        # Back towards the best from an energy that is not finite or too large to interpolate.
         is_finite = jnp.isfinite(energy) & jnp.isfinite(slope)
         followed, proposal = self._followed(state, sample)
         back = state.best.at + rounded(0.25 * (trial - state.best.at))
@@ -93,8 +92,8 @@ class MoreThuente(eqx.Module):
         best, n_trials = followed.best, state.n_trials + 1
 
         is_good, is_ended = self._judged(state, sample)
-        # Not in ASE: a search fails that ends at its origin, or higher beyond rounding, unless a
-        # trial was lower: then the search returns to the lowest trial.
+        # Unlike ASE, a search that ends at its origin, or higher beyond rounding, fails, unless an
+        # earlier trial was lower: the search then returns to the lowest trial.
         is_settled = (is_ended | state.is_back) & is_no_higher(energy, state.energy)
         is_accepted = is_finite & (state.is_last | is_good | is_settled) & (trial > 0)
         ends = (is_finite & is_ended) | state.is_back
@@ -108,7 +107,7 @@ class MoreThuente(eqx.Module):
         return Verdict(is_accepted, has_failed, state.is_last, proposal), followed
 
     def _judged(self, state: "MoreThuenteState", new: "Sample"):
-        """Whether the trial fulfils the conditions, and whether the search can go no further."""
+        """Whether the trial meets the conditions, and whether the search must end."""
         own = each_system(self, new.at)
         promised = rounded(own.c1 * state.slope)
         is_low = new.energy <= state.energy + rounded(new.at * promised)
@@ -121,7 +120,7 @@ class MoreThuente(eqx.Module):
         return is_low & is_flat, is_ended
 
     def _followed(self, state: "MoreThuenteState", new: "Sample"):
-        """The state with the trial in it, and the next trial."""
+        """The state after the trial, and the next trial."""
         own = each_system(self, new.at)
         shortest, farthest, xtol = own.stpmin, own.stpmax, own.xtol
         proposal, is_bracketed = _interpolated(state, new)
@@ -176,18 +175,18 @@ class Sample(eqx.Module):
 
 
 class MoreThuenteState(eqx.Module):
-    """Where each search stands; every leaf has one entry a system."""
+    """The state of each search; every leaf has one entry per system."""
 
     is_bracketed: Bool[Array, "systems"]
     is_last: Bool[Array, "systems"]
-    """The next trial is accepted whatever it brings."""
+    """The next trial is accepted in any case."""
     is_back: Bool[Array, "systems"]
-    """The next trial is the best again, where the search ends."""
+    """The next trial repeats the best one, and the search ends there."""
     n_trials: Int32[Array, "systems"]
     energy: PerSystem
-    """At the origin."""
+    """The energy at the origin."""
     slope: PerSystem
-    """At the origin."""
+    """The slope at the origin."""
     longest: PerSystem
     best: Sample
     """The end of the interval with the lower energy."""
@@ -211,7 +210,7 @@ def _interval(state: MoreThuenteState, new: Sample) -> tuple[Sample, Sample]:
 
 
 def _interpolated(state: MoreThuenteState, new: Sample) -> tuple[PerSystem, Bool[Array, "systems"]]:
-    """The next step length by the four cases of the paper, and whether a minimiser is bracketed."""
+    """The next step length by the paper's four cases, and whether a minimiser is bracketed."""
     best, is_ahead = state.best, new.at > state.best.at
     is_higher = new.energy > best.energy
     is_opposite = ~is_higher & _opposite(best, new)
@@ -219,7 +218,7 @@ def _interpolated(state: MoreThuenteState, new: Sample) -> tuple[PerSystem, Bool
     is_bracketed = state.is_bracketed | is_higher | is_opposite
     secant = new.at + rounded(_quotient(new.slope, new.slope - best.slope) * (best.at - new.at))
 
-    # 1: a higher energy. The cubic step, or half way from it to the quadratic one.
+    # Case 1, a higher energy: the cubic step, or half way from it to the quadratic step.
     cubic, _ = _cubic(best, new, new.at < best.at)
     chord = _quotient(best.energy - new.energy, new.at - best.at)
     ratio = rounded(0.5 * _quotient(best.slope, chord + best.slope))
@@ -227,12 +226,12 @@ def _interpolated(state: MoreThuenteState, new: Sample) -> tuple[PerSystem, Bool
     is_nearer = jnp.abs(cubic - best.at) < jnp.abs(quadratic - best.at)
     higher = jnp.where(is_nearer, cubic, cubic + rounded(0.5 * (quadratic - cubic)))
 
-    # 2: a lower energy, a slope of opposite sign. The farther of cubic and secant steps.
+    # Case 2, a lower energy and a slope of opposite sign: the farther of cubic and secant steps.
     cubic, is_beyond = _cubic(new, best, is_ahead)
     is_farther = jnp.abs(cubic - new.at) > jnp.abs(secant - new.at)
     opposite = jnp.where(is_farther, cubic, secant)
 
-    # 3: a lower energy, a smaller slope of the same sign. The cubic step where it leads on.
+    # Case 3, a lower energy and a smaller slope of the same sign: the cubic step if it leads on.
     bound = jnp.where(is_ahead, state.upper, state.lower)
     cubic = jnp.where(is_beyond, cubic, bound)
     is_farther = jnp.abs(cubic - new.at) > jnp.abs(secant - new.at)
@@ -244,7 +243,7 @@ def _interpolated(state: MoreThuenteState, new: Sample) -> tuple[PerSystem, Bool
     outside = jnp.maximum(jnp.minimum(outside, state.upper), state.lower)
     flatter = jnp.where(state.is_bracketed, inside, outside)
 
-    # 4: a lower energy, a slope of the same sign that is no smaller.
+    # Case 4, a lower energy and a slope of the same sign that is no smaller.
     cubic, _ = _cubic(new, state.other, new.at > state.other.at)
     steeper = jnp.where(state.is_bracketed, cubic, bound)
 
@@ -253,12 +252,12 @@ def _interpolated(state: MoreThuenteState, new: Sample) -> tuple[PerSystem, Bool
 
 
 def _opposite(best: Sample, new: Sample):
-    """The slopes have opposite signs."""
+    """Whether the slopes have opposite signs."""
     return rounded(new.slope * jnp.sign(best.slope)) < 0
 
 
 def _cubic(a: Sample, b: Sample, is_mirrored) -> tuple[PerSystem, Bool[Array, "systems"]]:
-    """The minimiser of the cubic through two samples, seen from a, and whether it lies beyond."""
+    """The minimiser of the cubic through two samples, seen from a, and whether it lies beyond b."""
     chord = _quotient(rounded(3.0 * (a.energy - b.energy)), b.at - a.at)
     theta = chord + (a.slope + b.slope)
     size = jnp.maximum(jnp.maximum(jnp.abs(theta), jnp.abs(a.slope)), jnp.abs(b.slope))
@@ -275,6 +274,6 @@ def _cubic(a: Sample, b: Sample, is_mirrored) -> tuple[PerSystem, Bool[Array, "s
 
 
 def _quotient(a: PerSystem, b: PerSystem) -> PerSystem:
-    """a/b; 0 where b is."""
+    """a/b, or 0 for b = 0."""
     is_zero = b == 0
     return jnp.where(is_zero, 0, rounded(a / jnp.where(is_zero, 1, b)))

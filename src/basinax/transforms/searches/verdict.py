@@ -1,4 +1,4 @@
-"""The verdict of a line search on a trial."""
+"""The decision of a line search on a trial."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,17 +9,17 @@ from basinax._systems.types import PerSystem
 
 
 class Verdict(eqx.Module):
-    """The verdict of a search on a trial."""
+    """The decision of a line search on a trial."""
 
     is_accepted: Bool[Array, "systems"]
     has_failed: Bool[Array, "systems"]
     is_poor: Bool[Array, "systems"]
-    """The search ended at its longest step: not a point to learn curvature from."""
+    """The search ended at its longest step, so no curvature is learned from this point."""
     trial: PerSystem
-    """The next step length, where neither accepted nor failed."""
+    """The next step length, if neither accepted nor failed."""
 
 
 def is_no_higher(energy: PerSystem, origin: PerSystem) -> Bool[Array, "systems"]:
-    """Whether an energy is no higher than that at the origin, up to rounding."""
+    """Whether an energy is no higher than the origin's, up to rounding."""
     noise = rounded(16 * jnp.finfo(energy.dtype).eps * jnp.abs(origin))
     return energy <= origin + noise

@@ -1,9 +1,9 @@
-"""Walking from point to point along searched lines, each system at its own trial.
+"""Steps from point to point along searched lines, each system at its own trial.
 
-An `update` reads one evaluation of every system. After a trial, the search of that system decides
-whether the walk goes on from the trial or which trial comes next; a system whose search is over
-never waits for another. A search that fails is repeated once along the gradient. If the second
-search fails too, the system returns to the origin of the search, and has failed.
+An `update` reads one evaluation of every system. After a trial, the search of a system decides
+whether the walk continues from the trial, or which trial comes next; no system waits for another. A
+failed search is repeated once along the gradient. If the second search fails too, the system
+returns to the origin of the search and has failed.
 """
 
 import abc
@@ -35,67 +35,67 @@ from basinax.transforms.searches.more_thuente import MoreThuente
 Search = MoreThuente | Armijo
 
 SEARCHES: dict[str, type[Search]] = {"more-thuente": MoreThuente, "armijo": Armijo}
-"""By their names in configs and texts."""
+"""Line searches by their names in configs and texts."""
 
 
 class Stage(eqx.Module):
-    """The points of a search that has ended, for a rule that chooses the next direction."""
+    """The points of a finished search, from which a rule chooses the next direction."""
 
     prefix: Prefix
     gradient: Tree
     s: Tree
     """The step from the last point of the walk."""
     y: Tree
-    """The change of the gradient over it."""
+    """The change of the gradient over `s`."""
     last_direction: Tree
     last_gradient: Tree
     is_new: Bool[Array, "systems"]
-    """Whether there are a last point and a step from it, to learn from."""
+    """Whether a last point and a step from it exist, to learn from."""
     is_poor: Bool[Array, "systems"]
-    """The step ended at the longest that the search allows."""
+    """The step ended at the longest length that the search allows."""
     is_shortened: Bool[Array, "systems"]
-    """The last direction was one that had been chosen, made shorter."""
+    """The last direction was the chosen direction, shortened."""
 
 
 class WalkState(AbstractState):
-    """Where each system's walk and search stand."""
+    """The state of each system's walk and search."""
 
     index_prefix: Prefix
     origin: PyTree[Float[Array, "_rows *_components"]] = rows_field()
-    """Where the search began."""
+    """The parameters at the origin of the search."""
     gradient: PyTree[Float[Array, "_rows *_components"]] = rows_field()
-    """At the origin."""
+    """The gradient at the origin."""
     direction: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     energy: PerSystem = systems_field()
-    """At the origin."""
+    """The energy at the origin."""
     slope: PerSystem = systems_field()
-    """Slope of the energy along the direction, at the origin."""
+    """The slope of the energy along the direction, at the origin."""
     trial: PerSystem = systems_field()
-    """The step length that has been proposed."""
+    """The proposed step length."""
     search: Any = systems_field()
     is_shortened: Bool[Array, "systems"] = systems_field()
-    """The direction is the one that was chosen, made shorter."""
+    """The direction is the chosen direction, shortened."""
     is_searching: Bool[Array, "systems"] = systems_field()
     """Whether the next evaluation is a trial."""
     is_repeated: Bool[Array, "systems"] = systems_field()
-    """The search goes along the gradient because another was none, or has failed."""
+    """The search follows the gradient, because another direction was unusable or failed."""
     is_accepted: Bool[Array, "systems"] = systems_field()
     """Whether the last evaluation is a point of the walk."""
     is_given_up: Bool[Array, "systems"] = systems_field()
-    """Whether the next evaluation is the origin again, from which no way leads on."""
+    """Whether the next evaluation is the origin again, after both searches failed."""
     has_failed: Bool[Array, "systems"] = systems_field()
     """Whether the last evaluation was such an origin."""
     memories: tuple[Any] = states_field()
 
 
 class AbstractLineSearch(AbstractTransform):
-    """An optimizer that chooses directions, along which a search finds how far to go.
+    """An optimizer that chooses directions, along which a search finds a step length.
 
-    A new one is its numbers, a memory, which is a state whose own prefix is None, and `choose`.
+    A new one defines its numbers, a memory (a state without a prefix of its own) and `choose`.
     """
 
     alpha: eqx.AbstractVar[Any]
-    """The first Hessian is this times the unit matrix."""
+    """The first Hessian is this number times the unit matrix."""
     search: eqx.AbstractVar[Search]
 
     def __check_init__(self):
@@ -108,16 +108,16 @@ class AbstractLineSearch(AbstractTransform):
 
     @abc.abstractmethod
     def choose(self, memory: Any, stage: Stage) -> tuple[Tree, Any]:
-        """The next direction, and the memory with the last step in it."""
+        """The next direction, and the memory with the last step added."""
 
     def forget(self, memory: Any, parameters: Tree, index_prefix: Prefix) -> Any:
-        """The memory as it was before the first step."""
+        """Reset the memory to its value before the first step."""
         return self.nothing(parameters, index_prefix)
 
     def first_trial(
         self, slope: PerSystem, last_slope: PerSystem, last_trial: PerSystem
     ) -> PerSystem:
-        """The step length to try first; the last ones are 0 where there was no search."""
+        """The step length to try first; the last values are 0 before the first search."""
         return jnp.ones_like(slope)
 
     def first_scale(self, tree: Tree, index_prefix: Prefix) -> PerSystem:
@@ -155,7 +155,7 @@ def _start(walker: AbstractLineSearch, parameters: Tree, index_prefix: Prefix) -
         energy=jnp.zeros_like(blank),
         slope=jnp.zeros_like(blank),
         trial=jnp.zeros_like(blank),
-        # Copies: no array of a state may stand in it twice, or it could not be donated.
+        # Copies: donation requires that no array appears twice in a state.
         search=jax.tree.map(jnp.array, walker.search.begin(blank, blank, blank, blank)[1]),
         is_shortened=no(),
         is_searching=no(),
@@ -174,17 +174,17 @@ def _walk(
     params: Tree | None,
     energies: PerSystem | None,
 ) -> tuple[Tree, WalkState]:
-    """The step to the next trial of each system, and the state after it."""
+    """The step to the next trial of each system, and the next state."""
     who, search = type(walker).__name__, walker.search
     prefix, params = state.index_prefix, needed(params, who)
     if energies is None:
-        raise TypeError(f"{who} looks at energies: call update(..., energies=energies)")
+        raise TypeError(f"{who} needs energies: call update(..., energies=energies)")
     energy = jnp.asarray(energies).astype(state.energy.dtype)
 
     at = _step_length(state, params)
     slope = segment.dot(gradient, state.direction, prefix)
     verdict, followed = search.step(state.search, at, energy, slope)
-    has_trial = state.trial > 0  # else the search could not begin
+    has_trial = state.trial > 0  # false if the search could not begin
     is_accepted = ~state.is_searching | (verdict.is_accepted & has_trial)
     has_failed = state.is_searching & (verdict.has_failed | ~has_trial)
     is_repeated = has_failed & ~state.is_repeated
@@ -250,13 +250,13 @@ def _directed(
     is_accepted: Bool[Array, "systems"],
     is_repeated: Bool[Array, "systems"],
 ) -> tuple[Tree, Any, Any, Bool[Array, "systems"]]:
-    """The next direction in units of 2^exponents, these, the memory, and who begins anew.
+    """The next direction in units of 2^exponents, the exponents, the memory, and restarts.
 
-    The steepest descent takes the place of a direction that does not lead downhill, and the memory
-    is forgotten then.
+    A direction that does not lead downhill is replaced by the steepest descent, and the memory is
+    reset.
 
     Args:
-        gradient: at the origin of the next search.
+        gradient: the gradient at the origin of the next search.
     """
     prefix, memory = stage.prefix, with_prefix(state.memories[0], stage.prefix)
     direction, learned = walker.choose(memory, stage)
@@ -276,10 +276,10 @@ def _directed(
 
 
 def _shortened(search: Search, direction: Tree, exponents, prefix: Prefix):
-    """The direction in units of 1, its longest row, and whether it has been made shorter.
+    """The direction in units of 1, its longest row, and whether it has been shortened.
 
-    A direction is made shorter where the shortest step along it would be longer than the search
-    allows, or where its square is out of range: then a step of 1 is about the longest allowed.
+    A direction is shortened if the shortest step along it exceeds the limit of the search, or if
+    its square is out of range. A step of 1 is then about the longest allowed.
 
     Args:
         exponents: the direction is in units of 2^exponents.
@@ -287,7 +287,7 @@ def _shortened(search: Search, direction: Tree, exponents, prefix: Prefix):
     length, units = segment.longest_row_in_units(direction, prefix)
     longest = segment.saturated(length, exponents + units)
     maxstep = per_system(search.maxstep, "maxstep", longest)
-    # Short enough for its square to be in range.
+    # Keep the square of the direction in range.
     reach = jnp.minimum(maxstep, 2.0 ** (jnp.finfo(longest.dtype).maxexp // 4))
     is_long = rounded(search.shortest(longest) * longest) > maxstep
     is_long = (is_long | (exponents + units > 0)) & (longest > 0) & (reach > 0)
@@ -298,7 +298,7 @@ def _shortened(search: Search, direction: Tree, exponents, prefix: Prefix):
 
 
 def _step_length(state: WalkState, params) -> PerSystem:
-    """The step length at which `params` stand: the trial, unless a limit has shortened the step."""
+    """The step length at which `params` stand: the trial, unless a limit shortened the step."""
     moved = segment.map_leaves(jnp.subtract, params, state.origin)
     length = segment.dot(moved, state.direction, state.index_prefix)
     square = segment.dot(state.direction, state.direction, state.index_prefix)
@@ -309,13 +309,13 @@ def _step_length(state: WalkState, params) -> PerSystem:
 
 
 def _towards(is_accepted, trial, params, base, direction):
-    """From a point of the walk to a trial, or from one trial to another."""
+    """The step from a point of the walk to a trial, or from one trial to another."""
     ahead = rounded(trial.astype(direction.dtype) * direction)
     return jnp.where(is_accepted, ahead, (base + ahead) - params)
 
 
 def lengthened(direction: Tree, index_prefix: Prefix) -> Tree:
-    """The direction, made longer where a step of 1 along it would be too short to be searched.
+    """The direction, lengthened if a step of 1 along it is too short to be searched.
 
     The shortest is ASE's: 1e-5 (Angstrom) times the root of a third of the number of entries.
     """
