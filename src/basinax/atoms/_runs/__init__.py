@@ -1,1 +1,1 @@
-"""Runs whose results are kept as they come, in folders."""
+"""Runs whose results are stored as they arrive, in folders or databases."""

@@ -1,21 +1,21 @@
-"""What has changed since a run began: it would no longer end in the same bits."""
+"""Changes since a run began that would change bits of its results."""
 
 from typing import Any
 
 from basinax._text.tables import RECORD, Table
 
 DECIDING = ("inputs", "versions", "device", "precision", "flags", "shard")
-"""Parts of a record that decide bits, or which structures there are."""
+"""Parts of a record that determine bits, or the set of structures."""
 
 FREE = ("workers", "devices", "skin")
-"""Settings that decide no bit."""
+"""Settings that change no bit."""
 
 
 def changes(before: Table, now: Table) -> list[str]:
     """One sentence for each setting, input or version that differs.
 
     Args:
-        before, now: settings by their names, and the record of how they were run.
+        before, now: tables of settings by name, and of how the run was made.
     """
     pairs = {
         name: (before.get(name), now.get(name))
@@ -27,7 +27,7 @@ def changes(before: Table, now: Table) -> list[str]:
 
 
 def _flat(name: str, before: Any, now: Any) -> dict[str, tuple[Any, Any]]:
-    """The entries of a table, or of files, by names for a person."""
+    """The entries of a table, or of files, by readable names."""
     before, now = _by_name(name, before), _by_name(name, now)
     return {key: (before.get(key), now.get(key)) for key in [*before, *(now.keys() - before)]}
 

@@ -1,4 +1,4 @@
-"""Which structures of the input are left for this process."""
+"""Claims: the structures of the input that this process still has to relax."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -9,27 +9,27 @@ from basinax.atoms._runs.results import Brief, Results
 from basinax.atoms._runs.stores import ServerDatabase
 
 LOOK = 2.0
-"""Seconds after which a process looks again whether others have left something."""
+"""Seconds between two checks for structures that other processes left."""
 
 
 class AbstractClaims(Protocol):
-    """Who does what."""
+    """The distribution of structures among processes."""
 
     def has(self, number: int) -> bool:
-        """Whether a structure is not done, and this process is to do it."""
+        """Whether this process must relax the structure, which is not done."""
         ...
 
     def add(self, numbers: Iterable[int]) -> None:
-        """These are done."""
+        """Mark structures as done."""
         ...
 
     def wait(self, should_stop: Callable[[], bool]) -> bool:
-        """After all of the input: waits while others work, and says whether they have left some."""
+        """Wait at the end of the input while others work; return whether they left structures."""
         ...
 
 
 class Alone:
-    """A process that does all that is not done."""
+    """A single process, which relaxes all structures that are not done."""
 
     def __init__(self, done: Iterable[Brief]):
         self._done = {brief.number for brief in done}
@@ -46,9 +46,10 @@ class Alone:
 
 
 class Shared:
-    """One of several processes, each of which claims a block of the input after another.
+    """One of several processes, each of which claims one block of the input after another.
 
-    A claim ends with its process, whatever ends that; others do then what is left of the block.
+    A claim is a lock of the server, so a claim ends when its process ends, for any reason. Other
+    processes then relax the rest of the block.
     """
 
     def __init__(
@@ -60,15 +61,15 @@ class Shared:
         on_others: Callable[[Iterable[Status]], None],
     ):
         """Args:
-        size: structures of a block.
-        on_others: called with what has become of structures that others have done since.
+        size: the number of structures of a block. on_others: called with the statuses of structures
+        that other processes have finished since.
         """
         self._store, self._results, self._size, self._on_others = store, results, size, on_others
         self._done = {brief.number for brief in done}
         self._last = max((brief.row for brief in done), default=0)
         self._own = set[int]()
         self._left = dict[int, set[int]]()
-        """Structures that are not done, by the blocks of others."""
+        """The unfinished structures of blocks that others claimed."""
 
     def has(self, number: int) -> bool:
         if number in self._done:
@@ -101,11 +102,11 @@ class Shared:
         if not self._store.claimed(block):
             return False
         self._own.add(block)
-        self._look()  # whoever had it may have done some of it
+        self._look()  # the previous owner may have finished some structures
         return True
 
     def _look(self) -> None:
-        """Learns what others have done."""
+        """Read the results of other processes."""
         found = self._results.briefs(self._last)
         self._last = max((brief.row for brief in found), default=self._last)
         others = [brief for brief in found if brief.number not in self._done]

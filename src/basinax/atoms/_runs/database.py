@@ -1,4 +1,4 @@
-"""A database of a PostgreSQL server that keeps a run, which several processes may work on."""
+"""A database of a PostgreSQL server that stores a run, shared by several processes."""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ from basinax.atoms._runs.results import Results
 from basinax.atoms._runs.stores import BEGINNING, ServerDatabase
 
 ENTRY = "basinax"
-"""The entry of the database's metadata that has the record of the run."""
+"""The key of the run's record in the metadata of the database."""
 
 
 class RunDatabase:
-    """A database whose metadata say how to do a run again, and whose rows are its results."""
+    """A database with the record of a run as metadata and the results as rows."""
 
     def __init__(self, address: str):
         self.store = ServerDatabase(address)
@@ -26,7 +26,7 @@ class RunDatabase:
         return f"the record in {self.name}"
 
     def is_begun(self) -> bool:
-        """Whether a run has been begun in it.
+        """Whether the database holds a run.
 
         Raises:
             OSError: the database holds something else, or cannot be reached.
@@ -42,17 +42,17 @@ class RunDatabase:
         raise FileExistsError(f"{self.name} is no database of a run: it has rows, and no record")
 
     def check_begun(self) -> None:
-        """Raises OSError unless a run has been begun in it."""
+        """Raise OSError unless the database holds a run."""
         if not self.is_begun():
             raise FileNotFoundError(f"{self.name} is no database of a run: it is empty")
 
     def read_record(self) -> Table:
-        """Raises OSError where there is none."""
+        """The record; raises OSError if there is none."""
         with self.store.reported(), self.store.opened() as database:
             return database.metadata[ENTRY]
 
     def write_record(self, table: Table) -> None:
-        """In place of the one before."""
+        """Replace the record."""
 
         def write(database) -> None:
             database.metadata = database.metadata | {ENTRY: table}
@@ -61,7 +61,7 @@ class RunDatabase:
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:
-        """The database may be worked on; what this process has claimed is its own until then."""
+        """Use the database; claims of this process last until the end of the context."""
         try:
             yield
         finally:
@@ -69,6 +69,6 @@ class RunDatabase:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """No other process changes the record within."""
+        """No other process changes the record inside this context."""
         with self.store.reported(), self.store.locked(BEGINNING):
             yield

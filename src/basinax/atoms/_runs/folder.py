@@ -1,4 +1,4 @@
-"""A folder that keeps a run: how it was made, and what has become of its structures."""
+"""A folder that stores a run: its settings and its results."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ LOCK = "lock"
 
 
 class RunFolder:
-    """A folder with `run.toml`, which says how to do a run again, and `results.db`."""
+    """A folder with `run.toml`, from which the run can be repeated, and `results.db`."""
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path, self.name = Path(path), os.fspath(path)
@@ -31,11 +31,11 @@ class RunFolder:
 
     @property
     def files(self) -> list[Path]:
-        """What the run keeps."""
+        """The files of the run."""
         return [self.record, self.path / RESULTS]
 
     def is_begun(self) -> bool:
-        """Whether a run has been begun in it.
+        """Whether the folder holds a run.
 
         Raises:
             OSError: the folder holds something else.
@@ -52,18 +52,18 @@ class RunFolder:
         return False
 
     def check_begun(self) -> None:
-        """Raises OSError unless a run has been begun in it."""
+        """Raise OSError unless the folder holds a run."""
         if not self.path.exists():
             raise FileNotFoundError(f"{self.path} is no folder of a run: there is no such folder")
         if not self.is_begun():
             raise FileNotFoundError(f"{self.path} is no folder of a run: it is empty")
 
     def read_record(self) -> Table:
-        """Raises OSError or ValueError where it is none."""
+        """The record; raises OSError or ValueError if there is none or it is damaged."""
         return read_table(self.record)
 
     def write_record(self, table: Table) -> None:
-        """In place of the one before, once it is whole and on the disk."""
+        """Replace the record in one step, after the new one is complete and on disk."""
         with replacing(self.record) as partial, partial.open("w", encoding="utf-8") as file:
             file.write(toml_of(table, (RECORD,)))
             file.flush()
@@ -71,12 +71,12 @@ class RunFolder:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """The folder is this process's alone, which makes it if need be.
+        """Lock the folder for this process, and make the folder if needed.
 
-        The lock ends with the process, however that ends.
+        The operating system releases the lock when the process ends, for any reason.
 
         Raises:
-            OSError: another process has it, or it cannot be made.
+            OSError: another process holds the lock, or the folder cannot be made.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.path / LOCK, timeout=0)
@@ -93,5 +93,5 @@ class RunFolder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """No other process changes the record within: none works on a folder that is taken."""
+        """No other process changes the record: the lock of `taken` excludes all others."""
         yield

@@ -1,4 +1,4 @@
-"""Where a run is kept, by its name."""
+"""The place of a run, by its name."""
 
 from basinax.atoms._runs.database import RunDatabase
 from basinax.atoms._runs.folder import RunFolder
@@ -8,5 +8,5 @@ Kept = RunFolder | RunDatabase
 
 
 def kept_in(name: str) -> Kept:
-    """The run of a folder, or of a database of a server by its address."""
+    """The run of a folder, or of a database by its server address."""
     return RunDatabase(name) if name.startswith(SERVERS) else RunFolder(name)

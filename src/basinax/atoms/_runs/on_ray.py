@@ -1,7 +1,6 @@
-"""Windows relaxed by the machines of a Ray cluster: one worker a GPU, or one a machine without.
+"""Windows relaxed on a Ray cluster: one worker per GPU, or one per machine without GPUs.
 
-A worker or a machine that dies costs the windows that it had, which others begin again; machines
-that join get workers.
+If a worker or machine dies, other workers start its windows again. Machines that join get workers.
 """
 
 import contextlib
@@ -24,26 +23,27 @@ from basinax.atoms._windows import OnEnd
 T = TypeVar("T")
 
 WINDOW = 512
-"""Structures of a window: what a worker that dies may cost, and what it is sent at a time."""
+"""Structures of a window: the unit of sending, and the loss if a worker dies."""
 
 AT_A_TIME = 2
-"""Windows that a worker has: one is on its way while the other is relaxed."""
+"""Windows of a worker: one travels while the other is relaxed."""
 
 LOOK = 1.0
-"""Seconds after which the cluster is looked at again."""
+"""Seconds between two checks of the cluster."""
 
 MOST_DEATHS = 3
-"""So many workers may die with a window before the run ends with an error."""
+"""The run ends with an error once this many workers died with one window."""
 
 
 class Worker:
-    """Relaxes windows on one machine or GPU, in a process of its own."""
+    """Relaxes windows on one machine or GPU, in its own process."""
 
     def __init__(self, relax_window: bytes, wanted: dict[str, Any]):
         """A worker with JAX's switches of the run.
 
         Args:
-            relax_window: a function that is unpickled once they are set: arrays would lose digits.
+            relax_window: a pickled function, unpickled after the switches are set: without float64,
+                arrays would lose digits.
         """
         for name, value in wanted.items():
             if getattr(jax.config, name) != value:
@@ -52,7 +52,7 @@ class Worker:
         enable_cache()
 
     def relax(self, window: list[Any]) -> list[tuple[int, Relaxed]]:
-        """The places of items that have ended, and what became of them."""
+        """The places of items that have ended, with their results."""
         ended: list[tuple[int, Relaxed]] = []
 
         def end(k: int, entry: Relaxed) -> None:
@@ -75,18 +75,18 @@ def relaxed_on_ray(
     address: str,
     size: int = WINDOW,
 ) -> Generator[list[tuple[T, Relaxed]]]:
-    """Relax items by the window on a Ray cluster; see `relaxed_windows`, which does so here.
+    """Relax items by the window on a Ray cluster; `relaxed_windows` does the same in this process.
 
     Args:
-        relax_window: as there; it can be pickled, and so can items.
-        address: of the cluster, "auto" for the one that this machine is in, or "local" for one that
-            is started for this run.
-        size: items of a window.
+        relax_window: the function of `relaxed_windows`; it and the items must be picklable.
+        address: the address of the cluster, "auto" for the cluster of this machine, or "local" to
+            start a cluster for this run.
+        size: the number of items of a window.
 
     Raises:
-        ImportError: there is no Ray.
-        ConnectionError: there is no cluster at the address.
-        RuntimeError: a window has ended several workers.
+        ImportError: Ray is not installed.
+        ConnectionError: no cluster answers at the address.
+        RuntimeError: a window ended several workers.
     """
     ray = _imported()
     has_begun = not ray.is_initialized()
@@ -118,18 +118,18 @@ def relaxed_on_ray(
 
 
 class _Crew:
-    """The workers of a cluster, and the windows that they have."""
+    """The workers of a cluster, and their windows."""
 
     def __init__(self, ray: Any, relax_window: Callable[..., Any]):
         self._ray, self._relax_window = ray, ray.cloudpickle.dumps(relax_window)
         self._workers: dict[tuple[str, int], Any] = {}
-        """By the machine, and the number of the worker there."""
+        """Workers, by machine and number on the machine."""
         self._given: dict[Any, tuple[tuple[str, int], _Window]] = {}
-        """By what Ray promises for them."""
+        """The worker and window of each pending Ray object."""
         self._looked_at = -math.inf
 
     def look(self) -> None:
-        """Gives a worker to each place of the cluster that has none."""
+        """Start a worker at each place of the cluster without one."""
         if time.monotonic() < self._looked_at + LOOK:
             return
         self._looked_at = time.monotonic()
@@ -159,14 +159,14 @@ class _Crew:
         return bool(self._given)
 
     def give(self, window: _Window) -> None:
-        """To a worker that has the fewest."""
+        """Send a window to a worker with the fewest windows."""
         place = self._next()
         assert place is not None
         promise = self._workers[place].relax.remote(window.items)
         self._given[promise] = place, window
 
     def take(self) -> Iterator[tuple[_Window, list[tuple[int, Relaxed]] | Exception]]:
-        """Windows that have ended, with their entries, or with the end of their worker."""
+        """Windows that have ended, with their entries, or with the error that ended the worker."""
         if not self._given:
             time.sleep(LOOK)
             return
@@ -183,9 +183,9 @@ class _Crew:
             yield window, ended
 
     def leave(self) -> None:
-        """Ends all workers."""
+        """End all workers."""
         for worker in self._workers.values():
-            with contextlib.suppress(Exception):  # one that has died meanwhile
+            with contextlib.suppress(Exception):  # the worker may have died already
                 self._ray.kill(worker)
 
     def _next(self) -> tuple[str, int] | None:
@@ -198,7 +198,7 @@ class _Crew:
 
 
 def _begun_again(window: _Window, error: Exception) -> _Window:
-    """The window, with one death more."""
+    """The window with its count of deaths increased."""
     window.deaths += 1
     if window.deaths == MOST_DEATHS:
         n = len(window.items)

@@ -1,4 +1,4 @@
-"""Windows of structures of which some cannot be relaxed: these end with the reason."""
+"""Windows in which some structures cannot be relaxed: these end with the reason."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -14,10 +14,10 @@ from basinax.atoms._windows import OnEnd
 T = TypeVar("T")
 
 REFUSING = (TypeError, ValueError, NotImplementedError)
-"""What `relax` raises where a structure or an argument is not usable."""
+"""The errors that `relax` raises for an unusable structure or argument."""
 
 _OF_A_STRUCTURE = re.compile(r"\bsystem \d+\b|\bsystems \(")
-"""Errors that name a structure are its own; others are those of the call."""
+"""Errors that name a structure belong to that structure; all others to the call."""
 
 
 def refused(atoms: Atoms, source: str, reason: str) -> Relaxed:
@@ -34,15 +34,15 @@ def relax_usable(
     on_end: OnEnd,
     should_stop: Callable[[], bool],
 ) -> None:
-    """Relax the structures of a window that can be relaxed, and end the others.
+    """Relax the usable structures of a window, and end the others with a reason.
 
     Args:
-        relax_some: relaxes some of the window, with `on_end` and `should_stop` as of `relax`.
-        refuse: the entry of one that cannot be relaxed, by its place and the reason.
-        on_end: called with the place of each that has ended.
+        relax_some: relaxes part of the window, with the `on_end` and `should_stop` of `relax`.
+        refuse: makes the entry of an unusable structure from its place and the reason.
+        on_end: called with the place of each structure that has ended.
 
     Raises:
-        TypeError, ValueError, NotImplementedError: all are refused, for no reason of their own.
+        TypeError, ValueError, NotImplementedError: all are refused, so the call is wrong.
     """
     left = list(range(len(window)))
     while left:
@@ -67,7 +67,7 @@ def relax_usable(
 
 
 def _reasons(relax_some: Callable[..., Any], window: list[tuple[int, Any]]) -> dict[int, str]:
-    """Why structures are refused, by their places: halves are tried that no run begins with."""
+    """The reasons for refused structures, by place; found by halving windows that cannot start."""
     try:
         relax_some([item for _, item in window], on_end=None, should_stop=lambda: True)
     except REFUSING as error:

@@ -1,4 +1,4 @@
-"""The results of a run, in a database of ASE: one row a structure, of those that have ended."""
+"""The results of a run in an ASE database: one row per structure that has ended."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,22 +14,22 @@ T = TypeVar("T")
 
 
 class Brief(NamedTuple):
-    """A row, but for what is found of each atom: a thousandth of a second each is saved."""
+    """A row without its values per atom, which saves a millisecond per row."""
 
     row: int
-    """Its number in the database."""
+    """The number of the row in the database."""
     number: int
     status: Status
     n_atoms: int
     energy: float | None
-    """In eV."""
+    """The energy in eV."""
     volume: float | None
-    """In Å³."""
+    """The volume in Å³."""
     pairs: dict[str, Any]
-    """Its key-value pairs."""
+    """The key-value pairs of the row."""
 
     def as_row(self) -> dict[str, Any]:
-        """A row of a report, with the names that `AtomsRelaxation.to_dict` has."""
+        """A row of a report, with the names of `AtomsRelaxation.to_dict`."""
         names = {
             "source": "source",
             "message": "message",
@@ -50,16 +50,16 @@ class Brief(NamedTuple):
 
 
 class Results:
-    """Rows are added some at a time: all of them are kept then, or none.
+    """The rows of a run. Each call that adds rows adds all of them or none.
 
-    Methods raise OSError where the database is damaged, is none of this kind, or has no room.
+    Methods raise OSError if the database is damaged, is of another kind, or has no space left.
     """
 
     def __init__(self, store: AbstractStore):
         self._store = store
 
     def add(self, entries: Iterable[tuple[int, Relaxed]]) -> None:
-        """Adds structures that have ended, by their numbers in the input."""
+        """Add structures that have ended, by their numbers in the input."""
         rows = [row_of(*each, self._store.pack) for each in entries]
 
         def add(database: Any) -> None:
@@ -69,7 +69,7 @@ class Results:
         self.with_database(add)
 
     def copy(self, other: "Results") -> None:
-        """Adds all rows of other results, in a database of the same kind."""
+        """Add all rows of other results, from a database of the same kind."""
 
         def copy(database: Any) -> None:
             for row in other._rows():
@@ -78,12 +78,12 @@ class Results:
         self.with_database(copy)
 
     def briefs(self, after: int = 0) -> list[Brief]:
-        """All rows, in the order in which they were added, or those after one."""
+        """All rows in the order of addition, or those after row `after`."""
         columns = "id, natoms, energy, volume"
         return list(self._selected(_brief, columns, f"WHERE id > {after}"))
 
     def curves(self) -> dict[int, Curve]:
-        """How structures converged, by their numbers, as far as that was kept."""
+        """The convergence curves that are stored, by structure number."""
 
         def curve(pairs: dict[str, Any], data: Any) -> tuple[int, Curve | None]:
             return pairs[NUMBER], curve_of(data)
@@ -92,12 +92,12 @@ class Results:
         return {number: curve for number, curve in found if curve is not None}
 
     def entries(self) -> Iterator[tuple[int, Relaxed]]:
-        """Structures by their numbers, in the order of the input."""
+        """Numbers and structures, in the order of the input."""
         return map(entry_of, self._rows())
 
     def gathered(self, statuses: Sequence[Status] = ()) -> tuple[list[int], AtomsRelaxation]:
-        """Structures that were read and ended so, or all of these, as the result of `relax`, and
-        their numbers."""
+        """The numbers and the result, as from `relax`, of structures with these statuses, or of all
+        structures that could be read."""
         found = [
             (number, entry)
             for number, entry in self.entries()
@@ -106,19 +106,19 @@ class Results:
         return [number for number, _ in found], gathered([entry for _, entry in found])
 
     def with_database(self, work: Callable[[Any], T]) -> T:
-        """What a function of the database returns; one transaction."""
+        """Run a function of the database in one transaction, and return its result."""
         with self._store.reported(), self._store.transaction() as database:
             return work(database)
 
     def _rows(self) -> Iterator[Any]:
-        """In the order of the input."""
+        """All rows in the order of the input."""
         with self._store.reported():
             if self._store.exists():
                 with self._store.opened() as database:
                     yield from database.select(sort=NUMBER)
 
     def _selected(self, make: Callable[..., T], columns: str, where: str = "") -> Iterator[T]:
-        """What a function makes of the key-value pairs of rows and some of their columns."""
+        """The results of a function of each row's key-value pairs and some columns."""
         query = f"SELECT {columns}, key_value_pairs FROM systems {where} ORDER BY id"
         with self._store.reported():
             if not self._store.exists():

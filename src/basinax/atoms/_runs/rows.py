@@ -1,4 +1,4 @@
-"""Entries of results as rows of ASE's databases, from which they come back in the same bits."""
+"""Conversion of results to rows of ASE's databases and back, with the same bits."""
 
 import base64
 import json
@@ -27,7 +27,7 @@ from basinax.atoms._report.curves import Curve
 from basinax.atoms._result import Relaxed
 
 NUMBER = "number"
-"""The key-value pair with the place of a structure in the input, from 0."""
+"""The key of a structure's place in the input, from 0."""
 
 ARRAYS: dict[str, tuple[int, ...]] = {
     "initial_magmoms": (),
@@ -36,23 +36,23 @@ ARRAYS: dict[str, tuple[int, ...]] = {
     "tags": (),
     "momenta": (3,),
 }
-"""Arrays that rows have columns for, with the shape of an atom's entry; a row's data have them as
-well, with their dtypes."""
+"""Arrays with a column in the database, with the shape of one atom's entry. The data of a row hold
+them as well, with their dtypes."""
 
 PROPERTIES = ("energy", "free_energy", "forces", "stress", "dipole", "magmom", "magmoms", "charges")
-"""Results that rows have columns for."""
+"""Results with a column in the database."""
 
 PLACE = ("numbers", "positions", "cell", "pbc")
-"""Columns that say where a structure is."""
+"""Columns with the geometry of a structure."""
 
 _EXACT = ("energy", "free_energy", "forces", "stress")
-"""Those that come back from their columns: double precision, and of one shape."""
+"""Results that their columns preserve: double precision, of one shape."""
 
 
 def packed(columns: Mapping[str, Any], data: dict[str, Any]) -> str:
-    """The data of a row as JSON, for a database whose numbers are decimal: zero has no sign there.
+    """The data of a row as JSON, for databases with decimal numbers, which drop the sign of zero.
 
-    Those of the columns that results are read from are among them.
+    The columns from which results are read are included.
     """
     read = {name: columns[name] for name in (*PLACE, *_EXACT) if name in columns}
     text = base64.b64encode(as_bytes(columns, data | {"columns": read})).decode()
@@ -60,34 +60,34 @@ def packed(columns: Mapping[str, Any], data: dict[str, Any]) -> str:
 
 
 def as_bytes(columns: Mapping[str, Any], data: dict[str, Any]) -> bytes:
-    """The data of a row as ASE stores them in SQLite; a warning names what it cannot store."""
+    """The data of a row as ASE stores them in SQLite; a warning names entries left out."""
     del columns
     try:
         return object_to_bytes(data)
-    except Exception:  # objects have errors of their own
+    except Exception:  # objects may raise errors of any class
         parts = {name: _storable(x) if isinstance(x, dict) else x for name, x in data.items()}
         return object_to_bytes(parts)
 
 
 Pack = Callable[[Mapping[str, Any], dict[str, Any]], bytes | str]
-"""The data of a row of some columns, in a form that comes back in its bits."""
+"""A function that packs the data of a row without loss of bits."""
 
 
 def unpacked(data: Any) -> dict[str, Any]:
-    """The data of a row, however a database has kept them."""
+    """The data of a row from any database."""
     if isinstance(data, bytes):
         data = bytes_to_object(data)
     return bytes_to_object(base64.b64decode(data["packed"])) if "packed" in data else data
 
 
 POINTS = 128
-"""Of the curve of a structure in a row, at most."""
+"""The largest number of points of a structure's curve in a row."""
 
 
 def row_of(number: int, entry: Relaxed, pack: Pack) -> AtomsRow:
     """The row of one structure, with its key-value pairs and data.
 
-    ASE takes these of a row as they are, and looks at each where they are given beside it.
+    ASE stores pairs and data that belong to the row unchanged, but checks those given separately.
     """
     atoms = entry.atoms
     results = {} if atoms.calc is None else atoms.calc.results
@@ -119,7 +119,7 @@ def row_of(number: int, entry: Relaxed, pack: Pack) -> AtomsRow:
 
 
 def entry_of(row: Any) -> tuple[int, Relaxed]:
-    """The number of a structure and what became of it, of a row of a database."""
+    """The number and the result of a structure, from its row."""
     data, pairs = unpacked(row.data), row.key_value_pairs
     columns = data.get("columns", row)
     place = {name: columns[name] for name in PLACE}
@@ -156,7 +156,7 @@ def entry_of(row: Any) -> tuple[int, Relaxed]:
 
 
 def curve_of(data: Any) -> Curve | None:
-    """How a structure converged, by its row's data; energies are those above its lowest."""
+    """The convergence curve in a row's data; energies relative to the lowest."""
     data = unpacked(data)
     if "curve" not in data:
         return None
@@ -165,21 +165,21 @@ def curve_of(data: Any) -> Curve | None:
 
 
 def _stored_curve(history: History) -> np.ndarray:
-    """Evaluations, energies above the lowest (eV) and fmax (eV/Å), in single precision."""
+    """Evaluations, energies relative to the lowest (eV) and fmax (eV/Å), in single precision."""
     energies = history.energies
-    with np.errstate(all="ignore"):  # of a structure that exploded
+    with np.errstate(all="ignore"):  # a structure that exploded overflows
         lowest = energies[np.isfinite(energies)].min(initial=np.inf)
         columns = history.evaluations, energies - lowest, history.fmax
         return np.array(columns).astype(np.float32)
 
 
 def status_of(pairs: Mapping[str, Any]) -> Status:
-    """That of a row, by its key-value pairs."""
+    """The status of a row, from its key-value pairs."""
     return Status[pairs["status"].upper()]
 
 
 def _pairs(number: int, entry: Relaxed, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Key-value pairs; a database has no NaN, and no text that is a number."""
+    """Key-value pairs; a database accepts neither NaN nor a text that looks like a number."""
     numbers = {
         NUMBER: number,
         "steps": entry.steps,
@@ -199,17 +199,17 @@ def _is_pair(text: str) -> bool:
 
 
 def _constraint(constraint: Any) -> Any:
-    """As ASE stores it; None for one that ASE cannot store."""
+    """The constraint in ASE's stored form; None if ASE cannot store it."""
     try:
         stored = constraint.todict()
         encode(stored)
-    except Exception:  # constraints have errors of their own
+    except Exception:  # constraints may raise errors of any class
         return None
     return stored
 
 
 def _plain(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """With texts for names, and lists for arrays of texts."""
+    """The values with texts as keys, and with lists in place of arrays of texts."""
 
     def plain(value: Any) -> Any:
         is_text = isinstance(value, np.ndarray) and value.dtype.kind in "US"
@@ -219,12 +219,12 @@ def _plain(values: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _storable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that ASE can store; a warning names the others."""
+    """The values that ASE can store; a warning names the others."""
     stored = {}
     for name, value in values.items():
         try:
             object_to_bytes(value)
-        except Exception:  # objects have errors of their own
+        except Exception:  # objects may raise errors of any class
             warnings.warn(f"no database of ASE holds {name!r} of a structure", stacklevel=2)
             continue
         stored[name] = value

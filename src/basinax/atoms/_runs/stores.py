@@ -1,6 +1,6 @@
-"""Databases of ASE that hold the results of runs: a file of SQLite, or one of a PostgreSQL server.
+"""ASE databases that store the results of runs: an SQLite file, or a PostgreSQL server.
 
-Each has transactions, of which all is kept or nothing, and says in one kind of error what is wrong.
+Both have transactions that store everything or nothing, and report problems as OSError.
 """
 
 import contextlib
@@ -16,44 +16,45 @@ from basinax._text.files import replacing
 from basinax.atoms._runs.rows import Pack, as_bytes, packed
 
 SERVERS = ("postgresql://", "postgres://")
-"""Beginnings of the addresses of databases of a server."""
+"""The first characters of server addresses."""
 
 LOCKS = 0x62617369
-"""The class of this package's locks in a database of a server."""
+"""The class of this package's locks on a server."""
 
 WRITING, BEGINNING, BLOCKS = 0, 1, 2
-"""Locks: who writes, who begins or ends, and from the last on, who has a block of the input."""
+"""Lock numbers: one process writes, one begins or ends a run, and from `BLOCKS` on, one process
+owns each block of the input."""
 
 SOON = ("tcp_keepalives_idle = 30", "tcp_keepalives_interval = 10", "tcp_keepalives_count = 3")
-"""A machine that is gone keeps its locks no longer than a minute."""
+"""Settings by which the server drops the locks of an unreachable machine within a minute."""
 
 
 class AbstractStore(Protocol):
-    """A database of ASE."""
+    """An ASE database."""
 
     name: str
-    """For messages."""
+    """The name in messages."""
     pack: Pack
 
     def exists(self) -> bool:
-        """Whether it holds tables of ASE."""
+        """Whether the database holds tables of ASE."""
         ...
 
     def opened(self) -> contextlib.AbstractContextManager[Any]:
-        """The database, to be read within."""
+        """A context with the database, for reading."""
         ...
 
     def transaction(self) -> contextlib.AbstractContextManager[Any]:
-        """The database, which keeps all that is written within, or nothing; makes its tables."""
+        """A context that stores everything written inside, or nothing; makes missing tables."""
         ...
 
     def reported(self) -> contextlib.AbstractContextManager[None]:
-        """Errors of the database are OSErrors."""
+        """A context that turns errors of the database into OSError."""
         ...
 
 
 class SQLiteFile:
-    """A file of SQLite, which keeps what was committed, whatever becomes of process or machine."""
+    """An SQLite file; committed rows survive the end of the process or machine."""
 
     def __init__(self, path: Path):
         self.path, self.name = path, str(path)
@@ -68,7 +69,8 @@ class SQLiteFile:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:
         if not self.exists():
-            # ASE makes tables one by one: all are there as soon as the file is.
+            # ASE makes tables one by one, and a process killed in between would leave a damaged
+            # file. So make the tables in another file and rename that file.
             with replacing(self.path) as partial:
                 _connected(partial).count()
         with self.opened() as database:
@@ -85,12 +87,12 @@ class SQLiteFile:
 
 
 def _connected(path: Path) -> Any:
-    # SQLite locks the file itself; a lock of ASE's would outlive a process that is killed.
+    # SQLite locks the file itself; ASE's lock file would outlive a killed process.
     return ase.db.connect(path, type="db", use_lock_file=False, serial=True)
 
 
 class ServerDatabase:
-    """A database of a PostgreSQL server, with locks that end with the process that has them."""
+    """A database of a PostgreSQL server, with locks that end with the process that holds them."""
 
     def __init__(self, address: str):
         self.address, self.name = address, _without_password(address)
@@ -107,13 +109,13 @@ class ServerDatabase:
         try:
             yield database
         except BaseException:
-            database.connection.close()  # which takes back what was written
+            database.connection.close()  # which rolls the transaction back
             raise
         database.__exit__(None, None, None)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:
-        # The number of a row is that of the last one written: others must wait.
+        # ASE takes the last row's number for the new row, so concurrent writers must wait.
         with self.locked(WRITING), self.opened() as database:
             yield database
 
@@ -129,7 +131,7 @@ class ServerDatabase:
 
     @contextlib.contextmanager
     def locked(self, lock: int) -> Iterator[None]:
-        """No other process is within for the same lock."""
+        """A context that at most one process enters at a time, per lock."""
         self._asked(f"SELECT pg_advisory_lock({LOCKS}, {lock})")
         try:
             yield
@@ -137,18 +139,18 @@ class ServerDatabase:
             self._asked(f"SELECT pg_advisory_unlock({LOCKS}, {lock})")
 
     def claimed(self, block: int) -> bool:
-        """Whether a block is this process's now, until it ends."""
+        """Claim a block; return whether this process owns the block now, until the process ends."""
         with self.reported():
             return self._asked(f"SELECT pg_try_advisory_lock({LOCKS}, {BLOCKS + block})")
 
     def close(self) -> None:
-        """Ends all claims."""
+        """End all claims."""
         if self._locks is not None:
             self._locks.close()
             self._locks = None
 
     def _asked(self, query: str) -> Any:
-        """The value that a query finds."""
+        """The value that a query returns."""
         if self._locks is None:
             self._locks = _imported().connect(self.address)
             self._locks.autocommit = True
