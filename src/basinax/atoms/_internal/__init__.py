@@ -1,1 +1,1 @@
-"""L-BFGS in internal coordinates, on the host, of one structure at a time."""
+"""L-BFGS in internal coordinates, on the host, for one structure at a time."""

@@ -1,13 +1,13 @@
-"""L-BFGS whose pairs are kept in curved coordinates and carried to where the system stands.
+"""L-BFGS with pairs that are stored in curved coordinates and carried to the current point.
 
-With q(x) the coordinates, B = ∂q/∂x, K their diagonal stiffness and ε a weak spring on every entry
-of x, M = BᵀKB + ε is the model of the Hessian. The gradient g becomes γ = K B M⁻¹ g and ε M⁻¹ g,
-with Bᵀγ + ε M⁻¹ g = g. Changes of q, of x and of both parts of the gradient are kept. At every step
-all pairs become s = M⁻¹(BᵀK Δq + ε Δx) and y = BᵀΔγ + Δ(ε M⁻¹ g) of the present point, and L-BFGS
-goes on from M⁻¹/α: J. Nocedal, Math. Comput. 35, 773 (1980). Coordinates that bonds couple turn as
-atoms move; so do the pairs here, and what was learned of a bond stays true.
+Let q(x) be the coordinates, B = ∂q/∂x, K their diagonal stiffness and ε a weak spring on every
+entry of x. M = BᵀKB + ε models the Hessian. The gradient g splits into γ = K B M⁻¹ g and ε M⁻¹ g,
+with Bᵀγ + ε M⁻¹ g = g. The history stores changes of q, of x and of both parts of the gradient. At
+every step all pairs become s = M⁻¹(BᵀK Δq + ε Δx) and y = BᵀΔγ + Δ(ε M⁻¹ g) of the current point,
+and L-BFGS starts from M⁻¹/α: J. Nocedal, Math. Comput. 35, 773 (1980). Coordinates turn as atoms
+move, and so do the pairs, so curvature that was learned of a bond stays with the bond.
 
-Nothing here knows of atoms. A system without coordinates has the steps of plain L-BFGS.
+This file uses no property of atoms. A system without coordinates takes the steps of plain L-BFGS.
 """
 
 import dataclasses
@@ -24,52 +24,52 @@ from basinax.atoms._internal.sparse import DENSE, Jacobian, factorised
 Vector = Float[np.ndarray, "dofs"]
 
 WEAK = (0.03, 0.3, 3.0, 30.0)
-"""ε, in eV/Å²: the first, and those that it may become. It holds what no coordinate covers."""
+"""Values of ε in eV/Å², the first at the start. ε holds directions that no coordinate covers."""
 
 MISFIT, GAIN = 0.6, 0.3
-"""Where pairs are off the model by more than the first, ε becomes the next larger or smaller, if
-they are off by less then, by the second: few models have torsions as soft as molecules have."""
+"""ε moves one value up or down if pairs miss the model by more than `MISFIT`, and miss it less, by
+`GAIN`, with the new value: few models have torsions as soft as those of molecules."""
 
 FITTED = 1000
-"""With so many degrees of freedom, at most, ε may change: two factors more a step."""
+"""The most degrees of freedom with which ε may change: trials cost two factorisations per step."""
 
 ALPHA, PLAIN_STEP = 70.0, 0.2
 """Without coordinates: the model's stiffness (eV/Å²) before the first pair, and the longest row of
-a step (Å), as ASE's `LBFGS` has them."""
+a step (Å), both as in ASE's `LBFGS`."""
 
 COSINE = 0.1
-"""A pair is used where the cosine between s and y, in the metric of the model, is at least this."""
+"""A pair is used if the cosine between s and y, in the metric of the model, is at least this."""
 
 BAND = 3.0
-"""α is changed where the last pair says that it is wrong by more than this factor."""
+"""α changes if the last pair contradicts it by more than this factor."""
 
 LEAST_TRUST, MOST_TRUST = 0.05, 0.6
-"""Between which the largest change of a coordinate in one step (Å or rad) is limited."""
+"""Bounds of the limit on a coordinate's change in one step (Å or rad)."""
 
 LEAST_REACH = 0.2
-"""Down to which part of its longest a row of a step is limited after bad predictions that no change
-of a coordinate explains: what no coordinate covers has no trust of its own."""
+"""The smallest limit on rows of a step, relative to the longest allowed. The limit shrinks after
+bad predictions that no change of a coordinate explains: the trust covers coordinates alone."""
 
 NOISE = 1e-4
-"""Predicted changes of the energy (eV) below which a bad prediction is not held against a step."""
+"""Predicted energy changes (eV) below which a bad prediction does not count."""
 
 TARGETS = (0.5, 1.0, 1.0)
-"""Parts of the change of q that the solves of a curved step aim at."""
+"""The targets of the solves for a curved step, as parts of the change of q."""
 
 BENT, BENT_BESIDES = 2.0, 0.02
-"""A step that is longer by more than this factor, and this part of the longest, where it is curved
-than where it is straight has missed its target, and is made straight."""
+"""A curved step is replaced by the straight one if it is longer by more than this factor, plus this
+part of the longest step: the solves have then missed their target."""
 
 PATIENCE = 20
-"""After so many steps without an energy below all others, the system goes on without coordinates: a
-model that does not fit it may lead it in circles."""
+"""After this many steps without a new lowest energy the system continues without coordinates: a bad
+model may lead it in circles."""
 
 
 class Coordinates(Protocol):
     """Curved coordinates of one system, in NumPy arrays of double precision."""
 
     def at(self, x: Vector) -> tuple[Float[np.ndarray, "q"], Jacobian]:
-        """The coordinates, and their derivatives."""
+        """The coordinates and their derivatives."""
         ...
 
     def stiffness(self, x: Vector) -> Float[np.ndarray, "q"]:
@@ -77,16 +77,16 @@ class Coordinates(Protocol):
         ...
 
     def wrapped(self, change: np.ndarray) -> np.ndarray:
-        """A change of coordinates, by the shorter way round of those that are periodic."""
+        """A change of coordinates; periodic coordinates take the shorter way round."""
         ...
 
     def reach(self, step: Vector) -> float:
-        """The longest row of a step, as a part of the longest that is allowed."""
+        """The longest row of a step, relative to the longest allowed."""
         ...
 
 
 class Metric:
-    """M = BᵀKB + ε, factorised. Raises LinAlgError where numbers are not finite."""
+    """M = BᵀKB + ε, factorised. Raises LinAlgError for numbers that are not finite."""
 
     def __init__(self, jacobian: Jacobian, stiffness: np.ndarray, weak: float):
         self.weak = weak
@@ -110,23 +110,23 @@ class Found(NamedTuple):
     model_step: Vector
     """M⁻¹ g."""
     parts: tuple[np.ndarray, ...]
-    """Of which changes are kept: q, x, γ and ε M⁻¹ g."""
+    """The values whose changes are stored: q, x, γ and ε M⁻¹ g."""
 
 
 class Made(NamedTuple):
-    """A step, and what was expected of it."""
+    """A step, with its prediction."""
 
     start: Found
     energy: float
     predicted: float
     size: float
-    """The largest change of a coordinate, linearly."""
+    """The largest change of a coordinate, to first order."""
     reach: float
-    """The longest row, as a part of the longest that is allowed, before it was bent."""
+    """The longest row before bending, relative to the longest allowed."""
 
 
 class Pairs(NamedTuple):
-    """Pairs that are used at the present point, one a row, the newest last."""
+    """The pairs in use at the current point, one per row, the newest last."""
 
     s: Float[np.ndarray, "pairs dofs"]
     y: Float[np.ndarray, "pairs dofs"]
@@ -139,12 +139,12 @@ class Pairs(NamedTuple):
 
 @dataclasses.dataclass
 class Walk:
-    """The steps of one system, from its first point on."""
+    """The steps of one system from its first point on."""
 
     renewed: Callable[[Vector, Coordinates | None], Coordinates]
-    """The coordinates for a system that stands somewhere; those before where they are the same."""
+    """Makes the coordinates at a point; returns the previous ones if they are the same."""
     plain: Coordinates
-    """None, for a system that its coordinates do not help."""
+    """The empty coordinates, for a system whose coordinates do not help."""
     memory: int = 40
     trust: float = 0.3
     """The largest change of a coordinate in the next step (Å or rad)."""
@@ -154,16 +154,15 @@ class Walk:
         self._alpha, self._weak, self._is_plain = 1.0, WEAK[0], False
         self._changes: deque[tuple[np.ndarray, ...]] = deque(maxlen=self.memory)
         self._points: deque[tuple[Vector, Vector]] = deque(maxlen=self.memory)
-        """Positions and gradients before the present ones: pairs are made anew of them where
-        coordinates are new."""
+        """Earlier positions and gradients, from which new coordinates get new pairs."""
         self._made: Made | None = None
         self._reach = 1.0
-        """The longest row of the next step, as a part of the longest that is allowed."""
+        """The limit on rows of the next step, relative to the longest allowed."""
         self._lowest, self._n_since = np.inf, 0
-        """The lowest energy, and how many steps ago it was found."""
+        """The lowest energy, and the number of steps since."""
 
     def step(self, x: Vector, energy: float, gradient: Vector) -> Vector:
-        """The step from here. Finite numbers always; 0 where the gradient has others."""
+        """The next step. Always finite; 0 if the gradient is not finite."""
         if not np.isfinite(gradient).all():
             return np.zeros_like(x)
         try:
@@ -173,7 +172,7 @@ class Walk:
                 return step
         except np.linalg.LinAlgError:
             pass
-        # Atoms on one another, or numbers beyond all range: nothing of it is kept.
+        # Atoms coincide, or numbers overflowed: start anew without history.
         self.__post_init__()
         return -gradient * min(1 / ALPHA, PLAIN_STEP / max(float(np.abs(gradient).max()), 1e-300))
 
@@ -186,7 +185,7 @@ class Walk:
         if is_new:
             self._renew(coordinates, here)
             if len(here.q) == 0 or self._is_plain:
-                self._alpha = 1.0  # it was the part of another model
+                self._alpha = 1.0  # the old value scaled another model
             self._is_plain = not len(here.q)
         elif self._made is not None:
             self._changes.append(change(coordinates, self._made.start, here))
@@ -201,8 +200,8 @@ class Walk:
         return self._limited(coordinates, here, energy, step)
 
     def _judge(self, energy: float) -> None:
-        """Trust the model more or less by what came of the last step, which is kept as it is."""
-        if self._n_since < PATIENCE:  # for good
+        """Adapt the trust to the outcome of the last step. The step itself is never undone."""
+        if self._n_since < PATIENCE:  # a system that gave up never returns to coordinates
             self._n_since = 0 if energy < self._lowest else self._n_since + 1
             self._lowest = min(self._lowest, energy)
         made = self._made
@@ -221,14 +220,14 @@ class Walk:
                 self._reach = min(2 * self._reach, 1.0)
 
     def _renew(self, coordinates: Coordinates, here: Found) -> None:
-        """The pairs between all points that are kept, in new coordinates."""
+        """Compute the pairs between all stored points in new coordinates."""
         self._changes.clear()
         before = [found(coordinates, *point, self._weak) for point in self._points]
         points = [*before, here]
         self._changes.extend(change(coordinates, *pair) for pair in itertools.pairwise(points))
 
     def _fitted(self, coordinates: Coordinates, here: Found) -> tuple[Found, Pairs | None]:
-        """The pairs, and the point with the ε that fits them."""
+        """The pairs, and the point with the ε that fits them best."""
         pairs = self._carried(here)
         if pairs is None or not len(here.q) or len(here.x) > FITTED:
             return here, pairs
@@ -239,6 +238,8 @@ class Walk:
         return here, self._carried(here)
 
     def _carried(self, here: Found) -> Pairs | None:
+        # Axes: q, gamma [pairs, coordinates]; x, weak, metric_s, y, s [pairs, dofs]; sy, sms, yiy
+        # [pairs]. One solve serves all pairs: M s = metric_s and M (inverse_y) = y.
         if not self._changes:
             return None
         q, x, gamma, weak = (np.stack(each) for each in zip(*self._changes, strict=True))
@@ -254,11 +255,10 @@ class Walk:
         return Pairs(s, y, sy, sms / sy, yiy / sy)
 
     def _rescale(self, pairs: Pairs, *, is_plain: bool) -> None:
-        """α by the newest pair: kept while it lies between the bounds that this one gives.
+        """Adapt α to the newest pair: keep α while it lies within the pair's bounds.
 
         Args:
-            is_plain: there is no model, or hardly one beside the largest ε: α follows, as in plain
-                L-BFGS.
+            is_plain: there is no model, or ε outweighs it; α follows the pair, as in plain L-BFGS.
         """
         softest, stiffest = 1 / float(pairs.softness[-1]), float(pairs.stiffness[-1])
         middle = float(np.sqrt(softest * stiffest))
@@ -273,7 +273,7 @@ class Walk:
             self._alpha = middle
 
     def _descent(self, here: Found, pairs: Pairs | None) -> Vector:
-        """−H⁻¹ g by the two loops of L-BFGS."""
+        """−H⁻¹ g by the two-loop recursion of L-BFGS."""
         if pairs is None:
             return -here.model_step / self._alpha
         v, parts = here.gradient.copy(), np.zeros(len(pairs.sy))
@@ -288,12 +288,12 @@ class Walk:
     def _limited(
         self, coordinates: Coordinates, here: Found, energy: float, step: Vector
     ) -> Vector:
-        """The step within its limits, along the coordinates; says what is expected of it."""
+        """The step within its limits, along the coordinates; stores its prediction."""
         size = float(np.abs(here.jacobian.along(step)).max(initial=0.0))
         part = min(1.0, self.trust / size if size > self.trust else 1.0)
         reach, longest = part * coordinates.reach(step), self._reach if len(here.q) else 1.0
         part = part * longest / reach if reach > longest else part
-        # H is that of the whole step, so that g·d + ½ d·Hd of a part of it is known.
+        # The full step solves H step = -g, which gives g·d + ½ d·Hd of a part d.
         predicted = float(here.gradient @ step) * (part - 0.5 * part**2)
         step = part * step
         straight = coordinates.reach(step)
@@ -305,7 +305,7 @@ class Walk:
 
 
 def found(coordinates: Coordinates, x: Vector, gradient: Vector, weak: float) -> Found:
-    """A point in these coordinates."""
+    """The point in these coordinates."""
     q, jacobian = coordinates.at(x)
     stiffness = coordinates.stiffness(x)
     metric = Metric(jacobian, stiffness, weak if len(q) else ALPHA)
@@ -315,7 +315,7 @@ def found(coordinates: Coordinates, x: Vector, gradient: Vector, weak: float) ->
 
 
 def fitting(here: Found, pairs: Pairs) -> float:
-    """ε: that of the point, or ten times as large or small, if pairs fit the model better then."""
+    """The ε of the point, or a neighbouring value with which the pairs fit the model better."""
     weak, best = here.metric.weak, misfit(pairs.softness, pairs.stiffness)
     if best < MISFIT:
         return weak
@@ -334,24 +334,24 @@ def fitting(here: Found, pairs: Pairs) -> float:
 
 
 def misfit(softness: np.ndarray, stiffness: np.ndarray) -> float:
-    """How far pairs are from being those of one multiple of the model: 0 where they are."""
+    """The distance of the pairs from one multiple of the model; 0 if they fit exactly."""
     return float(np.log(softness.mean() * stiffness.mean()))
 
 
 def change(coordinates: Coordinates, before: Found, after: Found) -> tuple[np.ndarray, ...]:
-    """Of what is kept, from point to point."""
+    """The changes of `parts` from point to point."""
     q, *others = (b - a for a, b in zip(before.parts, after.parts, strict=True))
     return coordinates.wrapped(q), *others
 
 
 def curved(coordinates: Coordinates, here: Found, step: Vector) -> Vector:
-    """A step to where the coordinates have changed as much as they would along a straight one."""
+    """A step that changes the coordinates as much as the straight step does to first order."""
     moved, x, weak = here.jacobian.along(step), here.x, here.metric.weak
     for target in TARGETS:
         q, jacobian, metric = here.q, here.jacobian, here.metric
         if x is not here.x:
             q, jacobian = coordinates.at(x)
-            if len(x) <= DENSE:  # the first model serves large systems, whose factors are dear
+            if len(x) <= DENSE:  # larger systems keep the first model, whose factor is expensive
                 metric = Metric(jacobian, here.stiffness, weak)
         missing = coordinates.wrapped(here.q + target * moved - q)
         force = jacobian.back(here.stiffness * missing)

@@ -20,11 +20,11 @@ class InternalCoordinates:
     """Stretches, bends, near-linear bends, torsions and impropers, in this order.
 
     Args:
-        frame: of the structure.
-        listed: which coordinates there are.
-        x: where the list was made.
+        frame: the degrees of freedom of the structure.
+        listed: the list of coordinates.
+        x: the point at which the list was made.
         maxstep: the longest step of an atom, in Å.
-        stiffness: the force constants of the model are multiplied by it.
+        stiffness: a factor of the model's force constants.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class InternalCoordinates:
         return primitives.linear_bends(images, at, self._axes)
 
     def _columns(self, at: Int[np.ndarray, "q ends"]) -> Int[np.ndarray, "q entries"]:
-        """The degrees of freedom that coordinates between these images depend on."""
+        """The degrees of freedom on which coordinates between these images depend."""
         frame, own = self.frame, self.listed.owners[at][:, :, None]
         of_atoms = (3 * own + np.arange(3)).reshape(len(at), 3 * at.shape[1])
         of_cell = np.tile(np.arange(3 * frame.n_atoms, frame.n_dofs), (len(at), 1))
-        if frame.kind == "strain":  # atoms move with the cell alone
+        if frame.kind == "strain":  # atoms follow the cell and have no degrees of freedom
             return of_cell
         return np.concatenate([of_atoms, of_cell], 1)
 
@@ -100,7 +100,11 @@ class InternalCoordinates:
         deformation: Float[np.ndarray, "3 3"],
         by_cell: Float[np.ndarray, "9 entries"] | None,
     ) -> Float[np.ndarray, "q entries"]:
-        """Derivatives by the degrees of freedom in `_columns`, from those by images."""
+        """Derivatives by the degrees of freedom in `_columns`, from derivatives by images.
+
+        Axes: q coordinate, a end of the coordinate, c and d Cartesian components, m the nine
+        entries of the deformation.
+        """
         frame, n = self.frame, len(at)
         rows = by_images
         if frame.kind is not None:
@@ -125,7 +129,7 @@ class InternalCoordinates:
 
 
 class NoCoordinates:
-    """Of a structure that takes the steps of plain L-BFGS."""
+    """No coordinates, for a structure that takes the steps of plain L-BFGS."""
 
     def __init__(self, frame: Frame, maxstep: float):
         self.frame, self.maxstep = frame, min(maxstep, PLAIN_STEP)
@@ -147,11 +151,11 @@ class NoCoordinates:
 def internal_coordinates(
     frame: Frame, maxstep: float, stiffness: float
 ) -> Callable[[Vector, Any], InternalCoordinates]:
-    """A function that makes the coordinates of a structure wherever it stands.
+    """A function that makes the coordinates of a structure at any point.
 
     Args:
         maxstep: the longest step of an atom, in Å.
-        stiffness: the force constants of the model are multiplied by it.
+        stiffness: a factor of the model's force constants.
     """
 
     def renewed(x: Vector, before: InternalCoordinates | None) -> InternalCoordinates:

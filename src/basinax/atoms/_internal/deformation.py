@@ -1,8 +1,8 @@
-"""The degrees of freedom of one structure on the host: rows of atoms, then those of its cell.
+"""The degrees of freedom of one structure on the host: rows of atoms, then rows of its cell.
 
-They are those of `CellMoves`, in double precision: positions in the undeformed cell, and the
-deformation F times the cell factor, its logarithm, or a strain. Derivatives of the exponential are
-exact: a rotation of the cell would leak into the gradient otherwise, where nothing but ε holds it.
+They equal those of `CellMoves`, in double precision: positions in the undeformed cell, and the
+deformation F times the cell factor, its logarithm, or a strain. The derivative of the exponential
+is exact: otherwise a rotation of the cell would leak into the gradient, where only ε resists it.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ _UNITS = np.eye(9).reshape(9, 3, 3)
 
 
 class Frame:
-    """How entries of x move the atoms and the cell of one structure."""
+    """The map from entries of x to the atoms and the cell of one structure."""
 
     def __init__(self, structure: Structure):
         atoms, cell = structure.atoms, structure.cell
@@ -41,14 +41,14 @@ class Frame:
         self.allowed = _allowed(cell)
 
     def start(self) -> Float[np.ndarray, "dofs"]:
-        """Where nothing is deformed."""
+        """The undeformed point."""
         at_rest = np.zeros(self.n_dofs - 3 * self.n_atoms)
         if self.kind == "unit-cell":
             at_rest = self.factor * np.eye(3).ravel()
         return np.concatenate([self.positions.ravel(), at_rest])
 
     def deformation(self, x: Float[np.ndarray, "dofs"]) -> Float[np.ndarray, "3 3"]:
-        """F, of which the transposed turns rows."""
+        """F; rows are multiplied by its transpose."""
         if self.kind is None:
             return np.eye(3)
         matrix, unit = self._matrix(x), np.eye(3)
@@ -59,16 +59,16 @@ class Frame:
         return unit + np.where(self.mask, change, 0.0)
 
     def volume(self, x: Float[np.ndarray, "dofs"]) -> float:
-        """In Å³; 0 where the cell is fixed."""
+        """The volume in Å³; 0 for a fixed cell."""
         if self.kind is None:
             return 0.0
         return float(abs(np.linalg.det(self.cell @ self.deformation(x).T)))
 
     def derivative(self, x: Float[np.ndarray, "dofs"]) -> Float[np.ndarray, "3 3 entries"]:
-        """∂F by the entries of the cell's rows."""
+        """The derivative of F by the entries of the cell's rows."""
         changes = _UNITS
         if self.kind == "frechet":
-            # exp of [[L, E], [0, L]] has the derivative along E beside exp L.
+            # exp [[L, E], [0, L]] holds the derivative of exp L along E in its upper right block.
             blocks = np.zeros((9, 6, 6))
             blocks[:, :3, :3] = blocks[:, 3:, 3:] = self._matrix(x)
             blocks[:, :3, 3:] = _UNITS
@@ -82,7 +82,7 @@ class Frame:
         return changes.transpose(1, 2, 0) @ self.allowed
 
     def longest(self, step: Float[np.ndarray, "dofs"], maxstep: float) -> float:
-        """The longest row of a step, as a part of the longest that is allowed."""
+        """The longest row of a step, relative to the longest allowed."""
         lengths = np.linalg.norm(step.reshape(-1, 3), axis=1)
         longest = lengths[: self.n_atoms].max() / maxstep
         if self.kind is None:
@@ -95,7 +95,7 @@ class Frame:
 
 
 def exponential(matrices: np.ndarray) -> np.ndarray:
-    """exp of one square matrix or several, by a Taylor series after halving, then squaring."""
+    """exp of one or several square matrices: halving, a Taylor series, then squaring."""
     largest = float(np.abs(matrices).sum(-1).max())
     n_halved = max(0, int(np.ceil(np.log2(max(largest, 1e-3) / 0.5))))
     if n_halved > 60:
@@ -111,7 +111,7 @@ def exponential(matrices: np.ndarray) -> np.ndarray:
 
 
 def _left(structure: Structure) -> Float[np.ndarray, "atoms 3 3"] | None:
-    """What constraints of single atoms leave of steps; None where they leave all."""
+    """The matrix that constraints apply to each atom's steps; None without constraints."""
     left = None
     for stage in structure.stages:
         if OfAtoms in stage:
@@ -121,7 +121,7 @@ def _left(structure: Structure) -> Float[np.ndarray, "atoms 3 3"] | None:
 
 
 def _allowed(cell: AbstractCell) -> Float[np.ndarray, "entries entries"]:
-    """The projector on steps of the cell's rows that its options leave."""
+    """The projector on steps of the cell's rows that the cell's options allow."""
     movable = cell.movable()
     if cell.kind == "strain":
         voigt: Any = [VOIGT_OF_ENTRIES.index(k) for k in range(6)]

@@ -1,8 +1,8 @@
-"""Dense matrices on one core, with bits that they alone decide.
+"""Dense factorisation on one core, with bits that depend on the matrix alone.
 
-OpenBLAS hands larger products to its threads, which go on spinning on the cores that evaluations
-need: a step of 12 ms took 200 beside two busy processes. Factors in tiles stay below the sizes from
-which it does.
+OpenBLAS hands larger products to its threads, which keep spinning on cores that evaluations need: a
+step of 12 ms took 200 ms beside two busy processes. Tiles keep every operation below the sizes at
+which OpenBLAS starts threads.
 """
 
 from typing import Any
@@ -12,8 +12,8 @@ import scipy.linalg.lapack
 from jaxtyping import Float
 
 TILE = 60
-"""OpenBLAS takes threads from 2¹⁸ multiplications of a product on, 9216 of one with a vector, and
-64 rows of a factorisation."""
+"""OpenBLAS starts threads from 2¹⁸ multiplications of a matrix product on, from 9216 of a product
+with a vector, and from 64 rows of a factorisation."""
 
 _LAPACK: Any = scipy.linalg.lapack
 
@@ -21,20 +21,20 @@ Matrix = Float[np.ndarray, "rows columns"]
 
 
 class Cholesky:
-    """L of a positive definite matrix L Lᵀ, of which the lower triangle is looked at.
+    """The factor L of a positive definite matrix L Lᵀ; reads the lower triangle only.
 
     Args:
-        matrix: is overwritten.
+        matrix: the matrix, which is overwritten.
 
     Raises:
-        LinAlgError: it is not positive definite, or not finite.
+        LinAlgError: the matrix is not positive definite, or not finite.
     """
 
     def __init__(self, matrix: Matrix):
         self._lower = lower = matrix
         self._tiles = _tiles(len(matrix))
         self._inverses = []
-        """Of the diagonal tiles of L."""
+        """Inverses of the diagonal tiles of L."""
         for k, own in enumerate(self._tiles):
             for before in self._tiles[:k]:
                 lower[own, own] -= lower[own, before] @ lower[own, before].copy().T

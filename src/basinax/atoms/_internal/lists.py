@@ -1,9 +1,9 @@
-"""Which stretches, bends and torsions a structure has, over periodic images, from it alone.
+"""The stretches, bends and torsions of a structure, over periodic images, from its geometry alone.
 
-Bonds are pairs within 1.3 of the sum of their covalent radii, of elements that bond covalently; a
-pair with another element is held by a spring alone. In periodic structures pairs farther than three
-bonds apart are contacts; a molecule in fragments is joined by the shortest ones instead. All is in
-the order of numbers of atoms, then shifts, so equal lists are equal arrays.
+Bonds are pairs within 1.3 of the sum of their covalent radii, between elements that bond
+covalently. A pair with another element is held by a spring alone. In periodic structures, pairs
+more than three bonds apart are contacts; the fragments of a molecule are joined by the shortest
+contacts instead. Lists are ordered by atom numbers, then shifts, so equal lists are equal arrays.
 """
 
 from typing import Any, NamedTuple
@@ -20,33 +20,33 @@ COVALENT = np.isin(
     np.arange(len(covalent_radii)),
     [1, 2, 5, 6, 7, 8, 9, 10, 14, 15, 16, 17, 18, 32, 33, 34, 35, 36, 51, 52, 53, 54],
 )
-"""By atomic number: elements that bond to their like by bonds that bend and twist."""
+"""Elements, by atomic number, whose bonds to each other bend and twist."""
 
 BOND, SPRING, CONTACT = 1.3, 1.8, 3.0
-"""Distances, in sums of covalent radii, within which there are such."""
+"""Largest distances of bonds, springs and contacts, in sums of covalent radii."""
 
 NEAREST = 0.3
-"""A structure with a pair nearer than this, in sums of covalent radii, has no coordinates: no bond
-is as short, and its force constant says nothing."""
+"""A structure with a nearer pair, in sums of covalent radii, has no coordinates: no bond is as
+short, and its force constant would be meaningless."""
 
 LINEAR = np.cos(np.radians(175.0))
-"""Cosines below are of near-linear bends."""
+"""Bends with a smaller cosine are near-linear."""
 
 MOST_BONDS = 4
-"""Only atoms with so many bonds, at most, have bends and torsions."""
+"""Only atoms with at most this many bonds have bends and torsions."""
 
 FLAT = 0.15
-"""The largest volume that the unit vectors of three bonds span at a flat centre."""
+"""The largest volume of the unit vectors of three bonds at a flat centre."""
 
 STRETCH, METAL, WEAK_CONTACT = 0, 1, 2
 """Kinds of stretches."""
 
 FEW = 100
-"""With so many atoms, at most, all pairs of a molecule are tried, which is faster than a search."""
+"""Molecules of at most this many atoms try all pairs, which is faster than a search."""
 
 
 class Standing(NamedTuple):
-    """Where a structure stands when a list is made of it."""
+    """The geometry of a structure from which a list is made."""
 
     numbers: Int[np.ndarray, "atoms"]
     positions: Float[np.ndarray, "atoms 3"]
@@ -55,7 +55,7 @@ class Standing(NamedTuple):
 
 
 class Images(NamedTuple):
-    """Atoms in cells other than the home cell, some may be in it."""
+    """Atoms in any cell, the home cell included."""
 
     atoms: Int[np.ndarray, "images"]
     shifts: Int[np.ndarray, "images 3"]
@@ -68,19 +68,19 @@ class Images(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Pairs that are near enough to matter, each once, from its lower end in the home cell."""
+    """Near pairs, each once, from the end with the lower number in the home cell."""
 
     i: Int[np.ndarray, "pairs"]
     far: Images
     kinds: Int[np.ndarray, "pairs"]
-    """Contacts may be within three bonds."""
+    """The kind of each pair; contacts may still be within three bonds."""
 
     def take(self, at: Any) -> "Pairs":
         return Pairs(self.i[at], self.far.take(at), self.kinds[at])
 
 
 class Candidates(NamedTuple):
-    """What pairs alone decide: all coordinates that may be, as numbers of images."""
+    """All coordinates that the pairs allow, as numbers of images; independent of angles."""
 
     pairs: Pairs
     links: Int[np.ndarray, "links 2"]
@@ -95,7 +95,7 @@ class Candidates(NamedTuple):
 
 
 class InternalList(NamedTuple):
-    """Coordinates as numbers of images, which `owners` and `shifts` tell."""
+    """Coordinates as numbers of images, whose atoms and cells are `owners` and `shifts`."""
 
     owners: Int[np.ndarray, "images"]
     shifts: Int[np.ndarray, "images 3"]
@@ -105,18 +105,18 @@ class InternalList(NamedTuple):
     linear: Int[np.ndarray, "linear 3"]
     torsions: Int[np.ndarray, "torsions 4"]
     flat: Int[np.ndarray, "flat 4"]
-    """Impropers: two of the three neighbours, the centre, and the third."""
+    """Impropers: two of the three neighbours, the centre, and the third neighbour."""
     degrees: Int[np.ndarray, "atoms"]
-    """How many bonds each atom has."""
+    """The number of bonds of each atom."""
     candidates: Candidates | None
-    """Of which it is made."""
+    """The candidates from which the list was made."""
 
     def is_same(self, other: "InternalList") -> bool:
         return all(map(np.array_equal, self[:-1], other[:-1]))
 
 
 class Bonds:
-    """Bonds from each of their ends, sorted by it."""
+    """Bonds from each of their ends, sorted by that end."""
 
     def __init__(self, n_atoms: int, ends: np.ndarray, others: Images):
         order = np.argsort(_codes(ends, others.atoms, others.shifts), kind="stable")
@@ -125,7 +125,7 @@ class Bonds:
         self._starts = np.cumsum(self.degrees) - self.degrees
 
     def onward(self, images: Images) -> tuple[np.ndarray, np.ndarray, Images]:
-        """All bonds from these images: from which, which bond, and where it leads."""
+        """All bonds of these images: numbers of image and bond, and the image at the end."""
         counts = self.degrees[images.atoms]
         at = np.repeat(np.arange(len(counts)), counts)
         bonds = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -134,7 +134,7 @@ class Bonds:
 
 
 def list_of(structure: Standing, before: InternalList | None = None) -> InternalList:
-    """The coordinates of a structure that stands there; the list before where it is the same."""
+    """The coordinates of a structure; returns the list `before` if it is the same."""
     pairs = _pairs(structure)
     if pairs is None:
         made = _nothing(len(structure.numbers))
@@ -152,7 +152,7 @@ def _nothing(n_atoms: int) -> InternalList:
 
 
 def _pairs(structure: Standing) -> Pairs | None:
-    """The pairs that are bonds, springs or contacts; None where two are too near each other."""
+    """The pairs that are bonds, springs or contacts; None if a pair is too near."""
     numbers, positions, cell, pbc = structure
     radii, is_covalent = covalent_radii[numbers], COVALENT[numbers]
     i, far = _near(structure, _reach(radii, is_covalent, pbc))
@@ -171,7 +171,7 @@ def _pairs(structure: Standing) -> Pairs | None:
 
 
 def _reach(radii: np.ndarray, is_covalent: np.ndarray, pbc: np.ndarray) -> float:
-    """Within which there may be pairs of any kind, in Å."""
+    """The largest distance in Å of a pair of any kind."""
     largest = 2 * radii.max()
     reach = 0.0 if is_covalent.all() else SPRING * largest
     if is_covalent.any():
@@ -181,9 +181,9 @@ def _reach(radii: np.ndarray, is_covalent: np.ndarray, pbc: np.ndarray) -> float
 
 
 def _near(structure: Standing, radius: float) -> tuple[np.ndarray, Images]:
-    """Pairs within a radius, and more, each once, from its lower end in the home cell.
+    """Pairs within at least this radius, each once, from the lower end in the home cell.
 
-    Raises LinAlgError where positions and cell allow no list.
+    Raises LinAlgError if positions and cell allow no list.
     """
     numbers, positions, cell, pbc = structure
     n = len(numbers)
@@ -204,13 +204,13 @@ def _near(structure: Standing, radius: float) -> tuple[np.ndarray, Images]:
             np.where(k >= n, found.image_rows[further], k),
             np.where(is_further, found.shifts[found.image_shifts[further]], 0),
         )
-    lead = np.sign(far.shifts) @ [9, 3, 1]  # of the first shift that is not 0
+    lead = np.sign(far.shifts) @ [9, 3, 1]  # the sign of the first shift that is not 0
     kept = (i < far.atoms) | ((i == far.atoms) & (lead > 0))
     return i[kept], far.take(kept)
 
 
 def _candidates(structure: Standing, pairs: Pairs, before: Candidates | None) -> Candidates:
-    """All coordinates that there may be; those before where pairs are the same."""
+    """All possible coordinates; returns `before` if the pairs are the same."""
     alike = before if before is not None and _are_equal(pairs, before.pairs) else None
     if alike is not None and not len(alike.links):
         return alike
@@ -245,7 +245,7 @@ def _from_both_ends(n_atoms: int, pairs: Pairs) -> Bonds:
 
 
 def _within_three_bonds(bonds: Bonds, pairs: Pairs) -> Bool[np.ndarray, "pairs"]:
-    """Which pairs two or three bonds join."""
+    """The mask of pairs that two or three bonds join."""
     first, _, two = bonds.onward(bonds.others)
     second, _, three = bonds.onward(two)
     starts = bonds.ends[first]
@@ -257,7 +257,7 @@ def _within_three_bonds(bonds: Bonds, pairs: Pairs) -> Bool[np.ndarray, "pairs"]
 
 
 def _links(positions: np.ndarray, radii: np.ndarray, pairs: Pairs) -> Int[np.ndarray, "links 2"]:
-    """The shortest contacts, in sums of radii, that make one of a molecule's fragments."""
+    """The shortest contacts, in sums of radii, that join a molecule's fragments."""
     n = len(positions)
     ends = np.ones(len(pairs.i)), (pairs.i, pairs.far.atoms)
     n_fragments, label = connected_components(coo_array(ends, (n, n)), directed=False)
@@ -270,7 +270,7 @@ def _links(positions: np.ndarray, radii: np.ndarray, pairs: Pairs) -> Int[np.nda
     order = np.lexsort((relative, code))
     order = order[(low != high)[order]]
     first = order[np.unique(code[order], return_index=True)[1]]
-    # A weight of 0 would be no edge.
+    # Add 1: SciPy takes a weight of 0 for a missing edge.
     weights = coo_array((1 + relative[first], (low[first], high[first])), (n_fragments,) * 2)
     tree = minimum_spanning_tree(weights.tocsr()).tocoo()
     wanted = np.minimum(*tree.coords) * n_fragments + np.maximum(*tree.coords)
@@ -281,7 +281,7 @@ def _links(positions: np.ndarray, radii: np.ndarray, pairs: Pairs) -> Int[np.nda
 def _joined(
     stretched: Pairs, links: np.ndarray, bonds: Bonds, is_covalent: np.ndarray
 ) -> tuple[Pairs, Bonds]:
-    """The stretches and bonds with links; those of covalent elements bend, and none twist."""
+    """Add the links to stretches and bonds; links of covalent elements bend but never twist."""
     if not len(links):
         return stretched, bonds
     i, far, kinds = stretched
@@ -301,7 +301,7 @@ def _joined(
 def _numbered(
     structure: Standing, groups: list[tuple[Images, ...]]
 ) -> tuple[Images, list[np.ndarray]]:
-    """The images that occur, each once, and the groups in their numbers."""
+    """The distinct images, and the groups as numbers of these images."""
     every = [x for group in groups for x in group]
     if not structure.pbc.any():
         n = len(structure.numbers)
@@ -317,7 +317,7 @@ def _numbered(
 
 
 def _codes(*columns: np.ndarray) -> np.ndarray:
-    """One integer a row, in the order of rows, of columns of integers."""
+    """One integer per row of integer columns, in the order of the rows."""
     rows = np.concatenate([c[:, None] if c.ndim == 1 else c for c in columns], axis=1)
     lowest = rows.min(0, initial=0)
     sizes = rows.max(0, initial=0) - lowest + 1
@@ -325,7 +325,7 @@ def _codes(*columns: np.ndarray) -> np.ndarray:
 
 
 def _of_all(images: Any, which: Any) -> Any:
-    """The images that are chosen of each."""
+    """The chosen entries of each array of images."""
     return tuple(each.take(which) for each in images)
 
 
@@ -338,7 +338,7 @@ def _angles(bonds: Bonds, can_bend: np.ndarray) -> tuple[Images, Images, Images]
 
 
 def _torsions(bonds: Bonds, halves: Pairs) -> tuple[Images, Images, Images, Images]:
-    """All i-j-k-l over bonds j-k."""
+    """All torsions i-j-k-l about bonds j-k."""
     j, k = Images(halves.i, np.zeros((len(halves.i), 3), int)), halves.far
     at, _, i = bonds.onward(j)
     j, k = j.take(at), k.take(at)
@@ -349,7 +349,7 @@ def _torsions(bonds: Bonds, halves: Pairs) -> tuple[Images, Images, Images, Imag
 
 
 def _three_bonds(bonds: Bonds, can_bend: np.ndarray) -> tuple[Images, Images, Images, Images]:
-    """Centres with three bonds: two neighbours, the centre, the third."""
+    """Centres with three bonds: two neighbours, the centre, the third neighbour."""
     centres = np.flatnonzero((bonds.degrees == 3) & can_bend)
     home = Images(centres, np.zeros((len(centres), 3), int))
     _, _, others = bonds.onward(home)
@@ -362,7 +362,7 @@ def _are_same(a: Images, b: Images) -> Bool[np.ndarray, "images"]:
 
 
 def _chosen(structure: Standing, candidates: Candidates) -> InternalList:
-    """The candidates that are coordinates where the structure stands."""
+    """The candidates that are coordinates at the structure's geometry."""
     _, _, owners, shifts, kinds, stretches, angles, torsions, flat, degrees = candidates
     x = structure.positions
     if structure.pbc.any():

@@ -1,4 +1,4 @@
-"""The optimizer whose steps are made on the host, one structure at a time."""
+"""The optimizer whose steps the host makes, one structure at a time."""
 
 from typing import Any
 
@@ -19,27 +19,27 @@ from basinax.transforms._protocol import AbstractState, AbstractTransform
 
 @register("internal_lbfgs")
 class InternalLBFGS(AbstractTransform):
-    """L-BFGS in internal coordinates, with a model of the Hessian: few evaluations a structure.
+    """L-BFGS in internal coordinates with a model of the Hessian, for expensive evaluations.
 
-    Stretches, bends and torsions, contacts, and the springs of metals are listed at every step from
-    the structure alone, with force constants that follow from its distances. Secant pairs are kept
-    in these coordinates and carried to where the structure stands. Each structure's step is made on
-    the host, in double precision, in some ms: it serves models whose evaluation takes longer, and
-    only `relax` of `basinax.atoms`. Potentials that run inside `jit` are evaluated one structure at
-    a time, too. Numbers are one for all, or one a structure.
+    Every step lists stretches, bends, torsions, contacts and the springs of metals from the
+    structure alone, with force constants that depend on its distances. Secant pairs are stored in
+    these coordinates and carried to the current point. The host makes each structure's step in
+    double precision, in a few ms. So it suits models whose evaluation takes longer, and only
+    `relax` of `basinax.atoms` accepts it. It evaluates potentials that run inside `jit` for one
+    structure at a time, too. Each setting is one number, or one per structure.
     """
 
     maxstep: Limit = 1.0
-    """The longest step of an atom (Å), before it is bent; after bad predictions down to a fifth."""
+    """The longest step of an atom (Å) before bending; down to a fifth after bad predictions."""
     memory: FixedCount = eqx.field(static=True, default=40)
-    """How many pairs are kept, at most."""
+    """The largest number of pairs."""
     trust: Positive = 0.3
-    """The largest change of a coordinate in the first step (Å or rad); later ones have between 0.05
-    and 0.6, by how well the energy was predicted."""
+    """The largest change of a coordinate in the first step (Å or rad). Later limits are between
+    0.05 and 0.6, depending on the predictions of the energy."""
     stiffness: Positive = 1.0
-    """The force constants of the model are multiplied by it."""
+    """A factor of the model's force constants."""
     max_dofs: FixedCount = eqx.field(static=True, default=4000)
-    """Structures with more degrees of freedom take the steps of plain L-BFGS: one factor of their
+    """Structures with more degrees of freedom take the steps of plain L-BFGS: factorising their
     model takes more than a second."""
 
     def init(self, parameters: Tree, index_prefix: Prefix = None) -> "GivenState":
@@ -52,10 +52,10 @@ class InternalLBFGS(AbstractTransform):
         )
 
     def walk(self, structure: Structure, place: int) -> tuple[Frame, Walk]:
-        """The steps of a structure, from where it stands.
+        """The steps of a structure from its current point.
 
         Args:
-            place: the entry of numbers that are one a structure.
+            place: the index into settings with one number per structure.
         """
         numbers = [np.asarray(x) for x in (self.maxstep, self.trust, self.stiffness)]
         maxstep, trust, stiffness = (float(x[place] if x.ndim else x) for x in numbers)
@@ -68,10 +68,10 @@ class InternalLBFGS(AbstractTransform):
 
 
 def steps_on_the_host(optimizer: AbstractTransform) -> bool:
-    """Whether it is one whose steps are made on the host.
+    """Whether the host makes the steps of this optimizer.
 
     Raises:
-        TypeError: it stands in a chain.
+        TypeError: such an optimizer is part of a chain.
     """
 
     def is_one(x: Any) -> bool:
@@ -88,7 +88,7 @@ def steps_on_the_host(optimizer: AbstractTransform) -> bool:
 
 
 def usual_optimizer(*, is_hosted: bool) -> AbstractTransform:
-    """The one that is taken where none is given, by whether the host evaluates."""
+    """The default optimizer, which depends on whether the host evaluates."""
     return InternalLBFGS() if is_hosted else FIRE()
 
 
@@ -105,6 +105,6 @@ class Given(AbstractTransform):
 
 
 class GivenState(AbstractState):
-    """All that is known of a step is made elsewhere."""
+    """An empty state: the host keeps everything about the steps."""
 
     index_prefix: Prefix

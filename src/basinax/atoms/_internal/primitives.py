@@ -1,14 +1,14 @@
 """Values of internal coordinates, and their derivatives by each of their atoms.
 
-Lengths in Å, angles in rad. Sines are kept off zero: where atoms come to stand in line, derivatives
-stay finite. E. B. Wilson, J. C. Decius, P. C. Cross, Molecular Vibrations (1955), chapter 4.
+Lengths in Å, angles in rad. A lower bound on sines keeps derivatives finite when atoms come to
+stand in line. E. B. Wilson, J. C. Decius, P. C. Cross, Molecular Vibrations (1955), chapter 4.
 """
 
 import numpy as np
 from jaxtyping import Float, Int
 
 LEAST = 1e-3
-"""The least squared sine, and the least squared normal of a torsion (Å⁴), that is divided by."""
+"""The smallest divisor: a squared sine, or the squared normal of a torsion (Å⁴)."""
 
 Rows = Float[np.ndarray, "images 3"]
 Value = tuple[Float[np.ndarray, "q"], tuple[Float[np.ndarray, "q 3"], ...]]
@@ -29,7 +29,7 @@ def bends(x: Rows, at: Int[np.ndarray, "q 3"]) -> Value:
 
 
 def linear_bends(x: Rows, at: Int[np.ndarray, "q 3"], axes: Float[np.ndarray, "q 3"]) -> Value:
-    """a·(u + v) of the unit vectors from the centre, for fixed axes a across the line."""
+    """a·(u + v) with the unit vectors u, v from the centre, for fixed axes a across the line."""
     u, length_u = _unit(x[at[:, 0]] - x[at[:, 1]])
     v, length_v = _unit(x[at[:, 2]] - x[at[:, 1]])
     by_i = (axes - _dot(axes, u) * u) / length_u
@@ -62,7 +62,7 @@ def _dot(a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, "q 1"]:
 
 
 def _cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """As `np.cross`, which takes five times as long for a hundred."""
+    """`np.cross`, in a fifth of the time for a hundred vectors."""
     x, y, z, u, v, w = *a.T, *b.T
     made = np.empty(a.shape)
     made[:, 0], made[:, 1], made[:, 2] = y * w - z * v, z * u - x * w, x * v - y * u

@@ -1,7 +1,7 @@
 """Derivatives of coordinates, each of which depends on few degrees of freedom.
 
-Which entries there are follows from a list of coordinates, and stays as long as the list. Sums run
-over coordinates in their order on one core, so bits are those of the structure alone.
+The list of coordinates fixes the pattern of entries. Sums run over coordinates in list order on one
+core, so the bits are those of the structure alone.
 """
 
 import functools
@@ -15,16 +15,16 @@ from scipy.sparse.linalg import splu
 from basinax.atoms._internal.dense import Cholesky
 
 DENSE = 300
-"""With so many degrees of freedom, at most, the model of the Hessian is a dense matrix. With 900, a
-sparse factor of a molecule takes 2 ms where a dense one takes 26; of a metal, 47 and 30."""
+"""Up to this many degrees of freedom, the model of the Hessian is a dense matrix. With 900, a
+sparse factorisation takes 2 ms and a dense one 26 ms for a molecule, 47 and 30 ms for a metal."""
 
 
 class Pattern:
-    """Which degrees of freedom the coordinates depend on.
+    """The degrees of freedom on which the coordinates depend.
 
     Args:
-        groups: of coordinates one after another, those of one group on as many each.
-        n_dofs: how many degrees of freedom there are.
+        groups: for each group of coordinates, the degrees of freedom of each coordinate.
+        n_dofs: the number of degrees of freedom.
     """
 
     def __init__(self, groups: Sequence[Int[np.ndarray, "q entries"]], n_dofs: int):
@@ -37,7 +37,7 @@ class Pattern:
 
     @functools.cached_property
     def places(self) -> Int[np.ndarray, "products"]:
-        """Of the products of two entries of a coordinate, in a matrix that is read row by row."""
+        """The positions of products of two entries of a coordinate in the flattened matrix BᵀKB."""
         of_groups = [self.n_dofs * g[:, :, None] + g[:, None, :] for g in self.groups]
         return np.concatenate([places.ravel() for places in of_groups])
 
@@ -46,8 +46,8 @@ class Jacobian:
     """∂q/∂x.
 
     Args:
-        pattern: where its entries stand.
-        entries: of each group of coordinates; those in one place count together.
+        pattern: the positions of the entries.
+        entries: the entries of each group of coordinates; entries at one position add up.
     """
 
     def __init__(self, pattern: Pattern, entries: Sequence[Float[np.ndarray, "q entries"]]):
@@ -65,7 +65,7 @@ class Jacobian:
         return np.bincount(pattern.columns, self._flat * force[pattern.rows], pattern.shape[1])
 
     def all_back(self, forces: Float[np.ndarray, "rows q"]) -> Float[np.ndarray, "rows dofs"]:
-        """Bᵀ of each row."""
+        """Bᵀ times each row."""
         return (self.matrix.T @ forces.T).T
 
     @functools.cached_property
@@ -74,7 +74,7 @@ class Jacobian:
         return csr_array((self._flat, pattern.columns, pattern.begins), shape=pattern.shape)
 
     def products(self, stiffness: Float[np.ndarray, "q"]) -> Float[np.ndarray, "products"]:
-        """The entries of BᵀKB, before those in one place are added."""
+        """The terms of BᵀKB, before terms at one position are added."""
         ends = np.cumsum([len(e) for e in self.entries])
         springs = zip(np.split(stiffness, ends[:-1]), self.entries, strict=True)
         of_groups = [(k[:, None] * e)[:, :, None] * e[:, None, :] for k, e in springs]
@@ -82,10 +82,10 @@ class Jacobian:
 
 
 class Sparse:
-    """L U of a positive definite matrix with few entries. Raises LinAlgError where it has none.
+    """L U of a sparse positive definite matrix. Raises LinAlgError for matrices without factors.
 
-    Conjugate gradients take some 70 turns for a metal and 700 for a molecule, and a step solves for
-    all pairs: up to 1000 atoms factors cost less.
+    Up to 1000 atoms, factors cost less than conjugate gradients, which take some 70 iterations for
+    a metal and 700 for a molecule, and a step solves for all pairs.
     """
 
     def __init__(self, matrix: csc_array):
@@ -100,7 +100,7 @@ class Sparse:
             raise np.linalg.LinAlgError(str(error)) from error
 
     def solve(self, columns: np.ndarray) -> np.ndarray:
-        """The solution of one b or several columns, one after another: BLAS takes no threads."""
+        """The solutions for one column or several, in turn, so that BLAS starts no threads."""
         if columns.ndim == 1:
             return self._factors.solve(columns)
         return np.stack([self._factors.solve(column) for column in columns.T], 1)
@@ -109,7 +109,7 @@ class Sparse:
 def factorised(
     jacobian: Jacobian, stiffness: Float[np.ndarray, "q"], weak: float
 ) -> Cholesky | Sparse:
-    """BᵀKB + ε, ready to solve with. Raises LinAlgError where numbers are not finite."""
+    """BᵀKB + ε, factorised. Raises LinAlgError for numbers that are not finite."""
     pattern, products = jacobian.pattern, jacobian.products(stiffness)
     n = pattern.n_dofs
     if n <= DENSE:

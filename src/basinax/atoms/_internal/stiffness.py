@@ -1,8 +1,8 @@
-"""Force constants of internal coordinates, by their lengths alone; eV, Å, rad.
+"""Force constants of internal coordinates, which depend on lengths alone; eV, Å, rad.
 
-T. H. Fischer and J. Almlöf, J. Phys. Chem. 96, 9768 (1992), with bends, torsions and impropers in
-other parts, which the evaluations of relaxations with GFN2-xTB decided (`docs/notebook.md`).
-Springs of metals are an exponential of the distance.
+T. H. Fischer and J. Almlöf, J. Phys. Chem. 96, 9768 (1992), with other factors for bends, torsions
+and impropers, fitted to the numbers of evaluations of relaxations with GFN2-xTB
+(`docs/notebook.md`). Springs of metals decay exponentially with distance.
 """
 
 import numpy as np
@@ -13,18 +13,18 @@ from jaxtyping import Float, Int
 from basinax.atoms._internal.lists import METAL, InternalList
 
 BENDS, TORSIONS, FLAT = 0.8, 1.5, 0.04
-"""Parts of Fischer's and Almlöf's constants; of an improper, the constant (Hartree/rad²)."""
+"""Factors of Fischer's and Almlöf's constants; for impropers, the constant (Hartree/rad²)."""
 
 STIFFEST = 100.0
-"""The largest constant of a bond that is compressed (eV/Å²)."""
+"""The largest constant of a compressed bond (eV/Å²)."""
 
 SPRING, DECAY, STIFFEST_SPRING = 4.0, 3.0, 12.0
-"""A metal's spring at the sum of the radii (eV/Å²), how it decays with relative distance, and the
-stiffest."""
+"""A metal's spring at the sum of the radii (eV/Å²), its decay with relative distance, and its
+largest value."""
 
 
 class Stiffness:
-    """Force constants of the coordinates of a list, wherever the atoms stand."""
+    """Force constants of the coordinates of a list, for any positions of the atoms."""
 
     def __init__(self, listed: InternalList, numbers: Int[np.ndarray, "atoms"]):
         self.is_spring = listed.kinds == METAL
@@ -36,18 +36,18 @@ class Stiffness:
         every = [listed.stretches, angles[:, :2], angles[:, 1:], axes]
         self.ends = np.concatenate(every).T
         self.sums = radii[self.ends[0]] + radii[self.ends[1]]
-        """Of radii, in bohr: of stretches, of both bonds of bends, of bonds that torsions twist."""
+        """Sums of radii (bohr) of stretches, of both bonds of bends, of torsions' central bonds."""
         self.parts = np.cumsum([len(pairs) for pairs in every])[:-1]
         _, which, counts = np.unique(
             axes[:, 0] * len(radii) + axes[:, 1], return_inverse=True, return_counts=True
         )
         self.sharers = counts[which.ravel()]
-        """How many torsions there are about the bond of each."""
+        """The number of torsions about the same bond, for each torsion."""
         self.others = np.maximum(bonds[axes[:, 0]] + bonds[axes[:, 1]] - 2, 1)
-        """How many other bonds the ends of that bond have."""
+        """The number of other bonds at the ends of the central bond, for each torsion."""
 
     def __call__(self, x: Float[np.ndarray, "images 3"]) -> Float[np.ndarray, "q"]:
-        """Args: x: of the images, in Å."""
+        """Args: x: positions of the images, in Å."""
         apart = (x[self.ends[0]] - x[self.ends[1]]) / Bohr
         lengths = np.split(np.sqrt((apart * apart).sum(1)), self.parts)
         (stretches, first, second, axes), sums = lengths, np.split(self.sums, self.parts)
