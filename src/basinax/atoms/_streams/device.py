@@ -23,14 +23,14 @@ from basinax.transforms._protocol import AbstractTransform
 
 
 class Settings(eqx.Module):
-    """Settings that may differ between structures; leaves are numbers or one a structure."""
+    """Settings that may differ between structures; leaves are numbers, or one per structure."""
 
     optimizer: AbstractTransform
     criterion: AbstractCriterion
     max_steps: Any
 
     def of(self, members: np.ndarray, n_structures: int) -> "Settings":
-        """The settings of these structures, one a place."""
+        """The settings of the given structures, one entry per place."""
 
         def choose(x):
             x = np.asarray(x) if isinstance(x, bool | int | float) else x
@@ -40,7 +40,7 @@ class Settings(eqx.Module):
 
 
 def beginning(batch: Batch, moves: CellMoves | None) -> tuple[Any, Any]:
-    """Parameters and their prefix."""
+    """The parameters of a batch and their prefix."""
     if moves is None:
         return batch.positions, batch.index
     return moves.start(batch.positions), moves.prefix(batch.index)
@@ -51,7 +51,7 @@ Device = Any
 
 
 def on_device(tree: Any, device: Device) -> Any:
-    """The tree with its arrays of JAX on a device; as it is if None."""
+    """The tree with its JAX arrays on a device; unchanged if `device` is None."""
     if device is None:
         return tree
     arrays, others = eqx.partition(tree, lambda x: isinstance(x, jax.Array))
@@ -66,7 +66,7 @@ def advanced(
     moves: CellMoves | None,
     turns: Any,
 ) -> Run:
-    """The run after so many turns, at most, with the constraints of the batch and its cells."""
+    """The run after at most `turns` turns, under the batch's constraints and moving cells."""
     if moves is None:
         optimizer, view = constrained(settings.optimizer, batch.constraints)
     else:
@@ -75,7 +75,7 @@ def advanced(
 
 
 def moved(batch: Batch, moves: CellMoves | None, params: Any) -> Batch:
-    """The batch at these parameters."""
+    """The batch at the given parameters."""
     if moves is None:
         return dataclasses.replace(batch, positions=params)
     positions, cells = structure(moves, params, batch.index)
@@ -87,10 +87,10 @@ structure = jax.jit(CellMoves.structure)
 
 @functools.partial(xla.jitted, options=xla.ONCE)
 def result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
-    """The positions at which structures are returned, and the results there."""
+    """The returned positions of structures, and the results there."""
     point = final_point(stopped(run))
     counts = {"steps": run.steps, "evaluations": run.evaluations, "status": run.status}
-    # Of a system that could get no list nothing is known where it stands.
+    # A system for which no list could be made has no known values at its position.
     counts["is_known"] = ~run.is_pending | (run.status != Status.NOT_FINITE.value)
     if run.first is not None:
         counts["first_energies"] = (run.first if moves is None else run.first.extras).energies
@@ -101,7 +101,7 @@ def result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
 def found_at(point: Point, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     here = moved(batch, moves, point.params)
     place = {"positions": here.positions, "cells": here.cells, "fmax": point.fmax}
-    if point.of_rows is not None:  # frames do without
+    if point.of_rows is not None:  # frames have none
         place["of_atoms"] = point.of_rows
     if moves is None:
         return place | {"forces": -point.gradients, "energies": point.energies}

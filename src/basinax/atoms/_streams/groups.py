@@ -1,4 +1,4 @@
-"""Groups of structures that are relaxed in batches of one shape, chosen for speed alone."""
+"""Groups of structures that share batches of one shape; the grouping affects speed alone."""
 
 import dataclasses
 import functools
@@ -29,15 +29,15 @@ from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms.curvature.inverse_hessian import bounded
 
 SKIN, SKIN_OF_DEAR_PAIRS = 0.15, 0.2
-"""How much farther than the cutoff lists reach, as a part of it. A list costs as much as many
-evaluations: with 0.15 most rattled crystals relax on their first one. Where pairs are dear, those
-beyond the cutoff are left out for most turns."""
+"""The reach of lists beyond the cutoff, relative to the cutoff. A list costs as much as many
+evaluations, and with 0.15 most rattled crystals relax on their first list. For expensive pairs,
+most turns leave out pairs beyond the cutoff."""
 
 A_SKIN = Allowed("be 0 Å or more", lambda x: (x >= 0) & (x < np.inf))
 
 
 class Listed(NamedTuple):
-    """A potential with neighbour lists."""
+    """A potential and the skin of its neighbour lists."""
 
     potential: AbstractPotential
     skin: float
@@ -50,14 +50,14 @@ class Listed(NamedTuple):
 def listed_for(
     potential: AbstractPotential, atoms: list[Atoms], skin: float | None, dtype: Any
 ) -> Listed:
-    """The potential, if it has parameters for these structures, and they can be listed for it."""
+    """The potential with its skin; raises unless it suits the structures and they can be listed."""
     check_potential(potential)
     potential.check(atoms)
     has_cutoff = potential.cutoff < np.inf
     if skin is None and has_cutoff:
         skin = (SKIN_OF_DEAR_PAIRS if potential.has_dear_pairs else SKIN) * potential.cutoff
     skin = 0.0 if skin is None else one_number(skin, "skin", A_SKIN)
-    # Lists of all pairs are never made again.
+    # Without a cutoff a list holds all pairs and never becomes stale.
     listed = Listed(potential, skin if has_cutoff else np.inf)
     check_listable(atoms, listed.reach, dtype)
     return listed
@@ -65,7 +65,7 @@ def listed_for(
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """Settings that all groups of a call share."""
+    """The settings that all groups of a call share."""
 
     structures: list[Structure]
     settings: Settings
@@ -73,7 +73,7 @@ class Call:
     keep_best: bool
     monitor: Monitor
     points: int = 0
-    """Of a structure's history, at most; 0 where none is kept."""
+    """The largest number of points in a structure's history; 0 for no history."""
 
     def works(
         self,
@@ -82,11 +82,11 @@ class Call:
         n_batches: int,
         memory: float = np.inf,
     ) -> list[Work]:
-        """Groups of structures with like lists; each has a program of its own.
+        """Groups of structures with similar lists; each group has a program of its own.
 
         Args:
-            n_batches: that are relaxed at a time.
-            memory: bytes that each may take.
+            n_batches: the number of batches that run at a time.
+            memory: bytes per batch.
         """
         potential = listed.potential
         slots = _expected_neighbors(self.structures, listed.reach)
@@ -111,10 +111,10 @@ class Call:
     def hosted_groups(
         self, recorder: AbstractRecorder | None, memory: float = np.inf
     ) -> list[Group]:
-        """Groups of structures that the host evaluates, in one batch each.
+        """Groups of structures that the host evaluates, one batch each.
 
         Args:
-            memory: bytes that a batch may take.
+            memory: bytes per batch.
         """
         alike = np.ones(len(self.structures))
         groups = [
@@ -131,7 +131,7 @@ class Call:
         recorder: AbstractRecorder | None,
         n_cores: int,
     ) -> Group:
-        """A group of these structures; `n_cores` batches of it run at a time."""
+        """A group of the given structures, of which `n_cores` batches run at a time."""
         blocks, own = self.blocks, [self.structures[i] for i in members]
         sizes = [len(structure) for structure in own]
         return Group(
@@ -152,17 +152,17 @@ class Call:
 
     @functools.cached_property
     def blocks(self) -> np.ndarray:
-        """How many blocks of rows each structure needs."""
+        """The number of blocks of rows of each structure."""
         return np.array([structure.n_blocks for structure in self.structures])
 
     @functools.cached_property
     def n_elements(self) -> np.ndarray:
-        """How many elements each structure has."""
+        """The number of elements of each structure."""
         return np.array([structure.n_elements for structure in self.structures])
 
 
 def _long_ones_first(members: np.ndarray, n_elements: np.ndarray) -> np.ndarray:
-    """Members with several elements first: they take more steps, so fewer are left at the end."""
+    """Members with several elements first: these take more steps, so fewer remain at the end."""
     return members[np.argsort(-n_elements[members], kind="stable")]
 
 
@@ -171,16 +171,16 @@ def n_cores_used() -> int:
 
 
 def shape_of_batches(blocks: np.ndarray, slots: np.ndarray, n_cores: int) -> tuple[int, int]:
-    """Rows and systems of the batches in which these structures are relaxed."""
+    """The numbers of rows and systems of the batches for these structures."""
     n_rows = _few_rows(_part(blocks, slots, n_cores))
-    # As many as may stand there, whatever their number: it is no matter of the program. But not so
-    # many small ones beside a large one, in whose size every system may take memory.
+    # Allow as many systems as may fit, so that the program does not depend on their number. But
+    # limit small ones beside a large one: each system may take the memory of the largest.
     fewest, most = (n_rows // (int(n) * BLOCK) for n in (blocks.max(), blocks.min()))
     return n_rows, padded_size(min(most, max(len(blocks), machine().mixed * fewest)))
 
 
 def _part(blocks: np.ndarray, slots: np.ndarray, n_cores: int) -> int:
-    """The number of their rows in a batch."""
+    """The number of rows in one batch, of all rows of the structures."""
     rows = int(blocks.sum()) * BLOCK
     of, are_alike = machine(), slots.max() <= machine().alike * slots.min()
     max_rows = of.max_rows if are_alike else of.max_rows // 2
@@ -190,9 +190,9 @@ def _part(blocks: np.ndarray, slots: np.ndarray, n_cores: int) -> int:
 
 
 def _few_rows(least: int) -> int:
-    """The rows of a batch that needs so many: of small ones there are few sizes.
+    """The rows of a batch that needs at least `least`; small batches come in few sizes.
 
-    Rows without atoms are left out of folds, and cost little beside another program.
+    Folds leave out rows without atoms, so padding costs little compared with another program.
     """
     if least <= machine().few_rows:
         return machine().few_rows
@@ -200,7 +200,7 @@ def _few_rows(least: int) -> int:
 
 
 def check_potential(potential: Any) -> None:
-    """Raise TypeError, with the types to pass, if it is no potential."""
+    """Raise TypeError, with the accepted types, if `potential` is no potential."""
     if isinstance(potential, AbstractPotential):
         if potential.lists not in get_args(Lists):
             raise TypeError(
@@ -217,7 +217,7 @@ def check_potential(potential: Any) -> None:
 
 
 def _by_kind(structures: list[Structure]) -> list[tuple[Kind | None, np.ndarray]]:
-    """Structures by how their cells move; those with fixed cells stand beside the first kind."""
+    """Structures by the kind of their moving cells; those with fixed cells join the first kind."""
     kinds: list[Kind | None] = [structure.kind for structure in structures]
     first: Kind | None = next((kind for kind in kinds if kind), None)
     members: dict[Kind | None, list[int]] = {}
@@ -227,23 +227,23 @@ def _by_kind(structures: list[Structure]) -> list[tuple[Kind | None, np.ndarray]
 
 
 def _for_sizes(settings: Settings, sizes: list[int], kind: Kind | None) -> Settings:
-    """The settings for structures of these sizes: as their places are taken again, nothing larger
-    may be found out."""
+    """The settings with `max_rows` fixed for structures of these sizes, since later structures take
+    over places and must not need more."""
     most_rows = max(max(sizes), 0 if kind is None else CELL_ROWS)
     return dataclasses.replace(settings, optimizer=bounded(settings.optimizer, most_rows))
 
 
 def _grouped(slots: np.ndarray, blocks: np.ndarray, members: np.ndarray) -> list[np.ndarray]:
-    """Groups of the members, given by their numbers; a group's batches share a program.
+    """Split the members into groups; the batches of a group share a program.
 
-    Structures with many neighbours stand apart from those with few where that saves enough.
+    Structures with many neighbours and with few are separated if that saves enough pair slots.
 
     Args:
-        slots: about how many neighbours an atom of each structure has.
+        slots: the estimated number of neighbours of an atom, for each structure.
     """
     members = members[np.argsort(-slots[members], kind="stable")]
     slots, rows = slots[members], blocks[members] * BLOCK
-    # Of all from each on: the rows, and the pair slots of a turn.
+    # Suffix sums over members: the rows, and the pair slots of one turn.
     rows_left, slots_left = (np.cumsum(x[::-1])[::-1].tolist() for x in (rows, slots * rows))
     groups, begin = [], 0
     for k in range(1, len(members)):
@@ -255,7 +255,7 @@ def _grouped(slots: np.ndarray, blocks: np.ndarray, members: np.ndarray) -> list
 
 
 def _expected_neighbors(structures: list[Structure], reach: float) -> np.ndarray:
-    """About how many atoms lie within `reach` of one: by density, where there is a volume."""
+    """The estimated number of atoms within `reach` of an atom, from the density in a volume."""
     sizes, pbc = np.array([len(s) for s in structures]), np.stack([s.atoms.pbc for s in structures])
     measures = np.sqrt(squared_measures(np.stack([s.atoms.cell.array for s in structures]), pbc))
     ball = np.array([0.0, 2 * reach, np.pi * reach**2, 4 / 3 * np.pi * reach**3])

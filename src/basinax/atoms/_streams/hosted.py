@@ -1,7 +1,7 @@
-"""Batches whose structures the host evaluates, each as soon as its evaluation has come.
+"""Batches whose structures the host evaluates, each continued as soon as its evaluation arrives.
 
-One turn of the loop takes the evaluations that have come; structures whose evaluation is still
-under way stand still. Which evaluations come together changes no bit of a result.
+One turn of the loop takes the evaluations that have arrived; other structures stand still. No bit
+of a result depends on which evaluations arrive together.
 """
 
 import dataclasses
@@ -46,26 +46,26 @@ from basinax.atoms._streams.walks import Walks, constrained_gradients
 from basinax.atoms.potentials import Properties
 
 LOOK = 0.2
-"""Seconds that the host waits for an evaluation before it looks whether the run is stopped."""
+"""Seconds that the host waits for an evaluation before it checks whether to stop."""
 
 REACH = 6.0
-"""A cell that has collapsed or exploded so far that neighbours within this (Å) could not be listed
-ends its structure, which is not evaluated there."""
+"""A structure ends, without evaluation, if its cell has collapsed or exploded so far that
+neighbours within this distance (Å) could not be listed."""
 
 
 class Findings(eqx.Module):
-    """Evaluations that have come, in NumPy arrays of a batch's shapes; 0 where none has."""
+    """Evaluations that have arrived, in NumPy arrays of a batch's shapes; 0 in other places."""
 
     has_come: Bool[Array, "systems"]
     energies: Float[Array, "systems"]
     forces: Float[Array, "rows 3"]
     stress: Float[Array, "systems 3 3"] | None
     steps: Any = None
-    """Like the parameters, where the host makes them."""
+    """Steps like the parameters, if the host makes the steps."""
 
 
 class _Point(NamedTuple):
-    """Where a structure has been evaluated, and everything that was found there."""
+    """A point at which a structure was evaluated, with all results."""
 
     request: Request
     found: Evaluated
@@ -76,7 +76,7 @@ class _Point(NamedTuple):
 
 
 class Points:
-    """The properties of each structure where it may end: at its last point or its lowest."""
+    """The properties of each structure at the points where it may end: its last and its lowest."""
 
     def __init__(self) -> None:
         self._last: dict[int, _Point] = {}
@@ -93,7 +93,7 @@ class Points:
             self._lowest[request.number] = point
 
     def energy_of(self, number: int) -> float:
-        """At the last point, in double precision."""
+        """The energy at the last point, in double precision."""
         return self._last[number].found.energy
 
     def fail(self, number: int, message: str) -> None:
@@ -107,7 +107,7 @@ class Points:
 
 
 def relax_hosted(group: Group, session: AbstractSession) -> None:
-    """Relax the structures of a group until none waits, or the run is stopped."""
+    """Relax the structures of a group until none waits, or until the run is stopped."""
     while not group.monitor.is_stopped() and (members := group.fill()):
         stream = None
         try:
@@ -130,7 +130,7 @@ class HostedStream:
         self.points = Points()
         self.places = Places(group, members, self.points)
         self.asked: dict[int, Request] = {}
-        """Requests under way, by their structures' numbers."""
+        """Pending requests, by structure number."""
         is_walked = steps_on_the_host(group.settings.optimizer)
         self.walks = Walks(self.places) if is_walked else None
 
@@ -160,18 +160,18 @@ class HostedStream:
                     return
                 if is_new.any():
                     findings, failed = self._findings(run, [])
-                    continue  # a turn without evaluations says where they stand
+                    continue  # a turn without evaluations gives the new positions
             self._ask(here)
             is_lost = places.occupied & here["is_lost"]
             answers = [] if is_lost.any() else self._answers()
             findings, failed = self._findings(run, answers)
 
     def given_up(self) -> list[int]:
-        """The structures that stand here, of which nothing is asked any more."""
+        """The structures of the batch, after all pending requests have been answered or dropped."""
         places = self.places
         places.hand_over()
         self.group.monitor.forget(places)
-        # An answer that came later would be taken for one to those who begin again.
+        # A late answer would be taken for the answer to a restarted structure.
         while self.asked and not self.group.monitor.is_stopped():
             for number, _ in self.session.answers(LOOK):
                 self.asked.pop(number, None)
@@ -183,7 +183,7 @@ class HostedStream:
         return members
 
     def _refilled(self, run: Run, how: Any, has_ended: np.ndarray) -> tuple[Run, Any, np.ndarray]:
-        """The run with others in the places of those that have ended, and these places."""
+        """The run with waiting structures in the places of ended ones, and these places."""
         places = self.places
         self._end(run, has_ended)
         is_new = places.refill()
@@ -202,7 +202,7 @@ class HostedStream:
         self.places.take_out(run, which)
 
     def _ask(self, here: dict[str, np.ndarray]) -> None:
-        """Ask for structures that stand where they have not been evaluated."""
+        """Request evaluations of structures at positions that have not been evaluated."""
         places, requests = self.places, []
         is_waiting = places.occupied & here["is_pending"] & ~here["is_lost"]
         for k in np.flatnonzero(is_waiting).tolist():
@@ -224,7 +224,7 @@ class HostedStream:
         return answers
 
     def _findings(self, run: Run, answers: list[Answer]) -> tuple[Findings, np.ndarray]:
-        """The answers in arrays, and which places hold structures that could not be evaluated."""
+        """The answers as arrays, and the mask of places whose structures could not be evaluated."""
         places = self.places
         shape, dtype = (len(places.occupied),), places.batch.positions.dtype
         has_come, failed = np.zeros((2, *shape), bool)
@@ -233,7 +233,7 @@ class HostedStream:
         place_of = {int(places.members[k]): k for k in np.flatnonzero(places.occupied).tolist()}
         for number, found in answers:
             request = self.asked.pop(number, None)
-            if request is None:  # it has left its place
+            if request is None:  # the structure has left its place
                 continue
             k = place_of[number]
             if isinstance(found, EvaluationError):
@@ -250,7 +250,7 @@ class HostedStream:
         return (found if self.walks is None else self._walked(run, found)), failed
 
     def _walked(self, run: Run, findings: Findings) -> Findings:
-        """The findings with a step from each."""
+        """The findings, with a step for each evaluation."""
         places, walks = self.places, cast(Walks, self.walks)
         gradients: Any = -cast(Any, findings.forces)
         has_come = np.asarray(findings.has_come)
@@ -265,7 +265,7 @@ class HostedStream:
 def _turn(
     fixed: Fixed, arrays, batch: Batch, moves: CellMoves | None, before: Run, findings: Findings
 ) -> tuple[Run, dict[str, Any], dict[str, Any]]:
-    """The run after one turn, where structures stand then, and where they were evaluated."""
+    """The run after one turn, the new positions, and the evaluated ones."""
     _, settings = eqx.combine(arrays, fixed.tree)
     if findings.steps is not None:
         settings = dataclasses.replace(settings, optimizer=Given(findings.steps))
@@ -289,13 +289,13 @@ def _turn(
 
 @functools.partial(xla.jitted, options=xla.SHORT)
 def _gradients(batch: Batch, moves: CellMoves | None, params: Any, findings: Findings) -> Any:
-    """By the parameters, as constraints leave them."""
+    """Gradients by the parameters, under the constraints."""
     gradients = _evaluation(findings, batch, moves)(params).gradients
     return constrained_gradients(gradients, params, batch, moves)
 
 
 def _evaluation(findings: Findings, batch: Batch, moves: CellMoves | None) -> Callable:
-    """A function from parameters to the findings there."""
+    """A function that maps parameters to the findings."""
 
     def evaluate(params):
         energies, forces, has_come = findings.energies, findings.forces, findings.has_come

@@ -1,6 +1,6 @@
-"""The histories of the structures of a batch, kept place by place in arrays.
+"""The histories of the structures of a batch, in one array row per place.
 
-Which steps are kept follows from a structure's own number of them alone.
+The stored steps depend only on a structure's own number of steps.
 """
 
 from collections.abc import Mapping
@@ -10,31 +10,31 @@ import numpy as np
 from basinax.atoms._history import History
 
 ROOM = 64
-"""Points of a place that there is room for at first."""
+"""The initial number of points per place."""
 
 
 class Notes:
-    """A few numbers of the steps of those that stand in the places of a batch.
+    """A few numbers of the steps of the structures in a batch.
 
-    Where there are too many, every second step is left out, and again: steps 0, n, 2n, ... stay,
-    with n a power of two, and the last.
+    A history that grows too long drops every second step, repeatedly: steps 0, n, 2n, ... remain,
+    with n a power of two, and the last step.
     """
 
     def __init__(self, n_places: int, most: int):
-        """Args: most: points of a structure, two at least."""
-        self._most = most - 1  # and the last
+        """Args: most: the largest number of points of a structure, at least two."""
+        self._most = most - 1  # the last step takes one more
         self._counts = np.zeros(n_places, int)
         self._strides = np.ones(n_places, int)
         self._kept: dict[str, np.ndarray] = {}
         self._last: dict[str, np.ndarray] = {}
 
     def begin(self, which: np.ndarray) -> None:
-        """Others stand in these places from now on."""
+        """Start the histories of new structures in these places."""
         self._counts[which] = 0
         self._strides[which] = 1
 
     def add(self, found: Mapping[str, np.ndarray]) -> None:
-        """Adds `steps`, `energies` and others, [turns, places]; `steps` are -1 where none was."""
+        """Add `steps`, `energies` and others, [turns, places]; `steps` are -1 if there was none."""
         is_judged = found["steps"] >= 0
         is_due = is_judged & (found["steps"] % self._strides == 0)
         counts = self._counts + np.cumsum(is_due, axis=0)
@@ -51,7 +51,7 @@ class Notes:
             self._thin(is_long)
 
     def of(self, place: int) -> History:
-        """The history of who stands in a place."""
+        """The history of the structure in a place."""
         n = int(self._counts[place])
         if not n:
             return History.empty()
@@ -79,7 +79,7 @@ class Notes:
             self._last.setdefault(name, np.zeros(shape[0], values.dtype))
 
     def _thin(self, which: np.ndarray) -> None:
-        """Leaves out every second point in these places."""
+        """Drop every second point in these places."""
         for values in self._kept.values():
             halves = values[which, ::2]
             values[which, : halves.shape[1]] = halves
@@ -88,5 +88,5 @@ class Notes:
 
 
 def _latest(is_judged: np.ndarray) -> np.ndarray:
-    """The last turn in which each place was judged; of no meaning where none was."""
+    """The last turn in which each place was judged; meaningless for places that never were."""
     return len(is_judged) - 1 - np.argmax(is_judged[::-1], axis=0)

@@ -1,4 +1,4 @@
-"""The places of a batch: which structure stands in each, and its outcome."""
+"""The places of a batch: the structure in each place, and its outcome."""
 
 import dataclasses
 from typing import Any, NamedTuple, Protocol, cast
@@ -32,49 +32,49 @@ class Group(NamedTuple):
     dtype: Any
     keep_best: bool
     shape: tuple[int, int]
-    """Rows and systems of a batch."""
+    """The numbers of rows and systems of a batch."""
     n_filled: int
-    """Most rows to fill at the beginning: other batches need structures, too."""
+    """The most rows to fill at the start, so that structures remain for other batches."""
     most_rows: int
-    """Rows of its largest structure."""
+    """The number of rows of the largest structure."""
     layout: Layout
-    """The layout of its constraints."""
+    """The layout of the constraints."""
     kind: Kind | None
-    """The kind of moving cells; None where none moves."""
+    """The kind of moving cells; None if all cells are fixed."""
     queue: Queue
     monitor: Monitor
     recorder: AbstractRecorder | None
     points: int
-    """Of a structure's history, at most; 0 where none is kept."""
+    """The largest number of points in a structure's history; 0 for no history."""
 
     def fill(self) -> list[int]:
-        """Structures for a new batch; none where none wait."""
+        """Waiting structures for a new batch; empty if none wait."""
         n_rows, n_systems = self.shape
         return self.queue.fill(min(self.n_filled, n_rows), n_systems)
 
     def halved(self) -> "Group":
-        """The group with batches half as large; any of its structures has room still."""
+        """The group with batches of half the size, in which its largest structure still fits."""
         n_rows, n_systems = self.shape
         rows = max(-(-self.most_rows // BLOCK) * BLOCK, padded_size(n_rows // 2, least=BLOCK))
         return self._replace(shape=(rows, padded_size(-(-n_systems // 2))), n_filled=rows)
 
 
 class Report(NamedTuple):
-    """Further knowledge of a structure that has ended."""
+    """Further results of a structure that has ended."""
 
     properties: dict[str, Any] = {}  # noqa: RUF012
-    """By ASE's names; they take the place of those of the batch."""
+    """Properties by ASE's names, which replace those of the batch."""
     message: str = ""
-    """Why it could not be evaluated."""
+    """The reason if the structure could not be evaluated."""
     first_energy: float | None = None
-    """Where it began, in eV; that of the batch if None."""
+    """The energy at the start, in eV; None for the batch's value."""
 
 
 class Reports(Protocol):
-    """Where reports come from."""
+    """A source of reports."""
 
     def pop(self, member: int, end: Snapshot) -> Report:
-        """The report of a structure that has ended there, taken once."""
+        """The report of a structure that has ended at `end`; available once."""
         ...
 
 
@@ -86,30 +86,30 @@ class Ended(NamedTuple):
     """Structures that have left their places in a batch."""
 
     found: dict[str, np.ndarray]
-    """The values of `result`, of all places."""
+    """The values of `result` for all places."""
     last: dict[str, np.ndarray] | None
-    """The points where paths ended; None without a recorder."""
+    """The last points of trajectories; None without a recorder."""
     members: dict[int, int]
-    """Which structure stood in each of their places."""
+    """The structure of each place."""
     histories: dict[int, History]
-    """Of their places; none where they are not kept."""
+    """The histories by place; empty if no histories are kept."""
 
 
 class Places:
-    """The places of one batch, taken by one structure after another."""
+    """The places of one batch, which structures occupy one after another."""
 
     def __init__(self, group: Group, members: list[int], reports: "Reports | None" = None):
         self.group = group
         self.reports = reports
         structures = [group.structures[i] for i in members]
         self.batch = Batch.of(structures, group.dtype, *group.shape, group.layout, group.most_rows)
-        # A place without a structure has the number of the first one, and no rows.
+        # Empty places have the number of the first structure, and no rows.
         self.members = np.array(members + [members[0]] * (group.shape[1] - len(members)))
         self.occupied = np.arange(group.shape[1]) < len(members)
         self.starts = row_starts(self.batch.index.sizes)
         self.ended: Ended | None = None
-        """Structures that have left their places and are not handed over yet."""
-        # The batches of a group share a program, whoever stands in them.
+        """Structures that have left their places and await `hand_over`."""
+        # Take the kind from the whole group, so that its batches share one program.
         self.has_open = group.kind == "frechet" and any(
             is_open(structure.cell) for structure in group.structures
         )
@@ -117,27 +117,27 @@ class Places:
         self.notes = Notes(group.shape[1], group.points) if group.points else None
 
     def settings(self) -> Settings:
-        """The settings of the structures in the batch, one a place."""
+        """The settings of the structures in the batch, one entry per place."""
         return self.group.settings.of(self.members, len(self.group.structures))
 
     def rows_of(self, k: int) -> slice:
-        """The rows of the structure in this place."""
+        """The rows of the structure in place k."""
         return slice(self.starts[k], self.starts[k] + len(self.group.structures[self.members[k]]))
 
     def here(self, run: Run) -> Batch:
-        """The batch where the run stands."""
+        """The batch at the current positions of the run."""
         if self.moves is None:
             return moved(self.batch, None, run.point.params)
-        # Found by a program that the end of the run needs in any case.
+        # Reuse the program `result`, which the end of the run needs in any case.
         found = result(dataclasses.replace(run, best=None), self.batch, self.moves)
         return dataclasses.replace(self.batch, positions=found["positions"], cells=found["cells"])
 
     def n_rows(self, which: np.ndarray) -> int:
-        """How many rows the structures in these places have."""
+        """The number of rows of the structures in these places."""
         return int(np.asarray(self.batch.index.sizes)[which].sum())
 
     def _moves(self) -> CellMoves | None:
-        """How the cells of the structures in this batch move."""
+        """The moves of the cells of the structures in this batch."""
         group = self.group
         if group.kind is None:
             return None
@@ -149,7 +149,7 @@ class Places:
         return cell_moves(group.kind, structures, group.shape[1], dtype, has_open=has_open)
 
     def take_out(self, run: Run, which: np.ndarray) -> None:
-        """Frees the places of structures that have ended, or must end here."""
+        """Free the places of structures that have ended, or must end at their current point."""
         found = last = jax.device_get(result(run, self.batch, self.moves))
         if self.group.recorder is None:
             last = None
@@ -161,7 +161,7 @@ class Places:
         self.occupied = self.occupied & ~which
 
     def _histories(self, found: dict[str, np.ndarray], which: list[int]) -> dict[int, History]:
-        """Of the structures that stand in these places, if histories are kept."""
+        """The histories of the structures in these places, if histories are kept."""
         if self.notes is None:
             return {}
         kept = {k: self.notes.of(k) for k in which}
@@ -170,7 +170,7 @@ class Places:
         return {k: h if found["is_free"][k] else h._replace(volumes=None) for k, h in kept.items()}
 
     def hand_over(self) -> None:
-        """Hand over the outcomes of the structures that were taken out."""
+        """Report the outcomes of the structures that were taken out."""
         if self.ended is None:
             return
         (found, last, members, histories), self.ended = self.ended, None
@@ -212,8 +212,7 @@ class Places:
         )
 
     def record(self, found: dict[str, np.ndarray]) -> None:
-        """Keeps what is asked for of some turns, along a first axis; `steps` are -1 where none
-        was."""
+        """Store histories and frames of turns, a first axis; `steps` are -1 in other turns."""
         if self.notes is not None:
             self._note(found)
         if self.group.recorder is not None:
@@ -221,21 +220,21 @@ class Places:
                 self._record({name: x[k] for name, x in found.items()})
 
     def _note(self, found: dict[str, np.ndarray]) -> None:
-        """Keeps the numbers of histories."""
+        """Store the numbers of histories."""
         kept = {name: found[name] for name in ("steps", "evaluations", "energies", "fmax")}
         if self.moves is not None:
             kept["volumes"] = np.abs(np.linalg.det(found["cells"].astype(np.float64)))
         cast(Notes, self.notes).add(kept)
 
     def _record(self, found: dict[str, np.ndarray]) -> None:
-        """Hands over frames that fell due."""
+        """Pass on frames that are due."""
         interval = cast(AbstractRecorder, self.group.recorder).interval
         is_due = self.occupied & (found["steps"] >= 0) & (found["steps"] % interval == 0)
         places = np.flatnonzero(is_due).tolist()
         self._add_frames(found, {k: int(self.members[k]) for k in places})
 
     def _record_ends(self, last: dict[str, np.ndarray], members: dict[int, int]) -> None:
-        """Last frames of structures that have ended; recorders may have them already."""
+        """Pass on the last frames of structures that have ended; recorders skip known frames."""
         has_ended = (last["status"] != Status.RUNNING) & last["is_known"]
         ends = {k: member for k, member in members.items() if has_ended[k]}
         self._add_frames(last, ends, are_last=True)
@@ -243,12 +242,12 @@ class Places:
     def _add_frames(
         self, found: dict[str, np.ndarray], members: dict[int, int], *, are_last: bool = False
     ) -> None:
-        """Hands over frames of structures in these places, which the recorder's thread makes."""
+        """Pass on frames of structures in these places; the recorder's thread builds each frame."""
         if not members:
             return
 
         def frame(k: int, member: int) -> Frame:
-            # Energies of atoms are as long as a coordinate, and wanted at the end alone.
+            # Frames leave out energies of atoms, which need as much space as a coordinate.
             snapshot = self._snapshot(found, k, member)._replace(energies=None)
             snapshot = snapshot.kept(self.group.structures[member])
             steps, evaluations = int(found["steps"][k]), int(found["evaluations"][k])
@@ -257,7 +256,7 @@ class Places:
         cast(AbstractRecorder, self.group.recorder).add(frame(k, m) for k, m in members.items())
 
     def refill(self) -> np.ndarray:
-        """Fill free places with waiting structures of as many rows; return which places."""
+        """Fill free places with waiting structures of as many rows; return the filled places."""
         batch, is_new = self.batch, np.zeros_like(self.occupied)
         sizes, draft = np.array(batch.index.sizes), Draft.of(batch)
         self.occupied = self.occupied.copy()

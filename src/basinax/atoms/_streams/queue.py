@@ -1,4 +1,4 @@
-"""Structures that wait for a place, and outcomes of those that have left theirs."""
+"""Waiting structures, and outcomes of structures that have ended."""
 
 import contextlib
 import threading
@@ -21,20 +21,20 @@ class Outcome(NamedTuple):
 
     end: Snapshot
     atoms: Atoms
-    """The structure there."""
+    """The structure at its end."""
     fmax: float
     steps: int
     evaluations: int
     status: int
     first_energy: float = np.nan
-    """Where it began, in eV."""
+    """The energy at the start, in eV."""
     message: str = ""
-    """Why it could not be evaluated."""
+    """The reason if the structure could not be evaluated."""
     history: History | None = None
 
 
 class Queue:
-    """Structures that wait, by how many blocks of rows they need; shared by threads."""
+    """Waiting structures by their number of blocks; shared by threads, hence the lock."""
 
     def __init__(self, members: np.ndarray, blocks: np.ndarray):
         self._lock, self._blocks = threading.Lock(), blocks
@@ -43,9 +43,9 @@ class Queue:
             self._waiting.setdefault(int(blocks[member]), deque()).append(member)
 
     def fill(self, n_rows: int, n_systems: int) -> list[int]:
-        """Structures for a new batch: of every size as large a part of those that wait.
+        """Structures for a new batch, the same share of the waiting structures of every size.
 
-        So a place that becomes free finds one of its size for as long as anything waits.
+        Thus a free place finds a waiting structure of its size until the queue is empty.
         """
         taken: list[int] = []
         with self._lock:
@@ -53,7 +53,7 @@ class Queue:
             rows = sum(blocks * BLOCK * len(members) for blocks, members in waiting)
             part = min(1.0, n_rows / max(rows, 1))
             shares = {blocks: int(part * len(members)) for blocks, members in waiting}
-            # First the shares, then any that still fit, large ones first.
+            # First the shares, then all others that fit, large structures first.
             for blocks, members in [*waiting, *waiting]:
                 while (
                     members
@@ -68,24 +68,24 @@ class Queue:
         return taken
 
     def replace(self, blocks: int) -> int | None:
-        """A structure that fits where one of as many blocks stood."""
+        """A waiting structure of the given number of blocks."""
         with self._lock:
             waiting = self._waiting.get(blocks)
             return waiting.popleft() if waiting else None
 
     def put_back(self, members: list[int]) -> None:
-        """Lets these wait again, before all others."""
+        """Put structures back in front of the queue."""
         with self._lock:
             for member in reversed(members):
                 self._waiting.setdefault(int(self._blocks[member]), deque()).appendleft(member)
 
 
 PHASES = ("listing", "compiling")
-"""Phases in order: of those of two threads, the caller receives the later one."""
+"""Phases in order; the caller receives the latest phase of any thread."""
 
 
 class Monitor:
-    """Gathers outcomes, adds up the progress of batches, and reports it, one thread at a time."""
+    """Collects outcomes and the progress of batches, and reports both, one thread at a time."""
 
     def __init__(
         self,
@@ -94,16 +94,16 @@ class Monitor:
         should_stop: Callable[[], bool],
         on_end: Callable[[int, Outcome, float], None] | None = None,
     ):
-        """Args: on_end: called with each structure that has ended by itself and when, in turn."""
+        """Args: on_end: called with each structure that ends, its outcome and the time, in turn."""
         self.outcomes: list[Outcome | None] = [None] * n_structures
         self.seconds = [np.nan] * n_structures
-        """From now to the end of each structure."""
+        """The time from the start to the end of each structure."""
         self._begin = time.monotonic()
         self._should_stop, self._progress, self._on_end = should_stop, progress, on_end
         self._is_stopped = False
         self._in_batches: dict[Any, tuple[int, int]] = {}
         self._fmax: dict[Any, np.ndarray] = {}
-        """Forces of structures that still run, by their batches."""
+        """Forces of running structures, by batch."""
         self._ended = (0, 0)
         self._phases: list[str] = []
         """Phases of the threads that list or compile."""
@@ -126,7 +126,7 @@ class Monitor:
         return "compiling" in self._phases
 
     def stop(self) -> None:
-        """End the run at the next look."""
+        """End the run when the host next reads the batches."""
         self._is_stopped = True
 
     def is_stopped(self) -> bool:
@@ -145,7 +145,7 @@ class Monitor:
                 self._on_end(member, outcome, self.seconds[member])
 
     def report(self, stream: Any, status: np.ndarray, fmax: np.ndarray) -> None:
-        """Args: status, fmax: of the structures that stand in the stream's batch."""
+        """Args: status, fmax: values of the structures in the stream's batch."""
         if self._progress is None:
             return
         with self._lock:
@@ -156,7 +156,7 @@ class Monitor:
             self._tell()
 
     def forget(self, stream: Any) -> None:
-        """Stop counting the structures in the stream's batch, which is given up."""
+        """Stop counting the structures of the stream's batch, which is given up."""
         with self._lock:
             self._in_batches.pop(stream, None)
             self._fmax.pop(stream, None)

@@ -1,4 +1,4 @@
-"""How large batches are: as speed wants, and no larger than memory allows."""
+"""Sizes of batches: as large as is fast, but within memory."""
 
 import logging
 import warnings
@@ -16,21 +16,21 @@ from basinax.atoms._streams.places import Group
 _LOG = logging.getLogger("basinax")
 
 SHARE = 0.5
-"""The part of the memory that batches may take: estimates are rough, and others need some."""
+"""The share of memory for batches: estimates are rough, and other programs need memory too."""
 
 COPIES = 4
-"""Copies of a state in memory while a program runs: before, after, and in between."""
+"""Copies of a state in memory while a program runs: input, output and intermediate values."""
 
 OTHER_VALUES = 128
-"""Numbers of a row besides those of its pairs and of its state: 1000 bytes in double precision."""
+"""Numbers per row besides pairs and state: 1000 bytes in double precision."""
 
 MOST_VALUES = 6000
-"""Numbers of a row in a state without dense matrices, at most: L-BFGS with a hundred pairs has 1200
-and its copies."""
+"""The most numbers per row in a state without dense matrices: 1200 and copies for L-BFGS with a
+hundred pairs."""
 
 
 class Cost(NamedTuple):
-    """Bytes that a batch takes on its device."""
+    """Bytes of a batch on its device."""
 
     row: float
     system: float
@@ -40,7 +40,7 @@ class Cost(NamedTuple):
 
 
 def memory_of_batch(lanes: list[Device]) -> float:
-    """Bytes that a batch may take where so many threads have one each."""
+    """Bytes for one batch, if each of these threads has one."""
     devices = {device if device is not None else jax.local_devices()[0] for device in lanes}
     are_of_host = all(device.platform == "cpu" for device in devices)
     n_sharing = len(lanes) if are_of_host else len(lanes) // len(devices)
@@ -48,11 +48,11 @@ def memory_of_batch(lanes: list[Device]) -> float:
 
 
 def within_memory(group: Group, of_pairs: int, memory: float) -> Group:
-    """The group, with batches that are halved until they fit; those of one structure stay.
+    """The group with batches halved until they fit; batches of one structure remain.
 
     Args:
-        of_pairs: numbers of a row for its pairs in reach.
-        memory: bytes that a batch may take.
+        of_pairs: the numbers per row for its pairs within reach.
+        memory: bytes per batch.
     """
     if _most(group, of_pairs).of(group.shape) <= memory:
         return group
@@ -63,14 +63,14 @@ def within_memory(group: Group, of_pairs: int, memory: float) -> Group:
 
 
 def _most(group: Group, of_pairs: int) -> Cost:
-    """No batch takes more, whatever the optimizer: its state need not be looked at."""
+    """An upper bound of the cost for any optimizer, which avoids making a state."""
     size = np.dtype(group.dtype).itemsize
     row = of_pairs + OTHER_VALUES + MOST_VALUES
     return Cost(size * row, size * 2 * COPIES * (3.0 * group.most_rows) ** 2)
 
 
 def cost_of(group: Group, of_pairs: int) -> Cost:
-    """From the pairs of a row, and the optimizer's state of a row and of a system."""
+    """The cost, from the pairs per row and the optimizer's state per row and per system."""
     n_rows = -(-group.most_rows // BLOCK) * BLOCK
     one, two = (_bytes_of_state(group, n_rows, n) for n in (1, 2))
     system = two - one
@@ -92,7 +92,7 @@ def _bytes_of_state(group: Group, n_rows: int, n_systems: int) -> int:
 def smaller(group: Group, members: list[int], error: BaseException) -> Group:
     """The group with batches half as large, after one has run out of memory.
 
-    Its structures wait again: they go on from their input, and so with the same bits.
+    The structures wait again and restart from their input, so the bits are the same.
 
     Args:
         members: the structures of the batch.
@@ -111,7 +111,7 @@ def smaller(group: Group, members: list[int], error: BaseException) -> Group:
 
 
 def tell_of_smaller(group: Group, less: Group, n_members: int) -> None:
-    """Says in a warning that batches are smaller from now on."""
+    """Warn that batches are smaller from now on."""
     text = (
         f"memory has run out: {n_members} structures begin again, in batches of"
         f" {less.shape[0]} rows instead of {group.shape[0]}"

@@ -1,7 +1,7 @@
-"""Streams structures through batches of one shape: whoever has ended makes room for who waits.
+"""Streams of structures through batches of one shape: a waiting structure takes each free place.
 
-When the host looks, who stands beside whom and when a list is rebuilt is chosen for speed alone:
-no bit of a result depends on it.
+The times of host syncs, the neighbours in a batch and the times of list rebuilds are chosen for
+speed alone: no bit of a result depends on them.
 """
 
 import contextlib
@@ -41,36 +41,36 @@ _LOG = logging.getLogger("basinax")
 
 @dataclasses.dataclass
 class Work:
-    """A group and its lists' settings, for batches that run one program."""
+    """A group and the settings of its lists, for batches that run one program."""
 
     group: Group
-    """With the shape of batches that are made from now on."""
+    """The group, with the current shape of new batches."""
     potential: AbstractPotential
     skin: float
     is_short: bool
-    """Whether the group is done soon, and compiling is most of it."""
+    """Whether the group ends soon, so that compiling dominates."""
     most_elements: int | None
-    """In any of its structures; None if that is of no account."""
+    """The most elements of one structure; None if the number does not matter."""
     begun: "dict[Device, deque[Stream]]" = dataclasses.field(
         default_factory=lambda: defaultdict(deque)
     )
-    """Batches that have lists and wait for a thread of their device."""
+    """Batches with lists, which wait for a thread of their device."""
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-    """Held while batches are made smaller."""
+    """Guards `group`: if several threads run out of memory at once, one halves the batches."""
 
     def first_members(self, n_batches: int) -> list[list[int]]:
-        """Structures for the first batches, at most so many."""
+        """Structures for the first `n_batches` batches or fewer."""
         fills = [self.group.fill() for _ in range(n_batches)]
         return [members for members in fills if members]
 
     def make(self, group: Group, members: list[int], device: Device) -> "Stream | None":
-        """A batch of these structures; None if memory ran out, and they wait again."""
+        """A batch of these structures; None if memory ran out and the structures wait again."""
         with self._smaller_if_it_must(group, lambda: members):
             return Stream(self, group, members, device)
         return None
 
     def begin(self, streams: "list[Stream]") -> None:
-        """Gives the first batches room for the lists of any of them, and so one program."""
+        """Give the first batches the room of the largest lists, so that they share one program."""
         for shape in {stream.group.shape for stream in streams}:
             alike = [stream for stream in streams if stream.group.shape == shape]
             tables = [stream.table for stream in alike]
@@ -92,11 +92,11 @@ class Work:
         return _ROOMS.of(program, needs, group.shape[0], is_lean=is_lean)
 
     def drain(self, device: Device = None) -> None:
-        """Relax until nothing waits, or the run is stopped."""
+        """Relax until no structure waits, or until the run is stopped."""
         while not self.group.monitor.is_stopped() and (stream := self._next(device)):
             with self._smaller_if_it_must(stream.group, stream.given_up):
                 stream.run()
-            del stream  # and its arrays, before another is made
+            del stream  # frees its arrays before another batch is made
 
     def _next(self, device: Device) -> "Stream | None":
         with contextlib.suppress(IndexError):
@@ -120,9 +120,9 @@ class Work:
     def _smaller_if_it_must(
         self, group: Group, standing: Callable[[], list[int]]
     ) -> Iterator[None]:
-        """Where memory runs out within, structures wait again, for batches half as large.
+        """If memory runs out inside this context, structures wait again for batches half as large.
 
-        They go on from their input, and so with the same bits.
+        They restart from their input, so the bits are the same.
 
         Args:
             standing: returns the structures in the batch.
@@ -149,7 +149,7 @@ class Stream:
     """One batch with its neighbour lists."""
 
     def __init__(self, work: Work, group: Group, members: list[int], device: Device = None):
-        """Args: device: where it is relaxed, in a thread with this default; JAX's own if None."""
+        """Args: device: the device of the batch, and the default of its thread; None for JAX's."""
         self.work, self.group, self.device = work, group, device
         self.places = Places(group, members)
         self.potential = on_device(work.potential, device)
@@ -165,18 +165,17 @@ class Stream:
         )
 
     def given_up(self) -> list[int]:
-        """The structures that stand here; those that have left are handed over."""
+        """The structures in the batch, after those that ended were handed over."""
         self.places.hand_over()
         self.group.monitor.forget(self.places)
         return self.places.members[self.places.occupied].tolist()
 
     def _how(self) -> tuple[Fixed, Any]:
-        """The potential and the settings of the structures that stand here, on the device."""
+        """The potential and the settings of the structures in the batch, on the device."""
         return split((self.potential, on_device(self.places.settings(), self.device)))
 
     def _turned(self, *here: Any) -> tuple[tuple[Run, dict[str, Any]], Any, Any]:
-        """Some turns: the run with the points that are kept of them, skins, and whose list is
-        stale."""
+        """Some turns: the run with any stored points, skins, and the mask of stale lists."""
         group, is_short = self.group, self.work.is_short
         if group.recorder is not None:
             interval = 1 if group.points else group.recorder.interval
@@ -195,14 +194,14 @@ class Stream:
             run = started(how[0], group.keep_best, how[1], places.batch, places.moves)
         reach = Reach(jnp.asarray(work.potential.cutoff, dtype), jnp.asarray(work.skin, dtype))
         skins = np.full(len(places.occupied), np.inf, dtype)
-        # Unless a batch before has had this program.
+        # Report the phase "compiling" for the first call only, which may compile.
         phase: contextlib.AbstractContextManager = group.monitor.during("compiling")
         while True:
             here = (places.batch, places.moves, neighbors, reach, run, skins)
             with phase:
                 (run, due), skins, is_stale = self._turned(*how, *here)
             phase = contextlib.nullcontext()
-            places.hand_over()  # while the device works
+            places.hand_over()  # runs on the host while the device works
             status, fmax, is_stale, due = jax.device_get(
                 (run.status, run.point.fmax, is_stale, due)
             )

@@ -1,6 +1,6 @@
-"""The programs of a batch between two looks of the host, with and without a record of its points.
+"""The programs of a batch between two host syncs, with and without a record of its points.
 
-A run has the same bits in each of them.
+All of them compute a run with the same bits.
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms._protocol import select_state
 
 FRAMES = 3
-"""Frames of a system between two looks: turns are fewer where more would fall due."""
+"""Frames of a system per host sync; if more would be due, the program runs fewer turns."""
 
 
 def _by_length(function: Callable) -> dict[bool, Callable]:
-    """The function jitted for runs that are short, and for others."""
+    """The function jitted for short runs, and for others."""
     return {
         is_short: xla.jitted(
             function, xla.ON_ONE_CORE | (xla.SHORT if is_short else {}), static_argnums=0
@@ -39,7 +39,7 @@ def _by_length(function: Callable) -> dict[bool, Callable]:
 
 
 class Course(NamedTuple):
-    """How a batch goes on between two looks of the host."""
+    """The inputs of a batch's turns between two host syncs."""
 
     how: tuple[AbstractPotential, Settings]
     batch: Batch
@@ -52,13 +52,13 @@ class Course(NamedTuple):
 
     @property
     def most_turns(self) -> int:
-        """Between two looks."""
+        """The largest number of turns between two host syncs."""
         of = machine()
         return of.turns if self._chunked is None else of.periods * of.period
 
     @property
     def _chunked(self) -> ChunkedLists | None:
-        """The lists, where pairs are dear."""
+        """The lists in chunked form, if pairs are expensive."""
         is_chunked = isinstance(self.neighbors, ChunkedLists) and self.how[0].has_dear_pairs
         return cast(ChunkedLists, self.neighbors) if is_chunked else None
 
@@ -66,13 +66,13 @@ class Course(NamedTuple):
         """Carry a run through some turns.
 
         Args:
-            go: from a function, a count of turns and the carry to the carry after these turns.
-            run_of: from the carry to its run.
-            skins: of each system, in Å, see `chosen`.
-            n_turns: the most turns.
+            go: maps a stepping function, a number of turns and a carry to the next carry.
+            run_of: returns the run in the carry.
+            skins: the skin of each system, in Å; see `chosen`.
+            n_turns: the largest number of turns.
 
         Returns:
-            The carried values, skins to go on with, and which systems need a new list.
+            The carry, the next skins, and the mask of systems that need a new list.
         """
         reach, lists = self.reach, self.neighbors
         chunked, most = self._chunked, self.most_turns
@@ -101,14 +101,14 @@ class Course(NamedTuple):
         return jax.lax.while_loop(goes_on, period, (*state, jnp.int32(0)))[:3]
 
     def _is_stale(self, here: Batch) -> Any:
-        """Which systems need a new list."""
+        """The mask of systems that need a new list."""
         lists, skin, moves = self.neighbors, self.reach.skin, self.moves
         is_stale = moved_too_far(here.positions, lists, here.index, skin, here.cells)
-        # A lost cell waits for no list: its next turn ends it, whenever the host looks.
+        # A lost cell needs no list: its next turn ends it, independently of host syncs.
         return is_stale if moves is None else is_stale & ~moves.is_lost(here, self.reach.cutoff)
 
     def _stepper(self, neighbors: Lists, skin) -> Callable:
-        """A function that lets a run go on for so many turns with these lists."""
+        """A function that advances a run by a number of turns with these lists."""
         (potential, settings), batch, moves = self.how, self.batch, self.moves
 
         def evaluate(params):
@@ -120,7 +120,7 @@ class Course(NamedTuple):
                 return Evaluation(energies, gradient, ~is_stale, None, properties.atom_energies)
             is_lost = moves.is_lost(here, self.reach.cutoff)
             enthalpies, gradient, observed = moves.of_properties(params, properties, here, is_lost)
-            # A lost cell waits for no list: it ends.
+            # A lost cell needs no list: its evaluation is NaN, which ends it.
             of_atoms = properties.atom_energies
             of_atoms = jnp.where(batch.index.spread(is_lost, False, of_atoms), jnp.nan, of_atoms)
             is_valid = ~is_stale | is_lost
@@ -136,7 +136,7 @@ class Course(NamedTuple):
 def advance(
     fixed: Fixed, arrays, batch, moves, neighbors: Lists, reach: Reach, run: Run, skins
 ) -> tuple[Run, Any, Any]:
-    """`Course.turned` for a run."""
+    """`Course.turned` for a run alone."""
 
     def go(step, turns, run):
         return step(run, turns)
@@ -146,10 +146,10 @@ def advance(
 
 
 def _kept_by(keep: Callable) -> Callable:
-    """For `Course.turned`, one turn at a time: a run, and what is kept beside it.
+    """The `go` of `Course.turned` for a run and values that are stored after every turn.
 
     Args:
-        keep: from the runs before and after a turn, and what is kept, to what is kept then.
+        keep: maps the runs before and after a turn, and stored values, to the new values.
     """
 
     def go(step, turns, carry):
@@ -179,10 +179,10 @@ def recorded(
     skins,
     interval,
 ) -> tuple[tuple[Run, dict[str, Any]], Any, Any]:
-    """`advance` with points of systems after multiples of the interval of steps.
+    """`advance`, with points of systems at multiples of the interval of steps.
 
-    The points of each system come in their order along a first axis, the last of `FRAMES`; `steps`
-    is -1 where there is none.
+    The last `FRAMES` points of each system are stacked along a first axis; `steps` is -1 for
+    missing points.
     """
     prefix = run.index_prefix
 
@@ -206,13 +206,13 @@ def recorded(
     nothing = jnp.full_like(run.steps, -1)
     none = (here, {"steps": nothing, "evaluations": nothing})
     course = Course(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, reach)
-    # No more turns than give so many frames; the interval may be as large as an integer.
+    # Limit the turns so that at most `FRAMES` points fall due. The interval may be any integer.
     n_turns = FRAMES * jnp.minimum(interval, machine().periods * machine().period)
     (run, dues), skins, is_stale = course.turned(
         _kept_by(newest), (run, [none] * FRAMES), lambda carry: carry[0], skins, n_turns
     )
     found = [counts | found_at(point, batch, moves) for point, counts in dues]
-    # The host takes a large array sooner than many.
+    # Copying one large array to the host is faster than copying many small ones.
     return (run, jax.tree.map(lambda *each: jnp.stack(each), *found)), skins, is_stale
 
 
@@ -220,9 +220,9 @@ def recorded(
 def noted(
     fixed: Fixed, arrays, batch, moves, neighbors: Lists, reach: Reach, run: Run, skins
 ) -> tuple[tuple[Run, dict[str, Any]], Any, Any]:
-    """`advance` with the numbers of each turn, which come along a first axis.
+    """`advance`, with the numbers of each turn along a first axis.
 
-    `steps` is -1 where a system was not judged.
+    `steps` is -1 in turns in which a system was not judged.
     """
     course = Course(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, reach)
 
@@ -246,11 +246,11 @@ def noted(
 
 
 def numbers_of(is_judged: Any, before: Run, run: Run, found: dict[str, Any]) -> dict[str, Any]:
-    """The numbers of a turn that a history keeps, of each system.
+    """The numbers of each system that a history stores of one turn.
 
     Args:
-        before, run: around the turn.
-        found: of `found_at` there.
+        before, run: the runs before and after the turn.
+        found: the result of `found_at`.
     """
     steps = jnp.where(is_judged, before.steps, -1)
     names = ("energies", "fmax", "cells") if "is_free" in found else ("energies", "fmax")

@@ -1,4 +1,4 @@
-"""Steps that the host makes, of each structure by itself, where evaluations have come."""
+"""Steps that the host makes, for one structure at a time, after its evaluation has arrived."""
 
 from typing import Any
 
@@ -16,22 +16,22 @@ from basinax.atoms._streams.places import Places
 
 
 class Walks:
-    """The walks of the structures that stand in the places of a batch."""
+    """The walks of the structures in the places of a batch."""
 
     def __init__(self, places: Places):
         self.places = places
         self._walks: dict[int, tuple[Frame, Walk]] = {}
-        """By their structures' numbers."""
+        """Walks by structure number."""
 
     def end(self, number: int) -> None:
         self._walks.pop(number, None)
 
     def steps(self, run: Run, energies: dict[int, float], gradients: Any) -> Any:
-        """The steps of structures whose evaluation has come, like the parameters; 0 for others.
+        """The steps of structures whose evaluation has arrived, like the parameters; 0 for others.
 
         Args:
-            energies: by places; those of the potential, in eV.
-            gradients: like the parameters, as constraints leave them.
+            energies: energies of the potential in eV, by place.
+            gradients: gradients like the parameters, under the constraints.
         """
         params, gradients = jax.device_get((run.point.params, gradients))
         steps = jax.tree.map(np.zeros_like, params)

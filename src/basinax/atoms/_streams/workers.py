@@ -1,4 +1,4 @@
-"""Threads that work off groups of structures, fed from one queue: one a core, or one a device."""
+"""Threads that relax groups of structures from one queue: one per core, or one per device."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -19,14 +19,14 @@ Devices = Sequence[Device] | int | None
 
 
 def lanes_of(devices: Devices) -> list[Device]:
-    """The threads of a run: one for each device, or of a single CPU one for each core.
+    """The threads of a run: one for each device, or, for a single CPU, one for each core.
 
     Args:
-        devices: these, or so many of `jax.local_devices()`; if None, all of these if they are no
-            CPUs and no default device has been set, and else the default device.
+        devices: devices, or a number of `jax.local_devices()`. None stands for all local devices if
+            they are no CPUs and no default device is set, otherwise for the default device.
 
     Raises:
-        TypeError, ValueError: `devices` are none, or not so many, or of several kinds.
+        TypeError, ValueError: `devices` are no devices, too many, or of several kinds.
     """
     if devices is None:
         is_chosen = switches()["jax_default_device"] is not None
@@ -51,17 +51,17 @@ def _lanes(devices: Sequence[Device]) -> list[Device]:
 
 
 def on_lane(wanted: dict[str, Any], lane: Device) -> dict[str, Any]:
-    """JAX's switches in a thread: those wanted, with its device as the default."""
+    """The JAX switches of a thread: `wanted`, with the thread's device as default."""
     return wanted if lane is None else wanted | {"jax_default_device": lane}
 
 
 def work_off(
     works: list[Work], monitor: Monitor, compilations: Compilations, lanes: list[Device]
 ) -> None:
-    """Relax all in threads with a batch each, whose program keeps one core busy on CPU.
+    """Relax all groups in threads; each thread has one batch, which keeps one core busy on CPU.
 
-    Where one fails, or the caller is interrupted, the others end at their next look; who is
-    interrupted waits for no compiler.
+    If one thread fails, or the caller is interrupted, the others end at their next host sync. After
+    an interrupt the caller does not wait for compilers.
     """
     wanted = switches()
 
@@ -78,7 +78,7 @@ def work_off(
             thread.result()
     except BaseException as error:
         monitor.stop()
-        # A compiler may take minutes, and looks at nothing.
+        # A compiler may run for minutes and cannot be interrupted.
         waits = isinstance(error, Exception) or not monitor.is_compiling()
         raise
     finally:
@@ -92,12 +92,12 @@ def begin(
     lanes: list[Device],
     wanted: dict[str, Any],
 ) -> None:
-    """Makes the first batches of all groups, and lists for them, before one of them runs.
+    """Make the first batches of all groups, with lists, before any batch runs.
 
-    So shapes do not depend on which thread comes first.
+    Thus shapes do not depend on the order of threads.
 
     Args:
-        wanted: JAX's switches in the threads.
+        wanted: JAX's switches for the threads.
     """
 
     def make(
@@ -115,5 +115,5 @@ def begin(
             of_work.append(pool.submit(make, work, group, members, lane, is_first))
     for work, streams in zip(works, futures, strict=True):
         made = [made for stream in streams if (made := stream.result()) is not None]
-        if made:  # a run that is stopped makes none
+        if made:  # empty if the run is stopped
             work.begin(made)
