@@ -10,7 +10,7 @@ _PACKAGES = ("atoms", "cli")
 if typing.TYPE_CHECKING:
     from basinax._public import *  # noqa: F403
 else:
-    # The first public name imports JAX, which takes longer than all else that many a command does.
+    # Import JAX with the first public name only: the import takes longer than most commands.
 
     def __getattr__(name: str) -> typing.Any:
         if name == "__all__" or (not name.startswith("_") and name not in _PACKAGES):

@@ -107,7 +107,7 @@ def check_order(module: Any, less: str, more: str) -> None:
         return
     try:
         wrong = np.any(low > high)
-    except (TypeError, ValueError):  # no numbers, or of shapes that will not fit the systems
+    except (TypeError, ValueError):  # not numbers, or shapes that do not fit the systems
         return
     if wrong:
         raise ValueError(
@@ -234,7 +234,7 @@ def _array(value: Any) -> Any:
     if hasattr(value, "dtype") and not isinstance(value, np.generic | np.ndarray):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
-        # Beyond all bounds is beyond those of 64 bits.
+        # Clamp integers beyond 64 bits, so that NumPy accepts them; they stay beyond all bounds.
         return np.asarray(max(-(2**62), min(value, 2**62)))
     if any(isinstance(x, Tracer) for x in jax.tree.leaves(value)):
         return jax.tree.leaves(value)[0]
@@ -248,7 +248,7 @@ def shown(value: Any) -> str:
     """A value on one line of an error, cut where it is long."""
     try:
         text = reprlib.repr(value)
-    except ValueError:  # an integer of thousands of digits
+    except ValueError:  # Python refuses to print integers of thousands of digits
         text = "a larger integer" if value > 0 else "a smaller integer"
     text = " ".join(text.split())
     return text if len(text) <= 100 else text[:97] + "..."

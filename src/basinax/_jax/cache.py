@@ -71,7 +71,7 @@ def enable_cache(
     n_known = sum(_link(program, own) for program in _programs(programs))
     _OWN_FOLDERS.append(own)
     atexit.register(_leave, own, max_size, os.getpid())
-    compilation_cache.reset_cache()  # JAX goes on with the folder of its first program otherwise
+    compilation_cache.reset_cache()  # otherwise JAX keeps the folder of its first program
     for name, value in _SWITCHES.items():
         jax.config.update(name, value)
     jax.config.update("jax_compilation_cache_dir", str(own))
@@ -92,7 +92,7 @@ _SWITCHES = {
     "jax_compilation_cache_max_size": -1,
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
-    # With these a program would be known by the name of the folder, too.
+    # With these caches the key of a program would contain the name of the folder.
     "jax_persistent_cache_enable_xla_caches": "none",
 }
 
@@ -148,7 +148,7 @@ def _digest_of(path: Path) -> str:
 
 def _leave(own: Path, max_size: int, process: int) -> None:
     """Move new programs to the shared folder, remove the oldest beyond its size, and clean up."""
-    if os.getpid() != process:  # a child has its parent's functions
+    if os.getpid() != process:  # a forked child inherits its parent's exit functions
         return
     for program in own.glob("*-cache"):
         with suppress(OSError):

@@ -221,7 +221,7 @@ def _made(cls: type, name: str, options: Config) -> Any:
     fields = [field for field in dataclasses.fields(cls) if field.init]
     _require_options(name, options, {field.name: _is_required(field) for field in fields})
     decoded = {key: _decoded(value, key) for key, value in options.items()}
-    for field in fields:  # no array can be static
+    for field in fields:  # a static field cannot hold an array
         if field.metadata.get("static") and isinstance(decoded.get(field.name), np.ndarray):
             decoded[field.name] = tuple(decoded[field.name].tolist())
     return cls(**decoded)

@@ -35,7 +35,7 @@ def found(path: str | os.PathLike[str]) -> Path:
     name = os.path.expanduser(path)
     try:
         mode = os.stat(name).st_mode
-    except ValueError:  # a NUL in it
+    except ValueError:  # the name contains a NUL
         mode = None
     if mode is None:
         raise FileNotFoundError(errno.ENOENT, "no file can have this name", name)

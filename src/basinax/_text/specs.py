@@ -120,7 +120,7 @@ _WORDS = {"true": True, "false": False, "none": None}
 
 
 def _value(text: str) -> Any:
-    if "_" in text:  # Python reads 1_0 as 10
+    if "_" in text:  # Python would read 1_0 as 10
         return text
     for read in (int, float, _WORDS.__getitem__):
         try:

@@ -51,7 +51,7 @@ def table_of(text: str, name: str, ending: str = ".json") -> Table:
         table = json.loads(text) if ending == ".json" else tomllib.loads(text)
     except RecursionError:
         raise ValueError(f"{name}: {TOO_DEEP}") from None
-    except ValueError as error:  # of both formats
+    except ValueError as error:  # TOML and JSON both raise subclasses of ValueError
         raise ValueError(f"{name}: {error}") from error
     if not isinstance(table, dict):
         raise ValueError(f"{name}: expected a table with a name, got {type(table).__name__}")

@@ -115,7 +115,7 @@ class Batch(eqx.Module):
         )
         for k, (start, s) in enumerate(zip(row_starts(sizes), structures, strict=False)):
             draft.put(k, int(start), s)
-        # All at once, and by no program of their own.
+        # Copy all arrays in one call, which compiles no program.
         return jax.device_put(cls(**draft.arrays(), index=index))
 
     @property

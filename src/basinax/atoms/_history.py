@@ -92,7 +92,7 @@ class Log:
         with self._lock:
             for number, step, snapshot, fmax, *_ in frames:
                 if step <= self._steps.get(number, -1):
-                    continue  # an end has come before, as each step does
+                    continue  # an end that is also due has been recorded already
                 self._steps[number] = step
                 lines.append(f"{number:9d} {step:6d} {now} {snapshot.energy:16.6f} {fmax:13.6g}\n")
             self._write("".join(lines))

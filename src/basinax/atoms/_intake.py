@@ -126,7 +126,7 @@ def _check_place(a: Atoms, number: int, *, is_solid: bool) -> None:
 def _units(atoms: list[Atoms]) -> tuple[np.ndarray, np.ndarray]:
     """Cell vectors divided by their lengths, and along which of them each is periodic."""
     cells, pbc = np.stack([a.cell.array for a in atoms]), np.stack([a.pbc for a in atoms])
-    with np.errstate(all="ignore"):  # of cells that are not finite
+    with np.errstate(all="ignore"):  # cells may hold inf or NaN
         lengths = np.linalg.norm(cells, axis=2)
         return cells / np.where(lengths > 0, lengths, 1.0)[:, :, None], pbc
 
@@ -135,8 +135,8 @@ def squared_measures(
     cells: Float[np.ndarray, "systems 3 3"], pbc: Bool[np.ndarray, "systems 3"]
 ) -> Float[np.ndarray, "systems"]:
     """The squared volume (area, length) that periodic cell vectors span: 1 where there is none."""
-    with np.errstate(all="ignore"):  # of cells that are not finite
+    with np.errstate(all="ignore"):  # cells may hold inf or NaN
         vectors = np.where(pbc[:, :, None], cells, 0.0)
-        # Open directions count as orthogonal to the others, and of length one.
+        # Replace open directions by unit vectors orthogonal to the others.
         gram = vectors @ vectors.transpose(0, 2, 1) + np.eye(3) * ~pbc[:, None, :]
         return np.linalg.det(gram)

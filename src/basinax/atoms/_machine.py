@@ -7,66 +7,64 @@ import jax
 
 @dataclasses.dataclass
 class Machine:
-    """What serves a kind of machine well; tests set other numbers."""
+    """Constants that suit one kind of machine; tests set others."""
 
     has_batch_per_core: bool
-    """A program keeps one core busy, so there are as many batches at a time as cores."""
+    """Run as many batches at a time as there are cores, since a program keeps one core busy."""
 
     # --- rows of a batch
     max_rows: int
-    """About, where structures are alike, and half as many where not: then it is worth more that
-    folds, which go through chunks of a batch, end with the lists of each."""
+    """The rows of a batch of similar structures; others get half as many, since folds go through a
+    batch in chunks and gain if each chunk ends with its own lists."""
     alike: float
-    """Structures are, whose atoms have up to so many times the fewest neighbours."""
+    """Structures are similar if their atoms have up to this factor times the fewest neighbours."""
     min_rows: int
-    """Fewer rows are not cut into batches for more cores."""
+    """Batches of fewer rows are not split for more cores."""
     few_rows: int
-    """No batch has fewer rows."""
+    """The smallest number of rows of a batch."""
     mixed: int
-    """There are places for so many times the structures that would fit if all were the largest."""
+    """The number of places, relative to the number of largest structures that would fit."""
     point_rows: int
-    """Of a batch of single points, if no structure has more."""
+    """Rows of a batch of single points, unless a structure has more."""
     few_point_rows: int
-    """Smaller batches of single points are filled up, so that there are few shapes."""
+    """Smaller batches of single points are padded to this number, for few shapes."""
 
     # --- programs
     short_rows: int
-    """Of structures that have so many rows in all the evaluations take a second or two, the program
-    several to compile."""
+    """Up to this total number of rows, evaluations take a second or two and compiling several, so
+    the options `SHORT` pay."""
     worth_compiling: int
-    """Pair slots a turn that a batch of its own must save to be worth a program of its own."""
+    """Pair slots per turn that a separate group must save to be worth a program of its own."""
 
-    # --- looks of the host
+    # --- host syncs
     turns: int
-    """Turns of the loop between two looks of the host at what has ended or waits."""
+    """Turns of the loop between two host syncs."""
     periods: int
-    """Where pairs are dear: so many periods between two looks, each with the pairs that are near
-    then. What has ended has none, so the host may look less often."""
+    """For expensive pairs: selections of near pairs between two host syncs. Ended systems have no
+    near pairs and cost nothing, so host syncs may be rarer."""
     period: int
-    """Turns of a period."""
+    """Turns between two selections of near pairs."""
     worth_refilling: int
-    """Places are filled once one in so many is free."""
+    """Fill free places once one place in this number is free."""
     worth_packing: float
-    """Rows of what still runs are put together once they are no more than this part of those that
-    stand together."""
+    """Pack the rows of running systems once they are at most this part of the packed rows."""
 
     # --- folds over neighbours
     chunk: int
-    """Rows that a fold goes through together, at least."""
+    """The smallest number of rows that a fold processes together."""
     chunks: int
-    """The most chunks of a batch. With 0, folds go through all rows and slots, whether there is
-    anything to add or not."""
+    """The largest number of chunks of a batch. With 0, folds go through all rows and slots."""
     wide: int
-    """So many chunks, or all if they are fewer, are one where each turn of a loop is dear."""
+    """Chunks that are joined if each turn of a loop is expensive."""
     stretch: int
-    """Of the images that folds go through, so many that stand together are made at a time."""
+    """Images are made in stretches of this length, and only stretches that folds read."""
     unroll: int
-    """Slots of a turn, where coordinates are arrays of their own."""
+    """Slots per turn, if each coordinate is an array of its own."""
 
 
 CPU = Machine(
     has_batch_per_core=True,
-    max_rows=4096,  # positions, lists and state of more leave the caches of a core
+    max_rows=4096,  # positions, lists and state of more rows exceed the caches of a core
     alike=1.25,
     min_rows=256,
     few_rows=512,
@@ -90,30 +88,30 @@ CPU = Machine(
 
 GPU = Machine(
     has_batch_per_core=False,
-    max_rows=1 << 18,  # a hundred thousand threads are in flight
+    max_rows=1 << 18,  # the GPU runs a hundred thousand threads at a time
     alike=1.25,
     min_rows=1 << 18,
     few_rows=4096,
     mixed=4,
     point_rows=1 << 18,
     few_point_rows=4096,
-    short_rows=0,  # the options for short programs are those of the CPU
-    worth_compiling=400_000_000,  # a hundred times as many pairs a second
-    turns=24,  # a look takes as long as several turns
+    short_rows=0,  # the options for short programs are options of the CPU
+    worth_compiling=400_000_000,  # a GPU processes a hundred times as many pairs a second
+    turns=24,  # a host sync takes as long as several turns
     periods=8,
     period=6,
     worth_refilling=8,
     worth_packing=0.5,
     chunk=0,
-    chunks=0,  # of a loop whose length is not known before, the host starts each turn: 30 µs
+    chunks=0,  # a loop of unknown length needs the host at each turn: 30 µs
     wide=0,
     stretch=0,
     unroll=8,  # every turn starts a kernel
 )
-"""Chunks, turns and slots of a turn as an NVIDIA H100 wants them, see docs/notebook.md; sizes of
+"""Chunks, turns and slots per turn measured on an NVIDIA H100, see docs/notebook.md; sizes of
 batches by reasoning."""
 
 
 def machine() -> Machine:
-    """The one at hand."""
+    """The constants of JAX's default backend."""
     return CPU if jax.default_backend() == "cpu" else GPU

@@ -50,7 +50,7 @@ def determinant(a: Matrices) -> Float[Array, "systems"]:
 
 def inverse(a: Matrices) -> Matrices:
     """By cofactors; not finite where the determinant is 0."""
-    # One number that divides many is the hazard in a loop that a product with its inverse is not.
+    # Divide once and multiply: in a loop, XLA may turn divisions by one number into products.
     over = rounded(1 / determinant(a))
     return rounded(transposed(cofactors(a)) * over[:, None, None])
 

@@ -62,7 +62,7 @@ def _module_of(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ValueError(f"{path} is no file of Python: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses and pickles look
+    sys.modules[name] = module  # dataclasses and pickles look modules up there
     try:
         spec.loader.exec_module(module)
     except Exception as error:

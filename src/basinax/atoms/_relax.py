@@ -204,7 +204,7 @@ def _fit_for(
     """The optimizer, or the usual one; raises TypeError where the model does not serve it."""
     is_conservative = evaluator is not None and evaluator.is_conservative
     if optimizer is None:
-        # The host's optimizer judges its steps by energies, so forces must be their derivatives.
+        # The host's optimizer judges steps by energies, so forces must be their derivatives.
         optimizer = usual_optimizer(is_hosted=is_conservative)
     check_transform(optimizer)
     if evaluator is not None and not is_conservative:
@@ -273,7 +273,7 @@ def _add_stresses(relaxed: list[Atoms], originals: list[Atoms], potential: Any, 
         if has_volume(end) and end.calc is not None and "stress" not in end.calc.results:
             ends.append(end)
             places.append(end.copy())
-            places[-1].calc = original.calc  # which evaluates it where there is no potential
+            places[-1].calc = original.calc  # evaluates the end if there is no potential
     if not ends:
         return
     found = evaluate(places, potential, stress=True, dtype=dtype)

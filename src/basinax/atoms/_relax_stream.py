@@ -84,7 +84,7 @@ def relax_stream(
     if at_once is not None:
         require_whole(at_once, "at_once", at_least(1))
     require_function(should_stop, "should_stop")
-    lanes_of(devices)  # with the errors of relax
+    lanes_of(devices)  # raises the errors of `relax`
     points_of(history)
     options |= {"cell": cell, "dtype": dtype, "skin": skin, "keep_best": keep_best}
     options |= {"history": history, "devices": devices}
@@ -109,7 +109,7 @@ def by_memory(atoms_of: Callable[[Any], Any], devices: Devices = None) -> Take[A
         while n_rows < most_rows and (item := next(items, None)) is not None:
             window.append(item)
             atoms = atoms_of(item)
-            # `relax` refuses an object that is no structure.
+            # `relax` refuses objects that are no structures.
             n_atoms = len(atoms) if isinstance(atoms, Atoms) else 1
             n_rows += max(-(-n_atoms // BLOCK), 1) * BLOCK
         return window

@@ -81,7 +81,7 @@ def entry_of(outcome: Outcome, original: Atoms, source: str, seconds: float) -> 
 
 def largest_move(end: Snapshot, original: Atoms) -> float:
     """How far the atom that moved most has come, in Å."""
-    with np.errstate(over="ignore", invalid="ignore"):  # of a structure that exploded
+    with np.errstate(over="ignore", invalid="ignore"):  # a structure that exploded overflows
         return float(np.linalg.norm(end.positions - original.positions, axis=1).max())
 
 
@@ -297,7 +297,7 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
         if not len(self):
             return "0 structures"
         counts = ", ".join(f"{n} {name}" for name, n in self.counts.items())
-        with warnings.catch_warnings():  # NumPy warns where nothing has ended
+        with warnings.catch_warnings():  # NumPy warns if nothing has ended
             warnings.simplefilter("ignore", RuntimeWarning)
             seconds = np.nanmax(self.seconds)
         took = f" in {seconds:.1f} s" if np.isfinite(seconds) else ""

@@ -31,7 +31,7 @@ class Snapshot(NamedTuple):
         copy.set_cell(self.cell, apply_constraint=False)
         copy.set_positions(self.positions, apply_constraint=False)
         copy.calc = SinglePointCalculator(copy)
-        # Calculators may name properties that ASE's constructor does not know.
+        # Add results directly: calculators may have properties that ASE's constructor refuses.
         copy.calc.results |= self.properties() | (further or {})
         return copy
 

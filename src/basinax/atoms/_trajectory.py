@@ -139,7 +139,7 @@ class Recorder:
         resolved(trajectories.folder).mkdir(parents=True, exist_ok=True)
         for path in replaced:
             resolved(path).unlink()
-        # Both formats have cells of their own for each frame.
+        # Try frames with different cells: both formats store a cell per frame.
         trial = tried(Form(trajectories.format), "trial", atoms, [False] * len(atoms))
         if trial.lost:
             names = [f"system {k} ({a.symbols})" for k, a in enumerate(atoms)]
@@ -190,7 +190,7 @@ class Recorder:
         while (frames := self._queue.get()) is not None:
             for frame in frames:
                 number = frame.number
-                # An end that fell due has come before.
+                # An end that is also due has been recorded already.
                 if frame.step > steps.get(number, -1):
                     waiting[number].append(frame)
                     steps[number] = frame.step
@@ -200,7 +200,7 @@ class Recorder:
             self._append(number, last)
 
     def _append(self, number: int, frames: list[Frame]) -> None:
-        # The relaxation is worth more than its trajectory, and the others' go on.
+        # A failed trajectory must end neither the relaxation nor other trajectories.
         if number in self._faults:
             return
         try:
@@ -208,7 +208,7 @@ class Recorder:
                 self._extend(number, frames)
             else:
                 self._begin(number, frames)
-        except Exception as error:  # every writer of ASE has errors of its own
+        except Exception as error:  # every writer of ASE raises errors of its own
             reason = (error.strerror if isinstance(error, OSError) else None) or error
             self._faults[number] = f"{type(error).__name__}: {reason}"
 
@@ -276,13 +276,13 @@ class _Traj:
 
 
 def _write(writer: TrajectoryWriter, original: Atoms, frames: list[Frame]) -> None:
-    # One structure moves from frame to frame. Its calculator knows no property, since ASE would
-    # compare the structure with that of each; those found are given beside it.
+    # Move one structure from frame to frame. Its calculator holds no properties, since ASE would
+    # compare the structure with the calculator's; pass the properties separately.
     image, info = original.copy(), original.info
     image.calc = SinglePointCalculator(image)
     image.info = {key: value for key, value in info.items() if _can_be_written(value)}
     backend: Any = writer.backend
-    # To close the writer would write once more, which fails again where a disk is full.
+    # Closing the writer would write once more, and fail again on a full disk.
     with closing(backend.fd):
         for frame in frames:
             image.set_cell(frame.snapshot.cell, apply_constraint=False)

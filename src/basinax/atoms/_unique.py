@@ -54,7 +54,7 @@ def unique(
     """The distances of the first member of each group."""
     first = 0
     for k in np.argsort(energies, kind="stable")[: np.isfinite(energies).sum()].tolist():
-        # Groups stand by their energies: those too far below are of no account any more.
+        # Groups are sorted by energy: skip groups whose energy is too low to match.
         while first < len(groups) and energies[groups[first][0]] < energies[k] - energy:
             first += 1
         own = _distances(atoms[k], distance)
@@ -90,7 +90,7 @@ def _are_same(a: Atoms, b: Atoms, of_a: Distances, of_b: Distances, tolerance: f
         n = min(len(ours), len(theirs))
         if n and np.abs(ours[:n] - theirs[:n]).max() > tolerance:
             return False
-        # Beyond the shorter list only distances may stand that the reach has cut off in one.
+        # Further distances of the longer list must lie at the reach, where the other may lack them.
         rest = np.concatenate([ours[n:], theirs[n:]])
         if rest.size and (not a.pbc.any() or rest.min() < REACH):
             return False

@@ -36,7 +36,7 @@ def main() -> None:
     """The command `basinax`."""
     _process.leave_on_interrupt()
     _process.occupy()
-    # A terminal that has no Å must not cost the summary of a run.
+    # A terminal without Å must not lose the summary of a run.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

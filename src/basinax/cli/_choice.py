@@ -51,7 +51,7 @@ def choice_of(text: str) -> str:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = "" if isinstance(error, SyntaxError | RecursionError) else f" ({error})"
         raise typer.BadParameter(f"{_EXPECTED}, got {text[:LONGEST]!r}{reason}") from None
-    except ZeroDivisionError:  # of these atoms, which are no real ones
+    except ZeroDivisionError:  # these atoms are placeholders
         pass
     return text
 

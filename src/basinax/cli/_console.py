@@ -12,7 +12,7 @@ from basinax._jax.shortage import TITLE, is_out_of_memory
 from basinax.cli._process import INTERRUPTED as INTERRUPTED
 from basinax.cli._stream import Stream, readable
 
-# Printed lines contain names of files: nothing in them is markup, nor an emoji.
+# Printed lines contain file names, so markup and emoji codes are off.
 out = Stream(highlight=False, soft_wrap=True, markup=False, emoji=False)
 err = Stream(highlight=False, soft_wrap=True, markup=False, emoji=False, stderr=True)
 

@@ -66,7 +66,7 @@ def _tried(
         fail(f"{path}: ASE knows no format for {path.suffix or 'a name without an ending'}")
     if not form.can_write:
         fail(f"{path}: ASE cannot write {form.title}: try --output with .extxyz")
-    # A short name: writers put locks beside a file, whose names are longer.
+    # Use a short name: some writers create locks with longer names beside the file.
     trial = tried(form, f"trial{ending_of(path)}", atoms, moving)
     if trial.fault is not None:
         which = "" if trial.fault.number is None else f"{sources[trial.fault.number]}: "

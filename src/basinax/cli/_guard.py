@@ -83,7 +83,7 @@ def _check_packed(path: Path, packing: str) -> None:
         with open_with_compression(str(path), "rb") as file:
             while held <= most and (part := file.read(MB)):
                 held += len(part)
-    except Exception as error:  # the libraries of the formats have errors of their own
+    except Exception as error:  # libraries of formats raise errors of their own
         raise Unreadable(f"it cannot be unpacked as {packing}: {error}") from error
     if held > most:
         raise Unreadable(
@@ -223,11 +223,11 @@ def _limited_time(seconds: float) -> Iterator[None]:
 
     is_main = threading.current_thread() is threading.main_thread()
     left, interval = signal.getitimer(signal.ITIMER_REAL)
-    if not is_main or 0 < left < seconds:  # nobody but the main thread has signals
+    if not is_main or 0 < left < seconds:  # only the main thread receives signals
         yield
         return
     before = signal.signal(signal.SIGALRM, stop)
-    # A reader may catch the first of them.
+    # Repeat the alarm: a reader may catch the first.
     signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield

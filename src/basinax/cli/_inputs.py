@@ -46,7 +46,7 @@ def namer_of(path: Path) -> Callable[[int], str]:
     file, images = file_and_images(path)
     images = slice(None) if images is None else images
     first, step = (images.start or 0, images.step or 1) if isinstance(images, slice) else (-1, 1)
-    if first < 0 or step < 0:  # counted from an end that is not known
+    if first < 0 or step < 0:  # counted from the end, which is unknown
         return lambda k: f"{name_of(path)}, image {k}"
     begin = name_of(file)
     return lambda k: f"{begin}@{first + k * step}"
@@ -165,7 +165,7 @@ def read_structures(path: Path) -> list[Any]:
         check_file(file, selected)
         if isinstance(selected, str) and file.suffix not in (".db", ".json"):
             raise Unreadable(f"expected FILE@START:STOP, got @{selected}")
-        # With its folder before it, no name stands for a server of databases or for a stream.
+        # An absolute path is never taken for a database server or a stream.
         file = file.absolute()
         form = form_to_read(file)
         with limited(file):
@@ -176,7 +176,7 @@ def read_structures(path: Path) -> list[Any]:
         raise
     except UnknownFileTypeError:
         raise Unreadable("ASE does not know this kind of file") from None
-    except Exception as error:  # every reader of ASE has errors of its own
+    except Exception as error:  # every reader of ASE raises errors of its own
         raise Unreadable(reason_of(error)) from error
     if not all(isinstance(x, Atoms) for x in images):
         raise Unreadable("ASE finds no structure in it")

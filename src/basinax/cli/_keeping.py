@@ -168,7 +168,7 @@ def _begun(kept: Kept, given: Given, keeping: Keeping, watch: Watch, block: int)
 
 def _record_of(given: Given, keeping: Keeping, watch: Watch) -> Table:
     """The record of a run that begins now."""
-    # Settings of config files stand in the record itself.
+    # The record itself contains the settings of config files.
     given = dataclasses.replace(given, config=None)
     files = [path for path in files_read(given) if path.is_file()]
     inputs = [named(path.absolute()) | {"sha256": digest_of(path)} for path in files]

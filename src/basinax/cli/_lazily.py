@@ -70,7 +70,7 @@ def _count(path: Path) -> int | None:
         if form.name == "extxyz" and selected is None:
             return sum(1 for _ in _frames(file))
         n = form.n_read(file.absolute())
-    except Exception:  # of a file that cannot be read, which is one item
+    except Exception:  # an unreadable file counts as one item
         return 1
     if isinstance(selected, slice) and n is not None:
         n = len(range(*selected.indices(n)))
@@ -93,7 +93,7 @@ def _readers_of(path: Path) -> Iterator[Callable[[], Atoms]]:
             yield from (partial(_given, atoms) for atoms in read_structures(path))
     except UnknownFileTypeError:
         yield partial(_fail, "ASE does not know this kind of file")
-    except Exception as error:  # every reader of ASE has errors of its own
+    except Exception as error:  # every reader of ASE raises errors of its own
         yield partial(_fail, reason_of(error))
 
 
@@ -111,7 +111,7 @@ def _of_frame(frame: Frame, number: int) -> Atoms:
     try:
         text = b"".join(frame.lines).decode()
         (found,) = read_xyz(io.StringIO(text), index=0)
-    except Exception as error:  # as every reader of ASE
+    except Exception as error:  # every reader of ASE raises errors of its own
         raise Unreadable(reason_of(error)) from error
     return found
 
@@ -123,7 +123,7 @@ def _one_by_one(images: Iterator[Atoms]) -> Iterator[Callable[[], Atoms]]:
             image = next(images)
         except StopIteration:
             return
-        except Exception as error:  # as every reader of ASE
+        except Exception as error:  # every reader of ASE raises errors of its own
             yield partial(_fail, f"{reason_of(error)}; nothing behind it is read")
             return
         yield partial(_given, image)

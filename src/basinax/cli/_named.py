@@ -126,6 +126,6 @@ def _of_options(given: Model) -> list[str]:
     end = _ENDS.get(kind.strip().lower())
     if end is not None:
         name = rest.rpartition(end)[0] or rest
-        # Elements, whose parameters are published, have neither.
+        # Names of elements, whose parameters are built in, contain neither character.
         names += [name] if {"/", "."} & set(name) else []
     return names

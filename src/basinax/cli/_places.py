@@ -103,7 +103,7 @@ class Saver:
             with replacing(path) as partial:
                 write(partial)
                 is_new = stamp_of(path) != self._stamps[path]
-        except Exception as error:  # every writer of ASE has errors of its own
+        except Exception as error:  # every writer of ASE raises errors of its own
             reason = (error.strerror if isinstance(error, OSError) else None) or text_of(error)
             reason = reason.removeprefix(f"{path} ")
             self.lose(f"{path} cannot be written: {reason}{_elsewhere(path, write)}")
@@ -147,12 +147,12 @@ def _elsewhere(path: Path, write: Callable[[Path], Any]) -> str:
         folder = Path(tempfile.mkdtemp(prefix="basinax-"))
     except OSError:
         return ""
-    # Writers put files beside it whose names are longer.
+    # Writers put files with longer names beside the file.
     is_short = len(os.fsencode(path.name)) < SHORT
     there = folder / (path.name if is_short else f"output{ending_of(path)}")
     try:
         write(there)
-    except Exception:  # every writer of ASE has errors of its own
+    except Exception:  # every writer of ASE raises errors of its own
         shutil.rmtree(folder, ignore_errors=True)
         return ""
     return f"; it is in {there} instead"

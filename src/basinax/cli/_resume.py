@@ -21,7 +21,7 @@ def run(name: str, options: list[str], commands: Any) -> None:
         kept.check_begun()
         settings = kept.read_record()
     record = settings.get(RECORD, {})
-    # Names of files in the text of a potential begin there.
+    # File names in the text of a potential are relative to that folder.
     begun_in = record.get("folder")
     if begun_in and os.path.isdir(begun_in):
         os.chdir(begun_in)

@@ -47,7 +47,7 @@ def _keep_programs(manner: Manner) -> str:
     if folder := jax.config.values["jax_compilation_cache_dir"]:
         _LOG.info("cache: that of JAX, %s", folder)
         return str(folder)
-    # A program that is not loaded again is compiled, as without a folder.
+    # A program that cannot be loaded is compiled again, so the warning does not matter.
     warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
     return str(enable_cache() or "off")
 

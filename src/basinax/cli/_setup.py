@@ -67,7 +67,7 @@ class Setup:
         if isinstance(given.pressure, str):
             own["pressure"] = pressure_of(given.pressure)
         with reported():
-            lanes_of(given.devices)  # which raises where there are not so many
+            lanes_of(given.devices)  # raises if JAX has fewer devices
             settings = {
                 "potential": potential_of(given),
                 "optimizer": None if given.optimizer is None else optimizer_from(given.optimizer),

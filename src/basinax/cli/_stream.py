@@ -22,7 +22,7 @@ class Stream(Console):
 
     def __init__(self, **how: Any):
         super().__init__(**how)
-        if self.width < 1:  # COLUMNS=0, where nothing would be printed
+        if self.width < 1:  # COLUMNS=0 would print nothing
             self.width = COLUMNS
 
     def print(self, *objects: Any, **how: Any) -> None:

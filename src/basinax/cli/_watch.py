@@ -37,7 +37,7 @@ class Watch:
 
     def __enter__(self) -> "Watch":
         numbers = [signal.SIGINT, signal.SIGTERM]
-        # Systems differ in whether they have it, and `nohup` ignores it.
+        # Some systems lack SIGHUP, and `nohup` ignores it.
         hangup = getattr(signal, "SIGHUP", None)
         if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
             numbers.append(hangup)
@@ -83,7 +83,7 @@ class Watch:
         if self._phase == READING or now > self._signal_at + TOGETHER:
             raise KeyboardInterrupt
         if not self.is_stopped() and not err.is_terminal:
-            # No buffer: a signal may come in the middle of another line.
+            # Write without a buffer: the signal may interrupt another line.
             os.write(2, f"Interrupted: {self._phase}; again to quit.\n".encode())
         self._signal_at = min(self._signal_at, now)
 

@@ -47,7 +47,7 @@ class Writing:
         _check_stdout(outputs)
         files = files_of(outputs, inputs)
         places = [*((path, "output") for path in files), *outputs.files()]
-        # A record that gives the options of the run is read by now.
+        # A record given as config file has been read already and may be replaced.
         read = [path for path in read if key_of(path) != key_of(outputs.record)]
         check_places(places, trajectories, len(inputs.atoms), read, may_replace=outputs.overwrite)
         if outputs.table not in (None, STDOUT):

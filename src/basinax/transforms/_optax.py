@@ -196,7 +196,7 @@ def _difference(transformation, shapes, structure, numbers) -> str | None:
                 pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(got), strict=True)
                 if not all(_close(x, y) for x, y in pairs):
                     return "mixes systems"
-        # Above, values that depend on no argument are numbers; in a traced program they are not.
+        # The trials had plain numbers for values that depend on no argument; trace without.
         step = functools.partial(_stepped, transformation, numbers=numbers)
         with usual_promotion():
             jax.eval_shape(step, params, by_row, params)

@@ -79,7 +79,7 @@ def _made(name: str, arguments: str) -> OptaxTransform:
         made = function(**given)
     except TypeError as error:
         raise TypeError(f"optax.{name}: {error}") from error
-    except Exception as error:  # a text may stand where optax expects a function or a tree
+    except Exception as error:  # a text may stand in place of a function or a tree
         raise ValueError(f"optax.{name}: {type(error).__name__}: {error}") from error
     if not is_optax(made):
         raise ValueError(f"optax.{name} makes a {type(made).__name__}, no transformation")

@@ -21,7 +21,7 @@ from basinax._systems import segment
 from basinax._systems.prefix import is_index, n_systems
 from basinax._systems.types import Prefix, Tree
 
-if TYPE_CHECKING:  # it takes 0.2 s to import, which only its users need
+if TYPE_CHECKING:  # importing optax takes 0.2 s, which only its users should pay
     import optax
 
 _LEADS_WITH = "leads_with"

@@ -83,7 +83,7 @@ class CellConstraints(eqx.Module):
         """The cell's rows have been masked where they were made."""
         index, positions = cast(Any, prefix.positions), gradient.positions
         if self.constraints is not None:
-            # Atoms that move with a strain alone have no direction of their own.
+            # With the kind "strain" atoms follow the cell and have no directions of their own.
             turning = None if self.moves.kind == "strain" else self.moves.turning(params)
             positions = self.constraints.of_gradient(positions, index, turning=turning)
         if self.moves.kind == "strain":
@@ -141,7 +141,7 @@ class CellMoves(eqx.Module):
 
     def masked_step(self, step: Rows, dofs: Dofs) -> Rows:
         """A step of `dofs.cell` under the masks."""
-        # what -0.0 is added to keeps its sign, too
+        # A frozen entry is -0.0: adding -0.0 keeps every number, and the sign of a zero.
         masked = jnp.where(self.movable_rows(), step, -0.0)
         if self.is_open is None:
             return masked
@@ -189,7 +189,7 @@ class CellMoves(eqx.Module):
         near = jnp.where(here.pbc, 2 * rounded(cutoff / heights) + 1, 1.0)
         n_images = rounded(rounded(near[:, 0] * near[:, 1]) * near[:, 2])
         largest = jnp.max(jnp.abs(cells), axis=(1, 2))
-        # NaN is lost, too
+        # NaN fails both comparisons, so a cell with NaN counts as lost.
         is_kept = (n_images <= TO_SPARE * MOST_IMAGES) & (largest <= LARGEST_CELL)
         return self.is_free & ~is_kept
 
@@ -307,7 +307,7 @@ def _heights(cells: Matrices, pbc: Bool[Array, "systems 3"]) -> Float[Array, "sy
     """
     areas = cofactors(cells)
     normals = rounded(areas / row_norms(areas)[:, :, None])
-    # Where one direction is open, a normal of the others takes the place of its vector.
+    # An open direction has no vector; use the normal of the other two.
     closed = jnp.where(pbc[:, :, None], cells, normals)
     volumes = jnp.abs(determinant(closed))[:, None]
     heights = rounded(volumes / row_norms(cofactors(closed)))

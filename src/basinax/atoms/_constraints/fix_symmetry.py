@@ -48,7 +48,7 @@ class Orbits(NamedTuple):
 
     @property
     def room(self) -> Room:
-        # A power of two, so that few programs serve most structures.
+        # Round up to a power of two, so that few programs serve most structures.
         return (1 << (len(self.members) - 1).bit_length(),)
 
 

@@ -107,7 +107,7 @@ class OfAtoms(AbstractPart):
         return self._left(x, 0.0, index, turning)
 
     def of_step(self, x: Rows, index: SystemIndex, turning: Turning) -> Rows:
-        # what -0.0 is added to keeps its sign, too
+        # A frozen entry is -0.0: adding -0.0 keeps every number, and the sign of a zero.
         return self._left(x, -0.0, index, turning)
 
     def _left(self, x: Rows, still: float, index: SystemIndex, turning: Turning) -> Rows:

@@ -134,7 +134,7 @@ def checked_results(results: dict[str, Any], n_atoms: int, names: list[str]) -> 
                 f"the calculator returned {name} of shape {value.shape}, not {shapes[name]}"
             )
         found[name] = value
-    # As ASE's optimizers do: forces are derivatives of the free energy, where there is one.
+    # Like ASE's optimizers: forces are derivatives of the free energy, if there is one.
     energy = results.get("free_energy")
     energy = float(found["energy"] if energy is None else energy)
     kept = {name: value for name, value in results.items() if value is not None} | found

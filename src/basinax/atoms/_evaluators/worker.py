@@ -39,8 +39,8 @@ def text_of(error: BaseException) -> str:
 
 
 def main(descriptor: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
-    os.dup2(2, 1)  # calculators print; a parent's standard output may be a table
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
+    os.dup2(2, 1)  # calculators print, and the parent's standard output may be a table
     pipe = Connection(descriptor)
     try:
         import cloudpickle
@@ -70,7 +70,7 @@ def main(descriptor: int) -> None:
             answer = "failed", text_of(error)
         try:
             pipe.send(answer)
-        except Exception as error:  # a result that cannot be pickled
+        except Exception as error:  # the result cannot be pickled
             pipe.send(("failed", text_of(error)))
 
 

@@ -120,7 +120,7 @@ class Workers(AbstractSession):
         assert worker is not None
         try:
             kind, content = worker.pipe.recv()
-        except Exception as error:  # the process has ended, or its answer cannot be read
+        except Exception as error:  # the process has ended, or its answer is unreadable
             return self._replaced(k, worker.obituary(error))
         match kind:
             case "ready":
@@ -199,10 +199,10 @@ class Workers(AbstractSession):
         atoms = placed(self._atoms[request.number], request)
         try:
             worker.send((request.number, atoms, names_of(request)))
-        except OSError as error:  # it has just ended
+        except OSError as error:  # the process has just ended
             worker.request = request
             self._failed += self._replaced(k, worker.obituary(error))
-        except Exception as error:  # `info` may hold anything
+        except Exception as error:  # `info` may hold objects that cannot be pickled
             reason = EvaluationError(f"the structure cannot be sent to a process: {error}")
             self._failed.append((request.number, reason))
         else:

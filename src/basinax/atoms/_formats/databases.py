@@ -83,13 +83,13 @@ def _sorted(info: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _is_pair(name: Any, value: Any) -> bool:
-    # Rows answer some names themselves, in place of a pair.
+    # Some names are attributes of rows, which hide a pair of the same name.
     if not isinstance(name, str) or name.startswith("_") or hasattr(AtomsRow, name):
         return False
     if name == "external_tables":
         return False
     try:
-        # A name that is a formula as well is the user's own.
+        # ASE warns if a name is a chemical formula too; the name is the user's choice.
         with warnings.catch_warnings(action="ignore"):
             check({name: value})
     except (TypeError, ValueError):

@@ -94,7 +94,7 @@ def _losses_of_results(meant: Atoms, got: Atoms) -> Iterator[str]:
     found, read = (a.calc.results if a.calc is not None else {} for a in (meant, got))
     for name, value in found.items():
         if name == "free_energy" and read.get("energy") is None:
-            continue  # the same number, which is named already
+            continue  # the same number as "energy", which is already named
         if read.get(name) is None:
             yield RESULTS.get(name, name)
         elif not _are_near(value, read[name], PLACES) and not are_equal(value, read[name]):
@@ -118,7 +118,7 @@ def _forces_left(atoms: Atoms) -> list[float]:
     try:
         for constraint in atoms.constraints:
             constraint.adjust_forces(atoms, forces)
-    except Exception:  # a reader may return something that is no constraint
+    except Exception:  # a reader may return an object that is no constraint
         return []
     return np.round(forces, 5).ravel().tolist()
 

@@ -68,7 +68,7 @@ def _readable(name: str, value: Any) -> Any:
         try:
             text = key_val_dict_to_str({"before": 1, name: candidate, "behind": 2})
             got = key_val_str_to_dict(text)
-        except Exception:  # of whatever the value is
+        except Exception:  # any value may fail to parse
             continue
         expected = {"before": 1, name: value, "behind": 2}
         if len(text.splitlines()) == 1 and are_equal(expected, got):
@@ -83,7 +83,7 @@ def _candidates(value: Any) -> Iterator[Any]:
     if is_number or isinstance(value, str | Spacegroup):
         yield value
     try:
-        # The reader drops one backslash of two.
+        # The reader drops one of two backslashes.
         yield "_JSON " + json.dumps(value, default=_plain).replace("\\", "\\\\")
     except (TypeError, ValueError, RecursionError):
         return
@@ -116,6 +116,6 @@ def _is_name_of_columns(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> b
         ase.io.write(text, small, format="extxyz")
         text.seek(0)
         (got,) = ase.io.iread(text, ":", format="extxyz")
-    except Exception:  # of whatever the name and the kind are
+    except Exception:  # any name or kind may fail
         return False
     return losses(small, got) == [] and set(got.arrays) == set(small.arrays)

@@ -179,7 +179,7 @@ def _format_of_ending(path: Path) -> str | None:
     if known is None or not known.can_write or ending.isdigit():
         return None
     for other in ioformats.values():
-        # XDATCAR.vasp is one of VASP's files, and xyz.in is a whole name.
+        # "XDATCAR.vasp" belongs to the VASP module; the glob "xyz.in" is a whole name.
         if other.match_name(name) and (
             other.module_name == known.module_name or name in other.globs
         ):

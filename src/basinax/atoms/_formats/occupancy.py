@@ -35,7 +35,7 @@ def _partial(atoms: Atoms) -> Iterator[tuple[str, str]]:
                 yield shares, "'occupancy' from its info"
     for name in ARRAYS:
         shares = atoms.arrays.get(name)
-        # Some programs fill this column with zeros.
+        # Some programs fill this column with zeros, which carry no information.
         if shares is None or shares.dtype.kind not in "iuf" or not shares.any():
             continue
         for k in np.flatnonzero(shares.reshape(len(atoms), -1)[:, 0] != 1):

@@ -120,14 +120,14 @@ def _outcome(form: Form, name: str, meant: list[Atoms]) -> Outcome:
         path = Path(folder) / name
         try:
             form.write(path, meant)
-        except Exception as error:  # every writer of ASE has errors of its own
+        except Exception as error:  # every writer of ASE raises errors of its own
             which = meant[0].symbols if len(meant) == 1 else f"{len(meant)} structures"
             return Fault(f"ASE cannot write {which} as {form.title}: {_text(error)}")
         if not form.can_read:
             return [[] for _ in meant]
         try:
             got = list(form.read(path))
-        except Exception as error:  # and every reader
+        except Exception as error:  # and so does every reader
             return Fault(f"ASE cannot read again what it writes as {form.title}: {_text(error)}")
     if len(got) != len(meant):
         return Fault(f"{form.title}: {len(meant)} structures are read again as {len(got)}")

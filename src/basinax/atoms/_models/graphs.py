@@ -90,7 +90,7 @@ def graph_of(
     n = len(positions)
     pairs = pairs_of([(0, task)], np.zeros(1, int), n, reverse=False)
     receivers = np.repeat(np.arange(n), pairs.lengths[:n])
-    # A pair names an atom of the cell, or beyond those and one more, a further image.
+    # `pairs.images` numbers atoms 0 to n - 1, then padding, then further images from n + 1 on.
     image = np.maximum(pairs.images - n - 1, -1)
     is_near = image < 0
     images = np.append(pairs.image_rows, 0), np.append(pairs.image_shifts, 0)
@@ -156,7 +156,7 @@ def padded(graph: Graph, shape: Shape, cutoff: float, dtype: Any) -> dict[str, n
     numbers[:n_atoms] = graph.numbers
     senders = np.full(shape.edges, shape.atoms - 1, np.int32)
     receivers = np.full(shape.edges, shape.atoms - 2, np.int32)
-    # Of the spare pairs, the second half stand the other way: receivers ascend.
+    # The second half of the spare pairs has the opposite direction, so that receivers ascend.
     middle = (n_edges + shape.edges) // 2
     senders[middle:], receivers[middle:] = shape.atoms - 2, shape.atoms - 1
     shifts, vectors = np.zeros((2, shape.edges, 3), dtype)

@@ -30,8 +30,8 @@ class MlipEnergies(eqx.Module):
         )
         from mlip.typing.properties import Properties  # pyright: ignore[reportMissingImports]
 
-        # Its senders are atoms in the middle, in whose order it wants pairs. One graph has no
-        # padding for it: spare atoms are atoms.
+        # mlip's `senders` are central atoms, and it needs pairs in their order. A single graph has
+        # no padding in mlip, so spare atoms count as atoms.
         graph = Graph(
             nodes=GraphNodes(positions=positions, atomic_numbers=numbers),
             edges=GraphEdges(shifts=shifts),

@@ -37,7 +37,7 @@ def of_positions(function: Callable[..., Any], graph: Arrays) -> Found:
 
     def total(positions, strain):
         deformation = jnp.eye(3, dtype=x.dtype) + 0.5 * (strain + strain.T)
-        # Spare atoms stay: their derivatives, NaN perhaps, must not reach the strain.
+        # Spare atoms stay unstrained: their derivatives may be NaN and must not reach the strain.
         placed = jnp.where(is_atom[:, None], positions @ deformation, x)
         arrays = (graph[name] for name in ("numbers", "senders", "receivers", "shifts"))
         energies = function(placed, graph["cell"] @ deformation, *arrays)

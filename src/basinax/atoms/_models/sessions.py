@@ -116,7 +116,7 @@ class OneByOne(AbstractSession):
             del self._futures[future]
 
     def close(self) -> None:
-        # A compiler may take minutes: who is interrupted does not wait.
+        # A compiler may run for minutes; do not wait for it after an interrupt.
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _counted(self, request: Request, counter: Any) -> Evaluated:
@@ -250,7 +250,7 @@ def evaluated(
 ) -> Evaluated:
     """The results of a program, without its spare atoms."""
     energies, forces = energies[:n_atoms], forces[:n_atoms]
-    further = {"energies": energies} if len(energies) == n_atoms else {}  # and not their sum
+    further = {"energies": energies} if len(energies) == n_atoms else {}  # drop a sum over atoms
     stress = virial / abs(float(np.linalg.det(request.cell))) if request.needs_stress else None
     return evaluated_by_model(request, float(energies.sum()), forces, stress, **further)
 

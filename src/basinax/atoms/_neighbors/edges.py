@@ -144,7 +144,7 @@ def _of_senders(edges: EdgeList, of_rows: Array) -> Array:
     return of_rows[edges.senders]
 
 
-# The derivative of each is a fold or a spread again: there is no scatter, whose order may vary.
+# The derivatives are folds and spreads too, so no scatter, whose order may vary, is needed.
 _fold.defvjp(
     lambda edges, values: (_fold(edges, values), edges),
     lambda edges, slope: (None, _of_receivers(edges, slope)),

@@ -184,7 +184,7 @@ class AbstractRowLists(eqx.Module):
         *axes, n_rows = of_rows[0].shape
         length = padded_size(n_rows + 1 + len(self.image_rows), steps=1)
         table = jnp.full((*axes, length), far, of_rows[0].dtype)
-        # A concatenation would test for each entry where it comes from.
+        # Write slices: a concatenation would test the origin of each entry. The table is the same.
         tables = [lax.dynamic_update_slice(table, x, (0,) * x.ndim) for x in of_rows]
 
         def put(begin, rows, shifts, tables):

@@ -77,7 +77,7 @@ def narrowed(neighbors: ChunkedLists, batch: Batch, radii: Float[Array, "systems
     columns, positions = neighbors.columns.wide(), batch.positions
     n_slots, n_columns = neighbors.slots.shape
     places, here = neighbors.images(positions, batch.cells), columns.arranged(positions.T)
-    # Columns that only fill up have the row of another: they need no pairs.
+    # Padding columns repeat the row of another column and need no pairs.
     numbers = jnp.arange(n_columns, dtype=jnp.int32)
     fills_up = gather(columns.of_rows, columns.rows) != numbers
     limits = jnp.where(fills_up, -1.0, gather(_squared_limits(radii, batch), columns.rows))
@@ -93,7 +93,8 @@ def narrowed(neighbors: ChunkedLists, batch: Batch, radii: Float[Array, "systems
             images = lax.dynamic_slice(neighbors.slots, (slot, start), (1, columns.size))[0]
             x, y, z = (gather(p, images) - h for p, h in zip(places, some, strict=True))
             squares = apart(x * x) + apart(y * y) + apart(z * z)
-            # Each is written, and overwritten by the next one unless it stays. NaN does.
+            # Write every pair behind the kept ones; the next pair overwrites it unless it is kept.
+            # A NaN distance fails the comparison and is kept.
             kept = _written(kept, ends, images)
             return kept, ends + jnp.where(squares > limit, 0, n_columns)
 
@@ -101,7 +102,7 @@ def narrowed(neighbors: ChunkedLists, batch: Batch, radii: Float[Array, "systems
         kept = _written(kept, ends, jnp.full_like(ends, batch.n_rows))
         return kept, lax.dynamic_update_slice(lengths, (ends - begins) // n_columns, (start,))
 
-    # One row more than there may be pairs: the last one takes writes of slots without a pair.
+    # One row more than there are slots: the last row takes the writes of slots without a pair.
     kept = jnp.full((n_slots + 1) * n_columns, batch.n_rows, jnp.int32)
     start = kept, jnp.zeros(n_columns, jnp.int32)
     kept, lengths = lax.fori_loop(0, columns.n_chunks, choose_of_chunk, start)
@@ -124,7 +125,7 @@ def narrowed(neighbors: ChunkedLists, batch: Batch, radii: Float[Array, "systems
 def _squared_limits(radii, batch: Batch) -> Float[Array, "rows"]:
     """Limits of squared distances from each row, in Å²; -1 where no pair is wanted."""
     positions = batch.positions
-    # As much farther as lists made on the host reach, for the same reason.
+    # Reach as much farther as lists made on the host, to allow for rounding.
     spacing = 64 * float(jnp.finfo(positions.dtype).eps)
     margins = rounded(radii * 1e-6) + rounded(spacing * batch.index.max(jnp.abs(positions)))
     reach = radii + margins
@@ -144,7 +145,7 @@ def _sorted(columns: Columns, lengths) -> tuple[Int32[Array, "columns"], Columns
     numbers = jnp.arange(n_columns, dtype=jnp.int32)
     others = columns.has_others & (lengths > 0)
     rank = jnp.where(lengths > 0, longest - lengths + jnp.where(others, longest, 0), 2 * longest)
-    # One integer a column, which sorts several times as fast as two.
+    # Sort one integer per column, several times as fast as sorting two keys.
     order = jnp.sort(rank * n_columns + numbers) % n_columns
     at = jnp.zeros_like(order).at[order].set(numbers, unique_indices=True)
     others = gather(others, order)
@@ -167,7 +168,7 @@ def _frames(frames: Frames | None, batch: Batch) -> Frames | None:
     """The cells of now, for lists that are measured from here."""
     if frames is None:
         return None
-    # (1 + ε)⁻¹ times the inverse of then, a pseudo-inverse where vectors are zero.
+    # (1 + ε)⁻¹ times the earlier inverse, a pseudo-inverse if vectors are zero.
     strain = multiply(frames.inverses, batch.cells - frames.cells)
     back = inverse(jnp.eye(3, dtype=strain.dtype)[None] + strain)
     return Frames(batch.cells, multiply(back, frames.inverses), frames.radius)

@@ -12,7 +12,7 @@ def reversed_pairs(rows: np.ndarray, neighbors: np.ndarray, n_shifts: int) -> np
     within its radius, which reaches beyond the cutoff.
     """
     width = int(neighbors.max(initial=0)) + n_shifts
-    # The table of shifts is symmetric: counted from its end stands the opposite one.
+    # The table of shifts is symmetric: the opposite of shift k is shift k from the end.
     opposite = n_shifts - 1 - neighbors % n_shifts
     keys, keys_back = (
         rows * width + neighbors,

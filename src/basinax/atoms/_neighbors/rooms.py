@@ -81,7 +81,7 @@ class Rooms:
         own = own_room(needs, n_rows, is_lean=is_lean)
         is_large = n_rows > SMALL
         spare = np.where([is_lean or is_large, is_large, is_large], SPARE_OF_LEAN, SPARE)
-        # A table of images holds the rows too.
+        # A table of images holds the rows as well.
         rows = np.array([0, n_rows + BLOCK, 0])
 
         def suits(room: Room) -> bool:

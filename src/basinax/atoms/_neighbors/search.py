@@ -107,7 +107,7 @@ def tasks_of(
     starts, owners = ends - sizes, np.repeat(np.arange(len(sizes)), sizes)
     x = np.concatenate(positions).astype(np.float64)
     largest = np.maximum.reduceat(np.abs(x).max(axis=1), starts)
-    # NaN is no list either, here and below
+    # NaN fails these comparisons, so positions or cells with NaN get no list.
     may_be = (largest <= LARGEST_POSITION) & (np.abs(cells).max(axis=(1, 2)) <= LARGEST_CELL)
     if math.isinf(radius):
         may_be &= ~pbc.any(axis=1)
@@ -116,14 +116,14 @@ def tasks_of(
     boxes = np.where(may_be[:, None, None], cells, np.eye(3))
     x[~may_be[owners]] = 0.0
     spans = np.maximum.reduceat(x, starts) - np.minimum.reduceat(x, starts)
-    # Of these, `_closed` would make the same, one after another.
+    # All clusters at once; `_closed` would make the same boxes one by one.
     is_small = may_be & ~pbc.any(axis=1) & (spans <= _GAP * radii[:, None]).all(axis=1)
     boxes[is_small] = (spans[is_small, None] + 2 * radii[is_small, None, None]) * np.eye(3)
     for k in np.flatnonzero(may_be & ~is_small & ~pbc.all(axis=1)):
         own = slice(starts[k], ends[k])
         x[own], boxes[k] = _closed(x[own], boxes[k], pbc[k], radii[k])
     inverses = _inverses(boxes)
-    with np.errstate(all="ignore"):  # of a cell that is almost flat
+    with np.errstate(all="ignore"):  # a cell may be almost flat
         heights = 1 / np.sqrt((inverses * inverses).sum(axis=1))
         may_be &= (2 * radii[:, None] / heights + 1).prod(axis=1) <= most_images
         fractions = np.einsum("ik,ikj->ij", x, inverses[owners])
@@ -155,7 +155,7 @@ def _reaches(x: np.ndarray, starts: np.ndarray, radius: float) -> np.ndarray | f
     """How far pairs of each system reach: all of them, where the radius is infinite."""
     if not math.isinf(radius):
         return radius
-    with np.errstate(invalid="ignore"):  # of positions that are not finite
+    with np.errstate(invalid="ignore"):  # positions may hold inf
         spans = np.maximum.reduceat(x, starts) - np.minimum.reduceat(x, starts)
     return spans.sum(axis=1) + 1.0
 
@@ -346,12 +346,12 @@ def _tried(
     own = np.arange(n_atoms)
     is_near[:, own, own * n_shifts + n_shifts // 2] = False
 
-    near = np.flatnonzero(is_near).astype(np.int32)  # there are fewer candidates than 2^31
+    near = np.flatnonzero(is_near).astype(np.int32)  # the candidates are fewer than 2^31
     bounds = np.arange(len(tasks) * n_atoms + 1, dtype=np.int32) * np.int32(n_images)
     counts = np.diff(np.searchsorted(near, bounds))
     lengths = np.zeros(far, np.int64)
     lengths[(starts[:, None] + own).ravel()] = counts
-    # Each candidate's number as an image of its system, and among those that occur.
+    # The number of each near candidate, first among all images of its system, then among used ones.
     occurs = is_near.any(axis=1).ravel()
     of_systems = np.repeat(np.arange(len(tasks), dtype=np.int32) * np.int32(n_images), n_atoms)
     images = near + np.repeat(of_systems - bounds[:-1], counts)
@@ -372,7 +372,7 @@ def _searched(tasks: Sequence[Task], starts: np.ndarray, far: int, *, symmetric:
         shifts.append(s[near].copy())
     code, every = coded(np.concatenate(shifts), symmetric=symmetric)
     both = np.concatenate(pairs)
-    # One integer a pair, as short as it may be: sorting takes most of the time here.
+    # Pack a pair into one short integer: sorting takes most of the time here.
     row_bits = int(both.max(initial=0)).bit_length()
     bits = row_bits + len(every).bit_length()
     dtype = np.uint32 if row_bits + bits <= 32 else np.int64
@@ -394,7 +394,7 @@ def _closed(
     if pbc.all():
         return positions, cell
     box, positions = cell.copy(), positions.copy()
-    # The last right singular vectors are orthonormal and orthogonal to the periodic ones.
+    # The last right singular vectors are orthonormal, and orthogonal to the periodic vectors.
     across = np.linalg.svd(cell[pbc])[2][pbc.sum() :]
     for k, direction in zip(np.flatnonzero(~pbc), across, strict=True):
         along = positions @ direction

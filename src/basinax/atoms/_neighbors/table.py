@@ -78,7 +78,7 @@ class NeighborTable:
         self.cutoff, self.skin = float(cutoff), float(skin)
         self._sizes = np.asarray(batch.index.sizes, np.int64)
         self._starts = row_starts(self._sizes)
-        self._far = batch.n_rows  # the entry of the image table that padding points at
+        self._far = batch.n_rows  # the entry of the image table at which padding points
         self.positions, self.cells = np.array(batch.positions), np.array(batch.cells)
         self._form, self._follows_cells, self._is_listed = lists, follows_cells, False
         most_elements = most_elements if lists is ChunkedLists else None
@@ -132,7 +132,7 @@ class NeighborTable:
         """Makes the arrays as large as this room, where they are not larger."""
         if self._form is EdgeList:
             self._most_edges = max(room.slots * self._far, self._most_edges)
-            return  # the rest does not leave the host
+            return  # other arrays stay on the host
         n_slots, n_images, n_shifts = (
             max(n, len(a))
             for n, a in zip(room, (self.slots, self.image_rows, self.shifts), strict=True)
@@ -220,7 +220,7 @@ class NeighborTable:
             Lists of the table's form.
         """
         which = np.ones(len(self._sizes), bool) if which is None else which
-        # Copies, since the device may share memory that a rebuild then overwrites.
+        # Copy: the device may share memory that a later rebuild overwrites.
         made: dict[str, Any] = {
             "positions": self.positions.copy(),
             "frames": self._frames() if self._follows_cells else None,
@@ -309,13 +309,13 @@ class NeighborTable:
         length = min(machine().stretch, n_images)
         begins = self._images.starts[which]
         ends = begins + self._images.capacities[which]
-        # One is counted where a system's images begin, and taken off behind their last stretch.
+        # Count +1 where a system's images begin and -1 behind their last stretch.
         changes = np.zeros(-(-n_images // length) + 1, np.int32)
         np.add.at(changes, begins // length, 1)
         np.add.at(changes, -(-ends // length), -1)
         found = np.flatnonzero(np.cumsum(changes[:-1]) > 0)
         stretches = np.zeros(len(changes) - 1, np.int32)
-        # The last one ends with the images.
+        # The last stretch ends with the images.
         stretches[: len(found)] = np.minimum(found * length, n_images - length)
         return {"stretches": stretches, "n_stretches": np.asarray(len(found), np.int32)}
 
@@ -331,14 +331,14 @@ class NeighborTable:
     def _write(self, one: Pairs) -> None:
         """Write the lists of these systems."""
         table = self._write_images(one)
-        # A cell that shrinks needs more and more, and each size is a program of its own.
+        # A shrinking cell needs ever more room, and each size needs a program: grow in large steps.
         steps = 2 if self._follows_cells and self._is_listed else 8
         steps = steps if self.is_lean else 1
         lengths = one.lengths
         self.slots = _grown(self.slots, int(lengths.max(initial=0)), self._far, steps)
         starts = self._starts[one.systems]
         ends = starts + -(-self._sizes[one.systems] // BLOCK) * BLOCK
-        # Row by row the images lie one after another; columns are written a system at a time.
+        # Images are stored row by row; transpose them into columns, one system at a time.
         of_systems = np.concatenate([lengths[a:b] for a, b in zip(starts, ends, strict=True)])
         is_pair = np.arange(len(self.slots)) < of_systems[:, None]
         images = np.full(is_pair.shape, self._far, np.int32)

@@ -110,7 +110,7 @@ def _above_smallest(values: np.ndarray) -> np.ndarray:
 
 def _quantiles(values: np.ndarray) -> np.ndarray:
     """One line a quantile, of the finite values at each point; NaN without any."""
-    with warnings.catch_warnings(action="ignore"):  # of points without a finite value
+    with warnings.catch_warnings(action="ignore"):  # NumPy warns at points without finite values
         return np.nanpercentile(values.astype(float), QUANTILES, axis=0)
 
 

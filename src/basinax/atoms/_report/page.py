@@ -71,7 +71,7 @@ def write_report(
     check_report(path)
     text = page_of(structures_of(rows), curves, settings or {}, title)
     with replacing(path) as partial:
-        # Names of files may hold bytes that are no text.
+        # Names of files may hold bytes that are no valid text.
         partial.write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
@@ -91,7 +91,7 @@ def page_of(
     plots = _plots(structures) | ({} if found is None else _converging(structures, found))
     script, divs = components(plots) if plots else ("", {})
     slow, measure = tables.slowest(structures)
-    # Texts are escaped; the output of Bokeh is HTML already.
+    # Escape texts; the output of Bokeh is HTML already.
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     template = environment.from_string(
         files("basinax.atoms._report").joinpath("page.html").read_text("utf-8")

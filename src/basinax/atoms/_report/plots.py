@@ -138,13 +138,13 @@ def _figure(x: str, y: str, y_axis_type: Literal["auto", "log"] = "auto") -> Any
         height=HEIGHT,
         sizing_mode="stretch_width",
         tools=TOOLS,
-        active_drag=None,  # a finger scrolls the page
+        active_drag=None,  # so that a finger scrolls the page
         x_axis_label=x,
         y_axis_label=y,
         y_axis_type=y_axis_type,
         output_backend="canvas",
     )
-    plot.xaxis.ticker.desired_num_ticks = 5  # of as many digits as may be
+    plot.xaxis.ticker.desired_num_ticks = 5  # labels may have many digits
     plot.toolbar.logo = None
     plot.toolbar.autohide = True
     plot.grid.grid_line_color = "#e8e8ee"

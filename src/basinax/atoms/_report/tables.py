@@ -110,7 +110,7 @@ def _has(structures: Structures, name: str, with_reason: bool) -> bool:
         return with_reason
     if name in structures.values:
         return not np.isnan(structures.values[name]).all()
-    if name == "source":  # the number, where structures come from no file
+    if name == "source":  # show the number instead if structures come from no file
         sources = zip(structures.texts[name], structures.numbers, strict=True)
         return any(source not in ("", str(number)) for source, number in sources)
     return name == "number" or any(structures.texts[name])

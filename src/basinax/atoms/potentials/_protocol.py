@@ -67,7 +67,7 @@ class Properties(eqx.Module):
         forces = edges.sum(slopes) - edges.sum(slopes[edges.reverse])
         virials = None
         if stress:
-            # Halves of both orders: exact where the energy does not mind rotations.
+            # The mean of both orders; exact for energies that rotations do not change.
             d, g = vectors.T, slopes.T
             terms = [(rounded(g[a] * d[b]) + rounded(g[b] * d[a])) * 0.5 for a, b in VOIGT]
             sums = edges.sum(jnp.stack(terms, 1)).T

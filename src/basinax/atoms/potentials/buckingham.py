@@ -267,7 +267,7 @@ def _walls(
     """
     scanned = np.geomspace(INNERMOST, FARTHEST * cutoff, N_SCANNED)
     attracts = slopes(scanned[:, None, None]) > 0
-    first = np.argmin(attracts, 0)  # that does not attract
+    first = np.argmin(attracts, 0)  # the first distance without attraction
     inside, outside = scanned[first - 1], scanned[first]
     for _ in range(N_HALVINGS):
         middle = (inside + outside) / 2

@@ -93,7 +93,7 @@ class EAM(AbstractEmbeddedPotential):
         cutoff = one_number(cutoff, "cutoff", POSITIVE)
         order = np.argsort(numbers)
         among = np.ix_(order, order)
-        # r φ does not determine φ at 0.
+        # A table of r φ does not determine φ at 0; leave 0 there.
         phi = np.zeros_like(pair)
         phi[..., 1:] = pair[..., 1:] / (np.arange(1, pair.shape[-1]) * dr)
         self.embedding = jnp.array(coefficients(embedding[order]), float)

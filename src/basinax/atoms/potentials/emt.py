@@ -105,7 +105,7 @@ class EMT(AbstractPotential):
         atoms = [[_atom(p, end) for p in scaled] for end in ends]
         dtype = jnp.result_type(float)
         tables = jax.tree.map(lambda t: t.astype(dtype), (_stacked(ends), _stacked(atoms)))
-        tables = jax.device_put(tables)  # by no program
+        tables = jax.device_put(tables)  # compiles no program
         self.ends, self.atoms = tables
 
     @property
@@ -122,7 +122,7 @@ class EMT(AbstractPotential):
             ends, own = known
             r, other = _within(r2, ends), _Atom(*(own if other is None else other))
             term = exp2_fermi2(_exponent(r, other.eta, other.radius1), _past_middle(r, ends))
-            # NaN counts as inside, so that it shows.
+            # NaN fails the comparison, so it counts as inside and reaches the result.
             return (jnp.where(r >= ends.end, 0.0, term),)
 
         nothing = poison(batch.positions)
@@ -309,7 +309,7 @@ def _embedded(sigma, own: _Atom):
     s = rounded(-own.rate * jnp.log(rounded(own.scale * sigma)))
     reduced = rounded(own.lambda_ * s)
     cohesive = rounded(own.e0 * exp(-reduced))
-    # Less the pairs of its crystal at that density, since pairs are counted by themselves.
+    # Subtract the pairs of the element's crystal at that density: real pairs are counted elsewhere.
     crystal = rounded(own.six_v0 * exp(-own.kappa * s))
     energy = rounded(cohesive * (1.0 + reduced)) + crystal
     # ds/dσ₁ = −1/(βη₂σ₁)
@@ -323,7 +323,7 @@ def _of_pair(r, ends: _Ends, own: _Atom, other: _Atom, slope, slope_other):
     Args:
         slope: dE/dσ₁ of the atom, and of the other.
     """
-    # Rates are those of powers of 2 up to the end.
+    # Rates are per power of 2; the last line multiplies by log 2.
     w = fermi2(_past_middle(r, ends))
     dw = apart(ends.slope * (w - 1.0))  # (dw/dr)/w
     v = apart(own.v * exp2(_exponent(r, other.decay, other.radius2)))

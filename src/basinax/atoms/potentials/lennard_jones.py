@@ -149,12 +149,12 @@ class LennardJones(AbstractPairPotential):
         # r dE/dr = −24ε (2c₆² − c₆), with c₆ = (σ/r)⁶
         w = known.epsilon24 * (c6 * (2.0 * c6 - 1.0))
         if not self.smooth:
-            # 4ε(c₆² − c₆) less its value at the cutoff, where c₆ = q, is 4ε(c₆ − q)(c₆ − (1 − q)):
-            # the same number with no product to round.
+            # Shifted: 4ε(c₆² − c₆) minus its value at the cutoff, where c₆ = q, equals 4ε(c₆ −
+            # q)(c₆ − (1 − q)), which has no product to round.
             q = known.shift
             return known.epsilon4 * ((c6 - q) * (c6 - (1.0 - q))), w
         energy = rounded(known.epsilon4 * (c6 * (c6 - 1.0)))
-        # With b and e the squared onset and cutoff: (e − r²)²(e + 2r² − 3b)/(e − b)³
+        # Smooth: with b and e the squared onset and cutoff, (e − r²)²(e + 2r² − 3b)/(e − b)³
         left, past = known.end - r2, r2 - known.begin
         factor = (left * known.cubed) * (left * ((known.end - known.begin) + 2.0 * past))
         slope = (left * known.cubed12) * past

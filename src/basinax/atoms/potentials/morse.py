@@ -60,7 +60,7 @@ class Morse(AbstractPairPotential):
         given = {"epsilon": epsilon, "rho0": rho0, "r0": r0, "rcut1": rcut1, "rcut2": rcut2}
         self.is_cut = rcut2 is not None
         if not self.is_cut:
-            given |= {"rcut1": 1.0, "rcut2": 2.0}  # of no account
+            given |= {"rcut1": 1.0, "rcut2": 2.0}  # unused
         species = species_of(**given)
         none = np.full((max(len(species), 1),) * 2, np.nan)
         tables = {name: per_pair(name, value, species, none) for name, value in given.items()}
@@ -110,7 +110,7 @@ class Morse(AbstractPairPotential):
         factor = (s * s * s) * (rounded(s * (rounded(6.0 * s) - 15.0)) + 10.0)
         derivative = rounded(known.slope * ((s * s) * ((1.0 - s) * (1.0 - s))))
         slope = rounded((known.steepness * (x * (x - 1.0))) * factor) + rounded(energy * derivative)
-        # Two atoms at one place have a finite energy but no direction to be pushed in.
+        # Two atoms at one position have a finite energy but no direction of force: return NaN.
         energy = jnp.where(r2 > 0, energy * factor, jnp.nan)
         return energy, slope * r
 

@@ -176,7 +176,7 @@ class StillingerWeber(AbstractManyBodyPotential):
                 unit_other = [at(u, other) for u in units]
                 s = dot(unit, unit_other) - known.cos_theta0
                 strained = rounded(known.strength * (s * at(legs, other)))
-                # A quotient is computed once for all that reads it.
+                # XLA stores a quotient for all its readers.
                 pull = rounded(2.0 * leg * strained) / r
                 return rounded(strained * s), *(rounded(pull * u) for u in unit_other)
 

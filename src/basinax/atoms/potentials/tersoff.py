@@ -280,7 +280,7 @@ class Tersoff(AbstractManyBodyPotential):
                 unit_other, r_other = [at(u, other) for u in units], at(near.distances, other)
                 kind_other, pull_other = near.kinds_at(other), at(pulls, other)
                 cosine = dot(unit, unit_other)
-                # The bond is bent by the other one, and bends it.
+                # Each of the two bonds bends the other.
                 angle = known.angles(kind, kind_other)
                 g, dg = _bending(cosine, angle)
                 weight, dweight = self._weight(r - r_other, angle)
@@ -294,7 +294,7 @@ class Tersoff(AbstractManyBodyPotential):
                 slope = pull_other * chosen(slopes, entry, kind_other)
                 along = along + rounded(slope * (back[0] * weight_back))
                 turn = rounded(bent * (dg * weight)) + rounded(bends * (back[1] * weight_back))
-                # A quotient is computed once for all that reads it.
+                # XLA stores a quotient for all its readers.
                 turn = turn / r
                 return along, *(rounded(turn * u) for u in unit_other)
 
@@ -384,7 +384,7 @@ def _bending(cosine, known: _Angle):
     x = known.cos_theta0 - cosine
     square = rounded(x * x)
     inverse = rounded(1.0 / (known.d2 + square))
-    # γ[1 + c²/d² − c²/(d² + x²)] = γ + γ c²/d² x²/(d² + x²), where no digits cancel
+    # γ[1 + c²/d² − c²/(d² + x²)] = γ + γ c²/d² x²/(d² + x²), in which no digits cancel
     g = known.gamma + rounded(known.bend * (square * inverse))
     return g, rounded(-known.slope * (x * (inverse * inverse)))
 

@@ -239,7 +239,7 @@ def _embedding(density, m: Metal):
     begin, high = rounded(m.rhon * m.rhoe), rounded(BEGIN_HIGH * m.rhoe)
     low_f, low_slope = _cubic(rounded(density / begin) - 1.0, m.fn0, m.fn1, m.fn2, m.fn3)
     f, slope = _cubic(rounded(density / m.rhoe) - 1.0, m.f0, jnp.zeros_like(m.f0), m.f2, m.f3)
-    # Kept from the logarithm of 0 where another branch is taken.
+    # Clamp the density to keep the logarithm finite where another branch is selected.
     ratio = rounded(jnp.maximum(density, high) / m.rhos)
     log = rounded(m.eta * jnp.log(ratio))
     power = rounded(m.fe_high * jnp.exp(log))

@@ -46,7 +46,7 @@ class Adam(AbstractTransform):
         prefix, like = state.index_prefix, state.b1_power
         own = each_system(self, like)
         b1_power, b2_power = rounded(state.b1_power * own.b1), rounded(state.b2_power * own.b2)
-        # m/(1 - b₁ᵗ) and √v/√(1 - b₂ᵗ): without the bias towards the zeros at the start
+        # m/(1 - b₁ᵗ) and √v/√(1 - b₂ᵗ) remove the bias towards the zeros at the start
         scales = [rounded(1 / (1 - b1_power)), _root(rounded(1 / (1 - b2_power)))]
         values = [(x, 0.0) for x in (own.b1, own.b2, *scales, own.learning_rate)]
         values = [*values, (own.eps, 1.0)]
@@ -58,7 +58,7 @@ def _move(b1, b2, mean_scale, root_scale, rate, eps, gradient, mean, root):
     b1, b2, mean_scale, root_scale, rate, eps = (
         x.astype(gradient.dtype) for x in (b1, b2, mean_scale, root_scale, rate, eps)
     )
-    # All in a unit in which no square is out of range; the largest entries count as less large.
+    # Choose a unit in which no square is out of range; clamp the largest entries.
     info = jnp.finfo(gradient.dtype)
     most, far = 2.0 ** (info.maxexp - 4), 5 * info.maxexp // 8
     gradient = jnp.where(jnp.abs(gradient) < jnp.inf, jnp.clip(gradient, -most, most), gradient)

@@ -65,7 +65,7 @@ class BFGS(AbstractDense):
         places = Places(hessian, gradient)
         s = places.gather(segment.map_leaves(jnp.subtract, params, state.params))
         y = places.gather(segment.map_leaves(jnp.subtract, gradient, state.gradient))
-        # As in ASE, a step that is no step teaches nothing.
+        # As in ASE, a step below 1e-7 updates nothing.
         is_step = state.has_last & (jnp.max(jnp.abs(s), axis=1, initial=0) >= 1e-7)
         hessian = fitted(hessian, places, s, y, is_step)
 

@@ -47,7 +47,7 @@ class ConjugateGradient(AbstractLineSearch):
         return direction, LastLine(None, jnp.ones_like(memory.has_last))
 
     def first_trial(self, slope, last_slope, last_trial):
-        # As much first-order change as in the last step
+        # Aim at the first-order change of the last step.
         trial = rounded(last_trial * rounded(last_slope / jnp.where(slope < 0, slope, -1)))
         return jnp.where((trial > 1e-3) & (trial < 10), trial, 1)
 

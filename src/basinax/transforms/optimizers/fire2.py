@@ -94,7 +94,7 @@ class FIRE2(AbstractTransform):
         # v ← (1 - a)(v + dt F) + a |v + dt F| F/|F|, times the correction
         ratio = mixing_ratio(pushed_vv, gg)
         if self.use_abc:
-            # ASE's bound, and where 1 - 1e-10 is 1, that of the dtype.
+            # ASE's bound, or that of the dtype if 1 - 1e-10 rounds to 1.
             a = jnp.maximum(a, max(1e-10, float(jnp.finfo(a.dtype).eps)))
         keep = 1 - a
         push = rounded(keep * dt) + rounded(a * ratio)
@@ -156,7 +156,7 @@ class FIRE2(AbstractTransform):
 def _power(x: Float[Array, "systems"], n: Int32[Array, "systems"]) -> Float[Array, "systems"]:
     """x to the n-th, by squaring: `pow` of float32 has other bits in the tail of an array."""
     result = jnp.ones_like(x)
-    for bit in range(24):  # 16 million steps downhill in a row
+    for bit in range(24):  # enough for 16 million steps downhill in a row
         result = jnp.where((n >> bit) & 1 == 1, rounded(result * x), result)
         x = rounded(x * x)
     return result

@@ -112,7 +112,7 @@ class LevenbergMarquardt(AbstractTransform):
         origin = segment.where(is_accepted, params, state.origin, prefix)
         is_asked = damping > 0 if is_running is None else is_running & (damping > 0)
         step, expected = _steps(state, is_asked, normal, gradient, scale, damping)
-        # A step to nowhere is none, and not taken: the damping grows.
+        # A step that is not finite is not taken; the damping grows.
         is_step = jnp.isfinite(_gathered(origin, state) + step).all(axis=1)
         step = jnp.where(is_step[:, None], step, 0)
         expected = jnp.where(is_step, expected, jnp.inf)
@@ -146,7 +146,7 @@ class LevenbergMarquardt(AbstractTransform):
         """Which points are taken, and the damping from there on with its growth."""
         gain = state.energy - energy
         noise = rounded(float(jnp.finfo(energy.dtype).eps) ** NOISE * state.energy)
-        # Where rounding hides the gain, the gradient decides.
+        # If rounding hides the gain, compare gradients instead.
         is_hidden = state.expected <= noise
         is_smaller = _size(gradient, state) < _size(state.gradient, state)
         at_least_even = (gain > noise) | ((gain >= -noise) & is_smaller)

@@ -41,7 +41,7 @@ class MDMin(AbstractTransform):
         gg = products.bb
         own = each_system(self, gg)
         half = rounded(0.5 * own.dt)
-        # v ← v + dt F/2; its part along F, if it points that way, is kept: f F
+        # v ← v + dt F/2, projected on F if v points along F: f F
         along = rounded(half * gg) - products.ab
         is_kept = state.has_velocity & (along > 0) & (gg > 0)
         factor = jnp.where(is_kept, rounded(along / jnp.where(is_kept, gg, 1)), 0) + half

@@ -30,7 +30,7 @@ def slowed(speed: PerSystem, exponents: Int32[Array, "systems"]) -> tuple[PerSys
         speed: in units of 2^exponents.
     """
     most = 3 * jnp.finfo(speed.dtype).maxexp // 4
-    # Where the unit is 1, no speed is that large.
+    # With the unit 1 no speed is that large.
     surplus = jnp.where(speed > 0, split(speed)[1] + exponents - most, 0)
     surplus = jnp.where(exponents > 0, jnp.maximum(surplus, 0), 0)
     return power_of_two(-surplus, speed.dtype), saturated(speed, exponents - surplus)

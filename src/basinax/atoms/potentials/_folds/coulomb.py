@@ -71,7 +71,7 @@ class Known(NamedTuple):
 def pair(r: Rows, known: Known) -> tuple[Rows, Rows]:
     """The energy of a pair and r dE/dr, both rounded and in eV, from r in Å."""
     left, gaussian = erfc(rounded(known.alpha * r))
-    # A quotient is stored; a product, and all that leads to it, would be computed for both.
+    # XLA stores a quotient, but would compute a product and its inputs for both readers.
     bare, pulled = rounded(left / r), rounded(known.pull * r)
     energy = rounded(known.product * ((bare - known.level) + pulled))
     w = rounded(known.product * ((pulled - bare) - rounded(known.slope * gaussian)))

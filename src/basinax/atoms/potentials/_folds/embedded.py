@@ -71,7 +71,7 @@ class AbstractEmbeddedPotential(AbstractPotential):
         cutoff2 = rounded(cutoff * cutoff)
 
         def density(here, there, _, r2):
-            # NaN counts as inside, so that it shows.
+            # NaN fails the comparison, so it counts as inside and reaches the result.
             added = functions.density(here, there, rounded(jnp.sqrt(r2)))
             return (jnp.where(r2 > cutoff2, 0.0, added),)
 
@@ -84,7 +84,7 @@ class AbstractEmbeddedPotential(AbstractPotential):
             here, slopes = known
             r, slopes_there = rounded(jnp.sqrt(r2)), gather(slopes_of_images, images)
             energy, slope = functions.pair(here, there, r, slopes, slopes_there)
-            # Two atoms at one place have a finite energy but no direction to be pushed in.
+            # Two atoms at one position have a finite energy but no direction of force: return NaN.
             energy = jnp.where(r2 > 0, energy, jnp.nan)
             outside = r2 > cutoff2
             return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, slope) / r

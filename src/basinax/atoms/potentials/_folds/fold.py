@@ -246,7 +246,7 @@ class Fold(NamedTuple):
         energies, *rest = self._sums(terms, starts, own, elements)
         virials = rest[len(forces) :]
         forces = jnp.stack(_components(rest[: len(forces)]), 1)
-        # A pair is met from both of its ends; times 0.5 is exact.
+        # The fold meets each pair from both ends; times 0.5 is exact.
         atom_energies = energies * 0.5
         if own_energies is not None:
             atom_energies = own_energies + atom_energies

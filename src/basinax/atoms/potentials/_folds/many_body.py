@@ -187,7 +187,7 @@ class _Pairs(eqx.Module):
             ]
             if stress:
                 d = [at(a, entry) for a in near.vectors]
-                # Halves of both orders: exact where the energy does not mind rotations.
+                # The mean of both orders; exact for energies that rotations do not change.
                 terms += [(rounded(g[a] * d[b]) + rounded(g[b] * d[a])) * 0.5 for a, b in VOIGT]
             return tuple(s + t for s, t in zip(sums, terms, strict=True))
 

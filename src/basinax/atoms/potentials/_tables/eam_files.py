@@ -142,7 +142,7 @@ class _Words:
                 f" {n_rho} densities by {drho}, {n_r} distances by {dr} Å, cutoff {cutoff} Å",
                 at,
             )
-        # Some files count their last distance as n dr.
+        # Some files give n dr as their last distance.
         if cutoff > n_r * dr * (1 + 1e-9):
             self.fail(f"the cutoff, {cutoff} Å, lies beyond {n_r} distances by {dr} Å", at)
         return _Grid(n_rho, float(drho), n_r, float(dr), float(cutoff))
@@ -168,7 +168,7 @@ def _setfl(words: _Words, format: Format) -> Tables:
     if len(set(elements)) < n:
         words.fail(f"an element stands twice in {' '.join(elements)}", 1)
     grid = words.grid()
-    # Tables are made once the file has been seen to hold them, whatever its header says.
+    # Read all numbers before making tables: a header may promise more than the file holds.
     embeddings, densities, pairs = [], [], {}
     for element in elements:
         words.integer(f"the atomic number of {element}")
@@ -183,7 +183,7 @@ def _setfl(words: _Words, format: Format) -> Tables:
             pairs[i, j] = pairs[j, i] = words.numbers(grid.n_r, what)
     words.end()
     pair = np.array([[pairs[i, j] for j in range(n)] for i in range(n)])
-    # In the file a density stands with the neighbour's element, which comes second in the table.
+    # A file lists densities by the neighbour's element, which is the second axis of the table.
     density = np.array(densities).reshape(n, -1, grid.n_r).swapaxes(0, 1)
     density = np.array(np.broadcast_to(density, pair.shape))
     return Tables(elements, grid.drho, grid.dr, grid.cutoff, np.array(embeddings), density, pair)

@@ -25,12 +25,12 @@ def coefficients(
     Args:
         first: the point at which the spline begins; before it, its first polynomial goes on.
     """
-    # Importing it takes a quarter of a second, which who has no tables need not wait.
+    # Import here: SciPy's import takes a quarter of a second, which other users need not pay.
     from scipy.interpolate import CubicSpline
 
     points = np.arange(first, values.shape[-1])
     spline = CubicSpline(points, values[..., first:], axis=-1, bc_type="not-a-knot")
-    # [power from the highest, interval, *splines] to [*splines, interval, power from 0]
+    # Axes: from [power, highest first; interval; splines] to [splines; interval; power from 0].
     found = np.moveaxis(spline.c[::-1], (0, 1), (-1, -2))
     for _ in range(first):
         found = np.concatenate([_one_step_back(found[..., :1, :]), found], axis=-2)
@@ -77,7 +77,7 @@ class Splines(NamedTuple):
     def _polynomials(self, which, x):
         """The coefficients, and the position of x in its interval."""
         steps = rounded(x * self.per_step)
-        # The first interval serves NaN too, which then shows in t.
+        # NaN goes to the first interval, and reaches the result through t.
         within = jnp.where(steps > 0, jnp.minimum(steps, float(self.n_intervals - 1)), 0.0)
         interval = within.astype(jnp.int32)
         at = (which * self.n_intervals + interval) * TERMS
