@@ -16,7 +16,7 @@ class Compilations:
 
     def __init__(self):
         self.count = 0
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # `+=` on an attribute is not atomic across threads
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:

@@ -224,6 +224,7 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
     known = {"energies": point.energies, "extras": point.extras, "is_running": arrived}
     step, state = optimizer.update(point.gradients, before, point.params, **known)
 
+    # Line searches evaluate trials, which are no points of the path and are not judged.
     is_judged = arrived & optimizer.is_accepted(state)
     has_failed = optimizer.has_failed(state)
     evidence = _evidence(run, point, has_failed)
@@ -235,6 +236,7 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
     )
     status = jnp.where(is_judged, judgement, run.status)
 
+    # From here on, other systems keep the bits of their parameters and states by selection.
     moves = arrived & (status == Status.RUNNING.value)
     params = segment.where(moves, apply_updates(point.params, step), point.params, prefix)
     n_still = jnp.where(moves & ~_differ(params, point.params, prefix), run.n_still + 1, 0)

@@ -165,6 +165,7 @@ class Alone:
         def own(index):
             return jnp.asarray(group.rows[id(index)] < index.n_rows)
 
+        # Axes of the arguments: [systems, room, components]. Rows beyond a system's own hold zeros.
         arguments = []
         for tree, prefix, indices in zip(self._trees, self._prefixes, self._indices, strict=True):
             leaves, structure = jax.tree.flatten(tree)
@@ -182,6 +183,7 @@ class Alone:
 
     def _rows(self, index: AnyIndex, of_groups: Sequence[Array]) -> Array:
         """An array like a leaf of the parameters, from the arrays of the groups."""
+        # Invert the gathers: `back` lists the position of each row in the concatenated groups.
         flat = jnp.concatenate([x.reshape(-1, *x.shape[2:]) for x in of_groups])
         back, begin = np.full(index.n_rows, flat.shape[0]), 0
         for group in self._groups:

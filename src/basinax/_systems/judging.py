@@ -140,6 +140,7 @@ class Clip:
     def _judged(self, found: Norms, limits) -> "Judged":
         """The decision on each system, made from bits so that subnormal numbers count."""
         infinity = infinity_bits(limits.dtype)
+        # Bits order like magnitudes; comparisons of floats would flush subnormals to zero.
         norm, limit = magnitude_bits(found.values), magnitude_bits(limits)
         is_invalid = (limit > infinity) | ((signed_bits(limits) < 0) & (limit > 0))
         is_poisoned = ~jnp.isfinite(found.mantissas)
@@ -149,6 +150,7 @@ class Clip:
         is_over = ~is_poisoned & ~is_invalid & (norm > limit)
         is_clipped = ~stays & (is_over | is_poisoned | is_invalid)
         dividend, divisor, exponents = limits, found.mantissas, found.exponents
+        # Rescaling divides by the larger of norm and limit; clipping multiplies by limit / norm.
         if self.rescales:
             is_scaled = ~stays
             to_zero = is_poisoned | is_invalid | ((limit == infinity) & ~is_over)
@@ -181,6 +183,7 @@ class Clip:
         def fits(systems) -> Bool[Array, "some"]:
             firsts = [i.first_blocks(x, systems) for x, i in zip(leaves, indices, strict=True)]
             blocks, of_blocks = [x for x, _ in firsts], [index for _, index in firsts]
+            # The test only selects a factor, so no derivative passes through it.
             is_scaled, factors, most = jax.lax.stop_gradient(
                 [values[systems] for values in (judged.is_scaled, nearest, targets)]
             )

@@ -83,6 +83,7 @@ def plan_of_sizes(
     if rows < needed:
         raise ValueError(f"sizes add up to {needed} rows (align={align}), got n_rows={n_rows}")
     require_room(rows, len(sizes))
+    # Row i of system s lies at starts[s] + i; padding keeps the id `len(sizes)`.
     starts = np.cumsum(padded) - padded
     ids = np.full(rows, len(sizes), np.int32)
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -74,7 +74,7 @@ class Log:
     def __init__(self, file: TextIO, *, is_own: bool):
         """Args: is_own: whether the file is to be closed at the end."""
         self._file, self._is_own = file, is_own
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # batches in several threads write whole lines
         self._steps: dict[int, int] = {}
         self._fault = ""
         titles = f"{'structure':>9} {'step':>6} {'time':>8}"

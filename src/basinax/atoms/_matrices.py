@@ -133,6 +133,7 @@ def logarithm(a: Matrices) -> Matrices:
     unit = jnp.eye(3, dtype=a.dtype)[None]
 
     def improve(_, carry):
+        # X ← X (1 + M⁻¹)/2 and M ← 1/2 + (M + M⁻¹)/4: X tends to √a and M to 1.
         root, product = carry
         over = inverse(product)
         root = multiply(root, unit + over) * 0.5
@@ -141,6 +142,7 @@ def logarithm(a: Matrices) -> Matrices:
     def take_root(_, a):
         return jax.lax.fori_loop(0, IMPROVEMENTS, improve, (a, a))[0]
 
+    # With r the repeated square root, log a = 2^(ROOTS + 1) artanh((r − 1)/(r + 1)).
     a = jax.lax.fori_loop(0, ROOTS, take_root, a)
     z = multiply(a - unit, inverse(a + unit))
     square = multiply(z, z)

@@ -211,6 +211,8 @@ class CellMoves(eqx.Module):
             here: the batch at `structure(dofs)`.
             is_lost: systems whose results are NaN, since their lists cannot be made; none if None.
         """
+        # Forces become derivatives by undeformed positions, and stress plus pressure become
+        # derivatives by the rows of the cell. Systems with a fixed cell keep their forces.
         stress = cast(Matrices, properties.stress)
         keep = here.constraints
         held = stress if keep is None else keep.of_stress(stress, self.turning(dofs))
@@ -349,6 +351,7 @@ def cell_moves(
     Args:
         has_open: whether there is room for cells that are open; if None, where one is.
     """
+    # One entry per system; padding and systems with a fixed cell keep these defaults.
     opened = np.zeros(n_systems, bool)
     opened[: len(structures)] = [is_open(s.cell) for s in structures]
     has_open = bool(opened.any()) if has_open is None else has_open

@@ -24,7 +24,7 @@ class Lanes:
         """Args: devices: one for each lane."""
         self._counts, self._surplus = Counter(devices), Counter[Any]()
         self._free: SimpleQueue[Any] = SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # threads return lanes at the same time
         for device in devices:
             self._free.put(device)
 

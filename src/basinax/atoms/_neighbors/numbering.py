@@ -42,6 +42,7 @@ def coded(shifts: np.ndarray, *, symmetric: bool) -> tuple[np.ndarray, np.ndarra
         known = np.concatenate([shifts, -shifts]) if symmetric else shifts
         every, code = np.unique(known, axis=0, return_inverse=True)
         return code.reshape(-1)[: len(shifts)], every
+    # ((x − x₀) n_y + y − y₀) n_z + z − z₀, in place: temporary arrays cost more than sums.
     code = columns[0] - low[0]
     for column, least, wide in zip(columns[1:], low[1:], width[1:], strict=True):
         code *= wide

@@ -67,7 +67,7 @@ class Rooms:
     """The room of tables that have been made, by the programs that read them."""
 
     def __init__(self):
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # tables of several threads must agree on one room
         self._taken: dict[Hashable, list[Room]] = {}
 
     def of(self, program: Hashable, needs: Room, n_rows: int, *, is_lean: bool) -> Room:

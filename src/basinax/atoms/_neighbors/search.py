@@ -124,10 +124,12 @@ def tasks_of(
         x[own], boxes[k] = _closed(x[own], boxes[k], pbc[k], radii[k])
     inverses = _inverses(boxes)
     with np.errstate(all="ignore"):  # a cell may be almost flat
+        # heights [systems, 3]: the distances between opposite faces of the cells.
         heights = 1 / np.sqrt((inverses * inverses).sum(axis=1))
         may_be &= (2 * radii[:, None] / heights + 1).prod(axis=1) <= most_images
         fractions = np.einsum("ik,ikj->ij", x, inverses[owners])
         spread = np.maximum.reduceat(fractions, starts) - np.minimum.reduceat(fractions, starts)
+        # Cells either way that the radius can reach, also from atoms outside the cell.
         turns = np.floor(radii[:, None] / heights + spread + 1e-9) * pbc
         is_tried = sizes**2 * (2 * turns + 1).prod(axis=1) <= MOST_TRIED
         extents = np.einsum("sk,skj->sj", spread + turns, np.abs(boxes)).max(axis=1)
@@ -328,6 +330,7 @@ def _tried(
     np.add(by_axis[:, :, :, None], displacements[:, :, None], out=ends[:, :3])
     np.einsum("skij,skij->sij", ends[:, :3], ends[:, :3], out=ends[:, 3])
     ends = ends.reshape(len(tasks), 4, n_images)
+    # begins [systems, atoms, 4] times ends [systems, 4, images] gives 2a·b − |b|² for all pairs.
     begins = np.concatenate([2 * x, np.full((*x.shape[:2], 1), -1.0)], axis=2, dtype=np.float32)
     errors = _ROUNDING * (ends[:, 3].max(axis=1, keepdims=True) + radii2)
     least = (np.einsum("sik,sik->si", x, x) - radii2 - errors).astype(np.float32)

@@ -241,6 +241,8 @@ class NeighborTable:
 
     def _edges(self, which: np.ndarray) -> dict[str, Any]:
         """The edges of these systems, as `EdgeList` has them."""
+        # Axes: by_row [rows, slots]. Images below `_far` are atoms of the home cell, `_far` is
+        # padding, and further images follow. Row by row, receivers ascend.
         owners = np.searchsorted(self._starts, np.arange(self._far), side="right") - 1
         by_row = self.slots.T
         is_edge = (by_row != self._far) & which[owners][:, None]
@@ -249,6 +251,7 @@ class NeighborTable:
         further = np.maximum(images - self._far - 1, 0)
         is_further = images > self._far
         shifts = self.shifts[self.image_shifts[further]]
+        # numbers [slots, rows]: the edge of each slot, which turns `reverse` into numbers of edges.
         numbers = np.zeros(self.slots.shape, np.int32)
         numbers[slots, receivers] = np.arange(n_edges)
         there = cast(np.ndarray, self.reverse)[slots, receivers]
@@ -281,6 +284,8 @@ class NeighborTable:
         n_chunks = -(-n_blocks // (chunk * together)) * together
         lengths, others = np.zeros(n_blocks, np.int32), np.zeros(n_blocks, bool)
         counts = -(-self._sizes // BLOCK)
+        # Sort blocks: systems of one element first, then by length of list, empty ones last.
+        # `blocks` lists the block of each column, `columns` the column of each block.
         lengths[: counts.sum()] = np.repeat(np.where(which, self._lengths, 0), counts)
         others[: counts.sum()] = np.repeat(which & self._has_others, counts)
         others &= lengths > 0
@@ -367,6 +372,7 @@ class NeighborTable:
         systems = one.systems
         places = np.zeros(len(self._starts), np.int64)
         places[systems] = np.arange(len(systems))
+        # owners: the position in `systems` of each image's system. Systems store a shift once.
         owners = places[np.searchsorted(self._starts, one.image_rows, side="right") - 1]
         keys, shift = distinct(owners * len(one.shifts) + one.image_shifts)
         shift_owners, codes = keys // len(one.shifts), keys % len(one.shifts)

@@ -107,7 +107,7 @@ class Monitor:
         self._ended = (0, 0)
         self._phases: list[str] = []
         """Phases of the threads that list or compile."""
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # the caller's functions run one at a time
 
     @contextlib.contextmanager
     def during(self, phase: str) -> Iterator[None]:

@@ -214,6 +214,7 @@ class Stream:
             is_running = places.occupied & (status == Status.RUNNING)
             has_ended = places.occupied & ~is_running
             needs_list = is_running & is_stale
+            # Wait until several places are free, since each refill costs a program call.
             if has_ended.sum() * machine().worth_refilling >= places.occupied.sum():
                 places.take_out(run, has_ended)
                 is_new = places.refill()
@@ -227,6 +228,7 @@ class Stream:
                     needs_list |= is_new
                     is_running |= is_new
             if needs_list.any():
+                # Without a list a system cannot be evaluated, so it ends here.
                 failed = self.table.rebuild(places.here(run), needs_list)
                 if failed.any():
                     status = np.where(failed, Status.NOT_FINITE, run.status).astype(np.int32)

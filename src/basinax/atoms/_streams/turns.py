@@ -81,6 +81,7 @@ class Course(NamedTuple):
             carry = go(self._stepper(lists, reach.skin), n_turns, carry)
             return carry, skins, self._is_stale(self.here(run_of(carry)))
 
+        # One period: select near pairs, run some turns with them, then adapt the skins.
         def period(state):
             carry, skins, _, n_done = state
             run = run_of(carry)

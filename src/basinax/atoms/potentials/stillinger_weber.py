@@ -155,6 +155,7 @@ class StillingerWeber(AbstractManyBodyPotential):
         )
         nothing, (x, y, z) = jnp.zeros_like(near.distances[0]), near.vectors
 
+        # Kept per entry: h and h' (`legs`, `slopes`), φ'/2 (`radial`) and the unit vector.
         def add_entry(entry, carry):
             energies, (legs, slopes, radial, *units) = carry
             r, is_there = at(near.distances, entry), near.is_there(entry)

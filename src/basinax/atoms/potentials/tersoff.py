@@ -280,7 +280,8 @@ class Tersoff(AbstractManyBodyPotential):
                 unit_other, r_other = [at(u, other) for u in units], at(near.distances, other)
                 kind_other, pull_other = near.kinds_at(other), at(pulls, other)
                 cosine = dot(unit, unit_other)
-                # Each of the two bonds bends the other.
+                # `bent` weights the bend of this bond by the other, `bends` that of the other by
+                # this one; both depend on this bond's vector.
                 angle = known.angles(kind, kind_other)
                 g, dg = _bending(cosine, angle)
                 weight, dweight = self._weight(r - r_other, angle)

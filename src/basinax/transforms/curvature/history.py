@@ -71,6 +71,7 @@ def no_history(
     if fewest is not None:
         most = sum(_most_rows(i) * width for i, width in zip(indices, widths, strict=True))
         memory = min(memory, max(most, fewest))
+    # Bytes of s and y, and of the two matrices of products per system.
     n_entries = 2 * sum(np.size(x) for x in leaves)
     n_bytes = float(memory) * (n_entries + 2 * blank.size * memory) * blank.dtype.itemsize
     require_memory(n_bytes, f"memory={memory}, the pairs that L-BFGS keeps,")

@@ -105,6 +105,8 @@ class LevenbergMarquardt(AbstractTransform):
         here = _matrices(extras, state), _gathered(updates, state)
         is_accepted, damping, growth = self._judged(energy, here[1], state)
 
+        # After a rejected trial, continue from the last accepted point: normal [systems, n, n],
+        # gradient, diagonal, scale [systems, n].
         normal = jnp.where(is_accepted[:, None, None], here[0], state.normal)
         gradient = jnp.where(is_accepted[:, None], here[1], state.gradient)
         diagonal = jnp.maximum(jnp.diagonal(here[0], axis1=1, axis2=2), state.scale)

@@ -54,6 +54,7 @@ class Armijo(eqx.Module):
         own = each_system(self, energy)
         is_downhill = (slope < 0) & jnp.isfinite(slope)
         guess = first
+        # Expect the decrease of the last search: the minimum of the parabola with this slope.
         if last is not None:
             guess = rounded(rounded(2 * (energy - last)) / jnp.where(is_downhill, slope, -1))
         is_fitting = (guess <= own.a_max) & (guess >= own.a_min)
@@ -62,6 +63,7 @@ class Armijo(eqx.Module):
         is_far = distance >= own.maxstep
         shortened = rounded(guess * rounded(own.maxstep / jnp.where(is_far, distance, 1)))
         guess = jnp.where(is_far, shortened, guess)
+        # Like ASE, prefer 1 to any length within a half of 1.
         guess = jnp.where(jnp.abs(guess - 1) <= 0.5, 1, guess)
         state = ArmijoState(
             energy,

@@ -127,10 +127,12 @@ class MoreThuente(eqx.Module):
         best, other = _interval(state, new)
         proposal = self._limited(state, new.at, proposal)
 
+        # Bisect an interval that is wider than 0.66 of its width two trials ago, as in the paper.
         span = jnp.abs(other.at - best.at)
         is_wide = is_bracketed & (span >= rounded(0.66 * state.last_width))
         middle = best.at + rounded(0.5 * (other.at - best.at))
         proposal = jnp.where(is_wide, middle, proposal)
+        # Without a bracket, allow the next trial 1.1 to 4 times as far ahead.
         ahead = proposal - best.at
         ends = jnp.minimum(best.at, other.at), jnp.maximum(best.at, other.at)
         lower = jnp.where(is_bracketed, ends[0], proposal + rounded(1.1 * ahead))

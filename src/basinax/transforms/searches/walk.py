@@ -190,6 +190,7 @@ def _walk(
     is_repeated = has_failed & ~state.is_repeated
     is_given_up = has_failed & state.is_repeated
 
+    # The origin of the next search: the accepted point, or the old origin.
     base = segment.where(is_accepted, params, state.origin, prefix)
     base_gradient = segment.where(is_accepted, gradient, state.gradient, prefix)
     base_energy = jnp.where(is_accepted, energy, state.energy)

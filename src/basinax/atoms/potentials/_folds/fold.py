@@ -168,6 +168,8 @@ class Fold(NamedTuple):
             return fold(rows, 0, neighbors.slots.shape[0])
         starts, *others = columns.arranged(rows)
 
+        # One chunk of columns after another, each as far as its longest list. A column's sum runs
+        # over its own slots in order, so chunks change no bit.
         def through(sums):
             def add_chunk(k, sums, *, alike=False):
                 some = columns.chunk(k, (sums, *others))
@@ -200,6 +202,7 @@ class Fold(NamedTuple):
         unroll = 1 if self.is_one else machine().unroll
         shape = (unroll, starts[0].shape[-1])
 
+        # A turn reads [unroll, columns] slots and adds them one after another: a left fold.
         def add_slots(turn, sums):
             for images in lax.dynamic_slice(self.neighbors.slots, (turn * unroll, begin), shape):
                 vectors = [gather(p, images) - h for p, h in zip(self.images, here, strict=True)]

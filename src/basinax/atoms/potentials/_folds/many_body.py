@@ -142,6 +142,8 @@ class _Pairs(eqx.Module):
 
     @classmethod
     def _packed(cls, neighbors, apart: "_Apart", place, counts, kinds, kinds_of_images) -> "_Pairs":
+        # place [slots, rows]: the entry that each slot becomes, -1 outside the cutoff. Entry k
+        # packs the k-th pair inside; pairs keep their order, and with it the bits of left folds.
         shape, reverse = place.shape, neighbors.reverse.ravel()
         rows = jnp.arange(shape[1], dtype=jnp.int32)
         numbers = jnp.arange(shape[0], dtype=jnp.int32)[:, None]
@@ -157,6 +159,7 @@ class _Pairs(eqx.Module):
             r = rounded(jnp.sqrt(dot(d, d)))
             vectors = put_all(vectors, entry, [jnp.where(is_there, c, 0.0) for c in d])
             distances = put(distances, entry, jnp.where(is_there, r, 1.0))
+            # The other end's entry in raveled [entries, rows]; -1 if its list lacks the pair.
             there = gather(place.ravel(), opposite)
             opposite = jnp.where(there >= 0, there * shape[1] + opposite % shape[1], -1)
             back = put(back, entry, jnp.where(is_there, opposite, -1))
@@ -179,6 +182,7 @@ class _Pairs(eqx.Module):
         flat = [g.ravel() for g in gradients]
 
         def add_entry(entry, sums):
+            # F_i = Σ_k g[k, i] − g[rev[k, i], j], with gathers only: scatters add in any order.
             is_there, back = near.is_there(entry), at(self.back, entry)
             g = [jnp.where(is_there, at(a, entry), 0.0) for a in gradients]
             has_back, back = back >= 0, jnp.maximum(back, 0)
@@ -220,6 +224,7 @@ def _places(
     inside: Bool[Array, "slots rows"],
 ) -> tuple[Int32[Array, "slots rows"], Int32[Array, "rows"]]:
     """Which entry of its row each slot becomes, -1 for none, and how many entries rows have."""
+    # A prefix sum over slots by doubling; integers, so the order does not matter.
     counts, step = inside.astype(jnp.int32), 1
     while step < len(inside):
         counts = counts + jnp.pad(counts[:-step], ((step, 0), (0, 0)))
@@ -342,6 +347,7 @@ class AbstractAtomEnergyPotential(AbstractManyBodyPotential):
         """
 
     def atoms(self, near: Surroundings):
+        # Axes: [entries, rows]. The function is mapped over rows and sees [entries].
         n_entries = near.distances.shape[0]
         entries = jnp.arange(n_entries + SPARE, dtype=jnp.int32)[:, None]
         is_there = entries < near.counts[None]
