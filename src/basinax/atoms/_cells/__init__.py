@@ -1,1 +1,1 @@
-"""Cells that move with the atoms."""
+"""Moving cells."""

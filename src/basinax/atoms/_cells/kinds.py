@@ -1,4 +1,4 @@
-"""How a cell may move: `UnitCell`, `Frechet`, `Strain`; one a structure, checked."""
+"""The ways in which a cell may move: `UnitCell`, `Frechet`, `Strain`; one per structure."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
@@ -16,29 +16,29 @@ Kind = Literal["unit-cell", "frechet", "strain"]
 
 
 class AbstractCell(eqx.Module):
-    """How a cell moves, under which pressure, and which of its entries stand still.
+    """The way in which a cell moves, its pressure, and its frozen entries.
 
-    Options are those of ASE's filter; a list with one cell for each structure mixes kinds.
+    Options are those of ASE's filters; a list with one cell per structure may mix kinds.
     """
 
     kind: ClassVar[Kind]
 
     pressure: float | Sequence[float] | Float[np.ndarray, "structures"] = 0.0
-    """In eV/Å³ (1 GPa is 0.00624 eV/Å³), positive where it compresses; one number, or one a
-    structure. The energy that is minimised is the enthalpy E + pV."""
+    """The pressure in eV/Å³ (1 GPa is 0.00624 eV/Å³), positive for compression; one number, or one
+    per structure. The enthalpy E + pV is minimised."""
 
     mask: Any = None
-    """Which components may move: six booleans (xx, yy, zz, yz, xz, xy) or a symmetric 3x3 matrix of
-    booleans; all if None."""
+    """The components that may move: six booleans (xx, yy, zz, yz, xz, xy) or a symmetric 3x3 matrix
+    of booleans; all if None."""
 
     hydrostatic_strain: bool = False
-    """The cell keeps its shape."""
+    """Keep the shape of the cell."""
 
     constant_volume: bool = False
-    """Project the trace out of the cell's motion, as in ASE: the volume stays approximately."""
+    """Project the trace out of the cell's motion, as in ASE: the volume is kept approximately."""
 
     cell_factor: float | None = None
-    """The scale of the cell's rows beside those of positions (`exp_cell_factor` of ASE's
+    """The scale of the cell's rows relative to positions (`exp_cell_factor` of ASE's
     `FrechetCellFilter`); the number of atoms if None, 1 for `Strain`."""
 
     def __check_init__(self):
@@ -59,7 +59,7 @@ class AbstractCell(eqx.Module):
         self.movable()
 
     def movable(self) -> Bool[np.ndarray, "3 3"]:
-        """Which components may move.
+        """The components that may move.
 
         Raises:
             ValueError: `mask` has neither six entries nor is a symmetric 3x3 matrix.
@@ -88,13 +88,14 @@ class UnitCell(AbstractCell):
 
 
 class Frechet(AbstractCell):
-    """The logarithm of the deformation moves, as with ASE's `FrechetCellFilter`; the usual one."""
+    """The logarithm of the deformation moves, as with ASE's `FrechetCellFilter`; the default."""
 
     kind: ClassVar[Kind] = "frechet"
 
 
 class Strain(AbstractCell):
-    """Six components of a strain move, and atoms with the cell alone, as with `StrainFilter`."""
+    """Six components of a strain move, and atoms only with the cell, as with ASE's
+    `StrainFilter`."""
 
     kind: ClassVar[Kind] = "strain"
 
@@ -106,11 +107,11 @@ def one_a_structure(cell: Any, n_structures: int) -> list[AbstractCell | None]:
     """The cell of each structure, with a pressure of its own.
 
     Args:
-        cell: one, or a sequence of them; None for a cell that is fixed.
+        cell: one cell, or a sequence of cells; None for a fixed cell.
 
     Raises:
-        TypeError: something else than a cell.
-        ValueError: there is another number of cells or of pressures.
+        TypeError: an entry is no cell.
+        ValueError: the number of cells or of pressures is wrong.
     """
     cells = list(cell) if isinstance(cell, list | tuple) else [cell] * n_structures
     if len(cells) != n_structures:
@@ -141,7 +142,7 @@ def _is_list(x: Any) -> bool:
 
 
 def kind_of(atoms: Atoms, cell: AbstractCell | None) -> Kind | None:
-    """How the structure's cell moves; None if it does not.
+    """The kind of the structure's cell motion; None for a fixed cell.
 
     A structure without periodic directions has no cell that could move.
     """
@@ -149,10 +150,10 @@ def kind_of(atoms: Atoms, cell: AbstractCell | None) -> Kind | None:
 
 
 def check_cell(atoms: Atoms, cell: AbstractCell, name: str) -> None:
-    """Makes sure that a cell that is to move can.
+    """Check that a cell that should move can move.
 
     Raises:
-        ValueError: it has no volume.
+        ValueError: the cell has no volume.
         NotImplementedError: a `FixScaled` fixes directions that turn with the cell.
     """
     if not abs(np.linalg.det(atoms.cell.array)) > 0:
@@ -171,10 +172,10 @@ def check_cell(atoms: Atoms, cell: AbstractCell, name: str) -> None:
 
 
 def is_open(cell: AbstractCell | None) -> bool:
-    """Whether a deformation that the mask leaves has a logarithm with entries beside the mask.
+    """Whether a deformation under the mask may have a logarithm with entries outside the mask.
 
-    It has none where products of free entries are free, too: a shear with both of its lengths, and
-    two shears with the third.
+    Never so if products of free entries are free: a shear with both lengths, and two shears with
+    the third.
     """
     if cell is None or cell.kind != "frechet":
         return False

@@ -1,9 +1,8 @@
-"""Cells that move: more rows for an optimizer, which knows nothing of cells.
+"""Moving cells as further rows of the parameters; the optimizer itself needs no change.
 
 The degrees of freedom, their scale and their forces are those of ASE's filters (`UnitCellFilter`,
 `FrechetCellFilter`, `StrainFilter`): positions in the undeformed cell, and the deformation F, its
-logarithm or a strain. A system whose cell is fixed has no rows for it, and the bits it has where no
-cell moves.
+logarithm or a strain. A system with a fixed cell has no such rows, and keeps its bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +43,7 @@ from basinax.atoms.potentials import Properties
 from basinax.transforms._protocol import AbstractTransform, apply_updates, select_systems
 
 CELL_ROWS = 3
-"""The most rows that move the cell of a system."""
+"""The largest number of rows that move the cell of a system."""
 
 Rows = Float[Array, "rows 3"]
 
@@ -53,24 +52,24 @@ class Dofs(NamedTuple):
     """The degrees of freedom of atoms and cells that an optimizer moves."""
 
     positions: Rows
-    """In the undeformed cell, in Å."""
+    """The positions in the undeformed cell, in Å."""
 
     cell: Float[Array, "cell_rows 3"]
-    """For a free cell F or its logarithm times the cell factor, three rows; or strains xx, yy, zz
-    and yz, xz, xy, two rows."""
+    """For a moving cell, F or its logarithm times the cell factor, three rows; or strains xx, yy,
+    zz and yz, xz, xy, two rows."""
 
 
 class Observed(NamedTuple):
-    """Properties of each system beside the enthalpy and its gradient."""
+    """Properties of each system besides the enthalpy and its gradient."""
 
     energies: Float[Array, "systems"]
-    """Without pV, in eV."""
+    """The energy without pV, in eV."""
 
     stress: Float[Array, "systems 3 3"]
     """The stress of the potential, in eV/Å³."""
 
     residual_stress: Float[Array, "systems 3 3"]
-    """The part of stress and pressure that moves the cell, in eV/Å³; 0 where it is fixed."""
+    """The part of stress and pressure that moves the cell, in eV/Å³; 0 for a fixed cell."""
 
 
 class CellConstraints(eqx.Module):
@@ -80,7 +79,7 @@ class CellConstraints(eqx.Module):
     moves: "CellMoves"
 
     def of_gradient(self, gradient: Dofs, prefix: Dofs, params: Dofs) -> Dofs:
-        """The cell's rows have been masked where they were made."""
+        """The gradient under the constraints; masks were applied when the cell's rows were made."""
         index, positions = cast(Any, prefix.positions), gradient.positions
         if self.constraints is not None:
             # With the kind "strain" atoms follow the cell and have no directions of their own.
@@ -92,7 +91,7 @@ class CellConstraints(eqx.Module):
         return gradient._replace(positions=positions)
 
     def of_step(self, step: Dofs, prefix: Dofs, params: Dofs) -> Dofs:
-        """Positions move by the constrained part of a Cartesian step in the cell after it."""
+        """Positions move by the constrained part of a Cartesian step in the cell after the step."""
         positions, cell = step
         if self.constraints is not None and self.moves.kind != "strain":
             cell = self.constraints.of_cell_step(cell.reshape(-1, 3, 3)).reshape(cell.shape)
@@ -106,11 +105,11 @@ class CellConstraints(eqx.Module):
 
 
 class CellMoves(eqx.Module):
-    """How the cells of a batch move. `cell_moves` makes one."""
+    """The motion of the cells of a batch; made by `cell_moves`."""
 
     kind: Kind = eqx.field(static=True)
     index: SystemIndex
-    """Which row of `Dofs.cell` belongs to which system."""
+    """The system of each row of `Dofs.cell`."""
     reference: Matrices
     """The undeformed cells, in Å."""
     is_free: Bool[Array, "systems"]
@@ -123,10 +122,10 @@ class CellMoves(eqx.Module):
     loses_symmetry: Bool[Array, "systems"]
     """Systems whose cell may lose a symmetry although constraints keep it in their steps."""
     is_open: Bool[Array, "systems"] | None
-    """Systems whose mask does not hold under logarithms (`is_open`); None if there are none."""
+    """Systems whose mask a logarithm may violate (see `kinds.is_open`), or None."""
 
     def start(self, positions: Rows) -> Dofs:
-        """Where nothing is deformed."""
+        """The undeformed point."""
         factor = jnp.where(jnp.eye(3, dtype=bool)[None], self.factor[:, None, None], 0.0)
         at_rest = factor if self.kind == "unit-cell" else jnp.zeros_like(factor)
         return Dofs(positions, self._rows(at_rest))
@@ -136,7 +135,7 @@ class CellMoves(eqx.Module):
         return Dofs(cast(Any, index), cast(Any, self.index))
 
     def movable_rows(self) -> Bool[Array, "cell_rows 3"]:
-        """Which entries of `Dofs.cell` no mask holds."""
+        """The mask of entries of `Dofs.cell` that may move."""
         return self._rows(self.mask.astype(self.reference.dtype)) > 0
 
     def masked_step(self, step: Rows, dofs: Dofs) -> Rows:
@@ -153,7 +152,7 @@ class CellMoves(eqx.Module):
         return jnp.where(is_open, end - dofs.cell, masked)
 
     def structure(self, dofs: Dofs, index: SystemIndex) -> tuple[Rows, Matrices]:
-        """Positions and cells in Å; of a fixed cell, bit for bit those it has."""
+        """Positions and cells in Å; a fixed cell keeps its bits."""
         turn = transposed(self._deformation(dofs))
         is_free = index.spread(self.is_free, False, dofs.positions)
         positions = jnp.where(is_free, turned_rows(dofs.positions, turn, index), dofs.positions)
@@ -161,7 +160,7 @@ class CellMoves(eqx.Module):
         return positions, jnp.where(self.is_free[:, None, None], cells, self.reference)
 
     def turning(self, dofs: Dofs) -> Turning:
-        """From the gradient by `dofs.positions` to the Cartesian one."""
+        """The map from the gradient by `dofs.positions` to the Cartesian gradient."""
 
         def turn():
             deformation = self._deformation(dofs)
@@ -170,7 +169,7 @@ class CellMoves(eqx.Module):
         return turn
 
     def turning_of_step(self, dofs: Dofs) -> Turning:
-        """From a step of `dofs.positions` that ends there to the Cartesian one."""
+        """The map from a step of `dofs.positions` that ends at `dofs` to the Cartesian step."""
 
         def turn():
             turn = transposed(self._deformation(dofs))
@@ -179,9 +178,9 @@ class CellMoves(eqx.Module):
         return turn
 
     def is_lost(self, here: Batch, cutoff: Float[Array, ""]) -> Bool[Array, "systems"]:
-        """Which cells have collapsed or exploded so far that neighbours cannot be listed.
+        """The mask of cells that have collapsed or exploded so far that no list can be made.
 
-        A system's own cell decides, not where its list was made, nor how far that reaches.
+        The decision depends on the cell alone, not on the positions or reach of its list.
         """
         unit = jnp.eye(3, dtype=here.cells.dtype)[None]
         cells = jnp.where(self.is_free[:, None, None], here.cells, unit)
@@ -207,9 +206,9 @@ class CellMoves(eqx.Module):
         """The enthalpies in eV, their gradient, and further results.
 
         Args:
-            properties: those of `here` by the potential, stresses included.
+            properties: the potential's properties of `here`, stresses included.
             here: the batch at `structure(dofs)`.
-            is_lost: systems whose results are NaN, since their lists cannot be made; none if None.
+            is_lost: systems without possible lists, whose results become NaN, or None.
         """
         # Forces become derivatives by undeformed positions, and stress plus pressure become
         # derivatives by the rows of the cell. Systems with a fixed cell keep their forces.
@@ -241,14 +240,14 @@ class CellMoves(eqx.Module):
         return enthalpies, Dofs(by_positions, self._rows(by_cell)), observed
 
     def forces(self, dofs: Dofs, gradient: Dofs, index: SystemIndex) -> Rows:
-        """The forces in eV/Å that a gradient was made of."""
+        """The forces in eV/Å from which a gradient was made."""
         turn = inverse(self._deformation(dofs))
         is_free = index.spread(self.is_free, False, gradient.positions)
         turned = turned_rows(gradient.positions, turn, index)
         return -jnp.where(is_free, turned, gradient.positions)
 
     def _cell_forces(self, dofs, deformation, virial) -> tuple[Matrices, Matrices]:
-        """On the cell's rows, and the virial that is left of it; both in eV."""
+        """The forces on the cell's rows, and the virial after constraints and masks; both in eV."""
         if self.kind == "unit-cell":
             virial = multiply(virial, transposed(inverse(deformation)))
             virial = self._traceless(self._masked(self._hydrostatic(virial)))
@@ -263,7 +262,7 @@ class CellMoves(eqx.Module):
         return self._traceless(by_logarithm), self._traceless(virial)
 
     def _deformation(self, dofs: Dofs) -> Matrices:
-        """F; rows turn by its transpose."""
+        """F; rows are multiplied by its transpose."""
         matrices = self._matrices(dofs)
         unit = jnp.eye(3, dtype=matrices.dtype)[None]
         if self.kind == "strain":
@@ -274,7 +273,7 @@ class CellMoves(eqx.Module):
         return unit + jnp.where(self.mask & self.is_free[:, None, None], change, 0.0)
 
     def _matrices(self, dofs: Dofs) -> Matrices:
-        """The rows of each cell as a matrix, without their factor; 0 for a fixed cell."""
+        """The rows of each cell as a matrix, without the cell factor; 0 for a fixed cell."""
         if self.kind == "strain":
             strains = dofs.cell.reshape(-1, 6)
             matrices = jnp.stack([strains[:, k] for k in VOIGT_OF_ENTRIES], 1)
@@ -303,9 +302,9 @@ class CellMoves(eqx.Module):
 
 
 def _heights(cells: Matrices, pbc: Bool[Array, "systems 3"]) -> Float[Array, "systems 3"]:
-    """Between opposite faces of each cell along its periodic directions, in Å.
+    """The distances between opposite faces of each cell along its periodic directions, in Å.
 
-    Vectors along open directions do not count: the faces are those of an area, or a length.
+    Open directions do not count: the faces then belong to an area, or are the ends of a length.
     """
     areas = cofactors(cells)
     normals = rounded(areas / row_norms(areas)[:, :, None])

@@ -1,8 +1,8 @@
-"""Pairs of atoms as plain edge lists, the form of neighbour lists that models in JAX take.
+"""Pairs of atoms as plain edge lists, the form of neighbour lists of most JAX models.
 
-Edges stand by receiver, sender and periodic shift, an order that each structure alone decides. Sums
-over the edges of an atom, and the sums that differentiation writes, are left folds in that order
-(docs/design.md, section 2, rule 3): no skin, padding or other structure changes a bit of one.
+Edges are sorted by receiver, sender and periodic shift, an order that depends on each structure
+alone. Sums over the edges of an atom, and the sums in derivatives, are left folds in that order
+(docs/design.md, section 2, rule 3), so no skin, padding or other structure changes a bit.
 """
 
 import dataclasses
@@ -18,59 +18,59 @@ from basinax.atoms._matrices import Matrices, squared_lengths
 
 
 class Frames(eqx.Module):
-    """The cells in which lists were made, for those that move."""
+    """The cells in which lists were made, for moving cells."""
 
     cells: Matrices
-    """In Å."""
+    """The cells, in Å."""
     inverses: Matrices
     """Inverses of the cells; pseudo-inverses where vectors along open directions are zero."""
     radius: Float[Array, ""]
-    """How far the lists reach, in Å."""
+    """The reach of the lists, in Å."""
 
 
 class EdgeList(eqx.Module):
     """All pairs within the cutoff, from both ends, and some beyond it.
 
-    Between rebuilds atoms move, so that up to the skin of the list there are edges longer than the
-    cutoff: a potential goes smoothly to zero there, or takes the edges `within` it. Padding stands
-    behind all edges. Its mask is False, and its receiver and sender are the last row.
+    Between rebuilds atoms move, so some edges, up to the skin, are longer than the cutoff: a
+    potential either goes smoothly to zero there, or uses the edges `within` the cutoff. Padding
+    follows all edges. Its mask is False, and its receiver and sender are the last row.
 
     `vectors`, `of_senders`, `of_receivers` and `sum` have derivatives in reverse mode (`jax.grad`)
-    alone. These are folds in the order of the edges too, and padding adds nothing to them.
+    only. The derivatives are folds in the order of the edges too; padding adds nothing.
     """
 
     senders: Int32[Array, "edges"]
     """The row of each neighbour."""
 
     receivers: Int32[Array, "edges"]
-    """The row that has the neighbour, ascending."""
+    """The row with the neighbour, ascending."""
 
     shifts: Int32[Array, "edges 3"]
-    """By how many cell vectors the neighbour is displaced."""
+    """The displacement of the neighbour, in cell vectors."""
 
     mask: Bool[Array, "edges"]
-    """Which edges there are."""
+    """True for edges, False for padding."""
 
     systems: Int32[Array, "edges"]
     """The system of both ends."""
 
     reverse: Int32[Array, "edges"]
-    """The edge between the same two atoms whose receiver is this one's sender."""
+    """The edge from the other end: the same two atoms, with receiver and sender exchanged."""
 
     starts: Int32[Array, "rows"]
     """The first edge of each receiver."""
 
     counts: Int32[Array, "rows"]
-    """How many edges each receiver has."""
+    """The number of edges of each receiver."""
 
     radius: Float[Array, ""]
-    """How far the list reached when it was made, in Å."""
+    """The reach of the list when it was made, in Å."""
 
     positions: Float[Array, "rows 3"]
-    """Where the atoms were then, in Å."""
+    """The positions at which the list was made, in Å."""
 
     frames: Frames | None = None
-    """The cells of then; None where no cell moves."""
+    """The cells in which the list was made; None if no cell moves."""
 
     def __getattr__(self, name: str):
         text = f"an EdgeList has no attribute {name!r}"
@@ -81,10 +81,10 @@ class EdgeList(eqx.Module):
     def vectors(
         self, positions: Float[Array, "rows 3"], cells: Float[Array, "systems 3 3"]
     ) -> Float[Array, "edges 3"]:
-        """From receivers to senders, in Å.
+        """The vectors from receivers to senders, in Å.
 
-        The vector of a masked edge has the list's `radius` and 1 Å in each component, wherever the
-        atoms are: a function that is finite there gets no NaN into its gradient.
+        The vector of a masked edge is the list's `radius` plus 1 Å in each component, for any
+        positions: a function that is finite there has no NaN in its gradient.
         """
         cell, n = cells[self.systems], self.shifts.astype(positions.dtype)
         # Σ_k n_k a_k, added in index order
@@ -99,31 +99,31 @@ class EdgeList(eqx.Module):
         positions: Float[Array, "rows 3"],
         cells: Float[Array, "systems 3 3"],
     ) -> "EdgeList":
-        """The list with the edges alone that are now no longer than `cutoff` (Å); others masked.
+        """The list with only the edges of length up to `cutoff` (Å) now; others are masked.
 
-        NaN counts as near, so that it shows.
+        An edge of length NaN stays, so that NaN reaches the result.
         """
         squares = squared_lengths(self.vectors(positions, cells))
         limit = jnp.asarray(cutoff, positions.dtype)
         return dataclasses.replace(self, mask=self.mask & ~(squares > rounded(limit * limit)))
 
     def of_senders(self, of_rows: Shaped[Array, "rows *rest"]) -> Shaped[Array, "edges *rest"]:
-        """For each edge the entry of its sender."""
+        """The entry of each edge's sender."""
         return _of_senders(self, of_rows)
 
     def of_receivers(self, of_rows: Shaped[Array, "rows *rest"]) -> Shaped[Array, "edges *rest"]:
-        """For each edge the entry of its receiver."""
+        """The entry of each edge's receiver."""
         return _of_receivers(self, of_rows)
 
     def sum(self, of_edges: Float[Array, "edges *rest"]) -> Float[Array, "rows *rest"]:
-        """The sum over the edges of each receiver, from the left; masked edges add nothing."""
+        """The left fold over the edges of each receiver; masked edges add nothing."""
         axes = tuple(range(1, of_edges.ndim))
         return _fold(self, jnp.where(jnp.expand_dims(self.mask, axes), of_edges, 0.0))
 
 
 @jax.custom_vjp
 def _fold(edges: EdgeList, values: Float[Array, "edges *rest"]) -> Float[Array, "rows *rest"]:
-    """The sum over the edges of each receiver, masked ones too."""
+    """The sum over the edges of each receiver, including masked edges."""
     axes = tuple(range(1, values.ndim))
 
     def add(k, sums):

@@ -1,8 +1,8 @@
-"""Which periodic images lie near which atoms, as the device reads it.
+"""Lists of near periodic images, in the form that the device reads.
 
-A row's neighbours stand in canonical order (row in its system, then periodic shift), so that a
-left fold over them gives the same bits whatever the skin, the padding and the last rebuild
-(docs/design.md, section 2, rule 3). Padding points at an image too far away to matter: no mask.
+A row's neighbours are in canonical order (row in its system, then periodic shift), so a left fold
+over them has the same bits for any skin, padding and time of rebuild (docs/design.md, section 2,
+rule 3). Padding points at an image too far away to matter, so no mask is needed.
 """
 
 import dataclasses
@@ -24,59 +24,59 @@ from basinax.atoms._matrices import Matrices, frobenius_norm, multiply, squared_
 from basinax.atoms._neighbors.edges import EdgeList, Frames
 
 HEAVIER = 1 << 30
-"""Set in a slot whose image is of the heavier one of a system's two elements, where there is
-`ChunkedLists.others`. `gather` passes over it, and no batch has as many images."""
+"""The bit of a slot whose image is of the heavier of a system's two elements, if
+`ChunkedLists.others` is given. `gather` masks the bit; no batch has as many images."""
 
 FAR = 1e12
-"""Where padding points, in Å along each axis: far from any atom, and its square fits float32."""
+"""The position of padding, in Å along each axis: far from any atom; its square fits float32."""
 
 Coordinates = list[Float[Array, "*axes n"]]
-"""x, y and z: an array each, or one [3, n] of all."""
+"""x, y and z: three arrays, or one array [3, n]."""
 
 
 class Columns(eqx.Module):
-    """In which order folds go through the rows: by chunks, each as far as its longest list.
+    """The order in which folds process rows: in chunks, each up to its longest list.
 
-    The systems to go through come first, of these those of one element alone, where that is known,
-    and then those with the longest lists.
+    Running systems come first, sorted by the length of their lists; if known, systems of one
+    element come before the others.
     """
 
     rows: Int32[Array, "columns"]
-    """The row of each column of the slots; rows may come again at the end, to fill it up."""
+    """The row of each column of slots; some rows repeat at the end as padding."""
 
     of_rows: Int32[Array, "rows"]
     """The column of each row."""
 
     n_slots: Int32[Array, "chunks"]
-    """After how many slots the fold of a chunk may end; 0 for those not to go through."""
+    """The number of slots after which the fold of a chunk may end; 0 for unused chunks."""
 
     n_chunks: Int32[Array, ""]
-    """How many chunks there are to go through."""
+    """The number of used chunks."""
 
     n_alike: Int32[Array, ""]
-    """How many of these, the first ones, are of systems of one element alone."""
+    """The number of leading chunks that hold only systems of one element."""
 
     has_others: Bool[Array, "columns"]
-    """Which columns are of systems to go through that may have several elements."""
+    """The mask of columns of running systems that may have several elements."""
 
     stretches: Int32[Array, "stretches"]
-    """Where the further images of systems to go through begin: starts of stretches of equal length,
-    which may overlap."""
+    """Stretches of equal length that cover the further images of running systems, by their starts;
+    stretches may overlap."""
 
     n_stretches: Int32[Array, ""]
-    """How many of these there are; others are not read."""
+    """The number of used stretches; others are not read."""
 
     @property
     def size(self) -> int:
-        """Columns of a chunk."""
+        """The number of columns of a chunk."""
         return self.rows.shape[0] // self.n_slots.shape[0]
 
     def arranged(self, of_rows: PyTree[Array]) -> PyTree[Array]:
-        """Values of rows, the last axis, in the order of columns; a number stands for all."""
+        """Values of rows (last axis) in the order of columns; a number stays a number."""
         return jax.tree.map(lambda a: gather(a, self.rows) if a.ndim else a, of_rows)
 
     def chunk(self, k: Int32[Array, ""], of_columns: PyTree[Array]) -> PyTree[Array]:
-        """Values of the columns of a chunk."""
+        """The values of one chunk's columns."""
 
         def part(a):
             return lax.dynamic_slice_in_dim(a, k * self.size, self.size, -1) if a.ndim else a
@@ -86,7 +86,7 @@ class Columns(eqx.Module):
     def with_chunk(
         self, k: Int32[Array, ""], of_columns: PyTree[Array], chunk: PyTree[Array]
     ) -> PyTree[Array]:
-        """The tree with other values for the columns of a chunk."""
+        """The values with one chunk's columns replaced."""
 
         def changed(a, part):
             return lax.dynamic_update_slice_in_dim(a, part, k * self.size, -1)
@@ -94,7 +94,7 @@ class Columns(eqx.Module):
         return jax.tree.map(changed, of_columns, chunk)
 
     def wide(self) -> "Columns":
-        """The same columns in fewer and larger chunks."""
+        """The same columns in fewer, larger chunks."""
         together = min(machine().wide, len(self.n_slots))
         return dataclasses.replace(
             self,
@@ -107,30 +107,30 @@ class Columns(eqx.Module):
 class AbstractRowLists(eqx.Module):
     """Neighbour lists in which every row has a column of slots.
 
-    The image table begins with the batch's rows; then one image stands far from everything; then
-    follow the periodic images that some atom has in reach, and more far ones up to a power of two.
+    The image table holds the batch's rows, then one image far from everything, then all periodic
+    images within reach of some atom, and far images up to a power of two.
     """
 
     slots: eqx.AbstractVar[Int32[Array, "slots columns"]]
-    """The images near the row of each column, in canonical order, then the far one."""
+    """The images near the row of each column, in canonical order, then the far image."""
 
     image_rows: eqx.AbstractVar[Int32[Array, "extra_images"]]
-    """The row that each further image is an image of."""
+    """The row of which each further image is an image."""
 
     image_shifts: eqx.AbstractVar[Int32[Array, "extra_images"]]
-    """The shift of each further image, as an entry of `shifts`."""
+    """The shift of each further image, as an index into `shifts`."""
 
     shifts: eqx.AbstractVar[Int32[Array, "shifts 3"]]
-    """By how many cell vectors images are displaced."""
+    """The displacement of images, in cell vectors."""
 
     shift_systems: eqx.AbstractVar[Int32[Array, "shifts"]]
-    """The system whose cell vectors they are."""
+    """The system whose cell vectors each shift counts."""
 
     positions: eqx.AbstractVar[Float[Array, "rows 3"]]
-    """Where the atoms were when their system's list was made, in Å."""
+    """The positions at which each system's list was made, in Å."""
 
     frames: eqx.AbstractVar[Frames | None]
-    """The cells of then; None where no cell moves."""
+    """The cells in which lists were made; None if no cell moves."""
 
     def images(
         self,
@@ -142,7 +142,7 @@ class AbstractRowLists(eqx.Module):
         """The coordinates of all images, in Å.
 
         Args:
-            is_one: let them be one array.
+            is_one: return all coordinates in one array.
         """
         cell, n = cells[self.shift_systems], self.shifts.astype(positions.dtype)
         # Σ_k n_k a_k, added in index order
@@ -158,7 +158,7 @@ class AbstractRowLists(eqx.Module):
         return self._tables(x, further, known, FAR)
 
     def of_images(self, of_rows: Shaped[Array, "rows"]) -> Shaped[Array, "images"]:
-        """The value of the row that each image belongs to; 0 for the far one."""
+        """The value of each image's row; 0 for the far image."""
 
         def further(rows, shifts, of_rows):
             return gather(of_rows, rows)
@@ -172,12 +172,12 @@ class AbstractRowLists(eqx.Module):
         known: list[Any],
         far: float,
     ) -> list[Shaped[Array, "*axes images"]]:
-        """The values of images. Images of a system that folds do not go through may have `far`.
+        """The tables of all images. Images of systems that folds skip may hold `far`.
 
         Args:
-            of_rows: values of rows, for each table.
-            further: from rows and shifts of further images, and an entry of `known`, to their
-                values.
+            of_rows: the values of rows, for each table.
+            further: a function of rows and shifts of further images, and of an entry of `known`,
+                that returns the values of these images.
             known: one entry for each table.
             far: the value of the far image.
         """
@@ -210,7 +210,7 @@ class AbstractRowLists(eqx.Module):
 class Neighbors(AbstractRowLists):
     """Neighbour lists of a batch by its rows: column i of `slots` has the neighbours of row i.
 
-    Up to the skin of the list there are neighbours farther away than the cutoff.
+    Some neighbours, up to the skin of the list, are farther away than the cutoff.
     """
 
     slots: Int32[Array, "slots rows"]
@@ -222,17 +222,16 @@ class Neighbors(AbstractRowLists):
     frames: Frames | None = None
 
     reverse: Int32[Array, "slots rows"] | None = None
-    """Where the pair of a slot stands seen from the neighbour, as an entry of `slots.ravel()`.
+    """The position of each slot's pair seen from the neighbour, as an index into `slots.ravel()`.
 
-    Of no account where a slot is padding; None unless the table has `reverse`.
+    Meaningless for padding; None unless the table has `reverse`.
     """
 
 
 class ChunkedLists(AbstractRowLists):
-    """Neighbour lists for the folds of this package: in chunks of columns that end where they may.
+    """Neighbour lists for this package's folds, in chunks of columns of different lengths.
 
-    A column is that of another row than its number, which `columns` has, and `HEAVIER` may be set
-    in slots besides, where there are `others`.
+    `columns` gives the row of each column. With `others`, slots may hold the bit `HEAVIER`.
     """
 
     slots: Int32[Array, "slots columns"]
@@ -243,14 +242,14 @@ class ChunkedLists(AbstractRowLists):
     positions: Float[Array, "rows 3"]
 
     columns: Columns
-    """The rows of columns, and how far folds go. A loop whose length is not known before has no
-    derivative in reverse."""
+    """The rows of columns, and the reach of folds. Loops of unknown length have no reverse
+    derivative."""
 
     frames: Frames | None = None
 
     others: Int32[Array, "rows"] | None = None
-    """The atomic number of the other one of the two elements of a row's system; its own if there is
-    one. None where some system may have more."""
+    """The atomic number of the other of the two elements of a row's system, or its own if there is
+    only one; None if a system may have more than two."""
 
 
 def columns_of(lists: AbstractRowLists) -> Columns | None:
@@ -263,18 +262,18 @@ Lists = EdgeList | Neighbors | ChunkedLists
 
 
 def coordinates(positions: Float[Array, "rows 3"], *, is_one: bool) -> Coordinates:
-    """The coordinates of rows, as `images` of lists gives those of images."""
+    """The coordinates of rows, in the form of the lists' `images`."""
     return [positions.T] if is_one else list(positions.T)
 
 
 def gather(values: Shaped[Array, "*axes n"], indices: Int32[Array, "..."]) -> Shaped[Array, "..."]:
-    """`values[..., indices]`, for indices known to be within bounds; fast if `filled_up`."""
+    """`values[..., indices]` for indices within bounds; faster for tables from `filled_up`."""
     indices = xla.within(indices, values.shape[-1], HEAVIER)
     return values.at[..., indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def filled_up(values: Shaped[Array, "*axes n"]) -> Shaped[Array, "*axes filled"]:
-    """The table with as many entries as the next power of two, for `gather` to be faster."""
+    """The table padded to a power of two, for a faster `gather`."""
     n = values.shape[-1]
     widths = [(0, 0)] * (values.ndim - 1) + [(0, padded_size(n, steps=1) - n)]
     return jnp.pad(values, widths)
@@ -287,10 +286,10 @@ def moved_too_far(
     skin: Float[Array, "..."] | float,
     cells: Matrices | None = None,
 ) -> Bool[Array, "systems"]:
-    """Which systems need a new list: an atom has moved more than half the skin since the last.
+    """The mask of systems that need a new list: an atom has moved by more than half the skin.
 
-    Those with less than nothing in `skin_left`, whose arguments these are. A position that is not
-    finite counts as not moved.
+    These systems have a negative `skin_left`, which takes the same arguments. A position that is
+    not finite counts as unmoved.
     """
     return skin_left(positions, neighbors, index, skin, cells) < 0
 
@@ -302,16 +301,15 @@ def skin_left(
     skin: Float[Array, "..."] | float,
     cells: Matrices | None = None,
 ) -> Float[Array, "systems"]:
-    """How far beyond the cutoff lists still hold every pair, in Å.
+    """The distance beyond the cutoff within which lists still hold every pair, in Å.
 
-    Twice the longest way of an atom since they were made is taken from the skin. Where the cell
-    moves, atoms are taken to move with it, and its strain takes from the skin besides. Only a
-    system's own atoms and cell decide. NaN where an atom's position is not finite (no list could
-    help it).
+    The skin minus twice the longest way of an atom since the list was made. In a moving cell, atoms
+    move with the cell, and its strain reduces the skin as well. Only a system's own atoms and cell
+    count. NaN if a position is not finite, since no list helps then.
 
     Args:
-        skin: of all systems, or one a system, in Å.
-        cells: the cell vectors of now, in Å; needed where `neighbors` has `frames`.
+        skin: in Å, one number or one per system.
+        cells: the current cell vectors, in Å; needed if `neighbors` has `frames`.
     """
     d = positions - neighbors.positions
     left = jnp.asarray(skin, positions.dtype)

@@ -1,8 +1,8 @@
-"""Near pairs, chosen on the device out of neighbour lists that reach farther.
+"""Near pairs, selected on the device from neighbour lists that reach farther.
 
-A list that lasts has about twice the pairs that count. Those chosen from it last a few turns and
-are hardly more than count. They stand in the order of the list: no bit of a result depends on which
-are chosen, or when.
+A list that lasts has about twice as many pairs as lie within the cutoff. A selection lasts a few
+turns and holds few more pairs than needed. Selected pairs keep the order of the list, so no bit of
+a result depends on the selection or its time.
 """
 
 from typing import NamedTuple
@@ -19,16 +19,16 @@ from basinax.atoms._neighbors.edges import Frames
 from basinax.atoms._neighbors.lists import ChunkedLists, Columns, gather, skin_left
 
 GROWTH, LEAST_SKIN = 1.25, 0.05
-"""Near pairs lie within the cutoff and a skin of each system: this factor times the part of its
-last skin that its atoms have used up, and so many Å at least."""
+"""Near pairs lie within the cutoff and a skin of each system: the part of its last skin that the
+system used, times `GROWTH`, but at least `LEAST_SKIN` (Å)."""
 
 
 class Reach(NamedTuple):
-    """How far neighbour lists reach, in Å."""
+    """The reach of neighbour lists, in Å."""
 
     cutoff: Float[Array, ""]
     skin: Float[Array, ""]
-    """How much farther than the cutoff."""
+    """The reach beyond the cutoff."""
 
 
 def chosen(
@@ -38,13 +38,13 @@ def chosen(
     skins: Float[Array, "systems"],
     is_running: Bool[Array, "systems"],
 ) -> tuple[ChunkedLists, Float[Array, "systems"]]:
-    """Lists of the near pairs, and how much farther than the cutoff they reach.
+    """Lists of the near pairs, and their reach beyond the cutoff.
 
-    That is negative for a system that needs a new list; it gets no pairs, as one that has ended.
+    The reach is negative for a system that needs a new list; it gets no pairs, as an ended one.
 
     Args:
-        batch: where atoms are now, and cells.
-        skins: how much farther they should reach, in Å; inf for as far as the list does.
+        batch: the current positions and cells.
+        skins: the wanted reach beyond the cutoff in Å; inf for the reach of the list.
     """
     left = skin_left(batch.positions, neighbors, batch.index, reach.skin, batch.cells)
     skins = jnp.where(skins < left, skins, left)
@@ -55,24 +55,24 @@ def chosen(
 def next_skins(
     near: ChunkedLists, batch: Batch, reach: Reach, skins: Float[Array, "systems"]
 ) -> Float[Array, "systems"]:
-    """How far lists of near pairs should reach that follow these, in Å.
+    """The skins for the next selection, in Å.
 
     Args:
-        batch: where these have led.
-        skins: how far these reach.
+        batch: the batch after the turns with this selection.
+        skins: the skins of this selection.
     """
     taken = skins - skin_left(batch.positions, near, batch.index, skins, batch.cells)
     return jnp.clip(rounded(GROWTH * taken), LEAST_SKIN, reach.skin)
 
 
 def narrowed(neighbors: ChunkedLists, batch: Batch, radii: Float[Array, "systems"]) -> ChunkedLists:
-    """The lists with the pairs alone that lie within these radii now.
+    """The lists with only the pairs that now lie within these radii.
 
-    Columns stand anew by the lengths of their lists.
+    Columns are sorted anew by the lengths of their lists.
 
     Args:
-        batch: where atoms are now, and cells.
-        radii: of each system, in Å; one that is negative leaves it without pairs.
+        batch: the current positions and cells.
+        radii: the radius of each system in Å; a negative radius removes all its pairs.
     """
     columns, positions = neighbors.columns.wide(), batch.positions
     n_slots, n_columns = neighbors.slots.shape
@@ -123,7 +123,7 @@ def narrowed(neighbors: ChunkedLists, batch: Batch, radii: Float[Array, "systems
 
 
 def _squared_limits(radii, batch: Batch) -> Float[Array, "rows"]:
-    """Limits of squared distances from each row, in Å²; -1 where no pair is wanted."""
+    """Limits of squared distances from each row, in Å²; -1 for rows without pairs."""
     positions = batch.positions
     # Reach as much farther as lists made on the host, to allow for rounding.
     spacing = 64 * float(jnp.finfo(positions.dtype).eps)
@@ -140,7 +140,7 @@ def _written(slots, at, images):
 
 
 def _sorted(columns: Columns, lengths) -> tuple[Int32[Array, "columns"], Columns]:
-    """The order in which columns stand by the lengths of their lists, and the columns in it."""
+    """The order of columns by the lengths of their lists, and the columns in this order."""
     n_columns, longest = len(lengths), jnp.max(lengths)
     numbers = jnp.arange(n_columns, dtype=jnp.int32)
     others = columns.has_others & (lengths > 0)
@@ -165,7 +165,7 @@ def _sorted(columns: Columns, lengths) -> tuple[Int32[Array, "columns"], Columns
 
 
 def _frames(frames: Frames | None, batch: Batch) -> Frames | None:
-    """The cells of now, for lists that are measured from here."""
+    """The current cells, as the frames of lists made now."""
     if frames is None:
         return None
     # (1 + ε)⁻¹ times the earlier inverse, a pseudo-inverse if vectors are zero.

@@ -1,4 +1,4 @@
-"""Numbers for neighbours, shifts and entries of lists, found without sorting where that pays."""
+"""Numbers for neighbours, shifts and entries of lists, without sorting if that is faster."""
 
 import math
 
@@ -6,10 +6,10 @@ import numpy as np
 
 
 def reversed_pairs(rows: np.ndarray, neighbors: np.ndarray, n_shifts: int) -> np.ndarray:
-    """Where each pair stands seen from its other end; a pair that is not there, where it stands.
+    """The position of each pair seen from its other end, or its own if that end is missing.
 
-    The list can lack one end of a pair only where the two differ in whether rounding puts them
-    within its radius, which reaches beyond the cutoff.
+    An end can be missing only if rounding puts one of two equal distances outside the list's
+    radius, which lies beyond the cutoff.
     """
     width = int(neighbors.max(initial=0)) + n_shifts
     # The table of shifts is symmetric: the opposite of shift k is shift k from the end.
@@ -23,10 +23,10 @@ def reversed_pairs(rows: np.ndarray, neighbors: np.ndarray, n_shifts: int) -> np
 
 
 def coded(shifts: np.ndarray, *, symmetric: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Each shift as an entry of a table of shifts in lexicographic order, and that table.
+    """Each shift as an index into a table of shifts in lexicographic order, and the table.
 
     Args:
-        symmetric: have the opposite of each shift in the table, too.
+        symmetric: include the opposite of each shift.
     """
     if not len(shifts):
         return np.zeros(0, np.int64), np.zeros((1, 3), np.int64)
@@ -52,22 +52,22 @@ def coded(shifts: np.ndarray, *, symmetric: bool) -> tuple[np.ndarray, np.ndarra
 
 
 _DENSE_SHIFTS = 4096
-"""Up to this number, the table holds every shift within the bounds of those that occur."""
+"""Up to this number of shifts, the table holds all shifts within the bounds of the given ones."""
 
 
 def rank(sorted_numbers: np.ndarray) -> np.ndarray:
-    """The how many-th of its equals each of the sorted numbers is, from 0."""
+    """For each of the sorted numbers, the count of equal numbers before it."""
     counts = np.bincount(sorted_numbers)
     firsts = (np.cumsum(counts) - counts).astype(np.int32)
     return np.arange(len(sorted_numbers), dtype=np.int32) - np.repeat(firsts, counts)
 
 
 _DENSE = 1 << 23
-"""Up to this bound, finding distinct numbers in a table of all is faster than sorting them."""
+"""Up to this bound, a table of all numbers finds distinct ones faster than a sort."""
 
 
 def distinct(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct ones of numbers from 0, ascending, and which of them each number is."""
+    """The distinct values among non-negative numbers, ascending, and each number's index."""
     bound = int(numbers.max(initial=0)) + 1
     if bound > _DENSE:
         return np.unique(numbers, return_inverse=True)

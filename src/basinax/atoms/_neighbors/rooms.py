@@ -1,8 +1,7 @@
-"""For how much there is room in neighbour tables: every size is a program of its own.
+"""Room in neighbour tables: every size is a program of its own.
 
-A table's own room follows from its needs alone. A program that has been compiled is worth more than
-a table that is no larger than it must be, so the tables of a later group take the room of an
-earlier one where they fit.
+A table's own room depends on its needs alone. But reusing a compiled program gains more than a
+smaller table, so tables of later groups take the room of earlier ones if it suits them.
 """
 
 import threading
@@ -15,18 +14,18 @@ from basinax._bits.rounding import BLOCK
 from basinax.atoms._batch import STEPS_PER_OCTAVE, padded_size
 
 SMALL = 1024
-"""In batches of up to so many rows a table costs little, so it has ample room: a cell that shrinks
-or another composition needs no other program."""
+"""Batches of up to this many rows have ample room, since their tables cost little: a shrinking cell
+or another composition then needs no other program."""
 
 AMPLE, HEADROOM = 1.5, 1.05
-"""How many times its needs the room of a table is, where it is ample and where not."""
+"""The room of a table relative to its needs: ample, and otherwise."""
 
 SPARE, SPARE_OF_LEAN = 8, 2
-"""How many times a table's own room that of another may be, for it to be taken."""
+"""The largest accepted room of another table, relative to a table's own room."""
 
 
 class Room(NamedTuple):
-    """For how many slots of a row, further images and shifts there is room."""
+    """The numbers of slots per row, further images and shifts that fit."""
 
     slots: int
     images: int
@@ -34,19 +33,19 @@ class Room(NamedTuple):
 
 
 def room_of_images(n_images: int, n_rows: int) -> int:
-    """For how many further images there is room where `n_images` need it, one at least.
+    """The room for at least `n_images` further images.
 
-    With the rows and the far one they fill a table of a power of two.
+    Together with the rows and the far image, they fill a table whose length is a power of two.
     """
     others = n_rows + BLOCK
     return padded_size(others + max(n_images, 1), steps=1) - others
 
 
 def own_room(needs: Room, n_rows: int, *, is_lean: bool) -> Room:
-    """The room of tables with these needs, for batches of so many rows.
+    """The room of tables with these needs, for batches of `n_rows` rows.
 
     Args:
-        is_lean: slots cost time or much memory, as they do in batches that are not small.
+        is_lean: slots cost time or much memory, as in large batches.
     """
 
     def room(n: int, is_lean: bool) -> tuple[int, int]:
@@ -64,19 +63,19 @@ def own_room(needs: Room, n_rows: int, *, is_lean: bool) -> Room:
 
 
 class Rooms:
-    """The room of tables that have been made, by the programs that read them."""
+    """The rooms of earlier tables, by the programs that read them."""
 
     def __init__(self):
         self._lock = threading.Lock()  # tables of several threads must agree on one room
         self._taken: dict[Hashable, list[Room]] = {}
 
     def of(self, program: Hashable, needs: Room, n_rows: int, *, is_lean: bool) -> Room:
-        """The first room that suits these needs, or their own, which is kept for others.
+        """The first earlier room that suits these needs, or a new room, which is kept for others.
 
-        No room is forgotten and none comes before another, so that equal needs have equal rooms.
+        Rooms are never removed or reordered, so equal needs get equal rooms.
 
         Args:
-            program: everything else that a program depends on.
+            program: everything else on which a program depends.
         """
         own = own_room(needs, n_rows, is_lean=is_lean)
         is_large = n_rows > SMALL
@@ -97,5 +96,5 @@ class Rooms:
 
 
 def largest(needs: list[Room]) -> Room:
-    """The needs of the tables together."""
+    """The largest needs of several tables."""
     return Room(*np.max(np.array(needs), axis=0).tolist())

@@ -1,8 +1,7 @@
-"""All pairs of atoms within a radius, periodic images too, on the host and in canonical order.
+"""All pairs of atoms within a radius, periodic images included, on the host in canonical order.
 
-In small systems every pair is tried, those of many systems at once; others are searched by vesin.
-Both find the same pairs but for those whose distance is the radius by rounding, in single precision
-for those that are tried.
+Small systems try every pair, many systems at once; vesin searches the others. Both find the same
+pairs, except pairs whose distance equals the radius within rounding (single precision for trials).
 """
 
 import functools
@@ -21,46 +20,47 @@ LARGEST_POSITION, LARGEST_CELL = 1e8, 1e5
 """The largest coordinates and cell entries, in Å, for which a list is made."""
 
 MOST_IMAGES = 10_000
-"""The most periodic images of one atom within the radius of a list, counted in a parallelepiped
-around it: a cell of one atom and 1 Å has half as many within 9 Å. No run begins beyond."""
+"""The largest number of periodic images of an atom within the radius of a list, counted in a
+parallelepiped around the radius. A cell of one atom and 1 Å has half as many within 9 Å. No run may
+start with more."""
 
 TO_SPARE = 1.1
-"""Factor by which images within the cutoff may grow until a moving cell is lost, and again until
-there is no list: a structure that may begin is not lost at once, and the device decides."""
+"""The factor by which images within the cutoff may grow until a moving cell counts as lost, and
+again until no list is made. So a structure at the limit may start, and the device ends it."""
 
 MOST_TRIED = 1 << 20
-"""Up to so many candidates in a system, trying them all is faster than searching: nearly 200
-atoms of a crystal whose cell is as high as the radius, or 1000 of a cluster."""
+"""Up to this many candidates in a system, trying all is faster than a search: nearly 200 atoms of a
+crystal whose cell is as high as the radius, or 1000 of a cluster."""
 
 MOST_RADII = 30
-"""Systems that extend farther are searched: trials compare squared lengths in single precision."""
+"""Larger systems are searched, since trials compare squared lengths in single precision."""
 
 MOST_AT_ONCE = 1 << 19
-"""Candidates, of several systems, that are tried at once."""
+"""The number of candidates, of several systems, that are tried at once."""
 
 ON_ONE_CORE = 1 << 17
-"""Multiplications of a product of matrices that BLAS does without threads, which would spin on the
-cores that batches need. (OpenBLAS starts threads at 1 << 18.) So many products also fit the cache
+"""Multiplications of a matrix product that BLAS computes without threads, which would spin on cores
+that batches need (OpenBLAS starts threads at 1 << 18). As many products also fit into the cache
 until they are compared."""
 
 
 class Task(NamedTuple):
-    """One system, periodic in all directions, and how far its pairs reach."""
+    """One system, made periodic in all directions, and the radius of its pairs."""
 
     positions: np.ndarray
     """[atoms, 3] in Å."""
     cell: np.ndarray
     radius: float
-    """In Å, a little larger than requested, so that no pair is missed that is within the requested
-    radius by the arithmetic of the device."""
+    """The radius in Å, slightly larger than requested, so that no pair is missed that the device's
+    arithmetic puts within the requested radius."""
     heights: np.ndarray
-    """Between opposite faces of the cell, in Å."""
+    """The distances between opposite faces of the cell, in Å."""
     turns: tuple[int, int, int] | None
-    """How many cells either way an image in reach may lie; None if that is too many to try."""
+    """The number of cells either way with images in reach; None if too many to try."""
 
     @property
     def kind(self) -> tuple[int, tuple[int, int, int]] | None:
-        """The key of systems that are tried at once; None if this one is searched."""
+        """The key of systems that are tried together; None for a system to search."""
         return None if self.turns is None else (len(self.positions), self.turns)
 
 
@@ -68,19 +68,19 @@ class Pairs(NamedTuple):
     """Pairs of systems, one after another, each in canonical order: row, neighbour's row, shift."""
 
     systems: np.ndarray
-    """The numbers of these systems, as they stand here."""
+    """The numbers of these systems, in their order here."""
     lengths: np.ndarray
-    """[rows]: how many each row has."""
+    """[rows]: the number of pairs of each row."""
     images: np.ndarray
-    """[pairs]: the neighbour, a row or, beyond `far`, one of the further images."""
+    """[pairs]: the neighbour, a row or, beyond `far`, a further image."""
     image_rows: np.ndarray
-    """[further images], those of a system ascending."""
+    """[further images]: their rows, ascending within a system."""
     image_shifts: np.ndarray
-    """[further images], entries of `shifts`."""
+    """[further images]: indices into `shifts`."""
     shifts: np.ndarray
-    """[shifts, 3], for each system in lexicographic order; some may not occur."""
+    """[shifts, 3], in lexicographic order for each system; some may be unused."""
     reverse: np.ndarray | None
-    """[pairs]: each pair seen from its other end, or None."""
+    """[pairs]: the index of each pair seen from its other end, or None."""
 
 
 def tasks_of(
@@ -91,14 +91,14 @@ def tasks_of(
     resolution: float,
     most_images: float = MOST_IMAGES,
 ) -> list[Task | None]:
-    """The tasks for lists of this radius (Å); None where positions or cell forbid a list.
+    """The tasks for lists of this radius (Å); None if positions or cell allow no list.
 
-    An infinite radius takes all pairs of an open system, and a periodic system has no list then.
+    An infinite radius takes all pairs of an open system, and allows no list of a periodic one.
 
     Args:
-        positions, cells, pbc: of each system.
+        positions, cells, pbc: one entry per system.
         resolution: the relative spacing of the device's floats.
-        most_images: of one atom within the radius, as `MOST_IMAGES` counts them.
+        most_images: the largest number of images of an atom, counted as in `MOST_IMAGES`.
     """
     if not len(positions):
         return []
@@ -144,7 +144,7 @@ def tasks_of(
 
 
 def _inverses(boxes: np.ndarray) -> np.ndarray:
-    """NaN where a box has none."""
+    """Inverses; NaN for singular boxes."""
     try:
         return np.linalg.inv(boxes)
     except np.linalg.LinAlgError:
@@ -154,7 +154,7 @@ def _inverses(boxes: np.ndarray) -> np.ndarray:
 
 
 def _reaches(x: np.ndarray, starts: np.ndarray, radius: float) -> np.ndarray | float:
-    """How far pairs of each system reach: all of them, where the radius is infinite."""
+    """The reach of pairs in each system: the whole system for an infinite radius."""
     if not math.isinf(radius):
         return radius
     with np.errstate(invalid="ignore"):  # positions may hold inf
@@ -163,7 +163,7 @@ def _reaches(x: np.ndarray, starts: np.ndarray, radius: float) -> np.ndarray | f
 
 
 def check_open(atoms: Sequence[Atoms], cutoff: float) -> None:
-    """Raises ValueError where a structure is periodic and there is no cutoff."""
+    """Raise ValueError if a structure is periodic and there is no cutoff."""
     periodic = [k for k, a in enumerate(atoms) if a.pbc.any()] if math.isinf(cutoff) else []
     if periodic:
         k = periodic[0]
@@ -175,13 +175,13 @@ def check_open(atoms: Sequence[Atoms], cutoff: float) -> None:
 
 
 def check_listable(atoms: Sequence[Atoms], radius: float, dtype: Any) -> None:
-    """Makes sure, before anything runs, that every structure can have a list of this radius (Å).
+    """Check, before anything runs, that every structure can have a list of this radius (Å).
 
     Args:
-        dtype: of the run, to which positions and cells are rounded.
+        dtype: the dtype of the run, to which positions and cells are rounded.
 
     Raises:
-        ValueError: one cannot; named with the reason.
+        ValueError: a structure cannot; the message names it and the reason.
     """
     check_open(atoms, radius)
     resolution = float(np.finfo(dtype).eps)
@@ -201,7 +201,7 @@ def no_list(
     """The error that names a system without a list.
 
     Args:
-        largest: of its coordinates, in Å.
+        largest: the largest coordinate of the system, in Å.
     """
     return ValueError(
         f"{name}: no neighbour list can be made. Positions must be finite and at most"
@@ -219,9 +219,9 @@ def pairs_of(
     """The pairs of all these systems.
 
     Args:
-        tasks: by the number of the system; one at least.
+        tasks: numbers of systems with their tasks; at least one.
         starts: the first row of each system.
-        far: no row is as large.
+        far: a number above all rows.
     """
     alike: dict = {}
     for k, task in tasks:
@@ -243,10 +243,10 @@ def pairs_of(
 
 
 def _joined(parts: Sequence[Pairs], *, reverse: bool) -> Pairs:
-    """The systems of all parts, whose images have numbers of their own already."""
+    """Join the parts, whose images are numbered consecutively already."""
 
     def entries_of(name: str, tables: list[np.ndarray]) -> np.ndarray:
-        """Entries of the parts' own tables, moved to one table of all."""
+        """Indices into the parts' tables, shifted to index the joined table."""
         begins = np.cumsum([0, *map(len, tables)])
         found = [getattr(p, name) for p in parts]
         return np.concatenate([f + at for f, at in zip(found, begins[:-1], strict=True)])
@@ -264,14 +264,15 @@ def _joined(parts: Sequence[Pairs], *, reverse: bool) -> Pairs:
 
 
 class _Found(NamedTuple):
-    """Pairs in canonical order; a neighbour is its row times the number of shifts, plus shift."""
+    """Pairs in canonical order; a neighbour's code is its row times the number of shifts, plus its
+    shift."""
 
     lengths: np.ndarray
     """[rows]"""
     occurring: np.ndarray
-    """The distinct neighbours, ascending."""
+    """The distinct codes of neighbours, ascending."""
     image: np.ndarray
-    """[pairs], which of them it is."""
+    """[pairs]: the index of each pair's neighbour in `occurring`."""
     shifts: np.ndarray
     """[shifts, 3]"""
 
@@ -282,7 +283,7 @@ def _candidates(n_atoms: int, turns: tuple[int, int, int]) -> int:
 
 @functools.cache
 def _shifts(turns: tuple[int, int, int]) -> np.ndarray:
-    """All within so many cells either way, in lexicographic order."""
+    """All shifts of up to `turns` cells either way, in lexicographic order."""
     shifts = np.indices([2 * n + 1 for n in turns]).reshape(3, -1).T - turns
     shifts.flags.writeable = False
     return shifts
@@ -292,7 +293,7 @@ _kept = threading.local()
 
 
 def _scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An uninitialised array that this thread keeps: new memory costs more than the work on it."""
+    """An uninitialised array that the thread reuses: new memory costs more than the computation."""
     size = math.prod(shape)
     held = vars(_kept).get(name)
     if held is None or held.size < size:
@@ -302,7 +303,7 @@ def _scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 _ROUNDING = 16 * float(np.finfo(np.float32).eps)
-"""Error of a sum of four products in single precision, and of its bound, for lengths up to 1."""
+"""The error of a sum of four products in single precision, and of its bound, for lengths ≤ 1."""
 
 
 def _tried(
@@ -312,10 +313,10 @@ def _tried(
     n_atoms: int,
     turns: tuple[int, int, int],
 ) -> _Found:
-    """By trying all.
+    """The pairs, by trying all candidates.
 
-    |a − b|² ≤ r² where 2a·b − |b|² ≥ |a|² − r²: one product of matrices, in single precision, so
-    with a radius that is larger by the possible error.
+    The test |a − b|² ≤ r² becomes 2a·b − |b|² ≥ |a|² − r²: one matrix product in single precision,
+    with a radius enlarged by the possible error.
     """
     shifts = _shifts(turns)
     n_shifts, n_images = len(shifts), n_atoms * len(shifts)
@@ -364,7 +365,7 @@ def _tried(
 
 
 def _searched(tasks: Sequence[Task], starts: np.ndarray, far: int, *, symmetric: bool) -> _Found:
-    """The pairs of `_tried`, by vesin; `symmetric` tables have the opposite of each shift, too."""
+    """The pairs of `_tried`, by vesin; a `symmetric` table holds the opposite of each shift too."""
     listing = vesin.NeighborList(cutoff=0.0, full_list=True, n_threads=1)
     pairs, shifts = [], []
     for task, start in zip(tasks, starts, strict=True):
@@ -391,8 +392,8 @@ def _closed(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Positions and a cell, periodic in all directions, with the pairs of this system.
 
-    Open directions get a vector that no pair can span, and empty space along them that no pair can
-    span is shortened: vesin 0.6.2 ends the process where an atom lies 1e6 Å out along one of them.
+    Open directions get a vector that no pair can span. Empty space that no pair can span is
+    shortened: vesin 0.6.2 ends the process if an atom lies 1e6 Å out along such a vector.
     """
     if pbc.all():
         return positions, cell
@@ -410,14 +411,14 @@ def _closed(
 
 
 _GAP = 1.5
-"""Empty space that is left between atoms, in radii."""
+"""The empty space that is left between atoms, in radii."""
 
 
 def _enlarged(radius: float, heights: np.ndarray) -> float:
-    """The radius, larger where vesin would sort atoms into too many bins of this size.
+    """The radius, enlarged if vesin would sort atoms into too many bins of this size.
 
-    Beyond 1e5 bins vesin 0.6.2 takes larger ones, as flat as the cell; where it arrives at a
-    fraction of a bin, it divides by zero.
+    Beyond 1e5 bins vesin 0.6.2 takes larger bins, as flat as the cell, and divides by zero if a bin
+    would be a fraction of one.
     """
     while np.prod(np.maximum(heights / radius, 1.0)) > _MOST_BINS:
         radius *= 1.25
@@ -430,7 +431,7 @@ _MOST_BINS = 5e4
 def _arranged(
     systems: np.ndarray, found: _Found, far: int, n_images: int, *, reverse: bool
 ) -> Pairs:
-    """The pairs with a table of the images that occur, beyond so many further ones."""
+    """The pairs, with a table of used images numbered from `n_images` on."""
     lengths, occurring, image, shifts = found
     n_shifts, occurring = len(shifts), occurring.astype(np.int64)
     image_rows, image_shifts = occurring // n_shifts, occurring % n_shifts

@@ -1,4 +1,4 @@
-"""Neighbour lists on the host, made from all pairs of atoms in reach and changed in place."""
+"""Neighbour lists on the host, made from all pairs of atoms in reach and updated in place."""
 
 from typing import Any, cast
 
@@ -32,11 +32,11 @@ from basinax.atoms._neighbors.search import (
 
 
 class NeighborTable:
-    """Neighbour lists of a batch on the host, where vesin makes them; changed in place.
+    """Neighbour lists of a batch on the host, updated in place.
 
     Every system has its own columns of `slots` and its own stretch of images and shifts. A rebuild
-    writes there alone and moves a stretch that has grown too long to the end. Without room, arrays
-    grow, by `padded_size`, which needs another program.
+    writes only there, and moves a stretch that has grown too long to the end. If room runs out,
+    arrays grow by `padded_size`, which needs another program.
     """
 
     def __init__(
@@ -54,19 +54,18 @@ class NeighborTable:
         """The lists of all systems, of all pairs within `cutoff + skin` Å.
 
         Args:
-            lists: the form of the lists, that of the potential that takes them (`potential.lists`).
-                Folds through chunks take `Neighbors`, too, and get them where a machine has none.
-            follows_cells: remember the cells for which lists are made, as moving ones need.
-            reverse: `Neighbors` hold the place of each pair seen from its other end, too.
-            most_elements: how many elements a system has at most; folds over chunks then go
-                through those of one by themselves. None if folds need not know.
-            is_fitted: there is room as for tables with the needs of this one. If not, `fit` must be
-                called.
+            lists: the form of the lists that a potential needs (`potential.lists`). Folds in chunks
+                accept `Neighbors` too, and get these on machines without chunks.
+            follows_cells: store the cells in which lists are made, for moving cells.
+            reverse: `Neighbors` also hold the position of each pair seen from its other end.
+            most_elements: the largest number of elements in a system; folds in chunks then process
+                systems of one element separately. None if folds do not need the number.
+            is_fitted: allocate the room of this table's needs. Otherwise call `fit`.
 
         Raises:
             ValueError: cutoff or skin is negative or not finite, a system's coordinates are too
                 large or its cell too small for a list, or it has more elements. A cutoff of inf
-                stands for all pairs of open systems; not for lists of edges.
+                means all pairs of open systems; edge lists do not accept inf.
         """
         cutoff, skin = one_number(cutoff, "cutoff", REAL), one_number(skin, "skin", REAL)
         if lists is ChunkedLists and not machine().chunks:
@@ -112,14 +111,14 @@ class NeighborTable:
 
     @property
     def is_lean(self) -> bool:
-        """Whether more slots than it needs cost time or much memory."""
+        """Whether spare slots cost time or much memory."""
         return self._far > SMALL or self.reverse is not None
 
     @property
     def needs(self) -> Room:
-        """The room that lists take; those of a small batch as if it were full of such systems.
+        """The room of the lists; for small batches, the room of a batch full of such systems.
 
-        Edges stand one after another: there, a row has as many slots as it has edges in the mean.
+        Edges are consecutive: a row then counts as many slots as it has edges in the mean.
         """
         n_used = int((-(-self._sizes // BLOCK) * BLOCK).sum())
         if self._form is EdgeList:
@@ -129,7 +128,7 @@ class NeighborTable:
         return Room(slots, int(times * self._images.end), int(times * self._shifts.end))
 
     def fit(self, room: Room) -> None:
-        """Makes the arrays as large as this room, where they are not larger."""
+        """Enlarge the arrays to this room, where they are smaller."""
         if self._form is EdgeList:
             self._most_edges = max(room.slots * self._far, self._most_edges)
             return  # other arrays stay on the host
@@ -148,15 +147,15 @@ class NeighborTable:
         )
 
     def rebuild(self, batch: Batch, which: Bool[np.ndarray, "systems"]) -> np.ndarray:
-        """Makes new lists for the systems of `which`, at the batch's positions and cells.
+        """Make new lists for the systems of `which`, at the batch's positions and cells.
 
         Args:
-            batch: the batch that the table was made for, with positions and cells of now; in the
-                place of a system may stand another that needs as many blocks of rows.
+            batch: the table's batch, with current positions and cells; another system with as many
+                blocks of rows may have taken a place.
 
         Returns:
-            Which of these systems could get no list (positions or cell not finite or beyond
-            bounds); they keep their old one.
+            The mask of systems without a list (positions or cell not finite or beyond bounds);
+            these systems keep their old list.
         """
         self._sizes = np.asarray(batch.index.sizes, np.int64)
         positions, cells = np.asarray(batch.positions), np.asarray(batch.cells, np.float64)
@@ -182,10 +181,10 @@ class NeighborTable:
         return failed
 
     def _most_images(self) -> float:
-        """Most images of an atom within the lists' radius: enough for any cell that is not lost.
+        """The largest number of images within the lists' radius: enough for all cells not lost.
 
-        Those within the cutoff decide where a cell is lost, on the device, so that no result
-        depends on the skin. A skin as large as the cutoff is the largest for which that holds.
+        The device decides by images within the cutoff whether a cell is lost, so no result depends
+        on the skin. That holds for skins up to the size of the cutoff.
         """
         if not 0 < self.cutoff < np.inf:
             return MOST_IMAGES * TO_SPARE**2 * 8.0
@@ -193,7 +192,7 @@ class NeighborTable:
         return MOST_IMAGES * TO_SPARE**2 * min(times, 8.0)
 
     def _note_elements(self, system: int, rows: slice, numbers: np.ndarray) -> None:
-        """Notes which elements a system has, if folds must know."""
+        """Store the elements of a system, if folds need them."""
         if self._most_elements is None:
             return
         low, high = numbers.min(), numbers.max()
@@ -211,13 +210,13 @@ class NeighborTable:
         return jax.device_put(self.lists(which))
 
     def lists(self, which: Bool[np.ndarray, "systems"] | None = None) -> Any:
-        """A copy, of NumPy arrays: a jitted function takes them faster than `jax.device_put`.
+        """A copy as NumPy arrays, which a jitted function takes faster than `jax.device_put`.
 
         Args:
-            which: the systems that need lists, all if None; others get none, except by rows.
+            which: the systems that need lists, all if None; others get none, except in row lists.
 
         Returns:
-            Lists of the table's form.
+            Lists in the table's form.
         """
         which = np.ones(len(self._sizes), bool) if which is None else which
         # Copy: the device may share memory that a later rebuild overwrites.
@@ -240,7 +239,7 @@ class NeighborTable:
         return ChunkedLists(columns=columns, **made)
 
     def _edges(self, which: np.ndarray) -> dict[str, Any]:
-        """The edges of these systems, as `EdgeList` has them."""
+        """The edges of these systems, in the form of `EdgeList`."""
         # Axes: by_row [rows, slots]. Images below `_far` are atoms of the home cell, `_far` is
         # padding, and further images follow. Row by row, receivers ascend.
         owners = np.searchsorted(self._starts, np.arange(self._far), side="right") - 1
@@ -274,7 +273,7 @@ class NeighborTable:
         }
 
     def _columns(self, which: np.ndarray) -> tuple[np.ndarray, Columns]:
-        """The blocks of rows of the columns, and the columns."""
+        """The blocks of rows in the order of columns, and the columns."""
         n_blocks = self._far // BLOCK
         of = machine()
         n_chunks = min(-(-self._far // of.chunk), of.chunks)
@@ -309,7 +308,7 @@ class NeighborTable:
         return blocks, Columns(**arrays)
 
     def _stretches(self, which: np.ndarray) -> dict[str, np.ndarray]:
-        """Where images of these systems stand, as in `Columns`."""
+        """The stretches with images of these systems, as in `Columns`."""
         n_images = len(self.image_rows)
         length = min(machine().stretch, n_images)
         begins = self._images.starts[which]
@@ -367,7 +366,7 @@ class NeighborTable:
         """Write further images and their shifts into the stretches of their systems.
 
         Returns:
-            From the images of the pairs to entries of slots.
+            A table from images of pairs to entries of slots.
         """
         systems = one.systems
         places = np.zeros(len(self._starts), np.int64)
@@ -398,7 +397,7 @@ class NeighborTable:
 
 
 class _Stretches:
-    """Where in a shared array each system's entries stand."""
+    """The position of each system's entries in a shared array."""
 
     def __init__(self, n_systems: int):
         self.starts = np.zeros(n_systems, np.int64)
@@ -406,7 +405,7 @@ class _Stretches:
         self.end = 0
 
     def place(self, systems: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """The starts of stretches that hold so many entries; one too short moves to the end."""
+        """The starts of stretches for these counts; too short ones move to the end."""
         moved = counts > self.capacities[systems]
         capacities = counts[moved] + counts[moved] // 8
         self.capacities[systems[moved]] = capacities
@@ -420,7 +419,7 @@ def _rows_of(blocks: np.ndarray) -> np.ndarray:
 
 
 def _grown(array: np.ndarray, needed: int, fill: int = 0, steps: int = 1) -> np.ndarray:
-    """The array, longer if it is shorter than `needed`."""
+    """The array, lengthened if it is shorter than `needed`."""
     return (
         array if needed <= len(array) else _padded(array, padded_size(needed, BLOCK, steps), fill)
     )
