@@ -1,6 +1,6 @@
-"""Which numbers a setting may be: stated in the type of its field, checked where it enters.
+"""The numbers that a setting may have: a field's type states them, a check applies them.
 
-The number behind a traced setting is not known yet: its dtype is checked alone.
+The value of a traced setting is unknown, so only its dtype is checked.
 """
 
 import dataclasses
@@ -21,17 +21,17 @@ MOST = np.iinfo(np.int32).max
 
 
 class Allowed(NamedTuple):
-    """Which numbers a setting may be."""
+    """The numbers that a setting may have."""
 
     text: str
     """The end of a sentence that begins with "it must"."""
     test: Callable[[Any], Any]
-    """Which entries of an array are allowed; false for NaN."""
+    """A function that marks the allowed entries of an array; false for NaN."""
     is_whole: bool = False
 
 
 def at_least(least: int) -> Allowed:
-    """Integers from this one on."""
+    """Integers from `least` on."""
     return Allowed(f"be at least {least}", lambda x: x >= least, is_whole=True)
 
 
@@ -57,13 +57,13 @@ FixedCount = Annotated[int, at_least(1)]
 
 
 def check_settings(module: Any) -> None:
-    """Make sure that each field of a dataclass is what its type allows.
+    """Check that each field of a dataclass has a value that its type allows.
 
-    Checked are fields whose type is a switch (`bool`) or carries `Allowed`; a static field holds
-    one value.
+    The check covers fields whose type is a switch (`bool`) or carries `Allowed`; a static field
+    holds one value.
 
     Raises:
-        TypeError, ValueError: a field is something else.
+        TypeError, ValueError: a field has another value.
     """
     for field in dataclasses.fields(module):
         kinds = get_args(field.type) if type(None) in get_args(field.type) else (field.type,)
@@ -86,9 +86,9 @@ def _annotations(kind: Any) -> list[Allowed]:
 
 
 def numbers_of(module: Any) -> dict[str, tuple[Any, bool]]:
-    """The fields of a dataclass whose types limit their numbers, and which of them are whole.
+    """The fields of a dataclass whose types limit their numbers, and whether each is whole.
 
-    Static fields, and those that are None, are left out.
+    Static fields, and fields that are None, are left out.
     """
     found = {}
     for field in dataclasses.fields(module):
@@ -101,7 +101,7 @@ def numbers_of(module: Any) -> dict[str, tuple[Any, bool]]:
 
 
 def check_order(module: Any, less: str, more: str) -> None:
-    """Raise ValueError where the field `less` is larger than the field `more`; unless traced."""
+    """Raise ValueError if the field `less` is larger than the field `more`, unless traced."""
     low, high = known(getattr(module, less)), known(getattr(module, more))
     if low is None or high is None:
         return
@@ -117,11 +117,11 @@ def check_order(module: Any, less: str, more: str) -> None:
 
 
 def require(value: Any, name: str, allowed: Allowed) -> None:
-    """Make sure that a number, or each of an array, is allowed.
+    """Check that a number, or each number of an array, is allowed.
 
     Raises:
-        TypeError: it is no real number, or no whole one where that is expected.
-        ValueError: it is not allowed; names the first entry that is not.
+        TypeError: the value is no real number, or no whole number where one is expected.
+        ValueError: the value is not allowed; the message names the first wrong entry.
     """
     _require_kind(value, name, "an integer" if allowed.is_whole else "a real number")
     array = known(value)
@@ -149,7 +149,7 @@ def _entry(value: Any, array: np.ndarray, wrong: np.ndarray) -> str:
 
 
 def require_whole(value: Any, name: str, allowed: Allowed | None = None) -> None:
-    """Make sure that it is one integer that is not traced, and allowed.
+    """Check that a value is one integer, not traced, and allowed.
 
     Raises:
         TypeError, ValueError: it is not.
@@ -161,7 +161,7 @@ def require_whole(value: Any, name: str, allowed: Allowed | None = None) -> None
 
 
 def one_number(value: Any, name: str, allowed: Allowed = FINITE) -> float:
-    """The value as a float, if it is one allowed real number that is not traced.
+    """The value as a float, if it is one allowed real number and not traced.
 
     Raises:
         TypeError, ValueError: it is not.
@@ -174,19 +174,19 @@ def one_number(value: Any, name: str, allowed: Allowed = FINITE) -> float:
 
 
 def require_switch(value: Any, name: str) -> None:
-    """Raise TypeError if it is neither True nor False."""
+    """Raise TypeError unless the value is True or False."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, got {shown(value)}")
 
 
 def require_function(value: Any, name: str) -> None:
-    """Raise TypeError if it cannot be called."""
+    """Raise TypeError unless the value can be called."""
     if not callable(value):
         raise TypeError(f"{name} must be a function, got {shown(value)}")
 
 
 def require_real(value: Any, name: str, hint: str = "") -> None:
-    """Raise TypeError if `value` is not a real number or an array of such."""
+    """Raise TypeError unless the value is a real number or an array of real numbers."""
     _require_kind(value, name, f"a real number{hint}", may_be_bool=True)
 
 
@@ -200,10 +200,10 @@ def _require_kind(
 
 
 def counts(value: Any, name: str) -> Any:
-    """Counts of 0 or more as 32-bit integers; larger ones are the largest of these.
+    """Counts of 0 or more as 32-bit integers; larger counts become the largest one.
 
     Raises:
-        TypeError, ValueError: it is no integer, or negative.
+        TypeError, ValueError: the value is no integer, or negative.
     """
     _require_kind(value, name, "an integer", is_whole=True)
     array = known(value)
@@ -217,7 +217,7 @@ def counts(value: Any, name: str) -> Any:
 
 
 def known(value: Any) -> np.ndarray | None:
-    """A number, or some, in NumPy; None where they are traced or lie on other hosts."""
+    """One or several numbers as a NumPy array; None if they are traced or on other hosts."""
     array = _array(value)
     if isinstance(array, jax.Array) and not isinstance(array, Tracer):
         return np.asarray(jax.device_get(array)) if array.is_fully_addressable else None
@@ -230,7 +230,7 @@ def dtype_of(value: Any) -> Any:
 
 
 def _array(value: Any) -> Any:
-    """The value itself if it has a dtype, or an array of NumPy; None if it is no number."""
+    """The value if it has a dtype, or as a NumPy array; None if it is no number."""
     if hasattr(value, "dtype") and not isinstance(value, np.generic | np.ndarray):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
@@ -245,7 +245,7 @@ def _array(value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value on one line of an error, cut where it is long."""
+    """A value on one line of an error, cut if it is long."""
     try:
         text = reprlib.repr(value)
     except ValueError:  # Python refuses to print integers of thousands of digits
@@ -273,7 +273,7 @@ def require_memory(n_bytes: float, what: str) -> None:
 
 
 def _memory() -> float:
-    """The memory of the machine in bytes; inf where the system gives none."""
+    """The memory of the machine in bytes; inf if the system does not report it."""
     try:
         return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):

@@ -1,8 +1,8 @@
-"""Compiled programs that last: a folder from which later processes load them.
+"""Compiled programs in a folder, from which later processes load them.
 
 JAX writes into its folder in place, keeps partial files of a killed process, and needs a lock to
-bound its size. So each process has a folder of its own, with links to the programs that are whole
-by their digests; new programs are renamed into the shared folder when the process ends.
+bound the folder's size. So each process has a folder of its own, with links to the programs whose
+digests are right; when the process ends, new programs are renamed into the shared folder.
 """
 
 import atexit
@@ -23,13 +23,13 @@ from jax.experimental.compilation_cache import compilation_cache
 
 VARIABLE = "BASINAX_CACHE"
 OFF = ("", "0", "off")
-"""Values of the variable with which nothing is kept."""
+"""Values of the variable that switch the cache off."""
 
 MAX_SIZE = 1 << 28
-"""Bytes: some thousand programs. Every process reads all of them, in a quarter of a second."""
+"""The size in bytes: some thousand programs. Every process reads all of them in 0.25 s."""
 
 ABANDONED = 7 * 86400.0
-"""Seconds after which the folder of a process that did not end by itself is removed."""
+"""Seconds after which the folder of a killed process is removed."""
 
 _OWN = "process-"
 _PROGRAM = re.compile(r"(.+-cache)\.([0-9a-f]{32})")
@@ -41,17 +41,17 @@ def enable_cache(
 ) -> Path | None:
     """Keep compiled programs in a folder, from which other processes load them: JAX's cache.
 
-    Bits do not depend on the cache. Several processes may use a folder at once; damaged entries and
-    files of other programs are ignored. Each kind of processor has a folder of its own. Only the
-    user may be able to write to the folder: loaded programs are run.
+    Bits do not depend on the cache. Several processes may share a folder; damaged entries and files
+    of other programs are ignored. Each kind of processor has a folder of its own. Only the user
+    should be able to write to the folder, since loaded programs are executed.
 
     Args:
-        folder: if None, that of the environment variable `BASINAX_CACHE`, or the user's cache
-            folder; nothing is kept if the variable is `off`.
-        max_size: bytes; beyond, the oldest programs are removed.
+        folder: if None, the folder of the environment variable `BASINAX_CACHE`, or the user's cache
+            folder; the value `off` switches the cache off.
+        max_size: in bytes; beyond, the oldest programs are removed.
 
     Returns:
-        The folder, or None if nothing is kept: it cannot be written.
+        The folder, or None if the cache is off or the folder cannot be written.
 
     Raises:
         ImportError: `folder` is None, and platformdirs is not installed.
@@ -83,7 +83,7 @@ _OWN_FOLDERS: list[Path] = []
 
 
 def abandon() -> None:
-    """Removes the process's own folder, for an end in the middle of a compilation."""
+    """Remove the process's own folder, for an end in the middle of a compilation."""
     for own in _OWN_FOLDERS:
         shutil.rmtree(own, ignore_errors=True)
 
@@ -112,7 +112,7 @@ def _default_folder() -> Path | None:
 
 
 def _processor() -> str:
-    """A name for processors of the same kind: JAX knows its programs by all else."""
+    """A name for processors of one kind, the only property missing in JAX's keys of programs."""
     described = platform.processor()
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
@@ -122,7 +122,7 @@ def _processor() -> str:
 
 
 def _programs(folder: Path) -> Iterator[Path]:
-    """The entries that have the name of a program, the oldest first."""
+    """The entries with the name of a program, the oldest first."""
     found = []
     for path in folder.iterdir():
         with suppress(OSError):
@@ -132,7 +132,7 @@ def _programs(folder: Path) -> Iterator[Path]:
 
 
 def _link(program: Path, own: Path) -> bool:
-    """Whether a program is whole; then it stands in the process's own folder, too."""
+    """Link a program into the process's own folder if it is whole; return whether it is."""
     name, _, digest = program.name.rpartition(".")
     with suppress(OSError):
         if _digest_of(program) == digest:

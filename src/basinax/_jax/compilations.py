@@ -1,4 +1,4 @@
-"""How many programs JAX compiles for a call, in whichever threads the call runs."""
+"""The number of programs that JAX compiles for a call, in all threads of the call."""
 
 import contextlib
 import functools
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import jax
 
 EVENT = "/jax/core/compile/backend_compile_duration"
-"""JAX records it for each program that is compiled, or loaded from its cache on the disk."""
+"""The event that JAX records for each program that is compiled or loaded from the disk cache."""
 
 
 class Compilations:
-    """Counts programs that are compiled within `counted`, by any thread."""
+    """A counter of programs that any thread compiles within `counted`."""
 
     def __init__(self):
         self.count = 0
@@ -20,7 +20,7 @@ class Compilations:
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
-        """Count the programs that this thread compiles meanwhile, here alone."""
+        """A context in which this counter alone counts the programs that this thread compiles."""
         _listen()
         before, _OF_THREAD.counter = getattr(_OF_THREAD, "counter", None), self
         try:
@@ -37,13 +37,13 @@ _OF_THREAD = threading.local()
 
 
 def counter_of_thread() -> Compilations:
-    """The counter of this thread's compilations, for threads that it starts; else a new one."""
+    """The counter of this thread, for threads that it starts; a new one if there is none."""
     return getattr(_OF_THREAD, "counter", None) or Compilations()
 
 
 @functools.cache
 def _listen() -> None:
-    """Once a process: JAX has no way to take one listener back."""
+    """Register the listener once per process, since JAX cannot remove a single listener."""
 
     def count(event: str, duration_secs: float, **_: str | int) -> None:
         del duration_secs

@@ -1,4 +1,4 @@
-"""Trees in two parts, as jitted functions take them: arrays, and the static rest."""
+"""Trees in two parts for jitted functions: arrays, and the static rest."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ import jax
 
 
 class Fixed:
-    """Everything that is not an array in a tree: jitted functions are compiled for it.
+    """All parts of a tree except arrays; jitted functions are compiled for each value.
 
-    `eqx.filter_jit` looks for it again at each call, which takes as long as half a turn.
+    `eqx.filter_jit` computes this part at each call, which takes as long as half a turn.
     """
 
     def __init__(self, tree: Any):

@@ -1,6 +1,6 @@
-"""Whether this process was forked from one that had used JAX, so that it lacks JAX's threads.
+"""A check for forks of a process that had used JAX: such a fork lacks JAX's threads.
 
-A call that waits for such a thread waits forever. A fork before the first use of JAX does no harm.
+A call that needs such a thread waits forever. A fork before the first use of JAX is harmless.
 """
 
 import os
@@ -8,7 +8,7 @@ import os
 import jax
 
 _PROBE = "jax_num_cpu_devices"
-"""JAX refuses another value once it has been used, as its documentation says."""
+"""A setting that JAX refuses to change after first use, as documented."""
 
 
 def check_process() -> None:
@@ -22,7 +22,7 @@ def check_process() -> None:
 
 
 class _Fork:
-    """Whether the parent had used JAX at the last fork, and whether this process may use it."""
+    """Whether the parent had used JAX at the last fork, and whether this process may use JAX."""
 
     follows_use = False
     is_broken = False

@@ -10,13 +10,13 @@ import jax
 from basinax._jax.switches import switches
 
 UNKNOWN = 8 << 30
-"""Bytes assumed where the system gives none."""
+"""Bytes to assume if the system reports none."""
 
 _GROUPS = Path("/sys/fs/cgroup")
 
 
 def memory_of(device: Any = None) -> int:
-    """Bytes of a device as JAX reports them, or else of the host; of the default device if None."""
+    """Bytes of a device, or of JAX's default device, as JAX reports them; else of the host."""
     if device is None:
         device = switches()["jax_default_device"] or jax.local_devices()[0]
     stats = None
@@ -26,7 +26,7 @@ def memory_of(device: Any = None) -> int:
 
 
 def host_memory() -> int:
-    """Bytes of the machine, or of the container or job that this process is in."""
+    """Bytes of the machine, or of the container or job of this process."""
     found = [_of_machine(), *_of_groups()]
     return min(found)
 
@@ -39,7 +39,7 @@ def _of_machine() -> int:
 
 
 def _of_groups() -> list[int]:
-    """Limits of the control groups that this process is in; Linux has these."""
+    """Limits of the Linux control groups of this process."""
     limits, groups = [], ["/"]
     with contextlib.suppress(OSError):
         lines = Path("/proc/self/cgroup").read_text().splitlines()

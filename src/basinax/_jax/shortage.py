@@ -1,14 +1,14 @@
-"""Errors that say that memory has run out; known without importing JAX."""
+"""Recognition of out-of-memory errors, without importing JAX."""
 
 OF_JAX = ("JaxRuntimeError", "XlaRuntimeError")
-"""Names of JAX's class of errors."""
+"""The names of JAX's error class."""
 
 TITLE = "RESOURCE_EXHAUSTED"
-"""Of such an error's text."""
+"""The text that marks such an error."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory has run out, of a device or of the host."""
+    """Whether a device or the host has run out of memory."""
     if isinstance(error, MemoryError):
         return True
     text = str(error)

@@ -1,6 +1,6 @@
 """JAX's switches that a `with` sets for one thread, held for a run and for its threads.
 
-A switch that already has the right value is left alone, since JAX compiles anew for a set switch.
+A switch that already has the right value is not set, since JAX compiles anew for set switches.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ _MANAGERS = _GUARDS | {
 
 
 def switches() -> dict[str, Any]:
-    """The values of the switches in this thread, by their names."""
+    """The values of the switches in this thread, by name."""
     return {name: getattr(jax.config, name) for name in _MANAGERS}
 
 
 @contextlib.contextmanager
 def switched(wanted: dict[str, Any]) -> Iterator[None]:
-    """A context with these switches, such as those of another thread."""
+    """A context with these switches, such as the switches of another thread."""
     with contextlib.ExitStack() as stack:
         for name, value in wanted.items():
             if getattr(jax.config, name) != value:
@@ -54,8 +54,8 @@ def usual_promotion() -> Iterator[None]:
 def own_switches() -> Iterator[None]:
     """A context for a run, which allows transfers and infinite values.
 
-    Inf stands for no limit, and for a force that is not finite. A system whose energy or force
-    becomes infinite ends with a status.
+    Inf stands for no limit, and for forces that are not finite; a system with infinite energies or
+    forces ends with a status instead.
     """
     set_guards = [name for name in _GUARDS if getattr(jax.config, name) is not None]
     with switched({"jax_debug_infs": False} | dict.fromkeys(set_guards, "allow")):

@@ -1,1 +1,1 @@
-"""Transforms as configs and as text; files that are read and written."""
+"""Transforms as configs and as text; files."""

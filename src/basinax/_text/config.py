@@ -1,8 +1,7 @@
 """Transforms as configs of plain values, and back; to and from JSON and TOML.
 
-A config is a dict: `version`, `name` and the transform's fields by their names. Arrays are lists,
-chains nest, and so do the searches of optimizers along lines. Every later version reads the configs
-of earlier ones.
+A config is a dict with `version`, `name` and the transform's fields by name. Arrays are lists;
+chains, and the line searches of optimizers, are nested. Later versions read earlier configs.
 """
 
 import dataclasses
@@ -25,7 +24,7 @@ from basinax.transforms._protocol import AbstractTransform, is_optax
 from basinax.transforms.searches.walk import SEARCHES, Search
 
 VERSION = 1
-"""Version of the format. It changes when an older basinax would misread a config."""
+"""The version of the format; it changes if an older basinax would misread a config."""
 
 Config = dict[str, Any]
 TransformClass = TypeVar("TransformClass", bound=type[AbstractTransform])
@@ -38,8 +37,8 @@ def to_config(transform: AbstractTransform) -> Config:
     """The config of a transform, of plain Python values.
 
     Raises:
-        TypeError: a transform is not registered, a raw optax transformation (make it with
-            `optax_transform`), or has a field that is no plain value.
+        TypeError: a transform is not registered, is a raw optax transformation (use
+            `optax_transform` instead), or has a field that is no plain value.
     """
     return {"version": VERSION, **_encoded_transform(transform)}
 
@@ -48,9 +47,9 @@ def from_config(config: Mapping[str, Any]) -> AbstractTransform:
     """The transform of a config.
 
     Raises:
-        ValueError: a name or an option is unknown (the known ones are listed), an option is
-            missing or refused, the version is that of a later basinax, or tables and lists stand
-            more than `DEEPEST` deep in one another.
+        ValueError: a name or an option is unknown (the message lists known ones), an option is
+            missing or refused, a later basinax wrote the config, or tables and lists are nested
+            deeper than `DEEPEST`.
         TypeError: the config, or a part of it, is no mapping.
     """
     _require_mapping(config)
@@ -64,7 +63,7 @@ def from_config(config: Mapping[str, Any]) -> AbstractTransform:
 
 
 def register(name: str) -> Callable[[TransformClass], TransformClass]:
-    """A decorator that gives a transform of your own a name in configs; its fields are the options.
+    """A decorator that names a user's transform in configs; its fields are the options.
 
     Raises:
         ValueError: the name is taken, or a field is called `name` or `version`.
@@ -86,12 +85,12 @@ def register(name: str) -> Callable[[TransformClass], TransformClass]:
 
 
 def transforms_by_name() -> Mapping[str, type[AbstractTransform]]:
-    """The classes that configs name, those that are registered among them."""
+    """The classes by their names in configs, registered ones included."""
     return _CLASSES
 
 
 def known_names() -> list[str]:
-    """The names that configs may have."""
+    """The names that configs may use."""
     return sorted([*_CLASSES, "chain", "optax"])
 
 
@@ -99,19 +98,19 @@ def read_config(path: str | Path) -> Config:
     """The config in a JSON or TOML file, by its suffix.
 
     Raises:
-        ValueError: another suffix, or not in the format of its suffix.
+        ValueError: the suffix is another, or the content is not in the format of the suffix.
         OSError: the file cannot be read.
     """
     return read_table(path)
 
 
 def write_config(config: Mapping[str, Any], path: str | Path) -> None:
-    """Write a config to a JSON or TOML file, by its suffix, whole or not at all.
+    """Write a config to a JSON or TOML file, by its suffix, completely or not at all.
 
-    JSON knows no inf and no NaN: they are written as strings, which `from_config` reads.
+    JSON lacks inf and NaN, which become strings that `from_config` reads.
 
     Raises:
-        ValueError: another suffix.
+        ValueError: the suffix is another.
         OSError: the file cannot be written.
     """
     write_table(config, path)
@@ -120,7 +119,7 @@ def write_config(config: Mapping[str, Any], path: str | Path) -> None:
 def _encoded_transform(transform: Any) -> Config:
     if is_optax(transform) or isinstance(transform, OptaxTransform):
         raise TypeError(
-            "what optax returns does not tell its name and arguments: make it with"
+            "a transformation of optax lacks its name and arguments: make it with"
             ' basinax.optax_transform, such as optax_transform("adam", learning_rate=0.01)'
         )
     if isinstance(transform, OptaxByName):
@@ -252,7 +251,7 @@ def _decoded(value: Any, option: str = "") -> Any:
 
 
 def _plain(value: Any, argument: str) -> Any:
-    """An argument of optax: nothing in it is called, or looked up by name."""
+    """An argument of optax as plain values; nothing is called or looked up by name."""
     if isinstance(value, list | tuple):
         return [_plain(x, argument) for x in value]
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
-"""Files that take their place once they are whole, and only where a plain file may stand.
+"""Files that appear at their place only when complete, and only where a plain file may stand.
 
-A name may be a link: the file that it leads to is written, and the link stays.
+If a name is a link, its target is written and the link stays.
 """
 
 import os
@@ -14,10 +14,10 @@ from io import FileIO
 from pathlib import Path
 
 PARTIAL = ".partial-"
-"""Names of files that are not whole yet begin with it."""
+"""The first characters of names of incomplete files."""
 
 LONGEST_ENDING = 32
-"""Bytes of a name's ending that a partial file has as well, because formats go by it."""
+"""Bytes of a name's ending that a partial file keeps, because formats depend on it."""
 
 Anywhere = str | os.PathLike[str]
 
@@ -30,7 +30,7 @@ _KINDS = {
 
 
 def check_plain(path: Anywhere) -> None:
-    """Raises OSError, whose text names the path, if it leads to anything but a plain file."""
+    """Raise OSError, with the path, if the path leads to anything but a plain file."""
     found = _found(path)
     if found is None or stat.S_ISREG(found.st_mode):
         return
@@ -41,7 +41,7 @@ def check_plain(path: Anywhere) -> None:
 
 
 def check_writable(path: Anywhere) -> None:
-    """Raises OSError, whose text names the path, unless a plain file can be put there."""
+    """Raise OSError, with the path, unless a plain file can be put there."""
     check_plain(path)
     if _found(path) is not None and not os.access(path, os.W_OK):
         raise PermissionError(f"{path} is write-protected: choose another output")
@@ -60,18 +60,18 @@ def check_creatable(path: Anywhere) -> None:
 
 
 def check_folder_writable(folder: Anywhere) -> None:
-    """Raises OSError if no file can be made there."""
+    """Raise OSError unless a file can be made in the folder."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=PARTIAL):
         pass
 
 
 def resolved(path: Anywhere) -> Path:
-    """The path behind links; a file need not exist there yet."""
+    """The path behind links; the file need not exist yet."""
     return Path(os.path.realpath(path))
 
 
 def key_of(path: Anywhere) -> tuple[object, ...]:
-    """An object that is equal for all names of one file, hard links too, existing or not."""
+    """A key that is equal for all names of one file, hard links included, existing or not."""
     target = resolved(path)
     for known, rest in ((target, ()), (target.parent, (target.name,))):
         with suppress(OSError):
@@ -86,7 +86,7 @@ def name_of(path: Anywhere) -> str:
 
 
 def stamp_of(path: Anywhere) -> tuple[int, ...] | None:
-    """Another one once a file has been put there, or written to; None without one."""
+    """A key that changes when the file is replaced or written; None without a file."""
     with suppress(OSError):
         found = os.stat(path)
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
@@ -95,10 +95,9 @@ def stamp_of(path: Anywhere) -> tuple[int, ...] | None:
 
 @contextmanager
 def replacing(path: Anywhere) -> Iterator[Path]:
-    """A name for a new file, which takes the place of a plain one once it is whole.
+    """A context with a name for a new file, which replaces a plain file when complete.
 
-    No other process has the name. Where something fails, the old file at `path` stays, and no part
-    of the new one does.
+    No other process uses the name. On an error the old file stays, and the new one is removed.
 
     Raises:
         OSError: no file can be put there.
@@ -119,7 +118,7 @@ def replacing(path: Anywhere) -> Iterator[Path]:
 
 
 def ending_of(path: Path) -> str:
-    """The ending that decides format and compression, if it is short."""
+    """The ending that determines format and compression, if it is short."""
     ending = "".join(path.suffixes[-2:])
     if len(os.fsencode(ending)) > LONGEST_ENDING:
         ending = path.suffix if len(os.fsencode(path.suffix)) <= LONGEST_ENDING else ""
@@ -127,14 +126,14 @@ def ending_of(path: Path) -> str:
 
 
 def write_whole(file: FileIO, data: bytes) -> None:
-    """A file without a buffer may take a part at a time."""
+    """Write all data: an unbuffered file may take only a part at a time."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
 
 
 def _remove_all(partial: Path) -> None:
-    """With files that writers put beside it, such as locks. Files that cannot be removed stay."""
+    """Remove the file and files beside it, such as writers' locks, as far as possible."""
     with suppress(OSError):
         for name in os.listdir(partial.parent):
             if name.startswith(partial.name):
@@ -152,7 +151,7 @@ def _found(path: Anywhere) -> os.stat_result | None:
 
 @contextmanager
 def _named(path: Anywhere) -> Iterator[None]:
-    """Has errors of the system name the path that was given."""
+    """A context in which errors of the system name the given path."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Text of plain files: a device or a pipe in the place of one has no end."""
+"""The text of plain files; devices and pipes, which may have no end, are refused."""
 
 import errno
 import os
@@ -16,8 +16,8 @@ def text_of(path: str | os.PathLike[str], errors: str = "strict") -> str:
     """The text of a file in UTF-8; `~` is the home folder.
 
     Raises:
-        ValueError: the text is no UTF-8, where `errors` is strict.
-        OSError: there is no such file, or it is a folder, a pipe or a device.
+        ValueError: the text is no UTF-8, and `errors` is strict.
+        OSError: the file does not exist, or is a folder, a pipe or a device.
     """
     path = found(path)
     try:
@@ -30,7 +30,7 @@ def found(path: str | os.PathLike[str]) -> Path:
     """The path of a plain file; `~` is the home folder.
 
     Raises:
-        OSError: there is no such file, or it is a folder, a pipe or a device.
+        OSError: the file does not exist, or is a folder, a pipe or a device.
     """
     name = os.path.expanduser(path)
     try:

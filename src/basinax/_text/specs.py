@@ -1,6 +1,6 @@
-"""Optimizers from text such as `fire:dt=0.05,maxstep=0.1`, as a command line has it.
+"""Optimizers from text such as `fire:dt=0.05,maxstep=0.1`, for the command line.
 
-The grammar is `NAME[:WORD,KEY=VALUE,...]`; `basinax.atoms.potential_from` reads potentials by it.
+The grammar is `NAME[:WORD,KEY=VALUE,...]`; `basinax.atoms.potential_from` uses it for potentials.
 """
 
 import inspect
@@ -25,10 +25,10 @@ class Spec(NamedTuple):
 def parse(text: str) -> Spec:
     """Read `NAME[:WORD,KEY=VALUE,...]`; values are numbers, true, false, none, or words.
 
-    Nothing in a text is evaluated, nor looked up anywhere but in tables of known names.
+    No part of a text is evaluated; names are looked up only in tables of known names.
 
     Raises:
-        ValueError: an option stands twice, or a part is empty.
+        ValueError: an option is given twice, or a part is empty.
     """
     name, _, rest = text.partition(":")
     words, options = [], {}
@@ -46,17 +46,17 @@ def parse(text: str) -> Spec:
 
 
 def optimizer_from(text: str) -> AbstractTransform:
-    """The optimizer of a text: a class that configs name, in any case, and its fields; or a file's.
+    """The optimizer of a text: the name of a class (in any case) with fields, or a file.
 
-    A text that ends in `.json` or `.toml` is a file that `write_config` may have written; it may
-    hold a chain with limits. A search is named, with its defaults: `search=armijo`.
+    A text that ends in `.json` or `.toml` is a file, such as one of `write_config`, which may hold
+    a chain with limits. A search is given by name, with its defaults: `search=armijo`.
 
     >>> optimizer_from("fire:dt=0.05,maxstep=0.1").maxstep
     0.1
 
     Raises:
-        ValueError: the name or an option is unknown; lists the known ones.
-        OSError: there is no such file.
+        ValueError: the name or an option is unknown; the message lists the known ones.
+        OSError: the file does not exist.
     """
     if text.endswith(ENDINGS):
         return from_config(read_table(text))
@@ -75,7 +75,7 @@ def optimizer_from(text: str) -> AbstractTransform:
 
 
 def optimizers_by_name() -> dict[str, type[AbstractTransform]]:
-    """The optimizers by the names that configs have for them, such as `lbfgs-line-search`."""
+    """The optimizers by their names in configs, such as `lbfgs-line-search`."""
     return {
         name: cls
         for name, cls in transforms_by_name().items()
@@ -84,14 +84,14 @@ def optimizers_by_name() -> dict[str, type[AbstractTransform]]:
 
 
 def choose(kind: str, name: str, known: Mapping[str, Any]) -> Any:
-    """`known[name]`; an error that lists the known names if there is none."""
+    """`known[name]`; an error with the known names if it is missing."""
     if name not in known:
         raise ValueError(f"unknown {kind} {name!r}{hint(name, known)}: {', '.join(sorted(known))}")
     return known[name]
 
 
 def make(kind: str, name: str, maker: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """`maker(**options)`; an error that lists the known options, or names one that is no number."""
+    """`maker(**options)`; an error with the known options, or the option that is no number."""
     parameters = inspect.signature(maker).parameters.values()
     known = {p.name: p for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL}
     require_known(options, known, f"{kind} {name}")
@@ -106,7 +106,7 @@ def make(kind: str, name: str, maker: Callable[..., Any], options: Mapping[str, 
 
 
 def _may_be(value: Any, default: Any) -> bool:
-    """Whether an option may have a value that stands in a text, by the default it has."""
+    """Whether a text may give an option this value, judged by the option's default."""
     if isinstance(value, bool):
         return isinstance(default, bool)
     return isinstance(default, bool | str) if isinstance(value, str) else value is not None

@@ -1,4 +1,4 @@
-"""Tables of plain values in JSON and TOML files; nothing here takes time to import."""
+"""Tables of plain values in JSON and TOML files; imports quickly."""
 
 import difflib
 import json
@@ -15,12 +15,12 @@ from basinax._text.reading import text_of
 Table = dict[str, Any]
 
 RECORD = "record"
-"""The table of a record about the run itself. It is no setting, and passed over."""
+"""The table of a record about the run itself; it holds no settings and is skipped."""
 
 ENDINGS = (".json", ".toml")
 
 DEEPEST = 100
-"""Levels of nested tables and lists: each takes a few of the thousand calls of Python's stack."""
+"""The most levels of nested tables and lists: each takes several of Python's 1000 nested calls."""
 
 TOO_DEEP = f"tables and lists stand more than {DEEPEST} deep in one another"
 
@@ -29,7 +29,7 @@ def read_table(path: str | Path) -> Table:
     """The table in a JSON or TOML file, by its ending.
 
     Raises:
-        ValueError: another ending, or not in the format of its ending.
+        ValueError: the ending is another, or the content is not in the format of the ending.
         OSError: the file cannot be read.
     """
     path = Path(path)
@@ -41,11 +41,11 @@ def table_of(text: str, name: str, ending: str = ".json") -> Table:
     """The table of a text.
 
     Args:
-        name: of the text, in errors.
-        ending: of its format.
+        name: the name of the text in errors.
+        ending: the ending of its format.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no table.
     """
     try:
         table = json.loads(text) if ending == ".json" else tomllib.loads(text)
@@ -59,10 +59,10 @@ def table_of(text: str, name: str, ending: str = ".json") -> Table:
 
 
 def write_table(table: Mapping[str, Any], path: str | Path) -> None:
-    """Write a table to a JSON or TOML file, by its ending, whole or not at all.
+    """Write a table to a JSON or TOML file, by its ending, completely or not at all.
 
     Raises:
-        ValueError: another ending.
+        ValueError: the ending is another.
         OSError: the file cannot be written.
     """
     path = Path(path)
@@ -79,7 +79,7 @@ def _ending_of(path: Path) -> str:
 
 
 def require_known(names: Collection[str], known: Collection[str], where: str) -> None:
-    """Raise ValueError for the first name that is not known, with the nearest that is."""
+    """Raise ValueError for the first unknown name, with the nearest known one."""
     for name in names:
         if name not in known:
             nearest = hint(name, known)
@@ -87,7 +87,7 @@ def require_known(names: Collection[str], known: Collection[str], where: str) ->
 
 
 def hint(name: str, known: Collection[str]) -> str:
-    """The nearest of the known names, to stand before a list of all."""
+    """The nearest known name, as text before a list of all."""
     close = difflib.get_close_matches(name, list(known), 1)
     return f", did you mean {close[0]!r}? Known are" if close else "; known are"
 
@@ -96,7 +96,7 @@ def hint(name: str, known: Collection[str]) -> str:
 
 
 def json_of(table: Mapping[str, Any]) -> str:
-    """JSON, which knows no inf and no NaN: they are strings."""
+    """JSON; inf and NaN, which JSON lacks, become strings."""
     return json.dumps(strict(table), indent=2) + "\n"
 
 
@@ -110,11 +110,11 @@ def strict(value: Any) -> Any:
 
 
 def toml_of(table: Mapping[str, Any], sections: Collection[str] = (), above: str = "") -> str:
-    """TOML.
+    """The table as TOML.
 
     Args:
-        sections: tables that stand under a heading of their own, and tables in them, too.
-        above: the heading that the table stands under.
+        sections: names of tables with a heading of their own, and so their inner tables.
+        above: the heading above the table.
 
     Raises:
         ValueError: a value is None, which TOML lacks.

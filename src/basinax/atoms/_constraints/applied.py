@@ -1,8 +1,8 @@
-"""The constraints of a batch, kept on the device.
+"""The constraints of a batch on the device.
 
-They act in the order of each structure, in stages of parts; each system uses the parts that it
-needs. Where a cell moves, the deformation turns rows into Cartesian vectors; a part that depends on
-this receives a `Turn`.
+Constraints act in the order of each structure, in stages of parts; each system uses only some
+parts. In a moving cell, the deformation turns rows into Cartesian vectors; a part that depends on
+the deformation receives a `Turn`.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from basinax.atoms._matrices import Matrices
 from basinax.transforms._protocol import AbstractTransform
 
 Stage = tuple[AbstractPart | None, ...]
-"""In the order of `PARTS`; None where no system has any."""
+"""The parts of a stage in the order of `PARTS`; None for parts without any system."""
 
 
 class Constraints(eqx.Module):
@@ -29,7 +29,7 @@ class Constraints(eqx.Module):
 
     @property
     def parts(self) -> list[AbstractPart]:
-        """One after another, as they act."""
+        """All parts in the order in which they act."""
         return [part for stage in self.stages for part in stage if part is not None]
 
     @property
@@ -41,11 +41,11 @@ class Constraints(eqx.Module):
     def of_gradient(
         self, gradient: Rows, index: SystemIndex, params: Any = None, turning: Turning = None
     ) -> Rows:
-        """The gradient that the constraints leave, as ASE's `adjust_forces` does.
+        """The gradient under the constraints, as from ASE's `adjust_forces`.
 
         Args:
-            params: nothing here depends on where that is.
-            turning: None where all rows are Cartesian.
+            params: unused; constraints here do not depend on positions.
+            turning: None if all rows are Cartesian.
         """
         for part in self.parts:
             gradient = part.of_gradient(gradient, index, turning)
@@ -54,42 +54,42 @@ class Constraints(eqx.Module):
     def of_step(
         self, step: Rows, index: SystemIndex, params: Any = None, turning: Turning = None
     ) -> Rows:
-        """The step that the constraints leave, as ASE's `adjust_positions` does.
+        """The step under the constraints, as from ASE's `adjust_positions`.
 
         Args:
-            params: nothing here depends on where that is.
-            turning: None where all rows are Cartesian.
+            params: unused; constraints here do not depend on positions.
+            turning: None if all rows are Cartesian.
         """
         for part in self.parts:
             step = part.of_step(step, index, turning)
         return step
 
     def of_stress(self, stress: Matrices, turning: Turning = None) -> Matrices:
-        """The stress that the constraints leave, as ASE's `adjust_stress` does.
+        """The stress under the constraints, as from ASE's `adjust_stress`.
 
         Args:
-            turning: that of the gradient; None where nothing is deformed.
+            turning: the turning of the gradient; None if no cell is deformed.
         """
         for part in self.parts:
             stress = part.of_stress(stress, turning)
         return stress
 
     def of_cell_step(self, step: Matrices) -> Matrices:
-        """The step of F − 1, with F the deformation, that ASE's `adjust_cell` leaves."""
+        """The step of F − 1, with the deformation F, as from ASE's `adjust_cell`."""
         for part in self.parts:
             step = part.of_cell_step(step)
         return step
 
 
 class Constrained(AbstractTransform):
-    """An optimizer that sees the constrained gradient and whose steps keep the constraints.
+    """An optimizer that receives the constrained gradient and whose steps keep the constraints.
 
-    Its state is the optimizer's.
+    Its state is the state of the optimizer.
     """
 
     optimizer: AbstractTransform
     constraints: Any
-    """With the two methods of `Constraints`."""
+    """An object with the two methods `of_gradient` and `of_step`."""
 
     def init(self, parameters, index_prefix=None):
         return self.optimizer.init(parameters, index_prefix)
@@ -111,10 +111,10 @@ def constrained(
 ) -> tuple[AbstractTransform, Callable[[Evidence], Evidence] | None]:
     """The optimizer, and the view of evidence for criteria, under these constraints.
 
-    Gradients outside of both stay those of the potential.
+    Gradients elsewhere stay those of the potential.
 
     Args:
-        constraints: with the two methods of `Constraints`; None for none.
+        constraints: an object with `of_gradient` and `of_step`, or None.
     """
     if constraints is None:
         return optimizer, None
@@ -129,11 +129,11 @@ def constrained(
 
 
 Layout = tuple[tuple[Room, ...], ...]
-"""The room of each part of each stage: batches that share a program have one layout."""
+"""The room of each part of each stage; batches that share a program have one layout."""
 
 
 def layout_of(structures: Iterable[Stages]) -> Layout:
-    """The room for the constraints of all of these structures; empty where there are none."""
+    """The room for the constraints of all these structures; empty without constraints."""
     return _joined(
         tuple(tuple(stage[part].room if part in stage else () for part in PARTS) for stage in own)
         for own in structures
@@ -141,7 +141,7 @@ def layout_of(structures: Iterable[Stages]) -> Layout:
 
 
 def _joined(layouts: Iterable[Layout]) -> Layout:
-    """The least layout with room for each of these."""
+    """The smallest layout with room for all given ones."""
 
     def largest(rooms: Iterable[Room]) -> Room:
         return tuple(map(max, itertools.zip_longest(*rooms, fillvalue=0)))
@@ -152,7 +152,7 @@ def _joined(layouts: Iterable[Layout]) -> Layout:
 
 
 def blank(layout: Layout, n_rows: int, n_systems: int, dtype: Any) -> Constraints | None:
-    """Arrays of the host in which nothing is constrained; None for an empty layout."""
+    """Host arrays without any constraint; None for an empty layout."""
     stages = [
         tuple(
             part.blank(room, n_rows, n_systems, dtype) if any(room) else None
@@ -164,15 +164,15 @@ def blank(layout: Layout, n_rows: int, n_systems: int, dtype: Any) -> Constraint
 
 
 def write(constraints: Constraints | None, system: int, rows: slice, own: Stages) -> None:
-    """Write the constraints of one structure over those in arrays of the host.
+    """Write the constraints of one structure over those of its place in host arrays.
 
     Args:
-        constraints: of NumPy arrays, as `blank` makes them.
-        system: the number of its place.
-        rows: those of the place, padding included.
+        constraints: NumPy arrays from `blank`.
+        system: the number of the place.
+        rows: the rows of the place, padding included.
 
     Raises:
-        ValueError: the layout has no room for them.
+        ValueError: the layout has no room for the constraints.
     """
     layout = () if constraints is None else constraints.layout
     if _joined([layout, layout_of([own])]) != layout:

@@ -1,4 +1,4 @@
-"""ASE's `FixAtoms`: atoms that stand still."""
+"""ASE's `FixAtoms`: fixed atoms."""
 
 from ase import Atoms
 from ase.constraints import FixAtoms

@@ -1,4 +1,4 @@
-"""ASE's `FixCartesian`: some of x, y and z of atoms stand still."""
+"""ASE's `FixCartesian`: fixed x, y or z of some atoms."""
 
 from ase import Atoms
 from ase.constraints import FixCartesian

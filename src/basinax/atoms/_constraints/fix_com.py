@@ -1,4 +1,4 @@
-"""ASE's `FixCom`: the centre of mass stands still."""
+"""ASE's `FixCom`: a fixed centre of mass."""
 
 from typing import Any, NamedTuple
 
@@ -24,14 +24,14 @@ class OwnMasses(NamedTuple):
 
 
 class Masses(AbstractPart):
-    """Systems whose centre of mass stands still, and their atoms' masses in u."""
+    """Systems with a fixed centre of mass, and the masses of their atoms in u."""
 
     mask: Bool[Array, "systems"]
     masses: Float[Array, "rows"]
     totals: Float[Array, "systems"]
-    """Σ m; 1 for a system whose centre of mass is free."""
+    """Σ m; 1 for systems with a free centre of mass."""
     squares: Float[Array, "systems"]
-    """Σ m²; 1 likewise."""
+    """Σ m²; 1 for systems with a free centre of mass."""
 
     @classmethod
     def gathered(cls, found: list[np.ndarray], n_atoms: int) -> OwnMasses:

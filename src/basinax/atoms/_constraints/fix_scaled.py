@@ -1,4 +1,4 @@
-"""ASE's `FixScaled`: atoms stand still along some cell vectors."""
+"""ASE's `FixScaled`: atoms fixed along some cell vectors."""
 
 import functools
 
@@ -10,7 +10,7 @@ from ase.constraints import FixScaled
 from basinax.atoms._constraints.of_atoms import AbstractAtomsKind, Left
 
 ON_AXES = 1e-9
-"""How far from 0 and 1 a matrix may be that fixes coordinates x, y or z."""
+"""The tolerance of entries 0 and 1 in a matrix that fixes x, y or z."""
 
 
 class FixScaledKind(AbstractAtomsKind):
@@ -24,9 +24,9 @@ class FixScaledKind(AbstractAtomsKind):
 
 
 def _mask(constraint: FixScaled, atoms: Atoms) -> tuple[bool, ...] | None:
-    """Which of x, y and z it fixes; None where it fixes something between them.
+    """The mask of x, y and z that the constraint fixes; None if it fixes a direction in between.
 
-    ASE then leaves other components of steps than of forces.
+    ASE would then keep other components of steps than of forces.
     """
     return _mask_in(atoms.cell.array.tobytes(), tuple(constraint.mask))
 

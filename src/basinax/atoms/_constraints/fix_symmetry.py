@@ -1,9 +1,10 @@
 """Systems that keep their symmetry, as with ASE's `FixSymmetry`: host and device.
 
 Each operation turns the vectors and permutes the atoms. The average of a vector per atom over all
-operations is taken by orbits (atoms that operations exchange), which are far fewer than operations:
-every vector is turned to where the orbit's first atom stands, these are added in the order of the
-atoms, and the sum, averaged over the operations that leave the first atom, is turned back.
+operations is computed by orbits (atoms that operations exchange), which are far fewer than
+operations. Every vector is turned to the position of the orbit's first atom, the turned vectors are
+added in the order of atoms, and the sum is averaged over operations that fix the first atom and
+turned back.
 """
 
 import functools
@@ -33,11 +34,11 @@ NO_ATOM = -1
 
 
 ON_AXES = 1e-9
-"""How far a symmetric cell may be from the average over the operations."""
+"""The tolerance between a symmetric cell and its average over the operations."""
 
 
 class Orbits(NamedTuple):
-    """A `FixSymmetry` of one structure, in the terms of `Symmetry`."""
+    """A `FixSymmetry` of one structure, with the fields of `Symmetry`."""
 
     moves: bool
     moves_cell: bool
@@ -62,13 +63,13 @@ class Symmetry(AbstractPart):
     moves_cell: Bool[Array, "systems"]
     """Systems whose steps of the cell are averaged."""
     into: Float[Array, "rows 3 3"]
-    """Turns the vector of an atom to that of its orbit's first one."""
+    """Turns an atom's vector to the first atom of its orbit."""
     back: Float[Array, "rows 3 3"]
-    """Turns the sum over an orbit to the average at an atom."""
+    """Turns the sum over an orbit into the average at each atom."""
     members: Int32[Array, "slots rows"]
     """The rows of an atom's orbit, ascending, then `NO_ATOM`."""
     tensors: Float[Array, "systems 9 9"]
-    """The average over the operations for the entries of a 3x3 tensor."""
+    """The average over the operations, as a matrix on the nine entries of a tensor."""
 
     joins = False
 
@@ -110,11 +111,11 @@ class Symmetry(AbstractPart):
         arrays.tensors[system] = own.tensor
 
     def of_gradient(self, x: Rows, index: SystemIndex, turning: Turning) -> Rows:
-        """The average over operations: as in ASE of Cartesian forces f, by those of the cell.
+        """The average over operations: of Cartesian forces f as in ASE, by those of the cell.
 
-        With F the deformation and M an operation of the undeformed cell these are F M F⁻¹, and rows
-        hold Fᵀ f. Where the cell keeps the symmetry M and Fᵀ F commute, and rows are averaged as
-        they are.
+        With the deformation F and an operation M of the undeformed cell, these are F M F⁻¹, and
+        rows hold Fᵀ f. If the cell keeps the symmetry, M and Fᵀ F commute, and rows are averaged
+        directly.
         """
         if turning is None:
             return self._averaged(x, index, self.mask)
@@ -144,7 +145,7 @@ class Symmetry(AbstractPart):
         return self._averaged_tensors(step, self.moves_cell)
 
     def _may_be_lost(self, turn: Turn) -> Bool[Array, "systems"]:
-        """Systems whose cell may lose the symmetry that their gradients keep."""
+        """The mask of systems whose cell may lose the symmetry that their gradients keep."""
         return self.mask & turn.mask & (~self.moves_cell | turn.loses_symmetry)
 
     def _averaged_tensors(self, x: Matrices, mask: Bool[Array, "systems"]) -> Matrices:
@@ -186,10 +187,10 @@ class FixSymmetryKind(AbstractKind):
 
 
 def loses_symmetry(stages: Stages, movable: Bool[np.ndarray, "3 3"]) -> bool:
-    """Whether steps of a cell that keep a structure's symmetry may take it from the cell.
+    """Whether steps that keep a structure's symmetry may break the symmetry of its cell.
 
-    They do where `movable`, the free entries of the deformation, lack the symmetry, or where the
-    cell itself has lost it since the constraint was made.
+    So they may if `movable`, the free entries of the deformation, lacks the symmetry, or if the
+    cell has lost it since the constraint was made.
     """
     keepers = [stage[Symmetry] for stage in stages if Symmetry in stage]
     averages = [own.tensor for own in keepers if own.moves_cell]
@@ -202,7 +203,7 @@ def loses_symmetry(stages: Stages, movable: Bool[np.ndarray, "3 3"]) -> bool:
 
 
 def _operations(constraint: FixSymmetry, atoms: Atoms) -> tuple[bytes, bytes, int]:
-    """Matrices and maps, as a cache wants them, and the number of atoms."""
+    """Matrices and maps as hashable bytes for a cache, and the number of atoms."""
     cell = atoms.cell.array
     turns = cell.T @ np.asarray(constraint.rotations, float) @ np.linalg.inv(cell).T
     maps = np.array(constraint.symm_map, np.int64)
@@ -235,7 +236,7 @@ def _orbits(turns: bytes, maps: bytes, n_atoms: int) -> Orbits:
 
 @functools.lru_cache(maxsize=256)
 def _are_group(turns: bytes, maps: bytes, n_atoms: int) -> bool:
-    """Whether the average by orbits is that over all operations: for vectors drawn once."""
+    """Whether the average by orbits equals the average over all operations, for random vectors."""
     matrices, targets = _arrays(turns, maps, n_atoms)
     vectors = np.random.default_rng(0).normal(size=(n_atoms, 3))
     expected = np.zeros((n_atoms, 3))

@@ -1,4 +1,4 @@
-"""ASE's `FixedLine`: atoms move along one direction."""
+"""ASE's `FixedLine`: atoms that move along one direction only."""
 
 import numpy as np
 from ase import Atoms

@@ -1,4 +1,4 @@
-"""ASE's `FixedPlane`: atoms do not move along one direction."""
+"""ASE's `FixedPlane`: atoms that do not move along one direction."""
 
 import numpy as np
 from ase import Atoms

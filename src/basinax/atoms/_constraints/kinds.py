@@ -1,4 +1,4 @@
-"""The kinds of constraints that are kept, and the order in which a stage applies its parts."""
+"""The supported kinds of constraints, and the order of parts in a stage."""
 
 from basinax.atoms._constraints.fix_atoms import FixAtomsKind
 from basinax.atoms._constraints.fix_cartesian import FixCartesianKind
@@ -21,7 +21,6 @@ KINDS: tuple[AbstractKind, ...] = (
 )
 
 PARTS: tuple[type[AbstractPart], ...] = (OfAtoms, Masses, Symmetry)
-"""Parts of a stage, the first one first. A structure whose constraints stand in another order has
-more stages."""
+"""The parts of a stage in order. A structure with constraints in another order has more stages."""
 
 KIND_OF = {kind.of: kind for kind in KINDS}

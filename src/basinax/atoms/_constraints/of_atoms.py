@@ -1,9 +1,8 @@
-"""Constraints of single atoms: one matrix a row, in the order in which they stand on a structure.
+"""Constraints of single atoms: one matrix per row, in the order of the structure's constraints.
 
-A row without constraint is selected, not multiplied, so that a free structure keeps its bits beside
-constrained ones. Where a cell moves, an optimizer's rows are no Cartesian vectors but turn into
-them with the deformation. Fixed atoms are not affected; rows that keep some directions are turned
-to Cartesian vectors and back.
+A free row is selected, not multiplied, so that a free structure keeps its bits beside constrained
+ones. In a moving cell the deformation turns the optimizer's rows into Cartesian vectors. Fixed
+atoms are unaffected; rows with some free directions are turned to Cartesian vectors and back.
 """
 
 import itertools
@@ -25,12 +24,12 @@ class Left(NamedTuple):
 
     index: Any
     fixed: Any = None
-    """The fixed ones of x, y and z; None where a matrix holds the part that is left."""
+    """The mask of fixed x, y and z; None if a matrix holds the remaining part."""
     matrix: Any = None
 
 
 class OwnAtoms(NamedTuple):
-    """The part of a force or step that is left to each atom of one structure."""
+    """The part of a force or step that remains for each atom of one structure."""
 
     matrices: Float[np.ndarray, "atoms 3 3"]
 
@@ -52,10 +51,10 @@ class OwnAtoms(NamedTuple):
 
 
 class Slants(eqx.Module):
-    """Constraints that mix the components of a row: lines and planes along no axis."""
+    """Constraints that mix the components of a row: lines and planes off the axes."""
 
     mask: Bool[Array, "rows 3"]
-    """The components that `matrices` decides."""
+    """The components that `matrices` determines."""
     matrices: Float[Array, "rows 3 3"]
 
     def apply(self, x: Rows) -> Rows:
@@ -66,10 +65,10 @@ class OfAtoms(AbstractPart):
     """Constraints of single atoms."""
 
     fixed: Bool[Array, "rows 3"]
-    """Components that stand still."""
+    """Components that are fixed."""
     slants: Slants | None
     partial: Bool[Array, "rows"] | None
-    """Rows that keep some directions, not all and not none; None where no structure has any."""
+    """Rows with some but not all directions free; None if no structure has any."""
 
     @classmethod
     def gathered(cls, found: list[Left], n_atoms: int) -> OwnAtoms:
@@ -125,7 +124,7 @@ class OfAtoms(AbstractPart):
 
 
 class AbstractAtomsKind(AbstractKind):
-    """A class of ASE's that acts on single atoms, which its `index` holds."""
+    """An ASE class that acts on single atoms, which its `index` lists."""
 
     part = OfAtoms
 
@@ -137,7 +136,7 @@ class AbstractAtomsKind(AbstractKind):
 
 
 class AbstractDirectionKind(AbstractAtomsKind):
-    """One whose atoms keep to the direction `dir`, or out of it."""
+    """An ASE class whose atoms stay on the direction `dir`, or orthogonal to it."""
 
     def fault(self, constraint: Any, atoms: Atoms) -> str:
         if not np.isfinite(constraint.dir).all():
@@ -146,7 +145,7 @@ class AbstractDirectionKind(AbstractAtomsKind):
 
 
 def _fixed(found: list[Left], n_atoms: int) -> Bool[np.ndarray, "atoms 3"]:
-    """The coordinates that one of these fixes."""
+    """The coordinates that any of these constraints fixes."""
     masks = np.array([left.fixed for left in found])
     atom = np.concatenate([left.index for left in found])
     which, axis = np.nonzero(np.repeat(masks, [len(left.index) for left in found], axis=0))
@@ -156,6 +155,6 @@ def _fixed(found: list[Left], n_atoms: int) -> Bool[np.ndarray, "atoms 3"]:
 
 
 def _put(array: Any, rows: slice, values: np.ndarray) -> None:
-    """The values, and zeros in the rows behind them."""
+    """Write the values, and zeros into the remaining rows."""
     array[rows] = 0
     array[rows.start : rows.start + len(values)] = values

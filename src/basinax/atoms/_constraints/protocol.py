@@ -1,8 +1,8 @@
-"""The protocol of constraints: a class of ASE's is a file here, and a line in `kinds.py`.
+"""The protocol of constraints: each ASE class is a file here, and a line in `kinds.py`.
 
-An `AbstractKind` reads one of ASE's classes, on the host, into an `AbstractPart`: arrays for all
-systems of a batch, which several kinds may share, and functions of these arrays, linear in
-forces and steps as ASE's `adjust_forces` and `adjust_positions` are.
+An `AbstractKind` reads one of ASE's classes on the host into an `AbstractPart`, which several kinds
+may share: arrays for all systems of a batch, and functions of these arrays, linear in forces and
+steps like ASE's `adjust_forces` and `adjust_positions`.
 """
 
 import abc
@@ -19,26 +19,26 @@ from basinax.atoms._matrices import Matrices, turned_rows
 Rows = Float[Array, "rows 3"]
 
 Room = tuple[int, ...]
-"""For how much a part has arrays; for nothing where all numbers are 0. The larger number serves."""
+"""The sizes of a part's arrays; all 0 for nothing. The larger of two sizes serves both."""
 
 
 class Turn(NamedTuple):
-    """How the rows of systems whose cell moves become Cartesian vectors, and these rows again."""
+    """Maps between the rows of moving cells and Cartesian vectors."""
 
     mask: Bool[Array, "systems"]
-    """The rows of other systems are Cartesian."""
+    """Systems whose rows are not Cartesian."""
     there: Matrices
     back: Matrices
     loses_symmetry: Bool[Array, "systems"]
     """Systems whose cell may lose a symmetry although their steps keep it."""
 
     def around(self, adjust: Callable[[Rows], Rows], x: Rows, index: SystemIndex) -> Rows:
-        """The rows after `adjust` has acted on their Cartesian vectors."""
+        """Apply `adjust` to the Cartesian vectors of the rows, and return rows."""
         return turned_rows(adjust(turned_rows(x, self.there, index)), self.back, index)
 
 
 Turning = Callable[[], Turn] | None
-"""Makes the turn for a part that needs it; None where all rows are Cartesian."""
+"""Makes the turn for a part that needs it; None if all rows are Cartesian."""
 
 
 class Own(Protocol):
@@ -46,18 +46,18 @@ class Own(Protocol):
 
     @property
     def room(self) -> Room:
-        """For how much its part must have arrays."""
+        """The room that its part needs."""
         ...
 
 
 class AbstractPart(eqx.Module):
     """Constraints of one sort in all systems of a batch; NumPy arrays until all are written.
 
-    Where a system has none, its rows pass unchanged, bit for bit.
+    Rows of a system without constraints keep their bits.
     """
 
     joins: ClassVar[bool] = True
-    """Whether constraints of this sort that follow one another are one."""
+    """Whether consecutive constraints of this sort act as one."""
 
     @classmethod
     @abc.abstractmethod
@@ -65,65 +65,65 @@ class AbstractPart(eqx.Module):
         """The entries of a structure in the part, from the readings of its kinds.
 
         Args:
-            found: of one constraint after another; of one alone unless they join.
+            found: the readings of consecutive constraints; of one constraint unless they join.
         """
 
     @classmethod
     @abc.abstractmethod
     def blank(cls, room: Room, n_rows: int, n_systems: int, dtype: Any) -> Self:
-        """Arrays of the host in which nothing is constrained."""
+        """Host arrays without any constraint."""
 
     @property
     @abc.abstractmethod
     def room(self) -> Room:
-        """For how much there are arrays."""
+        """The room of the arrays."""
 
     @abc.abstractmethod
     def write(self, system: int, rows: slice, own: Any) -> None:
-        """Write the entries of one structure over those in arrays of the host.
+        """Write the entries of one structure over those of its place in host arrays.
 
         Args:
-            rows: those of the structure's place, padding included.
-            own: as `gathered` makes it; None for nothing.
+            rows: the rows of the structure's place, padding included.
+            own: a result of `gathered`; None for no constraint.
         """
 
     @abc.abstractmethod
     def of_gradient(self, x: Rows, index: SystemIndex, turning: Turning) -> Rows:
-        """The gradient that is left."""
+        """The constrained gradient."""
 
     @abc.abstractmethod
     def of_step(self, x: Rows, index: SystemIndex, turning: Turning) -> Rows:
-        """The step that is left."""
+        """The constrained step."""
 
     def of_stress(self, stress: Matrices, turning: Turning) -> Matrices:
-        """The stress that is left."""
+        """The constrained stress."""
         return stress
 
     def of_cell_step(self, step: Matrices) -> Matrices:
-        """The step of F − 1 that is left, with F the deformation."""
+        """The constrained step of F − 1, where F is the deformation."""
         return step
 
 
 Stages = list[dict[type[AbstractPart], Any]]
-"""The entries of one structure in each part, applied one dictionary after another; within a
-dictionary in the order of `PARTS`."""
+"""The entries of one structure in each part. Dictionaries apply in order, and inside one the order
+is that of `PARTS`."""
 
 
 class AbstractKind(abc.ABC):
     """One of ASE's classes of constraints."""
 
     of: ClassVar[type]
-    """ASE's class; classes derived from it may do something else."""
+    """ASE's class; subclasses of it may behave differently and do not count."""
     part: ClassVar[type[AbstractPart]]
 
     @abc.abstractmethod
     def read(self, constraint: Any, atoms: Atoms) -> Any:
-        """The reading that its part gathers."""
+        """The reading of a constraint, which the part gathers."""
 
     def is_kept(self, constraint: Any, atoms: Atoms) -> bool:
         """Whether the part can represent this constraint."""
         return True
 
     def fault(self, constraint: Any, atoms: Atoms) -> str:
-        """The fault of a constraint that is kept, as text; empty if it has none."""
+        """The fault of a supported constraint as text; empty if there is none."""
         return ""

@@ -1,4 +1,4 @@
-"""ASE's constraints of a structure, read and checked."""
+"""Reading and checks of a structure's ASE constraints."""
 
 import itertools
 from typing import Any
@@ -13,7 +13,7 @@ from basinax.atoms._constraints.protocol import Stages
 
 
 def read_stages(atoms: Atoms) -> Stages:
-    """The stages of a structure's constraints; none where it has none."""
+    """The stages of a structure's constraints; empty without constraints."""
     stages: Stages = []
     for part, alike in itertools.groupby(atoms.constraints, lambda c: KIND_OF[type(c)].part):
         found = [KIND_OF[type(c)].read(c, atoms) for c in alike]
@@ -26,18 +26,18 @@ def read_stages(atoms: Atoms) -> Stages:
 
 
 def fixed_by(stages: Stages, n_atoms: int) -> Bool[np.ndarray, "atoms 3"]:
-    """Coordinates that stand still. A constraint that couples atoms moves those fixed before it."""
+    """Coordinates that never move. A constraint that couples atoms moves atoms fixed before it."""
     if stages and set(stages[-1]) == {OfAtoms}:
         return stages[-1][OfAtoms].fixed
     return np.zeros((n_atoms, 3), bool)
 
 
 def check_constraints(atoms: Atoms, name: str) -> None:
-    """Makes sure that every constraint is one of those that are kept.
+    """Check that every constraint is supported.
 
     Raises:
-        NotImplementedError: one is of another class.
-        ValueError: one is of no use: an index without an atom, a direction without length.
+        NotImplementedError: a constraint is of another class.
+        ValueError: a constraint is unusable: an index without an atom, a direction without length.
     """
     others = {type(c).__name__ for c in atoms.constraints if not _is_kept(c, atoms)}
     if others:

@@ -1,4 +1,4 @@
-"""Any ASE calculator as a potential: in this process, or in processes of its own."""
+"""Any ASE calculator as a potential, in this process or in worker processes."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -35,25 +35,24 @@ from basinax.atoms._evaluators.workers import Workers
 class ASECalculator(AbstractEvaluator):
     """Any ASE calculator as a potential: each structure is evaluated as if it were alone.
 
-    A calculator is reset before each evaluation, so that its numbers follow from the positions
-    alone: a restart from another density, say, would change their last digits. ASE's cache, which
-    takes positions within 1e-15 Å for the same, is not used.
+    A calculator is reset before each evaluation, so that results depend on the positions alone; a
+    restart from another density, for example, would change last digits. ASE's cache, which treats
+    positions within 1e-15 Å as equal, is not used.
 
     Args:
         calculator: a function without arguments that makes a calculator, such as
-            `lambda: TBLite(method="GFN2-xTB")`, for worker processes; or a calculator, which works
-            in this process on one structure after another.
-        workers: so many processes, each with a calculator of its own; if None, one for each core
-            that this process may use.
-        reuse: each structure has a calculator of its own, which is not reset. SCF codes then begin
-            at the last density, which is faster, and a relaxation that is interrupted and started
-            again ends in other last digits. Needs a function.
-        timeout: an evaluation that takes longer (s) ends its structure; no limit if None. Needs a
-            function.
-        threads: of BLAS, OpenMP and torch in each process. Another number changes last digits.
+            `lambda: TBLite(method="GFN2-xTB")`, for worker processes; or a calculator, which
+                evaluates one structure after another in this process.
+        workers: the number of processes, each with a calculator of its own; None for one per core.
+        reuse: give each structure a calculator of its own, without resets. SCF codes then start
+            from the last density, which is faster, but an interrupted and resumed relaxation ends
+            with other last digits. Needs a function.
+        timeout: a longer evaluation (s) ends its structure; None for no limit. Needs a function.
+        threads: the threads of BLAS, OpenMP and torch in each process. Another number changes last
+            digits.
 
     Raises:
-        TypeError, ValueError: an argument is of no use.
+        TypeError, ValueError: an argument is unusable.
     """
 
     calculator: Callable[[], Any] | BaseCalculator
@@ -115,7 +114,7 @@ class OwnCalculators(AbstractEvaluator):
 
 
 def evaluator_of(potential: Any) -> AbstractEvaluator | None:
-    """The evaluator of a potential that the host calls; None for one that runs inside `jit`."""
+    """The evaluator of a potential that the host calls; None for potentials inside `jit`."""
     if potential is None:
         return OwnCalculators()
     if isinstance(potential, BaseCalculator):
@@ -138,7 +137,7 @@ def _in_process(atoms: Sequence[Atoms], calculators: Sequence[Any]) -> AbstractS
 
 
 def check_stress(implemented: Sequence[str], needs_stress: Sequence[bool], first: int = 0) -> None:
-    """Raise ValueError where a cell moves and the calculator has no stress."""
+    """Raise ValueError if a cell moves and the calculator has no stress."""
     if "stress" not in implemented:
         lack = (
             "but its calculator has no stress: keep the cell fixed (cell=None), or choose another"

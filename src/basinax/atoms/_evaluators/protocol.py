@@ -1,7 +1,7 @@
 """The protocol of potentials that the host evaluates, one structure at a time.
 
-A structure is evaluated from its own positions and cell alone, so its numbers have the bits that
-they have when it is alone, if the evaluator keeps no memory of other structures.
+A structure is evaluated from its own positions and cell alone. So its results have the bits of an
+evaluation alone, if the evaluator keeps no memory of other structures.
 """
 
 import abc
@@ -16,18 +16,18 @@ from basinax.atoms._matrices import VOIGT
 
 
 class EvaluationError(Exception):
-    """A structure could not be evaluated; the message becomes that of its result."""
+    """A structure could not be evaluated; its result gets the message."""
 
 
 class Request(NamedTuple):
-    """A structure that waits for its evaluation."""
+    """A structure that awaits its evaluation."""
 
     number: int
     """The number of the structure in the call."""
     positions: Float[np.ndarray, "atoms 3"]
-    """In Å."""
+    """The positions in Å."""
     cell: Float[np.ndarray, "3 3"]
-    """In Å; rows are its vectors."""
+    """The cell in Å; its vectors are rows."""
     needs_stress: bool
 
 
@@ -35,13 +35,13 @@ class Evaluated(NamedTuple):
     """The properties of one structure."""
 
     energy: float
-    """In eV, the one whose derivative the forces are."""
+    """The energy in eV whose derivative the forces are."""
     forces: Float[np.ndarray, "atoms 3"]
-    """In eV/Å, without the effect of constraints."""
+    """The forces in eV/Å, without constraints."""
     stress: Float[np.ndarray, "6"] | None = None
-    """In eV/Å³, in ASE's order and sign: xx, yy, zz, yz, xz, xy; None unless requested."""
+    """The stress in eV/Å³, in ASE's order and sign: xx, yy, zz, yz, xz, xy, if requested."""
     results: dict[str, Any] = {}  # noqa: RUF012
-    """Everything that was found, by ASE's names of properties; kept with the relaxed structure."""
+    """All results by ASE's names of properties, stored with the relaxed structure."""
 
 
 Answer = tuple[int, Evaluated | EvaluationError]
@@ -57,33 +57,33 @@ class AbstractSession(abc.ABC):
 
     @abc.abstractmethod
     def answers(self, timeout: float) -> list[Answer]:
-        """The answers that have come since the last call; waits for one at most `timeout` s.
+        """The answers since the last call; waits for one for at most `timeout` s.
 
-        Each request has one answer. An error in place of an evaluation ends its structure alone.
+        Each request gets one answer. An error instead of an evaluation ends its structure alone.
         """
 
     @abc.abstractmethod
     def end(self, number: int) -> None:
-        """Forget a structure; no request for it will come again."""
+        """Forget a structure, for which no further request will come."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """End all that still works, without waiting for its answers."""
+        """End all pending work without waiting for answers."""
 
 
 class AbstractEvaluator(abc.ABC):
-    """A potential that the host evaluates, beside those that run inside `jit`."""
+    """A potential that the host evaluates, in contrast to potentials inside `jit`."""
 
     @property
     def is_conservative(self) -> bool:
-        """Whether forces are derivatives of the energy, which searches along lines rely on."""
+        """Whether forces are derivatives of the energy, which line searches need."""
         return True
 
     def on(self, devices: Sequence[Any]) -> "AbstractEvaluator":
-        """The same, on these devices of JAX: so many evaluations at a time as each is named.
+        """The same evaluator on these JAX devices; a device named n times runs n evaluations.
 
         Raises:
-            TypeError: it does not run on any.
+            TypeError: the evaluator does not run on JAX devices.
         """
         raise TypeError(
             f"devices is for potentials that JAX evaluates, {type(self).__name__} is evaluated by"
@@ -92,14 +92,14 @@ class AbstractEvaluator(abc.ABC):
 
     @abc.abstractmethod
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
-        """Begin to work on these structures.
+        """Start a session with these structures.
 
         Args:
-            atoms: all structures of the call; requests name them by their number.
-            needs_stress: of each structure, whether its stress will be needed.
+            atoms: all structures of the call; requests refer to them by number.
+            needs_stress: whether each structure needs its stress.
 
         Raises:
-            TypeError, ValueError, RuntimeError: the structures cannot be evaluated; names them.
+            TypeError, ValueError, RuntimeError: structures that cannot be evaluated, by name.
         """
 
 
@@ -109,7 +109,7 @@ def names_of(request: Request) -> list[str]:
 
 
 def placed(template: Atoms, request: Request) -> Atoms:
-    """A copy of a structure where it is to be evaluated."""
+    """A copy of a structure at the requested positions and cell."""
     atoms = template.copy()
     atoms.set_cell(request.cell)
     atoms.positions[:] = request.positions
@@ -117,7 +117,7 @@ def placed(template: Atoms, request: Request) -> Atoms:
 
 
 def checked_results(results: dict[str, Any], n_atoms: int, names: list[str]) -> Evaluated:
-    """The results, if they have the shapes that they must. Raises EvaluationError otherwise."""
+    """The results, if their shapes are right. Raises EvaluationError otherwise."""
     shapes = {"energy": (), "forces": (n_atoms, 3), "stress": (6,)}
     found = {}
     for name in names:

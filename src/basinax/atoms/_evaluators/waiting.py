@@ -1,4 +1,4 @@
-"""Sessions in the thread of the run, and the parts that evaluators share."""
+"""Sessions in the thread of the run, and code that evaluators share."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,22 +18,22 @@ from basinax.atoms._evaluators.worker import text_of
 from basinax.atoms._matrices import VOIGT
 
 LOOK = 0.1
-"""Seconds of evaluations between two looks at their answers."""
+"""Seconds of evaluations before answers are returned."""
 
 
 Evaluate = Callable[[list[Request]], list[Answer]]
-"""From requests to their answers; an exception is the answer to each of them."""
+"""A function from requests to answers; an exception answers all of them."""
 
 
 class WaitingSession(AbstractSession):
-    """Requests that wait in this thread until their answers are wanted."""
+    """Requests that wait in this thread until their answers are needed."""
 
     def __init__(
         self,
         evaluate: Evaluate,
         take: Callable[[list[Request]], list[Request]] = lambda waiting: [waiting.pop(0)],
     ):
-        """Args: take: removes those to evaluate next from the requests that wait."""
+        """Args: take: removes the next requests to evaluate from the waiting ones."""
         self._evaluate, self._take = evaluate, take
         self._waiting: list[Request] = []
 
@@ -59,7 +59,7 @@ class WaitingSession(AbstractSession):
 
 
 def bare(atoms: Sequence[Atoms]) -> list[Atoms]:
-    """Copies without constraints and calculators, which an evaluator must not see."""
+    """Copies without constraints and calculators, which an evaluator must not use."""
     copies = [a.copy() for a in atoms]
     for copy in copies:
         copy.set_constraint()
@@ -67,7 +67,7 @@ def bare(atoms: Sequence[Atoms]) -> list[Atoms]:
 
 
 def failure_of(error: BaseException) -> EvaluationError:
-    """The error as the answer to a request."""
+    """An error as the answer to a request."""
     return error if isinstance(error, EvaluationError) else EvaluationError(text_of(error))
 
 
@@ -77,8 +77,8 @@ def evaluated_by_model(
     """The answer of a model.
 
     Args:
-        stress: [3, 3] in eV/Å³; read where the request needs it.
-        results: further ones, by ASE's names of properties.
+        stress: [3, 3] in eV/Å³; read only if requested.
+        results: further results, by ASE's names of properties.
     """
     results = {"energy": energy, "forces": forces} | results
     if not request.needs_stress:
@@ -88,7 +88,7 @@ def evaluated_by_model(
 
 
 def check_moving(needs_stress: Sequence[bool], lack: str, first: int = 0) -> None:
-    """Raise ValueError where a cell moves although stresses are lacking.
+    """Raise ValueError if a cell moves although stresses are missing.
 
     Args:
         lack: the end of the message, from "but" on.

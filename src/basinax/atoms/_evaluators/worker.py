@@ -1,8 +1,8 @@
 """A process that evaluates structures with an ASE calculator of its own.
 
-It runs as a script and imports neither JAX nor basinax, which would take a second and a hundred MB
-in each process. Messages on its pipe: first the paths of modules and the function that makes
-calculators; then structures, one answer for each. A process ends with its parent.
+The script imports neither JAX nor basinax, which would take a second and a hundred MB in each
+process. Its pipe carries first the paths of modules and the function that makes calculators, then
+structures, each with one answer. The process ends with its parent.
 """
 
 import os
@@ -16,7 +16,7 @@ from ase.calculators.calculator import all_changes
 
 
 def forget(calculator: Any) -> None:
-    """Reset a calculator, and those that a sum or a mixture holds."""
+    """Reset a calculator, and the calculators inside a sum or a mixture."""
     for part in getattr(getattr(calculator, "mixer", None), "calcs", ()):
         forget(part)
     if callable(getattr(calculator, "reset", None)):
@@ -26,7 +26,7 @@ def forget(calculator: Any) -> None:
 
 
 def compute(calculator: Any, atoms: Atoms, names: list[str], *, is_reset: bool) -> dict[str, Any]:
-    """All results of a calculator at these positions, its cache aside; its errors pass through."""
+    """All results of a calculator at these positions, without its cache; errors are not caught."""
     if is_reset:
         forget(calculator)
     calculator.calculate(atoms, names, list(all_changes))
@@ -34,7 +34,7 @@ def compute(calculator: Any, atoms: Atoms, names: list[str], *, is_reset: bool) 
 
 
 def text_of(error: BaseException) -> str:
-    """An error on one line."""
+    """An error as one line of text."""
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
 
 

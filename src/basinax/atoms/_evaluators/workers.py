@@ -1,6 +1,6 @@
-"""Processes that evaluate structures, one each at a time; see `worker.py`.
+"""Processes that evaluate one structure each at a time; see `worker.py`.
 
-Which process evaluates a structure changes no bit: it is reset before, or is the structure's own.
+No bit depends on the process that evaluates a structure: its calculator is reset, or its own.
 """
 
 import collections
@@ -33,7 +33,7 @@ THREADS = ("OMP", "OPENBLAS", "MKL", "BLIS", "VECLIB_MAXIMUM", "NUMEXPR")
 
 
 class Workers(AbstractSession):
-    """Processes that live as long as the run; one that ends is replaced."""
+    """Processes that live as long as the run; a process that ends is replaced."""
 
     def __init__(
         self,
@@ -48,16 +48,16 @@ class Workers(AbstractSession):
 
         Raises:
             TypeError: the function cannot be sent to another process.
-            RuntimeError: no calculator could be made; names the reason.
+            RuntimeError: no calculator could be made; the message has the reason.
         """
         self._atoms, self._reuse, self._timeout = atoms, reuse, timeout
         self._greeting = list(sys.path), _packed(make), reuse
         self._environment = os.environ | {f"{name}_NUM_THREADS": str(threads) for name in THREADS}
         self._waiting: collections.deque[Request] = collections.deque()
         self._failed: list[Answer] = []
-        """Answers that no process has given."""
+        """Answers that do not come from a process."""
         self._home: dict[int, int] = {}
-        """Which worker has the calculator of a structure, where calculators are reused."""
+        """The worker with the calculator of each structure, if calculators are reused."""
         self._implemented: list[str] | None = None
         self._workers: list[_Worker | None] = []
         try:
@@ -70,7 +70,7 @@ class Workers(AbstractSession):
 
     @property
     def implemented(self) -> list[str]:
-        """Properties that the calculator has, by ASE's names."""
+        """The calculator's properties, by ASE's names."""
         return self._implemented or []
 
     def ask(self, requests: Sequence[Request]) -> None:
@@ -99,7 +99,7 @@ class Workers(AbstractSession):
         return worker
 
     def _receive(self, timeout: float | None) -> list[Answer]:
-        """The messages of the processes, after waiting for one at most so long (s)."""
+        """The messages of the processes; waits for one for at most `timeout` s."""
         self._dispatch()
         by_pipe = {w.pipe: k for k, w in enumerate(self._workers) if w and w.is_busy}
         if not by_pipe:
@@ -141,7 +141,7 @@ class Workers(AbstractSession):
             return [(request.number, error)]
 
     def _drop(self, k: int, reason: str) -> None:
-        """Go on without a process that could not make a calculator."""
+        """Continue without a process that could not make a calculator."""
         self._workers[k] = None
         if not any(self._workers) and self._implemented is None:
             raise RuntimeError(f"the calculator could not be made: {reason}")
@@ -161,7 +161,7 @@ class Workers(AbstractSession):
         return answers
 
     def _replaced(self, k: int, reason: str) -> list[Answer]:
-        """Start another process in the place of one; its structure ends with this reason."""
+        """Replace a process by a new one; its structure ends with this reason."""
         worker = self._workers[k]
         assert worker is not None
         worker.kill()
@@ -173,7 +173,7 @@ class Workers(AbstractSession):
         return [] if request is None else [(request.number, EvaluationError(reason))]
 
     def _dispatch(self) -> None:
-        """Give structures that wait to processes that are free."""
+        """Give waiting structures to free processes."""
         free = [k for k, w in enumerate(self._workers) if w and w.is_ready and w.request is None]
         if not any(self._workers):
             reason = EvaluationError("no process is left that could evaluate it")
@@ -235,7 +235,7 @@ class _Worker:
         self.pipe.send(message)
 
     def obituary(self, error: BaseException) -> str:
-        """Why the process has ended."""
+        """The reason for the end of the process."""
         try:
             code = self._process.wait(1.0)
         except subprocess.TimeoutExpired:

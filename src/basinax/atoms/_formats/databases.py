@@ -1,7 +1,7 @@
 """Structures of ASE databases, key-value pairs and data included.
 
-Key-value pairs stand in a structure's `info` under their own names and data in `info["data"]`, as
-ASE has it; other entries become pairs where ASE allows it, and data elsewhere.
+A structure's `info` holds key-value pairs under their own names, and data in `info["data"]`, as in
+ASE. Other entries become pairs if ASE allows it, and data otherwise.
 """
 
 import warnings
@@ -23,8 +23,8 @@ def read(file: Any, form: str, images: slice | str) -> Iterator[Atoms]:
     """The structures of some rows.
 
     Args:
-        file: its name, or the open file where the format is JSON.
-        images: which of them, or the text of a query.
+        file: the name of the file, or the open file for JSON.
+        images: a slice of the rows, or the text of a query.
     """
     database: Any = ase.db.connect(file, type=form, serial=True)
     with database:
@@ -45,14 +45,14 @@ def read(file: Any, form: str, images: slice | str) -> Iterator[Atoms]:
 
 
 def count(path: Path) -> int:
-    """How many rows a database in SQLite has."""
+    """The number of rows of an SQLite database."""
     database: Any = ase.db.connect(path, type="db", serial=True)
     with database:
         return database.count()
 
 
 def write(path: Path, form: str, structures: Iterable[Atoms]) -> None:
-    """Makes a database of the structures."""
+    """Make a database of the structures."""
     database: Any = ase.db.connect(path, type=form, append=False, serial=True)
     with database:
         for atoms in structures:
@@ -61,7 +61,7 @@ def write(path: Path, form: str, structures: Iterable[Atoms]) -> None:
 
 
 def flat(atoms: Atoms) -> Atoms:
-    """A copy with data beside all else in its `info`."""
+    """A copy with data moved to the top level of `info`."""
     copy, data = atoms.copy(), atoms.info.get(DATA)
     copy.calc = atoms.calc
     if isinstance(data, Mapping):

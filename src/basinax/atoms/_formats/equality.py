@@ -1,4 +1,4 @@
-"""Whether a structure that was read from a file is the one that was meant."""
+"""Comparison of a structure read from a file with the structure that was written."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,13 +8,13 @@ from ase import Atoms
 from ase.spacegroup import Spacegroup
 
 DIGITS = 1e-5
-"""How far numbers of an entry may lie apart, as a part of the largest."""
+"""The tolerance of an entry's numbers, relative to the largest."""
 
 PLACES = 1e-6
-"""How far positions and forces may lie apart, in Å and eV/Å."""
+"""The tolerance of positions and forces, in Å and eV/Å."""
 
 NEAR = 0.02
-"""Positions (Å) or forces (eV/Å) this near were rounded."""
+"""Positions (Å) or forces (eV/Å) within this distance count as rounded."""
 
 KNOWN_ARRAYS = {
     "initial_magmoms": "magnetic moments",
@@ -23,7 +23,7 @@ KNOWN_ARRAYS = {
     "masses": "masses",
     "momenta": "momenta",
 }
-"""Arrays that ASE itself has a meaning for, in words."""
+"""Arrays that have a meaning in ASE, in words."""
 
 RESULTS = {"free_energy": "free energy", "energies": "energies of atoms"}
 
@@ -32,7 +32,7 @@ OF_THE_RUN = {"relax_status": "status", "relax_steps": "steps"}
 
 
 def are_equal(meant: Any, got: Any) -> bool:
-    """Whether values mean the same: a list and an array do, and so do 0.1 in two precisions."""
+    """Whether values have one meaning, such as a list and an array, or 0.1 in two precisions."""
     if isinstance(meant, Spacegroup):
         return _is_spacegroup(got, meant)
     if isinstance(meant, str) or isinstance(got, str):
@@ -49,9 +49,9 @@ def are_equal(meant: Any, got: Any) -> bool:
 
 
 def losses(meant: Atoms, got: Atoms) -> list[str]:
-    """Names of parts that the structure that was read lacks or has changed.
+    """The names of parts that the structure read lacks or has changed.
 
-    The structures have the same number of atoms.
+    Both structures have the same number of atoms.
     """
     return [*_losses_of_place(meant, got), *_losses_of_results(meant, got), *_others(meant, got)]
 
@@ -113,7 +113,7 @@ def _others(meant: Atoms, got: Atoms) -> Iterator[str]:
 
 
 def _forces_left(atoms: Atoms) -> list[float]:
-    """Forces without symmetry, rounded, under the constraints."""
+    """Forces under the constraints, from asymmetric, rounded forces."""
     forces = np.cos(np.arange(3.0 * len(atoms)) + 0.5).reshape(-1, 3)
     try:
         for constraint in atoms.constraints:
@@ -151,7 +151,7 @@ def _are_near(meant: Any, got: Any, distance: float) -> bool:
 
 
 def _is_spacegroup(got: Any, meant: Spacegroup) -> bool:
-    """Whether it is this space group, in one of the ways that ASE's formats have for it."""
+    """Whether a value is this space group in one of the forms of ASE's formats."""
     if isinstance(got, Mapping):
         return got.get("number") == meant.no
     if isinstance(got, str):

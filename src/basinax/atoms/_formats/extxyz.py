@@ -1,7 +1,7 @@
-"""Structures as extended XYZ can hold them.
+"""Structures in the form that extended XYZ can hold.
 
 Entries that ASE would read back as another type are written as JSON, which ASE reads unchanged, or
-left out by name.
+left out and named.
 """
 
 import functools
@@ -21,14 +21,14 @@ from ase.spacegroup import Spacegroup
 from basinax.atoms._formats.equality import KNOWN_ARRAYS, are_equal, losses
 
 OF_THE_FORMAT = ("Lattice", "Properties", "pbc")
-"""Names that a comment line has for the structure itself."""
+"""Names in a comment line that describe the structure itself."""
 
 LARGEST = np.iinfo(np.int32).max
-"""The largest integer of a column that ASE reads."""
+"""The largest integer of a column that ASE can read."""
 
 
 def as_extxyz(atoms: Atoms) -> tuple[Atoms, list[str]]:
-    """A copy whose `info` and arrays ASE writes and reads again, and the names of the rest."""
+    """A copy whose `info` and arrays survive ASE's writer and reader, and the names of the rest."""
     copy, left_out = atoms.copy(), []
     copy.calc = atoms.calc
     for name, value in atoms.info.items():
@@ -50,7 +50,7 @@ _nothing = object()
 
 
 def _writable(name: Any, value: Any) -> Any:
-    """The value, or a text that ASE's reader makes the value of; `_nothing` if none is."""
+    """The value, or a text that ASE's reader turns into the value; `_nothing` if there is none."""
     if not isinstance(name, str) or name in OF_THE_FORMAT:
         return _nothing
     if isinstance(value, float) or (isinstance(value, int) and abs(value) < LARGEST):
@@ -90,14 +90,14 @@ def _candidates(value: Any) -> Iterator[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Values of NumPy for JSON."""
+    """Convert NumPy values for JSON."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufUO":
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is no JSON")
 
 
 def _is_column(name: Any, array: np.ndarray) -> bool:
-    """Whether ASE writes and reads it under this name."""
+    """Whether ASE writes and reads the array under this name."""
     if not isinstance(name, str) or not _is_name_of_columns(name, array.dtype, array.shape[1:]):
         return False
     if array.dtype.kind == "U":
@@ -107,7 +107,7 @@ def _is_column(name: Any, array: np.ndarray) -> bool:
 
 @functools.cache
 def _is_name_of_columns(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> bool:
-    """Whether a small array of that kind is read as it was written."""
+    """Whether ASE reads a small array of that kind as written."""
     small = Atoms("H2", [[0, 0, 0], [0, 0, 1]], info={"before": 1})
     ones = np.ones((2, *shape)).astype(dtype)
     small.arrays[name] = ones

@@ -1,4 +1,4 @@
-"""Files of structures: which of ASE's formats a name has, and reading and writing it."""
+"""Structure files: ASE's format for a name, reading and writing."""
 
 import os
 import re
@@ -24,10 +24,10 @@ from basinax.atoms._formats import databases
 from basinax.atoms._formats.extxyz import as_extxyz
 
 SHARED = ("data", "in")
-"""Endings that several programs have: the text of a file decides."""
+"""Endings that several programs share: the content of the file decides."""
 
 OPTIONS = {"lammps-data": {"masses": True}}
-"""Without masses ASE reads no elements."""
+"""Without masses ASE would read no elements."""
 
 ONE_STRUCTURE = {
     "abinit-in": r"^\s*(xred|xcart|xangst)\b",
@@ -48,7 +48,7 @@ ONE_STRUCTURE = {
     "turbomole": r"^\$coord\b",
     "vasp": r"^[ \t]*[-+.\d]+[ \t]*\n(?:(?:[ \t]*[-+.\dED]+){3}[ \t]*\n){3}[ \t]*[A-Z]",
 }
-"""Text that each structure has once, in formats where ASE reads one structure only."""
+"""A text that each structure has once, for formats of which ASE reads one structure only."""
 
 NOT_READ = {
     "abinit-in": {"fixed atoms": r"^\s*(natfix|iatfix)"},
@@ -57,11 +57,11 @@ NOT_READ = {
     "onetep-in": {"constraints": r"^\s*%block\s+species_constraints"},
     "xsd": {"fixed atoms": r"RestrictedProperties="},
 }
-"""Text of entries that ASE passes over and a relaxation would obey."""
+"""The text of entries that ASE ignores but a relaxation needs."""
 
 
 class Form(NamedTuple):
-    """How structures stand in a file."""
+    """The format of a structure file."""
 
     name: str
 
@@ -86,7 +86,7 @@ class Form(NamedTuple):
         return self._of_ase.can_write
 
     def write(self, path: Path, structures: Iterable[Atoms]) -> None:
-        """Makes a file of the structures. Every writer of ASE raises errors of its own."""
+        """Write the structures to a file. Every writer of ASE raises errors of its own."""
         if self.name in databases.FORMATS:
             databases.write(path, self.name, structures)
             return
@@ -96,7 +96,7 @@ class Form(NamedTuple):
         ase.io.write(path, list(structures), format=self.name, **options)
 
     def read(self, path: Path, images: Any = None) -> Iterator[Atoms]:
-        """The structures of a file, or some. Every reader of ASE raises errors of its own.
+        """All or some structures of a file. Every reader of ASE raises errors of its own.
 
         Args:
             images: a number, a slice, or the text of a database's query; all if None.
@@ -114,7 +114,7 @@ class Form(NamedTuple):
             yield from databases.read(str(path), self.name, images)
 
     def n_read(self, path: Path) -> int | None:
-        """How many structures ASE reads of a file; None where nothing but reading them says it."""
+        """The number of structures that ASE reads, or None if only reading them would show it."""
         if self.holds_one:
             return 1
         if self.name == "traj":
@@ -123,12 +123,12 @@ class Form(NamedTuple):
         return databases.count(path) if self.name == "db" else None
 
     def count(self, path: Path) -> int:
-        """How many structures the file holds, where ASE would read one."""
+        """The number of structures in the file, for formats of which ASE would read one."""
         pattern = ONE_STRUCTURE.get(self.name)
         return max(1, len(_found(pattern, path))) if pattern else 1
 
     def not_read(self, path: Path) -> list[str]:
-        """Names of the file's entries for a relaxation that ASE passes over."""
+        """The names of entries in the file that ASE ignores but a relaxation needs."""
         patterns = NOT_READ.get(self.name, {})
         return [name for name, pattern in patterns.items() if _found(pattern, path)]
 
@@ -141,8 +141,8 @@ def _found(pattern: str, path: Path) -> list[Any]:
 def form_to_read(path: Path) -> Form:
     """The format of a file.
 
-    Its ending decides where it is one of a format that structures are written in; elsewhere ASE
-    looks at other parts of the name and into the file.
+    The ending decides if it belongs to one of the formats that can be written. Otherwise ASE checks
+    other parts of the name and the content.
 
     Raises:
         UnknownFileTypeError: ASE has no such format.
@@ -161,7 +161,7 @@ def form_to_read(path: Path) -> Form:
 
 
 def form_to_write(path: Path) -> Form:
-    """The format that a name stands for.
+    """The format of a file name.
 
     Raises:
         UnknownFileTypeError: ASE has no such format.
@@ -173,7 +173,7 @@ def form_to_write(path: Path) -> Form:
 
 
 def _format_of_ending(path: Path) -> str | None:
-    """The format of an ending of its own; None where other parts of the name decide."""
+    """The format of an unambiguous ending; None if other parts of the name decide."""
     ending, name = _ending(path), get_compression(path.name)[0]
     known = extension2format.get(ending) or ioformats.get(ending)
     if known is None or not known.can_write or ending.isdigit():

@@ -1,7 +1,6 @@
-"""Sites that several elements share, or that are empty in a part of all cells.
+"""Sites that several elements share, or that are empty in some of the cells.
 
-ASE reads such a site as one atom, of the element that is there most often, and puts the shares
-beside it.
+ASE reads such a site as one atom of the most frequent element, and stores the shares separately.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,11 +10,11 @@ import numpy as np
 from ase import Atoms
 
 ARRAYS = ("occupancy", "occupancies")
-"""Names that readers of ASE have for shares of atoms."""
+"""The names of shares in ASE's readers."""
 
 
 def check_occupancies(structures: list[Atoms]) -> None:
-    """Raise ValueError if a site is shared or partly empty: no atom stands for it."""
+    """Raise ValueError if a site is shared or partly empty: no single atom represents it."""
     for k, atoms in enumerate(structures):
         for site, where in _partial(atoms):
             raise ValueError(
@@ -26,7 +25,7 @@ def check_occupancies(structures: list[Atoms]) -> None:
 
 
 def _partial(atoms: Atoms) -> Iterator[tuple[str, str]]:
-    """The sites, in words, and where they are described."""
+    """The sites in words, and the place of their description."""
     sites = atoms.info.get("occupancy")
     if isinstance(sites, Mapping):
         for site in sites.values():

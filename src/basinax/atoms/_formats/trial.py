@@ -1,7 +1,6 @@
-"""Losses of a format, found by writing structures for trial and reading them again.
+"""Losses of a format, found by writing structures on trial and reading them again.
 
-So nothing needs to be known of a format. Structures stand in the trial for those that are like
-them: of many that differ in numbers alone, one is tried.
+So no knowledge of a format is needed. Structures that differ in numbers alone share one trial.
 """
 
 import tempfile
@@ -19,18 +18,18 @@ from basinax.atoms._formats.equality import KNOWN_ARRAYS, OF_THE_RUN, losses
 from basinax.atoms._formats.formats import Form
 
 STEP, STRAIN = 0.003, 1e-3
-"""How far atoms (Å) and cells move in the trial: formats that cannot move them lose that."""
+"""The motion of atoms (Å) and cells in the trial: a format that cannot store it shows a loss."""
 
 
 NAMED = 12
-"""Losses that a message names."""
+"""The largest number of losses in a message."""
 
 LONGEST = 80
-"""Letters of a name in a message."""
+"""The largest length of a name in a message."""
 
 
 class Item(NamedTuple):
-    """Something that a structure carries beside its place and results."""
+    """An entry of a structure besides its geometry and results."""
 
     is_array: bool
     name: Any
@@ -42,31 +41,31 @@ class Item(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Why structures cannot be written in a format."""
+    """The reason why structures cannot be written in a format."""
 
     text: str
     number: int | None = None
-    """The number of the structure, if one is at fault."""
+    """The number of the structure at fault, if there is a single one."""
 
 
 class Trial(NamedTuple):
-    """Properties that a format keeps."""
+    """The outcome of a trial."""
 
     fault: Fault | None
     left_out: frozenset[Item]
-    """Items that must not be written: others would be lost with them."""
+    """Items that must not be written, because others would be lost with them."""
     lost: dict[str, int]
-    """Names of lost or changed parts, each with the first structure known to lose it."""
+    """The names of lost or changed parts, each with the first structure known to lose it."""
 
     def written(self, atoms: Atoms) -> Atoms:
-        """A copy as it goes to the file."""
+        """A copy in the form for the file."""
         return _without(atoms, self.left_out)
 
     def in_words(self, structures: Sequence[str]) -> str:
-        """The losses; each entry that not every structure has, with one that loses it.
+        """The losses as text; each entry that only some structures have names one of these.
 
         Args:
-            structures: names of all.
+            structures: the names of all structures.
         """
         named = [
             f"{name} (of {structures[number]})"
@@ -79,12 +78,12 @@ class Trial(NamedTuple):
 
 
 def tried(form: Form, name: str, structures: Sequence[Atoms], cells_move: Sequence[bool]) -> Trial:
-    """The results that the format would keep.
+    """The outcome of a trial of the format.
 
     Args:
-        name: of the file.
-        structures: as they are before they are relaxed.
-        cells_move: of each structure.
+        name: the name of the file.
+        structures: the structures before relaxation.
+        cells_move: whether each structure's cell moves.
     """
     if form.holds_one and len(structures) > 1:
         fault = Fault(f"{form.title} holds one structure, not {len(structures)}")
@@ -111,11 +110,11 @@ def tried(form: Form, name: str, structures: Sequence[Atoms], cells_move: Sequen
 
 
 Outcome = Fault | list[list[str]]
-"""The losses of each structure, or the reason why there is no file."""
+"""The losses of each structure, or the reason why no file was made."""
 
 
 def _outcome(form: Form, name: str, meant: list[Atoms]) -> Outcome:
-    """The outcome for a file with these structures."""
+    """The outcome of a file with these structures."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
         path = Path(folder) / name
         try:
@@ -146,7 +145,7 @@ def _outcome(form: Form, name: str, meant: list[Atoms]) -> Outcome:
 def _with_harmless_items(
     form: Form, name: str, meant: list[Atoms], outcome: Outcome
 ) -> tuple[frozenset[Item], Outcome]:
-    """Items that cost more than themselves, and the losses without them."""
+    """Items whose presence loses other parts, and the outcome without these items."""
     items = {item for atoms in meant for item in _items(atoms)}
     bare = _outcome(form, name, [_without(atoms, items) for atoms in meant])
     if isinstance(bare, Fault) or not _costs_others(outcome, bare, items):
@@ -167,7 +166,7 @@ def _with_harmless_items(
 
 
 def _costs_others(outcome: Outcome, bare: list[list[str]], items: set[Item]) -> bool:
-    """Whether more is lost than without the items, besides them."""
+    """Whether other parts are lost besides the items themselves and the losses without them."""
     if isinstance(outcome, Fault):
         return True
     own = {str(item) for item in items}
@@ -188,7 +187,7 @@ def _without(atoms: Atoms, items: set[Item] | frozenset[Item]) -> Atoms:
 
 
 def _as_relaxed(atoms: Atoms, number: int, *, cell_moves: bool) -> Atoms:
-    """A structure as a run may leave it."""
+    """A structure as it may be after a run."""
     relaxed = atoms.copy()
     waves = np.cos(np.arange(3.0 * len(atoms)) + number).reshape(-1, 3)
     relaxed.set_positions(atoms.positions + STEP * waves, apply_constraint=False)
@@ -209,7 +208,7 @@ def _as_relaxed(atoms: Atoms, number: int, *, cell_moves: bool) -> Atoms:
 
 
 def _different_ones(structures: Sequence[Atoms]) -> list[int]:
-    """Numbers of structures that have all features between them; the first and last always."""
+    """Structures that together have all features, always with the first and last."""
     seen: set[Any] = set()
     chosen = []
     for k, atoms in enumerate(structures):
@@ -239,7 +238,7 @@ def _features(atoms: Atoms, first: Atoms) -> Iterator[Any]:
 
 
 def _sort_of(value: Any) -> Any:
-    """Equal for values that a format keeps or loses alike."""
+    """A key that is equal for values that a format keeps or loses alike."""
     if isinstance(value, str):
         return "text", len(value.split()), value.isascii(), value.isprintable(), value.isalnum()
     if isinstance(value, Mapping):
