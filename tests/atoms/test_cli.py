@@ -392,7 +392,7 @@ BAD = {
     "two pressures": (
         None,
         {"--cell": "frechet:pressure=1", "--pressure": 2},
-        "both say a pressure",
+        "both give a pressure",
     ),
     "nothing in info": (None, {"--fmax": "info:limit"}, "crystals.extxyz@0 has no limit in its"),
     "a word in info": (["word.xyz"], {"--fmax": "info:limit"}, "has 'small', which is not usable"),

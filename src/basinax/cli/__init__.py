@@ -1,8 +1,8 @@
 """The command line: arguments, files and printing; no numerics.
 
-`basinax relax` relaxes the structures of files; `basinax verify` checks on a sample of them that
-each has the same bits alone; `basinax probe` checks a potential or model. Modules that take time to
-import are imported where they are needed.
+`basinax relax` relaxes the structures of files; `basinax verify` checks on a sample that each
+structure has the bits of a run alone; `basinax probe` checks a potential or model. Slow imports
+happen only where needed.
 """
 
 import importlib.util
@@ -29,7 +29,7 @@ else:
 
 
 NEEDED = ("ase", "rich", "typer", "vesin")
-"""Packages of the extra, without which no command works."""
+"""Packages of the extra, which every command needs."""
 
 
 def main() -> None:

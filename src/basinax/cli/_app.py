@@ -1,4 +1,4 @@
-"""The commands, as typer takes them; each imports its module once its options are read."""
+"""The commands for typer; each imports its module after its options have been read."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,6 +1,6 @@
-"""Atoms that a text chooses: by their numbers, or by a condition on where they are.
+"""Selections of atoms from text: by numbers, or by a condition on positions.
 
-A condition is a tree of the comparisons, joins and operations listed here, and of nothing else.
+A condition may contain only the comparisons, joins and operations listed here.
 """
 
 import ast
@@ -14,7 +14,7 @@ import typer
 NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 
 NAMES = ("x", "y", "z", "tag")
-"""Cartesian coordinates in Å, and ASE's tag: of each atom."""
+"""The names in conditions: Cartesian coordinates in Å, and ASE's tag, of each atom."""
 
 _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
@@ -35,14 +35,14 @@ _JOINS: dict[type, Callable[[Any, Any], Any]] = {ast.And: operator.and_, ast.Or:
 _EXPECTED = f"expected numbers such as 0-3,7, or a condition on {', '.join(NAMES)} such as z < 2.5"
 
 LONGEST = 200
-"""Characters of a condition."""
+"""The largest number of characters of a condition."""
 
 
 def choice_of(text: str) -> str:
-    """The text, if it chooses atoms.
+    """The text, if it selects atoms.
 
     Raises:
-        typer.BadParameter: it does not.
+        typer.BadParameter: the text is no selection.
     """
     text = str(text).strip()
     try:
@@ -57,13 +57,13 @@ def choice_of(text: str) -> str:
 
 
 def chosen(text: str, values: Mapping[str, Any], n_atoms: int) -> list[int]:
-    """The numbers of the atoms that a text chooses.
+    """The numbers of the atoms that a text selects.
 
     Args:
-        values: arrays by `NAMES`, one entry an atom.
+        values: arrays by `NAMES`, one entry per atom.
 
     Raises:
-        ValueError: there is no atom of a number, or no number between two.
+        ValueError: an atom does not exist, or a range is empty.
     """
     if NUMBERS.fullmatch(text) is None:
         met = _is_met(_condition(text), values) & (values["x"] == values["x"])
@@ -87,10 +87,10 @@ def _condition(text: str) -> ast.expr:
 
 
 def _is_met(node: ast.expr, values: Mapping[str, Any]) -> Any:
-    """The atoms for which a condition holds.
+    """The mask of atoms for which a condition holds.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the node is no condition.
     """
     match node:
         case ast.Compare(left, operations, others):

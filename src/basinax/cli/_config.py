@@ -1,7 +1,7 @@
-"""The options of a run as one table: read from a config file, printed, and kept in records.
+"""The options of a run as one table: read from a config file, printed, and stored in records.
 
-Keys are the names of options with underscores, as the library spells them. A table that a run has
-printed, or that stands in the record beside its output, gives the same run when it is read.
+Keys are names of options with underscores, as in the library. A table that a run has printed, or
+the record beside its output, reproduces the run when used as config file.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _NO_SETTINGS = ("config", "print_config", "help")
 
 
 class Command(TyperCommand):
-    """Has errors about a value name the config file that it comes from."""
+    """A command whose errors about values name the config file of the value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -43,7 +43,7 @@ class Command(TyperCommand):
 
 
 def apply_config(ctx: typer.Context, path: Path | None) -> Path | None:
-    """Makes defaults of the options in a config file: the command line overrides them."""
+    """Use the options in a config file as defaults, which the command line overrides."""
     if path is None or ctx.resilient_parsing:
         return path
     from basinax.cli._console import reported
@@ -62,8 +62,8 @@ def settings_in(path: str | Path, known: Any) -> Table:
     """The settings of a config file, or of a record.
 
     Raises:
-        ValueError: a name is not known, or the file is none of JSON or TOML.
-        OSError: it cannot be read.
+        ValueError: a name is unknown, or the file is neither JSON nor TOML.
+        OSError: the file cannot be read.
     """
     table = {name: x for name, x in read_table(path).items() if name != RECORD and x is not None}
     require_known(table, known, str(path))
@@ -71,7 +71,7 @@ def settings_in(path: str | Path, known: Any) -> Table:
 
 
 def _as_typed(value: Any, parameter: Any, name: str) -> Any:
-    """The value as a shell would give it, so that both are understood in one way."""
+    """The value in the form of a shell's arguments, so that both are parsed in one way."""
     if getattr(parameter, "is_flag", False):
         if not isinstance(value, bool):
             raise ValueError(f"{name} must be true or false, got {value!r}")
@@ -90,12 +90,12 @@ def _as_typed(value: Any, parameter: Any, name: str) -> Any:
 
 
 def settings_of(groups: Sequence[Any]) -> Table:
-    """The options of a command by their names, as plain values; those that are not given left out.
+    """The given options of a command by name, as plain values.
 
     Config files of the optimizer and the potential are replaced by their contents.
 
     Raises:
-        ValueError, OSError: one of these cannot be read.
+        ValueError, OSError: such a file cannot be read.
     """
     fields = [(group, field.name) for group in groups for field in dataclasses.fields(group)]
     values = {name: _plain(getattr(group, name)) for group, name in fields}
@@ -111,7 +111,7 @@ def settings_of(groups: Sequence[Any]) -> Table:
 
 
 def _plain(value: Any) -> Any:
-    """A value of TOML and JSON. Names of files become text."""
+    """A value for TOML and JSON; file names become text."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Path):
@@ -122,16 +122,16 @@ def _plain(value: Any) -> Any:
 
 
 def is_config(potential: str) -> bool:
-    """Whether the text of a potential is the name of a config file."""
+    """Whether the text of a potential names a config file."""
     return potential.endswith(ENDINGS) and ":" not in potential
 
 
 def potential_in(path: str) -> Table:
-    """The potential of a config file, and its workers if they stand there.
+    """The potential in a config file, and its workers if given.
 
     Raises:
-        ValueError: something else stands there, or no potential.
-        OSError: it cannot be read.
+        ValueError: the file has other entries, or no potential.
+        OSError: the file cannot be read.
     """
     table = settings_in(path, ("potential", "workers"))
     if not isinstance(table.get("potential"), str):
@@ -140,7 +140,7 @@ def potential_in(path: str) -> Table:
 
 
 def print_settings(groups: Sequence[Any]) -> None:
-    """Prints the settings of a run as TOML, which `--config` reads."""
+    """Print the settings of a run as TOML, which `--config` reads."""
     from basinax.cli._console import check_printed, out, reported
 
     with reported():

@@ -24,7 +24,7 @@ OUT_OF_TIME = 4
 
 
 LONGEST = 1000
-"""Characters of a line that is printed, so that it fits a screen."""
+"""The largest number of characters of a printed line, so that it fits a screen."""
 
 
 def shown(text: str) -> str:
@@ -37,7 +37,7 @@ def shown(text: str) -> str:
 
 
 def print_line(stream: Stream, text: str, label: str = "", style: str = "") -> None:
-    """Print one line, behind a label in a style."""
+    """Print one line after a label in a style."""
     stream.print(Text.assemble((label, style), shown(text)))
 
 
@@ -46,7 +46,7 @@ def print_error(text: str) -> None:
 
 
 def check_printed(what: str) -> None:
-    """Leave if requested output could not be printed."""
+    """Exit if requested output could not be printed."""
     if out.fault:
         print_error(f"{what} cannot be printed: {out.fault}")
         raise typer.Exit(NOT_SAVED)
@@ -58,7 +58,7 @@ def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 @contextmanager
 def reported(sources: list[str] | None = None) -> Iterator[None]:
-    """Errors about input and options become one line and an exit status."""
+    """A context that turns errors about input and options into one line and an exit status."""
     try:
         yield
     except OSError as error:
@@ -74,7 +74,7 @@ def reported(sources: list[str] | None = None) -> Iterator[None]:
 
 
 def with_sources(text: str, sources: list[str]) -> str:
-    """With the names of structures in place of their numbers."""
+    """The text with names of structures in place of their numbers."""
     if not sources:
         return text
     text = re.sub(r"\bsystem (\d+)\b", lambda m: sources[int(m[1])], text)
@@ -86,7 +86,7 @@ def _names(numbers: str, sources: list[str]) -> str:
 
 
 def fail(*texts: str) -> NoReturn:
-    """Print errors, a line each, and leave."""
+    """Print errors, one per line, and exit."""
     for text in texts:
         print_error(text)
     raise typer.Exit(BAD_INPUT)

@@ -1,4 +1,4 @@
-"""Constraints of options, beside those of the structures."""
+"""Constraints from options, in addition to those of the structures."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from basinax.cli._unused import some_of
 
 
 def constrain(atoms: list[Atoms], sources: list[str], given: Given) -> None:
-    """Adds the constraints of --fix-atoms and --symmetrize to the structures."""
+    """Add the constraints of --fix-atoms and --symmetrize to the structures."""
     n_fixed, not_symmetrized = 0, []
     for a, source in zip(atoms, sources, strict=True):
         with reported():
@@ -29,10 +29,10 @@ def constrain(atoms: list[Atoms], sources: list[str], given: Given) -> None:
 
 
 def constrain_one(atoms: Atoms, source: str, given: Given) -> int:
-    """Adds them to one structure; the number of atoms that stay where they are.
+    """Add these constraints to one structure; return the number of fixed atoms.
 
     Raises:
-        ValueError: they do not fit it.
+        ValueError: they do not fit the structure.
     """
     n_fixed = 0
     if given.fix_atoms is not None:

@@ -1,4 +1,4 @@
-"""Losses of an output's format: refused before the run, or named in one warning."""
+"""Losses of an output's format: refused before the run, or listed in one warning."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from basinax.cli._unused import some_of
 
 
 class Plan(NamedTuple):
-    """How structures go to a file."""
+    """The way in which structures are written to a file."""
 
     path: Path
     numbers: list[int]
@@ -24,7 +24,7 @@ class Plan(NamedTuple):
     trial: Trial
 
     def write(self, path: Path, structures: Sequence[Atoms]) -> None:
-        """Args: structures: all of the run."""
+        """Args: structures: all structures of the run."""
         self.form.write(path, (self.trial.written(structures[k]) for k in self.numbers))
 
 
@@ -34,11 +34,11 @@ def plans_of(
     sources: list[str],
     moving: Sequence[bool],
 ) -> list[Plan]:
-    """The ways to write results, found before the run; warns of the losses of each format.
+    """The plan of each file, made before the run; warns of the losses of each format.
 
     Args:
-        files: numbers of the structures that each holds.
-        moving: whether the cell of each structure moves, or its stress is found.
+        files: the numbers of the structures in each file.
+        moving: whether each structure's cell moves or its stress is computed.
     """
     plans, losing = [], dict[str, list[str]]()
     for path, numbers in files.items():

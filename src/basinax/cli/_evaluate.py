@@ -59,7 +59,7 @@ def _counts(found: AtomsEvaluation) -> dict[str, int]:
 
 
 def _largest_force(found: AtomsEvaluation) -> float | None:
-    """The largest finite force, in eV/Å; None where none is finite."""
+    """The largest finite force in eV/Å, or None."""
     forces = np.array([np.linalg.norm(f, axis=1).max() for f in found.forces])
     return max(forces[np.isfinite(forces)].tolist(), default=None)
 

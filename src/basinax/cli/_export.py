@@ -1,4 +1,4 @@
-"""The command `basinax export`: files of the results that a run has kept."""
+"""The command `basinax export`: files from the results of a stored run."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def run(
 
 
 def statuses_named(names: list[str]) -> list[Status]:
-    """Raises ValueError for a name that no status has."""
+    """The statuses; raises ValueError for an unknown name."""
     known = {str(status): status for status in Status if status is not Status.RUNNING}
     for name in names:
         if name not in known:

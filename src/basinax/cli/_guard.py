@@ -1,7 +1,7 @@
-"""Files are looked at before ASE reads them, and the memory and time that it may take are limited.
+"""Checks of files before ASE reads them, and limits of memory and time while it does.
 
-ASE trusts the size that a file declares, opens pipes and devices, adds tables to databases of other
-programs, and has a reader that does not stop at the end of a file.
+ASE trusts the size that a file declares, opens pipes and devices, adds tables to foreign databases,
+and has a reader that does not stop at the end of a file.
 """
 
 import itertools
@@ -25,38 +25,38 @@ LONGEST_LINE = 4 * MB
 """Bytes of a line of extended XYZ: ASE takes up to seven seconds for each MB of a comment."""
 
 VALUES = 4
-"""Fewest values of an atom in extended XYZ: its element and position."""
+"""The fewest values of an atom in extended XYZ: its element and position."""
 
 MOST_UNPACKED = 64 * MB
-"""Bytes that any compressed file may hold, however small it is."""
+"""Bytes to which any compressed file may unpack, however small it is."""
 
 PACKED = 200
-"""How often its own size a file may take, unpacked or in memory: structures shrink to a third, and
-many copies of one to a hundredth."""
+"""The largest size in memory or unpacked, relative to the file: structures compress to a third, and
+many copies of one structure to a hundredth."""
 
 SLACK = 4096 * MB
-"""Address space that a reader may take whatever the size of its file; not all of it is touched."""
+"""Address space for a reader of any file; only part of it is used."""
 
 PATIENCE = 20.0
-"""Seconds that a reader may take whatever the size of its file."""
+"""Seconds for a reader of any file."""
 
 SLOWEST = 5000.0
-"""Bytes a second that any reader gets through."""
+"""Bytes per second that every reader achieves."""
 
 
 class Unreadable(Exception):
-    """A file that no structures can be had from; its text is the reason, in words."""
+    """A file without readable structures; the text is the reason."""
 
 
 def check_file(path: Path, images: Any) -> None:
-    """Make sure that a file can be read without harm.
+    """Check that a file can be read without harm.
 
     Args:
-        images: those of its structures that are read: a number, a slice, or None for all.
+        images: the structures to read: a number, a slice, or None for all.
 
     Raises:
-        Unreadable: it cannot.
-        OSError: there is no such file, or it is no plain one.
+        Unreadable: the file cannot be read safely.
+        OSError: the file does not exist, or is no plain file.
     """
     if path.is_dir():
         if not BundleTrajectory.is_bundle(str(path)):
@@ -94,13 +94,13 @@ def _check_packed(path: Path, packing: str) -> None:
 
 
 def _last_of(images: Any) -> int | None:
-    """The first structure that no reader gets to; None if they get to all."""
+    """The first structure that no reader reaches; None if readers reach all."""
     last = images + 1 if isinstance(images, int) else getattr(images, "stop", None)
     return None if last is None or last < 1 else last
 
 
 def _check_counts(file: IO[bytes], last: int | None) -> None:
-    """Make sure that structures in extended XYZ have the lines that their counts promise."""
+    """Check that structures in extended XYZ have the lines that their counts promise."""
     for structure, frame in enumerate(itertools.islice(frames_of(file), last)):
         check_frame(frame, structure)
 
@@ -111,14 +111,14 @@ class Frame(NamedTuple):
     line: int
     """The number of its first line, from 1."""
     lines: list[bytes]
-    """The count of atoms, a comment, the atoms, and a cell in the format of an older program."""
+    """The count of atoms, a comment, the atoms, and the cell in an older program's format."""
 
 
 def frames_of(file: IO[bytes]) -> Iterator[Frame]:
     """The structures of a file, one after another.
 
     Raises:
-        Unreadable: a structure lacks the lines that its count promises, or has no count.
+        Unreadable: a structure has no count, or fewer lines than its count.
     """
     number = 0
 
@@ -158,7 +158,7 @@ def _count_of(head: bytes, number: int) -> int:
 
 
 def check_frame(frame: Frame, structure: int) -> None:
-    """Raises Unreadable if an atom has fewer values than one before it."""
+    """Raise Unreadable if an atom has fewer values than the one before."""
     most, atoms = 0, frame.lines[2 : 2 + int(frame.lines[0])]
     for k, text in enumerate(atoms):
         n_values = len(text.split(None, VALUES))
@@ -184,12 +184,12 @@ def _check_database(path: Path) -> None:
 
 @contextmanager
 def limited(path: Path) -> Iterator[None]:
-    """Ends a reader that takes more memory or time than any file of this size can need.
+    """A context that ends a reader which needs more memory or time than its file can justify.
 
-    Where systems have no such limit, nothing is limited.
+    Systems without such limits are not limited.
 
     Raises:
-        MemoryError, Unreadable: it does.
+        MemoryError, Unreadable: the reader exceeds a limit.
     """
     files = path.rglob("*") if path.is_dir() else [path]
     size = sum(file.stat().st_size for file in files)

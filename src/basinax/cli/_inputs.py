@@ -1,4 +1,4 @@
-"""Structures from files, and the names that messages have for them."""
+"""Structures from files, and their names in messages."""
 
 import hashlib
 import os
@@ -24,11 +24,11 @@ from basinax.cli._named import STDIN, in_few
 from basinax.cli._options import Given, Model
 
 STDIN_NAME = "stdin.extxyz"
-"""The file that standard input stands for."""
+"""The file name for standard input."""
 
 
 def file_and_images(path: Path) -> tuple[Path, Any]:
-    """`FILE@START:STOP` as ASE reads it: the file and a slice, or None for all images."""
+    """`FILE@START:STOP` in ASE's meaning: the file and a slice, or None for all images."""
     with warnings.catch_warnings(action="ignore"):
         name, images = parse_filename(str(path), do_not_split_by_at_sign=path.exists())
     return Path(name), images
@@ -42,7 +42,7 @@ def names_of_images(path: Path, count: int) -> list[str]:
 
 
 def namer_of(path: Path) -> Callable[[int], str]:
-    """From a number to the name of that image of those that are read from a file."""
+    """A function from numbers to names of the images read from a file."""
     file, images = file_and_images(path)
     images = slice(None) if images is None else images
     first, step = (images.start or 0, images.step or 1) if isinstance(images, slice) else (-1, 1)
@@ -53,7 +53,7 @@ def namer_of(path: Path) -> Callable[[int], str]:
 
 
 def files_read(given: Model) -> list[Path]:
-    """The files of structures, and those that texts of options name."""
+    """The files of structures, and files named in the texts of options."""
     optimizer = (given.optimizer or "") if isinstance(given, Given) else ""
     named = [optimizer, os.fspath(given.config or "")]
     rest = given.potential
@@ -73,25 +73,24 @@ class Inputs(NamedTuple):
 
     atoms: list[Any]
     sources: list[str]
-    """A name for each: its file and image."""
+    """The name of each structure: its file and image."""
     paths: list[Path]
-    """The file of each."""
+    """The file of each structure."""
     skipped: list[str]
-    """Files that cannot be read, each with the reason."""
+    """Unreadable files, each with the reason."""
     digests: dict[Path, str]
     """The SHA-256 of each file; a folder has none."""
 
     @property
     def files(self) -> list[Path]:
-        """Each once."""
+        """The files, each once."""
         return list(dict.fromkeys(self.paths))
 
 
 def read_all(given: Model) -> Inputs:
-    """The structures of all files; leaves if one of them cannot be read, or, where these are to be
-    skipped, if none can.
+    """The structures of all files; exits if any is unreadable, or, with skipping, if all are.
 
-    All that cannot are named, each with its own reason.
+    Every unreadable file is named with its own reason.
     """
     found, faults = Inputs([], [], [], [], {}), []
     files = files_in(given.files)
@@ -115,7 +114,7 @@ def read_all(given: Model) -> Inputs:
 
 
 def files_in(paths: list[Path]) -> list[Path]:
-    """The paths, with the files of a folder in its place, in the order of their names."""
+    """The paths, with each folder replaced by its files in the order of their names."""
     files = []
     for path in paths:
         within: list[Path] = []
@@ -127,10 +126,10 @@ def files_in(paths: list[Path]) -> list[Path]:
 
 
 def _structures_of(path: Path, digests: dict[Path, str]) -> tuple[Path, list[Any], list[str]]:
-    """The file, or standard input, its structures, and their names; adds the file's digest.
+    """The file (or standard input), its structures, and their names; adds the file's digest.
 
     Raises:
-        Unreadable: there are none, or they cannot be read.
+        Unreadable: there are no structures, or they cannot be read.
     """
     if path != STDIN:
         file = file_and_images(path)[0]
@@ -158,7 +157,7 @@ def read_structures(path: Path) -> list[Any]:
     """The structures of a file.
 
     Raises:
-        Unreadable: there are none, or they cannot be read.
+        Unreadable: there are no structures, or they cannot be read.
     """
     try:
         file, selected = file_and_images(path)
@@ -191,7 +190,7 @@ def read_structures(path: Path) -> list[Any]:
 
 
 def _images_of(form: Form, file: Path, selected: Any) -> list[Any]:
-    """The images of a file; where one of several cannot be read, the error has its number."""
+    """The images of a file; if one of several is unreadable, the error has its number."""
     images = []
     try:
         for image in form.read(file, selected):
@@ -209,7 +208,7 @@ _COLUMNS = re.compile(r"assign tuple of length (\d+) to structure with (\d+) fie
 
 
 def reason_of(error: Exception) -> str:
-    """The reason in words for a user, in place of Python's message for a programmer."""
+    """The reason in words for a user, instead of Python's message for a programmer."""
     text = text_of(error)
     if columns := _COLUMNS.search(text):
         return f"an atom has {columns[1]} values, and its Properties say {columns[2]}"

@@ -1,4 +1,4 @@
-"""The command `basinax relax --run FOLDER`: results are kept as they come."""
+"""The command `basinax relax --run FOLDER`: results are stored as they arrive."""
 
 import contextlib
 import dataclasses
@@ -53,11 +53,11 @@ from basinax.cli._watch import Watch
 from basinax.cli._works import Work, Works, relax_works
 
 BLOCK, BLOCKS = 512, 1000
-"""Structures of a part that one of several machines takes at a time, and how many parts there are
-at most, about: a server has room for some thousand locks."""
+"""Structures of a block that one of several machines takes at a time, and about the largest number
+of blocks: a server has room for some thousand locks."""
 
 EACH = 32
-"""Structures of a part for each core, where evaluations take the time."""
+"""Structures of a block per core, if evaluations dominate the time."""
 
 
 def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> None:
@@ -103,7 +103,7 @@ def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> Non
 
 
 def _n_of(shard: Shard, n_items: int | None) -> int | None:
-    """Structures of a part of the input."""
+    """The number of structures in a part of the input."""
     return None if n_items is None else sum(map(shard.has, range(n_items)))
 
 
@@ -115,13 +115,13 @@ def _claims(kept: Kept, done: list[Brief], record: Table, tally: Tally) -> Abstr
 
 
 def _block(setup: Setup, n_structures: int | None) -> int:
-    """Structures that one of several machines takes at a time."""
+    """The number of structures that one of several machines takes at a time."""
     is_hosted = not isinstance(setup.settings["potential"], AbstractPotential)
     return max(EACH * n_cores() if is_hosted else BLOCK, (n_structures or 0) // BLOCKS)
 
 
 def _check(given: Given, outputs: Outputs, keeping: Keeping) -> None:
-    """Leaves where options do not go with a folder that keeps the run."""
+    """Exit if options contradict a folder that stores the run."""
     for field in dataclasses.fields(outputs):
         if field.name != "overwrite" and getattr(outputs, field.name) != field.default:
             option = f"--{field.name.replace('_', '-')}"
@@ -134,14 +134,14 @@ def _check(given: Given, outputs: Outputs, keeping: Keeping) -> None:
 
 
 def _begun(kept: Kept, given: Given, keeping: Keeping, watch: Watch, block: int) -> Table:
-    """The record of the run, which is written if it is a new one.
+    """The record of the run, which is written if the run is new.
 
     Args:
-        block: structures of a part that one of several machines takes at a time.
+        block: the number of structures that one of several machines takes at a time.
 
     Raises:
-        OSError: the folder is no place for a run.
-        ValueError: its record is damaged.
+        OSError: the folder cannot hold a run.
+        ValueError: the record is damaged.
     """
     record = _record_of(given, keeping, watch)
     if not kept.is_begun():
@@ -167,7 +167,7 @@ def _begun(kept: Kept, given: Given, keeping: Keeping, watch: Watch, block: int)
 
 
 def _record_of(given: Given, keeping: Keeping, watch: Watch) -> Table:
-    """The record of a run that begins now."""
+    """The record of a run that starts now."""
     # The record itself contains the settings of config files.
     given = dataclasses.replace(given, config=None)
     files = [path for path in files_read(given) if path.is_file()]
@@ -186,10 +186,10 @@ def _work_off(
     should_stop: Callable[[], bool],
     begin: Callable[[Iterator[Work]], Generator[list[tuple[Work, Relaxed]]]],
 ) -> None:
-    """Relaxes what is left, and keeps it as it ends; leaves where it cannot be kept.
+    """Relax the remaining structures and store each as it ends; exit if it cannot be stored.
 
     Args:
-        begin: relaxes structures by the window.
+        begin: relaxes structures in windows.
     """
 
     def keep(ended: list[tuple[int, Relaxed]]) -> None:
@@ -217,10 +217,10 @@ def _work_off(
 def _windows(
     setup: Setup, tally: Tally, should_stop: Callable[[], bool], take: Take, ray: str | None
 ) -> Callable[[Iterator[Work]], Generator[list[tuple[Work, Relaxed]]]]:
-    """A function that relaxes structures by the window.
+    """A function that relaxes structures in windows.
 
     Args:
-        take: takes those of a window.
+        take: takes the structures of a window.
         ray: the address of a cluster that relaxes them, or None.
     """
     relax_window = partial(relax_works, setup, history=POINTS)
@@ -246,13 +246,13 @@ def _print(kept: Kept, tally: Tally) -> None:
 
 
 def _reason(brief: Brief) -> str:
-    """Why a structure has not converged, behind its name."""
+    """The reason why a structure has not converged, as text after its name."""
     source = brief.pairs.get("source", str(brief.number))
     return f"{source}: {brief.pairs.get('message') or brief.status.meaning}"
 
 
 def _leave(kept: Kept, tally: Tally, *, is_out_of_time: bool) -> None:
-    """Ends the command by its exit status."""
+    """End the command with its exit status."""
     if not tally.is_done:
         why = "The time is over" if is_out_of_time else "Interrupted"
         print_line(err, f"{why}: {_how_to_go_on(kept)}")

@@ -1,4 +1,4 @@
-"""Structures of files one after another, each read when it is its turn."""
+"""Structures of files, each read when needed."""
 
 import io
 import itertools
@@ -23,7 +23,7 @@ from basinax.cli._inputs import (
 )
 
 ONE_BY_ONE = ("traj", "db")
-"""Formats that ASE reads a structure at a time."""
+"""Formats of which ASE reads one structure at a time."""
 
 
 class Item(NamedTuple):
@@ -32,14 +32,14 @@ class Item(NamedTuple):
     source: str
     """The file and image of the structure."""
     read: Callable[[], Atoms]
-    """Raises Unreadable where it cannot be read after all."""
+    """Reads the structure; raises Unreadable if that fails."""
 
 
 def items_of(paths: list[Path]) -> Iterator[Item]:
-    """The structures of files, in their order.
+    """The structures of files in order.
 
-    A file that cannot be read is an item that cannot be read, and so is a structure of it; behind
-    one that hides where the next begins, the file ends.
+    An unreadable file, and an unreadable structure in a file, is an item whose `read` fails. If
+    such a structure hides the start of the next one, the file ends there.
     """
     for path in files_in(paths):
         readers = _readers_of(path)
@@ -54,9 +54,9 @@ def items_of(paths: list[Path]) -> Iterator[Item]:
 
 
 def count(paths: list[Path]) -> int | None:
-    """How many items there are; None where nothing but reading the structures says it.
+    """The number of items; None if only reading the structures would show it.
 
-    A file that is damaged may turn out to have fewer.
+    A damaged file may have fewer.
     """
     counts = [_count(path) for path in files_in(paths)]
     known = [n for n in counts if n is not None]
@@ -117,7 +117,7 @@ def _of_frame(frame: Frame, number: int) -> Atoms:
 
 
 def _one_by_one(images: Iterator[Atoms]) -> Iterator[Callable[[], Atoms]]:
-    """The images that ASE finds, with its last error as an item of its own."""
+    """The images that ASE finds, and its last error as an item."""
     while True:
         try:
             image = next(images)

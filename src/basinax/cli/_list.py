@@ -24,7 +24,7 @@ def run(kind: Kind) -> None:
 
 
 def _lines(known: Mapping[str, Callable[..., Any] | str]) -> list[str]:
-    """A line each: the name, and options with their defaults, or a form."""
+    """One line each: the name, and options with their defaults, or a form."""
     return [f"{name}  {_options(maker)}".rstrip() for name, maker in sorted(known.items())]
 
 

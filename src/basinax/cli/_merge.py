@@ -34,7 +34,7 @@ def run(folders: list[Path], place: Path, *, force: bool) -> None:
 
 
 def _record_of(parts: list[RunFolder], *, force: bool) -> Table:
-    """The record of all, from the first; leaves where they are not alike."""
+    """The joint record, from the first; exits if the records differ."""
     record, *others = [part.read_record() for part in parts]
     shard = str(Shard(1, 1))
     record[RECORD]["shard"] = shard

@@ -1,4 +1,4 @@
-"""Files that options name and that are not there, found before anything is imported for them."""
+"""Missing files among those that options name, found before any slow import."""
 
 import os
 from contextlib import suppress
@@ -13,7 +13,7 @@ STDIN = Path("-")
 """The name of standard input."""
 
 SHOWN = 10
-"""Files that cannot be read and are named."""
+"""The largest number of unreadable files in a message."""
 
 _ENDS = {
     "eam": ",format=",
@@ -25,10 +25,9 @@ _ENDS = {
 
 
 def check_named(given: Model) -> None:
-    """Leaves with an error for each file that is not there.
+    """Exit with an error for each missing file.
 
-    Where others can be seen to be no files with structures, all are left to their reader, which
-    names them together.
+    If other files visibly hold no structures, leave all to the reader, which names them together.
     """
     faults = [fault for name in _of_options(given) if (fault := _fault_of(name))]
     if not (faults or given.skip_unreadable):
@@ -43,8 +42,8 @@ def check_named(given: Model) -> None:
 
 
 def check_free(outputs: Written, given: Model) -> None:
-    """Leaves with an error where outputs stand in the way and must not be replaced, before any
-    structure is read; an input that is to be written over is left to a closer look."""
+    """Exit with an error, before any structure is read, if outputs exist and must not be replaced;
+    inputs to be overwritten are checked later."""
     if outputs.overwrite:
         return
     structures = [] if outputs.output_dir is not None else [outputs.structures]
@@ -62,7 +61,7 @@ def check_free(outputs: Written, given: Model) -> None:
 
 
 def in_the_way(paths: list[Path]) -> str:
-    """An error about outputs that exist."""
+    """An error about existing outputs."""
     more = f" and {len(paths) - 1} more exist" if len(paths) > 1 else " exists"
     return f"{paths[0]}{more}: add --overwrite, or choose another place"
 
@@ -76,10 +75,10 @@ def _fault_of(name: str) -> str | None:
 
 
 def _missing(path: Path) -> str | None:
-    """The fault of a file that is not there.
+    """The fault of a missing file, or None.
 
     Raises:
-        OSError: it is there, and holds no structures.
+        OSError: the file exists and holds no structures.
     """
     try:
         if path == STDIN or path.is_dir():
@@ -93,7 +92,7 @@ def _missing(path: Path) -> str | None:
 
 
 def in_few(faults: list[str], n_files: int) -> list[str]:
-    """The first of many faults, and how many more there are."""
+    """The first of many faults, and the number of the others."""
     if len(faults) <= SHOWN:
         return faults
     return [*faults[:SHOWN], f"{len(faults) - SHOWN} more of {n_files} cannot be read"]
@@ -103,7 +102,7 @@ def _plain_file(path: Path) -> Path:
     """The file of `FILE` or `FILE@START:STOP`.
 
     Raises:
-        OSError: it is not there, or no plain file.
+        OSError: the file does not exist, or is no plain file.
     """
     try:
         return found(path)
@@ -115,7 +114,7 @@ def _plain_file(path: Path) -> Path:
 
 
 def _of_options(given: Model) -> list[str]:
-    """Files that the texts of the optimizer and the potential name."""
+    """Files named in the texts of the optimizer and the potential."""
     optimizer = (given.optimizer or "") if isinstance(given, Given) else ""
     names = [optimizer] if optimizer.endswith(ENDINGS) else []
     kind, _, rest = given.potential.partition(":")

@@ -22,7 +22,7 @@ STDOUT = Path("-")
 """The name of standard output."""
 
 LONGEST_NAME = 255
-"""Bytes of a name that file systems allow."""
+"""The largest length of a file name in bytes."""
 
 NUMBER = "NUMBER|info:KEY[,default=NUMBER]"
 
@@ -239,7 +239,7 @@ class Probed(Model):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Written:
-    """Options for outputs."""
+    """Options of outputs."""
 
     DEFAULT: ClassVar[str]
     """The name of the file of structures."""
@@ -280,14 +280,14 @@ class Written:
         return self.structures.with_name(os.fsdecode(name) + ending)
 
     def files(self) -> list[tuple[Path, str]]:
-        """Files beside those of structures, each with the word that messages have for it."""
+        """Files besides those of structures, each with its word in messages."""
         named = [(self.table, "table"), (self.record, "record")]
         return [(path, name) for path, name in named if path is not None and path != STDOUT]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outputs(Written):
-    """Options for outputs of relaxations."""
+    """Options of outputs of relaxations."""
 
     DEFAULT = "relaxed.extxyz"
 
@@ -339,7 +339,7 @@ class PointOutputs(Written):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Options for the sample that is run alone."""
+    """Options of the sample that is run alone."""
 
     sample: Annotated[int, typer.Option(help="How many structures to run alone.", min=1)] = 8
     seed: Annotated[int, typer.Option(help="Which ones.", min=0)] = 0
@@ -347,7 +347,7 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manner:
-    """Options that change no result: for printing, and for programs kept for the next run."""
+    """Options that change no result: for printing, and for compiled programs."""
 
     quiet: Quiet = False
     verbose: Verbose = False
@@ -369,7 +369,7 @@ class Manner:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Keeping:
-    """Options of runs that are kept in a folder."""
+    """Options of runs that are stored in a folder."""
 
     run: Annotated[
         str | None,

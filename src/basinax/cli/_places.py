@@ -1,4 +1,4 @@
-"""Where outputs go: checked before a run, and filled after it, each on its own."""
+"""The places of outputs: checked before a run, and filled after it, each separately."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from basinax.cli._console import fail, print_error, print_warning, text_of, with
 from basinax.cli._named import in_the_way
 
 SHORT = 200
-"""Bytes of a name that leave room for the endings that writers append."""
+"""Bytes of a name that leave room for endings appended by writers."""
 
 STREAMS = ("standard input", "standard output", "standard error")
 
@@ -30,11 +30,11 @@ def check_places(
     *,
     may_replace: bool,
 ) -> None:
-    """Before any work: no output is an input or another output, all can be written, and existing
-    files are left alone unless they may be replaced.
+    """Check before any work that no output is an input or another output, that all can be written,
+    and that existing files may be replaced.
 
     Args:
-        places: files to be written, each with the word that messages have for it.
+        places: files to be written, each with its word in messages.
         inputs: files that are read.
     """
     taken: dict[Any, str] = {key_of(path): "an input" for path in inputs} | _files_of_streams()
@@ -46,7 +46,7 @@ def check_places(
         taken[key] = others
 
     def check_outside(path: Path, name: str) -> None:
-        """An input may be a folder, and an output may be one by then."""
+        """Check folders too: an input may be a folder, and an output may become one."""
         for above in resolved(path).parents:
             if (key := key_of(above)) in taken:
                 fail(f"{path} lies in {above.name}, which is {taken[key]}: choose another {name}")
@@ -81,10 +81,10 @@ def _files_of_streams() -> dict[Any, str]:
 
 
 class Saver:
-    """Fills places, each on its own: one that fails costs none of the others."""
+    """Writes outputs, each separately, so that a failure costs no other output."""
 
     def __init__(self, paths: Iterable[Path]):
-        """Before the run, to notice files of other programs that appear later; makes folders."""
+        """Make folders, and remember the files before the run to notice foreign changes later."""
         paths = list(paths)
         for path in paths:
             _make_folder(path)
@@ -94,10 +94,10 @@ class Saver:
         """Whether a requested output is missing at its place."""
 
     def save(self, path: Path, write: Callable[[Path], Any], *, is_named: bool = True) -> None:
-        """Puts a file in place; if that fails, prints why, and where the file is instead.
+        """Put a file in place; if that fails, print why, and where the file is instead.
 
         Args:
-            is_named: whether it stands among those that were saved.
+            is_named: whether to list the file among the saved ones.
         """
         try:
             with replacing(path) as partial:
@@ -119,7 +119,7 @@ class Saver:
 
     @contextmanager
     def watching(self, sources: list[str]) -> Iterator[None]:
-        """Count trajectories that are not whole, as their warnings tell, as losses."""
+        """A context that counts incomplete trajectories, by their warnings, as losses."""
         with warnings.catch_warnings():
             warnings.simplefilter("always", NotWhole)
             others = warnings.showwarning

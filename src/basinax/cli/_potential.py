@@ -1,4 +1,4 @@
-"""The potential of the options, or of the config file that they name."""
+"""The potential from the options, or from a config file that they name."""
 
 import dataclasses
 import os
@@ -14,7 +14,7 @@ from basinax.cli._inputs import Inputs, read_all
 from basinax.cli._options import Dtype, Model
 
 IMPORTING = ("ase", "nequix", "python")
-"""Kinds of potentials that run code of others."""
+"""Kinds of potentials that run foreign code."""
 
 
 def read_model(given: Model) -> tuple[Any, Inputs]:
@@ -27,7 +27,7 @@ def read_model(given: Model) -> tuple[Any, Inputs]:
 
 
 def potential_of(given: Model) -> Any:
-    """Raises what `potential_from` and `potential_in` do."""
+    """The potential; raises like `potential_from` and `potential_in`."""
     text, workers = given.potential, given.workers
     file = None if given.config is None else os.fspath(given.config)
     if file is not None and read_table(file).get("potential") != text:

@@ -11,9 +11,9 @@ INTERRUPTED = 130
 
 
 def leave_on_interrupt() -> None:
-    """Until a command is watched, Ctrl-C and SIGTERM raise no exception.
+    """Until a command is watched, let Ctrl-C and SIGTERM end the process without an exception.
 
-    In the middle of an import, one may end the process in some library's own way.
+    An exception in the middle of an import may end the process in some library's own way.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
@@ -25,9 +25,9 @@ def _leave(*_: Any) -> NoReturn:
 
 
 def end(left: SystemExit) -> None:
-    """Before Python's own end, which another signal does not change.
+    """End the process before Python's own end, so that another signal changes nothing.
 
-    A thread that still compiles would keep the process from it: then the process ends here.
+    A thread that still compiles would prevent Python's end, so the process is then ended here.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -40,7 +40,7 @@ def end(left: SystemExit) -> None:
 
 
 def occupy() -> None:
-    """Keeps files that are opened later from the numbers of streams that are closed."""
+    """Keep the numbers of closed streams from files that are opened later."""
     for number in range(3):
         try:
             os.fstat(number)

@@ -1,6 +1,6 @@
-"""The record of a run, beside its output: its settings, and how it was made.
+"""The record of a run, beside its output: its settings, and its circumstances.
 
-Its settings are those of a config file, so the record gives the same run again.
+The settings are those of a config file, so the record reproduces the run.
 """
 
 import dataclasses
@@ -24,39 +24,39 @@ from basinax.cli._inputs import Inputs
 from basinax.cli._watch import Watch
 
 PACKAGES = ("jax", "jaxlib", "numpy", "equinox", "optax", "ase", "vesin")
-"""Bits of results depend on these, besides basinax itself."""
+"""Packages on which bits of results depend, besides basinax itself."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """The settings of a run, and how it was made; of plain values, for JSON and TOML."""
+    """The settings and circumstances of a run, as plain values for JSON and TOML."""
 
     settings: Table
-    """Options by their names, as config files have them."""
+    """Options by name, as in config files."""
     command: str
     folder: str
-    """Where the names of files begin."""
+    """The folder to which file names are relative."""
     inputs: list[Table]
-    """Each with its name, the SHA-256 of its content, and how many structures were read."""
+    """The name of each input, the SHA-256 of its content, and its number of structures."""
     skipped: list[str]
-    """Inputs that could not be read, each with the reason."""
+    """Unreadable inputs, each with the reason."""
     versions: dict[str, str]
-    """Versions of basinax and the packages that decide bits, of Python and the system."""
+    """Versions of basinax and of packages that affect bits, of Python and of the system."""
     device: str
     cores: int
     precision: str
     cache: str
-    """Where compiled programs are kept."""
+    """The folder of compiled programs."""
     flags: str
     """The flags of XLA, from the environment."""
     started: str
     ended: str
-    """In UTC, as the start."""
+    """The end in UTC, like the start."""
     results: dict[str, int]
-    """How many structures ended in which way."""
+    """The number of structures by status."""
 
     def as_table(self) -> Table:
-        """The settings, and all else as a table among them that config files pass over."""
+        """The settings, and the rest as a table that config files skip."""
         rest = dataclasses.asdict(self)
         return rest.pop("settings") | {RECORD: rest}
 
@@ -72,8 +72,8 @@ def recorded(
     """The record of a run that ends now.
 
     Args:
-        settings: its options, as config files have them.
-        results: how many structures ended in which way.
+        settings: the options of the run, as in config files.
+        results: the number of structures by status.
     """
     return Record(
         settings=settings,
@@ -94,7 +94,7 @@ def recorded(
 
 
 def now() -> str:
-    """The time in UTC, as records have it."""
+    """The current time in UTC, in the form of records."""
     return text_of(datetime.datetime.now(datetime.UTC))
 
 
@@ -103,7 +103,7 @@ def text_of(time: datetime.datetime) -> str:
 
 
 def accept(changed: list[str], refusal: str, *, force: bool) -> None:
-    """Warns of changes of a record; leaves with them and the refusal unless forced."""
+    """Warn of changes of a record, or exit with them and the refusal unless forced."""
     if changed and not force:
         fail(*changed, refusal)
     for change in changed:
@@ -111,14 +111,14 @@ def accept(changed: list[str], refusal: str, *, force: bool) -> None:
 
 
 def _folder() -> str:
-    """Empty where it has been removed meanwhile."""
+    """The current folder; empty if it has been removed."""
     with suppress(OSError):
         return os.getcwd()
     return ""
 
 
 def described(inputs: Inputs) -> list[Table]:
-    """The files that were read, for a record."""
+    """The files that were read, in the form of records."""
     return [
         named(path) | {"sha256": inputs.digests.get(path, ""), "structures": count}
         for path, count in Counter(inputs.paths).items()
@@ -126,12 +126,12 @@ def described(inputs: Inputs) -> list[Table]:
 
 
 def named(path: Path) -> Table:
-    """A file by its name."""
+    """A table with the name of a file."""
     return {"file": name_of(path)}
 
 
 def _versions(potential: str) -> dict[str, str]:
-    """With that of the package whose model it is, where one is named."""
+    """Versions of packages, including the one of the potential's model if named."""
     kind, _, rest = potential.partition(":")
     packages = [*PACKAGES]
     if kind == "ase":

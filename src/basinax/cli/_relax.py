@@ -22,7 +22,7 @@ from basinax.cli._watch import Watch
 from basinax.cli._writing import Writing
 
 NAMED = 3
-"""Files that the title of a report names."""
+"""The largest number of files in the title of a report."""
 
 
 def run(given: Given, outputs: Outputs, manner: Manner) -> None:
@@ -69,7 +69,7 @@ def _kept(outputs: Outputs) -> dict[str, Any]:
 def _prepared(
     task: Task, given: Given, outputs: Outputs, trajectories: Trajectories | None
 ) -> Writing:
-    """The way that results are written, which is known to be possible."""
+    """The outputs, checked to be writable."""
     each = zip(task.own, task.atoms, strict=True)
     moving = [own["cell"] is not None and bool(a.pbc.any()) for own, a in each]
     return Writing.prepared(outputs, task.inputs, files_read(given), moving, trajectories)
@@ -83,7 +83,7 @@ def name_in_info(result: AtomsRelaxation, numbers: Iterable[int]) -> None:
     """Write source, number, status and steps of each structure into its `info`.
 
     Args:
-        numbers: of the structures in the input.
+        numbers: the numbers of the structures in the input.
     """
     for number, entry in zip(numbers, result, strict=True):
         entry.atoms.info |= {
@@ -109,7 +109,7 @@ def _print(
 
 
 def _leave(result: AtomsRelaxation, watch: Watch, writing: Writing) -> None:
-    """Ends the command by its exit status."""
+    """End the command with its exit status."""
     if watch.is_stopped():
         n_running = int((result.status == Status.RUNNING).sum())
         where = ": still running structures were written where they stood"

@@ -1,4 +1,4 @@
-"""The command `basinax report`: a page about a run that is kept."""
+"""The command `basinax report`: a page about a stored run."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The command `basinax resume`: the command of the record is given again."""
+"""The command `basinax resume`, which repeats the command of the record."""
 
 import os
 import tempfile
@@ -12,7 +12,7 @@ from basinax.cli._console import fail, reported
 
 
 def run(name: str, options: list[str], commands: Any) -> None:
-    """Args: options: further ones of `basinax relax`, which is among the commands."""
+    """Args: options: further options of `basinax relax`, which is among the commands."""
     kept: Kept = kept_in(name)
     if isinstance(kept, RunFolder):
         kept = RunFolder(kept.path.absolute())

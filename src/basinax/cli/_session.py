@@ -1,4 +1,4 @@
-"""Around a command: its watch, compiled programs that last, and lines about both."""
+"""The surroundings of a command: its watch, compiled programs, and lines about both."""
 
 import contextlib
 import logging
@@ -18,7 +18,7 @@ from basinax.cli._options import Dtype, Manner
 from basinax.cli._watch import Watch
 
 HIT = "/jax/compilation_cache/cache_hits"
-"""JAX records it for each program that it loads from its folder."""
+"""The event that JAX records for each program from its cache folder."""
 
 _LOG = logging.getLogger("basinax")
 
@@ -36,7 +36,7 @@ def session(manner: Manner, dtype: Dtype) -> Iterator[Watch]:
 
 
 def _keep_programs(manner: Manner) -> str:
-    """Has compiled programs kept, unless JAX keeps them in a folder that the user has given it.
+    """Keep compiled programs, unless the user has given JAX a folder for them.
 
     Returns:
         The folder, or "off".
@@ -53,7 +53,7 @@ def _keep_programs(manner: Manner) -> str:
 
 
 class _Lines(logging.Handler):
-    """Prints records as lines."""
+    """Prints log records as lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print_line(err, record.getMessage())
@@ -61,7 +61,7 @@ class _Lines(logging.Handler):
 
 @contextlib.contextmanager
 def _described(watch: Watch, dtype: Dtype, is_verbose: bool) -> Iterator[None]:
-    """Prints where the command runs, the records of the library, and how long all took."""
+    """Print the device, the records of the library, and the total time."""
     if not is_verbose:
         yield
         return

@@ -1,4 +1,4 @@
-"""The settings of the options, for any structures."""
+"""The settings from the options, for any structures."""
 
 import dataclasses
 import re
@@ -37,26 +37,26 @@ _CRITERIA = {
     "energy_change": EnergyChange,
     "max_displacement": MaxDisplacement,
 }
-"""Criteria that may have to be met besides that of forces, by their options."""
+"""Criteria besides that of forces, by their options."""
 
 _READERS = {"cell": str, "pressure": pressure_of, "fmax": not_negative, "max_steps": count_of}
-"""Readers of settings that may stand in the `info` of structures."""
+"""Readers of settings that the `info` of structures may hold."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """The settings of a run, apart from its structures."""
+    """The settings of a run, without its structures."""
 
     settings: dict[str, Any]
     """Settings of all structures, for `relax`."""
     own: dict[str, Any]
-    """Cell, pressure, fmax and max_steps: values, or where they stand in each structure's info."""
+    """Cell, pressure, fmax and max_steps: values, or keys of each structure's info."""
     tolerances: dict[type, float | None]
     """Tolerances of criteria that must be met besides that of forces."""
 
     @classmethod
     def read(cls, given: Given) -> "Setup":
-        """The setup of the options; leaves if they make none."""
+        """The setup of the options; exits if they are wrong."""
         if given.dtype is Dtype.FLOAT64:
             jax.config.update("jax_enable_x64", True)
         for name in ("pressure", "stress_tolerance"):
@@ -82,7 +82,7 @@ class Setup:
         """Cell, fmax and max_steps of one structure.
 
         Raises:
-            ValueError: its info lacks one, or has one that is not usable.
+            ValueError: the structure's info lacks a value, or has an unusable one.
         """
         values = {name: _value_of(name, x, atoms, source) for name, x in self.own.items()}
         values["cell"] = _cell_of(values["cell"], values.pop("pressure"))
@@ -94,7 +94,7 @@ class Setup:
         """The result of `relax`.
 
         Args:
-            own: settings of each structure.
+            own: the settings of each structure.
             how: further arguments of `relax`.
         """
         return relax_atoms(
@@ -107,7 +107,7 @@ class Setup:
         )
 
     def _criterion(self, fmax: list[float]) -> AbstractCriterion:
-        """All criteria of the options together."""
+        """The combination of all criteria in the options."""
         tolerance_of_forces: Any = np.array(fmax, float)
         is_apart = self.tolerances[MaxStress] is not None
         criterion = (MaxAtomForce if is_apart else MaxForce)(tolerance_of_forces)
@@ -117,7 +117,7 @@ class Setup:
 
 
 def _value_of(option: str, value: Any, atoms: Atoms, source: str) -> Any:
-    """The value of one structure."""
+    """The value for one structure."""
     if not isinstance(value, OfInfo):
         return value
     name = f"--{option.replace('_', '-')} info:{value.key}"
@@ -135,12 +135,12 @@ def _value_of(option: str, value: Any, atoms: Atoms, source: str) -> Any:
 
 
 def _cell_of(text: str | None, pressure: float | None) -> Any:
-    """The cell of one structure; its pressure may stand in one place only."""
+    """The cell of one structure; only one option may give its pressure."""
     if text is None or text == "none":
         return None
     cell = cell_from(text)
     if pressure is None:
         return cell
     if re.search(r"\bpressure\s*=", text):
-        raise ValueError(f"--cell {text} and --pressure both say a pressure: remove one")
+        raise ValueError(f"--cell {text} and --pressure both give a pressure: remove one")
     return dataclasses.replace(cell, pressure=pressure)

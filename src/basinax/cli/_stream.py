@@ -1,4 +1,4 @@
-"""Streams that may end before the run does: a reader goes, a disk is full, a terminal closes."""
+"""Streams that may fail before the run ends: a reader leaves, a disk is full, a terminal closes."""
 
 import os
 import re
@@ -8,17 +8,17 @@ from typing import Any
 from rich.console import Console
 
 COLUMNS = 80
-"""The width of a terminal that has none."""
+"""The width of output without a terminal."""
 
 
 class Stream(Console):
-    """A console that raises nothing where its stream cannot be written to.
+    """A console that raises no error if its stream cannot be written.
 
-    A run is worth more than the words about it.
+    A failed message must not end a run.
     """
 
     fault: str | None = None
-    """Why something could not be printed, if anything could not."""
+    """The reason why output could not be printed, or None."""
 
     def __init__(self, **how: Any):
         super().__init__(**how)
@@ -33,7 +33,7 @@ class Stream(Console):
             self._end(error.strerror or str(error))
 
     def write(self, text: str) -> None:
-        """Writes text as it is, however long."""
+        """Write text unchanged, however long."""
         try:
             self.file.write(readable(text))
             self.file.flush()
@@ -44,7 +44,7 @@ class Stream(Console):
         self._end("its reader has gone")
 
     def _end(self, fault: str) -> None:
-        """Drop the text that Python holds back, which would fail again at its exit."""
+        """Drop the text in Python's buffer, which would fail again at exit."""
         self.fault, self.quiet = fault, True
         with suppress(OSError):
             nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -17,11 +17,11 @@ from basinax.cli._inputs import Inputs
 from basinax.cli._stream import Stream
 
 SHOWN = 10
-"""Structures that did not converge and are named in the summary."""
+"""The largest number of unconverged structures in the summary."""
 
 
 def print_first(stream: Stream, numbers: Sequence[int], line_of: Callable[[int], str]) -> None:
-    """The lines of some structures, and how many more there are."""
+    """Print the lines of the first structures, and the number of the others."""
     for number in numbers[:SHOWN]:
         print_line(stream, line_of(number))
     if len(numbers) > SHOWN:
@@ -59,7 +59,7 @@ def print_written(stream: Stream, paths: list[Path]) -> None:
 
 
 def _reason(result: AtomsRelaxation, k: int) -> str:
-    """Why a structure has not converged."""
+    """The reason why a structure has not converged."""
     return result.messages[k] or Status(result.status[k]).meaning
 
 
@@ -87,6 +87,6 @@ def summary_of(result: AtomsRelaxation, inputs: Inputs) -> dict[str, Any]:
 
 
 def print_json(summary: dict[str, Any], paths: Sequence[Path], record: Path | None) -> None:
-    """Args: record: None where none was written."""
+    """Args: record: the path of the record; None without a record."""
     written = {"written": [str(path) for path in paths], "record": record and str(record)}
     out.write(json.dumps(strict(summary | written), indent=1) + "\n")

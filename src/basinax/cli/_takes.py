@@ -13,12 +13,12 @@ from basinax.cli._config import print_settings
 def takes(
     *groups: Any, unused: Sequence[Any] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Makes a command of a function that takes one of each of these classes, in their order.
+    """A decorator that makes a command of a function of these classes, in their order.
 
-    With `print_config` among their options, the command prints them instead.
+    If the options include `print_config`, the command can print them instead.
 
     Args:
-        unused: classes whose options are taken as well, hidden, and left.
+        unused: classes whose options are accepted, hidden, and ignored.
     """
 
     def command_of(function: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""How far a run is that is kept in a folder."""
+"""The progress of a run that is stored in a folder."""
 
 import dataclasses
 from collections import Counter
@@ -11,14 +11,14 @@ from basinax.cli._watch import Watch
 
 @dataclasses.dataclass
 class Tally:
-    """Counts of structures that are done."""
+    """Counts of finished structures."""
 
     n_structures: int | None
-    """In all, of this run; None where it is not known yet."""
+    """The total number of structures; None while unknown."""
     counts: Counter[Status]
-    """Structures that are done, by their status."""
+    """The number of finished structures by status."""
     n_before: int
-    """Structures that were done when the command began, or that others have done since."""
+    """Structures finished before the command began, or by other processes since."""
     watch: Watch
 
     @property
@@ -33,13 +33,13 @@ class Tally:
         self.counts.update(statuses)
 
     def add_others(self, statuses: Iterable[Status]) -> None:
-        """Counts structures that others have done."""
+        """Count structures that other processes have finished."""
         n_now = self.n_done
         self.add(statuses)
         self.n_before += self.n_done - n_now
 
     def show(self, progress: Any) -> None:
-        """Shows the run's phase; `relax` calls it."""
+        """Show the phase of the run; called by `relax`."""
         converged = self.counts[Status.CONVERGED]
         failed = self.n_done - converged
         n_known = self.n_done + progress.n_running
@@ -50,5 +50,5 @@ class Tally:
         self.watch.show(shown, has_total=self.n_structures is not None)
 
     def results(self) -> dict[str, int]:
-        """Counts by the names of statuses."""
+        """Counts by names of statuses."""
         return {str(status): n for status, n in sorted(self.counts.items())}

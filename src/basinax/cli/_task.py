@@ -1,4 +1,4 @@
-"""The task of files and options."""
+"""The task from files and options."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from basinax.cli._unused import warn_of_unused
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Structures to be relaxed, and how."""
+    """Structures to relax, and the settings."""
 
     atoms: list[Any]
     inputs: Inputs
-    """All structures that were read, these among them."""
+    """All structures that were read, including these."""
     setup: Setup
     own: list[dict[str, Any]]
     """Cell, fmax and max_steps of each structure."""

@@ -10,11 +10,11 @@ from ase.data import atomic_masses
 from basinax.cli._console import print_warning
 
 ISOTOPE = 2e-3
-"""How far a mass is from its element's if it is another isotope's, as a part of it."""
+"""The relative deviation of a mass from its element's beyond which it is another isotope's."""
 
 
 def warn_of_unused(atoms: list[Atoms], sources: list[str]) -> None:
-    """Name the contents of files that no potential uses, in one warning."""
+    """List the contents of files that no potential uses, in one warning."""
     having: dict[str, list[str]] = {}
     for a, source in zip(atoms, sources, strict=True):
         for name in unused_of(a):

@@ -8,7 +8,7 @@ import typer
 
 
 class OfInfo(NamedTuple):
-    """A value that stands in the `info` of each structure."""
+    """A value in the `info` of each structure."""
 
     key: str
     default: str | None = None
@@ -22,7 +22,7 @@ _DEFAULT = ",default="
 
 
 def or_of_info(read: Callable[[str], Any]) -> Callable[[Any], Any]:
-    """A reader of options that may be `info:KEY[,default=VALUE]` instead of a value."""
+    """A reader of options that accepts `info:KEY[,default=VALUE]` besides values."""
 
     def value_of(text: Any) -> Any:
         if not (isinstance(text, str) and text.startswith("info:")):
@@ -53,7 +53,7 @@ def count_of(text: str) -> int:
 
 @or_of_info
 def pressure_of(text: str) -> float:
-    """A pressure in eV/Å³, from a number, in GPa or kbar if that stands behind it."""
+    """A pressure in eV/Å³, from a number with an optional unit, GPa or kbar."""
     for unit, times in _IN_GPA.items():
         if text.endswith(unit):
             from ase.units import GPa
@@ -66,7 +66,7 @@ _IN_GPA = {"GPa": 1.0, "kbar": 0.1}
 
 
 def pressure_as_given(text: str) -> Any:
-    """The text itself where it has a unit, so that configs and records keep the unit."""
+    """The text unchanged if it has a unit, so that configs and records keep the unit."""
     value = pressure_of(text)
     return text if text.endswith(tuple(_IN_GPA)) and isinstance(value, float) else value
 
@@ -75,14 +75,14 @@ class Shard(NamedTuple):
     """A part of the structures of an input."""
 
     number: int
-    """From 1."""
+    """The number of the part, from 1."""
     of: int
 
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"
 
     def has(self, structure: int) -> bool:
-        """Whether it has the structure of this number, from 0."""
+        """Whether the part includes the structure of this number, from 0."""
         return structure % self.of == self.number - 1
 
 
@@ -95,7 +95,7 @@ def shard_of(text: str) -> Shard:
 
 
 def seconds_of(text: str) -> float:
-    """Seconds, of a time such as 3h30m, 45m or 90s."""
+    """A time such as 3h30m, 45m or 90s, in seconds."""
     parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text)
     if not text or parts is None:
         raise typer.BadParameter(f"expected a time such as 3h30m, 45m or 90s, got {text!r}")

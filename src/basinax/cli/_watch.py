@@ -1,4 +1,4 @@
-"""A command is watched: a line shows its phase, and signals end it."""
+"""The watch of a command: a line that shows its phase, and signals that end it."""
 
 import datetime
 import math
@@ -13,25 +13,25 @@ from basinax.atoms._bar import Bar
 from basinax.cli._console import INTERRUPTED, err
 
 TOGETHER = 1.0
-"""Seconds within which signals are one."""
+"""Signals within this many seconds count as one."""
 
 READING = "reading"
 
 
 class Watch:
-    """Shows phases on a terminal, and turns Ctrl-C, SIGTERM, or the end of a terminal into an end.
+    """Shows phases on a terminal, and ends the command on Ctrl-C, SIGTERM or a closed terminal.
 
-    Reading ends at once. A run ends at its next look, and its results so far are written. Another
-    signal ends the program, unless it comes together with the first: a program that runs a command
-    often forwards a signal that the command has received as well.
+    Reading ends at once. A run ends at its next host sync, and its results so far are written. A
+    second signal ends the program, unless it arrives together with the first: a program that runs a
+    command often forwards a signal that the command has received as well.
     """
 
     def __init__(self, quiet: bool):
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        """Seconds of phases that have ended."""
+        """The seconds of finished phases."""
         self.started = datetime.datetime.now(datetime.UTC)
         self.cache = "off"
-        """Where compiled programs are kept."""
+        """The folder of compiled programs."""
         self._phase, self._since, self._signal_at = READING, time.monotonic(), math.inf
         self._bar = Bar(err, self._line, is_off=quiet or not err.is_terminal)
 
@@ -64,7 +64,7 @@ class Watch:
             self._phase, self._since = phase, now
 
     def show(self, progress: Any, *, has_total: bool = True) -> None:
-        """Show how far a run is; `relax` calls it."""
+        """Show the progress of a run; called by `relax`."""
         self.begin(progress.phase)
         self._bar.show(progress, has_total=has_total)
 
@@ -72,7 +72,7 @@ class Watch:
         self._bar.stop()
 
     def is_stopped(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal has arrived."""
         return self._signal_at < math.inf
 
     def _line(self) -> str:
@@ -88,7 +88,7 @@ class Watch:
         self._signal_at = min(self._signal_at, now)
 
     def _unraisable(self, unraised: Any) -> None:
-        """An interrupt that comes within a collector's callback is not raised by Python."""
+        """Handle an interrupt in a collector's callback, which Python does not raise."""
         if not issubclass(unraised.exc_type, KeyboardInterrupt):
             self._hook(unraised)
             return

@@ -1,4 +1,4 @@
-"""The structures of a run that is kept in a folder, each read when it is its turn."""
+"""The structures of a run that is stored in a folder, each read when needed."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from basinax.cli._unused import unused_of
 
 
 class Work(NamedTuple):
-    """A structure that is to be relaxed."""
+    """A structure to relax."""
 
     number: int
     """The place of the structure in the input."""
@@ -30,7 +30,7 @@ class Work(NamedTuple):
 
 
 class Works:
-    """The structures that are left to do, in the order of the input."""
+    """The structures that remain to be relaxed, in the order of the input."""
 
     def __init__(
         self,
@@ -44,15 +44,15 @@ class Works:
         """The structures of these options.
 
         Args:
-            is_left: whether the structure of a number is still to be done.
-            is_strict: leave with an error at a structure that cannot be read.
+            is_left: whether the structure of a number still has to be relaxed.
+            is_strict: exit with an error at an unreadable structure.
         """
         self._given, self._setup, self._is_left = given, setup, is_left
         self._should_stop, self._is_strict = should_stop, is_strict
         self._refused: list[tuple[int, Relaxed]] = []
         self._warned: set[str] = set()
         self.n_items: int | None = None
-        """Of the input; known when all of it has been read."""
+        """The number of items in the input; known once all have been read."""
 
     def __iter__(self) -> Iterator[Work]:
         number = -1
@@ -67,7 +67,7 @@ class Works:
         self.n_items = number + 1
 
     def take_refused(self) -> list[tuple[int, Relaxed]]:
-        """Structures that could not be read since the last call, with their numbers."""
+        """Structures that proved unreadable since the last call, with their numbers."""
         taken, self._refused = self._refused, []
         return taken
 
@@ -96,7 +96,7 @@ def relax_works(
     """Relax structures; those that cannot be relaxed end with the reason.
 
     Args:
-        on_end: called with the place of each in the list and its outcome.
+        on_end: called with the place of each structure in the list, and its outcome.
         how: further arguments of `relax`.
     """
 

@@ -23,7 +23,7 @@ from basinax.cli._stream import Stream
 
 @dataclasses.dataclass(frozen=True)
 class Writing:
-    """How results are written, known to be possible before a run."""
+    """The outputs of a command, checked before a run to be writable."""
 
     outputs: Written
     plans: list[Plan]
@@ -38,11 +38,11 @@ class Writing:
         moving: Sequence[bool],
         trajectories: Trajectories | None = None,
     ) -> "Writing":
-        """Leaves with an error where something could not be written.
+        """The outputs; exits with an error if one cannot be written.
 
         Args:
             read: all files that the run reads.
-            moving: whether the cell of each structure moves, or its stress is found.
+            moving: whether each structure's cell moves or its stress is computed.
         """
         _check_stdout(outputs)
         files = files_of(outputs, inputs)
@@ -57,7 +57,7 @@ class Writing:
         return cls(outputs, plans, Saver(path for path, _ in places))
 
     def write(self, atoms: Sequence[Atoms], columns: Columns) -> None:
-        """Structures and the table, each on its own."""
+        """Write structures and the table, each separately."""
         for plan in self.plans:
             self.saver.save(plan.path, lambda path, plan=plan: write_structures(path, plan, atoms))
         table = self.outputs.table
@@ -65,7 +65,7 @@ class Writing:
             self.saver.save(table, lambda path: write_table(path, columns))
 
     def write_record(self, record: Record) -> None:
-        """Beside structures, if these are where they should be."""
+        """Write the record beside the structures, if these are at their place."""
         if self.has_structures:
             text = json_of(record.as_table())
             place = self.outputs.record
@@ -84,7 +84,7 @@ class Writing:
 
     @property
     def stream(self) -> Stream:
-        """The stream of the summary: standard error where a table or a log is printed."""
+        """The stream of the summary: standard error if a table or a log is printed."""
         return err if STDOUT in (self.outputs.table, getattr(self.outputs, "log", None)) else out
 
     def print_table(self, columns: Columns) -> None:
@@ -94,7 +94,7 @@ class Writing:
 
 
 def files_of(outputs: Written, inputs: Inputs) -> dict[Path, list[int]]:
-    """The files of structures, and the numbers of those that each holds."""
+    """The files of structures, and the numbers of the structures in each."""
     if outputs.output_dir is None:
         return {outputs.structures: list(range(len(inputs.atoms)))}
     if outputs.output is not None:
@@ -106,7 +106,7 @@ def files_of(outputs: Written, inputs: Inputs) -> dict[Path, list[int]]:
 
 
 def _names_apart(paths: list[Path]) -> dict[Path, Path]:
-    """The names of the paths; names that are alike keep the folders in which they differ."""
+    """The names of the paths; equal names keep the folders in which they differ."""
     names = {path: Path(STDIN_NAME if path == STDIN else path.name) for path in paths}
     if len(set(names.values())) == len(paths):
         return names
@@ -119,7 +119,7 @@ def _names_apart(paths: list[Path]) -> dict[Path, Path]:
 
 
 def _check_stdout(outputs: Written) -> None:
-    """Leaves if more than one of the outputs is to be printed."""
+    """Exit if more than one output is to be printed."""
     printed = {"--json": outputs.json, "--table -": outputs.table == STDOUT}
     printed["--log -"] = isinstance(outputs, Outputs) and outputs.log == STDOUT
     asked = [name for name, is_asked in printed.items() if is_asked]
