@@ -1,4 +1,4 @@
-"""A bar that shows how far a relaxation is, on a terminal or in a notebook."""
+"""A bar that shows the progress of a relaxation, on a terminal or in a notebook."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +23,7 @@ COUNTS = (
 
 
 class Bar:
-    """The phase, counts, fmax of the structures that still run, elapsed and estimated time."""
+    """The phase, counts, fmax of running structures, elapsed and estimated time."""
 
     def __init__(
         self,
@@ -32,10 +32,10 @@ class Bar:
         *,
         is_off: bool = False,
     ):
-        """A bar that is not shown yet.
+        """A hidden bar.
 
         Args:
-            console: where it is shown; standard error if None.
+            console: the console of the bar; standard error if None.
             line: the text at its beginning; the phase of the run if None.
         """
         self._phase = ""
@@ -71,7 +71,7 @@ class Bar:
         """Show a `Progress` of `relax`.
 
         Args:
-            has_total: whether there are no more structures than it knows of.
+            has_total: whether its number of structures is the total.
         """
         self._phase = progress.phase
         forces = ""

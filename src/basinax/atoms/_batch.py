@@ -23,26 +23,26 @@ from basinax.atoms._constraints.applied import Constraints, Layout, blank, layou
 from basinax.atoms._intake import Structure, intake
 
 STEPS_PER_OCTAVE = 8
-"""Padded sizes between a number and its double: padding adds an eighth at most, past 64."""
+"""The number of padded sizes between a number and its double: padding adds ≤ 1/8 beyond 64."""
 
 
 class Batch(eqx.Module):
     """Structures, one after another. Padding rows lie at the origin and belong to no system."""
 
     positions: Float[Array, "rows 3"]
-    """In Å; never wrapped into the cell."""
+    """The positions in Å, never wrapped into the cell."""
 
     numbers: Int32[Array, "rows"]
     """Atomic numbers; 0 for padding."""
 
     cells: Float[Array, "systems 3 3"]
-    """Cell vectors as rows, in Å, as in ASE; along an open direction a vector may be zero."""
+    """Cell vectors as rows, in Å, as in ASE; the vector of an open direction may be zero."""
 
     pbc: Bool[Array, "systems 3"]
-    """Along which cell vectors a system is periodic."""
+    """The cell vectors along which a system is periodic."""
 
     index: SystemIndex
-    """Which row belongs to which system; systems without rows fill up the batch."""
+    """The system of each row; systems without rows pad the batch."""
 
     constraints: Constraints | None = None
     """ASE's constraints, as projections of forces and steps; None if there are none."""
@@ -57,23 +57,23 @@ class Batch(eqx.Module):
         layout: Layout | None = None,
         most_rows: int = 0,
     ) -> "Batch":
-        """The batch of these structures. Their calculators, if any, are not looked at.
+        """The batch of these structures. Calculators are ignored.
 
         Args:
-            atoms: at least one structure, each with at least one atom. Their constraints may be
+            atoms: at least one structure, each with at least one atom. Constraints may be
                 `FixAtoms`, `FixCartesian`, `FixScaled` (along x, y and z), `FixedLine`,
                 `FixedPlane`, `FixCom` and `FixSymmetry`.
             dtype: float32 or float64; JAX's default float if None.
-            n_rows: rows in all, a multiple of 8; `batch_shape` decides if None.
-            n_systems: systems in all; `batch_shape` decides if None.
-            layout: constraints that the batch has room for; those of these structures if None.
-            most_rows: the batch has room for systems of so many rows, present or not.
+            n_rows: the total number of rows, a multiple of 8; None for that of `batch_shape`.
+            n_systems: the total number of systems; None for that of `batch_shape`.
+            layout: the room for constraints; None for the constraints of these structures.
+            most_rows: make room for systems of this many rows, present or not.
 
         Raises:
-            TypeError: something is not an `Atoms`, or `dtype` is not available.
-            ValueError: there is no structure, or they do not fit into `n_rows` and `n_systems`, or
-                one has no atom, a number that is not finite, a cell that is flat along a periodic
-                direction, or a constraint of an atom that is not there.
+            TypeError: an entry is no `Atoms`, or `dtype` is not available.
+            ValueError: the list is empty, the structures do not fit into `n_rows` and `n_systems`,
+                or one has no atom, a number that is not finite, a cell that is flat along a
+                periodic direction, or a constraint of a missing atom.
             NotImplementedError: a structure has a constraint of another class.
         """
         return cls.of(intake(atoms), dtype, n_rows, n_systems, layout, most_rows)
@@ -88,7 +88,7 @@ class Batch(eqx.Module):
         layout: Layout | None = None,
         most_rows: int = 0,
     ) -> "Batch":
-        """`from_atoms` for structures that have been read."""
+        """`from_atoms` for structures that have been read already."""
         sizes = [len(s) for s in structures]
         fitting = batch_shape(sizes)
         for name, value in (("n_rows", n_rows), ("n_systems", n_systems)):
@@ -120,7 +120,7 @@ class Batch(eqx.Module):
 
     @property
     def n_systems(self) -> int:
-        """The number of systems, those without rows included."""
+        """The number of systems, including those without rows."""
         return self.index.n_systems
 
     @property
@@ -129,13 +129,13 @@ class Batch(eqx.Module):
         return self.index.n_rows
 
     def to_atoms(self, originals: Sequence[Atoms]) -> list[Atoms]:
-        """Copies of the structures that the batch was made of, with its positions and cells.
+        """Copies of the batch's original structures, with the positions and cells of the batch.
 
         `pbc`, `info`, arrays and constraints are those of the originals; calculators are not
         copied.
 
         Raises:
-            ValueError: the originals are not as many, or not as large, as the batch's systems.
+            ValueError: the originals differ in number or size from the batch's systems.
         """
         sizes = np.asarray(self.index.sizes)
         expected, got = sizes[sizes > 0].tolist(), [len(a) for a in originals]
@@ -154,7 +154,7 @@ class Batch(eqx.Module):
 
 
 class Draft(NamedTuple):
-    """The arrays of a batch on the host, into which structures are put."""
+    """The arrays of a batch on the host, into which structures are written."""
 
     positions: np.ndarray
     numbers: np.ndarray
@@ -169,7 +169,7 @@ class Draft(NamedTuple):
         return cls(*(jax.tree.map(np.array, array) for array in arrays))
 
     def put(self, system: int, start: int, structure: Structure) -> None:
-        """Puts a structure into a place, in which nothing stays of who was there."""
+        """Write a structure into a place, over all entries of the structure before."""
         rows = slice(start, start + structure.n_blocks * BLOCK)
         self.positions[rows], self.numbers[rows] = 0.0, 0
         write(self.constraints, system, rows, structure.stages)
@@ -178,7 +178,7 @@ class Draft(NamedTuple):
         self.cells[system], self.pbc[system] = atoms.cell.array, atoms.pbc
 
     def arrays(self) -> dict[str, Any]:
-        """By the names of a batch's fields."""
+        """The arrays by the names of a batch's fields."""
         return self._asdict()
 
 

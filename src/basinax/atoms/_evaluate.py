@@ -26,34 +26,34 @@ from basinax.atoms.potentials import AbstractPotential
 from basinax.atoms.potentials._points import found_of
 
 LOOK = 0.2
-"""Seconds between two looks at the answers of evaluators."""
+"""Seconds between two reads of evaluators' answers."""
 
 
 class AtomsEvaluation(eqx.Module):
-    """The result of `evaluate`; fields have one entry a structure, in the order of the input."""
+    """The result of `evaluate`; fields have one entry per structure, in the order of the input."""
 
     atoms: list[Atoms]
-    """Copies with a calculator that has energy, free energy and, where the potential knows them,
+    """Copies with a calculator that has energy, free energy and, if the potential has them,
     energies of atoms in eV, forces in eV/Å, and stress in eV/Å³ if requested."""
     energies: Float[np.ndarray, "systems"]
-    """In eV; NaN for a structure that could not be evaluated."""
+    """Energies in eV; NaN for a structure that could not be evaluated."""
     forces: list[Float[np.ndarray, "atoms 3"]]
-    """In eV/Å, without the effect of constraints."""
+    """Forces in eV/Å, without constraints."""
     stresses: Float[np.ndarray, "systems 6"] | None
-    """In eV/Å³, in ASE's order and sign: xx, yy, zz, yz, xz, xy. NaN for a structure whose cell has
-    no volume; None unless requested."""
+    """Stresses in eV/Å³, in ASE's order and sign: xx, yy, zz, yz, xz, xy. NaN for a structure whose
+    cell has no volume; None unless requested."""
     messages: list[str]
-    """Why a structure could not be evaluated; empty for one that could."""
+    """The reason for each structure that could not be evaluated; empty for others."""
 
     def __len__(self) -> int:
         return len(self.atoms)
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """A table as columns, one entry a structure.
+        """A table as columns, one entry per structure.
 
-        `formula`, `atoms` (their number), `energy_eV`, `energy_eV_per_atom`, `fmax_eV_per_A`,
-        `volume_A3` (None without three periodic directions) and `message`; with stresses,
-        `max_stress_eV_per_A3`, the largest component.
+        The columns are `formula`, `atoms` (their number), `energy_eV`, `energy_eV_per_atom`,
+        `fmax_eV_per_A`, `volume_A3` (None without three periodic directions) and `message`; with
+        stresses also `max_stress_eV_per_A3`, the largest component.
         """
         columns: dict[str, list[Any]] = {
             **named(self.atoms),
@@ -74,17 +74,17 @@ def evaluate(
     stress: bool = False,
     dtype: Any = None,
 ) -> AtomsEvaluation:
-    """Energies and forces of every structure where it is, each with the bits that it has alone.
+    """Energies and forces of every structure at its positions, with the bits of each alone.
 
     Args:
-        atoms: at least one structure; they are not changed.
-        potential: as `relax` takes it; if None, each structure's own `atoms.calc`.
-        stress: find stresses too, of structures whose cells have a volume.
+        atoms: at least one structure; none is changed.
+        potential: as for `relax`; if None, each structure's own `atoms.calc`.
+        stress: compute stresses too, for structures whose cells have a volume.
         dtype: float32 or float64; JAX's default float if None. Calculators have their own.
 
     Raises:
-        TypeError, ValueError: a structure or an argument is not usable; named with the reason.
-        RuntimeError: the process was forked from one that had used JAX.
+        TypeError, ValueError: a structure or an argument is unusable; the message has the reason.
+        RuntimeError: a fork of a process that had used JAX calls this function.
     """
     check_process()
     require_switch(stress, "stress")
@@ -130,7 +130,7 @@ def _computed(
 def _asked(
     evaluator: AbstractEvaluator, atoms: Sequence[Atoms], have_volume: Sequence[bool]
 ) -> list[_Found]:
-    """The answers of an evaluator; a structure that fails has NaN and a message."""
+    """The answers of an evaluator; a failed structure has NaN and a message."""
     answers: dict[int, Any] = {}
     with closing(evaluator.open(atoms, have_volume)) as session:
         session.ask(

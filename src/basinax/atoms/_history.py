@@ -1,4 +1,4 @@
-"""The energy and the largest force of each step, kept or logged without trajectories."""
+"""The energy and the largest force of each step, stored or logged without trajectories."""
 
 import os
 import sys
@@ -16,40 +16,40 @@ from basinax.atoms._trajectory import Frame, NotWhole
 
 
 class AbstractRecorder(Protocol):
-    """Takes frames of structures as a run goes; shared by threads."""
+    """A receiver of frames during a run, shared by threads."""
 
     interval: int
     """Steps between two frames of a structure."""
 
     def add(self, frames: Iterable[Frame]) -> None:
-        """Take frames; those of one structure come in the order of its steps."""
+        """Receive frames; the frames of one structure arrive in the order of its steps."""
 
     def close(self) -> None:
-        """End when all frames have come."""
+        """Finish after the last frame."""
 
 
 class History(NamedTuple):
-    """One structure at its steps, or at some of them, the start and the end included."""
+    """One structure at all or some of its steps, including the start and the end."""
 
     steps: Int32[np.ndarray, "frames"]
     energies: Float[np.ndarray, "frames"]
-    """In eV."""
+    """Energies in eV."""
     fmax: Float[np.ndarray, "frames"]
-    """In eV/Å, as in the result."""
+    """The largest forces in eV/Å, as in the result."""
     volumes: Float[np.ndarray, "frames"] | None
-    """In Å³; None where the cell is fixed."""
+    """Volumes in Å³; None for a fixed cell."""
     evaluations: Int32[np.ndarray, "frames"]
-    """How many there had been at each step, that of the step among them."""
+    """The number of evaluations up to each step, including the step's own."""
 
     @classmethod
     def empty(cls) -> "History":
-        """That of a structure that was never evaluated."""
+        """The history of a structure that was never evaluated."""
         whole, real = np.zeros(0, np.int32), np.zeros(0)
         return cls(whole, real, real, None, whole)
 
 
 class Together:
-    """Several recorders, each of which has the frames that its own interval asks for."""
+    """Several recorders; each receives the frames of its own interval."""
 
     interval = 1
 
@@ -67,12 +67,12 @@ class Together:
 
 
 class Log:
-    """Writes a line a step and structure as the run goes, as ASE's optimizers do for one."""
+    """Writes one line per step and structure during the run, like ASE's optimizers."""
 
     interval = 1
 
     def __init__(self, file: TextIO, *, is_own: bool):
-        """Args: is_own: whether the file is to be closed at the end."""
+        """Args: is_own: whether to close the file at the end."""
         self._file, self._is_own = file, is_own
         self._lock = threading.Lock()  # batches in several threads write whole lines
         self._steps: dict[int, int] = {}
@@ -98,7 +98,7 @@ class Log:
             self._write("".join(lines))
 
     def close(self) -> None:
-        """Warns if not all could be written: a run is worth more than its log."""
+        """Close the log; warn if it is incomplete, since a failed log must not end the run."""
         if self._is_own:
             self._file.close()
         if self._fault:

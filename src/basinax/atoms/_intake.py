@@ -1,6 +1,6 @@
-"""Structures as they enter: each is read and checked once, and its record goes on.
+"""The intake of structures: each is read and checked once, into a record that travels on.
 
-Nothing of a structure depends on the others that enter with it.
+No part of a record depends on other structures.
 """
 
 import dataclasses
@@ -17,23 +17,23 @@ from basinax.atoms._constraints.protocol import Stages
 from basinax.atoms._constraints.reading import check_constraints, fixed_by, read_stages
 
 INDEPENDENT = 1e-6
-"""The least volume that the unit vectors along periodic directions may span."""
+"""The smallest allowed volume of the unit vectors along periodic directions."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Structure:
-    """One structure that can be relaxed."""
+    """One structure, checked to be relaxable."""
 
     number: int
     """The place of the structure in the call."""
     atoms: Atoms
-    """The structure as passed; nothing changes it."""
+    """The structure as passed, never changed."""
     stages: Stages
     """The stages of its constraints."""
     fixed: Bool[np.ndarray, "atoms 3"]
-    """Coordinates that stand still."""
+    """Coordinates that are fixed."""
     cell: AbstractCell | None
-    """How its cell moves; None where it is fixed."""
+    """The options of its moving cell; None for a fixed cell."""
 
     def __len__(self) -> int:
         return len(self.atoms)
@@ -44,7 +44,7 @@ class Structure:
 
     @property
     def n_blocks(self) -> int:
-        """How many blocks of rows it needs."""
+        """The number of blocks of rows of the structure."""
         return -(-len(self) // BLOCK)
 
     @property
@@ -53,7 +53,7 @@ class Structure:
 
 
 def has_volume(atoms: Atoms) -> bool:
-    """Whether stress means something: a periodic structure whose cell vectors span a volume."""
+    """Whether stress is defined: a periodic structure whose cell vectors span a volume."""
     return bool(atoms.pbc.any() and atoms.cell.rank == 3)
 
 
@@ -61,11 +61,11 @@ def intake(atoms: Iterable[Atoms], cell: Any = None) -> list[Structure]:
     """The structures, if each can be relaxed.
 
     Args:
-        cell: how cells move: one, or one a structure; None for cells that are fixed.
+        cell: the motion of cells: one entry, or one per structure; None for fixed cells.
 
     Raises:
-        TypeError, ValueError, NotImplementedError: a structure or a cell cannot be used; named
-            with the reason.
+        TypeError, ValueError, NotImplementedError: a structure or a cell is unusable; the message
+        has its name and the reason.
     """
     atoms = _listed(atoms)
     solid = squared_measures(*_units(atoms)) > INDEPENDENT**2
@@ -104,7 +104,7 @@ def _name(atoms: Atoms, number: int) -> str:
 
 
 def _check_place(a: Atoms, number: int, *, is_solid: bool) -> None:
-    """Raise ValueError if there is nothing, or nowhere, to relax it."""
+    """Raise ValueError if the structure has no atoms, or no valid positions or cell."""
     cell = a.cell.array
     if len(a) == 0:
         raise ValueError(f"{_name(a, number)} has no atoms: remove it from the list")
@@ -124,7 +124,7 @@ def _check_place(a: Atoms, number: int, *, is_solid: bool) -> None:
 
 
 def _units(atoms: list[Atoms]) -> tuple[np.ndarray, np.ndarray]:
-    """Cell vectors divided by their lengths, and along which of them each is periodic."""
+    """Cell vectors divided by their lengths, and the periodic directions of each cell."""
     cells, pbc = np.stack([a.cell.array for a in atoms]), np.stack([a.pbc for a in atoms])
     with np.errstate(all="ignore"):  # cells may hold inf or NaN
         lengths = np.linalg.norm(cells, axis=2)
@@ -134,7 +134,7 @@ def _units(atoms: list[Atoms]) -> tuple[np.ndarray, np.ndarray]:
 def squared_measures(
     cells: Float[np.ndarray, "systems 3 3"], pbc: Bool[np.ndarray, "systems 3"]
 ) -> Float[np.ndarray, "systems"]:
-    """The squared volume (area, length) that periodic cell vectors span: 1 where there is none."""
+    """The squared volume (area, length) spanned by periodic cell vectors; 1 without any."""
     with np.errstate(all="ignore"):  # cells may hold inf or NaN
         vectors = np.where(pbc[:, :, None], cells, 0.0)
         # Replace open directions by unit vectors orthogonal to the others.

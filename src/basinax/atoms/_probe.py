@@ -1,8 +1,8 @@
-"""Whether a model keeps each structure's bits, and whether its forces fit its energy.
+"""A check that a model keeps each structure's bits, and that its forces fit its energy.
 
-Structures are evaluated alone, together, in other orders, beside one that is not finite, and again;
-their bits are compared. Forces and stress are compared with differences of the energy, and the
-energy with that of the structure moved, turned and renumbered.
+Structures are evaluated alone, together, in other orders, beside a structure that is not finite,
+and again, and their bits are compared. Forces and stress are compared with differences of the
+energy, and the energy with that of the structure moved, turned and renumbered.
 """
 
 import time
@@ -26,14 +26,14 @@ from basinax.atoms.potentials import AbstractPotential
 Potential = AbstractPotential | AbstractEvaluator | BaseCalculator | None
 
 DIRECTIONS = 2
-"""Random ones of each structure, along which differences of the energy are taken."""
+"""The number of random directions per structure along which energies are differentiated."""
 
 DISPLACEMENT, STRAIN = 3e-2, 5e-3
 """The length of a displacement of all atoms (Å), and the largest entry of a strain: in single
-precision, shorter ones would find the rounding of energies."""
+precision, smaller ones would show the rounding of energies."""
 
 FORCE, STRESS = 1.0, 0.01
-"""Differences of forces and stress are relative to these, or to larger values (eV/Å, eV/Å³)."""
+"""Differences of forces and stress are relative to these (eV/Å, eV/Å³), or to larger values."""
 
 
 class Probe(eqx.Module):
@@ -47,7 +47,7 @@ class Probe(eqx.Module):
 
     @property
     def is_kept(self) -> bool:
-        """Whether everything that was compared agrees."""
+        """Whether all comparisons agree."""
         return all(finding.is_kept for finding in self.findings)
 
     def __str__(self) -> str:
@@ -61,19 +61,19 @@ def probe(
     tolerance: float = 1e-3,
     seed: int = 0,
 ) -> Probe:
-    """Whether a model's numbers follow from each structure alone, and are those of one energy.
+    """Check that a model's numbers depend on each structure alone, and belong to one energy.
 
     Args:
-        model: as `relax` takes it; None for each structure's own calculator.
-        atoms: structures of several sizes and elements, not at minima; two at least, and some
-            dozens find more. Each is evaluated some twenty times.
-        tolerance: by how much forces and stress may differ from differences of the energy, as a
-            part of the structure's largest component, or of 1 eV/Å and 0.01 eV/Å³ if that is
-            smaller; and in a hundredth of it, in eV an atom, energies where structures are moved.
-        seed: of random directions and orders.
+        model: as for `relax`; None for each structure's own calculator.
+        atoms: at least two structures of several sizes and elements, not at minima; some dozens
+            find more. Each is evaluated some twenty times.
+        tolerance: the allowed difference between forces or stress and differences of the energy,
+            relative to the structure's largest component, but at least to 1 eV/Å and 0.01 eV/Å³. A
+            hundredth of it, in eV per atom, is allowed for energies of moved structures.
+        seed: the seed of random directions and orders.
 
     Raises:
-        TypeError, ValueError: what `evaluate` raises, or fewer than two structures.
+        TypeError, ValueError: an error of `evaluate`, or fewer than two structures.
     """
     one_number(tolerance, "tolerance", POSITIVE)
     require_whole(seed, "seed")
@@ -109,7 +109,7 @@ class _Prober:
     # --- bits
 
     def bits(self) -> list[Finding]:
-        """Findings for other company, compared with alone."""
+        """Findings in other company, compared with runs alone."""
         n = len(self.atoms)
         orders = [self.random.permutation(n) for _ in range(2)]
         halves = [np.arange(0, n, 2), np.arange(1, n, 2)]
@@ -124,10 +124,10 @@ class _Prober:
         return findings if beside is None else [*findings, beside]
 
     def _same(self, name: str, orders: list[np.ndarray], *, is_led: bool = False) -> Finding:
-        """Evaluates structures in these orders.
+        """Evaluate structures in these orders.
 
         Args:
-            is_led: each behind a copy of it that is displaced a little.
+            is_led: put a slightly displaced copy before each structure.
         """
         differences = []
         for order in orders:
@@ -144,7 +144,7 @@ class _Prober:
         return finding_of(name, differences, 0.0)
 
     def _beside_nan(self) -> Finding | None:
-        """Beside a structure whose evaluation is not finite: two atoms in one place."""
+        """Evaluations beside a structure that is not finite: two atoms at one position."""
         broken = self.atoms[0].copy()
         if len(broken) < 2:
             return None
@@ -164,7 +164,7 @@ class _Prober:
         return moved
 
     def _difference(self, k: int, found: AtomsEvaluation, place: int) -> float:
-        """The largest one from alone; inf where only one of both is a number."""
+        """The largest difference from the run alone; inf if only one of two values is a number."""
         alone = self.alone[k]
         pairs = [
             (alone.energies[0], found.energies[place]),
@@ -249,7 +249,7 @@ class _Prober:
         ]
 
     def _energies(self, name: str, change: Any) -> Finding:
-        """Energies per atom after a change; nothing but rounding should differ."""
+        """Energies per atom after a change; only rounding may differ."""
         allowed = 0.01 * self.tolerance
         kept = [k for k in range(len(self.atoms)) if not self._is_lost(k)]
         if not kept:
@@ -278,7 +278,7 @@ class _Prober:
 
 
 def _has_stress(model: Potential, atoms: list[Atoms]) -> bool:
-    """Whether the model can find stresses."""
+    """Whether the model can compute stresses."""
     if not any(map(has_volume, atoms)):
         return False
     evaluator = evaluator_of(model)
@@ -294,5 +294,5 @@ def _has_stress(model: Potential, atoms: list[Atoms]) -> bool:
 
 
 def _ratio(difference: float, unit: float) -> float:
-    """NaN counts as a difference."""
+    """The relative difference; inf for NaN, so that NaN counts as a difference."""
     return np.inf if np.isnan(difference) else difference / unit

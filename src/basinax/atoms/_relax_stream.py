@@ -1,4 +1,4 @@
-"""Relaxing structures as they come: any number of them, in a memory that does not grow."""
+"""Relaxation of a stream of structures of any length, in bounded memory."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -23,12 +23,12 @@ from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms._protocol import AbstractTransform
 
 BATCHES = 10
-"""Batches of structures read at a time for each thread, where memory allows: with fewer, half-empty
-last batches would cost more."""
+"""The number of batches of structures that are read at a time for each thread, if memory allows:
+with fewer, half-empty last batches would cost more."""
 
 SHARE, BYTES_OF_ROW = 1 / 16, 1000
-"""The part of the host's memory for structures in flight, and the bytes of a row with its results:
-0.75 kB by measurement, with 8000 more argon crystals of 8 atoms in a window."""
+"""The share of the host's memory for structures in flight, and the bytes of a row with its results
+(0.75 kB measured with 8000 more argon crystals of 8 atoms in a window)."""
 
 
 def relax_stream(
@@ -48,30 +48,30 @@ def relax_stream(
     at_once: int | None = None,
     devices: Devices = None,
 ) -> Iterator[tuple[int, Relaxed]]:
-    """Relax structures as they come, and give each back as soon as it has ended.
+    """Relax structures as they arrive, and return each as soon as it has ended.
 
         for number, entry in relax_stream(ase.io.iread("many.extxyz"), EMT()):
             print(number, entry.status, entry.energy)
 
-    Each structure ends in the bits of `relax`. `at_once` structures are read and relaxed, then
-    others, so memory does not grow with their number. The run ends when the iteration stops.
+    Each structure ends with the bits of `relax`. `at_once` structures are read and relaxed, then
+    the next ones, so memory does not grow with their number. The run ends when the iteration stops.
 
     Args:
-        structures: any iterable, such as a generator; it is read as the run goes.
-        potential: as those below: see `relax`. Settings are one for all structures.
-        should_stop: called now and then; once it returns True, the iteration ends. Structures that
-            still run are not given back.
-        at_once: how many structures are in memory at a time; if None, those that keep all threads
-            busy, by their numbers of atoms, in no more than a sixteenth of the memory.
-        devices: those that share the structures, see `relax`.
+        structures: any iterable, such as a generator; read during the run.
+        potential: like the further options, as for `relax`, with one value for all structures.
+        should_stop: called now and then; after it returns True, the iteration ends without the
+            structures that still run.
+        at_once: the number of structures in memory; if None, as many as keep all threads busy, by
+            numbers of atoms, within a sixteenth of the memory.
+        devices: the devices that share the structures, see `relax`.
 
     Yields:
         The number of a structure in the input, from 0, and its entry of a result, in the order in
         which structures end.
 
     Raises:
-        TypeError, ValueError: an argument or a structure is not usable, as for `relax`. Structures
-            before it have been given back.
+        TypeError, ValueError: an argument or a structure is unusable, as for `relax`. Earlier
+        structures have been returned before.
     """
     options: dict[str, Any] = {
         "optimizer": optimizer,
@@ -96,7 +96,7 @@ _Numbered = tuple[int, Atoms]
 
 
 def by_memory(atoms_of: Callable[[Any], Any], devices: Devices = None) -> Take[Any]:
-    """Takes items until they have as many rows as there is room for.
+    """A function that takes items until their rows fill the memory for a window.
 
     Args:
         atoms_of: the structure of an item.
@@ -124,7 +124,7 @@ def _relaxed(
     should_stop: Callable[[], bool],
     take: Take[_Numbered],
 ) -> Iterator[tuple[int, Relaxed]]:
-    """A generator of its own, so that arguments are checked by the call."""
+    """The generator, apart so that the call itself checks its arguments."""
 
     def relax_window(window: list[_Numbered], on_end: OnEnd, is_over: Any) -> None:
         atoms = [atoms for _, atoms in window]
@@ -137,7 +137,7 @@ def _relaxed(
 
 
 def _check_is_for_all(options: dict[str, Any]) -> None:
-    """Raise TypeError where a setting has one value a structure."""
+    """Raise TypeError if a setting has one value per structure."""
     for name, value in options.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(value):
             if np.ndim(leaf):
@@ -148,7 +148,7 @@ def _check_is_for_all(options: dict[str, Any]) -> None:
 
 
 def _check_cell(cell: Any) -> None:
-    """Raise TypeError where there is one a structure."""
+    """Raise TypeError if there is one cell per structure."""
     if not (cell is None or isinstance(cell, str | AbstractCell)):
         raise TypeError(
             f"cell must be one for all structures of a stream, such as Frechet(), got {cell!r:.60}"

@@ -29,35 +29,35 @@ from basinax.atoms._table import (
 )
 
 SHOWN = 10
-"""Structures in the table that a summary ends with."""
+"""The number of structures in the table at the end of a summary."""
 
 
 class Relaxed(NamedTuple):
     """One structure of a result."""
 
     atoms: Atoms
-    """A copy at its last position, with a calculator that has the results there."""
+    """A copy at the last position, with a calculator that has the results there."""
     energy: float
-    """In eV."""
+    """The energy in eV."""
     fmax: float
-    """In eV/Å."""
+    """The largest force in eV/Å."""
     steps: int
     evaluations: int
     status: Status
     source: str
-    """Where it comes from: its number in the input, or its file and image."""
+    """The origin of the structure: its number in the input, or its file and image."""
     message: str
-    """Why it could not be evaluated; empty for one that could."""
+    """The reason if the structure could not be evaluated; empty otherwise."""
     initial_energy: float
-    """Where it began, in eV; NaN if it was never evaluated."""
+    """The energy at the start in eV; NaN if the structure was never evaluated."""
     displacement: float
-    """How far the atom that moved most is from where it began, in Å."""
+    """The distance from the start of the atom that moved most, in Å."""
     seconds: float
-    """From the call to its end; NaN if it did not end."""
+    """The time from the call to the structure's end; NaN if it did not end."""
     initial_volume: float | None
-    """Where it began, in Å³; None without three periodic directions."""
+    """The volume at the start in Å³; None without three periodic directions."""
     history: History | None = None
-    """Energy, fmax and volume of its steps, where they are kept."""
+    """Energy, fmax and volume of the steps, if kept."""
 
 
 def entry_of(outcome: Outcome, original: Atoms, source: str, seconds: float) -> Relaxed:
@@ -80,55 +80,55 @@ def entry_of(outcome: Outcome, original: Atoms, source: str, seconds: float) -> 
 
 
 def largest_move(end: Snapshot, original: Atoms) -> float:
-    """How far the atom that moved most has come, in Å."""
+    """The distance that the atom that moved most has come, in Å."""
     with np.errstate(over="ignore", invalid="ignore"):  # a structure that exploded overflows
         return float(np.linalg.norm(end.positions - original.positions, axis=1).max())
 
 
 class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
-    """The result of `relax`; fields have one entry a structure, in the order of the input.
+    """The result of `relax`; fields have one entry per structure, in the order of the input.
 
-    `result[3]` and iteration give one structure as a `Relaxed`; a slice, a mask such as
-    `result.converged`, or an array of numbers gives the result of those structures.
+    `result[3]` and iteration give single structures as `Relaxed`; a slice, a mask such as
+    `result.converged`, or an array of numbers gives the result of the selected structures.
     """
 
     atoms: list[Atoms]
-    """Copies at their last positions, with a calculator that has energy, free energy (the same) and
-    energies of atoms in eV, forces in eV/Å and, where the cell moves or with
-    `stress=True`, stress in eV/Å³.
+    """Copies at their last positions. The calculator of each has energy, free energy (the same) and
+    energies of atoms in eV, forces in eV/Å and, if the cell moves or with `stress=True`, stress in
+    eV/Å³.
 
-    They keep their constraints, which ASE's `get_forces` then applies to the forces.
+    The copies keep their constraints, which ASE's `get_forces` applies to the forces.
     """
     energies: Float[np.ndarray, "systems"]
-    """In eV."""
+    """Energies in eV."""
     fmax: Float[np.ndarray, "systems"]
-    """The largest force on one atom in eV/Å, under the constraints; inf where not finite.
+    """The largest force on one atom in eV/Å, under the constraints; inf if not finite.
 
-    Where a cell moves, the rows of its generalised force count too, in the scale of ASE's filters.
+    If a cell moves, the rows of its generalised force count too, in the scale of ASE's filters.
     """
     steps: Int32[np.ndarray, "systems"]
-    """Steps made; a structure that is converged makes none."""
+    """The number of steps; 0 if the start is converged."""
     evaluations: Int32[np.ndarray, "systems"]
-    """Energies and forces computed."""
+    """The number of evaluations of energy and forces."""
     status: Int32[np.ndarray, "systems"]
     """Codes of `Status`."""
     messages: list[str]
-    """Why a structure could not be evaluated; empty for one that could."""
+    """The reason for each structure that could not be evaluated; empty for others."""
     displacements: Float[np.ndarray, "systems"]
-    """How far the atom that moved most is from where it began, in Å."""
+    """The distance from the start of the atom that moved most, in Å."""
     seconds: Float[np.ndarray, "systems"]
-    """From the call to the end of each structure; NaN for one that did not end."""
+    """The time from the call to the end of each structure; NaN if it did not end."""
     initial_energies: Float[np.ndarray, "systems"]
-    """Where each structure began, in eV; NaN for one that was never evaluated."""
+    """The energy at the start, in eV; NaN if never evaluated."""
     initial_volumes: list[float | None]
-    """Where each structure began, in Å³; None without three periodic directions."""
+    """The volume at the start, in Å³; None without three periodic directions."""
     compilations: int = 0
-    """Programs that the call compiled or loaded from JAX's cache on the disk: most of the time of a
-    short call. Another call like it compiles none."""
+    """The number of programs that the call compiled or loaded from JAX's disk cache, which takes
+    most of the time of a short call. A second similar call compiles none."""
     history: list[History] | None = None
-    """Energy, fmax and volume of the steps, one entry a structure, where `history` asks for it."""
+    """Energy, fmax and volume of the steps, one entry per structure; None unless kept."""
     sources: list[str] = eqx.field(default_factory=list)
-    """Where each structure comes from: its number in the input, or its file and image."""
+    """The origin of each structure: its number in the input, or its file and image."""
 
     def __check_init__(self):
         if len(self.sources) != len(self.atoms):
@@ -140,7 +140,7 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many structures ended in each status, by its name; those that none has left out."""
+        """The number of structures by name of status, without statuses that do not occur."""
         counts = {status.name.lower(): int((self.status == status).sum()) for status in Status}
         return {name: count for name, count in counts.items() if count}
 
@@ -180,12 +180,13 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
         )
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """A table as columns, one entry a structure.
+        """A table as columns, one entry per structure.
 
-        `source`, `formula`, `atoms` (their number), `status`, `steps`, `evaluations`, `energy_eV`,
-        `energy_eV_per_atom`, `initial_energy_eV`, `fmax_eV_per_A`, `volume_A3` and
-        `initial_volume_A3` (None without three periodic directions), `max_stress_eV_per_A3` (the
-        largest component; None without stress), `max_displacement_A`, `seconds` and `message`.
+        The columns are `source`, `formula`, `atoms` (their number), `status`, `steps`,
+        `evaluations`, `energy_eV`, `energy_eV_per_atom`, `initial_energy_eV`, `fmax_eV_per_A`,
+        `volume_A3` and `initial_volume_A3` (None without three periodic directions),
+        `max_stress_eV_per_A3` (the largest component; None without stress), `max_displacement_A`,
+        `seconds` and `message`.
         """
         return {
             "source": list(self.sources),
@@ -216,7 +217,7 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
         """Write `to_dict` to a file: .csv, .json (a list of rows), .jsonl, or .parquet.
 
         Raises:
-            ValueError: the ending is none of these.
+            ValueError: the ending is another.
             ImportError: Parquet needs pyarrow.
             OSError: the file cannot be written.
         """
@@ -229,19 +230,19 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
         settings: Mapping[str, Any] | None = None,
         title: str = "Relaxation",
     ) -> None:
-        """Write a page of HTML for a person: counts, convergence, distributions, failures.
+        """Write an HTML page: counts, convergence, distributions, failures.
 
-        It needs no network, and grows little with the number of structures. Curves of convergence
-        need `history=True`. Plots are by Bokeh: `pip install bokeh`.
+        The page needs no network, and grows little with the number of structures. Curves of
+        convergence need `history=True`. Plots use Bokeh: `pip install bokeh`.
 
         Args:
-            path: a file in .html; replaced if it exists.
-            settings: plain values by their names, and tables of them, that are shown at the end.
-            title: of the page.
+            path: an .html file; an existing one is replaced.
+            settings: plain values by name, and tables of such values, to show at the end.
+            title: the title of the page.
 
         Raises:
             ValueError: the ending is not .html.
-            ImportError: there is no Bokeh.
+            ImportError: Bokeh is not installed.
             OSError: the file cannot be written.
         """
         columns = self.to_dict()
@@ -253,17 +254,17 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
     def plot(self, axes: Any = None) -> Any:
         """Draw fmax and energy over the steps of each structure, with matplotlib.
 
-        Needs `history=True`. Energies are those above the lowest of each structure.
+        Needs `history=True`. Energies are relative to the lowest of each structure.
 
         Args:
-            axes: two axes of matplotlib; new ones, one above the other, if None.
+            axes: two axes of matplotlib; None for new ones, one above the other.
 
         Returns:
             The two axes.
 
         Raises:
             ValueError: the run kept no history.
-            ImportError: there is no matplotlib.
+            ImportError: matplotlib is not installed.
         """
         if self.history is None:
             raise ValueError("plot needs the history of the run: relax(..., history=True)")
@@ -283,7 +284,7 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
         return axes
 
     def __repr__(self) -> str:
-        """How many structures ended in which way, and the first lines of the table."""
+        """The number of structures by status, and the first lines of the table."""
         first = self._first_rows()
         more = [f"... and {len(self) - SHOWN} more"] if len(self) > SHOWN else []
         return "\n".join([self._summary(), "", text_of(first), *more])
@@ -314,7 +315,7 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
 
 
 def gathered(entries: Sequence[Relaxed]) -> AtomsRelaxation:
-    """The result whose entries these are."""
+    """The result with these entries."""
     columns: Any = zip(*entries, strict=True) if entries else [()] * len(Relaxed._fields)
     of = dict(zip(Relaxed._fields, columns, strict=True))
     histories = [history for history in of["history"] if history is not None]
@@ -336,7 +337,7 @@ def gathered(entries: Sequence[Relaxed]) -> AtomsRelaxation:
 
 
 def _chosen(result: AtomsRelaxation, numbers: list[int]) -> AtomsRelaxation:
-    """The result of these structures."""
+    """The result of the selected structures."""
 
     def of(values: Any) -> Any:
         return values[numbers] if isinstance(values, np.ndarray) else [values[k] for k in numbers]
@@ -347,6 +348,6 @@ def _chosen(result: AtomsRelaxation, numbers: list[int]) -> AtomsRelaxation:
 
 
 def _largest_stress(atoms: Atoms) -> float | None:
-    """The largest component in magnitude, in eV/Å³; None where there is none."""
+    """The largest component in magnitude, in eV/Å³; None without stress."""
     stress = None if atoms.calc is None else atoms.calc.results.get("stress")
     return None if stress is None else float(np.abs(stress).max())

@@ -1,6 +1,6 @@
-"""Trajectories: one file a structure, written by ASE in a thread beside the run.
+"""Trajectories: one file per structure, written by ASE in a thread beside the run.
 
-Which steps are written depends on a structure's own count of them alone.
+The written steps depend only on a structure's own number of steps.
 """
 
 import io
@@ -36,48 +36,48 @@ TOGETHER = 16
 """Frames of a structure that are written at once: opening a file costs as much as a frame."""
 
 NUMBERED = re.compile(rf"\d+\.({'|'.join(FORMATS)})")
-"""Names that trajectories have."""
+"""The pattern of names of trajectories."""
 
 
 class NotWhole(UserWarning):
-    """A trajectory lacks frames that the run has passed."""
+    """A trajectory lacks frames of the run."""
 
 
 class Frame(NamedTuple):
-    """Where a structure stood."""
+    """A structure at one point of its path."""
 
     number: int
     """The number of the structure."""
     step: int
     snapshot: Snapshot
     fmax: float
-    """In eV/Å, as in the result."""
+    """The largest force in eV/Å, as in the result."""
     is_last: bool
-    """Whether the structure has ended there."""
+    """Whether the structure ended at this frame."""
     evaluations: int
-    """By then, that of this frame among them."""
+    """The number of evaluations so far, including this frame's."""
 
 
 class Trajectories(eqx.Module):
-    """Where trajectories go: FOLDER/0.traj, FOLDER/1.traj, ..., numbered as the structures are.
+    """The place of trajectories: FOLDER/0.traj, FOLDER/1.traj, ..., by numbers of structures.
 
-    Each holds the structure at its steps 0, interval, 2 interval, ... and where its path ended,
-    with energy, forces and, where the cell moves, stress, and `step` in its `info`. The last frame
-    is the last step's with `keep_best`, too, which may return another point. A step beyond all
-    bounds, where nothing was evaluated, is no frame. ASE reads the files. One that is there is
-    replaced; a folder that has others of such names, of an earlier run with more structures or in
-    the other format, is refused. Files grow as the run goes; after a crash they hold the frames
-    written so far.
+    Each file holds the structure at its steps 0, interval, 2 interval, ... and at the end of its
+    path, with energy, forces and, if the cell moves, stress, and `step` in its `info`. The last
+    frame is that of the last step even with `keep_best`, which may return another point. A step
+    beyond all bounds, without an evaluation, is no frame. ASE reads the files. Existing files of
+    the same names are replaced; a folder with further trajectories, of an earlier run with more
+    structures or in the other format, is refused. Files grow during the run; after a crash they
+    hold the frames written so far.
     """
 
     folder: str | os.PathLike[str]
-    """Made if it is not there."""
+    """The folder, made if missing."""
 
     interval: int = 10
-    """Steps between two frames, any number of them; every frame costs some 0.3 ms."""
+    """The number of steps between two frames; every frame costs some 0.3 ms."""
 
     format: Literal["extxyz", "traj"] = "traj"
-    """ASE's own, which is faster and keeps all digits, or extended XYZ."""
+    """ASE's own format, which is faster and keeps all digits, or extended XYZ."""
 
     def __check_init__(self):
         if not isinstance(self.folder, str | os.PathLike):
@@ -89,16 +89,16 @@ class Trajectories(eqx.Module):
             raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {self.format!r}")
 
     def paths(self, n_structures: int) -> list[Path]:
-        """The files of so many structures."""
+        """The files of `n_structures` structures."""
         folder, ending, width = Path(self.folder), self.format, len(str(n_structures - 1))
         return [folder / f"{number:0{width}d}.{ending}" for number in range(n_structures)]
 
 
 def check_folder(trajectories: Trajectories, n_structures: int) -> list[Path]:
-    """The files that so many structures will replace; changes nothing.
+    """The files that trajectories of these structures will replace; changes nothing.
 
     Raises:
-        OSError: files cannot be written there, or some of an earlier run would stay among the new.
+        OSError: files cannot be written, or files of an earlier run would remain.
     """
     folder = Path(trajectories.folder)
     target = resolved(folder)
@@ -125,12 +125,12 @@ class Recorder:
     """Writes the frames of many structures; shared by threads."""
 
     def __init__(self, trajectories: Trajectories, atoms: list[Atoms]):
-        """Makes the folder if it is not there, and removes the files to be replaced.
+        """Make the folder if it is missing, and remove the files to be replaced.
 
         Warns of losses of the format.
 
         Raises:
-            OSError: files cannot be written there, or some of an earlier run would stay among them.
+            OSError: files cannot be written, or files of an earlier run would remain among them.
         """
         self.interval = min(int(trajectories.interval), MOST)
         self._form = _Traj if trajectories.format == "traj" else _Extxyz
@@ -147,24 +147,24 @@ class Recorder:
         self._atoms = [trial.written(a) for a in atoms] if trial.left_out else atoms
         self._queue: queue.SimpleQueue[Iterable[Frame] | None] = queue.SimpleQueue()
         self._marks: dict[int, tuple[int, ...]] = {}
-        """Marks of the files as they were left, by number of the structure."""
+        """The marks of the files when last written, by number of the structure."""
         self._n_replaced = 0
-        """Files of other programs, made while this one ran."""
+        """The number of files that other programs made during the run."""
         self._faults: dict[int, str] = {}
-        """Why the files of structures are not whole, by number."""
+        """The reasons why files of structures are incomplete, by number."""
         self._thread = threading.Thread(target=self._write_all, daemon=True)
         self._thread.start()
 
     def add(self, frames: Iterable[Frame]) -> None:
-        """Has them written. A structure's frames come in the order of its steps.
+        """Queue frames for writing. A structure's frames arrive in the order of its steps.
 
         Args:
-            frames: made by the thread that writes, if this is a generator.
+            frames: if a generator, the writing thread makes the frames.
         """
         self._queue.put(frames)
 
     def close(self) -> None:
-        """Waits until all is written; warns if something could not be, or had to be replaced."""
+        """Wait until all is written; warn if a write failed or a foreign file was replaced."""
         self._queue.put(None)
         self._thread.join()
         if self._n_replaced:
@@ -229,7 +229,7 @@ class Recorder:
 
 
 def _mark(found: os.stat_result) -> tuple[int, ...]:
-    """Another one for a file of another program: the number of one that went is given again."""
+    """A mark that differs for a file of another program, even if it reuses the inode number."""
     return found.st_dev, found.st_ino, found.st_size
 
 
@@ -243,7 +243,7 @@ class _Extxyz:
 
     @staticmethod
     def extend(file: FileIO, original: Atoms, frames: list[Frame]) -> None:
-        """Append frames; one that cannot be written whole leaves no part."""
+        """Append frames; a frame that cannot be written completely leaves no part."""
         end = file.seek(0, os.SEEK_END)
         try:
             write_whole(file, _Extxyz._text(original, frames))
@@ -271,7 +271,7 @@ class _Traj:
 
     @staticmethod
     def extend(file: FileIO, original: Atoms, frames: list[Frame]) -> None:
-        """Append frames. The file counts those that are whole, and readers look at no others."""
+        """Append frames. The file counts complete frames, and readers ignore all others."""
         _write(TrajectoryWriter(Path(file.name), "a"), original, frames)
 
 

@@ -1,4 +1,4 @@
-"""Structures that are the same: equal energies, and equal distances between their atoms."""
+"""Equal structures: equal energies, and equal distances between their atoms."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from ase import Atoms
 from basinax._settings import SIZE, one_number
 
 REACH = 6.0
-"""Distances up to so many Å are compared where a structure is periodic."""
+"""The largest distance, in Å, that is compared in periodic structures."""
 
 Distances = dict[tuple[int, int], np.ndarray]
 """Sorted distances in Å between atoms of two elements, by their atomic numbers."""
@@ -19,21 +19,21 @@ Distances = dict[tuple[int, int], np.ndarray]
 def unique(
     structures: Sequence[Atoms] | Any, *, energy: float = 1e-3, distance: float = 0.02
 ) -> list[list[int]]:
-    """Find structures that are the same but for order, rotation, reflection and periodic images.
+    """Find structures that are equal up to order, rotation, reflection and periodic images.
 
-    Two are the same if they have the same elements, their energies differ by at most `energy`, and
-    so do their sorted distances by `distance`: all of them where no direction is periodic, those up
-    to 6 Å otherwise. A structure and its mirror image have the same distances. Cells of other sizes
+    Two structures are equal if they have the same elements, their energies differ by at most
+    `energy`, and their sorted distances by at most `distance`: all distances without periodic
+    directions, and those up to 6 Å otherwise. A structure equals its mirror image. Different cells
     of one crystal are not recognised.
 
     Args:
-        structures: the result of `relax`, or structures with calculators that know their energies.
+        structures: the result of `relax`, or structures with calculators that hold energies.
         energy: in eV.
         distance: in Å.
 
     Returns:
-        The numbers of structures that are the same, the one of lowest energy first, in groups by
-        increasing energy. Structures without a finite energy are left out.
+        The numbers of equal structures, the lowest energy first, in groups by increasing energy.
+        Structures without a finite energy are left out.
 
     Raises:
         ValueError: a tolerance is negative or not finite.
@@ -69,7 +69,7 @@ def unique(
 
 
 def _distances(atoms: Atoms, tolerance: float) -> Distances:
-    """All distances of an open structure; of a periodic one those within reach, and a bit more."""
+    """All distances of an open structure; in a periodic one, up to slightly beyond `REACH`."""
     if atoms.pbc.any():
         i, j, d = vesin.ase_neighbor_list("ijd", atoms, REACH + tolerance)
     else:

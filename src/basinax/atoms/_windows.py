@@ -1,4 +1,4 @@
-"""Structures by the window: some are read and relaxed, and then as many again."""
+"""Structures in windows: one window is read and relaxed after another."""
 
 import contextlib
 import itertools
@@ -14,15 +14,15 @@ from basinax.atoms._result import Relaxed
 T = TypeVar("T")
 
 OnEnd = Callable[[int, Relaxed], None]
-"""Called with the place of an item in its window and its outcome."""
+"""A function of the place of an item in its window, and of its outcome."""
 
 
 Take = Callable[[Iterator[T]], list[T]]
-"""Takes the items of a window; none where none are left."""
+"""Takes the items of the next window; returns an empty list at the end."""
 
 
 def by_number(n: int) -> Take[Any]:
-    """Takes so many."""
+    """A function that takes n items."""
     return lambda items: list(itertools.islice(items, n))
 
 
@@ -32,15 +32,15 @@ def relaxed_windows(
     should_stop: Callable[[], bool],
     take: Take[T],
 ) -> Generator[list[tuple[T, Relaxed]]]:
-    """Relax items by the window, each in a thread.
+    """Relax items in windows, each window in a thread.
 
     Args:
-        relax_window: relaxes the items of a window, given a function that it calls with each that
-            has ended, and one that returns True once it is to end.
+        relax_window: relaxes the items of a window; its arguments are a function to call with each
+            ended item, and one that returns True once the window must end.
 
     Yields:
-        All items that have ended by then, with their outcomes; `seconds` are those since the first
-        window began.
+        All items that have ended since the last yield, with their outcomes; `seconds` count from
+        the start of the first window.
     """
     begin, first = time.monotonic(), 0
     while window := take(items):
@@ -62,11 +62,11 @@ def relaxed_windows(
 
 
 class _Run(contextlib.AbstractContextManager):
-    """A thread that relaxes a window, and is stopped where nobody waits for it."""
+    """A thread that relaxes a window, and that stops if the context is left."""
 
     def __init__(self, relax_it: Callable[..., Any], should_stop: Callable[[], bool]):
         self._ended: SimpleQueue[tuple[int, Relaxed] | BaseException | None] = SimpleQueue()
-        """Structures as they end; None or an exception is the last."""
+        """Structures as they end; finally None or an exception."""
         self._is_wanted, wanted = True, switches()
 
         def is_over() -> bool:
@@ -92,7 +92,7 @@ class _Run(contextlib.AbstractContextManager):
         self._thread.join()
 
     def ended(self) -> Iterator[list[tuple[int, Relaxed]]]:
-        """Structures as they end, all that wait at a time."""
+        """Structures as they end, all waiting ones at a time."""
         last: Any = ()
         while isinstance(last, tuple):
             waiting = [self._ended.get()]

@@ -20,11 +20,11 @@ from basinax.transforms._protocol import (
 def chain(*transforms: Transformation) -> "Chain":
     """Feed the updates of each transform to the next.
 
-    A limit before an optimizer limits the gradient, a limit after it the step. Transforms may be
-    those of optax; one that mixes systems is refused by `init`, except in global mode.
+    A limit before an optimizer limits the gradient, a limit after it the step. Transformations of
+    optax are accepted; `init` refuses one that mixes systems, except in global mode.
 
     Raises:
-        TypeError: something is neither a transform nor an optax transformation.
+        TypeError: an argument is neither a transform nor an optax transformation.
     """
     return Chain(tuple(_adopted(transform, at) for at, transform in enumerate(transforms)))
 
@@ -58,12 +58,12 @@ class Chain(AbstractTransform):
         return updates, ChainState(state.index_prefix, tuple(states))
 
     def is_accepted(self, state: "ChainState"):
-        """Where it is a point of the path for each of the transforms."""
+        """The systems at a point of the path for all transforms."""
         parts = [transform.is_accepted(inner) for transform, inner in self._with_states(state)]
         return functools.reduce(jnp.logical_and, parts, AbstractTransform.is_accepted(self, state))
 
     def has_failed(self, state: "ChainState"):
-        """Where one of the transforms has."""
+        """The systems for which any transform has failed."""
         parts = [transform.has_failed(inner) for transform, inner in self._with_states(state)]
         return functools.reduce(jnp.logical_or, parts, AbstractTransform.has_failed(self, state))
 

@@ -1,4 +1,4 @@
-"""The norms that the limits of a chain saw in a step, beside the step and kept in no state."""
+"""The norms before the limits of a chain in a step, returned beside the step and not stored."""
 
 import dataclasses
 from typing import Any
@@ -19,9 +19,8 @@ def observe(
     """`transform.update`, and the reports of its limits: norms before clipping and masks.
 
     Returns:
-        The updates and the state, the same as those of `update`, and the observation: for a limit
-        the result of its method `limit`, for a chain a tuple with one entry for each transform, and
-        None for other transforms.
+        The updates and the state of `update`, and the observation: for a limit the result of its
+        method `limit`, for a chain a tuple with one entry per transform, and None for others.
     """
     if isinstance(transform, AbstractLimit):
         seen = transform.limit(updates, state.index_prefix)

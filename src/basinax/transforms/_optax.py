@@ -1,10 +1,9 @@
 """Optax transformations in a chain of per-system transforms.
 
-A transformation that treats every entry by itself is run row by row, so that each row has a state
-of its own (its count among it) and systems can be frozen and reset; its products are rounded. One
-that mixes rows is found by trying it, and refused. Leaves whose rows are numbered alike are run
-together, in a tree with None for the others, so that masks and labels see the paths of the whole
-tree.
+A transformation that treats every entry separately runs row by row, so each row has a state of its
+own (counters included), and systems can be frozen and reset; products are rounded. A trial finds a
+transformation that mixes rows, which is refused. Leaves with the same index run together, in a tree
+with None in place of the others, so that masks and labels see the paths of the whole tree.
 """
 
 import functools
@@ -36,27 +35,27 @@ else:
     Transformation = Any
 
 PROBED = 3
-"""Rows with which a transformation is tried."""
+"""The number of rows in a trial of a transformation."""
 
 MOST_BYTES = 1 << 28
-"""Most bytes of the state of that many rows."""
+"""The largest size in bytes of a trial's state."""
 
 
 class OptaxTransform(AbstractTransform):
-    """An optax transformation as a basinax transform; `chain` makes it where it is needed.
+    """An optax transformation as a basinax transform; `chain` makes it if needed.
 
-    In global mode it is the transformation itself.
+    In global mode it runs the transformation itself.
     """
 
     transformation: "optax.GradientTransformation" = eqx.field(static=True)
-    """As it was given: a wrapper would be a new object each time, and so another program."""
+    """The given transformation, unwrapped: a new wrapper would need a new program."""
 
     def init(self, parameters, index_prefix: Prefix = None) -> "OptaxState":
-        """The state: one of optax for each row.
+        """The state: one optax state per row.
 
         Raises:
-            ValueError: the transformation mixes rows, so systems would see one another, or needs
-                to see leaves of several indices at once.
+            ValueError: the transformation mixes rows, and so systems, or needs leaves of several
+                indices at once.
         """
         check_parameters(parameters, index_prefix)
         if index_prefix is None:
@@ -86,7 +85,7 @@ class OptaxState(AbstractState):
 
     index_prefix: Prefix
     inner: PyTree = rows_field()
-    """One state for each leaf of the prefix, None where it has no leaves; all lead with rows."""
+    """One state per leaf of the prefix, None for a leaf without parameters; all lead with rows."""
 
     def rows_prefix(self, index_prefix: Prefix) -> Prefix:
         return jax.tree.leaves(index_prefix, is_leaf=is_index)
@@ -99,7 +98,7 @@ def _update_of(transformation: "optax.GradientTransformation") -> Any:
 
 
 def _numbers(tree: PyTree, index_prefix: Prefix) -> tuple[int, ...]:
-    """For each leaf of `tree`, which leaf of the prefix it belongs to."""
+    """The number of the prefix's leaf to which each leaf of `tree` belongs."""
     indices, structure = jax.tree.flatten(index_prefix, is_leaf=is_index)
 
     def repeat(number, branch):
@@ -110,7 +109,7 @@ def _numbers(tree: PyTree, index_prefix: Prefix) -> tuple[int, ...]:
 
 
 def _parts(tree: PyTree, numbers: tuple[int, ...], n_parts: int) -> list[PyTree]:
-    """For each number `tree` with None in place of the leaves that have another."""
+    """For each leaf of the prefix, `tree` with None in place of leaves of other numbers."""
     leaves, structure = jax.tree.flatten(tree)
     return [
         structure.unflatten([x if at == k else None for x, at in zip(leaves, numbers, strict=True)])
@@ -151,7 +150,7 @@ def _refuse_mixing(transformation, parameters, numbers) -> None:
 
 @functools.lru_cache(maxsize=128)
 def _probe(transformation, shapes, structure, numbers) -> str | None:
-    """Why the transformation cannot run row by row; None if it can."""
+    """The reason why the transformation cannot run row by row, or None."""
     n_bytes = _state_bytes(transformation, shapes, structure)
     if n_bytes > MOST_BYTES:
         return (
@@ -168,7 +167,7 @@ def _probe(transformation, shapes, structure, numbers) -> str | None:
 
 
 def _state_bytes(transformation, shapes, structure) -> int:
-    """The size of a state; 0 where only the probe can find the fault of the transformation."""
+    """The size of a state; 0 if only the probe can show the transformation's fault."""
     rows = [jax.ShapeDtypeStruct((PROBED, *shape), dtype) for shape, dtype in shapes]
     try:
         with usual_promotion():
@@ -179,10 +178,10 @@ def _state_bytes(transformation, shapes, structure) -> int:
 
 
 def _difference(transformation, shapes, structure, numbers) -> str | None:
-    """The difference between running the transformation row by row and as a whole.
+    """The difference between running the transformation row by row and as a whole, or None.
 
-    Three rows are tried, with the other rows small, large, huge and NaN in turn: both ways must
-    give the same updates, step after step.
+    Three rows are tried, with the other rows small, large, huge and NaN in turn; both ways must
+    give the same updates at each step.
     """
     try:
         with jax.ensure_compile_time_eval(), usual_promotion():
@@ -248,7 +247,7 @@ def _message_of_parts(transformation, reason: str) -> str:
 
 
 def _names(transformation) -> str:
-    """The functions that made it and its parts, from the qualified names of their results."""
+    """The functions that made the transformation and its parts, from qualified names."""
     names: list[str] = []
     pending: list[Any] = [transformation.update]
     while pending:

@@ -1,6 +1,6 @@
-"""Optax transformations that remember their name and arguments, so that they can be written down.
+"""Optax transformations that store their name and arguments, so that configs can hold them.
 
-Optax returns a pair of closures, which holds neither.
+Optax itself returns a pair of closures without either.
 """
 
 import difflib
@@ -19,19 +19,19 @@ from basinax.transforms._protocol import AbstractTransform, is_optax
 
 
 def optax_transform(name: str, /, **arguments: Any) -> "OptaxByName":
-    """The optax transformation of that name, such as `optax_transform("adam", learning_rate=0.01)`.
+    """The optax transformation of a name, such as `optax_transform("adam", learning_rate=0.01)`.
 
-    It may stand where the transformation itself may, and has a config as well.
+    The result can replace the transformation itself anywhere, and can be written to a config.
 
     Args:
-        name: of a function that optax exports and that makes a transformation: in `optax`, or with
-            the name of its module, such as `contrib.prodigy`. No other can be named.
-        arguments: for that function: numbers, strings, booleans, None, and lists of them.
+        name: the name of a function that makes a transformation, in `optax` or with the name of its
+            module, such as `contrib.prodigy`.
+        arguments: the function's arguments: numbers, strings, booleans, None, and lists of these.
 
     Raises:
-        ValueError: there is no such function, or it knows no such argument (lists the known ones),
-            or refuses one.
-        TypeError: the name is no text, an argument is something else, such as a function, or one is
+        ValueError: the function or an argument is unknown (the message lists known ones), or the
+            function refuses an argument.
+        TypeError: the name is no text, an argument has another type, such as a function, or is
             missing.
     """
     if not isinstance(name, str):
@@ -66,7 +66,7 @@ class OptaxByName(AbstractTransform):
 
 @functools.lru_cache(maxsize=256)
 def _made(name: str, arguments: str) -> OptaxTransform:
-    """Made once for the same arguments: a transformation is told from another by identity."""
+    """The transformation, cached by arguments, because programs compare identities."""
     function = _found(name)
     given, parameters = json.loads(arguments), inspect.signature(function).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -99,13 +99,13 @@ def _found(name: str) -> Callable[..., Any]:
 
 @functools.cache
 def known_names() -> list[str]:
-    """The functions of `optax` itself that make a transformation; its modules have more."""
+    """The functions of `optax` itself that make transformations; its modules have more."""
     return sorted(name for name in _makers() if "." not in name)
 
 
 @functools.cache
 def _makers() -> dict[str, Callable[..., Any]]:
-    """The functions that a config may call, by name: a config reaches nothing else."""
+    """The functions that a config may call, by name; a config reaches no others."""
     import optax
     import optax.contrib
     import optax.transforms
@@ -120,11 +120,11 @@ def _makers() -> dict[str, Callable[..., Any]]:
 
 
 _NOT_ANNOTATED = ("contrib.dog", "contrib.dowg", "monitor", "scale_by_factored_rms")
-"""Functions that make transformations and have no annotation that shows it."""
+"""Functions that make transformations without an annotation of the result."""
 
 
 def _is_maker(name: str, item: Any) -> bool:
-    """Whether it is a function of optax, or one with some arguments set, for transformations."""
+    """Whether an item is a function of optax, possibly with arguments set, for transformations."""
     function = item.func if isinstance(item, functools.partial) else item
     if not (inspect.isfunction(function) and function.__module__.startswith("optax.")):
         return False

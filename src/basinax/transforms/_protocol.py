@@ -29,34 +29,34 @@ _IS_KEPT = "is_kept"
 
 
 def rows_field() -> Any:
-    """A state's field: a tree like the parameters."""
+    """A field of a state: a tree like the parameters."""
     return eqx.field(metadata={_LEADS_WITH: "rows"})
 
 
 def first_rows_field() -> Any:
-    """A state's field: a tree of arrays with one entry a row of the parameters' first leaf."""
+    """A field of a state: a tree of arrays with one entry per row of the parameters' first leaf."""
     return eqx.field(metadata={_LEADS_WITH: "first rows"})
 
 
 def systems_field() -> Any:
-    """A state's field: a tree of arrays with one entry a system."""
+    """A field of a state: a tree of arrays with one entry per system."""
     return eqx.field(metadata={_LEADS_WITH: "systems"})
 
 
 def slots_field() -> Any:
-    """A state's field: a tree like the parameters whose leaves lead with slots, and then rows."""
+    """A field of a state: a tree like the parameters with an axis of slots before the rows."""
     return eqx.field(metadata={_LEADS_WITH: "slots"})
 
 
 def states_field() -> Any:
-    """A state's field: a state, or a tuple of them, whose own `index_prefix` is None."""
+    """A field of a state: a state, or a tuple of states, whose own `index_prefix` is None."""
     return eqx.field(metadata={_LEADS_WITH: "states"})
 
 
 def kept_field() -> Any:
     """A `states_field` of states that `update` leaves unchanged where `is_running` is false.
 
-    They are large: to choose between two of them takes longer than to update one.
+    For large states: selecting between two of them takes longer than updating one.
     """
     return eqx.field(metadata={_LEADS_WITH: "states", _IS_KEPT: True})
 
@@ -71,7 +71,7 @@ class AbstractState(eqx.Module):
     index_prefix: eqx.AbstractVar[Prefix]
 
     def rows_prefix(self, index_prefix: Prefix) -> Prefix:
-        """The prefix of the fields that lead with rows, given that of the parameters."""
+        """The prefix of the fields that lead with rows, from the prefix of the parameters."""
         return index_prefix
 
 
@@ -92,9 +92,9 @@ class AbstractTransform(eqx.Module):
         """The state before the first step.
 
         Args:
-            parameters: the tree to be optimised; the leading axis of each leaf goes over rows.
-            index_prefix: a `SystemIndex`, or a tree prefix of `parameters` of them. With None
-                (global mode) all of `parameters` is one system.
+            parameters: the tree to optimise; the leading axis of each leaf goes over rows.
+            index_prefix: a `SystemIndex`, or a tree prefix of `parameters` with such leaves. With
+                None (global mode) all of `parameters` is one system.
         """
 
     @abc.abstractmethod
@@ -104,19 +104,19 @@ class AbstractTransform(eqx.Module):
         """The next updates and state; unknown extra keyword arguments are ignored.
 
         Args:
-            params: where `updates` was evaluated; some optimizers need it.
+            params: the point at which `updates` was evaluated; some optimizers need it.
             extra: `energies` of the systems at `params`, shape `[n_systems]`, for transforms that
-                read them; `extras`, further results of the evaluation for systems; `is_running`,
-                the systems whose step will be made, to save work on the others.
+                read them; `extras`, further results of the evaluation per system; `is_running`, the
+                mask of systems whose step will be made, to save work on the others.
         """
 
     def to_optax(self, index_prefix: Prefix = None) -> "optax.GradientTransformationExtraArgs":
         """This transform with an index of its own, for `optax.chain`, flax and the like.
 
-        optax calls `init` with parameters alone: the index that keeps systems apart is given here.
+        optax calls `init` with parameters alone, so the index that separates systems is given here.
 
         Args:
-            index_prefix: as `init` takes it. With None, all parameters are one system.
+            index_prefix: as for `init`. With None, all parameters are one system.
         """
         import optax
 
@@ -127,7 +127,7 @@ class AbstractTransform(eqx.Module):
     def is_accepted(self, state: Any) -> Bool[Array, "systems"]:
         """Whether `params` of the `update` that made this state is a point of the path.
 
-        False at a trial of a line search, where a system is not judged and no step is counted.
+        False at a trial of a line search, at which a system is not judged and no step is counted.
         """
         return jnp.ones((n_systems(state.index_prefix),), bool)
 
@@ -137,10 +137,10 @@ class AbstractTransform(eqx.Module):
 
 
 def check_parameters(parameters: Tree, index_prefix: Prefix) -> None:
-    """Make sure, before the first step, that there can be one.
+    """Check, before the first step, that the parameters can be optimised.
 
     Raises:
-        TypeError: a leaf does not hold floating-point numbers; names it.
+        TypeError: a leaf does not hold floating-point numbers; the message names it.
         ValueError: the prefix does not fit the parameters.
     """
     segment.blank(parameters, index_prefix)
@@ -159,7 +159,7 @@ def check_transform(optimizer: Any) -> None:
 
 
 def is_optax(transform: Any) -> bool:
-    """Whether it is a transformation of optax, which then has been imported."""
+    """Whether a transform is one of optax, which then has been imported."""
     kind = getattr(sys.modules.get("optax"), "GradientTransformation", None)
     return kind is not None and isinstance(transform, kind)
 
@@ -167,7 +167,7 @@ def is_optax(transform: Any) -> bool:
 def apply_updates(params: Tree, updates: Tree) -> Tree:
     """`params + updates`, with each update rounded before it is added.
 
-    Raises ValueError where the trees differ in structure or shapes.
+    Raises ValueError if the trees differ in structure or shapes.
     """
 
     def add(x, step):
@@ -177,7 +177,7 @@ def apply_updates(params: Tree, updates: Tree) -> Tree:
 
 
 def with_prefix(state: Any, index_prefix: Prefix) -> Any:
-    """The state with another index prefix: None for one that stands in the state of another."""
+    """The state with another index prefix, None for a state inside another state."""
     return dataclasses.replace(state, index_prefix=index_prefix)
 
 
@@ -185,7 +185,7 @@ def where_systems(mask: Bool[Array, "systems"], on_true: Any, on_false: Any) -> 
     """A state with the systems of `mask` from `on_true` and the others from `on_false`.
 
     Raises:
-        ValueError: `mask` has not one entry a system (in global mode, one).
+        ValueError: `mask` does not have one entry per system (one in global mode).
     """
     segment.check_mask(mask, n_systems(on_false.index_prefix))
     return select_state(mask, on_true, on_false, on_false.index_prefix)
@@ -194,7 +194,7 @@ def where_systems(mask: Bool[Array, "systems"], on_true: Any, on_false: Any) -> 
 def stepped(moves: Bool[Array, "systems"], after: Any, before: Any) -> Any:
     """The state after an `update` for the systems that move, and before it for the others.
 
-    A `kept_field` is that after the update for all systems; it differs where a run has just ended.
+    A `kept_field` is always the one after the update; it differs only after the end of a run.
     """
     return select_state(moves, after, before, before.index_prefix, is_step=True)
 
@@ -202,11 +202,11 @@ def stepped(moves: Bool[Array, "systems"], after: Any, before: Any) -> Any:
 def reset(
     transform: AbstractTransform, state: Any, params: Tree, mask: Bool[Array, "systems"]
 ) -> Any:
-    """The state in which the systems of `mask` stand before their first step, others as they were.
+    """The state with the systems of `mask` reset to before their first step.
 
     Args:
-        params: the parameters, those of the masked systems as they start anew.
-        mask: which systems, shape `[n_systems]` (`[1]` in global mode).
+        params: the parameters, with the new start of the masked systems.
+        mask: the systems to reset, shape `[n_systems]` (`[1]` in global mode).
     """
     return where_systems(mask, transform.init(params, state.index_prefix), state)
 
@@ -269,9 +269,9 @@ def select_state(
 
 
 def needed(params: Tree | None, who: str) -> Tree:
-    """The params, for a transform that cannot do without.
+    """The params, for a transform that needs them.
 
-    Raises TypeError where there are none.
+    Raises TypeError if they are None.
     """
     if params is None:
         raise TypeError(f"{who} looks at where it is: call update(updates, state, params)")

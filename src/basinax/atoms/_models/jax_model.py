@@ -1,7 +1,7 @@
-"""A JAX model as a potential: each structure evaluated as if it were alone.
+"""A JAX model as a potential: each structure is evaluated as if it were alone.
 
-Threads evaluate structures, one each at a time; which one changes no bit. Each structure runs a
-program of its own shape (`graphs.py`, `programs.py`), which never knows how many others there are.
+Threads evaluate one structure each at a time; no bit depends on the thread. Each structure runs a
+program for its own padded shape (`graphs.py`, `programs.py`), whatever the number of others.
 """
 
 import dataclasses
@@ -44,31 +44,29 @@ class JaxModel(AbstractEvaluator):
 
     The function is called with arrays of a padded shape, in this order: `positions` [n, 3] and
     `cell` [3, 3] in Å, atomic `numbers` [n], `senders` and `receivers` [e], and `shifts` [e, 3] in
-    cells; the vector of a pair is `positions[senders] + shifts @ cell - positions[receivers]`. All
-    pairs within the cutoff are there, in both directions. It returns the energies of atoms [n] in
-    eV; those of spare atoms are left out. A pair beyond the cutoff must contribute
-    nothing: spare pairs join two spare atoms that are farther apart.
+    cells; the vector of a pair is `positions[senders] + shifts @ cell - positions[receivers]`. The
+    arrays contain all pairs within the cutoff, in both directions. The function returns the
+    energies of atoms [n] in eV; energies of spare atoms are ignored. A pair beyond the cutoff must
+    contribute nothing, since spare pairs join two spare atoms that are farther apart.
 
     Args:
         energies: the function; weights may be arrays in it, if it is a pytree such as an equinox
             module.
-        cutoff: of pairs, in Å.
+        cutoff: the cutoff of pairs, in Å.
         species: symbols or atomic numbers of the elements that the model knows; any if empty.
-        dtype: float32 or float64, in which the model is evaluated; JAX's default float if None.
-            JAX's double precision is switched on for a model in float64, and off for one in
-            float32.
+        dtype: the precision of the model, float32 or float64; JAX's default float if None. JAX's
+            double precision is switched on for float64, and off for float32.
         conservative: whether forces are derivatives of the energy. If False, the function returns
             energies, forces [n, 3] in eV/Å and stress [3, 3] in eV/Å³, or None for no stress.
             Optimizers with line searches refuse such a model.
-        exact: if False, structures that wait are evaluated in one graph, which is how most packages
-            do it. Last digits then depend on the other structures. Needs a function of vectors.
-        workers: threads that evaluate structures; if None, one for each core on CPU, one on others.
-            Where memory runs out, so many evaluate no longer at a time, with the same bits.
-        devices: those of JAX, one for each thread; the default one if empty. `relax(devices=)`
-            chooses them.
+        exact: if False, waiting structures are evaluated in one graph, as in most packages. Last
+            digits then depend on the other structures. Needs a function of vectors.
+        workers: threads that evaluate structures; if None, one per core on CPU, one on others. If
+            memory runs out, fewer structures are evaluated at a time, with the same bits.
+        devices: JAX devices, one per thread; the default if empty. Set by `relax(devices=)`.
 
     Raises:
-        TypeError, ValueError: an argument is of no use.
+        TypeError, ValueError: an argument is unusable.
     """
 
     energies: Callable[..., Any]
@@ -101,12 +99,12 @@ class JaxModel(AbstractEvaluator):
     def of_vectors(
         cls, site_energies: Callable[..., Any], cutoff: float, *args: Any, **options: Any
     ) -> "JaxModel":
-        """A model that is a function of the vectors of pairs, as most are inside.
+        """A model that is a function of the vectors of pairs, as most models are inside.
 
         Args:
             site_energies: called with `vectors` [e, 3] in Å from receivers to senders, `numbers`
                 [n], `senders` and `receivers` [e]; returns the energies of atoms [n] in eV.
-            cutoff: in Å.
+            cutoff: the cutoff of pairs, in Å.
             *args: see the class.
             **options: see the class.
         """
@@ -116,11 +114,11 @@ class JaxModel(AbstractEvaluator):
     def nequix(
         cls, file: str | os.PathLike[str], *, dtype: Any = "float32", **options: Any
     ) -> "JaxModel":
-        """A model of the package nequix, from a `.nqx` file; knows the species of its training.
+        """A model of the package nequix from a `.nqx` file, for the species of its training.
 
         Args:
-            file: as nequix writes them.
-            dtype: float32, that of the weights, or float64.
+            file: a file that nequix wrote.
+            dtype: float32, like the weights, or float64.
             options: see the class.
 
         Raises:
@@ -133,15 +131,15 @@ class JaxModel(AbstractEvaluator):
 
     @classmethod
     def mlip(cls, force_field: Any, *, dtype: Any = "float32", **options: Any) -> "JaxModel":
-        """A force field of the package mlip, of those species that it was trained for.
+        """A force field of the package mlip, for the species of its training.
 
         Args:
-            force_field: a `ForceField` of mlip 0.2, as `load_model_from_zip` returns.
-            dtype: float32, that of the weights, or float64.
+            force_field: a `ForceField` of mlip 0.2, such as `load_model_from_zip` returns.
+            dtype: float32, like the weights, or float64.
             options: see the class.
 
         Raises:
-            TypeError, ValueError: it is no force field, or needs a second list of neighbours.
+            TypeError, ValueError: the object is no force field, or needs a second neighbour list.
         """
         energies, cutoff, numbers = read_mlip(force_field, np.dtype(dtype))
         options = {"species": tuple(numbers), "dtype": dtype} | options
@@ -163,25 +161,26 @@ class JaxModel(AbstractEvaluator):
         """An energy function of jax-md with a neighbour list.
 
         The function is called as `energy(positions, neighbor, box=..., perturbation=...)` with the
-        box and list of each structure, as jax-md makes it over `space.periodic_general` with any
-        box. Structures without periodic directions have a wide box. Each number of atoms is
-        compiled for itself.
+        box and list of each structure, which jax-md makes with `space.periodic_general` for any
+        box. Structures without periodic directions get a wide box.
+        Each number of atoms needs a program of its own.
 
         Args:
-            energy: returns one energy or those of atoms, in eV; weights may be arrays in it, as in
-                `jax.tree_util.Partial(energy_fn, params)`.
-            cutoff: of pairs, in Å. Cells must be twice as wide: jax-md finds nearest images alone.
-            format: of the list: `Dense`, `Sparse` or `OrderedSparse` of `jax_md.partition`.
-            fractional_coordinates: as they were chosen for `space.periodic_general`, whose own
-                default is True.
-            keywords: from atomic numbers [n] (an array in a traced program) to further keywords,
+            energy: returns one energy, or the energies of atoms, in eV; weights may be arrays in
+                it, as in `jax.tree_util.Partial(energy_fn, params)`.
+            cutoff: the cutoff of pairs, in Å. Cells must be twice as wide, since jax-md finds
+                nearest images only.
+            format: the format of the list: `Dense`, `Sparse` or `OrderedSparse` of
+                `jax_md.partition`.
+            fractional_coordinates: as chosen for `space.periodic_general`, whose default is True.
+            keywords: maps atomic numbers [n] (an array in a traced program) to further keywords,
                 such as `lambda numbers: {"species": jnp.where(numbers == 14, 0, 1)}`.
             species: see the class.
             dtype: see the class.
             workers: see the class.
 
         Raises:
-            TypeError, ValueError: an argument is of no use.
+            TypeError, ValueError: an argument is unusable.
         """
         require_function(energy, "energy")
         name = getattr(format, "name", None)
@@ -221,7 +220,7 @@ class JaxModel(AbstractEvaluator):
         return OneByOne(atoms, program, lanes[: len(atoms)])
 
     def _check(self, program: Program, needs_stress: Sequence[bool]) -> None:
-        """Raise TypeError if the function returns other types or shapes than it must."""
+        """Raise TypeError if the function returns wrong types or shapes."""
         graph = program.abstract_graph()
         n = graph["numbers"].shape[0]
         function, form = eqx.combine(program.arrays, program.fixed.tree)
@@ -249,5 +248,5 @@ _F32, _F64 = "float32", "float64"
 
 
 def _n_threads() -> int:
-    """One for each core that this process may use; one where the device is no CPU."""
+    """One thread per core of this process; one if the device is no CPU."""
     return n_cores() if jax.default_backend() == "cpu" else 1

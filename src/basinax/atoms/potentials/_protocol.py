@@ -1,4 +1,4 @@
-"""The protocol of potentials: modules from a batch and its neighbours to energies and forces."""
+"""The protocol of potentials: maps from a batch and its neighbours to energies and forces."""
 
 import abc
 from collections.abc import Callable, Sequence
@@ -22,19 +22,19 @@ from basinax.atoms.potentials._calculator import PotentialCalculator
 
 
 class Properties(eqx.Module):
-    """The properties of a batch; each system's numbers have the bits it has alone."""
+    """The properties of a batch; each system's numbers have the bits of a run alone."""
 
     energies: Float[Array, "systems"]
-    """In eV; 0 for a system without rows."""
+    """Energies in eV; 0 for a system without rows."""
 
     forces: Float[Array, "rows 3"]
-    """In eV/Å; 0 in padding rows."""
+    """Forces in eV/Å; 0 in padding rows."""
 
     atom_energies: Float[Array, "rows"]
-    """In eV; a pair's energy belongs to its two atoms in halves."""
+    """Energies in eV; half of a pair's energy belongs to each of its atoms."""
 
     stress: Float[Array, "systems 3 3"] | None = None
-    """In eV/Å³, with ASE's sign (positive when the system wants to shrink); None unless requested.
+    """The stress in eV/Å³, positive if the system wants to shrink (ASE's sign); or None.
 
     NaN for a system whose cell has no volume.
     """
@@ -48,14 +48,14 @@ class Properties(eqx.Module):
         *,
         stress: bool,
     ) -> "Properties":
-        """The properties that follow from energies of atoms as a function of edge vectors.
+        """The properties from energies of atoms as a function of edge vectors.
 
-        Forces and stress are its derivatives, summed in the order of the edges: they have the bits
-        that each system has alone, if the function's values and derivatives by vectors have.
+        Forces and stress are derivatives of these energies, summed in the order of edges. They have
+        the bits of a run alone if the function's values and derivatives have.
 
         Args:
-            energies: from `edges.vectors` to the energies of atoms in eV; values of rows without
-                atoms are left out.
+            energies: a function from `edges.vectors` to the energies of atoms in eV; values of
+                padding rows are ignored.
         """
         vectors = edges.vectors(batch.positions, batch.cells)
         is_atom = batch.index.has_system()
@@ -76,22 +76,22 @@ class Properties(eqx.Module):
 
 
 class AbstractPotential(eqx.Module):
-    """A model of the energy. Its numbers are leaves: another value compiles nothing."""
+    """A model of the energy. Its numbers are leaves: another value needs no compilation."""
 
     lists: ClassVar[type[Lists]] = EdgeList
-    """The form of neighbour lists that it takes: `EdgeList`; `Neighbors`, which in relaxations have
-    `reverse`; or the form of this package's own folds, `ChunkedLists`."""
+    """The form of neighbour lists that the potential needs: `EdgeList`; `Neighbors`, with `reverse`
+    in relaxations; or `ChunkedLists`, the form of this package's own folds."""
 
     has_dear_pairs: ClassVar[bool] = False
-    """Whether a pair takes so long that relaxations choose the near ones every few turns: those of
-    `ChunkedLists`. Other forms keep them all."""
+    """Whether pairs are so expensive that relaxations select near ones every few turns. Only
+    `ChunkedLists` support the selection."""
 
     values_of_pair: ClassVar[int] = 64
-    """About how many numbers are in memory for each pair in reach while a batch is evaluated, its
-    lists included: batches are no larger than memory allows. Of a network, some hundreds."""
+    """The approximate count of numbers in memory for each pair in reach during an evaluation, lists
+    included, which limits batches to the memory; some hundreds for a network."""
 
     species: eqx.AbstractVar[tuple[int, ...]]
-    """The atomic numbers it has parameters for, ascending; none where all atoms are alike to it."""
+    """The atomic numbers with parameters, ascending; empty if all atoms are alike."""
 
     def __repr__(self) -> str:
         """The class with its elements and cutoff."""
@@ -107,22 +107,22 @@ class AbstractPotential(eqx.Module):
     def cutoff(self) -> float:
         """The distance in Å beyond which no atom acts on another.
 
-        inf if there is none: then neighbour lists have all pairs, of open structures alone.
+        inf without a limit: neighbour lists then hold all pairs, of open structures only.
         """
 
     @abc.abstractmethod
     def __call__(self, batch: Batch, neighbors: Any, *, stress: bool = False) -> Properties:
         """Energies and forces of a batch, and stresses with `stress`, which is static.
 
-        `neighbors` has the form `lists`, and every pair within `cutoff`; pairs beyond it are there,
-        too, and must change no bit.
+        `neighbors` has the form `lists` and holds every pair within `cutoff`. It also holds pairs
+        beyond, which must change no bit.
         """
 
     def calculator(self, dtype: Any = None, **how: Any) -> PotentialCalculator:
         """This potential as an ASE calculator, for NEB, phonons, molecular dynamics and the like.
 
-        It has energy, free energy, energies of atoms, forces and, for cells with a volume, stress.
-        A program is compiled for each size of structures, padded to a few sizes.
+        The calculator has energy, free energy, energies of atoms, forces and, for cells with a
+        volume, stress. A program is compiled for each size of structures, padded to a few sizes.
 
         Args:
             dtype: float32 or float64; JAX's default float if None.
@@ -131,10 +131,10 @@ class AbstractPotential(eqx.Module):
         return PotentialCalculator(self, dtype, **how)
 
     def check(self, atoms: Sequence[Atoms]) -> None:
-        """Makes sure, before anything runs, that there are parameters for all species.
+        """Check, before anything runs, that all species have parameters.
 
         Raises:
-            ValueError: there are none for an element; names it, its systems and the known ones.
+            ValueError: an element has none; the message has its systems and known elements.
         """
         if not self.species:
             return
@@ -153,14 +153,14 @@ class AbstractPotential(eqx.Module):
         )
 
     def kinds(self, numbers: Int32[Array, "rows"]) -> Int32[Array, "rows"]:
-        """Which of the potential's species each row is; 0 for one that it does not know."""
+        """The index of each row's species in the potential; 0 for an unknown species."""
         table = np.zeros(len(chemical_symbols), np.int32)
         table[list(self.species)] = np.arange(len(self.species))
         return jnp.asarray(table)[numbers]
 
 
 def poison(positions: Float[Array, "rows 3"]) -> Float[Array, "rows"]:
-    """0 for each atom, NaN for one whose position is not finite, whatever neighbours it has."""
+    """0 for each atom, NaN for an atom whose position is not finite, whatever its neighbours."""
     finite = jnp.isfinite(positions).all(1)
     return jnp.where(finite, 0.0, jnp.nan).astype(positions.dtype)
 

@@ -1,9 +1,9 @@
 """Potentials whose atoms have energies of their own, functions of the vectors to all neighbours.
 
 With g[k, i] the derivative of atom i's energy by the vector to its k-th neighbour, the force on i
-is the left fold over k of g[k, i] less the derivative of the same pair at the neighbour: atoms
-read, nothing is scattered (docs/design.md, section 2). Pairs within the cutoff are packed first, so
-that loops over two or three atoms do not pay for the skin and the padding of a list.
+is the left fold over k of g[k, i] minus the derivative of the same pair at the neighbour: a gather,
+not a scatter (docs/design.md, section 2). Pairs within the cutoff are packed first, so that loops
+over two or three atoms skip the list's skin and padding.
 """
 
 import abc
@@ -30,37 +30,37 @@ Entries = Float[Array, "entries rows"]
 class Surroundings(eqx.Module):
     """The neighbours of every row within the cutoff, in canonical order, without gaps.
 
-    Rows have as many entries as the fullest of all systems. Those that a row does not have stand
-    behind those that it has, and hold zeros and distances of 1: they must add zeros to folds.
+    Every row has as many entries as the fullest row. Its unused entries come last, with zero
+    vectors and distances of 1; they must add zeros to folds.
     """
 
     n: Int32[Array, ""]
-    """How many entries the fullest row has; further ones, up to the arrays' length, are empty."""
+    """The number of entries of the fullest row; further ones in the arrays are unused."""
 
     vectors: tuple[Entries, Entries, Entries]
-    """To the neighbours, in Å."""
+    """The vectors to the neighbours, in Å."""
 
     distances: Entries
-    """In Å."""
+    """The distances in Å."""
 
     counts: Int32[Array, "rows"]
-    """How many entries each row has."""
+    """The number of entries of each row."""
 
     own_kinds: Int32[Array, "rows"]
-    """Which of the potential's species each row is."""
+    """The index of each row's species in the potential."""
 
     kinds: Int32[Array, "entries rows"] | None
-    """Which of them each neighbour is, 0 behind the last; None where there is one species."""
+    """The index of each neighbour's species, 0 for unused entries; None for a single species."""
 
     def is_there(self, entry: Int32[Array, ""]) -> Bool[Array, "rows"]:
-        """Which rows have this entry."""
+        """The mask of rows with this entry."""
         return entry < self.counts
 
     def only_there(self, entry: Int32[Array, ""], terms: Sequence[Rows]) -> tuple[Rows, ...]:
-        """The terms of an entry, +0.0 for rows that do not have it.
+        """The terms of an entry, +0.0 for rows without the entry.
 
-        They are selected: a product with 0 would keep a NaN, which two atoms at one place make of
-        whatever meets the direction of one from the other.
+        Terms are selected, because a product with 0 would keep a NaN: two atoms at one position
+        have no direction to each other.
         """
         is_there = self.is_there(entry)
         return tuple(jnp.where(is_there, term, 0.0) for term in terms)
@@ -74,7 +74,7 @@ class Surroundings(eqx.Module):
 
 
 class AbstractManyBodyPotential(AbstractPotential):
-    """A potential of atoms with energies of their own. A subclass gives `reach` and `atoms`."""
+    """A potential of atoms with energies of their own. A subclass defines `reach` and `atoms`."""
 
     lists: ClassVar[type] = Neighbors
     values_of_pair: ClassVar[int] = 32
@@ -85,15 +85,15 @@ class AbstractManyBodyPotential(AbstractPotential):
 
     @abc.abstractmethod
     def reach(self) -> Float[Array, "species species"]:
-        """The cutoff of each pair of species, in Å, symmetric; one entry if all atoms are alike."""
+        """The cutoff of each pair of species in Å, symmetric; one entry for a single species."""
 
     @abc.abstractmethod
     def atoms(self, near: Surroundings) -> tuple[Rows, tuple[Entries, Entries, Entries]]:
         """Each row's own energy in eV, and its derivatives by the vectors to neighbours in eV/Å.
 
-        Derivatives where a row has no neighbour are not used. Products are rounded, and
-        sums over neighbours are left folds over entries that begin with +0.0. An entry that a row
-        does not have adds +0.0 by a selection, `near.only_there`.
+        Derivatives of unused entries are ignored. Products must be rounded, and sums over
+        neighbours must be left folds over entries that begin with +0.0. An unused entry must add
+        +0.0 by selection, with `near.only_there`.
         """
 
     def __call__(self, batch: Batch, neighbors: Neighbors, *, stress: bool = False) -> Properties:
@@ -117,12 +117,11 @@ class AbstractManyBodyPotential(AbstractPotential):
 
 
 class _Pairs(eqx.Module):
-    """The entries of all rows, and where each stands among those of the neighbour."""
+    """The entries of all rows, and the position of each pair among the neighbour's entries."""
 
     near: Surroundings
     back: Int32[Array, "entries rows"]
-    """The pair seen from the neighbour, as an entry of raveled `[entries, rows]`; -1 if there
-    is none."""
+    """The pair seen from the neighbour, as an index into raveled `[entries, rows]`, or -1."""
 
     @classmethod
     def of(cls, batch: Batch, neighbors: Neighbors, reach: Any, kinds: Any) -> "_Pairs":
@@ -201,7 +200,7 @@ class _Pairs(eqx.Module):
 
 
 class _Apart(NamedTuple):
-    """How far images are from rows."""
+    """The coordinates from which vectors to images are computed."""
 
     x: tuple[Rows, Rows, Rows]
     """The coordinates of rows, in Å."""
@@ -215,7 +214,7 @@ class _Apart(NamedTuple):
         return cls((x, y, z), (x_there, y_there, z_there))
 
     def vectors(self, images: Int32[Array, "rows"]) -> tuple[Rows, Rows, Rows]:
-        """From each row to the image of its slot."""
+        """The vectors from each row to the image in its slot."""
         x, y, z = (gather(a, images) - b for a, b in zip(self.images, self.x, strict=True))
         return x, y, z
 
@@ -223,7 +222,7 @@ class _Apart(NamedTuple):
 def _places(
     inside: Bool[Array, "slots rows"],
 ) -> tuple[Int32[Array, "slots rows"], Int32[Array, "rows"]]:
-    """Which entry of its row each slot becomes, -1 for none, and how many entries rows have."""
+    """The entry of its row that each slot becomes, or -1, and each row's number of entries."""
     # A prefix sum over slots by doubling; integers, so the order does not matter.
     counts, step = inside.astype(jnp.int32), 1
     while step < len(inside):
@@ -233,14 +232,14 @@ def _places(
 
 
 def at(array: Shaped[Array, "entries rows"], entry: Int32[Array, ""]) -> Shaped[Array, "rows"]:
-    """The rows of an entry."""
+    """One entry of all rows."""
     return lax.dynamic_index_in_dim(array, entry, keepdims=False)
 
 
 def put(
     array: Shaped[Array, "entries rows"], entry: Int32[Array, ""], rows: Shaped[Array, "rows"]
 ) -> Shaped[Array, "entries rows"]:
-    """The array with other rows at an entry."""
+    """The array with one entry of all rows replaced."""
     return lax.dynamic_update_index_in_dim(array, rows, entry, 0)
 
 
@@ -252,7 +251,7 @@ def put_all(arrays: Sequence[Entries], entry: Int32[Array, ""], rows: Sequence[R
 def chosen(
     arrays: Sequence[Entries], entry: Int32[Array, ""], kinds: Int32[Array, "rows"] | None
 ) -> Rows:
-    """The rows of an entry from the array of the row's kind; from the only one if there is one."""
+    """One entry of each row, from the array of the row's kind, or from the only array."""
     rows = at(arrays[0], entry)
     for kind, array in enumerate(arrays[1:], 1):
         rows = jnp.where(kinds == kind, at(array, entry), rows)
@@ -264,10 +263,11 @@ def over_others(
 ) -> tuple[Rows, ...]:
     """The sums of `count` terms over all other entries of a row.
 
-    An entry that a row does not have adds +0.0, whatever its term is.
+    Unused entries of a row add +0.0, whatever the term.
 
-    Sums over pairs of neighbours are best taken so, once from each of the two: a sum of rows stays
-    where it is, while arrays over entries that a loop both reads and writes are copied.
+    Sums over pairs of neighbours should use this function, which adds each pair once from either
+    end. The sums are rows that a loop keeps in place, whereas XLA copies arrays over entries that a
+    loop both reads and writes.
     """
 
     def add(number, sums):
@@ -282,10 +282,10 @@ def over_others(
 def looked_up(
     tables: PyTree[Float[Array, "species seconds thirds"]], near: Surroundings
 ) -> Callable[..., PyTree[Float[Array, "*rows"]]]:
-    """A function from the kinds of one or two neighbours to the entries for them and the row.
+    """A function from the kinds of one or two neighbours to the parameters for them and each row.
 
-    Tables over the species of an atom and of two neighbours; an axis has one entry where the table
-    does not depend on it, so that loops gather no more than they must.
+    Tables are over the species of an atom and of two neighbours. An axis on which a table does not
+    depend has length one, so that loops gather no more than needed.
     """
 
     def prepare(table):
@@ -310,40 +310,39 @@ def looked_up(
 
 
 class Neighborhood(NamedTuple):
-    """The neighbours of one atom. Entries behind the last have vectors and distances of 1."""
+    """The neighbours of one atom. Unused entries, at the end, have vectors and distances of 1."""
 
     vectors: Float[Array, "entries 3"]
-    """To the neighbours, in Å."""
+    """The vectors to the neighbours, in Å."""
 
     distances: Float[Array, "entries"]
-    """In Å."""
+    """The distances in Å."""
 
     is_there: Bool[Array, "entries"]
-    """Which entries are neighbours."""
+    """The mask of entries that are neighbours."""
 
     kind: Int32[Array, ""]
-    """Which of the potential's species the atom is; 0 where it has none."""
+    """The index of the atom's species in the potential; 0 if the potential has none."""
 
     kinds: Int32[Array, "entries"]
-    """Which of them each neighbour is."""
+    """The index of each neighbour's species."""
 
 
 class AbstractAtomEnergyPotential(AbstractManyBodyPotential):
-    """A potential defined by the energy of an atom alone. A subclass gives `energy`.
+    """A potential defined by the energy of a single atom. A subclass defines `energy`.
 
-    Forces and stresses are derivatives of it. Every product is rounded and every sum taken in
-    order, so that a system's bits are those it has alone; an operation that is not known to keep
-    them, such as `erf` or a loop, raises TypeError with its name (docs/conventions.md). Executed op
-    by op instead of jitted, last bits may differ: a compiler makes one division of several by one
-    number.
+    Forces and stresses are derivatives of the energy. Every product is rounded and every sum
+    ordered, so a system has the bits of a run alone. An operation without reproducible bits, such
+    as `erf` or a loop, raises TypeError with its name (docs/conventions.md). A run op by op may
+    differ from a jitted one in last bits, since a compiler joins divisions by one number.
     """
 
     @abc.abstractmethod
     def energy(self, near: Neighborhood) -> Float[Array, ""]:
         """The energy in eV of one atom, from its neighbours.
 
-        It must not jump where a neighbour comes within `reach`, and empty entries must add 0:
-        `jnp.sum(terms, where=near.is_there)`.
+        The energy must not jump when a neighbour comes within `reach`, and unused entries must add
+        0: `jnp.sum(terms, where=near.is_there)`.
         """
 
     def atoms(self, near: Surroundings):
@@ -374,5 +373,5 @@ class AbstractAtomEnergyPotential(AbstractManyBodyPotential):
 
 
 SPARE = 3
-"""At least this many entries are empty. A function that makes NaN of empty entries, as a product
-with a mask does where two atoms are at one place, then does so in any batch."""
+"""At least this many entries are unused. A function that gives NaN for unused entries (a product
+with a mask may, if two atoms are at one position) then does so in any batch."""
