@@ -1,8 +1,8 @@
-"""The graph of one structure: its pairs within the cutoff, in a shape that it alone decides.
+"""The graph of one structure: its pairs within the cutoff, in a shape that depends on it alone.
 
-A program computes other last digits in another shape, and with pairs in another order. So the
-shape is the first of a fixed row that holds the structure, and pairs stand in one order: receiver,
-sender, periodic shift. Spare pairs join two spare atoms that do not see each other.
+A program computes other last digits for another shape or order of pairs. So the shape is the first
+of a fixed series that holds the structure, and pairs have one order: receiver, sender, periodic
+shift. Spare pairs join two spare atoms that are beyond each other's cutoff.
 """
 
 import abc
@@ -17,22 +17,22 @@ from jaxtyping import Bool, Float, Int
 from basinax.atoms._neighbors.search import no_list, pairs_of, tasks_of
 
 SPARE = 2
-"""Atoms that no structure has, between which spare pairs stand."""
+"""Atoms beyond the structure, between which spare pairs lie."""
 
 FEWEST_EDGES = 64
-"""Edges of the smallest shape."""
+"""The number of edges of the smallest shape."""
 
 MANY_EDGES = 256
-"""From here on shapes stand more closely, since evaluations take longer."""
+"""From this number of edges on, shapes are closer together, since evaluations take longer."""
 
 CROWD = 0.1
-"""Half as many atoms as in a cubic Å of common matter, times 4π/3."""
+"""Half the number of atoms in a cubic Å of common matter, times 4π/3."""
 
 FEWEST_NEIGHBORS = 4
-"""Neighbours of an atom that shapes assume where the cutoff is short."""
+"""The assumed number of neighbours of an atom for short cutoffs."""
 
 ROWS = 8
-"""Shapes have multiples of so many atoms."""
+"""The numbers of atoms in shapes are multiples of this one."""
 
 
 class Shape(NamedTuple):
@@ -43,11 +43,11 @@ class Shape(NamedTuple):
 
 
 def shape_of(n_atoms: int, n_edges: int, cutoff: float) -> Shape:
-    """The first of the row of shapes that holds so many atoms and pairs.
+    """The first shape of the series that holds these numbers of atoms and pairs.
 
-    Two shapes lie between a number of pairs and its double, and four where pairs are many: the cost
-    of an evaluation grows with the pairs, and hardly with the atoms. A shape has room for the atoms
-    of a molecule in which all are neighbours, and of matter of half the common density.
+    Two shapes lie between a number of pairs and its double, and four for many pairs: the cost of an
+    evaluation grows with the pairs, and hardly with the atoms. A shape has room for the atoms of a
+    molecule in which all are neighbours, and of matter of half the common density.
     """
     edges = octave = FEWEST_EDGES
     while True:
@@ -71,7 +71,7 @@ class Graph:
     receivers: Int[np.ndarray, "edges"]
     shifts: Float[np.ndarray, "edges 3"]
     vectors: Float[np.ndarray, "edges 3"]
-    """From receiver to sender, in Å."""
+    """The vectors from receivers to senders, in Å."""
 
 
 def graph_of(
@@ -80,7 +80,7 @@ def graph_of(
     """The graph of one structure.
 
     Raises:
-        ValueError: it has no list of neighbours.
+        ValueError: no neighbour list can be made.
     """
     resolution = float(np.finfo(np.float64).eps)
     task = tasks_of([positions], cell[None], pbc[None], cutoff, resolution)[0]
@@ -109,28 +109,28 @@ def _displacements(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class AbstractLayout(abc.ABC):
-    """How a graph is laid out in arrays; a model's function takes some of them."""
+    """The layout of a graph in arrays, of which a model's function takes some."""
 
     arguments: tuple[str, ...]
     """The names of the arrays that the function takes, in order."""
 
     @abc.abstractmethod
     def check(self, atoms: Sequence[Atoms], cutoff: float) -> None:
-        """Raise ValueError if a structure cannot be laid out; names it."""
+        """Raise ValueError, with its name, if a structure cannot be laid out."""
 
     @abc.abstractmethod
     def arrays(
         self, graph: Graph, cutoff: float, dtype: Any
     ) -> tuple[Shape, dict[str, np.ndarray]]:
-        """The arrays of a graph, by their names, in a shape that the graph decides.
+        """The arrays of a graph by name, in a shape that depends on the graph alone.
 
         Raises:
-            ValueError: it cannot be laid out.
+            ValueError: the graph cannot be laid out.
         """
 
 
 class Padded(AbstractLayout):
-    """In a shape with room for spare atoms and pairs."""
+    """Arrays in a shape with spare atoms and pairs."""
 
     def check(self, atoms: Sequence[Atoms], cutoff: float) -> None:
         del atoms, cutoff
@@ -147,7 +147,7 @@ VECTORS = Padded(("vectors", "numbers", "senders", "receivers"))
 
 
 def padded(graph: Graph, shape: Shape, cutoff: float, dtype: Any) -> dict[str, np.ndarray]:
-    """The arrays of a graph in this shape. Spare atoms are of the first one's element."""
+    """The arrays of a graph in this shape. Spare atoms have the element of the first atom."""
     n_atoms, n_edges = len(graph.positions), len(graph.senders)
     far = np.array([2 * cutoff + 1, 0, 0])
     positions = np.zeros((shape.atoms, 3), dtype)

@@ -1,4 +1,4 @@
-"""How many structures are evaluated at a time on each device: fewer where memory runs out."""
+"""The number of concurrent evaluations on each device, reduced if memory runs out."""
 
 import contextlib
 import threading
@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 
 
 class Lane(NamedTuple):
-    """A turn of one evaluation."""
+    """The permission for one evaluation."""
 
     device: Any
-    """None for JAX's default."""
+    """The device; None for JAX's default."""
     n_beside: int
-    """So many may be evaluated on the device at a time since it began, this one included."""
+    """The allowed number of concurrent evaluations at the start of this one, including it."""
 
 
 class Lanes:
     """The lanes of all devices, shared by threads."""
 
     def __init__(self, devices: Sequence[Any]):
-        """Args: devices: one for each lane."""
+        """Args: devices: one device per lane."""
         self._counts, self._surplus = Counter(devices), Counter[Any]()
         self._free: SimpleQueue[Any] = SimpleQueue()
         self._lock = threading.Lock()  # threads return lanes at the same time
@@ -30,7 +30,7 @@ class Lanes:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[Lane]:
-        """A lane that is nobody else's within."""
+        """A context with a lane of its own."""
         device = self._free.get()
         try:
             yield Lane(device, self._counts[device])
@@ -42,7 +42,7 @@ class Lanes:
                 self._free.put(device)
 
     def fewer(self, lane: Lane) -> bool:
-        """Leaves half as many on the device; says whether there were others to be left."""
+        """Halve the number of lanes of the device; return whether there was more than one."""
         with self._lock:
             n = self._counts[lane.device]
             if n == lane.n_beside > 1:

@@ -1,8 +1,8 @@
 """Energies of jax-md (https://github.com/jax-md/jax-md), with neighbour lists in its formats.
 
-jax-md finds the nearest periodic image of a neighbour and no other, so cells must be twice as wide
-as the cutoff. A list has the number of atoms that the structure has, and its spare places name an
-atom behind the last, as jax-md has it. Nothing of the package is imported.
+jax-md finds only the nearest periodic image of a neighbour, so cells must be twice as wide as the
+cutoff. A list has the structure's number of atoms, and its padding names the atom after the last,
+as in jax-md. Nothing of the package is imported.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ FORMATS = ("Dense", "Sparse", "OrderedSparse")
 """Names in jax-md's `NeighborListFormat`."""
 
 WIDE = 4
-"""Size of a box in directions that are not periodic, in cutoffs."""
+"""The size of a box in open directions, in cutoffs."""
 
 
 @jax.tree_util.register_dataclass
@@ -57,11 +57,11 @@ class ListedEnergy(eqx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Listed(AbstractLayout):
-    """Positions, a box with its vectors in columns, and a list of neighbours."""
+    """Positions, a box with vectors as columns, and a neighbour list."""
 
     format: str
     is_fractional: bool
-    """Positions are given in parts of the box."""
+    """Whether positions are fractions of the box."""
 
     def check(self, atoms: Sequence[Atoms], cutoff: float) -> None:
         for k, a in enumerate(atoms):
@@ -104,7 +104,7 @@ class Listed(AbstractLayout):
 
 
 def box_of(cell: np.ndarray, pbc: np.ndarray, cutoff: float) -> np.ndarray:
-    """The box of a cell, its vectors in columns; in directions that are not periodic it is wide.
+    """The box of a cell, with vectors as columns, and wide in open directions.
 
     Raises:
         ValueError: the cell is less than twice as wide as the cutoff.

@@ -16,7 +16,7 @@ class MlipEnergies(eqx.Module):
 
     params: Any
     force_field: Any = eqx.field(static=True)
-    """Known by its identity, as the package has it; its own parameters are not used."""
+    """The force field, compared by identity as in the package; its own parameters are unused."""
 
     def __call__(
         self, positions: Any, cell: Any, numbers: Any, senders: Any, receivers: Any, shifts: Any
@@ -49,10 +49,10 @@ class MlipEnergies(eqx.Module):
 
 
 def read_mlip(force_field: Any, dtype: np.dtype) -> tuple[MlipEnergies, float, list[int]]:
-    """The energies of a force field, its cutoff (Å), and the atomic numbers that it knows.
+    """The energies of a force field, its cutoff (Å), and its atomic numbers.
 
     Raises:
-        TypeError: it is no force field.
+        TypeError: the object is no force field.
         ValueError: it needs more than positions, cell and elements within its cutoff.
     """
     try:

@@ -20,7 +20,7 @@ class NequixEnergies(eqx.Module):
 
     model: Any
     index_of: Any
-    """[119]: which of the model's species an element is."""
+    """[119]: the index of each element among the model's species."""
 
     def __call__(self, vectors: Any, numbers: Any, senders: Any, receivers: Any) -> Any:
         with usual_promotion():
@@ -31,10 +31,10 @@ class NequixEnergies(eqx.Module):
 def read_nequix(
     file: str | os.PathLike[str], dtype: np.dtype
 ) -> tuple[NequixEnergies, float, list[int]]:
-    """The model of a file, its cutoff (Å), and the atomic numbers that it knows.
+    """The model of a file, its cutoff (Å), and its atomic numbers.
 
     Raises:
-        OSError: there is no such file.
+        OSError: the file does not exist.
         ImportError: nequix is not installed.
         ValueError: the file holds no model of nequix.
     """

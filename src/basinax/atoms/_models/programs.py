@@ -1,6 +1,6 @@
-"""The programs that evaluate graphs: each structure by itself, or many joined.
+"""The programs that evaluate graphs: each structure alone, or many joined.
 
-By itself, a structure runs the program of its own shape, which never knows that there are others.
+Alone, a structure runs the program of its own shape, which does not depend on other structures.
 """
 
 import functools
@@ -22,7 +22,7 @@ Arrays = dict[str, Array]
 
 
 class Found(NamedTuple):
-    """The results for one graph; energies and forces of spare atoms are not used."""
+    """The results of one graph; energies and forces of spare atoms are ignored."""
 
     energies: Float[Array, "atoms"] | Float[Array, "1"]
     """Energies of the atoms, or their sum."""
@@ -59,7 +59,7 @@ def of_vectors(function: Callable[..., Any], graph: Arrays) -> Found:
 
 
 def _by_vectors(function: Callable[..., Any], graph: Arrays) -> tuple[Array, Array]:
-    """Energies of atoms and the derivatives of their sum by the vectors; 0 where spare."""
+    """Energies of atoms, and the derivatives of their sum by the vectors; 0 for spare pairs."""
 
     def total(vectors):
         energies = function(vectors, graph["numbers"], graph["senders"], graph["receivers"])
@@ -71,9 +71,9 @@ def _by_vectors(function: Callable[..., Any], graph: Arrays) -> tuple[Array, Arr
 
 
 def of_lists(function: Callable[..., Any], graph: Arrays) -> Found:
-    """Results of an energy of jax-md, by differentiation.
+    """The results of an energy of jax-md, by differentiation.
 
-    Its derivative by coordinates is in eV/Å, even where these are parts of the box.
+    The derivative by coordinates is in eV/Å, even for fractional coordinates.
     """
     positions, *others, perturbation = (graph[name] for name in LISTS)
 
@@ -96,11 +96,11 @@ def directly(function: Callable[..., Any], names: tuple[str, ...], graph: Arrays
 
 
 _DERIVED = {POSITIONS.arguments: of_positions, VECTORS.arguments: of_vectors, LISTS: of_lists}
-"""By the names of the arrays that a function takes."""
+"""The evaluations by differentiation, by the names of a function's arrays."""
 
 
 class Form(NamedTuple):
-    """How a model's function is called."""
+    """The way in which a model's function is called."""
 
     arguments: tuple[str, ...]
     is_direct: bool
@@ -114,7 +114,7 @@ class Form(NamedTuple):
 
 @functools.partial(xla.jitted, options=xla.REPEATABLE, static_argnums=0)
 def evaluate(fixed: Fixed, arrays: Any, graph: Arrays) -> Found:
-    """One structure by itself.
+    """Evaluate one structure alone.
 
     Args:
         fixed, arrays: a function and its form, `split`.

@@ -1,4 +1,4 @@
-"""Models at work on the structures of a call: in threads, or all that wait in one graph."""
+"""Models that evaluate the structures of a call: in threads, or all waiting ones in one graph."""
 
 import collections
 import dataclasses
@@ -57,7 +57,7 @@ class Program:
 
     @property
     def switches(self) -> dict[str, Any]:
-        """JAX's switches while the model is evaluated."""
+        """JAX's switches during an evaluation of the model."""
         return {"jax_enable_x64": self.dtype == np.float64}
 
     def abstract_graph(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -68,7 +68,7 @@ class Program:
         return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items()}
 
     def graph(self, atoms: Atoms, request: Request) -> Graph:
-        """The graph of a structure. Raises EvaluationError where there is none."""
+        """The graph of a structure. Raises EvaluationError if there is none."""
         place = request.positions, request.cell
         try:
             return graph_of(*place, atoms.pbc, atoms.numbers, self.cutoff)
@@ -76,7 +76,7 @@ class Program:
             raise EvaluationError(str(error)) from error
 
     def laid_out(self, atoms: Atoms, request: Request) -> tuple[Shape, dict[str, np.ndarray]]:
-        """The arrays of a structure's graph. Raises EvaluationError where there are none."""
+        """The arrays of a structure's graph. Raises EvaluationError if there are none."""
         graph = self.graph(atoms, request)
         try:
             return self.layout.arrays(graph, self.cutoff, self.dtype)
@@ -135,7 +135,7 @@ class OneByOne(AbstractSession):
     def _found(
         self, lane: Lane, shape: Shape, arrays: dict[str, np.ndarray]
     ) -> list[np.ndarray] | None:
-        """What the program finds; None if memory has run out, and there are fewer lanes now."""
+        """The results of the program; None if memory ran out and lanes were reduced."""
         try:
             return self._run(lane.device, shape, arrays)
         except (MemoryError, jax.errors.JaxRuntimeError) as error:
@@ -169,7 +169,7 @@ class OneByOne(AbstractSession):
 
 
 def joined(atoms: Sequence[Atoms], program: Program) -> AbstractSession:
-    """All waiting structures in one graph: digits depend on which ones wait."""
+    """All waiting structures in one graph; digits depend on the structures that wait."""
     structures = bare(atoms)
 
     def take_all(waiting: list[Request]) -> list[Request]:
@@ -195,7 +195,7 @@ def joined(atoms: Sequence[Atoms], program: Program) -> AbstractSession:
 
 
 def _in_few(program: Program, requests: list[Request], graphs: list[Graph]) -> list[Answer]:
-    """All in one graph, or where memory runs out, in as few as it has room for."""
+    """All structures in one graph, or in as few graphs as memory allows."""
     try:
         return _together(program, requests, graphs)
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
@@ -226,7 +226,7 @@ def _together(program: Program, requests: list[Request], graphs: list[Graph]) ->
 
 
 def joined_graph(graphs: Sequence[Graph], starts: np.ndarray) -> Graph:
-    """Structures beside one another, whose pairs stay within each; its cell is of no use."""
+    """Structures side by side, with pairs only inside each; the cell is meaningless."""
 
     def all_of(name: str) -> np.ndarray:
         return np.concatenate([getattr(graph, name) for graph in graphs])

@@ -8,11 +8,11 @@ from ase.data import atomic_numbers, chemical_symbols
 
 
 def numbers_of(species: Sequence[str | int]) -> frozenset[int]:
-    """Atomic numbers of elements, given by symbols or numbers.
+    """The atomic numbers of elements given by symbols or numbers.
 
     Raises:
-        ValueError: one is no element.
-        TypeError: a text in place of a sequence.
+        ValueError: an entry is no element.
+        TypeError: a text was given in place of a sequence.
     """
     if isinstance(species, str):
         raise TypeError(f"species must be a sequence such as ('H', 'C'), got {species!r}")

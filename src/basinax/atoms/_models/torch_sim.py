@@ -1,7 +1,7 @@
 """Models of TorchSim's interface: `forward(state)` returns energies, forces and stress.
 
 The interface is that of `torch_sim.models.interface.ModelInterface` 0.6. Without TorchSim, which
-needs Python 3.12, a model is given a state of the same attributes.
+needs Python 3.12, a model receives a state with the same attributes.
 """
 
 import dataclasses
@@ -32,16 +32,16 @@ from basinax.atoms._evaluators.waiting import (
 
 @dataclasses.dataclass(frozen=True)
 class TorchSimModel(AbstractEvaluator):
-    """A model of TorchSim's interface as a potential, one structure a call.
+    """A model of TorchSim's interface as a potential, one structure per call.
 
-    On CPU each structure has the bits that it has alone, with the same number of torch's threads.
-    On GPUs models often add in another order at each call, alone too: see `probe`.
+    On CPU each structure has the bits of an evaluation alone, for the same number of torch's
+    threads. On GPUs models often add in another order at each call, even alone: see `probe`.
 
     Args:
-        model: has `forward(state)`, which returns `energy` [systems], `forces` [atoms, 3] and
-            `stress` [systems, 3, 3]; and optionally `device`, `dtype` and `compute_stress`.
-        batched: evaluate all structures that wait in one call, those alike in their periodic
-            directions. It is faster on GPUs, and last digits then depend on the other structures.
+        model: an object with `forward(state)`, which returns `energy` [systems], `forces` [atoms,
+            3] and `stress` [systems, 3, 3]; and optionally `device`, `dtype` and `compute_stress`.
+        batched: evaluate all waiting structures with the same periodic directions in one call. This
+            is faster on GPUs, but last digits then depend on the other structures.
 
     Raises:
         TypeError: `model` has no `forward`.
@@ -70,7 +70,7 @@ class TorchSimModel(AbstractEvaluator):
 
 
 def _take_alike(atoms: Sequence[Atoms], waiting: list[Request]) -> list[Request]:
-    """Removes the first request, and those of like periodic directions."""
+    """Remove the first request, and all with the same periodic directions."""
     pbc = atoms[waiting[0].number].pbc
     is_alike = [bool((atoms[request.number].pbc == pbc).all()) for request in waiting]
     alike = [request for request, is_taken in zip(waiting, is_alike, strict=True) if is_taken]
@@ -101,7 +101,7 @@ def _answers(model: Any, structures: Sequence[Atoms], requests: list[Request]) -
 
 
 def state_of(model: Any, atoms: Sequence[Atoms], requests: Sequence[Request]) -> Any:
-    """A state of TorchSim, whose cells stand in columns."""
+    """A state of TorchSim, with cell vectors as columns."""
     torch: Any = importlib.import_module("torch")
     device = getattr(model, "device", None) or torch.device("cpu")
     dtype = getattr(model, "dtype", None) or torch.float64

@@ -1,6 +1,6 @@
-"""How structures converged: quantiles by evaluation, and the curves of some that can be picked.
+"""Curves of convergence: quantiles by evaluation, and the curves of some selectable structures.
 
-Nothing is kept of all curves at once but their values at the evaluations that are drawn.
+Of all curves together, only the values at the drawn evaluations are stored.
 """
 
 import warnings
@@ -11,31 +11,31 @@ import numpy as np
 from jaxtyping import Float, Int
 
 QUANTILES = (5.0, 25.0, 50.0, 75.0, 95.0)
-"""In percent."""
+"""The quantiles in percent."""
 
 DRAWN = 150
-"""Points of a line: the width of a plot shows no more."""
+"""The number of points of a line, which suffices for the width of a plot."""
 
 PICKED = 300
-"""Structures that can be picked."""
+"""The number of selectable structures."""
 
 SMALLEST = 1e-6
-"""Smaller values are drawn there, since axes are logarithmic: eV per atom, or eV/Å."""
+"""The smallest drawn value, in eV per atom or eV/Å, since axes are logarithmic."""
 
 
 class Curve(NamedTuple):
-    """One structure at each of its evaluations, or at some of them."""
+    """One structure at all or some of its evaluations."""
 
     energies: Float[np.ndarray, "points"]
-    """In eV."""
+    """Energies in eV."""
     fmax: Float[np.ndarray, "points"]
-    """In eV/Å."""
+    """The largest forces in eV/Å."""
     evaluations: Int[np.ndarray, "points"] | None = None
-    """How many there had been at each point, that of the point among them; 1, 2, 3, ... if None."""
+    """The number of evaluations up to each point, including its own; 1, 2, 3, ... if None."""
 
 
 class Drawn(NamedTuple):
-    """Lines of a plot: a point an entry."""
+    """Lines of a plot, one entry per point."""
 
     evaluations: Float[np.ndarray, "points"]
     heights: Float[np.ndarray, "... points"]
@@ -47,20 +47,20 @@ class Convergence(NamedTuple):
     """Drawings of curves."""
 
     quantiles: Drawn
-    """One line for each of `QUANTILES`; who has ended stays at its last values."""
+    """One line for each of `QUANTILES`; ended structures keep their last values."""
     picked: dict[int, Drawn]
-    """The curves of structures by their numbers."""
+    """The curves of structures by number."""
     n_curves: int
 
 
 def convergence_of(
     curves: Mapping[int, Curve], sizes: Mapping[int, float], wanted: Sequence[int]
 ) -> Convergence | None:
-    """The drawings; None where no curve has a point.
+    """The drawings; None if no curve has a point.
 
     Args:
-        sizes: how many atoms structures have, by their numbers.
-        wanted: the numbers of structures that can be picked.
+        sizes: the number of atoms of each structure, by number.
+        wanted: the numbers of the selectable structures.
     """
     ends = {number: _ends(curve) for number, curve in curves.items() if len(curve.energies)}
     if not ends:
@@ -104,12 +104,12 @@ def _lines(curve: Curve, size: float) -> Drawn:
 
 
 def _above_smallest(values: np.ndarray) -> np.ndarray:
-    """NaN where not finite."""
+    """Values bounded below by `SMALLEST`; NaN if not finite."""
     return np.where(np.isfinite(values), np.maximum(values, SMALLEST), np.nan).astype(np.float32)
 
 
 def _quantiles(values: np.ndarray) -> np.ndarray:
-    """One line a quantile, of the finite values at each point; NaN without any."""
+    """One line per quantile of the finite values at each point; NaN without any."""
     with warnings.catch_warnings(action="ignore"):  # NumPy warns at points without finite values
         return np.nanpercentile(values.astype(float), QUANTILES, axis=0)
 
@@ -120,5 +120,5 @@ def _thinned(lines: Drawn) -> Drawn:
 
 
 def _spread(first: int, last: int) -> np.ndarray:
-    """Whole numbers from the first to the last, evenly, no more than are drawn."""
+    """Whole numbers from the first to the last, evenly spaced, at most `DRAWN`."""
     return np.unique(np.linspace(first, last, min(last - first + 1, DRAWN)).round().astype(int))

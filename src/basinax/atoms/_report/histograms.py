@@ -1,5 +1,5 @@
-"""Histograms that stay readable: whole numbers in bins of whole numbers, and no far value that
-would squeeze all others into one bin."""
+"""Readable histograms: whole numbers in bins of whole numbers, and no outlier that squeezes all
+other values into one bin."""
 
 from typing import NamedTuple
 
@@ -9,24 +9,24 @@ from jaxtyping import Float
 BINS = 40
 
 FAR = 10.0
-"""Times the width of the central 98 %: values that reach so far are left out."""
+"""Values beyond this many widths of the central 98 % are left out."""
 
 
 LARGEST = 1e100
-"""Larger ones lie out too far for any plot, and would overflow."""
+"""Larger values are outliers in any plot, and would overflow."""
 
 
 class Histogram(NamedTuple):
-    """How many values lie in each bin."""
+    """The number of values in each bin."""
 
     edges: Float[np.ndarray, "bins+1"]
     counts: Float[np.ndarray, "bins"]
     n_outside: int
-    """Finite values that lie so far out that they are not drawn."""
+    """The number of finite values too far out to be drawn."""
 
 
 def histogram(values: Float[np.ndarray, "values"]) -> Histogram | None:
-    """The histogram of the finite values; None without any that can be drawn."""
+    """The histogram of the finite values; None if there are none to draw."""
     finite = values[np.isfinite(values)]
     drawn = finite[np.abs(finite) < LARGEST]
     if not len(drawn):
@@ -49,7 +49,7 @@ def _limits(drawn: np.ndarray) -> tuple[float, float]:
 
 
 def _edges(low: float, high: float) -> np.ndarray:
-    """One bin, around values that are all alike."""
+    """The edges of bins; one bin if all values are equal."""
     width = max(abs(low), abs(high), 1.0) * 1e-6
     if high - low < width:
         return np.array([low - width, high + width])

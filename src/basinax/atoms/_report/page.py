@@ -20,11 +20,11 @@ COMPONENTS: list[Any] = ["bokeh", "bokeh-widgets"]
 
 
 def check_report(path: str | os.PathLike[str]) -> None:
-    """Before a run: whether a report can be written to a file of this name.
+    """Check before a run that a report can be written to a file of this name.
 
     Raises:
-        ValueError: its ending is not .html.
-        ImportError: there is no Bokeh.
+        ValueError: the ending is not .html.
+        ImportError: Bokeh is not installed.
     """
     ending = Path(path).suffix
     if ending.lower() not in ENDINGS:
@@ -44,28 +44,28 @@ def write_report(
     settings: Mapping[str, Any] | None = None,
     title: str = "Relaxation",
 ) -> None:
-    """Write a report about a run for a person, one HTML file that needs no network.
+    """Write a report about a run, one HTML file that needs no network.
 
-    Its size hardly grows with the number of structures: plots are histograms and quantiles, and
+    The size hardly grows with the number of structures: plots are histograms and quantiles, and
     tables show their first 50 rows.
 
     Args:
-        path: a file in .html; replaced once the new one is whole.
-        rows: one mapping a structure, read once, one after another. These keys are read, others
-            passed over, and parts that need a missing one (or None) are left out: `number` (in the
-            input; 0, 1, 2, ... without it), `source` (its file and image), `formula`, `atoms`
-            (their number), `status` (a name of `Status` in lower case), `message` (why it failed),
-            `steps`, `evaluations`, `energy_eV`, `initial_energy_eV`, `fmax_eV_per_A`, `volume_A3`,
-            `initial_volume_A3`, `seconds` (that the structure took) and `ended` (seconds from the
-            start of the run to its end).
-        curves: energies and fmax of structures by evaluation, by the structures' numbers, for some
-            or all. They are requested one after another, and may be read then.
-        settings: plain values by their names, and tables of them, such as the record of a run has.
-        title: of the page.
+        path: an .html file; an existing one is replaced once the new one is complete.
+        rows: one mapping per structure, each read once, in order. Other keys than these are
+            ignored, and parts of the page that need a missing one (or None) are left out: `number`
+            (in the input; 0, 1, 2, ... without it), `source` (its file and image), `formula`,
+            `atoms` (their number), `status` (a name of `Status` in lower case), `message` (the
+            reason of a failure), `steps`, `evaluations`, `energy_eV`, `initial_energy_eV`,
+            `fmax_eV_per_A`, `volume_A3`, `initial_volume_A3`, `seconds` (spent on the structure)
+            and `ended` (seconds from the start of the run to the structure's end).
+        curves: energies and fmax by evaluation of some or all structures, by number. Curves are
+            requested one after another, so the mapping may read each on request.
+        settings: plain values by name, and tables of such values, such as the record of a run.
+        title: the title of the page.
 
     Raises:
         ValueError: the ending is not .html.
-        ImportError: there is no Bokeh.
+        ImportError: Bokeh is not installed.
         OSError: the file cannot be written.
     """
     check_report(path)
@@ -112,7 +112,7 @@ def page_of(
 
 
 def _facts(structures: Structures) -> list[tuple[str, str]]:
-    """The numbers that stand above all else, each with its name."""
+    """The numbers at the top of the page, each with its name."""
     facts = [("structures", f"{len(structures):,}")]
     if len(structures):
         facts.append(("converged", f"{100 * structures.converged.mean():.4g} %"))
@@ -158,12 +158,12 @@ def _converging(structures: Structures, found: Convergence) -> dict[str, Any]:
 
 
 def _moved(changes: np.ndarray) -> np.ndarray:
-    """None of them, where no cell has moved."""
+    """The changes of moved cells; empty if no cell has moved."""
     return changes if np.any(changes[np.isfinite(changes)]) else changes[:0]
 
 
 def _wanted(structures: Structures) -> list[int]:
-    """The numbers of those that can be picked: up to a third of them did not converge, a third took
+    """The numbers of the selectable structures: up to a third did not converge, a third needed the
     most evaluations, and the others are spread over the input."""
     n, part = len(structures), PICKED // 3
     evaluations = structures.values["evaluations"]

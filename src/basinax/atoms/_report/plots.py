@@ -1,4 +1,4 @@
-"""The plots of a report, by Bokeh: importing this file needs it."""
+"""The plots of a report, by Bokeh, which this file imports."""
 
 from typing import Any, Literal, cast
 
@@ -24,7 +24,7 @@ for (const [name, values] of Object.entries(all.data)) {
 }
 one.data = data;
 """
-"""Shows the lines of the structure that is picked, in a browser."""
+"""Shows the lines of the selected structure in a browser."""
 
 
 def bars(values: np.ndarray, title: str) -> Any | None:
@@ -57,7 +57,7 @@ def _bars(found: Histogram, title: str, counted: str) -> Any:
 
 
 def ended(seconds: np.ndarray) -> tuple[Any, Any] | None:
-    """How many structures had ended by each moment, and how many did so in each second."""
+    """The number of structures ended by each moment, and the number per second."""
     times = np.sort(seconds[np.isfinite(seconds)])
     if not len(times) or times[-1] <= 0:
         return None
@@ -76,10 +76,10 @@ def ended(seconds: np.ndarray) -> tuple[Any, Any] | None:
 
 
 def converging(found: Convergence, labels: dict[int, str]) -> tuple[Any, Any, Any]:
-    """Plots of fmax and of energies by evaluation, and the menu that picks a structure in both.
+    """Plots of fmax and of energies by evaluation, and a menu that selects a structure in both.
 
     Args:
-        labels: the text for each structure that can be picked.
+        labels: the text for each selectable structure.
     """
     one, every, offsets = _sources(list(found.picked.values()))
     plots = [
@@ -98,7 +98,7 @@ def converging(found: Convergence, labels: dict[int, str]) -> tuple[Any, Any, An
 
 
 def _sources(drawn: list[Drawn]) -> tuple[ColumnDataSource, ColumnDataSource, list[int]]:
-    """The data of the first structure and of all, one after another, and where each begins."""
+    """The data of the first structure, the joined data of all, and the start of each."""
     names = Drawn._fields
     columns = [np.concatenate([np.zeros(0), *xs]) for xs in zip(*drawn, strict=True)]
     columns = [column.astype(np.float32) for column in columns or [np.zeros(0)] * len(names)]

@@ -1,4 +1,4 @@
-"""The columns of a report: numbers of structures, NaN where a row has none."""
+"""The columns of a report: numbers of structures, NaN for missing values."""
 
 import dataclasses
 import math
@@ -37,7 +37,7 @@ class Structures:
     """Numbers of the structures in the input."""
     texts: dict[str, list[str]]
     values: dict[str, Column]
-    """NaN where nothing is known."""
+    """Values by name, NaN if unknown."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -56,12 +56,12 @@ class Structures:
 
     @property
     def energy_changes(self) -> Column:
-        """In eV per atom."""
+        """Energy changes in eV per atom."""
         return self._per_atom(self.values["energy_eV"] - self.values["initial_energy_eV"])
 
     @property
     def volume_changes(self) -> Column:
-        """In percent of the first volume."""
+        """Volume changes in percent of the first volume."""
         first = self.values["initial_volume_A3"]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             return 100 * (self.values["volume_A3"] / first - 1)
@@ -72,7 +72,7 @@ class Structures:
 
 
 def structures_of(rows: Iterable[Row]) -> Structures:
-    """The columns of rows, which are read once, one after another."""
+    """The columns of the rows, each of which is read once, in order."""
     numbers: list[int] = []
     texts: dict[str, list[str]] = {name: [] for name in TEXTS}
     values: dict[str, list[float]] = {name: [] for name in NUMBERS}

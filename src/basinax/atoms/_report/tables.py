@@ -1,4 +1,4 @@
-"""The tables of a report, as texts: counts by status, the slowest, the unconverged."""
+"""The tables of a report as texts: counts by status, the slowest, the unconverged."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,10 @@ from basinax._loop.status import Status
 from basinax.atoms._report.structures import Structures
 
 SHOWN = 50
-"""Rows of a table."""
+"""The largest number of rows of a table."""
 
 LISTED = 10
-"""Values of a list among settings."""
+"""The largest number of listed values of a setting."""
 
 TITLES = {
     "number": "number",
@@ -31,16 +31,16 @@ TITLES = {
 
 
 class StatusLine(NamedTuple):
-    """The structures that ended in one way."""
+    """The structures of one status."""
 
     status: str
     meaning: str
     structures: int
     percent: float
     steps: str
-    """The median."""
+    """The median number of steps."""
     evaluations: str
-    """The median."""
+    """The median number of evaluations."""
 
 
 class Table(NamedTuple):
@@ -51,11 +51,11 @@ class Table(NamedTuple):
     """The kind of each column: number, text or reason."""
     rows: list[list[str]]
     n_more: int
-    """Rows that are not shown."""
+    """The number of rows that are not shown."""
 
 
 def counts_of(structures: Structures) -> list[StatusLine]:
-    """A line for each status that occurs, in the order of `Status`, unknown ones last."""
+    """One line per status that occurs, in the order of `Status`, unknown ones last."""
     statuses = np.array(structures.texts["status"], object)
     known = [str(status) for status in Status]
     others = sorted(set(statuses.tolist()) - set(known))
@@ -71,7 +71,7 @@ def counts_of(structures: Structures) -> list[StatusLine]:
 
 
 def meaning_of(status: str) -> str:
-    """One sentence for a person; empty for a status that this version does not know."""
+    """One sentence about a status; empty for a status unknown to this version."""
     return Status[status.upper()].meaning if status.upper() in Status.__members__ else ""
 
 
@@ -117,7 +117,7 @@ def _has(structures: Structures, name: str, with_reason: bool) -> bool:
 
 
 def number_text(value: float) -> str:
-    """Six digits; a dash where nothing is known."""
+    """Six digits, or a dash for an unknown value."""
     if math.isnan(value):
         return "–"
     return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
@@ -144,7 +144,7 @@ def sections_of(
 
 
 def text_of(value: Any) -> str:
-    """One value of the settings for a person."""
+    """The text of one setting."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {text_of(x)}" for name, x in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
@@ -156,7 +156,7 @@ def text_of(value: Any) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Such as 1 h 02 min, 3 min 05 s, or 4.2 s."""
+    """A time as text, such as 1 h 02 min, 3 min 05 s, or 4.2 s."""
     if seconds < 60:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -64,20 +64,20 @@ class Buckingham(AbstractPairSum):
     """
 
     A: Float[Array, "species species"]
-    """In eV."""
+    """A in eV."""
     rho: Float[Array, "species species"]
-    """In Å; 1 where A is 0."""
+    """ρ in Å; 1 where A is 0."""
     C: Float[Array, "species species"]
-    """In eV Å⁶."""
+    """C in eV Å⁶."""
     coulomb: DampedCoulomb | None
     radius: Float[Array, ""]
     """The cutoff, in Å."""
     short_radius: Float[Array, ""] | None
-    """Where A exp(−r/ρ) − C/r⁶ ends, in Å; at the cutoff if None."""
+    """The cutoff of A exp(−r/ρ) − C/r⁶ in Å; `radius` if None."""
     shifts: Float[Array, "species species"] | None
-    """The energy there, in eV, which is taken off; nothing is if None."""
+    """The energy at that cutoff, in eV, which is subtracted; None for no shift."""
     walls: Float[Array, "species species"]
-    """Where the barrier is highest, in Å; 0 for a pair without one, which only repels."""
+    """The distance of the highest barrier in Å; 0 for a pair that only repels."""
     species: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(
@@ -92,21 +92,21 @@ class Buckingham(AbstractPairSum):
         short_cutoff: float | None = None,
         shift: bool = True,
     ):
-        """One number serves all atoms; a mapping has numbers per pair, and of q per element.
+        """One number serves all atoms; a mapping has numbers per pair, and per element for q.
 
         Args:
-            A: in eV; 0 for a pair that is not named.
-            rho: in Å, for each pair that has A.
-            C: in eV Å⁶; 0 for a pair that is not named.
-            q: the charges, in e; none at all if None.
-            alpha: how fast charges are damped, in 1/Å; the paper recommends 0.2 at 12 Å.
+            A: in eV; 0 for unnamed pairs.
+            rho: in Å, for each pair with A.
+            C: in eV Å⁶; 0 for unnamed pairs.
+            q: the charges, in e; no charges if None.
+            alpha: the damping of charges, in 1/Å; the paper recommends 0.2 at 12 Å.
             cutoff: in Å.
-            short_cutoff: where A exp(−r/ρ) − C/r⁶ ends, in Å; at most `cutoff`, and that if None.
-            shift: that energy is shifted to 0 where it ends. The force jumps there, either way.
+            short_cutoff: the cutoff of A exp(−r/ρ) − C/r⁶, in Å; at most `cutoff`, the default.
+            shift: shift that energy to 0 at its cutoff. The force jumps there in either case.
 
         Raises:
-            ValueError: a number is out of range, a pair with A has no rho, an element no charge, a
-                name is no element, or a pair attracts at every distance and would fall together.
+            ValueError: a number is out of range, a pair with A has no rho, an element has no
+                charge, a name is no element, or a pair attracts at every distance.
         """
         check_process()
         require_switch(shift, "shift")
@@ -152,7 +152,7 @@ class Buckingham(AbstractPairSum):
         """Published parameters: "BKS" for silica (`NAMED` has the source).
 
         Raises:
-            ValueError: there are none of that name.
+            ValueError: the name is unknown.
         """
         if name not in NAMED:
             raise ValueError(f"no named parameters {name!r}, only {', '.join(NAMED)}")
@@ -202,7 +202,7 @@ class Buckingham(AbstractPairSum):
 
 
 class _Known(NamedTuple):
-    """Parameters of `pair`: those of a pair, then those that all pairs share."""
+    """Parameters of `pair`: those of a pair, then those shared by all pairs."""
 
     a: Any
     rate: Any
@@ -215,7 +215,7 @@ class _Known(NamedTuple):
 
 
 def _short_range(r, inverse, known: _Known):
-    """A exp(−r/ρ) − C/r⁶ less its value at the end, and r times its derivative."""
+    """A exp(−r/ρ) − C/r⁶ minus its value at the cutoff, and r times its derivative."""
     exponent = rounded(known.rate * r)
     repulsion = rounded(known.a * jnp.exp(exponent))
     inverse2 = inverse * inverse
@@ -260,7 +260,7 @@ def _walls(
 ) -> Float[np.ndarray, "species species"]:
     """The innermost maximum of each pair's energy in Å; 0 for a pair that repels innermost.
 
-    NaN for one that attracts at all distances.
+    NaN for a pair that attracts at all distances.
 
     Args:
         slopes: dE/dr of all pairs at distances [*distances, 1, 1].
@@ -278,4 +278,4 @@ def _walls(
 
 
 INNERMOST, FARTHEST, N_SCANNED, N_HALVINGS = 1e-3, 0.9, 2000, 50
-"""Where the search for a barrier begins, in Å, and ends, in cutoffs; its points and refinements."""
+"""The search for a barrier: its start in Å, its end in cutoffs, its points and refinements."""

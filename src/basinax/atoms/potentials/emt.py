@@ -26,8 +26,8 @@ from basinax.atoms.potentials._protocol import AbstractPotential, Properties, po
 from basinax.atoms.potentials._tables.species import check_symbols
 
 BETA = 1.809
-"""(16π/3)^(1/3)/√2, the distance of neighbours in an fcc crystal over the radius of a sphere with
-the volume of an atom; with the digits of the paper and of ASE."""
+"""(16π/3)^(1/3)/√2, the distance of neighbours in an fcc crystal relative to the radius of a sphere
+of an atom's volume; with the digits of the paper and of ASE."""
 
 
 class Element(NamedTuple):
@@ -55,15 +55,15 @@ PARAMETERS = {
     "N": Element(-5.10, 1.88, 0.132, 1.652, 2.790, 1.892, 0.01222),
     "O": Element(-4.60, 1.95, 0.332, 1.652, 2.790, 1.892, 0.00850),
 }
-"""The metals' are of the paper. Those of H, C, N and O are ASE's, for trying things out, and
+"""The metals' parameters are those of the paper. Those of H, C, N and O are ASE's, for trials, and
 describe no real material."""
 
 
 class EMT(AbstractPotential):
-    """Effective medium theory as ASE's `EMT` computes it, its cutoff included.
+    """Effective medium theory as in ASE's `EMT`, including its cutoff.
 
-    An atom's energy is a function of the density that its neighbours make, plus pair energies. No
-    result depends on which other elements the potential was made for: the fewer, the faster.
+    An atom's energy is a function of the density of its neighbours, plus pair energies. No result
+    depends on the other elements that the potential was made for; fewer elements are faster.
 
     A logistic function ends all pairs. Its value at the cutoff, 7e-6 (3e-3 with `asap_cutoff`), is
     a step there, as in ASE.
@@ -76,21 +76,21 @@ class EMT(AbstractPotential):
     values_of_pair: ClassVar[int] = 2
 
     ends: "_Ends"
-    """[largest]: by the largest element of a system; of one entry if all systems end alike."""
+    """[largest]: the ends by the largest element of a system; one entry if all are equal."""
     atoms: "_Atom"
     """[largest, species]"""
     species: tuple[int, ...] = eqx.field(static=True)
     asap_cutoff: bool = eqx.field(static=True)
 
     def __init__(self, *elements: str, asap_cutoff: bool = False):
-        """All elements of `PARAMETERS` if none is named.
+        """A potential for these elements, or for all in `PARAMETERS`.
 
         Args:
-            asap_cutoff: a system's cutoff is that of the largest element that it holds, as in ASAP
-                and in ASE's option, instead of silver's.
+            asap_cutoff: use the cutoff of a system's largest element, as in ASAP and with ASE's
+                option, instead of silver's.
 
         Raises:
-            ValueError: there are no parameters for an element.
+            ValueError: an element has no parameters.
             TypeError: an element is not text, or `asap_cutoff` is neither true nor false.
         """
         check_process()
@@ -151,8 +151,8 @@ class EMT(AbstractPotential):
     ) -> "tuple[_Ends, Any, Elements | None]":
         """The ends of pairs, the parameters of rows, and those of other atoms by their elements.
 
-        The last are None if there is one element. Parameters of atoms are the entries of an
-        `_Atom`, in one array where atoms differ: each array read by itself takes long to compile.
+        The last are None for one element. Parameters of atoms are the entries of an `_Atom`, in one
+        array if atoms differ: separate arrays take long to compile.
         """
         dtype, n = batch.positions.dtype, len(self.species)
         tables = (self.ends, self.atoms)
@@ -173,7 +173,7 @@ class EMT(AbstractPotential):
         return ends, elements.known(elements.keys), elements
 
     def _largest(self, batch: Batch, kinds: Int32[Array, "rows"]) -> Int32[Array, "rows"]:
-        """Which entry of the tables holds for the largest element of each row's system."""
+        """The index into the tables for the largest element of each row's system."""
         if not self.asap_cutoff:
             return jnp.zeros_like(kinds)
         order = [_by_size(self.species).index(z) for z in self.species]
@@ -182,10 +182,10 @@ class EMT(AbstractPotential):
 
 
 class _Ends(NamedTuple):
-    """How the pairs of a system end."""
+    """The end of a system's pairs."""
 
     middle: Any
-    """Where the logistic function is a half, in Å."""
+    """The distance at which the logistic function is 1/2, in Å."""
     slope: Any
     """The slope of x by r in the divisor 1 + 2^x, in 1/Å."""
     end: Any
@@ -195,8 +195,8 @@ class _Ends(NamedTuple):
 class _Atom(NamedTuple):
     """Parameters of an atom.
 
-    The paper weighs a neighbour with χ = n₀'/n₀. Here n₀' is part of the neighbour's radii and n₀
-    of the atom's `scale` and `v`, both in units of N, so that pairs need no numbers of their own.
+    The paper weights a neighbour with χ = n₀'/n₀. Here n₀' is part of the neighbour's radii, and n₀
+    part of the atom's `scale` and `v`, both in units of N, so pairs need no parameters.
     """
 
     e0: Any
@@ -210,17 +210,17 @@ class _Atom(NamedTuple):
     v: Any
     """−V₀N/(2γ₂n₀), in eV."""
     eta: Any
-    """η₂/log(2), in 1/Å: how often the density that it makes is halved."""
+    """η₂/log(2) in 1/Å: the number of halvings per Å of the atom's density."""
     radius1: Any
-    """Where that is 1, in Å."""
+    """The distance at which that density is 1, in Å."""
     decay: Any
-    """κ/(β log(2)), in 1/Å: how often its pair function is halved."""
+    """κ/(β log(2)) in 1/Å: the number of halvings per Å of the atom's pair function."""
     radius2: Any
-    """Where that is 1, in Å."""
+    """The distance at which that function is 1, in Å."""
 
 
 N_REFERENCE = 0.00703 / Bohr**3
-"""N, gold's n₀: any density will do."""
+"""N, gold's n₀; any density would serve."""
 
 
 def _numbers_of(elements: Iterable[str]) -> tuple[int, ...]:
@@ -228,7 +228,7 @@ def _numbers_of(elements: Iterable[str]) -> tuple[int, ...]:
 
 
 def _scaled(number: int) -> Element:
-    """The parameters in eV and Å."""
+    """The parameters of an element in eV and Å."""
     p = PARAMETERS[chemical_symbols[number]]
     return Element(
         e0=p.e0,
@@ -242,7 +242,7 @@ def _scaled(number: int) -> Element:
 
 
 def _ends(s0: float, asap_cutoff: bool) -> _Ends:
-    """Half between the third and fourth neighbours in fcc; 1e-4 is left of the fourth."""
+    """The logistic function is 1/2 between third and fourth fcc neighbours, 1e-4 at the fourth."""
     nearest = BETA * s0
     middle = nearest * 0.5 * (math.sqrt(3.0) + 2.0)
     slope = math.log2(1e4 - 1.0) / (2.0 * nearest - middle)
@@ -288,7 +288,7 @@ def _by_size(species: tuple[int, ...]) -> list[int]:
 
 
 def _within(r2, ends: _Ends):
-    """The distance, at most that where pairs end: values beyond it are not used."""
+    """The distance, clamped to the end of pairs, beyond which values are unused."""
     r = jnp.sqrt(r2)
     return jnp.where(r > ends.end, ends.end, r)
 
@@ -304,7 +304,7 @@ def _exponent(r, decay, radius):
 
 
 def _embedded(sigma, own: _Atom):
-    """The energy in eV of atoms in such densities, besides their pairs', and its derivative."""
+    """The energy in eV of atoms at these densities, without pairs, and its derivative."""
     # s = −log(σ₁/(12γ₁))/(βη₂)
     s = rounded(-own.rate * jnp.log(rounded(own.scale * sigma)))
     reduced = rounded(own.lambda_ * s)
@@ -321,7 +321,7 @@ def _of_pair(r, ends: _Ends, own: _Atom, other: _Atom, slope, slope_other):
     """The energy of a pair in eV, and the derivative of the system's energy by its distance.
 
     Args:
-        slope: dE/dσ₁ of the atom, and of the other.
+        slope, slope_other: dE/dσ₁ of the atom, and of the other.
     """
     # Rates are per power of 2; the last line multiplies by log 2.
     w = fermi2(_past_middle(r, ends))

@@ -17,23 +17,23 @@ from basinax.transforms._limits import AbstractLimit, LimitState
 
 
 class ClipByGlobalNorm(AbstractLimit):
-    """Scale the updates of each system whose norm exceeds `max_norm` down to it.
+    """Scale the updates of each system whose norm exceeds `max_norm` down to that norm.
 
-    Systems at or below their limit come back bit for bit. Per system, or with options other than
-    the defaults, the clip is `clip_by_norm`. In global mode with default options it has the bits of
-    optax, where limits of 0, inf, NaN and below 0 are used like any other.
+    Systems at or below their limit keep their bits. Per system, or with options other than the
+    defaults, the clip is `clip_by_norm`. In global mode with default options it has the bits of
+    optax, which treats limits of 0, inf, NaN and below 0 like any other.
     """
 
     max_norm: float | Float[Array, "..."]
-    """The largest norm, in the unit of the updates: a number, or one a system."""
+    """The largest norm, in the unit of the updates: one number, or one per system."""
     ord: float = eqx.field(default=2.0, kw_only=True, static=True, converter=order)
     """Which norm: p ≥ 1, `inf`, `-inf`, or one of these as a string; None is 2."""
     nan_safe: bool = eqx.field(default=False, kw_only=True, static=True)
-    """NaN and infinite entries count as, and become, 0."""
+    """Replace NaN and infinite entries by 0 first."""
     rescale_to_unit_norm: bool = eqx.field(default=False, kw_only=True, static=True)
     """Divide by the limit, so that no norm exceeds 1."""
     return_zero: bool = eqx.field(default=False, kw_only=True, static=True)
-    """Updates are zero, whatever they were."""
+    """Return zero updates for any input."""
 
     def __check_init__(self):
         require_limit(self.max_norm, "max_norm")
@@ -64,7 +64,7 @@ class ClipByGlobalNorm(AbstractLimit):
         is_number = isinstance(self.max_norm, bool | int | float)
 
         def clip(x):
-            """The clip of optax, which would return the dtype of an array limit."""
+            """The clip of optax, which would change the dtype for an array as limit."""
             x = jnp.asarray(x)
             factor = float(self.max_norm) if is_number else limit.astype(x.dtype)
             return jax.lax.select(is_within, x, (x / norm.astype(x.dtype)) * factor)

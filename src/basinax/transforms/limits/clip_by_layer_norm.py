@@ -1,4 +1,4 @@
-"""Clipping every leaf by itself, each to its share of one limit (`clip_by_layer_norm`)."""
+"""Clipping of every leaf separately, to its share of one limit (`clip_by_layer_norm`)."""
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -10,15 +10,15 @@ from basinax.transforms._limits import AbstractLimit, LimitState
 
 
 class ClipByLayerNorm(AbstractLimit):
-    """Scale each leaf of each system down to its share of `max_norm`, if it exceeds that.
+    """Scale each leaf of each system down to its share of `max_norm`, if its norm is larger.
 
     The norm of the whole system is then at most `max_norm`. Leaves may be positions and a cell.
     """
 
     max_norm: float | Float[Array, "..."]
-    """The limit of all leaves together: a number, or one a system."""
+    """The limit of all leaves together: one number, or one per system."""
     uniform: bool = eqx.field(default=True, kw_only=True, static=True)
-    """Equal shares; else in the ratio of the roots of the numbers of entries."""
+    """Equal shares; otherwise shares in the ratio of the roots of the numbers of entries."""
 
     def __check_init__(self):
         require_limit(self.max_norm, "max_norm")

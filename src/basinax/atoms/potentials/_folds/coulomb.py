@@ -1,4 +1,4 @@
-"""Charges by the damped shifted force: Coulomb's law in real space alone, ended at a cutoff.
+"""Charges by the damped shifted force: Coulomb's law in real space, ended at a cutoff.
 
 E = k qᵢqⱼ [erfc(αr)/r − e + fr], where e and f make energy and force of a pair end at 0: equation
 18 of C. J. Fennell and J. D. Gezelter, J. Chem. Phys. 124, 234104 (2006), doi:10.1063/1.2206581.
@@ -23,10 +23,10 @@ Rows = Float[Array, "rows"]
 
 
 class DampedCoulomb(eqx.Module):
-    """The charges of species, and how their interaction ends. `DampedCoulomb.of` makes one."""
+    """The charges of species, and the end of their interaction; made by `DampedCoulomb.of`."""
 
     charges: Float[Array, "species"]
-    """In units of e."""
+    """The charges in units of e."""
     own: Float[Array, "species"]
     """The self energy of an atom in eV, −k q²(e/2 + α/√π), as in `pair_style coul/dsf` of LAMMPS:
     half of the excess of a pair of its own charge over k q²/r as r goes to 0."""
@@ -58,7 +58,7 @@ class DampedCoulomb(eqx.Module):
 
 
 class Known(NamedTuple):
-    """Parameters of `pair`: k qᵢqⱼ of the pair, and those that all pairs share."""
+    """Parameters of `pair`: k qᵢqⱼ of the pair, then those shared by all pairs."""
 
     product: Any
     alpha: Any

@@ -1,7 +1,7 @@
 """Potentials of embedded atoms: two folds over the pairs, the second with the first's densities.
 
 E = Σᵢ F(ρᵢ) + ½ Σᵢⱼ φ(rᵢⱼ) with ρᵢ = Σⱼ f(rᵢⱼ), as in M. S. Daw and M. I. Baskes, Phys. Rev. B 29,
-6443 (1984), doi:10.1103/PhysRevB.29.6443. Nothing is scattered: an atom reads dF/dρ of its
+6443 (1984), doi:10.1103/PhysRevB.29.6443. Without a scatter, an atom reads dF/dρ of its
 neighbours through their images.
 """
 
@@ -24,8 +24,8 @@ from basinax.atoms.potentials._protocol import AbstractPotential, Properties
 class Functions(NamedTuple):
     """The functions of an embedded-atom potential for one batch; distances r are in Å.
 
-    Their results are rounded or sums, and are not used beyond the cutoff. The parameters of
-    neighbours are None where these are of the rows' own element.
+    Results must be rounded or sums; they are unused beyond the cutoff. The parameters of neighbours
+    are None if all neighbours have the element of the row.
     """
 
     here: Own
@@ -35,13 +35,13 @@ class Functions(NamedTuple):
     """Parameters of atoms by their elements; None if all are of one."""
 
     density: Callable[[Any, Any, Rows], Rows]
-    """From parameters here and there, and r, the densities of neighbours at the rows."""
+    """The densities of neighbours at the rows, from parameters here and there, and r."""
 
     embedding: Callable[[Rows], tuple[Rows, Rows]]
-    """From the densities at the rows, F in eV and dF/dρ."""
+    """F in eV and dF/dρ, from the densities at the rows."""
 
     pair: Callable[[Any, Any, Rows, Rows, Rows], tuple[Rows, Rows]]
-    """From parameters here and there, r, and dF/dρ here and there, φ in eV and dE/dr in eV/Å."""
+    """φ in eV and dE/dr in eV/Å, from parameters here and there, r, and dF/dρ here and there."""
 
 
 class AbstractEmbeddedPotential(AbstractPotential):

@@ -1,8 +1,8 @@
 """The fold over neighbours, written once.
 
-All rows go through their neighbour slots side by side, and each adds its pairs from the left in
-canonical order (docs/design.md, section 2, rule 3). A pair outside the cutoff adds +0.0, which no
-sum here can tell from nothing: none is ever -0.0, as all begin with +0.0.
+All rows process their neighbour slots in parallel; each row adds its pairs from the left in
+canonical order (docs/design.md, section 2, rule 3). A pair outside the cutoff adds +0.0, which
+changes no sum here: sums begin with +0.0 and so are never -0.0.
 """
 
 import functools
@@ -38,19 +38,19 @@ Own = PyTree[Array]
 """Values of rows, [rows], or one value of all of them, without axes."""
 Sums = tuple[Float[Array, "*axes rows"], ...]
 Terms = Callable[[Any, Any, Images, Coordinates], Sums]
-"""The terms that a slot adds to rows: from the rows' own values, the parameters of the slot's
+"""The terms that a slot adds to rows, from the rows' own values, the parameters of the slot's
 images, the images, and the vectors to them, in Å."""
 
 
 class Elements(eqx.Module):
-    """Parameters of atoms by their elements. `Elements.of` makes one."""
+    """Parameters of atoms by their elements; made by `Elements.of`."""
 
     known: Callable[[Int32[Array, "..."]], Any] = eqx.field(static=True)
-    """From keys to it."""
+    """The parameters for given keys."""
     keys: Int32[Array, "rows"]
     """The key of each row."""
     others: Int32[Array, "rows"] | None
-    """The key of the other one of two elements in the system; None where one may have more."""
+    """The key of the other of two elements in the system; None if a system may have more."""
     bits: Int32[Array, "rows"] | None
     """The bits of `HEAVIER` in a slot whose image is of the row's own element."""
 
@@ -62,11 +62,11 @@ class Elements(eqx.Module):
         key_of: Callable[[Int32[Array, "rows"]], Int32[Array, "rows"]],
         known: Callable[[Int32[Array, "..."]], Any],
     ) -> "Elements":
-        """For the atoms of a batch.
+        """The parameters for the atoms of a batch.
 
         Args:
-            key_of: from the atomic numbers of rows to their keys.
-            known: from keys to parameters.
+            key_of: the keys for given atomic numbers.
+            known: the parameters for given keys.
         """
         keys = key_of(batch.numbers)
         if not isinstance(neighbors, ChunkedLists) or neighbors.others is None:
@@ -76,12 +76,12 @@ class Elements(eqx.Module):
         return cls(known, keys, key_of(others), bits)
 
     def of_images(self, neighbors: AbstractRowLists) -> Callable[[Images], Any]:
-        """A function from the images in slots to their parameters, by tables."""
+        """A function from the images in slots to their parameters, which reads tables."""
         keys = neighbors.of_images(self.keys)
         return lambda images: self.known(gather(keys, images))
 
     def of_two(self) -> Callable[[Images], Any]:
-        """The same for slots of these rows, by a choice between the parameters of two elements."""
+        """The same function for systems of two elements, which selects between two parameters."""
         own, other = self.known(self.keys), self.known(cast(Array, self.others))
 
         def there(images):
@@ -94,14 +94,14 @@ class Elements(eqx.Module):
 
 
 class Fold(NamedTuple):
-    """The pairs of a batch, to be added up for each row. `Fold.of` makes one.
+    """The pairs of a batch, to be summed for each row; made by `Fold.of`.
 
-    A potential whose pairs depend on sums over pairs (densities) folds twice: `sums`, then
+    A potential whose pairs depend on sums over pairs (densities) folds twice: first `sums`, then
     `properties`, with the sums of neighbours gathered by `neighbors.of_images`.
 
-    Systems of one element are folded by themselves where a potential gives `Elements`: there images
-    have the parameters of the rows. Where no system has more than two elements, a bit of the slot
-    tells them apart, and nothing is read from tables.
+    If a potential gives `Elements`, systems of one element are folded separately, with the rows'
+    parameters for their images. If no system has more than two elements, a bit of the slot selects
+    the parameters, without tables.
     """
 
     batch: Batch
@@ -114,9 +114,9 @@ class Fold(NamedTuple):
         """The pairs of a batch.
 
         Args:
-            is_one: keep coordinates side by side in one array, which makes fewer loops. But a loop
-                that reads parts of an array and gathers besides, from tables of species, is not one
-                over vectors of the CPU.
+            is_one: keep coordinates in one array, which makes fewer loops. But XLA does not
+                vectorise a loop on the CPU that both reads parts of an array and gathers from
+                tables of species.
         """
         images = neighbors.images(batch.positions, batch.cells, is_one=is_one)
         return cls(batch, neighbors, images)
@@ -131,13 +131,13 @@ class Fold(NamedTuple):
         """Each of `starts` with the terms of all of a row's pairs added.
 
         Args:
-            terms: those of a slot for some rows: from the rows' own values, the parameters of the
-                slot's images, the images, and the squared distances in Å². Products are rounded;
-                outside the cutoff they are +0.0.
-            starts: +0.0, or NaN where that is to show.
-            elements: parameters of images by their elements. Terms receive None without them, and
-                where all images are of the element of their rows: then the terms must have the
-                bits that they have with these parameters.
+            terms: the terms of a slot for some rows, from the rows' own values, the parameters of
+                the slot's images, the images, and the squared distances in Å². Terms must be
+                rounded, and +0.0 outside the cutoff.
+            starts: +0.0, or NaN that should reach the result.
+            elements: parameters of images by their elements. Without it, and for systems of one
+                element, terms receive None; for these systems they must have the bits that they
+                would have with the parameters.
         """
 
         def of_vectors(own, other, images, vectors):
@@ -148,11 +148,11 @@ class Fold(NamedTuple):
 
     @property
     def is_one(self) -> bool:
-        """Whether coordinates are kept in one array."""
+        """Whether coordinates are one array."""
         return len(self.images) == 1
 
     def _sums(self, terms: Terms, starts: Sums, own: Own, elements: Elements | None) -> Sums:
-        """`sums` of terms that take the vectors to the images, in Å, in place of squares."""
+        """`sums` for terms of the vectors to the images, in Å, instead of squared distances."""
         here = coordinates(self.batch.positions, is_one=self.is_one)
         neighbors, columns, of_images = self.neighbors, columns_of(self.neighbors), None
         if elements is not None and elements.others is None:
@@ -224,13 +224,13 @@ class Fold(NamedTuple):
         """Energies, forces and stresses of pairs.
 
         Args:
-            pair: from the arguments of the terms of `sums` to the energy of the pair in eV and
-                (dE/dr)/r in eV/Å², where E is the energy of the system. Both are +0.0 outside the
-                cutoff. NaN counts as inside, so that it shows. At a distance of 0 one of them must
-                not be finite. XLA computes a value again for every sum that reads it, but stores a
-                quotient: so the second ends in its division.
+            pair: a function of the same arguments as the terms of `sums`. It returns the energy of
+                the pair in eV, and (dE/dr)/r in eV/Å² with the energy E of the system; both +0.0
+                outside the cutoff. NaN must count as inside. At distance 0 one of them must not be
+                finite. End the second in a division: XLA recomputes a cheap value for every sum
+                that reads it, but stores a quotient.
             elements: as for `sums`.
-            own_energies: of the atoms, in eV, besides their pairs'; none if None.
+            own_energies: energies of atoms in eV besides those of pairs, or None.
         """
 
         def terms(own, other, images, vectors):
@@ -268,5 +268,5 @@ def _components(vectors: Coordinates) -> tuple[Rows, Rows, Rows]:
 
 
 def dot(a: Sequence[Rows], b: Sequence[Rows]) -> Rows:
-    """The products of three components, added in index order. Lengths are not as large as 1e154."""
+    """The dot product, with components added in index order. Lengths must be below 1e154."""
     return apart(a[0] * b[0]) + apart(a[1] * b[1]) + apart(a[2] * b[2])
