@@ -370,7 +370,7 @@ def of_small(
     mask: Bool[Array, "systems"],
     index: AnyIndex,
 ) -> Bool[Array, "systems"]:
-    """A test of the systems of `mask`, none of which has more than one block of rows.
+    """A test of the systems of `mask`, which have at most one block of rows each.
 
     Args:
         test: a function of system numbers, or of a slice of all systems. It does not run if the

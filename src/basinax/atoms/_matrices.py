@@ -1,4 +1,4 @@
-"""Arithmetic of one 3x3 matrix a system, in a written order (docs/design.md, section 2)."""
+"""Arithmetic of one 3x3 matrix per system, in a written order (docs/design.md, section 2)."""
 
 import math
 
@@ -13,20 +13,20 @@ from basinax._systems.index import SystemIndex
 Matrices = Float[Array, "systems 3 3"]
 
 VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
-"""Where xx, yy, zz, yz, xz and xy stand in a matrix."""
+"""The positions of xx, yy, zz, yz, xz and xy in a matrix."""
 
 VOIGT_OF_ENTRIES = (0, 5, 4, 5, 1, 3, 4, 3, 2)
-"""Which of them each entry of a symmetric matrix is."""
+"""The index into `VOIGT` of each entry of a symmetric matrix."""
 
 TERMS = 14
-"""Terms of the series of exp: the next is below 3e-17 of the first for norms up to 1/2."""
+"""Terms of the series of exp: the next one is below 3e-17 of the first for norms up to 1/2."""
 
 HALVINGS = 12
-"""A matrix is halved at most so often before the series; exp of a larger one is NaN."""
+"""The largest number of halvings before the series; exp of a larger matrix is NaN."""
 
 
 ROOTS, IMPROVEMENTS, ROOT_TERMS = 4, 12, 10
-"""A logarithm takes these many square roots, iterations for each, and terms of a series."""
+"""The numbers of square roots of a logarithm, of iterations for each, and of terms of a series."""
 
 
 def multiply(a: Matrices, b: Matrices) -> Matrices:
@@ -49,7 +49,7 @@ def determinant(a: Matrices) -> Float[Array, "systems"]:
 
 
 def inverse(a: Matrices) -> Matrices:
-    """By cofactors; not finite where the determinant is 0."""
+    """The inverse by cofactors; not finite for a determinant of 0."""
     # Divide once and multiply: in a loop, XLA may turn divisions by one number into products.
     over = rounded(1 / determinant(a))
     return rounded(transposed(cofactors(a)) * over[:, None, None])
@@ -91,8 +91,8 @@ def exponential(a: Matrices) -> Matrices:
 def derived_exponential(a: Matrices, direction: Matrices) -> tuple[Matrices, Matrices]:
     """exp(a) and its derivative by a, in a direction (Fréchet's).
 
-    Scaling, series and squaring, as in N. J. Higham, Functions of Matrices (2008), chapter 10. How
-    often a matrix is squared depends on that matrix alone.
+    Scaling, series and squaring, as in N. J. Higham, Functions of Matrices (2008), chapter 10. The
+    number of squarings depends on each matrix alone.
     """
     largest = 3 * jnp.max(jnp.abs(a), axis=(1, 2))
     bounds = np.ldexp(0.5, np.arange(HALVINGS))
@@ -157,7 +157,7 @@ def logarithm(a: Matrices) -> Matrices:
 
 
 def turned(matrices: Float[Array, "rows n n"], x: Float[Array, "rows n"]) -> Float[Array, "rows n"]:
-    """A matrix a row times its vector, added in index order."""
+    """The matrix of each row times its vector, added in index order."""
     total = rounded(matrices[:, :, 0] * x[:, 0:1])
     for k in range(1, x.shape[1]):
         total = total + rounded(matrices[:, :, k] * x[:, k : k + 1])

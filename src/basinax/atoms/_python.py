@@ -1,4 +1,4 @@
-"""Potentials from files of Python: `FILE.py:NAME`."""
+"""Potentials from Python files: `FILE.py:NAME`."""
 
 import importlib.util
 import sys
@@ -15,14 +15,14 @@ from basinax.atoms.potentials import AbstractPotential
 
 
 def potential_of_file(text: str) -> AbstractPotential | AbstractEvaluator:
-    """The potential of `FILE.py:NAME`: the file is run, and NAME taken from it.
+    """The potential of `FILE.py:NAME`: run the file, and take NAME from it.
 
-    NAME is a potential, an ASE calculator, or a function without arguments that makes one. With a
-    function that makes calculators, each process makes its own.
+    NAME is a potential, an ASE calculator, or a function without arguments that makes one. A
+    function that makes calculators is called in each process.
 
     Raises:
-        ValueError: the file cannot be run, or has nothing of use under this name.
-        OSError: there is no such file.
+        ValueError: the file cannot be run, or has no usable object of this name.
+        OSError: the file does not exist.
     """
     file, colon, name = text.rpartition(":")
     if not (colon and file and name):
@@ -49,7 +49,7 @@ _POTENTIALS: Any = (AbstractPotential, AbstractEvaluator, BaseCalculator)
 
 
 def _by_value(make: Any, module: ModuleType) -> Any:
-    """The function, which processes receive as it is: they cannot import the file by its name."""
+    """The function, marked to be pickled by value: processes cannot import the file by name."""
     import cloudpickle
 
     cloudpickle.register_pickle_by_value(module)

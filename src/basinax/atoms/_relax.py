@@ -1,6 +1,6 @@
-"""Relaxes ASE structures: groups them, streams each group through batches, gathers the results.
+"""Relaxation of ASE structures: grouping, streaming through batches, and gathering of results.
 
-How structures are grouped is chosen for speed alone: no bit of a result depends on it.
+The grouping affects speed alone: no bit of a result depends on it.
 """
 
 import contextlib
@@ -59,16 +59,16 @@ Cells = str | AbstractCell | None | Sequence[str | AbstractCell | None]
 
 
 class Progress(eqx.Module):
-    """How far a relaxation is."""
+    """The progress of a relaxation."""
 
     n_systems: int
     n_converged: int
     n_failed: int
-    """Ended without having converged."""
+    """Structures that ended without convergence."""
     phase: str
-    """The work at hand: "listing" neighbours, "compiling" or loading programs, or "running"."""
+    """The current work: "listing" neighbours, "compiling" or loading programs, or "running"."""
     fmax_median: float = np.nan
-    """Median of the structures that still run, in eV/Å; NaN before any was evaluated."""
+    """The median of running structures, in eV/Å; NaN before the first evaluation."""
     fmax_largest: float = np.nan
 
     @property
@@ -99,57 +99,57 @@ def relax(
     throw: bool = False,
     devices: Devices = None,
 ) -> AtomsRelaxation:
-    """Relax every structure, each as if it were alone: its positions, and its cell on request.
+    """Relax every structure as if it were alone: its positions, and its cell on request.
 
     Args:
-        atoms: at least one structure; they are not changed. Their constraints act as in ASE:
-            `FixAtoms`, `FixCartesian`, `FixScaled` (along x, y and z), `FixedLine`, `FixedPlane`,
-            `FixCom` and `FixSymmetry`, one after another; others raise, and so does `FixScaled`
-            where a cell that shears would turn its directions.
-        potential: such as `LennardJones.named("Ar")`; or `ASECalculator(...)`, or a calculator of
-            ASE; if None, each structure's own `atoms.calc`.
-        optimizer: if None, `InternalLBFGS()` for a potential that the host evaluates, where
-            evaluations take the time, and `FIRE()` for others, and for models whose forces are not
-            the derivatives of their energy.
-        cell: how cells move: `Frechet(pressure=0.0)`, `UnitCell()` or `Strain()`, a text such as
-            "frechet" (see `cell_from`), None for fixed cells, or a sequence with one of these for
-            each structure. A structure without periodic directions has no cell that could move.
+        atoms: at least one structure; none is changed. Constraints act as in ASE, one after
+            another: `FixAtoms`, `FixCartesian`, `FixScaled` (along x, y and z), `FixedLine`,
+            `FixedPlane`, `FixCom` and `FixSymmetry`. Others raise, and so does `FixScaled` if a
+            shearing cell would turn its directions.
+        potential: such as `LennardJones.named("Ar")`, `ASECalculator(...)`, or an ASE calculator;
+            if None, each structure's own `atoms.calc`.
+        optimizer: if None, `InternalLBFGS()` for potentials that the host evaluates, where
+            evaluations dominate the time, and `FIRE()` for others, and for models whose forces are
+            not derivatives of their energy.
+        cell: the motion of cells: `Frechet(pressure=0.0)`, `UnitCell()` or `Strain()`, a text such
+            as "frechet" (see `cell_from`), None for fixed cells, or a sequence with one of these
+            per structure. A structure without periodic directions has no cell that could move.
         fmax: a structure has converged when the force on each of its atoms is smaller (eV/Å), and
             each row of the generalised force on its cell, in the scale of ASE's filters; 0.05 if
-            None. A number, or one for each structure. Short for `convergence=MaxForce(fmax)`.
-        convergence: when a structure has converged, in place of `fmax`, such as
-            `MaxForce(0.05) & EnergyChange(1e-4)`; a tolerance is a number, or one for each.
-        max_steps: after so many steps a structure ends unconverged; a number, or one for each.
+            None. One number, or one per structure. Short for `convergence=MaxForce(fmax)`.
+        convergence: a criterion in place of `fmax`, such as `MaxForce(0.05) & EnergyChange(1e-4)`;
+            a tolerance is one number, or one per structure.
+        max_steps: a structure ends unconverged after this many steps; one number, or one per
+            structure.
         dtype: float32 or float64; JAX's default float if None (float64 needs `jax_enable_x64`).
-        skin: how much farther than the cutoff neighbour lists reach (Å); if None, 0.15 cutoffs, or
-            0.2 where pairs are expensive (embedded atoms). Changes speed only; not of calculators.
-        keep_best: return an unconverged structure at its point of lowest energy, not at the last.
+        skin: the reach of neighbour lists beyond the cutoff (Å); if None, 0.15 cutoffs, or 0.2 for
+            expensive pairs (embedded atoms). Changes speed only; not for calculators.
+        keep_best: return an unconverged structure at its point of lowest energy, not its last one.
         stress: compute the final stress of structures with fixed cells, too.
         trajectory: a folder for trajectories, or `Trajectories(folder, interval, format)`.
-        history: keep energy, fmax and volume of every step as `result.history`; a number keeps so
-            many points of a structure at most: of steps 0, n, 2n, ..., with n a power of two, and
-            of the last.
-        log: a file for a line with energy and fmax at each step of each structure, as the run goes;
-            "-" is standard output.
+        history: keep energy, fmax and volume of every step as `result.history`; a number limits
+            the points of a structure to steps 0, n, 2n, ..., with n a power of two, and the last.
+        log: a file for a line with energy and fmax at each step of each structure, written during
+            the run; "-" is standard output.
         progress: True shows a bar, on a terminal or in a notebook; a function is called with a
-            `Progress` as the run goes.
+            `Progress` during the run.
         on_end: called with the number of a structure and its outcome as soon as it has ended, in
-            any order, one call at a time and in a thread of the run's own. Where it raises, the run
-            ends. The stress of `stress=True` is not there yet.
-        should_stop: called now and then; once it returns True the run ends, and unfinished
-            structures are returned where they are, as `Status.RUNNING`.
-        throw: raise if a structure does not converge, instead of leaving it to `status`.
-        devices: those of JAX that share the structures, or so many of `jax.local_devices()`, for
-            potentials of this package and models; each has one thread, and no bit depends on their
-            number. If None, all local devices that are no CPUs (of a model one), or the default
-            device.
+            any order, one call at a time, in a thread of the run. If it raises, the run ends. The
+            stress of `stress=True` is not available yet.
+        should_stop: called now and then; after it returns True the run ends, and unfinished
+            structures are returned at their current points, as `Status.RUNNING`.
+        throw: raise if a structure does not converge; otherwise see `status`.
+        devices: the JAX devices that share the structures, or a number of `jax.local_devices()`,
+            for potentials of this package and models. Each device has one thread, and no bit
+            depends on their number. If None, all local devices that are no CPUs (one of them for a
+            model), or the default device.
 
     Raises:
-        TypeError, ValueError, NotImplementedError: a structure or an argument is not usable; named
-            with the reason, before anything runs.
+        TypeError, ValueError, NotImplementedError: a structure or an argument is unusable; the
+            message names it and the reason, before anything runs.
         OSError: trajectories cannot be written to their folder, or the log to its file.
-        RuntimeError: with `throw`, a structure did not converge; or the process was forked from
-            one that had used JAX.
+        RuntimeError: with `throw`, a structure did not converge; or a fork of a process that had
+            used JAX calls this function.
     """
     check_process()
     structures = intake(atoms, _named(cell))
@@ -201,7 +201,7 @@ def relax(
 def _fit_for(
     evaluator: AbstractEvaluator | None, optimizer: AbstractTransform | None
 ) -> AbstractTransform:
-    """The optimizer, or the usual one; raises TypeError where the model does not serve it."""
+    """The optimizer, or the default one; raises TypeError if the model does not suit it."""
     is_conservative = evaluator is not None and evaluator.is_conservative
     if optimizer is None:
         # The host's optimizer judges steps by energies, so forces must be their derivatives.
@@ -215,7 +215,7 @@ def _fit_for(
 def _settings_of(
     optimizer: AbstractTransform, criterion: AbstractCriterion, max_steps: Any, n_atoms: int
 ) -> Settings:
-    """Settings that are one for all or one a structure."""
+    """The settings, each one number or one per structure."""
     return Settings(
         _each_a_structure(optimizer, "optimizer", n_atoms),
         _each_a_structure(criterion, "convergence", n_atoms),
@@ -226,7 +226,7 @@ def _settings_of(
 def _session(
     evaluator: AbstractEvaluator | None, structures: list[Structure], stack: contextlib.ExitStack
 ) -> AbstractSession | None:
-    """A session of the evaluator, if there is one, that ends with the stack."""
+    """A session of the evaluator, if given, which ends with the stack."""
     if evaluator is None:
         return None
     needs_stress = [structure.cell is not None for structure in structures]
@@ -237,7 +237,7 @@ def _session(
 def _teller(
     progress: Callable[[Progress], None] | bool | None, n_atoms: int, stack: contextlib.ExitStack
 ) -> Callable[..., None]:
-    """A function that is called with counts, phase and forces as the run goes."""
+    """A function to call during the run with counts, phase and forces."""
     if progress is True:
         from basinax.atoms._bar import Bar
 
@@ -267,7 +267,7 @@ def _handing_on(
 
 
 def _add_stresses(relaxed: list[Atoms], originals: list[Atoms], potential: Any, dtype: Any) -> None:
-    """Gives those a stress that have none, where their cells have a volume."""
+    """Compute missing stresses of structures whose cells have a volume."""
     ends, places = [], []
     for end, original in zip(relaxed, originals, strict=True):
         if has_volume(end) and end.calc is not None and "stress" not in end.calc.results:
@@ -298,7 +298,7 @@ def _recorder(
 
 
 def _check_needs_no_energy(optimizer: AbstractTransform) -> None:
-    """Raise TypeError where an optimizer searches along lines."""
+    """Raise TypeError if an optimizer uses line searches."""
     parts = jax.tree.leaves(optimizer, is_leaf=lambda x: isinstance(x, Search))
     if any(isinstance(part, Search) for part in parts):
         raise TypeError(
@@ -321,7 +321,7 @@ def _check_functions(should_stop: Any, progress: Any, on_end: Any) -> None:
 
 
 def points_of(history: bool | int) -> int:
-    """How many points of a structure are kept, at most; raises TypeError or ValueError."""
+    """The largest number of stored points of a structure; raises TypeError or ValueError."""
     if isinstance(history, bool | np.bool_):
         return MOST if history else 0
     require_whole(history, "history", at_least(2))
@@ -329,7 +329,7 @@ def points_of(history: bool | int) -> int:
 
 
 def _counts(value: Any) -> np.ndarray:
-    """The value as an array of integers that are not negative."""
+    """The value as an array of non-negative integers."""
     try:
         return counts(value, "max_steps")
     except (TypeError, ValueError):
@@ -350,14 +350,14 @@ def _one_a_structure(value: Any, name: str, n_atoms: int) -> np.ndarray:
 
 
 def _named(cell: Cells) -> Any:
-    """The cells, made of their names."""
+    """The cells, with names replaced by cells."""
     if isinstance(cell, str):
         return cell_from(cell)
     return [_named(c) for c in cell] if isinstance(cell, list | tuple) else cell
 
 
 def _each_a_structure(settings: Any, name: str, n_atoms: int) -> Any:
-    """The settings, if each is a number or has one entry a structure."""
+    """The settings, checked to be one number or one per structure."""
 
     def checked_leaf(path, value):
         return _one_a_structure(value, f"{name}{jax.tree_util.keystr(path)}", n_atoms)
@@ -368,7 +368,7 @@ def _each_a_structure(settings: Any, name: str, n_atoms: int) -> Any:
 def _in_order(
     atoms: list[Atoms], monitor: Monitor, n_compiled: int, *, has_history: bool
 ) -> AtomsRelaxation:
-    """The results; a structure that was never reached is as it was."""
+    """The results in order; a structure that never started is returned unchanged."""
     entries = []
     found = zip(atoms, monitor.outcomes, monitor.seconds, strict=True)
     for number, (original, outcome, seconds) in enumerate(found):

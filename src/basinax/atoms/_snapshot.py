@@ -1,4 +1,4 @@
-"""One structure with its position and its results there."""
+"""One structure at a point, with its results."""
 
 from typing import Any, NamedTuple
 
@@ -10,22 +10,22 @@ from basinax.atoms._intake import Structure
 
 
 class Snapshot(NamedTuple):
-    """On the host, in double precision."""
+    """Positions, cell and results on the host, in double precision."""
 
     positions: np.ndarray
     cell: np.ndarray
     forces: np.ndarray
     stress: np.ndarray | None
-    """In eV/Å³: xx, yy, zz, yz, xz, xy; None where the cell is fixed."""
+    """The stress in eV/Å³: xx, yy, zz, yz, xz, xy; None for a fixed cell."""
     energy: float
     energies: np.ndarray | None = None
-    """Energies of the atoms, in eV; None where they are not kept."""
+    """Energies of the atoms in eV, or None."""
 
     def of(self, original: Atoms, further: dict[str, Any] | None = None) -> Atoms:
-        """A copy of the structure there, with a calculator that has the results.
+        """A copy of the structure at this point, with a calculator that has the results.
 
         Args:
-            further: properties that take the place of these, or stand beside them.
+            further: properties that replace or complement these.
         """
         copy = original.copy()
         copy.set_cell(self.cell, apply_constraint=False)
@@ -36,14 +36,14 @@ class Snapshot(NamedTuple):
         return copy
 
     def kept(self, structure: Structure) -> "Snapshot":
-        """The snapshot with the structure's own bits in fixed coordinates: a run may round them."""
+        """The snapshot with the original bits of fixed coordinates, which a run may round."""
         if structure.cell is not None:
             return self
         positions = np.where(structure.fixed, structure.atoms.positions, self.positions)
         return self._replace(positions=positions, cell=structure.atoms.cell.array)
 
     def properties(self) -> dict[str, Any]:
-        """The properties found there, by ASE's names."""
+        """The properties by ASE's names."""
         found = {
             "energy": self.energy,
             "free_energy": self.energy,

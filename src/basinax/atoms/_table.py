@@ -19,7 +19,7 @@ Columns = dict[str, list[Any]]
 
 
 def named(atoms: Sequence[Atoms]) -> Columns:
-    """The formulas of structures, and how many atoms they have."""
+    """The formulas of structures, and their numbers of atoms."""
     return {
         "formula": [a.get_chemical_formula() for a in atoms],
         "atoms": [len(a) for a in atoms],
@@ -34,17 +34,17 @@ def energies_of(atoms: Sequence[Atoms], energies: np.ndarray) -> Columns:
 
 
 def volumes(atoms: Sequence[Atoms]) -> list[float | None]:
-    """In Å³; None without three periodic directions."""
+    """The volumes in Å³; None without three periodic directions."""
     return [volume_of(a) for a in atoms]
 
 
 def volume_of(atoms: Atoms) -> float | None:
-    """In Å³; None without three periodic directions."""
+    """The volume in Å³; None without three periodic directions."""
     return float(atoms.cell.volume) if atoms.pbc.all() else None
 
 
 def rows_of(columns: Columns) -> list[dict[str, Any]]:
-    """The table as one mapping a row."""
+    """The table as one mapping per row."""
     return [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]
@@ -66,7 +66,7 @@ def text_of(columns: Columns) -> str:
 
 
 def html_of(columns: Columns) -> str:
-    """A table of HTML."""
+    """The table as HTML."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(_shown(x))}</td>" for x in values) + "</tr>"
@@ -76,7 +76,7 @@ def html_of(columns: Columns) -> str:
 
 
 def write_rows(path: str | os.PathLike[str], columns: Columns) -> None:
-    """Write a table in the format of the ending; an old file is replaced by the whole new one."""
+    """Write a table in the format of the ending; a complete file replaces an old one."""
     write = writer_of(path)
     with replacing(path) as partial:
         write(partial, columns)
@@ -86,8 +86,8 @@ def writer_of(path: str | os.PathLike[str]) -> Callable[[Path, Columns], None]:
     """The writer of tables for a file's ending; CSV for a name without one.
 
     Raises:
-        ValueError: there is none.
-        ImportError: it needs a package that is not installed.
+        ValueError: no writer has this ending.
+        ImportError: the writer needs a missing package.
     """
     ending = Path(path).suffix.lower()
     if ending not in _WRITERS:
@@ -102,7 +102,7 @@ def writer_of(path: str | os.PathLike[str]) -> Callable[[Path, Columns], None]:
 
 
 def csv_of(columns: Columns, line_end: str = "\n") -> str:
-    """CSV, with the digits that tell floats apart."""
+    """CSV, with enough digits to distinguish all floats."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator=line_end)
     writer.writerow(columns)
@@ -143,7 +143,7 @@ _WRITERS: dict[str, Callable[[Path, Columns], None]] = {
 
 
 def _finite(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN and no infinity: null stands for both."""
+    """The row with null for NaN and infinity, which JSON lacks."""
     return {
         name: None if isinstance(x, float) and not math.isfinite(x) else x
         for name, x in row.items()

@@ -1,4 +1,4 @@
-"""Potentials from text such as `lennard-jones:epsilon=0.01,sigma=3.4`, as in a command line."""
+"""Potentials from text such as `lennard-jones:epsilon=0.01,sigma=3.4`, for the command line."""
 
 import functools
 import importlib
@@ -31,17 +31,19 @@ from basinax.atoms.potentials._tables.eam_files import Format
 def potential_from(text: str) -> AbstractPotential | AbstractEvaluator:
     """The potential of a text: its name, and its options as `NAME:KEY=VALUE,...`.
 
-    A value for an element or a pair stands behind a dot. Element symbols choose published
-    parameters; with neither symbols nor `epsilon`, Lennard-Jones has those of all noble gases.
-    EMT and Zhou's EAM have published ones alone; EMT, without symbols, those of all its elements.
+    An option for one element or pair has it after a dot. Element symbols select published
+    parameters; with neither symbols nor `epsilon`, Lennard-Jones uses those of all noble gases. EMT
+    and Zhou's EAM have only published parameters; EMT without symbols uses all its elements.
     Buckingham has named sets.
-    `eam:FILE` is a file of tables, and all that follows is its path, but for a `,format=alloy`
-    (fs, eam) at the end where the name does not end so. `tersoff:FILE` and `stillinger-weber:FILE`
-    are files in LAMMPS's formats; `,elements=Si-C` at the end chooses elements. Symbols instead
-    of a file choose published parameters.
-    `ase:MODULE:CALLABLE` imports a class or function that makes ASE calculators; options behind a
+
+    `eam:FILE` reads a file of tables. The rest of the text is the path, except `,format=alloy` (or
+    fs, eam) at the end, for a name with another ending. `tersoff:FILE` and `stillinger-weber:FILE`
+    read LAMMPS's formats; `,elements=Si-C` at the end selects elements. Symbols instead of a file
+    select published parameters.
+
+    `ase:MODULE:CALLABLE` imports a class or function that makes ASE calculators; options after a
     comma are its arguments. `nequix:FILE` is a model of the package nequix, in double precision
-    with `,dtype=float64` behind it. `python:FILE.py:NAME` runs a file and takes from it a
+    with `,dtype=float64` at the end. `python:FILE.py:NAME` runs a file and takes from it a
     potential, an ASE calculator, or a function that makes one of these.
 
     >>> potential_from("lennard-jones:epsilon=0.0104,sigma=3.4,cutoff=8.5").cutoff
@@ -58,9 +60,9 @@ def potential_from(text: str) -> AbstractPotential | AbstractEvaluator:
     >>> calculator = potential_from("ase:ase.calculators.emt:EMT,asap_cutoff=true")
 
     Raises:
-        ValueError: the name, an option or an element is unknown, a number is out of range, a
-            file is broken, or a package is missing.
-        OSError: there is no such file.
+        ValueError: the name, an option or an element is unknown, a number is out of range, a file
+            is broken, or a package is missing.
+        OSError: the file does not exist.
     """
     name, _, rest = text.partition(":")
     from_file = _FILES.get(name.strip().lower())
@@ -126,7 +128,7 @@ _MAKERS = {
 
 
 def _from_tables(text: str) -> EAM:
-    """The potential of `FILE` or `FILE,format=FORMAT`; a path may hold commas and equals signs."""
+    """The potential of `FILE` or `FILE,format=FORMAT`; paths may contain commas and equals signs."""
     path, comma, format = text.rpartition(",format=")
     if not comma:
         path, format = text, None
@@ -200,7 +202,7 @@ _FORMS = {
     "stillinger-weber": "stillinger-weber:ELEMENT,... or stillinger-weber:FILE[,elements=A-B]",
     "tersoff": "tersoff:ELEMENT,... or tersoff:FILE[,elements=A-B]",
 }
-"""Forms of potentials whose text has no options."""
+"""The forms of potentials whose text has no options."""
 
 _FILES: dict[str, Callable[[str], AbstractPotential | AbstractEvaluator]] = {
     "ase": _calculator,

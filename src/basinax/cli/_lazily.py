@@ -23,7 +23,7 @@ from basinax.cli._inputs import (
 )
 
 ONE_BY_ONE = ("traj", "db")
-"""Formats of which ASE reads one structure at a time."""
+"""Formats that ASE reads one structure at a time."""
 
 
 class Item(NamedTuple):

@@ -48,7 +48,7 @@ ONE_STRUCTURE = {
     "turbomole": r"^\$coord\b",
     "vasp": r"^[ \t]*[-+.\d]+[ \t]*\n(?:(?:[ \t]*[-+.\dED]+){3}[ \t]*\n){3}[ \t]*[A-Z]",
 }
-"""A text that each structure has once, for formats of which ASE reads one structure only."""
+"""A text that each structure has once, for formats with one structure in ASE."""
 
 NOT_READ = {
     "abinit-in": {"fixed atoms": r"^\s*(natfix|iatfix)"},
@@ -123,7 +123,7 @@ class Form(NamedTuple):
         return databases.count(path) if self.name == "db" else None
 
     def count(self, path: Path) -> int:
-        """The number of structures in the file, for formats of which ASE would read one."""
+        """The number of structures in the file, for formats with one structure in ASE."""
         pattern = ONE_STRUCTURE.get(self.name)
         return max(1, len(_found(pattern, path))) if pattern else 1
 

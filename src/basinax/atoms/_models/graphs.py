@@ -109,7 +109,7 @@ def _displacements(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class AbstractLayout(abc.ABC):
-    """The layout of a graph in arrays, of which a model's function takes some."""
+    """The layout of a graph in arrays; a model's function takes some of them."""
 
     arguments: tuple[str, ...]
     """The names of the arrays that the function takes, in order."""

@@ -72,7 +72,7 @@ class Structures:
 
 
 def structures_of(rows: Iterable[Row]) -> Structures:
-    """The columns of the rows, each of which is read once, in order."""
+    """The columns of the rows, which are read once, in order."""
     numbers: list[int] = []
     texts: dict[str, list[str]] = {name: [] for name in TEXTS}
     values: dict[str, list[float]] = {name: [] for name in NUMBERS}
