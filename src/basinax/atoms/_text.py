@@ -128,7 +128,7 @@ _MAKERS = {
 
 
 def _from_tables(text: str) -> EAM:
-    """The potential of `FILE` or `FILE,format=FORMAT`; paths may contain commas and equals signs."""
+    """The potential of `FILE` or `FILE,format=FORMAT`; paths may contain `,` and `=`."""
     path, comma, format = text.rpartition(",format=")
     if not comma:
         path, format = text, None
