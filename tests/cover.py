@@ -47,6 +47,17 @@ def every_day(cases: Iterable[Any], is_chosen) -> list[Any]:
     ]
 
 
+def named_daily(cases: Mapping[str, Any], names: Iterable[str]) -> list[Any]:
+    """All cases of a table, of which those of these names run every day."""
+    chosen = set(names)
+    if unknown := chosen - set(cases):
+        raise ValueError(f"no case has the name {', '.join(sorted(unknown))}")
+    return [
+        pytest.param(value, id=name, marks=() if name in chosen else (pytest.mark.exhaustive,))
+        for name, value in cases.items()
+    ]
+
+
 def one_in(count: int, cases: Iterable[Any], first: int = 0) -> list[Any]:
     """One in so many cases every day, from the first; those that have a mark keep it.
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from cover import chosen_cells, cover, exhaustive, one_in
+from cover import chosen_cells, cover, exhaustive, named_daily, one_in
 
 
 @pytest.mark.parametrize("strength", [1, 2, 3])
@@ -45,3 +45,13 @@ def test_one_in_so_many_is_tested_every_day_and_marks_remain():
     assert [row.id for row in rows] == list("abcde")
     assert [row.id for row in rows if not row.marks] == ["c", "e"]
     assert all(len(row.marks) < 2 for row in rows)
+
+
+def test_cases_that_are_not_named_have_a_mark_and_unknown_names_are_refused():
+    rows = named_daily({"a": 1, "b": 2}, ["b"])
+    assert [(row.id, row.values, len(row.marks)) for row in rows] == [
+        ("a", (1,), 1),
+        ("b", (2,), 0),
+    ]
+    with pytest.raises(ValueError, match="no case has the name c"):
+        named_daily({"a": 1}, ["a", "c"])
