@@ -25,9 +25,9 @@ from basinax import (
     rounded,
     segment,
 )
-from cover import exhaustive
+from cover import every_day, exhaustive
 
-N_LINES = 300
+N_LINES = 120
 SEARCHERS = {
     "LBFGSLineSearch": LBFGSLineSearch(memory=10),
     "BFGSLineSearch": BFGSLineSearch(),
@@ -99,7 +99,7 @@ def test_more_thuente_tries_what_ase_tries():
         np.testing.assert_allclose(trials[k], tried, rtol=1e-9)
         np.testing.assert_allclose(ends[k], found, rtol=1e-9)
         more_than_one += len(tried) > 3
-    assert more_than_one > 50
+    assert more_than_one > 20
 
 
 def test_armijo_tries_what_ase_tries():
@@ -123,7 +123,7 @@ def test_armijo_tries_what_ase_tries():
         np.testing.assert_allclose(trials[k], tried, rtol=1e-9)
         np.testing.assert_allclose(ends[k], found, rtol=1e-9)
         more_than_one += len(tried) > 1
-    assert more_than_one > 50
+    assert more_than_one > 20
 
 
 def test_armijo_guesses_from_the_last_energy_as_ase_does():
@@ -156,18 +156,24 @@ STIFFNESS = jnp.asarray(np.random.default_rng(1).uniform(1, 300, (12, 3)))
 
 
 class Bowl(eqx.Module):
-    """In systems that lie, the energy rises along the negative gradient, wherever one goes."""
+    """In systems that lie, the energy rises along the negative gradient, wherever one goes.
+
+    Below the floor of its system, an energy is no number.
+    """
 
     lies: jax.Array
+    floor: jax.Array
 
     def __call__(self, x):
         gradient = rounded(STIFFNESS * x)
         energies = rounded(0.5 * segment.dot(gradient, x, INDEX))
+        energies = jnp.where(energies > self.floor, energies, jnp.nan)
         return jnp.where(self.lies, -energies, energies), gradient
 
 
-bowl = Bowl(jnp.zeros(3, bool))
-lying = Bowl(jnp.arange(3) == 1)
+NO_FLOOR = jnp.full(3, -1.0)
+bowl = Bowl(jnp.zeros(3, bool), NO_FLOOR)
+lying = Bowl(jnp.arange(3) == 1, NO_FLOOR)
 
 
 @functools.cache
@@ -175,7 +181,11 @@ def relaxed(name):
     return relax(bowl, START, SEARCHERS[name], index_prefix=INDEX, fmax=1e-6)
 
 
-@pytest.mark.parametrize("name", SEARCHERS)
+# Their searches are those of all.
+TWO_SEARCHERS = every_day(SEARCHERS.keys(), ("LBFGSLineSearch", "ConjugateGradient").__contains__)
+
+
+@pytest.mark.parametrize("name", TWO_SEARCHERS)
 def test_trials_are_evaluations_and_no_steps(name):
     result = relaxed(name)
     assert np.all(result.converged)
@@ -183,7 +193,7 @@ def test_trials_are_evaluations_and_no_steps(name):
     assert np.array_equal(result.energies, jax.jit(lambda x: bowl(x)[0])(result.params))
 
 
-@pytest.mark.parametrize("name", SEARCHERS)
+@pytest.mark.parametrize("name", TWO_SEARCHERS)
 def test_a_failed_search_ends_its_system_where_it_began_and_no_other(name):
     result = relax(lying, START, SEARCHERS[name], index_prefix=INDEX, fmax=1e-6)
     undisturbed = relaxed(name)
@@ -197,21 +207,17 @@ def test_a_failed_search_ends_its_system_where_it_began_and_no_other(name):
 
 
 def test_a_search_that_fails_is_repeated_once_along_the_gradient():
-    """Beyond x = 0.4 the energy is no number: a memory that points there is forgotten."""
+    """Below 0.7 of the first energy there is none: a memory that points there is forgotten."""
     optimizer = LBFGSLineSearch(memory=10, search=MoreThuente(max_trials=1))
-
-    def cliff(x):
-        energies, gradient = bowl(x)
-        return jnp.where(energies > 0.7 * first, energies, jnp.nan), gradient
-
     first = bowl(START)[0]
+    cliff = Bowl(jnp.zeros(3, bool), 0.7 * first)
     result = relax(cliff, START, optimizer, index_prefix=INDEX, fmax=1e-6)
     assert np.all(result.status == Status.LINE_SEARCH_FAILED)
     assert np.all(np.isfinite(result.energies))
     assert np.all(result.energies <= first)
 
 
-@pytest.mark.parametrize("name", ["LBFGSLineSearch"])
+@pytest.mark.parametrize("name", ["ConjugateGradient", exhaustive("LBFGSLineSearch")])
 def test_a_limit_behind_a_search_is_noticed(name):
     optimizer = chain(SEARCHERS[name], MaxStepSize(0.03))
     result = relax(bowl, START, optimizer, index_prefix=INDEX, fmax=1e-6, max_steps=2000)
@@ -225,6 +231,7 @@ def test_energies_are_needed(name):
         optimizer.update(START, optimizer.init(START, INDEX), START)
 
 
+@pytest.mark.exhaustive
 def test_fewer_steps_than_without_a_search():
     plain = relax(bowl, START, LBFGS.ase(), index_prefix=INDEX, fmax=1e-6)
     assert np.all(relaxed("LBFGSLineSearch").steps < plain.steps)
@@ -265,10 +272,10 @@ class Bowls(eqx.Module):
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        ("LBFGSLineSearch", np.float32),
+        exhaustive("LBFGSLineSearch", np.float32),
         exhaustive("BFGSLineSearch", np.float64),
-        exhaustive("ConjugateGradient", np.float32),
-        ("Armijo", np.float64),
+        ("ConjugateGradient", np.float32),
+        exhaustive("Armijo", np.float64),
     ],
 )
 def test_from_every_start_the_lowest_point_remains_and_the_status_is_true(name, dtype):
@@ -292,7 +299,7 @@ def test_from_every_start_the_lowest_point_remains_and_the_status_is_true(name, 
     np.testing.assert_allclose(near, [0.75, 1.5], rtol=0.3)
 
 
-@pytest.mark.parametrize("name", SEARCHERS)
+@pytest.mark.parametrize("name", TWO_SEARCHERS)
 def test_after_too_few_steps_a_far_start_is_lower_than_before(name):
     results = [
         relax(bowl, START + 30, SEARCHERS[name], index_prefix=INDEX, max_steps=n) for n in range(4)
