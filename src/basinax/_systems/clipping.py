@@ -29,7 +29,7 @@ class Clipped(NamedTuple):
     norm: Float[Array, "..."]
     """The norm before clipping."""
     is_clipped: Bool[Array, "..."]
-    """True if the norm was larger than the limit, or if either was NaN."""
+    """True if a norm above 0 is not finite or exceeds the limit, or the limit is NaN or below 0."""
 
 
 class LayerClipped(NamedTuple):

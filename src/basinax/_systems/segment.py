@@ -38,8 +38,7 @@ def sum(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
 def norm(tree: Tree, index_prefix: Prefix = None, ord: float | str | None = 2) -> PerSystem:
     """The norm of each system's entries, over all leaves; 0 without rows, NaN if an entry is NaN.
 
-    No intermediate overflows or underflows if the norm is representable. The derivative at norm 0
-    is 0.
+    The norm neither overflows nor underflows if it is representable. The derivative at norm 0 is 0.
 
     Args:
         ord: p ≥ 1, `inf` for the largest magnitude, `-inf` for the smallest, or one of these as a

@@ -20,7 +20,7 @@ class Armijo(eqx.Module):
     """A step length that lowers the energy enough. A setting is one number, or one per system."""
 
     maxstep: Limit = 0.2
-    """The longest row of the first trial (Angstrom). ASE tries 1 if that row is within a half."""
+    """The longest row of the first trial (Angstrom). ASE tries length 1 if within 1/2 of it."""
     c1: Part = 0.1
     """The required decrease of the energy, relative to the slope times the step."""
     a_max: Limit = 2.0
