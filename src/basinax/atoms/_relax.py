@@ -41,14 +41,15 @@ from basinax.atoms._history import AbstractRecorder, History, Log, Together
 from basinax.atoms._intake import Structure, has_volume, intake
 from basinax.atoms._internal.optimizer import steps_on_the_host, usual_optimizer
 from basinax.atoms._precision import warn_of_single_precision, warn_of_small_fmax
-from basinax.atoms._result import AtomsRelaxation, Relaxed, entry_of, gathered
+from basinax.atoms._result import AtomsRelaxation, Relaxed, gathered
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.device import Settings
 from basinax.atoms._streams.groups import Call, listed_for
 from basinax.atoms._streams.hosted import relax_hosted
-from basinax.atoms._streams.queue import Monitor, Outcome
+from basinax.atoms._streams.queue import Monitor
 from basinax.atoms._streams.sizes import memory_of_batch
 from basinax.atoms._streams.workers import Devices, lanes_of, work_off
+from basinax.atoms._table import volume_of
 from basinax.atoms._text import cell_from
 from basinax.atoms._trajectory import Recorder, Trajectories
 from basinax.atoms.potentials import AbstractPotential
@@ -177,7 +178,7 @@ def relax(
     points, compilations = points_of(history), Compilations()
     with contextlib.ExitStack() as stack:
         tell = _teller(progress, len(atoms), stack)
-        monitor = Monitor(len(atoms), tell, should_stop, _handing_on(on_end, atoms))
+        monitor = Monitor(len(atoms), tell, should_stop, on_end)
         call = Call(structures, settings, dtype, keep_best, monitor, points)
         session = _session(evaluator, structures, stack)
         recorder = _recorder(trajectory, log, atoms)
@@ -251,19 +252,6 @@ def _teller(
             progress(Progress(n_atoms, *found))
 
     return tell
-
-
-def _handing_on(
-    on_end: Callable[[int, Relaxed], None] | None, atoms: list[Atoms]
-) -> Callable[[int, Outcome, float], None] | None:
-    """A function that calls `on_end` with a structure as an entry of a result."""
-    if on_end is None:
-        return None
-
-    def hand_on(number: int, outcome: Outcome, seconds: float) -> None:
-        on_end(number, entry_of(outcome, atoms[number], str(number), seconds))
-
-    return hand_on
 
 
 def _add_stresses(relaxed: list[Atoms], originals: list[Atoms], potential: Any, dtype: Any) -> None:
@@ -368,15 +356,17 @@ def _each_a_structure(settings: Any, name: str, n_atoms: int) -> Any:
 def _in_order(
     atoms: list[Atoms], monitor: Monitor, n_compiled: int, *, has_history: bool
 ) -> AtomsRelaxation:
-    """The results in order; a structure that never started is returned unchanged."""
-    entries = []
-    found = zip(atoms, monitor.outcomes, monitor.seconds, strict=True)
-    for number, (original, outcome, seconds) in enumerate(found):
-        if outcome is None:
-            nothing = np.full((len(original), 3), np.nan)
-            place = original.positions, original.cell.array
-            start = Snapshot(*place, nothing, None, np.nan, nothing[:, 0])
-            outcome = Outcome(start, start.of(original), np.inf, 0, 0, Status.RUNNING)
-            outcome = outcome._replace(history=History.empty() if has_history else None)
-        entries.append(entry_of(outcome, original, str(number), seconds))
+    """The results; a structure that was never reached is as it was."""
+    entries = [
+        _never_reached(atoms[number], number, has_history) if entry is None else entry
+        for number, entry in enumerate(monitor.entries)
+    ]
     return dataclasses.replace(gathered(entries), compilations=n_compiled)
+
+
+def _never_reached(atoms: Atoms, number: int, has_history: bool) -> Relaxed:
+    nothing, nan = np.full((len(atoms), 3), np.nan), np.nan
+    start = Snapshot(atoms.positions, atoms.cell.array, nothing, None, nan, nothing[:, 0])
+    numbers = nan, 0.0, nan, volume_of(atoms), History.empty() if has_history else None
+    status, source = Status.RUNNING, str(number)
+    return Relaxed(start.of(atoms), nan, np.inf, 0, 0, status, source, "", *numbers)

@@ -16,14 +16,12 @@ from basinax.atoms._history import History
 from basinax.atoms._report.curves import Curve
 from basinax.atoms._report.page import write_report
 from basinax.atoms._snapshot import Snapshot
-from basinax.atoms._streams.queue import Outcome
 from basinax.atoms._table import (
     energies_of,
     html_of,
     named,
     rows_of,
     text_of,
-    volume_of,
     volumes,
     write_rows,
 )
@@ -58,25 +56,6 @@ class Relaxed(NamedTuple):
     """The volume at the start in Å³; None without three periodic directions."""
     history: History | None = None
     """Energy, fmax and volume of the steps, if kept."""
-
-
-def entry_of(outcome: Outcome, original: Atoms, source: str, seconds: float) -> Relaxed:
-    """The outcome of one structure, as an entry of a result."""
-    return Relaxed(
-        outcome.atoms,
-        outcome.end.energy,
-        outcome.fmax,
-        outcome.steps,
-        outcome.evaluations,
-        Status(outcome.status),
-        source,
-        outcome.message,
-        outcome.first_energy,
-        largest_move(outcome.end, original),
-        seconds,
-        volume_of(original),
-        outcome.history,
-    )
 
 
 def largest_move(end: Snapshot, original: Atoms) -> float:

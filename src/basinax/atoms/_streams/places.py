@@ -16,10 +16,12 @@ from basinax.atoms._cells.moves import CellMoves, cell_moves
 from basinax.atoms._constraints.applied import Layout
 from basinax.atoms._history import AbstractRecorder, History
 from basinax.atoms._intake import Structure
+from basinax.atoms._result import Relaxed, largest_move
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.device import Settings, moved, result
 from basinax.atoms._streams.notes import Notes
-from basinax.atoms._streams.queue import Monitor, Outcome, Queue
+from basinax.atoms._streams.queue import Monitor, Queue
+from basinax.atoms._table import volume_of
 from basinax.atoms._trajectory import Frame
 
 
@@ -76,10 +78,6 @@ class Reports(Protocol):
     def pop(self, member: int, end: Snapshot) -> Report:
         """The report of a structure that has ended at `end`; available once."""
         ...
-
-
-def _given(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
 
 
 class Ended(NamedTuple):
@@ -179,20 +177,26 @@ class Places:
             report = self.reports.pop(member, end) if self.reports else Report()
             if "energy" in report.properties:
                 end = end._replace(energy=report.properties["energy"])
-            structure = self.group.structures[member]
-            end = end.kept(structure)
-            outcome = Outcome(
-                end=end,
-                atoms=end.of(structure.atoms, report.properties),
+            structure, first_energy = self.group.structures[member], report.first_energy
+            end, original = end.kept(structure), structure.atoms
+            entry = Relaxed(
+                atoms=end.of(original, report.properties),
+                energy=end.energy,
                 fmax=float(found["fmax"][k]),
                 steps=int(found["steps"][k]),
                 evaluations=int(found["evaluations"][k]),
-                status=int(found["status"][k]),
-                first_energy=_given(report.first_energy, float(found["first_energies"][k])),
+                status=Status(found["status"][k]),
+                source=str(member),
                 message=report.message,
+                initial_energy=float(
+                    found["first_energies"][k] if first_energy is None else first_energy
+                ),
+                displacement=largest_move(end, original),
+                seconds=np.nan,
+                initial_volume=volume_of(original),
                 history=histories.get(k),
             )
-            self.group.monitor.end(member, outcome)
+            self.group.monitor.end(member, entry)
         if last is not None:
             self._record_ends(last, members)
         stays = self.occupied.copy()

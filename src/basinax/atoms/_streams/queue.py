@@ -5,32 +5,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from ase import Atoms
 
 from basinax._bits.rounding import BLOCK
 from basinax._loop.status import Status
-from basinax.atoms._history import History
-from basinax.atoms._snapshot import Snapshot
-
-
-class Outcome(NamedTuple):
-    """The end of one structure."""
-
-    end: Snapshot
-    atoms: Atoms
-    """The structure at its end."""
-    fmax: float
-    steps: int
-    evaluations: int
-    status: int
-    first_energy: float = np.nan
-    """The energy at the start, in eV."""
-    message: str = ""
-    """The reason if the structure could not be evaluated."""
-    history: History | None = None
+from basinax.atoms._result import Relaxed
 
 
 class Queue:
@@ -92,12 +73,10 @@ class Monitor:
         n_structures: int,
         progress: Any,
         should_stop: Callable[[], bool],
-        on_end: Callable[[int, Outcome, float], None] | None = None,
+        on_end: Callable[[int, Relaxed], None] | None,
     ):
-        """Args: on_end: called with each structure that ends, its outcome and the time, in turn."""
-        self.outcomes: list[Outcome | None] = [None] * n_structures
-        self.seconds = [np.nan] * n_structures
-        """The time from the start to the end of each structure."""
+        """Args: on_end: called with each structure that has ended by itself, in turn."""
+        self.entries: list[Relaxed | None] = [None] * n_structures
         self._begin = time.monotonic()
         self._should_stop, self._progress, self._on_end = should_stop, progress, on_end
         self._is_stopped = False
@@ -133,16 +112,17 @@ class Monitor:
         self._is_stopped = self._is_stopped or bool(self._should_stop())
         return self._is_stopped
 
-    def end(self, member: int, outcome: Outcome) -> None:
+    def end(self, member: int, entry: Relaxed) -> None:
+        """Args: entry: without the seconds to its end."""
         with self._lock:
-            self.outcomes[member] = outcome
-            if outcome.status != Status.RUNNING:
-                self.seconds[member] = time.monotonic() - self._begin
-            converged = outcome.status == Status.CONVERGED
-            failed = not converged and outcome.status != Status.RUNNING
+            has_ended, converged = entry.status != Status.RUNNING, entry.status == Status.CONVERGED
+            if has_ended:
+                entry = entry._replace(seconds=time.monotonic() - self._begin)
+            self.entries[member] = entry
+            failed = has_ended and not converged
             self._ended = (self._ended[0] + converged, self._ended[1] + failed)
-            if self._on_end is not None and outcome.status != Status.RUNNING:
-                self._on_end(member, outcome, self.seconds[member])
+            if self._on_end is not None and has_ended:
+                self._on_end(member, entry)
 
     def report(self, stream: Any, status: np.ndarray, fmax: np.ndarray) -> None:
         """Args: status, fmax: values of the structures in the stream's batch."""
