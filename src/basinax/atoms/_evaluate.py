@@ -15,7 +15,12 @@ from basinax._jax.switches import own_switches
 from basinax._settings import require_switch
 from basinax.atoms._batch import available_dtype
 from basinax.atoms._evaluators.calculator import evaluator_of
-from basinax.atoms._evaluators.protocol import AbstractEvaluator, EvaluationError, Request
+from basinax.atoms._evaluators.protocol import (
+    AbstractEvaluator,
+    Evaluated,
+    EvaluationError,
+    Request,
+)
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._intake import has_volume, intake
 from basinax.atoms._neighbors.search import check_listable
@@ -121,10 +126,8 @@ def _computed(
     potential.check(atoms)
     check_listable(atoms, potential.cutoff, dtype)
     found = found_of(potential, atoms, dtype, stress=any(have_volume))
-    return [
-        (_snapshot(a, f.forces, f.stress if has else None, f.energy, f.energies), {}, "")
-        for a, f, has in zip(atoms, found, have_volume, strict=True)
-    ]
+    pairs = zip(found, have_volume, strict=True)
+    return [(point if has else point._replace(stress=None), {}, "") for point, has in pairs]
 
 
 def _asked(
@@ -143,21 +146,9 @@ def _asked(
             answers.update(session.answers(LOOK))
     found: list[_Found] = []
     for k, a in enumerate(atoms):
-        answer = answers[k]
+        answer, message = answers[k], ""
         if isinstance(answer, EvaluationError):
-            nothing = np.full((len(a), 3), np.nan)
-            found.append((_snapshot(a, nothing, None, np.nan, None), {}, str(answer)))
-        else:
-            point = _snapshot(a, answer.forces, answer.stress, answer.energy, None)
-            found.append((point, answer.results, ""))
+            answer, message = Evaluated(np.nan, np.full((len(a), 3), np.nan)), str(answer)
+        numbers = answer.forces, answer.stress, answer.energy
+        found.append((Snapshot(a.positions, a.cell.array, *numbers), answer.results, message))
     return found
-
-
-def _snapshot(
-    atoms: Atoms,
-    forces: np.ndarray,
-    stress: np.ndarray | None,
-    energy: float,
-    energies: np.ndarray | None,
-) -> Snapshot:
-    return Snapshot(atoms.positions, atoms.cell.array, forces, stress, energy, energies)

@@ -41,12 +41,6 @@ class PotentialCalculator(Calculator):
         self.potential.check([atoms])
         check_open([atoms], self.potential.cutoff)
         (found,) = found_of(self.potential, [atoms], self.dtype, stress=has_volume(atoms))
-        results = {
-            "energy": found.energy,
-            "free_energy": found.energy,
-            "energies": found.energies,
-            "forces": found.forces,
-        }
-        if found.stress is not None and np.isfinite(found.stress).all():
-            results["stress"] = found.stress
-        return results
+        if found.stress is not None and not np.isfinite(found.stress).all():
+            found = found._replace(stress=None)
+        return found.properties()

@@ -5,13 +5,12 @@ Each structure's numbers have the bits that they have alone, and those of a rela
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
 from ase import Atoms
-from jaxtyping import Float
 
 from basinax._bits import xla
 from basinax._bits.rounding import BLOCK
@@ -21,25 +20,15 @@ from basinax.atoms._machine import machine
 from basinax.atoms._matrices import VOIGT
 from basinax.atoms._neighbors.rooms import SMALL, Rooms
 from basinax.atoms._neighbors.table import NeighborTable
-
-
-class Found(NamedTuple):
-    """The properties of one structure, on the host in double precision."""
-
-    energy: float
-    """In eV."""
-    forces: Float[np.ndarray, "atoms 3"]
-    """In eV/Å, without the effect of constraints."""
-    energies: Float[np.ndarray, "atoms"]
-    """Energies of the atoms, in eV."""
-    stress: Float[np.ndarray, "6"] | None
-    """In eV/Å³: xx, yy, zz, yz, xz, xy; NaN without a volume; None unless requested."""
+from basinax.atoms._snapshot import Snapshot
 
 
 def found_of(
     potential: Any, atoms: Sequence[Atoms], dtype: Any, *, stress: bool
-) -> Iterator[Found]:
-    """The properties of structures, in their order; their constraints are not looked at.
+) -> Iterator[Snapshot]:
+    """Structures with their results, in their order; constraints are not looked at.
+
+    Stress is NaN without a volume, and None unless requested.
 
     Args:
         potential: an `AbstractPotential`.
@@ -95,16 +84,18 @@ def _properties(fixed: Fixed, stress: bool, arrays: Any, batch: Batch, lists: An
     return eqx.combine(arrays, fixed.tree)(batch, lists, stress=stress)
 
 
-def _by_structure(found: Any, part: Sequence[Atoms]) -> Iterator[Found]:
+def _by_structure(found: Any, part: Sequence[Atoms]) -> Iterator[Snapshot]:
     for k, (start, a) in enumerate(zip(row_starts([len(a) for a in part]), part, strict=True)):
         rows = slice(start, start + len(a))
         stress = None
         if found.stress is not None:
             s = np.asarray(found.stress[k], np.float64)
             stress = np.array([(s[i, j] + s[j, i]) / 2 for i, j in VOIGT])
-        yield Found(
-            float(found.energies[k]),
+        yield Snapshot(
+            a.positions,
+            a.cell.array,
             np.asarray(found.forces[rows], np.float64),
-            np.asarray(found.atom_energies[rows], np.float64),
             stress,
+            float(found.energies[k]),
+            np.asarray(found.atom_energies[rows], np.float64),
         )
