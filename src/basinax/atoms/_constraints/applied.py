@@ -135,7 +135,10 @@ Layout = tuple[tuple[Room, ...], ...]
 def layout_of(structures: Iterable[Stages]) -> Layout:
     """The room for the constraints of all these structures; empty without constraints."""
     return _joined(
-        tuple(tuple(stage[part].room if part in stage else () for part in PARTS) for stage in own)
+        tuple(
+            tuple(part.room_of(stage[part]) if part in stage else () for part in PARTS)
+            for stage in own
+        )
         for own in structures
     )
 

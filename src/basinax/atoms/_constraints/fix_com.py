@@ -1,6 +1,6 @@
 """ASE's `FixCom`: a fixed centre of mass."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,16 +11,6 @@ from jaxtyping import Array, Bool, Float
 from basinax._bits.rounding import rounded
 from basinax._systems.index import SystemIndex
 from basinax.atoms._constraints.protocol import AbstractKind, AbstractPart, Room, Rows, Turning
-
-
-class OwnMasses(NamedTuple):
-    """The masses of one structure, in u."""
-
-    masses: Float[np.ndarray, "atoms"]
-
-    @property
-    def room(self) -> Room:
-        return (1,)
 
 
 class Masses(AbstractPart):
@@ -34,8 +24,8 @@ class Masses(AbstractPart):
     """Σ m²; 1 for systems with a free centre of mass."""
 
     @classmethod
-    def gathered(cls, found: list[np.ndarray], n_atoms: int) -> OwnMasses:
-        return OwnMasses(found[0])
+    def room_of(cls, own: np.ndarray) -> Room:
+        return (1,)
 
     @classmethod
     def blank(cls, room: Room, n_rows: int, n_systems: int, dtype: Any) -> "Masses":
@@ -48,14 +38,13 @@ class Masses(AbstractPart):
     def room(self) -> Room:
         return (1,)
 
-    def write(self, system: int, rows: slice, own: OwnMasses | None) -> None:
+    def write(self, system: int, rows: slice, own: np.ndarray | None) -> None:
         arrays: Any = self
         arrays.mask[system], arrays.masses[rows] = own is not None, 0.0
         arrays.totals[system] = arrays.squares[system] = 1.0
         if own is not None:
-            arrays.masses[rows.start : rows.start + len(own.masses)] = own.masses
-            arrays.totals[system] = own.masses.sum()
-            arrays.squares[system] = (own.masses**2).sum()
+            arrays.masses[rows.start : rows.start + len(own)] = own
+            arrays.totals[system], arrays.squares[system] = own.sum(), (own**2).sum()
 
     def of_gradient(self, x: Rows, index: SystemIndex, turning: Turning) -> Rows:
         """x − m (Σ m x)/(Σ m²): equations 3 and 7 of doi:10.1021/jp9722824, as in ASE."""

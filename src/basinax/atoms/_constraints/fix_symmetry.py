@@ -47,11 +47,6 @@ class Orbits(NamedTuple):
     members: Int32[np.ndarray, "slots atoms"]
     tensor: Float[np.ndarray, "9 9"]
 
-    @property
-    def room(self) -> Room:
-        # Round up to a power of two, so that few programs serve most structures.
-        return (1 << (len(self.members) - 1).bit_length(),)
-
 
 class Symmetry(AbstractPart):
     """The orbits of systems that keep their symmetry."""
@@ -74,8 +69,9 @@ class Symmetry(AbstractPart):
     joins = False
 
     @classmethod
-    def gathered(cls, found: list[Orbits], n_atoms: int) -> Orbits:
-        return found[0]
+    def room_of(cls, own: Orbits) -> Room:
+        # A power of two, so that few programs serve most structures.
+        return (1 << (len(own.members) - 1).bit_length(),)
 
     @classmethod
     def blank(cls, room: Room, n_rows: int, n_systems: int, dtype: Any) -> "Symmetry":

@@ -45,10 +45,6 @@ class OwnAtoms(NamedTuple):
     def partial(self) -> Bool[np.ndarray, "atoms"]:
         return (self.matrices != np.eye(3)).any((1, 2)) & ~self.fixed.all(1)
 
-    @property
-    def room(self) -> Room:
-        return 1, int(self.slanted.any()), int(self.partial.any())
-
 
 class Slants(eqx.Module):
     """Constraints that mix the components of a row: lines and planes off the axes."""
@@ -80,6 +76,10 @@ class OfAtoms(AbstractPart):
             else:
                 matrices[_fixed(list(group), n_atoms)] = 0.0
         return OwnAtoms(matrices)
+
+    @classmethod
+    def room_of(cls, own: OwnAtoms) -> Room:
+        return 1, int(own.slanted.any()), int(own.partial.any())
 
     @classmethod
     def blank(cls, room: Room, n_rows: int, n_systems: int, dtype: Any) -> "OfAtoms":

@@ -7,7 +7,7 @@ steps like ASE's `adjust_forces` and `adjust_positions`.
 
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 from ase import Atoms
@@ -41,15 +41,6 @@ Turning = Callable[[], Turn] | None
 """Makes the turn for a part that needs it; None if all rows are Cartesian."""
 
 
-class Own(Protocol):
-    """The entries of one structure in a part."""
-
-    @property
-    def room(self) -> Room:
-        """The room that its part needs."""
-        ...
-
-
 class AbstractPart(eqx.Module):
     """Constraints of one sort in all systems of a batch; NumPy arrays until all are written.
 
@@ -60,13 +51,18 @@ class AbstractPart(eqx.Module):
     """Whether consecutive constraints of this sort act as one."""
 
     @classmethod
-    @abc.abstractmethod
-    def gathered(cls, found: list[Any], n_atoms: int) -> Own:
-        """The entries of a structure in the part, from the readings of its kinds.
+    def gathered(cls, found: list[Any], n_atoms: int) -> Any:
+        """The entries of a structure in the part, from the readings of its kinds: the first one.
 
         Args:
             found: the readings of consecutive constraints; of one constraint unless they join.
         """
+        return found[0]
+
+    @classmethod
+    @abc.abstractmethod
+    def room_of(cls, own: Any) -> Room:
+        """For how much the entries of one structure must have arrays."""
 
     @classmethod
     @abc.abstractmethod
