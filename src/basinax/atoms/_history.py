@@ -7,25 +7,12 @@ import time
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, TextIO
+from typing import NamedTuple, TextIO
 
 import numpy as np
 from jaxtyping import Float, Int32
 
-from basinax.atoms._trajectory import Frame, NotWhole
-
-
-class AbstractRecorder(Protocol):
-    """A receiver of frames during a run, shared by threads."""
-
-    interval: int
-    """Steps between two frames of a structure."""
-
-    def add(self, frames: Iterable[Frame]) -> None:
-        """Receive frames; the frames of one structure arrive in the order of its steps."""
-
-    def close(self) -> None:
-        """Finish after the last frame."""
+from basinax.atoms._trajectory import Frame, NotWhole, Recorder
 
 
 class History(NamedTuple):
@@ -53,7 +40,7 @@ class Together:
 
     interval = 1
 
-    def __init__(self, recorders: Sequence[AbstractRecorder]):
+    def __init__(self, recorders: "Sequence[AnyRecorder]"):
         self._recorders = list(recorders)
 
     def add(self, frames: Iterable[Frame]) -> None:
@@ -112,3 +99,7 @@ class Log:
             self._file.flush()
         except OSError as error:
             self._fault = error.strerror or str(error)
+
+
+AnyRecorder = Recorder | Log | Together
+"""Takes frames of structures as a run goes, at steps that are multiples of its `interval`."""

@@ -37,7 +37,7 @@ from basinax.atoms._evaluate import evaluate
 from basinax.atoms._evaluators.calculator import ASECalculator, evaluator_of
 from basinax.atoms._evaluators.protocol import AbstractEvaluator, AbstractSession
 from basinax.atoms._formats.occupancy import check_occupancies
-from basinax.atoms._history import AbstractRecorder, History, Log, Together
+from basinax.atoms._history import AnyRecorder, History, Log, Together
 from basinax.atoms._intake import Structure, has_volume, intake
 from basinax.atoms._internal.optimizer import steps_on_the_host, usual_optimizer
 from basinax.atoms._precision import warn_of_single_precision, warn_of_small_fmax
@@ -274,8 +274,8 @@ def _recorder(
     trajectory: Trajectories | str | os.PathLike[str] | None,
     log: str | os.PathLike[str] | None,
     atoms: list[Atoms],
-) -> AbstractRecorder | None:
-    recorders: list[AbstractRecorder] = []
+) -> AnyRecorder | None:
+    recorders: list[AnyRecorder] = []
     if trajectory is not None:
         if not isinstance(trajectory, Trajectories):
             trajectory = Trajectories(trajectory)

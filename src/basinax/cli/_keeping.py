@@ -18,7 +18,7 @@ from basinax.atoms._relax import Progress
 from basinax.atoms._relax_stream import by_memory
 from basinax.atoms._result import Relaxed
 from basinax.atoms._runs.changes import changes
-from basinax.atoms._runs.claims import AbstractClaims, Alone, Shared
+from basinax.atoms._runs.claims import Alone, Claims, Shared
 from basinax.atoms._runs.database import RunDatabase
 from basinax.atoms._runs.kept import Kept, kept_in
 from basinax.atoms._runs.on_ray import relaxed_on_ray
@@ -107,7 +107,7 @@ def _n_of(shard: Shard, n_items: int | None) -> int | None:
     return None if n_items is None else sum(map(shard.has, range(n_items)))
 
 
-def _claims(kept: Kept, done: list[Brief], record: Table, tally: Tally) -> AbstractClaims:
+def _claims(kept: Kept, done: list[Brief], record: Table, tally: Tally) -> Claims:
     if not isinstance(kept, RunDatabase):
         return Alone(done)
     size, add = record[RECORD]["block"], tally.add_others
@@ -182,7 +182,7 @@ def _work_off(
     kept: Kept,
     works: Works,
     tally: Tally,
-    claims: AbstractClaims,
+    claims: Claims,
     should_stop: Callable[[], bool],
     begin: Callable[[Iterator[Work]], Generator[list[tuple[Work, Relaxed]]]],
 ) -> None:

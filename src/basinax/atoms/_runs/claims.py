@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from basinax._loop.status import Status
 from basinax.atoms._runs.results import Brief, Results
@@ -12,22 +11,6 @@ LOOK = 2.0
 """Seconds between two checks for structures that other processes left."""
 
 
-class AbstractClaims(Protocol):
-    """The distribution of structures among processes."""
-
-    def has(self, number: int) -> bool:
-        """Whether this process must relax the structure, which is not done."""
-        ...
-
-    def add(self, numbers: Iterable[int]) -> None:
-        """Mark structures as done."""
-        ...
-
-    def wait(self, should_stop: Callable[[], bool]) -> bool:
-        """Wait at the end of the input while others work; return whether they left structures."""
-        ...
-
-
 class Alone:
     """A single process, which relaxes all structures that are not done."""
 
@@ -35,12 +18,15 @@ class Alone:
         self._done = {brief.number for brief in done}
 
     def has(self, number: int) -> bool:
+        """Whether a structure is not done, and this process is to do it."""
         return number not in self._done
 
     def add(self, numbers: Iterable[int]) -> None:
+        """These are done."""
         self._done.update(numbers)
 
     def wait(self, should_stop: Callable[[], bool]) -> bool:
+        """After all of the input: waits while others work, and says whether they have left some."""
         del should_stop
         return False
 
@@ -112,3 +98,7 @@ class Shared:
         others = [brief for brief in found if brief.number not in self._done]
         self._done.update(brief.number for brief in others)
         self._on_others(brief.status for brief in others)
+
+
+Claims = Alone | Shared
+"""Who does what."""

@@ -8,7 +8,7 @@ from basinax._loop.status import Status
 from basinax.atoms._report.curves import Curve
 from basinax.atoms._result import AtomsRelaxation, Relaxed, gathered
 from basinax.atoms._runs.rows import NUMBER, curve_of, entry_of, row_of, status_of
-from basinax.atoms._runs.stores import AbstractStore
+from basinax.atoms._runs.stores import Store
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class Results:
     Methods raise OSError if the database is damaged, is of another kind, or has no space left.
     """
 
-    def __init__(self, store: AbstractStore):
+    def __init__(self, store: Store):
         self._store = store
 
     def add(self, entries: Iterable[tuple[int, Relaxed]]) -> None:

@@ -8,7 +8,7 @@ import sqlite3
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import ase.db
 
@@ -29,30 +29,6 @@ SOON = ("tcp_keepalives_idle = 30", "tcp_keepalives_interval = 10", "tcp_keepali
 """Settings by which the server drops the locks of an unreachable machine within a minute."""
 
 
-class AbstractStore(Protocol):
-    """An ASE database."""
-
-    name: str
-    """The name in messages."""
-    pack: Pack
-
-    def exists(self) -> bool:
-        """Whether the database holds tables of ASE."""
-        ...
-
-    def opened(self) -> contextlib.AbstractContextManager[Any]:
-        """A context with the database, for reading."""
-        ...
-
-    def transaction(self) -> contextlib.AbstractContextManager[Any]:
-        """A context that stores everything written inside, or nothing; makes missing tables."""
-        ...
-
-    def reported(self) -> contextlib.AbstractContextManager[None]:
-        """A context that turns errors of the database into OSError."""
-        ...
-
-
 class SQLiteFile:
     """An SQLite file; committed rows survive the end of the process or machine."""
 
@@ -61,13 +37,16 @@ class SQLiteFile:
         self.pack: Pack = as_bytes
 
     def exists(self) -> bool:
+        """Whether it holds tables of ASE."""
         return self.path.exists()
 
     def opened(self) -> contextlib.AbstractContextManager[Any]:
+        """The database, to be read within."""
         return _connected(self.path)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:
+        """The database, which keeps all that is written within, or nothing; makes its tables."""
         if not self.exists():
             # ASE makes tables one by one, and a process killed in between would leave a damaged
             # file. So make the tables in another file and rename that file.
@@ -78,6 +57,7 @@ class SQLiteFile:
 
     @contextlib.contextmanager
     def reported(self) -> Iterator[None]:
+        """Errors of the database are OSErrors."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -160,6 +140,9 @@ class ServerDatabase:
         with self._locks.cursor() as cursor:
             cursor.execute(query)
             return cursor.fetchone()[0]
+
+
+Store = SQLiteFile | ServerDatabase
 
 
 def _without_password(address: str) -> str:

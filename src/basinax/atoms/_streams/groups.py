@@ -14,7 +14,7 @@ from basinax.atoms._batch import STEPS_PER_OCTAVE, padded_size
 from basinax.atoms._cells.kinds import Kind
 from basinax.atoms._cells.moves import CELL_ROWS
 from basinax.atoms._constraints.applied import layout_of
-from basinax.atoms._history import AbstractRecorder
+from basinax.atoms._history import AnyRecorder
 from basinax.atoms._intake import Structure, squared_measures
 from basinax.atoms._machine import machine
 from basinax.atoms._neighbors.lists import Lists
@@ -78,7 +78,7 @@ class Call:
     def works(
         self,
         listed: Listed,
-        recorder: AbstractRecorder | None,
+        recorder: AnyRecorder | None,
         n_batches: int,
         memory: float = np.inf,
     ) -> list[Work]:
@@ -108,10 +108,8 @@ class Call:
             for members in _grouped(slots, self.blocks, alike)
         ]
 
-    def hosted_groups(
-        self, recorder: AbstractRecorder | None, memory: float = np.inf
-    ) -> list[Group]:
-        """Groups of structures that the host evaluates, one batch each.
+    def hosted_groups(self, recorder: AnyRecorder | None, memory: float = np.inf) -> list[Group]:
+        """Groups of structures that the host evaluates, in one batch each.
 
         Args:
             memory: bytes per batch.
@@ -128,7 +126,7 @@ class Call:
         members: np.ndarray,
         kind: Kind | None,
         slots: np.ndarray,
-        recorder: AbstractRecorder | None,
+        recorder: AnyRecorder | None,
         n_cores: int,
     ) -> Group:
         """A group of the given structures, of which `n_cores` batches run at a time."""

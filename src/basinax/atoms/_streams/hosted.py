@@ -128,7 +128,7 @@ class HostedStream:
     def __init__(self, group: Group, session: AbstractSession, members: list[int]):
         self.group, self.session = group, session
         self.points = Points()
-        self.places = Places(group, members, self.points)
+        self.places = Places(group, members, self.points.pop)
         self.asked: dict[int, Request] = {}
         """Pending requests, by structure number."""
         is_walked = steps_on_the_host(group.settings.optimizer)

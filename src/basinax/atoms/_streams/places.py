@@ -1,7 +1,8 @@
 """The places of a batch: the structure in each place, and its outcome."""
 
 import dataclasses
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -14,7 +15,7 @@ from basinax.atoms._batch import Batch, Draft, padded_size, row_starts
 from basinax.atoms._cells.kinds import Kind, is_open
 from basinax.atoms._cells.moves import CellMoves, cell_moves
 from basinax.atoms._constraints.applied import Layout
-from basinax.atoms._history import AbstractRecorder, History
+from basinax.atoms._history import AnyRecorder, History
 from basinax.atoms._intake import Structure
 from basinax.atoms._result import Relaxed, largest_move
 from basinax.atoms._snapshot import Snapshot
@@ -45,7 +46,7 @@ class Group(NamedTuple):
     """The kind of moving cells; None if all cells are fixed."""
     queue: Queue
     monitor: Monitor
-    recorder: AbstractRecorder | None
+    recorder: AnyRecorder | None
     points: int
     """The largest number of points in a structure's history; 0 for no history."""
 
@@ -72,12 +73,8 @@ class Report(NamedTuple):
     """The energy at the start, in eV; None for the batch's value."""
 
 
-class Reports(Protocol):
-    """A source of reports."""
-
-    def pop(self, member: int, end: Snapshot) -> Report:
-        """The report of a structure that has ended at `end`; available once."""
-        ...
+ReportOf = Callable[[int, Snapshot], Report]
+"""The report of a structure, by its number, that has ended there; taken once."""
 
 
 class Ended(NamedTuple):
@@ -96,9 +93,9 @@ class Ended(NamedTuple):
 class Places:
     """The places of one batch, which structures occupy one after another."""
 
-    def __init__(self, group: Group, members: list[int], reports: "Reports | None" = None):
+    def __init__(self, group: Group, members: list[int], report: ReportOf | None = None):
         self.group = group
-        self.reports = reports
+        self.report = report
         structures = [group.structures[i] for i in members]
         self.batch = Batch.of(structures, group.dtype, *group.shape, group.layout, group.most_rows)
         # Empty places have the number of the first structure, and no rows.
@@ -174,7 +171,7 @@ class Places:
         (found, last, members, histories), self.ended = self.ended, None
         for k, member in members.items():
             end = self._snapshot(found, k, member)
-            report = self.reports.pop(member, end) if self.reports else Report()
+            report = self.report(member, end) if self.report else Report()
             if "energy" in report.properties:
                 end = end._replace(energy=report.properties["energy"])
             structure, first_energy = self.group.structures[member], report.first_energy
@@ -231,8 +228,8 @@ class Places:
         cast(Notes, self.notes).add(kept)
 
     def _record(self, found: dict[str, np.ndarray]) -> None:
-        """Pass on frames that are due."""
-        interval = cast(AbstractRecorder, self.group.recorder).interval
+        """Hands over frames that fell due."""
+        interval = cast(AnyRecorder, self.group.recorder).interval
         is_due = self.occupied & (found["steps"] >= 0) & (found["steps"] % interval == 0)
         places = np.flatnonzero(is_due).tolist()
         self._add_frames(found, {k: int(self.members[k]) for k in places})
@@ -257,7 +254,7 @@ class Places:
             steps, evaluations = int(found["steps"][k]), int(found["evaluations"][k])
             return Frame(member, steps, snapshot, float(found["fmax"][k]), are_last, evaluations)
 
-        cast(AbstractRecorder, self.group.recorder).add(frame(k, m) for k, m in members.items())
+        cast(AnyRecorder, self.group.recorder).add(frame(k, m) for k, m in members.items())
 
     def refill(self) -> np.ndarray:
         """Fill free places with waiting structures of as many rows; return the filled places."""
