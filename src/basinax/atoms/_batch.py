@@ -6,7 +6,7 @@ program.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -106,17 +106,18 @@ class Batch(eqx.Module):
         index = index_of_sizes(sizes, align=BLOCK, n_rows=n_rows, most_rows=most_rows)
         dtype = available_dtype(dtype)
         layout = layout_of(s.stages for s in structures) if layout is None else layout
-        draft = Draft(
-            positions=np.zeros((n_rows, 3), dtype),
-            numbers=np.zeros(n_rows, np.int32),
-            cells=np.tile(np.eye(3, dtype=dtype), (n_systems, 1, 1)),
-            pbc=np.zeros((n_systems, 3), bool),
-            constraints=blank(layout, n_rows, n_systems, dtype),
-        )
+        arrays: dict[str, Any] = {
+            "positions": np.zeros((n_rows, 3), dtype),
+            "numbers": np.zeros(n_rows, np.int32),
+            "cells": np.tile(np.eye(3, dtype=dtype), (n_systems, 1, 1)),
+            "pbc": np.zeros((n_systems, 3), bool),
+            "constraints": blank(layout, n_rows, n_systems, dtype),
+        }
+        batch = cls(**arrays, index=index)
         for k, (start, s) in enumerate(zip(row_starts(sizes), structures, strict=False)):
-            draft.put(k, int(start), s)
-        # Copy all arrays in one call, which compiles no program.
-        return jax.device_put(cls(**draft.arrays(), index=index))
+            put(batch, k, int(start), s)
+        # All at once, and by no program of their own.
+        return jax.device_put(batch)
 
     @property
     def n_systems(self) -> int:
@@ -153,33 +154,14 @@ class Batch(eqx.Module):
         return copies
 
 
-class Draft(NamedTuple):
-    """The arrays of a batch on the host, into which structures are written."""
-
-    positions: np.ndarray
-    numbers: np.ndarray
-    cells: np.ndarray
-    pbc: np.ndarray
-    constraints: Constraints | None
-
-    @classmethod
-    def of(cls, batch: Batch) -> "Draft":
-        """Copies of the arrays of a batch."""
-        arrays = (getattr(batch, name) for name in cls._fields)
-        return cls(*(jax.tree.map(np.array, array) for array in arrays))
-
-    def put(self, system: int, start: int, structure: Structure) -> None:
-        """Write a structure into a place, over all entries of the structure before."""
-        rows = slice(start, start + structure.n_blocks * BLOCK)
-        self.positions[rows], self.numbers[rows] = 0.0, 0
-        write(self.constraints, system, rows, structure.stages)
-        atoms, rows = structure.atoms, slice(start, start + len(structure))
-        self.positions[rows], self.numbers[rows] = atoms.positions, atoms.numbers
-        self.cells[system], self.pbc[system] = atoms.cell.array, atoms.pbc
-
-    def arrays(self) -> dict[str, Any]:
-        """The arrays by the names of a batch's fields."""
-        return self._asdict()
+def put(batch: Any, system: int, start: int, structure: Structure) -> None:
+    """Put a structure into a place of a batch of NumPy arrays; nothing stays of who was there."""
+    rows = slice(start, start + structure.n_blocks * BLOCK)
+    batch.positions[rows], batch.numbers[rows] = 0.0, 0
+    write(batch.constraints, system, rows, structure.stages)
+    atoms, rows = structure.atoms, slice(start, start + len(structure))
+    batch.positions[rows], batch.numbers[rows] = atoms.positions, atoms.numbers
+    batch.cells[system], batch.pbc[system] = atoms.cell.array, atoms.pbc
 
 
 def batch_shape(sizes: Sequence[int]) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from basinax._bits.rounding import BLOCK
 from basinax._loop.run import Run
 from basinax._loop.status import Status
 from basinax._systems.index import index_of_sizes
-from basinax.atoms._batch import Batch, Draft, padded_size, row_starts
+from basinax.atoms._batch import Batch, padded_size, put, row_starts
 from basinax.atoms._cells.kinds import Kind, is_open
 from basinax.atoms._cells.moves import CellMoves, cell_moves
 from basinax.atoms._constraints.applied import Layout
@@ -259,7 +259,8 @@ class Places:
     def refill(self) -> np.ndarray:
         """Fill free places with waiting structures of as many rows; return the filled places."""
         batch, is_new = self.batch, np.zeros_like(self.occupied)
-        sizes, draft = np.array(batch.index.sizes), Draft.of(batch)
+        sizes = np.array(batch.index.sizes)
+        draft = jax.tree.map(np.array, dataclasses.replace(batch, index=None))
         self.occupied = self.occupied.copy()
         for k in np.flatnonzero(~self.occupied).tolist():
             member = self.group.queue.replace(-(-int(sizes[k]) // BLOCK))
@@ -268,13 +269,13 @@ class Places:
             structure = self.group.structures[member]
             self.members[k], self.occupied[k] = member, True
             sizes[k], is_new[k] = len(structure), True
-            draft.put(k, int(self.starts[k]), structure)
+            put(draft, k, int(self.starts[k]), structure)
         if is_new.any():
             if self.notes is not None:
                 self.notes.begin(is_new)
             index = index_of_sizes(
                 sizes, align=BLOCK, n_rows=batch.n_rows, most_rows=self.group.most_rows
             )
-            self.batch = Batch(**draft.arrays(), index=index)
+            self.batch = dataclasses.replace(draft, index=index)
             self.moves = self._moves()
         return is_new
