@@ -111,26 +111,26 @@ class AbstractRowLists(eqx.Module):
     images within reach of some atom, and far images up to a power of two.
     """
 
-    slots: eqx.AbstractVar[Int32[Array, "slots columns"]]
-    """The images near the row of each column, in canonical order, then the far image."""
+    slots: Int32[Array, "slots columns"]
+    """The images near the row of each column, in canonical order, then the far one."""
 
-    image_rows: eqx.AbstractVar[Int32[Array, "extra_images"]]
-    """The row that each further image copies."""
+    image_rows: Int32[Array, "extra_images"]
+    """The row that each further image is an image of."""
 
-    image_shifts: eqx.AbstractVar[Int32[Array, "extra_images"]]
-    """The shift of each further image, as an index into `shifts`."""
+    image_shifts: Int32[Array, "extra_images"]
+    """The shift of each further image, as an entry of `shifts`."""
 
-    shifts: eqx.AbstractVar[Int32[Array, "shifts 3"]]
-    """The displacement of images, in cell vectors."""
+    shifts: Int32[Array, "shifts 3"]
+    """By how many cell vectors images are displaced."""
 
-    shift_systems: eqx.AbstractVar[Int32[Array, "shifts"]]
-    """The system whose cell vectors each shift counts."""
+    shift_systems: Int32[Array, "shifts"]
+    """The system whose cell vectors they are."""
 
-    positions: eqx.AbstractVar[Float[Array, "rows 3"]]
-    """The positions at which each system's list was made, in Å."""
+    positions: Float[Array, "rows 3"]
+    """Where the atoms were when their system's list was made, in Å."""
 
-    frames: eqx.AbstractVar[Frames | None]
-    """The cells in which lists were made; None if no cell moves."""
+    frames: Frames | None
+    """The cells of then; None where no cell moves."""
 
     def images(
         self,
@@ -213,14 +213,6 @@ class Neighbors(AbstractRowLists):
     Some neighbours, up to the skin of the list, are farther away than the cutoff.
     """
 
-    slots: Int32[Array, "slots rows"]
-    image_rows: Int32[Array, "extra_images"]
-    image_shifts: Int32[Array, "extra_images"]
-    shifts: Int32[Array, "shifts 3"]
-    shift_systems: Int32[Array, "shifts"]
-    positions: Float[Array, "rows 3"]
-    frames: Frames | None = None
-
     reverse: Int32[Array, "slots rows"] | None = None
     """The position of each slot's pair seen from the neighbour, as an index into `slots.ravel()`.
 
@@ -234,18 +226,9 @@ class ChunkedLists(AbstractRowLists):
     `columns` gives the row of each column. With `others`, slots may hold the bit `HEAVIER`.
     """
 
-    slots: Int32[Array, "slots columns"]
-    image_rows: Int32[Array, "extra_images"]
-    image_shifts: Int32[Array, "extra_images"]
-    shifts: Int32[Array, "shifts 3"]
-    shift_systems: Int32[Array, "shifts"]
-    positions: Float[Array, "rows 3"]
-
     columns: Columns
     """The rows of columns, and the reach of folds. Loops of unknown length have no reverse
     derivative."""
-
-    frames: Frames | None = None
 
     others: Int32[Array, "rows"] | None = None
     """The atomic number of the other of the two elements of a row's system, or its own if there is
