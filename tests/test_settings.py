@@ -327,6 +327,6 @@ LARGE = {
 
 @pytest.mark.parametrize("name", LARGE)
 def test_what_no_memory_holds_is_refused_before_it_is_allocated(name, monkeypatch):
-    monkeypatch.setattr("basinax._settings._memory", lambda: 32.0 * 2**30)
+    monkeypatch.setattr("basinax._jax.memory._limits", lambda: (32 * 2**30,))
     with pytest.raises(ValueError, match=r"GiB of memory, and the machine has 32 GiB|at most 2147"):
         LARGE[name]()

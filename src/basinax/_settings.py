@@ -5,7 +5,6 @@ The value of a traced setting is unknown, so only its dtype is checked.
 
 import dataclasses
 import math
-import os
 import reprlib
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
@@ -257,24 +256,3 @@ def shown(value: Any) -> str:
 def first_of(numbers: Sequence[int]) -> str:
     """The first of these numbers, since all may be too many for an error."""
     return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
-
-
-def require_memory(n_bytes: float, what: str) -> None:
-    """Raise ValueError if something needs more memory than the machine has.
-
-    The allocation would otherwise end the process, long after the request.
-    """
-    available = _memory()
-    if n_bytes > available:
-        raise ValueError(
-            f"{what} needs {n_bytes / 2**30:.3g} GiB of memory, and the machine has"
-            f" {available / 2**30:.3g} GiB"
-        )
-
-
-def _memory() -> float:
-    """The memory of the machine in bytes; inf if the system does not report it."""
-    try:
-        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return math.inf

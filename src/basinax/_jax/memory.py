@@ -1,6 +1,7 @@
 """Memory of devices and of this process."""
 
 import contextlib
+import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -26,21 +27,29 @@ def memory_of(device: Any = None) -> int:
 
 
 def host_memory() -> int:
-    """Bytes of the machine, or of the container or job of this process."""
-    found = [_of_machine(), *_of_groups()]
-    return min(found)
+    """Bytes of the machine, or of the container or job that this process is in."""
+    return min(_limits(), default=UNKNOWN)
 
 
-def _of_machine() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return UNKNOWN
+def require_memory(n_bytes: float, what: str) -> None:
+    """Raise ValueError if something needs more memory than the machine is known to have.
+
+    The allocation would otherwise end the process, long after the request.
+    """
+    available = min(_limits(), default=n_bytes)
+    if n_bytes > available:
+        raise ValueError(
+            f"{what} needs {n_bytes / 2**30:.3g} GiB of memory, and the machine has"
+            f" {available / 2**30:.3g} GiB"
+        )
 
 
-def _of_groups() -> list[int]:
-    """Limits of the Linux control groups of this process."""
+@functools.cache
+def _limits() -> tuple[int, ...]:
+    """Bytes of the machine and of the control groups that this process is in; Linux has these."""
     limits, groups = [], ["/"]
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     with contextlib.suppress(OSError):
         lines = Path("/proc/self/cgroup").read_text().splitlines()
         groups += [line.split(":", 2)[2] for line in lines if line.startswith("0::")]
@@ -49,4 +58,4 @@ def _of_groups() -> list[int]:
         for here in (folder, *folder.parents):
             with contextlib.suppress(OSError, ValueError):  # "max" is no number
                 limits.append(int((here / "memory.max").read_text()))
-    return limits
+    return tuple(limits)

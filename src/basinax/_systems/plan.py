@@ -6,7 +6,8 @@ import numpy as np
 from jax.core import Tracer
 
 from basinax._bits.rounding import BLOCK
-from basinax._settings import MOST, WHOLE, require_memory, require_whole, shown
+from basinax._jax.memory import require_memory
+from basinax._settings import MOST, WHOLE, require_whole, shown
 
 
 class Plan(NamedTuple):

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int32, PyTree
 from basinax._bits import xla
 from basinax._bits.exponents import scale_exactly
 from basinax._bits.rounding import rounded
-from basinax._settings import require_memory
+from basinax._jax.memory import require_memory
 from basinax._systems import segment
 from basinax._systems.index import SystemIndex, where_any
 from basinax._systems.prefix import resolve

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int32, Shaped
 
 from basinax._bits.exponents import scale_exactly, split
 from basinax._bits.rounding import BLOCK, add_blocks, rounded
-from basinax._settings import require_memory
+from basinax._jax.memory import require_memory
 from basinax._systems.index import SystemIndex
 from basinax._systems.prefix import resolve
 from basinax._systems.types import PerSystem, Prefix, Tree
