@@ -253,14 +253,14 @@ def test_contents_that_a_format_cannot_hold_are_left_out_by_name(tmp_path, form,
 
 
 def test_the_first_of_many_faults_is_named_and_the_others_are_counted(tmp_path, monkeypatch):
-    begin = trajectory._Traj.begin
+    write = trajectory._WRITERS["traj"]
 
-    def begin_some(path, original, frames):
+    def write_some(path, mode, original, frames):
         if frames[0].number in (1, 2):
             raise ValueError("no frame")
-        return begin(path, original, frames)
+        return write(path, mode, original, frames)
 
-    monkeypatch.setattr(trajectory._Traj, "begin", begin_some)
+    monkeypatch.setitem(trajectory._WRITERS, "traj", write_some)
     message = r"of system [12] \(.*\) and 1 more are not whole: ValueError: no frame"
     with pytest.warns(UserWarning, match=message):
         result = relax(structures(), ARGON, fmax=0.01, trajectory=tmp_path)

@@ -27,7 +27,7 @@ def frames(number, steps, *, is_last=False):
         for k in steps
     ]
     last = steps[-1] if is_last else None
-    return [Frame(number, k, x, 0.0, k == last, k + 1) for k, x in zip(steps, made, strict=True)]
+    return [Frame(number, k, x, 0.0, k == last) for k, x in zip(steps, made, strict=True)]
 
 
 def record(folder, form, n_structures=1, n_frames=2):

@@ -12,7 +12,6 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import closing
-from io import FileIO
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -53,9 +52,7 @@ class Frame(NamedTuple):
     fmax: float
     """The largest force in eV/Å, as in the result."""
     is_last: bool
-    """Whether the structure ended at this frame."""
-    evaluations: int
-    """The number of evaluations so far, including this frame's."""
+    """Whether the structure has ended there."""
 
 
 class Trajectories(eqx.Module):
@@ -133,7 +130,7 @@ class Recorder:
             OSError: files cannot be written, or files of an earlier run would remain among them.
         """
         self.interval = min(int(trajectories.interval), MOST)
-        self._form = _Traj if trajectories.format == "traj" else _Extxyz
+        self._write = _WRITERS[trajectories.format]
         self._paths = trajectories.paths(len(atoms))
         replaced = check_folder(trajectories, len(atoms))
         resolved(trajectories.folder).mkdir(parents=True, exist_ok=True)
@@ -215,17 +212,21 @@ class Recorder:
     def _begin(self, number: int, frames: list[Frame]) -> None:
         path = self._paths[number]
         with replacing(path) as partial:
-            self._form.begin(partial, self._atoms[number], frames)
+            self._write(partial, "w", self._atoms[number], frames)
             mark, has_another = _mark(partial.stat()), path.exists()
         self._marks[number] = mark
         self._n_replaced += has_another
 
     def _extend(self, number: int, frames: list[Frame]) -> None:
-        with self._paths[number].open("r+b", buffering=0) as file:
-            if _mark(os.fstat(file.fileno())) != self._marks[number]:
-                raise FileExistsError("another program has put a file of its own in this place")
-            self._form.extend(file, self._atoms[number], frames)
-            self._marks[number] = _mark(os.fstat(file.fileno()))
+        path = self._paths[number]
+        if _mark(path.stat()) != self._marks[number]:
+            raise FileExistsError("another program has put a file of its own in this place")
+        self._write(path, "a", self._atoms[number], frames)
+        self._marks[number] = _mark(path.stat())
+
+
+Mode = Literal["w", "a"]
+"""A new file, or frames behind those that it has."""
 
 
 def _mark(found: os.stat_result) -> tuple[int, ...]:
@@ -233,54 +234,30 @@ def _mark(found: os.stat_result) -> tuple[int, ...]:
     return found.st_dev, found.st_ino, found.st_size
 
 
-class _Extxyz:
-    """Extended XYZ."""
-
-    @staticmethod
-    def begin(path: Path, original: Atoms, frames: list[Frame]) -> None:
-        """Make a file with these frames."""
-        path.write_bytes(_Extxyz._text(original, frames))
-
-    @staticmethod
-    def extend(file: FileIO, original: Atoms, frames: list[Frame]) -> None:
-        """Append frames; a frame that cannot be written completely leaves no part."""
+def _write_extxyz(path: Path, mode: Mode, original: Atoms, frames: list[Frame]) -> None:
+    """Frames that cannot be written whole leave no part."""
+    images, original, text = [], as_extxyz(original)[0], io.StringIO()
+    for frame in frames:
+        images.append(frame.snapshot.of(original))
+        images[-1].info["step"] = frame.step
+    ase.io.write(text, images, format="extxyz")
+    with path.open("wb" if mode == "w" else "r+b", buffering=0) as file:
         end = file.seek(0, os.SEEK_END)
         try:
-            write_whole(file, _Extxyz._text(original, frames))
+            write_whole(file, text.getvalue().encode())
         except BaseException:
             file.truncate(end)
             raise
 
-    @staticmethod
-    def _text(original: Atoms, frames: list[Frame]) -> bytes:
-        images, original, text = [], as_extxyz(original)[0], io.StringIO()
-        for frame in frames:
-            images.append(frame.snapshot.of(original))
-            images[-1].info["step"] = frame.step
-        ase.io.write(text, images, format="extxyz")
-        return text.getvalue().encode()
 
-
-class _Traj:
-    """ASE's binary format, by ASE's writer."""
-
-    @staticmethod
-    def begin(path: Path, original: Atoms, frames: list[Frame]) -> None:
-        """Make a file with these frames."""
-        _write(TrajectoryWriter(path), original, frames)
-
-    @staticmethod
-    def extend(file: FileIO, original: Atoms, frames: list[Frame]) -> None:
-        """Append frames. The file counts complete frames, and readers ignore all others."""
-        _write(TrajectoryWriter(Path(file.name), "a"), original, frames)
-
-
-def _write(writer: TrajectoryWriter, original: Atoms, frames: list[Frame]) -> None:
-    # Move one structure from frame to frame. Its calculator holds no properties, since ASE would
-    # compare the structure with the calculator's; pass the properties separately.
+def _write_traj(path: Path, mode: Mode, original: Atoms, frames: list[Frame]) -> None:
+    """The file counts frames that are whole, and readers look at no others."""
+    # One structure moves from frame to frame. Its calculator knows no property, since ASE would
+    # compare the structure with that of each; those found are given beside it.
     image, info = original.copy(), original.info
     image.calc = SinglePointCalculator(image)
     image.info = {key: value for key, value in info.items() if _can_be_written(value)}
+    writer = TrajectoryWriter(path, mode)
     backend: Any = writer.backend
     # Closing the writer would write once more, and fail again on a full disk.
     with closing(backend.fd):
@@ -289,6 +266,9 @@ def _write(writer: TrajectoryWriter, original: Atoms, frames: list[Frame]) -> No
             image.set_positions(frame.snapshot.positions, apply_constraint=False)
             image.info["step"] = frame.step
             writer.write(image, **frame.snapshot.properties())
+
+
+_WRITERS = {"extxyz": _write_extxyz, "traj": _write_traj}
 
 
 def _can_be_written(value: Any) -> bool:

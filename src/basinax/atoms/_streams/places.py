@@ -251,8 +251,9 @@ class Places:
             # Frames leave out energies of atoms, which need as much space as a coordinate.
             snapshot = self._snapshot(found, k, member)._replace(energies=None)
             snapshot = snapshot.kept(self.group.structures[member])
-            steps, evaluations = int(found["steps"][k]), int(found["evaluations"][k])
-            return Frame(member, steps, snapshot, float(found["fmax"][k]), are_last, evaluations)
+            return Frame(
+                member, int(found["steps"][k]), snapshot, float(found["fmax"][k]), are_last
+            )
 
         cast(AnyRecorder, self.group.recorder).add(frame(k, m) for k, m in members.items())
 
