@@ -21,7 +21,8 @@ from basinax._jax.shortage import is_out_of_memory
 from basinax._loop.run import Evaluation, Run, judged_between
 from basinax._loop.status import Status
 from basinax.atoms._batch import Batch
-from basinax.atoms._cells.moves import CellMoves
+from basinax.atoms._cells.moves import CellConstraints, CellMoves
+from basinax.atoms._constraints.applied import Constraints
 from basinax.atoms._evaluators.protocol import (
     AbstractSession,
     Answer,
@@ -42,7 +43,7 @@ from basinax.atoms._streams.device import (
 from basinax.atoms._streams.places import Group, Places, Report
 from basinax.atoms._streams.sizes import smaller, tell_of_smaller
 from basinax.atoms._streams.turns import numbers_of
-from basinax.atoms._streams.walks import Walks, constrained_gradients
+from basinax.atoms._streams.walks import Walks
 from basinax.atoms.potentials import Properties
 
 LOOK = 0.2
@@ -291,7 +292,10 @@ def _turn(
 def _gradients(batch: Batch, moves: CellMoves | None, params: Any, findings: Findings) -> Any:
     """Gradients by the parameters, under the constraints."""
     gradients = _evaluation(findings, batch, moves)(params).gradients
-    return constrained_gradients(gradients, params, batch, moves)
+    if moves is None:
+        return cast(Constraints, batch.constraints).of_gradient(gradients, batch.index, params)
+    constrained = CellConstraints(batch.constraints, moves)
+    return constrained.of_gradient(gradients, moves.prefix(batch.index), params)
 
 
 def _evaluation(findings: Findings, batch: Batch, moves: CellMoves | None) -> Callable:

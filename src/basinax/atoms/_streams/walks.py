@@ -4,11 +4,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array
 
 from basinax._loop.run import Run
-from basinax.atoms._batch import Batch
-from basinax.atoms._cells.moves import CellConstraints, CellMoves, Dofs
 from basinax.atoms._internal.carried import Walk
 from basinax.atoms._internal.deformation import Frame
 from basinax.atoms._internal.optimizer import InternalLBFGS
@@ -70,15 +67,3 @@ def _vector(tree: Any, rows: list[slice]) -> np.ndarray:
     leaves = jax.tree.leaves(tree)
     parts = [leaf[own].ravel() for leaf, own in zip(leaves, rows, strict=True)]
     return np.concatenate(parts).astype(np.float64)
-
-
-def constrained_gradients(
-    gradients: Any, params: Any, batch: Batch, moves: CellMoves | None
-) -> Array | Dofs:
-    """Gradients by the parameters under the constraints."""
-    if moves is not None:
-        prefix = moves.prefix(batch.index)
-        return CellConstraints(batch.constraints, moves).of_gradient(gradients, prefix, params)
-    if batch.constraints is None:
-        return gradients
-    return batch.constraints.of_gradient(gradients, batch.index, params)

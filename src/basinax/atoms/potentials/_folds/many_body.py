@@ -125,28 +125,26 @@ class _Pairs(eqx.Module):
 
     @classmethod
     def of(cls, batch: Batch, neighbors: Neighbors, reach: Any, kinds: Any) -> "_Pairs":
-        apart = _Apart.of(batch, neighbors)
+        vectors = _vectors(batch, neighbors)
         kinds_of_images = neighbors.of_images(kinds) if reach.shape[0] > 1 else None
         cutoffs2 = rounded(reach * reach).astype(batch.positions.dtype)
 
         def is_inside(images):
-            r2 = dot(*2 * (apart.vectors(images),))
+            r2 = dot(*2 * (vectors(images),))
             if kinds_of_images is None:
                 return r2 <= cutoffs2[0, 0]
             pair = kinds * reach.shape[0] + gather(kinds_of_images, images)
             return r2 <= gather(cutoffs2.ravel(), pair)
 
         place, counts = _places(jax.vmap(is_inside)(neighbors.slots))
-        return cls._packed(neighbors, apart, place, counts, kinds, kinds_of_images)
+        return cls._packed(neighbors, vectors, place, counts, kinds, kinds_of_images)
 
     @classmethod
-    def _packed(cls, neighbors, apart: "_Apart", place, counts, kinds, kinds_of_images) -> "_Pairs":
-        # place [slots, rows]: the entry that each slot becomes, -1 outside the cutoff. Entry k
-        # packs the k-th pair inside; pairs keep their order, and with it the bits of left folds.
+    def _packed(cls, neighbors, to_images, place, counts, kinds, kinds_of_images) -> "_Pairs":
         shape, reverse = place.shape, neighbors.reverse.ravel()
         rows = jnp.arange(shape[1], dtype=jnp.int32)
         numbers = jnp.arange(shape[0], dtype=jnp.int32)[:, None]
-        zeros = jnp.zeros(shape, apart.x[0].dtype)
+        zeros = jnp.zeros(shape, neighbors.positions.dtype)
         nobody = jnp.full(shape, -1, jnp.int32)
 
         def pack(entry, filled):
@@ -154,7 +152,7 @@ class _Pairs(eqx.Module):
             is_there = entry < counts
             number = jnp.max(jnp.where(place == entry, numbers, 0), 0) * shape[1] + rows
             images, opposite = gather(neighbors.slots.ravel(), number), gather(reverse, number)
-            d = apart.vectors(images)
+            d = to_images(images)
             r = rounded(jnp.sqrt(dot(d, d)))
             vectors = put_all(vectors, entry, [jnp.where(is_there, c, 0.0) for c in d])
             distances = put(distances, entry, jnp.where(is_there, r, 1.0))
@@ -199,24 +197,13 @@ class _Pairs(eqx.Module):
         return sums[:3], list(sums[3:])
 
 
-class _Apart(NamedTuple):
-    """The coordinates from which vectors to images are computed."""
-
-    x: tuple[Rows, Rows, Rows]
-    """The coordinates of rows, in Å."""
-    images: tuple[Array, Array, Array]
-    """The coordinates of images, in Å."""
-
-    @classmethod
-    def of(cls, batch: Batch, neighbors: Neighbors) -> "_Apart":
-        x, y, z = batch.positions.T
-        x_there, y_there, z_there = neighbors.images(batch.positions, batch.cells)
-        return cls((x, y, z), (x_there, y_there, z_there))
-
-    def vectors(self, images: Int32[Array, "rows"]) -> tuple[Rows, Rows, Rows]:
-        """The vectors from each row to the image in its slot."""
-        x, y, z = (gather(a, images) - b for a, b in zip(self.images, self.x, strict=True))
-        return x, y, z
+def _vectors(
+    batch: Batch, neighbors: Neighbors
+) -> Callable[[Int32[Array, "rows"]], tuple[Rows, ...]]:
+    """A function from the images in slots to the vectors to them from their rows, in Å."""
+    there = neighbors.images(batch.positions, batch.cells)
+    pairs = list(zip(there, batch.positions.T, strict=True))
+    return lambda images: tuple(gather(a, images) - b for a, b in pairs)
 
 
 def _places(
