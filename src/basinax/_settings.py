@@ -253,6 +253,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 100 else text[:97] + "..."
 
 
+def said(error: BaseException) -> str:
+    """The text of an error on one line, or the name of its class."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def first_of(numbers: Sequence[int]) -> str:
     """The first of these numbers, since all may be too many for an error."""
     return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")

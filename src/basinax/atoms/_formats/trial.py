@@ -13,6 +13,7 @@ import numpy as np
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 
+from basinax._settings import said
 from basinax.atoms._formats import databases
 from basinax.atoms._formats.equality import KNOWN_ARRAYS, OF_THE_RUN, losses
 from basinax.atoms._formats.formats import Form
@@ -121,13 +122,13 @@ def _outcome(form: Form, name: str, meant: list[Atoms]) -> Outcome:
             form.write(path, meant)
         except Exception as error:  # every writer of ASE raises errors of its own
             which = meant[0].symbols if len(meant) == 1 else f"{len(meant)} structures"
-            return Fault(f"ASE cannot write {which} as {form.title}: {_text(error)}")
+            return Fault(f"ASE cannot write {which} as {form.title}: {said(error)}")
         if not form.can_read:
             return [[] for _ in meant]
         try:
             got = list(form.read(path))
-        except Exception as error:  # and so does every reader
-            return Fault(f"ASE cannot read again what it writes as {form.title}: {_text(error)}")
+        except Exception as error:  # and every reader
+            return Fault(f"ASE cannot read again what it writes as {form.title}: {said(error)}")
     if len(got) != len(meant):
         return Fault(f"{form.title}: {len(meant)} structures are read again as {len(got)}")
     if form.name in databases.FORMATS:
@@ -254,7 +255,3 @@ def _magnitude(value: Any) -> int:
     """The number of digits before the point."""
     value = float(abs(value))
     return int(np.log10(value)) if np.isfinite(value) and value > 0 else 0
-
-
-def _text(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

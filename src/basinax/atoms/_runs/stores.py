@@ -12,6 +12,7 @@ from typing import Any
 
 import ase.db
 
+from basinax._settings import said
 from basinax._text.files import replacing
 from basinax.atoms._runs.rows import Pack, as_bytes, packed
 
@@ -105,9 +106,9 @@ class ServerDatabase:
         try:
             yield
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
-            raise OSError(f"{self.name} cannot be used: {_line(error)}") from error
+            raise OSError(f"{self.name} cannot be used: {said(error)}") from error
         except (psycopg2.Error, KeyError, ValueError, AssertionError) as error:
-            raise OSError(f"{self.name} is damaged: {_line(error)}") from error
+            raise OSError(f"{self.name} is damaged: {said(error)}") from error
 
     @contextlib.contextmanager
     def locked(self, lock: int) -> Iterator[None]:
@@ -153,10 +154,6 @@ def _without_password(address: str) -> str:
     return parts._replace(
         netloc=f"{user}@{place}" if user else place, query="&".join(query)
     ).geturl()
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _imported() -> Any:

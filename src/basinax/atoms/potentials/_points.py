@@ -16,6 +16,7 @@ from basinax._bits import xla
 from basinax._bits.rounding import BLOCK
 from basinax._jax.fixed import Fixed, split
 from basinax.atoms._batch import Batch, padded_size, row_starts
+from basinax.atoms._evaluators.waiting import bare
 from basinax.atoms._machine import machine
 from basinax.atoms._matrices import VOIGT
 from basinax.atoms._neighbors.rooms import SMALL, Rooms
@@ -41,7 +42,7 @@ def found_of(
     n_systems = padded_size(max(map(len, parts)), steps=1)
     fixed, arrays = split(potential)
     for part in parts:
-        batch = Batch.from_atoms(map(_free, part), dtype, n_rows, n_systems)
+        batch = Batch.from_atoms(bare(part), dtype, n_rows, n_systems)
         table = NeighborTable(
             batch, potential.cutoff, 0.0, lists=potential.lists, reverse=True, is_fitted=False
         )
@@ -70,13 +71,6 @@ def _parts(atoms: Sequence[Atoms]) -> Iterator[list[Atoms]]:
 
 def _rows_of(part: Sequence[Atoms]) -> int:
     return sum(-(-len(a) // BLOCK) for a in part) * BLOCK
-
-
-def _free(atoms: Atoms) -> Atoms:
-    """A copy without constraints, which a potential does not read."""
-    free = atoms.copy()
-    free.set_constraint()
-    return free
 
 
 @functools.partial(xla.jitted, options=xla.SHORT, static_argnums=(0, 1))
