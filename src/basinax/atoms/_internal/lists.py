@@ -80,18 +80,12 @@ class Pairs(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """All coordinates that the pairs allow, as numbers of images; independent of angles."""
+    """What pairs alone decide: all coordinates that may be."""
 
     pairs: Pairs
     links: Int[np.ndarray, "links 2"]
-    owners: Int[np.ndarray, "images"]
-    shifts: Int[np.ndarray, "images 3"]
-    kinds: Int[np.ndarray, "stretches"]
-    stretches: Int[np.ndarray, "stretches 2"]
-    angles: Int[np.ndarray, "angles 3"]
-    torsions: Int[np.ndarray, "torsions 4"]
-    flat: Int[np.ndarray, "flat 4"]
-    degrees: Int[np.ndarray, "atoms"]
+    every: "InternalList"
+    """With all angles among its bends."""
 
 
 class InternalList(NamedTuple):
@@ -107,9 +101,9 @@ class InternalList(NamedTuple):
     flat: Int[np.ndarray, "flat 4"]
     """Impropers: two of the three neighbours, the centre, and the third neighbour."""
     degrees: Int[np.ndarray, "atoms"]
-    """The number of bonds of each atom."""
-    candidates: Candidates | None
-    """The candidates from which the list was made."""
+    """How many bonds each atom has."""
+    candidates: Candidates | None = None
+    """Of which it is made."""
 
     def is_same(self, other: "InternalList") -> bool:
         return all(map(np.array_equal, self[:-1], other[:-1]))
@@ -147,8 +141,7 @@ def list_of(structure: Standing, before: InternalList | None = None) -> Internal
 def _nothing(n_atoms: int) -> InternalList:
     none = [np.zeros((0, width), int) for width in (2, 3, 3, 4, 4)]
     images = np.zeros(0, int), np.zeros((0, 3), int)
-    degrees = np.zeros(n_atoms, int)
-    return InternalList(*images, np.zeros(0, int), *none, degrees=degrees, candidates=None)
+    return InternalList(*images, np.zeros(0, int), *none, degrees=np.zeros(n_atoms, int))
 
 
 def _pairs(structure: Standing) -> Pairs | None:
@@ -230,8 +223,11 @@ def _candidates(structure: Standing, pairs: Pairs, before: Candidates | None) ->
     home = Images(stretched.i, np.zeros((len(stretched.i), 3), int))
     groups = [(home, stretched.far), _angles(bonds, can_bend), _torsions(bonds, halves)]
     groups.append(_three_bonds(bonds, can_bend))
-    images, numbered = _numbered(structure, groups)
-    return Candidates(pairs, links, *images, stretched.kinds, *numbered, degrees=bonds.degrees)
+    images, (stretches, angles, torsions, flat) = _numbered(structure, groups)
+    every = InternalList(
+        *images, stretched.kinds, stretches, angles, angles[:0], torsions, flat, bonds.degrees
+    )
+    return Candidates(pairs, links, every)
 
 
 def _are_equal(a: Pairs, b: Pairs) -> bool:
@@ -362,29 +358,20 @@ def _are_same(a: Images, b: Images) -> Bool[np.ndarray, "images"]:
 
 
 def _chosen(structure: Standing, candidates: Candidates) -> InternalList:
-    """The candidates that are coordinates at the structure's geometry."""
-    _, _, owners, shifts, kinds, stretches, angles, torsions, flat, degrees = candidates
-    x = structure.positions
+    """The candidates that are coordinates where the structure stands."""
+    every = candidates.every
+    angles, torsions, flat, x = every.bends, every.torsions, every.flat, structure.positions
     if structure.pbc.any():
-        x = x[owners] + shifts @ structure.cell
+        x = x[every.owners] + every.shifts @ structure.cell
     is_linear = _cosines(x, angles) < LINEAR
     can_twist = np.abs(_cosines(x, torsions[:, :3])) <= -LINEAR
     can_twist &= np.abs(_cosines(x, torsions[:, 1:])) <= -LINEAR
     a, b, home, c = x[flat.T]
     u, v, w = (_units(others - home) for others in (a, b, c))
     is_flat = np.abs((u * np.cross(v, w)).sum(1)) < FLAT
-    angles = angles[~is_linear], angles[is_linear]
-    return InternalList(
-        owners,
-        shifts,
-        kinds,
-        stretches,
-        *angles,
-        torsions=torsions[can_twist],
-        flat=flat[is_flat],
-        degrees=degrees,
-        candidates=candidates,
-    )
+    bends, linear = angles[~is_linear], angles[is_linear]
+    twists = {"torsions": torsions[can_twist], "flat": flat[is_flat]}
+    return every._replace(bends=bends, linear=linear, **twists, candidates=candidates)
 
 
 def _units(vectors: np.ndarray) -> np.ndarray:
