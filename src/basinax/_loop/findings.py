@@ -24,7 +24,7 @@ class Finding(NamedTuple):
 
 
 def finding_of(name: str, differences: Sequence[float], allowed: float = 0.0) -> Finding:
-    """The outcome, given the difference of each that is compared; NaN counts as infinite."""
+    """The outcome, from the difference of each compared value; NaN counts as infinite."""
     array = np.nan_to_num(differences, nan=np.inf, posinf=np.inf)
     wrong = array > allowed
     return Finding(name, int(wrong.sum()), len(array), float(array.max(initial=0.0)), allowed)
