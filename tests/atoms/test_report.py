@@ -38,7 +38,8 @@ def row(number, status="converged", **more):
 
 
 def curve(n, scale=1.0):
-    return Curve(-4.0 + scale * 0.5 ** np.arange(n), scale * 0.7 ** np.arange(n))
+    steps = np.arange(n)
+    return Curve(-4.0 + scale * 0.5**steps, scale * 0.7**steps, steps + 1)
 
 
 class Page(html.parser.HTMLParser):
@@ -87,12 +88,12 @@ CASES = {
     ),
     "NaN": (
         [row(0), row(1, "not_finite", energy_eV=np.nan, fmax_eV_per_A=np.inf, ended=np.nan)],
-        {0: curve(4), 1: Curve(np.array([1.0, np.nan]), np.array([np.inf, np.inf]))},
+        {0: curve(4), 1: Curve(np.array([1.0, np.nan]), np.full(2, np.inf), np.array([1, 2]))},
         ALL,
     ),
     "nothing known": ([{}, {}], {}, {"status", "convergence", "unconverged", "settings"}),
-    "an atom of its own": ([row(0, atoms=1, fmax_eV_per_A=0.0)], {0: Curve(*np.zeros((2, 1)))},
-                           ALL - {"unconverged"}),
+    "an atom of its own": ([row(0, atoms=1, fmax_eV_per_A=0.0)],
+                           {0: Curve(*np.zeros((2, 1)), np.ones(1, int))}, ALL - {"unconverged"}),
 }  # fmt: skip
 
 

@@ -31,7 +31,7 @@ def report(tmp_path_factory):
         0: curve(4),
         1: curve(9, 3.0),
         2: curve(6),
-        3: Curve(np.array([1.0, np.nan]), np.array([2.0, np.inf])),
+        3: Curve(np.array([1.0, np.nan]), np.array([2.0, np.inf]), np.array([1, 2])),
     }
     write_report(path, rows, curves=curves, settings={EVIL: EVIL}, title=EVIL)
     return path

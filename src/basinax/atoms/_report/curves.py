@@ -29,9 +29,9 @@ class Curve(NamedTuple):
     energies: Float[np.ndarray, "points"]
     """Energies in eV."""
     fmax: Float[np.ndarray, "points"]
-    """The largest forces in eV/Å."""
-    evaluations: Int[np.ndarray, "points"] | None = None
-    """The number of evaluations up to each point, including its own; 1, 2, 3, ... if None."""
+    """In eV/Å."""
+    evaluations: Int[np.ndarray, "points"]
+    """How many there had been at each point, that of the point among them."""
 
 
 class Drawn(NamedTuple):
@@ -62,7 +62,8 @@ def convergence_of(
         sizes: the number of atoms of each structure, by number.
         wanted: the numbers of the selectable structures.
     """
-    ends = {number: _ends(curve) for number, curve in curves.items() if len(curve.energies)}
+    counted = {k: curve.evaluations for k, curve in curves.items() if len(curve.energies)}
+    ends = {k: (int(counts[0]), int(counts[-1])) for k, counts in counted.items()}
     if not ends:
         return None
     grid = _spread(min(first for first, _ in ends.values()), max(last for _, last in ends.values()))
@@ -82,22 +83,12 @@ def convergence_of(
     return Convergence(quantiles, picked, len(ends))
 
 
-def _ends(curve: Curve) -> tuple[int, int]:
-    """The first and the last evaluation of a curve."""
-    if curve.evaluations is None:
-        return 1, len(curve.energies)
-    return int(curve.evaluations[0]), int(curve.evaluations[-1])
-
-
 def _lines(curve: Curve, size: float) -> Drawn:
     energies, fmax = np.asarray(curve.energies, float), np.asarray(curve.fmax, float)
-    evaluations = curve.evaluations
-    if evaluations is None:
-        evaluations = np.arange(1, len(energies) + 1)
     is_finite = np.isfinite(energies)
     lowest = energies[is_finite].min() if is_finite.any() else np.nan
     return Drawn(
-        np.asarray(evaluations, float),
+        np.asarray(curve.evaluations, float),
         _above_smallest((energies - lowest) / max(size, 1.0)),
         _above_smallest(fmax),
     )
