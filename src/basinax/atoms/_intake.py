@@ -12,7 +12,7 @@ from ase import Atoms
 from jaxtyping import Bool, Float
 
 from basinax._bits.rounding import BLOCK
-from basinax.atoms._cells.kinds import AbstractCell, Kind, check_cell, kind_of, one_a_structure
+from basinax.atoms._cells.kinds import AbstractCell, Kind, check_cell, one_a_structure
 from basinax.atoms._constraints.protocol import Stages
 from basinax.atoms._constraints.reading import check_constraints, fixed_by, read_stages
 
@@ -80,7 +80,7 @@ def intake(atoms: Iterable[Atoms], cell: Any = None) -> list[Structure]:
 
 
 def _structure(number: int, atoms: Atoms, cell: AbstractCell | None) -> Structure:
-    cell = cell if kind_of(atoms, cell) else None
+    cell = cell if atoms.pbc.any() else None  # without periodic directions none could move
     if cell is not None:
         check_cell(atoms, cell, _name(atoms, number))
     stages = read_stages(atoms)

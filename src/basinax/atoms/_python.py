@@ -36,7 +36,11 @@ def potential_of_file(text: str) -> AbstractPotential | AbstractEvaluator:
     is_maker = callable(value) and not isinstance(value, _POTENTIALS)
     made = cast(Any, value)() if is_maker else value
     if isinstance(made, BaseCalculator):
-        return ASECalculator(_by_value(value, module) if is_maker else made)
+        if is_maker:  # processes cannot import the file by its name, and receive it by value
+            import cloudpickle
+
+            cloudpickle.register_pickle_by_value(module)
+        return ASECalculator(value if is_maker else made)
     if not isinstance(made, AbstractPotential | AbstractEvaluator):
         raise ValueError(
             f"potential python: {name} of {file} must be a potential, an ASE calculator, or a"
@@ -46,14 +50,6 @@ def potential_of_file(text: str) -> AbstractPotential | AbstractEvaluator:
 
 
 _POTENTIALS: Any = (AbstractPotential, AbstractEvaluator, BaseCalculator)
-
-
-def _by_value(make: Any, module: ModuleType) -> Any:
-    """The function, marked to be pickled by value: processes cannot import the file by name."""
-    import cloudpickle
-
-    cloudpickle.register_pickle_by_value(module)
-    return make
 
 
 def _module_of(path: Path) -> ModuleType:

@@ -160,7 +160,8 @@ def relax(
     asked, dtype = dtype, available_dtype(dtype)
     warn_of_single_precision(asked, dtype)
     optimizer = _fit_for(evaluator, optimizer)
-    _check_switches(keep_best=keep_best, throw=throw, stress=stress)
+    for name, value in (("keep_best", keep_best), ("throw", throw), ("stress", stress)):
+        require_switch(value, name)
     _check_functions(should_stop, progress, on_end)
     lanes = lanes_of(devices)
     if evaluator and skin is not None:
@@ -237,8 +238,8 @@ def _session(
 
 def _teller(
     progress: Callable[[Progress], None] | bool | None, n_atoms: int, stack: contextlib.ExitStack
-) -> Callable[..., None]:
-    """A function to call during the run with counts, phase and forces."""
+) -> Callable[..., None] | None:
+    """A function that is called with counts, phase and forces as the run goes, if any is asked."""
     if progress is True:
         from basinax.atoms._bar import Bar
 
@@ -247,11 +248,9 @@ def _teller(
         stack.callback(bar.stop)
         progress = bar.show
 
-    def tell(*found: Any) -> None:
-        if callable(progress):
-            progress(Progress(n_atoms, *found))
-
-    return tell
+    if not callable(progress):
+        return None
+    return lambda *found: progress(Progress(n_atoms, *found))
 
 
 def _add_stresses(relaxed: list[Atoms], originals: list[Atoms], potential: Any, dtype: Any) -> None:
@@ -293,11 +292,6 @@ def _check_needs_no_energy(optimizer: AbstractTransform) -> None:
             "the model's forces are not derivatives of its energy (it is not conservative), so a"
             " search along a line finds no end: choose FIRE(), BFGS() or LBFGS()"
         )
-
-
-def _check_switches(**switches: Any) -> None:
-    for name, value in switches.items():
-        require_switch(value, name)
 
 
 def _check_functions(should_stop: Any, progress: Any, on_end: Any) -> None:

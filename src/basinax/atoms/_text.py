@@ -98,7 +98,7 @@ def cell_from(text: str) -> AbstractCell:
     spec = parse(text)
     if spec.words:
         raise ValueError(f"cell {spec.name}: expected KEY=VALUE, got {spec.words[0]!r}")
-    maker = choose("cell", spec.name.lower(), _CELLS)
+    maker = choose("cell", spec.name.lower(), CELLS)
     options = dict(spec.options)
     if "mask" in options:
         digits = re.search(r"mask\s*=\s*([^,]*)", text)
@@ -106,7 +106,7 @@ def cell_from(text: str) -> AbstractCell:
     return make("cell", spec.name, maker, options)
 
 
-_CELLS = {"frechet": Frechet, "strain": Strain, "unit-cell": UnitCell}
+CELLS = {"frechet": Frechet, "strain": Strain, "unit-cell": UnitCell}
 
 
 def _flags(digits: str) -> tuple[bool, ...]:
@@ -184,17 +184,7 @@ def _nequix(text: str) -> JaxModel:
         raise ValueError(f"potential nequix: {error}") from error
 
 
-def potentials_by_name() -> dict[str, Callable[..., Any] | str]:
-    """The maker of each potential of `potential_from`, or the form of its text."""
-    return _MAKERS | _FORMS
-
-
-def cells_by_name() -> dict[str, type[AbstractCell]]:
-    """The cells of `cell_from`."""
-    return dict(_CELLS)
-
-
-_FORMS = {
+POTENTIALS: dict[str, Callable[..., Any] | str] = _MAKERS | {
     "ase": "ase:MODULE:CALLABLE[,OPTION=VALUE,...]",
     "eam": "eam:FILE[,format=alloy|fs|eam]",
     "nequix": "nequix:FILE[,dtype=float64]",
@@ -202,7 +192,7 @@ _FORMS = {
     "stillinger-weber": "stillinger-weber:ELEMENT,... or stillinger-weber:FILE[,elements=A-B]",
     "tersoff": "tersoff:ELEMENT,... or tersoff:FILE[,elements=A-B]",
 }
-"""The forms of potentials whose text has no options."""
+"""The maker of each potential, or the form of its text where that has no options."""
 
 _FILES: dict[str, Callable[[str], AbstractPotential | AbstractEvaluator]] = {
     "ase": _calculator,

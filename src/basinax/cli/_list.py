@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from basinax._text.specs import optimizers_by_name
-from basinax.atoms._text import cells_by_name, potentials_by_name
+from basinax.atoms._text import CELLS, POTENTIALS
 from basinax.cli._console import check_printed, out, print_line
 from basinax.cli._options import Kind
 
@@ -13,11 +13,11 @@ from basinax.cli._options import Kind
 def run(kind: Kind) -> None:
     match kind:
         case Kind.POTENTIALS:
-            lines = _lines(potentials_by_name())
+            lines = _lines(POTENTIALS)
         case Kind.OPTIMIZERS:
             lines = _lines(optimizers_by_name())
         case Kind.CELLS:
-            lines = _lines(cells_by_name())
+            lines = _lines(CELLS)
     for line in lines:
         print_line(out, line)
     check_printed("the list")

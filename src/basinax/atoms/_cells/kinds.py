@@ -1,7 +1,8 @@
 """The ways in which a cell may move: `UnitCell`, `Frechet`, `Strain`; one per structure."""
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import equinox as eqx
 import numpy as np
@@ -132,21 +133,9 @@ def one_a_structure(cell: Any, n_structures: int) -> list[AbstractCell | None]:
                 f" structures, got shape {pressure.shape}"
             )
         if pressure is not None and pressure.shape:
-            c = eqx.tree_at(lambda c: c.pressure, c, float(pressure[k]), is_leaf=_is_list)
+            c = dataclasses.replace(cast(AbstractCell, c), pressure=float(pressure[k]))
         singles.append(c)
     return singles
-
-
-def _is_list(x: Any) -> bool:
-    return isinstance(x, list | tuple)
-
-
-def kind_of(atoms: Atoms, cell: AbstractCell | None) -> Kind | None:
-    """The kind of the structure's cell motion; None for a fixed cell.
-
-    A structure without periodic directions has no cell that could move.
-    """
-    return None if cell is None or not atoms.pbc.any() else cell.kind
 
 
 def check_cell(atoms: Atoms, cell: AbstractCell, name: str) -> None:

@@ -177,10 +177,7 @@ class HostedStream:
             for number, _ in self.session.answers(LOOK):
                 self.asked.pop(number, None)
         members = places.members[places.occupied].tolist()
-        for number in members:
-            self.session.end(number)
-            if self.walks is not None:
-                self.walks.end(number)
+        self._forget(members)
         return members
 
     def _refilled(self, run: Run, how: Any, has_ended: np.ndarray) -> tuple[Run, Any, np.ndarray]:
@@ -194,13 +191,15 @@ class HostedStream:
         return run, how, is_new
 
     def _end(self, run: Run, which: np.ndarray) -> None:
-        for k in np.flatnonzero(which).tolist():
-            number = int(self.places.members[k])
+        self._forget(self.places.members[which].tolist())
+        self.places.take_out(run, which)
+
+    def _forget(self, members: list[int]) -> None:
+        for number in members:
             self.asked.pop(number, None)
             self.session.end(number)
             if self.walks is not None:
                 self.walks.end(number)
-        self.places.take_out(run, which)
 
     def _ask(self, here: dict[str, np.ndarray]) -> None:
         """Request evaluations of structures at positions that have not been evaluated."""

@@ -106,13 +106,8 @@ class Work:
             with group.monitor.during("listing"):
                 stream = self.make(group, members, device)
             if stream is not None:
-                room = self._room(group, stream.table.needs, is_lean=stream.table.is_lean)
-                stream.table.fit(room)
-                _LOG.info(
-                    "another batch of %d structures, room for %d neighbours",
-                    *(len(members), room.slots),
-                )
-                return stream
+                self.begin([stream])
+                return self.begun[device].popleft()
             group = self.group
         return None
 
