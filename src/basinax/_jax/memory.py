@@ -27,7 +27,7 @@ def memory_of(device: Any = None) -> int:
 
 
 def host_memory() -> int:
-    """Bytes of the machine, or of the container or job that this process is in."""
+    """Bytes of the machine, or of the container or job of this process."""
     return min(_limits(), default=UNKNOWN)
 
 
@@ -46,7 +46,7 @@ def require_memory(n_bytes: float, what: str) -> None:
 
 @functools.cache
 def _limits() -> tuple[int, ...]:
-    """Bytes of the machine and of the control groups that this process is in; Linux has these."""
+    """Bytes of the machine and limits of the Linux control groups of this process."""
     limits, groups = [], ["/"]
     with contextlib.suppress(AttributeError, ValueError, OSError):
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

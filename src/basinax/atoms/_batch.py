@@ -116,7 +116,7 @@ class Batch(eqx.Module):
         batch = cls(**arrays, index=index)
         for k, (start, s) in enumerate(zip(row_starts(sizes), structures, strict=False)):
             put(batch, k, int(start), s)
-        # All at once, and by no program of their own.
+        # Copy all arrays in one call, which compiles no program.
         return jax.device_put(batch)
 
     @property

@@ -160,8 +160,7 @@ def relax(
     asked, dtype = dtype, available_dtype(dtype)
     warn_of_single_precision(asked, dtype)
     optimizer = _fit_for(evaluator, optimizer)
-    for name, value in (("keep_best", keep_best), ("throw", throw), ("stress", stress)):
-        require_switch(value, name)
+    _check_switches(keep_best=keep_best, throw=throw, stress=stress)
     _check_functions(should_stop, progress, on_end)
     lanes = lanes_of(devices)
     if evaluator and skin is not None:
@@ -292,6 +291,11 @@ def _check_needs_no_energy(optimizer: AbstractTransform) -> None:
             "the model's forces are not derivatives of its energy (it is not conservative), so a"
             " search along a line finds no end: choose FIRE(), BFGS() or LBFGS()"
         )
+
+
+def _check_switches(**switches: Any) -> None:
+    for name, value in switches.items():
+        require_switch(value, name)
 
 
 def _check_functions(should_stop: Any, progress: Any, on_end: Any) -> None:

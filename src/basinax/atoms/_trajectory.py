@@ -226,7 +226,7 @@ class Recorder:
 
 
 Mode = Literal["w", "a"]
-"""A new file, or frames behind those that it has."""
+"""Write a new file, or append to a file."""
 
 
 def _mark(found: os.stat_result) -> tuple[int, ...]:
@@ -251,9 +251,9 @@ def _write_extxyz(path: Path, mode: Mode, original: Atoms, frames: list[Frame]) 
 
 
 def _write_traj(path: Path, mode: Mode, original: Atoms, frames: list[Frame]) -> None:
-    """The file counts frames that are whole, and readers look at no others."""
-    # One structure moves from frame to frame. Its calculator knows no property, since ASE would
-    # compare the structure with that of each; those found are given beside it.
+    """The file counts whole frames, and readers look at no others."""
+    # Move one structure from frame to frame. Its calculator holds no properties, since ASE would
+    # compare the structure with the calculator's; pass the properties separately.
     image, info = original.copy(), original.info
     image.calc = SinglePointCalculator(image)
     image.info = {key: value for key, value in info.items() if _can_be_written(value)}

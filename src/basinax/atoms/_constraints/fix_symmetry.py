@@ -70,7 +70,7 @@ class Symmetry(AbstractPart):
 
     @classmethod
     def room_of(cls, own: Orbits) -> Room:
-        # A power of two, so that few programs serve most structures.
+        # Round up to a power of two, so that few programs serve most structures.
         return (1 << (len(own.members) - 1).bit_length(),)
 
     @classmethod

@@ -62,7 +62,7 @@ class AbstractPart(eqx.Module):
     @classmethod
     @abc.abstractmethod
     def room_of(cls, own: Any) -> Room:
-        """For how much the entries of one structure must have arrays."""
+        """The room that the entries of one structure need."""
 
     @classmethod
     @abc.abstractmethod

@@ -80,12 +80,12 @@ class Pairs(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """What pairs alone decide: all coordinates that may be."""
+    """All coordinates that the pairs allow, independent of angles."""
 
     pairs: Pairs
     links: Int[np.ndarray, "links 2"]
     every: "InternalList"
-    """With all angles among its bends."""
+    """All angles are among its bends."""
 
 
 class InternalList(NamedTuple):
@@ -101,9 +101,9 @@ class InternalList(NamedTuple):
     flat: Int[np.ndarray, "flat 4"]
     """Impropers: two of the three neighbours, the centre, and the third neighbour."""
     degrees: Int[np.ndarray, "atoms"]
-    """How many bonds each atom has."""
+    """The number of bonds of each atom."""
     candidates: Candidates | None = None
-    """Of which it is made."""
+    """The candidates from which the list was made."""
 
     def is_same(self, other: "InternalList") -> bool:
         return all(map(np.array_equal, self[:-1], other[:-1]))
@@ -358,7 +358,7 @@ def _are_same(a: Images, b: Images) -> Bool[np.ndarray, "images"]:
 
 
 def _chosen(structure: Standing, candidates: Candidates) -> InternalList:
-    """The candidates that are coordinates where the structure stands."""
+    """The candidates that are coordinates at the structure's geometry."""
     every = candidates.every
     angles, torsions, flat, x = every.bends, every.torsions, every.flat, structure.positions
     if structure.pbc.any():

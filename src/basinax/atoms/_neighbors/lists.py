@@ -112,25 +112,25 @@ class AbstractRowLists(eqx.Module):
     """
 
     slots: Int32[Array, "slots columns"]
-    """The images near the row of each column, in canonical order, then the far one."""
+    """The images near the row of each column, in canonical order, then the far image."""
 
     image_rows: Int32[Array, "extra_images"]
-    """The row that each further image is an image of."""
+    """The row of which each further image is an image."""
 
     image_shifts: Int32[Array, "extra_images"]
-    """The shift of each further image, as an entry of `shifts`."""
+    """The shift of each further image, as an index into `shifts`."""
 
     shifts: Int32[Array, "shifts 3"]
-    """By how many cell vectors images are displaced."""
+    """The displacement of images, in cell vectors."""
 
     shift_systems: Int32[Array, "shifts"]
-    """The system whose cell vectors they are."""
+    """The system whose cell vectors each shift counts."""
 
     positions: Float[Array, "rows 3"]
-    """Where the atoms were when their system's list was made, in Å."""
+    """The positions at which each system's list was made, in Å."""
 
     frames: Frames | None
-    """The cells of then; None where no cell moves."""
+    """The cells in which lists were made; None if no cell moves."""
 
     def images(
         self,

@@ -18,15 +18,15 @@ class Alone:
         self._done = {brief.number for brief in done}
 
     def has(self, number: int) -> bool:
-        """Whether a structure is not done, and this process is to do it."""
+        """Whether this process must relax the structure, which is not done."""
         return number not in self._done
 
     def add(self, numbers: Iterable[int]) -> None:
-        """These are done."""
+        """Mark structures as done."""
         self._done.update(numbers)
 
     def wait(self, should_stop: Callable[[], bool]) -> bool:
-        """After all of the input: waits while others work, and says whether they have left some."""
+        """Wait at the end of the input while others work; return whether they left structures."""
         del should_stop
         return False
 
@@ -101,4 +101,4 @@ class Shared:
 
 
 Claims = Alone | Shared
-"""Who does what."""
+"""The distribution of structures among processes."""

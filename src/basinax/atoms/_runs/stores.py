@@ -38,16 +38,16 @@ class SQLiteFile:
         self.pack: Pack = as_bytes
 
     def exists(self) -> bool:
-        """Whether it holds tables of ASE."""
+        """Whether the database holds tables of ASE."""
         return self.path.exists()
 
     def opened(self) -> contextlib.AbstractContextManager[Any]:
-        """The database, to be read within."""
+        """A context with the database, for reading."""
         return _connected(self.path)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:
-        """The database, which keeps all that is written within, or nothing; makes its tables."""
+        """A context that stores everything written inside, or nothing; makes missing tables."""
         if not self.exists():
             # ASE makes tables one by one, and a process killed in between would leave a damaged
             # file. So make the tables in another file and rename that file.
@@ -58,7 +58,7 @@ class SQLiteFile:
 
     @contextlib.contextmanager
     def reported(self) -> Iterator[None]:
-        """Errors of the database are OSErrors."""
+        """A context that turns errors of the database into OSError."""
         try:
             yield
         except sqlite3.OperationalError as error:

@@ -109,7 +109,7 @@ class Call:
         ]
 
     def hosted_groups(self, recorder: AnyRecorder | None, memory: float = np.inf) -> list[Group]:
-        """Groups of structures that the host evaluates, in one batch each.
+        """Groups of structures that the host evaluates, one batch each.
 
         Args:
             memory: bytes per batch.

@@ -74,7 +74,7 @@ class Report(NamedTuple):
 
 
 ReportOf = Callable[[int, Snapshot], Report]
-"""The report of a structure, by its number, that has ended there; taken once."""
+"""The report of a structure, by its number, that has ended at a snapshot; available once."""
 
 
 class Ended(NamedTuple):
@@ -228,7 +228,7 @@ class Places:
         cast(Notes, self.notes).add(kept)
 
     def _record(self, found: dict[str, np.ndarray]) -> None:
-        """Hands over frames that fell due."""
+        """Pass on frames that are due."""
         interval = cast(AnyRecorder, self.group.recorder).interval
         is_due = self.occupied & (found["steps"] >= 0) & (found["steps"] % interval == 0)
         places = np.flatnonzero(is_due).tolist()

@@ -75,7 +75,7 @@ class Monitor:
         should_stop: Callable[[], bool],
         on_end: Callable[[int, Relaxed], None] | None,
     ):
-        """Args: on_end: called with each structure that has ended by itself, in turn."""
+        """Args: on_end: called with each structure that ends and its entry, in turn."""
         self.entries: list[Relaxed | None] = [None] * n_structures
         self._begin = time.monotonic()
         self._should_stop, self._progress, self._on_end = should_stop, progress, on_end
@@ -113,7 +113,7 @@ class Monitor:
         return self._is_stopped
 
     def end(self, member: int, entry: Relaxed) -> None:
-        """Args: entry: without the seconds to its end."""
+        """Args: entry: without the time to its end."""
         with self._lock:
             has_ended, converged = entry.status != Status.RUNNING, entry.status == Status.CONVERGED
             if has_ended:

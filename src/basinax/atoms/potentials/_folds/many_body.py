@@ -141,6 +141,8 @@ class _Pairs(eqx.Module):
 
     @classmethod
     def _packed(cls, neighbors, to_images, place, counts, kinds, kinds_of_images) -> "_Pairs":
+        # place [slots, rows]: the entry that each slot becomes, -1 outside the cutoff. Entry k
+        # packs the k-th pair inside; pairs keep their order, and with it the bits of left folds.
         shape, reverse = place.shape, neighbors.reverse.ravel()
         rows = jnp.arange(shape[1], dtype=jnp.int32)
         numbers = jnp.arange(shape[0], dtype=jnp.int32)[:, None]
