@@ -155,7 +155,7 @@ class Batch(eqx.Module):
 
 
 def put(batch: Any, system: int, start: int, structure: Structure) -> None:
-    """Put a structure into a place of a batch of NumPy arrays; nothing stays of who was there."""
+    """Write a structure into a place of a batch of NumPy arrays, over the one before."""
     rows = slice(start, start + structure.n_blocks * BLOCK)
     batch.positions[rows], batch.numbers[rows] = 0.0, 0
     write(batch.constraints, system, rows, structure.stages)

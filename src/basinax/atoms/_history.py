@@ -102,4 +102,4 @@ class Log:
 
 
 AnyRecorder = Recorder | Log | Together
-"""Takes frames of structures as a run goes, at steps that are multiples of its `interval`."""
+"""A receiver of frames during a run, shared by threads, with the `interval` that it asks for."""

@@ -52,7 +52,7 @@ class Frame(NamedTuple):
     fmax: float
     """The largest force in eV/Å, as in the result."""
     is_last: bool
-    """Whether the structure has ended there."""
+    """Whether the structure ended at this frame."""
 
 
 class Trajectories(eqx.Module):
@@ -235,7 +235,7 @@ def _mark(found: os.stat_result) -> tuple[int, ...]:
 
 
 def _write_extxyz(path: Path, mode: Mode, original: Atoms, frames: list[Frame]) -> None:
-    """Frames that cannot be written whole leave no part."""
+    """Frames that cannot be written completely leave no part."""
     images, original, text = [], as_extxyz(original)[0], io.StringIO()
     for frame in frames:
         images.append(frame.snapshot.of(original))
@@ -251,7 +251,7 @@ def _write_extxyz(path: Path, mode: Mode, original: Atoms, frames: list[Frame]) 
 
 
 def _write_traj(path: Path, mode: Mode, original: Atoms, frames: list[Frame]) -> None:
-    """The file counts whole frames, and readers look at no others."""
+    """The file counts complete frames, and readers ignore all others."""
     # Move one structure from frame to frame. Its calculator holds no properties, since ASE would
     # compare the structure with the calculator's; pass the properties separately.
     image, info = original.copy(), original.info

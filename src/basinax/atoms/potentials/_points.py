@@ -27,7 +27,7 @@ from basinax.atoms._snapshot import Snapshot
 def found_of(
     potential: Any, atoms: Sequence[Atoms], dtype: Any, *, stress: bool
 ) -> Iterator[Snapshot]:
-    """Structures with their results, in their order; constraints are not looked at.
+    """Structures with their results, in their order; constraints are ignored.
 
     Stress is NaN without a volume, and None unless requested.
 

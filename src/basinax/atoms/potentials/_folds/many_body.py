@@ -202,7 +202,7 @@ class _Pairs(eqx.Module):
 def _vectors(
     batch: Batch, neighbors: Neighbors
 ) -> Callable[[Int32[Array, "rows"]], tuple[Rows, ...]]:
-    """A function from the images in slots to the vectors to them from their rows, in Å."""
+    """A function from the images in slots to the vectors from their rows to them, in Å."""
     there = neighbors.images(batch.positions, batch.cells)
     pairs = list(zip(there, batch.positions.T, strict=True))
     return lambda images: tuple(gather(a, images) - b for a, b in pairs)
