@@ -238,7 +238,7 @@ def _session(
 def _teller(
     progress: Callable[[Progress], None] | bool | None, n_atoms: int, stack: contextlib.ExitStack
 ) -> Callable[..., None] | None:
-    """A function that is called with counts, phase and forces as the run goes, if any is asked."""
+    """A function to call during the run with counts, phase and forces, if there is progress."""
     if progress is True:
         from basinax.atoms._bar import Bar
 
@@ -354,7 +354,7 @@ def _each_a_structure(settings: Any, name: str, n_atoms: int) -> Any:
 def _in_order(
     atoms: list[Atoms], monitor: Monitor, n_compiled: int, *, has_history: bool
 ) -> AtomsRelaxation:
-    """The results; a structure that was never reached is as it was."""
+    """The results in order; a structure that never started is returned unchanged."""
     entries = [
         _never_reached(atoms[number], number, has_history) if entry is None else entry
         for number, entry in enumerate(monitor.entries)

@@ -115,7 +115,7 @@ class AbstractRowLists(eqx.Module):
     """The images near the row of each column, in canonical order, then the far image."""
 
     image_rows: Int32[Array, "extra_images"]
-    """The row of which each further image is an image."""
+    """The row that each further image copies."""
 
     image_shifts: Int32[Array, "extra_images"]
     """The shift of each further image, as an index into `shifts`."""

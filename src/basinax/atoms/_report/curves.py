@@ -29,9 +29,9 @@ class Curve(NamedTuple):
     energies: Float[np.ndarray, "points"]
     """Energies in eV."""
     fmax: Float[np.ndarray, "points"]
-    """In eV/Å."""
+    """The largest forces in eV/Å."""
     evaluations: Int[np.ndarray, "points"]
-    """How many there had been at each point, that of the point among them."""
+    """The number of evaluations up to each point, including its own."""
 
 
 class Drawn(NamedTuple):
