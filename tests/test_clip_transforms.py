@@ -8,12 +8,12 @@ import pytest
 
 import basinax
 from basinax import (
-    FIRE,
     AbstractLimit,
     ClipByGlobalNorm,
     ClipByLayerNorm,
     ClipByRowNorm,
     ClipByValue,
+    GradientDescent,
     MaxStepSize,
     SystemIndex,
     chain,
@@ -121,17 +121,18 @@ def test_values_have_limits_per_system_that_are_never_rounded_up():
 def test_what_limits_saw_is_returned_beside_the_same_step():
     index = SystemIndex.from_sizes(SIZES)
     x = np.concatenate(draw_rows())
-    optimizer = chain(ClipByGlobalNorm(1.0), chain(ClipByValue(0.3), FIRE()), MaxStepSize(0.1))
+    descent = GradientDescent(0.1)
+    optimizer = chain(ClipByGlobalNorm(1.0), chain(ClipByValue(0.3), descent), MaxStepSize(0.1))
     state = optimizer.init(x, index)
     step, following = optimizer.update(x, state, x)
     got, got_following, seen = observe(optimizer, x, state, x)
     assert np.array_equal(got, step)
     same = jax.tree.map(np.array_equal, got_following, following)
     assert all(jax.tree.leaves(same))
-    clip, (values, fire), longest = seen
+    clip, (values, of_descent), longest = seen
     assert np.array_equal(clip.norm, clip_by_norm(x, 1.0, index).norm)
     assert values.is_clipped.shape == x.shape
-    assert fire is None
+    assert of_descent is None
     assert longest is None or isinstance(longest, tuple)
 
 
