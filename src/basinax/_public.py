@@ -33,11 +33,10 @@ from basinax._systems.index import SystemIndex as SystemIndex
 from basinax._systems.squares import sum_of_squares as sum_of_squares
 from basinax._text.config import (
     from_config as from_config,
-    read_config as read_config,
     register as register,
     to_config as to_config,
-    write_config as write_config,
 )
+from basinax._text.tables import read_config as read_config, write_config as write_config
 from basinax.transforms import *  # noqa: F403  (its public names are listed there alone)
 from basinax.transforms._chain import Chain as Chain, chain as chain
 from basinax.transforms._limits import AbstractLimit as AbstractLimit

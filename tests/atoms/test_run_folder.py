@@ -20,7 +20,7 @@ from ase.constraints import FixAtoms
 from typer.testing import CliRunner
 
 from basinax import Status, cli
-from basinax._text.tables import read_table, toml_of
+from basinax._text.tables import read_config, toml_of
 from basinax.atoms._formats.formats import Form
 from basinax.atoms._result import Relaxed
 from basinax.atoms._runs.folder import RunFolder
@@ -102,7 +102,7 @@ def test_a_folder_keeps_the_bits_of_a_run_without_one_and_ase_reads_it(whole):
 
 def test_the_record_is_a_config_file_that_makes_the_run_again():
     relax("--run", "kept", "--fmax", 0.1)
-    record = read_table("kept/run.toml")
+    record = read_config("kept/run.toml")
     assert record["fmax"] == 0.1
     assert record["record"]["results"] == {"converged": N}
     assert [Path(x["file"]).name for x in record["record"]["inputs"]] == list(FILES)
@@ -202,7 +202,7 @@ def test_a_run_that_ends_at_a_commit_goes_on_to_the_same_bits(monkeypatch, whole
     assert sqlite_rows("kept")[: len(rows)] == rows
     assert sorted(brief.number for brief in briefs("kept")) == list(range(N))
     assert exported("kept") == whole
-    assert len(read_table("kept/run.toml")["record"]["resumed"]) == 1
+    assert len(read_config("kept/run.toml")["record"]["resumed"]) == 1
 
 
 def sqlite_rows(folder: str) -> list[tuple]:
@@ -309,7 +309,7 @@ def test_a_run_does_not_go_on_with_other_settings_unless_forced():
     assert "would not end in the same bits" in said
     said = relax("--run", "kept", "--fmax", 0.01, "--force")
     assert "warning: fmax was 0.05" in said
-    assert read_table("kept/run.toml")["record"]["forced"] == ["fmax was 0.05, and is 0.01 now"]
+    assert read_config("kept/run.toml")["record"]["forced"] == ["fmax was 0.05, and is 0.01 now"]
 
 
 def test_a_run_does_not_go_on_with_another_input():
@@ -321,7 +321,7 @@ def test_a_run_does_not_go_on_with_another_input():
 
 def test_a_run_does_not_go_on_with_another_version_or_shard():
     relax("--run", "kept", "--time-limit", "0s", code=4)
-    record = read_table("kept/run.toml")
+    record = read_config("kept/run.toml")
     record["record"]["versions"]["jax"] = "0.1.2"
     Path("kept/run.toml").write_text(toml_of(record, ("record",)))
     assert "version of jax was '0.1.2', and is " in run("resume", "kept", code=2)

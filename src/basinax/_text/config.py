@@ -5,18 +5,16 @@ chains, and the line searches of optimizers, are nested. Later versions read ear
 """
 
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
 import basinax.transforms as own
-from basinax._text.tables import DEEPEST, TOO_DEEP, read_table, write_table
+from basinax._text.tables import DEEPEST, TOO_DEEP, choose, require_known
 from basinax.transforms._chain import Chain, chain
 from basinax.transforms._optax import OptaxTransform
 from basinax.transforms._optax_by_name import OptaxByName, optax_transform
@@ -73,8 +71,8 @@ def register(name: str) -> Callable[[TransformClass], TransformClass]:
     def registered(cls: TransformClass) -> TransformClass:
         if not (isinstance(cls, type) and issubclass(cls, AbstractTransform)):
             raise TypeError(f"expected a subclass of AbstractTransform, got {cls!r}")
-        if name in ("chain", "optax", *SEARCHES) or _CLASSES.get(name, cls) is not cls:
-            raise ValueError(f"the name {name!r} is taken; taken are {', '.join(known_names())}")
+        if name in SEARCHES or _known().get(name, cls) is not cls:
+            raise ValueError(f"the name {name!r} is taken; taken are {', '.join(sorted(_known()))}")
         clash = [x.name for x in dataclasses.fields(cls) if x.name in _RESERVED]
         if clash:
             raise ValueError(f"{cls.__name__} has a field {clash[0]!r}, which configs keep")
@@ -89,31 +87,8 @@ def transforms_by_name() -> Mapping[str, type[AbstractTransform]]:
     return _CLASSES
 
 
-def known_names() -> list[str]:
-    """The names that configs may use."""
-    return sorted([*_CLASSES, "chain", "optax"])
-
-
-def read_config(path: str | Path) -> Config:
-    """The config in a JSON or TOML file, by its suffix.
-
-    Raises:
-        ValueError: the suffix is another, or the content is not in the format of the suffix.
-        OSError: the file cannot be read.
-    """
-    return read_table(path)
-
-
-def write_config(config: Mapping[str, Any], path: str | Path) -> None:
-    """Write a config to a JSON or TOML file, by its suffix, completely or not at all.
-
-    JSON lacks inf and NaN, which become strings that `from_config` reads.
-
-    Raises:
-        ValueError: the suffix is another.
-        OSError: the file cannot be written.
-    """
-    write_table(config, path)
+def _known() -> dict[str, type[AbstractTransform]]:
+    return {"chain": Chain, "optax": OptaxByName, **_CLASSES}
 
 
 def _encoded_transform(transform: Any) -> Config:
@@ -198,22 +173,13 @@ def _decoded_transform(config: Any) -> AbstractTransform:
             raise TypeError(f"the arguments of optax must be a mapping by name, got {arguments!r}")
         arguments = {key: _plain(x, key) for key, x in arguments.items()}
         return optax_transform(options["function"], **arguments)
-    _require_known("transform", name, known_names())
-    return _made(_CLASSES[name], name, options)
+    return _made(choose("transform", name, _known()), name, options)
 
 
 def _decoded_search(config: Mapping[str, Any]) -> Search:
     options = dict(config)
     name = options.pop("name", None)
-    _require_known("search", name, list(SEARCHES))
-    return _made(SEARCHES[name], name, options)
-
-
-def _require_known(kind: str, name: Any, known: list[str]) -> None:
-    if not isinstance(name, str) or name not in known:
-        close = difflib.get_close_matches(str(name), known, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else "."
-        raise ValueError(f"no {kind} is called {name!r}{hint} Known: {', '.join(known)}")
+    return _made(choose("search", name, SEARCHES), name, options)
 
 
 def _made(cls: type, name: str, options: Config) -> Any:
@@ -227,13 +193,12 @@ def _made(cls: type, name: str, options: Config) -> Any:
 
 
 def _require_options(name: str, options: Config, known: Mapping[str, bool]) -> None:
-    unknown = [key for key in options if key not in known]
+    require_known(options, known, repr(name))
     missing = [key for key, is_required in known.items() if is_required and key not in options]
-    listed = f"{name!r} has the options {', '.join(known) or '(none)'}"
-    if unknown:
-        raise ValueError(f"{name!r} has no option {unknown[0]!r}: {listed}")
     if missing:
-        raise ValueError(f"{name!r} needs the option {missing[0]!r}: {listed}")
+        raise ValueError(
+            f"{name!r} needs the option {missing[0]!r}; it has the options {', '.join(known)}"
+        )
 
 
 def _decoded(value: Any, option: str = "") -> Any:

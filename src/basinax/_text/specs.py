@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, get_args
 
 from basinax._text.config import from_config, transforms_by_name
-from basinax._text.tables import ENDINGS, hint, read_table, require_known, table_of
+from basinax._text.tables import ENDINGS, choose, read_config, require_known, table_of
 from basinax.transforms._limits import AbstractLimit
 from basinax.transforms._protocol import AbstractTransform
 from basinax.transforms.searches.walk import SEARCHES
@@ -59,7 +59,7 @@ def optimizer_from(text: str) -> AbstractTransform:
         OSError: the file does not exist.
     """
     if text.endswith(ENDINGS):
-        return from_config(read_table(text))
+        return from_config(read_config(text))
     if text.startswith("{"):
         return from_config(table_of(text, "the optimizer"))
     spec = parse(text)
@@ -81,13 +81,6 @@ def optimizers_by_name() -> dict[str, type[AbstractTransform]]:
         for name, cls in transforms_by_name().items()
         if not issubclass(cls, AbstractLimit)
     }
-
-
-def choose(kind: str, name: str, known: Mapping[str, Any]) -> Any:
-    """`known[name]`; an error with the known names if it is missing."""
-    if name not in known:
-        raise ValueError(f"unknown {kind} {name!r}{hint(name, known)}: {', '.join(sorted(known))}")
-    return known[name]
 
 
 def make(kind: str, name: str, maker: Callable[..., Any], options: Mapping[str, Any]) -> Any:

@@ -25,8 +25,8 @@ DEEPEST = 100
 TOO_DEEP = f"tables and lists stand more than {DEEPEST} deep in one another"
 
 
-def read_table(path: str | Path) -> Table:
-    """The table in a JSON or TOML file, by its ending.
+def read_config(path: str | Path) -> Table:
+    """The config in a JSON or TOML file, by its ending.
 
     Raises:
         ValueError: the ending is another, or the content is not in the format of the ending.
@@ -58,15 +58,17 @@ def table_of(text: str, name: str, ending: str = ".json") -> Table:
     return table
 
 
-def write_table(table: Mapping[str, Any], path: str | Path) -> None:
-    """Write a table to a JSON or TOML file, by its ending, completely or not at all.
+def write_config(config: Mapping[str, Any], path: str | Path) -> None:
+    """Write a config to a JSON or TOML file, by its ending, completely or not at all.
+
+    JSON lacks inf and NaN, which become strings that `from_config` reads.
 
     Raises:
         ValueError: the ending is another.
         OSError: the file cannot be written.
     """
     path = Path(path)
-    text = json_of(table) if _ending_of(path) == ".json" else toml_of(table)
+    text = json_of(config) if _ending_of(path) == ".json" else toml_of(config)
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
@@ -84,6 +86,14 @@ def require_known(names: Collection[str], known: Collection[str], where: str) ->
         if name not in known:
             nearest = hint(name, known)
             raise ValueError(f"{where} has no option {name!r}{nearest}: {', '.join(known)}")
+
+
+def choose(kind: str, name: Any, known: Mapping[str, Any]) -> Any:
+    """`known[name]`; an error that lists the known names if there is none."""
+    if not isinstance(name, str) or name not in known:
+        nearest = hint(str(name), known)
+        raise ValueError(f"unknown {kind} {name!r}{nearest}: {', '.join(sorted(known))}")
+    return known[name]
 
 
 def hint(name: str, known: Collection[str]) -> str:

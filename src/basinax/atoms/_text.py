@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from basinax._text.specs import choose, make, parse
+from basinax._text.specs import make, parse
+from basinax._text.tables import choose
 from basinax.atoms._cells.kinds import AbstractCell, Frechet, Strain, UnitCell
 from basinax.atoms._evaluators.calculator import ASECalculator
 from basinax.atoms._evaluators.protocol import AbstractEvaluator

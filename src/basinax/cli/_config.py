@@ -19,7 +19,7 @@ from basinax._text.tables import (
     ENDINGS,
     RECORD,
     Table,
-    read_table,
+    read_config,
     require_known,
     strict,
     toml_of,
@@ -65,7 +65,7 @@ def settings_in(path: str | Path, known: Any) -> Table:
         ValueError: a name is unknown, or the file is neither JSON nor TOML.
         OSError: the file cannot be read.
     """
-    table = {name: x for name, x in read_table(path).items() if name != RECORD and x is not None}
+    table = {name: x for name, x in read_config(path).items() if name != RECORD and x is not None}
     require_known(table, known, str(path))
     return table
 
@@ -104,7 +104,7 @@ def settings_of(groups: Sequence[Any]) -> Table:
     if optimizer.startswith("{"):
         table["optimizer"] = json.loads(optimizer)
     elif optimizer.endswith(ENDINGS):
-        table["optimizer"] = read_table(optimizer)
+        table["optimizer"] = read_config(optimizer)
     if is_config(potential):
         table |= potential_in(potential) | ({"workers": w} if (w := table.get("workers")) else {})
     return table

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from basinax._text.tables import read_table
+from basinax._text.tables import read_config
 from basinax.atoms import ASECalculator, JaxModel, potential_from
 from basinax.cli._config import is_config, potential_in
 from basinax.cli._console import err, fail, print_line, reported
@@ -30,7 +30,7 @@ def potential_of(given: Model) -> Any:
     """The potential; raises like `potential_from` and `potential_in`."""
     text, workers = given.potential, given.workers
     file = None if given.config is None else os.fspath(given.config)
-    if file is not None and read_table(file).get("potential") != text:
+    if file is not None and read_config(file).get("potential") != text:
         file = None
     if is_config(text):
         config = potential_in(text)

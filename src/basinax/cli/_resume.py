@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from basinax._text.tables import RECORD, write_table
+from basinax._text.tables import RECORD, write_config
 from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._runs.kept import Kept, kept_in
 from basinax.cli._console import fail, reported
@@ -30,7 +30,7 @@ def run(name: str, options: list[str], commands: Any) -> None:
     with tempfile.TemporaryDirectory(prefix="basinax-") as folder:
         config = kept.record if isinstance(kept, RunFolder) else Path(folder) / "record.json"
         if not isinstance(kept, RunFolder):
-            write_table(settings, config)
+            write_config(settings, config)
         arguments = ["relax", "--config", str(config), "--run", name]
         arguments += ["--shard", record["shard"], *options]
         commands.main(arguments, prog_name="basinax")
