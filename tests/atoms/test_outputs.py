@@ -23,6 +23,7 @@ from basinax import Status, cli
 from basinax.atoms import LennardJones, Progress
 from basinax.atoms._trajectory import NotWhole
 from basinax.cli import _console, _potential, _setup, _task, _watch, _writing
+from basinax.cli._contents import Plan
 from basinax.cli._process import occupy
 from basinax.cli._stream import Stream
 
@@ -329,8 +330,8 @@ def test_a_full_disk_is_named_for_each_output_and_leaves_nothing(relaxation, mon
     def no_room(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(_writing, "write_structures", no_room)
-    monkeypatch.setattr(_writing, "write_table", no_room)
+    monkeypatch.setattr(Plan, "write", no_room)
+    monkeypatch.setattr(_writing, "writer_of", lambda _: no_room)
     for name in ("out.traj", "out.csv"):
         Path(name).write_text("old")
     done = run("--output", "out.traj", "--table", "out.csv")
@@ -532,12 +533,12 @@ def test_a_signal_says_which_phase_it_waits_for(relaxation, monkeypatch, capfd, 
 
 
 def test_a_signal_while_writing_costs_no_output_and_claims_nothing(relaxation, monkeypatch):
-    def signalled(*arguments):
+    def signalled(*arguments, **named):
         signal.raise_signal(signal.SIGINT)
-        write_table(*arguments)
+        write(*arguments, **named)
 
-    write_table = _writing.write_table
-    monkeypatch.setattr(_writing, "write_table", signalled)
+    write = Plan.write
+    monkeypatch.setattr(Plan, "write", signalled)
     done = run("--table", "t.csv")
     assert done.exit_code == 130
     assert done.stderr == "Interrupted.\n"
@@ -552,12 +553,12 @@ def test_only_what_was_written_is_said_to_be(relaxation, monkeypatch, is_lost):
         result.status[0] = Status.RUNNING
         return result
 
-    def no_room(*_):
+    def no_room(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(_setup, "relax_atoms", unfinished)
     if is_lost:
-        monkeypatch.setattr(_writing, "write_structures", no_room)
+        monkeypatch.setattr(Plan, "write", no_room)
     done = run()
     assert done.exit_code == (3 if is_lost else 130)
     assert ("written where they stood" in done.stderr) != is_lost

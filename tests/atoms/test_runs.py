@@ -18,12 +18,11 @@ from typer.testing import CliRunner
 import basinax
 from basinax import cli
 from basinax._text.specs import optimizer_from
-from basinax._text.tables import read_table, toml_of, write_table
+from basinax._text.tables import read_config, toml_of, write_config
 from basinax.atoms import LennardJones
 from basinax.cli import _setup
 from basinax.cli._choice import NAMES, chosen
 from basinax.cli._config import RECORD
-from basinax.cli._record import Record
 
 ARGON = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=8.5"
 
@@ -109,7 +108,7 @@ def test_what_is_printed_gives_the_same_run_again(relaxation):
     first = printed("relax", "--config", "run.toml", "--cell", "strain", "--log", "x.log")
     Path("again.toml").write_text(first)
     assert printed("relax", "--config", "again.toml") == first
-    write_table(tomllib.loads(first), "again.json")
+    write_config(tomllib.loads(first), "again.json")
     assert printed("relax", "--config", "again.json") == first
     table = tomllib.loads(first)
     assert (table["cell"], table["fmax"], table["max_steps"]) == ("strain", 0.02, 7)
@@ -220,7 +219,7 @@ def test_files_that_cannot_be_read_are_skipped_where_asked(relaxation):
     assert ran.stderr.count("warning: ") == 2
     skipped = json.loads(ran.stdout)["skipped"]
     assert skipped[0].startswith("broken.xyz cannot be read: line 1: expected a number of atoms")
-    assert read_table("relaxed.extxyz.run.json")["record"]["skipped"] == skipped
+    assert read_config("relaxed.extxyz.run.json")["record"]["skipped"] == skipped
     options = ["--potential", ARGON, "--skip-unreadable", "--overwrite"]
     assert "broken.xyz cannot" in refused("broken.xyz", *options)
 
@@ -380,7 +379,7 @@ def test_evaluate_has_the_same_outputs():
     summary = json.loads(done("evaluate", "dimer.xyz", *options).stdout)
     assert summary["counts"] == {"evaluated": 1, "failed": 0}
     assert summary["written"] == ["out/dimer.xyz"]
-    record = read_table(summary["record"])["record"]
+    record = read_config(summary["record"])["record"]
     assert (record["command"], record["results"]) == ("evaluate", summary["counts"])
     printed = done("evaluate", "dimer.xyz", *options[:2], "--table", "-")
     assert printed.stdout.startswith("source,formula,atoms,energy_eV")
@@ -395,7 +394,7 @@ def test_evaluate_has_the_same_outputs():
 def test_a_record_says_how_an_output_was_made_and_makes_it_again(relaxation):
     options = ["--potential", ARGON, "--optimizer", "fire:maxstep=0.1", "--fmax", "inf"]
     done("relax", "crystals.extxyz", "dimer.xyz", *options)
-    table = read_table("relaxed.extxyz.run.json")
+    table = read_config("relaxed.extxyz.run.json")
     record = table["record"]
     assert table["optimizer"] == "fire:maxstep=0.1"
     assert record["command"] == "relax"
@@ -411,7 +410,7 @@ def test_a_record_says_how_an_output_was_made_and_makes_it_again(relaxation):
     done("relax", "--config", "relaxed.extxyz.run.json", "--overwrite")
     assert len(relaxation.atoms) == 3
     assert relaxation.settings["optimizer"] == first["optimizer"]
-    assert read_table("relaxed.extxyz.run.json") | {"record": 0} == table | {
+    assert read_config("relaxed.extxyz.run.json") | {"record": 0} == table | {
         "record": 0,
         "overwrite": True,
     }
@@ -419,11 +418,9 @@ def test_a_record_says_how_an_output_was_made_and_makes_it_again(relaxation):
 
 def test_a_record_is_toml_as_well(relaxation):
     done("relax", "dimer.xyz", "--potential", ARGON)
-    table = read_table("relaxed.extxyz.run.json")
-    made = table.pop("record")
-    record = Record(settings=table, **made).as_table()
-    text = toml_of(record, (RECORD,))
-    assert tomllib.loads(text) == record == table | {"record": made}
+    table = read_config("relaxed.extxyz.run.json")
+    text = toml_of(table, (RECORD,))
+    assert tomllib.loads(text) == table
     assert "\n[record.versions]\nbasinax = " in text
     Path("run.toml").write_text(text)
     assert printed("relax", "--config", "run.toml") == printed(

@@ -12,7 +12,6 @@ from basinax.cli._contents import plans_of
 from basinax.cli._places import Saver, check_places
 from basinax.cli._relax import name_in_info
 from basinax.cli._summary import print_written
-from basinax.cli._writing import write_structures, write_table
 
 
 def run(
@@ -41,9 +40,9 @@ def run(
         have_stress = [a.calc is not None and "stress" in a.calc.results for a in result.atoms]
         files = {output: list(range(len(result)))}
         (plan,) = plans_of(files, result.atoms, result.sources, have_stress)
-        saver.save(output, lambda path: write_structures(path, plan, result.atoms))
+        saver.save(output, lambda path: plan.write(path, result.atoms))
     if table is not None:
-        saver.save(table, lambda path: write_table(path, result.to_dict()))
+        saver.save(table, lambda path: writer_of(path)(path, result.to_dict()))
     print_written(out, saver.saved)
     if saver.has_lost:
         raise typer.Exit(NOT_SAVED)

@@ -172,7 +172,7 @@ def _record_of(given: Given, keeping: Keeping, watch: Watch) -> Table:
     given = dataclasses.replace(given, config=None)
     files = [path for path in files_read(given) if path.is_file()]
     inputs = [named(path.absolute()) | {"sha256": digest_of(path)} for path in files]
-    table = recorded("relax", settings_of((given,)), inputs, watch, {}).as_table()
+    table = recorded("relax", settings_of((given,)), inputs, watch, {})
     del table[RECORD]["ended"]
     table[RECORD]["shard"] = str(keeping.shard)
     return table

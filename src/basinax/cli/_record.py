@@ -3,7 +3,6 @@
 The settings are those of a config file, so the record reproduces the run.
 """
 
-import dataclasses
 import datetime
 import importlib.metadata
 import os
@@ -27,40 +26,6 @@ PACKAGES = ("jax", "jaxlib", "numpy", "equinox", "optax", "ase", "vesin")
 """Packages on which bits of results depend, besides basinax itself."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Record:
-    """The settings and circumstances of a run, as plain values for JSON and TOML."""
-
-    settings: Table
-    """Options by name, as in config files."""
-    command: str
-    folder: str
-    """The folder to which file names are relative."""
-    inputs: list[Table]
-    """The name of each input, the SHA-256 of its content, and its number of structures."""
-    skipped: list[str]
-    """Unreadable inputs, each with the reason."""
-    versions: dict[str, str]
-    """Versions of basinax and of packages that affect bits, of Python and of the system."""
-    device: str
-    cores: int
-    precision: str
-    cache: str
-    """The folder of compiled programs."""
-    flags: str
-    """The flags of XLA, from the environment."""
-    started: str
-    ended: str
-    """The end in UTC, like the start."""
-    results: dict[str, int]
-    """The number of structures by status."""
-
-    def as_table(self) -> Table:
-        """The settings, and the rest as a table that config files skip."""
-        rest = dataclasses.asdict(self)
-        return rest.pop("settings") | {RECORD: rest}
-
-
 def recorded(
     command: str,
     settings: Table,
@@ -68,29 +33,32 @@ def recorded(
     watch: Watch,
     results: dict[str, int],
     skipped: Sequence[str] = (),
-) -> Record:
-    """The record of a run that ends now.
+) -> Table:
+    """The record of a run that ends now: its settings, and a table that config files pass over.
 
     Args:
         settings: the options of the run, as in config files.
+        inputs: the name of each input, the SHA-256 of its content, and its number of structures.
         results: the number of structures by status.
+        skipped: unreadable inputs, each with the reason.
     """
-    return Record(
-        settings=settings,
-        command=command,
-        folder=_folder(),
-        inputs=inputs,
-        skipped=list(skipped),
-        versions=_versions(settings["potential"]),
-        device=jax.devices()[0].device_kind,
-        cores=n_cores(),
-        precision=settings["dtype"],
-        cache=watch.cache,
-        flags=os.environ.get("XLA_FLAGS", ""),
-        started=text_of(watch.started),
-        ended=now(),
-        results=results,
-    )
+    return settings | {
+        RECORD: {
+            "command": command,
+            "folder": _folder(),  # file names are relative to it
+            "inputs": inputs,
+            "skipped": list(skipped),
+            "versions": _versions(settings["potential"]),
+            "device": jax.devices()[0].device_kind,
+            "cores": n_cores(),
+            "precision": settings["dtype"],
+            "cache": watch.cache,
+            "flags": os.environ.get("XLA_FLAGS", ""),
+            "started": text_of(watch.started),
+            "ended": now(),
+            "results": results,
+        }
+    }
 
 
 def now() -> str:

@@ -1,6 +1,7 @@
 """The command `basinax relax`."""
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,10 +45,9 @@ def run(given: Given, outputs: Outputs, manner: Manner) -> None:
         record = recorded("relax", settings, inputs, watch, result.counts, skipped)
         writing.write_record(record)
         if outputs.report is not None:
-            title, table = f"Relaxation of {_named(task.inputs.files)}", record.as_table()
-            writing.saver.save(
-                outputs.report, lambda path: result.report(path, settings=table, title=title)
-            )
+            title = f"Relaxation of {_named(task.inputs.files)}"
+            write = functools.partial(result.report, settings=record, title=title)
+            writing.saver.save(outputs.report, write)
     writing.print_table(columns)
     _print(result, task, outputs, manner, writing)
     _leave(result, watch, writing)

@@ -1,6 +1,7 @@
 """Writing the results of a command: structures, a table, and the record of the run."""
 
 import dataclasses
+import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 from ase import Atoms
 
 from basinax._text.files import key_of
-from basinax._text.tables import json_of
+from basinax._text.tables import Table, json_of
 from basinax.atoms import Trajectories
 from basinax.atoms._table import Columns, csv_of, writer_of
 from basinax.cli._console import err, fail, out, reported
@@ -17,7 +18,6 @@ from basinax.cli._inputs import STDIN_NAME, Inputs
 from basinax.cli._named import STDIN
 from basinax.cli._options import STDOUT, Outputs, Written
 from basinax.cli._places import Saver, check_places
-from basinax.cli._record import Record
 from basinax.cli._stream import Stream
 
 
@@ -59,19 +59,16 @@ class Writing:
     def write(self, atoms: Sequence[Atoms], columns: Columns) -> None:
         """Write structures and the table, each separately."""
         for plan in self.plans:
-            self.saver.save(plan.path, lambda path, plan=plan: write_structures(path, plan, atoms))
+            self.saver.save(plan.path, functools.partial(plan.write, structures=atoms))
         table = self.outputs.table
         if table is not None and table != STDOUT:
-            self.saver.save(table, lambda path: write_table(path, columns))
+            self.saver.save(table, lambda path: writer_of(path)(path, columns))
 
-    def write_record(self, record: Record) -> None:
+    def write_record(self, record: Table) -> None:
         """Write the record beside the structures, if these are at their place."""
         if self.has_structures:
-            text = json_of(record.as_table())
-            place = self.outputs.record
-            self.saver.save(
-                place, lambda path: path.write_text(text, encoding="utf-8"), is_named=False
-            )
+            write = functools.partial(Path.write_text, data=json_of(record), encoding="utf-8")
+            self.saver.save(self.outputs.record, write, is_named=False)
 
     @property
     def has_structures(self) -> bool:
@@ -125,11 +122,3 @@ def _check_stdout(outputs: Written) -> None:
     asked = [name for name, is_asked in printed.items() if is_asked]
     if len(asked) > 1:
         fail(f"{' and '.join(asked)} go to standard output alike: choose one of them")
-
-
-def write_structures(path: Path, plan: Plan, atoms: Sequence[Atoms]) -> None:
-    plan.write(path, atoms)
-
-
-def write_table(path: Path, columns: Columns) -> None:
-    writer_of(path)(path, columns)
