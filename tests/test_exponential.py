@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from basinax import rounded
-from basinax._bits.exponential import _FORMATS, _quotient_of_two, exp, exp2, exp2_fermi2, fermi2
+from basinax._bits.exponential import FORMATS, _quotient_of_two, exp, exp2, exp2_fermi2, fermi2
 from basinax._bits.kernel import one_kernel
 from cover import cover, exhaustive
 from xla import jit_as_users
 
 both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
-LN2 = {dtype.type: format.ln2 for dtype, format in _FORMATS.items()}
+LN2 = {dtype.type: format.ln2 for dtype, format in FORMATS.items()}
 ENDS = {np.float32: (-80.0, 88.72), np.float64: (-701.0, 709.78)}
 ENDS_OF_TWO = {np.float32: (-115.0, 127.9), np.float64: (-1011.0, 1023.9)}
 

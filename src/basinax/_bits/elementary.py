@@ -7,64 +7,26 @@ for one number at a time and stay as they are. All functions take float64 and fl
 few ulp.
 """
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Shaped
 
 from basinax._bits import exponential as _exponential
+from basinax._bits.exponential import FORMATS
 from basinax._bits.rounding import rounded
 
 Numbers = Float[Array, "..."]
 
 
-class _Format(NamedTuple):
-    """Constants that depend on the format of a number."""
-
-    integer: type
-    """The integer type with as many bits."""
-    n_digits: int
-    """Bits after the binary point."""
-    ln2: tuple[float, float]
-    """log 2 in two parts; products of the first part with exponents are exact."""
-    n_terms: int
-    """Terms of the logarithm's series; the truncation error is 2e-17 (5e-11 in float32)."""
-    least: tuple[float, float]
-    """Below these arguments, e^x and 2^x are squares of powers of x/2."""
-    most: tuple[float, float]
-    """Above these arguments, e^x and 2^x are infinite."""
-
-
-_FORMATS = {
-    np.dtype(np.float64): _Format(
-        np.int64,
-        52,
-        (0.6931471805598903, 5.49792301870721e-14),
-        9,
-        (-700.0, -1000.0),
-        (709.782712893384, 1024.0),
-    ),
-    np.dtype(np.float32): _Format(
-        np.int32,
-        23,
-        (0.693145751953125, 1.4285906217922306e-06),
-        5,
-        (-79.0, -110.0),
-        (88.72283, 128.0),
-    ),
-}
-
-
 def exp(x: Numbers) -> Numbers:
-    f = _FORMATS[np.dtype(x.dtype)]
-    return _exponential_of(_exponential.exp, x, f.least[0], f.most[0])
+    f = FORMATS[np.dtype(x.dtype)]
+    return _exponential_of(_exponential.exp, x, f.small[0], f.most)
 
 
 def exp2(x: Numbers) -> Numbers:
-    f = _FORMATS[np.dtype(x.dtype)]
-    return _exponential_of(_exponential.exp2, x, f.least[1], f.most[1])
+    f = FORMATS[np.dtype(x.dtype)]
+    return _exponential_of(_exponential.exp2, x, f.small[1], float(jnp.finfo(x.dtype).maxexp))
 
 
 def _exponential_of(of, x, least: float, most: float):
@@ -78,7 +40,7 @@ def _exponential_of(of, x, least: float, most: float):
 
 def log(x: Numbers) -> Numbers:
     """2^k m with m between √½ and √2 has the logarithm k log 2 + 2 artanh((m − 1)/(m + 1))."""
-    f = _FORMATS[np.dtype(x.dtype)]
+    f = FORMATS[np.dtype(x.dtype)]
     bits = lax.bitcast_convert_type(x, f.integer)
     infinite, root = (np.array(v, x.dtype).view(f.integer) for v in (np.inf, 0.5**0.5))
     # A subnormal number is an integer times the smallest subnormal.

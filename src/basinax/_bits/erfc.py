@@ -9,6 +9,7 @@ doi:10.1090/S0025-5718-1978-0494846-8.
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from basinax._bits.exponents import polynomial
 from basinax._bits.rounding import rounded
 
 WIDTH = 3.0
@@ -45,12 +46,5 @@ def erfc(x: Float[Array, "rows"]) -> tuple[Float[Array, "rows"], Float[Array, "r
     t = 1.0 - 2.0 * s
     # Even and odd powers are summed apart, which halves the chain of dependent additions.
     t2 = rounded(t * t)
-    even, odd = _polynomial(t2, COEFFICIENTS[0::2]), _polynomial(t2, COEFFICIENTS[1::2])
+    even, odd = polynomial(t2, COEFFICIENTS[0::2]), polynomial(t2, COEFFICIENTS[1::2])
     return gaussian * (s * (even + rounded(t * odd))), gaussian
-
-
-def _polynomial(x, coefficients):
-    total = jnp.full_like(x, coefficients[-1])
-    for coefficient in reversed(coefficients[:-1]):
-        total = coefficient + rounded(x * total)
-    return total

@@ -7,11 +7,12 @@ vectorises them; library powers have other bits in the tail of an array.
 
 import functools
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int
 
 from basinax._bits import xla
 from basinax._bits.rounding import rounded
@@ -130,7 +131,7 @@ def power(x: Float[Array, "..."], p: float) -> Float[Array, "..."]:
     s = (mantissa - 1) / (mantissa + 1)
     terms = 6 if info.bits == 32 else 12
     series = [2 / (math.log(2) * (2 * k + 1)) for k in range(terms)]
-    logarithm = rounded(s * _polynomial(rounded(s * s), series))
+    logarithm = rounded(s * polynomial(rounded(s * s), series))
 
     # p log₂ x = whole + rest, |rest| ≤ 1/2, with the product p · exponent to twice the precision
     head, tail = _head_and_tail(p, info.nmant - 11)
@@ -139,7 +140,7 @@ def power(x: Float[Array, "..."], p: float) -> Float[Array, "..."]:
     whole = jnp.round(product + rest)
     rest = (product - whole) + (rounded(tail * exponent) + rest)
     taylor = [math.log(2) ** k / math.factorial(k) for k in range(8 if info.bits == 32 else 14)]
-    result = _polynomial(rest, taylor)
+    result = polynomial(rest, taylor)
 
     fits = whole >= info.minexp
     shift = jnp.clip(jnp.where(fits, whole, 0), info.minexp, 2 * info.maxexp).astype(jnp.int32)
@@ -154,7 +155,8 @@ def _power_derivative(p, primals, tangents):
     return power(x, p), p * slope * dx
 
 
-def _polynomial(x: Shaped[Array, "..."], coefficients: list[float]) -> Shaped[Array, "..."]:
+def polynomial(x: Float[Array, "..."], coefficients: Sequence[float]) -> Float[Array, "..."]:
+    """The sum of coefficients times powers of x, from the power 0 on."""
     total = jnp.full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
         total = rounded(total * x) + coefficient

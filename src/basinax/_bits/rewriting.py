@@ -154,14 +154,8 @@ ELEMENTARY: dict[str, Callable[..., Array]] = {
 
 
 _CALLS = (
-    "jit",
-    "pjit",
-    "call",
-    "closed_call",
-    "checkpoint",
-    "remat2",
-    "custom_jvp_call",
-    "custom_vjp_call",
+    *("jit", "pjit", "call", "closed_call", "checkpoint", "remat2"),
+    *("custom_jvp_call", "custom_vjp_call"),
 )
 """Operations that call another function, which is rebuilt inline."""
 
@@ -277,36 +271,13 @@ def _matrix_product(a, b, *, dimension_numbers, **_):
 
 REDUCTIONS = {"reduce_sum": _sum, "dot_general": _matrix_product}
 
-_UNORDERED = frozenset(
-    (
-        "cumsum",
-        "cumprod",
-        "cumlogsumexp",
-        "reduce_prod",
-        "reduce",
-        "reduce_window",
-        "reduce_window_sum",
-        "scatter-add",
-        "scatter_add",
-        "scatter-mul",
-        "scatter_mul",
-        "conv_general_dilated",
-        "fft",
-        "while",
-        "scan",
-        "cond",
-        "select_and_scatter_add",
-        "select_and_gather_add",
-        "cholesky",
-        "eig",
-        "eigh",
-        "lu",
-        "qr",
-        "householder_product",
-        "svd",
-        "triangular_solve",
-        "tridiagonal_solve",
-        "pallas_call",
-    )
-)
+# fmt: off
+_UNORDERED = frozenset({
+    "cholesky", "cond", "conv_general_dilated", "cumlogsumexp", "cumprod", "cumsum", "eig", "eigh",
+    "fft", "householder_product", "lu", "pallas_call", "qr", "reduce", "reduce_prod",
+    "reduce_window", "reduce_window_sum", "scan", "scatter-add", "scatter-mul", "scatter_add",
+    "scatter_mul", "select_and_gather_add", "select_and_scatter_add", "svd", "triangular_solve",
+    "tridiagonal_solve", "while",
+})
+# fmt: on
 """Operations that add or multiply in an order of their own, and loops, which may contain them."""
