@@ -72,13 +72,23 @@ class AbstractCriterion(eqx.Module):
         return AnyOf((self, other)) if isinstance(other, AbstractCriterion) else NotImplemented
 
 
-class AllOf(AbstractCriterion):
-    """Met if all of its criteria are met."""
+class AbstractGroup(AbstractCriterion):
+    """Criteria that are combined."""
 
     criteria: tuple[AbstractCriterion, ...]
 
     def __check_init__(self):
-        _check_criteria(self)
+        wrong = [x for x in self.criteria if not isinstance(x, AbstractCriterion)]
+        if wrong:
+            raise TypeError(f"{type(self).__name__}: expected criteria, got {shown(wrong[0])}")
+
+    @property
+    def needs(self):
+        return frozenset().union(*(criterion.needs for criterion in self.criteria))
+
+
+class AllOf(AbstractGroup):
+    """Met if all of its `criteria` are met."""
 
     def __call__(self, evidence):
         met = jnp.ones_like(evidence.has_last)
@@ -86,38 +96,15 @@ class AllOf(AbstractCriterion):
             met = met & criterion(evidence)
         return met
 
-    @property
-    def needs(self):
-        return _needs_of(self.criteria)
 
-
-class AnyOf(AbstractCriterion):
-    """Met if at least one of its criteria is met."""
-
-    criteria: tuple[AbstractCriterion, ...]
-
-    def __check_init__(self):
-        _check_criteria(self)
+class AnyOf(AbstractGroup):
+    """Met if at least one of its `criteria` is met."""
 
     def __call__(self, evidence):
         met = jnp.zeros_like(evidence.has_last)
         for criterion in self.criteria:
             met = met | criterion(evidence)
         return met
-
-    @property
-    def needs(self):
-        return _needs_of(self.criteria)
-
-
-def _check_criteria(group: "AllOf | AnyOf") -> None:
-    wrong = [x for x in group.criteria if not isinstance(x, AbstractCriterion)]
-    if wrong:
-        raise TypeError(f"{type(group).__name__}: expected criteria, got {shown(wrong[0])}")
-
-
-def _needs_of(criteria: tuple[AbstractCriterion, ...]) -> frozenset[str]:
-    return frozenset().union(*(criterion.needs for criterion in criteria))
 
 
 def as_leaf(value: Any) -> Any:

@@ -40,9 +40,12 @@ def distance(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def table_of(findings: Sequence[Finding]) -> str:
-    """One line per comparison: its name, how many of how many differ, and by how much."""
+    """One line per comparison: how many of how many differ, by how much, and the limit."""
     width = max((len(finding.name) for finding in findings), default=0)
-    lines = [f"{'compared':{width}}  differ    of  largest"]
-    for name, n_wrong, n_compared, largest, _ in findings:
-        lines.append(f"{name:{width}}  {n_wrong:6}  {n_compared:4}  {largest:.1e}")
+    lines = [f"{'compared':{width}}  differ    of  largest  allowed  verdict"]
+    for x in findings:
+        allowed = f"{x.allowed:.1g}" if x.allowed else "no bit"
+        verdict = "as it should" if x.is_kept else "differs"
+        counts = f"{x.n_wrong:6}  {x.n_compared:4}  {x.largest:.1e}"
+        lines.append(f"{x.name:{width}}  {counts}  {allowed:>7}  {verdict}")
     return "\n".join(lines)

@@ -104,7 +104,7 @@ def verify(
     verifier = _Verifier(value_and_gradient, trees, optimizer, steps, has_extras)
     draw = np.random.default_rng(seed)
     compared = np.sort(draw.permutation(n)[:most])
-    verifier.run_alone(compared)
+    verifier.alone = {k: verifier.run(np.array([k]))[0] for k in compared.tolist()}
     everyone, order = np.arange(n), draw.permutation(n)
     verifier.compare("together", [everyone])
     verifier.compare("in another order", [order])
@@ -132,10 +132,6 @@ class _Verifier:
         self.findings: list[Finding] = []
         self.differing: set[int] = set()
 
-    def run_alone(self, systems: np.ndarray) -> None:
-        for system in systems.tolist():
-            self.alone[system] = self._run(np.array([system]))[0]
-
     def compare(self, name: str, batches: Sequence[np.ndarray], *, spoils: bool = False) -> None:
         """Compare the systems of batches with their runs alone.
 
@@ -145,7 +141,7 @@ class _Verifier:
         """
         differences: tuple[list[float], list[float]] = ([], [])
         for batch in batches:
-            found = self._run(batch, spoils=spoils)
+            found = self.run(batch, spoils=spoils)
             for place, system in enumerate(batch.tolist()):
                 if system not in self.alone or (spoils and place == 0):
                     continue
@@ -154,12 +150,11 @@ class _Verifier:
                     of_stage.append(max(map(distance, ours, theirs)))
                 if differences[0][-1] > 0 or differences[1][-1] > 0:
                     self.differing.add(system)
-        for stage, of_stage in zip(
-            ("first evaluation", f"after {self.steps} steps"), differences, strict=True
-        ):
+        stages = "first evaluation", f"after {self.steps} steps"
+        for stage, of_stage in zip(stages, differences, strict=True):
             self.findings.append(finding_of(f"{name}, {stage}", of_stage))
 
-    def _run(self, systems: np.ndarray, *, spoils: bool = False) -> list[list[_System]]:
+    def run(self, systems: np.ndarray, *, spoils: bool = False) -> list[list[_System]]:
         """The results of each system at its start and at its end."""
         parts = [chosen(tree, prefix, systems) for tree, prefix in self.trees]
         (params, prefix), *of_data = parts

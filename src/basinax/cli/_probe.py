@@ -2,9 +2,8 @@
 
 import numpy as np
 import typer
-from rich.table import Table
 
-from basinax import Finding
+from basinax._loop.findings import table_of
 from basinax.atoms import Probe, probe
 from basinax.cli._console import BITS_DIFFER, check_printed, out, print_line, reported
 from basinax.cli._options import Manner, Probed, Sample
@@ -31,19 +30,6 @@ def run(probed: Probed, sample: Sample, manner: Manner) -> None:
 
 
 def _print(found: Probe, n_structures: int) -> None:
-    table = Table("compared", box=None, pad_edge=False)
-    for title in ("differ", "of", "largest", "allowed"):
-        table.add_column(title, justify="right")
-    table.add_column("verdict")
-    for finding in found.findings:
-        table.add_row(*_row(finding))
-    out.print(table)
+    out.print(table_of(found.findings))
     speed = f"{found.evaluations_per_second:.3g} evaluations a second together"
     print_line(out, f"{n_structures} structures, {speed}; one alone {found.seconds_alone:.3g} s")
-
-
-def _row(finding: Finding) -> tuple[str, ...]:
-    counts = str(finding.n_wrong), str(finding.n_compared)
-    verdict = "as it should" if finding.is_kept else "differs"
-    allowed = f"{finding.allowed:.1g}" if finding.allowed else "no bit"
-    return finding.name, *counts, f"{finding.largest:.1e}", allowed, verdict
