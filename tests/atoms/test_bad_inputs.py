@@ -172,7 +172,7 @@ def test_many_that_cannot_be_read_are_counted():
 def test_what_is_no_plain_file_is_not_read(tmp_path):
     os.mkfifo("pipe.xyz")
     (tmp_path / "device.xyz").symlink_to("/dev/zero")
-    for name, kind in {"pipe.xyz": "a pipe", "device.xyz": "a device"}.items():
+    for name, kind in {"pipe.xyz": "a named pipe", "device.xyz": "a device"}.items():
         assert refused(name, "--potential", ARGON) == [
             f"{name} cannot be read: it is {kind}, not a file"
         ]

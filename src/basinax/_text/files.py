@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
+from basinax._text.reading import kind_of
+
 PARTIAL = ".partial-"
 """The first characters of names of incomplete files."""
 
@@ -20,13 +22,6 @@ LONGEST_ENDING = 32
 """Bytes of a name's ending that a partial file keeps, because formats depend on it."""
 
 Anywhere = str | os.PathLike[str]
-
-_KINDS = {
-    stat.S_IFBLK: "a device",
-    stat.S_IFCHR: "a device",
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-}
 
 
 def check_plain(path: Anywhere) -> None:
@@ -36,7 +31,7 @@ def check_plain(path: Anywhere) -> None:
         return
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(f"{path} is a folder: expected a file to write")
-    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no file")
+    kind = kind_of(found.st_mode)
     raise FileExistsError(f"{path} is {kind}: expected a plain file, or a new one")
 
 

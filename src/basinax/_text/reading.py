@@ -5,11 +5,11 @@ import os
 import stat
 from pathlib import Path
 
-_KINDS = {
-    stat.S_IFDIR: "it is a folder, not a file",
-    stat.S_IFIFO: "it is a pipe, not a file",
-    stat.S_IFSOCK: "it is a socket, not a file",
-}
+
+def kind_of(mode: int) -> str:
+    """The kind of what has that mode and is no plain file."""
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
 
 
 def text_of(path: str | os.PathLike[str], errors: str = "strict") -> str:
@@ -40,6 +40,5 @@ def found(path: str | os.PathLike[str]) -> Path:
     if mode is None:
         raise FileNotFoundError(errno.ENOENT, "no file can have this name", name)
     if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "it is a device, not a file")
-        raise OSError(errno.EINVAL, kind, name)
+        raise OSError(errno.EINVAL, f"it is {kind_of(mode)}, not a file", name)
     return Path(name)

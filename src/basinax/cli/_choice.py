@@ -4,6 +4,8 @@ A condition may contain only the comparisons, joins and operations listed here.
 """
 
 import ast
+import functools
+import itertools
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -16,7 +18,9 @@ NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 NAMES = ("x", "y", "z", "tag")
 """The names in conditions: Cartesian coordinates in Å, and ASE's tag, of each atom."""
 
-_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
+Functions = dict[type, Callable[[Any, Any], Any]]
+
+_COMPARISONS: Functions = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
@@ -24,13 +28,13 @@ _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-_OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
+_OPERATIONS: Functions = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
-_JOINS: dict[type, Callable[[Any, Any], Any]] = {ast.And: operator.and_, ast.Or: operator.or_}
+_JOINS: Functions = {ast.And: operator.and_, ast.Or: operator.or_}
 
 _EXPECTED = f"expected numbers such as 0-3,7, or a condition on {', '.join(NAMES)} such as z < 2.5"
 
@@ -97,21 +101,14 @@ def _is_met(node: ast.expr, values: Mapping[str, Any]) -> Any:
             sides = [_number(side, values) for side in (left, *others)]
             results = [
                 _function(_COMPARISONS, operation)(a, b)
-                for operation, a, b in zip(operations, sides, sides[1:], strict=False)
+                for operation, (a, b) in zip(operations, itertools.pairwise(sides), strict=True)
             ]
-            return _all_of(operator.and_, results)
+            return functools.reduce(operator.and_, results)
         case ast.BoolOp(join, parts):
-            return _all_of(_JOINS[type(join)], [_is_met(part, values) for part in parts])
+            return functools.reduce(_JOINS[type(join)], [_is_met(part, values) for part in parts])
         case ast.UnaryOp(ast.Not(), part):
             return _is_met(part, values) ^ True
     raise ValueError(f"{ast.unparse(node)} is no comparison")
-
-
-def _all_of(join: Callable[[Any, Any], Any], results: list[Any]) -> Any:
-    joined = results[0]
-    for result in results[1:]:
-        joined = join(joined, result)
-    return joined
 
 
 def _number(node: ast.expr, values: Mapping[str, Any]) -> Any:
@@ -128,8 +125,7 @@ def _number(node: ast.expr, values: Mapping[str, Any]) -> Any:
     raise ValueError(f"{ast.unparse(node)} is no number, and none of {', '.join(NAMES)}")
 
 
-def _function(known: Mapping[type, Callable[[Any, Any], Any]], operation: ast.AST) -> Any:
-    try:
-        return known[type(operation)]
-    except KeyError:
-        raise ValueError(f"{type(operation).__name__} is not understood") from None
+def _function(known: Functions, operation: ast.AST) -> Callable[[Any, Any], Any]:
+    if type(operation) not in known:
+        raise ValueError(f"{type(operation).__name__} is not understood")
+    return known[type(operation)]

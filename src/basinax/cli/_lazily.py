@@ -90,7 +90,7 @@ def _readers_of(path: Path) -> Iterator[Callable[[], Atoms]]:
             check_file(file, selected)
             yield from _one_by_one(form.read(file.absolute(), selected))
         else:
-            yield from (partial(_given, atoms) for atoms in read_structures(path))
+            yield from (lambda atoms=atoms: atoms for atoms in read_structures(path))
     except UnknownFileTypeError:
         yield partial(_fail, "ASE does not know this kind of file")
     except Exception as error:  # every reader of ASE raises errors of its own
@@ -126,11 +126,7 @@ def _one_by_one(images: Iterator[Atoms]) -> Iterator[Callable[[], Atoms]]:
         except Exception as error:  # every reader of ASE raises errors of its own
             yield partial(_fail, f"{reason_of(error)}; nothing behind it is read")
             return
-        yield partial(_given, image)
-
-
-def _given(atoms: Atoms) -> Atoms:
-    return atoms
+        yield lambda image=image: image
 
 
 def _fail(reason: str) -> Atoms:
