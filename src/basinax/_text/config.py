@@ -123,12 +123,10 @@ def _encoded_fields(part: Any, classes: Mapping[str, type]) -> Config:
 
 
 def _encoded(value: Any, where: str) -> Any:
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, np.generic):
-        return value
     if isinstance(value, np.generic | np.ndarray | jax.Array):
         return np.asarray(value).tolist()
+    if value is None or isinstance(value, bool | str | int | float):
+        return value
     if isinstance(value, AbstractTransform) or is_optax(value):
         return _encoded_transform(value)
     if isinstance(value, Search):

@@ -11,21 +11,15 @@ from basinax.cli._options import Kind
 
 
 def run(kind: Kind) -> None:
-    match kind:
-        case Kind.POTENTIALS:
-            lines = _lines(POTENTIALS)
-        case Kind.OPTIMIZERS:
-            lines = _lines(optimizers_by_name())
-        case Kind.CELLS:
-            lines = _lines(CELLS)
-    for line in lines:
-        print_line(out, line)
+    tables: dict[Kind, Mapping[str, Any]] = {
+        Kind.POTENTIALS: POTENTIALS,
+        Kind.OPTIMIZERS: optimizers_by_name(),
+        Kind.CELLS: CELLS,
+    }
+    # One line each: the name, and options with their defaults, or a form.
+    for name, maker in sorted(tables[kind].items()):
+        print_line(out, f"{name}  {_options(maker)}".rstrip())
     check_printed("the list")
-
-
-def _lines(known: Mapping[str, Callable[..., Any] | str]) -> list[str]:
-    """One line each: the name, and options with their defaults, or a form."""
-    return [f"{name}  {_options(maker)}".rstrip() for name, maker in sorted(known.items())]
 
 
 def _options(maker: Callable[..., Any] | str) -> str:
