@@ -20,7 +20,7 @@ from basinax.transforms._protocol import (
     rows_field,
     systems_field,
 )
-from basinax.transforms.optimizers.velocities import mixing_ratio, slowed, time_within
+from basinax.transforms.optimizers.velocities import adapted, mixing_ratio, slowed, time_within
 
 
 class FIRE(AbstractTransform):
@@ -66,7 +66,9 @@ class FIRE(AbstractTransform):
         # v ← (1 - a) v + a |v| F/|F| downhill, 0 uphill, and then + dt F
         ratio = mixing_ratio(vv, gg)
         keep = jnp.where(is_downhill, 1 - state.a, 0)
-        dt, a, n_downhill = self._adapted(state, is_downhill, is_uphill)
+        own = each_system(self, state.dt)
+        is_settled = is_downhill & (state.n_downhill > own.Nmin)
+        dt, a = adapted(state, own, is_settled, is_uphill, shortest=0.0)
         push = jnp.where(is_downhill, rounded(state.a * ratio), 0) + dt
 
         # |v|² of the new velocity from the products at hand; no term is negative, none cancels
@@ -75,26 +77,14 @@ class FIRE(AbstractTransform):
         speed = rounded(jnp.sqrt(new_vv))
         slowing, speed = slowed(speed, products.a_exponents)
         keep, push = keep * slowing, push * slowing
-        maxstep = per_system(self.maxstep, "maxstep", dt)
-        time = time_within(maxstep, dt, speed)
+        time = time_within(own.maxstep, dt, speed)
 
         step, velocity = segment.map_rows(
             _move, prefix, [(keep, 0.0), (push, 0.0), (time, 0.0)], velocity, gradient
         )
-        return step, FIREState(
-            prefix, velocity, jnp.ones_like(state.has_velocity), dt, a, n_downhill
-        )
-
-    def _adapted(self, state, is_downhill, is_uphill):
-        """The next time step, mixing and count of downhill steps."""
-        own = each_system(self, state.dt)
-        is_settled = is_downhill & (state.n_downhill > own.Nmin)
-        longer = jnp.minimum(rounded(state.dt * own.finc), own.dtmax)
-        shorter = rounded(state.dt * own.fdec)
-        dt = jnp.where(is_settled, longer, jnp.where(is_uphill, shorter, state.dt))
-        smaller = rounded(state.a * own.fa)
-        a = jnp.where(is_settled, smaller, jnp.where(is_uphill, own.astart, state.a))
-        return dt, a, jnp.where(is_downhill, state.n_downhill + 1, 0)
+        n_downhill = jnp.where(is_downhill, state.n_downhill + 1, 0)
+        has_velocity = jnp.ones_like(state.has_velocity)
+        return step, FIREState(prefix, velocity, has_velocity, dt, a, n_downhill)
 
 
 def _move(keep, push, time, velocity, gradient):

@@ -30,7 +30,7 @@ from basinax.transforms._protocol import (
     rows_field,
     systems_field,
 )
-from basinax.transforms.optimizers.velocities import mixing_ratio, slowed, time_within
+from basinax.transforms.optimizers.velocities import adapted, mixing_ratio, slowed, time_within
 
 OUT_OF_PROPORTION = 2.0**20
 """A step back longer than this many longest steps forwards is shortened to that. ASE does not
@@ -84,7 +84,10 @@ class FIRE2(AbstractTransform):
         is_judged = state.has_velocity & ~state.is_back
         is_downhill = is_judged & (power > 0)
         is_uphill = is_judged & ~is_downhill
-        dt, a, n_downhill = self._adapted(state, is_downhill, is_uphill)
+        own = each_system(self, state.dt)
+        n_downhill = jnp.where(is_uphill, 0, state.n_downhill + is_downhill.astype(jnp.int32))
+        is_settled = is_downhill & (n_downhill > own.Nmin)
+        dt, a = adapted(state, own, is_settled, is_uphill, shortest=own.dtmin)
 
         # |v + dt F|² from the products at hand; downhill no term is negative, else v is 0
         kept = jnp.where(is_downhill, rounded(2 * rounded(dt * power)), 0) + rounded(
@@ -103,8 +106,8 @@ class FIRE2(AbstractTransform):
             keep, push = rounded(correction * keep), rounded(correction * push)
         keep = jnp.where(is_downhill, keep, 0)
 
-        slowing, limit, time = self._limits(dt, keep, push, products)
-        back = jnp.where(is_uphill, rounded(-0.5 * self._time_back(dt, products)), 0)
+        slowing, limit, time = self._limits(own.maxstep, dt, keep, push, products)
+        back = jnp.where(is_uphill, rounded(-0.5 * _time_back(own.maxstep, dt, products)), 0)
         values = [(x, 0.0) for x in (keep * slowing, push * slowing, limit, time, back)]
         values = [*values, (is_uphill, False)]
         step, velocity = segment.map_rows(_move, prefix, values, velocity, gradient)
@@ -122,21 +125,8 @@ class FIRE2(AbstractTransform):
     def is_accepted(self, state: "FIRE2State"):
         return state.is_accepted
 
-    def _adapted(self, state, is_downhill, is_uphill):
-        """The next time step, mixing and count of downhill steps."""
-        own = each_system(self, state.dt)
-        n_downhill = jnp.where(is_uphill, 0, state.n_downhill + is_downhill.astype(jnp.int32))
-        is_settled = is_downhill & (n_downhill > own.Nmin)
-        longer = jnp.minimum(rounded(state.dt * own.finc), own.dtmax)
-        shorter = jnp.maximum(rounded(state.dt * own.fdec), own.dtmin)
-        dt = jnp.where(is_settled, longer, jnp.where(is_uphill, shorter, state.dt))
-        smaller = rounded(state.a * own.fa)
-        a = jnp.where(is_settled, smaller, jnp.where(is_uphill, own.astart, state.a))
-        return dt, a, n_downhill
-
-    def _limits(self, dt, keep, push, products: ranges.Products):
+    def _limits(self, maxstep, dt, keep, push, products: ranges.Products):
         """A factor for velocities, their largest entry (0: any), and how long a system moves."""
-        maxstep = per_system(self.maxstep, "maxstep", dt)
         vv, power, gg = products.aa, -products.ab, products.bb
         speed2 = rounded(rounded(keep * keep) * vv) + rounded(rounded(push * push) * gg)
         speed2 = speed2 + jnp.where(keep > 0, rounded(2 * rounded(rounded(keep * push) * power)), 0)
@@ -145,12 +135,12 @@ class FIRE2(AbstractTransform):
             return slowing, rounded(maxstep / dt), dt
         return slowing, jnp.zeros_like(dt), time_within(maxstep, dt, speed)
 
-    def _time_back(self, dt, products: ranges.Products):
-        """Twice the time of a step back: dt, unless that step would be out of all proportion."""
-        maxstep = per_system(self.maxstep, "maxstep", dt)
-        speed = segment.saturated(rounded(jnp.sqrt(products.aa)), products.a_exponents)
-        is_wild = rounded(dt * speed) > rounded(OUT_OF_PROPORTION * maxstep)
-        return jnp.where(is_wild, rounded(maxstep / jnp.where(is_wild, speed, 1)), dt)
+
+def _time_back(maxstep, dt, products: ranges.Products):
+    """Twice the time of a step back: dt, unless that step would be out of all proportion."""
+    speed = segment.saturated(rounded(jnp.sqrt(products.aa)), products.a_exponents)
+    is_wild = rounded(dt * speed) > rounded(OUT_OF_PROPORTION * maxstep)
+    return jnp.where(is_wild, rounded(maxstep / jnp.where(is_wild, speed, 1)), dt)
 
 
 def _power(x: Float[Array, "systems"], n: Int32[Array, "systems"]) -> Float[Array, "systems"]:

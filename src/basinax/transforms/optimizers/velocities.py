@@ -4,6 +4,8 @@ Products of velocity and gradient come in units of powers of two (`_ranges.py`).
 changes a bit where these units are 1.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array, Int32
 
@@ -11,6 +13,16 @@ from basinax._bits.exponents import power_of_two, split
 from basinax._bits.rounding import rounded
 from basinax._systems.segment import saturated
 from basinax._systems.types import PerSystem
+
+
+def adapted(state: Any, own: Any, is_settled, is_uphill, *, shortest: Any):
+    """The next time step of FIRE, no less than `shortest`, and the next mixing."""
+    longer = jnp.minimum(rounded(state.dt * own.finc), own.dtmax)
+    shorter = jnp.maximum(rounded(state.dt * own.fdec), shortest)
+    dt = jnp.where(is_settled, longer, jnp.where(is_uphill, shorter, state.dt))
+    smaller = rounded(state.a * own.fa)
+    a = jnp.where(is_settled, smaller, jnp.where(is_uphill, own.astart, state.a))
+    return dt, a
 
 
 def mixing_ratio(vv: PerSystem, gg: PerSystem) -> PerSystem:
