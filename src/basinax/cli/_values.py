@@ -35,20 +35,16 @@ def or_of_info(read: Callable[[str], Any]) -> Callable[[Any], Any]:
     return value_of
 
 
-@or_of_info
-def not_negative(text: str) -> float:
-    value = float(text)
-    if not value >= 0:
-        raise typer.BadParameter("must not be negative")
-    return value
+def _not_negative(read: Callable[[str], Any]) -> Callable[[Any], Any]:
+    def value_of(text: str) -> Any:
+        if not (value := read(text)) >= 0:
+            raise typer.BadParameter("must not be negative")
+        return value
+
+    return or_of_info(value_of)
 
 
-@or_of_info
-def count_of(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise typer.BadParameter("must not be negative")
-    return value
+not_negative, count_of = _not_negative(float), _not_negative(int)
 
 
 @or_of_info

@@ -24,7 +24,6 @@ from basinax._systems.types import Prefix, Tree
 from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
-    check_parameters,
     needed,
     rows_field,
     systems_field,
@@ -66,7 +65,6 @@ class LevenbergMarquardt(AbstractTransform):
 
     def init(self, parameters, index_prefix: Prefix = None) -> "LevenbergMarquardtState":
         """Needs sizes that are known: not to be called with a traced index."""
-        check_parameters(parameters, index_prefix)
         blank = segment.blank(parameters, index_prefix)
         counts = np.broadcast_to(entry_counts(parameters, index_prefix), blank.shape)
         width = room_of(int(counts.max(initial=0)))
