@@ -215,8 +215,8 @@ def test_what_is_no_plain_file_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "device.json").symlink_to("/dev/zero")
     (tmp_path / "folder.json").mkdir()
-    for name in ("pipe", "device", "folder"):
-        with pytest.raises(OSError, match=f"is a {name}, not a file"):
+    for name, kind in {"pipe": "named pipe", "device": "device", "folder": "folder"}.items():
+        with pytest.raises(OSError, match=f"is a {kind}, not a file"):
             read_config(tmp_path / f"{name}.json")
     with pytest.raises(FileNotFoundError):
         read_config("~nobody-of-this-name/a.json")
