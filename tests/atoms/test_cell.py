@@ -162,6 +162,7 @@ def test_exponentials_of_matrices_out_of_range_are_nan():
     assert np.isnan(matrices.exponential(jnp.asarray(a))).all()
 
 
+@pytest.mark.exhaustive  # every day those of cells that move, below
 def test_matrices_have_the_same_bits_alone_in_a_batch_and_op_by_op():
     """In float32; those of cells that move have them in both dtypes."""
     random = np.random.default_rng(1)
@@ -228,7 +229,7 @@ def several(kind) -> tuple[list[Atoms], list]:
     [
         exhaustive(Frechet, np.float64, range(10), [1, 4, 7]),
         # Few enough for the program of one.
-        (UnitCell, np.float32, [0, 1, 2, 9, 8], [0, 3]),
+        exhaustive(UnitCell, np.float32, [0, 1, 2, 9, 8], [0, 3]),
         exhaustive(Strain, np.float64, [0, 1, 2, 9, 8], [1, 2]),
         exhaustive(UnitCell, np.float32, [0, 1, 2, 9, 8], [1, 2]),
         exhaustive(Strain, np.float64, [0, 1, 2, 9, 8], [0, 3]),
@@ -237,7 +238,7 @@ def several(kind) -> tuple[list[Atoms], list]:
 def test_a_structure_has_the_same_bits_alone_and_in_a_batch(kind, dtype, chosen, those_alone):
     """400 steps, past the minimum; order, skin and how often lists are made anew differ.
 
-    Those of other constraints are alone in test_moving_constraints.py.
+    Those of other constraints are alone in test_moving_constraints.py, one of each kind every day.
     """
     atoms, cells = ([x[k] for k in chosen] for x in several(kind))
     settings = {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
@@ -250,6 +251,7 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(kind, dtype, chosen,
     assert [k for k in range(len(atoms)) if not same(batch, -1 - k, thin, k)] == []
 
 
+@pytest.mark.exhaustive  # every day: whatever is said of a lost cell, below
 def test_a_cell_that_explodes_ends_with_a_status():
     """It is torn apart; another beside it does not mind."""
     atoms = [sheared(bulk("Ar", "fcc", a=5.3), 9) for _ in range(2)]
@@ -411,8 +413,8 @@ def test_steps_cells_and_stresses_are_those_of_ase(optimizer, reference):
 
 @pytest.mark.parametrize(
     ("kind", "dtype"),
-    # Of UnitCell every day in test_moving_constraints.py.
-    [exhaustive(UnitCell, "float32"), (Frechet, "float64"), (Strain, "float32")],
+    # Of UnitCell every day in test_moving_constraints.py, where a relaxation has Strain, too.
+    [exhaustive(UnitCell, "float32"), (Frechet, "float64"), exhaustive(Strain, "float32")],
 )
 def test_what_moves_cells_has_the_same_bits_alone_in_a_batch_and_op_by_op(kind, dtype):
     atoms, cells = several(kind)
@@ -500,6 +502,7 @@ def test_symmetries_are_kept_as_ase_keeps_them():
     assert same(result, 1, alone, 0)
 
 
+@pytest.mark.exhaustive
 def test_a_symmetric_cell_may_end_far_from_where_it_began():
     """By more than ASE lets one step of a cell that keeps its symmetry lead."""
     atoms = bulk("Ar", cubic=True, a=4.0)

@@ -143,7 +143,7 @@ jit_of_step = jax.jit(lambda step, batch: batch.constraints.of_step(step, batch.
 # --- what ASE does
 
 
-@pytest.mark.parametrize("kind", [UnitCell, Frechet])
+@pytest.mark.parametrize("kind", [exhaustive(UnitCell), Frechet])
 def test_gradients_and_steps_are_those_of_ase_in_deformed_cells(kind):
     """1e-13: rounding of numbers up to 30, which are those of the cell."""
     atoms = [crystal(name, k) for k, name in enumerate(CONSTRAINTS)]
@@ -177,7 +177,9 @@ def test_gradients_and_steps_are_those_of_ase_in_deformed_cells(kind):
     [
         # As in ASE, what the last leaves of a step is no orthogonal projection, and curvature
         # learnt from such steps would make rounding grow.
-        (Frechet, basinax.FIRE(), ase.optimize.FIRE, {"lines": 0, "mass between others": 3}),
+        exhaustive(
+            Frechet, basinax.FIRE(), ase.optimize.FIRE, {"lines": 0, "mass between others": 3}
+        ),
         exhaustive(
             UnitCell,
             basinax.LBFGS.ase(),
@@ -190,6 +192,7 @@ def test_gradients_and_steps_are_those_of_ase_in_deformed_cells(kind):
 def test_steps_are_those_of_ase(kind, optimizer, reference, seeds):
     """1e-9 Å at steps 1, 5, 20 and the last: sums in another order, multiplied by the dynamics.
 
+    Every day ten steps of some of these are compared, below, and whole runs in test_cell.py.
     Every other structure is under pressure; one is held to a line and keeps its symmetry.
     """
     atoms = [*(crystal(name, seed) for name, seed in seeds.items()), symmetric()]
@@ -223,7 +226,7 @@ def test_steps_are_those_of_ase(kind, optimizer, reference, seeds):
     [
         exhaustive(Frechet, basinax.BFGS(), ase.optimize.BFGS),
         exhaustive(Frechet, basinax.FIRE(), ase.optimize.FIRE),
-        (UnitCell, basinax.FIRE(), ase.optimize.FIRE),
+        exhaustive(UnitCell, basinax.FIRE(), ase.optimize.FIRE),
     ],
     ids=["Frechet-BFGS", "Frechet-FIRE", "UnitCell-FIRE"],
 )
@@ -389,7 +392,8 @@ def test_a_structure_has_the_same_bits_in_every_batch(
 
 @pytest.mark.parametrize(
     ("dtype", "those_alone"),
-    [("float64", [1, 3]), exhaustive("float32", [7])],
+    # Of lines every day beside symmetries, below.
+    [exhaustive("float64", [1, 3]), exhaustive("float32", [7])],
 )
 def test_adjusted_rows_have_the_same_bits_jitted_op_by_op_and_alone(dtype, those_alone):
     """Each is alone in one dtype: what it is constrained by makes a program of its own."""
@@ -414,7 +418,7 @@ def test_adjusted_rows_have_the_same_bits_jitted_op_by_op_and_alone(dtype, those
 @pytest.mark.parametrize(
     ("kind", "dtype", "those_alone"),
     # Which kinds of constraints there are makes a program.
-    [(UnitCell, np.float32, [0, 1]), exhaustive(Frechet, np.float64, range(5))],
+    [exhaustive(UnitCell, np.float32, [0, 1]), exhaustive(Frechet, np.float64, range(5))],
 )
 def test_cells_that_keep_their_symmetry_have_the_same_bits_beside_those_that_need_not(
     kind, dtype, those_alone

@@ -161,6 +161,7 @@ def test_space_groups_are_kept_while_atoms_move(dtype, symprec):
         assert isinstance(end.constraints[0], FixSymmetry)
 
 
+@pytest.mark.exhaustive
 def test_what_no_operation_leaves_does_not_move():
     """A perfect crystal has no coordinate that is free; noise in it is never taken away."""
     start = with_symmetry(copper(), broken=0.1)
@@ -187,11 +188,12 @@ def several() -> list[Atoms]:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "those_alone"), [exhaustive(np.float32, [1, 2]), (np.float64, [0, 3])]
+    ("dtype", "those_alone"), [exhaustive(np.float32, [1, 2]), exhaustive(np.float64, [0, 3])]
 )
 def test_a_structure_has_the_same_bits_alone_and_in_a_batch(dtype, those_alone):
     """400 steps, past the minimum, with a skin that needs lists anew.
 
+    Every day one is beside other constraints in test_moving_constraints.py.
     Each is alone in one dtype: what it is constrained by makes a program of its own.
     """
     atoms, settings = several(), {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
