@@ -9,7 +9,7 @@ from ase.build import bulk
 from ase.cluster import Icosahedron
 from comparison import same
 
-from basinax import LBFGS
+from basinax import FIRE
 from basinax.atoms import (
     Batch,
     EdgeList,
@@ -92,7 +92,7 @@ def test_a_cluster_has_the_same_bits_alone_and_in_a_batch(potential, dtype, monk
     monkeypatch.setattr(NeighborTable, "rebuild", counted)
 
     def ends(atoms):
-        return relax(atoms, potential, LBFGS(), fmax=1e-3, max_steps=60, dtype=dtype)
+        return relax(atoms, potential, FIRE(), fmax=1e-3, max_steps=60, dtype=dtype)
 
     many = clusters() * 2
     batch = ends(many)

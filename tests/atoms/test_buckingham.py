@@ -98,6 +98,7 @@ def test_neutral_crystals_have_the_energy_of_madelung():
     assert got.energies[0] == pytest.approx(-1.747565 * 14.399645 / 2.8, rel=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_silica_has_bonds_of_silica():
     """Four of about 1.60 Å for each Si, as in quartz by the paper."""
     result = relax([SYSTEMS["silica"]], Buckingham.named("BKS", cutoff=10.0), fmax=0.01)

@@ -75,7 +75,8 @@ CASES = {
 }
 
 RARE = ("LennardJones, smooth", "StillingerWeber, mixed", "Tersoff, mixed", "ZhouEAM")
-"""Their folds are those of others."""
+RARE += ("Morse", "StillingerWeber", "Tersoff", "EAM")
+"""Their folds are those of others: of pairs, of angles, of densities."""
 
 # Coordinates in units of 0.6 cutoffs.
 GEOMETRIES = {
@@ -175,7 +176,7 @@ def geometries_of(name):
 
 
 @pytest.mark.usefixtures("few_short_shapes", "few_places")
-@pytest.mark.parametrize("name", ["Tersoff", "LennardJones"])
+@pytest.mark.parametrize("name", [exhaustive("Tersoff"), "LennardJones"])
 def test_a_relaxation_from_there_ends_alone_as_in_a_batch(name):
     potential, (atoms, more) = CASES[name].potential, geometries_of(name)
     batch = relax([*atoms, more], potential, max_steps=3)

@@ -37,11 +37,14 @@ MAKERS = {
     "Zhou, one element": lambda: ZhouEAM("Cu"),
 }
 SINGLE = ("tables of one element", "Zhou, one element")
-SEVERAL = ("tables", "Zhou")
 MADE = functools.cache(lambda name: MAKERS[name]())
-DTYPES = (np.float32, np.float64)
-crossed = pytest.mark.parametrize(("name", "dtype"), [*zip(SEVERAL, DTYPES, strict=True)])
-"""Each of several elements in one dtype, and of one element in the other one."""
+crossed = pytest.mark.parametrize(
+    ("name", "dtype"), [exhaustive("tables", np.float32), ("Zhou", np.float64)]
+)
+"""Each of several elements in one dtype, and of one element in the other one.
+
+Tables are read every day op by op, and alone and in a batch with one element.
+"""
 
 
 @functools.cache
@@ -68,7 +71,8 @@ def test_batched_equals_alone(name, dtype):
     batch, got = together(name, dtype)
     # Elsewhere every one of them is compared.
     how = {"skin": 0.0, "folded": [0]}
-    for k in (1, 2, 3):
+    # Of one shape alone: the tiny one is compared with one element, below.
+    for k in (1, 3):
         alone = evaluate(systems(name)[k : k + 1], MADE(name), dtype, **how)
         assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), NAMES[k])
 
@@ -99,9 +103,11 @@ def test_order_copies_padding_and_skin_change_nothing(name, dtype):
         assert_same_bits(results_of(batch, got, at), expected, NAMES[k])
 
 
-@crossed
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("tables", np.float32), exhaustive("Zhou", np.float64)]
+)
 def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
-    few = [systems(name)[k] for k in (3, 5)]
+    few = [systems(name)[k] for k in (0, 5)]
     batch, got = evaluate(few, MADE(name), dtype, folded=[0, 1])
     slowly = evaluated_op_by_op(batch, MADE(name))
     for k in range(len(few)):
@@ -109,7 +115,7 @@ def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("tables", np.float32), exhaustive("Zhou", np.float64)]
+    ("name", "dtype"), [exhaustive("tables", np.float32), exhaustive("Zhou", np.float64)]
 )
 def test_constant_parameters_give_the_bits_of_traced_ones(name, dtype):
     """Both as users compile them: with other options XLA folds constants otherwise."""
