@@ -35,7 +35,7 @@ from basinax import (
     rounded,
     segment,
 )
-from cover import every_day
+from cover import every_day, one_in
 from xla import AS_USERS
 
 DTYPES = [np.float32, np.float64]
@@ -374,12 +374,18 @@ LAYOUTS = [
 
 
 TWO_LAYOUTS = [ALIGNED, SHUFFLED_WITH_GAPS]
-RELAXATIONS = [
-    pytest.param(case, layout, dtype, id=f"{case}-{layout}-{dtype.__name__}")
-    for k, case in enumerate(KINDS)
-    for layout, dtype in [(TWO_LAYOUTS[k % 2], DTYPES[2 * k // len(KINDS)])]
-][2::3]
-"""Of seven systems. Of some optimizers: their loop is one, and its programs are the largest."""
+RELAXATIONS = one_in(
+    2,
+    [
+        pytest.param(case, layout, dtype, id=f"{case}-{layout}-{dtype.__name__}")
+        for k, case in enumerate(KINDS)
+        for layout, dtype in [(TWO_LAYOUTS[k % 2], DTYPES[2 * k // len(KINDS)])]
+    ][2::3],
+)
+"""Of seven systems. Of some optimizers: their loop is one, and its programs are the largest.
+
+`LBFGS` relaxes in batches every day in atoms/test_optimizers.py.
+"""
 
 ONE_BLOCK_OR_MANY = [70, 1, 90, 3, 8, 75, 130, 5, 300, 1]
 """Rows of systems with few numbers of levels, so that those alone have few programs too."""

@@ -95,7 +95,7 @@ IN_GLOBAL_MODE = [
 
 @pytest.mark.parametrize(("case", "dtype"), one_in(3, IN_GLOBAL_MODE))
 def test_global_mode_has_the_bits_of_a_single_system(case, dtype):
-    alone = make_alone(MIXED, make_systems(MIXED, 3005)[0], dtype)
+    alone = make_alone(MIXED, make_systems(MIXED, 77)[0], dtype)
     transform = case.make(alone.numbers)
     of_one, _, energies = run(transform, alone.evaluate, alone.params, alone.prefix, 420)
     in_global, _, global_energies = run(transform, alone.evaluate, alone.params, None, 420)

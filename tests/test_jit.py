@@ -50,7 +50,7 @@ def test_jitted_steps_are_the_steps_op_by_op(case, dtype):
         assert same_bits((params, state), op_by_op[:2])
 
 
-@pytest.mark.parametrize("case", one_in(4, KINDS, first=1))
+@pytest.mark.parametrize("case", one_in(8, KINDS, first=7))
 def test_a_state_may_be_donated(case):
     """No array stands in it twice. It takes its index along."""
     batch, taken = small_batch(), small_batch()
@@ -69,7 +69,7 @@ def test_a_state_may_be_donated(case):
         assert same_bits((same_step, state), (step, kept))
 
 
-@pytest.mark.parametrize("case", every_day(KINDS[::2], KINDS[:3].__contains__))
+@pytest.mark.parametrize("case", every_day(KINDS[::2], KINDS[1:3].__contains__))
 def test_constants_of_a_program_and_its_arguments_give_the_same_bits(case):
     """A compiler folds constants and may not round them in another way."""
     batch = small_batch()
@@ -93,7 +93,7 @@ def test_settings_as_numbers_and_as_arrays_give_the_same_bits(case):
     assert same_bits(of_arrays, run_batch(case, batch, LENGTH))
 
 
-@pytest.mark.parametrize("case", one_in(3, KINDS, first=2))
+@pytest.mark.parametrize("case", one_in(6, KINDS, first=2))
 def test_one_program_for_all_steps_and_one_for_each_step_give_the_same_bits(case):
     batch = small_batch()
     transform = case.make(batch.numbers)
