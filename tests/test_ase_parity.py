@@ -10,7 +10,7 @@ import ase.optimize.lbfgs
 import pytest
 
 from basinax import BFGS, FIRE, FIRE2, LBFGS, BFGSLineSearch, LBFGSLineSearch, MDMin, MoreThuente
-from cover import cover
+from cover import cover, exhaustive
 from follow_ase import PROBLEMS, ROWS, compare, follow, follow_ase
 
 TOLERANCE = 1e-8  # Å, as docs/choosing.md says
@@ -47,7 +47,7 @@ def test_steps_and_evaluations_are_those_of_ase(name, problem):
             | {"finc": 1.2, "fdec": 0.6, "fa": 0.9},
         ),
         (MDMin(dt=0.3, maxstep=0.05), ase.optimize.MDMin, {"dt": 0.3, "maxstep": 0.05}),
-        (
+        exhaustive(
             LBFGS(0.1, 3, 0.9, 40.0, is_scaled=False, curvature=-2.0),
             ase.optimize.LBFGS,
             {"maxstep": 0.1, "memory": 3, "damping": 0.9, "alpha": 40.0},

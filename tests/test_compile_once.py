@@ -19,6 +19,7 @@ from cases import (
     make_systems,
     not_variants,
 )
+from cover import one_in
 
 # As many rows as the systems of `SYSTEMS`, aligned too, and as many levels of blocks.
 OTHER_SIZES = (27, 13, 20, 8, 1, 7, 15)
@@ -94,7 +95,7 @@ def test_a_python_number_for_a_limit_is_no_constant_of_the_program(count_compila
     assert counted.count == 0
 
 
-@pytest.mark.parametrize("case", not_variants(TRANSFORMS))
+@pytest.mark.parametrize("case", one_in(2, not_variants(TRANSFORMS)))
 def test_an_update_is_traced_once_for_all_steps_and_settings(case):
     batch = small_batch()
     other = make_batch(BOWL, make_systems(BOWL, 25, 25, 9, 8), CONTIGUOUS, np.float32)

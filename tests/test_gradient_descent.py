@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from basinax import GradientDescent, MaxStepSize, SystemIndex, chain, relax, rounded, segment
+from cases import update
 
 INDEX = SystemIndex.from_sizes([5, 2])
 STIFFNESS = jnp.asarray(np.random.default_rng(0).uniform(1, 50, (7, 3)))
@@ -22,7 +23,7 @@ def test_rate_is_that_of_barzilai_and_borwein():
     last = None
     for _ in range(10):
         gradient = STIFFNESS * x
-        step, state = descent.update(gradient, state, x)
+        step, state = update(descent, gradient, state, x)
         for rows in (slice(0, 5), slice(5, 7)):
             rate = 0.01
             if last is not None:
@@ -35,11 +36,12 @@ def test_rate_is_that_of_barzilai_and_borwein():
 def test_without_positive_curvature_the_learning_rate_is_taken():
     descent = GradientDescent(0.01, barzilai_borwein=True)
     state = descent.init(START, INDEX)
-    _, state = descent.update(-START, state, START)
-    step, _ = descent.update(-2 * START, state, 2 * START)
+    _, state = update(descent, -START, state, START)
+    step, _ = update(descent, -2 * START, state, 2 * START)
     np.testing.assert_allclose(step, 0.02 * START, rtol=1e-14)
 
 
+@pytest.mark.exhaustive
 def test_fewer_steps_than_a_fixed_rate():
     plain = relax(bowl, START, GradientDescent(0.02), index_prefix=INDEX, fmax=1e-6)
     fitted = relax(

@@ -7,6 +7,7 @@ import pytest
 
 from basinax import LBFGS, SystemIndex, apply_updates, relax, reset, rounded, segment, where_systems
 from cases import same_bits
+from cover import exhaustive
 
 SIZES = [4, 1, 7]
 INDEX = SystemIndex.from_sizes(SIZES, align=8)
@@ -43,7 +44,9 @@ def two_loops(gradient, pairs, first):
     return -z
 
 
-@pytest.mark.parametrize(("memory", "is_scaled"), [(1, False), (3, True), (50, False)])
+@pytest.mark.parametrize(
+    ("memory", "is_scaled"), [exhaustive(1, False), (3, True), exhaustive(50, False)]
+)
 def test_steps_are_those_of_the_two_loop_recursion(memory, is_scaled):
     lbfgs = LBFGS(maxstep=0.3, memory=memory, is_scaled=is_scaled)
     update = jax.jit(lbfgs.update)
@@ -150,6 +153,7 @@ def test_a_bounded_history_takes_no_more_memory_than_the_largest_system_can_use(
     assert LBFGS().init(jnp.ones((2, 3))).histories[0].sy.shape == (1, 10, 10)
 
 
+@pytest.mark.exhaustive
 def test_fewer_evaluations_than_with_ase_settings():
     ours = relax(valley, start(), LBFGS(), index_prefix=INDEX, fmax=1e-6, max_steps=1000)
     theirs = relax(valley, start(), LBFGS.ase(), index_prefix=INDEX, fmax=1e-6, max_steps=1000)

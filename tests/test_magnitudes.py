@@ -112,8 +112,9 @@ def followed(name, dtype, gradients):
     return np.asarray(steps).reshape(gradients.shape), [np.asarray(x) for x in state]
 
 
-VARIANTS = ("ABC-FIRE", "LBFGS of ASE", "clipped FIRE")
-"""Others with other settings, or a chain of some."""
+VARIANTS = ("ABC-FIRE", "LBFGS of ASE", "clipped FIRE", "BFGS", "LBFGSLineSearch", "Armijo")
+"""Others with other settings, or a chain of some; their matrices and searches are those of `LBFGS`
+and `BFGSLineSearch`."""
 BY_TURNS = [
     exhaustive(name, dtype) if name in VARIANTS else (name, dtype)
     for name, dtype in zip(TRANSFORMS, itertools.cycle(DTYPES), strict=False)
