@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from basinax import FIRE, SystemIndex, each_alone, relax
+from basinax import GradientDescent, SystemIndex, each_alone, relax
 from cases import DTYPES
 from cover import exhaustive
 from xla import jit_as_users
@@ -46,7 +46,8 @@ def found(systems, dtype, *, spoiled=False):
 
     def ended(start):
         model = lambda x: MODEL(x, index)  # noqa: E731
-        return relax(model, start, FIRE(), index_prefix=index, fmax=1e-2, max_steps=60)
+        descent = GradientDescent(0.1)
+        return relax(model, start, descent, index_prefix=index, fmax=1e-2, max_steps=60)
 
     run = jit_as_users(ended)(start)
     whole = run.energies, run.steps, run.evaluations, run.status

@@ -142,7 +142,7 @@ norm_of = jax.jit(segment.norm)
 @pytest.mark.parametrize(
     ("rows", "dtype", "prefix"),
     [
-        (1366, np.float64, SystemIndex.from_sizes([1366])),
+        exhaustive(1366, np.float64, SystemIndex.from_sizes([1366])),
         exhaustive(20_000, np.float32, None),
         exhaustive(200_000, np.float64, None),
         (200_000, jnp.bfloat16, None),

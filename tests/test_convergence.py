@@ -45,7 +45,7 @@ from cases import (
     same_bits,
     take,
 )
-from cover import cover, exhaustive
+from cover import cover, exhaustive, one_in
 from xla import AS_USERS
 
 SIZES = (13, 1, 40, 13)
@@ -155,9 +155,12 @@ def measured(case, system) -> float:
     return case.measure(at, Point(leaves_of(system.constants["centre"]), gradients, last_energy))
 
 
-@functools.partial(eqx.filter_jit, compiler_options=AS_USERS)
-def is_met(criterion, evidence):
+def criterion_of(criterion, evidence):
     return criterion(evidence)
+
+
+is_met = eqx.filter_jit(criterion_of)
+is_met_as_users = eqx.filter_jit(criterion_of, compiler_options=AS_USERS)
 
 
 @pytest.mark.parametrize(*cover("case, problem", CASES, [BOWL, CELLS], strength=1))
@@ -222,12 +225,13 @@ def met_around(case, problem, systems, layout, dtype):
     values = np.array([measured(case, system) for system in systems])
     values = np.where(np.isfinite(values), values, 1.0).astype(dtype)
     tolerances = values + STEPS_AROUND[:, None] * np.spacing(values)
-    return np.array([is_met(case.make(t.astype(dtype)), evidence) for t in tolerances])
+    return np.array([is_met_as_users(case.make(t.astype(dtype)), evidence) for t in tolerances])
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
-@pytest.mark.parametrize(("case", "dtype"), in_turns(CASES, DTYPES))
+# The others are met by turns in a run, below; here are those that add up squares.
+@pytest.mark.parametrize(("case", "dtype"), one_in(3, in_turns(CASES, DTYPES)[1:], first=0))
 def test_the_least_tolerance_that_is_met_has_the_bits_that_it_has_alone(case, dtype):
     layout = LAYOUTS_OF_DTYPES[dtype]
     together = met_around(case, BOWL, WITH_SPOILED, layout, dtype)
@@ -326,6 +330,7 @@ def test_trials_of_a_line_search_are_not_the_last_point():
     assert np.all(result.evaluations > result.steps + 1)
 
 
+@pytest.mark.exhaustive
 def test_going_back_to_where_a_failed_search_began_is_no_small_step():
     index = SystemIndex.from_sizes([4, 6])
 
@@ -451,7 +456,7 @@ def test_a_jitted_run_with_criteria_is_the_run_op_by_op():
             GradientDescent(0.1),
             index_prefix=batch.prefix,
             convergence=mixed(*(10 * TOLERANCES)),
-            max_steps=8,
+            max_steps=4,
         )
 
     with jax.disable_jit(), jax.numpy_dtype_promotion("standard"):

@@ -105,7 +105,7 @@ def among_others(x, scale):
 
 
 @pytest.mark.parametrize(
-    *cover("n, dtype", [1, 3, 5, 8, 13, 16, 31, 256, 1003], [np.float32, np.float64], strength=1)
+    *cover("n, dtype", [1, 5, 8, 31, 1003], [np.float32, np.float64], strength=1)
 )
 def test_bits_are_those_of_single_operations_at_any_length_and_alone(n, dtype):
     x = numbers(dtype)[:n] / ENDS[dtype][1]

@@ -78,8 +78,8 @@ def test_extras_of_the_best_point_are_kept_with_it():
 
 
 def test_extras_change_nothing_else():
-    plain = relax(bowl, beginning(), FIRE(), index_prefix=INDEX)
-    result = run(bowl, optimizer=FIRE())
+    plain = relax(bowl, beginning(), GradientDescent(0.06), index_prefix=INDEX)
+    result = run(bowl)
     assert plain.extras is None
     assert same_bits(eqx.tree_at(lambda r: r.extras, result, None), plain)
 
@@ -134,15 +134,21 @@ def test_extras_lead_with_systems_without_a_prefix_too():
     assert result.extras[0] == 2 * result.energies[0]
 
 
-def turned(run, is_valid, turns):
+@eqx.filter_jit
+def advanced(run, is_valid, turns):
     def evaluate(x):
         return Evaluation(*bowl(x), is_valid, said_of(bowl(x)[0]))
 
-    return advance(evaluate, run, FIRE(), MaxForce(0.0), 500, turns=turns)
+    return advance(evaluate, run, GradientDescent(0.06), MaxForce(0.0), 500, turns=turns)
+
+
+def turned(run, is_valid, turns):
+    return advanced(run, is_valid, jnp.int32(turns))
 
 
 def begun(params):
-    return start(FIRE(), params, INDEX, extras=said_of(jnp.zeros(4)), keep_best=True)
+    descent = GradientDescent(0.06)
+    return start(descent, params, INDEX, extras=said_of(jnp.zeros(4)), keep_best=True)
 
 
 def test_extras_wait_for_their_evaluation():
@@ -156,7 +162,7 @@ def test_extras_wait_for_their_evaluation():
 def test_a_system_that_begins_anew_forgets_its_extras_and_no_other_does():
     everyone, mask = jnp.ones(4, bool), jnp.array([False, True, False, True])
     run = turned(begun(beginning()), everyone, 5)
-    again = restart(run, FIRE(), beginning(1), INDEX, mask)
+    again = restart(run, GradientDescent(0.06), beginning(1), INDEX, mask)
     assert not again.point.extras["stress"][mask].any()
     assert np.array_equal(again.point.extras["stress"][~mask], run.point.extras["stress"][~mask])
     fresh = turned(begun(beginning(1)), everyone, 5)

@@ -247,7 +247,7 @@ def test_each_fit_has_the_bits_that_it_has_alone(dtype, orders):
     assert np.isnan(broken[0])
     batches = [together, *(dict(zip(order, ends(order, dtype), strict=True)) for order in orders)]
     differing = []
-    for k in (0, 1):
+    for k in (1, 0) if orders else (1,):
         (alone,) = ends((k,), dtype)
         differing += [k for some in batches if not all(map(np.array_equal, alone, some[k]))]
     assert differing == []

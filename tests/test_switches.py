@@ -21,7 +21,7 @@ def bowl(x):
 
 def run(**options):
     """Of a system that converges, and one that becomes infinite where it starts."""
-    return relax(bowl, START, FIRE(), index_prefix=INDEX, max_steps=3, keep_best=True, **options)
+    return relax(bowl, START, FIRE(), index_prefix=INDEX, max_steps=2, keep_best=True, **options)
 
 
 SWITCHES = {

@@ -93,7 +93,7 @@ sizes = st.lists(st.integers(0, 16), min_size=N_SYSTEMS, max_size=N_SYSTEMS)
 
 @given(ids, rows_of_floats)
 @example([0] + [-1] * (N_ROWS - 1), [-0.0] * N_ROWS)
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 def test_sums_of_any_rows_in_any_order_are_those_of_the_oracle(ids, rows):
     index = SystemIndex.from_ids(ids, N_SYSTEMS)
     rows = np.array(rows, np.float32)
@@ -102,7 +102,7 @@ def test_sums_of_any_rows_in_any_order_are_those_of_the_oracle(ids, rows):
 
 @given(sizes, rows_of_floats)
 @example([16] * N_SYSTEMS, [-0.0] * N_ROWS)
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 def test_the_aligned_path_and_the_general_path_have_the_same_bits(sizes, rows):
     rows = np.array(rows, np.float32)
     aligned = SystemIndex.from_sizes(sizes, align=8, n_rows=N_ROWS)
