@@ -14,6 +14,10 @@ from typer.testing import CliRunner
 
 from basinax import cli
 from basinax._jax.switches import usual_promotion
+from cover import every_day
+from shapes import few_lengths, few_shapes
+
+__all__ = ["few_lengths", "few_shapes"]
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -25,6 +29,8 @@ BLOCK = re.compile(
 )
 WITH_NEEDS = [page for page in PAGES if "<!-- needs: " in page.read_text()]
 """Of a package, and weights perhaps, which tests do not always have."""
+LONG = {"ase_neb.py", "elastic_constants.py", "lj13_minima.py"}
+"""Examples that take more than ten seconds; what they call runs every day on docs/tasks.md."""
 ELSEWHERE = {"pip"}
 """Commands that `.ci/run` runs, or none does: they set up what the tests run in."""
 
@@ -33,6 +39,7 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -81,13 +88,16 @@ def test_code_that_needs_a_package_runs_where_the_package_is(page, tmp_path, mon
             run_python(page, block, {"__name__": page.stem})
 
 
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "script", every_day({p.name: p for p in EXAMPLES}, lambda p: p.name not in LONG)
+)
 def test_an_example_runs(script, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path)])
     runpy.run_path(str(script), run_name="__main__")
 
 
+@pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize("source", WITH_EXAMPLES, ids=name_of)
 def test_the_examples_of_docstrings_run(source):
     parts = source.relative_to(ROOT / "src").with_suffix("").parts

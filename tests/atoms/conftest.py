@@ -1,16 +1,16 @@
-"""Fewer programs to compile, which is what takes the time of these tests."""
+"""What every test over atoms may ask for."""
 
 import jax
-import numpy as np
 import pytest
 
 from basinax._bits import xla
-from basinax._bits.rounding import BLOCK
 from basinax.atoms._machine import CPU
 from basinax.atoms._models import programs, sessions
-from basinax.atoms._neighbors.rooms import Room
 from basinax.atoms._streams import hosted
+from shapes import few_lengths, few_places, few_shapes, few_short_shapes
 from xla import AS_USERS
+
+__all__ = ["as_users", "few_lengths", "few_places", "few_shapes", "few_short_shapes"]
 
 SHORT_ROWS, _TURN = CPU.short_rows, hosted._turn
 
@@ -28,73 +28,3 @@ def models_as_users(monkeypatch):
     options = xla.REPEATABLE | AS_USERS
     program = jax.jit(programs.evaluate.__wrapped__, compiler_options=options, static_argnums=0)
     monkeypatch.setattr(sessions, "evaluate", program)
-
-
-@pytest.fixture
-def few_shapes(few_lengths, monkeypatch):
-    """Batches of a few sizes, with lists of a few lengths: a shape is a program.
-
-    Relaxations have 64 rows and 16 systems at least, alone too, so that a small batch may run the
-    program of one system; evaluations have 512 rows and 64 systems, but for one that fills a block.
-    Tests of shapes, and those of whole relaxations, keep the real ones.
-    """
-
-    def of_relaxations(n: int, least: int | None = None, steps: int = 1) -> int:
-        del steps
-        return _coarse_size(n, 16 if least is None else 64)
-
-    def of_evaluations(sizes):
-        n_rows = sum(-(-size // BLOCK) * BLOCK for size in sizes)
-        if n_rows == BLOCK:
-            return BLOCK, 1
-        return _coarse_size(n_rows, 512), _coarse_size(len(sizes), 64)
-
-    monkeypatch.setattr("basinax.atoms._batch.batch_shape", of_evaluations)
-    monkeypatch.setattr("basinax.atoms._streams.groups.padded_size", of_relaxations)
-    monkeypatch.setattr("basinax.atoms._machine.CPU.few_rows", BLOCK)
-
-
-@pytest.fixture
-def few_lengths(monkeypatch):
-    """Lists so long that hardly any structure here needs longer ones.
-
-    Where a run goes on with lists of another length, it goes on with another program. Folds over
-    neighbours end with the longest list in use, and mind no further slots.
-    """
-    monkeypatch.setattr("basinax.atoms._neighbors.table.padded_size", _coarse_size)
-    monkeypatch.setattr("basinax.atoms._neighbors.rooms.own_room", _ample_room(512))
-
-
-@pytest.fixture
-def few_short_shapes(few_shapes, monkeypatch):
-    """As `few_shapes`, where short ranges need few slots, and pairs of slots take much memory."""
-    monkeypatch.setattr("basinax.atoms._neighbors.rooms.own_room", _ample_room(64))
-
-
-@pytest.fixture
-def few_places(monkeypatch):
-    """Batches with room for four structures of some ten atoms, alike or not."""
-    monkeypatch.setattr("basinax.atoms._machine.CPU.max_rows", 48)
-    monkeypatch.setattr("basinax.atoms._machine.CPU.few_rows", BLOCK)
-    monkeypatch.setattr("basinax.atoms._machine.CPU.alike", np.inf)
-    monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 1)
-
-
-def _ample_room(n_slots: int):
-    """Whatever a table needs, it has at least so much room."""
-
-    def room(needs, n_rows, *, is_lean):
-        del n_rows, is_lean
-        ample = zip(needs, (n_slots, 32768, 4096), strict=True)
-        return Room(*(_coarse_size(*pair) for pair in ample))
-
-    return room
-
-
-def _coarse_size(n: int, least: int = 1, steps: int = 1) -> int:
-    """The next number at or above `n` that is `least` times a power of eight."""
-    del steps
-    size = least
-    while size < n:
-        size *= 8
-    return size

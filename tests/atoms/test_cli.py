@@ -37,7 +37,7 @@ from basinax.atoms._formats.formats import form_to_read
 from basinax.cli import _setup, _watch
 from basinax.cli._values import pressure_of
 
-pytestmark = pytest.mark.usefixtures("few_lengths")
+pytestmark = pytest.mark.usefixtures("few_shapes")
 
 ARGON = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=8.5"
 

@@ -30,9 +30,12 @@ from basinax.atoms._windows import by_number
 from basinax.cli import _keeping
 from basinax.cli._lazily import count
 from basinax.cli._values import Shard, seconds_of, shard_of
+from cover import exhaustive
 
 ARGON = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=8.5"
 N = 9
+
+pytestmark = pytest.mark.usefixtures("few_shapes")
 
 
 def cluster(seed: int) -> Atoms:
@@ -220,7 +223,8 @@ def test_a_time_limit_ends_a_run_in_order(whole):
     assert exported("kept") == whole
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
+# A command that SIGTERM ends writes what it has every day in test_outputs.py.
+@pytest.mark.parametrize("name", ["SIGKILL", exhaustive("SIGTERM")])
 def test_a_signal_costs_no_more_than_what_ran(whole, name):
     """The first commit of a process is let through; then the signal comes."""
     process = subprocess.Popen(
