@@ -166,7 +166,7 @@ def test_forces_that_are_constrained_away_do_not_count():
 
 OPTIMIZERS = {
     "FIRE": (basinax.FIRE(), np.float32),
-    "a line search": (basinax.LBFGSLineSearch(), np.float64),
+    "a line search": (basinax.ConjugateGradient(), np.float64),
     "a chain": (
         basinax.chain(basinax.ClipByValue(0.3), basinax.Adam(0.02), basinax.MaxStepSize(0.1)),
         np.float32,

@@ -27,7 +27,7 @@ from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._streams import stream
 
 jax.config.update("jax_enable_x64", True)
-_machine.CPU.max_rows, _machine.CPU.few_rows = 32, 8
+_machine.CPU.max_rows, _machine.CPU.few_rows, _machine.CPU.short_rows = 32, 8, 0
 ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=5.0)
 atoms = [bulk("Ar", a=5.2 + 0.02 * k, cubic=True) for k in range(12)]
 for k, a in enumerate(atoms):

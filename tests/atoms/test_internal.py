@@ -275,7 +275,8 @@ def mixed() -> list[Atoms]:
     ("cell", "dtype"),
     [
         (None, "float32"),
-        (Frechet(pressure=0.01), "float64"),
+        # Every day with a potential in jit, below.
+        pytest.param(Frechet(pressure=0.01), "float64", marks=pytest.mark.exhaustive),
         pytest.param(None, "float64", marks=pytest.mark.exhaustive),
         pytest.param(UnitCell(hydrostatic_strain=True), "float32", marks=pytest.mark.exhaustive),
         pytest.param(Strain(mask=(1, 1, 0, 0, 0, 1)), "float64", marks=pytest.mark.exhaustive),
@@ -285,7 +286,7 @@ def mixed() -> list[Atoms]:
 def test_a_structure_has_the_same_bits_alone_and_in_a_batch(cell, dtype, one_shape):
     # There are places for two to four of these twelve, so the others take theirs.
     few = mixed()
-    settings = {"fmax": 0.05, "max_steps": 10, "cell": cell, "dtype": dtype}
+    settings = {"fmax": 0.05, "max_steps": 6, "cell": cell, "dtype": dtype}
     batch = relax([*few, *few[::-1]], EMT(), InternalLBFGS(), **settings)
     alone = [relax([a], EMT(), InternalLBFGS(), **settings) for a in few]
     assert are_same(batch, [*alone, *alone[::-1]])
@@ -306,7 +307,7 @@ CONSTRAINTS = {
 }
 
 
-@pytest.mark.parametrize("name", every_day({k: k for k in CONSTRAINTS}, lambda k: k == "symmetry"))
+@pytest.mark.parametrize("name", every_day({k: k for k in CONSTRAINTS}, lambda k: k == "plane"))
 def test_steps_keep_to_constraints(name):
     constraint, holds = CONSTRAINTS[name]
     atoms, is_moving = bulk("Al", a=4.2, cubic=True), name == "symmetry"

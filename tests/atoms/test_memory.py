@@ -17,6 +17,7 @@ from basinax.atoms import ASECalculator, JaxModel, LennardJones, _relax, relax
 from basinax.atoms._models import sessions
 from basinax.atoms._models.lanes import Lanes
 from basinax.atoms._streams import hosted, stream
+from cover import exhaustive
 
 ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=5.0)
 
@@ -56,7 +57,7 @@ def test_a_batch_that_is_too_large_is_halved_with_the_same_bits(few_places, whol
     assert same(found, whole)
 
 
-@pytest.mark.parametrize("calls", [1, 3])
+@pytest.mark.parametrize("calls", [exhaustive(1), 3])
 def test_memory_that_runs_out_on_the_way_changes_no_bit(calls, few_places, whole, monkeypatch):
     """After some looks, when structures have ended and others have taken their places."""
     advance, seen = dict(stream.noted), []
@@ -139,7 +140,7 @@ def test_the_memory_of_a_device_is_what_jax_reports_or_that_of_the_host():
 # --- structures that the host evaluates
 
 
-@pytest.mark.parametrize("calls", [0, 2])
+@pytest.mark.parametrize("calls", [exhaustive(0), 2])
 def test_a_batch_of_a_calculator_that_is_too_large_is_halved_with_the_same_bits(
     calls, few_places, monkeypatch
 ):

@@ -158,9 +158,9 @@ def turned(optimizer, which: list[int]):
     return jax.tree.map(of_each, optimizer)
 
 
-EVERY_DAY = ("BFGS", "LBFGS", "LBFGSLineSearch with Armijo")
-"""One for each kind of state, of which FIRE's is in test_relax.py; the states of the others are
-tested by themselves."""
+EVERY_DAY = ("LBFGS", "LBFGSLineSearch with Armijo")
+"""Past steps, and a line search. FIRE's few numbers are in test_relax.py every day, and dense
+matrices are reset and run beside others in tests/test_bfgs.py."""
 
 
 @pytest.mark.parametrize("name", every_day(CASES.keys(), EVERY_DAY.__contains__))

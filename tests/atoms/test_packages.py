@@ -76,8 +76,8 @@ def test_an_energy_with_a_list_is_that_of_the_same_pairs(format):
 @pytest.mark.usefixtures("models_as_users")
 @pytest.mark.parametrize("dtype", ["float32", exhaustive("float64")])
 def test_a_structure_with_a_list_has_the_same_bits_alone_and_in_a_batch(dtype):
-    model, few = JaxModel.jax_md(by_list, CUTOFF, Format.Sparse, dtype=dtype), structures()[:3]
-    settings = {"fmax": 0.01, "max_steps": 8, "cell": "frechet"}
+    model, few = JaxModel.jax_md(by_list, CUTOFF, Format.Sparse, dtype=dtype), structures()[:2]
+    settings = {"fmax": 0.01, "max_steps": 4, "cell": "frechet"}
     batch = relax([*few, *few[::-1]], model, FIRE(), **settings)
     alone = [relax([a], model, FIRE(), **settings) for a in few]
     assert (batch.steps > 1).all()

@@ -162,7 +162,8 @@ def test_what_another_thread_compiles_is_not_counted():
 @pytest.mark.parametrize(
     ("optimizer", "cell", "recorded"),
     [
-        (FIRE(), None, True),
+        # Evaluations every day, in test_potential_isolation.py.
+        exhaustive(FIRE(), None, True),
         exhaustive(BFGS(), None, True),
         exhaustive(FIRE(), "frechet", False),
     ],
