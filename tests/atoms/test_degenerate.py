@@ -152,7 +152,7 @@ def test_a_degenerate_geometry_has_the_bits_it_has_alone(name, dtype, program, r
 @pytest.mark.parametrize(
     ("dtype", "program"),
     [
-        pytest.param(np.float32, jitted, id="float32"),
+        exhaustive(np.float32, jitted, id="float32"),
         exhaustive(np.float32, jitted_as_users, id="float32-as-users"),
         exhaustive(np.float64, jitted_as_users, id="float64-as-users"),
     ],

@@ -62,7 +62,8 @@ def test_stress_is_that_of_ase(name, asap_cutoff):
 
 
 @pytest.mark.parametrize(
-    ("asap_cutoff", "dtype", "k"), [(False, np.float32, 0), exhaustive(True, np.float64, 1)]
+    ("asap_cutoff", "dtype", "k"),
+    [exhaustive(False, np.float32, 0), exhaustive(True, np.float64, 1)],
 )
 def test_the_elements_that_it_was_made_for_change_no_bit(asap_cutoff, dtype, k):
     """Each is alone with its elements in one dtype: they make a program of their own."""

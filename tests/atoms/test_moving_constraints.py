@@ -322,6 +322,7 @@ def distance(a: Atoms, b: Atoms) -> float:
     return max(np.abs(a.positions - b.positions).max(), cells.max())
 
 
+@pytest.mark.exhaustive
 def test_atoms_that_move_with_the_cell_alone_have_no_direction_to_keep():
     """Their constraints do nothing in ASE's `StrainFilter`; not even axes that turn matter."""
     atoms = [along_the_cell(), crystal("lines")]

@@ -115,6 +115,7 @@ def test_forces_steps_and_stresses_are_adjusted_as_in_ase(name):
     np.testing.assert_allclose(full_3x3_to_voigt_6_stress(left[k]), stress, rtol=0, atol=1e-12)
 
 
+@pytest.mark.exhaustive  # every day where cells move: test_moving_constraints.py
 def test_steps_are_those_of_ase():
     """1e-8 Å at steps 1, 5, 20 and the last: sums in another order, multiplied by the dynamics."""
     atoms = [

@@ -155,6 +155,7 @@ def test_a_step_beyond_all_bounds_is_no_frame(tmp_path):
         assert [a.info["step"] for a in ase.io.read(where.paths(1)[0], index=":")] == [0]
 
 
+@pytest.mark.exhaustive
 def test_trials_of_a_line_search_are_no_frames(tmp_path):
     optimizer, where = basinax.ConjugateGradient(), Trajectories(tmp_path, 1)
     result = relax(structures()[:1], ARGON, optimizer, fmax=1e-3, trajectory=where)
