@@ -92,6 +92,14 @@ def add_halves(x: Float[Array, "groups width *rest"]) -> Float[Array, "groups *r
     return combine_halves(jnp.add, x)
 
 
+def add_apart(parts: list[Array]) -> Array:
+    """As `add_halves`, for a list; XLA on CPU compiles slices of one array into a slower loop."""
+    while len(parts) > 1:
+        half = len(parts) // 2
+        parts = [a + b for a, b in zip(parts[:half], parts[half:], strict=True)]
+    return parts[0]
+
+
 def combine_halves(
     combine: Callable, x: Shaped[Array, "groups width *rest"]
 ) -> Shaped[Array, "groups *rest"]:
@@ -102,35 +110,15 @@ def combine_halves(
     return x[:, 0]
 
 
-def pad_rows(x: Float[Array, "rows *rest"]) -> Float[Array, "padded *rest"]:
-    """`x` padded to a multiple of eight rows with -0.0, which adds nothing."""
-    missing = -x.shape[0] % BLOCK
-    if not missing:
-        return x
-    return jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), constant_values=-0.0)
-
-
 def add_rows(x: Float[Array, "rows *rest"]) -> Float[Array, "*rest"]:
     """The sum over the first axis: blocks of eight rows by halves, then eight such sums."""
     if x.shape[0] == 0:
         return jnp.full(x.shape[1:], -0.0, x.dtype)
     while x.shape[0] > 1:
-        x = pad_rows(x)
+        missing = (0, -x.shape[0] % BLOCK)
+        x = jnp.pad(x, [missing] + [(0, 0)] * (x.ndim - 1), constant_values=-0.0)
         x = add_halves(x.reshape(-1, BLOCK, *x.shape[1:]))
     return x[0]
-
-
-def add_blocks(x: Float[Array, "groups rows *rest"]) -> Float[Array, "groups *rest"]:
-    """The sum over the second axis, per group, in the order of `add_rows`."""
-    if x.shape[1] == 0:
-        return jnp.full(x.shape[:1] + x.shape[2:], -0.0, x.dtype)
-    while x.shape[1] > 1:
-        widths = [(0, 0), (0, -x.shape[1] % BLOCK)] + [(0, 0)] * (x.ndim - 2)
-        x = jnp.pad(x, widths, constant_values=-0.0)
-        groups, rows, rest = x.shape[0], x.shape[1], x.shape[2:]
-        blocks = add_halves(x.reshape(groups * rows // BLOCK, BLOCK, *rest))
-        x = blocks.reshape(groups, rows // BLOCK, *rest)
-    return x[:, 0]
 
 
 FEW_PARTS = 32768
@@ -172,11 +160,7 @@ def add_parts(
     def add_pieces(turn, sums):
         begins = [(PIECES * turn + k) * piece for k in range(PIECES)]
         parts = [term(lax.dynamic_slice_in_dim(x, begin, piece)) for begin in begins]
-        # The order of `add_halves`; XLA on CPU compiles slices of one array into a slower loop.
-        while len(parts) > 1:
-            half = len(parts) // 2
-            parts = [a + b for a, b in zip(parts[:half], parts[half:], strict=True)]
-        return sums + parts[0]
+        return sums + add_apart(parts)
 
     left = term(x[PIECES * n_turns * piece :])
     sums = lax.fori_loop(0, n_turns, add_pieces, jnp.pad(left, (0, piece - left.size)))

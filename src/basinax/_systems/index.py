@@ -17,7 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32, Shaped
 
-from basinax._bits.rounding import BLOCK, add_components, add_parts, add_rows, part_additions
+from basinax._bits.rounding import (
+    BLOCK,
+    add_apart,
+    add_components,
+    add_parts,
+    add_rows,
+    part_additions,
+)
 from basinax._jax.forks import check_process
 from basinax._systems.folds import (
     finished,
@@ -160,10 +167,6 @@ class SystemIndex(eqx.Module):
         width = BLOCK * math.prod(like.shape[1:])
         return jnp.broadcast_to(per_block[:, None], (per_block.size, width)).reshape(like.shape)
 
-    def may_be_block(self) -> bool:
-        """Whether any system may fit into one block of rows."""
-        return True
-
     def first_blocks(
         self, rows: Shaped[Array, "rows *components"], systems: Int32[Array, "some"]
     ) -> tuple[Shaped[Array, "first_rows *components"], "BlockIndex"]:
@@ -260,9 +263,6 @@ class WholeIndex(eqx.Module):
     ) -> Shaped[Array, "..."]:
         return jnp.broadcast_to(values.reshape((1,) * like.ndim), like.shape)
 
-    def may_be_block(self) -> bool:
-        return self.n_rows <= BLOCK
-
     def first_blocks(self, rows, systems):
         rows = jnp.atleast_1d(rows)[:BLOCK]
         return rows, WholeIndex(rows.shape[0])
@@ -299,9 +299,6 @@ class RowIndex(eqx.Module):
     ) -> Shaped[Array, "rows *components"]:
         return jnp.broadcast_to(values.reshape((-1,) + (1,) * (like.ndim - 1)), like.shape)
 
-    def may_be_block(self) -> bool:
-        return True
-
     def first_blocks(self, rows, systems):
         return rows, self
 
@@ -326,10 +323,7 @@ class BlockIndex(eqx.Module):
         sums = [
             jnp.where(k < self.sizes, add_components(blocks[:, k]), absent) for k in range(BLOCK)
         ]
-        while len(sums) > 1:
-            half = len(sums) // 2
-            sums = [a + b for a, b in zip(sums[:half], sums[half:], strict=True)]
-        return finished(sums[0], self.sizes)
+        return finished(add_apart(sums), self.sizes)
 
     def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "systems"]:
         return fold_blocks(larger, max_components(rows), self.sizes, least(rows.dtype))

@@ -27,6 +27,7 @@ from basinax._bits.rounding import BLOCK, common, rounded, wide_dtype
 from basinax._settings import Allowed, require, require_real
 from basinax._systems.index import AnyIndex, WholeIndex, of_small, one_by_one, where_any
 from basinax._systems.norms import Norms, extremes, plain_norms, scaled_norms
+from basinax._systems.prefix import per_system
 
 CHECKED_ENTRIES = 1024
 """Systems of one block of rows get the nearest factor if the norm of the result then keeps to the
@@ -47,13 +48,7 @@ def limits_of(value: Any, name: str, like: Float[Array, "systems"]) -> Float[Arr
         with np.errstate(over="ignore", under="ignore"):
             value = wide.astype(like.dtype)
         value = np.where(value > wide, np.nextafter(value, np.zeros_like(value)), value)
-    value = jnp.asarray(value)
-    if value.shape not in ((), like.shape):
-        raise ValueError(
-            f"{name} must be a number or have one entry for each of the {like.shape[0]} systems,"
-            f" got shape {value.shape}"
-        )
-    return jnp.broadcast_to(narrowed(value, like.dtype), like.shape)
+    return per_system(narrowed(jnp.asarray(value), like.dtype), name, like)
 
 
 def require_limit(value: Any, name: str) -> None:
@@ -93,6 +88,7 @@ class Clip:
     quick: bool = False
     """The option of `plain_norms`."""
 
+    @functools.partial(jax.jit, static_argnums=0)
     def __call__(
         self,
         leaves: Sequence[Any],
@@ -100,15 +96,14 @@ class Clip:
         limits: Float[Array, "systems"],
     ) -> tuple[list[Array], Float[Array, "systems"], Bool[Array, "systems"]]:
         """The clipped leaves, the norms before clipping, and the mask of clipped systems."""
-        return _clip(self, [jnp.asarray(x) for x in leaves], list(indices), limits)
-
-    def _clip(self, leaves, indices, limits):
+        leaves = [jnp.asarray(x) for x in leaves]
         if self.nan_safe:
             leaves = [jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)) for x in leaves]
         wide = common(leaves)
         plain, is_unsafe = plain_norms(leaves, indices, self.ord, self.quick)
         # In global mode zeros count as extreme: an exact test would cost more.
-        is_extreme = is_unsafe if _is_whole(indices) else extremes(wide, indices, is_unsafe)
+        is_whole = all(isinstance(index, WholeIndex) for index in indices)
+        is_extreme = is_unsafe if is_whole else extremes(wide, indices, is_unsafe)
         together = self._judged(plain, limits)
         is_extreme = is_extreme | together.needs_exponents()
         # Compute the factors before the `cond`: inside a branch, XLA would recompute them per
@@ -175,7 +170,7 @@ class Clip:
         safe = jnp.where(
             judged.is_divided, rounded(nearest * self._safety(leaves, indices)), nearest
         )
-        if not any(index.may_be_block() for index in indices):
+        if all(isinstance(index, WholeIndex) and index.n_rows > BLOCK for index in indices):
             return safe
         is_small = judged.is_divided & _is_small(leaves, indices)
         targets = jnp.ones_like(limits) if self.rescales else limits
@@ -205,11 +200,6 @@ class Clip:
         ulps = {1.0: n + 4, 2.0: n // 2 + 6}.get(self.ord, n + 8)
         dtype = np.result_type(*[wide_dtype(x) for x in leaves])
         return 1 - ulps.astype(dtype) * float(jnp.finfo(dtype).eps)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _clip(clip: Clip, leaves, indices, limits):
-    return clip._clip(leaves, indices, limits)
 
 
 class Judged(NamedTuple):
@@ -309,11 +299,6 @@ def _quotient(judged: Judged):
     slope = slope * rounded(jax.lax.stop_gradient(divisor) / divisor)
     quotient = jnp.where(jnp.isfinite(slope) & (slope == 1), quotient * slope, quotient)
     return quotient, top_exponent - bottom_exponent - judged.exponents
-
-
-def _is_whole(indices) -> bool:
-    """Whether the leaves are one system (global mode)."""
-    return all(isinstance(index, WholeIndex) for index in indices)
 
 
 def _is_small(leaves, indices) -> Bool[Array, "systems"]:

@@ -61,6 +61,7 @@ class Norms(NamedTuple):
     """0 unless the value is inf or subnormal."""
 
 
+@functools.partial(jax.jit, static_argnums=2)
 def norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
     """The norm of each system over all leaves: 0 without rows, NaN if any entry is.
 
@@ -69,31 +70,11 @@ def norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
     Args:
         ord: a result of `order`.
     """
-    return _norms(list(leaves), list(indices), ord)
-
-
-@functools.partial(jax.jit, static_argnums=2)
-def _norms(leaves, indices, ord) -> Norms:
     plain, is_unsafe = plain_norms(leaves, indices, ord)
     is_extreme = extremes(leaves, indices, is_unsafe)
     return where_any(
         is_extreme, lambda: scaled_norms(leaves, indices, ord, plain, is_extreme), lambda: plain
     )
-
-
-def plain_norms(
-    leaves: Sequence[Float[Array, "..."]],
-    indices: Sequence[AnyIndex],
-    ord: float,
-    quick: bool = False,
-) -> tuple[Norms, Bool[Array, "systems"]]:
-    """The norms in one pass, and a mask of systems that may have over- or underflowed.
-
-    Args:
-        leaves: of any floating dtypes.
-        quick: in global mode, add large leaves in the order of memory.
-    """
-    return _plain(list(leaves), list(indices), ord, quick)
 
 
 def extremes(
@@ -115,17 +96,28 @@ def scaled_norms(
     """The plain norms, with those of extreme systems computed again from scaled entries."""
     if ord not in (1.0, 2.0):
         return plain
-    scaled = _scaled(list(leaves), list(indices), _shifts(plain.values, ord), ord)
+    scaled = _scaled(leaves, indices, _shifts(plain.values, ord), ord)
     return Norms(*(jnp.where(is_extreme, x, y) for x, y in zip(scaled, plain, strict=True)))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
-def _plain(leaves, indices, ord, quick):
+def plain_norms(
+    leaves: Sequence[Float[Array, "..."]],
+    indices: Sequence[AnyIndex],
+    ord: float,
+    quick: bool = False,
+) -> tuple[Norms, Bool[Array, "systems"]]:
+    """The norms in one pass, and a mask of systems that may have over- or underflowed.
+
+    Args:
+        leaves: of any floating dtypes.
+        quick: in global mode, add large leaves in the order of memory.
+    """
     if ord not in (1.0, 2.0):
         take = _extreme_norms if math.isinf(ord) else _norms_of_powers
         found = take(common(leaves), indices, ord)
         return found, found.exponents != 0
-    entry, root = (jnp.abs, _same) if ord == 1 else (_square, _root)
+    entry = jnp.abs if ord == 1 else _square
     rows = [jnp.atleast_1d(x) for x in leaves]
     dtype = np.result_type(*[wide_dtype(x) for x in rows])
 
@@ -136,7 +128,8 @@ def _plain(leaves, indices, ord, quick):
         index.quick_sum(x, term) if quick and isinstance(index, WholeIndex) else index.sum(term(x))
         for x, index in zip(rows, indices, strict=True)
     ]
-    values = root(_fold(jnp.add, sums))
+    total = functools.reduce(jnp.add, sums)
+    values = total if ord == 1 else _root(total)
     # Test the stored root, not the sum: in global mode XLA may compute the sum again.
     is_unsafe = _shifts(values, ord) != 0
     return Norms(values, values, jnp.zeros(values.shape, jnp.int32)), is_unsafe
@@ -171,10 +164,10 @@ def _scaled(leaves, indices, shifts, ord) -> Norms:
     return _compact(join(mantissas, -shifts), mantissas, -shifts)
 
 
-@_plain.defjvp
+@plain_norms.defjvp
 def _plain_derivative(ord, quick, primals, tangents):
     leaves, indices = primals
-    found, is_unsafe = _plain(leaves, indices, ord, quick)
+    found, is_unsafe = plain_norms(leaves, indices, ord, quick)
     no_step: Any = np.zeros(is_unsafe.shape, jax.dtypes.float0)
     step = _step(found, common(leaves), indices, common(tangents[0]), ord)
     return (found, is_unsafe), (step, no_step)
@@ -254,11 +247,9 @@ def _extreme_norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> N
     dtype = leaves[0].dtype
     bits = top = largest_bits(leaves, indices)
     if ord < 0:
-        least = _fold(
-            jnp.maximum,
-            [i.max(-magnitude_bits(x)) for x, i in zip(leaves, indices, strict=True)],
-        )
-        has_rows = _fold(jnp.logical_or, [index.sizes > 0 for index in indices])
+        parts = [i.max(-magnitude_bits(x)) for x, i in zip(leaves, indices, strict=True)]
+        least = functools.reduce(jnp.maximum, parts)
+        has_rows = functools.reduce(jnp.logical_or, [index.sizes > 0 for index in indices])
         bits = jnp.where(has_rows & (top <= infinity_bits(dtype)), -least, top)
     values = from_bits(bits, dtype)
     mantissas, exponents = split(values)
@@ -278,17 +269,12 @@ def _compact(values, mantissas, exponents) -> Norms:
 def largest_bits(leaves, indices) -> Int[Array, "systems"]:
     """The bits of each system's largest magnitude; 0 without rows."""
     parts = [index.max(magnitude_bits(x)) for x, index in zip(leaves, indices, strict=True)]
-    return jnp.maximum(_fold(jnp.maximum, parts), 0)
+    return jnp.maximum(functools.reduce(jnp.maximum, parts), 0)
 
 
 def _total(rows: Leaves, indices: Sequence[AnyIndex]) -> Float[Array, "systems"]:
-    sums = [index.sum(x) for x, index in zip(rows, indices, strict=True)]
-    return _fold(jnp.add, sums)
-
-
-def _fold(combine, parts: Sequence[Array]) -> Array:
-    """Combine the parts in the order of the leaves."""
-    return functools.reduce(combine, parts)
+    """Add the sums of the leaves in their order."""
+    return functools.reduce(jnp.add, [index.sum(x) for x, index in zip(rows, indices, strict=True)])
 
 
 def _square(x):
@@ -297,7 +283,3 @@ def _square(x):
 
 def _root(x):
     return rounded(jnp.sqrt(x))
-
-
-def _same(x):
-    return x

@@ -1,7 +1,8 @@
 """The plan of an index, made on the host with NumPy: the order in which rows are added."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
+import jax
 import numpy as np
 from jax.core import Tracer
 
@@ -9,19 +10,8 @@ from basinax._bits.rounding import BLOCK
 from basinax._jax.memory import require_memory
 from basinax._settings import MOST, WHOLE, require_whole, shown
 
-
-class Plan(NamedTuple):
-    """The fields of `SystemIndex` in order, as NumPy arrays of int32."""
-
-    ids: Any
-    sizes: Any
-    block_rows: Any
-    block_ids: Any
-    block_sizes: Any
-    levels: tuple[Any, ...]
-    small_first: Any
-    n_small: Any
-    is_aligned: bool
+Plan = tuple[Any, ...]
+"""The fields of `SystemIndex` in order, as NumPy arrays of int32."""
 
 
 def _group(members: np.ndarray, counts: np.ndarray, n_groups: int, absent: int) -> np.ndarray:
@@ -54,10 +44,6 @@ def _host_integers(values: Any, name: str) -> np.ndarray:
             f"{name} must be at most {MOST}, the largest number of rows: entry {at} is {values[at]}"
         )
     return values.astype(np.int64)
-
-
-def _int32(values: Any) -> Any:
-    return None if values is None else np.asarray(values, np.int32)
 
 
 def plan_of_sizes(
@@ -147,15 +133,8 @@ def _plan_of(ids: np.ndarray, sizes: np.ndarray, *, aligned: bool, most_rows: in
     last = np.full((len(sizes), width), n_members)
     slot = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     last[np.repeat(np.arange(len(sizes)), counts), slot] = members
-    levels.append(last.astype(np.int32))
-    return Plan(
-        ids=_int32(ids),
-        sizes=_int32(sizes),
-        block_rows=_int32(block_rows),
-        block_ids=_int32(block_ids),
-        block_sizes=_int32(block_sizes),
-        levels=tuple(_int32(level) for level in levels),
-        small_first=_int32(np.argsort(sizes > BLOCK, kind="stable")),
-        n_small=_int32((sizes <= BLOCK).sum()),
-        is_aligned=aligned,
-    )
+    levels.append(last)
+    small_first, n_small = np.argsort(sizes > BLOCK, kind="stable"), (sizes <= BLOCK).sum()
+    blocks = block_rows, block_ids, block_sizes
+    arrays = ids, sizes, *blocks, tuple(levels), small_first, n_small
+    return *jax.tree.map(lambda x: np.asarray(x, np.int32), arrays), aligned

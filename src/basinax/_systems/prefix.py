@@ -98,12 +98,8 @@ def each_system(settings: Any, like: Shaped[Array, "systems"]) -> Any:
 
 def _broadcast(index_prefix, tree):
     _indices_of(index_prefix)
-
-    def repeat(index, subtree):
-        return [index] * len(jax.tree.leaves(subtree))
-
     try:
-        nested = jax.tree.map(repeat, index_prefix, tree, is_leaf=is_index)
+        nested = jax.tree.broadcast(index_prefix, tree, is_leaf=is_index)
     except ValueError as error:
         raise ValueError(
             "index_prefix must be a tree prefix of the parameters: one SystemIndex for all, or one"

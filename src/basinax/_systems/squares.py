@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from basinax._settings import require_function
@@ -65,17 +66,8 @@ def _squares(
 
     `columns` is [entries, residuals]: row k is the derivative by entry k.
     """
-    leaves, structure = jax.tree.flatten(params)
-    is_entry = jnp.concatenate([m.reshape(-1) for m in _masks(params, is_row)])
-    x = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
-    ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
-
-    def tree_of(vector):
-        parts = [
-            part.reshape(leaf.shape).astype(leaf.dtype)
-            for part, leaf in zip(jnp.split(vector, ends), leaves, strict=True)
-        ]
-        return structure.unflatten(parts)
+    masks = jax.tree.map(_over_entries, jax.tree.broadcast(is_row, params), params)
+    is_entry, (x, tree_of) = ravel_pytree(masks)[0], ravel_pytree(params)
 
     def flat(x):
         found = residuals(tree_of(x), is_row, *of_data)
@@ -90,19 +82,12 @@ def _squares(
     normal = packed @ packed.T
     n = min(width, x.size)
     normal = jnp.zeros((width, width), x.dtype).at[:n, :n].set(normal[:n, :n])
-    return (0.5 * (r @ r), normal), tree_of(gradient)
+    return (0.5 * (r @ r), normal), tree_of(gradient.astype(x.dtype))
 
 
-def _masks(params: Tree, is_row: PyTree[Bool[Array, "_room"]]) -> list[Bool[Array, "..."]]:
-    """The mask of the system's own entries, for each leaf."""
-
-    def spread(mask, branch):
-        return [
-            jnp.broadcast_to(mask.reshape(-1, *[1] * (leaf.ndim - 1)), leaf.shape)
-            for leaf in jax.tree.leaves(branch)
-        ]
-
-    return jax.tree.leaves(jax.tree.map(spread, is_row, params))
+def _over_entries(mask: Bool[Array, "_rows"], leaf: Float[Array, "_rows ..."]):
+    """The mask of rows, broadcast to their entries."""
+    return jnp.broadcast_to(mask.reshape(-1, *[1] * (leaf.ndim - 1)), leaf.shape)
 
 
 def _own(found: Any, of_data: tuple[Any, ...]) -> Float[Array, "..."]:
@@ -117,7 +102,7 @@ def _own(found: Any, of_data: tuple[Any, ...]) -> Float[Array, "..."]:
             f"residuals must lead with the {room} rows of the data, which have one index, got shape"
             f" {found.shape}"
         )
-    return jnp.where(masks[0].reshape(-1, *[1] * (found.ndim - 1)), found, 0)
+    return jnp.where(_over_entries(masks[0], found), found, 0)
 
 
 def entry_counts(params: Tree, index_prefix: Prefix) -> np.ndarray:

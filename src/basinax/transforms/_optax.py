@@ -62,7 +62,10 @@ class OptaxTransform(AbstractTransform):
             with usual_promotion():
                 return OptaxState(None, self.transformation.init(parameters))
         numbers = _numbers(parameters, index_prefix)
-        _refuse_mixing(self.transformation, parameters, numbers)
+        shapes = tuple((x.shape[1:], jnp.dtype(x.dtype)) for x in jax.tree.leaves(parameters))
+        structure = jax.tree.structure(parameters)
+        if problem := _probe(self.transformation, shapes, structure, numbers):
+            raise ValueError(problem)
         n_parts = len(jax.tree.leaves(index_prefix, is_leaf=is_index))
         with usual_promotion():
             inner = _begun(self.transformation, _parts(parameters, numbers, n_parts))
@@ -100,12 +103,8 @@ def _update_of(transformation: "optax.GradientTransformation") -> Any:
 def _numbers(tree: PyTree, index_prefix: Prefix) -> tuple[int, ...]:
     """The number of the prefix's leaf to which each leaf of `tree` belongs."""
     indices, structure = jax.tree.flatten(index_prefix, is_leaf=is_index)
-
-    def repeat(number, branch):
-        return [number] * len(jax.tree.leaves(branch))
-
     numbers = structure.unflatten(range(len(indices)))
-    return tuple(jax.tree.leaves(jax.tree.map(repeat, numbers, tree)))
+    return tuple(jax.tree.leaves(jax.tree.broadcast(numbers, tree)))
 
 
 def _parts(tree: PyTree, numbers: tuple[int, ...], n_parts: int) -> list[PyTree]:
@@ -139,13 +138,6 @@ def _stepped(transformation, updates, inner, params, numbers):
         states.append(state)
     updates = jax.tree.structure(updates).unflatten([leaves[k] for k in range(len(numbers))])
     return updates, states
-
-
-def _refuse_mixing(transformation, parameters, numbers) -> None:
-    shapes = [(x.shape[1:], jnp.dtype(x.dtype)) for x in jax.tree.leaves(parameters)]
-    problem = _probe(transformation, tuple(shapes), jax.tree.structure(parameters), numbers)
-    if problem:
-        raise ValueError(problem)
 
 
 @functools.lru_cache(maxsize=128)
@@ -259,12 +251,9 @@ def _names(transformation) -> str:
             pending.extend(cell.cell_contents for cell in getattr(item, "__closure__", None) or ())
     import optax
 
-    makers = [name for name in dict.fromkeys(names) if hasattr(optax, name)]
-    makers = [
-        name
-        for name in makers
-        if name not in ("with_extra_args_support", "init_empty_state", "identity")
-    ]
+    helpers = ("with_extra_args_support", "init_empty_state", "identity")
+    names = [name for name in dict.fromkeys(names) if name not in helpers]
+    makers = [name for name in names if hasattr(optax, name)]
     if len(makers) < 2:
         return "".join(makers) or repr(transformation)
     return f"{makers[0]} ({', '.join(makers[1:])})"

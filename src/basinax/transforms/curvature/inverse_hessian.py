@@ -6,6 +6,7 @@ no bit.
 """
 
 import dataclasses
+import itertools
 import math
 
 import equinox as eqx
@@ -16,7 +17,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int32, Shaped
 
 from basinax._bits.exponents import scale_exactly, split
-from basinax._bits.rounding import BLOCK, add_blocks, rounded
+from basinax._bits.rounding import BLOCK, add_rows, rounded
 from basinax._jax.memory import require_memory
 from basinax._systems.index import SystemIndex
 from basinax._systems.prefix import resolve
@@ -152,17 +153,11 @@ def _joined(parts: list[Array], n_systems: int, dtype) -> Shaped[Array, "systems
 
 def _is_place(tree, rows) -> list[Bool[Array, "systems _places"]]:
     """The mask of places that hold an entry, for each leaf."""
-    leaves = [jnp.atleast_1d(leaf) for leaf in jax.tree.leaves(tree)]
-    return [
-        _padded(
-            jnp.broadcast_to(
-                (at < leaf.shape[0]).reshape(at.shape + (1,) * (leaf.ndim - 1)),
-                at.shape + leaf.shape[1:],
-            ),
-            False,
-        )
-        for leaf, at in zip(leaves, rows, strict=True)
-    ]
+    masks = []
+    for leaf, at in zip(map(jnp.atleast_1d, jax.tree.leaves(tree)), rows, strict=True):
+        is_row = (at < leaf.shape[0]).reshape(at.shape + (1,) * (leaf.ndim - 1))
+        masks.append(_padded(jnp.broadcast_to(is_row, at.shape + leaf.shape[1:]), False))
+    return masks
 
 
 class Places:
@@ -188,9 +183,8 @@ class Places:
         """The tree with these entries, 0 in rows of no system."""
         leaves, structure = jax.tree.flatten(self.like)
         results = []
-        for leaf, at, start, end in zip(
-            leaves, self.rows, [0, *self._ends], self._ends, strict=False
-        ):
+        ends = itertools.pairwise([0, *self._ends])
+        for leaf, at, (start, end) in zip(leaves, self.rows, ends, strict=True):
             rows = jnp.atleast_1d(leaf)
             count = at.shape[1] * int(np.prod(rows.shape[1:]))
             values = vector[:, start:end][:, :count].reshape(*at.shape, *rows.shape[1:])
@@ -203,13 +197,9 @@ class Places:
         """The sum over places, in an order that does not depend on the number of empty places."""
         is_place = self.is_place.reshape(self.is_place.shape + (1,) * (products.ndim - 2))
         products = jnp.where(is_place, products, -0.0)
-        parts = [
-            add_blocks(products[:, start:end])
-            for start, end in zip([0, *self._ends], self._ends, strict=False)
-        ]
         total = jnp.zeros(products.shape[:1] + products.shape[2:], products.dtype)
-        for part in parts:
-            total = total + part
+        for start, end in itertools.pairwise([0, *self._ends]):
+            total = total + jax.vmap(add_rows)(products[:, start:end])
         return jnp.where(total == 0, 0, total)
 
     def dot(self, a: Vector, b: Vector) -> PerSystem:
