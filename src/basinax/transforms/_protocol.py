@@ -276,3 +276,13 @@ def needed(params: Tree | None, who: str) -> Tree:
     if params is None:
         raise TypeError(f"{who} looks at where it is: call update(updates, state, params)")
     return params
+
+
+def needed_energies(energies: Any, who: str, like: Array) -> Array:
+    """The energies, in the dtype of `like`, for a transform that cannot do without.
+
+    Raises TypeError where there are none.
+    """
+    if energies is None:
+        raise TypeError(f"{who} needs energies: call update(..., energies=energies)")
+    return jnp.asarray(energies).astype(like.dtype)

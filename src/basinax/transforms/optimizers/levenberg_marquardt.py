@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int32, PyTree
 
 from basinax._bits.rounding import rounded
@@ -25,6 +26,7 @@ from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
     needed,
+    needed_energies,
     rows_field,
     systems_field,
 )
@@ -98,8 +100,8 @@ class LevenbergMarquardt(AbstractTransform):
         is_running=None,
         **extra,
     ):
-        params = needed(params, "LevenbergMarquardt")
-        prefix, energy = state.index_prefix, _of_energies(energies, state)
+        prefix, params = state.index_prefix, needed(params, "LevenbergMarquardt")
+        energy = needed_energies(energies, "LevenbergMarquardt", state.energy)
         here = _matrices(extras, state), _gathered(updates, state)
         is_accepted, damping, growth = self._judged(energy, here[1], state)
 
@@ -201,12 +203,6 @@ def _size(gradient: Float[Array, "systems n"], state: LevenbergMarquardtState):
     return jnp.max(jnp.abs(gradient) / units, axis=1, initial=0)
 
 
-def _of_energies(energies: Any, state: LevenbergMarquardtState) -> Float[Array, "systems"]:
-    if energies is None:
-        raise TypeError("LevenbergMarquardt needs energies: call update(..., energies=energies)")
-    return jnp.asarray(energies).astype(state.energy.dtype)
-
-
 def _matrices(extras: Any, state: LevenbergMarquardtState) -> Float[Array, "systems n n"]:
     if getattr(extras, "shape", None) != state.normal.shape:
         raise TypeError(
@@ -223,11 +219,8 @@ def _gathered(tree: Tree, state: LevenbergMarquardtState) -> Float[Array, "syste
 
 
 def _scattered(vectors: Float[Array, "systems n"], like: Tree, state) -> Tree:
-    leaves, structure = jax.tree.flatten(like)
-    ends = np.cumsum([leaf.size for leaf in leaves])
-    flat = jnp.zeros(int(ends[-1]), vectors.dtype).at[state.entries].set(vectors, mode="drop")
-    parts = zip(jnp.split(flat, ends[:-1]), leaves, strict=True)
-    return structure.unflatten([x.reshape(leaf.shape).astype(leaf.dtype) for x, leaf in parts])
+    blank, tree_of = ravel_pytree(jax.tree.map(jnp.zeros_like, like))
+    return tree_of(blank.at[state.entries].set(vectors.astype(blank.dtype), mode="drop"))
 
 
 def _steps(state: LevenbergMarquardtState, is_asked, normal, gradient, scale, damping):

@@ -7,7 +7,7 @@ returns to the origin of the search and has failed.
 """
 
 import abc
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,6 +23,7 @@ from basinax.transforms._protocol import (
     AbstractState,
     AbstractTransform,
     needed,
+    needed_energies,
     rows_field,
     states_field,
     systems_field,
@@ -49,6 +50,8 @@ class Stage(eqx.Module):
     """The change of the gradient over `s`."""
     last_direction: Tree
     last_gradient: Tree
+    is_accepted: Bool[Array, "systems"]
+    """Whether the evaluation is a point of the walk."""
     is_new: Bool[Array, "systems"]
     """Whether a last point and a step from it exist, to learn from."""
     is_poor: Bool[Array, "systems"]
@@ -126,10 +129,76 @@ class AbstractLineSearch(AbstractTransform):
         return rounded(1 / alpha)
 
     def init(self, parameters, index_prefix: Prefix = None) -> WalkState:
-        return _start(self, parameters, index_prefix)
+        blank = segment.blank(parameters, index_prefix)
+
+        def zeros():
+            return jax.tree.map(jnp.zeros_like, parameters)
+
+        def no():
+            return jnp.zeros(blank.shape, bool)
+
+        return WalkState(
+            index_prefix,
+            origin=zeros(),
+            gradient=zeros(),
+            direction=zeros(),
+            energy=jnp.zeros_like(blank),
+            slope=jnp.zeros_like(blank),
+            trial=jnp.zeros_like(blank),
+            # Copies: donation requires that no array appears twice in a state.
+            search=jax.tree.map(jnp.array, self.search.begin(blank, blank, blank, blank)[1]),
+            is_shortened=no(),
+            is_searching=no(),
+            is_repeated=no(),
+            is_accepted=no(),
+            is_given_up=no(),
+            has_failed=no(),
+            memories=(self.nothing(parameters, index_prefix),),
+        )
 
     def update(self, updates, state: WalkState, params=None, *, energies=None, **extra):
-        return _walk(self, updates, state, params, energies)
+        prefix, gradient, who = state.index_prefix, updates, type(self).__name__
+        params = needed(params, who)
+        energy = needed_energies(energies, who, state.energy)
+
+        at = _step_length(state, params)
+        slope = segment.dot(gradient, state.direction, prefix)
+        verdict, followed = self.search.step(state.search, at, energy, slope)
+        has_trial = state.trial > 0  # false if the search could not begin
+        is_accepted = ~state.is_searching | (verdict.is_accepted & has_trial)
+        has_failed = state.is_searching & (verdict.has_failed | ~has_trial)
+        is_repeated = has_failed & ~state.is_repeated
+        is_given_up = has_failed & state.is_repeated
+
+        # The origin of the next search: the accepted point, or the old origin.
+        base = segment.where(is_accepted, params, state.origin, prefix)
+        base_gradient = segment.where(is_accepted, gradient, state.gradient, prefix)
+        base_energy = jnp.where(is_accepted, energy, state.energy)
+        stage = _stage(state, gradient, params, is_accepted, verdict.is_poor)
+        new = _begun(self, state, stage, params, base_gradient, base_energy, is_repeated)
+
+        begins = is_accepted | is_repeated
+        direction = segment.where(begins, new.direction, state.direction, prefix)
+        trial = jnp.where(begins, new.trial, jnp.where(is_given_up, 0, verdict.trial))
+        values = [(is_accepted, False), (trial, 0.0)]
+        step = segment.map_rows(_towards, prefix, values, params, base, direction)
+        return step, WalkState(
+            prefix,
+            origin=base,
+            gradient=base_gradient,
+            direction=direction,
+            energy=base_energy,
+            slope=jnp.where(begins, new.slope, state.slope),
+            trial=trial,
+            search=jax.tree.map(lambda x, y: jnp.where(begins, x, y), new.search, followed),
+            is_shortened=jnp.where(begins, new.is_shortened, state.is_shortened),
+            is_searching=~is_given_up,
+            is_repeated=jnp.where(is_accepted, new.is_forgotten, is_repeated | state.is_repeated),
+            is_accepted=is_accepted,
+            is_given_up=is_given_up,
+            has_failed=state.is_given_up,
+            memories=(with_prefix(new.memory, None),),
+        )
 
     def is_accepted(self, state: WalkState):
         return state.is_accepted
@@ -138,108 +207,55 @@ class AbstractLineSearch(AbstractTransform):
         return state.has_failed
 
 
-def _start(walker: AbstractLineSearch, parameters: Tree, index_prefix: Prefix) -> WalkState:
-    blank = segment.blank(parameters, index_prefix)
-
-    def zeros():
-        return jax.tree.map(jnp.zeros_like, parameters)
-
-    def no():
-        return jnp.zeros(blank.shape, bool)
-
-    return WalkState(
-        index_prefix,
-        origin=zeros(),
-        gradient=zeros(),
-        direction=zeros(),
-        energy=jnp.zeros_like(blank),
-        slope=jnp.zeros_like(blank),
-        trial=jnp.zeros_like(blank),
-        # Copies: donation requires that no array appears twice in a state.
-        search=jax.tree.map(jnp.array, walker.search.begin(blank, blank, blank, blank)[1]),
-        is_shortened=no(),
-        is_searching=no(),
-        is_repeated=no(),
-        is_accepted=no(),
-        is_given_up=no(),
-        has_failed=no(),
-        memories=(walker.nothing(parameters, index_prefix),),
-    )
-
-
-def _walk(
-    walker: AbstractLineSearch,
-    gradient: Tree,
-    state: WalkState,
-    params: Tree | None,
-    energies: PerSystem | None,
-) -> tuple[Tree, WalkState]:
-    """The step to the next trial of each system, and the next state."""
-    who, search = type(walker).__name__, walker.search
-    prefix, params = state.index_prefix, needed(params, who)
-    if energies is None:
-        raise TypeError(f"{who} needs energies: call update(..., energies=energies)")
-    energy = jnp.asarray(energies).astype(state.energy.dtype)
-
-    at = _step_length(state, params)
-    slope = segment.dot(gradient, state.direction, prefix)
-    verdict, followed = search.step(state.search, at, energy, slope)
-    has_trial = state.trial > 0  # false if the search could not begin
-    is_accepted = ~state.is_searching | (verdict.is_accepted & has_trial)
-    has_failed = state.is_searching & (verdict.has_failed | ~has_trial)
-    is_repeated = has_failed & ~state.is_repeated
-    is_given_up = has_failed & state.is_repeated
-
-    # The origin of the next search: the accepted point, or the old origin.
-    base = segment.where(is_accepted, params, state.origin, prefix)
-    base_gradient = segment.where(is_accepted, gradient, state.gradient, prefix)
-    base_energy = jnp.where(is_accepted, energy, state.energy)
-
-    stage = Stage(
-        prefix,
+def _stage(state: WalkState, gradient: Tree, params: Tree, is_accepted, is_poor) -> Stage:
+    return Stage(
+        state.index_prefix,
         gradient,
         s=segment.map_leaves(jnp.subtract, params, state.origin),
         y=segment.map_leaves(jnp.subtract, gradient, state.gradient),
         last_direction=state.direction,
         last_gradient=state.gradient,
+        is_accepted=is_accepted,
         is_new=state.is_searching & is_accepted,
-        is_poor=verdict.is_poor,
+        is_poor=is_poor,
         is_shortened=state.is_shortened,
     )
-    direction, exponents, memory, is_forgotten = _directed(
-        walker, state, stage, params, base_gradient, is_accepted, is_repeated
-    )
-    begins = is_accepted | is_repeated
-    direction, longest, is_shortened = _shortened(search, direction, exponents, prefix)
-    new_slope = segment.dot(base_gradient, direction, prefix)
-    first = walker.first_trial(new_slope, state.slope, jnp.where(is_repeated, 0, state.trial))
-    first = jnp.where(is_shortened, 1, first)
-    last_energy = jnp.where(state.is_searching & ~is_forgotten, state.energy, base_energy)
-    trial, begun, is_impossible = search.begin(base_energy, new_slope, longest, first, last_energy)
-    trial = jnp.where(is_impossible, 0, trial)
 
-    direction = segment.where(begins, direction, state.direction, prefix)
-    trial = jnp.where(begins, trial, jnp.where(is_given_up, 0, verdict.trial))
-    step = segment.map_rows(
-        _towards, prefix, [(is_accepted, False), (trial, 0.0)], params, base, direction
+
+class _Beginning(NamedTuple):
+    """How the next search of each system begins, where it does."""
+
+    direction: Tree
+    slope: PerSystem
+    trial: PerSystem
+    search: Any
+    is_shortened: Bool[Array, "systems"]
+    is_forgotten: Bool[Array, "systems"]
+    memory: Any
+
+
+def _begun(
+    walker: AbstractLineSearch,
+    state: WalkState,
+    stage: Stage,
+    params: Tree,
+    gradient: Tree,
+    energy: PerSystem,
+    is_repeated: Bool[Array, "systems"],
+) -> _Beginning:
+    """Args: gradient, energy: at the origin of the next search."""
+    search, prefix = walker.search, stage.prefix
+    direction, exponents, memory, is_forgotten = _directed(
+        walker, state, stage, params, gradient, is_repeated
     )
-    return step, WalkState(
-        prefix,
-        origin=base,
-        gradient=base_gradient,
-        direction=direction,
-        energy=base_energy,
-        slope=jnp.where(begins, new_slope, state.slope),
-        trial=trial,
-        search=jax.tree.map(lambda x, y: jnp.where(begins, x, y), begun, followed),
-        is_shortened=jnp.where(begins, is_shortened, state.is_shortened),
-        is_searching=~is_given_up,
-        is_repeated=jnp.where(is_accepted, is_forgotten, is_repeated | state.is_repeated),
-        is_accepted=is_accepted,
-        is_given_up=is_given_up,
-        has_failed=state.is_given_up,
-        memories=(with_prefix(memory, None),),
-    )
+    direction, longest, is_shortened = _shortened(search, direction, exponents, prefix)
+    slope = segment.dot(gradient, direction, prefix)
+    first = walker.first_trial(slope, state.slope, jnp.where(is_repeated, 0, state.trial))
+    first = jnp.where(is_shortened, 1, first)
+    last_energy = jnp.where(state.is_searching & ~is_forgotten, state.energy, energy)
+    trial, begun, is_impossible = search.begin(energy, slope, longest, first, last_energy)
+    trial = jnp.where(is_impossible, 0, trial)
+    return _Beginning(direction, slope, trial, begun, is_shortened, is_forgotten, memory)
 
 
 def _directed(
@@ -248,7 +264,6 @@ def _directed(
     stage: Stage,
     params: Tree,
     gradient: Tree,
-    is_accepted: Bool[Array, "systems"],
     is_repeated: Bool[Array, "systems"],
 ) -> tuple[Tree, Any, Any, Bool[Array, "systems"]]:
     """The next direction in units of 2^exponents, the exponents, the memory, and restarts.
@@ -268,10 +283,11 @@ def _directed(
     length, exponents = segment.longest_row_in_units(direction, prefix)
     direction = ranges.in_units(direction, exponents, prefix)
     is_downhill = segment.dot(gradient, direction, prefix) < 0
-    is_forgotten = is_repeated | (is_accepted & ~(is_downhill & jnp.isfinite(length)))
+    is_forgotten = is_repeated | (stage.is_accepted & ~(is_downhill & jnp.isfinite(length)))
     direction = segment.where(is_forgotten, steepest, direction, prefix)
     exponents = jnp.where(is_forgotten, units, exponents)
-    memory = where_systems(is_accepted & ~is_forgotten, with_prefix(learned, prefix), memory)
+    is_learning = stage.is_accepted & ~is_forgotten
+    memory = where_systems(is_learning, with_prefix(learned, prefix), memory)
     fresh = with_prefix(walker.forget(memory, params, prefix), prefix)
     return direction, exponents, where_systems(is_forgotten, fresh, memory), is_forgotten
 
