@@ -6,6 +6,7 @@ twice. After Chen, Wang and Zhou, "Large-scale L-BFGS using MapReduce", NIPS 201
 that of Nocedal, Math. Comp. 35, 773 (1980).
 """
 
+import dataclasses
 import functools
 import math
 
@@ -147,16 +148,8 @@ def remember(
         numbers = select_systems(is_running, numbers, last)
     sg, yg, exponents = numbers
     pushes = history.pushes + mask.astype(jnp.int32)
-    return History(
-        None,
-        **slots,
-        **products,
-        sg=sg,
-        yg=yg,
-        exponents=exponents,
-        pushes=pushes,
-        room=history.room,
-    )
+    known = {"sg": sg, "yg": yg, "exponents": exponents, "pushes": pushes}
+    return dataclasses.replace(history, **slots, **products, **known)
 
 
 def _differences(history: History, now: list[Array], exponents, pair_exponents) -> list[Array]:

@@ -229,11 +229,10 @@ def fitted(
     cross = outer(hy, s) + outer(s, hy)
     matrix = hessian.matrix + rounded(size[:, None, None] * outer(s, s))
     matrix = matrix - rounded(inverse[:, None, None] * cross)
-    return InverseHessian(
-        None,
+    return dataclasses.replace(
+        hessian,
         matrix=jnp.where(mask[:, None, None], matrix, hessian.matrix),
         is_definite=hessian.is_definite & (~mask | (a > 0)),
-        rows=hessian.rows,
     )
 
 

@@ -5,13 +5,12 @@ Nocedal, SIAM J. Optim. 2, 21 (1992): a negative factor is 0, which is a restart
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
 
 from basinax._bits.rounding import rounded
 from basinax._settings import Positive
 from basinax._systems import ranges, segment
 from basinax._systems.types import Prefix
-from basinax.transforms._protocol import AbstractState, systems_field
+from basinax.transforms._protocol import AbstractState
 from basinax.transforms.searches.more_thuente import MoreThuente
 from basinax.transforms.searches.walk import AbstractLineSearch, Search
 
@@ -30,7 +29,7 @@ class ConjugateGradient(AbstractLineSearch):
     constants are those of Nocedal and Wright, section 5.2."""
 
     def nothing(self, parameters, index_prefix):
-        return LastLine(None, jnp.zeros(segment.blank(parameters, index_prefix).shape, bool))
+        return NoMemory(None)
 
     def choose(self, memory, stage):
         gradient, prefix = stage.gradient, stage.prefix
@@ -44,7 +43,7 @@ class ConjugateGradient(AbstractLineSearch):
         factor = jnp.where(has_before & (factor > 0) & jnp.isfinite(factor), factor, 0)
         values = [(self.first_scale(gradient, prefix), 0.0), (factor, 0.0)]
         direction = segment.map_rows(_turned, prefix, values, gradient, stage.last_direction)
-        return direction, LastLine(None, jnp.ones_like(memory.has_last))
+        return direction, memory
 
     def first_trial(self, slope, last_slope, last_trial):
         # Aim at the first-order change of the last step.
@@ -57,8 +56,7 @@ def _turned(first, factor, gradient, direction):
     return rounded(factor * direction) - rounded(first * gradient)
 
 
-class LastLine(AbstractState):
-    """All that is remembered stands in the walk; this says whether there is any."""
+class NoMemory(AbstractState):
+    """No memory of its own: the walk holds what the next direction needs."""
 
     index_prefix: Prefix
-    has_last: Bool[Array, "systems"] = systems_field()

@@ -6,6 +6,7 @@ of Denmark (2004), algorithm 3.16. It is scaled by the largest diagonal of JᵀJ
 Moré, Lecture Notes in Mathematics 630, 105 (1978), so units of parameters do not matter.
 """
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -124,11 +125,8 @@ class LevenbergMarquardt(AbstractTransform):
 
         step = _scattered(step, params, state)
         step = segment.map_rows(towards, prefix, [(is_accepted, False)], params, origin, step)
-        return step, LevenbergMarquardtState(
-            prefix,
-            rooms=state.rooms,
-            entries=state.entries,
-            n_entries=state.n_entries,
+        return step, dataclasses.replace(
+            state,
             origin=origin,
             energy=jnp.where(is_accepted, energy, state.energy),
             gradient=gradient,

@@ -5,6 +5,8 @@ auxiliary function, steps limited by `maxstep`, and success for a search that ro
 the energy rose. Every search reads its own energies only.
 """
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -102,7 +104,7 @@ class MoreThuente(eqx.Module):
         is_accepted |= ends & is_finite & is_gain & (best.at == trial)
         goes_back = ends & ~is_accepted & is_gain & ~state.is_back
         has_failed = ends & ~is_accepted & ~goes_back
-        followed = eqx.tree_at(lambda s: (s.n_trials, s.is_back), followed, (n_trials, goes_back))
+        followed = dataclasses.replace(followed, n_trials=n_trials, is_back=goes_back)
         proposal = jnp.where(goes_back, best.at, proposal)
         return Verdict(is_accepted, has_failed, state.is_last, proposal), followed
 
@@ -141,14 +143,10 @@ class MoreThuente(eqx.Module):
         is_last = (best.at == proposal) & (proposal == farthest) & (lower > farthest)
         is_stuck = (is_bracketed & (proposal < lower)) | (proposal >= upper)
         is_stuck |= is_bracketed & (upper - lower < rounded(xtol * upper))
-        followed = MoreThuenteState(
+        followed = dataclasses.replace(
+            state,
             is_bracketed=is_bracketed,
             is_last=is_last,
-            is_back=state.is_back,
-            n_trials=state.n_trials,
-            energy=state.energy,
-            slope=state.slope,
-            longest=state.longest,
             best=best,
             other=other,
             lower=lower,
