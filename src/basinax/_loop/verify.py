@@ -16,6 +16,7 @@ from basinax._jax.forks import check_process
 from basinax._loop.findings import Finding, distance, finding_of, table_of
 from basinax._loop.relax import Relaxation, relax
 from basinax._settings import at_least, require_function, require_switch, require_whole
+from basinax._systems import segment
 from basinax._systems.alone import rows_of
 from basinax._systems.index import SystemIndex
 from basinax._systems.prefix import is_index, n_systems, resolve
@@ -159,13 +160,9 @@ class _Verifier:
         parts = [chosen(tree, prefix, systems) for tree, prefix in self.trees]
         (params, prefix), *of_data = parts
         if spoils:
-            is_first = np.arange(len(systems)) == 0
-            leaves, structure = jax.tree.flatten(params)
-            leaves = [
-                jnp.where(_of_rows(index, is_first, leaf.ndim), jnp.nan, leaf)
-                for leaf, index in zip(leaves, resolve(prefix, params), strict=True)
-            ]
-            params = structure.unflatten(leaves)
+            is_first = jnp.arange(len(systems)) == 0
+            spoiled = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), params)
+            params = segment.where(is_first, spoiled, params, prefix)
         further = [x for pair in of_data for x in pair]
 
         def model(params):
@@ -206,14 +203,6 @@ def chosen(tree: Any, prefix: Prefix, systems: np.ndarray) -> tuple[Any, Prefix]
     return structure.unflatten(parts), by_index
 
 
-def _of_rows(index: Any, of_systems: np.ndarray, ndim: int) -> np.ndarray:
-    return np.append(of_systems, False)[_ids_of(index)].reshape(-1, *[1] * (ndim - 1))
-
-
-def _ids_of(index: Any) -> np.ndarray:
-    return np.asarray(index.ids)
-
-
 def _by_system(result: Relaxation, prefix: Prefix, n: int) -> list[_System]:
     """The numbers of a result, per system."""
     of_systems = result.energies, result.steps, result.evaluations, result.status
@@ -221,8 +210,9 @@ def _by_system(result: Relaxation, prefix: Prefix, n: int) -> list[_System]:
         list(of_one) for of_one in zip(*map(np.asarray, of_systems), strict=True)
     ]
     for tree in (result.params, result.gradients):
-        for leaf, index in zip(jax.tree.leaves(tree), resolve(prefix, tree), strict=True):
-            rows, ids = np.asarray(leaf), _ids_of(index)
+        indices: Any = resolve(prefix, tree)
+        for leaf, index in zip(jax.tree.leaves(tree), indices, strict=True):
+            rows, ids = np.asarray(leaf), np.asarray(index.ids)
             for k in range(n):
                 found[k].append(rows[ids == k])
     return found

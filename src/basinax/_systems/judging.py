@@ -183,7 +183,10 @@ class Clip:
                 [values[systems] for values in (judged.is_scaled, nearest, targets)]
             )
             scaling = Scaling(is_scaled, factors)
-            results = _products(jax.lax.stop_gradient(blocks), of_blocks, scaling)
+            blocks = jax.lax.stop_gradient(blocks)
+            # The products of `_scaled`, for a norm: rounded only to the dtype of the leaf.
+            pairs = zip(blocks, of_blocks, strict=True)
+            results = [narrow(_product(x, index, scaling), x.dtype) for x, index in pairs]
             after, is_unsafe = plain_norms(results, of_blocks, self.ord)
             return (after.values <= most) & ~is_unsafe
 
@@ -258,14 +261,6 @@ def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
         result = scale(rows, index) if scaling.exponents is None else one_by_one(scale, rows, index)
         results.append(result.reshape(jnp.shape(leaf)))
     return results
-
-
-def _products(leaves, indices, scaling: Scaling) -> list[Array]:
-    """The products of `_scaled`, for a norm: rounded only to the dtype of the leaf."""
-    return [
-        narrow(_product(rows, index, scaling), rows.dtype)
-        for rows, index in zip(leaves, indices, strict=True)
-    ]
 
 
 def _product(rows, index: AnyIndex, scaling: Scaling):

@@ -22,7 +22,7 @@ def resolve(index_prefix: PyTree[SystemIndex] | None, tree: PyTree) -> Sequence[
     """
     paths_and_leaves = jax.tree_util.tree_leaves_with_path(tree)
     if index_prefix is None:
-        return [WholeIndex(_n_rows(leaf)) for _, leaf in paths_and_leaves]
+        return [WholeIndex((*jnp.shape(leaf), 1)[0]) for _, leaf in paths_and_leaves]
     indices = _broadcast(index_prefix, tree)
     for (path, leaf), index in zip(paths_and_leaves, indices, strict=True):
         shape = jnp.shape(leaf)
@@ -133,11 +133,6 @@ def check_leaves(tree: PyTree) -> None:
         elif dtype is not None and any(jnp.issubdtype(dtype, x) for x in (jnp.integer, jnp.bool_)):
             got, advice = str(dtype), f"convert it with .astype(float), or {advice}"
         raise TypeError(f"leaf {_name(path)} must hold floating-point numbers, got {got}: {advice}")
-
-
-def _n_rows(leaf) -> int:
-    shape = jnp.shape(leaf)
-    return shape[0] if shape else 1
 
 
 def _name(path) -> str:

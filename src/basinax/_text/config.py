@@ -174,12 +174,6 @@ def _decoded_transform(config: Any) -> AbstractTransform:
     return _made(choose("transform", name, _known()), name, options)
 
 
-def _decoded_search(config: Mapping[str, Any]) -> Search:
-    options = dict(config)
-    name = options.pop("name", None)
-    return _made(choose("search", name, SEARCHES), name, options)
-
-
 def _made(cls: type, name: str, options: Config) -> Any:
     fields = [field for field in dataclasses.fields(cls) if field.init]
     _require_options(name, options, {field.name: _is_required(field) for field in fields})
@@ -203,8 +197,11 @@ def _decoded(value: Any, option: str = "") -> Any:
     if isinstance(value, str):
         return _NOT_FINITE.get(value, value)
     if isinstance(value, Mapping):
-        is_search = option == "search" or value.get("name") in list(SEARCHES)
-        return _decoded_search(value) if is_search else _decoded_transform(value)
+        name: Any = value.get("name")
+        if option != "search" and name not in list(SEARCHES):
+            return _decoded_transform(value)
+        options = {key: x for key, x in value.items() if key != "name"}
+        return _made(choose("search", name, SEARCHES), name, options)
     if isinstance(value, list | tuple):
         items = [_decoded(x) for x in value]
         if any(isinstance(x, AbstractTransform | str) or x is None for x in items):

@@ -71,7 +71,8 @@ def check_file(path: Path, images: Any) -> None:
     suffix = Path(name).suffix.lower()
     if suffix in (".xyz", ".extxyz"):
         with open_with_compression(str(path), "rb") as file:
-            _check_counts(file, _last_of(images))
+            for k, frame in enumerate(itertools.islice(frames_of(file), _last_of(images))):
+                check_frame(frame, k)
     elif suffix == ".db":
         _check_database(path)
 
@@ -97,12 +98,6 @@ def _last_of(images: Any) -> int | None:
     """The first structure that no reader reaches; None if readers reach all."""
     last = images + 1 if isinstance(images, int) else getattr(images, "stop", None)
     return None if last is None or last < 1 else last
-
-
-def _check_counts(file: IO[bytes], last: int | None) -> None:
-    """Check that structures in extended XYZ have the lines that their counts promise."""
-    for structure, frame in enumerate(itertools.islice(frames_of(file), last)):
-        check_frame(frame, structure)
 
 
 class Frame(NamedTuple):

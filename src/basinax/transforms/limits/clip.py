@@ -39,19 +39,11 @@ class ClipByGlobalNorm(AbstractLimit):
         require_limit(self.max_norm, "max_norm")
 
     def limit(self, updates, index_prefix: Prefix = None) -> Clipped:
-        options = (self.nan_safe, self.rescale_to_unit_norm, self.return_zero)
-        if index_prefix is None and self.ord == 2 and not any(options):
+        names = ("nan_safe", "rescale_to_unit_norm", "return_zero")
+        options = {name: getattr(self, name) for name in names}
+        if index_prefix is None and self.ord == 2 and not any(options.values()):
             return self._optax(updates)
-        nan_safe, rescales, return_zero = options
-        return clip_by_norm(
-            updates,
-            self.max_norm,
-            index_prefix,
-            ord=self.ord,
-            nan_safe=nan_safe,
-            rescale_to_unit_norm=rescales,
-            return_zero=return_zero,
-        )
+        return clip_by_norm(updates, self.max_norm, index_prefix, ord=self.ord, **options)
 
     def _optax(self, updates) -> Clipped:
         import optax
