@@ -134,14 +134,10 @@ class CellMoves(eqx.Module):
         """The index prefix of `Dofs`."""
         return Dofs(cast(Any, index), cast(Any, self.index))
 
-    def movable_rows(self) -> Bool[Array, "cell_rows 3"]:
-        """The mask of entries of `Dofs.cell` that may move."""
-        return self._rows(self.mask.astype(self.reference.dtype)) > 0
-
     def masked_step(self, step: Rows, dofs: Dofs) -> Rows:
         """A step of `dofs.cell` under the masks."""
         # A frozen entry is -0.0: adding -0.0 keeps every number, and the sign of a zero.
-        masked = jnp.where(self.movable_rows(), step, -0.0)
+        masked = jnp.where(self._rows(self.mask.astype(step.dtype)) > 0, step, -0.0)
         if self.is_open is None:
             return masked
         # The deformation is masked; ASE continues from its logarithm.

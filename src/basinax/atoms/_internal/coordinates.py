@@ -1,5 +1,6 @@
 """Internal coordinates of one structure, as functions of its degrees of freedom."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -40,15 +41,15 @@ class InternalCoordinates:
         self._stiffness = Stiffness(self.listed, frame.numbers)
         linear = np.repeat(listed.linear, 2, axis=0)
         twisted = np.concatenate([listed.torsions, listed.flat])
+        images = self._images(self._undeformed(x), frame.deformation(x))
+        axes = primitives.axes_across(images, listed.linear).reshape(-1, 3)
         self._groups: list[tuple[Callable[..., primitives.Value], np.ndarray]] = [
             (primitives.stretches, listed.stretches),
             (primitives.bends, listed.bends),
-            (self._linear_bends, linear),
+            (functools.partial(primitives.linear_bends, axes=axes), linear),
             (primitives.torsions, twisted),
         ]
         self._n_straight = sum(len(at) for _, at in self._groups[:3])
-        images = self._images(self._undeformed(x), frame.deformation(x))
-        self._axes = primitives.axes_across(images, listed.linear).reshape(-1, 3)
         self._pattern = Pattern([self._columns(at) for _, at in self._groups], len(x))
 
     def at(self, x: Vector) -> tuple[Float[np.ndarray, "q"], Jacobian]:
@@ -79,9 +80,6 @@ class InternalCoordinates:
     def reach(self, step: Vector) -> float:
         has_some = len(self.listed.kinds) > 0
         return self.frame.longest(step, self.maxstep if has_some else min(self.maxstep, PLAIN_STEP))
-
-    def _linear_bends(self, images: np.ndarray, at: np.ndarray) -> primitives.Value:
-        return primitives.linear_bends(images, at, self._axes)
 
     def _columns(self, at: Int[np.ndarray, "q ends"]) -> Int[np.ndarray, "q entries"]:
         """The degrees of freedom on which coordinates between these images depend."""

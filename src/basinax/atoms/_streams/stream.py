@@ -58,11 +58,6 @@ class Work:
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     """Guards `group`: if several threads run out of memory at once, one halves the batches."""
 
-    def first_members(self, n_batches: int) -> list[list[int]]:
-        """Structures for the first `n_batches` batches or fewer."""
-        fills = [self.group.fill() for _ in range(n_batches)]
-        return [members for members in fills if members]
-
     def make(self, group: Group, members: list[int], device: Device) -> "Stream | None":
         """A batch of these structures; None if memory ran out and the structures wait again."""
         with self._smaller_if_it_must(group, lambda: members):

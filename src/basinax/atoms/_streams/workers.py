@@ -110,7 +110,8 @@ def begin(
     futures: list[list[Any]] = [[] for _ in works]
     for work, of_work in zip(works, futures, strict=True):
         group = work.group
-        for members, lane in zip(work.first_members(len(lanes)), lanes, strict=False):
+        fills = filter(None, [group.fill() for _ in lanes])
+        for members, lane in zip(fills, lanes, strict=False):
             is_first = not futures[0]
             of_work.append(pool.submit(make, work, group, members, lane, is_first))
     for work, streams in zip(works, futures, strict=True):
