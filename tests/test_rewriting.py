@@ -17,6 +17,8 @@ from basinax._bits.rewriting import (
     REDUCTIONS,
     ROUNDED,
     RefusedOperation,
+    add_at,
+    with_ordered_scatters,
     with_ordered_sums,
     with_rounded_products,
 )
@@ -270,3 +272,64 @@ REFUSED = {
 def test_any_other_operation_is_refused_by_its_name(name, rewritten):
     with pytest.raises(RefusedOperation, match=rf"^{name}\b.* may have other last bits"):
         jax.eval_shape(rewritten(REFUSED[name]), jnp.ones(3))
+
+
+# --- scatters that add
+
+
+def test_rows_are_added_where_a_scatter_adds_them():
+    draw = np.random.default_rng(1)
+    for n, n_rows, axes in ((37, 5, (3,)), (1, 4, ()), (0, 4, (2,)), (64, 1, (2, 2)), (9, 12, ())):
+        at = draw.integers(-1, n_rows + 2, size=n)  # some out of bounds
+        x, added = draw.normal(size=(n_rows, *axes)), draw.normal(size=(n, *axes))
+        inside = (at >= 0) & (at < n_rows)
+        expected = x.copy()
+        np.add.at(expected, at[inside], added[inside])
+        got = add_at(jnp.asarray(x), jnp.asarray(at), jnp.asarray(added))
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_sum_has_its_bits_wherever_its_rows_stand_and_whatever_stands_beside(dtype):
+    draw = np.random.default_rng(2)
+    added = draw.normal(size=(23, 3)).astype(dtype)
+    alone = np.asarray(add_at(jnp.zeros((1, 3), dtype), jnp.zeros(23, int), jnp.asarray(added)))
+    add = jax.jit(jax.vmap(add_at))
+    for n_others in (1, 8, 100):
+        at = np.sort(draw.permutation(n_others + 23)[:23])  # in order, among rows of others
+        rows = np.full((2, n_others + 23, 3), np.nan, dtype)
+        where = draw.integers(1, 6, size=(2, n_others + 23))
+        rows[:, at], where[:, at] = added, 0
+        got = add(jnp.zeros((2, 6, 3), dtype), jnp.asarray(where), jnp.asarray(rows))
+        for sums in np.asarray(got):
+            np.testing.assert_array_equal(sums[:1], alone)
+
+
+def test_scatters_of_gradients_and_in_loops_add_in_order():
+    draw = np.random.default_rng(3)
+    at = jnp.asarray(draw.integers(0, 7, 40))
+    weights = jnp.asarray(draw.normal(size=(40, 2)))
+
+    def gathered(x):
+        def turn(x, w):
+            x = jnp.tanh(x.at[at].add(w * x[at]))
+            return x, jax.ops.segment_sum(x[at], at, 7).sum()
+
+        x, sums = lax.scan(turn, x, jnp.stack([weights, 2 * weights]))
+        return jnp.sum(x**2) + jnp.sum(sums)
+
+    x = jnp.asarray(draw.normal(size=(7, 2)))
+    ordered = with_ordered_scatters(jax.value_and_grad(gathered))
+    assert "scatter" not in str(jax.make_jaxpr(ordered)(x))
+    for got, expected in zip(ordered(x), jax.value_and_grad(gathered)(x), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x.at[[0, 1], [1, 1]].add(1.0), lambda x: x.at[jnp.array([0, 0])].mul(2.0)],
+    ids=["single-entries", "products"],
+)
+def test_other_scatters_are_refused(function):
+    with pytest.raises(RefusedOperation, match="scatter"):
+        with_ordered_scatters(function)(jnp.ones((3, 2)))

@@ -14,7 +14,7 @@ from basinax._jax.memory import host_memory, memory_of
 from basinax._jax.shortage import is_out_of_memory
 from basinax._systems.index import index_of_sizes
 from basinax.atoms import ASECalculator, JaxModel, LennardJones, _relax, relax
-from basinax.atoms._models import sessions
+from basinax.atoms._models import sessions, side_by_side
 from basinax.atoms._models.lanes import Lanes
 from basinax.atoms._streams import hosted, stream
 from cover import exhaustive
@@ -217,6 +217,24 @@ def test_a_structure_that_has_too_little_memory_alone_fails_alone(monkeypatch):
     failed = [entry.status == Status.EVALUATION_FAILED for entry in found]
     assert failed == [False, False, True]
     assert found.messages[2].startswith("memory has run out for this structure alone")
+
+
+def test_structures_side_by_side_that_have_too_little_memory_fail_by_their_shape(monkeypatch):
+    monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", 4096)
+    atoms = [*argon(2), bulk("Ar", cubic=True).repeat((3, 1, 1))]
+    model = JaxModel.of_vectors(springs, 5.0, dtype="float64")
+    evaluate = side_by_side.evaluate_side_by_side
+
+    def greedy(fixed, arrays, graphs):
+        if graphs["is_atom"][0].sum() > 4:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room")
+        return evaluate(fixed, arrays, graphs)
+
+    monkeypatch.setattr(side_by_side, "evaluate_side_by_side", greedy)
+    found = relax(atoms, model, FIRE(), max_steps=2)
+    failed = [entry.status == Status.EVALUATION_FAILED for entry in found]
+    assert failed == [False, False, True]
+    assert found.messages[2].startswith("memory has run out for structures of 12 atoms")
 
 
 def test_a_joined_graph_that_is_too_large_is_halved(monkeypatch):

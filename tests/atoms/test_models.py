@@ -6,6 +6,7 @@ from pathlib import Path
 import ase.optimize
 import ase.optimize.lbfgs
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from ase import Atoms
@@ -28,6 +29,8 @@ from basinax.atoms import (
     relax,
 )
 from basinax.atoms._models.graphs import graph_of, shape_of
+from basinax.atoms._models.sessions import OneByOne
+from basinax.atoms._models.side_by_side import SideBySide
 from cover import exhaustive
 from follow_ase import follow_ase
 
@@ -64,14 +67,24 @@ def _cell_of(atoms: Atoms) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("model", "options"),
+    ("model", "options", "n_pairs"),
     [
-        (network(dtype="float32"), {"cell": "frechet"}),
-        pytest.param(JaxModel(OfPositions(Network()), CUTOFF), {}, marks=pytest.mark.exhaustive),
+        (network(dtype="float32"), {"cell": "frechet"}, 0),
+        exhaustive(JaxModel(OfPositions(Network()), CUTOFF), {}, 0),
+        (network(dtype="float32"), {"cell": "frechet"}, 600),
+        exhaustive(JaxModel(OfPositions(Network()), CUTOFF), {}, 1200),
     ],
-    ids=["vectors-float32-moving", "positions-float64"],
+    ids=[
+        "vectors-float32-moving",
+        "positions-float64",
+        "side-by-side-float32-moving",
+        "side-by-side-float64",
+    ],
 )
-def test_a_structure_has_the_same_bits_alone_and_in_a_batch(models_as_users, model, options):
+def test_a_structure_has_the_same_bits_alone_and_in_a_batch(
+    models_as_users, monkeypatch, model, options, n_pairs
+):
+    monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", n_pairs)
     # There are places for two to four of these eight, so the others take theirs.
     few, settings = structures()[::-1][:4], {"fmax": 0.05, "max_steps": 10, **options}
     batch = relax([*few, *few[::-1]], model, **settings)
@@ -97,6 +110,64 @@ def test_what_is_not_finite_ends_its_structure_alone():
     assert np.array_equal(
         result.energies[~has_hydrogen], relax(others, model, max_steps=5).energies
     )
+
+
+def test_structures_side_by_side_find_the_same_to_rounding(monkeypatch):
+    atoms = structures()
+    alone = relax(atoms, network(), FIRE(), max_steps=5)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", 600)
+    beside = relax(atoms, network(), FIRE(), max_steps=5)
+    np.testing.assert_allclose(beside.energies, alone.energies, rtol=0, atol=1e-9)
+
+
+def test_a_structure_that_is_not_finite_changes_none_beside_it(monkeypatch):
+    monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", 600)
+    atoms = [bulk("Cu", cubic=True, a=a) for a in (3.5, 3.6, 3.7)]  # all of one shape
+    session = network().open(atoms, [True] * 3)
+    assert isinstance(session, SideBySide)
+    found = found_of(network(), atoms, [0, 1, 2])
+    far = [Request(k, a.positions, a.cell.array, True) for k, a in enumerate(atoms)]
+    far[1] = far[1]._replace(positions=np.full((4, 3), np.nan))
+    session.ask(far)
+    answers: dict = {}
+    while len(answers) < 3:
+        answers |= dict(session.answers(1.0))
+    session.close()
+    assert isinstance(answers[1], EvaluationError)
+    for k in (0, 2):
+        assert answers[k].energy == found[k].energy
+        assert np.array_equal(answers[k].forces, found[k].forces)
+
+
+def test_a_structure_that_has_ended_gets_no_answer(monkeypatch):
+    monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", 600)
+    atoms = [bulk("Cu", cubic=True), bulk("Cu", cubic=True)]
+    session = network().open(atoms, [True] * 2)
+    session.ask([Request(k, a.positions, a.cell.array, True) for k, a in enumerate(atoms)])
+    session.end(0)
+    answers = []
+    while not answers:
+        answers = session.answers(1.0)
+    assert [number for number, _ in answers] == [1]
+    session.close()
+
+
+def test_models_whose_sums_have_no_order_are_evaluated_one_at_a_time(monkeypatch, caplog):
+    monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", 600)
+
+    def energies(vectors, numbers, senders, receivers):
+        del senders
+        by_component = jnp.zeros((len(numbers), 3), vectors.dtype)
+        for k in range(3):  # to single entries, not to rows
+            by_component = by_component.at[receivers, k].add(vectors[:, k] ** 2)
+        return by_component.sum(1)
+
+    atoms = [bulk("Cu")]
+    with caplog.at_level("INFO", logger="basinax"):
+        session = JaxModel.of_vectors(energies, CUTOFF).open(atoms, [True])
+    session.close()
+    assert isinstance(session, OneByOne)
+    assert "one at a time: a scatter adds to single entries" in caplog.text
 
 
 def test_joined_graphs_find_the_same_to_rounding_alone():

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend import core as jax_core
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int, Shaped
 
 from basinax._bits import elementary as _elementary
 from basinax._bits.rounding import rounded
@@ -40,18 +40,36 @@ def with_ordered_sums(function: Callable) -> Callable:
     return _rewritten(function, {})
 
 
-def _rewritten(function: Callable, control: Mapping[str, Callable]) -> Callable:
+def with_ordered_scatters(function: Callable) -> Callable:
+    """`function` with every scatter that adds done by `add_at`; all other operations as they are.
+
+    Raises:
+        RefusedOperation: while tracing, where a scatter adds to other than rows, or multiplies.
+    """
+    return _rewritten(function, _CONTROL | _SCATTERS, _as_it_is)
+
+
+def _rewritten(
+    function: Callable, control: Mapping[str, Callable], others: Callable | None = None
+) -> Callable:
+    """`function`, done again from its operations.
+
+    Args:
+        control: how to do operations, by name, given a function that does an inner one.
+        others: how to do the others; `_done` if None.
+    """
+
     @functools.wraps(function)
-    def rounding(*args):
+    def again(*args):
         closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
         leaves = jax.tree.leaves(args)
-        results = _evaluate(closed.jaxpr, closed.consts, leaves, control)
+        results = _evaluate(closed.jaxpr, closed.consts, leaves, control, others or _done)
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
-    return rounding
+    return again
 
 
-def _evaluate(jaxpr, consts, args, control) -> list[Any]:
+def _evaluate(jaxpr, consts, args, control, others) -> list[Any]:
     values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     values.update(zip(jaxpr.invars, args, strict=True))
 
@@ -60,7 +78,7 @@ def _evaluate(jaxpr, consts, args, control) -> list[Any]:
 
     def evaluate(inner, *inputs):
         inner, consts = getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
-        return _evaluate(inner, consts, inputs, control)
+        return _evaluate(inner, consts, inputs, control, others)
 
     for eqn in jaxpr.eqns:
         inputs, name = [read(atom) for atom in eqn.invars], eqn.primitive.name
@@ -69,7 +87,7 @@ def _evaluate(jaxpr, consts, args, control) -> list[Any]:
         elif name in control:
             outputs = control[name](evaluate, eqn, *inputs)
         else:
-            outputs = _done(eqn, inputs)
+            outputs = others(eqn, inputs)
         values.update(zip(eqn.outvars, outputs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
@@ -86,9 +104,13 @@ def _done(eqn, inputs) -> list[Any]:
         return [_in_a_known_format(ELEMENTARY[name], inputs)]
     if name not in ROUNDED | EXACT | ELEMENTARY.keys():
         raise _refusal(name)
-    outputs = eqn.primitive.bind(*inputs, **eqn.params)
-    outputs = outputs if eqn.primitive.multiple_results else [outputs]
+    outputs = _as_it_is(eqn, inputs)
     return [_rounded(x) for x in outputs] if name in ROUNDED else outputs
+
+
+def _as_it_is(eqn, inputs) -> list[Any]:
+    outputs = eqn.primitive.bind(*inputs, **eqn.params)
+    return outputs if eqn.primitive.multiple_results else [outputs]
 
 
 def _rounded(x):
@@ -231,6 +253,59 @@ _CUMULATIVE = {
     "cumsum": lambda _, eqn, x: _cumulated(jnp.add, 0, eqn, x),
     "cumprod": lambda _, eqn, x: _cumulated(jnp.multiply, 1, eqn, x),
 }
+
+
+def add_at(
+    x: Shaped[Array, "rows *axes"], at: Int[Array, "n"], added: Shaped[Array, "n *axes"]
+) -> Shaped[Array, "rows *axes"]:
+    """`x.at[at].add(added)` in one order, by additions of single numbers.
+
+    A GPU adds in the order in which its threads come. Here rows of one index are brought together,
+    and each adds the sum that ends 1, 2, 4, ... places before it (Hillis and Steele, Commun. ACM
+    29, 1170 (1986)). The order then follows from the number of rows with that index alone, wherever
+    these stand and whatever stands between. Rows whose index is out of bounds are left out.
+    """
+    n_rows, n = len(x), len(added)
+    if not n:
+        return x
+    at = jnp.where((at >= 0) & (at < n_rows), at, n_rows)
+    order = jnp.argsort(at, stable=True)
+    at, sums, before = at[order], added[order], 1
+    while before < n:
+        is_same = (at[before:] == at[:-before]).reshape(-1, *(1,) * (x.ndim - 1))
+        later = jnp.where(is_same, sums[:-before] + sums[before:], sums[before:])
+        sums, before = jnp.concatenate([sums[:before], later]), 2 * before
+    last = jnp.searchsorted(at, jnp.arange(n_rows, dtype=at.dtype), side="right") - 1
+    is_met = at[last] == jnp.arange(n_rows, dtype=at.dtype)  # -1 is the last of all
+    is_met = is_met.reshape(-1, *(1,) * (x.ndim - 1))
+    return jnp.where(is_met, x + sums[last], x)
+
+
+def _scatter_add(evaluate, eqn, x, at, added):
+    del evaluate
+    how, mode = eqn.params["dimension_numbers"], eqn.params["mode"]
+    adds_rows = (
+        tuple(how.scatter_dims_to_operand_dims) == tuple(how.inserted_window_dims) == (0,)
+        and tuple(how.update_window_dims) == tuple(range(1, added.ndim))
+        and at.ndim == 2
+        and added.shape[1:] == x.shape[1:]
+    )
+    if not adds_rows:
+        raise RefusedOperation("a scatter adds to single entries, not to whole rows")
+    at = at[:, 0]
+    if mode == lax.GatherScatterMode.CLIP:
+        at = jnp.clip(at, 0, len(x) - 1)
+    return [add_at(x, at, added)]
+
+
+def _scatter_mul(evaluate, eqn, *inputs):
+    del evaluate, inputs
+    raise RefusedOperation(f"{eqn.primitive.name} multiplies in any order")
+
+
+_SCATTERS = {"scatter-add": _scatter_add, "scatter_add": _scatter_add} | dict.fromkeys(
+    ("scatter-mul", "scatter_mul"), _scatter_mul
+)
 
 
 def _sum(x, *, axes, **_):

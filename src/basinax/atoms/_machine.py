@@ -1,4 +1,7 @@
-"""Constants of speed, one set for each kind of machine. No bit of a result depends on them."""
+"""Constants of speed, one set for each kind of machine.
+
+No bit of a result depends on them, but for `model_pairs`, by which a model's programs differ.
+"""
 
 import dataclasses
 
@@ -35,6 +38,11 @@ class Machine:
     the options `SHORT` pay."""
     worth_compiling: int
     """Pair slots per turn that a separate group must save to be worth a program of its own."""
+
+    # --- models
+    model_pairs: int
+    """Pairs in one evaluation of a model, about: structures of one shape are evaluated side by
+    side. With 0, each structure is evaluated by itself."""
 
     # --- host syncs
     turns: int
@@ -73,6 +81,7 @@ CPU = Machine(
     few_point_rows=64,
     short_rows=8192,
     worth_compiling=4_000_000,
+    model_pairs=0,  # a core is busy with one
     turns=12,
     periods=8,
     period=3,
@@ -97,6 +106,7 @@ GPU = Machine(
     few_point_rows=4096,
     short_rows=0,  # the options for short programs are options of the CPU
     worth_compiling=400_000_000,  # a GPU processes a hundred times as many pairs a second
+    model_pairs=16384,  # nine crystals of 80 atoms then take as long as one by itself
     turns=24,  # a host sync takes as long as several turns
     periods=8,
     period=6,

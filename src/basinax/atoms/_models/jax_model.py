@@ -1,7 +1,8 @@
 """A JAX model as a potential: each structure is evaluated as if it were alone.
 
-Threads evaluate one structure each at a time; no bit depends on the thread. Each structure runs a
-program for its own padded shape (`graphs.py`, `programs.py`), whatever the number of others.
+Threads evaluate structures; no bit depends on the thread. On CPU each structure runs a program for
+its own padded shape (`graphs.py`, `programs.py`), whatever the number of others. On other devices
+structures of one shape run side by side (`side_by_side.py`).
 """
 
 import dataclasses
@@ -9,7 +10,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 from ase import Atoms
@@ -28,12 +28,14 @@ from basinax._settings import (
 from basinax.atoms._batch import available_dtype
 from basinax.atoms._evaluators.protocol import AbstractEvaluator, AbstractSession
 from basinax.atoms._evaluators.waiting import check_moving
+from basinax.atoms._machine import machine
 from basinax.atoms._models.graphs import POSITIONS, VECTORS, AbstractLayout
 from basinax.atoms._models.lists import FORMATS, LISTS, Listed, ListedEnergy
 from basinax.atoms._models.mlip import read_mlip
 from basinax.atoms._models.nequix import read_nequix
-from basinax.atoms._models.programs import Form
+from basinax.atoms._models.programs import Form, returned_by
 from basinax.atoms._models.sessions import OneByOne, Program, joined
+from basinax.atoms._models.side_by_side import SideBySide, can_stand
 from basinax.atoms._models.species import check_species, numbers_of
 from basinax.atoms._neighbors.search import check_listable
 
@@ -217,15 +219,18 @@ class JaxModel(AbstractEvaluator):
         if not self.exact:
             return joined(atoms, program)
         lanes = list(self.devices) or [None] * (self.workers or _n_threads())
-        return OneByOne(atoms, program, lanes[: len(atoms)])
+        lanes, n_pairs = lanes[: len(atoms)], machine().model_pairs
+        with switched(program.switches):
+            is_alone = not n_pairs or not can_stand(program)
+        if is_alone:
+            return OneByOne(atoms, program, lanes)
+        return SideBySide(atoms, program, lanes, n_pairs)
 
     def _check(self, program: Program, needs_stress: Sequence[bool]) -> None:
         """Raise TypeError if the function returns wrong types or shapes."""
         graph = program.abstract_graph()
         n = graph["numbers"].shape[0]
-        function, form = eqx.combine(program.arrays, program.fixed.tree)
-        arguments = [graph[name] for name in form.arguments]
-        returned = jax.eval_shape(function, *arguments)
+        returned = returned_by.eval_shape(program.fixed, program.arrays, graph)
         parts = [returned] if self.conservative else returned
         wanted = [(n,), (n, 3), (3, 3)][: 1 if self.conservative else 3]
         if not isinstance(parts, list | tuple) or len(parts) != len(wanted):

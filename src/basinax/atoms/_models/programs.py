@@ -1,6 +1,8 @@
-"""The programs that evaluate graphs: each structure alone, or many joined.
+"""The programs that evaluate graphs: each structure alone, side by side, or many joined.
 
 Alone, a structure runs the program of its own shape, which does not depend on other structures.
+Side by side, structures of one shape have an axis of their own in one program. Its length follows
+from the shape, so that it does not depend on other structures either.
 """
 
 import functools
@@ -13,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from basinax._bits import xla
+from basinax._bits.rewriting import with_ordered_scatters
 from basinax._jax.fixed import Fixed
 from basinax.atoms._models.graphs import POSITIONS, VECTORS
 from basinax.atoms._models.lists import LISTS
@@ -112,6 +115,13 @@ class Form(NamedTuple):
         return _DERIVED[self.arguments](function, graph)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def returned_by(fixed: Fixed, arrays: Any, graph: Arrays) -> Any:
+    """The function's own results. It is jitted so that JAX keeps its trace for later calls."""
+    function, form = eqx.combine(arrays, fixed.tree)
+    return function(*(graph[name] for name in form.arguments))
+
+
 @functools.partial(xla.jitted, options=xla.REPEATABLE, static_argnums=0)
 def evaluate(fixed: Fixed, arrays: Any, graph: Arrays) -> Found:
     """Evaluate one structure alone.
@@ -121,6 +131,22 @@ def evaluate(fixed: Fixed, arrays: Any, graph: Arrays) -> Found:
     """
     function, form = eqx.combine(arrays, fixed.tree)
     return form.evaluate(function, graph)
+
+
+def found_side_by_side(fixed: Fixed, arrays: Any, graphs: Arrays) -> Found:
+    """Graphs of one shape, each with the bits that it has beside any others.
+
+    Args:
+        graphs: arrays with one axis more, that of the graphs.
+
+    Raises:
+        RefusedOperation: while tracing, where the function adds in an order that is not known.
+    """
+    function, form = eqx.combine(arrays, fixed.tree)
+    return jax.vmap(with_ordered_scatters(functools.partial(form.evaluate, function)))(graphs)
+
+
+evaluate_side_by_side = xla.jitted(found_side_by_side, xla.REPEATABLE, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=0)
