@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int32, Shaped
 
 SWITCHES: dict[str, bool] = dict.fromkeys(
-    ("stored", "read_twice", "behind", "by_bits", "within", "one_kernel", "options"), True
+    ("stored", "behind", "by_bits", "within", "one_kernel", "options"), True
 )
 """The tricks that programs traced from now on use."""
 
@@ -38,18 +38,6 @@ def stored(x: Shaped[Array, "..."], signs: Shaped[Array, "..."]) -> Shaped[Array
     that several operations read. Dividing by 1 or -1 is exact.
     """
     return x / signs if SWITCHES["stored"] else jnp.where(signs == 1, x, -x)
-
-
-def read_twice(
-    always: Bool[Array, "..."], x: Shaped[Array, "..."], again: Shaped[Array, "..."]
-) -> Shaped[Array, "..."]:
-    """`x`, stored; `again` holds the same values, read through another reshape.
-
-    XLA fuses a producer into the loop of its consumer, which then is not vectorised, unless the
-    loop would recompute the producer more than 15 times per entry. Two readings pass that limit, so
-    XLA stores the values. Both readings are equal, and LLVM drops one.
-    """
-    return jnp.where(always, x, again) if SWITCHES["read_twice"] else x
 
 
 def behind(

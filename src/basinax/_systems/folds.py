@@ -34,9 +34,7 @@ def fold_blocks(combine, values, sizes, absent):
     """Combine every eight values by halves; values past the size of a block are `absent`."""
     sizes = sizes[:, None]
     blocks = values.reshape(sizes.size, BLOCK)
-    halves = values.reshape(sizes.size, 2, HALF)
-    first = xla.read_twice(sizes >= 0, blocks[:, :HALF], halves[:, 0])
-    last = xla.read_twice(sizes >= 0, blocks[:, HALF:], halves[:, 1])
+    first, last = blocks[:, :HALF], blocks[:, HALF:]
     at, absent = jnp.arange(HALF, dtype=jnp.int32)[None], jnp.asarray(absent, values.dtype)
     first, last = jnp.where(at < sizes, first, absent), jnp.where(at + HALF < sizes, last, absent)
     return combine_halves(combine, combine(first, last))
@@ -47,10 +45,7 @@ def fold_groups(combine, values, groups, absent):
     taken = take(values, groups, absent)
     if groups.shape[1] == 1:
         return taken[:, 0]
-    first, last = groups[:, :HALF], groups[:, HALF:]
-    firsts = xla.read_twice(first >= 0, taken[:, :HALF], take(values, first, absent))
-    lasts = xla.read_twice(last >= 0, taken[:, HALF:], take(values, last, absent))
-    return combine_halves(combine, combine(firsts, lasts))
+    return combine_halves(combine, combine(taken[:, :HALF], taken[:, HALF:]))
 
 
 def finished(sums: Float[Array, "systems"], sizes: Int32[Array, "systems"]):
