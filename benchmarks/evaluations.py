@@ -14,8 +14,10 @@
   and Stillinger and Weber's silicon; fmax 0.02.
 - `salts`: nine oxides, halides and semiconductors, rattled by 0.08 Å and strained, with cells that
   move; Nequix-MP-1 in single precision, fmax 0.02. Its weights are no part of this project: a file
-  beside the checkout, or `--weights FILE`; without them the set is left out.
+  beside the checkout, or `--weights FILE`; without them its sets are left out.
 - `slabs`: an oxygen atom on slabs of six metals whose lowest layer is fixed; EMT, fmax 0.02.
+- `adsorbates`: eight molecules, turned at random, above metal slabs whose lowest layer is fixed;
+  Nequix-MP-1 in single precision, fmax 0.05.
 - `clusters`: ten random clusters of 38 atoms that lj38.py grows, by Lennard-Jones with the
   parameters of copper, to forces of 0.01 in reduced units.
 
@@ -28,7 +30,6 @@ recorded, null where it failed; docs/pictures/_evaluations.py makes a table and 
 """
 
 import argparse
-import contextlib
 import functools
 import itertools
 import logging
@@ -37,7 +38,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -47,6 +48,7 @@ import numpy as np
 from _timing import report
 from ase import Atoms
 from ase.build import add_adsorbate, bulk, fcc111, molecule
+from ase.calculators.calculator import Calculator, all_changes
 from ase.calculators.emt import EMT
 from ase.calculators.lj import LennardJones
 from ase.collections import g2
@@ -63,6 +65,7 @@ from basinax.atoms import (
     InternalLBFGS,
     JaxModel,
     StillingerWeber,
+    evaluate,
     relax,
 )
 
@@ -77,6 +80,7 @@ OPTIMIZERS = {
     "FIRE": FIRE(),
 }
 OF_MOLECULES = ("molecules", "molecules 0.01", "molecules 0.001", "others", "g2", "bad starts")
+OF_NEQUIX = ("salts", "adsorbates")
 THEIRS = {
     "ASE FIRE": ase.optimize.FIRE,
     "ASE LBFGS": ase.optimize.LBFGS,
@@ -94,7 +98,7 @@ class Problems(NamedTuple):
     most: int = CAP
     """Evaluations after which a structure has failed."""
     model: JaxModel | None = None
-    """Evaluates for our optimizers, where it does not as a calculator; in single precision."""
+    """Evaluates for our optimizers, where it does so by itself; in single precision."""
 
 
 def main() -> None:
@@ -107,10 +111,11 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, default=WEIGHTS)
     arguments = parser.parse_args()
     for name in arguments.sets:
-        if name == "salts" and not arguments.weights.exists():
-            print(f"salts: left out, as there are no weights of Nequix-MP-1 at {arguments.weights}")
+        needs_weights = name in OF_NEQUIX
+        if needs_weights and not arguments.weights.exists():
+            print(f"{name}: left out: there are no weights of Nequix-MP-1 at {arguments.weights}")
             continue
-        problems = salts(arguments.weights) if name == "salts" else SETS[name]()
+        problems = SETS[name](arguments.weights) if needs_weights else SETS[name]()
         for optimizer in [*OPTIMIZERS, *THEIRS, "Sella"]:
             is_left_out = optimizer == "Sella" and name not in OF_MOLECULES
             if not is_left_out and (not arguments.only or optimizer in arguments.only):
@@ -240,8 +245,6 @@ def silicon() -> Any:
 
 def salts(weights: Path = WEIGHTS) -> Problems:
     """Sites and cells as in textbooks."""
-    from nequix.calculator import NequixCalculator
-
     right = [90, 90, 90]
     sites = [(0, 0, 0), (0.305, 0.305, 0)]
     rutile = crystal(["Ti", "O"], sites, spacegroup=136, cellpar=[4.594, 4.594, 2.959, *right])
@@ -264,10 +267,47 @@ def salts(weights: Path = WEIGHTS) -> Problems:
         strain = np.eye(3) + draw.uniform(-0.04, 0.04, (3, 3))
         atoms.set_cell(atoms.cell.array @ strain, scale_atoms=True)
         atoms.positions += 0.08 * draw.standard_normal(atoms.positions.shape)
-    with jax.enable_x64(False):  # nequix reads weights in JAX's own precision
-        calculator = NequixCalculator(model_path=weights, use_kernel=False)
+    return by_nequix(made, weights, 0.02, is_moving=True)
+
+
+METALS = ("Cu", "Pt", "Ni", "Pd", "Au", "Al", "Ag", "Pt")
+GUESTS = ("CO", "H2O", "NH3", "CH3OH", "C2H4", "CO2", "HCOOH", "H3CNH2")
+
+
+def adsorbates(weights: Path = WEIGHTS) -> Problems:
+    """Their lowest atoms are 2 Å above an atom of the metal."""
+    draw = np.random.default_rng(10)
+    made = []
+    for metal, name in zip(METALS, GUESTS, strict=True):
+        atoms, guest = fcc111(metal, (2, 2, 3), vacuum=8.0), molecule(name)
+        guest.euler_rotate(*draw.uniform(0, 360, 3))
+        lowest = guest.positions[guest.positions[:, 2].argmin()]
+        guest.translate(atoms.positions[-1] + [0, 0, 2] - lowest)
+        atoms.set_constraint(FixAtoms(atoms.get_tags() == 3))
+        made.append(atoms + guest)
+    return by_nequix(made, weights, 0.05)
+
+
+def by_nequix(made: list[Atoms], weights: Path, fmax: float, **how: Any) -> Problems:
     model = JaxModel.nequix(weights)
-    return Problems(made, [lambda: calculator] * len(made), 0.02, is_moving=True, model=model)
+    return Problems(made, [lambda: OfModel(model)] * len(made), fmax, model=model, **how)
+
+
+class OfModel(Calculator):
+    """A model for ASE's optimizers: one structure at a time, by the programs of ours."""
+
+    implemented_properties: ClassVar = ["energy", "forces", "stress"]
+
+    def __init__(self, model: JaxModel):
+        super().__init__()
+        self.model = model
+
+    def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
+        super().calculate(atoms, properties, system_changes)
+        bare = self.atoms.copy()
+        bare.set_constraint()
+        has_stress = bool(bare.pbc.any())
+        self.results = evaluate([bare], self.model, stress=has_stress).atoms[0].calc.results
 
 
 def slabs() -> Problems:
@@ -301,6 +341,7 @@ SETS = {
     "crystals": crystals,
     "salts": salts,
     "slabs": slabs,
+    "adsorbates": adsorbates,
     "clusters": clusters,
 }
 
@@ -311,11 +352,10 @@ SETS = {
 def relaxed(name: str, problems: Problems) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Evaluations, energies, and which have converged."""
     if name not in OPTIMIZERS:
-        with jax.enable_x64(False) if problems.model else contextlib.nullcontext():
-            ends = [
-                theirs(name, *each, problems)
-                for each in zip(problems.atoms, problems.make, strict=True)
-            ]
+        ends = [
+            theirs(name, *each, problems)
+            for each in zip(problems.atoms, problems.make, strict=True)
+        ]
         evaluations, energies, converged = map(np.array, zip(*ends, strict=True))
         return evaluations, energies, converged
     atoms = [a.copy() for a in problems.atoms]

@@ -42,6 +42,10 @@ SETS = {
         "9 alloys and silicon cells that move, 0.02",
     ),
     "slabs": ("6 metal slabs with oxygen", "6 metal slabs with an oxygen atom, EMT, 0.02"),
+    "adsorbates": (
+        "8 molecules on metals",
+        "8 molecules on metal slabs, Nequix-MP-1 in single precision, 0.05",
+    ),
     "clusters": (
         "10 clusters of 38 atoms, LJ",
         "10 random clusters of 38 atoms, Lennard-Jones",
