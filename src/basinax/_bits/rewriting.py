@@ -32,12 +32,12 @@ def with_rounded_products(function: Callable) -> Callable:
     Raises:
         RefusedOperation: while tracing, if the function uses any other operation.
     """
-    return _rewritten(function, _CONTROL | _CUMULATIVE)
+    return _rewritten(function, _CONTROL | _CUMULATIVE, _done)
 
 
 def with_ordered_sums(function: Callable) -> Callable:
     """`with_rounded_products` without loops or branches: zeros that pad an axis change no bit."""
-    return _rewritten(function, {})
+    return _rewritten(function, {}, _done)
 
 
 def with_ordered_scatters(function: Callable) -> Callable:
@@ -50,20 +50,20 @@ def with_ordered_scatters(function: Callable) -> Callable:
 
 
 def _rewritten(
-    function: Callable, control: Mapping[str, Callable], others: Callable | None = None
+    function: Callable, control: Mapping[str, Callable], others: Callable[..., list[Any]]
 ) -> Callable:
     """`function`, done again from its operations.
 
     Args:
         control: how to do operations, by name, given a function that does an inner one.
-        others: how to do the others; `_done` if None.
+        others: how to do the other operations.
     """
 
     @functools.wraps(function)
     def again(*args):
         closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
         leaves = jax.tree.leaves(args)
-        results = _evaluate(closed.jaxpr, closed.consts, leaves, control, others or _done)
+        results = _evaluate(closed.jaxpr, closed.consts, leaves, control, others)
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return again
@@ -268,16 +268,20 @@ def add_at(
     n_rows, n = len(x), len(added)
     if not n:
         return x
+
+    def over_axes(mask):
+        return mask.reshape(-1, *(1,) * (x.ndim - 1))
+
     at = jnp.where((at >= 0) & (at < n_rows), at, n_rows)
     order = jnp.argsort(at, stable=True)
     at, sums, before = at[order], added[order], 1
     while before < n:
-        is_same = (at[before:] == at[:-before]).reshape(-1, *(1,) * (x.ndim - 1))
+        is_same = over_axes(at[before:] == at[:-before])
         later = jnp.where(is_same, sums[:-before] + sums[before:], sums[before:])
         sums, before = jnp.concatenate([sums[:before], later]), 2 * before
-    last = jnp.searchsorted(at, jnp.arange(n_rows, dtype=at.dtype), side="right") - 1
-    is_met = at[last] == jnp.arange(n_rows, dtype=at.dtype)  # -1 is the last of all
-    is_met = is_met.reshape(-1, *(1,) * (x.ndim - 1))
+    rows = jnp.arange(n_rows, dtype=at.dtype)
+    last = jnp.searchsorted(at, rows, side="right") - 1
+    is_met = over_axes(at[last] == rows)  # -1 is the last of all
     return jnp.where(is_met, x + sums[last], x)
 
 

@@ -60,6 +60,13 @@ class Program:
         """JAX's switches during an evaluation of the model."""
         return {"jax_enable_x64": self.dtype == np.float64}
 
+    def arrays_on(self, devices: Sequence[Any]) -> dict[Any, Any]:
+        """The function's arrays on each of the devices; None is JAX's default."""
+        return {
+            device: self.arrays if device is None else jax.device_put(self.arrays, device)
+            for device in set(devices)
+        }
+
     def abstract_graph(self) -> dict[str, jax.ShapeDtypeStruct]:
         """The shapes and dtypes of the graph of one atom."""
         none, cell = np.zeros(3), np.eye(3)
@@ -90,10 +97,7 @@ class OneByOne(AbstractSession):
     def __init__(self, atoms: Sequence[Atoms], program: Program, lanes: Sequence[Any]):
         """Args: lanes: the device of each thread; None for JAX's default."""
         self._atoms, self._program, self._lanes = bare(atoms), program, Lanes(lanes)
-        self._arrays = {
-            device: program.arrays if device is None else jax.device_put(program.arrays, device)
-            for device in set(lanes)
-        }
+        self._arrays = program.arrays_on(lanes)
         self._switches = switches() | program.switches
         self._pool = ThreadPoolExecutor(len(lanes), thread_name_prefix="model")
         self._futures: dict[Future[Evaluated], int] = {}

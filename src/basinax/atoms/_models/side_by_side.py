@@ -28,6 +28,7 @@ from basinax.atoms._evaluators.protocol import (
 )
 from basinax.atoms._evaluators.waiting import bare, failure_of
 from basinax.atoms._models.graphs import Shape
+from basinax.atoms._models.lanes import Lanes
 from basinax.atoms._models.programs import evaluate_side_by_side, found_side_by_side
 from basinax.atoms._models.sessions import Program, evaluated
 
@@ -69,15 +70,9 @@ class SideBySide(AbstractSession):
     ):
         """Args: devices: of each thread; None for JAX's default. n_pairs: of one evaluation."""
         self._atoms, self._program, self._n_pairs = bare(atoms), program, n_pairs
-        self._arrays = {
-            device: program.arrays if device is None else jax.device_put(program.arrays, device)
-            for device in set(devices)
-        }
+        self._arrays, self._lanes = program.arrays_on(devices), Lanes(devices)
         self._switches = switches() | program.switches
         self._pool = ThreadPoolExecutor(len(devices), thread_name_prefix="model")
-        self._devices = SimpleQueue[Any]()
-        for device in devices:
-            self._devices.put(device)
         self._lock = threading.Lock()
         self._waiting = SimpleQueue[Request]()
         self._laid_out: dict[Shape, list[LaidOut]] = {}
@@ -118,14 +113,11 @@ class SideBySide(AbstractSession):
             group, left = waiting[:places], waiting[places:]
             if left:
                 self._laid_out[shape] = left
-        device = self._devices.get()
         try:
-            with switched(self._switches), counter.counted():
-                answers = self._evaluated(device, shape, group)
+            with self._lanes.turn() as lane, switched(self._switches), counter.counted():
+                answers = self._evaluated(lane.device, shape, group, places)
         except Exception as error:
             answers = [(request.number, _failure(error, group)) for request, _ in group]
-        finally:
-            self._devices.put(device)
         for answer in answers:
             self._answered.put(answer)
 
@@ -141,9 +133,11 @@ class SideBySide(AbstractSession):
             else:
                 self._laid_out.setdefault(shape, []).append((request, arrays))
 
-    def _evaluated(self, device: Any, shape: Shape, group: list[LaidOut]) -> list[Answer]:
+    def _evaluated(
+        self, device: Any, shape: Shape, group: list[LaidOut], places: int
+    ) -> list[Answer]:
         graphs = [graph for _, graph in group]
-        graphs += graphs[:1] * (n_places(shape, self._n_pairs) - len(graphs))
+        graphs += graphs[:1] * (places - len(graphs))
         together = {name: np.stack([graph[name] for graph in graphs]) for name in graphs[0]}
         begin = time.monotonic()
         there = jax.device_put(together, device)
