@@ -18,6 +18,7 @@ from ase.io.bundletrajectory import BundleTrajectory
 from ase.io.formats import get_compression, open_with_compression
 
 from basinax._text.reading import found
+from basinax.atoms._formats.texts import binary
 
 MB = 1 << 20
 
@@ -70,7 +71,7 @@ def check_file(path: Path, images: Any) -> None:
         _check_packed(path, packing)
     suffix = Path(name).suffix.lower()
     if suffix in (".xyz", ".extxyz"):
-        with open_with_compression(str(path), "rb") as file:
+        with binary(path) as file:
             for k, frame in enumerate(itertools.islice(frames_of(file), _last_of(images))):
                 check_frame(frame, k)
     elif suffix == ".db":

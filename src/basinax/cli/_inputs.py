@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from ase.io.formats import UnknownFileTypeError, parse_filename
 
 from basinax._text.files import name_of
 from basinax.atoms._formats.formats import Form, form_to_read
+from basinax.atoms._neighbors.contacts import closest_contact
 from basinax.cli._console import fail, print_warning, text_of
 from basinax.cli._guard import Unreadable, check_file, limited
 from basinax.cli._named import STDIN, in_few
@@ -25,6 +27,11 @@ from basinax.cli._options import Given, Model
 
 STDIN_NAME = "stdin.extxyz"
 """The file name for standard input."""
+
+WATCHED = 100
+"""The number of structures of a file that are looked at."""
+
+HINT = "look whether units, cell and elements are read as they are meant"
 
 
 def file_and_images(path: Path) -> tuple[Path, Any]:
@@ -100,7 +107,8 @@ def read_all(given: Model) -> Inputs:
         except Unreadable as error:
             faults.append(f"{path} cannot be read: {error}")
             continue
-        found.atoms.extend(images)
+        watch = Watch(path)
+        found.atoms.extend(map(watch.seen, images))
         found.sources.extend(names)
         found.paths.extend([file] * len(images))
     if faults and not (given.skip_unreadable and found.atoms):
@@ -168,7 +176,7 @@ def read_structures(path: Path) -> list[Any]:
         file = file.absolute()
         form = form_to_read(file)
         with limited(file):
-            images = _images_of(form, file, selected)
+            images = _images_of(form, file, selected, partial(_warn, path))
             n_held = form.count(file) if selected is None else 1
             not_read = form.not_read(file)
     except Unreadable:
@@ -185,15 +193,37 @@ def read_structures(path: Path) -> list[Any]:
     if n_held > len(images):
         raise Unreadable(f"it holds {n_held} structures, and ASE reads one of them: split the file")
     if not_read:
-        print_warning(f"{path}: ASE does not read {' and '.join(not_read)} of {form.title}")
+        _warn(path, f"ASE does not read {' and '.join(not_read)} of {form.title}")
     return images
 
 
-def _images_of(form: Form, file: Path, selected: Any) -> list[Any]:
+def _warn(path: Path, text: str) -> None:
+    print_warning(f"{path}: {text}")
+
+
+class Watch:
+    """Warns once for each file of atoms that stand closer than any bond.
+
+    The first structures are looked at: a file is read wrongly as a whole.
+    """
+
+    def __init__(self, path: Path):
+        self._path, self._n_left = path, WATCHED
+
+    def seen(self, atoms: Atoms) -> Atoms:
+        """The structure itself."""
+        self._n_left -= 1
+        if self._n_left >= 0 and (contact := closest_contact(atoms)):
+            self._n_left = 0
+            _warn(self._path, f"{contact.of(atoms)}, closer than any bond: {HINT}")
+        return atoms
+
+
+def _images_of(form: Form, file: Path, selected: Any, say: Callable[[str], None]) -> list[Any]:
     """The images of a file; if one of several is unreadable, the error has its number."""
     images = []
     try:
-        for image in form.read(file, selected):
+        for image in form.read_as_meant(file, selected, say):
             images.append(image)
     except Unreadable:
         raise
@@ -204,20 +234,36 @@ def _images_of(form: Form, file: Path, selected: Any) -> list[Any]:
     return images
 
 
-_COLUMNS = re.compile(r"assign tuple of length (\d+) to structure with (\d+) fields")
+_IN_WORDS = {
+    r"assign tuple of length (\d+) to structure with (\d+) fields": (
+        r"an atom has \1 values, and its Properties say \2"
+    ),
+    r"could not convert string to float: (.*)": r"\1 stands where a number is expected",
+    r"invalid literal for int\(\) with base 10: (.*)": r"\1 stands where an integer is expected",
+    r"not enough values to unpack \(expected (?:at least )?(\d+), got (\d+)\)": (
+        r"a line has \2 values in place of \1"
+    ),
+}
+"""Python's messages, and their meaning for the user of a file."""
+
+BARE = (LookupError, AssertionError, AttributeError, NameError, TypeError, ArithmeticError)
+"""Errors of readers that did not expect a file as it is."""
 
 
 def reason_of(error: Exception) -> str:
     """The reason in words for a user, instead of Python's message for a programmer."""
     text = text_of(error)
-    if columns := _COLUMNS.search(text):
-        return f"an atom has {columns[1]} values, and its Properties say {columns[2]}"
+    for pattern, words in _IN_WORDS.items():
+        if found := re.search(pattern, text):
+            return found.expand(words)
     match error:
         case OSError(strerror=str(reason)):
             is_of_file = error.filename is not None
             return reason if is_of_file else f"it is broken or cut off ({reason})"
         case KeyError(args=[str(key)]) if re.fullmatch(r"[A-Z][A-Za-z]{0,2}", key):
             return f"there is no element {key}"
+        case KeyError(args=[str(key)]) if re.fullmatch(r"\d+", key):
+            return f"there is no element {key}: write symbols in place of numbers"
         case KeyError(args=[str(key)]):
             return key if " " in key else f"it has no {key!r}"
         case MemoryError():
@@ -228,4 +274,6 @@ def reason_of(error: Exception) -> str:
             return "its parts stand too deep in one another"
         case _ if not str(error) or isinstance(error.__cause__, StopIteration):
             return f"it is broken or cut off ({type(error).__name__})"
+        case _ if isinstance(error, BARE):
+            return f"ASE does not understand it ({type(error).__name__}: {text})"
     return text

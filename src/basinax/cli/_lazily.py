@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 from ase import Atoms
 from ase.io.extxyz import read_xyz
-from ase.io.formats import UnknownFileTypeError, open_with_compression
+from ase.io.formats import UnknownFileTypeError
 
 from basinax.atoms._formats.formats import form_to_read
+from basinax.atoms._formats.texts import binary
 from basinax.cli._guard import Frame, Unreadable, check_file, check_frame, frames_of
 from basinax.cli._inputs import (
+    Watch,
     file_and_images,
     files_in,
     namer_of,
@@ -42,7 +44,7 @@ def items_of(paths: list[Path]) -> Iterator[Item]:
     such a structure hides the start of the next one, the file ends there.
     """
     for path in files_in(paths):
-        readers = _readers_of(path)
+        readers = map(partial(_watched, Watch(path)), _readers_of(path))
         none = partial(_fail, "it holds no structure")
         first, second = next(readers, none), next(readers, None)
         if second is None:
@@ -51,6 +53,10 @@ def items_of(paths: list[Path]) -> Iterator[Item]:
         name = namer_of(path)
         for number, reader in enumerate(itertools.chain((first, second), readers)):
             yield Item(name(number), reader)
+
+
+def _watched(watch: Watch, read: Callable[[], Atoms]) -> Callable[[], Atoms]:
+    return lambda: watch.seen(read())
 
 
 def count(paths: list[Path]) -> int | None:
@@ -98,7 +104,7 @@ def _readers_of(path: Path) -> Iterator[Callable[[], Atoms]]:
 
 
 def _frames(file: Path) -> Iterator[Callable[[], Atoms]]:
-    with open_with_compression(str(file), "rb") as text:
+    with binary(file) as text:
         try:
             for number, frame in enumerate(frames_of(text)):
                 yield partial(_of_frame, frame, number)

@@ -1,8 +1,10 @@
 """Structure files: ASE's format for a name, reading and writing."""
 
+import io
 import os
 import re
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,15 +18,20 @@ from ase.io.formats import (
     filetype,
     get_compression,
     ioformats,
-    open_with_compression,
 )
 from ase.io.trajectory import Trajectory
 
 from basinax.atoms._formats import databases
 from basinax.atoms._formats.extxyz import as_extxyz
+from basinax.atoms._formats.lammps import HEAD
+from basinax.atoms._formats.mends import MENDED, structures_of
+from basinax.atoms._formats.texts import binary, created, has_mark, opened, text_in
 
 SHARED = ("data", "in")
 """Endings that several programs share: the content of the file decides."""
+
+PEEKED = 4000
+"""Characters that are looked through for the form of a file."""
 
 OPTIONS = {"lammps-data": {"masses": True}}
 """Without masses ASE would read no elements."""
@@ -92,8 +99,12 @@ class Form(NamedTuple):
             return
         if self.name == "extxyz":
             structures = (as_extxyz(atoms)[0] for atoms in structures)
-        options: dict[str, Any] = OPTIONS.get(self.name, {})
-        ase.io.write(path, list(structures), format=self.name, **options)
+        options: dict[str, Any] = {"format": self.name, **OPTIONS.get(self.name, {})}
+        if self._of_ase.acceptsfd and not self._of_ase.isbinary:
+            with created(path) as file:
+                ase.io.write(file, list(structures), **options)
+        else:
+            ase.io.write(path, list(structures), **options)
 
     def read(self, path: Path, images: Any = None) -> Iterator[Atoms]:
         """All or some structures of a file. Every reader of ASE raises errors of its own.
@@ -104,14 +115,43 @@ class Form(NamedTuple):
         if isinstance(images, int):
             images = slice(images, images + 1 or None)
         images = slice(None) if images is None else images
-        if self.name not in databases.FORMATS:
-            options = {"format": self.name, "do_not_split_by_at_sign": True}
-            yield from ase.io.iread(str(path), images, **options)
-        elif self.name == "json":
-            with open_with_compression(str(path)) as file:
+        options: dict[str, Any] = {"format": self.name, "do_not_split_by_at_sign": True}
+        if self.name == "json":
+            with opened(path) as file:
                 yield from databases.read(file, self.name, images)
-        else:
+        elif self.name in databases.FORMATS:
             yield from databases.read(str(path), self.name, images)
+        elif self._of_ase.acceptsfd:
+            with (binary if self._of_ase.isbinary else opened)(path) as file:
+                yield from ase.io.iread(file, images, **options)
+        elif path.is_file() and has_mark(path):
+            with tempfile.TemporaryDirectory() as folder, binary(path) as file:
+                copy = Path(folder, get_compression(path.name)[0])
+                copy.write_bytes(file.read())
+                yield from ase.io.iread(str(copy), images, **options)
+        else:
+            yield from ase.io.iread(str(path), images, **options)
+
+    def read_as_meant(self, path: Path, images: Any, say: Callable[[str], None]) -> Iterator[Atoms]:
+        """`read`, with what the text of the file says where ASE reads something else.
+
+        Args:
+            say: called with what the user has to know.
+
+        Raises:
+            ValueError: ASE would read another structure than the file holds.
+        """
+        if self.name not in MENDED:
+            yield from self.read(path, images)
+            return
+
+        def of_ase(text: str) -> list[Atoms]:
+            return list(ase.io.iread(io.StringIO(text), slice(None), format=self.name))
+
+        found = structures_of(self.name, path, text_in(path), of_ase, say)
+        if isinstance(images, int):
+            images = slice(images, images + 1 or None)
+        yield from found if images is None else found[images]
 
     def n_read(self, path: Path) -> int | None:
         """The number of structures that ASE reads, or None if only reading them would show it."""
@@ -134,8 +174,7 @@ class Form(NamedTuple):
 
 
 def _found(pattern: str, path: Path) -> list[Any]:
-    with open_with_compression(str(path)) as file:
-        return re.findall(pattern, file.read(), re.MULTILINE | re.IGNORECASE)
+    return re.findall(pattern, text_in(path), re.MULTILINE | re.IGNORECASE)
 
 
 def form_to_read(path: Path) -> Form:
@@ -154,7 +193,15 @@ def form_to_read(path: Path) -> Form:
             if not file.read(1):
                 raise UnknownFileTypeError(f"Empty file: {path}")
         ending = _format_of_ending(path)
-    name = ending if ending and _ending(path) not in SHARED else filetype(str(path))
+    if ending and _ending(path) not in SHARED:
+        return Form(ending)
+    if path.is_dir():
+        name = filetype(str(path))
+    else:
+        with binary(path) as file:
+            name = filetype(file)
+        if _ending(path) == "data" and re.search(HEAD, text_in(path)[:PEEKED], re.MULTILINE):
+            name = "lammps-data"
     if name not in ioformats:
         raise UnknownFileTypeError(name)
     return Form(name)
