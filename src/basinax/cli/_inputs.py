@@ -202,7 +202,7 @@ def _warn(path: Path, text: str) -> None:
 
 
 class Watch:
-    """Warns once for each file of atoms that stand closer than any bond.
+    """Warns once for each file that its structures look as if they were read wrongly.
 
     The first structures are looked at: a file is read wrongly as a whole.
     """
@@ -213,10 +213,22 @@ class Watch:
     def seen(self, atoms: Atoms) -> Atoms:
         """The structure itself."""
         self._n_left -= 1
-        if self._n_left >= 0 and (contact := closest_contact(atoms)):
+        if self._n_left >= 0 and (word := _suspicion(atoms)):
             self._n_left = 0
-            _warn(self._path, f"{contact.of(atoms)}, closer than any bond: {HINT}")
+            _warn(self._path, word)
         return atoms
+
+
+def _suspicion(atoms: Atoms) -> str | None:
+    """The reason why a structure may not be meant as it is."""
+    if contact := closest_contact(atoms):
+        return f"{contact.of(atoms)}, closer than any bond: {HINT}"
+    if 0 < (atoms.numbers == 0).sum() < len(atoms):
+        return "it has dummy atoms (X), which are no element: remove them"
+    words = [str(key) for key, value in atoms.info.items() if value is True]
+    if words and words[0] != "0" and all(re.fullmatch(r"[-+]?\d", word) for word in words):
+        return f"a charge is not read from its comment {' '.join(words)}: write charge={words[0]}"
+    return None
 
 
 def _images_of(form: Form, file: Path, selected: Any, say: Callable[[str], None]) -> list[Any]:
@@ -237,6 +249,10 @@ def _images_of(form: Form, file: Path, selected: Any, say: Callable[[str], None]
 _IN_WORDS = {
     r"assign tuple of length (\d+) to structure with (\d+) fields": (
         r"an atom has \1 values, and its Properties say \2"
+    ),
+    r"atom_style cannot be guessed|Style .* not supported or invalid": (
+        "it does not name a style of atoms that ASE knows: write it behind Atoms, as in"
+        " Atoms # charge"
     ),
     r"could not convert string to float: (.*)": r"\1 stands where a number is expected",
     r"invalid literal for int\(\) with base 10: (.*)": r"\1 stands where an integer is expected",
@@ -260,7 +276,7 @@ def reason_of(error: Exception) -> str:
         case OSError(strerror=str(reason)):
             is_of_file = error.filename is not None
             return reason if is_of_file else f"it is broken or cut off ({reason})"
-        case KeyError(args=[str(key)]) if re.fullmatch(r"[A-Z][A-Za-z]{0,2}", key):
+        case KeyError(args=[str(key)]) if re.fullmatch(r"[A-Z][A-Za-z]{0,2}\d*", key):
             return f"there is no element {key}"
         case KeyError(args=[str(key)]) if re.fullmatch(r"\d+", key):
             return f"there is no element {key}: write symbols in place of numbers"

@@ -10,6 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from basinax._loop.status import Status
+from basinax._text.files import name_of
 from basinax._text.tables import strict
 from basinax.atoms import AtomsRelaxation
 from basinax.cli._console import out, print_line
@@ -88,5 +89,5 @@ def summary_of(result: AtomsRelaxation, inputs: Inputs) -> dict[str, Any]:
 
 def print_json(summary: dict[str, Any], paths: Sequence[Path], record: Path | None) -> None:
     """Args: record: the path of the record; None without a record."""
-    written = {"written": [str(path) for path in paths], "record": record and str(record)}
+    written = {"written": list(map(name_of, paths)), "record": record and name_of(record)}
     out.write(json.dumps(strict(summary | written), indent=1) + "\n")

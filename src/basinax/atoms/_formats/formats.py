@@ -146,6 +146,8 @@ class Form(NamedTuple):
             return
 
         def of_ase(text: str) -> list[Atoms]:
+            if not self._of_ase.acceptsfd:
+                return list(self.read(path))
             return list(ase.io.iread(io.StringIO(text), slice(None), format=self.name))
 
         found = structures_of(self.name, path, text_in(path), of_ase, say)

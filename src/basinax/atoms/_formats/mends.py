@@ -12,11 +12,8 @@ from pathlib import Path
 import numpy as np
 from ase import Atoms
 from ase.data import atomic_numbers
-from ase.io.gaussian import GaussianConfiguration
-from ase.io.vasp import atomtypes_outpot
 from ase.units import Bohr
 
-from basinax.atoms._formats.crystals import crystals
 from basinax.atoms._formats.lammps import structures_of_data
 from basinax.atoms._formats.names import element_of
 from basinax.atoms._formats.pdb import structures_of_pdb
@@ -111,6 +108,8 @@ def _add_totals(atoms: Atoms, charge: float | None, spin: int | None) -> None:
 
 
 def _cif(text: str, _: Path, __: Read, say: Say) -> list[Atoms]:
+    from basinax.atoms._formats.crystals import crystals  # spglib takes time to import
+
     return list(crystals(text, say))
 
 
@@ -122,6 +121,9 @@ def _cube(text: str, _: Path, read: Read, say: Say) -> list[Atoms]:
 
 
 def _gaussian(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
+    from ase.io.gaussian import GaussianConfiguration
+
+    text = re.sub(r"^([ \t]*[-+]?\d+)[ \t]*,[ \t]*(?=\d+[ \t]*$)", r"\1 ", text, flags=FLAGS)
     images = read(text)
     found = GaussianConfiguration.parse_gaussian_input(io.StringIO(text)).get_parameters()
     for atoms in images:
@@ -130,8 +132,8 @@ def _gaussian(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
 
 
 def _gromacs(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
-    points = re.findall(r"^.{20}.{4}\.", text, re.MULTILINE)
-    if len(points) < len(text.splitlines()) - 3:
+    rows = re.findall(r"^.{20}(?:.{4}\..{3}){3}", text, re.MULTILINE)
+    if len(rows) < len(text.splitlines()) - 3:
         raise ValueError("its columns are wider than eight characters, which ASE does not read")
     images = read(text)
     for atoms in images:
@@ -184,7 +186,7 @@ def _mol(text: str, _: Path, read: Read, say: Say) -> list[Atoms]:
             atoms.set_initial_charges(charges)
         if n_radicals:
             atoms.info["spin"] = int(n_radicals) + 1
-        if lines[1][20:22].upper() == "2D" and not atoms.positions[:, 2].any():
+        if re.search(r"2D\s*$|^.{20}2D", lines[1]) and not atoms.positions[:, 2].any():
             say("it is a drawing in two dimensions, whose lengths mean nothing")
     return images
 
@@ -194,6 +196,8 @@ UNITS = {"a": 1.0, "n": 10.0, "p": 0.01, "b": Bohr, "au": Bohr, "at": Bohr}
 
 
 def _nwchem(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
+    if not re.search(r"^\s*(system|lat_)", text, FLAGS):
+        text = re.sub(r"^(\s*end)[ \t]*\n", r"\1\n\n", text, flags=FLAGS)  # which ASE looks for
     images = read(text)
     head = re.search(r"^\s*geometry\b(?:.*?\bunits?\s+(\w+))?.*\n([\s\S]*?)^\s*end\b", text, FLAGS)
     if head is None:
@@ -217,6 +221,8 @@ def _vasp(text: str, path: Path, read: Read, say: Say) -> list[Atoms]:
     if counts and counts[0].isdigit():
         symbols = [word for word in lines[0].split() if word in atomic_numbers]
         if len(symbols) != len(counts):
+            from ase.io.vasp import atomtypes_outpot
+
             try:
                 symbols = atomtypes_outpot(str(path), len(counts))
             except Exception as error:  # no such file, or none that can be read
