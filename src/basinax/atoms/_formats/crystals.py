@@ -6,6 +6,7 @@ has all settings; those that the metric of the cell does not have are ruled out.
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from functools import cache
@@ -64,7 +65,8 @@ class Setting(NamedTuple):
     @property
     def operations(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Rotations and translations of coordinates."""
-        found: Any = spglib.get_symmetry_from_database(self.hall)
+        with warnings.catch_warnings(action="ignore"):  # spglib warns of errors of later releases
+            found: Any = spglib.get_symmetry_from_database(self.hall)
         return list(zip(found["rotations"], found["translations"], strict=True))
 
 
@@ -207,8 +209,8 @@ def _settings() -> list[Setting]:
     """All settings of all groups."""
     found = []
     for hall in range(1, 531):
-        kind = spglib.get_spacegroup_type(hall)
-        assert kind is not None
+        with warnings.catch_warnings(action="ignore"):
+            kind: Any = spglib.get_spacegroup_type(hall)
         full, names = kind.international_full, {_plain(kind.international_full)}
         if kind.number in MONOCLINIC:
             names.add(_plain(full.replace(" 1 ", " ").removesuffix(" 1")))

@@ -31,7 +31,7 @@ SHARED = ("data", "in")
 """Endings that several programs share: the content of the file decides."""
 
 PEEKED = 4000
-"""Characters that are looked through for the form of a file."""
+"""Bytes that are looked through for the format of a file."""
 
 OPTIONS = {"lammps-data": {"masses": True}}
 """Without masses ASE would read no elements."""
@@ -198,12 +198,12 @@ def form_to_read(path: Path) -> Form:
     if ending and _ending(path) not in SHARED:
         return Form(ending)
     if path.is_dir():
-        name = filetype(str(path))
-    else:
-        with binary(path) as file:
-            name = filetype(file)
-        if _ending(path) == "data" and re.search(HEAD, text_in(path)[:PEEKED], re.MULTILINE):
-            name = "lammps-data"
+        return Form(filetype(str(path)))
+    with binary(path) as file:
+        # Data files of LAMMPS have names of all kinds.
+        is_data = re.search(HEAD, file.read(PEEKED))
+        file.seek(0)
+        name = filetype(file if has_mark(path) else str(path)) if not is_data else "lammps-data"
     if name not in ioformats:
         raise UnknownFileTypeError(name)
     return Form(name)

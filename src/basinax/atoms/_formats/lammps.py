@@ -10,7 +10,7 @@ from ase.data import atomic_masses, atomic_numbers
 Say = Callable[[str], None]
 Read = Callable[[str], list[Atoms]]
 
-HEAD = r"^[ \t]*\S+[ \t]+\S+[ \t]+xlo[ \t]+xhi\b|^.*\bavec\b"
+HEAD = rb"(?m)^[ \t]*\S+[ \t]+\S+[ \t]+(xlo[ \t]+xhi|\S+[ \t]+avec)\b"
 """A line that every data file has."""
 
 UNLIKE = 0.6

@@ -35,6 +35,7 @@ REFUSED = {
         "lengths in bohr": r"^\s*#.*\bunits\s*=\s*\(?\s*(au|bohr)",
         "several jobs": r"^--link1--(?![\s\S]*geom)",
     },
+    "lammps-dump-binary": {"numbers of types in place of elements": r"\A"},
     "lammps-dump-text": {
         "numbers of types in place of elements": r"^ITEM: ATOMS(?!.*\b(element|mass)\b)",
         "other units than metal and real": r"^ITEM: UNITS\s+(?!metal|real)\w+",
@@ -93,6 +94,8 @@ def structures_of(name: str, path: Path, text: str, read: Read, say: Say) -> lis
     )
     for atoms in images:
         _add_totals(atoms, charge and float(charge[1]), spin and int(spin[1]))
+    if images and (total := images[0].info.get("charge")):
+        say(f"its total charge of {total:g} e is kept in info['charge']")
     return images
 
 
