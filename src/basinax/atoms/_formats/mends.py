@@ -199,12 +199,12 @@ UNITS = {"a": 1.0, "n": 10.0, "p": 0.01, "b": Bohr, "au": Bohr, "at": Bohr}
 
 
 def _nwchem(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
+    head = re.search(r"^\s*geometry\b(?:.*?\bunits?\s+(\w+))?.*\n([\s\S]*?)^\s*end\b", text, FLAGS)
+    if head is None:
+        raise ValueError("it has no geometry, or one without an end")
     if not re.search(r"^\s*(system|lat_)", text, FLAGS):
         text = re.sub(r"^(\s*end)[ \t]*\n", r"\1\n\n", text, flags=FLAGS)  # which ASE looks for
     images = read(text)
-    head = re.search(r"^\s*geometry\b(?:.*?\bunits?\s+(\w+))?.*\n([\s\S]*?)^\s*end\b", text, FLAGS)
-    if head is None:
-        return images
     unit = (head[1] or "a").lower()
     scale = UNITS.get(unit[:2], UNITS.get(unit[:1], 1.0))
     for atoms in images:
