@@ -307,7 +307,7 @@ def test_texts_are_in_utf_8_in_any_locale(tmp_path):
 from pathlib import Path
 from ase import Atoms
 from basinax.atoms._formats.formats import Form
-path, atoms = Path("größe.extxyz"), Atoms("Ar", info={"name": "größe"})
+path, atoms = Path("a.extxyz"), Atoms("Ar", info={"name": "größe"})
 Form("extxyz").write(path, [atoms])
 (found,) = Form("extxyz").read(path)
 assert found.info == atoms.info
@@ -315,4 +315,4 @@ assert found.info == atoms.info
     (tmp_path / "a.py").write_text(code, encoding="utf-8")
     ascii = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     subprocess.run([sys.executable, "a.py"], cwd=tmp_path, env=os.environ | ascii, check=True)
-    assert "name=größe" in (tmp_path / "größe.extxyz").read_text(encoding="utf-8")
+    assert "name=größe" in (tmp_path / "a.extxyz").read_text(encoding="utf-8")

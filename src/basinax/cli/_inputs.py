@@ -258,7 +258,9 @@ _IN_WORDS = {
         "it is broken or cut off: a table of numbers has too few in a line"
     ),
     r"^('.*') is not in list": r"it has no \1",
-    r"could not convert string to float: (?:np\.str_\()?('.*')\)?": r"\1 stands where a number is expected",
+    r"could not convert string to float: (?:np\.str_\()?('.*')\)?": (
+        r"\1 stands where a number is expected"
+    ),
     r"invalid literal for int\(\) with base 10: (.*)": r"\1 stands where an integer is expected",
     r"not enough values to unpack \(expected (?:at least )?(\d+), got (\d+)\)": (
         r"a line has \2 values in place of \1"

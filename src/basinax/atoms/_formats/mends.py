@@ -200,9 +200,11 @@ UNITS = {"a": 1.0, "n": 10.0, "p": 0.01, "b": Bohr, "au": Bohr, "at": Bohr}
 
 def _nwchem(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
     head = re.search(r"^\s*geometry\b(?:.*?\bunits?\s+(\w+))?.*\n([\s\S]*?)^\s*end\b", text, FLAGS)
-    if head is None:
+    is_periodic = re.search(r"^\s*system\b", text, FLAGS) is not None
+    n_ends = len(re.findall(r"^\s*end\b", text[head.start() :], FLAGS)) if head else 0
+    if head is None or n_ends < 1 + is_periodic:  # ASE would search for hours
         raise ValueError("it has no geometry, or one without an end")
-    if not re.search(r"^\s*(system|lat_)", text, FLAGS):
+    if not is_periodic:
         text = re.sub(r"^(\s*end)[ \t]*\n", r"\1\n\n", text, flags=FLAGS)  # which ASE looks for
     images = read(text)
     unit = (head[1] or "a").lower()
