@@ -327,6 +327,12 @@ def test_a_traced_start_needs_the_most_rows():
     assert same_bits(bounded(PARAMS, INDEX), BFGS().init(PARAMS, INDEX))
 
 
+@pytest.mark.parametrize("optimizer", [BFGS(max_rows=3), BFGS()])
+def test_systems_without_rows_have_no_places(optimizer):
+    state = optimizer.init(np.zeros((0, 3)), SystemIndex.from_sizes([0, 0]))
+    assert state.hessians[0].matrix.shape == (2, 0, 0)
+
+
 def test_too_few_rows_are_refused():
     with pytest.raises(ValueError, match="max_rows=7, but a system has 8 rows"):
         BFGS(max_rows=7).init(PARAMS, INDEX)

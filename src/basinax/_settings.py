@@ -4,10 +4,12 @@ The value of a traced setting is unknown, so only its dtype is checked.
 """
 
 import dataclasses
+import functools
+import inspect
 import math
 import reprlib
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin
 
 import jax
 import jax.numpy as jnp
@@ -182,6 +184,34 @@ def require_function(value: Any, name: str) -> None:
     """Raise TypeError unless the value can be called."""
     if not callable(value):
         raise TypeError(f"{name} must be a function, got {shown(value)}")
+
+
+OPTIONS_OF_ASE = {
+    "append_trajectory": "give trajectory= another folder",
+    "force_consistent": "leave it out: forces are derivatives of the energy that is minimised",
+    "logfile": "write log= of basinax.atoms.relax",
+    "maxstep": 'give it to the optimizer: FIRE(maxstep=0.1), or "fire:maxstep=0.1"',
+    "restart": "relax the last structures again, or use run folders of the command line",
+    "steps": "write max_steps=",
+}
+"""Options of ASE's optimizers, and what to write instead."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def knows_options_of_ase(function: Function) -> Function:
+    """The function, with an error for options of ASE that says what to write instead."""
+    own = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        for name in options:
+            if name not in own and name in OPTIONS_OF_ASE:
+                text = f"{function.__name__} has no option {name}: {OPTIONS_OF_ASE[name]}"
+                raise TypeError(text)
+        return function(*args, **options)
+
+    return cast(Function, call)
 
 
 def require_real(value: Any, name: str, hint: str = "") -> None:

@@ -1,6 +1,9 @@
 """L-BFGS in internal coordinates: derivatives, the prototype's points, the promise, bad starts."""
 
 import functools
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +30,7 @@ from basinax.atoms import (
     relax,
 )
 from basinax.atoms._intake import intake
+from basinax.atoms._internal.arithmetic import angle, exp
 from basinax.atoms._internal.carried import Walk
 from basinax.atoms._internal.coordinates import (
     NoCoordinates,
@@ -34,9 +38,9 @@ from basinax.atoms._internal.coordinates import (
     where_it_stands,
 )
 from basinax.atoms._internal.deformation import Frame
-from basinax.atoms._internal.dense import Cholesky
+from basinax.atoms._internal.factors import Factors, Profile
 from basinax.atoms._internal.lists import list_of
-from basinax.atoms._internal.sparse import Jacobian, Pattern, factorised
+from basinax.atoms._internal.sparse import Jacobian, Model, Pattern
 from cover import every_day, exhaustive
 
 MOLECULES = read(Path(__file__).parents[2] / "benchmarks" / "data" / "molecules.extxyz", ":")
@@ -48,44 +52,92 @@ energies there. Its neighbours were put in the order of their numbers."""
 # --- matrices
 
 
+def factors_of(matrix) -> Factors:
+    size = len(matrix)
+    order = np.random.default_rng(0).permutation(size)
+    profile = Profile(*np.divmod(np.arange(size**2), size), order)
+    return Factors(profile, profile.matrix(matrix.ravel()))
+
+
 @pytest.mark.parametrize("size", [1, 59, 60, 61, 130])
 def test_solutions_in_tiles_are_those_of_numpy(size):
     draw = np.random.default_rng(size).standard_normal
     a, b = draw((150, size)), draw((size, 70))
     matrix = a.T @ a + np.eye(size)
-    factor = Cholesky(matrix.copy())
-    assert np.allclose(matrix @ factor.solve(b), b, atol=1e-9)
-    assert np.allclose(matrix @ factor.solve(b[:, 0]), b[:, 0], atol=1e-9)
+    factors = factors_of(matrix)
+    assert np.allclose(matrix @ factors.solve(b), b, atol=1e-9)
+    assert np.allclose(matrix @ factors.solve(b[:, 0]), b[:, 0], atol=1e-9)
 
 
-def test_what_is_not_positive_definite_has_no_factor():
-    for matrix in (-np.eye(3), np.full((3, 3), np.nan)):
+def test_what_is_not_positive_definite_has_no_factors():
+    for matrix in (-np.eye(3), np.diag([1.0, 1, 1, -1]), np.full((3, 3), np.nan)):
         with pytest.raises(np.linalg.LinAlgError):
-            Cholesky(matrix)
+            factors_of(matrix)
 
 
-@pytest.mark.parametrize("most_dense", [0, 100])
-def test_derivatives_of_few_entries_multiply_as_matrices_do(most_dense, monkeypatch):
+@pytest.mark.parametrize("n_dofs", [20, 300])
+def test_derivatives_of_few_entries_multiply_as_matrices_do(n_dofs):
     """Two of the entries of a coordinate may stand in one place."""
-    monkeypatch.setattr("basinax.atoms._internal.sparse.DENSE", most_dense)
     generator = np.random.default_rng(0)
     draw, sizes = generator.standard_normal, [(9, 6), (0, 9), (5, 12)]
-    pattern = Pattern([generator.integers(0, 20, size) for size in sizes], 20)
+    pattern = Pattern([generator.integers(0, n_dofs, size) for size in sizes], n_dofs)
     jacobian = Jacobian(pattern, [draw(size) for size in sizes])
     matrix, stiffness = jacobian.matrix.toarray(), generator.uniform(1, 2, 14)
-    x, rows = draw(20), draw((3, 14))
+    x, rows = draw(n_dofs), draw((3, 14))
     assert np.allclose(jacobian.along(x), matrix @ x, atol=1e-12)
     assert np.allclose(jacobian.all_back(rows), rows @ matrix, atol=1e-12)
     assert np.allclose(jacobian.back(rows[0]), rows[0] @ matrix, atol=1e-12)
-    metric, factor = (
-        matrix.T * stiffness @ matrix + 0.1 * np.eye(20),
-        factorised(jacobian, stiffness, 0.1),
-    )
-    columns = draw((20, 4))
-    assert np.allclose(metric @ factor.solve(columns), columns, atol=1e-9)
-    assert np.allclose(metric @ factor.solve(x), x, atol=1e-9)
+    metric = matrix.T * stiffness @ matrix + 0.1 * np.eye(n_dofs)
+    factors = Model(jacobian, stiffness).factorised(0.1)
+    columns = draw((n_dofs, 4))
+    assert np.allclose(metric @ factors.solve(columns), columns, atol=1e-9)
+    assert np.allclose(metric @ factors.solve(x), x, atol=1e-9)
     with pytest.raises(np.linalg.LinAlgError):
-        factorised(jacobian, np.nan * stiffness, 0.1)
+        Model(jacobian, np.nan * stiffness).factorised(0.1)
+
+
+def test_exponentials_and_angles_are_those_of_numpy():
+    x, y = np.random.default_rng(0).normal(0, 10, (2, 1000))
+    assert np.allclose(exp(x), np.exp(x), rtol=1e-15)
+    assert np.allclose(angle(y, x), np.arctan2(y, x), rtol=1e-15)
+    edges = np.array([0.0, 0.0, 1.0, -1.0]), np.array([0.0, -1.0, 0.0, 0.0])
+    assert np.array_equal(angle(*edges), np.arctan2(*edges))
+
+
+STEPS = """
+import numpy as np
+from ase.build import bulk, molecule
+from basinax.atoms import Frechet, InternalLBFGS
+from basinax.atoms._intake import intake
+
+cases = (molecule("CH3CH2OH"), None), (bulk("NaCl", "rocksalt", a=5.6, cubic=True), Frechet())
+large = bulk("Cu", cubic=True).repeat((10, 10, 9))
+for atoms, cell in (*cases, (bulk("Cu", cubic=True).repeat(2), None), (large, None)):
+    frame, walk = InternalLBFGS().walk(intake([atoms], cell)[0], 0)
+    x = rest = frame.start()
+    x = x + 0.3 * ((np.arange(len(x)) * 0.618) % 1.0 - 0.5)
+    for _ in range(4):
+        off = x - rest
+        x = x + walk.step(x, float(np.add.reduce(off * off)), 3.0 * off + off * off * off)
+    print(x.tobytes().hex())
+"""
+
+
+def test_neither_threads_nor_the_kind_of_processor_decide_a_bit():
+    """A core type of OpenBLAS, and registers of NumPy and of the C library, stand for a kind."""
+    kinds = [
+        {"OPENBLAS_NUM_THREADS": "1"},
+        {"OPENBLAS_NUM_THREADS": "2", "OPENBLAS_CORETYPE": "Prescott"},
+        {"NPY_DISABLE_CPU_FEATURES": "X86_V3 AVX2 FMA3"}
+        | {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA"},
+    ]
+    call = [sys.executable, "-W", "ignore", "-c", STEPS]
+    ended = [
+        subprocess.run(call, env={**os.environ, **kind}, capture_output=True, check=True).stdout
+        for kind in kinds
+    ]
+    assert ended[0].count(b"\n") == 4
+    assert ended[0] == ended[1] == ended[2]
 
 
 # --- coordinates
@@ -438,16 +490,6 @@ def test_a_structure_without_a_direction_ends_alone():
         alone = relax([good], pairs, InternalLBFGS())
     assert both.status.tolist() == [Status.NOT_FINITE, Status.CONVERGED]
     assert np.array_equal(both.atoms[1].positions, alone.atoms[0].positions)
-
-
-def test_steps_by_sparse_matrices_are_those_by_dense_ones(monkeypatch):
-    atoms, settings = bulk("Al", cubic=True), {"cell": Frechet(), "dtype": "float64"}
-    atoms.rattle(0.1, seed=0)
-    dense = relax([atoms], EMT(), InternalLBFGS(), max_steps=5, **settings)
-    monkeypatch.setattr("basinax.atoms._internal.sparse.DENSE", 0)
-    sparse = relax([atoms], EMT(), InternalLBFGS(), max_steps=5, **settings)
-    # rounding, times the condition of the model
-    assert np.abs(dense.atoms[0].positions - sparse.atoms[0].positions).max() < 1e-8
 
 
 def test_large_structures_take_plain_steps():

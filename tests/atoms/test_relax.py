@@ -12,6 +12,7 @@ from ase import Atoms
 from ase.build import bulk, fcc111
 from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.cluster import Icosahedron
+from ase.filters import FrechetCellFilter, StrainFilter
 from ase.optimize import FIRE as ASEFIRE
 from comparison import same
 from rich.console import Console
@@ -20,12 +21,15 @@ import basinax
 from basinax import BFGS, FIRE, GradientDescent, MaxForce, Status, chain
 from basinax.atoms import (
     EMT,
+    Frechet,
     LennardJones,
     Progress,
     StillingerWeber,
     Tersoff,
     ZhouEAM,
+    evaluate,
     relax,
+    relax_stream,
 )
 from basinax.atoms._bar import Bar
 from basinax.atoms._neighbors.search import check_listable
@@ -262,7 +266,8 @@ def test_what_is_stopped_has_no_energy_of_another_point(cell, keep_best):
 
 
 BAD = {
-    "no structure": ([], ValueError, "at least one structure"),
+    "a filter": (FrechetCellFilter(Atoms("Ar")), TypeError, r"cell=Frechet\(\)"),
+    "filters": ([StrainFilter(Atoms("Ar"))], TypeError, r"entry 0 .* cell=Strain\(\)"),
     "one Atoms": (Atoms("Ar"), TypeError, r"pass \[atoms\]"),
     "no atoms": ([Atoms("Ar"), Atoms()], ValueError, "system 1 .* has no atoms"),
     "a position that is NaN": (
@@ -284,6 +289,34 @@ def test_bad_input_is_named_before_anything_runs(name):
     atoms, error, message = BAD[name]
     with pytest.raises(error, match=message):
         relax(atoms, LennardJones.named("Ar", "Kr"))
+
+
+def test_nothing_in_is_an_empty_result():
+    argon = LennardJones.named("Ar")
+    result, found = relax([], argon, "fire:maxstep=0.1"), evaluate([], argon, stress=True)
+    assert len(result) == 0 and str(result) and not any(result.to_dict().values())
+    assert result.energies.shape == (0,) and result.steps.dtype == np.int32
+    assert len(found) == 0 and found.stresses.shape == (0, 6)
+    assert not any(found.to_dict().values())
+    assert list(relax_stream([], argon, "fire")) == []
+
+
+@pytest.mark.parametrize(
+    "options, match",
+    [
+        ({"cell": Frechet}, r"make one with Frechet\(\)"),
+        ({"optimizer": basinax.FIRE}, r"make one with FIRE\(\)"),
+        ({"steps": 5}, "write max_steps="),
+        ({"logfile": "-"}, "write log="),
+        ({"maxstep": 0.1}, "give it to the optimizer"),
+        ({"restart": "a"}, "run folders"),
+        ({"append_trajectory": True}, "another folder"),
+    ],
+)
+@pytest.mark.parametrize("of", [relax, relax_stream])
+def test_names_of_ase_and_classes_say_what_to_write(of, options, match):
+    with pytest.raises(TypeError, match=match):
+        list(of([Atoms("Ar")], LennardJones.named("Ar"), **options))
 
 
 def shifted(by: float) -> Atoms:

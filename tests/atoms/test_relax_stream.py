@@ -99,11 +99,28 @@ def test_a_run_that_is_stopped_gives_back_what_has_ended():
 def test_a_structure_that_cannot_be_relaxed_is_named_after_those_before_it():
     given = []
     atoms = crystals(5)
-    with pytest.raises(ValueError, match="system 1") as caught:
+    with pytest.raises(ValueError, match="system 0") as caught:
         for number, _ in relax_stream([*atoms[:4], Atoms()], ARGON, fmax=0.01, at_once=3):
             given.append(number)
-    assert sorted(given) == [0, 1, 2]
-    assert "System 0 is structure 3 of the input" in caught.value.__notes__[0]
+    assert sorted(given) == [0, 1, 2, 3]
+    assert "System 0 is structure 4 of the input" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("broken", [Atoms(), "no structure", OSError("the file ends here")])
+def test_all_that_were_read_before_an_error_are_handed_out(broken):
+    def read():
+        yield from crystals(2)
+        if isinstance(broken, Exception):
+            raise broken
+        yield broken
+        yield from crystals(1)
+
+    given = []
+    with pytest.raises((ValueError, TypeError, OSError)) as caught:
+        for number, _ in relax_stream(read(), ARGON, fmax=0.01):
+            given.append(number)
+    assert sorted(given) == [0, 1]
+    assert "structure 2 of the input" in caught.value.__notes__[0]
 
 
 def test_settings_are_one_for_all():

@@ -22,10 +22,11 @@ from basinax._loop.criteria import AbstractCriterion, criterion_of
 from basinax._loop.implicit import Model, described, differentiable, with_arguments
 from basinax._loop.run import Evaluation, Run, advance, final_point, start
 from basinax._loop.status import Status
-from basinax._settings import counts, require_function, require_switch
+from basinax._settings import counts, knows_options_of_ase, require_function, require_switch
 from basinax._systems import segment
 from basinax._systems.prefix import check_leaves, n_systems
 from basinax._systems.types import Prefix, Tree
+from basinax._text.specs import optimizer_from
 from basinax.transforms import LBFGSLineSearch
 from basinax.transforms._protocol import AbstractTransform, check_transform
 
@@ -55,10 +56,11 @@ class Relaxation(eqx.Module):
 
 
 @own_switches()
+@knows_options_of_ase
 def relax(
     value_and_gradient: Callable[[Tree], tuple[Any, ...]],
     params: Tree,
-    optimizer: AbstractTransform,
+    optimizer: AbstractTransform | str,
     *,
     index_prefix: Prefix = None,
     fmax: float | Float[Array, "systems"] | None = None,
@@ -79,7 +81,8 @@ def relax(
             and a gradient like `params`. Compiled once per function object, so
             define it outside loops.
         params: the start; the leading axis of each leaf goes over rows.
-        optimizer: turns the gradient into steps, such as `FIRE()` or a `chain`.
+        optimizer: turns the gradient into steps, such as `FIRE()` or a `chain`, or its
+            text, as on the command line: "fire:maxstep=0.1".
         index_prefix: which row belongs to which system; None if there is one system.
         fmax: a system has converged when each row of its gradient has a norm below `fmax` (energy
             per unit of `params`); 0.05 if None. One number, or one per system. Short for
@@ -99,6 +102,8 @@ def relax(
     """
     check_process()
     require_function(value_and_gradient, "value_and_gradient")
+    if isinstance(optimizer, str):
+        optimizer = optimizer_from(optimizer)
     check_transform(optimizer)
     for name, value in (("keep_best", keep_best), ("has_extras", has_extras), ("throw", throw)):
         require_switch(value, name)

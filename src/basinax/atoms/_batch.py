@@ -76,7 +76,10 @@ class Batch(eqx.Module):
                 periodic direction, or a constraint of a missing atom.
             NotImplementedError: a structure has a constraint of another class.
         """
-        return cls.of(intake(atoms), dtype, n_rows, n_systems, layout, most_rows)
+        structures = intake(atoms)
+        if not structures:
+            raise ValueError("atoms must hold at least one structure, got an empty list")
+        return cls.of(structures, dtype, n_rows, n_systems, layout, most_rows)
 
     @classmethod
     def of(

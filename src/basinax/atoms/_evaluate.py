@@ -82,7 +82,7 @@ def evaluate(
     """Energies and forces of every structure at its positions, with the bits of each alone.
 
     Args:
-        atoms: at least one structure; none is changed.
+        atoms: the structures; none is changed.
         potential: as for `relax`; if None, each structure's own `atoms.calc`.
         stress: compute stresses too, for structures whose cells have a volume.
         dtype: float32 or float64; JAX's default float if None. Calculators have their own.
@@ -94,6 +94,8 @@ def evaluate(
     check_process()
     require_switch(stress, "stress")
     atoms = [structure.atoms for structure in intake(atoms)]
+    if not atoms:
+        return AtomsEvaluation([], np.zeros(0), [], np.zeros((0, 6)) if stress else None, [])
     check_occupancies(atoms)
     dtype = available_dtype(dtype)
     have_volume = [stress and has_volume(a) for a in atoms]

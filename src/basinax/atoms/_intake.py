@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from ase import Atoms
+from ase.filters import Filter
 from jaxtyping import Bool, Float
 
 from basinax._bits.rounding import BLOCK
@@ -68,6 +69,8 @@ def intake(atoms: Iterable[Atoms], cell: Any = None) -> list[Structure]:
         has its name and the reason.
     """
     atoms = _listed(atoms)
+    if not atoms:
+        return []
     solid = squared_measures(*_units(atoms)) > INDEPENDENT**2
     for k, a in enumerate(atoms):
         _check_place(a, k, is_solid=bool(solid[k]))
@@ -87,16 +90,40 @@ def _structure(number: int, atoms: Atoms, cell: AbstractCell | None) -> Structur
     return Structure(number, atoms, stages, fixed_by(stages, len(atoms)), cell)
 
 
-def _listed(atoms: Iterable[Atoms]) -> list[Atoms]:
+def check_are_several(atoms: Any) -> None:
+    """Raise TypeError if these are one structure, or one of ASE's filters of a structure."""
     if isinstance(atoms, Atoms):
         raise TypeError("atoms must be a list of ase.Atoms, got one Atoms: pass [atoms]")
+    if isinstance(atoms, Filter):
+        raise TypeError(f"atoms must be a list of ase.Atoms, got {_said_of(atoms)}")
+
+
+def _listed(atoms: Iterable[Atoms]) -> list[Atoms]:
+    check_are_several(atoms)
     atoms = list(atoms)
-    if not atoms:
-        raise ValueError("atoms must hold at least one structure, got an empty list")
     for k, a in enumerate(atoms):
         if not isinstance(a, Atoms):
-            raise TypeError(f"atoms must be a list of ase.Atoms: entry {k} is a {type(a).__name__}")
+            raise TypeError(f"atoms must be a list of ase.Atoms: entry {k} is {_said_of(a)}")
     return atoms
+
+
+FILTERS = {
+    "ExpCellFilter": "Frechet()",
+    "FrechetCellFilter": "Frechet()",
+    "StrainFilter": "Strain()",
+    "UnitCellFilter": "UnitCell()",
+}
+"""What moves cells in place of ASE's filters."""
+
+
+def _said_of(value: Any) -> str:
+    """The type of what is no structure, and what to pass in place of one of ASE's filters."""
+    name = type(value).__name__
+    if not isinstance(value, Filter):
+        return f"a {name}"
+    if name in FILTERS:
+        return f"ASE's {name}: pass its atoms, and cell={FILTERS[name]} to relax"
+    return f"ASE's {name}: pass its atoms, with constraints such as FixAtoms"
 
 
 def _name(atoms: Atoms, number: int) -> str:

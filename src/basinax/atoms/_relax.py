@@ -26,11 +26,13 @@ from basinax._settings import (
     at_least,
     counts,
     known,
+    knows_options_of_ase,
     require_function,
     require_switch,
     require_whole,
     shown,
 )
+from basinax._text.specs import optimizer_from
 from basinax.atoms._batch import available_dtype
 from basinax.atoms._cells.kinds import AbstractCell
 from basinax.atoms._evaluate import evaluate
@@ -78,10 +80,11 @@ class Progress(eqx.Module):
 
 
 @own_switches()
+@knows_options_of_ase
 def relax(
     atoms: Iterable[Atoms],
     potential: AbstractPotential | AbstractEvaluator | BaseCalculator | None = None,
-    optimizer: AbstractTransform | None = None,
+    optimizer: AbstractTransform | str | None = None,
     *,
     cell: Cells = None,
     fmax: float | Sequence[float] | np.ndarray | None = None,
@@ -103,7 +106,7 @@ def relax(
     """Relax every structure as if it were alone: its positions, and its cell on request.
 
     Args:
-        atoms: at least one structure; none is changed. Constraints act as in ASE, one after
+        atoms: the structures; none is changed. Constraints act as in ASE, one after
             another: `FixAtoms`, `FixCartesian`, `FixScaled` (along x, y and z), `FixedLine`,
             `FixedPlane`, `FixCom` and `FixSymmetry`. Others raise, and so does `FixScaled` if a
             shearing cell would turn its directions.
@@ -111,7 +114,8 @@ def relax(
             if None, each structure's own `atoms.calc`.
         optimizer: if None, `InternalLBFGS()` for potentials that the host evaluates, where
             evaluations dominate the time, and `FIRE()` for others, and for models whose forces are
-            not derivatives of their energy.
+            not derivatives of their energy. A text such as "fire:maxstep=0.1" names one, as on the
+            command line.
         cell: the motion of cells: `Frechet(pressure=0.0)`, `UnitCell()` or `Strain()`, a text such
             as "frechet" (see `cell_from`), None for fixed cells, or a sequence with one of these
             per structure. A structure without periodic directions has no cell that could move.
@@ -153,13 +157,13 @@ def relax(
             used JAX calls this function.
     """
     check_process()
-    structures = intake(atoms, _named(cell))
+    structures = intake(atoms, named_cells(cell))
     atoms = [structure.atoms for structure in structures]
     check_occupancies(atoms)
     evaluator = evaluator_of(potential)
     asked, dtype = dtype, available_dtype(dtype)
     warn_of_single_precision(asked, dtype)
-    optimizer = _fit_for(evaluator, optimizer)
+    optimizer = _fit_for(evaluator, named_optimizer(optimizer))
     _check_switches(keep_best=keep_best, throw=throw, stress=stress)
     _check_functions(should_stop, progress, on_end)
     lanes = lanes_of(devices)
@@ -167,6 +171,8 @@ def relax(
         raise TypeError("skin is for potentials with neighbour lists, a calculator has none")
     if evaluator and devices is not None:
         evaluator = evaluator.on(lanes)
+    if not structures:
+        return gathered([])
     listed = None if evaluator else listed_for(cast(Any, potential), atoms, skin, dtype)
     if steps_on_the_host(optimizer) and listed is not None:
         evaluator, listed = ASECalculator(listed.potential.calculator(dtype)), None
@@ -335,11 +341,18 @@ def _one_a_structure(value: Any, name: str, n_atoms: int) -> np.ndarray:
     return array
 
 
-def _named(cell: Cells) -> Any:
-    """The cells, with names replaced by cells."""
+def named_optimizer(optimizer: Any) -> Any:
+    """The optimizer, made from its text if it is one."""
+    return optimizer_from(optimizer) if isinstance(optimizer, str) else optimizer
+
+
+def named_cells(cell: Any) -> Any:
+    """The cells, with names replaced by cells; raises TypeError for a class of cells."""
     if isinstance(cell, str):
         return cell_from(cell)
-    return [_named(c) for c in cell] if isinstance(cell, list | tuple) else cell
+    if isinstance(cell, type) and issubclass(cell, AbstractCell):
+        raise TypeError(f"cell is the class {cell.__name__}: make one with {cell.__name__}()")
+    return [named_cells(c) for c in cell] if isinstance(cell, list | tuple) else cell
 
 
 def _each_a_structure(settings: Any, name: str, n_atoms: int) -> Any:

@@ -11,11 +11,13 @@ from ase.calculators.calculator import BaseCalculator
 from basinax._bits.rounding import BLOCK
 from basinax._jax.memory import host_memory
 from basinax._loop.criteria import AbstractCriterion
-from basinax._settings import at_least, require_function, require_whole
+from basinax._settings import at_least, knows_options_of_ase, require_function, require_whole
 from basinax.atoms._cells.kinds import AbstractCell
 from basinax.atoms._evaluators.protocol import AbstractEvaluator
+from basinax.atoms._formats.occupancy import check_occupancies
+from basinax.atoms._intake import check_are_several, intake
 from basinax.atoms._machine import machine
-from basinax.atoms._relax import points_of, relax
+from basinax.atoms._relax import named_cells, named_optimizer, points_of, relax
 from basinax.atoms._result import Relaxed
 from basinax.atoms._streams.workers import Devices, lanes_of
 from basinax.atoms._windows import OnEnd, Take, by_number, relaxed_windows
@@ -31,10 +33,11 @@ SHARE, BYTES_OF_ROW = 1 / 16, 1000
 (0.75 kB measured with 8000 more argon crystals of 8 atoms in a window)."""
 
 
+@knows_options_of_ase
 def relax_stream(
     structures: Iterable[Atoms],
     potential: AbstractPotential | AbstractEvaluator | BaseCalculator | None = None,
-    optimizer: AbstractTransform | None = None,
+    optimizer: AbstractTransform | str | None = None,
     *,
     cell: str | AbstractCell | None = None,
     fmax: float | None = None,
@@ -70,9 +73,11 @@ def relax_stream(
         which structures end.
 
     Raises:
-        TypeError, ValueError: an argument or a structure is unusable, as for `relax`. Earlier
-        structures have been returned before.
+        TypeError, ValueError: an argument or a structure is unusable, as for `relax`. All
+        structures that were read before it have been returned then; so they are if reading raises.
     """
+    check_are_several(structures)
+    optimizer, cell = named_optimizer(optimizer), named_cells(cell)
     options: dict[str, Any] = {
         "optimizer": optimizer,
         "fmax": fmax,
@@ -130,10 +135,31 @@ def _relaxed(
         atoms = [atoms for _, atoms in window]
         relax(atoms, potential, on_end=on_end, should_stop=is_over, **options)
 
-    numbered = iter(enumerate(structures))
+    errors: list[Exception] = []
+    numbered = _usable(structures, potential, options["cell"], errors)
     for ended in relaxed_windows(numbered, relax_window, should_stop, take):
         for (number, _), entry in ended:
             yield number, entry._replace(source=str(number))
+    for error in errors:
+        raise error
+
+
+def _usable(
+    structures: Iterator[Atoms], potential: Any, cell: Any, errors: list[Exception]
+) -> Iterator[_Numbered]:
+    """The structures before the first that cannot be read or relaxed, whose error is stored."""
+    number = 0
+    try:
+        for atoms in structures:
+            intake([atoms], cell)
+            check_occupancies([atoms])
+            if isinstance(potential, AbstractPotential):
+                potential.check([atoms])
+            yield number, atoms
+            number += 1
+    except Exception as error:
+        error.add_note(f"System 0 is structure {number} of the input.")
+        errors.append(error)
 
 
 def _check_is_for_all(options: dict[str, Any]) -> None:

@@ -19,16 +19,18 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from jaxtyping import Float
 
-from basinax.atoms._internal.sparse import DENSE, Jacobian, factorised
+from basinax.atoms._internal.arithmetic import dot
+from basinax.atoms._internal.sparse import Jacobian, Model
 
 Vector = Float[np.ndarray, "dofs"]
 
 WEAK = (0.03, 0.3, 3.0, 30.0)
 """Values of ε in eV/Å², the first at the start. ε holds directions that no coordinate covers."""
 
-MISFIT, GAIN = 0.6, 0.3
-"""ε moves one value up or down if pairs miss the model by more than `MISFIT`, and miss it less, by
-`GAIN`, with the new value: few models have torsions as soft as those of molecules."""
+MISFIT, GAIN = 1.8221188003905089, 1.3498588075760032
+"""ε moves one value up or down if pairs miss the model by more than the factor `MISFIT`, and miss
+it less, by the factor `GAIN`, with the new value: few models have torsions as soft as those of
+molecules. They are the exponentials of 0.6 and 0.3."""
 
 FITTED = 1000
 """The most degrees of freedom with which ε may change: trials cost two factorisations per step."""
@@ -55,6 +57,9 @@ NOISE = 1e-4
 
 TARGETS = (0.5, 1.0, 1.0)
 """The targets of the solves for a curved step, as parts of the change of q."""
+
+REMODELLED = 300
+"""The most degrees of freedom with which each of these solves has a model of its own."""
 
 BENT, BENT_BESIDES = 2.0, 0.02
 """A curved step is replaced by the straight one if it is longer by more than this factor, plus this
@@ -86,16 +91,20 @@ class Coordinates(Protocol):
 
 
 class Metric:
-    """M = BᵀKB + ε, factorised. Raises LinAlgError for numbers that are not finite."""
+    """M = BᵀKB + ε, factorised. Raises LinAlgError for numbers that are not finite.
 
-    def __init__(self, jacobian: Jacobian, stiffness: np.ndarray, weak: float):
-        self.weak = weak
-        self.factor = factorised(jacobian, stiffness, weak) if len(stiffness) else None
+    Args:
+        model: BᵀKB; None without coordinates.
+    """
+
+    def __init__(self, model: Model | None, weak: float):
+        self.model, self.weak = model, weak
+        self.factors = None if model is None else model.factorised(weak)
 
     def solve(self, columns: np.ndarray) -> np.ndarray:
-        if self.factor is None:
+        if self.factors is None:
             return columns / self.weak
-        return self.factor.solve(columns)
+        return self.factors.solve(columns)
 
 
 class Found(NamedTuple):
@@ -111,6 +120,13 @@ class Found(NamedTuple):
     """M⁻¹ g."""
     parts: tuple[np.ndarray, ...]
     """The values whose changes are stored: q, x, γ and ε M⁻¹ g."""
+
+    def under(self, metric: Metric) -> "Found":
+        """The point in another metric."""
+        model_step = metric.solve(self.gradient)
+        gamma = self.stiffness * self.jacobian.along(model_step)
+        parts = self.q, self.x, gamma, metric.weak * model_step
+        return self._replace(metric=metric, model_step=model_step, parts=parts)
 
 
 class Made(NamedTuple):
@@ -190,11 +206,11 @@ class Walk:
         elif self._made is not None:
             self._changes.append(change(coordinates, self._made.start, here))
         self._points.append((x, gradient))
-        here, pairs = self._fitted(coordinates, here)
+        here, pairs = self._fitted(here)
         if pairs is not None:
             self._rescale(pairs, is_plain=self._is_plain or self._weak == WEAK[-1])
         step = self._descent(here, pairs)
-        if not step @ gradient < 0:
+        if not dot(step, gradient) < 0:
             self._changes.clear()
             step = -here.model_step / self._alpha
         return self._limited(coordinates, here, energy, step)
@@ -226,15 +242,16 @@ class Walk:
         points = [*before, here]
         self._changes.extend(change(coordinates, *pair) for pair in itertools.pairwise(points))
 
-    def _fitted(self, coordinates: Coordinates, here: Found) -> tuple[Found, Pairs | None]:
+    def _fitted(self, here: Found) -> tuple[Found, Pairs | None]:
         """The pairs, and the point with the ε that fits them best."""
         pairs = self._carried(here)
         if pairs is None or not len(here.q) or len(here.x) > FITTED:
             return here, pairs
-        self._weak = fitting(here, pairs)
-        if self._weak == here.metric.weak:
+        metric = fitting(here, pairs)
+        self._weak = metric.weak
+        if metric is here.metric:
             return here, pairs
-        here = found(coordinates, here.x, here.gradient, self._weak)
+        here = here.under(metric)
         return here, self._carried(here)
 
     def _carried(self, here: Found) -> Pairs | None:
@@ -278,11 +295,11 @@ class Walk:
             return -here.model_step / self._alpha
         v, parts = here.gradient.copy(), np.zeros(len(pairs.sy))
         for k in reversed(range(len(parts))):
-            parts[k] = (pairs.s[k] @ v) / pairs.sy[k]
+            parts[k] = dot(pairs.s[k], v) / pairs.sy[k]
             v -= parts[k] * pairs.y[k]
         z = here.metric.solve(v) / self._alpha
         for k in range(len(parts)):
-            z += pairs.s[k] * (parts[k] - (pairs.y[k] @ z) / pairs.sy[k])
+            z += pairs.s[k] * (parts[k] - dot(pairs.y[k], z) / pairs.sy[k])
         return -z
 
     def _limited(
@@ -294,7 +311,7 @@ class Walk:
         reach, longest = part * coordinates.reach(step), self._reach if len(here.q) else 1.0
         part = part * longest / reach if reach > longest else part
         # The full step solves H step = -g, which gives g·d + ½ d·Hd of a part d.
-        predicted = float(here.gradient @ step) * (part - 0.5 * part**2)
+        predicted = dot(here.gradient, step) * (part - 0.5 * part**2)
         step = part * step
         straight = coordinates.reach(step)
         self._made = Made(here, energy, predicted, part * size, straight)
@@ -308,34 +325,33 @@ def found(coordinates: Coordinates, x: Vector, gradient: Vector, weak: float) ->
     """The point in these coordinates."""
     q, jacobian = coordinates.at(x)
     stiffness = coordinates.stiffness(x)
-    metric = Metric(jacobian, stiffness, weak if len(q) else ALPHA)
-    model_step = metric.solve(gradient)
-    parts = q, x, stiffness * jacobian.along(model_step), metric.weak * model_step
-    return Found(x, gradient, q, jacobian, stiffness, metric, model_step, parts)
+    model = Model(jacobian, stiffness) if len(q) else None
+    metric = Metric(model, weak if len(q) else ALPHA)
+    return Found(x, gradient, q, jacobian, stiffness, metric, x, ()).under(metric)
 
 
-def fitting(here: Found, pairs: Pairs) -> float:
-    """The ε of the point, or a neighbouring value with which the pairs fit the model better."""
+def fitting(here: Found, pairs: Pairs) -> Metric:
+    """The metric, or the one with a neighbouring ε with which the pairs fit the model better."""
     weak, best = here.metric.weak, misfit(pairs.softness, pairs.stiffness)
     if best < MISFIT:
-        return weak
-    chosen, best = weak, best - GAIN
+        return here.metric
+    chosen, best = here.metric, best / GAIN
     place = WEAK.index(weak)
     for other in WEAK[max(place - 1, 0) : place + 2]:
         if other == weak:
             continue
-        metric = Metric(here.jacobian, here.stiffness, other)
+        metric = Metric(here.metric.model, other)
         softness = pairs.softness + (other - weak) * (pairs.s * pairs.s).sum(1) / pairs.sy
         stiffness = (pairs.y * metric.solve(pairs.y.T).T).sum(1) / pairs.sy
         off = misfit(softness, stiffness)
         if off < best:
-            chosen, best = other, off
+            chosen, best = metric, off
     return chosen
 
 
 def misfit(softness: np.ndarray, stiffness: np.ndarray) -> float:
-    """The distance of the pairs from one multiple of the model; 0 if they fit exactly."""
-    return float(np.log(softness.mean() * stiffness.mean()))
+    """The factor by which the pairs miss one multiple of the model; 1 if they fit exactly."""
+    return float(softness.mean() * stiffness.mean())
 
 
 def change(coordinates: Coordinates, before: Found, after: Found) -> tuple[np.ndarray, ...]:
@@ -351,8 +367,8 @@ def curved(coordinates: Coordinates, here: Found, step: Vector) -> Vector:
         q, jacobian, metric = here.q, here.jacobian, here.metric
         if x is not here.x:
             q, jacobian = coordinates.at(x)
-            if len(x) <= DENSE:  # larger systems keep the first model, whose factor is expensive
-                metric = Metric(jacobian, here.stiffness, weak)
+            if len(x) <= REMODELLED:  # factors are expensive for larger systems
+                metric = Metric(Model(jacobian, here.stiffness), weak)
         missing = coordinates.wrapped(here.q + target * moved - q)
         force = jacobian.back(here.stiffness * missing)
         x = x + metric.solve(force + weak * (here.x + target * step - x))

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from basinax.atoms._internal import primitives
+from basinax.atoms._internal.arithmetic import product
 from basinax.atoms._internal.carried import PLAIN_STEP
 from basinax.atoms._internal.deformation import Frame
 from basinax.atoms._internal.lists import InternalList, Standing, list_of
@@ -120,10 +121,10 @@ class InternalCoordinates:
         rows = x[: 3 * self.frame.n_atoms].reshape(-1, 3)
         if not self.frame.pbc.any():
             return rows
-        return rows[self.listed.owners] + self.listed.shifts @ self.frame.cell
+        return rows[self.listed.owners] + product(self.listed.shifts, self.frame.cell)
 
     def _images(self, undeformed: np.ndarray, deformation: np.ndarray) -> np.ndarray:
-        return undeformed if self.frame.kind is None else undeformed @ deformation.T
+        return undeformed if self.frame.kind is None else product(undeformed, deformation.T)
 
 
 class NoCoordinates:
@@ -167,5 +168,5 @@ def internal_coordinates(
 
 def where_it_stands(frame: Frame, x: Vector) -> Standing:
     deformation = frame.deformation(x)
-    positions = x[: 3 * frame.n_atoms].reshape(-1, 3) @ deformation.T
-    return Standing(frame.numbers, positions, frame.cell @ deformation.T, frame.pbc)
+    positions = product(x[: 3 * frame.n_atoms].reshape(-1, 3), deformation.T)
+    return Standing(frame.numbers, positions, product(frame.cell, deformation.T), frame.pbc)

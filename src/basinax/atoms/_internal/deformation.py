@@ -5,6 +5,7 @@ deformation F times the cell factor, its logarithm, or a strain. The derivative 
 is exact: otherwise a rotation of the cell would leak into the gradient, where only ε resists it.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from jaxtyping import Bool, Float
 from basinax.atoms._cells.kinds import AbstractCell
 from basinax.atoms._constraints.of_atoms import OfAtoms
 from basinax.atoms._intake import Structure
+from basinax.atoms._internal.arithmetic import dot, product
 from basinax.atoms._matrices import VOIGT_OF_ENTRIES
 
 STRAIN = 0.1
@@ -62,7 +64,8 @@ class Frame:
         """The volume in Å³; 0 for a fixed cell."""
         if self.kind is None:
             return 0.0
-        return float(abs(np.linalg.det(self.cell @ self.deformation(x).T)))
+        a, b, c = product(self.cell, self.deformation(x).T)
+        return abs(dot(a, np.cross(b, c)))
 
     def derivative(self, x: Float[np.ndarray, "dofs"]) -> Float[np.ndarray, "3 3 entries"]:
         """The derivative of F by the entries of the cell's rows."""
@@ -79,7 +82,7 @@ class Frame:
                 i, j = divmod(entry, 3)
                 changes[voigt, i, j] = 1.0 if i == j else 0.5
         changes = np.where(self.mask, changes, 0.0) / self.factor
-        return changes.transpose(1, 2, 0) @ self.allowed
+        return product(changes.transpose(1, 2, 0), self.allowed)
 
     def longest(self, step: Float[np.ndarray, "dofs"], maxstep: float) -> float:
         """The longest row of a step, relative to the longest allowed."""
@@ -97,16 +100,16 @@ class Frame:
 def exponential(matrices: np.ndarray) -> np.ndarray:
     """exp of one or several square matrices: halving, a Taylor series, then squaring."""
     largest = float(np.abs(matrices).sum(-1).max())
-    n_halved = max(0, int(np.ceil(np.log2(max(largest, 1e-3) / 0.5))))
-    if n_halved > 60:
+    if not largest < 2.0**60:
         raise np.linalg.LinAlgError("no deformation is as large")
+    n_halved = max(0, math.frexp(2 * largest)[1])
     x = matrices * 0.5**n_halved
     unit = np.eye(matrices.shape[-1])
     result = unit + x / 14
     for k in range(13, 0, -1):
-        result = unit + (x @ result) / k
+        result = unit + product(x, result) / k
     for _ in range(n_halved):
-        result = result @ result
+        result = product(result, result)
     return result
 
 
@@ -116,7 +119,7 @@ def _left(structure: Structure) -> Float[np.ndarray, "atoms 3 3"] | None:
     for stage in structure.stages:
         if OfAtoms in stage:
             own = stage[OfAtoms].matrices
-            left = own if left is None else own @ left
+            left = own if left is None else product(own, left)
     return left
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 
+from basinax.atoms._internal.arithmetic import product
 from basinax.atoms._neighbors.search import pairs_of, tasks_of
 
 COVALENT = np.isin(
@@ -29,8 +30,8 @@ NEAREST = 0.3
 """A structure with a nearer pair, in sums of covalent radii, has no coordinates: no bond is as
 short, and its force constant would be meaningless."""
 
-LINEAR = np.cos(np.radians(175.0))
-"""Bends with a smaller cosine are near-linear."""
+LINEAR = -0.9961946980917455
+"""Bends with a smaller cosine, that of 175°, are near-linear."""
 
 MOST_BONDS = 4
 """Only atoms with at most this many bonds have bends and torsions."""
@@ -151,7 +152,7 @@ def _pairs(structure: Standing) -> Pairs | None:
     i, far = _near(structure, _reach(radii, is_covalent, pbc))
     apart = positions[far.atoms] - positions[i]
     if pbc.any():
-        apart += far.shifts @ cell
+        apart += product(far.shifts, cell)
     relative = np.sqrt((apart * apart).sum(1)) / (radii[i] + radii[far.atoms])
     if (relative < NEAREST).any():
         return None
@@ -362,7 +363,7 @@ def _chosen(structure: Standing, candidates: Candidates) -> InternalList:
     every = candidates.every
     angles, torsions, flat, x = every.bends, every.torsions, every.flat, structure.positions
     if structure.pbc.any():
-        x = x[every.owners] + every.shifts @ structure.cell
+        x = x[every.owners] + product(every.shifts, structure.cell)
     is_linear = _cosines(x, angles) < LINEAR
     can_twist = np.abs(_cosines(x, torsions[:, :3])) <= -LINEAR
     can_twist &= np.abs(_cosines(x, torsions[:, 1:])) <= -LINEAR

@@ -7,6 +7,8 @@ stand in line. E. B. Wilson, J. C. Decius, P. C. Cross, Molecular Vibrations (19
 import numpy as np
 from jaxtyping import Float, Int
 
+from basinax.atoms._internal.arithmetic import angle
+
 LEAST = 1e-3
 """The smallest divisor: a squared sine, or the squared normal of a torsion (Å⁴)."""
 
@@ -25,7 +27,8 @@ def bends(x: Rows, at: Int[np.ndarray, "q 3"]) -> Value:
     cosine = _dot(u, v)
     sine = np.sqrt(np.maximum(1 - cosine * cosine, LEAST))
     by_i, by_k = (cosine * u - v) / (length_u * sine), (cosine * v - u) / (length_v * sine)
-    return np.arccos(np.clip(cosine[:, 0], -1, 1)), (by_i, -by_i - by_k, by_k)
+    across = np.sqrt(np.maximum(1 - cosine * cosine, 0.0))
+    return angle(across, cosine)[:, 0], (by_i, -by_i - by_k, by_k)
 
 
 def linear_bends(x: Rows, at: Int[np.ndarray, "q 3"], axes: Float[np.ndarray, "q 3"]) -> Value:
@@ -43,11 +46,11 @@ def torsions(x: Rows, at: Int[np.ndarray, "q 4"]) -> Value:
     first, axis, last = j - i, k - j, l - k
     near, far = _cross(first, axis), _cross(axis, last)
     length = np.sqrt(_dot(axis, axis))
-    angle = np.arctan2(length * _dot(first, far), _dot(near, far))[:, 0]
+    values = angle(length * _dot(first, far), _dot(near, far))[:, 0]
     by_i = -length / np.maximum(_dot(near, near), LEAST) * near
     by_l = length / np.maximum(_dot(far, far), LEAST) * far
     a, b = _dot(first, axis) / length**2, _dot(last, axis) / length**2
-    return angle, (by_i, -by_i * (1 + a) + by_l * b, -by_l * (1 + b) + by_i * a, by_l)
+    return values, (by_i, -by_i * (1 + a) + by_l * b, -by_l * (1 + b) + by_i * a, by_l)
 
 
 def axes_across(x: Rows, at: Int[np.ndarray, "q 3"]) -> Float[np.ndarray, "q 2 3"]:

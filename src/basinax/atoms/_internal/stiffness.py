@@ -10,6 +10,7 @@ from ase.data import covalent_radii
 from ase.units import Bohr, Hartree
 from jaxtyping import Float, Int
 
+from basinax.atoms._internal.arithmetic import exp, powers
 from basinax.atoms._internal.lists import METAL, InternalList
 
 BENDS, TORSIONS, FLAT = 0.8, 1.5, 0.04
@@ -45,13 +46,15 @@ class Stiffness:
         """The number of torsions about the same bond, for each torsion."""
         self.others = np.maximum(bonds[axes[:, 0]] + bonds[axes[:, 1]] - 2, 1)
         """The number of other bonds at the ends of the central bond, for each torsion."""
+        _, c, d, _ = np.split(self.sums, self.parts)
+        self.of_radii, self.of_others = powers(c * d, "0.42"), powers(self.others, "0.57")
 
     def __call__(self, x: Float[np.ndarray, "images 3"]) -> Float[np.ndarray, "q"]:
         """Args: x: positions of the images, in Å."""
         apart = (x[self.ends[0]] - x[self.ends[1]]) / Bohr
         lengths = np.split(np.sqrt((apart * apart).sum(1)), self.parts)
         (stretches, first, second, axes), sums = lengths, np.split(self.sums, self.parts)
-        angles = Hartree * BENDS * _bends(first, second, *sums[1:3])
+        angles = Hartree * BENDS * self._bends(first, second, *sums[1:3])
         linear = np.repeat(angles[self.n_bends :], 2)
         torsions = Hartree * TORSIONS * self._torsions(axes, sums[3]) / self.sharers
         flat = np.full(self.n_flat, Hartree * FLAT)
@@ -59,15 +62,19 @@ class Stiffness:
         return np.concatenate(each)
 
     def _stretches(self, r, c) -> np.ndarray:
-        bond = 0.3601 * np.exp(-1.944 * (r - c)) * Hartree / Bohr**2
-        spring = SPRING * np.exp(-DECAY * (r / c - 1))
+        bond = 0.3601 * exp(-1.944 * (r - c)) * Hartree / Bohr**2
+        spring = SPRING * exp(-DECAY * (r / c - 1))
         stiffest = np.where(self.is_spring, STIFFEST_SPRING, STIFFEST)
         return np.minimum(np.where(self.is_spring, spring, bond), stiffest)
 
     def _torsions(self, r, c) -> np.ndarray:
-        return 0.0015 + 14.0 * self.others**0.57 * (r * c) ** -4.0 * np.exp(-2.85 * (r - c))
+        return 0.0015 + 14.0 * self.of_others / _fourth(r * c) * exp(-2.85 * (r - c))
+
+    def _bends(self, r, s, c, d) -> np.ndarray:
+        """Args: r, s: the lengths of both bonds; c, d: the sums of their radii."""
+        return 0.089 + 0.11 * self.of_radii * exp(-0.44 * (r + s - c - d))
 
 
-def _bends(r, s, c, d) -> np.ndarray:
-    """Args: r, s: the lengths of both bonds; c, d: the sums of their radii."""
-    return 0.089 + 0.11 * (c * d) ** 0.42 * np.exp(-0.44 * (r + s - c - d))
+def _fourth(x: np.ndarray) -> np.ndarray:
+    square = x * x
+    return square * square

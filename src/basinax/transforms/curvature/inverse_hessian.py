@@ -126,7 +126,7 @@ def _width(index, max_rows: int | None) -> int:
         return largest
     if largest > max_rows:
         raise _too_many_rows(max_rows, largest)
-    return min(max_rows, most)
+    return min(max_rows, most, index.ids.shape[0] if isinstance(index, SystemIndex) else most)
 
 
 def _rows(index, width: int) -> Int32[Array, "systems width"]:
