@@ -14,7 +14,7 @@ from ase.constraints import FixAtoms
 from ase.filters import FrechetCellFilter
 from ase.io import read
 from ase.optimize import BFGS as ASEBFGS, FIRE as ASEFIRE
-from calculators import Faulty, NoStress, Silent, Springs
+from calculators import Faulty, NoStress, Refilled, Silent, Springs
 
 from basinax import BFGS, FIRE, LBFGSLineSearch, Status
 from basinax.atoms import (
@@ -24,6 +24,7 @@ from basinax.atoms import (
     EvaluationError,
     Frechet,
     Request,
+    evaluate,
     potential_from,
     relax,
 )
@@ -166,6 +167,49 @@ def test_results_keep_everything_that_the_calculator_found():
     # The path follows the free energy; the potential energy is the other one.
     assert result.energies[0] == relaxed.get_potential_energy() > 1.0
     assert relaxed.get_potential_energy(force_consistent=True) < 1e-5
+
+
+def test_results_are_not_those_of_arrays_that_were_filled_again():
+    atoms = [on_springs("H3", k) for k in range(3)]
+    for found, a in zip(evaluate(atoms, Refilled()).atoms, atoms, strict=True):
+        assert np.array_equal(found.get_forces(), -a.positions)
+        assert np.array_equal(found.get_dipole_moment(), a.positions.sum(0))
+
+
+def test_everything_called_energy_is_ase_s_energy(tmp_path):
+    """The minimised one is 1 eV lower, and called free energy."""
+    atoms = [on_springs("H3", 0), Atoms("H3", np.zeros((3, 3)))]
+    kept = {"trajectory": tmp_path / "frames", "log": tmp_path / "log", "history": True}
+    result = relax(atoms, Springs(), FIRE(), fmax=1e-3, **kept)
+    first = 1 + 0.5 * (atoms[0].positions ** 2).sum()
+    assert result.initial_energies.tolist() == [first, 1.0]
+    assert result.to_dict()["initial_energy_eV"] == [first, 1.0]
+    for k, end in enumerate(result):
+        frames = read(tmp_path / "frames" / f"{k}.traj", ":")
+        assert frames[0].get_potential_energy() == result.initial_energies[k]
+        assert frames[-1].get_potential_energy() == end.energy == end.atoms.get_potential_energy()
+        for frame in [*frames, end.atoms]:
+            results = frame.calc.results
+            assert results["free_energy"] == pytest.approx(results["energy"] - 1, abs=1e-12)
+        assert end.history.energies[[0, -1]].tolist() == [end.initial_energy, end.energy]
+    logged = (tmp_path / "log").read_text().splitlines()[1].split()
+    assert float(logged[3]) == pytest.approx(result.initial_energies[int(logged[0])], abs=1e-6)
+    found = evaluate(atoms, Springs())
+    assert found.energies.tolist() == [first, 1.0]
+    assert found.free_energies.tolist() == [first - 1, 0.0]
+
+
+def test_the_best_point_has_all_results():
+    """Under pressure, where the lowest energy is at another point, in single precision."""
+    steps = [0, 6, 7, 8, 9, 10]
+    atoms = [bulk("Cu", cubic=True, a=3.55) for _ in steps]
+    for k, a in enumerate(atoms):
+        a.rattle(0.1, seed=k)
+    options = {"cell": Frechet(pressure=0.1), "keep_best": True, "dtype": np.float32}
+    optimizer = FIRE(dt=0.3, dtmax=2.0, maxstep=1.0)
+    result = relax(atoms, EMT(), optimizer, fmax=0.0, max_steps=steps, **options)
+    for end in result:
+        assert end.energy == pytest.approx(sum(end.atoms.calc.results["energies"]), abs=1e-12)
 
 
 # --- calculators that fail
