@@ -1,8 +1,10 @@
 """ASE calculators as potentials: the promise, ASE's steps, and calculators that fail."""
 
 import functools
+import os
 import threading
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from ase.constraints import FixAtoms
 from ase.filters import FrechetCellFilter
 from ase.io import read
 from ase.optimize import BFGS as ASEBFGS, FIRE as ASEFIRE
-from calculators import Faulty, NoStress, Refilled, Silent, Springs
+from calculators import Duck, Faulty, InFiles, NoStress, Outer, Refilled, Silent, Springs
 
 from basinax import BFGS, FIRE, LBFGSLineSearch, Status
 from basinax.atoms import (
@@ -28,6 +30,7 @@ from basinax.atoms import (
     potential_from,
     relax,
 )
+from basinax.atoms._evaluators import folders
 from cover import exhaustive
 
 
@@ -318,6 +321,116 @@ def test_a_stopped_run_returns_where_structures_are():
     asked = iter([False, False, True])
     result = relax(metals()[1:3], EMT(), should_stop=lambda: next(asked, True))
     assert (result.status == Status.RUNNING).all()
+
+
+# --- calculators in files
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current folder, and a place for temporary ones beside it."""
+    for name in ("run", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("where", [".", "calc", "../calc", "absolute"])
+def test_processes_do_not_read_each_other_s_files(where, folder):
+    """Nor those that an earlier run has left, which stay as they are."""
+    place = folder.parent / "calc" if where == "absolute" else folder / where
+    place.mkdir(exist_ok=True)
+    left = [place / name for name in ("job.in", "job.out", "guess")]
+    for path in left:
+        path.write_text("0")
+    (folder / "table").write_text("1" + " " * folders.BYTES)
+    directory = str(place) if where == "absolute" else where
+    make = functools.partial(InFiles, table="table", directory=directory)
+    atoms = [on_springs("H2", k) for k in range(6)]
+    for a in atoms:
+        a.positions[0, 0] += a.positions[1, 0]
+    found = evaluate(atoms, ASECalculator(make, workers=2))
+    assert found.messages == [""] * 6
+    right = [0.5 * (a.positions**2).sum() for a in atoms]
+    np.testing.assert_allclose(found.energies, right, rtol=1e-12)
+    assert [path.read_text() for path in left] == ["0"] * 3
+    assert os.listdir(folder.parent / "temporary") == []
+
+
+def test_a_reused_calculator_finds_the_files_of_its_own_structure(folder):
+    atoms = [on_springs("H3", 0), on_springs("C5", 1), on_springs("O2", 2)]
+    reused = ASECalculator(InFiles, workers=2, reuse=True)
+    settings = {"fmax": 1e-9, "max_steps": 2}
+    batch = relax(atoms, reused, **settings)
+    assert same(batch, [relax([a], reused, **settings) for a in atoms])
+    assert os.listdir(folder.parent / "temporary") == os.listdir(folder) == []
+
+
+def test_the_files_of_a_failed_structure_are_kept(folder):
+    atoms = [on_springs("H2", 0), on_springs("Au2", 1)]
+    found = evaluate(atoms, ASECalculator(InFiles, workers=1))
+    assert found.messages[0] == ""
+    text, kept = found.messages[1].split("; its files are in ")
+    assert text == "RuntimeError: gold"
+    assert np.array_equal(np.loadtxt(Path(kept) / "job.in"), atoms[1].positions)
+    assert len(os.listdir(folder.parent / "temporary")) == 1 and os.listdir(folder) == []
+
+
+def test_a_folder_shows_what_is_small_or_named_and_forgets_the_rest(folder):
+    contents = {"small": 3, "large": 2 * folders.BYTES, "data/named": 2 * folders.BYTES, "a/b": 1}
+    for name, size in contents.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("x" * size)
+    root = str(folder.parent / "temporary" / "root")
+    made = folders.Folder(root, str(folder), folders.Names(["./data/named"]))
+    assert sorted(os.listdir(made.path)) == ["a", "data", "small"]
+    assert (Path(made.path) / "data" / "named").stat().st_size == contents["data/named"]
+    assert not made.has_written()
+    (Path(made.path) / "small").write_text("y")
+    (Path(made.path) / "a" / "b").unlink()
+    (Path(made.path) / "new").mkdir()
+    assert made.has_written() and folders.has_written(root)
+    made.clean()
+    assert sorted(os.listdir(made.path)) == ["a", "data", "small"]
+    assert [(Path(made.path) / name).read_text() for name in ("small", "a/b")] == ["xxx", "x"]
+    made.check_shared()
+    (folder / "data" / "more").touch()
+    with pytest.raises(RuntimeError, match="data has changed"):
+        made.check_shared()
+
+
+# --- calculators of other kinds
+
+
+def test_calculators_inside_a_calculator_forget_too():
+    outer = Outer(Springs(), Outer(Springs(), Springs()))
+    atoms = [on_springs("H3", 0), on_springs("H3", 1)]
+    found = evaluate(atoms, outer)
+    right = [evaluate([a], Springs()).energies[0] * 3 for a in atoms]
+    np.testing.assert_allclose(found.energies, right, rtol=1e-14)
+
+
+@pytest.mark.parametrize("potential", [Duck(), None, ASECalculator(Duck, workers=1)])
+def test_an_object_with_the_methods_of_a_calculator_is_one(potential):
+    atoms = [on_springs("H3", 0)]
+    atoms[0].calc = Duck()
+    found = evaluate(atoms, potential)
+    right = 0.5 * (atoms[0].positions ** 2).sum()
+    assert (found.energies[0], found.free_energies[0]) == (right + 1, right)
+    assert np.array_equal(found.forces[0], -atoms[0].positions)
+
+
+def test_an_object_without_these_methods_is_named():
+    atoms = on_springs("H3", 0)
+    atoms.calc = object()
+    with pytest.raises(TypeError, match=r"system 0: .* object, lacks get_potential_energy"):
+        evaluate([atoms])
+    atoms.pbc, atoms.calc = True, Duck()
+    atoms.set_cell([9.0, 9.0, 9.0])
+    with pytest.raises(ValueError, match="its calculator has no stress"):
+        evaluate([atoms], stress=True)
 
 
 # --- by name

@@ -35,8 +35,9 @@ class Names:
         self._words = set(re.split(r"[^\w.+@-]+", self._text))
 
     def __contains__(self, name: str) -> bool:
-        is_word = re.fullmatch(r"[\w.+@-]+", name) is not None
-        return name in self._words if is_word else name in self._text
+        if name not in self._text:
+            return False
+        return name in self._words or not re.fullmatch(r"[\w.+@-]+", name)
 
 
 def texts_of(thing: Any, depth: int = 6, seen: set[int] | None = None) -> Iterator[str]:
@@ -141,26 +142,23 @@ class Folder:
     def _show(self, folder: str, *, only_named: bool = False) -> None:
         """Copy or link the entries of one of the caller's folders."""
         try:
-            entries = sorted(os.scandir(folder), key=self._order)
+            with os.scandir(folder) as found:
+                entries = [(x.name not in self._names, x.is_dir(), x.name) for x in found]
         except OSError:  # there is none yet, or it is not readable
             return
-        for entry in entries:
-            is_named, is_full = entry.name in self._names, not self._left[0]
-            is_left_out = entry.name.startswith((".", PREFIX)) or only_named or is_full
-            if entry.path in self._folders or (is_left_out and not is_named):
+        for is_unnamed, _, name in sorted(entries):
+            if is_unnamed and (only_named or not self._left[0]):
+                return
+            path = os.path.join(folder, name)
+            if path in self._folders or (is_unnamed and name.startswith((".", PREFIX))):
                 continue
-            size = _size(entry.path, *self._left)
-            try:
-                if size is None and is_named:
-                    os.symlink(entry.path, self.root + entry.path)
-                elif size is not None:
+            size = _size(path, *self._left)
+            with contextlib.suppress(OSError):  # another program has just removed it
+                if size is not None:
                     self._left = [x - y for x, y in zip(self._left, size, strict=True)]
-                    _copy(entry.path, self.root + entry.path)
-            except OSError:  # another program has just removed it
-                continue
-
-    def _order(self, entry: os.DirEntry[str]) -> tuple[bool, bool, str]:
-        return entry.name not in self._names, entry.is_dir(), entry.name
+                    _copy(path, self.root + path)
+                elif not is_unnamed:
+                    os.symlink(path, self.root + path)
 
     def _entries(self) -> dict[str, tuple[int, ...]]:
         """A mark of each entry, which differs once the entry has been changed."""

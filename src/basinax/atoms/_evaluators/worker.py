@@ -54,13 +54,14 @@ def nested(calculator: Any) -> Iterator[Any]:
         if id(one) in seen or isinstance(one, SinglePointCalculator):
             continue
         seen.add(id(one))
-        yield one
-        for value in list(getattr(one, "__dict__", {}).values()):
-            parts = getattr(value, "calcs", value)
-            parts = parts.values() if isinstance(parts, dict) else parts
-            parts = parts if isinstance(parts, list | tuple | set | type({}.values())) else [parts]
-            if len(parts) <= MOST_PARTS:
-                waiting += filter(is_calculator, parts)
+        if is_calculator(one):
+            yield one
+            parts = getattr(one, "__dict__", {})
+        else:
+            parts = getattr(one, "calcs", one)
+        parts = list(parts.values()) if isinstance(parts, dict) else parts
+        if isinstance(parts, list | tuple | set) and len(parts) <= MOST_PARTS:
+            waiting += parts
 
 
 def forget(calculator: Any) -> None:
