@@ -379,13 +379,14 @@ def test_the_files_of_a_failed_structure_are_kept(folder):
 
 
 def test_a_folder_shows_what_is_small_or_named_and_forgets_the_rest(folder):
-    contents = {"small": 3, "large": 2 * folders.BYTES, "data/named": 2 * folders.BYTES, "a/b": 1}
+    large = dict.fromkeys(("large", "named", "data/named"), 2 * folders.BYTES)
+    contents = {"small": 3, "a/b": 1, **large}
     for name, size in contents.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("x" * size)
     root = str(folder.parent / "temporary" / "root")
-    made = folders.Folder(root, str(folder), folders.Names(["./data/named"]))
-    assert sorted(os.listdir(made.path)) == ["a", "data", "small"]
+    made = folders.Folder(root, str(folder), folders.Names(["named 3", "./data/x"]))
+    assert sorted(os.listdir(made.path)) == ["a", "data", "named", "small"]
     assert (Path(made.path) / "data" / "named").stat().st_size == contents["data/named"]
     assert not made.has_written()
     (Path(made.path) / "small").write_text("y")
@@ -393,11 +394,13 @@ def test_a_folder_shows_what_is_small_or_named_and_forgets_the_rest(folder):
     (Path(made.path) / "new").mkdir()
     assert made.has_written() and folders.has_written(root)
     made.clean()
-    assert sorted(os.listdir(made.path)) == ["a", "data", "small"]
+    assert sorted(os.listdir(made.path)) == ["a", "data", "named", "small"]
     assert [(Path(made.path) / name).read_text() for name in ("small", "a/b")] == ["xxx", "x"]
     made.check_shared()
     (folder / "data" / "more").touch()
-    with pytest.raises(RuntimeError, match="data has changed"):
+    made.check_shared()
+    (folder / "named").touch()
+    with pytest.raises(RuntimeError, match="named has changed"):
         made.check_shared()
 
 

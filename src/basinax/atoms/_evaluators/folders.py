@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
-PREFIX = "basinax-"
+PREFIX = "basinax-process-"
+"""The beginning of the names of roots, which are never copied."""
 
 MOST, BYTES = 256, 4_000_000
 """The largest number of copies in a folder, and their bytes together."""
@@ -49,11 +50,16 @@ def texts_of(thing: Any, depth: int = 6, seen: set[int] | None = None) -> Iterat
     is_code = isinstance(thing, type | ModuleType | FunctionType)
     if depth and not is_code and id(thing) not in seen:
         seen.add(id(thing))
-        parts = thing if isinstance(thing, list | tuple | set) else getattr(thing, "__dict__", {})
-        parts = thing if isinstance(thing, Mapping) else parts
-        parts = [*parts, *parts.values()] if isinstance(parts, Mapping) else parts
-        for part in list(parts):
+        for part in _parts_of(thing):
             yield from texts_of(part, depth - 1, seen)
+
+
+def _parts_of(thing: Any) -> list[Any]:
+    try:
+        parts = thing if isinstance(thing, list | tuple | set | Mapping) else vars(thing)
+        return [*parts, *parts.values()] if isinstance(parts, Mapping) else list(parts)
+    except Exception:  # it has no attributes, or is no ordinary mapping
+        return []
 
 
 class Folder:
@@ -112,7 +118,7 @@ class Folder:
 
     def kept(self) -> str:
         """The path of a copy of the folder, with all that was written."""
-        root = os.path.join(tempfile.mkdtemp(prefix=f"{PREFIX}failed-"), "files")
+        root = os.path.join(tempfile.mkdtemp(prefix="basinax-failed-"), "files")
         with contextlib.suppress(OSError):
             shutil.copytree(self.root, root, symlinks=True)
         return root + self.path.removeprefix(self.root)
@@ -204,7 +210,8 @@ def _mark_of_link(path: str) -> tuple[int, ...] | None:
         found = os.stat(path)
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    # The entries of a folder may be of anyone.
+    return _mark(found)[:4]
 
 
 def _above(path: str) -> Iterator[str]:
@@ -221,7 +228,11 @@ def _size(path: str, most: int, most_bytes: int) -> tuple[int, int] | None:
             found = os.stat(one)
             if stat.S_ISDIR(found.st_mode):
                 with os.scandir(one) as entries:
-                    waiting += [entry.path for entry in itertools.islice(entries, most + 1)]
+                    waiting += [
+                        entry.path
+                        for entry in itertools.islice(entries, most + 1)
+                        if not entry.name.startswith(PREFIX)
+                    ]
             elif not stat.S_ISREG(found.st_mode) or not os.access(one, os.R_OK):
                 return None
             else:
@@ -238,6 +249,7 @@ def _copy(source: str, target: str) -> None:
     if os.path.isdir(source):
         os.mkdir(target)
         for name in os.listdir(source):
-            _copy(os.path.join(source, name), os.path.join(target, name))
+            if not name.startswith(PREFIX):
+                _copy(os.path.join(source, name), os.path.join(target, name))
     else:
         shutil.copy2(source, target)

@@ -5,13 +5,14 @@ process. Its pipe carries first the paths of modules, the function that makes ca
 folders, then structures, each with one answer. The process ends with its parent.
 """
 
+import contextlib
 import inspect
 import os
 import runpy
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,7 @@ class Maker:
         """A calculator and its folder, whose root has this name."""
         os.chdir(self._caller)
         calculator, root = self._make(), os.path.join(self._root, name)
-        names = self._names([*os.environ.values(), *self._texts_of(calculator)])
+        names = self._names([*_relative(os.environ), *self._texts_of(calculator)])
         parts: list[Any] = list(nested(calculator))
         written = [getattr(x, "directory", None) for x in parts]
         written = [str(path) for path in written if isinstance(path, str | os.PathLike)]
@@ -130,15 +131,19 @@ class Maker:
         return calculator, folder
 
 
+def _relative(environment: Mapping[str, str]) -> list[str]:
+    """The values that may be relative paths."""
+    return [value for value in environment.values() if not os.path.isabs(value)]
+
+
 def main(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     os.dup2(2, 1)  # calculators print, and the parent's standard output may be a table
     pipe = Connection(descriptor)
     sys.path[:], packed, reuse, caller, root = pipe.recv()
-    try:
+    with contextlib.suppress(OSError):  # the parent process has ended
         _evaluate(pipe, packed, reuse, caller, root)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+    shutil.rmtree(root, ignore_errors=True)
 
 
 def _evaluate(pipe: Connection, packed: bytes, reuse: bool, caller: str, root: str) -> None:
@@ -163,7 +168,7 @@ def _evaluate(pipe: Connection, packed: bytes, reuse: bool, caller: str, root: s
             if number in own:
                 shutil.rmtree(own.pop(number)[1].root, ignore_errors=True)
             continue
-        folder = None
+        folder, answer, text = None, (), ""
         try:
             if reuse and number not in own:
                 own[number] = maker.made(str(number))
@@ -173,9 +178,12 @@ def _evaluate(pipe: Connection, packed: bytes, reuse: bool, caller: str, root: s
                 folder.clean()
             found = compute(calculator, atoms, names, is_reset=not reuse)
             folder.check_shared()
+            missing = [name for name in names if found.get(name) is None]
+            text = f"the calculator returned no {missing[0]}" if missing else ""
             answer = "found", found
         except Exception as error:
             text = text_of(error)
+        if text:
             if folder is not None and n_kept < MOST_KEPT and folder.has_written():
                 text, n_kept = f"{text}; its files are in {folder.kept()}", n_kept + 1
             answer = "failed", text
