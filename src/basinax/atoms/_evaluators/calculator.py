@@ -43,7 +43,8 @@ class ASECalculator(AbstractEvaluator):
         calculator: a function without arguments that makes a calculator, such as
             `lambda: TBLite(method="GFN2-xTB")`, for worker processes; or a calculator, which
                 evaluates one structure after another in this process.
-        workers: the number of processes, each with a calculator of its own; None for one per core.
+        workers: the number of processes, each with a calculator and a folder of its own, in which
+            relative paths still work; None for one per core.
         reuse: give each structure a calculator of its own, without resets. SCF codes then start
             from the last density, which is faster, but an interrupted and resumed relaxation ends
             with other last digits. Needs a function.
