@@ -2,9 +2,10 @@
 
 import os
 import time
+from pathlib import Path
 
 import numpy as np
-from ase.calculators.calculator import Calculator, all_changes
+from ase.calculators.calculator import Calculator, FileIOCalculator, all_changes
 
 
 class Springs(Calculator):
@@ -35,6 +36,75 @@ class Springs(Calculator):
             "dipole": x.sum(0),
             "bond-orders": np.eye(len(x)),
         }
+
+
+class Refilled(Springs):
+    """Fills the same arrays at each evaluation."""
+
+    arrays: dict[str, np.ndarray] = {}  # noqa: RUF012
+
+    def calculate(self, atoms=None, properties=None, system_changes=all_changes):
+        super().calculate(atoms, properties, system_changes)
+        for name in ("forces", "dipole"):
+            found = self.results[name]
+            array = self.arrays.setdefault(f"{name} of {len(atoms)}", np.zeros_like(found))
+            array[:] = found
+            self.results[name] = array
+
+
+class InFiles(FileIOCalculator):
+    """Springs whose program reads a file and writes another. It begins from a file, if it is there.
+
+    Fails at structures of gold after the file was written.
+    """
+
+    implemented_properties = ["energy", "forces"]  # noqa: RUF012
+
+    def __init__(self, table: str | None = None, **options):
+        command = "sleep 0.01; cp job.in job.out"
+        super().__init__(label="job", command=command, table=table, **options)
+
+    def write_input(self, atoms, properties=None, system_changes=None):
+        super().write_input(atoms, properties, system_changes)
+        folder = Path(self.directory)
+        guess = folder / "guess"
+        self.shift = float(guess.read_text()) if guess.exists() else 0.0
+        guess.write_text(str(1e-3 * atoms.positions[0, 0]))
+        np.savetxt(folder / "job.in", atoms.positions)
+        if atoms.symbols[0] == "Au":
+            raise RuntimeError("gold")
+
+    def read_results(self):
+        x = np.loadtxt(Path(self.directory) / "job.out", ndmin=2)
+        if table := self.parameters["table"]:
+            x = x * float(Path(table).read_text())
+        self.results = {"energy": 0.5 * float((x * x).sum()) + self.shift, "forces": -x}
+
+
+class Outer(Calculator):
+    """Asks calculators inside of it."""
+
+    implemented_properties = ("energy", "forces")
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.calc, self.others = first, {"second": [second]}
+
+    def calculate(self, atoms=None, properties=None, system_changes=all_changes):
+        super().calculate(atoms, properties, system_changes)
+        parts = [self.calc, *self.others["second"]]
+        energy = sum(part.get_potential_energy(atoms) for part in parts)
+        self.results = {"energy": energy, "forces": sum(part.get_forces(atoms) for part in parts)}
+
+
+class Duck:
+    """Has the methods that ASE asks a calculator for, and no class of ASE's."""
+
+    def get_potential_energy(self, atoms=None, force_consistent=False):
+        return 0.5 * float((atoms.positions**2).sum()) + (0.0 if force_consistent else 1.0)
+
+    def get_forces(self, atoms=None):
+        return -atoms.positions
 
 
 class Faulty(Springs):

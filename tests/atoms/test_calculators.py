@@ -1,8 +1,10 @@
 """ASE calculators as potentials: the promise, ASE's steps, and calculators that fail."""
 
 import functools
+import os
 import threading
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from ase.constraints import FixAtoms
 from ase.filters import FrechetCellFilter
 from ase.io import read
 from ase.optimize import BFGS as ASEBFGS, FIRE as ASEFIRE
-from calculators import Faulty, NoStress, Silent, Springs
+from calculators import Duck, Faulty, InFiles, NoStress, Outer, Refilled, Silent, Springs
 
 from basinax import BFGS, FIRE, LBFGSLineSearch, Status
 from basinax.atoms import (
@@ -24,9 +26,11 @@ from basinax.atoms import (
     EvaluationError,
     Frechet,
     Request,
+    evaluate,
     potential_from,
     relax,
 )
+from basinax.atoms._evaluators import folders
 from cover import exhaustive
 
 
@@ -168,6 +172,49 @@ def test_results_keep_everything_that_the_calculator_found():
     assert relaxed.get_potential_energy(force_consistent=True) < 1e-5
 
 
+def test_results_are_not_those_of_arrays_that_were_filled_again():
+    atoms = [on_springs("H3", k) for k in range(3)]
+    for found, a in zip(evaluate(atoms, Refilled()).atoms, atoms, strict=True):
+        assert np.array_equal(found.get_forces(), -a.positions)
+        assert np.array_equal(found.get_dipole_moment(), a.positions.sum(0))
+
+
+def test_everything_called_energy_is_ase_s_energy(tmp_path):
+    """The minimised one is 1 eV lower, and called free energy."""
+    atoms = [on_springs("H3", 0), Atoms("H3", np.zeros((3, 3)))]
+    kept = {"trajectory": tmp_path / "frames", "log": tmp_path / "log", "history": True}
+    result = relax(atoms, Springs(), FIRE(), fmax=1e-3, **kept)
+    first = 1 + 0.5 * (atoms[0].positions ** 2).sum()
+    assert result.initial_energies.tolist() == [first, 1.0]
+    assert result.to_dict()["initial_energy_eV"] == [first, 1.0]
+    for k, end in enumerate(result):
+        frames = read(tmp_path / "frames" / f"{k}.traj", ":")
+        assert frames[0].get_potential_energy() == result.initial_energies[k]
+        assert frames[-1].get_potential_energy() == end.energy == end.atoms.get_potential_energy()
+        for frame in [*frames, end.atoms]:
+            results = frame.calc.results
+            assert results["free_energy"] == pytest.approx(results["energy"] - 1, abs=1e-12)
+        assert end.history.energies[[0, -1]].tolist() == [end.initial_energy, end.energy]
+    logged = (tmp_path / "log").read_text().splitlines()[1].split()
+    assert float(logged[3]) == pytest.approx(result.initial_energies[int(logged[0])], abs=1e-6)
+    found = evaluate(atoms, Springs())
+    assert found.energies.tolist() == [first, 1.0]
+    assert found.free_energies.tolist() == [first - 1, 0.0]
+
+
+def test_the_best_point_has_all_results():
+    """Under pressure, where the lowest energy is at another point, in single precision."""
+    steps = [0, 6, 7, 8, 9, 10]
+    atoms = [bulk("Cu", cubic=True, a=3.55) for _ in steps]
+    for k, a in enumerate(atoms):
+        a.rattle(0.1, seed=k)
+    options = {"cell": Frechet(pressure=0.1), "keep_best": True, "dtype": np.float32}
+    optimizer = FIRE(dt=0.3, dtmax=2.0, maxstep=1.0)
+    result = relax(atoms, EMT(), optimizer, fmax=0.0, max_steps=steps, **options)
+    for end in result:
+        assert end.energy == pytest.approx(sum(end.atoms.calc.results["energies"]), abs=1e-12)
+
+
 # --- calculators that fail
 
 
@@ -274,6 +321,119 @@ def test_a_stopped_run_returns_where_structures_are():
     asked = iter([False, False, True])
     result = relax(metals()[1:3], EMT(), should_stop=lambda: next(asked, True))
     assert (result.status == Status.RUNNING).all()
+
+
+# --- calculators in files
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current folder, and a place for temporary ones beside it."""
+    for name in ("run", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("where", [".", "calc", "../calc", "absolute"])
+def test_processes_do_not_read_each_other_s_files(where, folder):
+    """Nor those that an earlier run has left, which stay as they are."""
+    place = folder.parent / "calc" if where == "absolute" else folder / where
+    place.mkdir(exist_ok=True)
+    left = [place / name for name in ("job.in", "job.out", "guess")]
+    for path in left:
+        path.write_text("0")
+    (folder / "table").write_text("1" + " " * folders.BYTES)
+    directory = str(place) if where == "absolute" else where
+    make = functools.partial(InFiles, table="table", directory=directory)
+    atoms = [on_springs("H2", k) for k in range(6)]
+    for a in atoms:
+        a.positions[0, 0] += a.positions[1, 0]
+    found = evaluate(atoms, ASECalculator(make, workers=2))
+    assert found.messages == [""] * 6
+    right = [0.5 * (a.positions**2).sum() for a in atoms]
+    np.testing.assert_allclose(found.energies, right, rtol=1e-12)
+    assert [path.read_text() for path in left] == ["0"] * 3
+    assert os.listdir(folder.parent / "temporary") == []
+
+
+def test_a_reused_calculator_finds_the_files_of_its_own_structure(folder):
+    atoms = [on_springs("H3", 0), on_springs("C5", 1), on_springs("O2", 2)]
+    reused = ASECalculator(InFiles, workers=2, reuse=True)
+    settings = {"fmax": 1e-9, "max_steps": 2}
+    batch = relax(atoms, reused, **settings)
+    assert same(batch, [relax([a], reused, **settings) for a in atoms])
+    assert os.listdir(folder.parent / "temporary") == os.listdir(folder) == []
+
+
+def test_the_files_of_a_failed_structure_are_kept(folder):
+    atoms = [on_springs("H2", 0), on_springs("Au2", 1)]
+    found = evaluate(atoms, ASECalculator(InFiles, workers=1))
+    assert found.messages[0] == ""
+    text, kept = found.messages[1].split("; its files are in ")
+    assert text == "RuntimeError: gold"
+    assert np.array_equal(np.loadtxt(Path(kept) / "job.in"), atoms[1].positions)
+    assert len(os.listdir(folder.parent / "temporary")) == 1 and os.listdir(folder) == []
+
+
+def test_a_folder_shows_what_is_small_or_named_and_forgets_the_rest(folder):
+    large = dict.fromkeys(("large", "named", "data/named"), 2 * folders.BYTES)
+    contents = {"small": 3, "a/b": 1, **large}
+    for name, size in contents.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("x" * size)
+    root = str(folder.parent / "temporary" / "root")
+    made = folders.Folder(root, str(folder), folders.Names(["named 3", "./data/x"]))
+    assert sorted(os.listdir(made.path)) == ["a", "data", "named", "small"]
+    assert (Path(made.path) / "data" / "named").stat().st_size == contents["data/named"]
+    assert not made.has_written()
+    (Path(made.path) / "small").write_text("y")
+    (Path(made.path) / "a" / "b").unlink()
+    (Path(made.path) / "new").mkdir()
+    assert made.has_written() and folders.has_written(root)
+    made.clean()
+    assert sorted(os.listdir(made.path)) == ["a", "data", "named", "small"]
+    assert [(Path(made.path) / name).read_text() for name in ("small", "a/b")] == ["xxx", "x"]
+    made.check_shared()
+    (folder / "data" / "more").touch()
+    made.check_shared()
+    (folder / "named").touch()
+    with pytest.raises(RuntimeError, match="named has changed"):
+        made.check_shared()
+
+
+# --- calculators of other kinds
+
+
+def test_calculators_inside_a_calculator_forget_too():
+    outer = Outer(Springs(), Outer(Springs(), Springs()))
+    atoms = [on_springs("H3", 0), on_springs("H3", 1)]
+    found = evaluate(atoms, outer)
+    right = [evaluate([a], Springs()).energies[0] * 3 for a in atoms]
+    np.testing.assert_allclose(found.energies, right, rtol=1e-14)
+
+
+@pytest.mark.parametrize("potential", [Duck(), None, ASECalculator(Duck, workers=1)])
+def test_an_object_with_the_methods_of_a_calculator_is_one(potential):
+    atoms = [on_springs("H3", 0)]
+    atoms[0].calc = Duck()
+    found = evaluate(atoms, potential)
+    right = 0.5 * (atoms[0].positions ** 2).sum()
+    assert (found.energies[0], found.free_energies[0]) == (right + 1, right)
+    assert np.array_equal(found.forces[0], -atoms[0].positions)
+
+
+def test_an_object_without_these_methods_is_named():
+    atoms = on_springs("H3", 0)
+    atoms.calc = object()
+    with pytest.raises(TypeError, match=r"system 0: .* object, lacks get_potential_energy"):
+        evaluate([atoms])
+    atoms.pbc, atoms.calc = True, Duck()
+    atoms.set_cell([9.0, 9.0, 9.0])
+    with pytest.raises(ValueError, match="its calculator has no stress"):
+        evaluate([atoms], stress=True)
 
 
 # --- by name

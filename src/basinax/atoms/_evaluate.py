@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import numpy as np
@@ -49,6 +49,11 @@ class AtomsEvaluation(eqx.Module):
     cell has no volume; None unless requested."""
     messages: list[str]
     """The reason for each structure that could not be evaluated; empty for others."""
+
+    @property
+    def free_energies(self) -> Float[np.ndarray, "systems"]:
+        """The energies in eV whose derivatives the forces are: `energies` for most potentials."""
+        return np.array([cast(Any, a.calc).results["free_energy"] for a in self.atoms])
 
     def __len__(self) -> int:
         return len(self.atoms)
@@ -145,12 +150,13 @@ def _asked(
             ]
         )
         while len(answers) < len(atoms):
-            answers.update(session.answers(LOOK))
+            for number, answer in session.answers(LOOK):
+                answers[number] = answer.owned() if isinstance(answer, Evaluated) else answer
     found: list[_Found] = []
     for k, a in enumerate(atoms):
         answer, message = answers[k], ""
         if isinstance(answer, EvaluationError):
             answer, message = Evaluated(np.nan, np.full((len(a), 3), np.nan)), str(answer)
-        numbers = answer.forces, answer.stress, answer.energy
-        found.append((Snapshot(a.positions, a.cell.array, *numbers), answer.results, message))
+        numbers = answer.forces, answer.stress, answer.energy, None, answer.minimised
+        found.append((Snapshot(a.positions, a.cell.array, *numbers), answer.properties(), message))
     return found

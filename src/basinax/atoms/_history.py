@@ -20,7 +20,7 @@ class History(NamedTuple):
 
     steps: Int32[np.ndarray, "frames"]
     energies: Float[np.ndarray, "frames"]
-    """Energies in eV."""
+    """Energies in eV, as in the result: not free energies, where a calculator has both."""
     fmax: Float[np.ndarray, "frames"]
     """The largest forces in eV/Å, as in the result."""
     volumes: Float[np.ndarray, "frames"] | None

@@ -162,6 +162,7 @@ class _Prober:
         alone = self.alone[k]
         pairs = [
             (alone.energies[0], found.energies[place]),
+            (alone.free_energies[0], found.free_energies[place]),
             (alone.forces[0], found.forces[place]),
         ]
         if alone.stresses is not None and found.stresses is not None:
@@ -191,7 +192,7 @@ class _Prober:
                 chosen.append(unit)
         if not points:
             return Finding(name, 0, 0, 0.0, self.tolerance)
-        energies = self.at(points).energies.reshape(-1, 4)
+        energies = self.at(points).free_energies.reshape(-1, 4)
         slopes = energies @ np.array([1, -8, 8, -1]) / 12
         pairs = zip(slopes, expected, chosen, strict=True)
         differences = [abs(slope - value) / unit for slope, value, unit in pairs]

@@ -6,11 +6,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from ase.calculators.calculator import BaseCalculator
-
 from basinax._text.reading import found
 from basinax.atoms._evaluators.calculator import ASECalculator
 from basinax.atoms._evaluators.protocol import AbstractEvaluator
+from basinax.atoms._evaluators.worker import is_calculator
 from basinax.atoms.potentials import AbstractPotential
 
 
@@ -33,9 +32,9 @@ def potential_of_file(text: str) -> AbstractPotential | AbstractEvaluator:
     except AttributeError:
         known = ", ".join(key for key in vars(module) if not key.startswith("_"))
         raise ValueError(f"potential python: {file} has no {name}, but {known}") from None
-    is_maker = callable(value) and not isinstance(value, _POTENTIALS)
+    is_maker = callable(value) and not (isinstance(value, _POTENTIALS) or is_calculator(value))
     made = cast(Any, value)() if is_maker else value
-    if isinstance(made, BaseCalculator):
+    if is_calculator(made):
         if is_maker:  # processes cannot import the file by its name, and receive it by value
             import cloudpickle
 
@@ -49,7 +48,7 @@ def potential_of_file(text: str) -> AbstractPotential | AbstractEvaluator:
     return made
 
 
-_POTENTIALS: Any = (AbstractPotential, AbstractEvaluator, BaseCalculator)
+_POTENTIALS: Any = (AbstractPotential, AbstractEvaluator)
 
 
 def _module_of(path: Path) -> ModuleType:

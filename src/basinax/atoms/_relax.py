@@ -129,7 +129,8 @@ def relax(
         dtype: float32 or float64; JAX's default float if None (float64 needs `jax_enable_x64`).
         skin: the reach of neighbour lists beyond the cutoff (Å); if None, 0.15 cutoffs, or 0.2 for
             expensive pairs (embedded atoms). Changes speed only; not for calculators.
-        keep_best: return an unconverged structure at its point of lowest energy, not its last one.
+        keep_best: return an unconverged structure at its point of lowest free energy (plus pV), not
+            its last one.
         stress: compute the final stress of structures with fixed cells, too.
         trajectory: a folder for trajectories, or `Trajectories(folder, interval, format)`.
         history: keep energy, fmax and volume of every step as `result.history`; a number limits

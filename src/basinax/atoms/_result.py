@@ -36,7 +36,7 @@ class Relaxed(NamedTuple):
     atoms: Atoms
     """A copy at the last position, with a calculator that has the results there."""
     energy: float
-    """The energy in eV."""
+    """The energy in eV; not the free energy, where a calculator has both."""
     fmax: float
     """The largest force in eV/Å."""
     steps: int
@@ -47,7 +47,7 @@ class Relaxed(NamedTuple):
     message: str
     """The reason if the structure could not be evaluated; empty otherwise."""
     initial_energy: float
-    """The energy at the start in eV; NaN if the structure was never evaluated."""
+    """`energy` at the start; NaN if the structure was never evaluated."""
     displacement: float
     """The distance from the start of the atom that moved most, in Å."""
     seconds: float
@@ -72,14 +72,18 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
     """
 
     atoms: list[Atoms]
-    """Copies at their last positions. The calculator of each has energy, free energy (the same) and
-    energies of atoms in eV, forces in eV/Å and, if the cell moves or with `stress=True`, stress in
-    eV/Å³.
+    """Copies at their last positions. The calculator of each has energy, free energy and energies
+    of atoms in eV, forces in eV/Å and, if the cell moves or with `stress=True`, stress in eV/Å³.
 
     The copies keep their constraints, which ASE's `get_forces` applies to the forces.
     """
     energies: Float[np.ndarray, "systems"]
-    """Energies in eV."""
+    """Energies in eV, as `get_potential_energy()` of the structures.
+
+    The free energy, whose derivative the forces are, is minimised. It is the same number unless a
+    calculator gives another, as with smeared occupations; `get_potential_energy(
+    force_consistent=True)` returns it. All tables, histories, frames and logs have the energy.
+    """
     fmax: Float[np.ndarray, "systems"]
     """The largest force on one atom in eV/Å, under the constraints; inf if not finite.
 
@@ -98,7 +102,7 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
     seconds: Float[np.ndarray, "systems"]
     """The time from the call to the end of each structure; NaN if it did not end."""
     initial_energies: Float[np.ndarray, "systems"]
-    """The energy at the start, in eV; NaN if never evaluated."""
+    """The `energies` at the start; NaN if never evaluated."""
     initial_volumes: list[float | None]
     """The volume at the start, in Å³; None without three periodic directions."""
     compilations: int = 0

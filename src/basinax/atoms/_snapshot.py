@@ -18,8 +18,11 @@ class Snapshot(NamedTuple):
     stress: np.ndarray | None
     """The stress in eV/Å³: xx, yy, zz, yz, xz, xy; None for a fixed cell."""
     energy: float
+    """The energy in eV, as ASE calls it."""
     energies: np.ndarray | None = None
     """Energies of the atoms in eV, or None."""
+    free_energy: float | None = None
+    """The energy in eV that is minimised; None if it is `energy`."""
 
     def of(self, original: Atoms, further: dict[str, Any] | None = None) -> Atoms:
         """A copy of the structure at this point, with a calculator that has the results.
@@ -46,7 +49,7 @@ class Snapshot(NamedTuple):
         """The properties by ASE's names."""
         found = {
             "energy": self.energy,
-            "free_energy": self.energy,
+            "free_energy": self.energy if self.free_energy is None else self.free_energy,
             "energies": self.energies,
             "forces": self.forces,
             "stress": self.stress,

@@ -59,10 +59,10 @@ class Trajectories(eqx.Module):
     """The place of trajectories: FOLDER/0.traj, FOLDER/1.traj, ..., by numbers of structures.
 
     Each file holds the structure at its steps 0, interval, 2 interval, ... and at the end of its
-    path, with energy, forces and, if the cell moves, stress, and `step` in its `info`. The last
-    frame is that of the last step even with `keep_best`, which may return another point. A step
-    beyond all bounds, without an evaluation, is no frame. ASE reads the files. Existing files of
-    the same names are replaced; a folder with further trajectories, of an earlier run with more
+    path, with energy, free energy, forces and, if the cell moves, stress, and `step` in its `info`.
+    The last frame is that of the last step even with `keep_best`, which may return another point. A
+    step beyond all bounds, without an evaluation, is no frame. ASE reads the files. Existing files
+    of the same names are replaced; a folder with further trajectories, of an earlier run with more
     structures or in the other format, is refused. Files grow during the run; after a crash they
     hold the frames written so far.
     """

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
@@ -27,7 +27,7 @@ from basinax.atoms._evaluators.protocol import (
     placed,
 )
 from basinax.atoms._evaluators.waiting import WaitingSession, bare, check_moving
-from basinax.atoms._evaluators.worker import compute
+from basinax.atoms._evaluators.worker import compute, implemented_by, is_calculator
 from basinax.atoms._evaluators.workers import Workers
 
 
@@ -43,7 +43,8 @@ class ASECalculator(AbstractEvaluator):
         calculator: a function without arguments that makes a calculator, such as
             `lambda: TBLite(method="GFN2-xTB")`, for worker processes; or a calculator, which
                 evaluates one structure after another in this process.
-        workers: the number of processes, each with a calculator of its own; None for one per core.
+        workers: the number of processes, each with a calculator and a folder of its own, in which
+            relative paths still work; None for one per core.
         reuse: give each structure a calculator of its own, without resets. SCF codes then start
             from the last density, which is faster, but an interrupted and resumed relaxation ends
             with other last digits. Needs a function.
@@ -62,10 +63,11 @@ class ASECalculator(AbstractEvaluator):
     threads: int = 1
 
     def __post_init__(self) -> None:
-        is_instance = isinstance(self.calculator, BaseCalculator)
+        is_instance = is_calculator(self.calculator)
         if not is_instance and not callable(self.calculator):
             raise TypeError(
-                "calculator must be an ASE calculator, or a function that makes one, got"
+                "calculator must be an ASE calculator, or an object with its get_potential_energy"
+                " and get_forces, or a function that makes one, got"
                 f" {type(self.calculator).__name__}"
             )
         if self.workers is not None:
@@ -83,13 +85,12 @@ class ASECalculator(AbstractEvaluator):
                     )
 
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
-        if isinstance(self.calculator, BaseCalculator):
+        if is_calculator(self.calculator):
             _check_properties(self.calculator, needs_stress)
             return _in_process(atoms, [self.calculator] * len(atoms))
         n_workers = self.workers or min(n_cores(), len(atoms))
-        workers = Workers(
-            self.calculator, bare(atoms), n_workers, self.reuse, self.timeout, self.threads
-        )
+        make = cast(Callable[[], Any], self.calculator)
+        workers = Workers(make, bare(atoms), n_workers, self.reuse, self.timeout, self.threads)
         try:
             check_stress(workers.implemented, needs_stress)
         except BaseException:
@@ -102,13 +103,19 @@ class OwnCalculators(AbstractEvaluator):
     """Each structure's own `atoms.calc`, in this process."""
 
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
-        without = [k for k, a in enumerate(atoms) if not isinstance(a.calc, BaseCalculator)]
+        without = [k for k, a in enumerate(atoms) if a.calc is None]
         if without:
             raise ValueError(
                 f"{len(without)} structures ({first_of(without)}) have no calculator: give relax a"
                 " potential, or set atoms.calc"
             )
         for k, a in enumerate(atoms):
+            if not is_calculator(a.calc):
+                raise TypeError(
+                    f"system {k}: its calculator, a {type(a.calc).__name__}, lacks"
+                    " get_potential_energy(atoms) or get_forces(atoms): write these, or make it a"
+                    " class of ase.calculators.calculator.Calculator"
+                )
             _check_properties(a.calc, [needs_stress[k]], first=k)
         return _in_process(atoms, [a.calc for a in atoms])
 
@@ -117,9 +124,9 @@ def evaluator_of(potential: Any) -> AbstractEvaluator | None:
     """The evaluator of a potential that the host calls; None for potentials inside `jit`."""
     if potential is None:
         return OwnCalculators()
-    if isinstance(potential, BaseCalculator):
-        return ASECalculator(potential)
-    return potential if isinstance(potential, AbstractEvaluator) else None
+    if isinstance(potential, AbstractEvaluator):
+        return potential
+    return ASECalculator(potential) if is_calculator(potential) else None
 
 
 def _in_process(atoms: Sequence[Atoms], calculators: Sequence[Any]) -> AbstractSession:
@@ -151,4 +158,4 @@ def _check_properties(calculator: Any, needs_stress: Sequence[bool], first: int 
             f"system {first}: its calculator holds results of one point and computes none: give"
             " relax a potential, or set atoms.calc"
         )
-    check_stress(calculator.implemented_properties, needs_stress, first)
+    check_stress(implemented_by(calculator), needs_stress, first)

@@ -5,6 +5,7 @@ evaluation alone, if the evaluator keeps no memory of other structures.
 """
 
 import abc
+import copy
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -32,16 +33,47 @@ class Request(NamedTuple):
 
 
 class Evaluated(NamedTuple):
-    """The properties of one structure."""
+    """The properties of one structure.
+
+    The free energy is minimised. The energy is what ASE calls so; most potentials have one only.
+    """
 
     energy: float
-    """The energy in eV whose derivative the forces are."""
+    """The energy in eV."""
     forces: Float[np.ndarray, "atoms 3"]
     """The forces in eV/Å, without constraints."""
     stress: Float[np.ndarray, "6"] | None = None
     """The stress in eV/Å³, in ASE's order and sign: xx, yy, zz, yz, xz, xy, if requested."""
     results: dict[str, Any] = {}  # noqa: RUF012
-    """All results by ASE's names of properties, stored with the relaxed structure."""
+    """Further results by ASE's names of properties, stored with the relaxed structure."""
+    free_energy: float | None = None
+    """The energy in eV whose derivative the forces are; None if it is `energy`."""
+
+    @property
+    def minimised(self) -> float:
+        """The energy in eV whose derivative the forces are."""
+        return self.energy if self.free_energy is None else self.free_energy
+
+    def owned(self) -> "Evaluated":
+        """A copy that shares no array with the evaluator, which may fill its arrays again."""
+        stress = None if self.stress is None else np.array(self.stress)
+        results = {name: copied(value) for name, value in self.results.items()}
+        forces = np.array(self.forces)
+        return Evaluated(float(self.energy), forces, stress, results, self.free_energy)
+
+    def properties(self) -> dict[str, Any]:
+        """All results by ASE's names of properties."""
+        energies = {"energy": self.energy, "free_energy": self.minimised}
+        stress = {} if self.stress is None else {"stress": self.stress}
+        return self.results | energies | {"forces": self.forces} | stress
+
+
+def copied(value: Any) -> Any:
+    """A copy of a result; the value itself if it cannot be copied."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # objects may raise errors of any class
+        return value
 
 
 Answer = tuple[int, Evaluated | EvaluationError]
@@ -118,9 +150,10 @@ def placed(template: Atoms, request: Request) -> Atoms:
 
 def checked_results(results: dict[str, Any], n_atoms: int, names: list[str]) -> Evaluated:
     """The results, if their shapes are right. Raises EvaluationError otherwise."""
-    shapes = {"energy": (), "forces": (n_atoms, 3), "stress": (6,)}
+    shapes = {"energy": (), "free_energy": (), "forces": (n_atoms, 3), "stress": (6,)}
+    results = {name: value for name, value in results.items() if value is not None}
     found = {}
-    for name in names:
+    for name in [*names, *(["free_energy"] if "free_energy" in results else [])]:
         if results.get(name) is None:
             raise EvaluationError(f"the calculator returned no {name}")
         try:
@@ -135,8 +168,8 @@ def checked_results(results: dict[str, Any], n_atoms: int, names: list[str]) -> 
             )
         found[name] = value
     # Like ASE's optimizers: forces are derivatives of the free energy, if there is one.
-    energy = results.get("free_energy")
-    energy = float(found["energy"] if energy is None else energy)
-    kept = {name: value for name, value in results.items() if value is not None} | found
-    kept["energy"] = float(found["energy"])
-    return Evaluated(energy, found["forces"], found.get("stress"), kept)
+    free_energy = float(found["free_energy"]) if "free_energy" in found else None
+    kept = {name: copied(value) for name, value in results.items() if name not in found}
+    return Evaluated(
+        float(found["energy"]), found["forces"], found.get("stress"), kept, free_energy
+    )

@@ -80,11 +80,9 @@ def evaluated_by_model(
         stress: [3, 3] in eV/Å³; read only if requested.
         results: further results, by ASE's names of properties.
     """
-    results = {"energy": energy, "forces": forces} | results
     if not request.needs_stress:
         return Evaluated(energy, forces, None, results)
-    voigt = np.array([stress[i, j] for i, j in VOIGT])
-    return Evaluated(energy, forces, voigt, results | {"stress": voigt})
+    return Evaluated(energy, forces, np.array([stress[i, j] for i, j in VOIGT]), results)
 
 
 def check_moving(needs_stress: Sequence[bool], lack: str, first: int = 0) -> None:

@@ -1,36 +1,102 @@
-"""A process that evaluates structures with an ASE calculator of its own.
+"""A process that evaluates structures with an ASE calculator of its own, in a folder of its own.
 
 The script imports neither JAX nor basinax, which would take a second and a hundred MB in each
-process. Its pipe carries first the paths of modules and the function that makes calculators, then
-structures, each with one answer. The process ends with its parent.
+process. Its pipe carries first the paths of modules, the function that makes calculators and two
+folders, then structures, each with one answer. The process ends with its parent.
 """
 
+import contextlib
+import inspect
 import os
+import runpy
+import shutil
 import signal
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from ase import Atoms
-from ase.calculators.calculator import all_changes
+from ase.calculators.calculator import BaseCalculator, all_changes
+from ase.calculators.singlepoint import SinglePointCalculator
+
+MOST_KEPT = 10
+"""The number of failed structures of a process whose files are kept."""
+
+MOST_PARTS = 100
+"""Longer containers are not searched for calculators."""
+
+
+def is_calculator(thing: Any) -> bool:
+    """Whether ASE's `atoms.calc` could be this: a calculator of ASE, or an object like one."""
+    if isinstance(thing, BaseCalculator):
+        return True
+    if isinstance(thing, type) or hasattr(thing, "get_positions"):  # structures and filters
+        return False
+    asked = ("get_potential_energy", "get_forces")
+    return all(callable(getattr(thing, name, None)) for name in asked)
+
+
+def implemented_by(calculator: Any) -> list[str]:
+    """The properties that a calculator has, by ASE's names."""
+    said = getattr(calculator, "implemented_properties", None)
+    if said is not None:
+        return list(said)
+    has_stress = callable(getattr(calculator, "get_stress", None))
+    return ["energy", "forces", *(["stress"] if has_stress else [])]
+
+
+def nested(calculator: Any) -> Iterator[Any]:
+    """A calculator and those inside it: in attributes, in containers there, and in mixers."""
+    waiting, seen = [calculator], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, SinglePointCalculator):
+            continue
+        seen.add(id(one))
+        if is_calculator(one):
+            yield one
+            parts = getattr(one, "__dict__", {})
+        else:
+            parts = getattr(one, "calcs", one)
+        parts = list(parts.values()) if isinstance(parts, dict) else parts
+        if isinstance(parts, list | tuple | set) and len(parts) <= MOST_PARTS:
+            waiting += parts
 
 
 def forget(calculator: Any) -> None:
-    """Reset a calculator, and the calculators inside a sum or a mixture."""
-    for part in getattr(getattr(calculator, "mixer", None), "calcs", ()):
-        forget(part)
-    if callable(getattr(calculator, "reset", None)):
-        calculator.reset()
-    else:
-        calculator.atoms, calculator.results = None, {}
+    """Reset a calculator and all inside it."""
+    for part in nested(calculator):
+        if callable(getattr(part, "reset", None)):
+            part.reset()
+        elif isinstance(part, BaseCalculator):
+            part.atoms, part.results = None, {}
 
 
 def compute(calculator: Any, atoms: Atoms, names: list[str], *, is_reset: bool) -> dict[str, Any]:
     """All results of a calculator at these positions, without its cache; errors are not caught."""
     if is_reset:
         forget(calculator)
+    if not isinstance(calculator, BaseCalculator):
+        return _asked(calculator, atoms, names)
     calculator.calculate(atoms, names, list(all_changes))
     return dict(calculator.results)
+
+
+def _asked(calculator: Any, atoms: Atoms, names: list[str]) -> dict[str, Any]:
+    """The results of an object that has the methods of a calculator alone."""
+    found = {"energy": calculator.get_potential_energy(atoms)}
+    found["forces"] = calculator.get_forces(atoms)
+    if "stress" in names:
+        found["stress"] = calculator.get_stress(atoms)
+    if "force_consistent" in inspect.signature(calculator.get_potential_energy).parameters:
+        try:
+            free = calculator.get_potential_energy(atoms, force_consistent=True)
+        except NotImplementedError:
+            free = None
+        found["free_energy"] = free
+    return found
 
 
 def text_of(error: BaseException) -> str:
@@ -38,36 +104,89 @@ def text_of(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
 
 
+class Maker:
+    """Makes calculators in the caller's folder, each with a folder to work in."""
+
+    def __init__(self, make: Callable[[], Any], root: str, caller: str):
+        folders = runpy.run_path(str(Path(__file__).with_name("folders.py")))
+        self._folder, self._names, self._texts_of = (
+            folders[name] for name in ("Folder", "Names", "texts_of")
+        )
+        self._make, self._root, self._caller = make, root, caller
+
+    def made(self, name: str) -> tuple[Any, Any]:
+        """A calculator and its folder, whose root has this name."""
+        os.chdir(self._caller)
+        calculator, root = self._make(), os.path.join(self._root, name)
+        names = self._names([*_relative(os.environ), *self._texts_of(calculator)])
+        parts: list[Any] = list(nested(calculator))
+        written = [getattr(x, "directory", None) for x in parts]
+        written = [str(path) for path in written if isinstance(path, str | os.PathLike)]
+        folder = self._folder(root, self._caller, names, written)
+        for part in parts:
+            path = getattr(part, "directory", None)
+            if isinstance(path, str | os.PathLike) and os.path.isabs(path):
+                inside = root + os.path.normpath(path)
+                part.directory = inside if isinstance(path, str) else Path(inside)
+        return calculator, folder
+
+
+def _relative(environment: Mapping[str, str]) -> list[str]:
+    """The values that may be relative paths."""
+    return [value for value in environment.values() if not os.path.isabs(value)]
+
+
 def main(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     os.dup2(2, 1)  # calculators print, and the parent's standard output may be a table
     pipe = Connection(descriptor)
+    sys.path[:], packed, reuse, caller, root = pipe.recv()
+    with contextlib.suppress(OSError):  # the parent process has ended
+        _evaluate(pipe, packed, reuse, caller, root)
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def _evaluate(pipe: Connection, packed: bytes, reuse: bool, caller: str, root: str) -> None:
     try:
         import cloudpickle
 
-        sys.path[:], packed, reuse = pipe.recv()
-        make = cloudpickle.loads(packed)
-        calculator = make()
-        pipe.send(("ready", list(calculator.implemented_properties)))
+        os.chdir(caller)
+        maker = Maker(cloudpickle.loads(packed), root, caller)
+        shared = maker.made("shared")
+        pipe.send(("ready", implemented_by(shared[0])))
     except Exception as error:
         pipe.send(("unmade", text_of(error)))
         return
-    own: dict[int, Any] = {}
+    own: dict[int, tuple[Any, Any]] = {}
+    n_kept = 0
     while True:
         try:
             number, atoms, names = pipe.recv()
         except EOFError:
             return
         if atoms is None:
-            own.pop(number, None)
+            if number in own:
+                shutil.rmtree(own.pop(number)[1].root, ignore_errors=True)
             continue
+        folder, answer, text = None, (), ""
         try:
             if reuse and number not in own:
-                own[number] = make()
-            found = compute(own.get(number, calculator), atoms, names, is_reset=not reuse)
+                own[number] = maker.made(str(number))
+            calculator, folder = own.get(number, shared)
+            os.chdir(folder.path)
+            if not reuse:
+                folder.clean()
+            found = compute(calculator, atoms, names, is_reset=not reuse)
+            folder.check_shared()
+            missing = [name for name in names if found.get(name) is None]
+            text = f"the calculator returned no {missing[0]}" if missing else ""
             answer = "found", found
         except Exception as error:
-            answer = "failed", text_of(error)
+            text = text_of(error)
+        if text:
+            if folder is not None and n_kept < MOST_KEPT and folder.has_written():
+                text, n_kept = f"{text}; its files are in {folder.kept()}", n_kept + 1
+            answer = "failed", text
         try:
             pipe.send(answer)
         except Exception as error:  # the result cannot be pickled

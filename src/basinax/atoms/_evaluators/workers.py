@@ -1,14 +1,18 @@
 """Processes that evaluate one structure each at a time; see `worker.py`.
 
-No bit depends on the process that evaluates a structure: its calculator is reset, or its own.
+No bit depends on the process that evaluates a structure: its calculator is reset, or its own, and
+finds no file of another structure.
 """
 
 import collections
+import contextlib
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,6 +22,7 @@ from typing import Any
 
 from ase import Atoms
 
+from basinax.atoms._evaluators.folders import PREFIX, has_written
 from basinax.atoms._evaluators.protocol import (
     AbstractSession,
     Answer,
@@ -51,8 +56,12 @@ class Workers(AbstractSession):
             RuntimeError: no calculator could be made; the message has the reason.
         """
         self._atoms, self._reuse, self._timeout = atoms, reuse, timeout
-        self._greeting = list(sys.path), _packed(make), reuse
-        self._environment = os.environ | {f"{name}_NUM_THREADS": str(threads) for name in THREADS}
+        packed, self._caller = _packed(make), _here()
+        environment = os.environ | {f"{name}_NUM_THREADS": str(threads) for name in THREADS}
+        self._greeting = _absolute(sys.path), packed, reuse, self._caller
+        if paths := environment.get("PYTHONPATH"):
+            environment["PYTHONPATH"] = os.pathsep.join(_absolute(paths.split(os.pathsep)))
+        self._environment = environment
         self._waiting: collections.deque[Request] = collections.deque()
         self._failed: list[Answer] = []
         """Answers that do not come from a process."""
@@ -95,7 +104,7 @@ class Workers(AbstractSession):
 
     def _start(self) -> "_Worker":
         worker = _Worker(self._environment)
-        worker.send(self._greeting)
+        worker.send((*self._greeting, worker.root))
         return worker
 
     def _receive(self, timeout: float | None) -> list[Answer]:
@@ -164,12 +173,16 @@ class Workers(AbstractSession):
         """Replace a process by a new one; its structure ends with this reason."""
         worker = self._workers[k]
         assert worker is not None
-        worker.kill()
+        request, files = worker.request, ""
+        if request is not None:
+            files = os.path.join(worker.root, str(request.number) if self._reuse else "shared")
+        if is_kept := worker.is_ready and bool(files) and has_written(files):
+            reason = f"{reason}; its files are in {files}{self._caller}"
+        worker.kill(is_kept=is_kept)
         if not worker.is_ready:
             self._drop(k, reason)
             return []
         self._workers[k] = self._start()
-        request = worker.request
         return [] if request is None else [(request.number, EvaluationError(reason))]
 
     def _dispatch(self) -> None:
@@ -215,6 +228,8 @@ class _Worker:
     """One process, and the structure that it evaluates."""
 
     def __init__(self, environment: dict[str, str]):
+        self.root = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX))
+        """The root of its folders."""
         self.pipe, theirs = multiprocessing.Pipe()
         with theirs:
             self._process = subprocess.Popen(
@@ -222,6 +237,7 @@ class _Worker:
                 env=environment,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                start_new_session=True,  # programs that it runs end with it
             )
         self.is_ready = False
         self.request: Request | None = None
@@ -244,10 +260,27 @@ class _Worker:
             return f"the process that evaluated it was ended by {signal.Signals(-code).name}"
         return f"the process that evaluated it ended with exit status {code}"
 
-    def kill(self) -> None:
-        self._process.kill()
+    def kill(self, *, is_kept: bool = False) -> None:
+        """End the process and its programs. Args: is_kept: leave its folders."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self.pipe.close()
+        if not is_kept:
+            shutil.rmtree(self.root, ignore_errors=True)
+
+
+def _here() -> str:
+    """The current folder; the root of all if it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return "/"
+
+
+def _absolute(paths: Sequence[str]) -> list[str]:
+    """Paths of modules for a process in another folder; names that are no files stay."""
+    return [os.path.abspath(x) if not x or os.path.exists(x) else x for x in paths]
 
 
 def _packed(make: Callable[[], Any]) -> bytes:

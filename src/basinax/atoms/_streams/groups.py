@@ -211,7 +211,10 @@ def check_potential(potential: Any) -> None:
         got = f"got the class {potential.__name__}: make one, such as EMT() or EMT('Cu', 'Au')"
     elif isinstance(potential, str):
         got = f"got text: basinax.atoms.potential_from({potential!r}) makes one of it"
-    raise TypeError(f"potential must be one of basinax.atoms, such as EMT(), {got}")
+    raise TypeError(
+        "potential must be one of basinax.atoms, such as EMT(), or an ASE calculator (or an object"
+        f" with its get_potential_energy and get_forces), {got}"
+    )
 
 
 def _by_kind(structures: list[Structure]) -> list[tuple[Kind | None, np.ndarray]]:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float
 from basinax._bits import xla
 from basinax._jax.fixed import Fixed, split
 from basinax._jax.shortage import is_out_of_memory
-from basinax._loop.run import Evaluation, Run, judged_between
+from basinax._loop.run import Evaluation, Point, Run, judged_between
 from basinax._loop.status import Status
 from basinax.atoms._batch import Batch
 from basinax.atoms._cells.moves import CellConstraints, CellMoves
@@ -77,32 +77,32 @@ class _Point(NamedTuple):
 
 
 class Points:
-    """The properties of each structure at the points where it may end: its last and its lowest."""
+    """The properties of each structure at the points where it may end: its last and its best."""
 
     def __init__(self) -> None:
         self._last: dict[int, _Point] = {}
-        self._lowest: dict[int, _Point] = {}
+        self._best: dict[int, _Point] = {}
         self._first: dict[int, float] = {}
         self._messages: dict[int, str] = {}
 
     def add(self, request: Request, found: Evaluated) -> None:
-        point = _Point(request, found)
-        self._last[request.number] = point
+        self._last[request.number] = _Point(request, found.owned())
         self._first.setdefault(request.number, found.energy)
-        lowest = self._lowest.get(request.number)
-        if lowest is None or found.energy < lowest.found.energy:
-            self._lowest[request.number] = point
 
-    def energy_of(self, number: int) -> float:
-        """The energy at the last point, in double precision."""
-        return self._last[number].found.energy
+    def keep(self, number: int) -> None:
+        """Keep the last point, which the run has found to be the best so far."""
+        self._best[number] = self._last[number]
+
+    def last(self, number: int) -> Evaluated:
+        """The properties at the last point."""
+        return self._last[number].found
 
     def fail(self, number: int, message: str) -> None:
         self._messages[number] = message
 
     def pop(self, member: int, end: Snapshot) -> Report:
-        points = self._last.pop(member, None), self._lowest.pop(member, None)
-        properties = next((p.found.results for p in points if p and p.is_at(end)), {})
+        points = self._last.pop(member, None), self._best.pop(member, None)
+        properties = next((p.found.properties() for p in points if p and p.is_at(end)), {})
         message, first = self._messages.pop(member, ""), self._first.pop(member, None)
         return Report(properties, message, first)
 
@@ -143,8 +143,11 @@ class HostedStream:
         while True:
             run, here, due = _turn(*how, places.batch, places.moves, run, findings)
             here = jax.device_get(here)
+            for k in np.flatnonzero(places.occupied & here["is_best"]).tolist():
+                self.points.keep(int(places.members[k]))
             if group.recorder is not None or group.points:
-                places.record(jax.device_get(due))
+                has_come = np.asarray(findings.has_come)
+                places.record(self._with_energies(jax.device_get(due), has_come))
             status = np.where(failed, Status.EVALUATION_FAILED, here["status"]).astype(np.int32)
             if failed.any():
                 run = eqx.tree_at(lambda r: r.status, run, status)
@@ -191,8 +194,28 @@ class HostedStream:
         return run, how, is_new
 
     def _end(self, run: Run, which: np.ndarray) -> None:
-        self._forget(self.places.members[which].tolist())
-        self.places.take_out(run, which)
+        places = self.places
+        self._forget(places.members[which].tolist())
+        places.take_out(run, which)
+        if (ended := places.ended) is not None and (last := ended.last) is not None:
+            # The energy is NaN where a path ends at a point that was not evaluated.
+            is_known = which & ~np.isnan(last["energies"])
+            places.ended = ended._replace(last=self._with_energies(last, is_known))
+
+    def _with_energies(
+        self, found: dict[str, np.ndarray], is_known: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """`found` with the evaluator's energies, of which the run has the minimised one alone.
+
+        Args:
+            is_known: places at the last point of their structure.
+        """
+        energies = found["energies"].astype(np.float64)
+        free_energies = energies.copy()
+        for k in np.flatnonzero(is_known).tolist():
+            last = self.points.last(int(self.places.members[k]))
+            energies[..., k], free_energies[..., k] = last.energy, last.minimised
+        return found | {"energies": energies, "free_energies": free_energies}
 
     def _forget(self, members: list[int]) -> None:
         for number in members:
@@ -241,7 +264,7 @@ class HostedStream:
                 self.points.fail(number, str(found))
                 continue
             self.points.add(request, found)
-            has_come[k], energies[k] = True, found.energy
+            has_come[k], energies[k] = True, found.minimised
             forces[places.rows_of(k)] = found.forces
             if stress is not None and found.stress is not None:
                 stress[k] = found.stress[list(VOIGT_OF_ENTRIES)].reshape(3, 3)
@@ -257,7 +280,7 @@ class HostedStream:
         if has_come.any() and not (places.moves is None and places.batch.constraints is None):
             gradients = _gradients(places.batch, places.moves, run.point.params, findings)
         come = np.flatnonzero(has_come).tolist()
-        energies = {k: self.points.energy_of(int(places.members[k])) for k in come}
+        energies = {k: self.points.last(int(places.members[k])).minimised for k in come}
         return dataclasses.replace(findings, steps=walks.steps(run, energies, gradients))
 
 
@@ -272,11 +295,14 @@ def _turn(
     run = advanced(_evaluation(findings, batch, moves), before, settings, batch, moves, 1)
     there = moved(batch, moves, run.point.params)
     nobody = jnp.zeros_like(findings.has_come)
+    best, last_best = run.best, before.best
+    is_best = nobody if best is None else best.energies < cast(Point, last_best).energies
     here = {
         "positions": there.positions,
         "cells": there.cells,
         "status": run.status,
         "fmax": run.point.fmax,
+        "is_best": is_best,
         "is_pending": run.is_pending,
         "is_free": nobody if moves is None else moves.is_free,
         "is_lost": nobody if moves is None else moves.is_lost(there, _reach(batch)),

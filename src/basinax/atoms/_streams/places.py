@@ -62,6 +62,9 @@ class Group(NamedTuple):
         return self._replace(shape=(rows, padded_size(-(-n_systems // 2))), n_filled=rows)
 
 
+ENERGIES = ("energy", "free_energy")
+
+
 class Report(NamedTuple):
     """Further results of a structure that has ended."""
 
@@ -172,8 +175,8 @@ class Places:
         for k, member in members.items():
             end = self._snapshot(found, k, member)
             report = self.report(member, end) if self.report else Report()
-            if "energy" in report.properties:
-                end = end._replace(energy=report.properties["energy"])
+            kept = {x: report.properties[x] for x in ENERGIES if x in report.properties}
+            end = end._replace(**kept)
             structure, first_energy = self.group.structures[member], report.first_energy
             end, original = end.kept(structure), structure.atoms
             entry = Relaxed(
@@ -209,6 +212,7 @@ class Places:
             forces=found["forces"][rows].astype(np.float64),
             stress=found["stress"][k].astype(np.float64) if is_free else None,
             energy=float(found["energies"][k]),
+            free_energy=float(found["free_energies"][k]) if "free_energies" in found else None,
             energies=found["of_atoms"][rows].astype(np.float64) if "of_atoms" in found else None,
         )
 
