@@ -230,7 +230,7 @@ class JaxModel(AbstractEvaluator):
         """Raise TypeError if the function returns wrong types or shapes."""
         graph = program.abstract_graph()
         n = graph["numbers"].shape[0]
-        returned = returned_by.eval_shape(program.fixed, program.arrays, graph)
+        returned = returned_by(program.fixed, program.arrays, graph)
         parts = [returned] if self.conservative else returned
         wanted = [(n,), (n, 3), (3, 3)][: 1 if self.conservative else 3]
         if not isinstance(parts, list | tuple) or len(parts) != len(wanted):

@@ -115,9 +115,9 @@ class Form(NamedTuple):
         return _DERIVED[self.arguments](function, graph)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(xla.traced, static_argnums=0)
 def returned_by(fixed: Fixed, arrays: Any, graph: Arrays) -> Any:
-    """The function's own results. It is jitted so that JAX keeps its trace for later calls."""
+    """The shapes of the function's own results."""
     function, form = eqx.combine(arrays, fixed.tree)
     return function(*(graph[name] for name in form.arguments))
 
@@ -149,7 +149,7 @@ def found_side_by_side(fixed: Fixed, arrays: Any, graphs: Arrays) -> Found:
 evaluate_side_by_side = xla.jitted(found_side_by_side, xla.REPEATABLE, static_argnums=0)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(xla.jitted, static_argnums=0)
 def evaluate_joined(fixed: Fixed, arrays: Any, graph: Arrays) -> tuple[Array, Array, Array]:
     """Energies of atoms, derivatives by vectors, of many structures in one graph."""
     function, _ = eqx.combine(arrays, fixed.tree)
