@@ -31,7 +31,7 @@ LAYERS = [
     ["_loop", "_text"],
     ["_public"],
     [""],
-    ["atoms._matrices", "atoms._machine", "atoms._formats"],
+    ["atoms._matrices", "atoms._machine", "atoms._formats", "atoms._charges"],
     ["atoms._constraints", "atoms._cells.kinds"],
     ["atoms._intake"],
     ["atoms._batch", "atoms._snapshot"],

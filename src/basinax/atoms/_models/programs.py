@@ -108,8 +108,17 @@ class Form(NamedTuple):
     arguments: tuple[str, ...]
     is_direct: bool
     """Whether the function returns forces and stress of its own."""
+    asks: tuple[str, ...] = ()
+    """Numbers of the structure that the function asks for by name: charge, spin."""
+
+    def with_totals(self, function: Callable[..., Any], graph: Arrays) -> Callable[..., Any]:
+        """The function with the numbers that it asks for."""
+        if not self.asks:
+            return function
+        return functools.partial(function, **{name: graph[name] for name in self.asks})
 
     def evaluate(self, function: Callable[..., Any], graph: Arrays) -> Found:
+        function = self.with_totals(function, graph)
         if self.is_direct:
             return directly(function, self.arguments, graph)
         return _DERIVED[self.arguments](function, graph)
@@ -119,6 +128,7 @@ class Form(NamedTuple):
 def returned_by(fixed: Fixed, arrays: Any, graph: Arrays) -> Any:
     """The shapes of the function's own results."""
     function, form = eqx.combine(arrays, fixed.tree)
+    function = form.with_totals(function, graph)
     return function(*(graph[name] for name in form.arguments))
 
 
