@@ -46,7 +46,7 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
         if not _is_possible(closed.jaxpr):
             return function(*args)
 
-        @xla.jitted
+        @jax.jit
         def kernel(consts, leaves):
             results = jax_core.jaxpr_as_fun(jax_core.ClosedJaxpr(closed.jaxpr, consts))(*leaves)
             # XLA requires the kernel to read every argument.
