@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
+from jax.core import Tracer, eval_context
 from jax.extend import core as jax_core
 from jaxtyping import Array, Bool, Int32, Shaped
 
@@ -153,7 +153,7 @@ def traced(function: Callable[..., Any], **how: Any) -> Callable[..., Any]:
     return jax.jit(function, **how).eval_shape
 
 
-with jax.core.eval_context():
+with eval_context():
     _OUTSIDE = jax_core.get_opaque_trace_state()
 
 
