@@ -113,9 +113,10 @@ def short_runs(monkeypatch):
 
 @functools.cache
 def _turn_of_tests():
+    from basinax._bits import xla
     from basinax.atoms._streams import hosted
 
-    return jax.jit(hosted._turn.__wrapped__, static_argnums=0)
+    return xla.jitted(hosted._turn.__wrapped__, static_argnums=0)
 
 
 _tests_run = itertools.count(1)

@@ -32,7 +32,7 @@ LAYERS = [
     ["_loop"],
     ["_public"],
     [""],
-    ["atoms._matrices", "atoms._machine", "atoms._formats"],
+    ["atoms._matrices", "atoms._machine", "atoms._formats", "atoms._charges"],
     ["atoms._constraints", "atoms._cells.kinds"],
     ["atoms._intake"],
     ["atoms._batch", "atoms._snapshot"],
@@ -298,3 +298,15 @@ def own_docstring(value) -> str | None:
 
 def test_the_package_declares_its_types():
     assert (SOURCE / "py.typed").exists()
+
+
+def test_one_module_jits():
+    """So every program has the options of `_bits.xla`, with which XLA computes right numbers."""
+    found = {
+        module
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("jit", "filter_jit", "pmap")
+    }
+    # A kernel has neither products of matrices nor sums; the loop hands equinox's to `jitted`.
+    assert found == {"_bits.xla", "_bits.kernel", "_loop.relax"}

@@ -19,13 +19,18 @@ WISHED = os.environ.get("BASINAX_TESTS_XLA", "both")
 # XLA ends a process for an option that it lacks.
 IS_TRIED = jaxlib.__version__.startswith("0.10.")
 
-DEFAULTS: dict[str, bool | int] = (
-    {"xla_cpu_use_fusion_emitters": True, "xla_backend_optimization_level": 3} if IS_TRIED else {}
+ALWAYS: dict[str, Any] = {"xla_cpu_experimental_ynn_fusion_type": ""} if IS_TRIED else {}
+"""That of `basinax._bits.xla`, which is not imported here: XLA's flags are not chosen yet."""
+
+DEFAULTS: dict[str, Any] = (
+    {"xla_cpu_use_fusion_emitters": True, "xla_backend_optimization_level": 3} | ALWAYS
+    if IS_TRIED
+    else {}
 )
 """For `jax.jit(..., compiler_options=DEFAULTS)`: as users compile, whatever is wished."""
 
 QUICK = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
-AS_USERS = {} if WISHED == "quick" else DEFAULTS
+AS_USERS = ALWAYS if WISHED == "quick" else DEFAULTS
 """As users compile, unless all is to be quick."""
 
 

@@ -1,8 +1,8 @@
-"""How XLA compiles programs of this package. Nothing here changes a bit of any result.
+"""How XLA compiles programs of this package, all of which `jitted` makes.
 
 Options belong to single programs; no setting of the process is touched, and options that the
-installed XLA lacks are left out. Each trick is a function behind a switch; benchmarks/ablation.py
-measures the gain of each.
+installed XLA lacks are left out. Each trick is a function behind a switch, which changes no bit of
+any result; benchmarks/ablation.py measures the gain of each.
 """
 
 import contextlib
@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer, eval_context
+from jax.extend import core as jax_core
 from jaxtyping import Array, Bool, Int32, Shaped
 
 SWITCHES: dict[str, bool] = dict.fromkeys(
@@ -72,6 +74,11 @@ def within(indices: Int32[Array, "..."], n: int, most: int) -> Int32[Array, "...
 
 Options = dict[str, Any]
 
+ALWAYS: Options = {"xla_cpu_experimental_ynn_fusion_type": ""}
+"""For every program. The fusion that this turns off computes wrong numbers with jaxlib 0.10.2 on
+CPUs, where a matrix times a vector under `vmap` is summed in 16,385 to 65,536 rows
+(https://github.com/jax-ml/jax/issues/39103), and ends the process with 0.11.0 (#39257)."""
+
 SHORT: Options = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
 """For programs that run briefly: compiling takes 2/3 of the time, a step 1/20 more. XLA's functions
 keep their bits on arrays over rows, except `tan`, `cbrt` and `atan`, which `elementary`
@@ -93,31 +100,72 @@ REPEATABLE: Options = {"xla_gpu_deterministic_ops": True}
 picks kernels by their timing, so the last digits differ from call to call."""
 
 
-def jitted(function: Callable[..., Any], options: Options, **how: Any) -> Callable[..., Any]:
-    """`function`, jitted with the options that the installed XLA has.
+def jitted(
+    function: Callable[..., Any],
+    options: Options | None = None,
+    *,
+    by: Callable[..., Any] = jax.jit,
+    **how: Any,
+) -> Callable[..., Any]:
+    """`function`, jitted with `ALWAYS` and the options that the installed XLA has.
+
+    Called while a program is traced, it becomes a part of that program, which has options of its
+    own: JAX refuses other ones there.
 
     Args:
-        how: further arguments of `jax.jit`.
+        by: `jax.jit`, or a function like it.
+        how: further arguments of `by`.
     """
-    programs = [jax.jit(function, compiler_options=options, **how)]
-    plain = jax.jit(function, **how)
+    part, programs = by(function, **how), {}
+
+    def known() -> Options:
+        wanted = ALWAYS | ((options or {}) if SWITCHES["options"] else {})
+        return {name: value for name, value in wanted.items() if (name, value) not in _MISSING}
+
+    def run(chosen: Options, args: tuple[Any, ...]) -> Any:
+        key = tuple(chosen.items())
+        if key not in programs:
+            programs[key] = by(function, compiler_options=chosen, **how)
+        return programs[key](*args)
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
-        if not SWITCHES["options"]:
-            return plain(*args)
-        program = programs[-1]
+        if is_traced():
+            return part(*args)
+        tried = known()
         try:
-            return program(*args)
+            return run(tried, args)
         except jax.errors.JaxRuntimeError:
-            known = {name: value for name, value in options.items() if _is_known(name, value)}
-            if program is not programs[0] or len(known) == len(options):
+            _MISSING.update(item for item in tried.items() if not _is_known(*item))
+            if known() == tried:
                 raise
-        if len(programs) == 1:  # otherwise another thread has appended a program meanwhile
-            programs.append(jax.jit(function, compiler_options=known, **how))
-        return programs[-1](*args)
+        return run(known(), args)
 
     return call
+
+
+def traced(function: Callable[..., Any], **how: Any) -> Callable[..., Any]:
+    """The shapes that `function` returns; JAX keeps what it has traced. Nothing is compiled.
+
+    Args:
+        how: arguments of `jax.jit`.
+    """
+    return jax.jit(function, **how).eval_shape
+
+
+with eval_context():
+    _OUTSIDE = jax_core.get_opaque_trace_state()
+
+
+def is_traced() -> bool:
+    """Whether this thread traces a program; a derivative or `vmap` outside of `jit` is none."""
+    if jax_core.get_opaque_trace_state() == _OUTSIDE:
+        return False
+    return isinstance(jnp.asarray(np.float32(0)), Tracer)
+
+
+_MISSING: set[tuple[str, Any]] = set()
+"""Options that the installed XLA lacks, as far as known."""
 
 
 @functools.cache

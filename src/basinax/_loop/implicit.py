@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from basinax._bits import xla
 from basinax._systems.types import Tree
 
 Model = Callable[..., tuple[Any, ...]]
@@ -50,6 +51,7 @@ def differentiable(
         return params, energies
 
     @minimum.defjvp
+    @xla.jitted
     def _(primals, tangents):
         (numbers, params, energies), (changes, *_) = primals, tangents
 

@@ -16,6 +16,7 @@ from jax.core import Tracer
 from jax.dtypes import canonicalize_dtype
 from jaxtyping import Array, Bool, Float, Int32
 
+from basinax._bits import xla
 from basinax._jax.forks import check_process
 from basinax._jax.switches import own_switches
 from basinax._loop.criteria import AbstractCriterion, criterion_of
@@ -166,7 +167,7 @@ def _solved(hessian_times: Callable[[Tree], Tree], b: Tree, prefix: Prefix) -> T
     return relax(quadratic, start, LBFGSLineSearch(), index_prefix=prefix, fmax=tolerance).params
 
 
-@eqx.filter_jit
+@functools.partial(xla.jitted, by=eqx.filter_jit)  # which takes any leaves
 def _advance(value_and_gradient, run, optimizer, criterion, max_steps) -> Run:
     def evaluate(params):
         energies, gradients, *extras = value_and_gradient(params)

@@ -14,6 +14,7 @@ from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
+from basinax._bits import xla
 from basinax._settings import require_function
 from basinax._systems.index import AnyIndex, SystemIndex
 from basinax._systems.prefix import is_index, n_systems, resolve
@@ -99,6 +100,10 @@ def one_after_another(
     return jax.tree.map(lambda x: x[:n], found)
 
 
+_looped = xla.jitted(one_after_another, static_argnums=0)
+"""In a program of its own outside of `jit`, where JAX would compile the loop by itself."""
+
+
 class _Group(NamedTuple):
     """Systems of one shape."""
 
@@ -179,7 +184,7 @@ class Alone:
         nothing = jax.tree.map(
             lambda x: jnp.full((len(group.systems), *x.shape), jnp.nan, x.dtype), said
         )
-        return one_after_another(function, is_asked, arguments, nothing)
+        return _looped(function, is_asked, arguments, nothing)
 
     def _rows(self, index: AnyIndex, of_groups: Sequence[Array]) -> Array:
         """An array like a leaf of the parameters, from the arrays of the groups."""

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from basinax._bits import xla
 from basinax._bits.exponents import (
     choice,
     choose,
@@ -88,7 +89,7 @@ class Clip:
     quick: bool = False
     """The option of `plain_norms`."""
 
-    @functools.partial(jax.jit, static_argnums=0)
+    @functools.partial(xla.jitted, static_argnums=0)
     def __call__(
         self,
         leaves: Sequence[Any],

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from basinax._bits import xla
 from basinax._bits.exponents import (
     from_bits,
     infinity_bits,
@@ -61,7 +62,7 @@ class Norms(NamedTuple):
     """0 unless the value is inf or subnormal."""
 
 
-@functools.partial(jax.jit, static_argnums=2)
+@functools.partial(xla.jitted, static_argnums=2)
 def norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
     """The norm of each system over all leaves: 0 without rows, NaN if any entry is.
 

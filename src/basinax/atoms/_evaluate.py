@@ -14,6 +14,7 @@ from basinax._jax.forks import check_process
 from basinax._jax.switches import own_switches
 from basinax._settings import require_switch
 from basinax.atoms._batch import available_dtype
+from basinax.atoms._charges import warn_of_unused
 from basinax.atoms._evaluators.calculator import evaluator_of
 from basinax.atoms._evaluators.protocol import (
     AbstractEvaluator,
@@ -102,9 +103,25 @@ def evaluate(
     if not atoms:
         return AtomsEvaluation([], np.zeros(0), [], np.zeros((0, 6)) if stress else None, [])
     check_occupancies(atoms)
-    dtype = available_dtype(dtype)
-    have_volume = [stress and has_volume(a) for a in atoms]
     evaluator = evaluator_of(potential)
+    warn_of_unused(atoms, evaluator or potential)
+    return evaluated(atoms, evaluator, potential, stress=stress, dtype=available_dtype(dtype))
+
+
+def evaluated(
+    atoms: Sequence[Atoms],
+    evaluator: AbstractEvaluator | None,
+    potential: Any,
+    *,
+    stress: bool,
+    dtype: Any,
+) -> AtomsEvaluation:
+    """`evaluate` of structures that are checked.
+
+    Args:
+        evaluator: that of the potential, if the host calls it.
+    """
+    have_volume = [stress and has_volume(a) for a in atoms]
     if evaluator is not None:
         found = _asked(evaluator, atoms, have_volume)
     else:

@@ -35,7 +35,8 @@ from basinax._settings import (
 from basinax._text.specs import optimizer_from
 from basinax.atoms._batch import available_dtype
 from basinax.atoms._cells.kinds import AbstractCell
-from basinax.atoms._evaluate import evaluate
+from basinax.atoms._charges import warn_of_unused
+from basinax.atoms._evaluate import evaluated
 from basinax.atoms._evaluators.calculator import ASECalculator, evaluator_of
 from basinax.atoms._evaluators.protocol import AbstractEvaluator, AbstractSession
 from basinax.atoms._formats.occupancy import check_occupancies
@@ -162,6 +163,7 @@ def relax(
     atoms = [structure.atoms for structure in structures]
     check_occupancies(atoms)
     evaluator = evaluator_of(potential)
+    warn_of_unused(atoms, evaluator or potential)
     asked, dtype = dtype, available_dtype(dtype)
     warn_of_single_precision(asked, dtype)
     optimizer = _fit_for(evaluator, named_optimizer(optimizer))
@@ -269,7 +271,7 @@ def _add_stresses(relaxed: list[Atoms], originals: list[Atoms], potential: Any, 
             places[-1].calc = original.calc  # evaluates the end if there is no potential
     if not ends:
         return
-    found = evaluate(places, potential, stress=True, dtype=dtype)
+    found = evaluated(places, evaluator_of(potential), potential, stress=True, dtype=dtype)
     for end, stress in zip(ends, cast(np.ndarray, found.stresses), strict=True):
         if np.isfinite(stress).all():
             end.calc.results["stress"] = stress

@@ -5,10 +5,10 @@ from typing import Any
 from ase import Atoms
 from ase.constraints import FixAtoms, FixSymmetry
 
+from basinax.atoms._charges import some_of
 from basinax.cli._choice import chosen
 from basinax.cli._console import fail, print_warning, reported
 from basinax.cli._options import Given
-from basinax.cli._unused import some_of
 
 
 def constrain(atoms: list[Atoms], sources: list[str], given: Given) -> None:

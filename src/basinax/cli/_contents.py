@@ -8,10 +8,10 @@ from ase import Atoms
 from ase.io.formats import UnknownFileTypeError
 
 from basinax._text.files import ending_of
+from basinax.atoms._charges import some_of
 from basinax.atoms._formats.formats import Form, form_to_write
 from basinax.atoms._formats.trial import Trial, tried
 from basinax.cli._console import fail, print_warning
-from basinax.cli._unused import some_of
 
 
 class Plan(NamedTuple):

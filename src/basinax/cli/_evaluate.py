@@ -15,6 +15,7 @@ from basinax.cli._record import described, recorded
 from basinax.cli._session import session
 from basinax.cli._stream import Stream
 from basinax.cli._summary import print_first, print_json, print_written
+from basinax.cli._unused import warn_of_unused
 from basinax.cli._writing import Writing
 
 
@@ -25,6 +26,7 @@ def run(model: Model, outputs: PointOutputs, manner: Manner) -> None:
             settings = settings_of((model, outputs, manner))
         moving = [outputs.stress] * len(inputs.atoms)
         writing = Writing.prepared(outputs, inputs, files_read(model), moving)
+        warn_of_unused(inputs.atoms, inputs.sources, potential)
         watch.begin("running")
         with reported(inputs.sources):
             found = evaluate(

@@ -9,6 +9,7 @@ from basinax.cli._console import BITS_DIFFER, check_printed, out, print_line, re
 from basinax.cli._options import Manner, Probed, Sample
 from basinax.cli._potential import read_model
 from basinax.cli._session import session
+from basinax.cli._unused import warn_of_unused
 
 
 def run(probed: Probed, sample: Sample, manner: Manner) -> None:
@@ -17,6 +18,7 @@ def run(probed: Probed, sample: Sample, manner: Manner) -> None:
         atoms, sources = inputs.atoms, inputs.sources
         order = np.random.default_rng(sample.seed).permutation(len(atoms))
         chosen = sorted(order[: sample.sample].tolist())
+        warn_of_unused(atoms, sources, potential)
         watch.begin("running")
         with reported([sources[k] for k in chosen]):
             some = [atoms[k] for k in chosen]

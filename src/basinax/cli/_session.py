@@ -13,6 +13,7 @@ from basinax import __version__
 from basinax._jax.cache import abandon, enable_cache
 from basinax._jax.compilations import EVENT
 from basinax._jax.cores import n_cores
+from basinax.atoms._charges import Unused
 from basinax.cli._console import err, print_line
 from basinax.cli._options import Dtype, Manner
 from basinax.cli._watch import Watch
@@ -26,6 +27,7 @@ _LOG = logging.getLogger("basinax")
 @contextlib.contextmanager
 def session(manner: Manner, dtype: Dtype) -> Iterator[Watch]:
     """The watch of a command."""
+    warnings.filterwarnings("ignore", category=Unused)  # commands name the files
     with Watch(manner.quiet) as watch, _described(watch, dtype, manner.verbose):
         watch.cache = _keep_programs(manner)
         try:

@@ -38,7 +38,7 @@ class Task:
         with reported(sources):
             own = [setup.own_of(*each) for each in zip(atoms, sources, strict=True)]
             check_occupancies(atoms)
-        warn_of_unused(atoms, sources)
+        warn_of_unused(atoms, sources, setup.settings["potential"])
         constrain(atoms, sources, given)
         return cls(atoms, inputs, setup, own)
 

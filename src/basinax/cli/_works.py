@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from ase import Atoms
 
+from basinax.atoms._charges import unused_of, uses_of
 from basinax.atoms._result import Relaxed
 from basinax.atoms._runs.refusing import refused, relax_usable
 from basinax.atoms._windows import OnEnd
@@ -14,7 +15,6 @@ from basinax.cli._guard import Unreadable
 from basinax.cli._lazily import Item, items_of
 from basinax.cli._options import Given
 from basinax.cli._setup import Setup
-from basinax.cli._unused import unused_of
 
 
 class Work(NamedTuple):
@@ -75,9 +75,11 @@ class Works:
         atoms = item.read()
         own = self._setup.own_of(atoms, item.source)
         constrain_one(atoms, item.source, self._given)
-        for name in set(unused_of(atoms)) - self._warned:
+        potential = self._setup.settings["potential"]
+        for name in set(unused_of(atoms, uses_of(potential))) - self._warned:
             self._warned.add(name)
-            print_warning(f"the potential does not use {name} (of {item.source} and others)")
+            kind = type(potential).__name__
+            print_warning(f"the potential {kind} does not use {name} (of {item.source} and others)")
         return Work(number, item.source, atoms, own)
 
     def _refuse(self, number: int, item: Item, reason: str) -> None:

@@ -17,6 +17,7 @@ from basinax._settings import (
     require_switch,
     require_whole,
 )
+from basinax.atoms._charges import uses_of
 from basinax.atoms._evaluators.protocol import (
     AbstractEvaluator,
     AbstractSession,
@@ -83,6 +84,10 @@ class ASECalculator(AbstractEvaluator):
                         f"{name} needs a function that makes calculators, got a calculator: pass"
                         f" lambda: {type(self.calculator).__name__}(...)"
                     )
+
+    @property
+    def uses(self) -> frozenset[str]:
+        return uses_of(self.calculator)
 
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
         if is_calculator(self.calculator):

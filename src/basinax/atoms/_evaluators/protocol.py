@@ -13,6 +13,7 @@ import numpy as np
 from ase import Atoms
 from jaxtyping import Float
 
+from basinax.atoms._charges import USABLE
 from basinax.atoms._matrices import VOIGT
 
 
@@ -110,6 +111,15 @@ class AbstractEvaluator(abc.ABC):
     def is_conservative(self) -> bool:
         """Whether forces are derivatives of the energy, which line searches need."""
         return True
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """What of a structure its numbers depend on, besides elements, positions and cell.
+
+        Names of `USABLE`; all for code that may read anything of a structure. A warning names
+        structures that carry more.
+        """
+        return USABLE
 
     def on(self, devices: Sequence[Any]) -> "AbstractEvaluator":
         """The same evaluator on these JAX devices; a device named n times runs n evaluations.

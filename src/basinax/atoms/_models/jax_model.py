@@ -6,8 +6,9 @@ structures of one shape run side by side (`side_by_side.py`).
 """
 
 import dataclasses
+import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -26,12 +27,13 @@ from basinax._settings import (
     require_whole,
 )
 from basinax.atoms._batch import available_dtype
+from basinax.atoms._charges import TOTALS, check_totals
 from basinax.atoms._evaluators.protocol import AbstractEvaluator, AbstractSession
 from basinax.atoms._evaluators.waiting import check_moving
 from basinax.atoms._machine import machine
 from basinax.atoms._models.graphs import POSITIONS, VECTORS, AbstractLayout
 from basinax.atoms._models.lists import FORMATS, LISTS, Listed, ListedEnergy
-from basinax.atoms._models.mlip import read_mlip
+from basinax.atoms._models.mlip import asked_of, read_mlip
 from basinax.atoms._models.nequix import read_nequix
 from basinax.atoms._models.programs import Form, returned_by
 from basinax.atoms._models.sessions import OneByOne, Program, joined
@@ -50,6 +52,9 @@ class JaxModel(AbstractEvaluator):
     arrays contain all pairs within the cutoff, in both directions. The function returns the
     energies of atoms [n] in eV; energies of spare atoms are ignored. A pair beyond the cutoff must
     contribute nothing, since spare pairs join two spare atoms that are farther apart.
+
+    A function with further arguments named `charge` or `spin` is called with these numbers of the
+    structure: its total charge in e, and its multiplicity 2S + 1, 0 for a crystal that has none.
 
     Args:
         energies: the function; weights may be arrays in it, if it is a pytree such as an equinox
@@ -79,6 +84,8 @@ class JaxModel(AbstractEvaluator):
     exact: bool = True
     workers: int | None = None
     takes: AbstractLayout = dataclasses.field(default=POSITIONS, kw_only=True)
+    asks: Sequence[str] | None = dataclasses.field(default=None, kw_only=True)
+    """Of charge and spin, what the function is called with; what its signature names if None."""
     devices: Sequence[Any] = dataclasses.field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
@@ -95,6 +102,11 @@ class JaxModel(AbstractEvaluator):
             raise TypeError(
                 "exact=False needs JaxModel.of_vectors and forces that are derivatives: a joined"
                 " graph has no cell of its own"
+            )
+        if not self.exact and self.uses:
+            raise TypeError(
+                f"the function asks for {' and '.join(sorted(self.uses))}, which a joined graph"
+                " (exact=False) does not have"
             )
 
     @classmethod
@@ -145,6 +157,7 @@ class JaxModel(AbstractEvaluator):
         """
         energies, cutoff, numbers = read_mlip(force_field, np.dtype(dtype))
         options = {"species": tuple(numbers), "dtype": dtype} | options
+        options["asks"] = asked_of(force_field)
         return cls(energies, cutoff, **options)
 
     @classmethod
@@ -198,6 +211,12 @@ class JaxModel(AbstractEvaluator):
         return cls(listed, cutoff, species, dtype, workers=workers, takes=takes)
 
     @property
+    def uses(self) -> frozenset[str]:
+        if self.asks is not None:
+            return frozenset(self.asks)
+        return frozenset(_asked_by(self.energies, len(self.takes.arguments)))
+
+    @property
     def is_conservative(self) -> bool:
         return self.conservative
 
@@ -211,9 +230,11 @@ class JaxModel(AbstractEvaluator):
         check_listable(atoms, float(self.cutoff), np.float64)
         self.takes.check(atoms, float(self.cutoff))
         dtype = available_dtype(None) if self.dtype is None else np.dtype(self.dtype)
-        form = Form(self.takes.arguments, not self.conservative)
+        asks = tuple(sorted(self.uses))
+        check_totals(atoms, asks)
+        form = Form(self.takes.arguments, not self.conservative, asks)
         fixed, arrays = split((self.energies, form))
-        program = Program(fixed, arrays, float(self.cutoff), dtype, self.takes)
+        program = Program(fixed, arrays, float(self.cutoff), dtype, self.takes, asks)
         with switched(program.switches):
             self._check(program, needs_stress)
         if not self.exact:
@@ -230,7 +251,7 @@ class JaxModel(AbstractEvaluator):
         """Raise TypeError if the function returns wrong types or shapes."""
         graph = program.abstract_graph()
         n = graph["numbers"].shape[0]
-        returned = returned_by.eval_shape(program.fixed, program.arrays, graph)
+        returned = returned_by(program.fixed, program.arrays, graph)
         parts = [returned] if self.conservative else returned
         wanted = [(n,), (n, 3), (3, 3)][: 1 if self.conservative else 3]
         if not isinstance(parts, list | tuple) or len(parts) != len(wanted):
@@ -247,6 +268,20 @@ class JaxModel(AbstractEvaluator):
                     f"the model must return {name} of shape {shape} for a graph of {n}"
                     f" atoms, got {getattr(part, 'shape', type(part).__name__)}"
                 )
+
+
+def _asked_by(function: Callable[..., Any], n_arrays: int) -> Iterator[str]:
+    """The names of `TOTALS` among a function's arguments after the arrays."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a function without a signature
+        return
+    bound = getattr(function, "keywords", {})  # of a `functools.partial`
+    for place, parameter in enumerate(parameters):
+        is_named = parameter.kind is parameter.KEYWORD_ONLY
+        is_named |= parameter.kind is parameter.POSITIONAL_OR_KEYWORD and place >= n_arrays
+        if is_named and parameter.name in TOTALS and parameter.name not in bound:
+            yield parameter.name
 
 
 _F32, _F64 = "float32", "float64"

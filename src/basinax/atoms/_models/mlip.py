@@ -19,7 +19,14 @@ class MlipEnergies(eqx.Module):
     """The force field, compared by identity as in the package; its own parameters are unused."""
 
     def __call__(
-        self, positions: Any, cell: Any, numbers: Any, senders: Any, receivers: Any, shifts: Any
+        self,
+        positions: Any,
+        cell: Any,
+        numbers: Any,
+        senders: Any,
+        receivers: Any,
+        shifts: Any,
+        **totals: Any,
     ) -> Any:
         from mlip.graph import (  # pyright: ignore[reportMissingImports]
             EdgeOrdering,
@@ -32,10 +39,11 @@ class MlipEnergies(eqx.Module):
 
         # mlip's `senders` are central atoms, and it needs pairs in their order. A single graph has
         # no padding in mlip, so spare atoms count as atoms.
+        of_graph = {_NAMES[name]: x[None].astype(jnp.int32) for name, x in totals.items()}
         graph = Graph(
             nodes=GraphNodes(positions=positions, atomic_numbers=numbers),
             edges=GraphEdges(shifts=shifts),
-            globals=GraphGlobals(cell=cell[None], weight=jnp.ones(1, cell.dtype)),
+            globals=GraphGlobals(cell=cell[None], weight=jnp.ones(1, cell.dtype), **of_graph),
             n_node=jnp.array([len(positions)]),
             n_edge=jnp.array([len(senders)]),
             senders=receivers,
@@ -46,6 +54,21 @@ class MlipEnergies(eqx.Module):
             field = self.force_field.replace_required_properties(Properties(forces=False))
             found = dataclasses.replace(field, params=self.params).calculate(graph)
         return found.nodes.features["energy"].astype(positions.dtype)
+
+
+_NAMES = {"charge": "charge", "spin": "spin_multiplicity"}
+"""Names in mlip's graphs."""
+
+
+def asked_of(force_field: Any) -> list[str]:
+    """Which of charge and spin a force field reads, by its configuration."""
+    config = getattr(force_field, "config", None)
+    routed = getattr(getattr(config, "moe", None), "routing_globals", ())
+    reads_charge = ("use_total_charge_embedding", "predict_partial_charges")
+    asks = [name for name, theirs in _NAMES.items() if theirs in routed]
+    if any(getattr(config, name, False) for name in reads_charge):
+        asks = ["charge", *(name for name in asks if name != "charge")]
+    return asks
 
 
 def read_mlip(force_field: Any, dtype: np.dtype) -> tuple[MlipEnergies, float, list[int]]:

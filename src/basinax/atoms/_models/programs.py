@@ -108,17 +108,27 @@ class Form(NamedTuple):
     arguments: tuple[str, ...]
     is_direct: bool
     """Whether the function returns forces and stress of its own."""
+    asks: tuple[str, ...] = ()
+    """Numbers of the structure that the function asks for by name: charge, spin."""
+
+    def with_totals(self, function: Callable[..., Any], graph: Arrays) -> Callable[..., Any]:
+        """The function with the numbers that it asks for."""
+        if not self.asks:
+            return function
+        return functools.partial(function, **{name: graph[name] for name in self.asks})
 
     def evaluate(self, function: Callable[..., Any], graph: Arrays) -> Found:
+        function = self.with_totals(function, graph)
         if self.is_direct:
             return directly(function, self.arguments, graph)
         return _DERIVED[self.arguments](function, graph)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(xla.traced, static_argnums=0)
 def returned_by(fixed: Fixed, arrays: Any, graph: Arrays) -> Any:
-    """The function's own results. It is jitted so that JAX keeps its trace for later calls."""
+    """The shapes of the function's own results."""
     function, form = eqx.combine(arrays, fixed.tree)
+    function = form.with_totals(function, graph)
     return function(*(graph[name] for name in form.arguments))
 
 
@@ -149,7 +159,7 @@ def found_side_by_side(fixed: Fixed, arrays: Any, graphs: Arrays) -> Found:
 evaluate_side_by_side = xla.jitted(found_side_by_side, xla.REPEATABLE, static_argnums=0)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(xla.jitted, static_argnums=0)
 def evaluate_joined(fixed: Fixed, arrays: Any, graph: Arrays) -> tuple[Array, Array, Array]:
     """Energies of atoms, derivatives by vectors, of many structures in one graph."""
     function, _ = eqx.combine(arrays, fixed.tree)

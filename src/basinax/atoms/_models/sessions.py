@@ -18,6 +18,7 @@ from basinax._jax.compilations import counter_of_thread
 from basinax._jax.fixed import Fixed
 from basinax._jax.shortage import is_out_of_memory
 from basinax._jax.switches import switched, switches
+from basinax.atoms._charges import TOTALS
 from basinax.atoms._evaluators.protocol import (
     AbstractSession,
     Answer,
@@ -54,6 +55,8 @@ class Program:
     cutoff: float
     dtype: np.dtype
     layout: AbstractLayout
+    asks: tuple[str, ...] = ()
+    """Numbers of the structure that the function asks for by name."""
 
     @property
     def switches(self) -> dict[str, Any]:
@@ -72,6 +75,7 @@ class Program:
         none, cell = np.zeros(3), np.eye(3)
         graph = graph_of(none[None], cell, none > 0, np.ones(1, int), self.cutoff)
         _, arrays = self.layout.arrays(graph, self.cutoff, self.dtype)
+        arrays |= self._totals(Atoms("H"))
         return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items()}
 
     def graph(self, atoms: Atoms, request: Request) -> Graph:
@@ -86,9 +90,14 @@ class Program:
         """The arrays of a structure's graph. Raises EvaluationError if there are none."""
         graph = self.graph(atoms, request)
         try:
-            return self.layout.arrays(graph, self.cutoff, self.dtype)
+            shape, arrays = self.layout.arrays(graph, self.cutoff, self.dtype)
         except ValueError as error:
             raise EvaluationError(str(error)) from error
+        return shape, arrays | self._totals(atoms)
+
+    def _totals(self, atoms: Atoms) -> dict[str, np.ndarray]:
+        """The numbers of a structure, by name."""
+        return {name: np.asarray(TOTALS[name](atoms), self.dtype) for name in self.asks}
 
 
 class OneByOne(AbstractSession):

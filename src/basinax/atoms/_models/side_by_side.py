@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from ase import Atoms
 
+from basinax._bits import xla
 from basinax._bits.rewriting import RefusedOperation
 from basinax._jax.compilations import Compilations, counter_of_thread
 from basinax._jax.shortage import is_out_of_memory
@@ -46,8 +47,7 @@ def n_places(shape: Shape, n_pairs: int) -> int:
     return min(max(n_pairs // shape.edges, 1), MOST_PLACES)
 
 
-_traced = jax.jit(found_side_by_side, static_argnums=0)
-"""JAX keeps what it has traced, for later calls."""
+_shapes = xla.traced(found_side_by_side, static_argnums=0)
 
 
 def can_stand(program: Program) -> bool:
@@ -55,7 +55,7 @@ def can_stand(program: Program) -> bool:
     one = program.abstract_graph()
     two = {name: jax.ShapeDtypeStruct((2, *x.shape), x.dtype) for name, x in one.items()}
     try:
-        _traced.eval_shape(program.fixed, program.arrays, two)
+        _shapes(program.fixed, program.arrays, two)
     except (RefusedOperation, NotImplementedError) as error:
         _LOG.info("model: structures are evaluated one at a time: %s", error)
         return False

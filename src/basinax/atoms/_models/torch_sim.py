@@ -15,6 +15,7 @@ import numpy as np
 from ase import Atoms
 
 from basinax._settings import require_switch
+from basinax.atoms._charges import charge_of, check_totals, spin_of
 from basinax.atoms._evaluators.protocol import (
     AbstractEvaluator,
     AbstractSession,
@@ -33,6 +34,10 @@ from basinax.atoms._evaluators.waiting import (
 @dataclasses.dataclass(frozen=True)
 class TorchSimModel(AbstractEvaluator):
     """A model of TorchSim's interface as a potential, one structure per call.
+
+    The state has each structure's `charge` (in e) and `spin` (the multiplicity 2S + 1, 0 for a
+    crystal that has none), and `partial_charges` and `magnetic_moments` of atoms, if initial ones
+    are set.
 
     On CPU each structure has the bits of an evaluation alone, for the same number of torch's
     threads. On GPUs models often add in another order at each call, even alone: see `probe`.
@@ -62,6 +67,7 @@ class TorchSimModel(AbstractEvaluator):
         if not getattr(self.model, "compute_stress", True):
             remedy = "make it with compute_stress=True, or keep the cell fixed (cell=None)"
             check_moving(needs_stress, f"but the model computes no stress: {remedy}")
+        check_totals(atoms)
         own = bare(atoms)
         evaluate = functools.partial(_answers, self.model, own)
         if self.batched:
@@ -70,12 +76,22 @@ class TorchSimModel(AbstractEvaluator):
 
 
 def _take_alike(atoms: Sequence[Atoms], waiting: list[Request]) -> list[Request]:
-    """Remove the first request, and all with the same periodic directions."""
-    pbc = atoms[waiting[0].number].pbc
-    is_alike = [bool((atoms[request.number].pbc == pbc).all()) for request in waiting]
+    """Remove the first request, and all whose states have the same attributes as its own."""
+    kinds = [_kind_of(atoms[request.number]) for request in waiting]
+    is_alike = [kind == kinds[0] for kind in kinds]
     alike = [request for request, is_taken in zip(waiting, is_alike, strict=True) if is_taken]
     waiting[:] = [r for r, is_taken in zip(waiting, is_alike, strict=True) if not is_taken]
     return alike
+
+
+_OF_ATOMS = {"initial_charges": "partial_charges", "initial_magmoms": "magnetic_moments"}
+"""TorchSim's names of arrays that a structure may have."""
+
+
+def _kind_of(atoms: Atoms) -> tuple[Any, ...]:
+    """Periodic directions, and the components of arrays that a structure may have."""
+    arrays = (atoms.arrays.get(name) for name in _OF_ATOMS)
+    return *atoms.pbc.tolist(), *(None if x is None else x.shape[1:] for x in arrays)
 
 
 def _answers(model: Any, structures: Sequence[Atoms], requests: list[Request]) -> list[Answer]:
@@ -101,7 +117,11 @@ def _answers(model: Any, structures: Sequence[Atoms], requests: list[Request]) -
 
 
 def state_of(model: Any, atoms: Sequence[Atoms], requests: Sequence[Request]) -> Any:
-    """A state of TorchSim, with cell vectors as columns."""
+    """A state of TorchSim, with cell vectors as columns.
+
+    Args:
+        atoms: structures with the same periodic directions and arrays.
+    """
     torch: Any = importlib.import_module("torch")
     device = getattr(model, "device", None) or torch.device("cpu")
     dtype = getattr(model, "dtype", None) or torch.float64
@@ -118,7 +138,12 @@ def state_of(model: Any, atoms: Sequence[Atoms], requests: Sequence[Request]) ->
         "pbc": tensor(atoms[0].pbc, torch.bool),
         "atomic_numbers": tensor(np.concatenate([a.numbers for a in atoms]), torch.int64),
         "system_idx": tensor(index, torch.int64),
+        "charge": tensor([charge_of(a) for a in atoms], dtype),
+        "spin": tensor([spin_of(a) for a in atoms], dtype),
     }
+    for name, theirs in _OF_ATOMS.items():
+        if name in atoms[0].arrays:
+            arrays[theirs] = tensor(np.concatenate([a.arrays[name] for a in atoms]), dtype)
     try:
         from torch_sim.state import SimState  # pyright: ignore[reportMissingImports]
     except ImportError:

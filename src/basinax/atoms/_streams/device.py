@@ -82,7 +82,7 @@ def moved(batch: Batch, moves: CellMoves | None, params: Any) -> Batch:
     return dataclasses.replace(batch, positions=positions, cells=cells)
 
 
-structure = jax.jit(CellMoves.structure)
+structure = xla.jitted(CellMoves.structure)
 
 
 @functools.partial(xla.jitted, options=xla.ONCE)
@@ -97,7 +97,7 @@ def result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     return counts | found_at(point, batch, moves)
 
 
-@jax.jit
+@xla.jitted
 def found_at(point: Point, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     here = moved(batch, moves, point.params)
     place = {"positions": here.positions, "cells": here.cells, "fmax": point.fmax}

@@ -26,6 +26,10 @@ class PotentialCalculator(Calculator):
         super().__init__(**how)
         self.potential, self.dtype = potential, available_dtype(dtype)
 
+    @property
+    def uses(self) -> frozenset[str]:
+        return self.potential.uses
+
     def calculate(
         self,
         atoms: Atoms | None = None,

@@ -90,6 +90,10 @@ class AbstractPotential(eqx.Module):
     """The approximate count of numbers in memory for each pair in reach during an evaluation, lists
     included, which limits batches to the memory; some hundreds for a network."""
 
+    uses: ClassVar[frozenset[str]] = frozenset()
+    """What of a structure energies depend on, besides elements, positions and cell: names of
+    `USABLE`. A warning names structures that carry more."""
+
     species: eqx.AbstractVar[tuple[int, ...]]
     """The atomic numbers with parameters, ascending; empty if all atoms are alike."""
 

@@ -1,0 +1,132 @@
+"""Charge and spin of structures, and the warning of a potential that does not use them."""
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from ase.data import atomic_masses
+
+USABLE = frozenset({"charge", "spin", "charges", "magmoms", "masses"})
+"""What the numbers of a potential may depend on, besides elements, positions and cell: `charge` and
+`spin` of the structure, `charges`, `magmoms` and `masses` of its atoms."""
+
+WHOLE = 0.01
+"""A sum of charges that is as close to a whole number is that number (e)."""
+
+ISOTOPE = 2e-3
+"""The relative deviation of a mass from its element's beyond which it is another isotope's."""
+
+
+class Unused(UserWarning):
+    """A potential does not use what a structure carries."""
+
+
+def charge_of(atoms: Atoms) -> float:
+    """The total charge in e: `info["charge"]`, or else the sum of initial charges.
+
+    Raises:
+        ValueError: `info["charge"]` is no number.
+    """
+    if (given := _number_of(atoms, "charge")) is not None:
+        return given
+    total = math.fsum(atoms.arrays.get("initial_charges", ()))
+    return float(round(total)) if abs(total - round(total)) < WHOLE else total
+
+
+def spin_of(atoms: Atoms) -> float:
+    """The multiplicity 2S + 1: `info["spin"]`, or else one more than the sum of initial moments.
+
+    A crystal whose info says nothing has 0, for no multiplicity.
+
+    Raises:
+        ValueError: `info["spin"]` is no number.
+    """
+    if (given := _number_of(atoms, "spin")) is not None:
+        return given
+    if atoms.pbc.any():
+        return 0.0
+    moments = atoms.arrays.get("initial_magmoms", np.zeros(1))
+    return 1.0 + round(float(np.linalg.norm(np.sum(moments, axis=0))))
+
+
+TOTALS = {"charge": charge_of, "spin": spin_of}
+
+
+def check_totals(atoms: Sequence[Atoms], names: Sequence[str] = tuple(TOTALS)) -> None:
+    """Raise ValueError, with its name, if a structure's charge or spin is no number."""
+    for k, a in enumerate(atoms):
+        for name in names:
+            try:
+                TOTALS[name](a)
+            except ValueError as error:
+                raise ValueError(f"system {k} ({a.symbols}): {error}") from None
+
+
+def _number_of(atoms: Atoms, name: str) -> float | None:
+    """The number in `info`, or None."""
+    value = atoms.info.get(name)
+    if value is None:
+        return None
+    try:
+        return float(np.asarray(value, float).reshape(()))
+    except (TypeError, ValueError):
+        raise ValueError(f"info[{name!r}] must be a number, got {value!r:.60}") from None
+
+
+def uses_of(potential: Any) -> frozenset[str]:
+    """The names of `USABLE` that a potential uses; all for code of others, which may use any."""
+    return getattr(potential, "uses", USABLE)
+
+
+def unused_of(atoms: Atoms, uses: frozenset[str]) -> Iterator[str]:
+    """What a structure carries besides what is used, in words."""
+    of_system = {"charge": 0, "spin": 1}
+    of_atoms = {"charges": ("initial_charges", "charge"), "magmoms": ("initial_magmoms", "spin")}
+    words = {"charges": "charges", "magmoms": "magnetic moments"}
+    for name, (array, total) in of_atoms.items():
+        if array in atoms.arrays and atoms.arrays[array].any() and not uses & {name, total}:
+            yield words[name]
+    own = atomic_masses[atoms.numbers]
+    masses = atoms.arrays.get("masses", own)
+    if "masses" not in uses and (np.abs(masses - own) > ISOTOPE * own).any():
+        yield "masses of isotopes"
+    for name, usual in of_system.items():
+        try:
+            value = _number_of(atoms, name)
+        except ValueError:
+            continue  # something else of this name
+        if name not in uses and value not in (None, 0, usual):
+            yield f"{name} {value:g}"
+
+
+def unused_by_words(
+    atoms: Sequence[Atoms], names: Sequence[str], uses: Sequence[frozenset[str]] | frozenset[str]
+) -> str:
+    """What of several structures is not used, with the names of structures; empty if nothing."""
+    each = [uses] * len(atoms) if isinstance(uses, frozenset) else uses
+    having: dict[str, list[str]] = {}
+    for a, name, of_one in zip(atoms, names, each, strict=True):
+        for word in unused_of(a, of_one):
+            having.setdefault(word, []).append(name)
+    return "; ".join(f"{word} (of {some_of(of)})" for word, of in having.items())
+
+
+def some_of(names: list[str]) -> str:
+    more = len(names) - 1
+    return names[0] + (f" and {more} more" if more else "")
+
+
+def warn_of_unused(atoms: Sequence[Atoms], potential: Any) -> None:
+    """Warn once of charges and spins that the potential does not use.
+
+    Masses move no minimum, and initial moments of a crystal are a guess for calculators.
+    """
+    uses = uses_of(potential) | {"masses"}
+    each = [uses | ({"magmoms"} if a.pbc.any() else set()) for a in atoms]
+    names = [f"system {k} ({a.symbols})" for k, a in enumerate(atoms)]
+    if unused := unused_by_words(atoms, names, each):
+        kind = type(potential).__name__
+        warnings.warn(f"{kind} does not use {unused}", Unused, stacklevel=4)
