@@ -4,7 +4,7 @@ import contextlib
 from pathlib import Path
 
 from basinax._text.tables import RECORD, Table
-from basinax.atoms._runs.changes import changes
+from basinax.atoms._runs.changes import changes, joined
 from basinax.atoms._runs.folder import RunFolder
 from basinax.cli._console import fail, out, print_line, reported
 from basinax.cli._record import accept
@@ -47,5 +47,6 @@ def _record_of(parts: list[RunFolder], *, force: bool) -> Table:
         )
         accept(changed, refusal, force=force)
         record[RECORD].setdefault("forced", []).extend(changed)
+        record[RECORD] |= joined(other[RECORD], record[RECORD])
     record[RECORD]["merged"] = [str(part.path) for part in parts]
     return record

@@ -33,6 +33,14 @@ def compute(calculator: Any, atoms: Atoms, names: list[str], *, is_reset: bool) 
     return dict(calculator.results)
 
 
+def loaded(known: set[str]) -> dict[str, str]:
+    """The files of modules that are new in this process, by name; adds the names to the known."""
+    new = [name for name in list(sys.modules) if name not in known]
+    known.update(new)
+    files = {name: getattr(sys.modules[name], "__dict__", {}).get("__file__") for name in new}
+    return {name: file for name, file in files.items() if isinstance(file, str)}
+
+
 def text_of(error: BaseException) -> str:
     """An error as one line of text."""
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
@@ -45,9 +53,11 @@ def main(descriptor: int) -> None:
     try:
         import cloudpickle
 
+        known = set(sys.modules)
         sys.path[:], packed, reuse = pipe.recv()
         make = cloudpickle.loads(packed)
         calculator = make()
+        pipe.send(("loaded", loaded(known)))
         pipe.send(("ready", list(calculator.implemented_properties)))
     except Exception as error:
         pipe.send(("unmade", text_of(error)))
@@ -68,6 +78,8 @@ def main(descriptor: int) -> None:
             answer = "found", found
         except Exception as error:
             answer = "failed", text_of(error)
+        if len(sys.modules) != len(known):
+            pipe.send(("loaded", loaded(known)))
         try:
             pipe.send(answer)
         except Exception as error:  # the result cannot be pickled
