@@ -5,7 +5,6 @@ development, is known by the SHA-256 of the file of each module.
 """
 
 import importlib.metadata
-import importlib.util
 import os
 import re
 import sys
@@ -21,8 +20,8 @@ from basinax.atoms._evaluators.workers import LOADED
 from basinax.atoms._python import NAMED_BY_FILE
 from basinax.cli._inputs import digest_of
 
-_LATE: set[str] = set()
-"""The modules that this process had loaded when it last made a potential."""
+_SEEN = set(sys.modules)
+"""The modules of this process that were loaded without a potential, or are noted."""
 
 
 @contextmanager
@@ -33,17 +32,16 @@ def noted() -> Iterator[None]:
         yield
     finally:
         _note(set(sys.modules) - before)
-        _LATE.clear()
-        _LATE.update(sys.modules)
+        _SEEN.update(sys.modules)
 
 
 def note_late() -> None:
     """Note modules that evaluations have loaded since, without those of basinax's own needs."""
-    new = set(sys.modules) - _LATE if _LATE else set()
+    new = set(sys.modules) - _SEEN
     if new:
         of, own = importlib.metadata.packages_distributions(), _own_distributions()
         _note(x for x in new if not own & set(map(_plain, of.get(_top_of(x), ()))))
-        _LATE.update(new)
+        _SEEN.update(new)
 
 
 def _note(names: Iterable[str]) -> None:

@@ -104,13 +104,14 @@ class Making:
         self._is_threaded = is_threaded
         optimizer = json.dumps(settings.get("optimizer", "")).lower()
         self._has_blas = self._kind in IMPORTING or "internal" in optimizer
-        self._made: tuple[int, Table] | None = None
+        self._made: tuple[tuple[int, int], Table] | None = None
 
     def __call__(self) -> Table:
         if self._kind in IMPORTING:
             note_late()
-        if self._made is None or self._made[0] != len(LOADED):
-            self._made = len(LOADED), self._parts()
+        key = os.getpid(), len(LOADED)
+        if self._made is None or self._made[0] != key:
+            self._made = key, self._parts()
         return self._made[1]
 
     def _parts(self) -> Table:

@@ -5,10 +5,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from basinax._text.tables import RECORD, write_config
 from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._runs.kept import Kept, kept_in
-from basinax.cli._console import reported
+from basinax.cli._console import fail, reported
 
 
 def run(name: str, options: list[str], commands: Any) -> None:
@@ -30,4 +32,8 @@ def run(name: str, options: list[str], commands: Any) -> None:
             write_config(settings, config)
         arguments = ["relax", "--config", str(config), "--run", name]
         arguments += ["--shard", record["shard"], *options]
-        commands.main(arguments, prog_name="basinax")
+        try:
+            code = commands.main(arguments, prog_name="basinax", standalone_mode=False)
+        except typer.BadParameter as error:  # of a record, it needs no text about usage
+            fail(error.format_message())
+    raise typer.Exit(code or 0)
