@@ -220,6 +220,8 @@ def test_modules_are_known_by_their_distribution_or_by_their_file(tmp_path, monk
     files = {
         name: str(at / name / "__init__.py") for name, at in (("mace", site), ("inplace", place))
     }
+    (site / "mace" / "part.py").write_text("")
+    files["_part"] = str(site / "mace" / "part.py")
     distributions, entries = of_modules(files | {"os": os.__file__, "basinax": cli.__file__})
     assert distributions == {"mace-torch"}
     assert [entry["module"] for entry in entries] == ["inplace"]

@@ -65,7 +65,7 @@ def of_modules(loaded: dict[str, str], known: Iterable[Table] = ()) -> tuple[set
         if top in _NEVER or name.startswith(NAMED_BY_FILE) or _is_standard(file):
             continue
         of = of or importlib.metadata.packages_distributions()
-        names = of.get(top, [])
+        names = of.get(top) or of.get(_package_of(file), [])
         if any(_is_inside(file, place_of(each)) for each in names):
             distributions.update(names)
         else:
@@ -87,6 +87,14 @@ _NEVER = {"basinax", "__main__", "__mp_main__", *sys.stdlib_module_names}
 
 def _top_of(name: str) -> str:
     return name.partition(".")[0]
+
+
+def _package_of(file: str) -> str:
+    """The first part of a file's path in its folder of modules; parts of some packages are loaded
+    under names of their own."""
+    folders = [x for x in sys.path if x and Path(file).is_relative_to(x)]
+    inside = Path(file).relative_to(max(folders, key=len)) if folders else Path(file)
+    return inside.parts[0].partition(".")[0]
 
 
 def _is_standard(file: str) -> bool:
