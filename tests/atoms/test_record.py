@@ -182,6 +182,17 @@ def test_what_decides_no_number_is_no_change(name):
     assert changes(WHOLE, checked(SAME[name], "run.toml")) == []
 
 
+def test_what_only_another_machine_has_loaded_is_no_change_but_a_package_of_every_run_is():
+    """As parts of one input, and processes of one run, which load modules at other times."""
+    fewer = record(modules=[], versions={"jax": "1"}, device="")[RECORD]
+    both = joined(WHOLE[RECORD], fewer)
+    assert changes(WHOLE, record(**both)) == []
+    assert both["versions"].keys() == {"jax", "mace-torch", "system"}
+    more = versions(vesin="1")
+    kept = joined(more[RECORD], fewer)
+    assert changes(more, record(**kept)) == ["version of vesin was '1', and is not given now"]
+
+
 # --- where it comes from
 
 

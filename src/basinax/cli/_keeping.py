@@ -75,14 +75,15 @@ def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> Non
                 _accept(kept, changes(before, record), force=False)  # before foreign code runs
         setup = Setup.read(given)
         n_structures = _n_of(keeping.shard, count(given.files))
-        making = _making(record, setup, before)
         with reported():
             stack.enter_context(kept.taken())
             done = kept.results.briefs()
             with kept.alone():
+                before = kept.read_record() if kept.is_begun() else None
+                making = _making(record, setup, before)
                 made = {} if keeping.ray is not None else making()
                 record[RECORD] |= made | {"block": _block(setup, n_structures)}
-                record = _begun(kept, record, keeping)
+                record = _begun(kept, before, record, keeping)
         tally = Tally(n_structures, Counter(b.status for b in done), len(done), watch)
 
         def is_over() -> bool:
@@ -144,21 +145,20 @@ def _check(given: Given, outputs: Outputs, keeping: Keeping) -> None:
         fail("standard input cannot be read again, as a run that goes on does: name a file")
 
 
-def _begun(kept: Kept, record: Table, keeping: Keeping) -> Table:
+def _begun(kept: Kept, before: Table | None, record: Table, keeping: Keeping) -> Table:
     """The record of the run, which is written; that of a run that goes on keeps its beginning.
 
-    Raises:
-        OSError: the folder cannot hold a run.
-        ValueError: the record is damaged.
+    Args:
+        before: the record of a run that goes on.
     """
-    if kept.is_begun():
-        before = kept.read_record()
+    if before is not None:
         changed = changes(before, record)
         _accept(kept, changed, force=keeping.force)
         old, new = before[RECORD], record[RECORD]
         new["forced"] = old.get("forced", []) + changed
         new["resumed"] = [*old.get("resumed", []), new["started"]]
-        new |= joined(old, new) | {name: old[name] for name in ("block", "started")}
+        new |= {name: new[name] or old[name] for name in ("device", "processor", "threads")}
+        new |= {name: old[name] for name in ("block", "started")}
         new |= {"merged": old["merged"]} if "merged" in old else {}
     kept.write_record(record)
     return record
@@ -217,9 +217,10 @@ class _Admission:
         with reported(), self._kept.alone():
             record = self._kept.read_record()
             old = record[RECORD]
-            changed = [x for x in changes_of_making(old, made) if x not in old.get("forced", [])]
+            new, forced = joined(old, made), old.get("forced", [])
+            changed = [x for x in changes_of_making(old, new) if x not in forced]
             _accept(self._kept, changed, force=self._force)
-            new = joined(old, made) | {"forced": old.get("forced", []) + changed}
+            new |= {"forced": forced + changed}
             if any(old.get(name, []) != value for name, value in new.items()):
                 record[RECORD] |= new
                 self._kept.write_record(record)

@@ -72,13 +72,15 @@ def changes_of_making(before: Table, now: Table) -> list[str]:
 
 
 def joined(before: Table, now: Table) -> Table:
-    """The parts of a record that decide numbers, with what only the earlier one knows."""
-    parts: Table = {"versions": before["versions"] | now["versions"]}
+    """A record with the packages, modules and files that only the other knows: either may have
+    loaded them earlier, so that `changes(before, joined(before, now))` passes over them."""
+    versions = {x: text for x, text in before["versions"].items() if x not in ALWAYS}
+    parts: Table = {"versions": versions | now["versions"]}
     for part, key in (("modules", "module"), ("named", "name")):
         if part in now:
             known = {entry[key] for entry in now[part]}
             parts[part] = [x for x in before[part] if x[key] not in known] + now[part]
-    return parts | {x: now[x] or before[x] for x in ("device", "processor", "threads")}
+    return now | parts | {x: now[x] or before[x] for x in ("device", "processor", "threads")}
 
 
 def _setting(name: str, table: Table) -> Any:
