@@ -82,6 +82,16 @@ def test_an_error_of_the_call_is_that_of_the_worker(cluster):
         numbers_of(relaxed_on_ray(iter(range(5)), _wrong, lambda: False, "auto"))
 
 
+def test_what_a_worker_says_of_itself_is_admitted_before_its_results(cluster):
+    def refuse(made: str) -> None:
+        raise ValueError(f"the device was 'cpu', and is {made!r} now")
+
+    describe, numbers = lambda: "another", iter(range(5))
+    stream = relaxed_on_ray(numbers, _slowly, lambda: False, "auto", describe, refuse)
+    with pytest.raises(ValueError, match="and is 'another' now"):
+        numbers_of(stream)
+
+
 def _tell(value, window, on_end, should_stop):
     for k, number in enumerate(window):
         on_end(k, entry(number)._replace(energy=float(value)))

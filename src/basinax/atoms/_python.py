@@ -12,6 +12,9 @@ from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._evaluators.worker import is_calculator
 from basinax.atoms.potentials import AbstractPotential
 
+NAMED_BY_FILE = "basinax_file_"
+"""The first characters of the names of modules that are files given by the user."""
+
 
 def potential_of_file(text: str) -> AbstractPotential | AbstractEvaluator:
     """The potential of `FILE.py:NAME`: run the file, and take NAME from it.
@@ -52,7 +55,7 @@ _POTENTIALS: Any = (AbstractPotential, AbstractEvaluator)
 
 
 def _module_of(path: Path) -> ModuleType:
-    name = f"basinax_file_{path.stem}"
+    name = f"{NAMED_BY_FILE}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ValueError(f"{path} is no file of Python: its name must end in .py")

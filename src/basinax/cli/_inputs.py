@@ -1,5 +1,6 @@
 """Structures from files, and their names in messages."""
 
+import functools
 import hashlib
 import os
 import re
@@ -17,12 +18,14 @@ from ase import Atoms
 from ase.io.bundletrajectory import BundleTrajectory
 from ase.io.formats import UnknownFileTypeError, parse_filename
 
-from basinax._text.files import name_of
+from basinax._text.files import name_of, stamp_of
+from basinax._text.tables import ENDINGS
 from basinax.atoms._formats.formats import Form, form_to_read
 from basinax.atoms._neighbors.contacts import closest_contact
+from basinax.cli._config import is_config, potential_in
 from basinax.cli._console import fail, print_warning, text_of
 from basinax.cli._guard import Unreadable, check_file, limited
-from basinax.cli._named import STDIN, in_few
+from basinax.cli._named import STDIN, in_few, named_in
 from basinax.cli._options import Given, Model
 
 STDIN_NAME = "stdin.extxyz"
@@ -62,13 +65,13 @@ def namer_of(path: Path) -> Callable[[int], str]:
 def files_read(given: Model) -> list[Path]:
     """The files of structures, and files named in the texts of options."""
     optimizer = (given.optimizer or "") if isinstance(given, Given) else ""
-    named = [optimizer, os.fspath(given.config or "")]
-    rest = given.potential
-    while rest:
-        named.append(rest)
-        rest, _, _ = rest.rpartition(",")
-    named += [name.partition(":")[2] for name in named]
-    named += [name.rpartition(":")[0] for name in named]
+    named = [optimizer] if optimizer.endswith(ENDINGS) else []
+    named += [os.fspath(given.config)] if given.config else []
+    named += named_in(given.potential)
+    if is_config(given.potential):
+        named.append(given.potential)
+        with suppress(OSError, ValueError):
+            named += named_in(potential_in(given.potential)["potential"])
     named = [os.path.expanduser(name) for name in named]
     return [file_and_images(path)[0] for path in files_in(given.files)] + [
         Path(name) for name in named if os.path.isfile(name)
@@ -157,6 +160,21 @@ def _structures_of(path: Path, digests: dict[Path, str]) -> tuple[Path, list[Any
 
 
 def digest_of(path: Path) -> str:
+    """The SHA-256 of a file, or of the names and contents of a folder; empty if unreadable."""
+    with suppress(OSError):
+        if path.is_file():
+            return _digest(path, stamp_of(path))
+        if path.is_dir():
+            files = sorted(x for x in path.rglob("*") if x.is_file())
+            lines = (f"{digest_of(x)} {name_of(x.relative_to(path))}\n" for x in files)
+            return hashlib.sha256("".join(lines).encode()).hexdigest()
+    return ""
+
+
+@functools.cache
+def _digest(path: Path, stamp: tuple[int, ...] | None) -> str:
+    """Args: stamp: changes with the file, so that one that stays is read once."""
+    del stamp
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

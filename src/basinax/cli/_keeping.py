@@ -9,15 +9,17 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
 import typer
+from ase.calculators.calculator import BaseCalculator
 from rich.table import Table as Grid
 
 from basinax._jax.cores import n_cores
 from basinax._loop.status import Status
 from basinax._text.tables import RECORD, Table
+from basinax.atoms import ASECalculator, TorchSimModel
 from basinax.atoms._relax import Progress
 from basinax.atoms._relax_stream import by_memory
 from basinax.atoms._result import Relaxed
-from basinax.atoms._runs.changes import changes
+from basinax.atoms._runs.changes import changes, changes_of_making, joined
 from basinax.atoms._runs.claims import Alone, Claims, Shared
 from basinax.atoms._runs.database import RunDatabase
 from basinax.atoms._runs.kept import Kept, kept_in
@@ -39,11 +41,11 @@ from basinax.cli._console import (
     print_line,
     reported,
 )
-from basinax.cli._inputs import digest_of, files_read
+from basinax.cli._inputs import digest_of, file_and_images, files_in
 from basinax.cli._lazily import count
 from basinax.cli._named import STDIN
 from basinax.cli._options import Given, Keeping, Manner, Outputs
-from basinax.cli._record import accept, named, now, recorded
+from basinax.cli._record import Making, accept, named, now, recorded
 from basinax.cli._session import session
 from basinax.cli._setup import Setup
 from basinax.cli._summary import print_first
@@ -66,14 +68,22 @@ def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> Non
     limit = math.inf if keeping.time_limit is None else keeping.time_limit
     kept, deadline = kept_in(keeping.run), time.monotonic() + limit
     with session(manner, given.dtype) as watch, contextlib.ExitStack() as stack:
+        with reported():
+            before = kept.read_record() if kept.is_begun() else None
+            record = _record_of(given, keeping, watch, before)
+            if before is not None and not keeping.force:
+                _accept(kept, changes(before, record), force=False)  # before foreign code runs
         setup = Setup.read(given)
         n_structures = _n_of(keeping.shard, count(given.files))
         with reported():
-            kept.is_begun()
             stack.enter_context(kept.taken())
             done = kept.results.briefs()
             with kept.alone():
-                record = _begun(kept, given, keeping, watch, _block(setup, n_structures))
+                before = kept.read_record() if kept.is_begun() else None
+                making = _making(record, setup, before)
+                made = {} if keeping.ray is not None else making()
+                record[RECORD] |= made | {"block": _block(setup, n_structures)}
+                record = _begun(kept, before, record, keeping)
         tally = Tally(n_structures, Counter(b.status for b in done), len(done), watch)
 
         def is_over() -> bool:
@@ -88,8 +98,10 @@ def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> Non
         take = by_memory(lambda work: work.atoms, given.devices)
         if isinstance(claims, Shared):
             take = by_number(record[RECORD]["block"])
-        begin = _windows(setup, tally, is_over, take, keeping.ray)
-        _work_off(kept, works, tally, claims, is_over, begin)
+        admit = _Admission(kept, keeping.force)
+        begin = _windows(setup, tally, is_over, take, keeping.ray, making, admit)
+        here = None if keeping.ray is not None else lambda: admit(making())
+        _work_off(kept, works, tally, claims, is_over, begin, here)
         if works.n_items is not None:
             tally.n_structures = _n_of(keeping.shard, works.n_items)
         watch.begin("writing")
@@ -133,49 +145,86 @@ def _check(given: Given, outputs: Outputs, keeping: Keeping) -> None:
         fail("standard input cannot be read again, as a run that goes on does: name a file")
 
 
-def _begun(kept: Kept, given: Given, keeping: Keeping, watch: Watch, block: int) -> Table:
-    """The record of the run, which is written if the run is new.
+def _begun(kept: Kept, before: Table | None, record: Table, keeping: Keeping) -> Table:
+    """The record of the run, which is written; that of a run that goes on keeps its beginning.
 
     Args:
-        block: the number of structures that one of several machines takes at a time.
-
-    Raises:
-        OSError: the folder cannot hold a run.
-        ValueError: the record is damaged.
+        before: the record of a run that goes on.
     """
-    record = _record_of(given, keeping, watch)
-    if not kept.is_begun():
-        record[RECORD]["block"] = block
-        kept.write_record(record)
-        return record
-    before = kept.read_record()
-    if RECORD not in before:
-        raise ValueError(f"{kept.record} is no record of a run: it has no [{RECORD}]")
-    changed = changes(before, record)
-    refusal = (
-        f"{kept.name} would not end in the same bits: do as it was done before, choose another"
-        " folder, or go on with --force"
-    )
-    accept(changed, refusal, force=keeping.force)
-    of_before = {name: before[RECORD].get(name, []) for name in ("forced", "resumed")}
-    of_before["forced"] += changed
-    of_before["resumed"] += [record[RECORD]["started"]]
-    of_before["block"] = before[RECORD].get("block", block)
-    record[RECORD] |= of_before | {"started": before[RECORD]["started"]}
+    if before is not None:
+        changed = changes(before, record)
+        _accept(kept, changed, force=keeping.force)
+        old, new = before[RECORD], record[RECORD]
+        new["forced"] = old.get("forced", []) + changed
+        new["resumed"] = [*old.get("resumed", []), new["started"]]
+        new |= {name: new[name] or old[name] for name in ("device", "processor", "threads")}
+        new |= {name: old[name] for name in ("block", "started")}
+        new |= {"merged": old["merged"]} if "merged" in old else {}
     kept.write_record(record)
     return record
 
 
-def _record_of(given: Given, keeping: Keeping, watch: Watch) -> Table:
-    """The record of a run that starts now."""
-    # The record itself contains the settings of config files.
-    given = dataclasses.replace(given, config=None)
-    files = [path for path in files_read(given) if path.is_file()]
-    inputs = [named(path.absolute()) | {"sha256": digest_of(path)} for path in files]
-    table = recorded("relax", settings_of((given,)), inputs, watch, {})
+def _accept(kept: Kept, changed: list[str], *, force: bool) -> None:
+    refusal = (
+        f"{kept.name} would not end in the same bits: do as it was done before, choose another"
+        " folder, or go on with --force"
+    )
+    accept(changed, refusal, force=force)
+
+
+def _record_of(given: Given, keeping: Keeping, watch: Watch, before: Table | None) -> Table:
+    """The record of a run that starts now, made without running any foreign code.
+
+    Args:
+        before: the record of a run that goes on.
+    """
+    settings = settings_of((given,))
+    paths = {path: file_and_images(path)[0] for path in files_in(given.files)}
+    inputs = [named(x.absolute()) | {"sha256": digest_of(file)} for x, file in paths.items()]
+    making = Making(settings, before)()
+    if keeping.ray is not None:  # workers make the results
+        making |= dict.fromkeys(("device", "processor", "threads"), "")
+    table = recorded("relax", settings, inputs, watch, {}, making=making)
     del table[RECORD]["ended"]
     table[RECORD]["shard"] = str(keeping.shard)
     return table
+
+
+def _making(record: Table, setup: Setup, before: Table | None) -> Making:
+    """What describes the process that makes the results of a run."""
+    settings = {name: x for name, x in record.items() if name != RECORD}
+    potential = setup.settings["potential"]
+    is_threaded = isinstance(potential, TorchSimModel) or (
+        isinstance(potential, ASECalculator) and isinstance(potential.calculator, BaseCalculator)
+    )
+    return Making(settings, before, is_threaded=is_threaded)
+
+
+class _Admission:
+    """Lets results into a run that were made as its record says, and others if forced.
+
+    What only results show, as a module that is loaded late or the device of a machine of a cluster,
+    is added to the record before these results are kept.
+    """
+
+    def __init__(self, kept: Kept, force: bool):
+        self._kept, self._force = kept, force
+        self._seen = list[Table]()
+
+    def __call__(self, made: Table) -> None:
+        if made in self._seen:
+            return
+        with reported(), self._kept.alone():
+            record = self._kept.read_record()
+            old = record[RECORD]
+            new, forced = joined(old, made), old.get("forced", [])
+            changed = [x for x in changes_of_making(old, new) if x not in forced]
+            _accept(self._kept, changed, force=self._force)
+            new |= {"forced": forced + changed}
+            if any(old.get(name, []) != value for name, value in new.items()):
+                record[RECORD] |= new
+                self._kept.write_record(record)
+        self._seen.append(made)
 
 
 def _work_off(
@@ -185,17 +234,21 @@ def _work_off(
     claims: Claims,
     should_stop: Callable[[], bool],
     begin: Callable[[Iterator[Work]], Generator[list[tuple[Work, Relaxed]]]],
+    admit: Callable[[], None] | None,
 ) -> None:
     """Relax the remaining structures and store each as it ends; exit if it cannot be stored.
 
     Args:
         begin: relaxes structures in windows.
+        admit: called before results are kept; exits if they do not fit the record.
     """
 
     def keep(ended: list[tuple[int, Relaxed]]) -> None:
         ended += works.take_refused()
         try:
             if ended:
+                if admit is not None:
+                    admit()
                 kept.results.add(ended)
                 claims.add(number for number, _ in ended)
         except OSError as error:
@@ -215,17 +268,24 @@ def _work_off(
 
 
 def _windows(
-    setup: Setup, tally: Tally, should_stop: Callable[[], bool], take: Take, ray: str | None
+    setup: Setup,
+    tally: Tally,
+    should_stop: Callable[[], bool],
+    take: Take,
+    ray: str | None,
+    making: Making,
+    admit: Callable[[Table], None],
 ) -> Callable[[Iterator[Work]], Generator[list[tuple[Work, Relaxed]]]]:
     """A function that relaxes structures in windows.
 
     Args:
         take: takes the structures of a window.
         ray: the address of a cluster that relaxes them, or None.
+        making, admit: for the workers of a cluster, see `relaxed_on_ray`.
     """
     relax_window = partial(relax_works, setup, history=POINTS)
     if ray is not None:
-        return lambda works: relaxed_on_ray(works, relax_window, should_stop, ray)
+        return lambda works: relaxed_on_ray(works, relax_window, should_stop, ray, making, admit)
     relax_here = partial(relax_window, progress=tally.show)
     return lambda works: relaxed_windows(works, relax_here, should_stop, take)
 

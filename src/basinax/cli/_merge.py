@@ -4,7 +4,7 @@ import contextlib
 from pathlib import Path
 
 from basinax._text.tables import RECORD, Table
-from basinax.atoms._runs.changes import changes
+from basinax.atoms._runs.changes import changes, joined
 from basinax.atoms._runs.folder import RunFolder
 from basinax.cli._console import fail, out, print_line, reported
 from basinax.cli._record import accept
@@ -40,12 +40,14 @@ def _record_of(parts: list[RunFolder], *, force: bool) -> Table:
     record[RECORD]["shard"] = shard
     for part, other in zip(parts[1:], others, strict=True):
         other[RECORD]["shard"] = shard
-        changed = changes(record, other)
+        both = other | {RECORD: joined(record[RECORD], other[RECORD])}
+        changed = changes(record, both)
         refusal = (
             f"{parts[0].path} and {part.path} are not parts of one run; --force puts them together"
             " all the same"
         )
         accept(changed, refusal, force=force)
         record[RECORD].setdefault("forced", []).extend(changed)
+        record[RECORD] = joined(other[RECORD], record[RECORD])
     record[RECORD]["merged"] = [str(part.path) for part in parts]
     return record

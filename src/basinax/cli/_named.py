@@ -15,6 +15,9 @@ STDIN = Path("-")
 SHOWN = 10
 """The largest number of unreadable files in a message."""
 
+WRITTEN = ("directory", "label", "log", "logfile", "trajectory", "txt")
+"""Options of ASE's calculators that name what they write."""
+
 _ENDS = {
     "eam": ",format=",
     "nequix": ",dtype=",
@@ -117,14 +120,46 @@ def _of_options(given: Model) -> list[str]:
     """Files named in the texts of the optimizer and the potential."""
     optimizer = (given.optimizer or "") if isinstance(given, Given) else ""
     names = [optimizer] if optimizer.endswith(ENDINGS) else []
-    kind, _, rest = given.potential.partition(":")
     if is_config(given.potential):
-        names.append(kind)
+        names.append(given.potential)
+    return names + _files_of_kind(given.potential)
+
+
+def _files_of_kind(potential: str) -> list[str]:
+    """The files that a potential of this kind reads itself, which may be missing."""
+    kind, _, rest = potential.partition(":")
+    kind = kind.strip().lower()
     if kind == "python":
-        names.append(rest.rpartition(":")[0] or rest)
-    end = _ENDS.get(kind.strip().lower())
-    if end is not None:
-        name = rest.rpartition(end)[0] or rest
-        # Names of elements, whose parameters are built in, contain neither character.
-        names += [name] if {"/", "."} & set(name) else []
-    return names
+        return [rest.rpartition(":")[0] or rest]
+    if (end := _ENDS.get(kind)) is None:
+        return []
+    name = rest.rpartition(end)[0] or rest
+    # Names of elements, whose parameters are built in, contain neither character.
+    return [name] if {"/", "."} & set(name) else []
+
+
+def named_in(potential: str) -> list[str]:
+    """The files and folders that the text of a potential names, and that exist.
+
+    Those of a calculator are values of its options. Where it writes is none of them: options such
+    as ASE's `directory`, and the current folder with those above it.
+    """
+    kind, _, rest = potential.partition(":")
+    if kind.strip().lower() != "ase":
+        return [name for name in _files_of_kind(potential) if os.path.exists(_expanded(name))]
+    pairs = [part.partition("=") for part in rest.split(",")[1:]]
+    values = [x.strip() for key, _, x in pairs if key.strip().lower() not in WRITTEN]
+    here = Path.cwd()
+    return [
+        name
+        for name in dict.fromkeys(values)
+        if name and os.path.exists(_expanded(name)) and not here.is_relative_to(_resolved(name))
+    ]
+
+
+def _expanded(name: str) -> str:
+    return os.path.expanduser(name)
+
+
+def _resolved(name: str) -> str:
+    return os.path.realpath(_expanded(name))

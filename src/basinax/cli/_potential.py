@@ -11,6 +11,7 @@ from basinax.atoms import ASECalculator, JaxModel, potential_from
 from basinax.cli._config import is_config, potential_in
 from basinax.cli._console import err, fail, print_line, reported
 from basinax.cli._inputs import Inputs, read_all
+from basinax.cli._modules import noted
 from basinax.cli._options import Dtype, Model
 
 IMPORTING = ("ase", "nequix", "python")
@@ -37,7 +38,8 @@ def potential_of(given: Model) -> Any:
         file, text, workers = text, config["potential"], workers or config.get("workers")
     if file is not None and text.partition(":")[0].strip().lower() in IMPORTING:
         print_line(err, f"{file} names {text}, whose code runs now")
-    potential = potential_from(text)
+    with noted():
+        potential = potential_from(text)
     if workers is None:
         return potential
     if not isinstance(potential, ASECalculator | JaxModel):

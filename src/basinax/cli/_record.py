@@ -5,25 +5,48 @@ The settings are those of a config file, so the record reproduces the run.
 
 import datetime
 import importlib.metadata
+import json
 import os
 import platform
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from basinax import __version__
 from basinax._jax.cores import n_cores
+from basinax._jax.processor import instructions, kind_of_processor
 from basinax._text.files import name_of
 from basinax._text.tables import RECORD, Table
+from basinax.atoms._evaluators.workers import LOADED
+from basinax.atoms._runs.changes import ALWAYS as PACKAGES
+from basinax.atoms._runs.record import FORMAT
 from basinax.cli._console import fail, print_warning
-from basinax.cli._inputs import Inputs
+from basinax.cli._inputs import Inputs, digest_of
+from basinax.cli._modules import note_late, of_modules
+from basinax.cli._named import named_in
+from basinax.cli._potential import IMPORTING
 from basinax.cli._watch import Watch
 
-PACKAGES = ("jax", "jaxlib", "numpy", "equinox", "optax", "ase", "vesin")
-"""Packages on which bits of results depend, besides basinax itself."""
+LIBRARIES = ("jax-cuda", "jax-rocm", "nvidia-cu")
+"""The first characters of distributions with libraries that compute on a GPU."""
+
+SWITCHES = ("JAX_DEFAULT_DTYPE_BITS", "JAX_DEFAULT_MATMUL_PRECISION", "JAX_NUMPY_DTYPE_PROMOTION")
+"""Variables of the environment that decide bits of JAX's programs, besides XLA_FLAGS and, in single
+precision, JAX_ENABLE_X64."""
+
+SWITCHES_OF_OTHERS = (
+    *("CUBLAS_WORKSPACE_CONFIG", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "NPY_DISABLE_CPU_FEATURES"),
+    *("NVIDIA_TF32_OVERRIDE", "OPENBLAS_CORETYPE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+)
+"""Variables that decide bits of BLAS, NumPy and models of torch."""
+
+IDLE = ("--xla_dump", "--xla_force_host_platform_device_count", "--xla_gpu_cuda_data_dir")
+"""The first characters of XLA's flags that decide no bit."""
 
 
 def recorded(
@@ -33,6 +56,7 @@ def recorded(
     watch: Watch,
     results: dict[str, int],
     skipped: Sequence[str] = (),
+    making: Table | None = None,
 ) -> Table:
     """The record of a run that ends now: its settings, and a table that config files pass over.
 
@@ -41,24 +65,77 @@ def recorded(
         inputs: the name of each input, the SHA-256 of its content, and its number of structures.
         results: the number of structures by status.
         skipped: unreadable inputs, each with the reason.
+        making: the result of `Making`, of this process now by default.
     """
     return settings | {
         RECORD: {
+            "format": FORMAT,
             "command": command,
             "folder": _folder(),  # file names are relative to it
             "inputs": inputs,
+            "named": _named_files(settings["potential"]),
             "skipped": list(skipped),
-            "versions": _versions(settings["potential"]),
-            "device": jax.devices()[0].device_kind,
+            **(making or Making(settings)()),
             "cores": n_cores(),
             "precision": settings["dtype"],
             "cache": watch.cache,
-            "flags": os.environ.get("XLA_FLAGS", ""),
             "started": text_of(watch.started),
             "ended": now(),
             "results": results,
         }
     }
+
+
+class Making:
+    """The parts of a record about the process that makes results, here or on another machine."""
+
+    def __init__(self, settings: Table, before: Table | None = None, *, is_threaded: bool = False):
+        """The parts for these settings.
+
+        Args:
+            before: an earlier record, whose packages and modules are looked up where they are not
+                loaded.
+            is_threaded: whether a calculator runs in this process, with BLAS on several threads.
+        """
+        known = before[RECORD] if before else {"versions": {}, "modules": []}
+        self._versions, self._modules = [*known["versions"]], known["modules"]
+        self._kind = settings["potential"].partition(":")[0].strip().lower()
+        self._is_double = settings["dtype"] == "float64"
+        self._is_threaded = is_threaded
+        optimizer = json.dumps(settings.get("optimizer", "")).lower()
+        self._has_blas = self._kind in IMPORTING or "internal" in optimizer
+        self._made: tuple[tuple[int, int], Table] | None = None
+
+    def __call__(self) -> Table:
+        if self._kind in IMPORTING:
+            note_late()
+        key = os.getpid(), len(LOADED)
+        if self._made is None or self._made[0] != key:
+            self._made = key, self._parts()
+        return self._made[1]
+
+    def _parts(self) -> Table:
+        device = jax.devices()[0]
+        is_cpu = device.platform == "cpu"
+        loaded = dict(LOADED) if self._kind in IMPORTING else {}
+        found, modules = of_modules(loaded, self._modules)
+        names = {*PACKAGES, *self._versions, *found, *([] if is_cpu else _libraries())}
+        processor = kind_of_processor() if self._has_blas else instructions() if is_cpu else ""
+        return {
+            "versions": _versions(names),
+            "modules": modules,
+            "switches": self._switches(),
+            "device": _kind_of(device),
+            "processor": processor,
+            "threads": _threads() if self._is_threaded else "",
+        }
+
+    def _switches(self) -> dict[str, str]:
+        names = [*SWITCHES, *(SWITCHES_OF_OTHERS if self._has_blas else ())]
+        names += [] if self._is_double else ["JAX_ENABLE_X64"]
+        flags = sorted(x for x in os.environ.get("XLA_FLAGS", "").split() if not x.startswith(IDLE))
+        found = {name: os.environ[name] for name in names if os.environ.get(name)}
+        return found | ({"XLA_FLAGS": " ".join(flags)} if flags else {})
 
 
 def now() -> str:
@@ -98,16 +175,38 @@ def named(path: Path) -> Table:
     return {"file": name_of(path)}
 
 
-def _versions(potential: str) -> dict[str, str]:
-    """Versions of packages, including the one of the potential's model if named."""
-    kind, _, rest = potential.partition(":")
-    packages = [*PACKAGES]
-    if kind == "ase":
-        packages.append(rest.partition(".")[0].partition(":")[0])
-    elif kind == "nequix":
-        packages.append(kind)
-    versions = {"basinax": __version__}
-    for package in packages:
+def _named_files(potential: str) -> list[Table]:
+    """The files and folders that a potential names, in the form of records."""
+    paths = {name: Path(os.path.expanduser(name)) for name in named_in(potential)}
+    return [
+        {"name": name_of(name)} | named(path.absolute()) | {"sha256": digest_of(path)}
+        for name, path in paths.items()
+    ]
+
+
+def _versions(names: set[str]) -> dict[str, str]:
+    """Versions of those packages that are installed, and of Python what decides numbers."""
+    versions = {"basinax": __version__, "python": "{}.{}".format(*sys.version_info)}
+    for name in sorted(names - versions.keys()):
         with suppress(importlib.metadata.PackageNotFoundError, ValueError):
-            versions[package] = importlib.metadata.version(package)
-    return versions | {"python": platform.python_version(), "system": platform.platform()}
+            versions[name] = importlib.metadata.version(name)
+    return versions | {"system": platform.platform()}
+
+
+def _libraries() -> list[str]:
+    """The distributions with libraries that compute on a GPU."""
+    names = (each.name for each in importlib.metadata.distributions())
+    return [name for name in names if name.startswith(LIBRARIES)]
+
+
+def _kind_of(device: Any) -> str:
+    """The kind of a device; of a GPU also the number of its multiprocessors, which cut sums."""
+    n = None if device.platform == "cpu" else getattr(device, "core_count", None)
+    return device.device_kind + (f", {n} multiprocessors" if n else "")
+
+
+def _threads() -> str:
+    """The number of threads of BLAS in this process."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    given = [f"{name}={os.environ[name]}" for name in names if os.environ.get(name)]
+    return " ".join(given) or str(n_cores())

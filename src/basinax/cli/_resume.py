@@ -5,6 +5,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from basinax._text.tables import RECORD, write_config
 from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._runs.kept import Kept, kept_in
@@ -20,17 +22,18 @@ def run(name: str, options: list[str], commands: Any) -> None:
     with reported():
         kept.check_begun()
         settings = kept.read_record()
-    record = settings.get(RECORD, {})
-    # File names in the text of a potential are relative to that folder.
-    begun_in = record.get("folder")
-    if begun_in and os.path.isdir(begun_in):
-        os.chdir(begun_in)
-    if "shard" not in record:
-        fail(f"{kept.record} is no record of a run that can go on")
+        record = settings[RECORD]
+        # File names in the text of a potential are relative to that folder.
+        if os.path.isdir(record["folder"]):
+            os.chdir(record["folder"])
     with tempfile.TemporaryDirectory(prefix="basinax-") as folder:
         config = kept.record if isinstance(kept, RunFolder) else Path(folder) / "record.json"
         if not isinstance(kept, RunFolder):
             write_config(settings, config)
         arguments = ["relax", "--config", str(config), "--run", name]
         arguments += ["--shard", record["shard"], *options]
-        commands.main(arguments, prog_name="basinax")
+        try:
+            code = commands.main(arguments, prog_name="basinax", standalone_mode=False)
+        except typer.BadParameter as error:  # of a record, it needs no text about usage
+            fail(error.format_message())
+    raise typer.Exit(code or 0)

@@ -99,6 +99,14 @@ def _asked(calculator: Any, atoms: Atoms, names: list[str]) -> dict[str, Any]:
     return found
 
 
+def loaded(known: set[str]) -> dict[str, str]:
+    """The files of modules that are new in this process, by name; adds the names to the known."""
+    new = [name for name in list(sys.modules) if name not in known]
+    known.update(new)
+    files = {name: getattr(sys.modules[name], "__dict__", {}).get("__file__") for name in new}
+    return {name: file for name, file in files.items() if isinstance(file, str)}
+
+
 def text_of(error: BaseException) -> str:
     """An error as one line of text."""
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
@@ -150,9 +158,11 @@ def _evaluate(pipe: Connection, packed: bytes, reuse: bool, caller: str, root: s
     try:
         import cloudpickle
 
+        known = set(sys.modules)
         os.chdir(caller)
         maker = Maker(cloudpickle.loads(packed), root, caller)
         shared = maker.made("shared")
+        pipe.send(("loaded", loaded(known)))
         pipe.send(("ready", implemented_by(shared[0])))
     except Exception as error:
         pipe.send(("unmade", text_of(error)))
@@ -187,6 +197,8 @@ def _evaluate(pipe: Connection, packed: bytes, reuse: bool, caller: str, root: s
             if folder is not None and n_kept < MOST_KEPT and folder.has_written():
                 text, n_kept = f"{text}; its files are in {folder.kept()}", n_kept + 1
             answer = "failed", text
+        if len(sys.modules) != len(known):
+            pipe.send(("loaded", loaded(known)))
         try:
             pipe.send(answer)
         except Exception as error:  # the result cannot be pickled

@@ -36,6 +36,9 @@ from basinax.atoms._evaluators.protocol import (
 SCRIPT = Path(__file__).with_name("worker.py")
 THREADS = ("OMP", "OPENBLAS", "MKL", "BLIS", "VECLIB_MAXIMUM", "NUMEXPR")
 
+LOADED: dict[str, str] = {}
+"""The modules that potentials have loaded, here or in a process of `Workers`: files by name."""
+
 
 class Workers(AbstractSession):
     """Processes that live as long as the run; a process that ends is replaced."""
@@ -132,6 +135,9 @@ class Workers(AbstractSession):
         except Exception as error:  # the process has ended, or its answer is unreadable
             return self._replaced(k, worker.obituary(error))
         match kind:
+            case "loaded":
+                LOADED.update(content)
+                return []
             case "ready":
                 worker.is_ready, self._implemented = True, content
                 return []

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from basinax._text.tables import Table
+from basinax.atoms._runs.record import checked
 from basinax.atoms._runs.results import Results
 from basinax.atoms._runs.stores import BEGINNING, ServerDatabase
 
@@ -47,9 +48,10 @@ class RunDatabase:
             raise FileNotFoundError(f"{self.name} is no database of a run: it is empty")
 
     def read_record(self) -> Table:
-        """The record; raises OSError if there is none."""
+        """The record; raises OSError or ValueError if there is none or it is damaged."""
         with self.store.reported(), self.store.opened() as database:
-            return database.metadata[ENTRY]
+            table = database.metadata[ENTRY]
+        return checked(table, self.record)
 
     def write_record(self, table: Table) -> None:
         """Replace the record."""

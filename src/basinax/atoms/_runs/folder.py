@@ -9,6 +9,7 @@ from filelock import FileLock, Timeout
 
 from basinax._text.files import replacing
 from basinax._text.tables import RECORD, Table, read_config, toml_of
+from basinax.atoms._runs.record import checked
 from basinax.atoms._runs.results import Results
 from basinax.atoms._runs.stores import SQLiteFile
 
@@ -60,7 +61,7 @@ class RunFolder:
 
     def read_record(self) -> Table:
         """The record; raises OSError or ValueError if there is none or it is damaged."""
-        return read_config(self.record)
+        return checked(read_config(self.record), str(self.record))
 
     def write_record(self, table: Table) -> None:
         """Replace the record in one step, after the new one is complete and on disk."""

@@ -38,28 +38,30 @@ MOST_DEATHS = 3
 class Worker:
     """Relaxes windows on one machine or GPU, in its own process."""
 
-    def __init__(self, relax_window: bytes, wanted: dict[str, Any]):
+    def __init__(self, relax_window: bytes, describe: bytes, wanted: dict[str, Any]):
         """A worker with JAX's switches of the run.
 
         Args:
             relax_window: a pickled function, unpickled after the switches are set: without float64,
                 arrays would lose digits.
+            describe: a pickled function, unpickled first: it sees the modules that the other loads.
         """
         for name, value in wanted.items():
             if getattr(jax.config, name) != value:
                 jax.config.update(name, value)
+        self._describe: Callable[[], Any] = pickle.loads(describe)
         self._relax_window: Callable[..., Any] = pickle.loads(relax_window)
         enable_cache()
 
-    def relax(self, window: list[Any]) -> list[tuple[int, Relaxed]]:
-        """The places of items that have ended, with their results."""
+    def relax(self, window: list[Any]) -> tuple[Any, list[tuple[int, Relaxed]]]:
+        """What made the results, and the places of items that have ended, with their results."""
         ended: list[tuple[int, Relaxed]] = []
 
         def end(k: int, entry: Relaxed) -> None:
             ended.append((k, entry))
 
         self._relax_window(window, end, lambda: False)
-        return ended
+        return self._describe(), ended
 
 
 @dataclasses.dataclass
@@ -73,6 +75,8 @@ def relaxed_on_ray(
     relax_window: Callable[[list[T], OnEnd, Callable[[], bool]], Any],
     should_stop: Callable[[], bool],
     address: str,
+    describe: Callable[[], Any] = lambda: None,
+    admit: Callable[[Any], None] = lambda made: None,
     size: int = WINDOW,
 ) -> Generator[list[tuple[T, Relaxed]]]:
     """Relax items by the window on a Ray cluster; `relaxed_windows` does the same in this process.
@@ -81,6 +85,8 @@ def relaxed_on_ray(
         relax_window: the function of `relaxed_windows`; it and the items must be picklable.
         address: the address of the cluster, "auto" for the cluster of this machine, or "local" to
             start a cluster for this run.
+        describe: called by a worker, says what makes its results; must be picklable.
+        admit: called with that before a window is handed out; an error ends the run.
         size: the number of items of a window.
 
     Raises:
@@ -92,7 +98,7 @@ def relaxed_on_ray(
     has_begun = not ray.is_initialized()
     if has_begun:
         ray.init(address=address, log_to_driver=False, include_dashboard=False)
-    crew = _Crew(ray, relax_window)
+    crew = _Crew(ray, relax_window, describe)
     begin, waiting = time.monotonic(), deque[_Window]()
     try:
         while not should_stop():
@@ -109,8 +115,10 @@ def relaxed_on_ray(
                 if isinstance(ended, Exception):
                     waiting.appendleft(_begun_again(window, ended))
                     continue
+                made, entries = ended
+                admit(made)
                 seconds = time.monotonic() - begin
-                yield [(window.items[k], x._replace(seconds=seconds)) for k, x in ended]
+                yield [(window.items[k], x._replace(seconds=seconds)) for k, x in entries]
     finally:
         crew.leave()
         if has_begun:
@@ -120,8 +128,9 @@ def relaxed_on_ray(
 class _Crew:
     """The workers of a cluster, and their windows."""
 
-    def __init__(self, ray: Any, relax_window: Callable[..., Any]):
-        self._ray, self._relax_window = ray, ray.cloudpickle.dumps(relax_window)
+    def __init__(self, ray: Any, relax_window: Callable[..., Any], describe: Callable[[], Any]):
+        self._ray = ray
+        self._functions = [ray.cloudpickle.dumps(x) for x in (relax_window, describe)]
         self._workers: dict[tuple[str, int], Any] = {}
         """Workers, by machine and number on the machine."""
         self._given: dict[Any, tuple[tuple[str, int], _Window]] = {}
@@ -150,7 +159,7 @@ class _Crew:
         there = NodeAffinitySchedulingStrategy(node, soft=False)
         options = {"num_cpus": int(n_cpus), "num_gpus": int(needs_gpu)}
         made = self._ray.remote(Worker).options(**options, scheduling_strategy=there)
-        return made.remote(self._relax_window, switches())
+        return made.remote(*self._functions, switches())
 
     def has_room(self) -> bool:
         return self._next() is not None
@@ -165,8 +174,10 @@ class _Crew:
         promise = self._workers[place].relax.remote(window.items)
         self._given[promise] = place, window
 
-    def take(self) -> Iterator[tuple[_Window, list[tuple[int, Relaxed]] | Exception]]:
-        """Windows that have ended, with their entries, or with the error that ended the worker."""
+    def take(
+        self,
+    ) -> Iterator[tuple[_Window, tuple[Any, list[tuple[int, Relaxed]]] | Exception]]:
+        """Windows that have ended, with the answer, or the error that ended the worker."""
         if not self._given:
             time.sleep(LOOK)
             return
