@@ -404,6 +404,15 @@ def test_a_potential_that_serves_no_structure_is_an_error_of_the_call():
     assert briefs("kept") == []
 
 
+def test_the_address_of_a_server_is_refused_and_not_shown():
+    for address in ("postgresql://me:secret@host/db", "POSTGRES://host/db?password=secret"):
+        for how in (["relax", "c.xyz", "--potential", "emt", "--run"], ["resume"], ["report"]):
+            said = run(*how, address, code=2)
+            assert "a run is kept in a folder" in said and "secret" not in said
+        assert "secret" not in run("merge", "a", "--run", address, code=2)
+        assert "secret" not in run("export", address, "--table", "x.csv", code=2)
+
+
 def _a_file(path: Path) -> str:
     path.write_text("")
     return "is a file"

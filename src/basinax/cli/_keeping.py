@@ -11,21 +11,17 @@ from functools import partial
 import typer
 from rich.table import Table as Grid
 
-from basinax._jax.cores import n_cores
 from basinax._loop.status import Status
 from basinax._text.tables import RECORD, Table
 from basinax.atoms._relax import Progress
 from basinax.atoms._relax_stream import by_memory
 from basinax.atoms._result import Relaxed
 from basinax.atoms._runs.changes import changes
-from basinax.atoms._runs.claims import Alone, Claims, Shared
-from basinax.atoms._runs.database import RunDatabase
-from basinax.atoms._runs.kept import Kept, kept_in
+from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._runs.on_ray import relaxed_on_ray
 from basinax.atoms._runs.results import Brief
 from basinax.atoms._runs.rows import POINTS
-from basinax.atoms._windows import Take, by_number, relaxed_windows
-from basinax.atoms.potentials import AbstractPotential
+from basinax.atoms._windows import relaxed_windows
 from basinax.cli._config import settings_of
 from basinax.cli._console import (
     INTERRUPTED,
@@ -52,19 +48,14 @@ from basinax.cli._values import Shard
 from basinax.cli._watch import Watch
 from basinax.cli._works import Work, Works, relax_works
 
-BLOCK, BLOCKS = 512, 1000
-"""Structures of a block that one of several machines takes at a time, and about the largest number
-of blocks: a server has room for some thousand locks."""
-
-EACH = 32
-"""Structures of a block per core, if evaluations dominate the time."""
-
 
 def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> None:
     assert keeping.run is not None
     _check(given, outputs, keeping)
     limit = math.inf if keeping.time_limit is None else keeping.time_limit
-    kept, deadline = kept_in(keeping.run), time.monotonic() + limit
+    deadline = time.monotonic() + limit
+    with reported():
+        kept = RunFolder(keeping.run)
     with session(manner, given.dtype) as watch, contextlib.ExitStack() as stack:
         setup = Setup.read(given)
         n_structures = _n_of(keeping.shard, count(given.files))
@@ -72,28 +63,23 @@ def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> Non
             kept.is_begun()
             stack.enter_context(kept.taken())
             done = kept.results.briefs()
-            with kept.alone():
-                record = _begun(kept, given, keeping, watch, _block(setup, n_structures))
+            _begin(kept, given, keeping, watch)
         tally = Tally(n_structures, Counter(b.status for b in done), len(done), watch)
 
         def is_over() -> bool:
             return watch.is_stopped() or time.monotonic() >= deadline
 
-        claims = _claims(kept, done, record, tally)
+        numbers = {brief.number for brief in done}
 
         def is_left(number: int) -> bool:
-            return keeping.shard.has(number) and claims.has(number)
+            return keeping.shard.has(number) and number not in numbers
 
         works = Works(given, setup, is_left, is_over, is_strict=keeping.strict)
-        take = by_memory(lambda work: work.atoms, given.devices)
-        if isinstance(claims, Shared):
-            take = by_number(record[RECORD]["block"])
-        begin = _windows(setup, tally, is_over, take, keeping.ray)
-        _work_off(kept, works, tally, claims, is_over, begin)
+        _work_off(kept, works, tally, _windows(setup, given, tally, is_over, keeping.ray))
         if works.n_items is not None:
             tally.n_structures = _n_of(keeping.shard, works.n_items)
         watch.begin("writing")
-        with reported(), kept.alone():
+        with reported():
             record = kept.read_record()
             record[RECORD] |= {"results": tally.results(), "ended": now()}
             kept.write_record(record)
@@ -105,19 +91,6 @@ def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> Non
 def _n_of(shard: Shard, n_items: int | None) -> int | None:
     """The number of structures in a part of the input."""
     return None if n_items is None else sum(map(shard.has, range(n_items)))
-
-
-def _claims(kept: Kept, done: list[Brief], record: Table, tally: Tally) -> Claims:
-    if not isinstance(kept, RunDatabase):
-        return Alone(done)
-    size, add = record[RECORD]["block"], tally.add_others
-    return Shared(kept.store, kept.results, done, size, add)
-
-
-def _block(setup: Setup, n_structures: int | None) -> int:
-    """The number of structures that one of several machines takes at a time."""
-    is_hosted = not isinstance(setup.settings["potential"], AbstractPotential)
-    return max(EACH * n_cores() if is_hosted else BLOCK, (n_structures or 0) // BLOCKS)
 
 
 def _check(given: Given, outputs: Outputs, keeping: Keeping) -> None:
@@ -133,11 +106,8 @@ def _check(given: Given, outputs: Outputs, keeping: Keeping) -> None:
         fail("standard input cannot be read again, as a run that goes on does: name a file")
 
 
-def _begun(kept: Kept, given: Given, keeping: Keeping, watch: Watch, block: int) -> Table:
-    """The record of the run, which is written if the run is new.
-
-    Args:
-        block: the number of structures that one of several machines takes at a time.
+def _begin(kept: RunFolder, given: Given, keeping: Keeping, watch: Watch) -> None:
+    """Write the record of the run; exits if the run was begun otherwise, unless forced.
 
     Raises:
         OSError: the folder cannot hold a run.
@@ -145,9 +115,8 @@ def _begun(kept: Kept, given: Given, keeping: Keeping, watch: Watch, block: int)
     """
     record = _record_of(given, keeping, watch)
     if not kept.is_begun():
-        record[RECORD]["block"] = block
         kept.write_record(record)
-        return record
+        return
     before = kept.read_record()
     if RECORD not in before:
         raise ValueError(f"{kept.record} is no record of a run: it has no [{RECORD}]")
@@ -160,10 +129,8 @@ def _begun(kept: Kept, given: Given, keeping: Keeping, watch: Watch, block: int)
     of_before = {name: before[RECORD].get(name, []) for name in ("forced", "resumed")}
     of_before["forced"] += changed
     of_before["resumed"] += [record[RECORD]["started"]]
-    of_before["block"] = before[RECORD].get("block", block)
     record[RECORD] |= of_before | {"started": before[RECORD]["started"]}
     kept.write_record(record)
-    return record
 
 
 def _record_of(given: Given, keeping: Keeping, watch: Watch) -> Table:
@@ -179,11 +146,9 @@ def _record_of(given: Given, keeping: Keeping, watch: Watch) -> Table:
 
 
 def _work_off(
-    kept: Kept,
+    kept: RunFolder,
     works: Works,
     tally: Tally,
-    claims: Claims,
-    should_stop: Callable[[], bool],
     begin: Callable[[Iterator[Work]], Generator[list[tuple[Work, Relaxed]]]],
 ) -> None:
     """Relax the remaining structures and store each as it ends; exit if it cannot be stored.
@@ -197,40 +162,35 @@ def _work_off(
         try:
             if ended:
                 kept.results.add(ended)
-                claims.add(number for number, _ in ended)
         except OSError as error:
             print_error(f"{error}; {tally.n_done} structures are kept in it: {_how_to_go_on(kept)}")
             raise typer.Exit(NOT_SAVED) from None
         tally.add(entry.status for _, entry in ended)
         tally.show(Progress(0, 0, 0, "running"))
 
-    is_left = True
-    while is_left:
-        with reported(), contextlib.closing(begin(iter(works))) as windows:
-            for ended in windows:
-                keep([(work.number, entry) for work, entry in ended])
-        keep([])
-        with reported():
-            is_left = claims.wait(should_stop)
+    with reported(), contextlib.closing(begin(iter(works))) as windows:
+        for ended in windows:
+            keep([(work.number, entry) for work, entry in ended])
+    keep([])
 
 
 def _windows(
-    setup: Setup, tally: Tally, should_stop: Callable[[], bool], take: Take, ray: str | None
+    setup: Setup, given: Given, tally: Tally, should_stop: Callable[[], bool], ray: str | None
 ) -> Callable[[Iterator[Work]], Generator[list[tuple[Work, Relaxed]]]]:
     """A function that relaxes structures in windows.
 
     Args:
-        take: takes the structures of a window.
         ray: the address of a cluster that relaxes them, or None.
     """
     relax_window = partial(relax_works, setup, history=POINTS)
     if ray is not None:
         return lambda works: relaxed_on_ray(works, relax_window, should_stop, ray)
     relax_here = partial(relax_window, progress=tally.show)
+    take = by_memory(lambda work: work.atoms, given.devices)
     return lambda works: relaxed_windows(works, relax_here, should_stop, take)
 
 
-def _print(kept: Kept, tally: Tally) -> None:
+def _print(kept: RunFolder, tally: Tally) -> None:
     grid = Grid("status", box=None, pad_edge=False)
     grid.add_column("structures", justify="right")
     for name, n in tally.results().items():
@@ -251,7 +211,7 @@ def _reason(brief: Brief) -> str:
     return f"{source}: {brief.pairs.get('message') or brief.status.meaning}"
 
 
-def _leave(kept: Kept, tally: Tally, *, is_out_of_time: bool) -> None:
+def _leave(kept: RunFolder, tally: Tally, *, is_out_of_time: bool) -> None:
     """End the command with its exit status."""
     if not tally.is_done:
         why = "The time is over" if is_out_of_time else "Interrupted"
@@ -262,5 +222,5 @@ def _leave(kept: Kept, tally: Tally, *, is_out_of_time: bool) -> None:
         raise typer.Exit(NOTHING_CONVERGED)
 
 
-def _how_to_go_on(kept: Kept) -> str:
+def _how_to_go_on(kept: RunFolder) -> str:
     return f"basinax resume {kept.name} goes on"

@@ -18,7 +18,7 @@ class Tally:
     counts: Counter[Status]
     """The number of finished structures by status."""
     n_before: int
-    """Structures finished before the command began, or by other processes since."""
+    """Structures finished before the command began."""
     watch: Watch
 
     @property
@@ -31,12 +31,6 @@ class Tally:
 
     def add(self, statuses: Iterable[Status]) -> None:
         self.counts.update(statuses)
-
-    def add_others(self, statuses: Iterable[Status]) -> None:
-        """Count structures that other processes have finished."""
-        n_now = self.n_done
-        self.add(statuses)
-        self.n_before += self.n_done - n_now
 
     def show(self, progress: Any) -> None:
         """Show the phase of the run; called by `relax`."""

@@ -1,6 +1,7 @@
 """A folder that stores a run: its settings and its results."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,13 +16,20 @@ from basinax.atoms._runs.stores import SQLiteFile
 SETTINGS = "run.toml"
 RESULTS = "results.db"
 LOCK = "lock"
+_SERVER = re.compile(r"postgres(ql)?:/", re.IGNORECASE)
 
 
 class RunFolder:
     """A folder with `run.toml`, from which the run can be repeated, and `results.db`."""
 
     def __init__(self, path: str | os.PathLike[str]):
+        """Raises ValueError for the address of a server, which may hold a password."""
         self.path, self.name = Path(path), os.fspath(path)
+        if _SERVER.match(self.name):
+            raise ValueError(
+                "a run is kept in a folder, not on a database server: machines share one by --ray,"
+                " or by --shard and basinax merge"
+            )
         self.page = self.path / "report.html"
         self.results = Results(SQLiteFile(self.path / RESULTS))
 
@@ -90,8 +98,3 @@ class RunFolder:
             yield
         finally:
             lock.release()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """No other process changes the record: the lock of `taken` excludes all others."""
-        yield

@@ -8,7 +8,7 @@ from basinax._loop.status import Status
 from basinax.atoms._report.curves import Curve
 from basinax.atoms._result import AtomsRelaxation, Relaxed, gathered
 from basinax.atoms._runs.rows import NUMBER, curve_of, entry_of, row_of, status_of
-from basinax.atoms._runs.stores import Store
+from basinax.atoms._runs.stores import SQLiteFile
 
 T = TypeVar("T")
 
@@ -16,8 +16,6 @@ T = TypeVar("T")
 class Brief(NamedTuple):
     """A row without its values per atom, which saves a millisecond per row."""
 
-    row: int
-    """The number of the row in the database."""
     number: int
     status: Status
     n_atoms: int
@@ -55,12 +53,12 @@ class Results:
     Methods raise OSError if the database is damaged, is of another kind, or has no space left.
     """
 
-    def __init__(self, store: Store):
+    def __init__(self, store: SQLiteFile):
         self._store = store
 
     def add(self, entries: Iterable[tuple[int, Relaxed]]) -> None:
         """Add structures that have ended, by their numbers in the input."""
-        rows = [row_of(*each, self._store.pack) for each in entries]
+        rows = [row_of(*each) for each in entries]
 
         def add(database: Any) -> None:
             for row in rows:
@@ -69,7 +67,7 @@ class Results:
         self.with_database(add)
 
     def copy(self, other: "Results") -> None:
-        """Add all rows of other results, from a database of the same kind."""
+        """Add all rows of other results."""
 
         def copy(database: Any) -> None:
             for row in other._rows():
@@ -77,10 +75,9 @@ class Results:
 
         self.with_database(copy)
 
-    def briefs(self, after: int = 0) -> list[Brief]:
-        """All rows in the order of addition, or those after row `after`."""
-        columns = "id, natoms, energy, volume"
-        return list(self._selected(_brief, columns, f"WHERE id > {after}"))
+    def briefs(self) -> list[Brief]:
+        """All rows in the order of addition."""
+        return list(self._selected(_brief, "natoms, energy, volume"))
 
     def curves(self) -> dict[int, Curve]:
         """The convergence curves that are stored, by structure number."""
@@ -117,9 +114,9 @@ class Results:
                 with self._store.opened() as database:
                     yield from database.select(sort=NUMBER)
 
-    def _selected(self, make: Callable[..., T], columns: str, where: str = "") -> Iterator[T]:
+    def _selected(self, make: Callable[..., T], columns: str) -> Iterator[T]:
         """The results of a function of each row's key-value pairs and some columns."""
-        query = f"SELECT {columns}, key_value_pairs FROM systems {where} ORDER BY id"
+        query = f"SELECT {columns}, key_value_pairs FROM systems ORDER BY id"
         with self._store.reported():
             if not self._store.exists():
                 return
@@ -127,14 +124,10 @@ class Results:
                 cursor = connection.cursor()
                 cursor.execute(query)
                 for *values, pairs in iter(cursor.fetchone, None):
-                    yield make(_decoded(database, pairs), *values)
-
-
-def _decoded(database: Any, pairs: Any) -> dict[str, Any]:
-    return json.loads(pairs) if isinstance(pairs, str) else database.decode(pairs)
+                    yield make(json.loads(pairs), *values)
 
 
 def _brief(
-    pairs: dict[str, Any], row: int, n_atoms: int, energy: float | None, volume: float | None
+    pairs: dict[str, Any], n_atoms: int, energy: float | None, volume: float | None
 ) -> Brief:
-    return Brief(row, pairs[NUMBER], status_of(pairs), n_atoms, energy, volume, pairs)
+    return Brief(pairs[NUMBER], status_of(pairs), n_atoms, energy, volume, pairs)

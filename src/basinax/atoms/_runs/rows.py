@@ -1,12 +1,10 @@
 """Conversion of results to rows of ASE's databases and back, with the same bits."""
 
-import base64
-import json
 import math
 import os
 import uuid
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -49,19 +47,8 @@ _EXACT = ("energy", "free_energy", "forces", "stress")
 """Results that their columns preserve: double precision, of one shape."""
 
 
-def packed(columns: Mapping[str, Any], data: dict[str, Any]) -> str:
-    """The data of a row as JSON, for databases with decimal numbers, which drop the sign of zero.
-
-    The columns from which results are read are included.
-    """
-    read = {name: columns[name] for name in (*PLACE, *_EXACT) if name in columns}
-    text = base64.b64encode(as_bytes(columns, data | {"columns": read})).decode()
-    return json.dumps({"packed": text})
-
-
-def as_bytes(columns: Mapping[str, Any], data: dict[str, Any]) -> bytes:
-    """The data of a row as ASE stores them in SQLite; a warning names entries left out."""
-    del columns
+def _as_bytes(data: dict[str, Any]) -> bytes:
+    """The data of a row as ASE stores them; a warning names entries left out."""
     try:
         return object_to_bytes(data)
     except Exception:  # objects may raise errors of any class
@@ -69,22 +56,11 @@ def as_bytes(columns: Mapping[str, Any], data: dict[str, Any]) -> bytes:
         return object_to_bytes(parts)
 
 
-Pack = Callable[[Mapping[str, Any], dict[str, Any]], bytes | str]
-"""A function that packs the data of a row without loss of bits."""
-
-
-def unpacked(data: Any) -> dict[str, Any]:
-    """The data of a row from any database."""
-    if isinstance(data, bytes):
-        data = bytes_to_object(data)
-    return bytes_to_object(base64.b64decode(data["packed"])) if "packed" in data else data
-
-
 POINTS = 128
 """The largest number of points of a structure's curve in a row."""
 
 
-def row_of(number: int, entry: Relaxed, pack: Pack) -> AtomsRow:
+def row_of(number: int, entry: Relaxed) -> AtomsRow:
     """The row of one structure, with its key-value pairs and data.
 
     ASE stores pairs and data that belong to the row unchanged, but checks those given separately.
@@ -115,20 +91,18 @@ def row_of(number: int, entry: Relaxed, pack: Pack) -> AtomsRow:
         "results": _plain({x: y for x, y in results.items() if x not in _EXACT}),
         **({} if entry.history is None else {"curve": _stored_curve(entry.history)}),
     }
-    return AtomsRow(columns | {"data": pack(columns, data)})
+    return AtomsRow(columns | {"data": _as_bytes(data)})
 
 
 def entry_of(row: Any) -> tuple[int, Relaxed]:
     """The number and the result of a structure, from its row."""
-    data, pairs = unpacked(row.data), row.key_value_pairs
-    columns = data.get("columns", row)
-    place = {name: columns[name] for name in PLACE}
-    atoms = Atoms(**place)
+    data, pairs = row.data, row.key_value_pairs
+    atoms = Atoms(**{name: row[name] for name in PLACE})
     for name, array in data["arrays"].items():
         atoms.set_array(name, np.array(array))
     atoms.set_constraint(row.constraints)
     atoms.info = dict(data["info"])
-    results = {x: columns[x] for x in _EXACT if x in columns} | dict(data["results"])
+    results = {x: row[x] for x in _EXACT if x in row} | dict(data["results"])
     if "calculator" in row:
         atoms.calc = SinglePointCalculator(atoms)
         found = {"energy": math.nan, "free_energy": math.nan} | results
@@ -157,7 +131,7 @@ def entry_of(row: Any) -> tuple[int, Relaxed]:
 
 def curve_of(data: Any) -> Curve | None:
     """The convergence curve in a row's data; energies relative to the lowest."""
-    data = unpacked(data)
+    data = bytes_to_object(data)
     if "curve" not in data:
         return None
     evaluations, energies, fmax = data["curve"]
