@@ -1,5 +1,6 @@
 """Runs that are kept in folders: whatever ends them, they go on and end in the same bits."""
 
+import datetime
 import resource
 import shutil
 import signal
@@ -15,8 +16,11 @@ import ase.io
 import numpy as np
 import pytest
 from ase import Atoms
+from ase.build import bulk
 from ase.calculators.singlepoint import SinglePointCalculator
+from ase.cell import Cell
 from ase.constraints import FixAtoms
+from ase.spacegroup import Spacegroup
 from typer.testing import CliRunner
 
 from basinax import Status, cli
@@ -24,7 +28,9 @@ from basinax._text.tables import read_config, toml_of
 from basinax.atoms._formats.formats import Form
 from basinax.atoms._result import Relaxed
 from basinax.atoms._runs.folder import RunFolder
+from basinax.atoms._runs.refusing import refused
 from basinax.atoms._runs.results import Results
+from basinax.atoms._runs.rows import not_kept
 from basinax.atoms._runs.stores import SQLiteFile
 from basinax.atoms._windows import by_number
 from basinax.cli import _keeping
@@ -142,6 +148,54 @@ def test_a_row_gives_a_structure_back_in_its_bits(tmp_path):
     assert list(back.atoms.calc.results) == list(atoms.calc.results)
     for name, value in atoms.calc.results.items():
         assert np.array_equal(back.atoms.calc.results[name], value)
+
+
+VALUES = {
+    "charge": np.int64(-1),
+    "energy": 3,
+    "id": None,
+    "data": {"a": {3: "x", "b": (1, np.float32(0.1))}, "c": True},
+    "größe": "ü\udc80",
+    "is_stable": np.bool_(True),
+    "name": np.str_("7"),
+    "numbers": [1, 2.5, "a", None, [1 + 2j]],
+    "names": np.array([["a", "bcd"]]),
+    "mixed": np.array([1, "a", None], object),
+    "empty": np.zeros((0, 3)),
+    "big": np.arange(3, dtype=">i4"),
+    "unsigned": np.uint8(255),
+    "at": datetime.datetime(2026, 1, 2, 3),
+    "spacegroup": Spacegroup(227, 2),
+    "box": Cell(np.eye(3)),
+    "__kind__": {"__kind__": 3},
+}
+
+
+def test_every_kind_of_value_comes_back_as_it_was(tmp_path):
+    atoms = Atoms("H2", [[0, 0, 0], [0, 0, 1]], info=VALUES | {"function": print})
+    atoms.set_array("labels", np.array(["a", "bc"]))
+    atoms.set_array("small", np.array([1, 2], np.int8))
+    assert not_kept(atoms) == ["info 'function'"]
+    results = Results(SQLiteFile(tmp_path / "results.db"))
+    results.add([(0, refused(atoms, "", ""))])
+    ((_, back),) = results.entries()
+    assert list(back.atoms.info) == list(VALUES)
+    for name, value in VALUES.items():
+        found = back.atoms.info[name]
+        assert (type(found), repr(found)) == (type(value), repr(value))
+        assert getattr(found, "dtype", None) == getattr(value, "dtype", None)
+    for name, array in atoms.arrays.items():
+        assert back.atoms.arrays[name].dtype == array.dtype
+
+
+def test_a_run_keeps_what_an_output_keeps_and_says_what_it_leaves_out():
+    atoms = cluster(8)
+    atoms.info |= {"charge_state": 2, "ids": [1, 2], "is_stable": False}
+    ase.io.write("c.xyz", atoms, format="extxyz")
+    said = relax("--run", "kept", files=["c.xyz"])
+    assert "warning" not in said
+    relax("--output", "whole.extxyz", files=["c.xyz"])
+    assert exported("kept") == Path("whole.extxyz").read_bytes()
 
 
 def test_a_report_of_a_run_says_what_it_has_found(whole):
@@ -385,6 +439,19 @@ def test_structures_that_cannot_be_used_are_recorded_and_the_others_go_on():
     assert "8 of 8 structures" in run("resume", "kept")
     said = relax("--run", "strict", "--strict", code=2)
     assert "a.extxyz@1 cannot be read: there is no element Qx" in said
+
+
+def test_a_structure_without_symmetry_to_be_found_is_recorded_and_the_others_go_on():
+    good = bulk("Ar", "fcc", 5.2, cubic=True)
+    twice, unfinite = good + Atoms("Ar"), good.copy()
+    unfinite.cell[0, 0] = np.nan
+    ase.io.write("d.traj", [twice, good, unfinite])
+    said = relax("--run", "kept", "--symmetrize", "--max-steps", 1, files=["d.traj"])
+    assert "--symmetrize finds no symmetry of d.traj@0: too close distance" in said
+    assert "d.traj@2 (Ar4): the cell is not finite" in said
+    assert len(briefs("kept")) == 3
+    said = relax("--output", "x.extxyz", "--symmetrize", files=["d.traj@2"], code=2)
+    assert "finds no symmetry of d.traj@2: " in said
 
 
 def test_a_count_that_is_wrong_hides_what_follows_in_its_file_alone():

@@ -23,6 +23,7 @@ from basinax._loop.status import Status
 from basinax.atoms._history import History
 from basinax.atoms._report.curves import Curve
 from basinax.atoms._result import Relaxed
+from basinax.atoms._runs.values import parted, restored, stored
 
 NUMBER = "number"
 """The key of a structure's place in the input, from 0."""
@@ -47,17 +48,16 @@ _EXACT = ("energy", "free_energy", "forces", "stress")
 """Results that their columns preserve: double precision, of one shape."""
 
 
-def _as_bytes(data: dict[str, Any]) -> bytes:
-    """The data of a row as ASE stores them; a warning names entries left out."""
-    try:
-        return object_to_bytes(data)
-    except Exception:  # objects may raise errors of any class
-        parts = {name: _storable(x) if isinstance(x, dict) else x for name, x in data.items()}
-        return object_to_bytes(parts)
-
-
 POINTS = 128
 """The largest number of points of a structure's curve in a row."""
+
+
+def not_kept(atoms: Atoms) -> list[str]:
+    """The names of parts of a structure that no row can hold."""
+    info, arrays = parted(atoms.info)[1], parted(atoms.arrays)[1]
+    kinds = [type(each).__name__ for each in atoms.constraints if _constraint(each) is None]
+    named = [f"info {name!r}" for name in info] + [f"array {name!r}" for name in arrays]
+    return named + [f"constraint {kind}" for kind in kinds]
 
 
 def row_of(number: int, entry: Relaxed) -> AtomsRow:
@@ -83,26 +83,29 @@ def row_of(number: int, entry: Relaxed) -> AtomsRow:
         **{x: _as_column(results[x]) for x in PROPERTIES if results.get(x) is not None},
         **({"calculator": "basinax", "calculator_parameters": {}} if results else {}),
     }
+    others, lost = parted({x: y for x, y in results.items() if x not in _EXACT})
+    for name in lost:
+        warnings.warn(f"no database of ASE holds the result {name!r} of a structure", stacklevel=2)
     data = {
         **texts,
-        "info": _plain(atoms.info),
-        "arrays": _plain(arrays),
+        "info": stored(parted(atoms.info)[0]),
+        "arrays": stored(parted(arrays)[0]),
         "order": list(results),
-        "results": _plain({x: y for x, y in results.items() if x not in _EXACT}),
+        "results": stored(others),
         **({} if entry.history is None else {"curve": _stored_curve(entry.history)}),
     }
-    return AtomsRow(columns | {"data": _as_bytes(data)})
+    return AtomsRow(columns | {"data": object_to_bytes(data)})
 
 
 def entry_of(row: Any) -> tuple[int, Relaxed]:
     """The number and the result of a structure, from its row."""
     data, pairs = row.data, row.key_value_pairs
     atoms = Atoms(**{name: row[name] for name in PLACE})
-    for name, array in data["arrays"].items():
+    for name, array in restored(data["arrays"]).items():
         atoms.set_array(name, np.array(array))
     atoms.set_constraint(row.constraints)
-    atoms.info = dict(data["info"])
-    results = {x: row[x] for x in _EXACT if x in row} | dict(data["results"])
+    atoms.info = restored(data["info"])
+    results = {x: row[x] for x in _EXACT if x in row} | restored(data["results"])
     if "calculator" in row:
         atoms.calc = SinglePointCalculator(atoms)
         found = {"energy": math.nan, "free_energy": math.nan} | results
@@ -179,29 +182,6 @@ def _constraint(constraint: Any) -> Any:
         encode(stored)
     except Exception:  # constraints may raise errors of any class
         return None
-    return stored
-
-
-def _plain(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """The values with texts as keys, and with lists in place of arrays of texts."""
-
-    def plain(value: Any) -> Any:
-        is_text = isinstance(value, np.ndarray) and value.dtype.kind in "US"
-        return value.tolist() if is_text else value
-
-    return {str(name): plain(value) for name, value in values.items()}
-
-
-def _storable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that ASE can store; a warning names the others."""
-    stored = {}
-    for name, value in values.items():
-        try:
-            object_to_bytes(value)
-        except Exception:  # objects may raise errors of any class
-            warnings.warn(f"no database of ASE holds {name!r} of a structure", stacklevel=2)
-            continue
-        stored[name] = value
     return stored
 
 
