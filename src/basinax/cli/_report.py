@@ -16,7 +16,7 @@ def run(name: str, output: Path | None, *, may_replace: bool) -> None:
         kept.check_begun()
         check_report(place)
         briefs, record = kept.results.briefs(), kept.read_record()
-    may_replace = may_replace or output is None
+    may_replace = may_replace or (output is None and not place.is_symlink())
     check_places([(place, "output")], None, 0, kept.files, may_replace=may_replace)
     with reported():
         rows = (brief.as_row() for brief in briefs)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from basinax._text.files import replacing
+from basinax._text.files import check_sole, replacing
 from basinax._text.tables import RECORD, Table, read_config, toml_of
 from basinax.atoms._runs.results import Results
 from basinax.atoms._runs.stores import SQLiteFile
@@ -16,6 +16,9 @@ from basinax.atoms._runs.stores import SQLiteFile
 SETTINGS = "run.toml"
 RESULTS = "results.db"
 LOCK = "lock"
+BESIDE = ("-journal", "-wal", "-shm")
+"""Endings of the files that SQLite puts beside a database."""
+
 _SERVER = re.compile(r"postgres(ql)?:/", re.IGNORECASE)
 
 
@@ -84,9 +87,12 @@ class RunFolder:
         The operating system releases the lock when the process ends, for any reason.
 
         Raises:
-            OSError: another process holds the lock, or the folder cannot be made.
+            OSError: another process holds the lock, the folder cannot be made, or a file in it is a
+            link to another one.
         """
         self.path.mkdir(parents=True, exist_ok=True)
+        for name in (LOCK, SETTINGS, RESULTS, *(RESULTS + ending for ending in BESIDE)):
+            check_sole(self.path / name)
         lock = FileLock(self.path / LOCK, timeout=0)
         try:
             lock.acquire()
