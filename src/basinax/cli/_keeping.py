@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
@@ -19,7 +18,6 @@ from basinax.atoms._result import Relaxed
 from basinax.atoms._runs.changes import changes
 from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._runs.on_ray import relaxed_on_ray
-from basinax.atoms._runs.results import Brief
 from basinax.atoms._runs.rows import POINTS
 from basinax.atoms._windows import relaxed_windows
 from basinax.cli._config import settings_of
@@ -33,6 +31,7 @@ from basinax.cli._console import (
     out,
     print_error,
     print_line,
+    print_warning,
     reported,
 )
 from basinax.cli._inputs import digest_of, files_read
@@ -42,6 +41,7 @@ from basinax.cli._options import Given, Keeping, Manner, Outputs
 from basinax.cli._record import accept, named, now, recorded
 from basinax.cli._session import session
 from basinax.cli._setup import Setup
+from basinax.cli._storing import Ended, Storing
 from basinax.cli._summary import print_first
 from basinax.cli._tally import Tally
 from basinax.cli._values import Shard
@@ -64,7 +64,7 @@ def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> Non
             stack.enter_context(kept.taken())
             done = kept.results.briefs()
             _begin(kept, given, keeping, watch)
-        tally = Tally(n_structures, Counter(b.status for b in done), len(done), watch)
+        tally = Tally.begun(n_structures, done, watch)
 
         def is_over() -> bool:
             return watch.is_stopped() or time.monotonic() >= deadline
@@ -75,9 +75,11 @@ def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> Non
             return keeping.shard.has(number) and number not in numbers
 
         works = Works(given, setup, is_left, is_over, is_strict=keeping.strict)
-        _work_off(kept, works, tally, _windows(setup, given, tally, is_over, keeping.ray))
+        begin = _windows(setup, given, tally, is_over, keeping.ray)
+        _work_off(kept, works, tally, is_over, begin)
         if works.n_items is not None:
             tally.n_structures = _n_of(keeping.shard, works.n_items)
+            _check_numbers(numbers, keeping.shard, works.n_items, kept)
         watch.begin("writing")
         with reported():
             record = kept.read_record()
@@ -91,6 +93,13 @@ def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> Non
 def _n_of(shard: Shard, n_items: int | None) -> int | None:
     """The number of structures in a part of the input."""
     return None if n_items is None else sum(map(shard.has, range(n_items)))
+
+
+def _check_numbers(numbers: set[int], shard: Shard, n_items: int, kept: RunFolder) -> None:
+    """Exit if the database holds a structure that the input lacks."""
+    if strange := sorted(k for k in numbers if k >= n_items or not shard.has(k)):
+        which = f"part {shard} of the {n_items} structures of the input"
+        fail(f"{kept.results.name} holds structure {strange[0]}, which is not in {which}")
 
 
 def _check(given: Given, outputs: Outputs, keeping: Keeping) -> None:
@@ -149,6 +158,7 @@ def _work_off(
     kept: RunFolder,
     works: Works,
     tally: Tally,
+    should_stop: Callable[[], bool],
     begin: Callable[[Iterator[Work]], Generator[list[tuple[Work, Relaxed]]]],
 ) -> None:
     """Relax the remaining structures and store each as it ends; exit if it cannot be stored.
@@ -157,21 +167,30 @@ def _work_off(
         begin: relaxes structures in windows.
     """
 
-    def keep(ended: list[tuple[int, Relaxed]]) -> None:
-        ended += works.take_refused()
+    def on_stored(some: Ended) -> None:
+        tally.add(some)
+        tally.show(Progress(0, 0, 0, "running"))
+
+    storing = Storing(kept.results, on_stored, tally.show, should_stop)
+
+    @contextlib.contextmanager
+    def kept_or_left() -> Iterator[None]:
         try:
-            if ended:
-                kept.results.add(ended)
+            yield
         except OSError as error:
             print_error(f"{error}; {tally.n_done} structures are kept in it: {_how_to_go_on(kept)}")
             raise typer.Exit(NOT_SAVED) from None
-        tally.add(entry.status for _, entry in ended)
-        tally.show(Progress(0, 0, 0, "running"))
 
     with reported(), contextlib.closing(begin(iter(works))) as windows:
         for ended in windows:
-            keep([(work.number, entry) for work, entry in ended])
-    keep([])
+            with kept_or_left():
+                storing.add([(work.number, entry) for work, entry in ended] + works.take_refused())
+    with kept_or_left():
+        storing.add(works.take_refused())
+        storing.finish()
+    if storing.waiting:
+        n, name = len(storing.waiting), kept.results.name
+        print_warning(f"{n} structures that have ended are not in {name}, and will begin again")
 
 
 def _windows(
@@ -196,19 +215,11 @@ def _print(kept: RunFolder, tally: Tally) -> None:
     for name, n in tally.results().items():
         grid.add_row(name, str(n))
     out.print(grid)
-    if tally.n_done > tally.counts[Status.CONVERGED]:
-        failed = [b for b in kept.results.briefs() if b.status != Status.CONVERGED]
-        print_first(out, range(len(failed)), lambda k: _reason(failed[k]))
+    print_first(out, range(len(tally.reasons)), tally.reasons.__getitem__)
     n_now = tally.n_done - tally.n_before
     more = f", {n_now} of them now" if tally.n_before else ""
     of_all = "" if tally.n_structures is None else f" of {tally.n_structures}"
     print_line(out, f"{kept.name}: {tally.n_done}{of_all} structures{more}")
-
-
-def _reason(brief: Brief) -> str:
-    """The reason why a structure has not converged, as text after its name."""
-    source = brief.pairs.get("source", str(brief.number))
-    return f"{source}: {brief.pairs.get('message') or brief.status.meaning}"
 
 
 def _leave(kept: RunFolder, tally: Tally, *, is_out_of_time: bool) -> None:

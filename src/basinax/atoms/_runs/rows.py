@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
+from ase.data import chemical_symbols
 from ase.db.core import (
     bytes_to_object,
     convert_str_to_int_float_bool_or_str,
@@ -27,6 +28,14 @@ from basinax.atoms._runs.values import parted, restored, stored
 
 NUMBER = "number"
 """The key of a structure's place in the input, from 0."""
+
+COUNTS = ("steps", "evaluations")
+MEASURES = ("largest_force", "initial_energy", "displacement", "seconds", "initial_volume")
+ENDED = [str(status) for status in Status if status is not Status.RUNNING]
+"""What the key-value pairs of every row hold, and those of rows with such a number."""
+
+LARGEST = np.iinfo(np.int32).max
+"""The largest count."""
 
 ARRAYS: dict[str, tuple[int, ...]] = {
     "initial_magmoms": (),
@@ -100,12 +109,20 @@ def row_of(number: int, entry: Relaxed) -> AtomsRow:
 def entry_of(row: Any) -> tuple[int, Relaxed]:
     """The number and the result of a structure, from its row."""
     data, pairs = row.data, row.key_value_pairs
+    if not isinstance(data["source"], str) or not isinstance(data["message"], str):
+        raise ValueError("its source and message are no texts")
+    if not np.isin(row.numbers, range(len(chemical_symbols))).all():
+        raise ValueError(f"its atoms have the numbers {row.numbers.tolist()}")
     atoms = Atoms(**{name: row[name] for name in PLACE})
     for name, array in restored(data["arrays"]).items():
         atoms.set_array(name, np.array(array))
     atoms.set_constraint(row.constraints)
     atoms.info = restored(data["info"])
     results = {x: row[x] for x in _EXACT if x in row} | restored(data["results"])
+    for name in ("energy", "free_energy"):
+        check_number(name, results.get(name, 0.0), float)
+    if np.shape(results.get("forces", atoms.positions)) != (len(atoms), 3):
+        raise ValueError(f"{len(results['forces'])} forces for {len(atoms)} atoms")
     if "calculator" in row:
         atoms.calc = SinglePointCalculator(atoms)
         found = {"energy": math.nan, "free_energy": math.nan} | results
@@ -137,7 +154,7 @@ def curve_of(data: Any) -> Curve | None:
     data = bytes_to_object(data)
     if "curve" not in data:
         return None
-    evaluations, energies, fmax = data["curve"]
+    evaluations, energies, fmax = np.array(data["curve"], np.float32)
     return Curve(energies, fmax, evaluations)
 
 
@@ -153,6 +170,32 @@ def _stored_curve(history: History) -> np.ndarray:
 def status_of(pairs: Mapping[str, Any]) -> Status:
     """The status of a row, from its key-value pairs."""
     return Status[pairs["status"].upper()]
+
+
+def check_number(name: str, value: Any, kind: type) -> None:
+    """Raise ValueError unless a value of a row is a number that counts, or measures, something."""
+    if kind is int and type(value) is int and 0 <= value <= LARGEST:
+        return
+    if kind is float and type(value) in (int, float):
+        return
+    raise ValueError(f"its {name} is {value!r}")
+
+
+def checked_pairs(pairs: Any) -> dict[str, Any]:
+    """The key-value pairs of a row; raises ValueError if they are not those of a structure."""
+    if not isinstance(pairs, dict):
+        raise ValueError(f"the key-value pairs of a row are {pairs!r}")
+    check_number(NUMBER, pairs.get(NUMBER), int)
+    for name in COUNTS:
+        check_number(name, pairs.get(name), int)
+    for name in MEASURES:
+        check_number(name, pairs.get(name, 0.0), float)
+    if pairs.get("status") not in ENDED:
+        raise ValueError(f"the status of structure {pairs[NUMBER]} is {pairs.get('status')!r}")
+    for name in ("source", "message"):
+        if not isinstance(pairs.get(name, ""), str):
+            raise ValueError(f"the {name} of structure {pairs[NUMBER]} is {pairs[name]!r}")
+    return pairs
 
 
 def _pairs(number: int, entry: Relaxed, texts: Mapping[str, str]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The ASE database that stores the results of a run: an SQLite file."""
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,17 @@ from typing import Any
 
 import ase.db
 
+from basinax._settings import said
 from basinax._text.files import replacing
+
+PATIENCE = {"read": 20.0, "write": 1.0}
+"""Seconds of waiting for another program that has locked the file."""
+
+_IS_ASE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'systems'"
+
+
+class Busy(OSError):
+    """Another program has locked the database."""
 
 
 class SQLiteFile:
@@ -18,12 +29,17 @@ class SQLiteFile:
         self.path, self.name = path, str(path)
 
     def exists(self) -> bool:
-        """Whether the database holds tables of ASE."""
-        return self.path.exists()
+        """Whether there is a file with content."""
+        return self.path.exists() and self.path.stat().st_size > 0
 
-    def opened(self) -> contextlib.AbstractContextManager[Any]:
-        """A context with the database, for reading."""
-        return _connected(self.path)
+    @contextlib.contextmanager
+    def opened(self, why: str = "read") -> Iterator[Any]:
+        """A context with the database."""
+        with _connected(self.path) as database:
+            database.connection.execute(f"PRAGMA busy_timeout = {int(1000 * PATIENCE[why])}")
+            if not database.connection.execute(_IS_ASE).fetchone():
+                raise ValueError("it has no table of systems")  # ASE would add its tables
+            yield database
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:
@@ -33,20 +49,39 @@ class SQLiteFile:
             # file. So make the tables in another file and rename that file.
             with replacing(self.path) as partial:
                 _connected(partial).count()
-        with self.opened() as database:
+        with self.opened("write") as database:
+            # Lock out readers now: one that holds the file would make the commit fail.
+            database.connection.execute("BEGIN EXCLUSIVE")
             yield database
 
     @contextlib.contextmanager
     def reported(self) -> Iterator[None]:
-        """A context that turns errors of the database into OSError."""
+        """A context that turns errors of the database into OSError, and locks into Busy."""
         try:
             yield
         except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                raise Busy(f"{self.name} is in use by {_users_of(self.path)}") from error
             raise OSError(f"{self.name} cannot be used: {error}") from error
-        except (sqlite3.Error, KeyError, ValueError) as error:
-            raise OSError(f"{self.name} is damaged: {error}") from error
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # ASE's errors about what it does not expect are of any class
+            raise OSError(f"{self.name} is damaged: {said(error)}") from error
 
 
 def _connected(path: Path) -> Any:
     # SQLite locks the file itself; ASE's lock file would outlive a killed process.
     return ase.db.connect(path, type="db", use_lock_file=False, serial=True)
+
+
+def _users_of(path: Path) -> str:
+    """The processes that lock a file, where Linux tells them."""
+    found = dict[str, str]()
+    with contextlib.suppress(OSError):
+        inode = str(os.stat(path).st_ino)
+        for line in Path("/proc/locks").read_text().splitlines():
+            *_, process, file, _, _ = line.split()
+            if file.rpartition(":")[2] == inode and "->" not in line:
+                name = Path(f"/proc/{process}/comm").read_text().strip()
+                found[process] = f"process {process} ({name})"
+    return " and ".join(found.values()) or "another program"
