@@ -157,6 +157,41 @@ def test_a_folder_that_cannot_be_written_is_no_error(jax_as_before, tmp_path):
     assert dict(jax.config.values) == before
 
 
+UNSAFE = {
+    "named": ("above/named", 0o777, "other users may write to"),
+    "of programs": ("above/named/programs", 0o707, "other users may write to"),
+    "above": ("above", 0o777, "other users may write to"),
+    "of a group": ("above/named", 0o770, "other users may write to"),
+    "of an owner": ("above/named", 0o700, "belongs to another user"),
+}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="owners and modes are those of POSIX")
+@pytest.mark.parametrize("name", UNSAFE)
+def test_a_folder_into_which_others_could_put_programs_is_not_used(
+    jax_as_before, monkeypatch, tmp_path, name
+):
+    named, (place, mode, text) = tmp_path / "above/named", UNSAFE[name]
+    monkeypatch.setattr(cache, "_processor", lambda: "programs")
+    monkeypatch.setattr(cache, "_is_own_group", lambda _: False)
+    (named / "programs").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(named)
+    (tmp_path / place).chmod(mode)
+    if name == "of an owner":
+        monkeypatch.setattr(cache, "_trusted", lambda: (os.getuid() + 1,))
+    for folder in (named, tmp_path / "link"):
+        with pytest.warns(UserWarning, match=text):
+            assert basinax.enable_cache(folder) is None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
+def test_a_program_that_others_may_write_is_not_loaded(uses, tmp_path):
+    uses(tmp_path)
+    (program,) = programs(tmp_path)
+    program.chmod(0o666)
+    assert [uses(tmp_path)[1] for _ in range(2)] == [0, 1]
+
+
 @pytest.mark.parametrize("value", ["off", "OFF", "0", ""])
 def test_a_variable_switches_it_off(jax_as_before, monkeypatch, value):
     monkeypatch.setenv(cache.VARIABLE, value)

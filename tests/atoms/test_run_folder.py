@@ -1,5 +1,9 @@
 """Runs that are kept in folders: whatever ends them, they go on and end in the same bits."""
 
+import datetime
+import json
+import os
+import re
 import resource
 import shutil
 import signal
@@ -15,19 +19,26 @@ import ase.io
 import numpy as np
 import pytest
 from ase import Atoms
+from ase.build import bulk
 from ase.calculators.singlepoint import SinglePointCalculator
+from ase.cell import Cell
 from ase.constraints import FixAtoms
+from ase.db.core import object_to_bytes
+from ase.spacegroup import Spacegroup
 from typer.testing import CliRunner
 
 from basinax import Status, cli
 from basinax._text.tables import read_config, toml_of
 from basinax.atoms._formats.formats import Form
 from basinax.atoms._result import Relaxed
+from basinax.atoms._runs import stores
 from basinax.atoms._runs.folder import RunFolder
+from basinax.atoms._runs.refusing import refused
 from basinax.atoms._runs.results import Results
+from basinax.atoms._runs.rows import not_kept
 from basinax.atoms._runs.stores import SQLiteFile
 from basinax.atoms._windows import by_number
-from basinax.cli import _keeping
+from basinax.cli import _keeping, _storing
 from basinax.cli._lazily import count
 from basinax.cli._values import Shard, seconds_of, shard_of
 from cover import exhaustive
@@ -144,6 +155,54 @@ def test_a_row_gives_a_structure_back_in_its_bits(tmp_path):
         assert np.array_equal(back.atoms.calc.results[name], value)
 
 
+VALUES = {
+    "charge": np.int64(-1),
+    "energy": 3,
+    "id": None,
+    "data": {"a": {3: "x", "b": (1, np.float32(0.1))}, "c": True},
+    "größe": "ü\udc80",
+    "is_stable": np.bool_(True),
+    "name": np.str_("7"),
+    "numbers": [1, 2.5, "a", None, [1 + 2j]],
+    "names": np.array([["a", "bcd"]]),
+    "mixed": np.array([1, "a", None], object),
+    "empty": np.zeros((0, 3)),
+    "big": np.arange(3, dtype=">i4"),
+    "unsigned": np.uint8(255),
+    "at": datetime.datetime(2026, 1, 2, 3),
+    "spacegroup": Spacegroup(227, 2),
+    "box": Cell(np.eye(3)),
+    "__kind__": {"__kind__": 3},
+}
+
+
+def test_every_kind_of_value_comes_back_as_it_was(tmp_path):
+    atoms = Atoms("H2", [[0, 0, 0], [0, 0, 1]], info=VALUES | {"function": print})
+    atoms.set_array("labels", np.array(["a", "bc"]))
+    atoms.set_array("small", np.array([1, 2], np.int8))
+    assert not_kept(atoms) == ["info 'function'"]
+    results = Results(SQLiteFile(tmp_path / "results.db"))
+    results.add([(0, refused(atoms, "", ""))])
+    ((_, back),) = results.entries()
+    assert list(back.atoms.info) == list(VALUES)
+    for name, value in VALUES.items():
+        found = back.atoms.info[name]
+        assert (type(found), repr(found)) == (type(value), repr(value))
+        assert getattr(found, "dtype", None) == getattr(value, "dtype", None)
+    for name, array in atoms.arrays.items():
+        assert back.atoms.arrays[name].dtype == array.dtype
+
+
+def test_a_run_keeps_what_an_output_keeps_and_says_what_it_leaves_out():
+    atoms = cluster(8)
+    atoms.info |= {"charge_state": 2, "ids": [1, 2], "is_stable": False}
+    ase.io.write("c.xyz", atoms, format="extxyz")
+    said = relax("--run", "kept", files=["c.xyz"])
+    assert "warning" not in said
+    relax("--output", "whole.extxyz", files=["c.xyz"])
+    assert exported("kept") == Path("whole.extxyz").read_bytes()
+
+
 def test_a_report_of_a_run_says_what_it_has_found(whole):
     relax("--run", "kept")
     run("report", "kept")
@@ -253,7 +312,7 @@ import sys, time
 from basinax import cli
 from basinax.atoms._runs.results import Results
 from basinax.atoms._windows import by_number
-from basinax.cli import _keeping
+from basinax.cli import _keeping, _storing
 
 _keeping.by_memory = lambda *_: by_number(2)
 add = Results.add
@@ -387,6 +446,19 @@ def test_structures_that_cannot_be_used_are_recorded_and_the_others_go_on():
     assert "a.extxyz@1 cannot be read: there is no element Qx" in said
 
 
+def test_a_structure_without_symmetry_to_be_found_is_recorded_and_the_others_go_on():
+    good = bulk("Ar", "fcc", 5.2, cubic=True)
+    twice, unfinite = good + Atoms("Ar"), good.copy()
+    unfinite.cell[0, 0] = np.nan
+    ase.io.write("d.traj", [twice, good, unfinite])
+    said = relax("--run", "kept", "--symmetrize", "--max-steps", 1, files=["d.traj"])
+    assert "--symmetrize finds no symmetry of d.traj@0: too close distance" in said
+    assert "d.traj@2 (Ar4): the cell is not finite" in said
+    assert len(briefs("kept")) == 3
+    said = relax("--output", "x.extxyz", "--symmetrize", files=["d.traj@2"], code=2)
+    assert "finds no symmetry of d.traj@2: " in said
+
+
 def test_a_count_that_is_wrong_hides_what_follows_in_its_file_alone():
     lines = Path("a.extxyz").read_text().splitlines()
     second = int(lines[0]) + 2
@@ -402,6 +474,15 @@ def test_a_potential_that_serves_no_structure_is_an_error_of_the_call():
     said = relax("--run", "kept", "--optimizer", '{"name": "fire", "dt_max": -1}', code=2)
     assert "error" in said
     assert briefs("kept") == []
+
+
+def test_the_address_of_a_server_is_refused_and_not_shown():
+    for address in ("postgresql://me:secret@host/db", "POSTGRES://host/db?password=secret"):
+        for how in (["relax", "c.xyz", "--potential", "emt", "--run"], ["resume"], ["report"]):
+            said = run(*how, address, code=2)
+            assert "a run is kept in a folder" in said and "secret" not in said
+        assert "secret" not in run("merge", "a", "--run", address, code=2)
+        assert "secret" not in run("export", address, "--table", "x.csv", code=2)
 
 
 def _a_file(path: Path) -> str:
@@ -527,3 +608,158 @@ def test_files_without_structures_are_recorded_as_such():
     said = relax("--run", "kept", files=["none.db", "c.xyz"])
     assert "none.db: it holds no structure" in said
     assert "kept: 2 of 2 structures" in said
+
+
+# --- other programs at the database
+
+
+@pytest.fixture
+def reader():
+    """A program in the middle of reading a database; writing a line to it ends it."""
+    relax("--run", "kept", "--shard", "1/9")
+    text = "import sqlite3, sys; d = sqlite3.connect('kept/results.db'); d.execute('BEGIN')\n"
+    text += "print(len(d.execute('SELECT * FROM systems').fetchall()), flush=True); input()"
+    record = Path("kept/run.toml")
+    record.write_text(record.read_text().replace('shard = "1/9"', 'shard = "1/1"'))
+    command = [sys.executable, "-c", text]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"1\n"
+        yield process
+        if process.poll() is None:
+            process.communicate(b"\n")
+
+
+def test_results_wait_until_a_reader_lets_the_database_go(reader, whole, monkeypatch):
+    monkeypatch.setitem(stores.PATIENCE, "write", 0.01)
+    monkeypatch.setattr(_storing, "MOST", 300)
+    show, waits = _storing.Progress, []
+
+    def shown(*values):
+        if values[-1].startswith("waiting"):
+            waits.append(len(briefs("kept")))
+            if len(waits) == 9:
+                reader.communicate(b"\n")
+        return show(*values)
+
+    monkeypatch.setattr(_storing, "Progress", shown)
+    said = run("resume", "kept")
+    assert f"kept/results.db is in use by process {reader.pid} (python" in said
+    assert said.count("results wait in memory") == 1
+    assert f"kept: {N} of {N} structures" in said
+    assert set(waits) == {1} and len(waits) == 9
+    assert exported("kept") == whole
+
+
+def test_a_run_that_ends_while_a_reader_holds_the_database_goes_on_later(
+    reader, whole, monkeypatch
+):
+    monkeypatch.setitem(stores.PATIENCE, "write", 0.01)
+    said = run("resume", "kept", "--time-limit", "2s", code=4)
+    assert "structures that have ended are not in" in said
+    assert "The time is over" in said
+    reader.communicate(b"\n")
+    run("resume", "kept")
+    assert exported("kept") == whole
+
+
+def _pairs(**values):
+    def change(database: sqlite3.Connection) -> None:
+        query = "SELECT id, key_value_pairs FROM systems"
+        for row, pairs in database.execute(query).fetchall():
+            text = json.dumps(json.loads(pairs) | values)
+            database.execute("UPDATE systems SET key_value_pairs = ? WHERE id = ?", (text, row))
+
+    return change
+
+
+def _sql(text: str):
+    return lambda database: database.executescript(text)
+
+
+NOTHING = object_to_bytes({})
+DAMAGES = {
+    "status": (_pairs(status="zzz"), "the status of structure 0 is 'zzz'"),
+    "a status that is a list": (_pairs(status=[]), "the status of structure 0 is []"),
+    "running": (_pairs(status="running"), "the status of structure 0 is 'running'"),
+    "number": (_pairs(number="a"), "its number is 'a'"),
+    "the same number": (_pairs(number=3), "structure 0 stands in it twice"),
+    "steps": (_pairs(steps=-1), "its steps is -1"),
+    "energy": (_pairs(initial_energy="x"), "its initial_energy is 'x'"),
+    "source": (_pairs(source=5), "the source of structure 0 is 5"),
+    "pairs": (_sql("UPDATE systems SET key_value_pairs = '[]'"), "pairs of a row are []"),
+    "no JSON": (_sql("UPDATE systems SET key_value_pairs = '{'"), "results.db is damaged"),
+    "no text": (_sql("UPDATE systems SET key_value_pairs = NULL"), "results.db is damaged"),
+    "no column": (_sql("ALTER TABLE systems DROP COLUMN volume"), "no such column: volume"),
+    "no table": (_sql("DROP TABLE systems"), "it has no table of systems"),
+    "atoms": (_sql("UPDATE systems SET natoms = 'x'"), "structure 0: its number of atoms is 'x'"),
+    "volume": (_sql("UPDATE systems SET volume = 'x'"), "structure 0: its volume is 'x'"),
+}
+IN_FULL = {
+    "elements": ("numbers = x'ff000000ff000000ff000000'", "numbers [255, 255, 255]"),
+    "half of a blob": ("positions = x'00'", "results.db is damaged"),
+    "a text": ("cell = 'abc'", "results.db is damaged"),
+    "no data": ("data = NULL", "structure 0: "),
+    "data": ("data = x'0800000000000000'", "structure 0: "),
+    "an empty table": (f"data = x'{NOTHING.hex()}'", "structure 0: 'source'"),
+    "forces": ("forces = zeroblob(24)", "structure 0: 1 forces for "),
+    "an energy": ("free_energy = 'x'", "its free_energy is 'x'"),
+}
+DAMAGES |= {name: (_sql(f"UPDATE systems SET {x}"), text) for name, (x, text) in IN_FULL.items()}
+
+
+def test_a_damaged_database_gives_one_line():
+    relax("--run", "begun", files=["a.extxyz"])
+    for name, (change, text) in DAMAGES.items():
+        shutil.rmtree("kept", ignore_errors=True)
+        shutil.copytree("begun", "kept")
+        with closing(sqlite3.connect("kept/results.db")) as database, database:
+            change(database)
+        commands = [("export", "--table", "x.csv")]
+        commands += [] if name in IN_FULL else [("report",), ("resume",)]
+        for command in commands:
+            said = run(command[0], "kept", *command[1:], code=2)
+            said = re.sub(r"structure \d", "structure 0", said)  # they end in any order
+            assert said.startswith("error: ") and text in said, (name, said)
+    database = Path("begun/results.db").read_bytes()
+    Path("kept/results.db").write_bytes(database[: len(database) // 2])
+    assert "results.db is damaged" in run("export", "kept", "--table", "x.csv", code=2)
+
+
+def test_a_number_that_the_input_lacks_is_named():
+    relax("--run", "kept", files=["c.xyz"])
+    with closing(sqlite3.connect("kept/results.db")) as database, database:
+        _pairs(number=7)(database)
+    assert "holds structure 7, which is not in part 1/1 of the 1" in run("resume", "kept", code=2)
+
+
+LINKED = ["report.html", "run.toml", "results.db", "results.db-journal", "lock"]
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_run_writes_through_no_link(name):
+    relax("--run", "kept", files=["c.xyz"])
+    for link in (os.symlink, os.link):
+        place = Path("kept", name)
+        if place.exists():
+            shutil.copy(place, "else")
+            place.unlink()
+        else:
+            Path("else").write_text("precious")
+        before = Path("else").read_bytes()
+        link(os.path.abspath("else"), place)
+        if name != "report.html":
+            assert "link" in run("resume", "kept", code=2)
+        elif link is os.symlink:
+            assert "report.html exists: add --overwrite" in run("report", "kept", code=2)
+        else:
+            run("report", "kept")
+        assert Path("else").read_bytes() == before
+        place.unlink()
+        shutil.move("else", place)
+
+
+def test_an_output_makes_no_file_where_a_link_points():
+    relax("--run", "kept", files=["c.xyz"])
+    os.symlink("elsewhere.extxyz", "x.extxyz")
+    assert "x.extxyz exists" in run("export", "kept", "--output", "x.extxyz", code=2)
+    assert not Path("elsewhere.extxyz").exists()

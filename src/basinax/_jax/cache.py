@@ -12,8 +12,10 @@ import os
 import platform
 import re
 import shutil
+import stat
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -42,8 +44,8 @@ def enable_cache(
     """Keep compiled programs in a folder, from which other processes load them: JAX's cache.
 
     Bits do not depend on the cache. Several processes may share a folder; damaged entries and files
-    of other programs are ignored. Each kind of processor has a folder of its own. Only the user
-    should be able to write to the folder, since loaded programs are executed.
+    of other programs are ignored. Each kind of processor has a folder of its own. Loaded programs
+    are executed, so a folder that other users own or may write to is not used.
 
     Args:
         folder: if None, the folder of the environment variable `BASINAX_CACHE`, or the user's cache
@@ -51,7 +53,8 @@ def enable_cache(
         max_size: in bytes; beyond, the oldest programs are removed.
 
     Returns:
-        The folder, or None if the cache is off or the folder cannot be written.
+        The folder, or None if the cache is off, or the folder cannot be written or, with a warning,
+        not be trusted.
 
     Raises:
         ImportError: `folder` is None, and platformdirs is not installed.
@@ -63,6 +66,11 @@ def enable_cache(
     programs = folder.absolute() / _processor()
     try:
         programs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        programs = programs.resolve()
+        if os.name == "posix" and (fault := _fault_of(programs)):
+            text = f"compiled programs are not kept: {fault}; programs are code that is executed"
+            warnings.warn(text, stacklevel=2)
+            return None
         _remove_abandoned(programs)
         own = Path(tempfile.mkdtemp(prefix=_OWN, dir=programs))
     except OSError as error:
@@ -121,13 +129,53 @@ def _processor() -> str:
     return f"{platform.machine()}-{hashlib.blake2b(described.encode(), digest_size=4).hexdigest()}"
 
 
+def _fault_of(programs: Path) -> str | None:
+    """How others could put programs into a folder; None if they could not."""
+    for place in (programs, *programs.parents):
+        found = place.stat()
+        if found.st_uid not in _trusted():
+            return f"{place} belongs to another user"
+        # Those above the named folder may be as /tmp, where nobody can replace what others own.
+        is_passage = place not in (programs, programs.parent) and found.st_mode & stat.S_ISVTX
+        if _is_of_others(found) and not is_passage:
+            return f"other users may write to {place}"
+    return None
+
+
+def _is_of_others(found: os.stat_result) -> bool:
+    """Whether another user owns a file or folder, or may write to it."""
+    if os.name != "posix":
+        return False
+    if found.st_uid not in _trusted() or found.st_mode & stat.S_IWOTH:
+        return True
+    return bool(found.st_mode & stat.S_IWGRP) and not _is_own_group(found.st_gid)
+
+
+def _trusted() -> tuple[int, int]:
+    return 0, os.getuid()
+
+
+def _is_own_group(group: int) -> bool:
+    """Whether a group has its user alone, as many systems make one for each user."""
+    import grp
+    import pwd
+
+    try:
+        known, user = grp.getgrgid(group), pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return False
+    return known.gr_name == user and set(known.gr_mem) <= {user}
+
+
 def _programs(folder: Path) -> Iterator[Path]:
     """The entries with the name of a program, the oldest first."""
     found = []
     for path in folder.iterdir():
         with suppress(OSError):
-            if _PROGRAM.fullmatch(path.name) and path.is_file():
-                found.append((path.stat().st_mtime_ns, path))
+            status = path.lstat()
+            is_plain = stat.S_ISREG(status.st_mode) and not _is_of_others(status)
+            if _PROGRAM.fullmatch(path.name) and is_plain:
+                found.append((status.st_mtime_ns, path))
     return (path for _, path in sorted(found))
 
 

@@ -35,6 +35,21 @@ def check_plain(path: Anywhere) -> None:
     raise FileExistsError(f"{path} is {kind}: expected a plain file, or a new one")
 
 
+def check_sole(path: Anywhere) -> None:
+    """Raise OSError, with the path, if writing there would change a file of another name."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(found.st_mode):
+        text = f"{path} is a link to {os.readlink(path)}: expected the file itself"
+        raise FileExistsError(text)
+    check_plain(path)
+    if found.st_nlink > 1:
+        text = f"{path} is a hard link, and its file has another name: expected a copy of the file"
+        raise FileExistsError(text)
+
+
 def check_writable(path: Anywhere) -> None:
     """Raise OSError, with the path, unless a plain file can be put there."""
     check_plain(path)

@@ -26,7 +26,7 @@ from basinax.cli._options import (
 )
 from basinax.cli._takes import takes
 
-KEPT = "The folder of the run, or the address of its database (--run)."
+KEPT = "The folder of the run (--run)."
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -5,9 +5,11 @@ from typing import Any
 from ase import Atoms
 from ase.constraints import FixAtoms, FixSymmetry
 
+from basinax._settings import said
 from basinax.atoms._charges import some_of
+from basinax.atoms._intake import intake
 from basinax.cli._choice import chosen
-from basinax.cli._console import fail, print_warning, reported
+from basinax.cli._console import fail, print_warning, reported, with_sources
 from basinax.cli._options import Given
 
 
@@ -38,7 +40,13 @@ def constrain_one(atoms: Atoms, source: str, given: Given) -> int:
     if given.fix_atoms is not None:
         n_fixed = _fix(atoms, source, given.fix_atoms)
     if given.symmetrize and atoms.pbc.all():
-        atoms.set_constraint([*atoms.constraints, FixSymmetry(atoms)])
+        try:
+            intake([atoms])  # spglib ends the process where a cell is not finite
+            kept = FixSymmetry(atoms)
+        except Exception as error:  # spglib raises errors of its own
+            text = with_sources(said(error), [source])
+            raise ValueError(f"--symmetrize finds no symmetry of {source}: {text}") from error
+        atoms.set_constraint([*atoms.constraints, kept])
     return n_fixed
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 from basinax._loop.status import Status
-from basinax.atoms._runs.kept import kept_in
+from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._table import writer_of
 from basinax.cli._console import NOT_SAVED, fail, out, reported
 from basinax.cli._contents import plans_of
@@ -22,11 +22,11 @@ def run(
     *,
     may_replace: bool,
 ) -> None:
-    kept = kept_in(name)
     places = [(path, name) for path, name in ((output, "output"), (table, "table")) if path]
     if not places:
         fail("nothing to write: add --output FILE for structures, or --table FILE")
     with reported():
+        kept = RunFolder(name)
         kept.check_begun()
         if table is not None:
             writer_of(table)

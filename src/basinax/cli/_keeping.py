@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
@@ -12,7 +11,6 @@ import typer
 from ase.calculators.calculator import BaseCalculator
 from rich.table import Table as Grid
 
-from basinax._jax.cores import n_cores
 from basinax._loop.status import Status
 from basinax._text.tables import RECORD, Table
 from basinax.atoms import ASECalculator, TorchSimModel
@@ -20,14 +18,10 @@ from basinax.atoms._relax import Progress
 from basinax.atoms._relax_stream import by_memory
 from basinax.atoms._result import Relaxed
 from basinax.atoms._runs.changes import changes, changes_of_making, joined
-from basinax.atoms._runs.claims import Alone, Claims, Shared
-from basinax.atoms._runs.database import RunDatabase
-from basinax.atoms._runs.kept import Kept, kept_in
+from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._runs.on_ray import relaxed_on_ray
-from basinax.atoms._runs.results import Brief
 from basinax.atoms._runs.rows import POINTS
-from basinax.atoms._windows import Take, by_number, relaxed_windows
-from basinax.atoms.potentials import AbstractPotential
+from basinax.atoms._windows import relaxed_windows
 from basinax.cli._config import settings_of
 from basinax.cli._console import (
     INTERRUPTED,
@@ -39,6 +33,7 @@ from basinax.cli._console import (
     out,
     print_error,
     print_line,
+    print_warning,
     reported,
 )
 from basinax.cli._inputs import digest_of, file_and_images, files_in
@@ -48,25 +43,21 @@ from basinax.cli._options import Given, Keeping, Manner, Outputs
 from basinax.cli._record import Making, accept, named, now, recorded
 from basinax.cli._session import session
 from basinax.cli._setup import Setup
+from basinax.cli._storing import Ended, Storing
 from basinax.cli._summary import print_first
 from basinax.cli._tally import Tally
 from basinax.cli._values import Shard
 from basinax.cli._watch import Watch
 from basinax.cli._works import Work, Works, relax_works
 
-BLOCK, BLOCKS = 512, 1000
-"""Structures of a block that one of several machines takes at a time, and about the largest number
-of blocks: a server has room for some thousand locks."""
-
-EACH = 32
-"""Structures of a block per core, if evaluations dominate the time."""
-
 
 def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> None:
     assert keeping.run is not None
     _check(given, outputs, keeping)
     limit = math.inf if keeping.time_limit is None else keeping.time_limit
-    kept, deadline = kept_in(keeping.run), time.monotonic() + limit
+    deadline = time.monotonic() + limit
+    with reported():
+        kept = RunFolder(keeping.run)
     with session(manner, given.dtype) as watch, contextlib.ExitStack() as stack:
         with reported():
             before = kept.read_record() if kept.is_begun() else None
@@ -78,34 +69,31 @@ def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> Non
         with reported():
             stack.enter_context(kept.taken())
             done = kept.results.briefs()
-            with kept.alone():
-                before = kept.read_record() if kept.is_begun() else None
-                making = _making(record, setup, before)
-                made = {} if keeping.ray is not None else making()
-                record[RECORD] |= made | {"block": _block(setup, n_structures)}
-                record = _begun(kept, before, record, keeping)
-        tally = Tally(n_structures, Counter(b.status for b in done), len(done), watch)
+            before = kept.read_record() if kept.is_begun() else None
+            making = _making(record, setup, before)
+            if keeping.ray is None:
+                record[RECORD] |= making()
+            _begin(kept, before, record, keeping)
+        tally = Tally.begun(n_structures, done, watch)
 
         def is_over() -> bool:
             return watch.is_stopped() or time.monotonic() >= deadline
 
-        claims = _claims(kept, done, record, tally)
+        numbers = {brief.number for brief in done}
 
         def is_left(number: int) -> bool:
-            return keeping.shard.has(number) and claims.has(number)
+            return keeping.shard.has(number) and number not in numbers
 
         works = Works(given, setup, is_left, is_over, is_strict=keeping.strict)
-        take = by_memory(lambda work: work.atoms, given.devices)
-        if isinstance(claims, Shared):
-            take = by_number(record[RECORD]["block"])
         admit = _Admission(kept, keeping.force)
-        begin = _windows(setup, tally, is_over, take, keeping.ray, making, admit)
+        begin = _windows(setup, given, tally, is_over, keeping.ray, making, admit)
         here = None if keeping.ray is not None else lambda: admit(making())
-        _work_off(kept, works, tally, claims, is_over, begin, here)
+        _work_off(kept, works, tally, is_over, begin, here)
         if works.n_items is not None:
             tally.n_structures = _n_of(keeping.shard, works.n_items)
+            _check_numbers(numbers, keeping.shard, works.n_items, kept)
         watch.begin("writing")
-        with reported(), kept.alone():
+        with reported():
             record = kept.read_record()
             record[RECORD] |= {"results": tally.results(), "ended": now()}
             kept.write_record(record)
@@ -119,17 +107,11 @@ def _n_of(shard: Shard, n_items: int | None) -> int | None:
     return None if n_items is None else sum(map(shard.has, range(n_items)))
 
 
-def _claims(kept: Kept, done: list[Brief], record: Table, tally: Tally) -> Claims:
-    if not isinstance(kept, RunDatabase):
-        return Alone(done)
-    size, add = record[RECORD]["block"], tally.add_others
-    return Shared(kept.store, kept.results, done, size, add)
-
-
-def _block(setup: Setup, n_structures: int | None) -> int:
-    """The number of structures that one of several machines takes at a time."""
-    is_hosted = not isinstance(setup.settings["potential"], AbstractPotential)
-    return max(EACH * n_cores() if is_hosted else BLOCK, (n_structures or 0) // BLOCKS)
+def _check_numbers(numbers: set[int], shard: Shard, n_items: int, kept: RunFolder) -> None:
+    """Exit if the database holds a structure that the input lacks."""
+    if strange := sorted(k for k in numbers if k >= n_items or not shard.has(k)):
+        which = f"part {shard} of the {n_items} structures of the input"
+        fail(f"{kept.results.name} holds structure {strange[0]}, which is not in {which}")
 
 
 def _check(given: Given, outputs: Outputs, keeping: Keeping) -> None:
@@ -145,11 +127,11 @@ def _check(given: Given, outputs: Outputs, keeping: Keeping) -> None:
         fail("standard input cannot be read again, as a run that goes on does: name a file")
 
 
-def _begun(kept: Kept, before: Table | None, record: Table, keeping: Keeping) -> Table:
-    """The record of the run, which is written; that of a run that goes on keeps its beginning.
+def _begin(kept: RunFolder, before: Table | None, record: Table, keeping: Keeping) -> None:
+    """Write the record of the run; exits if the run was begun otherwise, unless forced.
 
     Args:
-        before: the record of a run that goes on.
+        before: the record of a run that goes on, which keeps its beginning.
     """
     if before is not None:
         changed = changes(before, record)
@@ -158,13 +140,12 @@ def _begun(kept: Kept, before: Table | None, record: Table, keeping: Keeping) ->
         new["forced"] = old.get("forced", []) + changed
         new["resumed"] = [*old.get("resumed", []), new["started"]]
         new |= {name: new[name] or old[name] for name in ("device", "processor", "threads")}
-        new |= {name: old[name] for name in ("block", "started")}
+        new["started"] = old["started"]
         new |= {"merged": old["merged"]} if "merged" in old else {}
     kept.write_record(record)
-    return record
 
 
-def _accept(kept: Kept, changed: list[str], *, force: bool) -> None:
+def _accept(kept: RunFolder, changed: list[str], *, force: bool) -> None:
     refusal = (
         f"{kept.name} would not end in the same bits: do as it was done before, choose another"
         " folder, or go on with --force"
@@ -207,14 +188,14 @@ class _Admission:
     is added to the record before these results are kept.
     """
 
-    def __init__(self, kept: Kept, force: bool):
+    def __init__(self, kept: RunFolder, force: bool):
         self._kept, self._force = kept, force
         self._seen = list[Table]()
 
     def __call__(self, made: Table) -> None:
         if made in self._seen:
             return
-        with reported(), self._kept.alone():
+        with reported():
             record = self._kept.read_record()
             old = record[RECORD]
             new, forced = joined(old, made), old.get("forced", [])
@@ -228,10 +209,9 @@ class _Admission:
 
 
 def _work_off(
-    kept: Kept,
+    kept: RunFolder,
     works: Works,
     tally: Tally,
-    claims: Claims,
     should_stop: Callable[[], bool],
     begin: Callable[[Iterator[Work]], Generator[list[tuple[Work, Relaxed]]]],
     admit: Callable[[], None] | None,
@@ -243,35 +223,39 @@ def _work_off(
         admit: called before results are kept; exits if they do not fit the record.
     """
 
-    def keep(ended: list[tuple[int, Relaxed]]) -> None:
-        ended += works.take_refused()
+    def on_stored(some: Ended) -> None:
+        tally.add(some)
+        tally.show(Progress(0, 0, 0, "running"))
+
+    storing = Storing(kept.results, on_stored, tally.show, should_stop)
+
+    @contextlib.contextmanager
+    def kept_or_left() -> Iterator[None]:
         try:
-            if ended:
-                if admit is not None:
-                    admit()
-                kept.results.add(ended)
-                claims.add(number for number, _ in ended)
+            yield
         except OSError as error:
             print_error(f"{error}; {tally.n_done} structures are kept in it: {_how_to_go_on(kept)}")
             raise typer.Exit(NOT_SAVED) from None
-        tally.add(entry.status for _, entry in ended)
-        tally.show(Progress(0, 0, 0, "running"))
 
-    is_left = True
-    while is_left:
-        with reported(), contextlib.closing(begin(iter(works))) as windows:
-            for ended in windows:
-                keep([(work.number, entry) for work, entry in ended])
-        keep([])
-        with reported():
-            is_left = claims.wait(should_stop)
+    with reported(), contextlib.closing(begin(iter(works))) as windows:
+        for ended in windows:
+            with kept_or_left():
+                if ended and admit is not None:
+                    admit()
+                storing.add([(work.number, entry) for work, entry in ended] + works.take_refused())
+    with kept_or_left():
+        storing.add(works.take_refused())
+        storing.finish()
+    if storing.waiting:
+        n, name = len(storing.waiting), kept.results.name
+        print_warning(f"{n} structures that have ended are not in {name}, and will begin again")
 
 
 def _windows(
     setup: Setup,
+    given: Given,
     tally: Tally,
     should_stop: Callable[[], bool],
-    take: Take,
     ray: str | None,
     making: Making,
     admit: Callable[[Table], None],
@@ -279,7 +263,6 @@ def _windows(
     """A function that relaxes structures in windows.
 
     Args:
-        take: takes the structures of a window.
         ray: the address of a cluster that relaxes them, or None.
         making, admit: for the workers of a cluster, see `relaxed_on_ray`.
     """
@@ -287,31 +270,24 @@ def _windows(
     if ray is not None:
         return lambda works: relaxed_on_ray(works, relax_window, should_stop, ray, making, admit)
     relax_here = partial(relax_window, progress=tally.show)
+    take = by_memory(lambda work: work.atoms, given.devices)
     return lambda works: relaxed_windows(works, relax_here, should_stop, take)
 
 
-def _print(kept: Kept, tally: Tally) -> None:
+def _print(kept: RunFolder, tally: Tally) -> None:
     grid = Grid("status", box=None, pad_edge=False)
     grid.add_column("structures", justify="right")
     for name, n in tally.results().items():
         grid.add_row(name, str(n))
     out.print(grid)
-    if tally.n_done > tally.counts[Status.CONVERGED]:
-        failed = [b for b in kept.results.briefs() if b.status != Status.CONVERGED]
-        print_first(out, range(len(failed)), lambda k: _reason(failed[k]))
+    print_first(out, range(len(tally.reasons)), tally.reasons.__getitem__)
     n_now = tally.n_done - tally.n_before
     more = f", {n_now} of them now" if tally.n_before else ""
     of_all = "" if tally.n_structures is None else f" of {tally.n_structures}"
     print_line(out, f"{kept.name}: {tally.n_done}{of_all} structures{more}")
 
 
-def _reason(brief: Brief) -> str:
-    """The reason why a structure has not converged, as text after its name."""
-    source = brief.pairs.get("source", str(brief.number))
-    return f"{source}: {brief.pairs.get('message') or brief.status.meaning}"
-
-
-def _leave(kept: Kept, tally: Tally, *, is_out_of_time: bool) -> None:
+def _leave(kept: RunFolder, tally: Tally, *, is_out_of_time: bool) -> None:
     """End the command with its exit status."""
     if not tally.is_done:
         why = "The time is over" if is_out_of_time else "Interrupted"
@@ -322,5 +298,5 @@ def _leave(kept: Kept, tally: Tally, *, is_out_of_time: bool) -> None:
         raise typer.Exit(NOTHING_CONVERGED)
 
 
-def _how_to_go_on(kept: Kept) -> str:
+def _how_to_go_on(kept: RunFolder) -> str:
     return f"basinax resume {kept.name} goes on"

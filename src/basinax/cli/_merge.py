@@ -12,8 +12,8 @@ from basinax.cli._values import Shard
 
 
 def run(folders: list[Path], place: Path, *, force: bool) -> None:
-    parts, whole = [RunFolder(folder) for folder in folders], RunFolder(place)
     with reported(), contextlib.ExitStack() as stack:
+        parts, whole = [RunFolder(folder) for folder in folders], RunFolder(place)
         for part in parts:
             part.check_begun()
         if whole.is_begun():

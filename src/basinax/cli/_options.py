@@ -377,10 +377,8 @@ class Keeping:
             help="A folder that keeps each result as it comes, in place of --output: run.toml and"
             " results.db, a database of ASE. A run that was interrupted goes on by the same"
             " command, or by basinax resume FOLDER, and ends in the same bits. A structure that"
-            " cannot be read or relaxed is recorded with its reason, and the others go on."
-            " postgresql://USER@HOST/DATABASE is a database of a server, on whose run any number of"
-            " machines work at a time.",
-            metavar="FOLDER|postgresql://...",
+            " cannot be read or relaxed is recorded with its reason, and the others go on.",
+            metavar="FOLDER",
         ),
     ] = None
     shard: Annotated[

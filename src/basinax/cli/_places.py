@@ -56,7 +56,8 @@ def check_places(
             check_outside(path, name)
             claim(path, name, f"the {name}, too")
             check_creatable(path)
-        replaced = [path for path, _ in places if path.exists()]
+        # A link without a target would make a file at a place that nobody has named.
+        replaced = [path for path, _ in places if os.path.lexists(path)]
         if trajectories is not None:
             folder, name = Path(trajectories.folder), "folder for trajectories"
             check_outside(folder, name)

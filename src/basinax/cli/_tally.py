@@ -2,10 +2,11 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 from basinax._loop.status import Status
+from basinax.atoms._runs.results import Brief
+from basinax.cli._storing import Ended
 from basinax.cli._watch import Watch
 
 
@@ -15,11 +16,22 @@ class Tally:
 
     n_structures: int | None
     """The total number of structures; None while unknown."""
-    counts: Counter[Status]
-    """The number of finished structures by status."""
     n_before: int
-    """Structures finished before the command began, or by other processes since."""
+    """Structures finished before the command began."""
     watch: Watch
+    counts: Counter[Status] = dataclasses.field(default_factory=Counter)
+    """The number of finished structures by status."""
+    reasons: list[str] = dataclasses.field(default_factory=list)
+    """The name of each structure that has not converged, and why."""
+
+    @classmethod
+    def begun(cls, n_structures: int | None, done: list[Brief], watch: Watch) -> "Tally":
+        """Args: done: the structures that earlier commands have finished."""
+        tally = cls(n_structures, len(done), watch)
+        for brief in done:
+            source = brief.pairs.get("source", str(brief.number))
+            tally._count(brief.status, source, brief.pairs.get("message", ""))
+        return tally
 
     @property
     def n_done(self) -> int:
@@ -29,14 +41,14 @@ class Tally:
     def is_done(self) -> bool:
         return self.n_done == self.n_structures
 
-    def add(self, statuses: Iterable[Status]) -> None:
-        self.counts.update(statuses)
+    def add(self, ended: Ended) -> None:
+        for _, entry in ended:
+            self._count(entry.status, entry.source, entry.message)
 
-    def add_others(self, statuses: Iterable[Status]) -> None:
-        """Count structures that other processes have finished."""
-        n_now = self.n_done
-        self.add(statuses)
-        self.n_before += self.n_done - n_now
+    def _count(self, status: Status, source: str, message: str) -> None:
+        self.counts[status] += 1
+        if status != Status.CONVERGED:
+            self.reasons.append(f"{source}: {message or status.meaning}")
 
     def show(self, progress: Any) -> None:
         """Show the phase of the run; called by `relax`."""

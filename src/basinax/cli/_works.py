@@ -1,17 +1,18 @@
 """The structures of a run that is stored in a folder, each read when needed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ase import Atoms
 
+from basinax._settings import said
 from basinax.atoms._charges import unused_of, uses_of
 from basinax.atoms._result import Relaxed
 from basinax.atoms._runs.refusing import refused, relax_usable
+from basinax.atoms._runs.rows import not_kept
 from basinax.atoms._windows import OnEnd
 from basinax.cli._console import fail, print_warning, with_sources
 from basinax.cli._constrained import constrain_one
-from basinax.cli._guard import Unreadable
 from basinax.cli._lazily import Item, items_of
 from basinax.cli._options import Given
 from basinax.cli._setup import Setup
@@ -62,8 +63,8 @@ class Works:
             if self._is_left(number):
                 try:
                     yield self._read(number, item)
-                except (Unreadable, ValueError) as error:
-                    self._refuse(number, item, str(error))
+                except Exception as error:  # whatever fails is the structure's own fault
+                    self._refuse(number, item, said(error))
         self.n_items = number + 1
 
     def take_refused(self) -> list[tuple[int, Relaxed]]:
@@ -75,12 +76,18 @@ class Works:
         atoms = item.read()
         own = self._setup.own_of(atoms, item.source)
         constrain_one(atoms, item.source, self._given)
-        potential = self._setup.settings["potential"]
-        for name in set(unused_of(atoms, uses_of(potential))) - self._warned:
-            self._warned.add(name)
-            kind = type(potential).__name__
-            print_warning(f"the potential {kind} does not use {name} (of {item.source} and others)")
+        potential, of = self._setup.settings["potential"], f"(of {item.source} and others)"
+        unused, kind = unused_of(atoms, uses_of(potential)), type(potential).__name__
+        self._warn((f"the potential {kind} does not use {name}" for name in unused), of)
+        self._warn((f"the folder does not keep {name}" for name in not_kept(atoms)), of)
         return Work(number, item.source, atoms, own)
+
+    def _warn(self, texts: Iterable[str], of: str) -> None:
+        """Print each warning once, with the structure that it is about."""
+        for text in texts:
+            if text not in self._warned:
+                self._warned.add(text)
+                print_warning(f"{text} {of}")
 
     def _refuse(self, number: int, item: Item, reason: str) -> None:
         if self._is_strict:

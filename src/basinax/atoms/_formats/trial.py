@@ -227,7 +227,12 @@ def _features(atoms: Atoms, first: Atoms) -> Iterator[Any]:
     yield "elements", np.array_equal(numbers, first.numbers), bool((np.diff(numbers) >= 0).all())
     yield from (("element", z) for z in set(numbers.tolist()))
     yield "pbc", tuple(atoms.pbc.tolist()), np.array_equal(atoms.pbc, first.pbc)
-    yield "cell", cell.rank, cell.handedness, np.array_equal(cell.array, first.cell.array)
+    yield (
+        "cell",
+        cell.rank,
+        np.linalg.det(cell.array) > 0,
+        np.array_equal(cell.array, first.cell.array),
+    )
     yield "shape of the cell", tuple(cell.array.ravel() != 0)
     largest, least = atoms.positions.max(initial=0), atoms.positions.min(initial=0)
     yield "places", _magnitude(largest), _magnitude(least), least < 0

@@ -104,7 +104,7 @@ def _near_the_diagonal(coupled: coo_array) -> Int[np.ndarray, "dofs"]:
     """
     graph = coupled.tocsr()
     counts = np.diff(graph.indptr)
-    is_hub, is_alone = counts > graph.shape[0] / 2, counts <= 1
+    is_hub, is_alone = counts > len(counts) / 2, counts <= 1
     own = np.flatnonzero(~is_hub & ~is_alone)
     orders, inner = [np.flatnonzero(is_alone)], graph[own][:, own]
     left = np.ones(len(own), bool)

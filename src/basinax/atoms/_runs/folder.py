@@ -1,13 +1,14 @@
 """A folder that stores a run: its settings and its results."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from basinax._text.files import replacing
+from basinax._text.files import check_sole, replacing
 from basinax._text.tables import RECORD, Table, read_config, toml_of
 from basinax.atoms._runs.record import checked
 from basinax.atoms._runs.results import Results
@@ -16,13 +17,23 @@ from basinax.atoms._runs.stores import SQLiteFile
 SETTINGS = "run.toml"
 RESULTS = "results.db"
 LOCK = "lock"
+BESIDE = ("-journal", "-wal", "-shm")
+"""Endings of the files that SQLite puts beside a database."""
+
+_SERVER = re.compile(r"postgres(ql)?:/", re.IGNORECASE)
 
 
 class RunFolder:
     """A folder with `run.toml`, from which the run can be repeated, and `results.db`."""
 
     def __init__(self, path: str | os.PathLike[str]):
+        """Raises ValueError for the address of a server, which may hold a password."""
         self.path, self.name = Path(path), os.fspath(path)
+        if _SERVER.match(self.name):
+            raise ValueError(
+                "a run is kept in a folder, not on a database server: machines share one by --ray,"
+                " or by --shard and basinax merge"
+            )
         self.page = self.path / "report.html"
         self.results = Results(SQLiteFile(self.path / RESULTS))
 
@@ -77,9 +88,12 @@ class RunFolder:
         The operating system releases the lock when the process ends, for any reason.
 
         Raises:
-            OSError: another process holds the lock, or the folder cannot be made.
+            OSError: another process holds the lock, the folder cannot be made, or a file in it is a
+            link to another one.
         """
         self.path.mkdir(parents=True, exist_ok=True)
+        for name in (LOCK, SETTINGS, RESULTS, *(RESULTS + ending for ending in BESIDE)):
+            check_sole(self.path / name)
         lock = FileLock(self.path / LOCK, timeout=0)
         try:
             lock.acquire()
@@ -91,8 +105,3 @@ class RunFolder:
             yield
         finally:
             lock.release()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """No other process changes the record: the lock of `taken` excludes all others."""
-        yield

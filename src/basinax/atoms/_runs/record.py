@@ -134,7 +134,6 @@ FIELDS: dict[str, Field] = {
     "started": _TIME,
     "results": _COUNTS,
     "shard": Field(_is_shard, "K/N with K from 1 to N"),
-    "block": Field(_is_size, "a number from 1"),
     "ended": _TIME._replace(**_LATER),
     "resumed": Field(_list_of(_is_time), "a list of times", **_LATER),
     "forced": _TEXTS._replace(**_LATER),

@@ -13,9 +13,6 @@ from basinax.atoms._windows import OnEnd
 
 T = TypeVar("T")
 
-REFUSING = (TypeError, ValueError, NotImplementedError)
-"""The errors that `relax` raises for an unusable structure or argument."""
-
 _OF_A_STRUCTURE = re.compile(r"\bsystem \d+\b|\bsystems \(")
 """Errors that name a structure belong to that structure; all others to the call."""
 
@@ -42,7 +39,7 @@ def relax_usable(
         on_end: called with the place of each structure that has ended.
 
     Raises:
-        TypeError, ValueError, NotImplementedError: all are refused, so the call is wrong.
+        Exception: no structure is named, so the call is wrong.
     """
     left = list(range(len(window)))
     while left:
@@ -54,7 +51,7 @@ def relax_usable(
 
         try:
             relax_some([window[k] for k in left], on_end=end, should_stop=should_stop)
-        except REFUSING:
+        except Exception:  # those of models and libraries may be of any class
             left = [k for k in left if k not in ended]
             reasons = _reasons(relax_some, [(k, window[k]) for k in left])
             if not reasons:
@@ -70,7 +67,7 @@ def _reasons(relax_some: Callable[..., Any], window: list[tuple[int, Any]]) -> d
     """The reasons for refused structures, by place; found by halving windows that cannot start."""
     try:
         relax_some([item for _, item in window], on_end=None, should_stop=lambda: True)
-    except REFUSING as error:
+    except Exception as error:
         if not _OF_A_STRUCTURE.search(str(error)):
             raise
         if len(window) == 1:

@@ -1,14 +1,23 @@
 """The results of a run in an ASE database: one row per structure that has ended."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from basinax._loop.status import Status
+from basinax._settings import said
 from basinax.atoms._report.curves import Curve
 from basinax.atoms._result import AtomsRelaxation, Relaxed, gathered
-from basinax.atoms._runs.rows import NUMBER, curve_of, entry_of, row_of, status_of
-from basinax.atoms._runs.stores import Store
+from basinax.atoms._runs.rows import (
+    NUMBER,
+    check_number,
+    checked_pairs,
+    curve_of,
+    entry_of,
+    row_of,
+    status_of,
+)
+from basinax.atoms._runs.stores import SQLiteFile
 
 T = TypeVar("T")
 
@@ -16,8 +25,6 @@ T = TypeVar("T")
 class Brief(NamedTuple):
     """A row without its values per atom, which saves a millisecond per row."""
 
-    row: int
-    """The number of the row in the database."""
     number: int
     status: Status
     n_atoms: int
@@ -55,21 +62,24 @@ class Results:
     Methods raise OSError if the database is damaged, is of another kind, or has no space left.
     """
 
-    def __init__(self, store: Store):
-        self._store = store
+    def __init__(self, store: SQLiteFile):
+        self._store, self.name = store, store.name
 
-    def add(self, entries: Iterable[tuple[int, Relaxed]]) -> None:
-        """Add structures that have ended, by their numbers in the input."""
-        rows = [row_of(*each, self._store.pack) for each in entries]
+    def add(self, entries: Sequence[tuple[int, Relaxed]]) -> None:
+        """Add structures that have ended, by their numbers in the input.
+
+        Raises:
+            Busy: another program holds the database; nothing was added.
+        """
 
         def add(database: Any) -> None:
-            for row in rows:
-                database.write(row)
+            for each in entries:
+                database.write(row_of(*each))
 
         self.with_database(add)
 
     def copy(self, other: "Results") -> None:
-        """Add all rows of other results, from a database of the same kind."""
+        """Add all rows of other results."""
 
         def copy(database: Any) -> None:
             for row in other._rows():
@@ -77,10 +87,16 @@ class Results:
 
         self.with_database(copy)
 
-    def briefs(self, after: int = 0) -> list[Brief]:
-        """All rows in the order of addition, or those after row `after`."""
-        columns = "id, natoms, energy, volume"
-        return list(self._selected(_brief, columns, f"WHERE id > {after}"))
+    def briefs(self) -> list[Brief]:
+        """All rows in the order of addition."""
+        found = list(self._selected(_brief, "natoms, energy, volume"))
+        seen = set[int]()
+        with self._store.reported():
+            for brief in found:
+                if brief.number in seen:
+                    raise ValueError(f"structure {brief.number} stands in it twice")
+                seen.add(brief.number)
+        return found
 
     def curves(self) -> dict[int, Curve]:
         """The convergence curves that are stored, by structure number."""
@@ -93,7 +109,9 @@ class Results:
 
     def entries(self) -> Iterator[tuple[int, Relaxed]]:
         """Numbers and structures, in the order of the input."""
-        return map(entry_of, self._rows())
+        with self._store.reported():
+            for row in self._rows():
+                yield _of_structure(row.key_value_pairs[NUMBER], entry_of, row)
 
     def gathered(self, statuses: Sequence[Status] = ()) -> tuple[list[int], AtomsRelaxation]:
         """The numbers and the result, as from `relax`, of structures with these statuses, or of all
@@ -112,14 +130,18 @@ class Results:
 
     def _rows(self) -> Iterator[Any]:
         """All rows in the order of the input."""
-        with self._store.reported():
-            if self._store.exists():
-                with self._store.opened() as database:
-                    yield from database.select(sort=NUMBER)
+        numbers = sorted(brief.number for brief in self.briefs())
+        if not numbers:
+            return
+        with self._store.reported(), self._store.opened() as database:
+            for number, row in zip(numbers, database.select(sort=NUMBER), strict=True):
+                if row.get(NUMBER) != number:
+                    raise ValueError(f"its tables do not agree about structure {number}")
+                yield row
 
-    def _selected(self, make: Callable[..., T], columns: str, where: str = "") -> Iterator[T]:
+    def _selected(self, make: Callable[..., T], columns: str) -> Iterator[T]:
         """The results of a function of each row's key-value pairs and some columns."""
-        query = f"SELECT {columns}, key_value_pairs FROM systems {where} ORDER BY id"
+        query = f"SELECT {columns}, key_value_pairs FROM systems ORDER BY id"
         with self._store.reported():
             if not self._store.exists():
                 return
@@ -127,14 +149,21 @@ class Results:
                 cursor = connection.cursor()
                 cursor.execute(query)
                 for *values, pairs in iter(cursor.fetchone, None):
-                    yield make(_decoded(database, pairs), *values)
+                    checked = checked_pairs(json.loads(pairs))
+                    yield _of_structure(checked[NUMBER], make, checked, *values)
 
 
-def _decoded(database: Any, pairs: Any) -> dict[str, Any]:
-    return json.loads(pairs) if isinstance(pairs, str) else database.decode(pairs)
+def _of_structure(number: int, make: Callable[..., T], *values: Any) -> T:
+    """What is made of a structure's values, with its number in errors."""
+    try:
+        return make(*values)
+    except Exception as error:  # values of a damaged row may be anything
+        raise ValueError(f"structure {number}: {said(error)}") from error
 
 
-def _brief(
-    pairs: dict[str, Any], row: int, n_atoms: int, energy: float | None, volume: float | None
-) -> Brief:
-    return Brief(row, pairs[NUMBER], status_of(pairs), n_atoms, energy, volume, pairs)
+def _brief(pairs: dict[str, Any], n_atoms: Any, energy: Any, volume: Any) -> Brief:
+    check_number("number of atoms", n_atoms, int)
+    for name, value in {"energy": energy, "volume": volume}.items():
+        if value is not None:
+            check_number(name, value, float)
+    return Brief(pairs[NUMBER], status_of(pairs), n_atoms, energy, volume, pairs)

@@ -1,17 +1,16 @@
 """Conversion of results to rows of ASE's databases and back, with the same bits."""
 
-import base64
-import json
 import math
 import os
 import uuid
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
+from ase.data import chemical_symbols
 from ase.db.core import (
     bytes_to_object,
     convert_str_to_int_float_bool_or_str,
@@ -25,9 +24,18 @@ from basinax._loop.status import Status
 from basinax.atoms._history import History
 from basinax.atoms._report.curves import Curve
 from basinax.atoms._result import Relaxed
+from basinax.atoms._runs.values import parted, restored, stored
 
 NUMBER = "number"
 """The key of a structure's place in the input, from 0."""
+
+COUNTS = ("steps", "evaluations")
+MEASURES = ("largest_force", "initial_energy", "displacement", "seconds", "initial_volume")
+ENDED = [str(status) for status in Status if status is not Status.RUNNING]
+"""What the key-value pairs of every row hold, and those of rows with such a number."""
+
+LARGEST = np.iinfo(np.int32).max
+"""The largest count."""
 
 ARRAYS: dict[str, tuple[int, ...]] = {
     "initial_magmoms": (),
@@ -49,42 +57,19 @@ _EXACT = ("energy", "free_energy", "forces", "stress")
 """Results that their columns preserve: double precision, of one shape."""
 
 
-def packed(columns: Mapping[str, Any], data: dict[str, Any]) -> str:
-    """The data of a row as JSON, for databases with decimal numbers, which drop the sign of zero.
-
-    The columns from which results are read are included.
-    """
-    read = {name: columns[name] for name in (*PLACE, *_EXACT) if name in columns}
-    text = base64.b64encode(as_bytes(columns, data | {"columns": read})).decode()
-    return json.dumps({"packed": text})
-
-
-def as_bytes(columns: Mapping[str, Any], data: dict[str, Any]) -> bytes:
-    """The data of a row as ASE stores them in SQLite; a warning names entries left out."""
-    del columns
-    try:
-        return object_to_bytes(data)
-    except Exception:  # objects may raise errors of any class
-        parts = {name: _storable(x) if isinstance(x, dict) else x for name, x in data.items()}
-        return object_to_bytes(parts)
-
-
-Pack = Callable[[Mapping[str, Any], dict[str, Any]], bytes | str]
-"""A function that packs the data of a row without loss of bits."""
-
-
-def unpacked(data: Any) -> dict[str, Any]:
-    """The data of a row from any database."""
-    if isinstance(data, bytes):
-        data = bytes_to_object(data)
-    return bytes_to_object(base64.b64decode(data["packed"])) if "packed" in data else data
-
-
 POINTS = 128
 """The largest number of points of a structure's curve in a row."""
 
 
-def row_of(number: int, entry: Relaxed, pack: Pack) -> AtomsRow:
+def not_kept(atoms: Atoms) -> list[str]:
+    """The names of parts of a structure that no row can hold."""
+    info, arrays = parted(atoms.info)[1], parted(atoms.arrays)[1]
+    kinds = [type(each).__name__ for each in atoms.constraints if _constraint(each) is None]
+    named = [f"info {name!r}" for name in info] + [f"array {name!r}" for name in arrays]
+    return named + [f"constraint {kind}" for kind in kinds]
+
+
+def row_of(number: int, entry: Relaxed) -> AtomsRow:
     """The row of one structure, with its key-value pairs and data.
 
     ASE stores pairs and data that belong to the row unchanged, but checks those given separately.
@@ -107,28 +92,37 @@ def row_of(number: int, entry: Relaxed, pack: Pack) -> AtomsRow:
         **{x: _as_column(results[x]) for x in PROPERTIES if results.get(x) is not None},
         **({"calculator": "basinax", "calculator_parameters": {}} if results else {}),
     }
+    others, lost = parted({x: y for x, y in results.items() if x not in _EXACT})
+    for name in lost:
+        warnings.warn(f"no database of ASE holds the result {name!r} of a structure", stacklevel=2)
     data = {
         **texts,
-        "info": _plain(atoms.info),
-        "arrays": _plain(arrays),
+        "info": stored(parted(atoms.info)[0]),
+        "arrays": stored(parted(arrays)[0]),
         "order": list(results),
-        "results": _plain({x: y for x, y in results.items() if x not in _EXACT}),
+        "results": stored(others),
         **({} if entry.history is None else {"curve": _stored_curve(entry.history)}),
     }
-    return AtomsRow(columns | {"data": pack(columns, data)})
+    return AtomsRow(columns | {"data": object_to_bytes(data)})
 
 
 def entry_of(row: Any) -> tuple[int, Relaxed]:
     """The number and the result of a structure, from its row."""
-    data, pairs = unpacked(row.data), row.key_value_pairs
-    columns = data.get("columns", row)
-    place = {name: columns[name] for name in PLACE}
-    atoms = Atoms(**place)
-    for name, array in data["arrays"].items():
+    data, pairs = row.data, row.key_value_pairs
+    if not isinstance(data["source"], str) or not isinstance(data["message"], str):
+        raise ValueError("its source and message are no texts")
+    if not np.isin(row.numbers, range(len(chemical_symbols))).all():
+        raise ValueError(f"its atoms have the numbers {row.numbers.tolist()}")
+    atoms = Atoms(**{name: row[name] for name in PLACE})
+    for name, array in restored(data["arrays"]).items():
         atoms.set_array(name, np.array(array))
     atoms.set_constraint(row.constraints)
-    atoms.info = dict(data["info"])
-    results = {x: columns[x] for x in _EXACT if x in columns} | dict(data["results"])
+    atoms.info = restored(data["info"])
+    results = {x: row[x] for x in _EXACT if x in row} | restored(data["results"])
+    for name in ("energy", "free_energy"):
+        check_number(name, results.get(name, 0.0), float)
+    if np.shape(results.get("forces", atoms.positions)) != (len(atoms), 3):
+        raise ValueError(f"{len(results['forces'])} forces for {len(atoms)} atoms")
     if "calculator" in row:
         atoms.calc = SinglePointCalculator(atoms)
         found = {"energy": math.nan, "free_energy": math.nan} | results
@@ -157,10 +151,10 @@ def entry_of(row: Any) -> tuple[int, Relaxed]:
 
 def curve_of(data: Any) -> Curve | None:
     """The convergence curve in a row's data; energies relative to the lowest."""
-    data = unpacked(data)
+    data = bytes_to_object(data)
     if "curve" not in data:
         return None
-    evaluations, energies, fmax = data["curve"]
+    evaluations, energies, fmax = np.array(data["curve"], np.float32)
     return Curve(energies, fmax, evaluations)
 
 
@@ -176,6 +170,32 @@ def _stored_curve(history: History) -> np.ndarray:
 def status_of(pairs: Mapping[str, Any]) -> Status:
     """The status of a row, from its key-value pairs."""
     return Status[pairs["status"].upper()]
+
+
+def check_number(name: str, value: Any, kind: type) -> None:
+    """Raise ValueError unless a value of a row is a number that counts, or measures, something."""
+    if kind is int and type(value) is int and 0 <= value <= LARGEST:
+        return
+    if kind is float and type(value) in (int, float):
+        return
+    raise ValueError(f"its {name} is {value!r}")
+
+
+def checked_pairs(pairs: Any) -> dict[str, Any]:
+    """The key-value pairs of a row; raises ValueError if they are not those of a structure."""
+    if not isinstance(pairs, dict):
+        raise ValueError(f"the key-value pairs of a row are {pairs!r}")
+    check_number(NUMBER, pairs.get(NUMBER), int)
+    for name in COUNTS:
+        check_number(name, pairs.get(name), int)
+    for name in MEASURES:
+        check_number(name, pairs.get(name, 0.0), float)
+    if pairs.get("status") not in ENDED:
+        raise ValueError(f"the status of structure {pairs[NUMBER]} is {pairs.get('status')!r}")
+    for name in ("source", "message"):
+        if not isinstance(pairs.get(name, ""), str):
+            raise ValueError(f"the {name} of structure {pairs[NUMBER]} is {pairs[name]!r}")
+    return pairs
 
 
 def _pairs(number: int, entry: Relaxed, texts: Mapping[str, str]) -> dict[str, Any]:
@@ -205,29 +225,6 @@ def _constraint(constraint: Any) -> Any:
         encode(stored)
     except Exception:  # constraints may raise errors of any class
         return None
-    return stored
-
-
-def _plain(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """The values with texts as keys, and with lists in place of arrays of texts."""
-
-    def plain(value: Any) -> Any:
-        is_text = isinstance(value, np.ndarray) and value.dtype.kind in "US"
-        return value.tolist() if is_text else value
-
-    return {str(name): plain(value) for name, value in values.items()}
-
-
-def _storable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that ASE can store; a warning names the others."""
-    stored = {}
-    for name, value in values.items():
-        try:
-            object_to_bytes(value)
-        except Exception:  # objects may raise errors of any class
-            warnings.warn(f"no database of ASE holds {name!r} of a structure", stacklevel=2)
-            continue
-        stored[name] = value
     return stored
 
 
