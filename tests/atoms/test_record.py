@@ -51,7 +51,6 @@ WHOLE = {
         "started": "2026-01-01T00:00:00+00:00",
         "results": {"converged": 1},
         "shard": "1/2",
-        "block": 512,
         "forced": ["x"],
     },
 }
