@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from basinax import product, rounded
+from basinax import exact, product, rounded
 from basinax._bits import kernel as _kernel
 from basinax._bits.kernel import POSSIBLE, one_kernel
 from xla import jit_as_users
@@ -136,6 +136,7 @@ def every_operation(x, y, k):
     x = x + numbers.astype(x.dtype) + table.T.reshape(-1)[: len(x)] + jnp.copy(table[0])
     x = x.at[numbers % n].get(mode="promise_in_bounds", wrap_negative_indices=False)
     x, _ = lax.scan(lambda s, a: (s + a, None), x, table)
+    x = exact(x, reason="a name for the test")
     return jax.nn.relu(lax.fori_loop(0, k, lambda i, s: s - jnp.asarray(i, s.dtype), x))
 
 

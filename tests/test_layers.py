@@ -236,7 +236,8 @@ PUBLIC = """
     Relaxation Status relax largest_force
     AbstractCriterion AllOf AnyOf Evidence
     MaxForce RMSForce ForceNorm EnergyChange MaxDisplacement
-    SystemIndex segment product rounded each_alone
+    SystemIndex segment product rounded exact each_alone
+    OrderCheck OrderFinding check_order
     Verification Finding verify
     enable_cache
 """

@@ -3,7 +3,12 @@
 Their modules import JAX and equinox, so this one is imported with the first name.
 """
 
-from basinax._bits.rounding import product as product, rounded as rounded
+from basinax._bits.order import (
+    OrderCheck as OrderCheck,
+    OrderFinding as OrderFinding,
+    check_order as check_order,
+)
+from basinax._bits.rounding import exact as exact, product as product, rounded as rounded
 from basinax._jax.cache import enable_cache as enable_cache
 from basinax._loop.criteria import (
     AbstractCriterion as AbstractCriterion,

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from basinax._bits.rounding import apart
+from basinax._bits.rounding import apart, exact
 
 LN2 = 0.6931471805599453
 
@@ -79,7 +79,8 @@ def exp(x: Float[Array, "..."]) -> Float[Array, "..."]:
     x = jnp.where(x < f.least, f.least, x)
     # x = y log 2 + r
     y = _to_integer(x * _1_LN2)
-    above, below = _quotient(y, ((x - y * f.ln2[0]) - y * f.ln2[1]) * _SCALE)
+    high, low = (exact(y * part, "few digits of log 2 times a whole number") for part in f.ln2)
+    above, below = _quotient(y, ((x - high) - low) * _SCALE)
     return above / below
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from basinax._bits import xla
-from basinax._bits.rounding import rounded
+from basinax._bits.rounding import exact, rounded
 
 
 def magnitude_bits(x: Float[Array, "..."]) -> Int[Array, "..."]:
@@ -79,7 +79,7 @@ def scale_exactly(x: Float[Array, "..."], exponent: Int[Array, "..."]) -> Float[
     left = jnp.where(is_subnormal, exponent + (info.minexp - info.nmant), exponent)
     for _ in range(3):
         part = jnp.clip(left, info.minexp, info.maxexp - 1)
-        y = y * power_of_two(part, x.dtype)  # exact, so a fused multiply-add gives the same bits
+        y = exact(y * power_of_two(part, x.dtype), "a power of two")
         left = left - part
     return jnp.where(exponent == 0, x, y)
 

@@ -32,7 +32,7 @@ def with_rounded_products(function: Callable) -> Callable:
     Raises:
         RefusedOperation: while tracing, if the function uses any other operation.
     """
-    return _rewritten(function, _CONTROL | _CUMULATIVE, _done)
+    return _rewritten(function, CONTROL | _CUMULATIVE, _done)
 
 
 def with_ordered_sums(function: Callable) -> Callable:
@@ -46,7 +46,7 @@ def with_ordered_scatters(function: Callable) -> Callable:
     Raises:
         RefusedOperation: while tracing, where a scatter adds to other than rows, or multiplies.
     """
-    return _rewritten(function, _CONTROL | _SCATTERS, _as_it_is)
+    return _rewritten(function, CONTROL | _SCATTERS, _as_it_is)
 
 
 def _rewritten(
@@ -82,7 +82,7 @@ def _evaluate(jaxpr, consts, args, control, others) -> list[Any]:
 
     for eqn in jaxpr.eqns:
         inputs, name = [read(atom) for atom in eqn.invars], eqn.primitive.name
-        if name in _CALLS:
+        if name in CALLS:
             outputs = evaluate(eqn.params.get("jaxpr") or eqn.params["call_jaxpr"], *inputs)
         elif name in control:
             outputs = control[name](evaluate, eqn, *inputs)
@@ -141,14 +141,14 @@ def _refusal(name: str) -> RefusedOperation:
 
 # fmt: off
 EXACT = frozenset({
-    "abs", "and", "argmax", "argmin", "bitcast_convert_type", "broadcast_in_dim",
-    "ceil", "concatenate", "convert_element_type", "copy", "device_put", "dynamic_slice",
+    "abs", "and", "argmax", "argmin", "bitcast_convert_type", "broadcast_in_dim", "ceil",
+    "concatenate", "convert_element_type", "copy", "device_put", "dynamic_slice",
     "dynamic_update_slice", "eq", "floor", "gather", "ge", "gt", "iota", "is_finite", "le", "lt",
-    "ne", "neg", "nextafter", "not", "optimization_barrier", "or", "pad", "population_count",
-    "reduce_and", "reduce_max", "reduce_min", "reduce_or", "rem", "reshape", "rev", "round",
-    "scatter", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign",
-    "slice", "sort", "split", "squeeze", "stack", "stop_gradient", "tile", "transpose",
-    "unstack", "xor",
+    "name", "ne", "neg", "nextafter", "not", "optimization_barrier", "or", "pad",
+    "population_count", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "rem", "reshape",
+    "rev", "round", "scatter", "select_n", "shift_left", "shift_right_arithmetic",
+    "shift_right_logical", "sign", "slice", "sort", "split", "squeeze", "stack", "stop_gradient",
+    "tile", "transpose", "unstack", "xor",
 })
 # fmt: on
 """Operations that move numbers, keep them, or round to the nearest one."""
@@ -175,7 +175,7 @@ ELEMENTARY: dict[str, Callable[..., Array]] = {
 """Operations on real numbers that `elementary.py` replaces; on integers they are exact."""
 
 
-_CALLS = (
+CALLS = (
     *("jit", "pjit", "call", "closed_call", "checkpoint", "remat2"),
     *("custom_jvp_call", "custom_vjp_call"),
 )
@@ -184,10 +184,8 @@ _CALLS = (
 
 def _scan(evaluate, eqn, *inputs):
     jaxpr, how = eqn.params["jaxpr"], {name: eqn.params[name] for name in ("reverse", "unroll")}
-    # Scanned inputs and stacked outputs have one axis more outside than inside a turn.
-    n_kept = _count_alike(eqn.invars, jaxpr.in_avals)
-    n_carried = _count_alike(eqn.outvars, jaxpr.out_avals)
-    consts, inputs = inputs[: n_kept - n_carried], inputs[n_kept - n_carried :]
+    n_consts, n_carried = count_scanned(eqn)
+    consts, inputs = inputs[:n_consts], inputs[n_consts:]
 
     def body(carry, x):
         outputs = evaluate(jaxpr, *consts, *carry, *x)
@@ -196,6 +194,15 @@ def _scan(evaluate, eqn, *inputs):
     carry, rest = list(inputs[:n_carried]), list(inputs[n_carried:])
     carry, stacked = lax.scan(body, carry, rest, eqn.params["length"], **how)
     return carry + stacked
+
+
+def count_scanned(eqn: Any) -> tuple[int, int]:
+    """The numbers of constants and of carried values of a scan."""
+    # Scanned inputs and stacked outputs have one axis more outside than inside a turn.
+    jaxpr = eqn.params["jaxpr"]
+    n_kept = _count_alike(eqn.invars, jaxpr.in_avals)
+    n_carried = _count_alike(eqn.outvars, jaxpr.out_avals)
+    return n_kept - n_carried, n_carried
 
 
 def _count_alike(outside, inside) -> int:
@@ -234,7 +241,7 @@ def _linear_solve(evaluate, eqn, *inputs):
     return evaluate(eqn.params["jaxprs"].solve, *consts, *inputs[sum(lengths) :])
 
 
-_CONTROL = {"scan": _scan, "while": _while, "cond": _choice, "custom_linear_solve": _linear_solve}
+CONTROL = {"scan": _scan, "while": _while, "cond": _choice, "custom_linear_solve": _linear_solve}
 
 
 def _cumulated(combine, start, eqn, x):

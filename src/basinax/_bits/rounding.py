@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Shaped
 
 BLOCK = 8
@@ -35,6 +36,29 @@ def rounded(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """
     # A constant of NumPy, because jax_debug_infs would raise at a constant of JAX.
     return jnp.where(x >= jnp.finfo(x.dtype).max, np.asarray(np.inf, x.dtype), x)
+
+
+def exact(x: Float[Array, "..."], reason: str) -> Float[Array, "..."]:
+    """`x`, which has the same bits in every program though `check_order` cannot see why.
+
+    The mark is for the last operation that made `x`: a product by a computed power of two, a sum of
+    whole numbers. It costs nothing, since no compiler sees it.
+
+    >>> import jax.numpy as jnp
+    >>> from basinax import check_order, exact
+    >>> def count(x):
+    ...     return exact(jnp.sum(jnp.floor(x)), reason="whole numbers")
+    >>> check_order(count, jnp.ones(3)).findings
+    ()
+
+    Args:
+        reason: why no rounding or order of the operation can show.
+    """
+    return checkpoint_name(x, f"{EXACT}{reason}")
+
+
+EXACT = "basinax exact: "
+"""The beginning of the name that `exact` gives a value in a traced program."""
 
 
 def apart(x: Float[Array, "..."]) -> Float[Array, "..."]:

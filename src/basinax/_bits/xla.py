@@ -17,6 +17,8 @@ from jax.core import Tracer, eval_context
 from jax.extend import core as jax_core
 from jaxtyping import Array, Bool, Int32, Shaped
 
+from basinax._bits.rounding import exact
+
 SWITCHES: dict[str, bool] = dict.fromkeys(
     ("stored", "behind", "by_bits", "within", "one_kernel", "options"), True
 )
@@ -39,7 +41,7 @@ def stored(x: Shaped[Array, "..."], signs: Shaped[Array, "..."]) -> Shaped[Array
     XLA recomputes a cheap value for every reader, a sum with all its terms, but stores a quotient
     that several operations read. Dividing by 1 or -1 is exact.
     """
-    return x / signs if SWITCHES["stored"] else jnp.where(signs == 1, x, -x)
+    return exact(x / signs, "1 or -1") if SWITCHES["stored"] else jnp.where(signs == 1, x, -x)
 
 
 def behind(

@@ -161,6 +161,8 @@ class ZhouEAM(AbstractEmbeddedPotential):
     def functions(self, batch: Batch, neighbors: AbstractRowLists) -> Functions:
         metals = jax.tree.map(lambda column: column.astype(batch.positions.dtype), self.metals)
         known, is_single = jax.tree.map(filled_up, _known(metals)), len(self.species) == 1
+        # A jitted program would multiply by the reciprocal of what it reads from one entry.
+        metals = jax.tree.map(lambda column: jnp.append(column, column[-1:]), metals)
         kinds = self.kinds(batch.numbers)
 
         def of_kinds(kinds):
