@@ -18,7 +18,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
+from recorded import recorded
 from xla import WISHED, choose_options
+
+__all__ = ["recorded"]
 
 if os.environ.get("BASINAX_TESTS_TYPES") == "on":
     install_import_hook(["basinax._systems", "basinax.transforms"], "checker.check")
@@ -138,3 +141,9 @@ def forget_programs():
 def _count_mappings() -> int:
     """Of this process; 0 on other systems, which do not tell."""
     return _MAPPINGS.read_bytes().count(b"\n") if _MAPPINGS.exists() else 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "recorded" in getattr(item, "fixturenames", ()):
+            item.add_marker("recorded")

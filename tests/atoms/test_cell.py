@@ -42,6 +42,7 @@ from basinax.atoms._intake import intake
 from basinax.atoms._neighbors.search import LARGEST_CELL
 from basinax.atoms.potentials.tersoff import _mixed
 from cover import exhaustive
+from follow_ase import walk_of_ase
 from xla import jit_as_users
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
@@ -277,7 +278,7 @@ MUCH = {
         exhaustive(["a gas"], ARGON, np.float32),
     ],
 )
-def test_cells_that_change_much_go_on_as_in_ase(names, potential, dtype):
+def test_cells_that_change_much_go_on_as_in_ase(names, potential, dtype, recorded):
     """ASE's steps in double precision, to 1e-8 Å; the bits of each alone, whatever the skin."""
     atoms, pressures = (list(x) for x in zip(*(MUCH[name] for name in names), strict=True))
     settings = {"fmax": 0.02, "dtype": dtype}
@@ -294,12 +295,11 @@ def test_cells_that_change_much_go_on_as_in_ase(names, potential, dtype):
         if dtype == np.float32:
             continue
         calculator = None if potential is not ARGON else ASELennardJones(**ASE_ARGON)
-        theirs = filtered(a, Frechet(pressure), calculator)
-        run = ase.optimize.FIRE(theirs, logfile=None)
-        assert run.run(fmax=0.02, steps=500)
-        assert run.nsteps == batch.steps[k]
+        held = filtered(a, Frechet(pressure), calculator)
+        theirs = recorded(walk_of_ase, ase.optimize.FIRE, held, 0.02)
+        assert theirs["steps"] == batch.steps[k]
         cell = batch.atoms[k].cell.array
-        np.testing.assert_allclose(cell, theirs.atoms.cell.array, rtol=0, atol=1e-8)
+        np.testing.assert_allclose(cell, theirs["cells"][-1], rtol=0, atol=1e-8)
 
 
 def test_all_that_is_said_of_a_lost_cell_is_nan():
@@ -380,6 +380,13 @@ def test_a_place_that_is_taken_again_remembers_no_cell():
         assert [k for i, k in enumerate(part) if not same(own, i, streamed, -1 - k)] == []
 
 
+def end_of_ase(optimizer, held):
+    """Where it ends, and what is found there."""
+    end, there = walk_of_ase(optimizer, held, 0.005), held.atoms
+    found = there.get_potential_energy(), there.get_potential_energies(), there.get_stress()
+    return end | dict(zip(("energy", "energies", "stress"), found, strict=True))
+
+
 @pytest.mark.parametrize(
     ("optimizer", "reference"),
     [
@@ -387,7 +394,7 @@ def test_a_place_that_is_taken_again_remembers_no_cell():
         exhaustive(basinax.BFGSLineSearch(), ase.optimize.BFGSLineSearch),
     ],
 )
-def test_steps_cells_and_stresses_are_those_of_ase(optimizer, reference):
+def test_steps_cells_and_stresses_are_those_of_ase(optimizer, reference, recorded):
     """Argon, a slab with fixed layers among it, but with FIRE: metals."""
     cells = [Frechet(), Frechet(pressure=0.005), Frechet(mask=(1, 1, 0, 0, 0, 1))]
     argon = several(Frechet)[0]
@@ -396,19 +403,16 @@ def test_steps_cells_and_stresses_are_those_of_ase(optimizer, reference):
     result = relax(atoms, potential, optimizer, cell=cells, fmax=0.005)
     for k, (a, cell) in enumerate(zip(atoms, cells, strict=True)):
         calculator = ASELennardJones(**ASE_ARGON)
-        theirs = filtered(a, cell, None if potential is not ARGON else calculator)
-        run = reference(theirs, logfile=None)
-        assert run.run(fmax=0.005, steps=500)
+        held = filtered(a, cell, None if potential is not ARGON else calculator)
+        theirs = recorded(end_of_ase, reference, held)
         ours = result.atoms[k]
-        assert result.steps[k] == run.nsteps
+        assert result.steps[k] == theirs["steps"]
         close = {"rtol": 0, "atol": 1e-9}  # some ulp, multiplied by 80 steps
-        np.testing.assert_allclose(ours.cell.array, theirs.atoms.cell.array, **close)
-        np.testing.assert_allclose(ours.positions, theirs.atoms.positions, **close)
-        np.testing.assert_allclose(ours.get_stress(), theirs.atoms.get_stress(), **close)
-        energy = theirs.atoms.get_potential_energy()
-        np.testing.assert_allclose(ours.get_potential_energy(), energy, **close)
-        energies = theirs.atoms.get_potential_energies()
-        np.testing.assert_allclose(ours.get_potential_energies(), energies, **close)
+        np.testing.assert_allclose(ours.cell.array, theirs["cells"][-1], **close)
+        np.testing.assert_allclose(ours.positions, theirs["positions"][-1], **close)
+        np.testing.assert_allclose(ours.get_stress(), theirs["stress"], **close)
+        np.testing.assert_allclose(ours.get_potential_energy(), theirs["energy"], **close)
+        np.testing.assert_allclose(ours.get_potential_energies(), theirs["energies"], **close)
 
 
 @pytest.mark.parametrize(
@@ -465,7 +469,7 @@ def test_what_moves_cells_has_the_same_bits_alone_in_a_batch_and_op_by_op(kind, 
 
 @pytest.mark.exhaustive  # every day of metals, above
 @pytest.mark.usefixtures("few_short_shapes")
-def test_silicon_and_its_carbide_relax_as_in_ase():
+def test_silicon_and_its_carbide_relax_as_in_ase(recorded):
     """From lattice constants that are wrong by 3 %, sheared; minima of Tersoff (1988, 1989)."""
     silicon, carbide = bulk("Si", a=5.6), bulk("SiC", "zincblende", a=4.5)
     atoms = [sheared(silicon, 1, 0.02), sheared(carbide, 2, 0.02)]
@@ -473,31 +477,28 @@ def test_silicon_and_its_carbide_relax_as_in_ase():
     result = relax(atoms, Tersoff(triplets), cell=Frechet(), fmax=0.001)
     parameters = {key: TersoffParameters(*triplet) for key, triplet in triplets.items()}
     for k, a in enumerate(atoms):
-        theirs = filtered(a, Frechet(), ASETersoff(parameters))
-        run = ase.optimize.FIRE(theirs, logfile=None)
-        assert run.run(fmax=0.001, steps=500)
-        assert result.steps[k] == run.nsteps
-        cell, expected = result.atoms[k].cell.array, theirs.atoms.cell.array
-        np.testing.assert_allclose(cell, expected, rtol=0, atol=1e-7)
+        held = filtered(a, Frechet(), ASETersoff(parameters))
+        theirs = recorded(walk_of_ase, ase.optimize.FIRE, held, 0.001)
+        assert result.steps[k] == theirs["steps"]
+        cell = result.atoms[k].cell.array
+        np.testing.assert_allclose(cell, theirs["cells"][-1], rtol=0, atol=1e-7)
     lattice = [(4 * a.cell.volume) ** (1 / 3) for a in result.atoms]
     np.testing.assert_allclose(lattice, [5.432, 4.321], rtol=0, atol=2e-3)
 
 
 @pytest.mark.exhaustive  # every day beside other constraints: test_moving_constraints.py
-def test_symmetries_are_kept_as_ase_keeps_them():
+def test_symmetries_are_kept_as_ase_keeps_them(recorded):
     """A tetragonal cell beside one whose symmetry nothing keeps."""
     atoms = bulk("Ar", cubic=True, a=5.2)
     atoms.set_cell(atoms.cell.array * [[1.0], [1.0], [1.05]], scale_atoms=True)
     atoms.set_constraint(FixSymmetry(atoms))
     free = sheared(bulk("Ar", cubic=True, a=5.2), 3)
     result = relax([free, atoms], ARGON, cell=Frechet(pressure=0.005), fmax=1e-3)
-    theirs = filtered(atoms, Frechet(pressure=0.005), ASELennardJones(**ASE_ARGON))
-    run = ase.optimize.FIRE(theirs, logfile=None)
-    assert run.run(fmax=1e-3, steps=500)
-    assert result.steps[1] == run.nsteps
-    np.testing.assert_allclose(
-        result.atoms[1].cell.array, theirs.atoms.cell.array, rtol=0, atol=1e-9
-    )
+    held = filtered(atoms, Frechet(pressure=0.005), ASELennardJones(**ASE_ARGON))
+    theirs = recorded(walk_of_ase, ase.optimize.FIRE, held, 1e-3)
+    assert result.steps[1] == theirs["steps"]
+    cell = result.atoms[1].cell.array
+    np.testing.assert_allclose(cell, theirs["cells"][-1], rtol=0, atol=1e-9)
     alone = relax([atoms], ARGON, cell=Frechet(pressure=0.005), fmax=1e-3)
     assert same(result, 1, alone, 0)
 

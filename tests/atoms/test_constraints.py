@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import warnings
 
 import ase.optimize
 import jax
@@ -18,6 +17,7 @@ import basinax
 from basinax import Status
 from basinax.atoms import Batch, LennardJones, relax
 from cover import exhaustive
+from follow_ase import walk_of_ase
 from xla import jit_as_users
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
@@ -89,7 +89,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", ["FIRE", exhaustive("BFGSLineSearch")])
-def test_steps_are_those_of_ase(name):
+def test_steps_are_those_of_ase(name, recorded):
     """1e-8 Å at steps 1, 5, 20 and the last: sums in another order, multiplied by the dynamics."""
     ours, theirs = PAIRS[name]
     chosen = ("fixed layers", "lines", "mass", "several of one atom")
@@ -98,14 +98,10 @@ def test_steps_are_those_of_ase(name):
     result = relax(atoms, POTENTIAL, ours, fmax=0.005)
     apart, counts = [], []
     for k, start in enumerate(atoms):
-        a = reference_of(start)
-        run = theirs(a, logfile=None)
-        with warnings.catch_warnings(action="ignore"):
-            for n, _ in enumerate(run.irun(fmax=0.005)):
-                if n in early:
-                    apart.append(np.abs(early[n].atoms[k].positions - a.positions).max())
-        counts.append(n)
-        apart.append(np.abs(result.atoms[k].positions - a.positions).max())
+        walk = recorded(walk_of_ase, theirs, reference_of(start), 0.005, kept=early)
+        for ours_there, there in zip((*early.values(), result), walk["positions"], strict=True):
+            apart.append(np.abs(ours_there.atoms[k].positions - there).max())
+        counts.append(walk["steps"])
     assert result.steps.tolist() == counts
     assert max(apart) < 1e-8
 

@@ -1,7 +1,6 @@
 """`FixSymmetry`: ASE's steps, the symmetry that is kept, and the bits of a batch."""
 
 import functools
-import warnings
 
 import ase.optimize
 import equinox as eqx
@@ -20,6 +19,7 @@ from comparison import same, same_bits
 from basinax import Status
 from basinax.atoms import EMT, Batch, relax
 from cover import exhaustive
+from follow_ase import walk_of_ase
 from xla import jit_as_users
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
@@ -116,7 +116,7 @@ def test_forces_steps_and_stresses_are_adjusted_as_in_ase(name):
 
 
 @pytest.mark.exhaustive  # every day where cells move: test_moving_constraints.py
-def test_steps_are_those_of_ase():
+def test_steps_are_those_of_ase(recorded):
     """1e-8 Å at steps 1, 5, 20 and the last: sums in another order, multiplied by the dynamics."""
     atoms = [
         with_symmetry(rutile(), broken=0.02),
@@ -129,13 +129,10 @@ def test_steps_are_those_of_ase():
     for k, start in enumerate(atoms):
         a = start.copy()
         a.calc = ASEEMT()
-        run = ase.optimize.FIRE(a, logfile=None)
-        with warnings.catch_warnings(action="ignore"):
-            for n, _ in enumerate(run.irun(fmax=0.005, steps=60)):
-                if n in early:
-                    apart.append(np.abs(early[n].atoms[k].positions - a.positions).max())
-        counts.append(n)
-        apart.append(np.abs(result.atoms[k].positions - a.positions).max())
+        walk = recorded(walk_of_ase, ase.optimize.FIRE, a, 0.005, 60, kept=early)
+        for ours, there in zip((*early.values(), result), walk["positions"], strict=True):
+            apart.append(np.abs(ours.atoms[k].positions - there).max())
+        counts.append(walk["steps"])
     assert result.steps.tolist() == counts
     assert max(apart) < 1e-8
 
