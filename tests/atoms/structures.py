@@ -12,6 +12,7 @@ from basinax.atoms import Batch, LennardJones, Morse, Neighbors, NeighborTable
 from basinax.atoms._batch import padded_size
 from basinax.atoms._neighbors.lists import ChunkedLists
 from basinax.atoms._neighbors.rooms import own_room
+from cover import exhaustive
 from xla import AS_USERS
 
 SKIN = 0.5
@@ -177,6 +178,12 @@ def _properties(potential, batch, neighbors):
 
 jitted = jax.jit(_properties)
 jitted_as_users = jax.jit(_properties, compiler_options=AS_USERS)
+alone_by = pytest.mark.parametrize(
+    "program",
+    [pytest.param(jitted, id="quick"), exhaustive(jitted_as_users, id="users")],
+)
+"""The program of what is alone: compiled quickly it has the bits of single operations, which those
+of a batch that is compiled as users do must be."""
 
 
 def evaluated_with(options, batch, potential):

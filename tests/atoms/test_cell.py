@@ -43,7 +43,7 @@ from basinax.atoms._neighbors.search import LARGEST_CELL
 from basinax.atoms.potentials.tersoff import _mixed
 from cover import exhaustive
 from follow_ase import walk_of_ase
-from xla import jit_as_users
+from xla import both_ways, jit_as_users
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -160,7 +160,7 @@ def test_logarithms_are_those_of_scipy():
 
 def test_exponentials_of_matrices_out_of_range_are_nan():
     a = np.stack([np.full((3, 3), x) for x in (1e4, np.nan, np.inf)])
-    assert np.isnan(matrices.exponential(jnp.asarray(a))).all()
+    assert np.isnan(jax.jit(matrices.exponential)(a)).all()
 
 
 @pytest.mark.exhaustive  # every day those of cells that move, below
@@ -344,8 +344,9 @@ LOST = {
 }
 
 
+@both_ways
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_cells_are_lost_where_no_neighbours_can_be_listed(dtype):
+def test_cells_are_lost_where_no_neighbours_can_be_listed(dtype, plainly, alone_by):
     """Whatever is not lost has a list, with a skin as large as the cutoff, too."""
     cells, pbc, lost = (np.array(x) for x in zip(*LOST.values(), strict=True))
     start = Atoms("Ar", cell=BOX, pbc=True)
@@ -354,12 +355,10 @@ def test_cells_are_lost_where_no_neighbours_can_be_listed(dtype):
     all_cells, all_pbc = np.array(batch.cells), np.array(batch.pbc)
     all_cells[:n], all_pbc[:n] = cells, pbc
     here = dataclasses.replace(batch, cells=jnp.asarray(all_cells), pbc=jnp.asarray(all_pbc))
-    got = np.asarray(jax.jit(CellMoves.is_lost)(moves, here, jnp.asarray(8.5, dtype)))
+    got = np.asarray(plainly(CellMoves.is_lost)(moves, here, jnp.asarray(8.5, dtype)))
     assert dict(zip(LOST, got[:n].tolist(), strict=True)) == dict(
         zip(LOST, lost.tolist(), strict=True)
     )
-    with jax.disable_jit():
-        assert (np.asarray(moves.is_lost(here, jnp.asarray(8.5, dtype))) == got).all()
     assert not got[n:].any()
     table = NeighborTable(batch, 8.5, 8.5, follows_cells=True)
     assert not table.rebuild(here, ~got & (np.arange(len(got)) < n)).any()
@@ -420,7 +419,10 @@ def test_steps_cells_and_stresses_are_those_of_ase(optimizer, reference, recorde
     # Of UnitCell every day in test_moving_constraints.py, where a relaxation has Strain, too.
     [exhaustive(UnitCell, "float32"), (Frechet, "float64"), exhaustive(Strain, "float32")],
 )
-def test_what_moves_cells_has_the_same_bits_alone_in_a_batch_and_op_by_op(kind, dtype):
+@both_ways
+def test_what_moves_cells_has_the_same_bits_alone_in_a_batch_and_op_by_op(
+    kind, dtype, plainly, alone_by
+):
     atoms, cells = several(kind)
     cells[4] = kind(pressure=0.01)  # all but the open cluster move
     cells[3] = kind(mask=(1, 0, 0, 0, 0, 1))  # whose logarithm is found anew
@@ -450,8 +452,7 @@ def test_what_moves_cells_has_the_same_bits_alone_in_a_batch_and_op_by_op(kind, 
 
     every = properties_of(np.arange(batch.n_rows), np.arange(batch.n_systems))
     got = jit_as_users(all_of)(batch, moves, dofs, every)
-    with jax.disable_jit():
-        slowly = all_of(batch, moves, dofs, every)
+    slowly = plainly(all_of)(batch, moves, dofs, every)
     jax.tree.map(np.testing.assert_array_equal, got, slowly)
     per_system = 2 if kind is Strain else 3
     for k in (1, 3, 5):
@@ -459,9 +460,7 @@ def test_what_moves_cells_has_the_same_bits_alone_in_a_batch_and_op_by_op(kind, 
         its_rows, at_rows = np.flatnonzero(ids == k), np.arange(len(atoms[k]))
         its_rows = np.concatenate([its_rows, np.full(own.n_rows - len(its_rows), len(ids) - 1)])
         its_dofs = Dofs(own.positions, dofs.cell[per_system * k : per_system * (k + 1)])
-        alone = jit_as_users(all_of)(
-            own, its_moves, its_dofs, properties_of(its_rows, np.array([k]))
-        )
+        alone = alone_by(all_of)(own, its_moves, its_dofs, properties_of(its_rows, np.array([k])))
         for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(alone), strict=True):
             in_batch = x[its_rows[at_rows]] if x.shape == dofs.positions.shape else x[k : k + 1]
             np.testing.assert_array_equal(in_batch, y[: len(in_batch)])

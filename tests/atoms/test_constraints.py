@@ -18,7 +18,7 @@ from basinax import Status
 from basinax.atoms import Batch, LennardJones, relax
 from cover import exhaustive
 from follow_ase import walk_of_ase
-from xla import jit_as_users
+from xla import both_ways, jit_as_users
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -265,8 +265,9 @@ def test_a_place_that_is_taken_again_has_the_constraints_of_its_structure():
         assert [i for i in range(4) if not same(four, i, streamed, k + i)] == []
 
 
+@both_ways
 @pytest.mark.parametrize("dtype", [np.float32, exhaustive(np.float64)])
-def test_adjusted_rows_have_the_same_bits_jitted_op_by_op_and_alone(dtype):
+def test_adjusted_rows_have_the_same_bits_jitted_op_by_op_and_alone(dtype, plainly, alone_by):
     chosen = ("none", "fixed layers", "lines", "line, then plane", "mass between planes")
     atoms = [slab((CONSTRAINTS | ORDERS)[name], k) for k, name in enumerate(chosen)]
     batch = Batch.from_atoms(atoms, dtype)
@@ -283,15 +284,14 @@ def test_adjusted_rows_have_the_same_bits_jitted_op_by_op_and_alone(dtype):
         )
 
     got = jit_as_users(moved)(batch, vectors)
-    with jax.disable_jit():
-        slowly = moved(batch, vectors)
+    slowly = plainly(moved)(batch, vectors)
     assert all(same_bits(*pair) for pair in zip(got, slowly, strict=True))
     for k, a in enumerate(atoms[2:], start=2):
         own = Batch.from_atoms([a], dtype)
         rows = np.flatnonzero(ids == k)
         x = np.zeros((own.n_rows, 3), dtype)
         x[: len(a)] = vectors[rows]
-        alone = jit_as_users(moved)(own, x)
+        alone = alone_by(moved)(own, x)
         pairs = [
             (np.asarray(g)[rows], np.asarray(b)[: len(a)]) for g, b in zip(got, alone, strict=True)
         ]

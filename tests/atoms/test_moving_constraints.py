@@ -30,7 +30,7 @@ from basinax.atoms._cells.moves import CellConstraints, Dofs, cell_moves
 from basinax.atoms._intake import intake
 from cover import exhaustive
 from follow_ase import walk_of_ase
-from xla import jit_as_users
+from xla import both_ways, jit_as_users
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -449,7 +449,10 @@ def test_cells_that_keep_their_symmetry_have_the_same_bits_beside_those_that_nee
     ("kind", "dtype"),
     [(UnitCell, "float32"), exhaustive(Frechet, "float64")],
 )
-def test_what_symmetry_leaves_has_the_same_bits_jitted_op_by_op_and_alone(kind, dtype):
+@both_ways
+def test_what_symmetry_leaves_has_the_same_bits_jitted_op_by_op_and_alone(
+    kind, dtype, plainly, alone_by
+):
     """Of gradients, stresses and steps of cells."""
     atoms = [symmetric(adjust_cell=False), symmetric(), loose(), crystal("lines", 1)]
     batch, moves, there, vectors = deformed(atoms, kind, dtype)
@@ -464,9 +467,8 @@ def test_what_symmetry_leaves_has_the_same_bits_jitted_op_by_op_and_alone(kind, 
         return [*ends, there.cell + step.cell, stresses]
 
     got = jit_as_users(left_of)(batch, moves, there, vectors, stress)
-    with jax.disable_jit():
-        arrays = jax.tree.map(jax.numpy.asarray, (there, vectors, stress))
-        slowly = left_of(batch, moves, *arrays)
+    arrays = jax.tree.map(jax.numpy.asarray, (there, vectors, stress))
+    slowly = plainly(left_of)(batch, moves, *arrays)
     assert all(same_bits(*pair) for pair in zip(got, slowly, strict=True))
     for k in (0, 1):
         own, its_moves, its_there, _ = deformed([atoms[k]], kind, dtype)
@@ -479,6 +481,6 @@ def test_what_symmetry_leaves_has_the_same_bits_jitted_op_by_op_and_alone(kind, 
 
         its_stress = np.zeros((own.n_systems, 3, 3), dtype)
         its_stress[0] = stress[k]
-        alone = jit_as_users(left_of)(own, its_moves, of_one(there), of_one(vectors), its_stress)
+        alone = alone_by(left_of)(own, its_moves, of_one(there), of_one(vectors), its_stress)
         for x, y, part in zip(got, alone, [rows, rows, cell_rows, slice(k, k + 1)], strict=True):
             assert same_bits(np.asarray(x)[part], np.asarray(y)[: part.stop - part.start])

@@ -20,7 +20,7 @@ from basinax import Status
 from basinax.atoms import EMT, Batch, relax
 from cover import exhaustive
 from follow_ase import walk_of_ase
-from xla import jit_as_users
+from xla import both_ways, jit_as_users
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -216,10 +216,13 @@ def test_a_place_that_is_taken_again_has_the_symmetry_of_its_structure():
         assert [i for i in range(3) if not same(three, i, streamed, k + i)] == []
 
 
+@both_ways
 @pytest.mark.parametrize(
     ("dtype", "those_alone"), [(np.float32, [0, 3]), exhaustive(np.float64, [1, 2])]
 )
-def test_adjusted_vectors_have_the_same_bits_jitted_op_by_op_and_alone(dtype, those_alone):
+def test_adjusted_vectors_have_the_same_bits_jitted_op_by_op_and_alone(
+    dtype, those_alone, plainly, alone_by
+):
     """Each is alone in one dtype: what it is constrained by makes a program of its own."""
     atoms = [STRUCTURES[name]() for name in ("rutile", "before others", "strained")]
     atoms.append(with_symmetry(bulk("Pd")))
@@ -236,8 +239,7 @@ def test_adjusted_vectors_have_the_same_bits_jitted_op_by_op_and_alone(dtype, th
         return [batch.positions + r for r in rows], batch.cells + keep.of_stress(stress)
 
     got_rows, got_cells = jit_as_users(moved)(batch, vectors, stress)
-    with jax.disable_jit():
-        rows, cells = moved(batch, vectors, stress)
+    rows, cells = plainly(moved)(batch, vectors, stress)
     assert all(same_bits(*pair) for pair in zip(got_rows, rows, strict=True))
     assert same_bits(got_cells, cells)
     for k in those_alone:
@@ -245,7 +247,7 @@ def test_adjusted_vectors_have_the_same_bits_jitted_op_by_op_and_alone(dtype, th
         own, at = Batch.from_atoms([a], dtype), np.flatnonzero(ids == k)
         x, s = np.zeros((own.n_rows, 3), dtype), np.zeros((own.n_systems, 3, 3), dtype)
         x[: len(a)], s[0] = vectors[at], stress[k]
-        alone_rows, alone_cells = jit_as_users(moved)(own, x, s)
+        alone_rows, alone_cells = alone_by(moved)(own, x, s)
         assert same_bits(np.asarray(alone_cells)[0], np.asarray(got_cells)[k])
         for one, other in zip(alone_rows, got_rows, strict=True):
             assert same_bits(np.asarray(one)[: len(a)], np.asarray(other)[at])
