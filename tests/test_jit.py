@@ -28,7 +28,7 @@ from cases import (
     steps,
 )
 from cover import every_day, exhaustive, one_in
-from xla import AS_USERS
+from xla import AS_USERS, jit_as_users
 
 LENGTH = 60
 
@@ -143,4 +143,4 @@ def test_a_product_that_a_foreign_transform_returns_is_rounded_before_it_is_adde
     add = lambda params, rates, gradient: apply_updates(params, rates * gradient)  # noqa: E731
     with jax.disable_jit():
         expected = add(params, rates, gradient)
-    assert same_bits(jax.jit(add)(params, rates, gradient), expected)
+    assert same_bits(jit_as_users(add)(params, rates, gradient), expected)
