@@ -554,7 +554,7 @@ def test_global_mode_is_a_batch_of_one_for_systems_of_usual_size(size, dtype):
         assert np.array_equal(got.tree, expected.tree, equal_nan=True)
 
 
-@of_options([1], [0, 2, 3, 4, 5])
+@of_options([], range(6))  # every day as compiled quickly, above, which has the same bits
 def test_a_jitted_clip_is_the_clip_one_operation_at_a_time(options, dtype, layout):
     systems, limits = draw_systems(dtype)
     index = layout.index(SIZES)
