@@ -3,11 +3,12 @@
     def test_steps_are_those_of_ase(recorded):
         theirs = recorded(walk_of_ase, ase.optimize.FIRE, atoms, fmax=0.01)
 
-has the arrays that this call returned when it was recorded. Tests with this fixture have the
-mark `recorded`. With `BASINAX_TESTS_ASE=again` ASE runs and is compared with the files, so that
-another ASE and a wrong file are found: `.ci/run` does. This writes the files of some tests:
+has the arrays that this call returned when it was recorded. Exhaustive tests call ASE. Tests with
+this fixture have the mark `recorded`; with `BASINAX_TESTS_ASE=again` ASE runs in all of them and is
+compared with the files, so that another ASE and a wrong file are found: `.ci/run` does. This writes
+the files of some tests:
 
-    BASINAX_TESTS_ASE=record pytest -n 0 -m "" tests/test_fire.py
+    BASINAX_TESTS_ASE=record pytest -n 0 tests/test_fire.py
 """
 
 import os
@@ -28,29 +29,39 @@ Arrays = Mapping[str, np.ndarray]
 
 @pytest.fixture
 def recorded(request: pytest.FixtureRequest) -> Callable[..., Arrays]:
-    if MODE not in ("kept", "again", "record"):
-        raise ValueError(f"BASINAX_TESTS_ASE is 'kept', 'again' or 'record', got {MODE!r}")
-    file, name = FOLDER / f"{request.path.stem}.npz", request.node.name
-    kept = _read(file) if file.exists() else {}
-    count = 0
+    if request.node.get_closest_marker("exhaustive"):
+        return lambda run, *args, **kwargs: _arrays(run(*args, **kwargs))
+    return Recording(FOLDER / f"{request.path.stem}.npz", request.node.name, MODE)
 
-    def take(run: Callable[..., Arrays], *args: Any, **kwargs: Any) -> Arrays:
-        nonlocal count
-        prefix, count = f"{name} {count} ", count + 1
-        found = {key.removeprefix(prefix): x for key, x in kept.items() if key.startswith(prefix)}
-        if MODE == "kept":
-            assert found, f"{file.name} has nothing of {prefix}: record it (tests/recorded.py)"
+
+class Recording:
+    """Calls of one test, told apart by their order."""
+
+    def __init__(self, file: Path, name: str, mode: str):
+        if mode not in ("kept", "again", "record"):
+            raise ValueError(f"BASINAX_TESTS_ASE is 'kept', 'again' or 'record', got {mode!r}")
+        self.file, self.name, self.mode, self.count = file, name, mode, 0
+        self.kept = _read(file) if file.exists() else {}
+
+    def __call__(self, run: Callable[..., Arrays], *args: Any, **kwargs: Any) -> Arrays:
+        prefix, self.count = f"{self.name} {self.count} ", self.count + 1
+        kept = {k.removeprefix(prefix): x for k, x in self.kept.items() if k.startswith(prefix)}
+        if self.mode == "kept":
+            assert kept, f"{self.file.name} has nothing of {prefix}: see tests/recorded.py"
+            return kept
+        found = _arrays(run(*args, **kwargs))
+        if self.mode == "record":
+            _write(self.file, prefix, found)
             return found
-        expected = {key: np.asarray(value) for key, value in run(*args, **kwargs).items()}
-        if MODE == "record":
-            _write(file, prefix, expected)
-        else:
-            assert found.keys() == expected.keys(), f"{file.name} is not of {prefix}"
-            for key, value in expected.items():
-                np.testing.assert_allclose(found[key], value, rtol=0, atol=TOLERANCE, err_msg=key)
-        return expected
+        assert kept.keys() == found.keys(), f"{self.file.name} does not fit {prefix}"
+        for key, value in found.items():
+            message = f"{self.file.name}: {prefix}{key}"
+            np.testing.assert_allclose(kept[key], value, rtol=0, atol=TOLERANCE, err_msg=message)
+        return found
 
-    return take
+
+def _arrays(found: Arrays) -> Arrays:
+    return {key: np.asarray(value) for key, value in found.items()}
 
 
 def _read(file: Path) -> dict[str, np.ndarray]:
