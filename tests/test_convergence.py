@@ -448,7 +448,7 @@ def test_a_run_with_mixed_tolerances_has_the_bits_that_it_has_alone(dtype):
     assert together[1].converged[:6].tolist() == [True] * 4 + [False] * 2
 
 
-@pytest.mark.exhaustive  # as users compile it, which shows what is contracted; alone every day, above
+@pytest.mark.exhaustive  # which compile as users do; alone every day, above
 def test_a_jitted_run_with_criteria_is_the_run_op_by_op():
     batch = make_batch(BOWL, WITH_SPOILED, ALIGNED, np.float32)
 
