@@ -204,6 +204,7 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(dtype, those_alone):
     assert [k for k in range(len(atoms)) if not same(batch, -1 - k, thin, k)] == []
 
 
+@pytest.mark.exhaustive  # every day beside other constraints: test_moving_constraints.py
 @pytest.mark.usefixtures("few_places")
 def test_a_place_that_is_taken_again_has_the_symmetry_of_its_structure():
     """Nine structures go through places for six, or three come into places of their own."""
