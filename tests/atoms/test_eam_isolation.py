@@ -8,7 +8,6 @@ import pytest
 from metal_tables import ELEMENTS, metal, potential
 from structures import (
     SKIN,
-    alone_by,
     evaluate as plainly,
     evaluate_as_users as evaluate,
     evaluated_op_by_op,
@@ -16,6 +15,7 @@ from structures import (
     moved,
     rattled,
     results_of,
+    with_programs_alone,
 )
 
 from basinax.atoms import NeighborTable, ZhouEAM, relax
@@ -40,9 +40,8 @@ MAKERS = {
 }
 SINGLE = ("tables of one element", "Zhou, one element")
 MADE = functools.cache(lambda name: MAKERS[name]())
-crossed = pytest.mark.parametrize(
-    ("name", "dtype"), [exhaustive("tables", np.float32), ("Zhou", np.float64)]
-)
+CROSSED = [exhaustive("tables", np.float32), pytest.param("Zhou", np.float64)]
+crossed = pytest.mark.parametrize(("name", "dtype"), CROSSED)
 """Each of several elements in one dtype, and of one element in the other one.
 
 Tables are read every day alone and in a batch with one element.
@@ -67,8 +66,7 @@ def assert_same_bits(got, expected, name):
         np.testing.assert_array_equal(np.signbit(a), np.signbit(b), err_msg=name)
 
 
-@alone_by
-@crossed
+@with_programs_alone(CROSSED)
 def test_batched_equals_alone(name, dtype, program):
     """Also from lists without a skin, where folds end with the longest, as in relaxations."""
     batch, got = together(name, dtype)
@@ -80,10 +78,7 @@ def test_batched_equals_alone(name, dtype, program):
         assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), NAMES[k])
 
 
-@alone_by
-@pytest.mark.parametrize(
-    ("name", "dtype"), [(SINGLE[0], np.float64), exhaustive(SINGLE[1], np.float32)]
-)
+@with_programs_alone([pytest.param(SINGLE[0], np.float64), exhaustive(SINGLE[1], np.float32)])
 def test_batched_equals_alone_with_one_element(name, dtype, program):
     """It differs from several in its lookup alone."""
     batch, got = together(name, dtype)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from covalent import POTENTIALS, SYSTEMS, of
 from structures import (
-    alone_by,
     evaluate as plainly,
     evaluate_as_users as evaluate,
     evaluated_op_by_op,
@@ -17,6 +16,7 @@ from structures import (
     listed,
     moved,
     results_of,
+    with_programs_alone,
 )
 
 from basinax._bits import xla
@@ -37,15 +37,18 @@ A single element without tables is exhaustive for Stillinger and Weber, and ever
 """
 
 
-def potentials(*names):
+def cells_of(*names):
     """Of these every day, of the others in exhaustive runs."""
     cells = [(n, DTYPE_OF[n]) for n in CHOSEN]
-    return pytest.mark.parametrize(
-        ("name", "dtype"), [x if x[0] in names else exhaustive(*x) for x in cells]
-    )
+    return [pytest.param(*x) if x[0] in names else exhaustive(*x) for x in cells]
 
 
-mixed_potentials = potentials("StillingerWeber, mixed", "Tersoff, mixed")
+def potentials(*names):
+    return pytest.mark.parametrize(("name", "dtype"), cells_of(*names))
+
+
+MIXED = "StillingerWeber, mixed", "Tersoff, mixed"
+mixed_potentials = potentials(*MIXED)
 
 
 @functools.cache
@@ -66,8 +69,7 @@ def assert_same_bits(got, expected, name):
         np.testing.assert_array_equal(np.signbit(a), np.signbit(b), err_msg=name)
 
 
-@alone_by
-@mixed_potentials
+@with_programs_alone(cells_of(*MIXED), as_users="StillingerWeber, mixed")
 def test_batched_equals_alone(name, dtype, program):
     batch, got = together(name, dtype)
     # Elsewhere every one of them is compared.

@@ -13,7 +13,6 @@ from metals import SYSTEMS as METALS
 from structures import (
     POTENTIALS,
     STRUCTURES,
-    alone_by,
     evaluate as plainly,
     evaluate_as_users as evaluate,
     evaluated_op_by_op,
@@ -23,6 +22,7 @@ from structures import (
     mixed,
     moved,
     results_of,
+    with_programs_alone,
 )
 
 from basinax._bits import xla
@@ -116,8 +116,7 @@ def assert_as_together(batch, got, name, dtype, order=None, folded=None):
         assert_same_bits(results_of(batch, got, at), expected, names[k])
 
 
-@alone_by
-@by_turns
+@with_programs_alone(BY_TURNS, as_users="Morse")
 def test_batched_equals_alone(name, dtype, program):
     """Also from lists without a skin, where folds end with the longest, as in relaxations.
 
