@@ -375,7 +375,7 @@ LAYOUTS = [
 
 TWO_LAYOUTS = [ALIGNED, SHUFFLED_WITH_GAPS]
 RELAXATIONS = one_in(
-    2,
+    3,
     [
         pytest.param(case, layout, dtype, id=f"{case}-{layout}-{dtype.__name__}")
         for k, case in enumerate(KINDS)

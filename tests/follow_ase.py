@@ -106,14 +106,42 @@ def count_calls(atoms: Atoms) -> list[int]:
 
 
 def follow_ase(optimizer: type, atoms: Atoms, fmax: float, steps: int, **settings: Any):
-    """Positions after each step, evaluations until then, and whether it converged."""
-    path, calls = [], count_calls(atoms)
+    """Positions after each step and evaluations until then, for `recorded`."""
+    path, calls, n_calls = [], count_calls(atoms), []
     with warnings.catch_warnings(action="ignore"):
         run = optimizer(atoms, logfile=None, **settings)
         run.fmax = fmax
         for _ in run.irun(fmax=fmax, steps=steps):
-            path.append((atoms.get_positions(), calls[0]))
-    return path
+            path.append(atoms.get_positions())
+            n_calls.append(calls[0])
+    return {"positions": np.array(path), "evaluations": np.array(n_calls)}
+
+
+def walk_of_ase(optimizer: type, atoms: Any, fmax: float, steps: int = 500, kept: Any = ()):
+    """The number of steps, and where atoms, of a filter perhaps, are at its end, for `recorded`.
+
+    Args:
+        kept: steps after which their places are wanted, before that of the end.
+    """
+    there, positions, cells = getattr(atoms, "atoms", atoms), [], []
+    run = optimizer(atoms, logfile=None)
+    with warnings.catch_warnings(action="ignore"):
+        for n, _ in enumerate(run.irun(fmax=fmax, steps=steps)):
+            if n in kept:
+                positions.append(there.get_positions())
+                cells.append(there.cell.array.copy())
+    return {
+        "steps": np.array(run.nsteps),
+        "positions": np.array([*positions, there.positions]),
+        "cells": np.array([*cells, there.cell.array]),
+    }
+
+
+def checked_steps_of_ase(optimizer: type, atoms: Atoms, fmax: float, steps: int, **settings: Any):
+    """The same, with the positions of the checked steps alone."""
+    path = follow_ase(optimizer, atoms, fmax, steps, **settings)
+    at = [n for n in CHECKED_STEPS if n < len(path["positions"])]
+    return path | {"positions": path["positions"][at]}
 
 
 @eqx.filter_jit
@@ -157,13 +185,9 @@ def _padded(rows: np.ndarray) -> np.ndarray:
     return np.pad(rows, ((0, ROWS - len(rows)), (0, 0)))
 
 
-def compare(ours, theirs) -> tuple[dict[int, float], bool]:
-    """The largest difference of a coordinate at the checked steps, and equality of the counts."""
+def compare(ours, theirs) -> tuple[list[float], bool]:
+    """The largest difference of a coordinate at each checked step, and equality of the counts."""
     assert len(ours) > 1
-    both = list(zip(ours, theirs, strict=False))
-    apart = {
-        at: float(np.abs(both[at][0][0] - both[at][1][0]).max())
-        for at in CHECKED_STEPS
-        if at < len(both)
-    }
-    return apart, [calls for _, calls in ours] == [calls for _, calls in theirs]
+    checked = zip(CHECKED_STEPS, theirs["positions"], strict=False)
+    apart = [float(np.abs(ours[n][0] - there).max()) for n, there in checked if n < len(ours)]
+    return apart, [calls for _, calls in ours] == theirs["evaluations"].tolist()

@@ -20,7 +20,17 @@ from basinax import (
     product,
     reset,
 )
-from cases import BOWL, CONTIGUOUS, make_batch, make_systems, same_bits, steps, take, update
+from cases import (
+    BOWL,
+    CONTIGUOUS,
+    evaluate,
+    make_batch,
+    make_systems,
+    same_bits,
+    steps,
+    take,
+    update,
+)
 from cover import every_day, exhaustive, named_daily
 
 SIZES = (13, 1, 40, 13)
@@ -397,7 +407,7 @@ def test_in_a_chain_of_optax_systems_stay_apart(transform):
     ours = chain(transform, optax.scale(0.5))
     theirs = optax.chain(transform.to_optax(batch.prefix), optax.scale(0.5))
     state, optax_state = ours.init(batch.params, batch.prefix), theirs.init(batch.params)
-    gradient = batch.evaluate(batch.params)[1]
+    gradient = evaluate(batch.evaluate, batch.params)[1]
     for _ in range(3):
         updates, state = update(ours, gradient, state, batch.params)
         optax_updates, optax_state = update(theirs, gradient, optax_state, batch.params)

@@ -46,7 +46,7 @@ from cases import (
     take,
 )
 from cover import cover, exhaustive, one_in
-from xla import AS_USERS
+from xla import AS_USERS, one_by_one
 
 SIZES = (13, 1, 40, 13)
 # Laid out in one way for each dtype, so that single operations too are compiled once.
@@ -219,26 +219,28 @@ STEPS_AROUND = np.arange(-6, 7)
 """Tolerances lie so many of the least differences of the dtype from the value that NumPy finds."""
 
 
-def met_around(case, problem, systems, layout, dtype):
+def met_around(case, problem, systems, layout, dtype, is_met):
     """`[tolerances, systems]`: where the criterion is met of tolerances next to the value."""
     evidence = evidence_of(problem, systems, layout, dtype)
     values = np.array([measured(case, system) for system in systems])
     values = np.where(np.isfinite(values), values, 1.0).astype(dtype)
     tolerances = values + STEPS_AROUND[:, None] * np.spacing(values)
-    return np.array([is_met_as_users(case.make(t.astype(dtype)), evidence) for t in tolerances])
+    return np.array([is_met(case.make(t.astype(dtype)), evidence) for t in tolerances])
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 # The others are met by turns in a run, below; here are those that add up squares.
+@pytest.mark.parametrize(
+    "plain", [pytest.param(is_met, id="quick"), exhaustive(one_by_one(criterion_of), id="op by op")]
+)
 @pytest.mark.parametrize(("case", "dtype"), one_in(3, in_turns(CASES, DTYPES)[1:], first=0))
-def test_the_least_tolerance_that_is_met_has_the_bits_that_it_has_alone(case, dtype):
+def test_the_least_tolerance_that_is_met_has_the_bits_that_it_has_alone(case, dtype, plain):
     layout = LAYOUTS_OF_DTYPES[dtype]
-    together = met_around(case, BOWL, WITH_SPOILED, layout, dtype)
-    alone = [met_around(case, BOWL, [s], CONTIGUOUS, dtype)[:, 0] for s in WITH_SPOILED]
+    together = met_around(case, BOWL, WITH_SPOILED, layout, dtype, is_met_as_users)
+    alone = [met_around(case, BOWL, [s], CONTIGUOUS, dtype, is_met)[:, 0] for s in WITH_SPOILED]
     assert np.array_equal(together, np.transpose(alone))
-    with jax.disable_jit():
-        assert np.array_equal(met_around(case, BOWL, WITH_SPOILED, layout, dtype), together)
+    assert np.array_equal(met_around(case, BOWL, WITH_SPOILED, layout, dtype, plain), together)
 
 
 # --- runs
@@ -446,6 +448,7 @@ def test_a_run_with_mixed_tolerances_has_the_bits_that_it_has_alone(dtype):
     assert together[1].converged[:6].tolist() == [True] * 4 + [False] * 2
 
 
+@pytest.mark.exhaustive  # which compile as users do; alone every day, above
 def test_a_jitted_run_with_criteria_is_the_run_op_by_op():
     batch = make_batch(BOWL, WITH_SPOILED, ALIGNED, np.float32)
 

@@ -1,5 +1,10 @@
-"""The README, the pages of docs/, the examples and those of docstrings run as they stand there."""
+"""The README, the pages of docs/, the examples and those of docstrings run as they stand there.
 
+Every day those that a newcomer begins with run; of all, names and options are looked up, which
+compiles nothing. `.ci/run` runs all of them.
+"""
+
+import ast
 import doctest
 import importlib
 import re
@@ -9,9 +14,12 @@ import sys
 from pathlib import Path
 
 import ase.cli.main
+import click
 import pytest
+import typer
 from typer.testing import CliRunner
 
+import basinax
 from basinax import cli
 from basinax._jax.switches import usual_promotion
 from cover import every_day
@@ -29,8 +37,9 @@ BLOCK = re.compile(
 )
 WITH_NEEDS = [page for page in PAGES if "<!-- needs: " in page.read_text()]
 """Of a package, and weights perhaps, which tests do not always have."""
-LONG = {"ase_neb.py", "elastic_constants.py", "lj13_minima.py"}
-"""Examples that take more than ten seconds; what they call runs every day on docs/tasks.md."""
+DAILY = ("README.md", "docs/quickstart.md", "examples/relax_structures.py")
+"""Which page calls what, no selection by what has changed can know: a page runs the whole library.
+So these run whatever has changed, and the others wait for `.ci/run`."""
 ELSEWHERE = {"pip"}
 """Commands that `.ci/run` runs, or none does: they set up what the tests run in."""
 
@@ -39,8 +48,13 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+def by_name(files: list[Path]) -> list[pytest.ParameterSet]:
+    """Pages or examples, of which the daily ones run every day."""
+    return every_day({name_of(file): file for file in files}, lambda x: name_of(x) in DAILY)
+
+
 @pytest.mark.usefixtures("few_shapes")
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", by_name(PAGES))
 def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text, names = page.read_text(), {"__name__": page.stem}
@@ -48,8 +62,8 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch)
         if block["needs"]:
             continue  # a test of its own
         if block["kind"] == "bash":
-            for command in block["code"].replace("\\\n", " ").splitlines():
-                run_command(*shlex.split(command, comments=True))
+            for command in commands_of(block):
+                run_command(*command)
         else:
             run_python(page, block, names)
 
@@ -88,9 +102,7 @@ def test_code_that_needs_a_package_runs_where_the_package_is(page, tmp_path, mon
             run_python(page, block, {"__name__": page.stem})
 
 
-@pytest.mark.parametrize(
-    "script", every_day({p.name: p for p in EXAMPLES}, lambda p: p.name not in LONG)
-)
+@pytest.mark.parametrize("script", by_name(EXAMPLES))
 def test_an_example_runs(script, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path)])
@@ -103,6 +115,46 @@ def test_the_examples_of_docstrings_run(source):
     parts = source.relative_to(ROOT / "src").with_suffix("").parts
     result = doctest.testmod(importlib.import_module(".".join(parts)))
     assert result.attempted and not result.failed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_names_and_options_on_a_page_exist(page):
+    for block in BLOCK.finditer(page.read_text()):
+        if block["kind"] == "python":
+            assert missing_names(block["code"]) == []
+        else:
+            for command in commands_of(block):
+                check_options(*command)
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=name_of)
+def test_names_in_an_example_exist(script):
+    assert missing_names(script.read_text()) == []
+
+
+def missing_names(code: str) -> list[str]:
+    """Of those that it imports from a module of basinax or takes from basinax itself."""
+    used = []
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.ImportFrom(module=str(module)) if module.split(".")[0] == "basinax":
+                used += [(importlib.import_module(module), alias.name) for alias in node.names]
+            case ast.Attribute(value=ast.Name(id="basinax"), attr=name):
+                used.append((basinax, name))
+    return [f"{module.__name__}.{name}" for module, name in used if not hasattr(module, name)]
+
+
+def commands_of(block: re.Match[str]) -> list[list[str]]:
+    lines = block["code"].replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def check_options(program: str, *arguments: str) -> None:
+    """Raises what click raises for a command that there is not, or for such an option."""
+    if program == "basinax":
+        group = typer.main.get_command(cli.app)
+        name, command, rest = group.resolve_command(click.Context(group), list(arguments))
+        command.make_parser(click.Context(command, info_name=name)).parse_args(rest)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -57,9 +57,10 @@ def in_turns(cases, others, dtypes=DTYPES, every_day=None):
 BOTH_WAYS = [pytest.param(quick_run, id="quick"), pytest.param(run, id="users", marks=RARE)]
 
 
-# The others run beside others every day on the problems and in the relaxations below, `LBFGS` in
-# atoms/test_optimizers.py, and all of them op by op in test_jit.py.
-LONG_RUNS = ("FIRE", "GradientDescent", "Barzilai-Borwein", "Adam")
+# The loop over the rows of each level, selections between systems and per-system settings are those
+# of every optimizer. Each has the bits of single operations every day in test_jit.py, and `LBFGS`,
+# which has an axis of slots, runs beside others in atoms/test_optimizers.py.
+LONG_RUNS = ("FIRE", "GradientDescent")
 
 
 @pytest.mark.parametrize("program", BOTH_WAYS)
@@ -80,16 +81,16 @@ def test_a_long_run_of_every_system_is_its_run_alone(case, layout, dtype, progra
 
 
 VARIANTS = [case for case in OPTIMIZERS if case.is_variant]
-OTHERS = ("FIRE2 with ABC", "MDMin", "clipped heavy ball")
+OTHERS = ("MDMin", "clipped heavy ball")
 
 
 # In the other dtype than above. A clip is among those with cells, which have two indices. Every day
 # problems of two indices and of three leaves have one of the transforms, which all have the test
-# above, and settings that differ between systems are those of one.
+# above.
 @pytest.mark.parametrize(
     ("case", "problem", "dtype"),
     in_turns(KINDS, [COUPLED, CELLS, BRANCHES], DTYPES[::-1], OTHERS)
-    + in_turns(VARIANTS, [WELLS], every_day=("FIRE with settings per system",)),
+    + in_turns(VARIANTS, [WELLS], every_day=()),
 )
 def test_a_long_run_on_every_problem_is_the_run_alone(case, problem, dtype):
     systems = make_systems(problem, *[13] * 3, spoiled=True)

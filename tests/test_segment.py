@@ -12,14 +12,14 @@ import pytest
 from basinax import SystemIndex, segment
 from cases import ALIGNED, DTYPES, LAYOUTS, in_turns, place, rows_of, same_bits, take
 from oracle import add, times, tree_sum
+from xla import AS_USERS
 
 SIZES = [13, 0, 1, 77, 8]
 
 # Jitted, since each operation for itself would be compiled for each shape.
-dot, total, norm, longest_row, largest, scale, where = map(
+total, norm, longest_row, largest, scale, where = map(
     eqx.filter_jit,
     (
-        segment.dot,
         segment.sum,
         segment.norm,
         segment.longest_row,
@@ -28,6 +28,8 @@ dot, total, norm, longest_row, largest, scale, where = map(
         segment.where,
     ),
 )
+# As users compile it, which contracts a product that is not rounded.
+dot = eqx.filter_jit(segment.dot, compiler_options=AS_USERS)
 SHAPES = {"positions": (3,), "cell": (3, 3), "charge": ()}
 
 

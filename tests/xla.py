@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jaxlib
+import pytest
 
 WISHED = os.environ.get("BASINAX_TESTS_XLA", "both")
 # XLA ends a process for an option that it lacks.
@@ -36,6 +37,30 @@ AS_USERS = ALWAYS if WISHED == "quick" else DEFAULTS
 
 def jit_as_users(function: Callable, **options: Any) -> Any:
     return jax.jit(function, compiler_options=AS_USERS, **options)
+
+
+def one_by_one(function: Callable) -> Callable:
+    """The function, with each operation a program by itself."""
+
+    def called(*args):
+        with jax.disable_jit():
+            return function(*args)
+
+    return called
+
+
+both_ways = pytest.mark.parametrize(
+    ("plainly", "alone_by"),
+    [
+        pytest.param(jax.jit, jax.jit, id="quick"),
+        pytest.param(one_by_one, jit_as_users, id="op by op", marks=pytest.mark.exhaustive),
+    ],
+)
+"""How a function runs whose bits those of one compiled as users do must be, and how it runs alone.
+
+Compiled quickly it has the bits of single operations (tests/test_jit.py), a hundred programs of
+which take longer.
+"""
 
 
 def choose_options() -> None:

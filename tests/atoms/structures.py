@@ -179,6 +179,26 @@ jitted = jax.jit(_properties)
 jitted_as_users = jax.jit(_properties, compiler_options=AS_USERS)
 
 
+def with_programs_alone(cells, as_users: str = ""):
+    """Cells of a name and a dtype with the program of what is alone, every day a quick one.
+
+    With few exceptions that has the bits of single operations, which those of a batch that is
+    compiled as users do must be.
+
+    Args:
+        as_users: a name for which it has others, so that it is compiled as users do.
+    """
+    rows = []
+    for cell in cells:
+        (name, dtype), marks = cell.values, list(cell.marks)
+        label = cell.id or f"{name}-{dtype.__name__}"
+        if name != as_users:
+            rows.append(pytest.param(name, dtype, jitted, id=f"{label}-quick", marks=marks))
+            marks = [pytest.mark.exhaustive]
+        rows.append(pytest.param(name, dtype, jitted_as_users, id=f"{label}-users", marks=marks))
+    return pytest.mark.parametrize(("name", "dtype", "program"), rows)
+
+
 def evaluated_with(options, batch, potential):
     """Properties by a program of its own, that XLA compiles with these options."""
     args = potential, batch, listed(batch, potential)

@@ -32,6 +32,7 @@ from basinax.atoms import (
 )
 from basinax.atoms._evaluators import folders
 from cover import exhaustive
+from follow_ase import walk_of_ase
 
 
 @pytest.fixture(autouse=True)
@@ -125,28 +126,31 @@ def test_reused_calculators_remember_their_own_structure_alone():
 
 
 @pytest.mark.parametrize(("optimizer", "theirs"), [(FIRE(), ASEFIRE), exhaustive(BFGS(), ASEBFGS)])
-def test_steps_are_those_of_ase(optimizer, theirs):
+def test_steps_are_those_of_ase(optimizer, theirs, recorded):
     atoms = metals()[1:3]
     for a in atoms:
         a.calc = EMT()
     result = relax(atoms, optimizer=optimizer, fmax=0.02)
     for a, relaxed, steps in zip(atoms, result.atoms, result.steps, strict=True):
-        search = theirs(a, logfile=None)
-        search.run(fmax=0.02)
-        assert search.nsteps == steps
+        walk = recorded(walk_of_ase, theirs, a, 0.02)
+        assert walk["steps"] == steps
         # Sums in another order: some units in the last place, which steps make larger.
-        np.testing.assert_allclose(relaxed.positions, a.positions, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(relaxed.positions, walk["positions"][-1], rtol=0, atol=1e-10)
 
 
-def test_cells_move_as_those_of_ase():
+def walk_of_cell(atoms):
+    walk = walk_of_ase(ASEFIRE, FrechetCellFilter(atoms), 0.02)
+    return walk | {"stress": atoms.get_stress()}
+
+
+def test_cells_move_as_those_of_ase(recorded):
     atoms = metals()[0]
     result = relax([atoms], EMT(), FIRE(), cell="frechet", fmax=0.02)
     atoms.calc = EMT()
-    search = ASEFIRE(FrechetCellFilter(atoms), logfile=None)
-    search.run(fmax=0.02)
-    assert search.nsteps == result.steps[0]
-    np.testing.assert_allclose(result.atoms[0].cell, atoms.cell, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(result.atoms[0].get_stress(), atoms.get_stress(), atol=1e-10)
+    theirs = recorded(walk_of_cell, atoms)
+    assert theirs["steps"] == result.steps[0]
+    np.testing.assert_allclose(result.atoms[0].cell, theirs["cells"][-1], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(result.atoms[0].get_stress(), theirs["stress"], atol=1e-10)
 
 
 def test_frames_are_those_of_the_path(tmp_path):

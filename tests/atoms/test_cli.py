@@ -550,6 +550,7 @@ def test_a_second_interrupt_ends_the_program(files, monkeypatch):
     assert not Path("relaxed.extxyz").exists()
 
 
+@pytest.mark.exhaustive  # processes of their own, each of which imports and compiles
 def test_the_installed_command_prints_what_a_terminal_can_show(files):
     """And warnings without their place in some library."""
     start = ase.io.read("dimer.xyz")
@@ -627,6 +628,7 @@ def test_help_has_a_short_form():
     assert run("relax", "-h").stdout == run("relax", "--help").stdout != ""
 
 
+@pytest.mark.exhaustive  # in processes of their own; every day tests/test_cache.py
 def test_programs_last_and_change_no_result(files, tmp_path):
     """The second command loads what the first one has compiled."""
     environment = os.environ | {"BASINAX_CACHE": str(tmp_path / "programs")}

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import warnings
 
 import ase.optimize
 import jax
@@ -18,7 +17,8 @@ import basinax
 from basinax import Status
 from basinax.atoms import Batch, LennardJones, relax
 from cover import exhaustive
-from xla import jit_as_users
+from follow_ase import walk_of_ase
+from xla import both_ways, jit_as_users
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -89,7 +89,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", ["FIRE", exhaustive("BFGSLineSearch")])
-def test_steps_are_those_of_ase(name):
+def test_steps_are_those_of_ase(name, recorded):
     """1e-8 Å at steps 1, 5, 20 and the last: sums in another order, multiplied by the dynamics."""
     ours, theirs = PAIRS[name]
     chosen = ("fixed layers", "lines", "mass", "several of one atom")
@@ -98,14 +98,10 @@ def test_steps_are_those_of_ase(name):
     result = relax(atoms, POTENTIAL, ours, fmax=0.005)
     apart, counts = [], []
     for k, start in enumerate(atoms):
-        a = reference_of(start)
-        run = theirs(a, logfile=None)
-        with warnings.catch_warnings(action="ignore"):
-            for n, _ in enumerate(run.irun(fmax=0.005)):
-                if n in early:
-                    apart.append(np.abs(early[n].atoms[k].positions - a.positions).max())
-        counts.append(n)
-        apart.append(np.abs(result.atoms[k].positions - a.positions).max())
+        walk = recorded(walk_of_ase, theirs, reference_of(start), 0.005, kept=early)
+        for ours_there, there in zip((*early.values(), result), walk["positions"], strict=True):
+            apart.append(np.abs(ours_there.atoms[k].positions - there).max())
+        counts.append(walk["steps"])
     assert result.steps.tolist() == counts
     assert max(apart) < 1e-8
 
@@ -269,8 +265,9 @@ def test_a_place_that_is_taken_again_has_the_constraints_of_its_structure():
         assert [i for i in range(4) if not same(four, i, streamed, k + i)] == []
 
 
+@both_ways
 @pytest.mark.parametrize("dtype", [np.float32, exhaustive(np.float64)])
-def test_adjusted_rows_have_the_same_bits_jitted_op_by_op_and_alone(dtype):
+def test_adjusted_rows_have_the_same_bits_jitted_op_by_op_and_alone(dtype, plainly, alone_by):
     chosen = ("none", "fixed layers", "lines", "line, then plane", "mass between planes")
     atoms = [slab((CONSTRAINTS | ORDERS)[name], k) for k, name in enumerate(chosen)]
     batch = Batch.from_atoms(atoms, dtype)
@@ -287,15 +284,14 @@ def test_adjusted_rows_have_the_same_bits_jitted_op_by_op_and_alone(dtype):
         )
 
     got = jit_as_users(moved)(batch, vectors)
-    with jax.disable_jit():
-        slowly = moved(batch, vectors)
+    slowly = plainly(moved)(batch, vectors)
     assert all(same_bits(*pair) for pair in zip(got, slowly, strict=True))
     for k, a in enumerate(atoms[2:], start=2):
         own = Batch.from_atoms([a], dtype)
         rows = np.flatnonzero(ids == k)
         x = np.zeros((own.n_rows, 3), dtype)
         x[: len(a)] = vectors[rows]
-        alone = jit_as_users(moved)(own, x)
+        alone = alone_by(moved)(own, x)
         pairs = [
             (np.asarray(g)[rows], np.asarray(b)[: len(a)]) for g, b in zip(got, alone, strict=True)
         ]

@@ -8,12 +8,14 @@ import pytest
 from metal_tables import ELEMENTS, metal, potential
 from structures import (
     SKIN,
+    evaluate as plainly,
     evaluate_as_users as evaluate,
     evaluated_op_by_op,
     jitted_as_users as jitted,
     moved,
     rattled,
     results_of,
+    with_programs_alone,
 )
 
 from basinax.atoms import NeighborTable, ZhouEAM, relax
@@ -38,12 +40,11 @@ MAKERS = {
 }
 SINGLE = ("tables of one element", "Zhou, one element")
 MADE = functools.cache(lambda name: MAKERS[name]())
-crossed = pytest.mark.parametrize(
-    ("name", "dtype"), [exhaustive("tables", np.float32), ("Zhou", np.float64)]
-)
+CROSSED = [exhaustive("tables", np.float32), pytest.param("Zhou", np.float64)]
+crossed = pytest.mark.parametrize(("name", "dtype"), CROSSED)
 """Each of several elements in one dtype, and of one element in the other one.
 
-Tables are read every day op by op, and alone and in a batch with one element.
+Tables are read every day alone and in a batch with one element.
 """
 
 
@@ -65,26 +66,24 @@ def assert_same_bits(got, expected, name):
         np.testing.assert_array_equal(np.signbit(a), np.signbit(b), err_msg=name)
 
 
-@crossed
-def test_batched_equals_alone(name, dtype):
+@with_programs_alone(CROSSED)
+def test_batched_equals_alone(name, dtype, program):
     """Also from lists without a skin, where folds end with the longest, as in relaxations."""
     batch, got = together(name, dtype)
     # Elsewhere every one of them is compared.
     how = {"skin": 0.0, "folded": [0]}
     # Of one shape alone: the tiny one is compared with one element, below.
     for k in (1, 3):
-        alone = evaluate(systems(name)[k : k + 1], MADE(name), dtype, **how)
+        alone = plainly(systems(name)[k : k + 1], MADE(name), dtype, program=program, **how)
         assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), NAMES[k])
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"), [(SINGLE[0], np.float64), exhaustive(SINGLE[1], np.float32)]
-)
-def test_batched_equals_alone_with_one_element(name, dtype):
+@with_programs_alone([pytest.param(SINGLE[0], np.float64), exhaustive(SINGLE[1], np.float32)])
+def test_batched_equals_alone_with_one_element(name, dtype, program):
     """It differs from several in its lookup alone."""
     batch, got = together(name, dtype)
     k = NAMES.index("skewed and tiny")
-    alone = evaluate(systems(name)[k : k + 1], MADE(name), dtype)
+    alone = plainly(systems(name)[k : k + 1], MADE(name), dtype, program=program)
     assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), NAMES[k])
 
 
@@ -103,9 +102,8 @@ def test_order_copies_padding_and_skin_change_nothing(name, dtype):
         assert_same_bits(results_of(batch, got, at), expected, NAMES[k])
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"), [("tables", np.float32), exhaustive("Zhou", np.float64)]
-)
+@pytest.mark.exhaustive  # every day as compiled quickly, which has the same bits
+@pytest.mark.parametrize(("name", "dtype"), [("tables", np.float32), ("Zhou", np.float64)])
 def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
     few = [systems(name)[k] for k in (0, 5)]
     batch, got = evaluate(few, MADE(name), dtype, folded=[0, 1])

@@ -16,6 +16,7 @@ import basinax
 from basinax import Status
 from basinax.atoms import EMT, potential_from, relax
 from cover import exhaustive
+from follow_ase import walk_of_ase
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -193,15 +194,13 @@ def off_their_minima() -> list[Atoms]:
     return [slab_with_atoms(), alloy(METALS, 8), SYSTEMS["skewed and tiny"], Atoms("Pt")]
 
 
-def test_fire_ends_where_and_when_that_of_ase_does():
+def test_fire_ends_where_and_when_that_of_ase_does(recorded):
     atoms = off_their_minima()
     result = relax(atoms, EMT(), fmax=0.01)
     for k, a in enumerate(atoms):
-        reference = with_ase(a)
-        optimizer = ASEFIRE(reference, logfile=None)
-        optimizer.run(fmax=0.01, steps=500)
-        assert result.steps[k] == optimizer.nsteps
-        assert np.abs(result.atoms[k].positions - reference.positions).max() < 1e-8
+        theirs = recorded(walk_of_ase, ASEFIRE, with_ase(a), 0.01)
+        assert result.steps[k] == theirs["steps"]
+        assert np.abs(result.atoms[k].positions - theirs["positions"][-1]).max() < 1e-8
     assert result.converged.all()
 
 

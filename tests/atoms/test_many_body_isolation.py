@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from covalent import POTENTIALS, SYSTEMS, of
 from structures import (
+    evaluate as plainly,
     evaluate_as_users as evaluate,
     evaluated_op_by_op,
     evaluated_with,
@@ -15,6 +16,7 @@ from structures import (
     listed,
     moved,
     results_of,
+    with_programs_alone,
 )
 
 from basinax._bits import xla
@@ -35,15 +37,18 @@ A single element without tables is exhaustive for Stillinger and Weber, and ever
 """
 
 
-def potentials(*names):
+def cells_of(*names):
     """Of these every day, of the others in exhaustive runs."""
     cells = [(n, DTYPE_OF[n]) for n in CHOSEN]
-    return pytest.mark.parametrize(
-        ("name", "dtype"), [x if x[0] in names else exhaustive(*x) for x in cells]
-    )
+    return [pytest.param(*x) if x[0] in names else exhaustive(*x) for x in cells]
 
 
-mixed_potentials = potentials("StillingerWeber, mixed", "Tersoff, mixed")
+def potentials(*names):
+    return pytest.mark.parametrize(("name", "dtype"), cells_of(*names))
+
+
+MIXED = "StillingerWeber, mixed", "Tersoff, mixed"
+mixed_potentials = potentials(*MIXED)
 
 
 @functools.cache
@@ -64,16 +69,17 @@ def assert_same_bits(got, expected, name):
         np.testing.assert_array_equal(np.signbit(a), np.signbit(b), err_msg=name)
 
 
-@mixed_potentials
-def test_batched_equals_alone(name, dtype):
+@with_programs_alone(cells_of(*MIXED), as_users="StillingerWeber, mixed")
+def test_batched_equals_alone(name, dtype, program):
     batch, got = together(name, dtype)
     # Elsewhere every one of them is compared.
     for k in map(NAMES.index, ("skewed and tiny", "cluster", "squeezed")):
-        alone = evaluate(systems(name)[k : k + 1], POTENTIALS[name][0], dtype)
+        own = systems(name)[k : k + 1]
+        alone = plainly(own, POTENTIALS[name][0], dtype, program=program)
         assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), NAMES[k])
 
 
-@potentials("StillingerWeber, mixed")
+@potentials()  # every day of EMT: test_potential_isolation.py
 def test_programs_of_short_runs_have_the_bits_of_others(name, dtype):
     batch, expected = together(name, dtype)
     got = evaluated_with(xla.SHORT, batch, POTENTIALS[name][0])
@@ -97,7 +103,7 @@ def test_order_copies_padding_and_skin_change_nothing(name, dtype):
         assert_same_bits(results_of(batch, got, at), expected, NAMES[k])
 
 
-@potentials("Tersoff")
+@potentials()  # every day as compiled quickly, which has the same bits
 def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
     potential = POTENTIALS[name][0]
     for k in map(NAMES.index, ("bent",)):
@@ -107,7 +113,7 @@ def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
         assert_same_bits(results_of(batch, got, 0), results_of(batch, slowly, 0), NAMES[k])
 
 
-@potentials("Tersoff")
+@potentials()  # every day of Morse: test_potential_isolation.py
 def test_constant_parameters_give_the_bits_of_traced_ones(name, dtype):
     """Both as users compile them: with other options XLA folds constants otherwise."""
     potential, (batch, got) = POTENTIALS[name][0], together(name, dtype)

@@ -32,7 +32,7 @@ from basinax.atoms._models.graphs import graph_of, shape_of
 from basinax.atoms._models.sessions import OneByOne
 from basinax.atoms._models.side_by_side import SideBySide
 from cover import exhaustive
-from follow_ase import follow_ase
+from follow_ase import follow_ase, walk_of_ase
 
 WEIGHTS = Path(__file__).parents[3] / "shared" / "data" / "nequix-mp-1.nqx"
 """Of a published model; they are no part of this project."""
@@ -201,30 +201,29 @@ def test_models_that_differ_in_their_weights_share_programs():
     ],
     ids=["fire", "bfgs", "line-search"],
 )
-def test_every_step_is_that_of_ase(tmp_path, optimizer, theirs):
+def test_every_step_is_that_of_ase(tmp_path, optimizer, theirs, recorded):
     atoms = [structures()[k] for k in (0, 4)]
     where = Trajectories(tmp_path, interval=1)
     relaxed = relax(atoms, network(), optimizer, fmax=0.01, max_steps=25, trajectory=where)
     assert (relaxed.steps > 5).all()
     for k, a in enumerate(atoms):
         a.calc = NetworkCalculator()
-        path = [positions for positions, _ in follow_ase(theirs, a, 0.01, 25)]
+        path = recorded(follow_ase, theirs, a, 0.01, 25)["positions"]
         ours = [frame.positions for frame in read(tmp_path / f"{k}.traj", ":")]
         assert len(ours) == len(path)
         # Sums in another order: some units in the last place, which steps make larger.
         np.testing.assert_allclose(ours, path, rtol=0, atol=1e-8)
 
 
-def test_every_cell_is_that_of_ase(tmp_path):
+def test_every_cell_is_that_of_ase(tmp_path, recorded):
     atoms = structures()[5]
     where = Trajectories(tmp_path, interval=1)
     relax([atoms], network(), FIRE(), cell="frechet", fmax=0.01, max_steps=20, trajectory=where)
-    atoms.calc, cells = NetworkCalculator(), []
-    search = ase.optimize.FIRE(FrechetCellFilter(atoms), logfile=None)
-    for _ in search.irun(fmax=0.01, steps=20):
-        cells.append(atoms.cell.array.copy())
+    atoms.calc = NetworkCalculator()
+    held, before = FrechetCellFilter(atoms), range(20)
+    theirs = recorded(walk_of_ase, ase.optimize.FIRE, held, 0.01, 20, kept=before)
     ours = [frame.cell.array for frame in read(tmp_path / "0.traj", ":")]
-    np.testing.assert_allclose(ours, cells, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(ours, theirs["cells"], rtol=0, atol=1e-8)
 
 
 # --- derivatives and graphs

@@ -29,7 +29,8 @@ from basinax.atoms import Batch, Frechet, LennardJones, Strain, UnitCell, relax
 from basinax.atoms._cells.moves import CellConstraints, Dofs, cell_moves
 from basinax.atoms._intake import intake
 from cover import exhaustive
-from xla import jit_as_users
+from follow_ase import walk_of_ase
+from xla import both_ways, jit_as_users
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -189,7 +190,7 @@ def test_gradients_and_steps_are_those_of_ase_in_deformed_cells(kind):
     ],
     ids=["Frechet", "UnitCell"],
 )
-def test_steps_are_those_of_ase(kind, optimizer, reference, seeds):
+def test_steps_are_those_of_ase(kind, optimizer, reference, seeds, recorded):
     """1e-9 Å at steps 1, 5, 20 and the last: sums in another order, multiplied by the dynamics.
 
     Every day ten steps of some of these are compared, below, and whole runs in test_cell.py.
@@ -202,16 +203,12 @@ def test_steps_are_those_of_ase(kind, optimizer, reference, seeds):
     result = relax(atoms, ARGON, optimizer, **settings)
     counts, apart = [], []
     for k, (a, cell) in enumerate(zip(atoms, cells, strict=True)):
-        theirs = filtered(a, cell, ASELennardJones(**ASE_ARGON))
-        run = reference(theirs, logfile=None)
-        for n, _ in enumerate(run.irun(fmax=0.01)):
-            if n in early:
-                apart.append(distance(early[n].atoms[k], theirs.atoms))
-        counts.append(n)
+        walk = recorded(walk_of_filter, reference, a, cell, 0.01, kept=early)
+        for n, there in enumerate((*early.values(), result)):
+            apart.append(distance(there.atoms[k], walk, n))
+        counts.append(walk["steps"])
         ours = result.atoms[k]
-        apart.append(distance(ours, theirs.atoms))
-        largest = np.linalg.norm(theirs.get_forces(), axis=1).max()
-        np.testing.assert_allclose(result.fmax[k], largest, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(result.fmax[k], walk["fmax"], rtol=0, atol=1e-9)
         assert [c.todict() for c in ours.constraints] == [c.todict() for c in a.constraints]
     assert result.steps.tolist() == counts
     assert max(apart) < 1e-9
@@ -230,18 +227,18 @@ def test_steps_are_those_of_ase(kind, optimizer, reference, seeds):
     ],
     ids=["Frechet-BFGS", "Frechet-FIRE", "UnitCell-FIRE"],
 )
-def test_steps_are_those_of_ase_where_cells_may_lose_their_symmetry(kind, optimizer, reference):
+def test_steps_are_those_of_ase_where_cells_may_lose_their_symmetry(
+    kind, optimizer, reference, recorded
+):
     """1e-9 Å at steps 1, 2, 10 and 40. Forces and stresses are averaged in the cell of then."""
     atoms = [loose(), symmetric(FixAtoms([0]), adjust_cell=False), symmetric(adjust_cell=False)]
     cells = [kind(mask=(1, 1, 0, 0, 0, 0)), kind(mask=UNLIKE), kind()]
     for n in (1, 2, 10, 40):
         result = relax(atoms, ARGON, optimizer, cell=cells, fmax=1e-3, max_steps=n)
         for k, (a, cell) in enumerate(zip(atoms, cells, strict=True)):
-            theirs = filtered(a, cell, ASELennardJones(**ASE_ARGON))
-            run = reference(theirs, logfile=None)
-            run.run(fmax=1e-3, steps=n)
-            assert run.nsteps == result.steps[k]
-            assert distance(result.atoms[k], theirs.atoms) < 1e-9
+            walk = recorded(walk_of_filter, reference, a, cell, 1e-3, n)
+            assert walk["steps"] == result.steps[k]
+            assert distance(result.atoms[k], walk) < 1e-9
     # Kept, the symmetry would have these two lengths equal.
     lengths = [result.atoms[k].cell.lengths()[:2] for k in (1, 2)]
     assert [abs(a - b) > 0.01 for a, b in lengths] == [True, False]
@@ -292,7 +289,9 @@ def of_filters(kind, is_whole: bool) -> dict[str, tuple[Atoms, Any]]:
         *(exhaustive(kind, True, id=kind.__name__) for kind in (Frechet, UnitCell, Strain)),
     ],
 )
-def test_the_largest_force_is_that_of_ases_filter_at_the_same_atoms_and_cell(kind, is_whole):
+def test_the_largest_force_is_that_of_ases_filter_at_the_same_atoms_and_cell(
+    kind, is_whole, recorded
+):
     """1e-10 eV/Å: rounding of stresses times the volume. Ten steps of FIRE.
 
     Without constraints, with lines and along the cell these are ASE's to 1e-10 Å under every mask.
@@ -305,8 +304,8 @@ def test_the_largest_force_is_that_of_ases_filter_at_the_same_atoms_and_cell(kin
     for k, (name, (a, cell)) in enumerate(pairs.items()):
         theirs, there = filtered(a, cell, ASELennardJones(**ASE_ARGON)), result.atoms[k]
         if name.startswith(("none", "lines", "along")):
-            ase.optimize.FIRE(theirs, logfile=None).run(fmax=0.0, steps=10)
-            if (off := distance(there, theirs.atoms)) > 1e-10:
+            walk = recorded(walk_of_filter, ase.optimize.FIRE, a, cell, 0.0, 10)
+            if (off := distance(there, walk)) > 1e-10:
                 apart[f"steps, {name}"] = off
         theirs.atoms.set_cell(there.cell.array, apply_constraint=False)
         theirs.atoms.set_positions(there.positions, apply_constraint=False)
@@ -316,23 +315,27 @@ def test_the_largest_force_is_that_of_ases_filter_at_the_same_atoms_and_cell(kin
     assert apart == {}
 
 
-def distance(a: Atoms, b: Atoms) -> float:
+def walk_of_filter(optimizer, atoms: Atoms, cell, *stops, **kept):
+    held = filtered(atoms, cell, ASELennardJones(**ASE_ARGON))
+    walk = walk_of_ase(optimizer, held, *stops, **kept)
+    return walk | {"fmax": np.linalg.norm(held.get_forces(), axis=1).max()}
+
+
+def distance(atoms: Atoms, walk, at: int = -1) -> float:
     """The largest difference between their positions and cells, in Å."""
-    cells = np.abs(a.cell.array - b.cell.array)
-    return max(np.abs(a.positions - b.positions).max(), cells.max())
+    cells = np.abs(atoms.cell.array - walk["cells"][at])
+    return max(np.abs(atoms.positions - walk["positions"][at]).max(), cells.max())
 
 
 @pytest.mark.exhaustive
-def test_atoms_that_move_with_the_cell_alone_have_no_direction_to_keep():
+def test_atoms_that_move_with_the_cell_alone_have_no_direction_to_keep(recorded):
     """Their constraints do nothing in ASE's `StrainFilter`; not even axes that turn matter."""
     atoms = [along_the_cell(), crystal("lines")]
     result = relax(atoms, ARGON, cell=Strain(), fmax=0.01)
     for a, ours, steps in zip(atoms, result.atoms, result.steps, strict=True):
-        theirs = filtered(a, Strain(), ASELennardJones(**ASE_ARGON))
-        run = ase.optimize.FIRE(theirs, logfile=None)
-        assert run.run(fmax=0.01)
-        assert run.nsteps == steps
-        assert distance(ours, theirs.atoms) < 1e-9
+        walk = recorded(walk_of_filter, ase.optimize.FIRE, a, Strain(), 0.01)
+        assert walk["steps"] == steps
+        assert distance(ours, walk) < 1e-9
         fractions = [x.get_scaled_positions(wrap=False) for x in (a, ours)]
         np.testing.assert_allclose(*fractions, rtol=0, atol=1e-14)
 
@@ -361,12 +364,25 @@ def several(kind) -> tuple[list[Atoms], list]:
     return [a for a, _ in pairs], [c for _, c in pairs]
 
 
+@pytest.mark.usefixtures("few_places")
+def test_a_place_that_is_taken_again_remembers_neither_constraint_nor_cell():
+    """Those of one batch have its layout, and so its program, in whatever places they come."""
+    atoms, cells = (x[:8] for x in several(Frechet))
+    settings = {"fmax": 0.0, "max_steps": 60}
+    streamed = relax([*atoms, *atoms[::-1]], ARGON, cell=[*cells, *cells[::-1]], **settings)
+    assert streamed.status[7] == Status.NOT_FINITE
+    own = relax(atoms[::-1], ARGON, cell=cells[::-1], skin=0.1, **settings)
+    assert [k for k in range(len(atoms)) if not same(streamed, k, own, -1 - k)] == []
+    assert [k for k in range(len(atoms)) if not same(streamed, -1 - k, own, -1 - k)] == []
+
+
+@pytest.mark.exhaustive  # places are taken again every day, above
 @pytest.mark.parametrize(
     ("kind", "dtype", "n_structures", "apart"),
     [
         (Frechet, np.float64, 9, [[1]]),
-        exhaustive(Frechet, np.float64, 9, [[5, 6]]),
-        exhaustive(UnitCell, np.float32, 8, []),
+        (Frechet, np.float64, 9, [[5, 6]]),
+        (UnitCell, np.float32, 8, []),
     ],
 )
 def test_a_structure_has_the_same_bits_in_every_batch(
@@ -446,7 +462,10 @@ def test_cells_that_keep_their_symmetry_have_the_same_bits_beside_those_that_nee
     ("kind", "dtype"),
     [(UnitCell, "float32"), exhaustive(Frechet, "float64")],
 )
-def test_what_symmetry_leaves_has_the_same_bits_jitted_op_by_op_and_alone(kind, dtype):
+@both_ways
+def test_what_symmetry_leaves_has_the_same_bits_jitted_op_by_op_and_alone(
+    kind, dtype, plainly, alone_by
+):
     """Of gradients, stresses and steps of cells."""
     atoms = [symmetric(adjust_cell=False), symmetric(), loose(), crystal("lines", 1)]
     batch, moves, there, vectors = deformed(atoms, kind, dtype)
@@ -461,9 +480,8 @@ def test_what_symmetry_leaves_has_the_same_bits_jitted_op_by_op_and_alone(kind, 
         return [*ends, there.cell + step.cell, stresses]
 
     got = jit_as_users(left_of)(batch, moves, there, vectors, stress)
-    with jax.disable_jit():
-        arrays = jax.tree.map(jax.numpy.asarray, (there, vectors, stress))
-        slowly = left_of(batch, moves, *arrays)
+    arrays = jax.tree.map(jax.numpy.asarray, (there, vectors, stress))
+    slowly = plainly(left_of)(batch, moves, *arrays)
     assert all(same_bits(*pair) for pair in zip(got, slowly, strict=True))
     for k in (0, 1):
         own, its_moves, its_there, _ = deformed([atoms[k]], kind, dtype)
@@ -476,6 +494,6 @@ def test_what_symmetry_leaves_has_the_same_bits_jitted_op_by_op_and_alone(kind, 
 
         its_stress = np.zeros((own.n_systems, 3, 3), dtype)
         its_stress[0] = stress[k]
-        alone = jit_as_users(left_of)(own, its_moves, of_one(there), of_one(vectors), its_stress)
+        alone = alone_by(left_of)(own, its_moves, of_one(there), of_one(vectors), its_stress)
         for x, y, part in zip(got, alone, [rows, rows, cell_rows, slice(k, k + 1)], strict=True):
             assert same_bits(np.asarray(x)[part], np.asarray(y)[: part.stop - part.start])

@@ -38,6 +38,9 @@ def lists(systems, dtype=np.float64, cutoff=CUTOFF, skin=SKIN, **options):
     return batch, table.to_device(np.asarray(batch.index.sizes) > 0)
 
 
+images_of = jax.jit(ChunkedLists.images)
+
+
 def of_rows(neighbors, n_rows):
     """The images of each row, padding left out."""
     columns, slots = neighbors.columns, np.asarray(neighbors.slots)
@@ -67,7 +70,7 @@ def test_pairs_within_the_radii_are_left_in_the_order_of_the_lists(dtype):
     radii = np.array([6.2, 7.0, 4.0, -1.0, 5.0] + [6.0] * (batch.n_systems - 5), dtype)
     near = jax.jit(narrowed)(neighbors, batch, radii)
     x = np.asarray(batch.positions, np.float64)
-    images = np.asarray(neighbors.images(batch.positions, batch.cells), np.float64).T
+    images = np.asarray(images_of(neighbors, batch.positions, batch.cells), np.float64).T
     radius = np.append(radii, -1.0)[np.asarray(batch.index.ids)]
     before, after = of_rows(neighbors, batch.n_rows), of_rows(near, batch.n_rows)
     for row, (listed, left) in enumerate(zip(before, after, strict=True)):
@@ -124,10 +127,10 @@ def test_of_the_skin_is_left_what_the_longest_way_does_not_take_twice():
     positions[1] += [0.0, 0.3, 0.4]
     positions[2] += [0.1, 0.0, 0.0]
     positions[8] = np.nan
-    left = np.asarray(skin_left(jnp.asarray(positions), neighbors, batch.index, SKIN))
+    left = np.asarray(jax.jit(skin_left)(positions, neighbors, batch.index, SKIN))
     np.testing.assert_allclose(left[:3], [SKIN - 1.0, np.nan, SKIN], atol=1e-15)
     skins = np.where(np.arange(batch.n_systems) == 2, -0.1, 1.1)
-    stale = moved_too_far(jnp.asarray(positions), neighbors, batch.index, skins)
+    stale = jax.jit(moved_too_far)(positions, neighbors, batch.index, skins)
     assert stale.tolist()[:3] == [False, False, True]
 
 
@@ -159,7 +162,7 @@ def test_near_pairs_last_for_as_long_as_their_skin_and_that_of_the_list(follows_
         table = NeighborTable(batch, CUTOFF, 0.0, lists=ChunkedLists)
         anew = table.to_device(np.asarray(batch.index.sizes) > 0)
         counts = [len(x) for x in of_rows(anew, batch.n_rows)]
-        images = np.asarray(near.images(batch.positions, batch.cells)).T
+        images = np.asarray(images_of(near, batch.positions, batch.cells)).T
         for row in np.flatnonzero(np.asarray(batch.index.ids) == k):
             d = np.linalg.norm(
                 images[of_rows(near, batch.n_rows)[row]] - np.asarray(batch.positions)[row], axis=1
@@ -171,18 +174,17 @@ def test_near_pairs_last_for_as_long_as_their_skin_and_that_of_the_list(follows_
     near, skins = jax.jit(chosen)(neighbors, batch, reach, inf, is_running)
     np.testing.assert_allclose(skins[:3], SKIN, atol=1e-12)
     there = walked(batch, 0.1, 1.004)
-    skins = next_skins(near, there, reach, skins)
+    skins = jax.jit(next_skins)(near, there, reach, skins)
     assert (np.asarray(skins[:3]) >= 1.25 * 0.2 - 1e-6).all() and (np.asarray(skins[:3]) < 1).all()
     near, skins = jax.jit(chosen)(neighbors, there, reach, skins, is_running)
     assert all(complete(near, there, k) for k in range(3))
     further = walked(there, 0.05, 1.002)
-    is_stale = np.asarray(moved_too_far(further.positions, near, batch.index, skins, further.cells))
+    is_stale = jax.jit(moved_too_far)(further.positions, near, batch.index, skins, further.cells)
     assert not is_stale[:3].any()
     assert all(complete(near, further, k) for k in range(3))
     too_far = walked(there, 0.3, 1.0)
-    assert np.asarray(moved_too_far(too_far.positions, near, batch.index, skins, too_far.cells))[
-        :3
-    ].all()
+    is_stale = jax.jit(moved_too_far)(too_far.positions, near, batch.index, skins, too_far.cells)
+    assert is_stale[:3].all()
     # The list itself holds no longer: no skin is left, and no pairs.
     beyond = walked(there, 0.45, 1.0)
     near, skins = jax.jit(chosen)(neighbors, beyond, reach, inf, is_running)
@@ -217,8 +219,8 @@ RUNS = {
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        ("recorded", np.float32),
-        # Their runs take minutes; other tests run EMT in double precision and cells every day.
+        # Their runs take minutes; every day lists are compared, above, and relaxations with ASE's.
+        exhaustive("recorded", np.float32),
         exhaustive("fixed", np.float32),
         exhaustive("recorded", np.float64),
         exhaustive("noted", np.float32),

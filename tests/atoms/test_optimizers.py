@@ -158,9 +158,10 @@ def turned(optimizer, which: list[int]):
     return jax.tree.map(of_each, optimizer)
 
 
-EVERY_DAY = ("LBFGS", "LBFGSLineSearch with Armijo")
-"""Past steps, and a line search. FIRE's few numbers are in test_relax.py every day, and dense
-matrices are reset and run beside others in tests/test_bfgs.py."""
+EVERY_DAY = ("LBFGSLineSearch with Armijo",)
+"""Past steps, and a line search; without it `LBFGS` is in tests/test_reset.py every day, FIRE's few
+numbers in test_relax.py, and dense matrices are reset and run beside others in tests/test_bfgs.py.
+"""
 
 
 @pytest.mark.parametrize("name", every_day(CASES.keys(), EVERY_DAY.__contains__))

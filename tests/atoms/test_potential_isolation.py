@@ -13,6 +13,7 @@ from metals import SYSTEMS as METALS
 from structures import (
     POTENTIALS,
     STRUCTURES,
+    evaluate as plainly,
     evaluate_as_users as evaluate,
     evaluated_op_by_op,
     evaluated_with,
@@ -21,6 +22,7 @@ from structures import (
     mixed,
     moved,
     results_of,
+    with_programs_alone,
 )
 
 from basinax._bits import xla
@@ -114,8 +116,8 @@ def assert_as_together(batch, got, name, dtype, order=None, folded=None):
         assert_same_bits(results_of(batch, got, at), expected, names[k])
 
 
-@by_turns
-def test_batched_equals_alone(name, dtype):
+@with_programs_alone(BY_TURNS, as_users="Morse")
+def test_batched_equals_alone(name, dtype, program):
     """Also from lists without a skin, where folds end with the longest, as in relaxations.
 
     What fills one block has a program of its own alone, which two of the potentials run.
@@ -125,7 +127,7 @@ def test_batched_equals_alone(name, dtype):
     for k, atoms in enumerate(systems):
         if len(atoms) <= 8 and name not in ("shifted", "EMT"):
             continue
-        alone = evaluate([atoms], potential, dtype, skin=0.0, folded=[0])
+        alone = plainly([atoms], potential, dtype, skin=0.0, folded=[0], program=program)
         assert_same_bits(results_of(batch, got, k), results_of(*alone, 0), names[k])
 
 
@@ -163,7 +165,8 @@ def test_skin_and_the_positions_of_the_last_rebuild_change_nothing(name, dtype):
     assert_as_together(batch, got, name, dtype)
 
 
-@pytest.mark.parametrize(("name", "dtype"), one_in(3, BY_TURNS))
+@pytest.mark.exhaustive  # every day as compiled quickly, which has the same bits
+@by_turns
 def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
     potential, names, systems, few = CASES[name]
     chosen = [systems[names.index(n)] for n in few]

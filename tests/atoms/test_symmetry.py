@@ -1,7 +1,6 @@
 """`FixSymmetry`: ASE's steps, the symmetry that is kept, and the bits of a batch."""
 
 import functools
-import warnings
 
 import ase.optimize
 import equinox as eqx
@@ -20,7 +19,8 @@ from comparison import same, same_bits
 from basinax import Status
 from basinax.atoms import EMT, Batch, relax
 from cover import exhaustive
-from xla import jit_as_users
+from follow_ase import walk_of_ase
+from xla import both_ways, jit_as_users
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -116,7 +116,7 @@ def test_forces_steps_and_stresses_are_adjusted_as_in_ase(name):
 
 
 @pytest.mark.exhaustive  # every day where cells move: test_moving_constraints.py
-def test_steps_are_those_of_ase():
+def test_steps_are_those_of_ase(recorded):
     """1e-8 Å at steps 1, 5, 20 and the last: sums in another order, multiplied by the dynamics."""
     atoms = [
         with_symmetry(rutile(), broken=0.02),
@@ -129,13 +129,10 @@ def test_steps_are_those_of_ase():
     for k, start in enumerate(atoms):
         a = start.copy()
         a.calc = ASEEMT()
-        run = ase.optimize.FIRE(a, logfile=None)
-        with warnings.catch_warnings(action="ignore"):
-            for n, _ in enumerate(run.irun(fmax=0.005, steps=60)):
-                if n in early:
-                    apart.append(np.abs(early[n].atoms[k].positions - a.positions).max())
-        counts.append(n)
-        apart.append(np.abs(result.atoms[k].positions - a.positions).max())
+        walk = recorded(walk_of_ase, ase.optimize.FIRE, a, 0.005, 60, kept=early)
+        for ours, there in zip((*early.values(), result), walk["positions"], strict=True):
+            apart.append(np.abs(ours.atoms[k].positions - there).max())
+        counts.append(walk["steps"])
     assert result.steps.tolist() == counts
     assert max(apart) < 1e-8
 
@@ -207,6 +204,7 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(dtype, those_alone):
     assert [k for k in range(len(atoms)) if not same(batch, -1 - k, thin, k)] == []
 
 
+@pytest.mark.exhaustive  # every day beside other constraints: test_moving_constraints.py
 @pytest.mark.usefixtures("few_places")
 def test_a_place_that_is_taken_again_has_the_symmetry_of_its_structure():
     """Nine structures go through places for six, or three come into places of their own."""
@@ -219,10 +217,13 @@ def test_a_place_that_is_taken_again_has_the_symmetry_of_its_structure():
         assert [i for i in range(3) if not same(three, i, streamed, k + i)] == []
 
 
+@both_ways
 @pytest.mark.parametrize(
     ("dtype", "those_alone"), [(np.float32, [0, 3]), exhaustive(np.float64, [1, 2])]
 )
-def test_adjusted_vectors_have_the_same_bits_jitted_op_by_op_and_alone(dtype, those_alone):
+def test_adjusted_vectors_have_the_same_bits_jitted_op_by_op_and_alone(
+    dtype, those_alone, plainly, alone_by
+):
     """Each is alone in one dtype: what it is constrained by makes a program of its own."""
     atoms = [STRUCTURES[name]() for name in ("rutile", "before others", "strained")]
     atoms.append(with_symmetry(bulk("Pd")))
@@ -239,8 +240,7 @@ def test_adjusted_vectors_have_the_same_bits_jitted_op_by_op_and_alone(dtype, th
         return [batch.positions + r for r in rows], batch.cells + keep.of_stress(stress)
 
     got_rows, got_cells = jit_as_users(moved)(batch, vectors, stress)
-    with jax.disable_jit():
-        rows, cells = moved(batch, vectors, stress)
+    rows, cells = plainly(moved)(batch, vectors, stress)
     assert all(same_bits(*pair) for pair in zip(got_rows, rows, strict=True))
     assert same_bits(got_cells, cells)
     for k in those_alone:
@@ -248,7 +248,7 @@ def test_adjusted_vectors_have_the_same_bits_jitted_op_by_op_and_alone(dtype, th
         own, at = Batch.from_atoms([a], dtype), np.flatnonzero(ids == k)
         x, s = np.zeros((own.n_rows, 3), dtype), np.zeros((own.n_systems, 3, 3), dtype)
         x[: len(a)], s[0] = vectors[at], stress[k]
-        alone_rows, alone_cells = jit_as_users(moved)(own, x, s)
+        alone_rows, alone_cells = alone_by(moved)(own, x, s)
         assert same_bits(np.asarray(alone_cells)[0], np.asarray(got_cells)[k])
         for one, other in zip(alone_rows, got_rows, strict=True):
             assert same_bits(np.asarray(one)[: len(a)], np.asarray(other)[at])

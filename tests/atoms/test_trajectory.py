@@ -31,24 +31,25 @@ def structures() -> list[Atoms]:
     return [*made, bulk("Ar", "fcc", 5.35)]
 
 
+def path_of_ase(atoms):
+    """Positions, energy and forces where ASE's FIRE stood."""
+    atoms, path = atoms.copy(), []
+    atoms.calc = ASELennardJones(epsilon=0.0104, sigma=3.40, rc=8.5)
+    for _ in ase.optimize.FIRE(atoms, logfile=None).irun(fmax=0.01):
+        found = atoms.get_potential_energy(), atoms.get_forces()
+        path.append((atoms.get_positions(), *found))
+    columns = map(np.array, zip(*path, strict=True))
+    return dict(zip(("positions", "energies", "forces"), columns, strict=True))
+
+
 @pytest.mark.parametrize(("form", "interval"), [("traj", 3), ("extxyz", 10)])
-def test_frames_are_those_of_ase(tmp_path, form, interval):
+def test_frames_are_those_of_ase(tmp_path, form, interval, recorded):
     """1e-7 Å: extxyz has eight digits behind the point."""
     atoms = structures()[:3]
     where = Trajectories(tmp_path / "new", interval, form)
     result = relax(atoms, ARGON, fmax=0.01, trajectory=where)
     for k, start in enumerate(atoms):
-        theirs = start.copy()
-        theirs.calc = ASELennardJones(epsilon=0.0104, sigma=3.40, rc=8.5)
-        path = []
-
-        def keep(theirs=theirs, path=path):
-            energy, forces = theirs.get_potential_energy(), theirs.get_forces()
-            path.append((theirs.positions.copy(), energy, forces))
-
-        optimizer = ase.optimize.FIRE(theirs, logfile=None)
-        optimizer.attach(keep)
-        optimizer.run(fmax=0.01)
+        path = list(zip(*recorded(path_of_ase, start).values(), strict=True))
         frames = ase.io.read(tmp_path / "new" / f"{k}.{form}", index=":")
         last = len(path) - 1
         expected = sorted({*range(0, last + 1, interval), last})
