@@ -27,7 +27,7 @@ from structures import (
 
 from basinax._bits import xla
 from basinax.atoms import EMT, AbstractPotential, Batch
-from cover import one_in
+from cover import exhaustive, one_in
 from xla import jit_as_users
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
@@ -165,8 +165,11 @@ def test_skin_and_the_positions_of_the_last_rebuild_change_nothing(name, dtype):
     assert_as_together(batch, got, name, dtype)
 
 
-@pytest.mark.exhaustive  # every day as compiled quickly, which has the same bits
-@by_turns
+# Of Morse alone and in a batch every day, as users compile both.
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [exhaustive(*cell.values) if cell.values[0] == "Morse" else cell for cell in BY_TURNS],
+)
 def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
     potential, names, systems, few = CASES[name]
     chosen = [systems[names.index(n)] for n in few]
