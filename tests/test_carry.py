@@ -45,6 +45,20 @@ def signature(tree):
     return jax.tree.structure(tree), [(x.shape, x.dtype, x.weak_type) for x in leaves]
 
 
+@pytest.mark.parametrize("case", TRANSFORMS)
+def test_a_donated_state_leaves_the_index_and_the_parameters_as_they_are(case):
+    batch, _, state = fresh(case, np.float32)
+    given, kept = (
+        {buffer_of(x) for x in jax.tree.leaves(tree) if x.size}
+        for tree in ((batch.prefix, batch.params), state)
+    )
+    assert not given & kept
+
+
+def buffer_of(x):
+    return jnp.asarray(x).unsafe_buffer_pointer()
+
+
 # The carry of a scan below is in single precision for each.
 @pytest.mark.parametrize(("case", "dtype"), in_turns(TRANSFORMS, DTYPES))
 def test_update_returns_a_state_like_its_own(case, dtype):

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from basinax._systems.prefix import owned
 from basinax._systems.types import Prefix
 from basinax.transforms._optax import OptaxTransform, Transformation
 from basinax.transforms._protocol import (
@@ -48,7 +49,7 @@ class Chain(AbstractTransform):
     def init(self, parameters, index_prefix: Prefix = None) -> "ChainState":
         check_parameters(parameters, index_prefix)
         states = [transform.init(parameters, index_prefix) for transform in self.transforms]
-        return ChainState(index_prefix, tuple(with_prefix(state, None) for state in states))
+        return ChainState(owned(index_prefix), tuple(with_prefix(state, None) for state in states))
 
     def update(self, updates, state: "ChainState", params=None, **extra):
         states = []

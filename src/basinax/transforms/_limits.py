@@ -5,6 +5,7 @@ import traceback
 import warnings
 from typing import Any
 
+from basinax._systems.prefix import owned
 from basinax._systems.types import Prefix, Tree
 from basinax.transforms._protocol import (
     AbstractState,
@@ -31,7 +32,7 @@ class AbstractLimit(AbstractTransform):
                 f" {name}(...).to_optax(index) there, or .to_optax() where that is meant",
                 stacklevel=2,
             )
-        return LimitState(index_prefix)
+        return LimitState(owned(index_prefix))
 
     @abc.abstractmethod
     def limit(self, updates: Tree, index_prefix: Prefix = None) -> Any:

@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 
 from basinax._bits.rewriting import RefusedOperation, with_rounded_products
 from basinax._jax.switches import usual_promotion
-from basinax._systems.prefix import is_index
+from basinax._systems.prefix import is_index, owned
 from basinax._systems.types import Prefix
 from basinax.transforms._protocol import (
     AbstractState,
@@ -69,7 +69,7 @@ class OptaxTransform(AbstractTransform):
         n_parts = len(jax.tree.leaves(index_prefix, is_leaf=is_index))
         with usual_promotion():
             inner = _begun(self.transformation, _parts(parameters, numbers, n_parts))
-        return OptaxState(index_prefix, inner)
+        return OptaxState(owned(index_prefix), inner)
 
     def update(self, updates, state: "OptaxState", params=None, **extra):
         transformation, prefix = self.transformation, state.index_prefix

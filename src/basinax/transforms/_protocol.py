@@ -94,9 +94,8 @@ class AbstractTransform(eqx.Module):
         Args:
             parameters: the tree to optimise; the leading axis of each leaf goes over rows.
             index_prefix: a `SystemIndex`, or a tree prefix of `parameters` with such leaves. With
-                None (global mode) all of `parameters` is one system. The state holds its arrays,
-                which `jit(..., donate_argnums=...)` deletes with the state: to donate it and keep
-                the index, pass `jax.tree.map(jnp.copy, index)`.
+                None (global mode) all of `parameters` is one system. The state holds a copy, so
+                `jit(..., donate_argnums=...)` of a state leaves the index as it is.
         """
 
     @abc.abstractmethod

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PyTree
 from basinax._bits.rounding import rounded
 from basinax._settings import Decay, Positive
 from basinax._systems import segment
-from basinax._systems.prefix import each_system
+from basinax._systems.prefix import each_system, owned
 from basinax._systems.types import Prefix
 from basinax.transforms._protocol import (
     AbstractState,
@@ -35,7 +35,7 @@ class Adam(AbstractTransform):
     def init(self, parameters, index_prefix: Prefix = None) -> "AdamState":
         blank = segment.blank(parameters, index_prefix)
         return AdamState(
-            index_prefix,
+            owned(index_prefix),
             mean=jax.tree.map(jnp.zeros_like, parameters),
             root=jax.tree.map(jnp.zeros_like, parameters),
             b1_power=jnp.ones_like(blank),

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from basinax._bits.rounding import rounded
 from basinax._settings import FixedCount, Limit, Positive
 from basinax._systems import ranges, segment
-from basinax._systems.prefix import each_system, per_system
+from basinax._systems.prefix import each_system, owned, per_system
 from basinax._systems.types import Prefix
 from basinax.transforms._protocol import (
     AbstractState,
@@ -51,7 +51,7 @@ class BFGS(AbstractDense):
         alpha = per_system(self.alpha, "alpha", blank)
         hessian = unit_matrix(parameters, index_prefix, rounded(1 / alpha), self.max_rows)
         return BFGSState(
-            index_prefix,
+            owned(index_prefix),
             params=jax.tree.map(jnp.zeros_like, parameters),
             gradient=jax.tree.map(jnp.zeros_like, parameters),
             has_last=jnp.zeros(blank.shape, bool),

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int32, PyTree
 from basinax._bits.rounding import rounded
 from basinax._settings import Count, Growth, Limit, Positive, Share, Shrinking
 from basinax._systems import ranges, segment
-from basinax._systems.prefix import each_system, per_system
+from basinax._systems.prefix import each_system, owned, per_system
 from basinax._systems.types import Prefix
 from basinax.transforms._protocol import (
     AbstractState,
@@ -48,7 +48,7 @@ class FIRE(AbstractTransform):
     def init(self, parameters, index_prefix: Prefix = None) -> "FIREState":
         blank = segment.blank(parameters, index_prefix)
         return FIREState(
-            index_prefix,
+            owned(index_prefix),
             velocities=jax.tree.map(jnp.zeros_like, parameters),
             has_velocity=jnp.zeros(blank.shape, bool),
             dt=per_system(self.dt, "dt", blank),

@@ -22,7 +22,7 @@ from basinax._settings import (
     check_order,
 )
 from basinax._systems import ranges, segment
-from basinax._systems.prefix import each_system, per_system
+from basinax._systems.prefix import each_system, owned, per_system
 from basinax._systems.types import Prefix
 from basinax.transforms._protocol import (
     AbstractState,
@@ -67,7 +67,7 @@ class FIRE2(AbstractTransform):
     def init(self, parameters, index_prefix: Prefix = None) -> "FIRE2State":
         blank = segment.blank(parameters, index_prefix)
         return FIRE2State(
-            index_prefix,
+            owned(index_prefix),
             velocities=jax.tree.map(jnp.zeros_like, parameters),
             has_velocity=jnp.zeros(blank.shape, bool),
             is_back=jnp.zeros(blank.shape, bool),

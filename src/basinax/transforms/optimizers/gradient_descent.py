@@ -12,7 +12,7 @@ from basinax._bits.exponents import scale_exactly
 from basinax._bits.rounding import rounded
 from basinax._settings import Positive
 from basinax._systems import ranges, segment
-from basinax._systems.prefix import per_system
+from basinax._systems.prefix import owned, per_system
 from basinax._systems.types import Prefix
 from basinax.transforms._protocol import (
     AbstractState,
@@ -38,9 +38,9 @@ class GradientDescent(AbstractTransform):
     ) -> "GradientDescentState | BarzilaiBorweinState":
         blank = segment.blank(parameters, index_prefix)
         if not self.barzilai_borwein:
-            return GradientDescentState(index_prefix)
+            return GradientDescentState(owned(index_prefix))
         return BarzilaiBorweinState(
-            index_prefix,
+            owned(index_prefix),
             params=jax.tree.map(jnp.zeros_like, parameters),
             gradient=jax.tree.map(jnp.zeros_like, parameters),
             has_last=jnp.zeros(blank.shape, bool),

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from basinax._bits.rounding import rounded
 from basinax._settings import Finite, FixedCount, Limit, Number, Positive
 from basinax._systems import ranges, segment
-from basinax._systems.prefix import each_system, per_system
+from basinax._systems.prefix import each_system, owned, per_system
 from basinax._systems.types import Prefix
 from basinax.transforms._protocol import (
     AbstractState,
@@ -67,7 +67,7 @@ class LBFGS(AbstractTransform):
         blank = segment.blank(parameters, index_prefix)
         fewest = FEWEST_PAIRS if self.is_bounded else None
         return LBFGSState(
-            index_prefix,
+            owned(index_prefix),
             params=jax.tree.map(jnp.zeros_like, parameters),
             gradient=jax.tree.map(jnp.zeros_like, parameters),
             has_last=jnp.zeros(blank.shape, bool),

@@ -20,7 +20,7 @@ from basinax._bits.rounding import rounded
 from basinax._settings import Positive
 from basinax._systems import segment
 from basinax._systems.alone import one_after_another, room_of
-from basinax._systems.prefix import per_system
+from basinax._systems.prefix import owned, per_system
 from basinax._systems.squares import entries_of, entry_counts
 from basinax._systems.types import Prefix, Tree
 from basinax.transforms._protocol import (
@@ -74,7 +74,7 @@ class LevenbergMarquardt(AbstractTransform):
         vector = jnp.zeros((*blank.shape, width), blank.dtype)
         no = jnp.zeros(blank.shape, bool)
         return LevenbergMarquardtState(
-            index_prefix,
+            owned(index_prefix),
             rooms=tuple(sorted({room_of(n) for n in counts.tolist()})),
             entries=jnp.asarray(entries_of(parameters, index_prefix, width)),
             n_entries=jnp.asarray(counts, jnp.int32),

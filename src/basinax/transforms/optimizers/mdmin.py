@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from basinax._bits.rounding import rounded
 from basinax._settings import Limit, Positive
 from basinax._systems import ranges, segment
-from basinax._systems.prefix import each_system
+from basinax._systems.prefix import each_system, owned
 from basinax._systems.types import Prefix
 from basinax.transforms._protocol import (
     AbstractState,
@@ -33,7 +33,7 @@ class MDMin(AbstractTransform):
     def init(self, parameters, index_prefix: Prefix = None) -> "MDMinState":
         blank = segment.blank(parameters, index_prefix)
         velocities = jax.tree.map(jnp.zeros_like, parameters)
-        return MDMinState(index_prefix, velocities, jnp.zeros(blank.shape, bool))
+        return MDMinState(owned(index_prefix), velocities, jnp.zeros(blank.shape, bool))
 
     def update(self, updates, state: "MDMinState", params=None, **extra):
         prefix, gradient = state.index_prefix, updates

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from basinax._bits.exponents import split
 from basinax._bits.rounding import rounded
 from basinax._systems import ranges, segment
-from basinax._systems.prefix import per_system
+from basinax._systems.prefix import owned, per_system
 from basinax._systems.types import PerSystem, Prefix, Tree
 from basinax.transforms._protocol import (
     AbstractState,
@@ -138,7 +138,7 @@ class AbstractLineSearch(AbstractTransform):
             return jnp.zeros(blank.shape, bool)
 
         return WalkState(
-            index_prefix,
+            owned(index_prefix),
             origin=zeros(),
             gradient=zeros(),
             direction=zeros(),
