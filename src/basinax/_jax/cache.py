@@ -23,6 +23,8 @@ from pathlib import Path
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from basinax._jax.processor import described
+
 VARIABLE = "BASINAX_CACHE"
 OFF = ("", "0", "off")
 """Values of the variable that switch the cache off."""
@@ -121,12 +123,10 @@ def _default_folder() -> Path | None:
 
 def _processor() -> str:
     """A name for processors of one kind, the only property missing in JAX's keys of programs."""
-    described = platform.processor()
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
-        kinds = ("model name", "flags", "Features", "CPU part")
-        described = "\n".join(line for line in lines if line.startswith(kinds))
-    return f"{platform.machine()}-{hashlib.blake2b(described.encode(), digest_size=4).hexdigest()}"
+    kinds = ("model name", "flags", "Features", "CPU part")
+    lines = [f"{name}: {described()[name]}" for name in kinds if name in described()]
+    text = "\n".join(lines) or platform.processor()
+    return f"{platform.machine()}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
 
 
 def _fault_of(programs: Path) -> str | None:

@@ -22,19 +22,19 @@ def instructions() -> str:
 @functools.cache
 def kind_of_processor() -> str:
     """The kind of processor for which BLAS has a kernel, with its sets of instructions."""
-    lines = _lines()
+    lines = described()
     kind = [f"{name} {lines[name]}" for name in _KIND if name in lines]
     sets = [name for name in _SETS if name in _flags()]
     return ", ".join([platform.machine(), *(kind or [platform.processor()]), *sets])
 
 
 def _flags() -> list[str]:
-    lines = _lines()
+    lines = described()
     return (lines.get("flags") or lines.get("Features") or "").split()
 
 
 @functools.cache
-def _lines() -> dict[str, str]:
+def described() -> dict[str, str]:
     """The first processor in Linux's table; empty on other systems."""
     try:
         text = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
