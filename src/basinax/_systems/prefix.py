@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, PyTree, Shaped
 
 from basinax._settings import dtype_of, numbers_of, require_real
@@ -69,7 +70,7 @@ def owned(index_prefix: PyTree) -> PyTree:
     """The prefix with arrays of its own, so that a donated state leaves the caller's alone."""
 
     def copied(x):
-        is_concrete = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+        is_concrete = isinstance(x, jax.Array) and not isinstance(x, Tracer)
         return jax.device_put(x, may_alias=False) if is_concrete else x
 
     return jax.tree.map(copied, index_prefix)
