@@ -145,18 +145,15 @@ def _count_mappings() -> int:
     return _MAPPINGS.read_bytes().count(b"\n") if _MAPPINGS.exists() else 0
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "recorded" in getattr(item, "fixturenames", ()):
-            item.add_marker("recorded")
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", metavar="K/N", help="Run the K-th of N parts of the tests, from 0.")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A test's name decides its part, so that new tests move no other."""
+    """Mark what reads recorded paths; keep one part, which a test's name decides."""
+    for item in items:
+        if "recorded" in getattr(item, "fixturenames", ()):
+            item.add_marker("recorded")
     if (part := config.getoption("--part")) is None:
         return
     k, n = map(int, part.split("/"))

@@ -318,9 +318,9 @@ OF_RUNS = {
         lambda: run(optimizer=optax.adam(0.1)),
         ["TypeError", "optimizer must be a transform", "optax", "chain(...)"],
     ),
-    "the name of an optimizer": (
-        lambda: run(optimizer="fire"),
-        ["TypeError", "optimizer must be a transform", "got str"],
+    "a wrong name of an optimizer": (
+        lambda: run(optimizer="fyre"),
+        ["ValueError", "unknown optimizer 'fyre'", "did you mean 'fire'"],
     ),
     "throw inside of jit": (
         lambda: jax.jit(lambda x: run(params=x, throw=True).energies)(ROWS),

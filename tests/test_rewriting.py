@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jax_core
 
 from basinax import exact, product
@@ -148,7 +149,7 @@ OPERATIONS = {
     "tan": lambda x, y: lax.tan(9 * x - 4),
     "tanh": lambda x, y: lax.tanh(9 * x - 4),
     "functions of several": lambda x, y: jnp.hypot(x, y) + jnp.logaddexp(x, y) + x ** (9 * y),
-    "names": lambda x, y: exact(x, reason="for this test"),
+    "names": lambda x, y: [exact(x, reason="for this test"), checkpoint_name(y, "y")],
     "a derivative": lambda x, y: jax.grad(lambda x: jnp.sum(jnp.tanh(x) ** 3 * jnp.arccos(y)))(x),
     "reduce_sum": lambda x, y: x / jnp.sum(x),
     "dot_general": lambda x, y: x * (x @ y),

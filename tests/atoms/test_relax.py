@@ -397,7 +397,7 @@ WRONG = {
     "a skin that is NaN": ({"skin": np.nan}, ValueError, "skin must be 0 Å or more"),
     "a class of optimizers": ({"optimizer": FIRE}, TypeError, "the class FIRE"),
     "an optimizer of ASE": ({"optimizer": ASEFIRE}, TypeError, "optimizer must be a transform"),
-    "the name of an optimizer": ({"optimizer": "fire"}, TypeError, "optimizer must be a transform"),
+    "a wrong name of an optimizer": ({"optimizer": "fyre"}, ValueError, "did you mean 'fire'"),
     "too small a matrix": ({"optimizer": chain(BFGS(max_rows=4))}, ValueError, "max_rows=4, but"),
     "a class of potentials": ({"potential": EMT}, TypeError, "the class EMT"),
     "the name of a potential": ({"potential": "emt"}, TypeError, r"potential_from\('emt'\)"),

@@ -26,8 +26,8 @@ support inside such a kernel ends the process, so newer versions run loops of ma
 POSSIBLE = frozenset({
     "abs", "add", "and", "bitcast_convert_type", "broadcast_in_dim", "ceil", "clamp",
     "convert_element_type", "copy", "custom_jvp_call", "custom_vjp_call", "div", "dynamic_slice",
-    "dynamic_update_slice", "eq", "exp", "floor", "gather", "ge", "gt", "integer_pow", "iota",
-    "is_finite", "jit", "le", "log", "lt", "max", "min", "mul", "name", "ne", "neg", "not", "or",
+    "dynamic_update_slice", "eq", "exact", "exp", "floor", "gather", "ge", "gt", "integer_pow",
+    "iota", "is_finite", "jit", "le", "log", "lt", "max", "min", "mul", "ne", "neg", "not", "or",
     "pow", "rem", "reshape", "round", "rsqrt", "scan", "select_n", "shift_left", "sign", "slice",
     "sqrt", "square", "squeeze", "sub", "tanh", "transpose", "while",
 })

@@ -217,7 +217,7 @@ def _joined(xs: list[Value], ys: list[Value]) -> list[Value]:
 
 
 def _is_mark(eqn: Any) -> bool:
-    return eqn.primitive.name == "name" and eqn.params["name"].startswith(EXACT)
+    return eqn.primitive is EXACT
 
 
 def _constant(x: Any) -> Value:

@@ -286,7 +286,7 @@ _COMPARISONS = {"ge", "gt", "le", "lt"}
 # fmt: off
 MOVES = {
     "and", "bitcast_convert_type", "broadcast_in_dim", "concatenate", "copy", "device_put",
-    "dynamic_slice", "dynamic_update_slice", "gather", "name", "neg", "not", "or", "pad",
+    "dynamic_slice", "dynamic_update_slice", "exact", "gather", "name", "neg", "not", "or", "pad",
     "reduce_and", "reduce_or", "reduce_precision", "reshape", "rev", "scatter",
     "sharding_constraint", "slice", "split", "squeeze", "stack", "stop_gradient", "tile",
     "transpose", "unstack",

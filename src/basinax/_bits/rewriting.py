@@ -143,8 +143,8 @@ def _refusal(name: str) -> RefusedOperation:
 EXACT = frozenset({
     "abs", "and", "argmax", "argmin", "bitcast_convert_type", "broadcast_in_dim", "ceil",
     "concatenate", "convert_element_type", "copy", "device_put", "dynamic_slice",
-    "dynamic_update_slice", "eq", "floor", "gather", "ge", "gt", "iota", "is_finite", "le", "lt",
-    "name", "ne", "neg", "nextafter", "not", "optimization_barrier", "or", "pad",
+    "dynamic_update_slice", "eq", "exact", "floor", "gather", "ge", "gt", "iota", "is_finite", "le",
+    "lt", "name", "ne", "neg", "nextafter", "not", "optimization_barrier", "or", "pad",
     "population_count", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "rem", "reshape",
     "rev", "round", "scatter", "select_n", "shift_left", "shift_right_arithmetic",
     "shift_right_logical", "sign", "slice", "sort", "split", "squeeze", "stack", "stop_gradient",
