@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 import ase.cli.main
-import click
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -150,11 +149,11 @@ def commands_of(block: re.Match[str]) -> list[list[str]]:
 
 
 def check_options(program: str, *arguments: str) -> None:
-    """Raises what click raises for a command that there is not, or for such an option."""
+    """Raises what typer raises for a command that there is not, or for such an option."""
     if program == "basinax":
         group = typer.main.get_command(cli.app)
-        name, command, rest = group.resolve_command(click.Context(group), list(arguments))
-        command.make_parser(click.Context(command, info_name=name)).parse_args(rest)
+        name, command, rest = group.resolve_command(typer.Context(group), list(arguments))
+        command.make_parser(typer.Context(command, info_name=name)).parse_args(rest)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
