@@ -242,7 +242,7 @@ def test_modules_are_known_by_their_distribution_or_by_their_file(tmp_path, monk
 def test_the_processor_counts_as_far_as_it_decides(monkeypatch):
     """A new kernel of the system changes the flags of weaknesses, which decide nothing."""
     lines = {"vendor_id": "A", "cpu family": "6", "flags": "fma avx2 md_clear", "model name": "B"}
-    monkeypatch.setattr(processor, "_lines", lambda: lines)
+    monkeypatch.setattr(processor, "described", lambda: lines)
     assert processor.instructions().endswith(", fma")
     kind = processor.kind_of_processor.__wrapped__()
     assert kind.endswith("vendor_id A, cpu family 6, avx2, fma")
