@@ -45,7 +45,7 @@ LAYERS = [
     ["atoms._internal"],
     ["atoms._streams", "atoms._criteria", "atoms._python"],
     ["atoms._text"],
-    ["atoms._evaluate", "atoms._windows"],
+    ["atoms._evaluate"],
     ["atoms._relax", "atoms._probe"],
     ["atoms._relax_stream", "atoms._runs"],
     ["atoms"],
