@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import jax
 
-from basinax._jax.cache import enable_cache
 from basinax._jax.switches import switches
 from basinax.atoms._result import Relaxed
 from basinax.atoms._windows import OnEnd
@@ -51,7 +50,6 @@ class Worker:
                 jax.config.update(name, value)
         self._describe: Callable[[], Any] = pickle.loads(describe)
         self._relax_window: Callable[..., Any] = pickle.loads(relax_window)
-        enable_cache()
 
     def relax(self, window: list[Any]) -> tuple[Any, list[tuple[int, Relaxed]]]:
         """What made the results, and the places of items that have ended, with their results."""
