@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import jax
 
-from basinax._jax.cache import enable_cache
 from basinax._jax.switches import switches
 from basinax.atoms._streams.slots import Ended
 
@@ -50,7 +49,6 @@ class Worker:
                 jax.config.update(name, value)
         self._describe: Callable[[], Any] = pickle.loads(describe)
         self._relax_window: Callable[..., Any] = pickle.loads(relax_window)
-        enable_cache()
 
     def relax(self, window: list[Any]) -> tuple[Any, list[Ended]]:
         """What made the results, and the results."""

@@ -93,7 +93,7 @@ def moved(batch: Batch, moves: CellMoves | None, params: Any) -> Batch:
 structure = xla.jitted(CellMoves.structure)
 
 
-@functools.partial(xla.jitted, options=xla.ONCE)
+@functools.partial(xla.jitted, is_kept=True, options=xla.ONCE)
 def result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     """The returned positions of structures, and the results there."""
     point = final_point(stopped(run))
@@ -120,7 +120,7 @@ def found_at(point: Point, batch: Batch, moves: CellMoves | None) -> dict[str, A
     return place | found | {"forces": forces, "is_free": moves.is_free}
 
 
-@functools.partial(xla.jitted, options=xla.ONCE, static_argnums=(0, 1))
+@functools.partial(xla.jitted, is_kept=True, options=xla.ONCE, static_argnums=(0, 1))
 def started(fixed: "Fixed", keep_best: bool, arrays, batch: Batch, moves: CellMoves | None) -> Run:
     potential, settings = eqx.combine(arrays, fixed.tree)
     params, prefix = beginning(batch, moves)
@@ -138,7 +138,7 @@ def started(fixed: "Fixed", keep_best: bool, arrays, batch: Batch, moves: CellMo
     )
 
 
-@functools.partial(xla.jitted, options=xla.ONCE, static_argnums=0)
+@functools.partial(xla.jitted, is_kept=True, options=xla.ONCE, static_argnums=0)
 def restarted(fixed: Fixed, arrays, batch: Batch, moves: CellMoves | None, run: Run, mask) -> Run:
     _, settings = eqx.combine(arrays, fixed.tree)
     return restart(run, settings.optimizer, *beginning(batch, moves), mask)

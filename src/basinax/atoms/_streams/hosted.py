@@ -267,7 +267,7 @@ class HostBackend(AbstractBackend):
         return dataclasses.replace(findings, steps=optimizers.steps(self.run, energies, gradients))
 
 
-@functools.partial(xla.jitted, options=xla.SHORT, static_argnums=0)
+@functools.partial(xla.jitted, is_kept=True, options=xla.SHORT, static_argnums=0)
 def _turn(
     fixed: Fixed, arrays, batch: Batch, moves: CellMoves | None, before: Run, findings: Findings
 ) -> tuple[Run, dict[str, Any], dict[str, Any]]:
@@ -296,7 +296,7 @@ def _turn(
     return run, here, {name: x[None] for name, x in due.items()}
 
 
-@functools.partial(xla.jitted, options=xla.SHORT)
+@functools.partial(xla.jitted, is_kept=True, options=xla.SHORT)
 def _gradients(batch: Batch, moves: CellMoves | None, params: Any, findings: Findings) -> Any:
     """Gradients by the parameters, under the constraints."""
     gradients = _evaluation(findings, batch, moves)(params).gradients

@@ -32,7 +32,10 @@ def _by_length(function: Callable) -> dict[bool, Callable]:
     """The function jitted for short runs, and for others."""
     return {
         is_short: xla.jitted(
-            function, xla.ON_ONE_CORE | (xla.SHORT if is_short else {}), static_argnums=0
+            function,
+            xla.ON_ONE_CORE | (xla.SHORT if is_short else {}),
+            static_argnums=0,
+            is_kept=True,
         )
         for is_short in (False, True)
     }
