@@ -4,7 +4,6 @@ The grouping affects speed alone: no bit of a result depends on it.
 """
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
@@ -44,7 +43,8 @@ from basinax.atoms._history import AnyRecorder, History, Log, Together
 from basinax.atoms._intake import Structure, has_volume, intake
 from basinax.atoms._internal.optimizer import steps_on_the_host, usual_optimizer
 from basinax.atoms._precision import warn_of_single_precision, warn_of_small_fmax
-from basinax.atoms._result import AtomsRelaxation, Relaxed, gathered
+from basinax.atoms._record import Relaxed
+from basinax.atoms._result import AtomsRelaxation
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.device import Settings
 from basinax.atoms._streams.groups import Call, listed_for
@@ -52,7 +52,6 @@ from basinax.atoms._streams.hosted import relax_hosted
 from basinax.atoms._streams.queue import Monitor
 from basinax.atoms._streams.sizes import memory_of_batch
 from basinax.atoms._streams.workers import Devices, lanes_of, work_off
-from basinax.atoms._table import volume_of
 from basinax.atoms._text import cell_from
 from basinax.atoms._trajectory import Recorder, Trajectories
 from basinax.atoms.potentials import AbstractPotential
@@ -175,7 +174,7 @@ def relax(
     if evaluator and devices is not None:
         evaluator = evaluator.on(lanes)
     if not structures:
-        return gathered([])
+        return AtomsRelaxation([])
     listed = None if evaluator else listed_for(cast(Any, potential), atoms, skin, dtype)
     if steps_on_the_host(optimizer) and listed is not None:
         evaluator, listed = ASECalculator(listed.potential.calculator(dtype)), None
@@ -375,12 +374,23 @@ def _in_order(
         _never_reached(atoms[number], number, has_history) if entry is None else entry
         for number, entry in enumerate(monitor.entries)
     ]
-    return dataclasses.replace(gathered(entries), compilations=n_compiled)
+    return AtomsRelaxation(entries, n_compiled)
 
 
 def _never_reached(atoms: Atoms, number: int, has_history: bool) -> Relaxed:
     nothing, nan = np.full((len(atoms), 3), np.nan), np.nan
     start = Snapshot(atoms.positions, atoms.cell.array, nothing, None, nan, nothing[:, 0])
-    numbers = nan, 0.0, nan, volume_of(atoms), History.empty() if has_history else None
-    status, source = Status.RUNNING, str(number)
-    return Relaxed(start.of(atoms), nan, np.inf, 0, 0, status, source, "", *numbers)
+    return Relaxed.of(
+        atoms,
+        atoms.positions,
+        atoms.cell.array,
+        start.properties(),
+        energy=nan,
+        fmax=np.inf,
+        steps=0,
+        evaluations=0,
+        status=Status.RUNNING,
+        source=str(number),
+        initial_energy=nan,
+        history=History.empty() if has_history else None,
+    )

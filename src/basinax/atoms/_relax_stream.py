@@ -1,5 +1,6 @@
 """Relaxation of a stream of structures of any length, in bounded memory."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -17,8 +18,8 @@ from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._intake import check_are_several, intake
 from basinax.atoms._machine import machine
+from basinax.atoms._record import Relaxed
 from basinax.atoms._relax import named_cells, named_optimizer, points_of, relax
-from basinax.atoms._result import Relaxed
 from basinax.atoms._streams.workers import Devices, lanes_of
 from basinax.atoms._windows import OnEnd, Take, by_number, relaxed_windows
 from basinax.atoms.potentials import AbstractPotential
@@ -139,7 +140,7 @@ def _relaxed(
     numbered = _usable(structures, potential, options["cell"], errors)
     for ended in relaxed_windows(numbered, relax_window, should_stop, take):
         for (number, _), entry in ended:
-            yield number, entry._replace(source=str(number))
+            yield number, dataclasses.replace(entry, source=str(number))
     for error in errors:
         raise error
 

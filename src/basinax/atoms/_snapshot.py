@@ -24,19 +24,14 @@ class Snapshot(NamedTuple):
     free_energy: float | None = None
     """The energy in eV that is minimised; None if it is `energy`."""
 
-    def of(self, original: Atoms, further: dict[str, Any] | None = None) -> Atoms:
+    def of(self, structure: Atoms, further: dict[str, Any] | None = None) -> Atoms:
         """A copy of the structure at this point, with a calculator that has the results.
 
         Args:
             further: properties that replace or complement these.
         """
-        copy = original.copy()
-        copy.set_cell(self.cell, apply_constraint=False)
-        copy.set_positions(self.positions, apply_constraint=False)
-        copy.calc = SinglePointCalculator(copy)
-        # Add results directly: calculators may have properties that ASE's constructor refuses.
-        copy.calc.results |= self.properties() | (further or {})
-        return copy
+        results = self.properties() | (further or {})
+        return placed(structure, self.positions, self.cell, results)
 
     def kept(self, structure: Structure) -> "Snapshot":
         """The snapshot with the original bits of fixed coordinates, which a run may round."""
@@ -55,3 +50,20 @@ class Snapshot(NamedTuple):
             "stress": self.stress,
         }
         return {name: value for name, value in found.items() if value is not None}
+
+
+def placed(
+    structure: Atoms, positions: np.ndarray, cell: np.ndarray, results: dict[str, Any]
+) -> Atoms:
+    """A copy of the structure at other positions, with a calculator that shares these results.
+
+    There is no calculator without results.
+    """
+    copy = structure.copy()
+    copy.set_cell(cell, apply_constraint=False)
+    copy.set_positions(positions, apply_constraint=False)
+    if results:
+        copy.calc = SinglePointCalculator(copy)
+        # Calculators may have properties that ASE's constructor refuses.
+        copy.calc.results = results
+    return copy

@@ -1,6 +1,7 @@
 """Structures in windows: one window is read and relaxed after another."""
 
 import contextlib
+import dataclasses
 import itertools
 import threading
 import time
@@ -9,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from basinax._jax.switches import switched, switches
-from basinax.atoms._result import Relaxed
+from basinax.atoms._record import Relaxed
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ def relaxed_windows(
             try:
                 for ended in run.ended():
                     yield [
-                        (window[k], entry._replace(seconds=entry.seconds + since))
+                        (window[k], dataclasses.replace(entry, seconds=entry.seconds + since))
                         for k, entry in ended
                     ]
             except Exception as error:

@@ -14,9 +14,9 @@ from rich.table import Table as Grid
 from basinax._loop.status import Status
 from basinax._text.tables import RECORD, Table
 from basinax.atoms import ASECalculator, TorchSimModel
+from basinax.atoms._record import Relaxed
 from basinax.atoms._relax import Progress
 from basinax.atoms._relax_stream import by_memory
-from basinax.atoms._result import Relaxed
 from basinax.atoms._runs.changes import changes, changes_of_making, joined
 from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._runs.on_ray import relaxed_on_ray

@@ -1,5 +1,6 @@
 """The structures of a run that is stored in a folder, each read when needed."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -7,7 +8,7 @@ from ase import Atoms
 
 from basinax._settings import said
 from basinax.atoms._charges import unused_of, uses_of
-from basinax.atoms._result import Relaxed
+from basinax.atoms._record import Relaxed
 from basinax.atoms._runs.refusing import refused, relax_usable
 from basinax.atoms._runs.rows import not_kept
 from basinax.atoms._windows import OnEnd
@@ -117,6 +118,6 @@ def relax_works(
         return refused(works[k].atoms, source, with_sources(reason, [source]))
 
     def end(k: int, entry: Relaxed) -> None:
-        on_end(k, entry._replace(source=works[k].source))
+        on_end(k, dataclasses.replace(entry, source=works[k].source))
 
     relax_usable(relax_some, works, refuse, end, should_stop)

@@ -17,7 +17,7 @@ import jax
 
 from basinax._jax.cache import enable_cache
 from basinax._jax.switches import switches
-from basinax.atoms._result import Relaxed
+from basinax.atoms._record import Relaxed
 from basinax.atoms._windows import OnEnd
 
 T = TypeVar("T")
@@ -118,7 +118,10 @@ def relaxed_on_ray(
                 made, entries = ended
                 admit(made)
                 seconds = time.monotonic() - begin
-                yield [(window.items[k], x._replace(seconds=seconds)) for k, x in entries]
+                yield [
+                    (window.items[k], dataclasses.replace(entry, seconds=seconds))
+                    for k, entry in entries
+                ]
     finally:
         crew.leave()
         if has_begun:

@@ -1,5 +1,6 @@
 """Windows in which some structures cannot be relaxed: these end with the reason."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -7,8 +8,7 @@ from typing import Any, TypeVar
 from ase import Atoms
 
 from basinax._loop.status import Status
-from basinax.atoms._result import Relaxed
-from basinax.atoms._table import volume_of
+from basinax.atoms._record import Relaxed
 from basinax.atoms._windows import OnEnd
 
 T = TypeVar("T")
@@ -19,9 +19,22 @@ _OF_A_STRUCTURE = re.compile(r"\bsystem \d+\b|\bsystems \(")
 
 def refused(atoms: Atoms, source: str, reason: str) -> Relaxed:
     """The entry of a structure that cannot be relaxed."""
-    nan, status = float("nan"), Status.EVALUATION_FAILED
-    numbers = nan, nan, nan, volume_of(atoms)
-    return Relaxed(atoms, nan, float("inf"), 0, 0, status, source, reason, *numbers)
+    nan = float("nan")
+    entry = Relaxed.of(
+        atoms,
+        atoms.positions,
+        atoms.cell.array,
+        {},
+        energy=nan,
+        fmax=float("inf"),
+        steps=0,
+        evaluations=0,
+        status=Status.EVALUATION_FAILED,
+        source=source,
+        message=reason,
+        initial_energy=nan,
+    )
+    return dataclasses.replace(entry, displacement=nan)
 
 
 def relax_usable(

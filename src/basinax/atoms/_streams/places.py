@@ -17,12 +17,11 @@ from basinax.atoms._cells.moves import CellMoves, cell_moves
 from basinax.atoms._constraints.applied import Layout
 from basinax.atoms._history import AnyRecorder, History
 from basinax.atoms._intake import Structure
-from basinax.atoms._result import Relaxed, largest_move
+from basinax.atoms._record import Relaxed
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.device import Settings, moved, result
 from basinax.atoms._streams.notes import Notes
 from basinax.atoms._streams.queue import Monitor, Queue
-from basinax.atoms._table import volume_of
 from basinax.atoms._trajectory import Frame
 
 
@@ -178,9 +177,12 @@ class Places:
             kept = {x: report.properties[x] for x in ENERGIES if x in report.properties}
             end = end._replace(**kept)
             structure, first_energy = self.group.structures[member], report.first_energy
-            end, original = end.kept(structure), structure.atoms
-            entry = Relaxed(
-                atoms=end.of(original, report.properties),
+            end = end.kept(structure)
+            entry = Relaxed.of(
+                structure.atoms,
+                end.positions,
+                end.cell,
+                end.properties() | report.properties,
                 energy=end.energy,
                 fmax=float(found["fmax"][k]),
                 steps=int(found["steps"][k]),
@@ -191,9 +193,6 @@ class Places:
                 initial_energy=float(
                     found["first_energies"][k] if first_energy is None else first_energy
                 ),
-                displacement=largest_move(end, original),
-                seconds=np.nan,
-                initial_volume=volume_of(original),
                 history=histories.get(k),
             )
             self.group.monitor.end(member, entry)

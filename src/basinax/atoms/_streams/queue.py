@@ -1,6 +1,7 @@
 """Waiting structures, and outcomes of structures that have ended."""
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections import deque
@@ -11,7 +12,7 @@ import numpy as np
 
 from basinax._bits.rounding import BLOCK
 from basinax._loop.status import Status
-from basinax.atoms._result import Relaxed
+from basinax.atoms._record import Relaxed
 
 
 class Queue:
@@ -117,7 +118,7 @@ class Monitor:
         with self._lock:
             has_ended, converged = entry.status != Status.RUNNING, entry.status == Status.CONVERGED
             if has_ended:
-                entry = entry._replace(seconds=time.monotonic() - self._begin)
+                entry = dataclasses.replace(entry, seconds=time.monotonic() - self._begin)
             self.entries[member] = entry
             failed = has_ended and not converged
             self._ended = (self._ended[0] + converged, self._ended[1] + failed)
