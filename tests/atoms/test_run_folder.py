@@ -36,6 +36,7 @@ from basinax.atoms._runs.refusing import refused
 from basinax.atoms._runs.results import Results
 from basinax.atoms._runs.rows import not_kept
 from basinax.atoms._runs.stores import SQLiteFile
+from basinax.atoms._snapshot import Template
 from basinax.atoms._windows import by_number
 from basinax.cli import _keeping, _storing
 from basinax.cli._lazily import count
@@ -136,7 +137,7 @@ def test_a_row_gives_a_structure_back_in_its_bits(tmp_path):
     results = {"energy": -1 / 3, "energies": np.arange(3) / 7, "forces": np.ones((3, 3)) / 9}
     results |= {"magmoms": np.float32([0.1, 0.2, 0.3]), "dipole": np.ones(3)}
     entry = Relaxed(
-        structure=atoms,
+        template=Template.of(atoms),
         positions=atoms.positions + 1 / 3,
         cell=atoms.cell.array / 3,
         results=results,
@@ -322,6 +323,7 @@ SLOWLY = """
 import sys, time
 from basinax import cli
 from basinax.atoms._runs.results import Results
+from basinax.atoms._snapshot import Template
 from basinax.atoms._windows import by_number
 from basinax.cli import _keeping, _storing
 

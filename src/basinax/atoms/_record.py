@@ -6,11 +6,12 @@ from typing import Any, Self
 
 import numpy as np
 from ase import Atoms
+from ase.symbols import Symbols
 from jaxtyping import Float
 
 from basinax._loop.status import Status
 from basinax.atoms._history import History
-from basinax.atoms._snapshot import placed
+from basinax.atoms._snapshot import Template
 from basinax.atoms._table import column, derived, volume_of
 
 
@@ -18,8 +19,8 @@ from basinax.atoms._table import column, derived, volume_of
 class Relaxed:
     """One structure of a result."""
 
-    structure: Atoms = dataclasses.field(repr=False)
-    """A copy of the input, which gives `atoms` all but positions, cell and calculator."""
+    template: Template = dataclasses.field(repr=False)
+    """All of the structure but its positions, cell and calculator, as in the input."""
     positions: Float[np.ndarray, "atoms 3"] = dataclasses.field(repr=False)
     """The last positions in Å."""
     cell: Float[np.ndarray, "3 3"] = dataclasses.field(repr=False)
@@ -34,12 +35,12 @@ class Relaxed:
     @derived("formula", is_brief=True)
     def formula(self) -> str:
         """The chemical formula, in Hill's order."""
-        return self.structure.get_chemical_formula()
+        return Symbols(self.template.arrays["numbers"]).get_chemical_formula()
 
     @derived("atoms")
     def n_atoms(self) -> int:
         """The number of atoms."""
-        return len(self.structure)
+        return len(self.positions)
 
     status: Status = column("status", key="status", is_brief=True)  # noqa: RUF009
     steps: int = column("steps", key="steps", is_brief=True)
@@ -62,7 +63,7 @@ class Relaxed:
     @derived("volume_A3", "Å³")
     def volume(self) -> float | None:
         """The volume in Å³; None without three periodic directions."""
-        return volume_of(self.cell, self.structure.pbc)
+        return volume_of(self.cell, self.template.pbc)
 
     initial_volume: float | None = column("initial_volume_A3", "Å³", key="initial_volume")
     """The volume at the start in Å³; None without three periodic directions."""
@@ -93,16 +94,17 @@ class Relaxed:
     ) -> Self:
         """The record of a structure that has come from its place to this one.
 
-        Later changes of the structure do not concern the record.
+        It does not follow later changes of the structure.
         """
         with np.errstate(over="ignore", invalid="ignore"):  # a structure that exploded overflows
-            moves = np.linalg.norm(positions - structure.positions, axis=1)
+            moves = positions - structure.positions
+            displacement = float(np.sqrt((moves * moves).sum(axis=1).max(initial=0.0)))
         return cls(
-            structure=structure.copy(),
-            positions=positions,
-            cell=cell,
+            template=Template.of(structure),
+            positions=np.array(positions),
+            cell=np.array(cell),
             results=results,
-            displacement=float(moves.max(initial=0.0)),
+            displacement=displacement,
             initial_volume=volume_of(structure.cell.array, structure.pbc),
             **fields,
         )
@@ -113,4 +115,4 @@ class Relaxed:
 
         Its calculator has the results there; it has no calculator without results.
         """
-        return placed(self.structure, self.positions, self.cell, self.results)
+        return self.template.at(self.positions, self.cell, self.results)

@@ -25,6 +25,7 @@ from basinax.atoms._history import History
 from basinax.atoms._record import Relaxed
 from basinax.atoms._report.curves import Curve
 from basinax.atoms._runs.values import parted, restored, stored
+from basinax.atoms._snapshot import Template
 from basinax.atoms._table import Column, fields_of
 
 T = TypeVar("T", bound=Relaxed)
@@ -50,9 +51,6 @@ them as well, with their dtypes."""
 
 PROPERTIES = ("energy", "free_energy", "forces", "stress", "dipole", "magmom", "magmoms", "charges")
 """Results with a column in the database."""
-
-PLACE = ("numbers", "positions", "cell", "pbc")
-"""Columns with the geometry of a structure."""
 
 _EXACT = ("energy", "free_energy", "forces", "stress")
 """Results that their columns preserve: double precision, of one shape."""
@@ -81,15 +79,15 @@ def row_of(number: int, entry: Relaxed) -> AtomsRow:
 
     ASE stores pairs and data that belong to the row unchanged, but checks those given separately.
     """
-    atoms, results = entry.structure, entry.results
+    template, results = entry.template, entry.results
     values = {name: getattr(entry, name) for name in pairs_of(type(entry))}
-    arrays = {x: atoms.arrays[x] for x in atoms.arrays if x not in ("numbers", "positions")}
+    arrays = {name: x for name, x in template.arrays.items() if name != "numbers"}
     columns = {
-        "numbers": atoms.numbers,
+        "numbers": template.arrays["numbers"],
         "positions": entry.positions,
         "cell": entry.cell,
-        "pbc": atoms.pbc,
-        "constraints": [c for each in atoms.constraints if (c := _constraint(each))],
+        "pbc": template.pbc,
+        "constraints": [c for each in template.constraints if (c := _constraint(each))],
         "unique_id": uuid.uuid4().hex,
         "ctime": now(),
         "user": os.getenv("USER"),
@@ -103,7 +101,7 @@ def row_of(number: int, entry: Relaxed) -> AtomsRow:
         warnings.warn(f"no database of ASE holds the result {name!r} of a structure", stacklevel=2)
     data = {
         **{name: text for name, text in values.items() if isinstance(text, str)},
-        "info": stored(parted(atoms.info)[0]),
+        "info": stored(parted(template.info)[0]),
         "arrays": stored(parted(arrays)[0]),
         "order": list(results),
         "results": stored(others),
@@ -116,22 +114,33 @@ def entry_of(row: Any, kind: type[T] = Relaxed) -> tuple[int, T]:
     """The number and the record of a structure, from its row."""
     data, pairs = row.data, row.key_value_pairs
     values = {name: _value_of(name, x, pairs, data) for name, x in pairs_of(kind).items()}
-    if not np.isin(row.numbers, range(len(chemical_symbols))).all():
-        raise ValueError(f"its atoms have the numbers {row.numbers.tolist()}")
-    atoms = Atoms(**{name: row[name] for name in PLACE})
-    for name, array in restored(data["arrays"]).items():
-        atoms.set_array(name, np.array(array))
-    atoms.set_constraint(row.constraints)
-    atoms.info = restored(data["info"])
+    place = {name: np.array(row[name]) for name in ("numbers", "positions", "cell", "pbc")}
+    arrays = {"numbers": place["numbers"].astype(int)}
+    arrays |= {name: np.array(array) for name, array in restored(data["arrays"]).items()}
+    _check_shapes(arrays, place)
+    info = restored(data["info"])
+    template = Template(Atoms, arrays, place["pbc"].astype(bool), info, row.constraints)
     found = {"energy": math.nan, "free_energy": math.nan}
     found |= {x: row[x] for x in _EXACT if x in row} | restored(data["results"])
     for name in ("energy", "free_energy"):
         check_number(name, found[name], float)
-    if np.shape(found.get("forces", atoms.positions)) != (len(atoms), 3):
-        raise ValueError(f"{len(found['forces'])} forces for {len(atoms)} atoms")
+    if np.shape(found.get("forces", place["positions"])) != place["positions"].shape:
+        n_atoms = len(place["positions"])
+        raise ValueError(f"{len(found['forces'])} forces for {n_atoms} atoms")
     results = {name: found[name] for name in data["order"] if name in found}
-    place = {"positions": atoms.positions, "cell": atoms.cell.array, "energy": found["energy"]}
-    return pairs[NUMBER], kind(structure=atoms, results=results, **place, **values)
+    values |= {"positions": place["positions"], "cell": place["cell"], "energy": found["energy"]}
+    return pairs[NUMBER], kind(template=template, results=results, **values)
+
+
+def _check_shapes(arrays: dict[str, np.ndarray], place: dict[str, np.ndarray]) -> None:
+    """Raise ValueError unless the arrays are those of one structure of known elements."""
+    numbers = arrays["numbers"]
+    if not ((numbers >= 0) & (numbers < len(chemical_symbols))).all():
+        raise ValueError(f"its atoms have the numbers {numbers.tolist()}")
+    shapes = {"positions": (len(numbers), 3), "cell": (3, 3), "pbc": (3,)}
+    for name, array in {**arrays, **place}.items():
+        if array.shape != shapes.get(name, (len(numbers), *array.shape[1:])):
+            raise ValueError(f"its {name} have the shape {array.shape}")
 
 
 def _value_of(name: str, column: Column, pairs: Mapping[str, Any], data: Mapping[str, Any]) -> Any:
