@@ -1,10 +1,9 @@
 """A stand-in for `relax` in tests of the command line, which need no numbers."""
 
 import numpy as np
-from ase.calculators.singlepoint import SinglePointCalculator
 
 from basinax import Status
-from basinax.atoms import AtomsRelaxation
+from basinax.atoms import AtomsRelaxation, Relaxed
 
 
 class Relaxation:
@@ -20,20 +19,22 @@ class Relaxation:
         self.is_done = True
         self.atoms, self.settings = atoms, settings
         self.meanwhile()
-        relaxed = [a.copy() for a in atoms]
-        for a in relaxed:
-            a.calc = SinglePointCalculator(a, energy=-1.0, forces=np.zeros((len(a), 3)))
-        n = len(atoms)
-        counts = [np.full(n, k, np.int32) for k in (3, 4, Status.CONVERGED)]
-        return AtomsRelaxation(
-            relaxed,
-            np.full(n, -1.0),
-            np.zeros(n),
-            *counts,
-            messages=[""] * n,
-            displacements=np.zeros(n),
-            seconds=np.zeros(n),
-            initial_energies=np.zeros(n),
-            initial_volumes=[None] * n,
-            sources=[""] * n,
-        )
+        return AtomsRelaxation([_relaxed(a) for a in atoms])
+
+
+def _relaxed(atoms):
+    found = {"energy": -1.0, "forces": np.zeros((len(atoms), 3))}
+    return Relaxed.of(
+        atoms,
+        atoms.positions,
+        atoms.cell.array,
+        found,
+        energy=-1.0,
+        fmax=0.0,
+        steps=3,
+        evaluations=4,
+        status=Status.CONVERGED,
+        source="",
+        initial_energy=0.0,
+        seconds=0.0,
+    )

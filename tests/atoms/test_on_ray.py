@@ -13,7 +13,7 @@ from ase import Atoms
 from typer.testing import CliRunner
 
 from basinax import Status, cli
-from basinax.atoms._result import Relaxed
+from basinax.atoms._record import Relaxed
 from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._runs.on_ray import relaxed_on_ray
 
@@ -38,8 +38,19 @@ def cluster():
 
 
 def entry(number: int) -> Relaxed:
-    nan = float("nan")
-    return Relaxed(Atoms("H"), -1.0, 0.0, number, 1, Status.CONVERGED, "", "", nan, nan, 0.0, None)
+    return Relaxed.of(
+        Atoms("H"),
+        np.zeros((1, 3)),
+        np.zeros((3, 3)),
+        {},
+        energy=-1.0,
+        fmax=0.0,
+        steps=number,
+        evaluations=1,
+        status=Status.CONVERGED,
+        source="",
+        initial_energy=float("nan"),
+    )
 
 
 def numbers_of(stream) -> list[int]:

@@ -45,14 +45,14 @@ from basinax.atoms._history import AnyRecorder, History, Log, Together
 from basinax.atoms._intake import has_volume, intake
 from basinax.atoms._internal.optimizer import steps_on_the_host, usual_optimizer
 from basinax.atoms._precision import warn_of_single_precision, warn_of_small_fmax
-from basinax.atoms._result import AtomsRelaxation, Relaxed, gathered
+from basinax.atoms._record import Relaxed
+from basinax.atoms._result import AtomsRelaxation
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.device import Settings
 from basinax.atoms._streams.groups import PotentialWithSkin, RunSettings
 from basinax.atoms._streams.queue import Monitor
 from basinax.atoms._streams.run import Feed, relaxed
 from basinax.atoms._streams.workers import Devices, lanes_of
-from basinax.atoms._table import volume_of
 from basinax.atoms._text import cell_from
 from basinax.atoms._trajectory import Recorder, Trajectories
 from basinax.atoms.potentials import AbstractPotential
@@ -182,7 +182,7 @@ def relax(
         n_structures=len(atoms),
     )
     if not structures:
-        return gathered([])
+        return AtomsRelaxation([])
     run.check(structures)
     structures = [
         dataclasses.replace(structure, own=own)
@@ -392,12 +392,23 @@ def _in_order(
     each = [
         entries.get(k) or _never_reached(of_one, k, has_history) for k, of_one in enumerate(atoms)
     ]
-    return dataclasses.replace(gathered(each), compilations=n_compiled)
+    return AtomsRelaxation(each, n_compiled)
 
 
 def _never_reached(atoms: Atoms, number: int, has_history: bool) -> Relaxed:
     nothing, nan = np.full((len(atoms), 3), np.nan), np.nan
     start = Snapshot(atoms.positions, atoms.cell.array, nothing, None, nan, nothing[:, 0])
-    numbers = nan, 0.0, nan, volume_of(atoms), History.empty() if has_history else None
-    status, source = Status.RUNNING, str(number)
-    return Relaxed(start.of(atoms), nan, np.inf, 0, 0, status, source, "", *numbers)
+    return Relaxed.of(
+        atoms,
+        atoms.positions,
+        atoms.cell.array,
+        start.properties(),
+        energy=nan,
+        fmax=np.inf,
+        steps=0,
+        evaluations=0,
+        status=Status.RUNNING,
+        source=str(number),
+        initial_energy=nan,
+        history=History.empty() if has_history else None,
+    )

@@ -25,14 +25,13 @@ from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._intake import Fault, Item, Structure, check_are_several, intake
 from basinax.atoms._machine import machine
 from basinax.atoms._precision import warn_of_single_precision
+from basinax.atoms._record import Relaxed
 from basinax.atoms._relax import Progress, named_cells, named_optimizer, run_settings
-from basinax.atoms._result import Relaxed
 from basinax.atoms._streams.device import Settings
 from basinax.atoms._streams.groups import RunSettings
 from basinax.atoms._streams.queue import Monitor
 from basinax.atoms._streams.run import Feed, Outcomes, relaxed
 from basinax.atoms._streams.workers import Devices
-from basinax.atoms._table import volume_of
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms._protocol import AbstractTransform
 
@@ -254,9 +253,22 @@ class Reader:
 
 def refused(atoms: Atoms, source: str, reason: str) -> Relaxed:
     """The entry of a structure that cannot be relaxed."""
-    nan, status = float("nan"), Status.EVALUATION_FAILED
-    numbers = nan, nan, nan, volume_of(atoms)
-    return Relaxed(atoms, nan, float("inf"), 0, 0, status, source, reason, *numbers)
+    nan = float("nan")
+    entry = Relaxed.of(
+        atoms,
+        atoms.positions,
+        atoms.cell.array,
+        {},
+        energy=nan,
+        fmax=float("inf"),
+        steps=0,
+        evaluations=0,
+        status=Status.EVALUATION_FAILED,
+        source=source,
+        message=reason,
+        initial_energy=nan,
+    )
+    return dataclasses.replace(entry, displacement=nan)
 
 
 def _check_is_for_all(options: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from basinax._text.files import check_folder_writable, check_plain, replacing, r
 from basinax.atoms._formats.extxyz import as_extxyz
 from basinax.atoms._formats.formats import Form
 from basinax.atoms._formats.trial import tried
-from basinax.atoms._snapshot import Snapshot
+from basinax.atoms._snapshot import Snapshot, Template
 
 FORMATS = ("extxyz", "traj")
 
@@ -236,9 +236,9 @@ def _mark(found: os.stat_result) -> tuple[int, ...]:
 
 def _write_extxyz(path: Path, mode: Mode, original: Atoms, frames: list[Frame]) -> None:
     """Frames that cannot be written completely leave no part."""
-    images, original, text = [], as_extxyz(original)[0], io.StringIO()
+    images, template, text = [], Template.of(as_extxyz(original)[0]), io.StringIO()
     for frame in frames:
-        images.append(frame.snapshot.of(original))
+        images.append(frame.snapshot.of(template))
         images[-1].info["step"] = frame.step
     ase.io.write(text, images, format="extxyz")
     with path.open("wb" if mode == "w" else "r+b", buffering=0) as file:

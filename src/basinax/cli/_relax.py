@@ -36,7 +36,9 @@ def run(given: Given, outputs: Outputs, manner: Manner) -> None:
         watch.begin("listing")
         with writing.saver.watching(task.sources):
             result = task.run(watch.show, watch.is_stopped, **kept)
-        result = dataclasses.replace(result, sources=task.sources)
+        pairs = zip(result, task.sources, strict=True)
+        named = [dataclasses.replace(entry, source=source) for entry, source in pairs]
+        result = dataclasses.replace(result, entries=named)
         watch.begin("writing")
         name_in_info(result, range(len(result)))
         columns = result.to_dict()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from basinax.atoms._record import Relaxed
 from basinax.atoms._report.page import check_report, write_report
 from basinax.atoms._runs.folder import RunFolder
 from basinax.cli._console import out, reported
@@ -21,5 +22,5 @@ def run(name: str, output: Path | None, *, may_replace: bool) -> None:
     with reported():
         rows = (brief.as_row() for brief in briefs)
         curves = kept.results.curves()
-        write_report(place, rows, curves=curves, settings=record, title=kept.name)
+        write_report(place, rows, Relaxed, curves=curves, settings=record, title=kept.name)
     print_written(out, [place])

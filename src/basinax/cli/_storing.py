@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from basinax.atoms._record import Relaxed
 from basinax.atoms._relax import Progress
-from basinax.atoms._result import Relaxed
 from basinax.atoms._runs.results import Results
 from basinax.atoms._runs.stores import Busy
 from basinax.cli._console import print_warning
@@ -56,7 +56,7 @@ class Storing:
             tries += self._should_stop()
 
     def _size(self) -> int:
-        return sum(ROW + len(entry.atoms) for _, entry in self.waiting)
+        return sum(ROW + entry.n_atoms for _, entry in self.waiting)
 
     def _try(self) -> bool:
         """Store what waits; return whether another program prevents it."""

@@ -1,5 +1,6 @@
 """The structures of a run that is stored in a folder, each read when needed."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -9,8 +10,8 @@ from ase import Atoms
 from basinax._settings import said
 from basinax.atoms._charges import unused_of, uses_of
 from basinax.atoms._intake import Fault, Item as Input
+from basinax.atoms._record import Relaxed
 from basinax.atoms._relax_stream import refused
-from basinax.atoms._result import Relaxed
 from basinax.atoms._runs.rows import not_kept
 from basinax.cli._console import fail, print_warning, with_sources
 from basinax.cli._constrained import constrain_one
@@ -110,7 +111,7 @@ def relax_works(
     def entry_of(end: Relaxed | Fault, source: str) -> Relaxed:
         if isinstance(end, Fault):
             return refused(end.atoms, source, with_sources(said(end.error), [source]))
-        return end._replace(source=source)
+        return dataclasses.replace(end, source=source)
 
     for ended in setup.relax_items(items(), **how):
         yield [(number, entry_of(end, sources.pop(number))) for number, end in ended]

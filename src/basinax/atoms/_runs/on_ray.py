@@ -110,7 +110,7 @@ def relaxed_on_ray(
                 made, entries = ended
                 admit(made)
                 seconds = time.monotonic() - begin
-                yield [(number, entry._replace(seconds=seconds)) for number, entry in entries]
+                yield [(k, dataclasses.replace(entry, seconds=seconds)) for k, entry in entries]
     finally:
         crew.leave()
         if has_begun:

@@ -6,14 +6,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from basinax._loop.status import Status
 from basinax._settings import said
+from basinax.atoms._record import Relaxed
 from basinax.atoms._report.curves import Curve
-from basinax.atoms._result import AtomsRelaxation, Relaxed, gathered
+from basinax.atoms._result import AtomsRelaxation
 from basinax.atoms._runs.rows import (
     NUMBER,
     check_number,
     checked_pairs,
     curve_of,
     entry_of,
+    pairs_of,
     row_of,
     status_of,
 )
@@ -34,22 +36,14 @@ class Brief(NamedTuple):
     """The volume in Å³."""
     pairs: dict[str, Any]
     """The key-value pairs of the row."""
+    kind: type[Relaxed]
+    """The class of records in the rows."""
 
     def as_row(self) -> dict[str, Any]:
         """A row of a report, with the names of `AtomsRelaxation.to_dict`."""
-        names = {
-            "source": "source",
-            "message": "message",
-            "steps": "steps",
-            "evaluations": "evaluations",
-            "initial_energy": "initial_energy_eV",
-            "largest_force": "fmax_eV_per_A",
-            "seconds": "ended",
-            "initial_volume": "initial_volume_A3",
-        }
-        return {name: self.pairs[pair] for pair, name in names.items() if pair in self.pairs} | {
+        named = pairs_of(self.kind).values()
+        return {x.heading: self.pairs[x.key] for x in named if x.key in self.pairs} | {
             "number": self.number,
-            "status": str(self.status),
             "atoms": self.n_atoms,
             "energy_eV": self.energy,
             "volume_A3": self.volume,
@@ -62,8 +56,9 @@ class Results:
     Methods raise OSError if the database is damaged, is of another kind, or has no space left.
     """
 
-    def __init__(self, store: SQLiteFile):
-        self._store, self.name = store, store.name
+    def __init__(self, store: SQLiteFile, kind: type[Relaxed] = Relaxed):
+        """Args: kind: the class of the records."""
+        self._store, self.name, self._kind = store, store.name, kind
 
     def add(self, entries: Sequence[tuple[int, Relaxed]]) -> None:
         """Add structures that have ended, by their numbers in the input.
@@ -89,7 +84,7 @@ class Results:
 
     def briefs(self) -> list[Brief]:
         """All rows in the order of addition."""
-        found = list(self._selected(_brief, "natoms, energy, volume"))
+        found = list(self._selected(self._brief, "natoms, energy, volume"))
         seen = set[int]()
         with self._store.reported():
             for brief in found:
@@ -111,7 +106,7 @@ class Results:
         """Numbers and structures, in the order of the input."""
         with self._store.reported():
             for row in self._rows():
-                yield _of_structure(row.key_value_pairs[NUMBER], entry_of, row)
+                yield _of_structure(row.key_value_pairs[NUMBER], entry_of, row, self._kind)
 
     def gathered(self, statuses: Sequence[Status] = ()) -> tuple[list[int], AtomsRelaxation]:
         """The numbers and the result, as from `relax`, of structures with these statuses, or of all
@@ -119,9 +114,9 @@ class Results:
         found = [
             (number, entry)
             for number, entry in self.entries()
-            if len(entry.atoms) and (not statuses or entry.status in statuses)
+            if entry.n_atoms and (not statuses or entry.status in statuses)
         ]
-        return [number for number, _ in found], gathered([entry for _, entry in found])
+        return [number for number, _ in found], AtomsRelaxation([entry for _, entry in found])
 
     def with_database(self, work: Callable[[Any], T]) -> T:
         """Run a function of the database in one transaction, and return its result."""
@@ -149,8 +144,15 @@ class Results:
                 cursor = connection.cursor()
                 cursor.execute(query)
                 for *values, pairs in iter(cursor.fetchone, None):
-                    checked = checked_pairs(json.loads(pairs))
+                    checked = checked_pairs(json.loads(pairs), self._kind)
                     yield _of_structure(checked[NUMBER], make, checked, *values)
+
+    def _brief(self, pairs: dict[str, Any], n_atoms: Any, energy: Any, volume: Any) -> Brief:
+        check_number("number of atoms", n_atoms, int)
+        for name, value in {"energy": energy, "volume": volume}.items():
+            if value is not None:
+                check_number(name, value, float)
+        return Brief(pairs[NUMBER], status_of(pairs), n_atoms, energy, volume, pairs, self._kind)
 
 
 def _of_structure(number: int, make: Callable[..., T], *values: Any) -> T:
@@ -159,11 +161,3 @@ def _of_structure(number: int, make: Callable[..., T], *values: Any) -> T:
         return make(*values)
     except Exception as error:  # values of a damaged row may be anything
         raise ValueError(f"structure {number}: {said(error)}") from error
-
-
-def _brief(pairs: dict[str, Any], n_atoms: Any, energy: Any, volume: Any) -> Brief:
-    check_number("number of atoms", n_atoms, int)
-    for name, value in {"energy": energy, "volume": volume}.items():
-        if value is not None:
-            check_number(name, value, float)
-    return Brief(pairs[NUMBER], status_of(pairs), n_atoms, energy, volume, pairs)

@@ -13,7 +13,7 @@ from basinax._bits.rounding import BLOCK
 from basinax._jax.switches import switches
 from basinax.atoms._history import AnyRecorder
 from basinax.atoms._intake import Fault, Item, Structure
-from basinax.atoms._result import Relaxed
+from basinax.atoms._record import Relaxed
 from basinax.atoms._streams.groups import RunSettings, needs_stress
 from basinax.atoms._streams.hosted import OnHost
 from basinax.atoms._streams.queue import Monitor

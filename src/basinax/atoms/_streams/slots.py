@@ -17,12 +17,11 @@ from basinax.atoms._cells.moves import CellMoves, cell_moves
 from basinax.atoms._constraints.applied import Layout, has_room
 from basinax.atoms._history import AnyRecorder, History
 from basinax.atoms._intake import Structure
-from basinax.atoms._result import Relaxed, largest_move
+from basinax.atoms._record import Relaxed
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.device import Settings, moved, result
 from basinax.atoms._streams.history_buffer import HistoryBuffer
 from basinax.atoms._streams.queue import Monitor, Queue
-from basinax.atoms._table import volume_of
 from basinax.atoms._trajectory import Frame
 
 
@@ -217,11 +216,14 @@ class Slots:
         end = self._snapshot(found, k, structure)
         properties, message, first_energy = self.info_of(structure, end)
         kept = {x: properties[x] for x in ENERGIES if x in properties}
-        end, original = end._replace(**kept).kept(structure), structure.atoms
+        end = end._replace(**kept).kept(structure)
         if first_energy is None:
             first_energy = float(found["first_energies"][k])
-        return Relaxed(
-            atoms=end.of(original, properties),
+        return Relaxed.of(
+            structure.atoms,
+            end.positions,
+            end.cell,
+            end.properties() | properties,
             energy=end.energy,
             fmax=float(found["fmax"][k]),
             steps=int(found["steps"][k]),
@@ -230,9 +232,7 @@ class Slots:
             source=str(structure.number),
             message=message,
             initial_energy=first_energy,
-            displacement=largest_move(end, original),
             seconds=monitor.seconds() if has_ended else np.nan,
-            initial_volume=volume_of(original),
             history=history,
         )
 
