@@ -85,7 +85,8 @@ def relax_stream(
 
     Raises:
         TypeError, ValueError: an argument or a structure is unusable, as for `relax`. All
-        structures that were read before it have been returned then; so they are if reading raises.
+            structures that were read before it have been returned then; so they are if reading
+            raises.
     """
     check_are_several(structures)
     optimizer, cell = named_optimizer(optimizer), named_cells(cell)
