@@ -49,7 +49,7 @@ LAYERS = [
     ["atoms._text"],
     ["atoms._evaluate"],
     ["atoms._relax", "atoms._probe"],
-    ["atoms._relax_stream", "atoms._runs"],
+    ["atoms._relax_stream", "atoms._runs", "atoms._neb"],
     ["atoms"],
     ["cli"],
     ["__main__"],

@@ -30,6 +30,11 @@ from basinax.atoms._history import History as History
 from basinax.atoms._internal.optimizer import InternalLBFGS as InternalLBFGS
 from basinax.atoms._models.jax_model import JaxModel as JaxModel
 from basinax.atoms._models.torch_sim import TorchSimModel as TorchSimModel
+from basinax.atoms._neb.neb import neb as neb
+from basinax.atoms._neb.result import (
+    MinimumEnergyPath as MinimumEnergyPath,
+    PathsResult as PathsResult,
+)
 from basinax.atoms._neighbors.edges import EdgeList as EdgeList
 from basinax.atoms._neighbors.lists import Neighbors as Neighbors, moved_too_far as moved_too_far
 from basinax.atoms._neighbors.table import NeighborTable as NeighborTable

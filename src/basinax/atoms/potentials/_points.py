@@ -34,12 +34,8 @@ def found_of(
     Args:
         potential: an `AbstractPotential`.
     """
-    parts = list(_parts(atoms))
-    n_rows = max(map(_rows_of, parts))
-    n_rows = padded_size(
-        max(n_rows, machine().few_point_rows), BLOCK, *([1] if n_rows <= SMALL else [])
-    )
-    n_systems = padded_size(max(map(len, parts)), steps=1)
+    parts = list(parts_of(atoms))
+    n_rows, n_systems = shape_of(parts)
     fixed, arrays = split(potential)
     for part in parts:
         batch = Batch.from_atoms(bare(part), dtype, n_rows, n_systems)
@@ -47,16 +43,16 @@ def found_of(
             batch, potential.cutoff, 0.0, lists=potential.lists, reverse=True, is_fitted=False
         )
         program = fixed, n_rows, n_systems, np.dtype(dtype), stress
-        table.fit(_ROOMS.of(program, table.needs, n_rows, is_lean=table.is_lean))
-        found = _properties(fixed, stress, arrays, batch, table.lists())
+        table.fit(ROOMS.of(program, table.needs, n_rows, is_lean=table.is_lean))
+        found = properties_of(fixed, stress, arrays, batch, table.lists())
         yield from _by_structure(jax.device_get(found), part)
 
 
-_ROOMS = Rooms()
+ROOMS = Rooms()
 """Rooms of all calls of the process, so that like structures share a program."""
 
 
-def _parts(atoms: Sequence[Atoms]) -> Iterator[list[Atoms]]:
+def parts_of(atoms: Sequence[Atoms]) -> Iterator[list[Atoms]]:
     """The structures in batches that are not too large, unless one structure is."""
     part: list[Atoms] = []
     n_rows = 0
@@ -69,12 +65,21 @@ def _parts(atoms: Sequence[Atoms]) -> Iterator[list[Atoms]]:
     yield part
 
 
+def shape_of(parts: Sequence[list[Atoms]]) -> tuple[int, int]:
+    """The numbers of rows and systems of batches with room for each part."""
+    n_rows = max(map(_rows_of, parts))
+    n_rows = padded_size(
+        max(n_rows, machine().few_point_rows), BLOCK, *([1] if n_rows <= SMALL else [])
+    )
+    return n_rows, padded_size(max(map(len, parts)), steps=1)
+
+
 def _rows_of(part: Sequence[Atoms]) -> int:
     return sum(-(-len(a) // BLOCK) for a in part) * BLOCK
 
 
 @functools.partial(xla.jitted, is_kept=True, options=xla.SHORT, static_argnums=(0, 1))
-def _properties(fixed: Fixed, stress: bool, arrays: Any, batch: Batch, lists: Any) -> Any:
+def properties_of(fixed: Fixed, stress: bool, arrays: Any, batch: Batch, lists: Any) -> Any:
     return eqx.combine(arrays, fixed.tree)(batch, lists, stress=stress)
 
 

@@ -1,0 +1,1 @@
+"""Minimum-energy paths: bands of images, each band relaxed as one system."""
