@@ -84,7 +84,8 @@ def neb(
             of ASE since 3.27; or "string" (Makri, Ortner and Kermode, 2019): no springs, but images
             at equal distances along a spline after each step.
         n_images: the number of images of paths that are given by their end points, these included.
-        interpolate: how ASE makes these images: "idpp" or "linear".
+        interpolate: how ASE makes these images, "idpp" (with the springs and the method, without
+            climbing) or "linear".
         fmax: a path has converged when the force on each atom of each image is smaller (eV/Å); one
             number, or one per path.
         max_steps: a path ends unconverged after this many steps; one number, or one per path.
@@ -210,5 +211,5 @@ def _warn_of_unrelaxed(forces: np.ndarray, fmax: np.ndarray) -> None:
             f" force on an atom is {forces[at]:.3g} eV/Å, of path {at}, and fmax is"
             f" {fmax[at]:g}. Relax them, or barriers refer to no minimum",
             UserWarning,
-            stacklevel=4,
+            stacklevel=6,
         )

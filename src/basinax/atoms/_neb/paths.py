@@ -85,7 +85,7 @@ def read_bands(
 
 def _one_a_path(k: Any, n_paths: int) -> list[Any]:
     """The spring constants of each path: one number, or those of its springs."""
-    if np.ndim(k) == 0 and not isinstance(k, Sequence):
+    if not isinstance(k, Sequence) and np.ndim(k) == 0:
         return [k] * n_paths
     if len(k) != n_paths:
         raise ValueError(
@@ -102,18 +102,19 @@ def _band(path: Any, k: Any, n_images: int | None, interpolate: str, method: str
         raise ValueError(
             f"a path needs two end points and images between them, got {len(images)} image"
         )
-    if len(images) == 2:
-        if n_images is None:
-            raise ValueError("it has two end points and no images between: pass n_images=7, say")
-        images = _interpolated(images, n_images, interpolate, method)
+    if len(images) == 2 and n_images is None:
+        raise ValueError("it has two end points and no images between: pass n_images=7, say")
+    n_springs = (len(images) if len(images) > 2 else cast(int, n_images)) - 1
     springs = known(k)
-    shapes = (), (len(images) - 1,)
+    shapes = (), (n_springs,)
     if springs is None or springs.shape not in shapes or not SIZE.test(springs).all():
         raise ValueError(
-            f"k must be a number of 0 or more, or one for each of the {len(images) - 1} springs,"
+            f"k must be a number of 0 or more, or one for each of the {n_springs} springs,"
             f" got {shown(k)}"
         )
-    springs = np.broadcast_to(springs.astype(float), (len(images) - 1,))
+    springs = np.broadcast_to(springs.astype(float), (n_springs,))
+    if len(images) == 2:
+        images = _interpolated(images, springs, interpolate, method)
     return Band(_unwrapped(images), springs)
 
 
@@ -152,14 +153,17 @@ def _check_alike(images: list[Atoms]) -> None:
                 )
 
 
-def _interpolated(ends: list[Atoms], n_images: int, interpolate: str, method: str) -> list[Atoms]:
+def _interpolated(
+    ends: list[Atoms], springs: np.ndarray, interpolate: str, method: str
+) -> list[Atoms]:
     """Images between two end points, made by ASE, along the shortest ways between cells."""
     first, last = (end.copy() for end in ends)
-    images = [first, *(first.copy() for _ in range(n_images - 2)), last]
+    images = [first, *(first.copy() for _ in springs[1:]), last]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # atoms on one place
-            NEB(images, method=method).interpolate(interpolate, mic=bool(first.pbc.any()))
+            band = NEB(images, k=springs, method=method)
+            band.interpolate(interpolate, mic=bool(first.pbc.any()))
     except RuntimeError as error:
         raise ValueError("the constraints do not allow the interpolated images") from error
     at = next((k for k, image in enumerate(images) if not np.isfinite(image.positions).all()), None)

@@ -1,0 +1,403 @@
+"""Paths take the steps of `ase.mep.NEB`, and each has the bits that it has alone."""
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import add_adsorbate, bulk, fcc100
+from ase.calculators.emt import EMT as EMTOfASE
+from ase.constraints import FixAtoms, FixCom, FixedPlane
+from ase.geometry import find_mic
+from ase.mep import NEB, NEBTools
+from ase.optimize import BFGS as BFGSOfASE, FIRE as FIREOfASE, MDMin as MDMinOfASE
+
+from basinax import BFGS, FIRE, LBFGSLineSearch, MDMin, Status, check_order
+from basinax.atoms import EMT, ASECalculator, InternalLBFGS, neb, relax
+from basinax.atoms._neb.evaluator import Ends, PathEvaluator, _parts
+from basinax.atoms._neb.forces import band_forces
+from basinax.atoms._neb.paths import read_bands
+from basinax.atoms._neb.spline import equidistant
+
+METHODS = ("aseneb", "improvedtangent", "string")
+
+pytestmark = pytest.mark.filterwarnings("ignore:end points of:UserWarning")
+
+
+@functools.cache
+def hop(adatom="Al"):
+    """An adatom that goes from one hollow to the next; the lower layer is fixed."""
+    start = fcc100("Al", (3, 2, 2))
+    add_adsorbate(start, adatom, 1.8, "hollow")
+    start.center(4.0, axis=2)
+    start.set_constraint(FixAtoms(mask=start.get_tags() == 2))
+    end = start.copy()
+    end.positions[-1, 0] += start.cell[0, 0] / 3
+    return start, end
+
+
+@functools.cache
+def across():
+    """The hop across a boundary of the cell, after which the adatom was put back into it."""
+    start, end = (atoms.copy() for atoms in hop())
+    for atoms in (start, end):
+        atoms.positions[:, 0] += 6.0
+    end.wrap()
+    return start, end
+
+
+@functools.cache
+def vacancy():
+    """A neighbour that goes into a vacancy of a crystal."""
+    crystal = bulk("Cu") * (3, 2, 2)
+    start = crystal[1:]
+    end = start.copy()
+    end.positions[3] = crystal.positions[0]
+    end.positions += 0.02 * np.sin(np.arange(33).reshape(-1, 3))
+    return start, end
+
+
+@functools.cache
+def dimer():
+    """A dimer of two elements that turns, open and without constraints."""
+    start = Atoms("CuAu", [[0.0, 0.0, 0.0], [2.4, 0.0, 0.0]])
+    end = Atoms("CuAu", [[0.1, 0.3, 0.0], [1.9, 1.4, 0.3]])
+    return start, end
+
+
+PATHS = {"hop": hop, "across": across, "vacancy": vacancy, "dimer": dimer}
+
+
+def of_ase(ends, n_images, steps, *, optimizer=FIREOfASE, interpolate="idpp", climb, **how):
+    """The positions of ASE's images at these steps."""
+    images = [ends[0].copy() for _ in range(n_images - 1)] + [ends[1].copy()]
+    band = NEB(images, **how)
+    band.interpolate(interpolate, mic=bool(ends[0].pbc.any()))
+    band.climb = climb
+    for image in images:
+        image.calc = EMTOfASE()
+    found = {}
+    run = optimizer(band, logfile=None)
+    for _ in run.irun(fmax=0.0, steps=max(steps)):
+        if how["method"] == "string":
+            band.precon._spline = None  # ASE keeps a spline until an image moves by 1e-6 Å
+        if run.nsteps in steps:
+            found[run.nsteps] = np.array([image.get_positions() for image in images])
+    return np.array([found[k] for k in steps])
+
+
+def apart(ends, found, expected):
+    ways, _ = find_mic((found - expected).reshape(-1, 3), ends[0].cell, ends[0].pbc)
+    return np.abs(ways).max()
+
+
+def compared(name, steps, optimizers, **how):
+    """The largest difference from ASE at these steps, which are those of as many paths."""
+    ends, (ours, theirs) = PATHS[name](), optimizers
+    expected = of_ase(ends, 5, steps, optimizer=theirs, **how)
+    found = neb([ends] * len(steps), EMT(), ours, n_images=5, fmax=0.0, max_steps=steps, **how)
+    assert [path.steps for path in found] == list(steps)
+    return apart(ends, np.array([path.positions for path in found]), expected)
+
+
+FIRES, BFGSS, MDMINS = (FIRE(), FIREOfASE), (BFGS(), BFGSOfASE), (MDMin(), MDMinOfASE)
+
+
+@pytest.mark.parametrize("climb", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["hop", "vacancy"])
+def test_the_steps_are_those_of_ase(name, method, climb):
+    assert compared(name, (1, 10, 100), FIRES, method=method, climb=climb) < 1e-9
+
+
+@pytest.mark.parametrize("climb", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("optimizers", [BFGSS, MDMINS], ids=["BFGS", "MDMin"])
+def test_other_optimizers_step_as_those_of_ase(optimizers, method, climb):
+    assert compared("hop", (1, 10, 40), optimizers, method=method, climb=climb) < 1e-9
+
+
+@pytest.mark.parametrize("method", ["aseneb", "improvedtangent"])
+@pytest.mark.parametrize("name", ["across", "dimer"])
+def test_boundaries_and_open_molecules_are_as_in_ase(name, method):
+    how = {"method": method, "climb": True, "interpolate": "linear"}
+    assert compared(name, (1, 10, 40), FIRES, **how) < 1e-9
+
+
+def test_each_spring_may_have_a_constant():
+    springs, ends = [0.1, 0.3, 0.05, 1.0], hop()
+    how = {"method": "improvedtangent", "climb": False}
+    expected = of_ase(ends, 5, (20,), k=springs, **how)
+    paths = neb([ends] * 2, EMT(), n_images=5, fmax=0.0, max_steps=20, k=[springs, 0.1], **how)
+    assert apart(ends, paths[0].positions, expected[0]) < 1e-9
+    assert apart(ends, paths[1].positions, expected[0]) > 1e-4
+
+
+def test_an_image_climbs_from_a_force_on():
+    ends, how = hop(), {"method": "improvedtangent"}
+    images = [ends[0].copy() for _ in range(4)] + [ends[1].copy()]
+    band = NEB(images, climb=False, **how)
+    band.interpolate("idpp", mic=True)
+    for image in images:
+        image.calc = EMTOfASE()
+    run = FIREOfASE(band, logfile=None)
+    run.run(fmax=0.3, steps=100)
+    before, band.climb = run.nsteps, True
+    run.run(fmax=0.0, steps=30)
+    (path,) = neb([ends], EMT(), n_images=5, climb=0.3, fmax=0.0, max_steps=before + 30, **how)
+    assert 0 < before < 100
+    expected = np.array([image.positions for image in images])
+    assert apart(ends, path.positions, expected) < 1e-9
+
+
+def test_constraints_act_as_in_ase(monkeypatch):
+    start, end = (atoms.copy() for atoms in hop())
+    for atoms in (start, end):
+        atoms.constraints += [FixedPlane([len(atoms) - 1], [0, 1, 0])]
+        atoms.positions[-1, 2] += 0.3
+    monkeypatch.setitem(PATHS, "planar", lambda: (start, end))
+    assert compared("planar", (1, 40), FIRES, method="aseneb", climb=True) < 1e-9
+
+
+# --- each path alone
+
+
+def broken():
+    """A path whose third image has two atoms on one place."""
+    start, end = hop()
+    images = [start, start.copy(), start.copy(), end]
+    images[2].positions[-1] = images[2].positions[-2]
+    return images
+
+
+def bits_of(path):
+    numbers = path.positions, path.energies, path.fmax, path.steps, path.status
+    return [*numbers, *(image.get_forces() for image in path.images)]
+
+
+def assert_same(path, other):
+    for x, y in zip(bits_of(path), bits_of(other), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_path_has_the_bits_that_it_has_alone(method, dtype):
+    images = {"a": 5, "b": 3, "c": 4}
+    paths = {"a": hop(), "b": vacancy(), "c": hop("Cu")}
+    lists = {
+        name: read_bands([paths[name]], 0.1, n, "linear", method) for name, n in images.items()
+    }
+    paths = {name: band.images for name, (band,) in lists.items()}
+    options = {"method": method, "dtype": dtype, "max_steps": 25, "fmax": 0.1, "climb": 0.5}
+    options["optimizer"] = FIRE()
+    alone = {name: neb([path], EMT(), **options)[0] for name, path in paths.items()}
+    for order in ("abc", "cxba"):
+        together = neb([paths.get(name) or broken() for name in order], EMT(), **options)
+        for name, path in zip(order, together, strict=True):
+            if name == "x":
+                assert path.status == Status.EVALUATION_FAILED
+                assert path.message.startswith("image 2: ")
+                assert path.saddle is None and np.isnan(path.barrier)
+            else:
+                assert_same(path, alone[name])
+
+
+def test_refilled_places_change_no_bit(monkeypatch):
+    paths = [hop(), vacancy(), hop("Cu"), hop("Au")]
+    options = {"n_images": 4, "max_steps": 12, "fmax": 0.2}
+    expected = neb(paths, EMT(), **options)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.max_rows", 64)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.few_rows", 64)
+    monkeypatch.setattr("basinax.atoms._machine.CPU.point_rows", 64)
+    for path, other in zip(neb(paths, EMT(), **options), expected, strict=True):
+        assert_same(path, other)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("method", METHODS)
+def test_no_order_is_left_to_the_compiler(method, dtype):
+    bands = read_bands([hop(), vacancy()], 0.1, 5, "linear", method)
+    ends, climb = [Ends(({}, {}))] * 2, np.full(2, np.inf)
+    (part,) = _parts(PathEvaluator(ASECalculator(EMTOfASE()), bands, ends, method, climb, dtype))
+    rows, images = jnp.ones(part.shape, dtype), jnp.ones(len(part.chain.moves), dtype)
+    found = check_order(
+        functools.partial(band_forces, method), part.chain, rows, rows, (images, images)
+    )
+    assert found.findings == ()
+    if (grid := part.chain.grid) is not None:
+        assert check_order(equidistant, grid, grid.points(rows)).findings == ()
+
+
+# --- calculators
+
+
+class Angry(EMTOfASE):
+    """Fails where the last atom has gone too far."""
+
+    def calculate(self, atoms, *how):
+        if self.fails(atoms):
+            raise RuntimeError("no convergence")
+        super().calculate(atoms, *how)
+
+    def fails(self, atoms):
+        return hop()[0].positions[-1, 0] + 0.3 < atoms.positions[-1, 0] < 4.0
+
+
+def test_a_calculator_of_ase_gives_the_path_of_ase():
+    ends = hop()
+    expected = of_ase(ends, 4, (15,), method="aseneb", climb=True)
+    (path,) = neb([ends], EMTOfASE(), n_images=4, fmax=0.0, max_steps=15)
+    assert apart(ends, path.positions, expected[0]) < 1e-9
+    assert path.evaluations == 2 + 2 * 16
+
+
+def test_a_calculator_that_fails_ends_its_path_with_the_image():
+    start, end = hop()
+    short = end.copy()
+    short.positions[-1, 0] = start.positions[-1, 0] + 0.2
+    paths = neb([(start, end), (start, short)], Angry(), n_images=5, max_steps=3, fmax=0.0)
+    assert paths[0].status == Status.EVALUATION_FAILED
+    assert "image 1: " in paths[0].message and "no convergence" in paths[0].message
+    assert paths[1].status == Status.MAX_STEPS and paths[1].message == ""
+
+
+def test_an_end_point_that_fails_ends_its_path():
+    start, end = hop()
+    bad = end.copy()
+    bad.positions[-1] = bad.positions[-2]
+    paths = neb([[start, end, bad], [start, bad, end]], EMT(), max_steps=1)
+    assert [path.message[:8] for path in paths] == ["image 2:", "image 1:"]
+
+
+# --- results
+
+
+@pytest.fixture(scope="module")
+def found():
+    ends = relax(hop(), EMT(), fmax=0.02).atoms
+    return neb([ends], EMT(), n_images=5, fmax=0.05)
+
+
+def test_a_result_has_images_and_barriers(found):
+    (path,) = found
+    energies = [image.get_potential_energy() for image in path.images]
+    assert found.converged.all() and path.status == Status.CONVERGED
+    assert path.fmax < 0.05
+    assert path.saddle_index == int(np.argmax(energies)) == 2
+    assert path.barrier == energies[2] - energies[0] > 0.05
+    assert path.reverse_barrier == energies[2] - energies[4]
+    assert path.reaction_energy == energies[4] - energies[0]
+    assert path.saddle is path.images[2]
+    for image in path.images:
+        again = image.copy()
+        again.calc = EMTOfASE()
+        np.testing.assert_allclose(image.get_forces(), again.get_forces(), atol=1e-9)
+    assert found.barriers.tolist() == [path.barrier]
+
+
+def test_the_saddle_is_that_of_ase(found):
+    tools = NEBTools(found[0].images)
+    barrier, energy = tools.get_barrier(fit=False)
+    assert barrier == pytest.approx(found[0].barrier, abs=1e-12)
+    assert energy == pytest.approx(found[0].reaction_energy, abs=1e-12)
+    assert max(found[0].fit().fit_energies) >= found[0].barrier - 1e-12
+
+
+def test_a_plot_draws_the_curve_of_ase(found):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    axes = found[0].plot()
+    assert len(axes.lines) > 1
+    matplotlib.pyplot.close(axes.figure)
+
+
+def test_a_table_has_a_row_for_each_path(found, tmp_path):
+    found.write_table(tmp_path / "paths.csv")
+    header, row = (tmp_path / "paths.csv").read_text().splitlines()
+    assert header.split(",")[:6] == [
+        "source", "formula", "images", "status", "steps", "evaluations",
+    ]  # fmt: skip
+    assert row.split(",")[:4] == ["0", "Al13", "5", "converged"]
+
+
+def test_the_images_given_are_not_changed():
+    start, end = hop()
+    before = start.positions.copy(), end.positions.copy()
+    neb([(start, end)], EMT(), n_images=3, max_steps=2)
+    assert (start.positions == before[0]).all() and (end.positions == before[1]).all()
+
+
+def test_no_paths_have_no_results():
+    assert len(neb([], EMT())) == 0
+
+
+# --- what is refused
+
+
+def changed(**arrays):
+    start, end = (atoms.copy() for atoms in hop())
+    for name, value in arrays.items():
+        setattr(end, name, value)
+    return start, end
+
+
+def refusals():
+    start, end = hop()
+    numbers = start.numbers.copy()
+    numbers[0] = 29
+    return {
+        "fewer atoms": ([[start, end[1:]]], {}, "path 0: image 1 has 12 atoms and image 0 has 13"),
+        "other elements": ([changed(numbers=numbers)], {}, "has Cu as atom 0, image 0 has Al"),
+        "another cell": ([changed(cell=start.cell * 1.1)], {}, "the cell of image 1 differs"),
+        "other boundaries": ([changed(pbc=True)], {}, "image 1 has pbc"),
+        "other constraints": ([changed(constraints=[])], {}, "constraints of image 1 differ"),
+        "one image": ([[start]], {}, "a path needs two end points"),
+        "no number of images": ([[start, end]], {"n_images": None}, "pass n_images=7"),
+        "one path": ([start, end], {}, "got one path: pass"),
+        "a structure": (start, {}, "got one Atoms"),
+        "a method": ([[start, end]], {"method": "eb"}, 'method must be one of "aseneb"'),
+        "an interpolation": ([[start, end]], {"interpolate": "cubic"}, "interpolate must be"),
+        "two images": ([[start, end]], {"n_images": 2}, "n_images must"),
+        "a spring": ([[start, end]], {"k": -1.0}, "k must be a number of 0 or more"),
+        "springs": ([[start, end]], {"k": [[0.1, 0.2]]}, "one for each of the 4 springs"),
+        "many springs": ([[start, end]], {"k": [0.1, 0.2]}, "each of the 1 paths, got 2"),
+        "a late climb": ([[start, end]], {"climb": 0.01}, "climb must not be less than fmax"),
+        "bonds": ([[start, end]], {"optimizer": InternalLBFGS()}, "InternalLBFGS"),
+        "a search": ([[start, end]], {"optimizer": LBFGSLineSearch()}, "choose FIRE"),
+        "an option of ASE": ([[start, end]], {"steps": 3}, "write max_steps"),
+        "no calculators": ([[start, end]], {"potential": None}, "have no calculator"),
+        "an element": ([changed_to("Fe")], {}, "EMT has no parameters for Fe"),
+    }
+
+
+def changed_to(element):
+    return hop(element)
+
+
+@pytest.mark.parametrize("name", refusals())
+def test_what_is_no_path_is_refused_with_a_reason(name):
+    paths, options, reason = refusals()[name]
+    with pytest.raises((TypeError, ValueError), match=reason):
+        neb(paths, **{"potential": EMT(), "n_images": 5} | options)
+
+
+def test_constraints_of_whole_images_are_refused():
+    start, end = (atoms.copy() for atoms in hop())
+    for atoms in (start, end):
+        atoms.set_constraint(FixCom())
+    with pytest.raises(NotImplementedError, match="path 0: image 0 has the constraint FixCom"):
+        neb([(start, end)], EMT(), n_images=3)
+
+
+def test_end_points_that_are_not_relaxed_are_named_once():
+    with pytest.warns(UserWarning, match=r"end points of 2 paths \(0, 1\) are not relaxed") as told:
+        neb([hop(), vacancy()], EMT(), n_images=3, max_steps=0)
+    assert len(told) == 1
+    assert told[0].filename == __file__
+
+
+def test_an_error_is_raised_for_paths_that_do_not_converge_where_asked():
+    with pytest.raises(RuntimeError, match="max_steps"):
+        neb([hop()], EMT(), n_images=3, max_steps=1, fmax=1e-4, throw=True)
