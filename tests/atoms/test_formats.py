@@ -192,6 +192,12 @@ def test_structures_that_a_format_does_not_hold_are_refused(name, kind, tmp_path
     assert are_kept or refused or "orientation of the cell" in losses(name, structures, [False] * 2)
 
 
+@pytest.mark.parametrize("name", HOLDS)
+def test_a_name_leads_to_each_row(name):
+    endings = (name, *ioformats[name].extensions)
+    assert name in {form_to_write(Path(f"a.{ending}")).name for ending in endings}
+
+
 @pytest.mark.parametrize("name", ioformats)
 def test_formats_without_a_row_are_refused(name):
     reason = refusal(name, [crystal(pbc=True)], ["a"]) or ""

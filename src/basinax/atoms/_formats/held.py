@@ -24,7 +24,6 @@ HOLDS = {
         "json": f"{_GEOMETRY} {_RESULTS} {_ARRAYS} {_CONSTRAINTS} info",
         "db": f"{_GEOMETRY} energy forces stress tags masses momenta charges moments"
         f" {_CONSTRAINTS} info",
-        "abinit-in": "closed cell turned digits images moments",
         "aims": "cell turned digits images FixAtoms FixCartesian charges moments",
         "cif": "several others cell digits",
         "dlp4": "cell turned digits images",
@@ -33,7 +32,6 @@ HOLDS = {
         "gromacs": "cell turned images",
         "lammps-data": "closed cell digits images",
         "mol": "",
-        "onetep-in": "closed cell turned digits images",
         "proteindatabank": "several cell images",
         "res": "closed cell digits",
         "sdf": "",
@@ -42,7 +40,6 @@ HOLDS = {
         "vasp-xdatcar": "closed several others cell turned digits images",
         "xsd": "cell turned digits images",
         "xsf": "several cell turned digits images forces",
-        "xyz": "several others digits",
     }.items()
 }
 """What the formats of outputs hold, by ASE's name: constraints by their classes, and
