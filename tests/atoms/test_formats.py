@@ -41,7 +41,7 @@ def test_the_page_has_the_table():
 def crystal(**how) -> Atoms:
     """Three atoms that stand close together in a cell."""
     cell = [[5.6, 0, 0], [0.3, 5.5, 0], [0.2, 0.4, 5.7]]
-    return Atoms("NaNaCl", [[1, 1, 1], [1, 2, 2], [2, 1, 1]], **{"cell": cell, "pbc": True} | how)
+    return Atoms("NaClNa", [[1, 1, 1], [1, 2, 2], [2, 1, 1]], **{"cell": cell, "pbc": True} | how)
 
 
 def changed(change: Callable[[Atoms], Any]) -> Atoms:
@@ -146,7 +146,7 @@ def test_the_table_says_what_a_format_keeps(name, tmp_path):
             continue
         assert refusal(name, [atoms], [""]) is None
         (got,) = through(name, tmp_path / "x", [atoms])
-        assert sorted(got.symbols) == sorted(atoms.symbols)
+        assert list(got.symbols) == list(atoms.symbols)
         distance = 0.02 if loss in ("cell", *OF_THE_CELL) else 1e-5
         missing |= set() if is_kept(atoms, got, part, distance) else {(loss, kind)}
         said |= {(loss, kind)} if loss in losses(name, [atoms], [loss == "stress"]) else set()
@@ -163,7 +163,7 @@ OF_THE_CELL = {
 
 SETS = {
     "several": [crystal(), changed(turned)],
-    "other elements": [crystal(), changed(lambda x: x.set_atomic_numbers([11, 17, 17]))],
+    "other elements": [crystal(), changed(lambda x: x.set_atomic_numbers([11, 11, 17]))],
     "another number": [crystal(), crystal() * (2, 1, 1)],
     "a smaller number": [crystal() * (2, 1, 1), crystal()],
     "no cell": [Atoms("O2", [[0, 0, 0], [0, 0, 1.2]])],
