@@ -409,7 +409,7 @@ BAD = {
     "a format that wants more": (
         ["dimer.xyz"],
         {"--output": "out.pwi"},
-        "results are not written as Quantum espresso in file, but in .extxyz, which `ase convert`",
+        "results are not written as Quantum espresso in file: try .extxyz, which `ase convert`",
     ),
     "atoms that a format loses": (
         ["dimer.xyz", "crystals.extxyz"],

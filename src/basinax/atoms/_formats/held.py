@@ -67,7 +67,10 @@ GEOMETRY: dict[str, tuple[str, Callable[[Atoms], Any]]] = {
         "cells that are not periodic in all directions",
         lambda atoms: atoms.cell.rank and not atoms.pbc.all(),
     ),
-    "turned": ("orientation of the cell", lambda atoms: atoms.cell.rank == 3),
+    "turned": (
+        "orientation of the cell",
+        lambda atoms: np.triu(atoms.cell, 1).any() or (np.diag(atoms.cell) < 0).any(),
+    ),
     "images": ("periodic images of atoms", lambda atoms: atoms.cell.rank == 3),
     "digits": ("digits of positions", len),
 }
@@ -81,11 +84,7 @@ def refusal(form: str, structures: Sequence[Atoms], sources: Sequence[str]) -> s
     """The reason why no file of these structures can be made."""
     first, several, title = structures[0], len(structures) > 1, ioformats[form].description
     if form not in HOLDS:
-        known = ", ".join(sorted({*HOLDS} - {"extxyz"}))
-        return (
-            f"results are not written as {title}, but in .extxyz, which `ase convert`"
-            f" turns into other formats, or as {known}"
-        )
+        return f"results are not written as {title}: try .extxyz, which `ase convert` converts"
     holds = HOLDS[form]
     if several and "several" not in holds:
         return f"{title} holds one structure, not {len(structures)}: try .extxyz"
@@ -113,11 +112,10 @@ def losses(form: str, structures: Iterable[Atoms], have_stress: Iterable[bool]) 
         names = [name for word, name in RESULTS.items() if word not in holds]
         names += ["stress"] if has_stress and "stress" not in holds else []
         names += ["status", "steps"] if "info" not in holds else []
-        names += [
-            name
-            for word, (name, has) in GEOMETRY.items()
-            if word not in holds and has(atoms) and ("cell" in holds or word in ("cell", "digits"))
-        ]
+        for word, (name, has) in GEOMETRY.items():
+            is_there = has(atoms) or (word == "turned" and has_stress)  # a cell may turn in the run
+            if word not in holds and is_there and ("cell" in holds or word in ("cell", "digits")):
+                names.append(name)
         for name in (*names, *prepared(form, atoms)[1]):
             lost.setdefault(name, number)
     return lost
