@@ -19,6 +19,7 @@ from basinax._settings import at_least, knows_options_of_ase, require_function, 
 from basinax.atoms._batch import available_dtype
 from basinax.atoms._cells.kinds import AbstractCell
 from basinax.atoms._evaluators.protocol import AbstractEvaluator
+from basinax.atoms._history import AnyRecorder
 from basinax.atoms._intake import Fault, Item, check_are_several
 from basinax.atoms._machine import machine
 from basinax.atoms._precision import warn_of_single_precision
@@ -143,6 +144,7 @@ def relax_items(
     progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     at_once: int | None = None,
+    recorder: AnyRecorder | None = None,
 ) -> Generator[Outcomes]:
     """Relax structures as they arrive, each of which may have settings of its own.
 
@@ -150,6 +152,7 @@ def relax_items(
         items: structures, and those that are known to be unusable.
         run: from `run_settings`; each item replaces arrays in it by its `own_numbers`.
         at_once: like the others, as for `relax_stream`.
+        recorder: gets frames, with the numbers of structures in the input.
 
     Returns:
         An iterator over structures that have ended since the last: their numbers, and the result
@@ -164,7 +167,7 @@ def relax_items(
         feed = Feed(run, items, at_once, size_of=lambda atoms: 1)
     tell = None if progress is None else lambda *found: progress(Progress(*found))
     with own_switches():
-        return _ended(relaxed(run, feed, Monitor(tell, should_stop)), switches())
+        return _ended(relaxed(run, feed, Monitor(tell, should_stop), recorder), switches())
 
 
 def own_numbers(convergence: AbstractCriterion, max_steps: int) -> tuple[Any, ...]:
