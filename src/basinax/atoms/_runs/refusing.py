@@ -1,6 +1,5 @@
 """Windows in which some structures cannot be relaxed: these end with the reason."""
 
-import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -19,22 +18,9 @@ _OF_A_STRUCTURE = re.compile(r"\bsystem \d+\b|\bsystems \(")
 
 def refused(atoms: Atoms, source: str, reason: str) -> Relaxed:
     """The entry of a structure that cannot be relaxed."""
-    nan = float("nan")
-    entry = Relaxed.of(
-        atoms,
-        atoms.positions,
-        atoms.cell.array,
-        {},
-        energy=nan,
-        fmax=float("inf"),
-        steps=0,
-        evaluations=0,
-        status=Status.EVALUATION_FAILED,
-        source=source,
-        message=reason,
-        initial_energy=nan,
-    )
-    return dataclasses.replace(entry, displacement=nan)
+    end = {"status": Status.EVALUATION_FAILED, "displacement": float("nan")}
+    place = atoms.positions, atoms.cell.array, {}
+    return Relaxed.of(atoms, *place, source=source, message=reason, **end)
 
 
 def relax_usable(
