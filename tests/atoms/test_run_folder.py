@@ -28,17 +28,17 @@ from typer.testing import CliRunner
 
 from basinax import Status, cli
 from basinax._text.tables import read_config, toml_of
+from basinax.atoms import _relax_stream
 from basinax.atoms._formats.formats import Form
 from basinax.atoms._record import Relaxed
+from basinax.atoms._relax_stream import refused
 from basinax.atoms._runs import stores
 from basinax.atoms._runs.folder import RunFolder
-from basinax.atoms._runs.refusing import refused
 from basinax.atoms._runs.results import Results
 from basinax.atoms._runs.rows import not_kept
 from basinax.atoms._runs.stores import SQLiteFile
 from basinax.atoms._snapshot import Template
-from basinax.atoms._windows import by_number
-from basinax.cli import _keeping, _storing
+from basinax.cli import _storing
 from basinax.cli._lazily import count
 from basinax.cli._values import Shard, seconds_of, shard_of
 from cover import exhaustive
@@ -63,8 +63,8 @@ def _inputs(tmp_path, monkeypatch):
     ase.io.write("a.extxyz", [cluster(k) for k in range(4)])
     ase.io.write("b.traj", [cluster(k) for k in range(4, 8)])
     ase.io.write("c.xyz", cluster(8))
-    # Two windows and more, so that something is read while something is done.
-    monkeypatch.setattr(_keeping, "by_memory", lambda *_: by_number(4))
+    # Few in memory, so that something is read while something is done.
+    monkeypatch.setattr(_relax_stream, "_most_rows", lambda run: 32)
 
 
 FILES = ("a.extxyz", "b.traj", "c.xyz")
@@ -322,12 +322,11 @@ def test_a_signal_costs_no_more_than_what_ran(whole, name):
 SLOWLY = """
 import sys, time
 from basinax import cli
+from basinax.atoms import _relax_stream
 from basinax.atoms._runs.results import Results
-from basinax.atoms._snapshot import Template
-from basinax.atoms._windows import by_number
-from basinax.cli import _keeping, _storing
+from basinax.cli import _storing
 
-_keeping.by_memory = lambda *_: by_number(2)
+_relax_stream._most_rows = lambda run: 16
 add = Results.add
 
 def slowly(self, entries):

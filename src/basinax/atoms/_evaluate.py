@@ -159,6 +159,7 @@ def _asked(
 ) -> list[_Found]:
     """The answers of an evaluator; a failed structure has NaN and a message."""
     answers: dict[int, Any] = {}
+    evaluator.check(atoms, have_volume)
     with closing(evaluator.open(atoms, have_volume)) as session:
         session.ask(
             [

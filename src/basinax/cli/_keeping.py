@@ -4,8 +4,9 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import typer
 from ase.calculators.calculator import BaseCalculator
@@ -14,14 +15,11 @@ from rich.table import Table as Grid
 from basinax._loop.status import Status
 from basinax._text.tables import RECORD, Table
 from basinax.atoms import ASECalculator, TorchSimModel
-from basinax.atoms._record import Relaxed
 from basinax.atoms._relax import Progress
-from basinax.atoms._relax_stream import by_memory
 from basinax.atoms._runs.changes import changes, changes_of_making, joined
 from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._runs.on_ray import relaxed_on_ray
 from basinax.atoms._runs.rows import POINTS
-from basinax.atoms._windows import relaxed_windows
 from basinax.cli._config import settings_of
 from basinax.cli._console import (
     INTERRUPTED,
@@ -48,7 +46,7 @@ from basinax.cli._summary import print_first
 from basinax.cli._tally import Tally
 from basinax.cli._values import Shard
 from basinax.cli._watch import Watch
-from basinax.cli._works import Work, Works, relax_works
+from basinax.cli._works import Work, Works, relax_window, relax_works
 
 
 def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> None:
@@ -86,7 +84,7 @@ def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> Non
 
         works = Works(given, setup, is_left, is_over, is_strict=keeping.strict)
         admit = _Admission(kept, keeping.force)
-        begin = _windows(setup, given, tally, is_over, keeping.ray, making, admit)
+        begin = _relaxed(setup, tally, is_over, keeping.ray, making, admit)
         here = None if keeping.ray is not None else lambda: admit(making())
         _work_off(kept, works, tally, is_over, begin, here)
         if works.n_items is not None:
@@ -213,13 +211,13 @@ def _work_off(
     works: Works,
     tally: Tally,
     should_stop: Callable[[], bool],
-    begin: Callable[[Iterator[Work]], Generator[list[tuple[Work, Relaxed]]]],
+    begin: Callable[[Iterator[Work]], Iterator[Ended]],
     admit: Callable[[], None] | None,
 ) -> None:
     """Relax the remaining structures and store each as it ends; exit if it cannot be stored.
 
     Args:
-        begin: relaxes structures in windows.
+        begin: relaxes structures.
         admit: called before results are kept; exits if they do not fit the record.
     """
 
@@ -237,41 +235,39 @@ def _work_off(
             print_error(f"{error}; {tally.n_done} structures are kept in it: {_how_to_go_on(kept)}")
             raise typer.Exit(NOT_SAVED) from None
 
-    with reported(), contextlib.closing(begin(iter(works))) as windows:
-        for ended in windows:
+    ends: Any = begin(iter(works))
+    with reported(), contextlib.closing(ends):
+        for ended in ends:
             with kept_or_left():
                 if ended and admit is not None:
                     admit()
-                storing.add([(work.number, entry) for work, entry in ended] + works.take_refused())
+                storing.add(ended)
     with kept_or_left():
-        storing.add(works.take_refused())
         storing.finish()
     if storing.waiting:
         n, name = len(storing.waiting), kept.results.name
         print_warning(f"{n} structures that have ended are not in {name}, and will begin again")
 
 
-def _windows(
+def _relaxed(
     setup: Setup,
-    given: Given,
     tally: Tally,
     should_stop: Callable[[], bool],
     ray: str | None,
     making: Making,
     admit: Callable[[Table], None],
-) -> Callable[[Iterator[Work]], Generator[list[tuple[Work, Relaxed]]]]:
-    """A function that relaxes structures in windows.
+) -> Callable[[Iterator[Work]], Iterator[Ended]]:
+    """A function that relaxes structures.
 
     Args:
         ray: the address of a cluster that relaxes them, or None.
         making, admit: for the workers of a cluster, see `relaxed_on_ray`.
     """
-    relax_window = partial(relax_works, setup, history=POINTS)
     if ray is not None:
-        return lambda works: relaxed_on_ray(works, relax_window, should_stop, ray, making, admit)
-    relax_here = partial(relax_window, progress=tally.show)
-    take = by_memory(lambda work: work.atoms, given.devices)
-    return lambda works: relaxed_windows(works, relax_here, should_stop, take)
+        there = partial(relax_window, setup, history=POINTS)
+        return lambda works: relaxed_on_ray(works, there, should_stop, ray, making, admit)
+    how = {"history": POINTS, "progress": tally.show, "should_stop": should_stop}
+    return lambda works: relax_works(setup, works, **how)
 
 
 def _print(kept: RunFolder, tally: Tally) -> None:

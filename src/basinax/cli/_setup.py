@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,6 +25,9 @@ from basinax.atoms import (
     cell_from,
     relax as relax_atoms,
 )
+from basinax.atoms._intake import Fault, Item
+from basinax.atoms._relax_stream import own_numbers, relax_items
+from basinax.atoms._streams.run import Outcomes
 from basinax.atoms._streams.workers import lanes_of
 from basinax.cli._console import fail, reported
 from basinax.cli._options import Dtype, Given
@@ -105,6 +108,20 @@ class Setup:
             max_steps=np.array([each["max_steps"] for each in own]),
             **how,
         )
+
+    def item_of(self, number: int, atoms: Atoms, own: Mapping[str, Any]) -> Item:
+        """One structure with its settings, for `relax_items`."""
+        criterion = self._criterion([own["fmax"]])
+        return Item(number, atoms, own["cell"], own_numbers(criterion, own["max_steps"]))
+
+    def relax_items(self, items: Iterator[Item | Fault], **how: Any) -> Iterator[Outcomes]:
+        """The result of `relax_items`.
+
+        Args:
+            how: further arguments of `relax_items`.
+        """
+        own = {"convergence": self._criterion([0.0]), "max_steps": np.zeros(1, int)}
+        return relax_items(items, **self.settings, **own, **how)
 
     def _criterion(self, fmax: list[float]) -> AbstractCriterion:
         """The combination of all criteria in the options."""

@@ -1,6 +1,7 @@
 """The structures of a run that is stored in a folder, each read when needed."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -8,10 +9,10 @@ from ase import Atoms
 
 from basinax._settings import said
 from basinax.atoms._charges import unused_of, uses_of
+from basinax.atoms._intake import Fault, Item as Input
 from basinax.atoms._record import Relaxed
-from basinax.atoms._runs.refusing import refused, relax_usable
+from basinax.atoms._relax_stream import refused
 from basinax.atoms._runs.rows import not_kept
-from basinax.atoms._windows import OnEnd
 from basinax.cli._console import fail, print_warning, with_sources
 from basinax.cli._constrained import constrain_one
 from basinax.cli._lazily import Item, items_of
@@ -29,6 +30,8 @@ class Work(NamedTuple):
     atoms: Atoms
     own: dict[str, Any]
     """Cell, fmax and max_steps of the structure."""
+    fault: Exception | None = None
+    """The reason why the structure cannot be read."""
 
 
 class Works:
@@ -51,7 +54,6 @@ class Works:
         """
         self._given, self._setup, self._is_left = given, setup, is_left
         self._should_stop, self._is_strict = should_stop, is_strict
-        self._refused: list[tuple[int, Relaxed]] = []
         self._warned: set[str] = set()
         self.n_items: int | None = None
         """The number of items in the input; known once all have been read."""
@@ -65,13 +67,10 @@ class Works:
                 try:
                     yield self._read(number, item)
                 except Exception as error:  # whatever fails is the structure's own fault
-                    self._refuse(number, item, said(error))
+                    if self._is_strict:
+                        fail(f"{item.source} cannot be read: {said(error)}")
+                    yield Work(number, item.source, Atoms(), {}, error)
         self.n_items = number + 1
-
-    def take_refused(self) -> list[tuple[int, Relaxed]]:
-        """Structures that proved unreadable since the last call, with their numbers."""
-        taken, self._refused = self._refused, []
-        return taken
 
     def _read(self, number: int, item: Item) -> Work:
         atoms = item.read()
@@ -90,34 +89,34 @@ class Works:
                 self._warned.add(text)
                 print_warning(f"{text} {of}")
 
-    def _refuse(self, number: int, item: Item, reason: str) -> None:
-        if self._is_strict:
-            fail(f"{item.source} cannot be read: {reason}")
-        self._refused.append((number, refused(Atoms(), item.source, reason)))
-
 
 def relax_works(
-    setup: Setup,
-    works: list[Work],
-    on_end: OnEnd,
-    should_stop: Callable[[], bool],
-    **how: Any,
-) -> None:
-    """Relax structures; those that cannot be relaxed end with the reason.
+    setup: Setup, works: Iterable[Work], **how: Any
+) -> Iterator[list[tuple[int, Relaxed]]]:
+    """The outcomes of structures as they end; those that cannot be relaxed end with the reason.
 
     Args:
-        on_end: called with the place of each structure in the list, and its outcome.
-        how: further arguments of `relax`.
+        how: further arguments of `relax_items`.
     """
+    sources: dict[int, str] = {}
 
-    def relax_some(some: list[Work], **more: Any) -> None:
-        setup.relax([work.atoms for work in some], [work.own for work in some], **how, **more)
+    def items() -> Iterator[Input | Fault]:
+        for work in works:
+            sources[work.number] = work.source
+            if work.fault is None:
+                yield setup.item_of(work.number, work.atoms, work.own)
+            else:
+                yield Fault(work.number, work.atoms, work.fault)
 
-    def refuse(k: int, reason: str) -> Relaxed:
-        source = works[k].source
-        return refused(works[k].atoms, source, with_sources(reason, [source]))
+    def entry_of(end: Relaxed | Fault, source: str) -> Relaxed:
+        if isinstance(end, Fault):
+            return refused(end.atoms, source, with_sources(said(end.error), [source]))
+        return dataclasses.replace(end, source=source)
 
-    def end(k: int, entry: Relaxed) -> None:
-        on_end(k, dataclasses.replace(entry, source=works[k].source))
+    for ended in setup.relax_items(items(), **how):
+        yield [(number, entry_of(end, sources.pop(number))) for number, end in ended]
 
-    relax_usable(relax_some, works, refuse, end, should_stop)
+
+def relax_window(setup: Setup, works: list[Work], **how: Any) -> list[tuple[int, Relaxed]]:
+    """All outcomes of some structures, for a worker of a cluster."""
+    return list(itertools.chain.from_iterable(relax_works(setup, works, **how)))

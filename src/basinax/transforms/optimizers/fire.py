@@ -63,7 +63,11 @@ class FIRE(AbstractTransform):
         is_downhill = state.has_velocity & (power > 0)
         is_uphill = state.has_velocity & ~is_downhill
 
-        # v ← (1 - a) v + a |v| F/|F| downhill, 0 uphill, and then + dt F
+        # The paper's lines, with the power P = F·v:
+        #   P > 0: v ← (1 - a) v + a |v| F/|F|; after Nmin such steps dt ← finc dt, a ← fa a
+        #   P ≤ 0: v ← 0, dt ← fdec dt, a ← astart
+        #   then v ← v + dt F, x ← x + dt v
+        # Here v ← keep v + push F, since both lines for v are of that form.
         ratio = mixing_ratio(vv, gg)
         keep = jnp.where(is_downhill, 1 - state.a, 0)
         own = each_system(self, state.dt)
