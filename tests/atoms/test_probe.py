@@ -96,7 +96,7 @@ class Joined(SharedSession):
     """Its last digits depend on the number of structures that it evaluates together."""
 
     def answers(self, timeout):
-        scale = 1 + 1e-14 * len(self.waiting)
+        scale = 1 + 4e-16 * len(self.waiting)
         found = super().answers(timeout)
         return [(k, e._replace(energy=scale * e.energy, forces=scale * e.forces)) for k, e in found]
 
@@ -112,18 +112,7 @@ def test_a_model_passes_by_itself():
 
 def test_a_model_that_joins_structures_is_found():
     found = wrong(probe(JoinedSprings(None), molecules()))
-    assert "together" in found
-    assert found <= BITS
-
-
-BITS = {
-    "together",
-    "in other orders",
-    "in parts",
-    "alone again",
-    "after near points",
-    "beside two atoms in one place",
-}
+    assert {"together", "in parts"} <= found
 
 
 def test_a_calculator_that_remembers_is_found():
