@@ -415,6 +415,20 @@ def test_a_config_file_names_a_potential(tmp_path, monkeypatch, config, code, te
     assert text in ran.stderr
 
 
+def test_a_model_prints_as_one_line():
+    assert str(network(species=("Si", "Cu"), dtype="float32")) == (
+        "JaxModel(Network; Si, Cu; cutoff 4 Å; float32)"
+    )
+    every = network(species=range(1, 90))
+    assert repr(every).endswith("(Network; H, He, Li, Be, B, C, N, O and 81 others; cutoff 4 Å)")
+    assert repr(JaxModel(scalar, 4.0)) == "JaxModel(scalar; any element; cutoff 4 Å)"
+
+
+def test_where_weights_are_is_told_if_the_file_is_not_there():
+    with pytest.raises(FileNotFoundError, match="atomicarchitects/nequix, such as"):
+        JaxModel.nequix("weights.nqx")
+
+
 # --- models that are of no use
 
 

@@ -37,6 +37,9 @@ from basinax.atoms._models.programs import Form, Program, returned_by
 from basinax.atoms._models.session import ModelSession
 from basinax.atoms._neighbors.search import check_listable
 
+FEW = 8
+"""The number of elements that messages name."""
+
 
 @dataclasses.dataclass(frozen=True)
 class JaxModel(AbstractEvaluator):
@@ -90,6 +93,15 @@ class JaxModel(AbstractEvaluator):
             require_whole(self.workers, "workers", at_least(1))
         if self.dtype is not None and np.dtype(self.dtype) not in map(np.dtype, (_F32, _F64)):
             raise TypeError(f"dtype must be float32 or float64, got {self.dtype!r}")
+
+    def __repr__(self) -> str:
+        """The class and the function with elements, cutoff and precision."""
+        function = getattr(self.energies, "__name__", type(self.energies).__name__)
+        numbers = sorted(_numbers_of(self.species))
+        elements = _in_few(numbers) if numbers else "any element"
+        precision = "" if self.dtype is None else f"; {np.dtype(self.dtype)}"
+        reach = f"cutoff {self.cutoff:.4g} Å"
+        return f"{type(self).__name__}({function}; {elements}; {reach}{precision})"
 
     @classmethod
     def of_vectors(
@@ -301,5 +313,5 @@ def _check_species(atoms: Sequence[Atoms], known: frozenset[int]) -> None:
 
 def _in_few(numbers: Sequence[int]) -> str:
     symbols = [chemical_symbols[z] for z in numbers]
-    few = ", ".join(symbols[:20])
-    return few if len(symbols) <= 20 else f"{few} and {len(symbols) - 20} others"
+    few = ", ".join(symbols[:FEW])
+    return few if len(symbols) <= FEW else f"{few} and {len(symbols) - FEW} others"

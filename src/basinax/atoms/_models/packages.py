@@ -17,6 +17,11 @@ import numpy as np
 from basinax._jax.switches import usual_promotion
 from basinax._text.reading import found
 
+WEIGHTS = (
+    "Weights of nequix are files of its repository, https://github.com/atomicarchitects/nequix,"
+    " such as models/nequix-mp-1.nqx"
+)
+
 
 class NequixEnergies(eqx.Module):
     """Energies of atoms, from vectors of pairs and atomic numbers."""
@@ -37,11 +42,15 @@ def read_nequix(
     """The model of a file, its cutoff (Å), and its atomic numbers.
 
     Raises:
-        OSError: the file does not exist.
+        OSError: the file does not exist; the message says where files are.
         ImportError: nequix is not installed.
         ValueError: the file holds no model of nequix.
     """
-    path = found(file)
+    try:
+        path = found(file)
+    except FileNotFoundError as error:
+        text = f"{error.strerror}. {WEIGHTS}"
+        raise FileNotFoundError(error.errno, text, error.filename) from None
     _check_is_model(path)
     try:
         from nequix.model import load_model  # pyright: ignore[reportMissingImports]
