@@ -1,6 +1,7 @@
 """JAX models of others as potentials: the promise, derivatives, and models that are of no use."""
 
 import dataclasses
+from contextlib import closing
 from pathlib import Path
 
 import ase.optimize
@@ -23,6 +24,7 @@ from typer.testing import CliRunner
 
 from basinax import BFGS, FIRE, LBFGSLineSearch, Status, chain, cli
 from basinax.atoms import (
+    AbstractSession,
     EvaluationError,
     Frechet,
     JaxModel,
@@ -51,13 +53,20 @@ def network(**options) -> JaxModel:
 
 def found_of(model: JaxModel, atoms: list[Atoms], order: list[int]) -> dict:
     """What the model finds of structures that are asked for in this order, all at once."""
-    session = model.open(atoms, [True] * len(atoms))
-    session.ask([Request(k, atoms[k].positions, _cell_of(atoms[k]), True) for k in order])
+    with closing(model.open(atoms, [True] * len(atoms))) as session:
+        return answers_of(session, [request_of(k, atoms[k]) for k in order])
+
+
+def answers_of(session: AbstractSession, requests: list[Request]) -> dict:
+    session.ask(requests)
     found = {}
-    while len(found) < len(order):
+    while len(found) < len(requests):
         found |= dict(session.answers(1.0))
-    session.close()
     return found
+
+
+def request_of(number: int, atoms: Atoms) -> Request:
+    return Request(number, atoms.positions, _cell_of(atoms), needs_stress=True)
 
 
 def _cell_of(atoms: Atoms) -> np.ndarray:
@@ -132,32 +141,29 @@ def test_structures_side_by_side_find_the_same_to_rounding(monkeypatch):
 def test_a_structure_that_is_not_finite_changes_none_beside_it(monkeypatch):
     monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", 600)
     atoms = [bulk("Cu", cubic=True, a=a) for a in (3.5, 3.6, 3.7)]  # all of one shape
-    session = network().open(atoms, [True] * 3)
     found = found_of(network(), atoms, [0, 1, 2])
-    far = [Request(k, a.positions, a.cell.array, True) for k, a in enumerate(atoms)]
+    far = [request_of(k, a) for k, a in enumerate(atoms)]
     far[1] = far[1]._replace(positions=np.full((4, 3), np.nan))
-    session.ask(far)
-    answers: dict = {}
-    while len(answers) < 3:
-        answers |= dict(session.answers(1.0))
-    session.close()
+    with closing(network().open(atoms, [True] * 3)) as session:
+        answers = answers_of(session, far)
     assert isinstance(answers[1], EvaluationError)
     for k in (0, 2):
         assert answers[k].energy == found[k].energy
         assert np.array_equal(answers[k].forces, found[k].forces)
 
 
-def test_a_structure_that_has_ended_gets_no_answer(monkeypatch):
-    monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", 600)
+@pytest.mark.parametrize("n_pairs", [0, 600])
+def test_a_structure_that_has_ended_gets_no_answer_until_it_is_asked_for_again(
+    n_pairs, monkeypatch
+):
+    monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", n_pairs)
     atoms = [bulk("Cu", cubic=True), bulk("Cu", cubic=True)]
-    session = network().open(atoms, [True] * 2)
-    session.ask([Request(k, a.positions, a.cell.array, True) for k, a in enumerate(atoms)])
-    session.end(0)
-    answers = []
-    while not answers:
-        answers = session.answers(1.0)
-    assert [number for number, _ in answers] == [1]
-    session.close()
+    requests = [request_of(k, a) for k, a in enumerate(atoms)]
+    with closing(network().open(atoms, [True] * 2)) as session:
+        session.ask(requests[:1])
+        session.end(0)
+        assert list(answers_of(session, requests[1:])) == [1]
+        assert list(answers_of(session, [request_of(0, atoms[0])])) == [0]
 
 
 def test_models_whose_sums_have_no_order_are_evaluated_one_at_a_time(monkeypatch, caplog):
@@ -505,12 +511,9 @@ def test_settings_that_are_of_no_use_raise(options, text):
 
 def test_a_point_without_a_list_of_neighbours_ends_its_structure_alone():
     atoms = [molecule("H2O"), molecule("H2O")]
-    session = network().open(atoms, [False, False])
     far = np.full((3, 3), 1e9)
-    session.ask([Request(k, x, np.eye(3), False) for k, x in enumerate((far, atoms[1].positions))])
-    found = {}
-    while len(found) < 2:
-        found |= dict(session.answers(1.0))
-    session.close()
+    with closing(network().open(atoms, [False, False])) as session:
+        requests = [request_of(0, atoms[0])._replace(positions=far), request_of(1, atoms[1])]
+        found = answers_of(session, requests)
     assert isinstance(found[0], EvaluationError)
     assert np.isfinite(found[1].energy)
