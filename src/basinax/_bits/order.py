@@ -139,8 +139,46 @@ def checked(function: Callable[..., Any], *arguments: Any, is_strict: bool = Fal
     Raises:
         ValueError: with `is_strict`, in place of the warning.
     """
-    closed, shapes, static = eqx.filter_make_jaxpr(function)(*arguments)
-    found = [x for x in check_program(closed).in_batches if not x.source.startswith(_OWN)]
+    with gathered():  # one warning for all that is inside
+        closed, shapes, static = eqx.filter_make_jaxpr(function)(*arguments)
+    _tell([x for x in check_program(closed).in_batches if not x.source.startswith(_OWN)], is_strict)
+    results = jax_core.jaxpr_as_fun(closed)(*jax.tree.leaves(eqx.filter(arguments, eqx.is_array)))
+    return eqx.combine(jax.tree.unflatten(jax.tree.structure(shapes), results), static)
+
+
+def checked_once(owner: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """`function(*arguments)`, `checked` once for the classes of `owner` that users have written."""
+    classes = _users_classes(owner)
+    if not classes or classes in _known:
+        return function(*arguments)
+    with gathered() as found:
+        results = checked(function, *arguments)
+    _known[classes] = found
+    _tell(found)
+    return results
+
+
+def known_findings(owner: Any) -> list[OrderFinding]:
+    """What `checked_once` has found for the classes of `owner`."""
+    return _known.get(_users_classes(owner), [])
+
+
+_known: dict[frozenset[type], list[OrderFinding]] = {}
+
+
+def _users_classes(x: Any) -> frozenset[type]:
+    """The classes in a tree of modules that are not of basinax."""
+    parts = x if isinstance(x, tuple | list) else vars(x).values() if _is_module(x) else ()
+    found = frozenset[type]().union(*map(_users_classes, parts))
+    is_users = _is_module(x) and not type(x).__module__.startswith("basinax.")
+    return found | {type(x)} if is_users else found
+
+
+def _is_module(x: Any) -> bool:
+    return isinstance(x, eqx.Module)
+
+
+def _tell(found: list[OrderFinding], is_strict: bool = False) -> None:
     if (gathering := _gathered.get()) is not None:
         gathering += found
     elif found and is_strict:
@@ -148,8 +186,6 @@ def checked(function: Callable[..., Any], *arguments: Any, is_strict: bool = Fal
     elif found:
         file, line = found[0].source.rsplit(":", 1)
         warnings.warn_explicit(_message(found), OrderWarning, file, int(line))
-    results = jax_core.jaxpr_as_fun(closed)(*jax.tree.leaves(eqx.filter(arguments, eqx.is_array)))
-    return eqx.combine(jax.tree.unflatten(jax.tree.structure(shapes), results), static)
 
 
 def _message(found: list[OrderFinding]) -> str:
