@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from ase import Atoms
@@ -13,14 +15,17 @@ from graph_models import CUTOFF, Direct, Network, structures
 from test_calculators import same
 from typer.testing import CliRunner
 
-from basinax import cli
+from basinax import OrderWarning, cli
 from basinax.atoms import (
     AbstractEvaluator,
+    AbstractPotential,
     AbstractSession,
     ASECalculator,
     Evaluated,
     EvaluationError,
     JaxModel,
+    Properties,
+    evaluate,
     probe,
     relax,
 )
@@ -184,3 +189,33 @@ def test_one_tblite_for_all_is_found(tblite):
     # Several threads of OpenMP, which differ from run to run, would change 1e-15.
     assert led.n_wrong == 3
     assert led.largest > 1e-9
+
+
+class Loose(AbstractPotential):
+    """Pairs whose squared distances are naked products in a sum of XLA's."""
+
+    species: tuple[int, ...] = eqx.field(static=True, default=())
+
+    @property
+    def cutoff(self) -> float:
+        return 4.0
+
+    def __call__(self, batch, edges, *, stress=False):
+        def energies(vectors):
+            away = jnp.minimum(jnp.sum(vectors * vectors, axis=1) - 16.0, 0.0)
+            return edges.sum(1e-3 * away**2)
+
+        return Properties.of_vectors(energies, batch, edges, stress=stress)
+
+
+def test_what_a_potential_leaves_to_the_compiler_is_told_once_and_by_the_probe():
+    atoms = [bulk("Ar", "fcc", 5.2, cubic=True), bulk("Ar", "fcc", 5.4).repeat(2)]
+    for k, structure in enumerate(atoms):
+        structure.rattle(0.1, seed=k)
+    with pytest.warns(OrderWarning, match=r"test_probe.py:\d+: sum over an axis") as said:
+        relax(atoms, Loose(), max_steps=1)
+    assert len([x for x in said if x.category is OrderWarning]) == 1
+    evaluate(atoms, Loose())
+    found = probe(Loose(), atoms)
+    assert "sum over an axis" in {finding.rule for finding in found.left_open}
+    assert str(found.left_open[0]) in str(found)
