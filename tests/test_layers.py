@@ -239,7 +239,7 @@ PUBLIC = """
     AbstractCriterion AllOf AnyOf Evidence
     MaxForce RMSForce ForceNorm EnergyChange MaxDisplacement
     SystemIndex segment product rounded exact each_alone
-    OrderCheck OrderFinding check_order
+    OrderCheck OrderFinding OrderWarning check_order
     Verification Finding verify
     enable_cache
 """
