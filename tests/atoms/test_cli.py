@@ -409,12 +409,12 @@ BAD = {
     "a format that wants more": (
         ["dimer.xyz"],
         {"--output": "out.pwi"},
-        "cannot write Ar2 as .*Ar",
+        "results are not written as Quantum espresso in file: try .extxyz, which `ase convert`",
     ),
     "atoms that a format loses": (
         ["dimer.xyz", "crystals.extxyz"],
         {"--output": "out.pdb"},
-        "out.pdb: crystals.extxyz@0: Protein Data Bank: 4 atoms are read again as 2: try .extxyz",
+        "out.pdb: crystals.extxyz@0: Protein Data Bank holds the same atoms in all structures",
     ),
     "a shared site": (["shared.traj"], {}, "shared.traj .Ar2. has a site of 0.6 Ar and 0.4 Kr"),
     "more than ASE reads": (

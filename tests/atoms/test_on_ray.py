@@ -1,5 +1,6 @@
 """Runs on clusters of Ray: workers and machines that die, and the same bits."""
 
+import dataclasses
 import functools
 import os
 import sys
@@ -38,19 +39,8 @@ def cluster():
 
 
 def entry(number: int) -> Relaxed:
-    return Relaxed.of(
-        Atoms("H"),
-        np.zeros((1, 3)),
-        np.zeros((3, 3)),
-        {},
-        energy=-1.0,
-        fmax=0.0,
-        steps=number,
-        evaluations=1,
-        status=Status.CONVERGED,
-        source="",
-        initial_energy=float("nan"),
-    )
+    place = np.zeros((1, 3)), np.zeros((3, 3)), {}
+    return Relaxed.of(Atoms("H"), *place, steps=number, status=Status.CONVERGED, source="")
 
 
 def numbers_of(stream) -> list[int]:
@@ -103,7 +93,7 @@ def test_what_a_worker_says_of_itself_is_admitted_before_its_results(cluster):
 
 
 def _tell(value, window):
-    return [(number, entry(number)._replace(energy=float(value))) for number in window]
+    return [(number, dataclasses.replace(entry(number), energy=float(value))) for number in window]
 
 
 def test_numbers_reach_a_worker_in_the_precision_of_the_run(cluster):

@@ -1,6 +1,7 @@
 """Outputs of the command line: refused before a run, or written after it, each on its own."""
 
 import csv
+import dataclasses
 import errno
 import io
 import os
@@ -20,7 +21,7 @@ from typer.testing import CliRunner
 
 import basinax
 from basinax import Status, cli
-from basinax.atoms import LennardJones, Progress
+from basinax.atoms import AtomsRelaxation, LennardJones, Progress
 from basinax.atoms._trajectory import NotWhole
 from basinax.cli import _console, _potential, _setup, _task, _watch, _writing
 from basinax.cli._contents import Plan
@@ -549,9 +550,8 @@ def test_a_signal_while_writing_costs_no_output_and_claims_nothing(relaxation, m
 def test_only_what_was_written_is_said_to_be(relaxation, monkeypatch, is_lost):
     def unfinished(atoms, **settings):
         signal.raise_signal(signal.SIGINT)
-        result = relaxation(atoms)
-        result.status[0] = Status.RUNNING
-        return result
+        first, *others = relaxation(atoms)
+        return AtomsRelaxation([dataclasses.replace(first, status=Status.RUNNING), *others])
 
     def no_room(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -24,7 +24,7 @@ from basinax.atoms._formats.formats import Form, form_to_read
 from basinax.atoms._neighbors.contacts import closest_contact
 from basinax.cli._config import is_config, potential_in
 from basinax.cli._console import fail, print_warning, text_of
-from basinax.cli._guard import Unreadable, check_file, limited
+from basinax.cli._guard import Unreadable, check_file
 from basinax.cli._named import STDIN, in_few, named_in
 from basinax.cli._options import Given, Model
 
@@ -187,16 +187,13 @@ def read_structures(path: Path) -> list[Any]:
     """
     try:
         file, selected = file_and_images(path)
-        check_file(file, selected)
+        check_file(file)
         if isinstance(selected, str) and file.suffix not in (".db", ".json"):
             raise Unreadable(f"expected FILE@START:STOP, got @{selected}")
         # An absolute path is never taken for a database server or a stream.
         file = file.absolute()
         form = form_to_read(file)
-        with limited(file):
-            images = _images_of(form, file, selected, partial(_warn, path))
-            n_held = form.count(file) if selected is None else 1
-            not_read = form.not_read(file)
+        images = _images_of(form, file, selected, partial(_warn, path))
     except Unreadable:
         raise
     except UnknownFileTypeError:
@@ -208,10 +205,6 @@ def read_structures(path: Path) -> list[Any]:
     if not images:
         chosen = "" if selected is None else " of that number"
         raise Unreadable(f"it holds no structure{chosen}")
-    if n_held > len(images):
-        raise Unreadable(f"it holds {n_held} structures, and ASE reads one of them: split the file")
-    if not_read:
-        _warn(path, f"ASE does not read {' and '.join(not_read)} of {form.title}")
     return images
 
 

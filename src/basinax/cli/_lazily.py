@@ -1,6 +1,5 @@
 """Structures of files, each read when needed."""
 
-import io
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -8,12 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ase import Atoms
-from ase.io.extxyz import read_xyz
 from ase.io.formats import UnknownFileTypeError
 
 from basinax.atoms._formats.formats import form_to_read
+from basinax.atoms._formats.frames import frames_of, structure_of
 from basinax.atoms._formats.texts import binary
-from basinax.cli._guard import Frame, Unreadable, check_file, check_frame, frames_of
+from basinax.cli._guard import Unreadable, check_file
 from basinax.cli._inputs import (
     Watch,
     file_and_images,
@@ -93,7 +92,7 @@ def _readers_of(path: Path) -> Iterator[Callable[[], Atoms]]:
         if form.name == "extxyz" and selected is None:
             yield from _frames(file)
         elif form.name in ONE_BY_ONE:
-            check_file(file, selected)
+            check_file(file)
             yield from _one_by_one(form.read(file.absolute(), selected))
         else:
             yield from (lambda atoms=atoms: atoms for atoms in read_structures(path))
@@ -106,20 +105,17 @@ def _readers_of(path: Path) -> Iterator[Callable[[], Atoms]]:
 def _frames(file: Path) -> Iterator[Callable[[], Atoms]]:
     with binary(file) as text:
         try:
-            for number, frame in enumerate(frames_of(text)):
-                yield partial(_of_frame, frame, number)
-        except Unreadable as error:
+            for frame in frames_of(text):
+                yield partial(_of_frame, frame)
+        except ValueError as error:
             yield partial(_fail, f"{error}; nothing behind it is read")
 
 
-def _of_frame(frame: Frame, number: int) -> Atoms:
-    check_frame(frame, number)
+def _of_frame(frame: bytes) -> Atoms:
     try:
-        text = b"".join(frame.lines).decode()
-        (found,) = read_xyz(io.StringIO(text), index=0)
+        return structure_of(frame)
     except Exception as error:  # every reader of ASE raises errors of its own
         raise Unreadable(reason_of(error)) from error
-    return found
 
 
 def _one_by_one(images: Iterator[Atoms]) -> Iterator[Callable[[], Atoms]]:

@@ -3,7 +3,6 @@
 import numpy as np
 import typer
 
-from basinax._loop.findings import table_of
 from basinax.atoms import Probe, probe
 from basinax.cli._console import BITS_DIFFER, check_printed, out, print_line, reported
 from basinax.cli._options import Manner, Probed, Sample
@@ -32,6 +31,6 @@ def run(probed: Probed, sample: Sample, manner: Manner) -> None:
 
 
 def _print(found: Probe, n_structures: int) -> None:
-    out.print(table_of(found.findings))
+    out.print(str(found))
     speed = f"{found.evaluations_per_second:.3g} evaluations a second together"
     print_line(out, f"{n_structures} structures, {speed}; one alone {found.seconds_alone:.3g} s")
