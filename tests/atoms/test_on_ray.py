@@ -1,5 +1,6 @@
 """Runs on clusters of Ray: workers and machines that die, and the same bits."""
 
+import dataclasses
 import functools
 import os
 import sys
@@ -92,7 +93,7 @@ def test_what_a_worker_says_of_itself_is_admitted_before_its_results(cluster):
 
 
 def _tell(value, window):
-    return [(number, entry(number)._replace(energy=float(value))) for number in window]
+    return [(number, dataclasses.replace(entry(number), energy=float(value))) for number in window]
 
 
 def test_numbers_reach_a_worker_in_the_precision_of_the_run(cluster):

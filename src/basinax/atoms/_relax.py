@@ -196,7 +196,9 @@ def relax(
         recorder = _recorder(trajectory, log, atoms)
         if recorder is not None:
             stack.callback(recorder.close)
-        ends = relaxed(run, Feed.of(structures), monitor, recorder)
+        feed = Feed(run)
+        feed.waiting = structures
+        ends = relaxed(run, feed, monitor, recorder)
         stack.enter_context(contextlib.closing(ends))
         stack.enter_context(compilations.counted())
         for number, entry in itertools.chain.from_iterable(ends):
@@ -216,15 +218,15 @@ def run_settings(
     potential: Any,
     optimizer: Any,
     *,
-    fmax: Any,
-    convergence: AbstractCriterion | None,
-    max_steps: Any,
-    dtype: Any,
-    skin: float | None,
-    keep_best: bool,
-    history: bool | int,
-    devices: Devices,
     n_structures: int,
+    fmax: Any = None,
+    convergence: AbstractCriterion | None = None,
+    max_steps: Any = 500,
+    dtype: Any = None,
+    skin: float | None = None,
+    keep_best: bool = False,
+    history: bool | int = False,
+    devices: Devices = None,
 ) -> RunSettings:
     """The settings of `relax`, checked; those that differ between structures have an entry each."""
     evaluator = evaluator_of(potential)

@@ -18,11 +18,9 @@ from basinax._loop.status import Status
 from basinax._settings import at_least, knows_options_of_ase, require_function, require_whole
 from basinax.atoms._batch import available_dtype
 from basinax.atoms._cells.kinds import AbstractCell
-from basinax.atoms._charges import warn_of_unused
-from basinax.atoms._evaluators.calculator import evaluator_of
 from basinax.atoms._evaluators.protocol import AbstractEvaluator
-from basinax.atoms._formats.occupancy import check_occupancies
-from basinax.atoms._intake import Fault, Item, Structure, check_are_several, intake
+from basinax.atoms._history import AnyRecorder
+from basinax.atoms._intake import Fault, Item, check_are_several
 from basinax.atoms._machine import machine
 from basinax.atoms._precision import warn_of_single_precision
 from basinax.atoms._record import Relaxed
@@ -99,19 +97,19 @@ def relax_stream(
     _check_is_for_all(of_all)
     _check_cell(cell)
     warn_of_single_precision(dtype, available_dtype(dtype))
-    faults: list[Fault] = []
-    ends = relax_items(
-        _items(iter(structures), cell, faults),
+    run = run_settings(
         potential,
         **of_all,
         dtype=dtype,
         skin=skin,
         keep_best=keep_best,
         history=history,
-        should_stop=should_stop,
-        at_once=at_once,
         devices=devices,
+        n_structures=1,
     )
+    faults: list[Fault] = []
+    items = _items(iter(structures), cell, faults)
+    ends = relax_items(items, run, should_stop=should_stop, at_once=at_once)
     return _before_faults(ends, faults)
 
 
@@ -141,62 +139,39 @@ def _before_faults(ends: Generator[Outcomes], faults: list[Fault]) -> Iterator[t
 
 def relax_items(
     items: Iterator[Item | Fault],
-    potential: Any,
-    optimizer: Any,
+    run: RunSettings,
     *,
-    fmax: Any = None,
-    convergence: AbstractCriterion | None = None,
-    max_steps: Any = 500,
-    dtype: Any = None,
-    skin: float | None = None,
-    keep_best: bool = False,
-    history: bool | int = False,
     progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     at_once: int | None = None,
-    devices: Devices = None,
+    recorder: AnyRecorder | None = None,
 ) -> Generator[Outcomes]:
     """Relax structures as they arrive, each of which may have settings of its own.
 
     Args:
         items: structures, and those that are known to be unusable.
-        fmax, convergence, max_steps: numbers for all structures; or arrays of one number, which
-            each item replaces by its own, see `own_numbers`.
-        potential: like the further options, as for `relax_stream`.
+        run: from `run_settings`; each item replaces arrays in it by its `own_numbers`.
+        at_once: like the others, as for `relax_stream`.
+        recorder: gets frames, with the numbers of structures in the input.
 
     Returns:
-        An iterator of structures that have ended since the last, each as its number and its
-        result or its fault.
+        An iterator over structures that have ended since the last: their numbers, and the result
+        or the fault of each.
     """
     if at_once is not None:
         require_whole(at_once, "at_once", at_least(1))
     require_function(should_stop, "should_stop")
-    run = run_settings(
-        potential,
-        optimizer,
-        fmax=fmax,
-        convergence=convergence,
-        max_steps=max_steps,
-        dtype=dtype,
-        skin=skin,
-        keep_best=keep_best,
-        history=history,
-        devices=devices,
-        n_structures=1,
-    )
-    read = Reader(run, evaluator_of(potential) or potential).read
     if at_once is None:
-        feed = Feed(items, read, _most_rows(run))
+        feed = Feed(run, items, _most_rows(run))
     else:
-        feed = Feed(items, read, at_once, size_of=lambda atoms: 1)
+        feed = Feed(run, items, at_once, size_of=lambda atoms: 1)
     tell = None if progress is None else lambda *found: progress(Progress(*found))
-    monitor = Monitor(tell, should_stop)
     with own_switches():
-        return _ended(relaxed(run, feed, monitor), switches())
+        return _ended(relaxed(run, feed, Monitor(tell, should_stop), recorder), switches())
 
 
 def own_numbers(convergence: AbstractCriterion, max_steps: int) -> tuple[Any, ...]:
-    """The numbers of one structure for `relax_items`, whose arrays these have one entry in."""
+    """The numbers of one structure in settings whose arrays have one entry, for `relax_items`."""
     return Settings(cast(Any, None), convergence, np.array([max_steps])).own(1)[0]
 
 
@@ -215,41 +190,6 @@ def _ended(ends: Generator[Outcomes], wanted: dict[str, Any]) -> Generator[Outco
             if ended is None:
                 return
             yield [(k, x) for k, x in ended if isinstance(x, Fault) or x.status != Status.RUNNING]
-
-
-class Reader:
-    """Reads and checks structures."""
-
-    def __init__(self, run: RunSettings, potential: Any):
-        """Args: potential: that of warnings."""
-        self._run, self._potential = run, potential
-        self._has_warned = False
-
-    def read(self, items: list[Item | Fault]) -> list[Structure | Fault]:
-        """The structures that can be relaxed, and the faults of the others, in order."""
-        if not all(isinstance(item, Item) for item in items):
-            return [
-                x for one in items for x in ([one] if isinstance(one, Fault) else self._of([one]))
-            ]
-        return self._of(cast(list[Item], items))
-
-    def _of(self, items: list[Item]) -> list[Structure | Fault]:
-        if not items:
-            return []
-        try:
-            structures = intake([x.atoms for x in items], [x.cell for x in items])
-            atoms = [structure.atoms for structure in structures]
-            check_occupancies(atoms)
-            self._run.check(structures)
-        except Exception as error:  # those of models and libraries may be of any class
-            if len(items) == 1:
-                return [Fault(items[0].number, items[0].atoms, error)]
-            return [one for item in items for one in self._of([item])]
-        self._has_warned = self._has_warned or warn_of_unused(atoms, self._potential)
-        return [
-            dataclasses.replace(structure, number=item.number, own=item.own)
-            for structure, item in zip(structures, items, strict=True)
-        ]
 
 
 def refused(atoms: Atoms, source: str, reason: str) -> Relaxed:

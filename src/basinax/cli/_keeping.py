@@ -19,7 +19,6 @@ from basinax.atoms._relax import Progress
 from basinax.atoms._runs.changes import changes, changes_of_making, joined
 from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._runs.on_ray import relaxed_on_ray
-from basinax.atoms._runs.rows import POINTS
 from basinax.cli._config import settings_of
 from basinax.cli._console import (
     INTERRUPTED,
@@ -264,9 +263,9 @@ def _relaxed(
         making, admit: for the workers of a cluster, see `relaxed_on_ray`.
     """
     if ray is not None:
-        there = partial(relax_window, setup, history=POINTS)
+        there = partial(relax_window, setup)
         return lambda works: relaxed_on_ray(works, there, should_stop, ray, making, admit)
-    how = {"history": POINTS, "progress": tally.show, "should_stop": should_stop}
+    how = {"progress": tally.show, "should_stop": should_stop}
     return lambda works: relax_works(setup, works, **how)
 
 

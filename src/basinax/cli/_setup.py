@@ -26,7 +26,9 @@ from basinax.atoms import (
     relax as relax_atoms,
 )
 from basinax.atoms._intake import Fault, Item
+from basinax.atoms._relax import run_settings
 from basinax.atoms._relax_stream import own_numbers, relax_items
+from basinax.atoms._runs.rows import POINTS
 from basinax.atoms._streams.run import Outcomes
 from basinax.atoms._streams.workers import lanes_of
 from basinax.cli._console import fail, reported
@@ -121,7 +123,8 @@ class Setup:
             how: further arguments of `relax_items`.
         """
         own = {"convergence": self._criterion([0.0]), "max_steps": np.zeros(1, int)}
-        return relax_items(items, **self.settings, **own, **how)
+        run = run_settings(**self.settings, **own, history=POINTS, n_structures=1)
+        return relax_items(items, run, **how)
 
     def _criterion(self, fmax: list[float]) -> AbstractCriterion:
         """The combination of all criteria in the options."""

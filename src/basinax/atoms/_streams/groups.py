@@ -21,10 +21,10 @@ from basinax.atoms._neighbors.lists import Lists
 from basinax.atoms._neighbors.rooms import SMALL
 from basinax.atoms._neighbors.search import check_listable
 from basinax.atoms._streams.device import Device, Settings
-from basinax.atoms._streams.on_device import OnDevice
+from basinax.atoms._streams.on_device import DeviceBackend, share_room
 from basinax.atoms._streams.queue import Monitor, Queue
 from basinax.atoms._streams.sizes import memory_of_batch, within_memory
-from basinax.atoms._streams.slots import Group
+from basinax.atoms._streams.slots import Group, Slots
 from basinax.atoms._streams.stream import BatchGroup
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms.curvature.inverse_hessian import bounded
@@ -79,6 +79,11 @@ class RunSettings:
     keep_best: bool = False
     points: int = 0
     """The largest number of points in a structure's history; 0 for no history."""
+
+    @property
+    def potential(self) -> Any:
+        """What evaluates structures."""
+        return self.evaluator if self.listed is None else self.listed.potential
 
     def check(self, structures: list[Structure]) -> None:
         """Raise unless the potential suits the structures."""
@@ -135,7 +140,12 @@ class RunSettings:
     def batches(self, group: Group) -> BatchGroup:
         """The batches of a group on devices."""
         potential, skin = cast(PotentialWithSkin, self.listed)
-        return BatchGroup(group, OnDevice(potential, skin, group.n_rows <= machine().short_rows))
+        is_short = group.n_rows <= machine().short_rows
+
+        def make(slots: Slots, device: Device) -> DeviceBackend:
+            return DeviceBackend(slots, device, potential, skin, is_short)
+
+        return BatchGroup(group, make, share_room)
 
     def neighbors(self, structures: list[Structure]) -> np.ndarray:
         """The estimated number of neighbours of an atom, for each structure."""

@@ -6,7 +6,7 @@ of a result depends on which evaluations arrive together.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import equinox as eqx
@@ -32,10 +32,10 @@ from basinax.atoms._evaluators.protocol import (
 from basinax.atoms._internal.optimizer import Given, steps_on_the_host
 from basinax.atoms._matrices import VOIGT_OF_ENTRIES
 from basinax.atoms._snapshot import Snapshot
-from basinax.atoms._streams.device import Device, advanced, found_at, moved, restarted, started
+from basinax.atoms._streams.device import advanced, found_at, moved, restarted, started
 from basinax.atoms._streams.host_optimizers import HostOptimizers
 from basinax.atoms._streams.slots import EvaluatorInfo, Slots
-from basinax.atoms._streams.stream import AbstractBackend, AbstractBackends
+from basinax.atoms._streams.stream import AbstractBackend
 from basinax.atoms._streams.turns import numbers_of
 from basinax.atoms.potentials import Properties
 
@@ -100,26 +100,12 @@ class Points:
         return EvaluatorInfo(properties, message, first)
 
 
-@dataclasses.dataclass(frozen=True)
-class OnHost(AbstractBackends):
-    """Batches of a potential that the host evaluates."""
-
-    session: AbstractSession
-    numbers: dict[int, int]
-    """The number of each structure in the session, by its number in the run."""
-
-    def make(self, slots: Slots, device: Device) -> "HostBackend":
-        return HostBackend(self, slots)
-
-    def equip(self, backends: Sequence["HostBackend"]) -> None:
-        """Batches of the host share nothing."""
-
-
 class HostBackend(AbstractBackend):
     """One batch whose structures the host evaluates."""
 
-    def __init__(self, of: OnHost, slots: Slots):
-        self.slots, self.session, self.numbers = slots, of.session, of.numbers
+    def __init__(self, slots: Slots, session: AbstractSession, numbers: dict[int, int]):
+        """Args: numbers: the number of each structure in the session, by that in the run."""
+        self.slots, self.session, self.numbers = slots, session, numbers
         self.points = Points()
         slots.info_of = lambda structure, end: self.points.pop(self.numbers[structure.number], end)
         self.asked: dict[int, Request] = {}

@@ -1,7 +1,6 @@
 """Batches on a device: neighbour lists, and several turns between two host syncs."""
 
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -16,11 +15,11 @@ from basinax._loop.run import Run
 from basinax._loop.status import Status
 from basinax.atoms._machine import machine
 from basinax.atoms._neighbors.narrowing import Reach
-from basinax.atoms._neighbors.rooms import Room, Rooms, largest
+from basinax.atoms._neighbors.rooms import Rooms, largest
 from basinax.atoms._neighbors.table import NeighborTable
 from basinax.atoms._streams.device import Device, on_device, restarted, started
-from basinax.atoms._streams.slots import Group, Slots
-from basinax.atoms._streams.stream import AbstractBackend, AbstractBackends
+from basinax.atoms._streams.slots import Slots
+from basinax.atoms._streams.stream import AbstractBackend
 from basinax.atoms._streams.turns import advance_block, noted, recorded
 from basinax.atoms.potentials import AbstractPotential
 
@@ -30,50 +29,26 @@ _ROOMS = Rooms()
 """Rooms of all runs of the process, which share programs."""
 
 
-@dataclasses.dataclass(frozen=True)
-class OnDevice(AbstractBackends):
-    """Batches of a potential that JAX evaluates."""
-
-    potential: AbstractPotential
-    skin: float
-    is_short: bool
-    """Whether the group ends soon, so that compiling dominates."""
-
-    def make(self, slots: Slots, device: Device) -> "DeviceBackend":
-        return DeviceBackend(self, slots, device)
-
-    def equip(self, backends: "Sequence[DeviceBackend]") -> None:
-        """Give the batches the room of the largest lists, so that they share one program."""
-        tables = [backend.table for backend in backends]
-        group, needs = backends[0].slots.group, largest([table.needs for table in tables])
-        room = self._room(group, needs, is_lean=tables[0].is_lean)
-        for table in tables:
-            table.fit(room)
-        _LOG.info(
-            "batches: %d, of %d rows and %d structures at most, with room for %d neighbours",
-            *(len(tables), *group.shape, room.slots),
-        )
-
-    def _room(self, group: Group, needs: Room, *, is_lean: bool) -> Room:
-        """The room of a batch's table, shared by batches that run the same program."""
-        how, _ = split((self.potential, group.settings))
-        kept = group.kind, group.layout, group.keep_best, group.recorder is not None, group.points
-        program = how, group.shape, group.dtype, kept
-        return _ROOMS.of(program, needs, group.shape[0], is_lean=is_lean)
-
-
 class DeviceBackend(AbstractBackend):
     """One batch with its neighbour lists."""
 
-    def __init__(self, of: OnDevice, slots: Slots, device: Device):
-        self.of, self.slots, self.device = of, slots, device
-        self.potential = on_device(of.potential, device)
+    def __init__(
+        self,
+        slots: Slots,
+        device: Device,
+        potential: AbstractPotential,
+        skin: float,
+        is_short: bool,
+    ):
+        """Args: is_short: whether the group ends soon, so that compiling dominates."""
+        self.slots, self.device, self.skin, self.is_short = slots, device, skin, is_short
+        self.potential = on_device(potential, device)
         self.table = NeighborTable(
             slots.batch,
-            of.potential.cutoff,
-            of.skin,
+            potential.cutoff,
+            skin,
             follows_cells=slots.group.kind is not None,
-            lists=of.potential.lists,
+            lists=potential.lists,
             reverse=True,
             most_elements=slots.group.most_elements,
             is_fitted=False,
@@ -88,7 +63,7 @@ class DeviceBackend(AbstractBackend):
         with self.phase():
             keep_best, how = slots.group.keep_best, self.how
             self.run: Run = started(how[0], keep_best, how[1], slots.batch, slots.moves)
-        reach = self.of.potential.cutoff, self.of.skin
+        reach = self.potential.cutoff, self.skin
         self.reach = Reach(*(jnp.asarray(x, dtype) for x in reach))
         self.skins: Any = np.full(len(slots.occupied), np.inf, dtype)
 
@@ -101,7 +76,7 @@ class DeviceBackend(AbstractBackend):
 
     def _turned(self, *here: Any) -> tuple[tuple[Run, dict[str, Any]], Any, Any]:
         """Some turns: the run with any stored points, skins, and the mask of stale lists."""
-        group, is_short = self.slots.group, self.of.is_short
+        group, is_short = self.slots.group, self.is_short
         if group.recorder is not None:
             interval = 1 if group.points else group.recorder.interval
             return recorded[is_short](*here, np.asarray(interval, np.int32))
@@ -150,3 +125,19 @@ class DeviceBackend(AbstractBackend):
     def _how(self) -> tuple[Fixed, Any]:
         """The potential and the settings of the structures in the batch, on the device."""
         return split((self.potential, on_device(self.slots.settings(), self.device)))
+
+
+def share_room(backends: Sequence[DeviceBackend]) -> None:
+    """Give batches of one shape the room of the largest lists, so that they share one program."""
+    group, tables = backends[0].slots.group, [backend.table for backend in backends]
+    how, _ = split((backends[0].potential, group.settings))
+    kept = group.kind, group.layout, group.keep_best, group.recorder is not None, group.points
+    program = how, group.shape, group.dtype, kept
+    needs, is_lean = largest([table.needs for table in tables]), tables[0].is_lean
+    room = _ROOMS.of(program, needs, group.shape[0], is_lean=is_lean)
+    for table in tables:
+        table.fit(room)
+    _LOG.info(
+        "batches: %d, of %d rows and %d structures at most, with room for %d neighbours",
+        *(len(tables), *group.shape, room.slots),
+    )

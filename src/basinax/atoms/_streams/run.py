@@ -4,18 +4,21 @@ structures, read ahead -> groups -> batches (`stream`), in threads or on the hos
 """
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 from ase import Atoms
 
 from basinax._bits.rounding import BLOCK
 from basinax._jax.switches import switches
+from basinax.atoms._charges import warn_of_unused
+from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._history import AnyRecorder
-from basinax.atoms._intake import Fault, Item, Structure
+from basinax.atoms._intake import Fault, Item, Structure, intake
 from basinax.atoms._record import Relaxed
 from basinax.atoms._streams.groups import RunSettings, needs_stress
-from basinax.atoms._streams.hosted import OnHost
+from basinax.atoms._streams.hosted import HostBackend
 from basinax.atoms._streams.queue import Monitor
 from basinax.atoms._streams.slots import Group
 from basinax.atoms._streams.stream import BatchGroup
@@ -35,45 +38,49 @@ class Feed:
 
     def __init__(
         self,
-        items: Iterator[Item | Fault],
-        read: Callable[[list[Item | Fault]], list[Structure | Fault]],
-        most: int,
+        run: RunSettings,
+        items: Iterable[Item | Fault] = (),
+        most: int = 0,
         size_of: Callable[[Any], int] = rows_of,
     ):
         """Structures that are read when there is room for them.
 
         Args:
-            read: reads and checks structures; it returns faults in order.
             most: no further structure is read once the sizes of those in memory reach this.
             size_of: the size of a structure.
         """
-        self._items, self._read, self._most, self._size_of = items, read, most, size_of
+        self._run, self._items, self._most, self._size_of = run, iter(items), most, size_of
         self._held: dict[int, int] = {}
         """The sizes of structures in memory, by number."""
+        self._has_warned = False
         self.waiting: list[Structure] = []
         """Structures that await a group."""
 
-    @classmethod
-    def of(cls, structures: list[Structure]) -> "Feed":
-        """Structures that have been read already."""
-        feed = cls(iter(()), lambda items: [], 0)
-        feed.waiting = structures
-        return feed
-
     def read(self) -> Outcomes:
-        """Read while there is room; returns structures that cannot be relaxed."""
-        read = self._read(self._taken())
-        self.waiting += [x for x in read if isinstance(x, Structure)]
-        return [(x.number, x) for x in read if isinstance(x, Fault)]
-
-    def _taken(self) -> list[Item | Fault]:
+        """Read while there is room; returns structures that cannot be relaxed, in order."""
         taken: list[Item | Fault] = []
         size = sum(self._held.values())
         while size < self._most and (item := next(self._items, None)) is not None:
             self._held[item.number] = self._size_of(item.atoms)
             size += self._held[item.number]
             taken.append(item)
-        return taken
+        return [(fault.number, fault) for fault in self._take_in(taken)]
+
+    def _take_in(self, items: list[Item | Fault]) -> list[Fault]:
+        """Let structures wait for a group; return the faults of those that cannot be relaxed."""
+        if not items:
+            return []
+        try:
+            structures = _checked(self._run, items)
+        except Exception as error:  # those of models and libraries may be of any class
+            if len(items) == 1:
+                return [Fault(items[0].number, items[0].atoms, error)]
+            half = len(items) // 2
+            return self._take_in(items[:half]) + self._take_in(items[half:])
+        atoms = [structure.atoms for structure in structures]
+        self._has_warned = self._has_warned or warn_of_unused(atoms, self._run.potential)
+        self.waiting += structures
+        return []
 
     def release(self, outcomes: Outcomes) -> None:
         """Make room: these outcomes have been handed over."""
@@ -84,6 +91,21 @@ class Feed:
         """The structures that await a group."""
         taken, self.waiting = self.waiting, []
         return taken
+
+
+def _checked(run: RunSettings, items: list[Item | Fault]) -> list[Structure]:
+    """The structures; raises for one that cannot be relaxed."""
+    for item in items:
+        if isinstance(item, Fault):
+            raise item.error
+    each = [item for item in items if isinstance(item, Item)]
+    structures = intake([item.atoms for item in each], [item.cell for item in each])
+    check_occupancies([item.atoms for item in each])
+    run.check(structures)
+    return [
+        dataclasses.replace(structure, number=item.number, own=item.own)
+        for structure, item in zip(structures, each, strict=True)
+    ]
 
 
 def relaxed(
@@ -135,9 +157,8 @@ def _on_host(
     numbers = {structure.number: k for k, structure in enumerate(structures)}
     with contextlib.closing(run.evaluator.open(atoms, needs_stress(structures))) as session:
         for group in groups:
-            for ended in BatchGroup(group, OnHost(session, numbers)).drain():
-                if ended:
-                    yield ended
+            batches = BatchGroup(group, lambda slots, _: HostBackend(slots, session, numbers))
+            yield from filter(None, batches.drain())
 
 
 def _join(run: RunSettings, groups: list[Group], feed: Feed) -> None:

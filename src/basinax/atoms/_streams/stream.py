@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import threading
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -65,32 +65,20 @@ class AbstractBackend(abc.ABC):
         self.slots.group.monitor.forget(self.slots)
 
 
-class AbstractBackends(abc.ABC):
-    """Makes the backends of the batches of a group."""
-
-    @abc.abstractmethod
-    def make(self, slots: Slots, device: Device) -> Any:
-        """The backend of a batch."""
-
-    @abc.abstractmethod
-    def equip(self, backends: Sequence[Any]) -> None:
-        """Prepare backends of batches of one shape, before the first of them runs."""
+MakeBackend = Callable[[Slots, Device], Any]
+"""A function that makes the backend of a batch."""
 
 
 class Stream:
     """One batch, from its first structures to its last."""
 
     def __init__(
-        self,
-        group: Group,
-        structures: list[Structure],
-        backends: AbstractBackends,
-        device: Device = None,
+        self, group: Group, structures: list[Structure], make: MakeBackend, device: Device
     ):
         """Args: device: the device of the batch, and the default of its thread; None for JAX's."""
         self.group, self.device = group, device
         self.slots = Slots(group, structures)
-        self.backend: AbstractBackend = backends.make(self.slots, device)
+        self.backend: AbstractBackend = make(self.slots, device)
 
     def run(self) -> Iterator[list[Ended]]:
         """Relax the structures, and those that take their slots; yields them as they end."""
@@ -122,7 +110,9 @@ class BatchGroup:
 
     group: Group
     """The group, with the current shape of new batches."""
-    backends: AbstractBackends
+    make_backend: MakeBackend
+    equip: Callable[[Sequence[Any]], None] = lambda backends: None
+    """Prepares backends of batches of one shape, before the first of them runs."""
     begun: "dict[Device, deque[Stream]]" = dataclasses.field(
         default_factory=lambda: defaultdict(deque)
     )
@@ -133,7 +123,7 @@ class BatchGroup:
     def make(self, group: Group, structures: list[Structure], device: Device) -> Stream | None:
         """A batch of these structures; None if memory ran out and the structures wait again."""
         try:
-            return Stream(group, structures, self.backends, device)
+            return Stream(group, structures, self.make_backend, device)
         except (MemoryError, jax.errors.JaxRuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -144,7 +134,7 @@ class BatchGroup:
         """Let these batches wait for a thread; those of one shape share one program."""
         for shape in {stream.group.shape for stream in streams}:
             alike = [stream for stream in streams if stream.group.shape == shape]
-            self.backends.equip([stream.backend for stream in alike])
+            self.equip([stream.backend for stream in alike])
             for stream in alike:
                 self.begun[stream.device].append(stream)
 

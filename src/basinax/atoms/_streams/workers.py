@@ -81,7 +81,7 @@ def in_threads(
         try:
             with switched(on_lane(wanted, lane)), compilations.counted():
                 for group in groups:
-                    for ended in group.drain(lane):
+                    for ended in filter(None, group.drain(lane)):
                         found.put(ended)
         except BaseException as raised:
             error = raised
