@@ -1,7 +1,6 @@
 """Relaxation of a stream of structures of any length, in bounded memory."""
 
 import contextlib
-import dataclasses
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, cast
