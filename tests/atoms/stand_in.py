@@ -13,6 +13,8 @@ class Relaxation:
     def __init__(self):
         self.is_done = False
         self.meanwhile = lambda: None
+        self.n_ended = None
+        """The number of structures that end; None for all."""
         self.atoms, self.settings = [], {}
         """Of the last call."""
 
@@ -25,7 +27,7 @@ class Relaxation:
             a.calc = SinglePointCalculator(a, energy=-1.0, forces=np.zeros((len(a), 3)))
         n = len(atoms)
         counts = [np.full(n, k, np.int32) for k in (3, 4, Status.CONVERGED)]
-        return AtomsRelaxation(
+        result = AtomsRelaxation(
             relaxed,
             np.full(n, -1.0),
             np.zeros(n),
@@ -37,3 +39,7 @@ class Relaxation:
             initial_volumes=[None] * n,
             sources=[""] * n,
         )
+        if "on_end" in settings:
+            for k, entry in enumerate(result[: self.n_ended]):
+                settings["on_end"](k, entry)
+        return result

@@ -38,8 +38,8 @@ from basinax.atoms._runs.results import Results
 from basinax.atoms._runs.rows import not_kept
 from basinax.atoms._runs.stores import SQLiteFile
 from basinax.atoms._windows import by_number
-from basinax.cli import _keeping, _storing
-from basinax.cli._lazily import count
+from basinax.cli import _run
+from basinax.cli._inputs import count
 from basinax.cli._values import Shard, seconds_of, shard_of
 from cover import exhaustive
 
@@ -64,7 +64,7 @@ def _inputs(tmp_path, monkeypatch):
     ase.io.write("b.traj", [cluster(k) for k in range(4, 8)])
     ase.io.write("c.xyz", cluster(8))
     # Two windows and more, so that something is read while something is done.
-    monkeypatch.setattr(_keeping, "by_memory", lambda *_: by_number(4))
+    monkeypatch.setattr(_run, "by_memory", lambda *_: by_number(4))
 
 
 FILES = ("a.extxyz", "b.traj", "c.xyz")
@@ -313,9 +313,9 @@ import sys, time
 from basinax import cli
 from basinax.atoms._runs.results import Results
 from basinax.atoms._windows import by_number
-from basinax.cli import _keeping, _storing
+from basinax.cli import _run
 
-_keeping.by_memory = lambda *_: by_number(2)
+_run.by_memory = lambda *_: by_number(2)
 add = Results.add
 
 def slowly(self, entries):
@@ -567,8 +567,6 @@ def test_what_is_asked_of_a_folder_that_is_not_there_is_an_error():
     )
     assert "ended so" in run("export", "kept", "--table", "t.csv", "--status", "stalled", code=2)
     assert "is an input" in run("export", "kept", "--output", "kept/results.db", code=2)
-    assert "does not go with --run" in relax("--run", "kept", "--log", "x.log", code=2)
-    assert "cannot be read again" in relax("--run", "new", files=["-"], code=2)
 
 
 # --- counting
@@ -632,8 +630,8 @@ def reader():
 
 def test_results_wait_until_a_reader_lets_the_database_go(reader, whole, monkeypatch):
     monkeypatch.setitem(stores.PATIENCE, "write", 0.01)
-    monkeypatch.setattr(_storing, "MOST", 300)
-    show, waits = _storing.Progress, []
+    monkeypatch.setattr(_run, "MOST", 300)
+    show, waits = _run.Progress, []
 
     def shown(*values):
         if values[-1].startswith("waiting"):
@@ -642,7 +640,7 @@ def test_results_wait_until_a_reader_lets_the_database_go(reader, whole, monkeyp
                 reader.communicate(b"\n")
         return show(*values)
 
-    monkeypatch.setattr(_storing, "Progress", shown)
+    monkeypatch.setattr(_run, "Progress", shown)
     said = run("resume", "kept")
     assert f"kept/results.db is in use by process {reader.pid} (python" in said
     assert said.count("results wait in memory") == 1

@@ -97,7 +97,7 @@ def relax(
     stress: bool = False,
     trajectory: Trajectories | str | os.PathLike[str] | None = None,
     history: bool | int = False,
-    log: str | os.PathLike[str] | None = None,
+    log: Log | str | os.PathLike[str] | None = None,
     progress: Callable[[Progress], None] | bool | None = None,
     on_end: Callable[[int, Relaxed], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -279,7 +279,7 @@ def _add_stresses(relaxed: list[Atoms], originals: list[Atoms], potential: Any, 
 
 def _recorder(
     trajectory: Trajectories | str | os.PathLike[str] | None,
-    log: str | os.PathLike[str] | None,
+    log: Log | str | os.PathLike[str] | None,
     atoms: list[Atoms],
 ) -> AnyRecorder | None:
     recorders: list[AnyRecorder] = []
@@ -288,7 +288,7 @@ def _recorder(
             trajectory = Trajectories(trajectory)
         recorders.append(Recorder(trajectory, atoms))
     if log is not None:
-        recorders.append(Log.to(log))
+        recorders.append(log if isinstance(log, Log) else Log.to(log))
     return Together(recorders) if len(recorders) > 1 else next(iter(recorders), None)
 
 

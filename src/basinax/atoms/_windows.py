@@ -89,7 +89,8 @@ class _Run(contextlib.AbstractContextManager):
 
     def __exit__(self, *raised: object) -> None:
         self._is_wanted = False
-        self._thread.join()
+        if not isinstance(raised[1], KeyboardInterrupt):  # who interrupts does not wait
+            self._thread.join()
 
     def ended(self) -> Iterator[list[tuple[int, Relaxed]]]:
         """Structures as they end, all waiting ones at a time."""

@@ -4,6 +4,10 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+from ase.data import chemical_symbols
+from ase.symbols import Symbols
+
 from basinax._loop.status import Status
 from basinax._settings import said
 from basinax.atoms._report.curves import Curve
@@ -28,12 +32,31 @@ class Brief(NamedTuple):
     number: int
     status: Status
     n_atoms: int
+    numbers: bytes
+    """The chemical elements, as stored."""
     energy: float | None
     """The energy in eV."""
     volume: float | None
     """The volume in Å³."""
     pairs: dict[str, Any]
     """The key-value pairs of the row."""
+
+    @property
+    def source(self) -> str:
+        return self.pairs.get("source", str(self.number))
+
+    @property
+    def reason(self) -> str:
+        """The reason why the structure has not converged."""
+        return self.pairs.get("message", self.status.meaning)
+
+    @property
+    def formula(self) -> str:
+        """The chemical formula; raises ValueError if the row is damaged."""
+        numbers = np.frombuffer(self.numbers, "<i4")
+        if not np.isin(numbers, range(len(chemical_symbols))).all():
+            raise ValueError(f"structure {self.number}: its atoms have the numbers {numbers}")
+        return Symbols(numbers).get_chemical_formula()
 
     def as_row(self) -> dict[str, Any]:
         """A row of a report, with the names of `AtomsRelaxation.to_dict`."""
@@ -50,6 +73,7 @@ class Brief(NamedTuple):
         return {name: self.pairs[pair] for pair, name in names.items() if pair in self.pairs} | {
             "number": self.number,
             "status": str(self.status),
+            "formula": self.formula,
             "atoms": self.n_atoms,
             "energy_eV": self.energy,
             "volume_A3": self.volume,
@@ -64,6 +88,10 @@ class Results:
 
     def __init__(self, store: SQLiteFile):
         self._store, self.name = store, store.name
+
+    def exist(self) -> bool:
+        """Whether any results have been stored."""
+        return self._store.exists()
 
     def add(self, entries: Sequence[tuple[int, Relaxed]]) -> None:
         """Add structures that have ended, by their numbers in the input.
@@ -89,7 +117,7 @@ class Results:
 
     def briefs(self) -> list[Brief]:
         """All rows in the order of addition."""
-        found = list(self._selected(_brief, "natoms, energy, volume"))
+        found = list(self._selected(_brief, "natoms, numbers, energy, volume"))
         seen = set[int]()
         with self._store.reported():
             for brief in found:
@@ -161,9 +189,9 @@ def _of_structure(number: int, make: Callable[..., T], *values: Any) -> T:
         raise ValueError(f"structure {number}: {said(error)}") from error
 
 
-def _brief(pairs: dict[str, Any], n_atoms: Any, energy: Any, volume: Any) -> Brief:
+def _brief(pairs: dict[str, Any], n_atoms: Any, numbers: Any, energy: Any, volume: Any) -> Brief:
     check_number("number of atoms", n_atoms, int)
     for name, value in {"energy": energy, "volume": volume}.items():
         if value is not None:
             check_number(name, value, float)
-    return Brief(pairs[NUMBER], status_of(pairs), n_atoms, energy, volume, pairs)
+    return Brief(pairs[NUMBER], status_of(pairs), n_atoms, numbers, energy, volume, pairs)
