@@ -1,10 +1,13 @@
-"""Compiled programs that last are loaded where they are whole, and change no bit."""
+"""Compiled programs that last are found before a trace where they are whole, and change no bit."""
 
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,75 +15,171 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import basinax
-from basinax._jax import cache
+from basinax._bits.rounding import rounded
+from basinax._jax import cache, programs
+from basinax._jax.compilations import EVENT
+from basinax._jax.fixed import Fixed
+from basinax._jax.programs import Programs
+from basinax.transforms.optimizers.fire import FIRE
 
-USES = """
-import sys, jax, numpy as np
-jax.config.update("jax_platforms", "cpu")
-import basinax
-found = []
-jax.monitoring.register_event_listener(lambda event, **_: found.append(event.split("/")[-1]))
-basinax.enable_cache(sys.argv[1])
-x = np.arange(1, 9, dtype=np.float32)
-bits = jax.jit(lambda x: (x * np.float32(0.1)).sum())(x).tobytes().hex()
-print(bits, found.count("cache_hits"), found.count("cache_misses"))
-"""
+TRACED = "/jax/core/compile/jaxpr_trace_duration"
 
 
-def begun(folder) -> subprocess.Popen:
-    """A process that compiles one program, or loads it."""
-    command = [sys.executable, "-W", "error", "-c", USES, str(folder)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def ended(process: subprocess.Popen) -> list[str]:
-    printed, errors = process.communicate(timeout=120)
-    assert (process.returncode, errors) == (0, "")
-    return printed.split()
-
-
-def programs(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*/jit_*-cache.*"))
-
-
-def test_a_later_process_loads_what_others_have_compiled_at_once(tmp_path):
-    both = [ended(process) for process in [begun(tmp_path), begun(tmp_path)]]
-    later = ended(begun(tmp_path))
-    assert later[1:] == ["1", "0"]
-    assert len({bits for bits, *_ in [*both, later]}) == 1
-    assert len(os.listdir(tmp_path)) == 1
-    assert not list(tmp_path.glob("*/process-*"))
-
-
-@pytest.fixture
-def jax_as_before():
-    """JAX's settings, and its own folder."""
-    names = ["jax_compilation_cache_dir", *cache._SWITCHES]
-    before = {name: getattr(jax.config, name) for name in names}
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The folder that this process keeps its programs in."""
+    monkeypatch.setattr(cache, "_chosen", [])
+    basinax.enable_cache(tmp_path)
+    (of_processor,) = tmp_path.iterdir()
+    of_tests = jax.config.values["jax_compilation_cache_dir"]
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
+    yield of_processor
+    jax.config.update("jax_compilation_cache_dir", of_tests)
     compilation_cache.reset_cache()
 
 
 @pytest.fixture
-def uses(jax_as_before, monkeypatch):
-    """Stands in for a process: enables the cache, runs a program, and ends."""
+def seen():
+    """The traces, compilations and loaded programs of the test, counted by the name of an event."""
+    events: list[str] = []
+    timed = lambda event, *_, **__: events.append(event)  # noqa: E731
+    jax.monitoring.register_event_duration_secs_listener(timed)
+    jax.monitoring.register_event_listener(timed)
+    yield events
+    jax.monitoring.unregister_event_duration_listener(timed)
+    jax.monitoring.unregister_event_listener(timed)
 
-    def used(folder, n=8, **how):
-        at_exit = []
-        monkeypatch.setattr("atexit.register", lambda *call: at_exit.append(call))
-        basinax.enable_cache(folder, **how)
-        jax.clear_caches()
-        seen = []
-        jax.monitoring.register_event_listener(listener := lambda event, **_: seen.append(event))
-        bits = jax.jit(lambda x: jnp.sum(x * 0.1))(np.arange(1.0, n)).tobytes()
-        jax.monitoring.unregister_event_listener(listener)
-        for leave, *arguments in at_exit:
-            leave(*arguments)
-        return bits, sum("cache_hits" in event for event in seen)
 
-    return used
+def damped(fixed: Fixed, arrays: Any, x: Any) -> Any:
+    """Stands in for a function of the package."""
+    optimizer = eqx.combine(arrays, fixed.tree)
+    return {"x": rounded(x * optimizer.maxstep)}
+
+
+damped.__module__ = "basinax.of_tests"
+
+
+def in_a_process(seen, x=None, function=damped, optimizer=None, options="some"):
+    """A later process: its result, and how often it traced, compiled, and loaded."""
+    jax.clear_caches()
+    seen.clear()
+    x = np.arange(3.0) if x is None else x
+    fixed, arrays = programs.Fixed(FIRE(maxstep=0.5) if optimizer is None else optimizer), None
+    if function is damped:
+        arrays = jax.tree.map(lambda _: None, fixed.tree)
+    run = Programs(function, jax.jit(function, static_argnums=0), options, (0,))
+    result = run(fixed, arrays, x)
+    counts = [seen.count(event) for event in (TRACED, EVENT, programs.LOADED)]
+    return jax.tree.map(np.asarray, result), counts
+
+
+def entries(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if cache._ENTRY.fullmatch(path.name))
+
+
+def test_a_later_process_neither_traces_nor_compiles(seen, folder):
+    first, (n_traced, n_compiled, _) = in_a_process(seen)
+    assert n_traced > 0 and n_compiled == 1
+    later, counts = in_a_process(seen)
+    assert counts == [0, 0, 1]
+    assert later["x"].tobytes() == first["x"].tobytes()
+    assert len(entries(folder)) == 1
+
+
+OTHERS = {
+    "sources": lambda patch: patch.setattr(programs, "_sources", lambda: "others"),
+    "versions": lambda patch: patch.setattr(programs, "_versions", lambda: ["jax 99"]),
+    "what is read": lambda patch: patch.setattr(programs, "READ", [lambda: "others"]),
+    "a switch": lambda patch: patch.setattr(
+        programs, "_switches", lambda: [("jax_default_matmul_precision", "highest")]
+    ),
+    "options": lambda _: {"options": "others"},
+    "a static value": lambda _: {"optimizer": FIRE(maxstep=0.25)},
+    "a shape": lambda _: {"x": np.arange(4.0)},
+    "a dtype": lambda _: {"x": np.arange(3.0, dtype=np.float32)},
+    "a weak type": lambda _: {"x": jnp.asarray(2.0)},
+    "a structure": lambda _: {"x": 2.0},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_decides_a_program_is_a_part_of_its_key(seen, monkeypatch, name):
+    in_a_process(seen)
+    with monkeypatch.context() as patch:
+        how = OTHERS[name](patch) or {}
+        assert in_a_process(seen, **how)[1][1:] == [1, 0]
+    assert in_a_process(seen)[1] == [0, 0, 1]
+
+
+def test_a_function_of_a_user_is_traced_and_found_by_its_text(seen):
+    def function_of(factor):
+        return lambda fixed, arrays, x: rounded(x * factor)
+
+    assert in_a_process(seen, function=function_of(2.0))[1][1:] == [1, 0]
+    again, (n_traced, *rest) = in_a_process(seen, function=function_of(2.0))
+    assert n_traced > 0 and rest == [0, 1]
+    other, counts = in_a_process(seen, function=function_of(3.0))
+    assert counts[1:] == [1, 0]
+    assert (again[1], other[1]) == (2.0, 3.0)
+
+
+class OfUser(eqx.Module):
+    """A static value of a class that no version describes."""
+
+    maxstep: float = 0.5
+
+
+def test_a_class_of_a_user_has_no_description(seen):
+    assert in_a_process(seen, optimizer=OfUser())[1][1:] == [1, 0]
+    n_traced, *rest = in_a_process(seen, optimizer=OfUser())[1]
+    assert n_traced > 0 and rest == [0, 1]
+
+
+UNKNOWN = [lambda: 0, OfUser, OfUser(), object(), np.random.default_rng(0), {1: object()}]
+
+
+@pytest.mark.parametrize("value", UNKNOWN, ids=repr)
+def test_what_no_text_describes_is_known(value):
+    with pytest.raises(programs._NoDescription):
+        programs._described(value, is_static=True)
+
+
+def test_a_static_array_is_described_by_its_numbers():
+    texts = {programs._described(np.array([x]), is_static=True) for x in (1.0, 2.0, np.nan)}
+    assert len(texts) == 3
+
+
+def test_a_program_that_calls_python_is_not_kept(seen, folder):
+    def calls(fixed, arrays, x):
+        return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((3,), float), x)
+
+    for _ in range(2):
+        assert in_a_process(seen, function=calls)[1][1:] == [1, 0]
+    assert entries(folder) == []
+
+
+def test_threads_that_want_one_program_compile_it_once(seen):
+    run = Programs(damped, jax.jit(damped, static_argnums=0), "", (0,))
+    fixed = Fixed(FIRE())
+    arrays = jax.tree.map(lambda _: None, fixed.tree)
+    threads = [threading.Thread(target=run, args=(fixed, arrays, np.ones(5))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen.count(EVENT) == 1
+
+
+def test_derivatives_and_checks_of_jax_go_their_usual_way(seen):
+    run = Programs(damped, jax.jit(damped, static_argnums=0), "", (0,))
+    fixed = Fixed(FIRE(maxstep=0.5))
+    arrays = jax.tree.map(lambda _: None, fixed.tree)
+    slope = jax.grad(lambda x: run(fixed, arrays, x)["x"])(1.0)
+    assert slope == 0.5
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        run(fixed, arrays, np.array([np.nan]))
+    assert np.isnan(run(fixed, arrays, np.array([np.nan]))["x"])
 
 
 def cut(path):
@@ -93,68 +192,93 @@ def flip(path):
     path.write_bytes(content)
 
 
-def make_folder(path):
+def rename_as_whole(path):
+    """Bytes that are no program, under their own digest."""
     path.unlink()
-    path.mkdir()
+    digest = cache._digest(b"no program")
+    path.with_name(f"{path.name.partition('.')[0]}.{digest}").write_bytes(b"no program")
 
 
 DAMAGE = {
     "cut": cut,
     "empty": lambda path: os.truncate(path, 0),
     "one bit": flip,
-    "a folder": make_folder,
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
     "a link to nowhere": lambda path: (path.unlink(), path.symlink_to("nowhere")),
     "gone": lambda path: path.unlink(),
+    "no program": rename_as_whole,
 }
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_what_is_damaged_is_compiled_again_and_kept(uses, tmp_path, name, recwarn):
-    first = uses(tmp_path)
-    for path in programs(tmp_path):
+def test_what_is_damaged_is_compiled_again(seen, folder, name, recwarn):
+    first, _ = in_a_process(seen)
+    for path in entries(folder):
         DAMAGE[name](path)
-    assert uses(tmp_path) == first
-    assert uses(tmp_path) == (first[0], first[1] + 1)
+    again, counts = in_a_process(seen)
+    assert counts[1:] == [1, 0]
+    assert again["x"].tobytes() == first["x"].tobytes()
     assert not recwarn.list
 
 
-def test_what_is_of_others_stays(uses, tmp_path):
-    uses(tmp_path)
-    (folder,) = tmp_path.iterdir()
-    others = [folder / "notes", folder / "jit_f-cache", folder / f"jit_f-cache.{'0' * 31}"]
+def test_what_is_of_others_stays(seen, tmp_path, folder):
+    others = [folder / "notes", folder / f"{'0' * 64}.{'0' * 31}"]
     for other in others:
         other.write_bytes(b"of others")
-    assert uses(tmp_path, max_size=0)[1] == 1
+    basinax.enable_cache(tmp_path, max_size=0)
+    in_a_process(seen)
     assert sorted(folder.iterdir()) == sorted(others)
 
 
-def test_the_oldest_go_where_there_is_no_room(uses, tmp_path):
-    uses(tmp_path)
-    (first,) = programs(tmp_path)
-    os.utime(first, (1, 1))
-    size = first.stat().st_size
-    uses(tmp_path, n=9, max_size=3 * size // 2)
-    (second,) = programs(tmp_path)
-    assert second != first
-    assert sum(path.stat().st_size for path in programs(tmp_path)) <= 3 * size // 2
+def test_those_used_longest_ago_go_where_there_is_no_room(seen, tmp_path, folder):
+    for n in (3, 4, 5):
+        in_a_process(seen, np.arange(float(n)))
+    for path in entries(folder):
+        os.utime(path, (1, 1))
+    in_a_process(seen, np.arange(3.0))  # which is used again
+    basinax.enable_cache(
+        tmp_path, max_size=int(2.5 * max(p.stat().st_size for p in entries(folder)))
+    )
+    in_a_process(seen, np.arange(6.0))
+    assert len(entries(folder)) == 2
+    assert in_a_process(seen, np.arange(3.0))[1] == [0, 0, 1]
 
 
-def test_what_a_killed_process_leaves_is_removed_in_time(uses, tmp_path):
-    uses(tmp_path)
-    (folder,) = tmp_path.iterdir()
-    for name, age in {"process-old": cache.ABANDONED + 9.0, "process-new": 9.0}.items():
-        (folder / name).mkdir()
-        then = (folder / name).stat().st_mtime - age
-        os.utime(folder / name, (then, then))
-    uses(tmp_path)
-    assert [path.name for path in folder.glob("process-*")] == ["process-new"]
+USES = """
+import sys, jax
+from ase.build import bulk
+from basinax.atoms import LennardJones, relax
+config = dict(jax.config.values)
+cells = [bulk("Ar", cubic=True, a=5.3) for _ in range(3)]
+for seed, cell in enumerate(cells):
+    cell.rattle(0.1, seed=seed)
+traced = []
+jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: traced.append(event))
+result = relax(cells, LennardJones.named("Ar"), fmax=0.01, dtype="float32")
+assert dict(jax.config.values) == config
+print(result.energies.tobytes().hex(), result.compilations, len(traced))
+"""
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(jax_as_before, tmp_path):
+def test_processes_share_their_programs_without_a_word(tmp_path):
+    def run():
+        usual = ["-W", "error", "-W", "ignore::DeprecationWarning"]  # of NumPy, about ASE
+        command = [sys.executable, *usual, "-c", USES]
+        environment = os.environ | {"BASINAX_CACHE": str(tmp_path / "shared")}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.split()
+
+    first, later = run(), run()
+    assert first[0] == later[0]
+    assert int(first[1]) > int(later[1])
+    assert int(later[2]) < int(first[2])  # what JAX traces, lowers and compiles
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
     (tmp_path / "file").touch()
-    before = dict(jax.config.values)
     assert basinax.enable_cache(tmp_path / "file") is None
-    assert dict(jax.config.values) == before
+    assert cache.cache() is None
 
 
 UNSAFE = {
@@ -168,9 +292,7 @@ UNSAFE = {
 
 @pytest.mark.skipif(os.name != "posix", reason="owners and modes are those of POSIX")
 @pytest.mark.parametrize("name", UNSAFE)
-def test_a_folder_into_which_others_could_put_programs_is_not_used(
-    jax_as_before, monkeypatch, tmp_path, name
-):
+def test_a_folder_into_which_others_could_put_programs_is_not_used(monkeypatch, tmp_path, name):
     named, (place, mode, text) = tmp_path / "above/named", UNSAFE[name]
     monkeypatch.setattr(cache, "_processor", lambda: "programs")
     monkeypatch.setattr(cache, "_is_own_group", lambda _: False)
@@ -182,22 +304,24 @@ def test_a_folder_into_which_others_could_put_programs_is_not_used(
     for folder in (named, tmp_path / "link"):
         with pytest.warns(UserWarning, match=text):
             assert basinax.enable_cache(folder) is None
+    # Without a call, such a folder is left alone without a warning.
+    monkeypatch.setenv(cache.VARIABLE, str(named))
+    assert cache._of_user.__wrapped__() is None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
-def test_a_program_that_others_may_write_is_not_loaded(uses, tmp_path):
-    uses(tmp_path)
-    (program,) = programs(tmp_path)
+def test_a_program_that_others_may_write_is_not_loaded(seen, folder):
+    in_a_process(seen)
+    (program,) = entries(folder)
     program.chmod(0o666)
-    assert [uses(tmp_path)[1] for _ in range(2)] == [0, 1]
+    assert in_a_process(seen)[1][1:] == [1, 0]
 
 
 @pytest.mark.parametrize("value", ["off", "OFF", "0", ""])
-def test_a_variable_switches_it_off(jax_as_before, monkeypatch, value):
+def test_a_variable_switches_it_off(monkeypatch, value):
     monkeypatch.setenv(cache.VARIABLE, value)
-    before = dict(jax.config.values)
     assert basinax.enable_cache() is None
-    assert dict(jax.config.values) == before
+    assert cache.cache() is None
 
 
 def test_a_variable_names_the_folder_and_otherwise_it_is_the_users(monkeypatch, tmp_path):
@@ -210,3 +334,4 @@ def test_a_variable_names_the_folder_and_otherwise_it_is_the_users(monkeypatch, 
     monkeypatch.setitem(sys.modules, "platformdirs", None)
     with pytest.raises(ImportError, match="name a folder"):
         cache._default_folder()
+    assert cache._of_user.__wrapped__() is None

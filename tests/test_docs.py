@@ -167,3 +167,10 @@ def test_the_example_data_is_what_its_script_writes(tmp_path, monkeypatch):
     runpy.run_path(str(ROOT / "examples" / "make_data.py"), run_name="__main__")
     shipped = {path.name: path.read_bytes() for path in (ROOT / "examples" / "data").iterdir()}
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == shipped
+
+
+def test_those_who_cite_are_told_the_version():
+    own = basinax.__version__
+    assert f'\nversion = "{own}"\n' in (ROOT / "pyproject.toml").read_text()
+    assert f"\nversion: {own}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"version = {{{own}}}" in (ROOT / "docs" / "citing.md").read_text()

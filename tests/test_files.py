@@ -10,7 +10,6 @@ from basinax import FIRE, read_config, to_config, write_config
 from basinax._text.files import (
     check_creatable,
     check_plain,
-    check_writable,
     key_of,
     replacing,
     stamp_of,
@@ -45,7 +44,7 @@ NAMES = {
 def test_a_file_takes_its_place_under_any_name(name, is_there):
     if is_there:
         Path(name).write_text("old")
-    check_writable(name)
+    check_creatable(name)
     with replacing(name) as partial:
         partial.write_text("new")
         assert Path(name).exists() == is_there
@@ -80,7 +79,7 @@ def test_a_link_stays_and_its_target_is_written(target, is_there):
         Path(target).write_text("old")
     Path("link").symlink_to("hop")
     Path("hop").symlink_to(target)
-    check_writable("link")
+    check_creatable("link")
     put("link")
     assert Path("link").is_symlink()
     assert Path("hop").is_symlink()
@@ -118,7 +117,7 @@ def test_what_is_no_plain_file_is_refused_and_stays(name):
     make()
     before = what_is_there()
     with pytest.raises(OSError, match=message):
-        check_writable("x")
+        check_creatable("x")
     with pytest.raises(OSError, match=r"^(?!.*partial)"):
         put("x")
     assert what_is_there() == before
@@ -146,14 +145,14 @@ def test_devices_are_refused():
 
 def test_a_name_that_is_too_long_is_found():
     with pytest.raises(OSError, match="cannot be written: File name too long"):
-        check_writable("a" * 256)
+        check_creatable("a" * 256)
 
 
 def test_a_file_that_is_protected_is_refused(monkeypatch):
     Path("a").write_text("old")
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     with pytest.raises(PermissionError, match="a is write-protected"):
-        check_writable("a")
+        check_creatable("a")
 
 
 def test_all_names_of_a_file_have_one_key():

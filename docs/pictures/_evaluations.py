@@ -9,9 +9,9 @@ energies are above the lowest that any optimizer of these reached, structure by 
 import json
 import math
 import re
-from pathlib import Path
 
-HERE = Path(__file__).parent
+from _svg import HERE, text, write
+
 RESULTS = HERE.parents[1] / "benchmarks" / "results" / "evaluations.jsonl"
 PAGE = HERE.parent / "choosing.md"
 
@@ -83,12 +83,6 @@ def newest() -> dict[tuple[str, str], dict]:
 
 def place(mean: float) -> float:
     return LEFT + (RIGHT - LEFT) * math.log(mean / LEAST) / math.log(MOST / LEAST)
-
-
-def text(x: float, y: float, content: str, size: int = 13, **more: str) -> str:
-    more = {"font-family": "system-ui, sans-serif", "font-size": str(size), "x": f"{x:.1f}"} | more
-    written = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in more.items())
-    return f'<text y="{y:.1f}"{written}>{content}</text>'
 
 
 def bar(y: float, mean: float, color: str, note: str) -> list[str]:
@@ -179,13 +173,7 @@ def draw(found: dict[tuple[str, str], dict]) -> None:
         at = place(tick)
         line = f'x1="{at:.1f}" x2="{at:.1f}" y1="{TOP - 8}" y2="{height - 24}" stroke="#e9ecef"'
         head += [f"<line {line}/>", text(at, TOP - 13, str(tick), 11, text_anchor="middle")]
-    opening = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 {height}" role="img"'
-        f' aria-label="{LABEL}">'
-    )
-    ground = f'<rect width="960" height="{height}" rx="8" fill="#ffffff"/>'
-    lines = [opening, ground, *head, *parts, "</svg>"]
-    (HERE / "evaluations.svg").write_text("\n".join(lines) + "\n")
+    write("evaluations.svg", height, LABEL, [*head, *parts])
 
 
 if __name__ == "__main__":

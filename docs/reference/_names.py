@@ -1,7 +1,8 @@
 """Writes public names into the pages of the reference, so that no page lists them by hand.
 
 A line `<!-- names: basinax from transforms.optimizers -->` stands for every name that `basinax`
-makes public and that is defined in that module or below it. Sources are read, not imported.
+makes public and that is defined in that module or below it; of several modules in the order in
+which they are given. Sources are read, not imported.
 """
 
 import functools
@@ -18,27 +19,34 @@ def on_page_markdown(markdown: str, **_) -> str:
 
 
 def _directives(package: str, modules: list[str]) -> str:
-    names = [
+    names = dict.fromkeys(
         name
         for module in modules
         for name, origin in _origins(package).items()
         if f"{origin}.".startswith(f"{package}.{module}.")
-    ]
+    )
     if not names:
         raise ValueError(f"no public name of {package} is defined in {modules}: mend the page")
-    return "\n\n".join(f"::: {package}.{name}" for name in names)
+    return "\n\n".join(f"::: {package}.{name}" for name in sorted(names, key=_rank))
+
+
+def _rank(name: str) -> tuple[bool, bool, bool]:
+    """Functions come first, states last; else the order of modules on the page."""
+    return name.endswith("State"), name.startswith("Abstract"), name < "a"
 
 
 @functools.cache
 def _origins(package: str) -> dict[str, str]:
-    """Where each public name is defined; functions come first, states last."""
+    """Where each public name is defined."""
     loader = griffe.GriffeLoader(search_paths=["src"])
     loader.load("basinax")
     loader.resolve_aliases(implicit=True, external=False)
     members = loader.modules_collection[package].members
-    names = [name for name, member in members.items() if member.is_alias and name[0] != "_"]
-    names.sort(key=lambda name: (name.endswith("State"), name.startswith("Abstract"), name < "a"))
-    return {name: _final_path(members[name]) for name in names}
+    return {
+        name: _final_path(member)
+        for name, member in members.items()
+        if member.is_alias and name[0] != "_"
+    }
 
 
 def _final_path(alias: griffe.Alias) -> str:

@@ -1,45 +1,48 @@
-"""A stand-in for `relax` in tests of the command line, which need no numbers."""
+"""A stand-in for `relax_items` in tests of the command line, which need no numbers."""
 
 import numpy as np
-from ase.calculators.singlepoint import SinglePointCalculator
 
 from basinax import Status
-from basinax.atoms import AtomsRelaxation
+from basinax.atoms import Relaxed
 
 
 class Relaxation:
-    """Stands in for `relax`, while which other things may happen."""
+    """Stands in for `relax_items`, while which other things may happen."""
 
     def __init__(self):
         self.is_done = False
         self.meanwhile = lambda: None
         self.n_ended = None
         """The number of structures that end; None for all."""
-        self.atoms, self.settings = [], {}
+        self.items, self.settings = [], {}
         """Of the last call."""
 
-    def __call__(self, atoms, **settings):
+    @property
+    def atoms(self):
+        return [item.atoms for item in self.items]
+
+    def __call__(self, items, **settings):
+        self.items, self.settings = list(items), settings
+        if not self.items:
+            return
         self.is_done = True
-        self.atoms, self.settings = atoms, settings
         self.meanwhile()
-        relaxed = [a.copy() for a in atoms]
-        for a in relaxed:
-            a.calc = SinglePointCalculator(a, energy=-1.0, forces=np.zeros((len(a), 3)))
-        n = len(atoms)
-        counts = [np.full(n, k, np.int32) for k in (3, 4, Status.CONVERGED)]
-        result = AtomsRelaxation(
-            relaxed,
-            np.full(n, -1.0),
-            np.zeros(n),
-            *counts,
-            messages=[""] * n,
-            displacements=np.zeros(n),
-            seconds=np.zeros(n),
-            initial_energies=np.zeros(n),
-            initial_volumes=[None] * n,
-            sources=[""] * n,
-        )
-        if "on_end" in settings:
-            for k, entry in enumerate(result[: self.n_ended]):
-                settings["on_end"](k, entry)
-        return result
+        yield [(item.number, _relaxed(item.atoms)) for item in self.items[: self.n_ended]]
+
+
+def _relaxed(atoms):
+    found = {"energy": -1.0, "forces": np.zeros((len(atoms), 3))}
+    return Relaxed.of(
+        atoms,
+        atoms.positions,
+        atoms.cell.array,
+        found,
+        energy=-1.0,
+        fmax=0.0,
+        steps=3,
+        evaluations=4,
+        status=Status.CONVERGED,
+        source="",
+        initial_energy=0.0,
+        seconds=0.0,
+    )

@@ -4,9 +4,8 @@ import bz2
 import gzip
 import os
 import pickle
-import resource
-import signal
 import sqlite3
+from pathlib import Path
 
 import ase.io
 import numpy as np
@@ -17,8 +16,9 @@ from typer.testing import CliRunner
 
 from basinax import cli
 from basinax.atoms import LennardJones, Morse, cell_from, potential_from
-from basinax.cli import _guard
 from basinax.cli._console import LONGEST, shown
+from basinax.cli._guard import Unreadable
+from basinax.cli._inputs import read_structures
 
 pytestmark = pytest.mark.usefixtures("few_lengths")
 
@@ -69,12 +69,13 @@ HUGE = 10**12
 
 FILES = {
     "empty.extxyz": (b"", "the file is empty"),
-    "empty.cif.gz": (gzip.compress(b""), "the file is empty"),
+    "empty.cif.gz": (gzip.compress(b""), "it holds no structure"),
     "noise.extxyz": (b"\x00\xff\xfe", "line 1: expected a number of atoms"),
-    "noise.extxyz.gz": (b"\x00\xff\xfe", "it cannot be unpacked as gz"),
-    "noise.xyz.xz": (b"\x00\xff\xfe", "it cannot be unpacked as xz"),
-    "cut.cif.bz2": (bz2.compress(b"x" * 999)[:-5], "it cannot be unpacked as bz2"),
+    "noise.extxyz.gz": (b"\x00\xff\xfe", "Not a gzipped file"),
+    "noise.xyz.xz": (b"\x00\xff\xfe", "ended before the end"),
+    "cut.cif.bz2": (bz2.compress(b"x" * 999)[:-5], "ended before the end"),
     "noise.traj": (b"- of UlmASE-Trajectory" + b"\xff" * 99, "noise.traj cannot be read"),
+    "endless.restart": ("&GLOBAL\n", "it has a section without an end"),
     "noise.db": (b"\x00\xff\xfe", "it is no database of ASE"),
     "empty.json": (b"{}", "ASE does not know this kind of file"),
     "deep.json": (b"[" * 100_000, "too deep in one another"),
@@ -85,15 +86,12 @@ FILES = {
     "second.xyz": (ATOM.format("Ar") + "5\n\n", "ends after 0 of the 5 atoms of its structure 1"),
     "many.extxyz": (ATOM.format("Ar").replace("1", str(HUGE), 1), f"1 of the {HUGE} atoms"),
     "fewer.extxyz": (ATOM.format("Ar").replace("1", "-3", 1), "cannot have -3 atoms"),
-    "short.xyz": ("2\n\nAr 0 0 0\nAr 0 0", "line 4: atom 1 of structure 0 has 3 values, and those"),
+    "short.xyz": ("2\n\nAr 0 0 0\nAr 0 0", "an atom has 3 values, and its Properties say 4"),
     "column.extxyz": (
         ATOM.format("Ar") + "1\nProperties=species:S:1:pos:R:3:tags:I:1\nAr 0 0 0\n",
         "an atom has 4 values, and its Properties say 5, in its structure 1",
     ),
     "words.extxyz": ("Ar 0 0 0\n", "line 1: expected a number of atoms, got 'Ar 0 0 0'"),
-    "line.extxyz": ("2\n" + "x" * (5 << 20), "line 2 is longer than 4 MB"),
-    "bomb.extxyz.gz": (gzip.compress(b"0" * (80 << 20), 1), "unpack to more than"),
-    "bomb.cif.bz2": (bz2.compress(b"0" * (80 << 20)), "unpack to more than 64 MB"),
     "huge.cfg": (f"Number of particles = {HUGE}\n", "more memory than a file of its size"),
     "huge.cube": (f"\n\n{HUGE} 0 0 0\n1 1 0 0\n1 0 1 0\n1 0 0 1\n", "more memory than a file"),
     "huge.json": (
@@ -111,31 +109,18 @@ def test_a_file_that_cannot_be_read_has_a_reason(name, tmp_path):
     content, reason = FILES[name]
     data = content.encode() if isinstance(content, str) else content
     (tmp_path / name).write_bytes(data)
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    alarm = signal.getsignal(signal.SIGALRM)
     (line,) = refused(name, "--potential", ARGON)
     assert line.startswith(f"{name} cannot be read: ")
     assert reason in line
     assert (tmp_path / name).read_bytes() == data
-    assert resource.getrlimit(resource.RLIMIT_AS) == limits
-    assert signal.getsignal(signal.SIGALRM) is alarm
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-
-
-def test_a_reader_that_has_no_end_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(_guard, "PATIENCE", 0.2)
-    (tmp_path / "a.restart").write_text("&GLOBAL\n")
-    (line,) = refused("a.restart", "--potential", ARGON)
-    assert line.startswith("a.restart cannot be read: ASE does not come to its end within 0.2")
 
 
 READABLE = [form for form in ioformats.values() if form.can_read]
 
 
 @pytest.mark.parametrize("content", [pickle.dumps(Call()), PROGRAM], ids=["pickle", "program"])
-def test_no_format_runs_what_a_file_holds(content, tmp_path, calls, monkeypatch):
-    """Neither by its ending nor by the name that ASE has for files of it; one has no end."""
-    monkeypatch.setattr(_guard, "PATIENCE", 0.5)
+def test_no_format_runs_what_a_file_holds(content, tmp_path, calls):
+    """Neither by its ending nor by the name that ASE has for files of it."""
     names = {f"a.{ending}" for form in READABLE for ending in form.extensions}
     names |= {glob.replace("*", "a") for form in READABLE for glob in form.globs}
     assert len(names) > 40
@@ -200,11 +185,12 @@ def test_a_name_stands_for_a_file_whatever_it_begins_with(tmp_path):
 
 def test_files_in_the_middle_of_being_written_are_read_up_to_there(tmp_path):
     (tmp_path / "cut.extxyz").write_text(ATOM.format("Ar") + "3\n\nAr 0 0 0\n")
-    assert _guard.check_file(tmp_path / "cut.extxyz", 0) is None
-    assert _guard.check_file(tmp_path / "cut.extxyz", slice(0, 1)) is None
-    for images in (None, 1, -1, slice(None), slice(0, 2), slice(-1, None)):
-        with pytest.raises(_guard.Unreadable, match="ends after 1 of the 3 atoms"):
-            _guard.check_file(tmp_path / "cut.extxyz", images)
+    path = tmp_path / "cut.extxyz"
+    for images in ("0", "0:1"):
+        assert len(read_structures(Path(f"{path}@{images}"))) == 1
+    for images in ("1", "-1", ":", "0:2", "-1:"):
+        with pytest.raises(Unreadable, match="ends after 1 of the 3 atoms"):
+            read_structures(Path(f"{path}@{images}"))
 
 
 # --- what is printed

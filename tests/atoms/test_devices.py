@@ -24,7 +24,7 @@ from basinax import FIRE, cli
 from basinax.atoms import JaxModel, LennardJones, _machine, relax, relax_stream
 from basinax.atoms._models import sessions
 from basinax.atoms._runs.folder import RunFolder
-from basinax.atoms._streams import stream
+from basinax.atoms._streams import on_device
 
 jax.config.update("jax_enable_x64", True)
 _machine.CPU.max_rows, _machine.CPU.few_rows, _machine.CPU.short_rows = 32, 8, 0
@@ -34,7 +34,10 @@ for k, a in enumerate(atoms):
     a.rattle(0.1, seed=k)
 
 used = set()
-for programs, run_of in ((stream.advance, lambda x: x[0]), (stream.noted, lambda x: x[0][0])):
+for programs, run_of in (
+    (on_device.advance_block, lambda x: x[0]),
+    (on_device.noted, lambda x: x[0][0]),
+):
     for is_short in (False, True):
         def seen(*arguments, program=programs[is_short], run_of=run_of):
             found = program(*arguments)

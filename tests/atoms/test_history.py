@@ -9,7 +9,7 @@ from ase.build import bulk
 
 from basinax import FIRE
 from basinax.atoms import ASECalculator, Frechet, LennardJones, relax, relax_stream
-from basinax.atoms._streams.notes import ROOM, Notes
+from basinax.atoms._streams.history_buffer import ROOM, HistoryBuffer
 from cover import exhaustive
 
 ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=5.0)
@@ -90,7 +90,7 @@ def test_notes_keep_the_same_steps_however_looks_are_timed(most):
     rng = np.random.default_rng(most)
     lengths = [3 * ROOM, 1, ROOM // 2, 5]
     for looks in ([1], [12], [5, 1, 7]):
-        notes = Notes(len(lengths), most)
+        notes = HistoryBuffer(len(lengths), most)
         for generation in range(2):
             columns = [_of_place(rng, n) for n in lengths]
             turns = max(len(column) for column in columns)

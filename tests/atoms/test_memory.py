@@ -13,10 +13,10 @@ from basinax import BFGS, FIRE, LBFGS, Status
 from basinax._jax.memory import host_memory, memory_of
 from basinax._jax.shortage import is_out_of_memory
 from basinax._systems.index import index_of_sizes
-from basinax.atoms import ASECalculator, JaxModel, LennardJones, _relax, relax
+from basinax.atoms import ASECalculator, JaxModel, LennardJones, relax
 from basinax.atoms._models import sessions, side_by_side
 from basinax.atoms._models.lanes import Lanes
-from basinax.atoms._streams import hosted, stream
+from basinax.atoms._streams import hosted, on_device, run
 from cover import exhaustive
 
 ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=5.0)
@@ -60,7 +60,7 @@ def test_a_batch_that_is_too_large_is_halved_with_the_same_bits(few_places, whol
 @pytest.mark.parametrize("calls", [exhaustive(1), 3])
 def test_memory_that_runs_out_on_the_way_changes_no_bit(calls, few_places, whole, monkeypatch):
     """After some looks, when structures have ended and others have taken their places."""
-    advance, seen = dict(stream.noted), []
+    advance, seen = dict(on_device.noted), []
 
     def exhausted(*arguments):
         batch = arguments[2]
@@ -69,7 +69,7 @@ def test_memory_that_runs_out_on_the_way_changes_no_bit(calls, few_places, whole
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes")
         return advance[True](*arguments)
 
-    monkeypatch.setattr(stream, "noted", {True: exhausted, False: exhausted})
+    monkeypatch.setattr(on_device, "noted", {True: exhausted, False: exhausted})
     ended = []
     with pytest.warns(RuntimeWarning, match="memory has run out"):
         found = relax(
@@ -99,11 +99,11 @@ def test_batches_are_as_large_as_memory_allows(optimizer, memory, monkeypatch):
     atoms, shapes = [bulk("Ar", cubic=True).repeat(2) for _ in range(24)], []
     monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 2)
 
-    def stop(works, *_):
-        shapes.extend(work.group.shape for work in works)
+    def stop(groups, *_):
+        shapes.extend(group.group.shape for group in groups)
         raise StoppedError
 
-    monkeypatch.setattr(_relax, "work_off", stop)
+    monkeypatch.setattr(run, "in_threads", stop)
     for n_bytes in (1 << 40, memory, 1 << 10):
         monkeypatch.setattr("basinax.atoms._streams.sizes.memory_of", lambda _, n=n_bytes: n)
         with pytest.raises(StoppedError):
@@ -167,11 +167,11 @@ def test_a_batch_of_a_calculator_that_is_too_large_is_halved_with_the_same_bits(
 def test_batches_of_calculators_are_as_large_as_memory_allows(monkeypatch):
     atoms, shapes = [bulk("Ar", cubic=True).repeat(2) for _ in range(24)], []
 
-    def stop(group, session):
+    def stop(group, backends):
         shapes.append(group.shape)
         raise StoppedError
 
-    monkeypatch.setattr(_relax, "relax_hosted", stop)
+    monkeypatch.setattr(run, "BatchGroup", stop)
     for n_bytes in (1 << 40, 1 << 24, 1 << 10):
         monkeypatch.setattr("basinax.atoms._streams.sizes.memory_of", lambda _, n=n_bytes: n)
         with pytest.raises(StoppedError):

@@ -17,7 +17,7 @@ from basinax.atoms import EMT, Batch, Frechet, NeighborTable, ZhouEAM, moved_too
 from basinax.atoms._machine import CPU
 from basinax.atoms._neighbors.lists import ChunkedLists, Neighbors, skin_left
 from basinax.atoms._neighbors.narrowing import Reach, chosen, narrowed, next_skins
-from basinax.atoms._streams import stream as _stream, turns as _turns
+from basinax.atoms._streams import on_device as _on_device, turns as _turns
 from basinax.transforms import GradientDescent
 from cover import exhaustive
 
@@ -248,7 +248,7 @@ def test_runs_have_the_bits_they_have_without_and_alone(name, dtype, monkeypatch
             patched.setattr(target, setting, value)
             for program in ("advance", "noted", "recorded"):
                 plain = getattr(_turns, program)[True].__wrapped__
-                patched.setattr(_stream, program, _turns._by_length(plain))
+                patched.setattr(_on_device, program, _turns._by_length(plain))
             others.append(run(**how))
     assert (first.status != Status.RUNNING).all()
     for other in others:

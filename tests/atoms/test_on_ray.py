@@ -13,7 +13,7 @@ from ase import Atoms
 from typer.testing import CliRunner
 
 from basinax import Status, cli
-from basinax.atoms._result import Relaxed
+from basinax.atoms._record import Relaxed
 from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._runs.on_ray import relaxed_on_ray
 
@@ -38,8 +38,19 @@ def cluster():
 
 
 def entry(number: int) -> Relaxed:
-    nan = float("nan")
-    return Relaxed(Atoms("H"), -1.0, 0.0, number, 1, Status.CONVERGED, "", "", nan, nan, 0.0, None)
+    return Relaxed.of(
+        Atoms("H"),
+        np.zeros((1, 3)),
+        np.zeros((3, 3)),
+        {},
+        energy=-1.0,
+        fmax=0.0,
+        steps=number,
+        evaluations=1,
+        status=Status.CONVERGED,
+        source="",
+        initial_energy=float("nan"),
+    )
 
 
 def numbers_of(stream) -> list[int]:
@@ -52,13 +63,12 @@ class Deadly:
     def __init__(self, folder: Path, number: int, times: int):
         self.folder, self.number, self.times = folder, number, times
 
-    def __call__(self, window, on_end, should_stop):
+    def __call__(self, window):
         deaths = len(list(self.folder.iterdir()))
         if self.number in window and deaths < self.times:
             (self.folder / str(deaths)).touch()
             os._exit(1)
-        for k, number in enumerate(window):
-            on_end(k, entry(number))
+        return [(number, entry(number)) for number in window]
 
 
 def test_a_worker_that_dies_costs_nothing_but_what_it_had(cluster, tmp_path):
@@ -73,7 +83,7 @@ def test_structures_that_end_every_worker_end_the_run(cluster, tmp_path):
         numbers_of(stream)
 
 
-def _wrong(window, on_end, should_stop):
+def _wrong(window):
     raise ValueError("fmax must be a number")
 
 
@@ -92,9 +102,8 @@ def test_what_a_worker_says_of_itself_is_admitted_before_its_results(cluster):
         numbers_of(stream)
 
 
-def _tell(value, window, on_end, should_stop):
-    for k, number in enumerate(window):
-        on_end(k, entry(number)._replace(energy=float(value)))
+def _tell(value, window):
+    return [(number, entry(number)._replace(energy=float(value))) for number in window]
 
 
 def test_numbers_reach_a_worker_in_the_precision_of_the_run(cluster):
@@ -116,12 +125,11 @@ def test_a_machine_that_goes_costs_nothing_but_what_it_had(cluster):
     assert sorted(seen) == list(range(60))
 
 
-def _slowly(window, on_end, should_stop):
+def _slowly(window):
     import time
 
     time.sleep(0.2)
-    for k, number in enumerate(window):
-        on_end(k, entry(number))
+    return [(number, entry(number)) for number in window]
 
 
 def test_a_run_that_is_stopped_gives_back_what_has_ended(cluster):

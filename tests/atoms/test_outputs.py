@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,7 +47,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def relaxation(monkeypatch):
     relaxation = Relaxation()
-    monkeypatch.setattr(_setup, "relax_atoms", relaxation)
+    monkeypatch.setattr(_setup, "relax_items", relaxation)
     monkeypatch.setattr(_setup, "potential_from", lambda text: LennardJones.named("Ar"))
     return relaxation
 
@@ -422,7 +421,7 @@ def test_the_second_of_two_runs_says_that_it_replaced_the_first(relaxation, outp
 def test_trajectories_that_are_not_whole_are_an_error(relaxation):
     message = "the trajectory of system 1 (Ar2) is not whole: OSError: no space left"
     relaxation.meanwhile = lambda: warnings.warn(message, NotWhole, stacklevel=2)
-    done = run("--table", "t.csv")
+    done = run("--table", "t.csv", "--trajectory", "new")
     assert done.exit_code == 3
     assert "error: the trajectory of in.extxyz@1 (Ar2) is not whole: OSError" in done.stderr
     assert Path("t.csv").exists()
@@ -523,11 +522,8 @@ def test_a_run_that_a_signal_ends_goes_on_to_the_same_outputs(relaxation, number
 
 def test_a_second_signal_ends_the_run_with_a_word(relaxation, monkeypatch):
     def twice():
-        main = threading.main_thread().ident
-        signal.pthread_kill(main, signal.SIGINT)
-        while not relaxation.settings["should_stop"]():
-            pass
-        signal.pthread_kill(main, signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(_watch, "TOGETHER", -1.0)
     relaxation.meanwhile = twice
@@ -559,12 +555,12 @@ def test_a_signal_while_reading_ends_at_once(relaxation, monkeypatch):
 
 @pytest.mark.parametrize("phase", ["listing", "compiling", "running"])
 def test_a_signal_says_which_phase_it_waits_for(relaxation, monkeypatch, capfd, phase):
-    def of_phase(atoms, progress, **settings):
-        progress(Progress(len(atoms), 0, 0, phase))
+    def of_phase(items, progress, **settings):
+        progress(Progress(3, 0, 0, phase))
         signal.raise_signal(signal.SIGINT)
-        return relaxation(atoms)
+        yield from relaxation(items, **settings)
 
-    monkeypatch.setattr(_setup, "relax_atoms", of_phase)
+    monkeypatch.setattr(_setup, "relax_items", of_phase)
     done = run()
     assert done.exit_code == 130
     assert f"Interrupted: {phase}; again to quit." in capfd.readouterr().err

@@ -12,10 +12,9 @@ from ase.build import bulk, fcc111
 
 from basinax import BFGS, FIRE
 from basinax._jax.compilations import Compilations
-from basinax._jax.switches import switches
-from basinax.atoms import EMT, LennardJones, Tersoff, _relax, relax
+from basinax.atoms import EMT, LennardJones, Tersoff, relax
 from basinax.atoms._neighbors.rooms import Room, Rooms
-from basinax.atoms._streams import workers
+from basinax.atoms._streams import run, workers
 from cover import exhaustive
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
@@ -72,25 +71,26 @@ class MadeError(Exception):
 @pytest.fixture
 def shapes_of(monkeypatch):
     """A function that returns all that the program of each first batch of a call depends on."""
-    monkeypatch.setattr("basinax.atoms._streams.stream._ROOMS", Rooms())
+    monkeypatch.setattr("basinax.atoms._streams.on_device._ROOMS", Rooms())
     monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 2)
 
     def found(make, potential, optimizer, options, n, scale=1.0):
         programs = []
 
-        def stop(works, monitor, _, lanes):
+        def stop(groups, monitor, lanes, wanted):
             with ThreadPoolExecutor(2) as pool:
-                workers.begin(works, monitor, pool, lanes, switches())
-            for stream in [stream for work in works for stream in work.begun[None]]:
-                places, settings = stream.places, stream.work.group.settings
-                arrays = places.batch, stream.table.lists(places.occupied), places.moves
+                workers.begin(groups, monitor, pool, lanes, wanted)
+            for stream in [stream for group in groups for stream in group.begun[None]]:
+                slots, settings = stream.slots, stream.group.settings
+                lists = stream.backend.table.lists(slots.occupied)
+                arrays = slots.batch, lists, slots.moves
                 leaves, structure = jax.tree.flatten((settings, arrays))
                 programs.append(
                     (structure, [(np.shape(x), jax.dtypes.result_type(x)) for x in leaves])
                 )
             raise MadeError
 
-        monkeypatch.setattr(_relax, "work_off", stop)
+        monkeypatch.setattr(run, "in_threads", stop)
         with pytest.raises(MadeError):
             relax(make(n, scale), potential, optimizer, **options)
         return programs

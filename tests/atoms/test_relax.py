@@ -457,7 +457,7 @@ def test_an_interruption_waits_for_no_compiler(monkeypatch):
         may_end.wait(60)
         raise ZeroDivisionError("of the compiler")
 
-    monkeypatch.setattr("basinax.atoms._streams.stream.started", compiling)
+    monkeypatch.setattr("basinax.atoms._streams.on_device.started", compiling)
     with pytest.raises(KeyboardInterrupt):
         relax(structures()[5:6], LennardJones(**ARGON))
     # A thread that the interruption met while it was being started cannot be joined.

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk
+from ase.constraints import FixAtoms
 
 from basinax import FIRE, Status
 from basinax.atoms import LennardJones, relax, relax_stream
-from basinax.atoms._relax_stream import by_memory
 
 ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=8.5)
 
@@ -25,7 +25,7 @@ def crystals(n: int) -> list[Atoms]:
 @pytest.fixture(autouse=True)
 def _no_thread_is_left():
     yield
-    assert [t for t in threading.enumerate() if t.name == "basinax-stream"] == []
+    assert [t for t in threading.enumerate() if "ThreadPoolExecutor" in t.name] == []
 
 
 @pytest.mark.parametrize("at_once", [3, 100])
@@ -65,14 +65,46 @@ def test_no_more_are_read_than_are_worked_on():
 def test_as_many_are_read_as_there_is_memory_for(monkeypatch):
     """By their rows, of which a structure of four atoms has eight."""
     monkeypatch.setattr("basinax.atoms._relax_stream.host_memory", lambda: 16 * 1000 * 30)
-    read = []
-    items = ((k, read.append(k) or atoms) for k, atoms in enumerate(crystals(9)))
-    take = by_memory(lambda item: item[1])
-    assert len(take(items)) == len(read) == 4
-    assert len(take(items)) == 4
-    assert len(take(items)) == 1
-    assert take(items) == []
-    assert len(by_memory(lambda item: item[1])(iter([(0, "no structure")]))) == 1
+    read, given = [], []
+
+    def reader():
+        for k, atoms in enumerate(crystals(9)):
+            read.append(k)
+            yield atoms
+
+    for number, _ in relax_stream(reader(), ARGON, fmax=0.01):
+        given.append(number)
+        assert len(read) - len(given) < 4
+    assert sorted(given) == list(range(9))
+
+
+@pytest.mark.parametrize("at_once", [2, 5])
+def test_structures_that_no_batch_has_room_for_wait_for_the_next(at_once):
+    """Each is larger or has other constraints than all before it, or a cell that moves."""
+    atoms = [bulk("Ar", a=5.2, cubic=True).repeat((k, 1, 1)) for k in (1, 2, 3, 1, 4)]
+    for k, each in enumerate(atoms):
+        each.rattle(0.1, seed=k)
+    atoms[3].set_constraint(FixAtoms([0]))
+    for cell in (None, "frechet"):
+        whole = relax(atoms, ARGON, fmax=0.05, cell=cell)
+        found = dict(relax_stream(iter(atoms), ARGON, fmax=0.05, cell=cell, at_once=at_once))
+        assert sorted(found) == list(range(5))
+        for number, entry in found.items():
+            assert np.array_equal(entry.atoms.positions, whole.atoms[number].positions)
+            assert entry.energy == whole.energies[number]
+
+
+def test_what_reads_structures_may_belong_to_the_thread_of_the_caller():
+    """As a connection to SQLite does."""
+    threads = set()
+
+    def reader():
+        for atoms in crystals(5):
+            threads.add(threading.current_thread())
+            yield atoms
+
+    list(relax_stream(reader(), ARGON, fmax=0.01, at_once=2))
+    assert threads == {threading.main_thread()}
 
 
 def test_nothing_in_is_nothing_out():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from test_report import EVIL, curve, row
 
+from basinax.atoms import Relaxed
 from basinax.atoms._report.curves import Curve
 from basinax.atoms._report.page import write_report
 
@@ -26,14 +27,14 @@ SHOWN = """() => {
 def report(tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
     rows = [row(0, source=EVIL, message=EVIL), row(1, "max_steps", message=EVIL), row(2)]
-    rows.append(row(3, "not_finite", energy_eV=np.nan, fmax_eV_per_A=np.inf, ended=None))
+    rows.append(row(3, "not_finite", energy_eV=np.nan, fmax_eV_per_A=np.inf, seconds=None))
     curves = {
         0: curve(4),
         1: curve(9, 3.0),
         2: curve(6),
         3: Curve(np.array([1.0, np.nan]), np.array([2.0, np.inf]), np.array([1, 2])),
     }
-    write_report(path, rows, curves=curves, settings={EVIL: EVIL}, title=EVIL)
+    write_report(path, rows, Relaxed, curves=curves, settings={EVIL: EVIL}, title=EVIL)
     return path
 
 

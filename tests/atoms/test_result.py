@@ -1,6 +1,7 @@
 """Results: entries, selections, tables, histories and what is printed."""
 
 import csv
+import dataclasses
 import errno
 import io
 import json
@@ -226,9 +227,7 @@ def test_a_plot_has_a_line_a_structure(result):
 
 
 def test_a_plot_without_a_history_says_what_to_do(result):
-    bare = AtomsRelaxation(
-        **{n: getattr(result, n) for n in result.__dataclass_fields__} | {"history": None}
-    )
+    bare = AtomsRelaxation([dataclasses.replace(entry, history=None) for entry in result])
     with pytest.raises(ValueError, match="history=True"):
         bare.plot()
 

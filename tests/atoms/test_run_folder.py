@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk
-from ase.calculators.singlepoint import SinglePointCalculator
 from ase.cell import Cell
 from ase.constraints import FixAtoms
 from ase.db.core import object_to_bytes
@@ -29,15 +28,16 @@ from typer.testing import CliRunner
 
 from basinax import Status, cli
 from basinax._text.tables import read_config, toml_of
+from basinax.atoms import _relax_stream
 from basinax.atoms._formats.formats import Form
-from basinax.atoms._result import Relaxed
+from basinax.atoms._record import Relaxed
+from basinax.atoms._relax_stream import refused
 from basinax.atoms._runs import stores
 from basinax.atoms._runs.folder import RunFolder
-from basinax.atoms._runs.refusing import refused
 from basinax.atoms._runs.results import Results
 from basinax.atoms._runs.rows import not_kept
 from basinax.atoms._runs.stores import SQLiteFile
-from basinax.atoms._windows import by_number
+from basinax.atoms._snapshot import Template
 from basinax.cli import _run
 from basinax.cli._inputs import count
 from basinax.cli._values import Shard, seconds_of, shard_of
@@ -63,8 +63,8 @@ def _inputs(tmp_path, monkeypatch):
     ase.io.write("a.extxyz", [cluster(k) for k in range(4)])
     ase.io.write("b.traj", [cluster(k) for k in range(4, 8)])
     ase.io.write("c.xyz", cluster(8))
-    # Two windows and more, so that something is read while something is done.
-    monkeypatch.setattr(_run, "by_memory", lambda *_: by_number(4))
+    # Few in memory, so that something is read while something is done.
+    monkeypatch.setattr(_relax_stream, "_most_rows", lambda run: 32)
 
 
 FILES = ("a.extxyz", "b.traj", "c.xyz")
@@ -134,25 +134,36 @@ def test_a_row_gives_a_structure_back_in_its_bits(tmp_path):
     atoms.set_constraint(FixAtoms([1]))
     atoms.info |= {"name": "7", "weights": np.arange(3.0) / 3, "nested": {"a": [1, 2]}}
     atoms.set_array("labels", np.array(["a", "b", "c"]))
-    atoms.calc = SinglePointCalculator(atoms)
-    found = {"energy": -1 / 3, "energies": np.arange(3) / 7, "forces": np.ones((3, 3)) / 9}
-    atoms.calc.results |= found | {"magmoms": np.float32([0.1, 0.2, 0.3]), "dipole": np.ones(3)}
+    results = {"energy": -1 / 3, "energies": np.arange(3) / 7, "forces": np.ones((3, 3)) / 9}
+    results |= {"magmoms": np.float32([0.1, 0.2, 0.3]), "dipole": np.ones(3)}
     entry = Relaxed(
-        atoms, -1 / 3, np.inf, 3, 4, Status.MAX_STEPS, "7", "", np.nan, 0.1, np.nan, 2.5
+        template=Template.of(atoms),
+        positions=atoms.positions + 1 / 3,
+        cell=atoms.cell.array / 3,
+        results=results,
+        energy=-1 / 3,
+        fmax=np.inf,
+        steps=3,
+        evaluations=4,
+        status=Status.MAX_STEPS,
+        source="7",
+        initial_energy=np.nan,
+        initial_volume=2.5,
+        displacement=0.1,
     )
-    results = Results(SQLiteFile(tmp_path / "results.db"))
-    results.add([(12, entry)])
-    ((number, back),) = results.entries()
+    kept = Results(SQLiteFile(tmp_path / "results.db"))
+    kept.add([(12, entry)])
+    ((number, back),) = kept.entries()
     assert number == 12
-    assert back.atoms == atoms
-    assert repr(back[1:]) == repr(entry[1:])
+    assert back.atoms == entry.atoms
+    assert repr(back) == repr(entry)
     for name, array in atoms.arrays.items():
         assert back.atoms.arrays[name].dtype == array.dtype
-        assert np.array_equal(back.atoms.arrays[name], array)
+        assert np.array_equal(back.atoms.arrays[name], entry.atoms.arrays[name])
     assert [c.todict() for c in back.atoms.constraints] == [FixAtoms([1]).todict()]
     assert back.atoms.info.keys() == atoms.info.keys()
-    assert list(back.atoms.calc.results) == list(atoms.calc.results)
-    for name, value in atoms.calc.results.items():
+    assert list(back.atoms.calc.results) == list(results)
+    for name, value in results.items():
         assert np.array_equal(back.atoms.calc.results[name], value)
 
 
@@ -311,11 +322,10 @@ def test_a_signal_costs_no_more_than_what_ran(whole, name):
 SLOWLY = """
 import sys, time
 from basinax import cli
+from basinax.atoms import _relax_stream
 from basinax.atoms._runs.results import Results
-from basinax.atoms._windows import by_number
-from basinax.cli import _run
 
-_run.by_memory = lambda *_: by_number(2)
+_relax_stream._most_rows = lambda run: 16
 add = Results.add
 
 def slowly(self, entries):
@@ -567,6 +577,7 @@ def test_what_is_asked_of_a_folder_that_is_not_there_is_an_error():
     )
     assert "ended so" in run("export", "kept", "--table", "t.csv", "--status", "stalled", code=2)
     assert "is an input" in run("export", "kept", "--output", "kept/results.db", code=2)
+    assert "does not go with --run" in relax("--run", "kept", "--trajectory", "x", code=2)
 
 
 # --- counting

@@ -88,7 +88,7 @@ def check_order(function: Callable[..., Any], *arguments: Any) -> OrderCheck:
             else in them is passed as it is.
 
     Raises:
-        Whatever the function raises while it is traced.
+        Exception: whatever the function raises while it is traced.
     """
     closed = eqx.filter_make_jaxpr(function)(*arguments)[0]
     return check_program(closed)

@@ -18,6 +18,7 @@ from jax.extend import core as jax_core
 from jaxtyping import Array, Bool, Int32, Shaped
 
 from basinax._bits.rounding import exact
+from basinax._jax.programs import Programs
 
 SWITCHES: dict[str, bool] = dict.fromkeys(
     ("stored", "behind", "by_bits", "within", "one_kernel", "options"), True
@@ -106,8 +107,8 @@ def jitted(
     function: Callable[..., Any],
     options: Options | None = None,
     *,
-    by: Callable[..., Any] = jax.jit,
-    **how: Any,
+    static_argnums: int | tuple[int, ...] = (),
+    is_kept: bool = False,
 ) -> Callable[..., Any]:
     """`function`, jitted with `ALWAYS` and the options that the installed XLA has.
 
@@ -115,19 +116,21 @@ def jitted(
     own: JAX refuses other ones there.
 
     Args:
-        by: `jax.jit`, or a function like it.
-        how: further arguments of `by`.
+        static_argnums: as for `jax.jit`.
+        is_kept: keep programs in the cache for later processes. Finding one takes 50 µs a call.
     """
-    part, programs = by(function, **how), {}
+    static = (static_argnums,) if isinstance(static_argnums, int) else static_argnums
+    part, programs = jax.jit(function, static_argnums=static), {}
 
     def known() -> Options:
         wanted = ALWAYS | ((options or {}) if SWITCHES["options"] else {})
         return {name: value for name, value in wanted.items() if (name, value) not in _MISSING}
 
     def run(chosen: Options, args: tuple[Any, ...]) -> Any:
-        key = tuple(chosen.items())
+        key = (*chosen.items(), *SWITCHES.items())
         if key not in programs:
-            programs[key] = by(function, compiler_options=chosen, **how)
+            program = jax.jit(function, static_argnums=static, compiler_options=chosen)
+            programs[key] = Programs(function, program, key, static) if is_kept else program
         return programs[key](*args)
 
     @functools.wraps(function)

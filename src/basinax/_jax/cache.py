@@ -1,27 +1,21 @@
-"""Compiled programs in a folder, from which later processes load them.
+"""Compiled programs in the user's cache folder, from which later processes load them.
 
-JAX writes into its folder in place, keeps partial files of a killed process, and needs a lock to
-bound the folder's size. So each process has a folder of its own, with links to the programs whose
-digests are right; when the process ends, new programs are renamed into the shared folder.
+An entry has the name `KEY.DIGEST`: what decides the program (`programs`), and the digest of its
+content. It appears whole, by a renaming, so that processes may share the folder.
 """
 
-import atexit
+import functools
 import hashlib
 import logging
 import os
 import platform
 import re
-import shutil
 import stat
 import tempfile
-import time
 import warnings
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-
-import jax
-from jax.experimental.compilation_cache import compilation_cache
+from typing import NamedTuple
 
 from basinax._jax.processor import described
 
@@ -30,29 +24,79 @@ OFF = ("", "0", "off")
 """Values of the variable that switch the cache off."""
 
 MAX_SIZE = 1 << 28
-"""The size in bytes: some thousand programs. Every process reads all of them in 0.25 s."""
+"""The size in bytes: some hundred programs."""
 
-ABANDONED = 7 * 86400.0
-"""Seconds after which the folder of a killed process is removed."""
-
-_OWN = "process-"
-_PROGRAM = re.compile(r"(.+-cache)\.([0-9a-f]{32})")
+_ENTRY = re.compile(r"([0-9a-f]{64})\.([0-9a-f]{32})")
 _log = logging.getLogger("basinax")
+
+
+class Cache(NamedTuple):
+    """A folder of compiled programs of one kind of processor."""
+
+    folder: Path
+    max_size: int
+
+    def load(self, key: str) -> bytes | None:
+        """The content of the newest entry with a key that is whole; others are removed."""
+        for path in reversed(_entries(self.folder, f"{key}.*")):
+            with suppress(OSError):
+                content = path.read_bytes()
+                if _digest(content) == path.name.rpartition(".")[2]:
+                    os.utime(path)  # the entries that are used last stay longest
+                    return content
+                path.unlink()
+        return None
+
+    def keep(self, key: str, content: bytes) -> None:
+        """Write an entry, and remove the oldest ones beyond the size of the folder."""
+        with suppress(OSError):
+            written, name = tempfile.mkstemp(dir=self.folder, prefix=_PART)
+            try:
+                with os.fdopen(written, "wb") as file:
+                    file.write(content)
+                os.replace(name, self.folder / f"{key}.{_digest(content)}")
+            except BaseException:
+                os.unlink(name)
+                raise
+            self._remove_oldest()
+
+    def _remove_oldest(self) -> None:
+        entries = _entries(self.folder)
+        excess = sum(path.stat().st_size for path in entries) - self.max_size
+        for path in entries:
+            if excess <= 0:
+                return
+            excess -= path.stat().st_size
+            path.unlink(missing_ok=True)
+
+
+_PART = ".part-"
+"""The names of entries that are being written begin with this."""
+
+_chosen: list[Cache | None] = []
+"""The cache of `enable_cache`, if that was called."""
+
+
+def cache() -> Cache | None:
+    """The cache of this process: that of `enable_cache`, or the user's; None if it is off."""
+    return _chosen[-1] if _chosen else _of_user()
 
 
 def enable_cache(
     folder: str | os.PathLike[str] | None = None, max_size: int = MAX_SIZE
 ) -> Path | None:
-    """Keep compiled programs in a folder, from which other processes load them: JAX's cache.
+    """Choose the folder of compiled programs, from which later processes load them.
 
-    Bits do not depend on the cache. Several processes may share a folder; damaged entries and files
-    of other programs are ignored. Each kind of processor has a folder of its own. Loaded programs
-    are executed, so a folder that other users own or may write to is not used.
+    Without a call it is the folder of the environment variable `BASINAX_CACHE`, or the user's cache
+    folder; the value `off` switches the cache off. Bits do not depend on the cache. Several
+    processes may share a folder; damaged entries and files of other programs are ignored. Each kind
+    of processor has a folder of its own. Loaded programs are executed, so a folder that other users
+    own or may write to is not used. Where JAX is given a folder (`jax_compilation_cache_dir`), that
+    folder alone is used.
 
     Args:
-        folder: if None, the folder of the environment variable `BASINAX_CACHE`, or the user's cache
-            folder; the value `off` switches the cache off.
-        max_size: in bytes; beyond, the oldest programs are removed.
+        folder: if None, the folder that is used without a call.
+        max_size: in bytes; beyond, the programs that were not used for longest are removed.
 
     Returns:
         The folder, or None if the cache is off, or the folder cannot be written or, with a warning,
@@ -62,49 +106,51 @@ def enable_cache(
         ImportError: `folder` is None, and platformdirs is not installed.
     """
     folder = _default_folder() if folder is None else Path(folder).expanduser()
+    _chosen[:] = [None]
     if folder is None:
         _log.info("cache: off, by %s", VARIABLE)
         return None
+    try:
+        _chosen[:] = [_opened(folder, max_size)]
+    except PermissionError as error:
+        warnings.warn(str(error), stacklevel=2)
+        return None
+    return folder if _chosen[-1] is not None else None
+
+
+@functools.cache
+def _of_user() -> Cache | None:
+    with suppress(ImportError):
+        folder = _default_folder()
+        try:
+            return None if folder is None else _opened(folder, MAX_SIZE)
+        except PermissionError as error:
+            _log.info("cache: none, as %s", error)
+    return None
+
+
+def _opened(folder: Path, max_size: int) -> Cache | None:
+    """The cache in a folder, which is made; None where it cannot be written.
+
+    Raises:
+        PermissionError: others could put programs into the folder.
+    """
     programs = folder.absolute() / _processor()
     try:
         programs.mkdir(mode=0o700, parents=True, exist_ok=True)
         programs = programs.resolve()
-        if os.name == "posix" and (fault := _fault_of(programs)):
-            text = f"compiled programs are not kept: {fault}; programs are code that is executed"
-            warnings.warn(text, stacklevel=2)
-            return None
-        _remove_abandoned(programs)
-        own = Path(tempfile.mkdtemp(prefix=_OWN, dir=programs))
+        fault = _fault_of(programs) if os.name == "posix" else None
+        with tempfile.TemporaryFile(dir=programs):
+            pass
     except OSError as error:
         _log.info("cache: none, as %s cannot be written: %s", folder, error.strerror or error)
         return None
-    n_known = sum(_link(program, own) for program in _programs(programs))
-    _OWN_FOLDERS.append(own)
-    atexit.register(_leave, own, max_size, os.getpid())
-    compilation_cache.reset_cache()  # otherwise JAX keeps the folder of its first program
-    for name, value in _SWITCHES.items():
-        jax.config.update(name, value)
-    jax.config.update("jax_compilation_cache_dir", str(own))
-    _log.info("cache: %s, which has %d programs", programs, n_known)
-    return folder
-
-
-_OWN_FOLDERS: list[Path] = []
-
-
-def abandon() -> None:
-    """Remove the process's own folder, for an end in the middle of a compilation."""
-    for own in _OWN_FOLDERS:
-        shutil.rmtree(own, ignore_errors=True)
-
-
-_SWITCHES = {
-    "jax_compilation_cache_max_size": -1,
-    "jax_persistent_cache_min_compile_time_secs": 0.0,
-    "jax_persistent_cache_min_entry_size_bytes": -1,
-    # With these caches the key of a program would contain the name of the folder.
-    "jax_persistent_cache_enable_xla_caches": "none",
-}
+    if fault is not None:
+        raise PermissionError(
+            f"compiled programs are not kept: {fault}; programs are code that is executed"
+        )
+    _log.info("cache: %s, which has %d programs", programs, len(_entries(programs)))
+    return Cache(programs, max_size)
 
 
 def _default_folder() -> Path | None:
@@ -122,7 +168,7 @@ def _default_folder() -> Path | None:
 
 
 def _processor() -> str:
-    """A name for processors of one kind, the only property missing in JAX's keys of programs."""
+    """A name for processors of one kind: programs of another may not run, or have other bits."""
     kinds = ("model name", "flags", "Features", "CPU part")
     lines = [f"{name}: {described()[name]}" for name in kinds if name in described()]
     text = "\n".join(lines) or platform.processor()
@@ -167,58 +213,17 @@ def _is_own_group(group: int) -> bool:
     return known.gr_name == user and set(known.gr_mem) <= {user}
 
 
-def _programs(folder: Path) -> Iterator[Path]:
-    """The entries with the name of a program, the oldest first."""
+def _entries(folder: Path, pattern: str = "*") -> list[Path]:
+    """The plain files with the name of an entry, the one used least recently first."""
     found = []
-    for path in folder.iterdir():
+    for path in folder.glob(pattern):
         with suppress(OSError):
             status = path.lstat()
             is_plain = stat.S_ISREG(status.st_mode) and not _is_of_others(status)
-            if _PROGRAM.fullmatch(path.name) and is_plain:
+            if _ENTRY.fullmatch(path.name) and is_plain:
                 found.append((status.st_mtime_ns, path))
-    return (path for _, path in sorted(found))
+    return [path for _, path in sorted(found)]
 
 
-def _link(program: Path, own: Path) -> bool:
-    """Link a program into the process's own folder if it is whole; return whether it is."""
-    name, _, digest = program.name.rpartition(".")
-    with suppress(OSError):
-        if _digest_of(program) == digest:
-            (own / name).symlink_to(program)
-            return True
-        program.unlink()
-    return False
-
-
-def _digest_of(path: Path) -> str:
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-
-
-def _leave(own: Path, max_size: int, process: int) -> None:
-    """Move new programs to the shared folder, remove the oldest beyond its size, and clean up."""
-    if os.getpid() != process:  # a forked child inherits its parent's exit functions
-        return
-    for program in own.glob("*-cache"):
-        with suppress(OSError):
-            if not program.is_symlink():
-                program.replace(own.parent / f"{program.name}.{_digest_of(program)}")
-    with suppress(OSError):
-        _remove_oldest(own.parent, max_size)
-    shutil.rmtree(own, ignore_errors=True)
-
-
-def _remove_oldest(folder: Path, max_size: int) -> None:
-    programs = list(_programs(folder))
-    excess = sum(path.stat().st_size for path in programs) - max_size
-    for path in programs:
-        if excess <= 0:
-            return
-        excess -= path.stat().st_size
-        path.unlink(missing_ok=True)
-
-
-def _remove_abandoned(folder: Path) -> None:
-    for own in folder.glob(f"{_OWN}*"):
-        with suppress(OSError):
-            if own.stat().st_mtime < time.time() - ABANDONED:
-                shutil.rmtree(own)
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -4,6 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import numpy as np
 
 
 class Fixed:
@@ -27,5 +28,9 @@ class Fixed:
 
 def split(tree: Any) -> tuple[Fixed, Any]:
     """The fixed part of a tree, and its arrays; `eqx.combine(arrays, fixed.tree)` joins them."""
-    arrays, others = eqx.partition(tree, eqx.is_array)
+    arrays, others = eqx.partition(tree, _is_array)
     return Fixed(others), arrays
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray)

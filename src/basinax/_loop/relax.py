@@ -17,6 +17,7 @@ from jax.dtypes import canonicalize_dtype
 from jaxtyping import Array, Bool, Float, Int32
 
 from basinax._bits import xla
+from basinax._jax.fixed import Fixed, split
 from basinax._jax.forks import check_process
 from basinax._jax.switches import own_switches
 from basinax._loop.criteria import AbstractCriterion, criterion_of
@@ -126,7 +127,7 @@ def relax(
     )
     optimizer, criterion, max_steps = jax.tree.map(_as_array, (optimizer, criterion, max_steps))
 
-    run = _advance(value_and_gradient, run, optimizer, criterion, max_steps)
+    run = _advance(*split((value_and_gradient, run, optimizer, criterion, max_steps)))
     point = final_point(run)
     result = Relaxation(
         point.params,
@@ -167,8 +168,10 @@ def _solved(hessian_times: Callable[[Tree], Tree], b: Tree, prefix: Prefix) -> T
     return relax(quadratic, start, LBFGSLineSearch(), index_prefix=prefix, fmax=tolerance).params
 
 
-@functools.partial(xla.jitted, by=eqx.filter_jit)  # which takes any leaves
-def _advance(value_and_gradient, run, optimizer, criterion, max_steps) -> Run:
+@functools.partial(xla.jitted, static_argnums=0, is_kept=True)
+def _advance(fixed: Fixed, arrays: Any) -> Run:
+    value_and_gradient, run, optimizer, criterion, max_steps = eqx.combine(arrays, fixed.tree)
+
     def evaluate(params):
         energies, gradients, *extras = value_and_gradient(params)
         return Evaluation(energies, gradients, jnp.ones(energies.shape, bool), *extras)
@@ -190,7 +193,7 @@ def raise_unless_converged(status: Int32[Array | np.ndarray, "systems"]) -> None
 
 def _as_array(x):
     """Turn numbers into leaves, so that another value needs no compilation."""
-    return np.asarray(x) if isinstance(x, bool | int | float) else x
+    return np.asarray(x) if isinstance(x, bool | int | float | np.generic) else x
 
 
 def _check_evaluation(said: Any, params, index_prefix, has_extras: bool) -> Any:

@@ -50,23 +50,17 @@ def check_sole(path: Anywhere) -> None:
         raise FileExistsError(text)
 
 
-def check_writable(path: Anywhere) -> None:
-    """Raise OSError, with the path, unless a plain file can be put there."""
-    check_plain(path)
-    if _found(path) is not None and not os.access(path, os.W_OK):
-        raise PermissionError(f"{path} is write-protected: choose another output")
-    with _named(path):
-        check_folder_writable(resolved(path).parent)
-
-
 def check_creatable(path: Anywhere) -> None:
-    """`check_writable` for a file whose folders may not exist yet."""
+    """Raise OSError, with the path, unless a plain file can be put there, in folders that may have
+    to be made."""
+    check_plain(path)
+    if os.path.exists(path) and not os.access(path, os.W_OK):
+        raise PermissionError(f"{path} is write-protected: choose another output")
     folder = resolved(path).parent
-    if os.path.lexists(path) or folder.exists():
-        check_writable(path)
-        return
     with _named(path):
-        check_folder_writable(next(x for x in folder.parents if os.path.lexists(x)))
+        if not os.path.lexists(path):
+            folder = next(x for x in (folder, *folder.parents) if os.path.lexists(x))
+        check_folder_writable(folder)
 
 
 def check_folder_writable(folder: Anywhere) -> None:

@@ -119,8 +119,8 @@ def some_of(names: list[str]) -> str:
     return names[0] + (f" and {more} more" if more else "")
 
 
-def warn_of_unused(atoms: Sequence[Atoms], potential: Any) -> None:
-    """Warn once of charges and spins that the potential does not use.
+def warn_of_unused(atoms: Sequence[Atoms], potential: Any) -> bool:
+    """Warn once of charges and spins that the potential does not use; return whether any are.
 
     Masses move no minimum, and initial moments of a crystal are a guess for calculators.
     """
@@ -130,3 +130,4 @@ def warn_of_unused(atoms: Sequence[Atoms], potential: Any) -> None:
     if unused := unused_by_words(atoms, names, each):
         kind = type(potential).__name__
         warnings.warn(f"{kind} does not use {unused}", Unused, stacklevel=4)
+    return bool(unused)

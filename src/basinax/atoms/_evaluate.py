@@ -25,7 +25,7 @@ from basinax.atoms._evaluators.protocol import (
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._intake import has_volume, intake
 from basinax.atoms._neighbors.search import check_listable
-from basinax.atoms._snapshot import Snapshot
+from basinax.atoms._snapshot import Snapshot, Template
 from basinax.atoms._streams.groups import check_potential
 from basinax.atoms._table import energies_of, named, volumes
 from basinax.atoms.potentials import AbstractPotential
@@ -131,7 +131,7 @@ def evaluated(
     of_cells = [nothing if s.stress is None else s.stress for s in snapshots]
     pairs = zip(snapshots, atoms, properties, strict=True)
     return AtomsEvaluation(
-        atoms=[snapshot.of(original, further) for snapshot, original, further in pairs],
+        atoms=[point.of(Template.of(original), more) for point, original, more in pairs],
         energies=np.array([s.energy for s in snapshots]),
         forces=[s.forces for s in snapshots],
         stresses=np.array(of_cells) if stress else None,
@@ -159,6 +159,7 @@ def _asked(
 ) -> list[_Found]:
     """The answers of an evaluator; a failed structure has NaN and a message."""
     answers: dict[int, Any] = {}
+    evaluator.check(atoms, have_volume)
     with closing(evaluator.open(atoms, have_volume)) as session:
         session.ask(
             [

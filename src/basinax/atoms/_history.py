@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Literal, NamedTuple, TextIO
 
 import numpy as np
 from jaxtyping import Float, Int32
@@ -58,38 +58,21 @@ class Log:
 
     interval = 1
 
-    def __init__(self, file: TextIO, *, is_own: bool, numbers: Sequence[int] | None = None):
-        """A log in an open file.
-
-        Args:
-            is_own: whether to close the file at the end.
-            numbers: the numbers of the structures, if they are not 0, 1, 2, ...
-        """
-        self._file, self._is_own, self._numbers = file, is_own, numbers
+    def __init__(self, file: TextIO, *, is_own: bool):
+        """Args: is_own: whether to close the file at the end."""
+        self._file, self._is_own = file, is_own
         self._lock = threading.Lock()  # batches in several threads write whole lines
         self._steps: dict[int, int] = {}
         self._fault = ""
+        titles = f"{'structure':>9} {'step':>6} {'time':>8}"
+        self._write(f"{titles} {'energy_eV':>16} {'fmax_eV_per_A':>13}\n")
 
     @classmethod
-    def to(cls, path: str | os.PathLike[str], *, goes_on: bool = False) -> "Log":
-        """A log in a file, or on standard output if the path is "-".
-
-        Args:
-            goes_on: whether to add to the file of an earlier log.
-        """
+    def to(cls, path: str | os.PathLike[str], mode: Literal["w", "a"] = "w") -> "Log":
+        """A log in a file, new or after what it holds, or on standard output if the path is "-"."""
         if os.fspath(path) == "-":
-            log = cls(sys.stdout, is_own=False)
-        else:
-            file = Path(path).open("a" if goes_on else "w", encoding="utf-8")  # noqa: SIM115
-            log = cls(file, is_own=True)
-        if not (goes_on and log._is_own and log._file.tell()):
-            titles = f"{'structure':>9} {'step':>6} {'time':>8}"
-            log._write(f"{titles} {'energy_eV':>16} {'fmax_eV_per_A':>13}\n")
-        return log
-
-    def of(self, numbers: Sequence[int]) -> "Log":
-        """A log of structures with these numbers, in the same file, which it leaves open."""
-        return Log(self._file, is_own=False, numbers=numbers)
+            return cls(sys.stdout, is_own=False)
+        return cls(Path(path).open(mode, encoding="utf-8"), is_own=True)
 
     def add(self, frames: Iterable[Frame]) -> None:
         now, lines = time.strftime("%H:%M:%S"), []
@@ -98,7 +81,6 @@ class Log:
                 if step <= self._steps.get(number, -1):
                     continue  # an end that is also due has been recorded already
                 self._steps[number] = step
-                number = number if self._numbers is None else self._numbers[number]
                 lines.append(f"{number:9d} {step:6d} {now} {snapshot.energy:16.6f} {fmax:13.6g}\n")
             self._write("".join(lines))
 

@@ -35,6 +35,8 @@ class Structure:
     """Coordinates that are fixed."""
     cell: AbstractCell | None
     """The options of its moving cell; None for a fixed cell."""
+    own: tuple[Any, ...] = ()
+    """Its own numbers in settings that differ between structures."""
 
     def __len__(self) -> int:
         return len(self.atoms)
@@ -51,6 +53,29 @@ class Structure:
     @property
     def n_elements(self) -> int:
         return len(set(self.atoms.numbers.tolist()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """A structure that is to be read."""
+
+    number: int
+    """The place of the structure in the input."""
+    atoms: Atoms
+    cell: AbstractCell | None = None
+    own: tuple[Any, ...] = ()
+    """Its own numbers in settings that differ between structures."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """A structure that cannot be relaxed."""
+
+    number: int
+    """The place of the structure in the input."""
+    atoms: Atoms
+    error: Exception
+    """The reason."""
 
 
 def has_volume(atoms: Atoms) -> bool:

@@ -7,6 +7,8 @@ import dataclasses
 
 import jax
 
+from basinax._jax.programs import READ
+
 
 @dataclasses.dataclass
 class Machine:
@@ -125,3 +127,6 @@ batches by reasoning."""
 def machine() -> Machine:
     """The constants of JAX's default backend."""
     return CPU if jax.default_backend() == "cpu" else GPU
+
+
+READ.append(machine)

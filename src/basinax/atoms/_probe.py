@@ -280,6 +280,7 @@ def _has_stress(model: Potential, atoms: list[Atoms]) -> bool:
     if evaluator is None:
         return True
     try:
+        evaluator.check(atoms[:1], [True])
         evaluator.open(atoms[:1], [True]).close()
     except ValueError as error:
         if "stress" not in str(error):

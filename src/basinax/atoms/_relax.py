@@ -5,6 +5,7 @@ The grouping affects speed alone: no bit of a result depends on it.
 
 import contextlib
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
@@ -38,21 +39,20 @@ from basinax.atoms._cells.kinds import AbstractCell
 from basinax.atoms._charges import warn_of_unused
 from basinax.atoms._evaluate import evaluated
 from basinax.atoms._evaluators.calculator import ASECalculator, evaluator_of
-from basinax.atoms._evaluators.protocol import AbstractEvaluator, AbstractSession
+from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._formats.occupancy import check_occupancies
 from basinax.atoms._history import AnyRecorder, History, Log, Together
-from basinax.atoms._intake import Structure, has_volume, intake
+from basinax.atoms._intake import has_volume, intake
 from basinax.atoms._internal.optimizer import steps_on_the_host, usual_optimizer
 from basinax.atoms._precision import warn_of_single_precision, warn_of_small_fmax
-from basinax.atoms._result import AtomsRelaxation, Relaxed, gathered
+from basinax.atoms._record import Relaxed
+from basinax.atoms._result import AtomsRelaxation
 from basinax.atoms._snapshot import Snapshot
 from basinax.atoms._streams.device import Settings
-from basinax.atoms._streams.groups import Call, listed_for
-from basinax.atoms._streams.hosted import relax_hosted
+from basinax.atoms._streams.groups import PotentialWithSkin, RunSettings
 from basinax.atoms._streams.queue import Monitor
-from basinax.atoms._streams.sizes import memory_of_batch
-from basinax.atoms._streams.workers import Devices, lanes_of, work_off
-from basinax.atoms._table import volume_of
+from basinax.atoms._streams.run import Feed, relaxed
+from basinax.atoms._streams.workers import Devices, lanes_of
 from basinax.atoms._text import cell_from
 from basinax.atoms._trajectory import Recorder, Trajectories
 from basinax.atoms.potentials import AbstractPotential
@@ -97,7 +97,7 @@ def relax(
     stress: bool = False,
     trajectory: Trajectories | str | os.PathLike[str] | None = None,
     history: bool | int = False,
-    log: Log | str | os.PathLike[str] | None = None,
+    log: str | os.PathLike[str] | None = None,
     progress: Callable[[Progress], None] | bool | None = None,
     on_end: Callable[[int, Relaxed], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -141,8 +141,8 @@ def relax(
         progress: True shows a bar, on a terminal or in a notebook; a function is called with a
             `Progress` during the run.
         on_end: called with the number of a structure and its outcome as soon as it has ended, in
-            any order, one call at a time, in a thread of the run. If it raises, the run ends. The
-            stress of `stress=True` is not available yet.
+            any order, in the thread of the caller. If it raises, the run ends. The stress of
+            `stress=True` is not available yet.
         should_stop: called now and then; after it returns True the run ends, and unfinished
             structures are returned at their current points, as `Status.RUNNING`.
         throw: raise if a structure does not converge; otherwise see `status`.
@@ -162,50 +162,90 @@ def relax(
     structures = intake(atoms, named_cells(cell))
     atoms = [structure.atoms for structure in structures]
     check_occupancies(atoms)
-    evaluator = evaluator_of(potential)
-    warn_of_unused(atoms, evaluator or potential)
-    asked, dtype = dtype, available_dtype(dtype)
-    warn_of_single_precision(asked, dtype)
-    optimizer = _fit_for(evaluator, named_optimizer(optimizer))
+    warn_of_unused(atoms, evaluator_of(potential) or potential)
+    warn_of_single_precision(dtype, available_dtype(dtype))
     _check_switches(keep_best=keep_best, throw=throw, stress=stress)
     _check_functions(should_stop, progress, on_end)
+    if fmax is not None:
+        warn_of_small_fmax(one_a_structure(fmax, "fmax", len(atoms)), available_dtype(dtype))
+    run = run_settings(
+        potential,
+        optimizer,
+        fmax=fmax,
+        convergence=convergence,
+        max_steps=max_steps,
+        dtype=dtype,
+        skin=skin,
+        keep_best=keep_best,
+        history=history,
+        devices=devices,
+        n_structures=len(atoms),
+    )
+    if not structures:
+        return AtomsRelaxation([])
+    run.check(structures)
+    structures = [
+        dataclasses.replace(structure, own=own)
+        for structure, own in zip(structures, run.settings.own(len(atoms)), strict=True)
+    ]
+
+    entries: dict[int, Relaxed] = {}
+    compilations = Compilations()
+    with contextlib.ExitStack() as stack:
+        monitor = Monitor(_teller(progress, stack), should_stop)
+        recorder = _recorder(trajectory, log, atoms)
+        if recorder is not None:
+            stack.callback(recorder.close)
+        ends = relaxed(run, Feed.of(structures), monitor, recorder)
+        stack.enter_context(contextlib.closing(ends))
+        stack.enter_context(compilations.counted())
+        for number, entry in itertools.chain.from_iterable(ends):
+            assert isinstance(entry, Relaxed)
+            entries[number] = entry
+            if on_end is not None and entry.status != Status.RUNNING:
+                on_end(number, entry)
+    result = _in_order(atoms, entries, compilations.count, has_history=run.points > 0)
+    if stress:
+        _add_stresses(result.atoms, atoms, potential, run.dtype)
+    if throw:
+        raise_unless_converged(result.status)
+    return result
+
+
+def run_settings(
+    potential: Any,
+    optimizer: Any,
+    *,
+    fmax: Any,
+    convergence: AbstractCriterion | None,
+    max_steps: Any,
+    dtype: Any,
+    skin: float | None,
+    keep_best: bool,
+    history: bool | int,
+    devices: Devices,
+    n_structures: int,
+) -> RunSettings:
+    """The settings of `relax`, checked; those that differ between structures have an entry each."""
+    evaluator = evaluator_of(potential)
+    dtype = available_dtype(dtype)
+    optimizer = _fit_for(evaluator, named_optimizer(optimizer))
     lanes = lanes_of(devices)
     if evaluator and skin is not None:
         raise TypeError("skin is for potentials with neighbour lists, a calculator has none")
     if evaluator and devices is not None:
         evaluator = evaluator.on(lanes)
-    if not structures:
-        return gathered([])
-    listed = None if evaluator else listed_for(cast(Any, potential), atoms, skin, dtype)
+    listed = None if evaluator else PotentialWithSkin.of(potential, skin)
     if steps_on_the_host(optimizer) and listed is not None:
-        evaluator, listed = ASECalculator(listed.potential.calculator(dtype)), None
-    fmax = None if fmax is None else _one_a_structure(fmax, "fmax", len(atoms))
-    warn_of_small_fmax(fmax, dtype)
+        evaluator = ASECalculator(listed.potential.calculator(dtype))
+    fmax = None if fmax is None else one_a_structure(fmax, "fmax", n_structures)
     criterion = criterion_of(fmax, convergence)
-    settings = _settings_of(optimizer, criterion, max_steps, len(atoms))
-
-    points, compilations = points_of(history), Compilations()
-    with contextlib.ExitStack() as stack:
-        tell = _teller(progress, len(atoms), stack)
-        monitor = Monitor(len(atoms), tell, should_stop, on_end)
-        call = Call(structures, settings, dtype, keep_best, monitor, points)
-        session = _session(evaluator, structures, stack)
-        recorder = _recorder(trajectory, log, atoms)
-        if recorder is not None:
-            stack.callback(recorder.close)
-        if session is not None:
-            with compilations.counted():
-                for group in call.hosted_groups(recorder, memory_of_batch([None])):
-                    relax_hosted(group, session)
-        elif listed is not None:
-            works = call.works(listed, recorder, len(lanes), memory_of_batch(lanes))
-            work_off(works, monitor, compilations, lanes)
-    result = _in_order(atoms, monitor, compilations.count, has_history=points > 0)
-    if stress:
-        _add_stresses(result.atoms, atoms, potential, dtype)
-    if throw:
-        raise_unless_converged(result.status)
-    return result
+    settings = Settings(
+        _each_a_structure(optimizer, "optimizer", n_structures),
+        _each_a_structure(criterion, "convergence", n_structures),
+        one_a_structure(_counts(max_steps), "max_steps", n_structures),
+    )
+    return RunSettings(listed, evaluator, settings, dtype, lanes, keep_best, points_of(history))
 
 
 def _fit_for(
@@ -222,30 +262,8 @@ def _fit_for(
     return optimizer
 
 
-def _settings_of(
-    optimizer: AbstractTransform, criterion: AbstractCriterion, max_steps: Any, n_atoms: int
-) -> Settings:
-    """The settings, each one number or one per structure."""
-    return Settings(
-        _each_a_structure(optimizer, "optimizer", n_atoms),
-        _each_a_structure(criterion, "convergence", n_atoms),
-        _one_a_structure(_counts(max_steps), "max_steps", n_atoms),
-    )
-
-
-def _session(
-    evaluator: AbstractEvaluator | None, structures: list[Structure], stack: contextlib.ExitStack
-) -> AbstractSession | None:
-    """A session of the evaluator, if given, which ends with the stack."""
-    if evaluator is None:
-        return None
-    needs_stress = [structure.cell is not None for structure in structures]
-    session = evaluator.open([structure.atoms for structure in structures], needs_stress)
-    return stack.enter_context(contextlib.closing(session))
-
-
 def _teller(
-    progress: Callable[[Progress], None] | bool | None, n_atoms: int, stack: contextlib.ExitStack
+    progress: Callable[[Progress], None] | bool | None, stack: contextlib.ExitStack
 ) -> Callable[..., None] | None:
     """A function to call during the run with counts, phase and forces, if there is progress."""
     if progress is True:
@@ -258,7 +276,7 @@ def _teller(
 
     if not callable(progress):
         return None
-    return lambda *found: progress(Progress(n_atoms, *found))
+    return lambda *found: progress(Progress(*found))
 
 
 def _add_stresses(relaxed: list[Atoms], originals: list[Atoms], potential: Any, dtype: Any) -> None:
@@ -279,7 +297,7 @@ def _add_stresses(relaxed: list[Atoms], originals: list[Atoms], potential: Any, 
 
 def _recorder(
     trajectory: Trajectories | str | os.PathLike[str] | None,
-    log: Log | str | os.PathLike[str] | None,
+    log: str | os.PathLike[str] | None,
     atoms: list[Atoms],
 ) -> AnyRecorder | None:
     recorders: list[AnyRecorder] = []
@@ -288,7 +306,7 @@ def _recorder(
             trajectory = Trajectories(trajectory)
         recorders.append(Recorder(trajectory, atoms))
     if log is not None:
-        recorders.append(log if isinstance(log, Log) else Log.to(log))
+        recorders.append(Log.to(log))
     return Together(recorders) if len(recorders) > 1 else next(iter(recorders), None)
 
 
@@ -332,7 +350,7 @@ def _counts(value: Any) -> np.ndarray:
         raise ValueError(text) from None
 
 
-def _one_a_structure(value: Any, name: str, n_atoms: int) -> np.ndarray:
+def one_a_structure(value: Any, name: str, n_atoms: int) -> np.ndarray:
     array = known(value)
     if array is None or array.dtype.kind not in "iuf" or np.isnan(array).any():
         raise ValueError(f"{name} must be a number, or one a structure, got {shown(value)}")
@@ -362,25 +380,35 @@ def _each_a_structure(settings: Any, name: str, n_atoms: int) -> Any:
     """The settings, checked to be one number or one per structure."""
 
     def checked_leaf(path, value):
-        return _one_a_structure(value, f"{name}{jax.tree_util.keystr(path)}", n_atoms)
+        return one_a_structure(value, f"{name}{jax.tree_util.keystr(path)}", n_atoms)
 
     return jax.tree_util.tree_map_with_path(checked_leaf, settings)
 
 
 def _in_order(
-    atoms: list[Atoms], monitor: Monitor, n_compiled: int, *, has_history: bool
+    atoms: list[Atoms], entries: dict[int, Relaxed], n_compiled: int, *, has_history: bool
 ) -> AtomsRelaxation:
     """The results in order; a structure that never started is returned unchanged."""
-    entries = [
-        _never_reached(atoms[number], number, has_history) if entry is None else entry
-        for number, entry in enumerate(monitor.entries)
+    each = [
+        entries.get(k) or _never_reached(of_one, k, has_history) for k, of_one in enumerate(atoms)
     ]
-    return dataclasses.replace(gathered(entries), compilations=n_compiled)
+    return AtomsRelaxation(each, n_compiled)
 
 
 def _never_reached(atoms: Atoms, number: int, has_history: bool) -> Relaxed:
     nothing, nan = np.full((len(atoms), 3), np.nan), np.nan
     start = Snapshot(atoms.positions, atoms.cell.array, nothing, None, nan, nothing[:, 0])
-    numbers = nan, 0.0, nan, volume_of(atoms), History.empty() if has_history else None
-    status, source = Status.RUNNING, str(number)
-    return Relaxed(start.of(atoms), nan, np.inf, 0, 0, status, source, "", *numbers)
+    return Relaxed.of(
+        atoms,
+        atoms.positions,
+        atoms.cell.array,
+        start.properties(),
+        energy=nan,
+        fmax=np.inf,
+        steps=0,
+        evaluations=0,
+        status=Status.RUNNING,
+        source=str(number),
+        initial_energy=nan,
+        history=History.empty() if has_history else None,
+    )

@@ -1,32 +1,44 @@
 """Relaxation of a stream of structures of any length, in bounded memory."""
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, cast
 
 import jax
 import numpy as np
 from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
 
-from basinax._bits.rounding import BLOCK
 from basinax._jax.memory import host_memory
+from basinax._jax.switches import own_switches, switched, switches
 from basinax._loop.criteria import AbstractCriterion
+from basinax._loop.status import Status
 from basinax._settings import at_least, knows_options_of_ase, require_function, require_whole
+from basinax.atoms._batch import available_dtype
 from basinax.atoms._cells.kinds import AbstractCell
+from basinax.atoms._charges import warn_of_unused
+from basinax.atoms._evaluators.calculator import evaluator_of
 from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._formats.occupancy import check_occupancies
-from basinax.atoms._intake import check_are_several, intake
+from basinax.atoms._history import AnyRecorder
+from basinax.atoms._intake import Fault, Item, Structure, check_are_several, intake
 from basinax.atoms._machine import machine
-from basinax.atoms._relax import named_cells, named_optimizer, points_of, relax
-from basinax.atoms._result import Relaxed
-from basinax.atoms._streams.workers import Devices, lanes_of
-from basinax.atoms._windows import OnEnd, Take, by_number, relaxed_windows
+from basinax.atoms._precision import warn_of_single_precision
+from basinax.atoms._record import Relaxed
+from basinax.atoms._relax import Progress, named_cells, named_optimizer, run_settings
+from basinax.atoms._streams.device import Settings
+from basinax.atoms._streams.groups import RunSettings
+from basinax.atoms._streams.queue import Monitor
+from basinax.atoms._streams.run import Feed, Outcomes, relaxed
+from basinax.atoms._streams.workers import Devices
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms._protocol import AbstractTransform
 
-BATCHES = 10
-"""The number of batches of structures that are read at a time for each thread, if memory allows:
-with fewer, half-empty last batches would cost more."""
+BATCHES = 3
+"""The number of batches of structures in memory for each thread, if memory allows: one that runs,
+and others that keep a structure of each size waiting for its slots."""
 
 SHARE, BYTES_OF_ROW = 1 / 16, 1000
 """The share of the host's memory for structures in flight, and the bytes of a row with its results
@@ -56,8 +68,8 @@ def relax_stream(
         for number, entry in relax_stream(ase.io.iread("many.extxyz"), EMT()):
             print(number, entry.status, entry.energy)
 
-    Each structure ends with the bits of `relax`. `at_once` structures are read and relaxed, then
-    the next ones, so memory does not grow with their number. The run ends when the iteration stops.
+    Each structure ends with the bits of `relax`. A structure is read when another has ended, so
+    memory does not grow with their number. The run ends when the iteration stops.
 
     Args:
         structures: any iterable, such as a generator; read during the run.
@@ -74,92 +86,193 @@ def relax_stream(
 
     Raises:
         TypeError, ValueError: an argument or a structure is unusable, as for `relax`. All
-        structures that were read before it have been returned then; so they are if reading raises.
+            structures that were read before it have been returned then; so they are if reading
+            raises.
     """
     check_are_several(structures)
     optimizer, cell = named_optimizer(optimizer), named_cells(cell)
-    options: dict[str, Any] = {
+    of_all = {
         "optimizer": optimizer,
         "fmax": fmax,
         "convergence": convergence,
         "max_steps": max_steps,
     }
-    _check_is_for_all(options)
+    _check_is_for_all(of_all)
     _check_cell(cell)
+    warn_of_single_precision(dtype, available_dtype(dtype))
+    faults: list[Fault] = []
+    ends = relax_items(
+        _items(iter(structures), cell, faults),
+        potential,
+        **of_all,
+        dtype=dtype,
+        skin=skin,
+        keep_best=keep_best,
+        history=history,
+        should_stop=should_stop,
+        at_once=at_once,
+        devices=devices,
+    )
+    return _before_faults(ends, faults)
+
+
+def _items(structures: Iterator[Atoms], cell: Any, faults: list[Fault]) -> Iterator[Item | Fault]:
+    """The structures up to the first fault."""
+    number = -1
+    try:
+        for number, atoms in enumerate(structures):
+            if faults:
+                return
+            yield Item(number, atoms, cell)
+    except Exception as error:
+        yield Fault(number + 1, Atoms(), error)
+
+
+def _before_faults(ends: Generator[Outcomes], faults: list[Fault]) -> Iterator[tuple[int, Relaxed]]:
+    """The outcomes of all structures before the first fault, which is raised then."""
+    for number, end in itertools.chain.from_iterable(ends):
+        if isinstance(end, Fault):
+            faults.append(end)
+        elif not faults or number < faults[0].number:
+            yield number, end
+    if faults:
+        faults[0].error.add_note(f"System 0 is structure {faults[0].number} of the input.")
+        raise faults[0].error
+
+
+def relax_items(
+    items: Iterator[Item | Fault],
+    potential: Any,
+    optimizer: Any,
+    *,
+    fmax: Any = None,
+    convergence: AbstractCriterion | None = None,
+    max_steps: Any = 500,
+    dtype: Any = None,
+    skin: float | None = None,
+    keep_best: bool = False,
+    history: bool | int = False,
+    progress: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    at_once: int | None = None,
+    devices: Devices = None,
+    recorder: AnyRecorder | None = None,
+) -> Generator[Outcomes]:
+    """Relax structures as they arrive, each of which may have settings of its own.
+
+    Args:
+        items: structures, and those that are known to be unusable.
+        fmax, convergence, max_steps: numbers for all structures; or arrays of one number, which
+            each item replaces by its own, see `own_numbers`.
+        potential: like the further options, as for `relax_stream`.
+        recorder: receives the steps of structures.
+
+    Returns:
+        An iterator of structures that have ended since the last, each as its number and its
+        result or its fault.
+    """
     if at_once is not None:
         require_whole(at_once, "at_once", at_least(1))
     require_function(should_stop, "should_stop")
-    lanes_of(devices)  # raises the errors of `relax`
-    points_of(history)
-    options |= {"cell": cell, "dtype": dtype, "skin": skin, "keep_best": keep_best}
-    options |= {"history": history, "devices": devices}
-    take = by_memory(lambda item: item[1], devices) if at_once is None else by_number(at_once)
-    return _relaxed(iter(structures), potential, options, should_stop, take)
+    run = run_settings(
+        potential,
+        optimizer,
+        fmax=fmax,
+        convergence=convergence,
+        max_steps=max_steps,
+        dtype=dtype,
+        skin=skin,
+        keep_best=keep_best,
+        history=history,
+        devices=devices,
+        n_structures=1,
+    )
+    read = Reader(run, evaluator_of(potential) or potential).read
+    if at_once is None:
+        feed = Feed(items, read, _most_rows(run))
+    else:
+        feed = Feed(items, read, at_once, size_of=lambda atoms: 1)
+    tell = None if progress is None else lambda *found: progress(Progress(*found))
+    monitor = Monitor(tell, should_stop)
+    with own_switches():
+        return _ended(relaxed(run, feed, monitor, recorder), switches())
 
 
-_Numbered = tuple[int, Atoms]
+def own_numbers(convergence: AbstractCriterion, max_steps: int) -> tuple[Any, ...]:
+    """The numbers of one structure for `relax_items`, whose arrays these have one entry in."""
+    return Settings(cast(Any, None), convergence, np.array([max_steps])).own(1)[0]
 
 
-def by_memory(atoms_of: Callable[[Any], Any], devices: Devices = None) -> Take[Any]:
-    """A function that takes items until their rows fill the memory for a window.
-
-    Args:
-        atoms_of: the structure of an item.
-    """
-    wanted = BATCHES * machine().max_rows * len(lanes_of(devices))
-    most_rows = min(wanted, int(SHARE * host_memory()) // BYTES_OF_ROW)
-
-    def take(items: Iterator[Any]) -> list[Any]:
-        window, n_rows = [], 0
-        while n_rows < most_rows and (item := next(items, None)) is not None:
-            window.append(item)
-            atoms = atoms_of(item)
-            # `relax` refuses objects that are no structures.
-            n_atoms = len(atoms) if isinstance(atoms, Atoms) else 1
-            n_rows += max(-(-n_atoms // BLOCK), 1) * BLOCK
-        return window
-
-    return take
+def _most_rows(run: RunSettings) -> int:
+    """The rows of structures in memory: some batches for each thread, within the memory."""
+    wanted = BATCHES * machine().max_rows * len(run.lanes)
+    return min(wanted, int(SHARE * host_memory()) // BYTES_OF_ROW)
 
 
-def _relaxed(
-    structures: Iterator[Atoms],
-    potential: Any,
-    options: dict[str, Any],
-    should_stop: Callable[[], bool],
-    take: Take[_Numbered],
-) -> Iterator[tuple[int, Relaxed]]:
-    """The generator, apart so that the call itself checks its arguments."""
-
-    def relax_window(window: list[_Numbered], on_end: OnEnd, is_over: Any) -> None:
-        atoms = [atoms for _, atoms in window]
-        relax(atoms, potential, on_end=on_end, should_stop=is_over, **options)
-
-    errors: list[Exception] = []
-    numbered = _usable(structures, potential, options["cell"], errors)
-    for ended in relaxed_windows(numbered, relax_window, should_stop, take):
-        for (number, _), entry in ended:
-            yield number, entry._replace(source=str(number))
-    for error in errors:
-        raise error
+def _ended(ends: Generator[Outcomes], wanted: dict[str, Any]) -> Generator[Outcomes]:
+    """Those that have ended, found with these switches of JAX, which no caller sees."""
+    with contextlib.closing(ends):
+        while True:
+            with switched(wanted):
+                ended = next(ends, None)
+            if ended is None:
+                return
+            yield [(k, x) for k, x in ended if isinstance(x, Fault) or x.status != Status.RUNNING]
 
 
-def _usable(
-    structures: Iterator[Atoms], potential: Any, cell: Any, errors: list[Exception]
-) -> Iterator[_Numbered]:
-    """The structures before the first that cannot be read or relaxed, whose error is stored."""
-    number = 0
-    try:
-        for atoms in structures:
-            intake([atoms], cell)
-            check_occupancies([atoms])
-            if isinstance(potential, AbstractPotential):
-                potential.check([atoms])
-            yield number, atoms
-            number += 1
-    except Exception as error:
-        error.add_note(f"System 0 is structure {number} of the input.")
-        errors.append(error)
+class Reader:
+    """Reads and checks structures."""
+
+    def __init__(self, run: RunSettings, potential: Any):
+        """Args: potential: that of warnings."""
+        self._run, self._potential = run, potential
+        self._has_warned = False
+
+    def read(self, items: list[Item | Fault]) -> list[Structure | Fault]:
+        """The structures that can be relaxed, and the faults of the others, in order."""
+        if not all(isinstance(item, Item) for item in items):
+            return [
+                x for one in items for x in ([one] if isinstance(one, Fault) else self._of([one]))
+            ]
+        return self._of(cast(list[Item], items))
+
+    def _of(self, items: list[Item]) -> list[Structure | Fault]:
+        if not items:
+            return []
+        try:
+            structures = intake([x.atoms for x in items], [x.cell for x in items])
+            atoms = [structure.atoms for structure in structures]
+            check_occupancies(atoms)
+            self._run.check(structures)
+        except Exception as error:  # those of models and libraries may be of any class
+            if len(items) == 1:
+                return [Fault(items[0].number, items[0].atoms, error)]
+            return [one for item in items for one in self._of([item])]
+        self._has_warned = self._has_warned or warn_of_unused(atoms, self._potential)
+        return [
+            dataclasses.replace(structure, number=item.number, own=item.own)
+            for structure, item in zip(structures, items, strict=True)
+        ]
+
+
+def refused(atoms: Atoms, source: str, reason: str) -> Relaxed:
+    """The entry of a structure that cannot be relaxed."""
+    nan = float("nan")
+    entry = Relaxed.of(
+        atoms,
+        atoms.positions,
+        atoms.cell.array,
+        {},
+        energy=nan,
+        fmax=float("inf"),
+        steps=0,
+        evaluations=0,
+        status=Status.EVALUATION_FAILED,
+        source=source,
+        message=reason,
+        initial_energy=nan,
+    )
+    return dataclasses.replace(entry, displacement=nan)
 
 
 def _check_is_for_all(options: dict[str, Any]) -> None:

@@ -1,121 +1,120 @@
 """The result of a relaxation: columns for programs, a summary and a table for people."""
 
 import dataclasses
+import functools
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, overload
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, overload
 
-import equinox as eqx
 import numpy as np
 from ase import Atoms
 from jaxtyping import Bool, Float, Int32
 
 from basinax._loop.status import Status
 from basinax.atoms._history import History
-from basinax.atoms._report.curves import Curve
+from basinax.atoms._record import Relaxed
 from basinax.atoms._report.page import write_report
-from basinax.atoms._snapshot import Snapshot
-from basinax.atoms._table import (
-    energies_of,
-    html_of,
-    named,
-    rows_of,
-    text_of,
-    volumes,
-    write_rows,
-)
+from basinax.atoms._table import Columns, columns_of, html_of, rows_of, text_of, write_rows
 
 SHOWN = 10
 """The number of structures in the table at the end of a summary."""
 
 
-class Relaxed(NamedTuple):
-    """One structure of a result."""
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class AtomsRelaxation(Sequence[Relaxed]):
+    """The result of `relax`: a sequence of `Relaxed`, one per structure, in the order of the input.
 
-    atoms: Atoms
-    """A copy at the last position, with a calculator that has the results there."""
-    energy: float
-    """The energy in eV; not the free energy, where a calculator has both."""
-    fmax: float
-    """The largest force in eV/Å."""
-    steps: int
-    evaluations: int
-    status: Status
-    source: str
-    """The origin of the structure: its number in the input, or its file and image."""
-    message: str
-    """The reason if the structure could not be evaluated; empty otherwise."""
-    initial_energy: float
-    """`energy` at the start; NaN if the structure was never evaluated."""
-    displacement: float
-    """The distance from the start of the atom that moved most, in Å."""
-    seconds: float
-    """The time from the call to the structure's end; NaN if it did not end."""
-    initial_volume: float | None
-    """The volume at the start in Å³; None without three periodic directions."""
-    history: History | None = None
-    """Energy, fmax and volume of the steps, if kept."""
-
-
-def largest_move(end: Snapshot, original: Atoms) -> float:
-    """The distance that the atom that moved most has come, in Å."""
-    with np.errstate(over="ignore", invalid="ignore"):  # a structure that exploded overflows
-        return float(np.linalg.norm(end.positions - original.positions, axis=1).max())
-
-
-class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
-    """The result of `relax`; fields have one entry per structure, in the order of the input.
-
-    `result[3]` and iteration give single structures as `Relaxed`; a slice, a mask such as
-    `result.converged`, or an array of numbers gives the result of the selected structures.
+    Attributes have one entry per structure, too. `result[3]` and iteration give single structures;
+    a slice, a mask such as `result.converged`, or an array of numbers gives the result of the
+    selected structures.
     """
 
-    atoms: list[Atoms]
-    """Copies at their last positions. The calculator of each has energy, free energy and energies
-    of atoms in eV, forces in eV/Å and, if the cell moves or with `stress=True`, stress in eV/Å³.
-
-    The copies keep their constraints, which ASE's `get_forces` applies to the forces.
-    """
-    energies: Float[np.ndarray, "systems"]
-    """Energies in eV, as `get_potential_energy()` of the structures.
-
-    The free energy, whose derivative the forces are, is minimised. It is the same number unless a
-    calculator gives another, as with smeared occupations; `get_potential_energy(
-    force_consistent=True)` returns it. All tables, histories, frames and logs have the energy.
-    """
-    fmax: Float[np.ndarray, "systems"]
-    """The largest force on one atom in eV/Å, under the constraints; inf if not finite.
-
-    If a cell moves, the rows of its generalised force count too, in the scale of ASE's filters.
-    """
-    steps: Int32[np.ndarray, "systems"]
-    """The number of steps; 0 if the start is converged."""
-    evaluations: Int32[np.ndarray, "systems"]
-    """The number of evaluations of energy and forces."""
-    status: Int32[np.ndarray, "systems"]
-    """Codes of `Status`."""
-    messages: list[str]
-    """The reason for each structure that could not be evaluated; empty for others."""
-    displacements: Float[np.ndarray, "systems"]
-    """The distance from the start of the atom that moved most, in Å."""
-    seconds: Float[np.ndarray, "systems"]
-    """The time from the call to the end of each structure; NaN if it did not end."""
-    initial_energies: Float[np.ndarray, "systems"]
-    """The `energies` at the start; NaN if never evaluated."""
-    initial_volumes: list[float | None]
-    """The volume at the start, in Å³; None without three periodic directions."""
+    entries: Sequence[Relaxed]
+    """The structures."""
     compilations: int = 0
     """The number of programs that the call compiled or loaded from JAX's disk cache, which takes
     most of the time of a short call. A second similar call compiles none."""
-    history: list[History] | None = None
-    """Energy, fmax and volume of the steps, one entry per structure; None unless kept."""
-    sources: list[str] = eqx.field(default_factory=list)
-    """The origin of each structure: its number in the input, or its file and image."""
 
-    def __check_init__(self):
-        if len(self.sources) != len(self.atoms):
-            raise ValueError(f"{len(self.sources)} sources for {len(self.atoms)} structures")
+    @functools.cached_property
+    def atoms(self) -> list[Atoms]:
+        """Copies at their last positions, each made when it is first asked for.
+
+        The calculator of each has energy, free energy and energies of atoms in eV, forces in eV/Å
+        and, if the cell moves or with `stress=True`, stress in eV/Å³.
+
+        The copies keep their constraints, which ASE's `get_forces` applies to the forces.
+        """
+        return self._each("atoms")
+
+    @functools.cached_property
+    def energies(self) -> Float[np.ndarray, "systems"]:
+        """Energies in eV, as `get_potential_energy()` of the structures.
+
+        The free energy, whose derivative the forces are, is minimised. It is the same number unless
+        a calculator gives another, as with smeared occupations; `get_potential_energy(
+        force_consistent=True)` returns it. All tables, histories, frames and logs have the energy.
+        """
+        return np.array(self._each("energy"), float)
+
+    @functools.cached_property
+    def fmax(self) -> Float[np.ndarray, "systems"]:
+        """The largest force on one atom in eV/Å, under the constraints; inf if not finite.
+
+        If a cell moves, the rows of its generalised force count too, in the scale of ASE's filters.
+        """
+        return np.array(self._each("fmax"), float)
+
+    @functools.cached_property
+    def steps(self) -> Int32[np.ndarray, "systems"]:
+        """The number of steps; 0 if the start is converged."""
+        return np.array(self._each("steps"), np.int32)
+
+    @functools.cached_property
+    def evaluations(self) -> Int32[np.ndarray, "systems"]:
+        """The number of evaluations of energy and forces."""
+        return np.array(self._each("evaluations"), np.int32)
+
+    @functools.cached_property
+    def status(self) -> Int32[np.ndarray, "systems"]:
+        """Codes of `Status`."""
+        return np.array(self._each("status"), np.int32)
+
+    @functools.cached_property
+    def messages(self) -> list[str]:
+        """The reason for each structure that could not be evaluated; empty for others."""
+        return self._each("message")
+
+    @functools.cached_property
+    def displacements(self) -> Float[np.ndarray, "systems"]:
+        """The distance from the start of the atom that moved most, in Å."""
+        return np.array(self._each("displacement"), float)
+
+    @functools.cached_property
+    def seconds(self) -> Float[np.ndarray, "systems"]:
+        """The time from the call to the end of each structure; NaN if it did not end."""
+        return np.array(self._each("seconds"), float)
+
+    @functools.cached_property
+    def initial_energies(self) -> Float[np.ndarray, "systems"]:
+        """The `energies` at the start; NaN if never evaluated."""
+        return np.array(self._each("initial_energy"), float)
+
+    @functools.cached_property
+    def initial_volumes(self) -> list[float | None]:
+        """The volume at the start, in Å³; None without three periodic directions."""
+        return self._each("initial_volume")
+
+    @functools.cached_property
+    def sources(self) -> list[str]:
+        """The origin of each structure: its number in the input, or its file and image."""
+        return self._each("source")
+
+    @functools.cached_property
+    def history(self) -> list[History] | None:
+        """Energy, fmax and volume of the steps, one entry per structure; None unless kept."""
+        found = [entry.history for entry in self.entries if entry.history is not None]
+        return found if found and len(found) == len(self) else None
 
     @property
     def converged(self) -> Bool[np.ndarray, "systems"]:
@@ -128,39 +127,19 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
         return {name: count for name, count in counts.items() if count}
 
     def __len__(self) -> int:
-        return len(self.atoms)
-
-    def __iter__(self) -> Iterator[Relaxed]:
-        return (self._entry(k) for k in range(len(self)))
+        return len(self.entries)
 
     @overload
     def __getitem__(self, which: int) -> Relaxed: ...
 
     @overload
-    def __getitem__(self, which: slice | Sequence[int] | np.ndarray) -> "AtomsRelaxation": ...
+    def __getitem__(self, which: slice | Sequence[int] | np.ndarray) -> Self: ...
 
     def __getitem__(self, which):
         if isinstance(which, int | np.integer):
-            return self._entry(range(len(self))[which])
-        numbers = np.arange(len(self))[which]
-        return _chosen(self, numbers.tolist())
-
-    def _entry(self, k: int) -> Relaxed:
-        return Relaxed(
-            self.atoms[k],
-            float(self.energies[k]),
-            float(self.fmax[k]),
-            int(self.steps[k]),
-            int(self.evaluations[k]),
-            Status(self.status[k]),
-            self.sources[k],
-            self.messages[k],
-            float(self.initial_energies[k]),
-            float(self.displacements[k]),
-            float(self.seconds[k]),
-            self.initial_volumes[k],
-            None if self.history is None else self.history[k],
-        )
+            return self.entries[int(which)]
+        numbers = np.arange(len(self))[which].tolist()
+        return dataclasses.replace(self, entries=[self.entries[k] for k in numbers])
 
     def to_dict(self) -> dict[str, list[Any]]:
         """A table as columns, one entry per structure.
@@ -171,22 +150,7 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
         `max_stress_eV_per_A3` (the largest component; None without stress), `max_displacement_A`,
         `seconds` and `message`.
         """
-        return {
-            "source": list(self.sources),
-            **named(self.atoms),
-            "status": [Status(code).name.lower() for code in self.status],
-            "steps": self.steps.tolist(),
-            "evaluations": self.evaluations.tolist(),
-            **energies_of(self.atoms, self.energies),
-            "initial_energy_eV": self.initial_energies.tolist(),
-            "fmax_eV_per_A": self.fmax.tolist(),
-            "volume_A3": volumes(self.atoms),
-            "initial_volume_A3": list(self.initial_volumes),
-            "max_stress_eV_per_A3": [_largest_stress(a) for a in self.atoms],
-            "max_displacement_A": self.displacements.tolist(),
-            "seconds": self.seconds.tolist(),
-            "message": list(self.messages),
-        }
+        return columns_of(self.entries, self._kind)
 
     def to_pandas(self) -> Any:
         """`to_dict` as a `pandas.DataFrame`. Raises ImportError without pandas."""
@@ -228,11 +192,9 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
             ImportError: Bokeh is not installed.
             OSError: the file cannot be written.
         """
-        columns = self.to_dict()
-        columns["ended"] = columns.pop("seconds")
-        histories = enumerate(self.history or [])
-        curves = {k: Curve(h.energies, h.fmax, h.evaluations) for k, h in histories}
-        write_report(path, rows_of(columns), curves=curves, settings=settings, title=title)
+        curves = dict(enumerate(self.history or []))
+        rows = rows_of(self.to_dict())
+        write_report(path, rows, self._kind, curves=curves, settings=settings, title=title)
 
     def plot(self, axes: Any = None) -> Any:
         """Draw fmax and energy over the steps of each structure, with matplotlib.
@@ -291,46 +253,12 @@ class AtomsRelaxation(eqx.Module, Sequence[Relaxed]):
             f" {self.evaluations.max()}; largest fmax {self.fmax.max():.3g} eV/Å"
         )
 
-    def _first_rows(self) -> dict[str, list[Any]]:
-        first = _chosen(self, list(range(min(SHOWN, len(self))))).to_dict()
-        shown = ["source", "formula", "status", "steps", "energy_eV", "fmax_eV_per_A"]
-        return {name: first[name] for name in shown}
+    def _first_rows(self) -> Columns:
+        return columns_of(self.entries[:SHOWN], self._kind, is_brief=True)
 
+    def _each(self, name: str) -> list[Any]:
+        return [getattr(entry, name) for entry in self.entries]
 
-def gathered(entries: Sequence[Relaxed]) -> AtomsRelaxation:
-    """The result with these entries."""
-    columns: Any = zip(*entries, strict=True) if entries else [()] * len(Relaxed._fields)
-    of = dict(zip(Relaxed._fields, columns, strict=True))
-    histories = [history for history in of["history"] if history is not None]
-    return AtomsRelaxation(
-        atoms=list(of["atoms"]),
-        energies=np.array(of["energy"], float),
-        fmax=np.array(of["fmax"], float),
-        steps=np.array(of["steps"], np.int32),
-        evaluations=np.array(of["evaluations"], np.int32),
-        status=np.array(of["status"], np.int32),
-        messages=list(of["message"]),
-        displacements=np.array(of["displacement"], float),
-        seconds=np.array(of["seconds"], float),
-        initial_energies=np.array(of["initial_energy"], float),
-        initial_volumes=list(of["initial_volume"]),
-        sources=list(of["source"]),
-        history=histories if entries and len(histories) == len(entries) else None,
-    )
-
-
-def _chosen(result: AtomsRelaxation, numbers: list[int]) -> AtomsRelaxation:
-    """The result of the selected structures."""
-
-    def of(values: Any) -> Any:
-        return values[numbers] if isinstance(values, np.ndarray) else [values[k] for k in numbers]
-
-    values = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
-    columns = {name: of(x) for name, x in values.items() if isinstance(x, np.ndarray | list)}
-    return dataclasses.replace(result, **columns)
-
-
-def _largest_stress(atoms: Atoms) -> float | None:
-    """The largest component in magnitude, in eV/Å³; None without stress."""
-    stress = None if atoms.calc is None else atoms.calc.results.get("stress")
-    return None if stress is None else float(np.abs(stress).max())
+    @property
+    def _kind(self) -> type[Relaxed]:
+        return type(self.entries[0]) if self.entries else Relaxed

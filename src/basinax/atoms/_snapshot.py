@@ -1,5 +1,6 @@
 """One structure at a point, with its results."""
 
+import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,6 +8,44 @@ from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from basinax.atoms._intake import Structure
+
+
+class Template(NamedTuple):
+    """All of a structure but its positions, cell and calculator."""
+
+    kind: type[Atoms]
+    arrays: dict[str, np.ndarray]
+    """The arrays with one entry per atom, `numbers` first."""
+    pbc: np.ndarray
+    info: dict[Any, Any]
+    constraints: list[Any]
+    celldisp: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, atoms: Atoms) -> "Template":
+        """A copy, which does not follow later changes of the structure."""
+        arrays = {x: array.copy() for x, array in atoms.arrays.items() if x != "positions"}
+        constraints = copy.deepcopy(atoms.constraints) if atoms.constraints else []
+        place = atoms.pbc.copy(), dict(atoms.info), constraints, atoms.get_celldisp()
+        return cls(type(atoms), arrays, *place)
+
+    def at(self, positions: np.ndarray, cell: np.ndarray, results: dict[str, Any]) -> Atoms:
+        """The structure at some positions, with a calculator that shares the results.
+
+        There is no calculator without results.
+        """
+        atoms = self.kind(cell=cell, pbc=self.pbc, info=self.info, celldisp=self.celldisp)
+        numbers, *others = self.arrays
+        names = [numbers, "positions", *others]
+        atoms.arrays = {
+            x: np.array(positions if x == "positions" else self.arrays[x]) for x in names
+        }
+        atoms.set_constraint(copy.deepcopy(self.constraints))
+        if results:
+            atoms.calc = SinglePointCalculator(atoms)
+            # Calculators may have properties that ASE's constructor refuses.
+            atoms.calc.results = results
+        return atoms
 
 
 class Snapshot(NamedTuple):
@@ -24,19 +63,13 @@ class Snapshot(NamedTuple):
     free_energy: float | None = None
     """The energy in eV that is minimised; None if it is `energy`."""
 
-    def of(self, original: Atoms, further: dict[str, Any] | None = None) -> Atoms:
-        """A copy of the structure at this point, with a calculator that has the results.
+    def of(self, template: "Template", further: dict[str, Any] | None = None) -> Atoms:
+        """The structure at this point, with a calculator that has the results.
 
         Args:
             further: properties that replace or complement these.
         """
-        copy = original.copy()
-        copy.set_cell(self.cell, apply_constraint=False)
-        copy.set_positions(self.positions, apply_constraint=False)
-        copy.calc = SinglePointCalculator(copy)
-        # Add results directly: calculators may have properties that ASE's constructor refuses.
-        copy.calc.results |= self.properties() | (further or {})
-        return copy
+        return template.at(self.positions, self.cell, self.properties() | (further or {}))
 
     def kept(self, structure: Structure) -> "Snapshot":
         """The snapshot with the original bits of fixed coordinates, which a run may round."""

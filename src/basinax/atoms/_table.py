@@ -1,14 +1,18 @@
 """Tables as columns: aligned text, HTML, and files by their ending."""
 
 import csv
+import dataclasses
+import enum
+import functools
 import html
 import io
+import itertools
 import json
 import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from ase import Atoms
@@ -16,6 +20,69 @@ from ase import Atoms
 from basinax._text.files import replacing
 
 Columns = dict[str, list[Any]]
+_numbers = itertools.count()
+
+
+class Column(NamedTuple):
+    """How a field of a record is shown and stored."""
+
+    heading: str
+    """The name in tables, with the unit in ASCII, such as `fmax_eV_per_A`."""
+    unit: str
+    """The unit, such as eV/Å; empty for counts and texts."""
+    key: str
+    """The key of the field in rows of databases; empty if rows have it elsewhere."""
+    is_brief: bool
+    """Whether summaries show the field."""
+    number: int
+    """The order of columns is that of their definitions."""
+    type: Any = None
+    """The type of values: `int`, `float`, `float | None`, `str` or an enumeration."""
+
+    @property
+    def title(self) -> str:
+        """The name for people, such as fmax (eV/Å)."""
+        suffix = self.unit.replace("/", "_per_").replace("Å", "A").replace("³", "3")
+        name = self.heading.removesuffix(f"_{suffix}")
+        text = name.replace("_", " ")
+        return text if name == self.heading else f"{text} ({self.unit})"
+
+
+def column(
+    heading: str, unit: str = "", *, key: str = "", is_brief: bool = False, **options: Any
+) -> Any:
+    """A field of a record that is a column of its tables; see `Column`."""
+    shown = Column(heading, unit, key, is_brief, next(_numbers))
+    return dataclasses.field(metadata={"column": shown}, **options)
+
+
+class _Derived(property):
+    column: Column
+
+
+def derived(heading: str, unit: str = "", *, is_brief: bool = False) -> Any:
+    """A decorator for a property of a record that is a column of its tables; see `Column`."""
+    shown = Column(heading, unit, "", is_brief, next(_numbers))
+
+    def of(function: Callable[[Any], Any]) -> Any:
+        made = _Derived(function)
+        made.column = shown._replace(type=function.__annotations__["return"])
+        return made
+
+    return of
+
+
+@functools.cache
+def fields_of(kind: type) -> dict[str, Column]:
+    """The columns of a class of records, by the names of its fields and properties."""
+    found = {
+        field.name: field.metadata["column"]._replace(type=field.type)
+        for field in dataclasses.fields(kind)
+        if "column" in field.metadata
+    }
+    for each in reversed(kind.__mro__):
+        found |= {name: x.column for name, x in vars(each).items() if isinstance(x, _Derived)}
+    return dict(sorted(found.items(), key=lambda item: item[1].number))
 
 
 def named(atoms: Sequence[Atoms]) -> Columns:
@@ -35,12 +102,21 @@ def energies_of(atoms: Sequence[Atoms], energies: np.ndarray) -> Columns:
 
 def volumes(atoms: Sequence[Atoms]) -> list[float | None]:
     """The volumes in Å³; None without three periodic directions."""
-    return [volume_of(a) for a in atoms]
+    return [volume_of(a.cell.array, a.pbc) for a in atoms]
 
 
-def volume_of(atoms: Atoms) -> float | None:
+def volume_of(cell: np.ndarray, pbc: np.ndarray) -> float | None:
     """The volume in Å³; None without three periodic directions."""
-    return float(atoms.cell.volume) if atoms.pbc.all() else None
+    return float(np.abs(np.linalg.det(cell))) if pbc.all() else None
+
+
+def columns_of(records: Sequence[Any], kind: type, *, is_brief: bool = False) -> Columns:
+    """The table of records of a class, or the part of it that summaries show."""
+    return {
+        each.heading: [_plain(getattr(record, name)) for record in records]
+        for name, each in fields_of(kind).items()
+        if each.is_brief or not is_brief
+    }
 
 
 def rows_of(columns: Columns) -> list[dict[str, Any]]:
@@ -148,6 +224,11 @@ def _finite(row: dict[str, Any]) -> dict[str, Any]:
         name: None if isinstance(x, float) and not math.isfinite(x) else x
         for name, x in row.items()
     }
+
+
+def _plain(value: Any) -> Any:
+    """The value with a text in place of a status."""
+    return str(value) if isinstance(value, enum.Enum) else value
 
 
 def _is_number(value: Any) -> bool:

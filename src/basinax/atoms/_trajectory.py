@@ -19,15 +19,12 @@ import ase.io
 import equinox as eqx
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
-from ase.io.jsonio import encode
 from ase.io.trajectory import TrajectoryWriter
 
 from basinax._settings import MOST, require_whole, shown
 from basinax._text.files import check_folder_writable, check_plain, replacing, resolved, write_whole
-from basinax.atoms._formats.extxyz import as_extxyz
-from basinax.atoms._formats.formats import Form
-from basinax.atoms._formats.trial import tried
-from basinax.atoms._snapshot import Snapshot
+from basinax.atoms._formats.held import in_words, losses, prepared
+from basinax.atoms._snapshot import Snapshot, Template
 
 FORMATS = ("extxyz", "traj")
 
@@ -141,12 +138,10 @@ class Recorder:
         resolved(trajectories.folder).mkdir(parents=True, exist_ok=True)
         for path in replaced:
             resolved(path).unlink()
-        # Try frames with different cells: both formats store a cell per frame.
-        trial = tried(Form(trajectories.format), "trial", atoms, [False] * len(atoms))
-        if trial.lost:
+        if lost := losses(trajectories.format, atoms, [False] * len(atoms)):
             names = [f"system {k} ({a.symbols})" for k, a in enumerate(atoms)]
-            warnings.warn(f"trajectories do not keep {trial.in_words(names)}", stacklevel=4)
-        self._atoms = [trial.written(a) for a in atoms] if trial.left_out else atoms
+            warnings.warn(f"trajectories do not keep {in_words(lost, names)}", stacklevel=4)
+        self._atoms = atoms
         self._queue: queue.SimpleQueue[Iterable[Frame] | None] = queue.SimpleQueue()
         self._marks: dict[int, tuple[int, ...]] = {}
         """The marks of the files when last written, by number of the structure."""
@@ -241,9 +236,9 @@ def _mark(found: os.stat_result) -> tuple[int, ...]:
 
 def _write_extxyz(path: Path, mode: Mode, original: Atoms, frames: list[Frame]) -> None:
     """Frames that cannot be written completely leave no part."""
-    images, original, text = [], as_extxyz(original)[0], io.StringIO()
+    images, template, text = [], Template.of(prepared("extxyz", original)[0]), io.StringIO()
     for frame in frames:
-        images.append(frame.snapshot.of(original))
+        images.append(frame.snapshot.of(template))
         images[-1].info["step"] = frame.step
     ase.io.write(text, images, format="extxyz")
     with path.open("wb" if mode == "w" else "r+b", buffering=0) as file:
@@ -259,9 +254,8 @@ def _write_traj(path: Path, mode: Mode, original: Atoms, frames: list[Frame]) ->
     """The file counts complete frames, and readers ignore all others."""
     # Move one structure from frame to frame. Its calculator holds no properties, since ASE would
     # compare the structure with the calculator's; pass the properties separately.
-    image, info = original.copy(), original.info
+    image = prepared("traj", original)[0]
     image.calc = SinglePointCalculator(image)
-    image.info = {key: value for key, value in info.items() if _can_be_written(value)}
     writer = TrajectoryWriter(path, mode)
     backend: Any = writer.backend
     # Closing the writer would write once more, and fail again on a full disk.
@@ -274,11 +268,3 @@ def _write_traj(path: Path, mode: Mode, original: Atoms, frames: list[Frame]) ->
 
 
 _WRITERS = {"extxyz": _write_extxyz, "traj": _write_traj}
-
-
-def _can_be_written(value: Any) -> bool:
-    try:
-        encode(value)
-    except TypeError:
-        return False
-    return True

@@ -30,9 +30,6 @@ else:
         return getattr(module, name)
 
 
-INTERRUPTED = 130
-"""The exit status of a command that a signal has ended."""
-
 NEEDED = ("ase", "rich", "typer", "vesin")
 """Packages of the extra, which every command needs."""
 
@@ -75,20 +72,18 @@ def leave_on_interrupt() -> None:
 
 def _leave(*_: typing.Any) -> typing.NoReturn:
     os.write(2, b"\nInterrupted.\n")
-    os._exit(INTERRUPTED)
+    os._exit(128 + signal.SIGINT)
 
 
 def end(left: SystemExit) -> None:
     """End the process before Python's own end, so that another signal changes nothing.
 
-    A thread that still compiles would prevent Python's end or break it, so the process is then
-    ended here.
+    A thread that still compiles would prevent Python's end, so the process is then ended here.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     others = set(threading.enumerate()) - {threading.current_thread()}
-    compiling = [x for x in others if not x.daemon or x.name == "basinax-stream"]
-    if isinstance(left.code, int) and compiling:
+    if isinstance(left.code, int) and not all(thread.daemon for thread in others):
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()

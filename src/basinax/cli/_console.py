@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.text import Text
 
 from basinax._jax.shortage import TITLE, is_out_of_memory
-from basinax.cli import INTERRUPTED as INTERRUPTED
 
 COLUMNS = 80
 """The width of output without a terminal."""
@@ -70,6 +69,7 @@ BITS_DIFFER = 1
 BAD_INPUT = 2
 NOT_SAVED = 3
 OUT_OF_TIME = 4
+INTERRUPTED = 130
 
 
 LONGEST = 1000

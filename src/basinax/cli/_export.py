@@ -9,6 +9,7 @@ import typer
 
 from basinax._loop.status import Status
 from basinax._text.tables import RECORD, Table
+from basinax.atoms._record import Relaxed
 from basinax.atoms._report.page import check_report, write_report
 from basinax.atoms._runs.changes import changes, joined
 from basinax.atoms._runs.folder import RunFolder
@@ -75,7 +76,7 @@ def report(name: str, output: Path | None, *, may_replace: bool) -> None:
     with reported():
         rows = (brief.as_row() for brief in briefs)
         curves = kept.results.curves()
-        write_report(place, rows, curves=curves, settings=record, title=kept.name)
+        write_report(place, rows, Relaxed, curves=curves, settings=record, title=kept.name)
     print_written(out, [place])
 
 

@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import io
 import itertools
 import os
 import re
@@ -17,18 +16,18 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ase import Atoms
 from ase.io.bundletrajectory import BundleTrajectory
-from ase.io.extxyz import read_xyz
 from ase.io.formats import UnknownFileTypeError, parse_filename
 
 from basinax._text.files import name_of, stamp_of
 from basinax._text.tables import ENDINGS
 from basinax.atoms._charges import unused_by_words, uses_of
 from basinax.atoms._formats.formats import Form, form_to_read
+from basinax.atoms._formats.frames import frames_of, structure_of
 from basinax.atoms._formats.texts import binary
 from basinax.atoms._neighbors.contacts import closest_contact
 from basinax.cli._config import is_config, potential_in
 from basinax.cli._console import fail, print_warning, text_of
-from basinax.cli._guard import Frame, Unreadable, check_file, check_frame, frames_of, limited
+from basinax.cli._guard import Unreadable, check_file
 from basinax.cli._named import STDIN, in_few, named_in
 from basinax.cli._options import Given, Model
 
@@ -216,12 +215,11 @@ def _readers_of(path: Path) -> Iterator[Callable[[], Atoms]]:
             yield from map(_given, _of_stdin())
             return
         file, selected = file_and_images(path)
+        check_file(file)
         form = form_to_read(file.absolute())
         if form.name == "extxyz" and selected is None:
-            check_file(file, 0)  # the other structures are checked one by one
             yield from _frames(file)
         elif form.name in ONE_BY_ONE:
-            check_file(file, selected)
             yield from _one_by_one(form.read(file.absolute(), selected))
         else:
             yield from map(_given, read_structures(path))
@@ -257,20 +255,17 @@ def _content(stream: BinaryIO) -> bytes:
 def _frames(file: Path) -> Iterator[Callable[[], Atoms]]:
     with binary(file) as text:
         try:
-            for number, frame in enumerate(frames_of(text)):
-                yield partial(_of_frame, frame, number)
-        except Unreadable as error:
+            for frame in frames_of(text):
+                yield partial(_of_frame, frame)
+        except ValueError as error:
             yield partial(_fail, f"{error}; nothing behind it is read")
 
 
-def _of_frame(frame: Frame, number: int) -> Atoms:
-    check_frame(frame, number)
+def _of_frame(frame: bytes) -> Atoms:
     try:
-        text = b"".join(frame.lines).decode()
-        (found,) = read_xyz(io.StringIO(text), index=0)
+        return structure_of(frame)
     except Exception as error:  # every reader of ASE raises errors of its own
         raise Unreadable(reason_of(error)) from error
-    return found
 
 
 def _one_by_one(images: Iterator[Atoms]) -> Iterator[Callable[[], Atoms]]:
@@ -320,16 +315,13 @@ def read_structures(path: Path) -> list[Any]:
     """
     try:
         file, selected = file_and_images(path)
-        check_file(file, selected)
+        check_file(file)
         if isinstance(selected, str) and file.suffix not in (".db", ".json"):
             raise Unreadable(f"expected FILE@START:STOP, got @{selected}")
         # An absolute path is never taken for a database server or a stream.
         file = file.absolute()
         form = form_to_read(file)
-        with limited(file):
-            images = _images_of(form, file, selected, partial(_warn, path))
-            n_held = form.count(file) if selected is None else 1
-            not_read = form.not_read(file)
+        images = _images_of(form, file, selected, partial(_warn, path))
     except Unreadable:
         raise
     except UnknownFileTypeError:
@@ -341,10 +333,6 @@ def read_structures(path: Path) -> list[Any]:
     if not images:
         chosen = "" if selected is None else " of that number"
         raise Unreadable(f"it holds no structure{chosen}")
-    if n_held > len(images):
-        raise Unreadable(f"it holds {n_held} structures, and ASE reads one of them: split the file")
-    if not_read:
-        _warn(path, f"ASE does not read {' and '.join(not_read)} of {form.title}")
     return images
 
 

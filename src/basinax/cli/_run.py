@@ -4,6 +4,7 @@ from it at the end."""
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import sys
 import time
@@ -23,20 +24,21 @@ from basinax._settings import said
 from basinax._text.tables import RECORD, Table
 from basinax.atoms import ASECalculator, TorchSimModel, Trajectories
 from basinax.atoms._charges import unused_of, uses_of
-from basinax.atoms._history import Log
+from basinax.atoms._history import AnyRecorder, Log, Together
+from basinax.atoms._intake import Fault, Item as Input
+from basinax.atoms._record import Relaxed
 from basinax.atoms._relax import Progress
-from basinax.atoms._relax_stream import by_memory
+from basinax.atoms._relax_stream import refused
 from basinax.atoms._report.page import check_report, write_report
-from basinax.atoms._result import AtomsRelaxation, Relaxed
+from basinax.atoms._result import AtomsRelaxation
 from basinax.atoms._runs.changes import continued, joined
 from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._runs.on_ray import relaxed_on_ray
-from basinax.atoms._runs.refusing import refused, relax_usable
 from basinax.atoms._runs.results import Brief
 from basinax.atoms._runs.rows import POINTS, not_kept
 from basinax.atoms._runs.stores import Busy
 from basinax.atoms._table import Columns
-from basinax.atoms._windows import OnEnd, relaxed_windows
+from basinax.atoms._trajectory import Frame, Recorder
 from basinax.cli._config import settings_of
 from basinax.cli._console import (
     BAD_INPUT,
@@ -111,6 +113,8 @@ def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> Non
         setup = Setup.read(given)
         making.is_threaded = _is_threaded(setup.settings["potential"])
         works = Works(given, setup, keeping, is_sole="temporary" in record[RECORD])
+        if outputs.trajectory is not None and not works.is_sole:
+            fail("--trajectory does not go with --run, which reads one structure after another")
         writing = _prepared(wanted, given, works, is_begun=before is not None)
         plans = works.plans(writing)
         with reported():
@@ -126,14 +130,21 @@ def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> Non
             return watch.is_stopped() or time.monotonic() >= deadline
 
         tally, admit = Tally(works, watch, done), _admission(kept, force=keeping.force)
-        recording = Recording(wanted, works, is_begun=before is not None)
         remaining = works.left({brief.number for brief in done}, is_over)
-        relaxed = _relaxed(works, remaining, keeping, is_over, tally, recording, making, admit)
+        recorder = Recorders(wanted, works, remaining, is_begun=before is not None)
+        how: dict[str, Any] = {"history": True if outputs.report else POINTS}
+        if keeping.ray is not None:
+            there = functools.partial(relax_window, setup, **how)
+            relaxed = relaxed_on_ray(iter(remaining), there, is_over, keeping.ray, making, admit)
+        else:
+            how |= {"progress": tally.show, "should_stop": is_over, "recorder": recorder.used}
+            relaxed = relax_works(
+                setup, remaining, is_strict=works.is_sole, at_once=works.at_once, **how
+            )
         watch.begin("listing")
         made = None if keeping.ray else lambda: admit(making())
-        names = recording.names
-        with writing.saver.watching(names), contextlib.closing(recording), reported(names):
-            _work_off(kept, relaxed, works, tally, is_over, made)
+        with writing.saver.watching(recorder.names), contextlib.closing(recorder), reported():
+            _work_off(kept, relaxed, tally, is_over, made)
         watch.begin("writing")
         with reported():
             briefs = _ended(kept, works)
@@ -263,7 +274,6 @@ class Works:
     def __init__(self, given: Given, setup: Setup, keeping: Keeping, *, is_sole: bool):
         self.setup, self.is_sole, self._given = setup, is_sole, given
         self._shard, self._is_strict = keeping.shard, keeping.strict
-        self._refused: Ended = []
         self._warned: set[str] = set()
         self.paths: list[Path] = []
         """The file of each structure that has been read."""
@@ -289,11 +299,18 @@ class Works:
         moving = [w.own["cell"] is not None and bool(w.atoms.pbc.any()) for w in works]
         return plans_of(files, atoms, sources, moving)
 
-    def left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work]:
+    @property
+    def at_once(self) -> int | None:
+        """The number of structures in memory; None for as many as keep all threads busy."""
+        return max(len(self._all), 1) if self.is_sole else None
+
+    def left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work] | list[Work]:
         """The structures that remain to be relaxed."""
         if self.is_sole:
-            yield from (w for w in self._all if self._shard.has(w.number) and w.number not in done)
-            return
+            return [w for w in self._all if self._shard.has(w.number) and w.number not in done]
+        return self._read_left(done, should_stop)
+
+    def _read_left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work]:
         number = -1
         for number, item in enumerate(items_of(self._given.files)):
             if should_stop():
@@ -305,13 +322,8 @@ class Works:
                 except Exception as error:  # whatever fails is the structure's own fault
                     if self._is_strict:
                         fail(f"{item.source} cannot be read: {said(error)}")
-                    self._refused.append((number, refused(Atoms(), item.source, said(error))))
+                    yield Work(number, item.source, Atoms(), {}, error)
         self.n_items = number + 1
-
-    def take_refused(self) -> Ended:
-        """Structures that proved unreadable since the last call, with their numbers."""
-        taken, self._refused = self._refused, []
-        return taken
 
     def check(self, briefs: list[Brief], name: str) -> None:
         """Exit if the database of this name holds a structure that the input lacks."""
@@ -340,32 +352,42 @@ class Works:
                 print_warning(f"{text} {of}")
 
 
-class Recording:
-    """Logs and trajectories of a run, which is relaxed in windows."""
+class Recorders:
+    """The log and the trajectories of a run, which go on with it."""
 
-    def __init__(self, outputs: Outputs, works: Works, *, is_begun: bool):
+    def __init__(self, outputs: Outputs, works: Works, remaining: Any, *, is_begun: bool):
+        """Args: remaining: the structures that will be relaxed."""
         self.names: list[str] = []
-        """The names of the structures of the window."""
-        self._outputs, self._n = outputs, works.n_items or 0
-        self._log = None if outputs.log is None else Log.to(outputs.log, goes_on=is_begun)
+        """The names of structures in warnings of trajectories."""
+        self._all: list[Any] = []
+        if (trajectories := trajectories_of(outputs)) is not None:
+            self.names = [work.source for work in remaining]
+            names = [path.stem for path in trajectories.paths(works.n_items or 0)]
+            names = [names[work.number] for work in remaining]
+            to = dataclasses.replace(trajectories, names=names)
+            recorder = Recorder(to, [work.atoms for work in remaining])
+            self._all.append(Numbered(recorder, [work.number for work in remaining]))
+        if outputs.log is not None:
+            self._all.append(Log.to(outputs.log, "a" if is_begun else "w"))
 
-    def of(self, works: Sequence[Work]) -> dict[str, Any]:
-        """The arguments of `relax` for a window."""
-        self.names[:] = [work.source for work in works]
-        numbers = [work.number for work in works]
-        how: dict[str, Any] = {"history": True if self._outputs.report else POINTS}
-        if self._log is not None:
-            how["log"] = self._log.of(numbers)
-        if (trajectories := trajectories_of(self._outputs)) is not None:
-            names = [path.stem for path in trajectories.paths(self._n)] or [*map(str, numbers)]
-            how["trajectory"] = dataclasses.replace(
-                trajectories, names=[names[k] for k in numbers] if self._n else names
-            )
-        return how
+    @property
+    def used(self) -> AnyRecorder | None:
+        return Together(self._all) if self._all else None
 
     def close(self) -> None:
-        if self._log is not None:
-            self._log.close()
+        for recorder in self._all:
+            recorder.close()
+
+
+class Numbered:
+    """Trajectories of some structures of a run, by their numbers in the input."""
+
+    def __init__(self, recorder: Recorder, numbers: list[int]):
+        self._recorder, self._places = recorder, {x: k for k, x in enumerate(numbers)}
+        self.interval, self.close = recorder.interval, recorder.close
+
+    def add(self, frames: Iterable[Frame]) -> None:
+        self._recorder.add(x._replace(number=self._places[x.number]) for x in frames)
 
 
 def trajectories_of(outputs: Outputs) -> Trajectories | None:
@@ -380,64 +402,44 @@ def trajectories_of(outputs: Outputs) -> Trajectories | None:
 
 
 def relax_works(
-    setup: Setup,
-    refuses: bool,
-    works: list[Work],
-    on_end: OnEnd,
-    should_stop: Callable[[], bool],
-    how_of: Callable[[Sequence[Work]], dict[str, Any]] = lambda works: {"history": POINTS},
-    **how: Any,
-) -> None:
-    """Relax structures.
+    setup: Setup, works: Iterable[Work], *, is_strict: bool = False, **how: Any
+) -> Generator[Ended]:
+    """The outcomes of structures as they end; those that cannot be relaxed end with the reason.
 
     Args:
-        refuses: whether a structure that cannot be relaxed ends with the reason, in place of an
-            error.
-        on_end: called with the place of each structure in the list, and its outcome.
-        how_of: makes arguments of `relax` for some structures.
-        how: further arguments of `relax`.
+        is_strict: exit with an error at a structure that cannot be relaxed.
+        how: further arguments of `relax_items`.
     """
+    sources: dict[int, str] = {}
 
-    def relax_some(some: list[Work], **more: Any) -> None:
-        setup.relax(some, **how, **how_of(some), **more)
+    def items() -> Iterator[Input | Fault]:
+        for work in works:
+            sources[work.number] = work.source
+            if work.fault is None:
+                yield setup.item_of(work)
+            else:
+                yield Fault(work.number, work.atoms, work.fault)
 
-    def refuse(k: int, reason: str) -> Relaxed:
-        source = works[k].source
-        return refused(works[k].atoms, source, with_sources(reason, [source]))
+    def entry_of(end: Relaxed | Fault, source: str) -> Relaxed:
+        if not isinstance(end, Fault):
+            return dataclasses.replace(end, source=source)
+        if is_strict:
+            with reported([source]):
+                raise end.error
+        return refused(end.atoms, source, with_sources(said(end.error), [source]))
 
-    def end(k: int, entry: Relaxed) -> None:
-        on_end(k, entry._replace(source=works[k].source))
-
-    if refuses:
-        relax_usable(relax_some, works, refuse, end, should_stop)
-    else:
-        relax_some(works, on_end=end, should_stop=should_stop)
+    for ended in setup.relax_items(items(), **how):
+        yield [(number, entry_of(end, sources.pop(number))) for number, end in ended]
 
 
-def _relaxed(
-    works: Works,
-    remaining: Iterator[Work],
-    keeping: Keeping,
-    should_stop: Callable[[], bool],
-    tally: "Tally",
-    recording: Recording,
-    making: Making,
-    admit: Callable[[Table], None],
-) -> Generator[list[tuple[Work, Relaxed]]]:
-    """The outcomes of structures as they end; a run that reads all first has one window."""
-    relax_window = functools.partial(relax_works, works.setup, not works.is_sole)
-    if keeping.ray is not None:
-        return relaxed_on_ray(remaining, relax_window, should_stop, keeping.ray, making, admit)
-    relax_here = functools.partial(relax_window, how_of=recording.of, progress=tally.show)
-    devices = works.setup.settings["devices"]
-    take = list if works.is_sole else by_memory(lambda work: work.atoms, devices)
-    return relaxed_windows(remaining, relax_here, should_stop, take)
+def relax_window(setup: Setup, works: list[Work], **how: Any) -> Ended:
+    """All outcomes of some structures, for a worker of a cluster."""
+    return list(itertools.chain.from_iterable(relax_works(setup, works, **how)))
 
 
 def _work_off(
     kept: RunFolder,
-    relaxed: Generator[list[tuple[Work, Relaxed]]],
-    works: Works,
+    relaxed: Any,
     tally: "Tally",
     should_stop: Callable[[], bool],
     admit: Callable[[], None] | None,
@@ -445,6 +447,7 @@ def _work_off(
     """Store each structure as it ends; exit if it cannot be stored.
 
     Args:
+        relaxed: the outcomes of structures as they end.
         admit: called before results are kept; exits if they do not fit the record.
     """
     storing = Storing(kept, tally, should_stop)
@@ -463,9 +466,8 @@ def _work_off(
             with kept_or_left():
                 if ended and admit is not None:
                     admit()
-                storing.add([(work.number, entry) for work, entry in ended] + works.take_refused())
+                storing.add(ended)
     with kept_or_left():
-        storing.add(works.take_refused())
         storing.finish()
     if storing.waiting:
         n, name = len(storing.waiting), kept.results.name
@@ -521,7 +523,7 @@ class Storing:
             tries += self._should_stop()
 
     def _size(self) -> int:
-        return sum(ROW + len(entry.atoms) for _, entry in self.waiting)
+        return sum(ROW + entry.n_atoms for _, entry in self.waiting)
 
     def _try(self) -> bool:
         """Store what waits; return whether another program prevents it."""
@@ -603,6 +605,7 @@ def _export(
         write = functools.partial(
             write_report,
             rows=(brief.as_row() for brief in briefs),
+            kind=Relaxed,
             curves=kept.results.curves(),
             settings=record,
             title=f"Relaxation of {_titled(list(dict.fromkeys(works.paths)))}",

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -34,7 +34,9 @@ from basinax.atoms import (
 )
 from basinax.atoms._charges import some_of
 from basinax.atoms._formats.occupancy import check_occupancies
-from basinax.atoms._intake import intake
+from basinax.atoms._intake import Fault, Item, intake
+from basinax.atoms._relax_stream import own_numbers, relax_items
+from basinax.atoms._streams.run import Outcomes
 from basinax.atoms._streams.workers import lanes_of
 from basinax.cli._config import is_config, potential_in
 from basinax.cli._console import err, fail, print_line, print_warning, reported, with_sources
@@ -65,6 +67,8 @@ class Work(NamedTuple):
     atoms: Atoms
     own: dict[str, Any]
     """Cell, fmax and max_steps of the structure."""
+    fault: Exception | None = None
+    """The reason why the structure cannot be read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +131,21 @@ class Setup:
             max_steps=np.array([each["max_steps"] for each in own]),
             **how,
         )
+
+    def item_of(self, work: Work) -> Item:
+        """A structure with its settings, for `relax_items`."""
+        criterion = self._criterion([work.own["fmax"]])
+        numbers = own_numbers(criterion, work.own["max_steps"])
+        return Item(work.number, work.atoms, work.own["cell"], numbers)
+
+    def relax_items(self, items: Iterator[Item | Fault], **how: Any) -> Iterator[Outcomes]:
+        """The result of `relax_items`.
+
+        Args:
+            how: further arguments of `relax_items`.
+        """
+        own = {"convergence": self._criterion([0.0]), "max_steps": np.zeros(1, int)}
+        return relax_items(items, **self.settings, **own, **how)
 
     def _criterion(self, fmax: list[float]) -> AbstractCriterion:
         """The combination of all criteria in the options."""

@@ -18,9 +18,10 @@ import ase
 import jax
 
 from basinax import __version__
-from basinax._jax.cache import abandon, enable_cache
+from basinax._jax.cache import VARIABLE, enable_cache
 from basinax._jax.compilations import EVENT
 from basinax._jax.cores import n_cores
+from basinax._jax.programs import LOADED
 from basinax.atoms._bar import Bar
 from basinax.atoms._charges import Unused
 from basinax.cli._console import INTERRUPTED, err, print_line
@@ -113,9 +114,6 @@ class Watch:
         os._exit(INTERRUPTED)
 
 
-HIT = "/jax/compilation_cache/cache_hits"
-"""The event that JAX records for each program from its cache folder."""
-
 _LOG = logging.getLogger("basinax")
 
 
@@ -124,29 +122,10 @@ def session(manner: Manner, dtype: Dtype) -> Iterator[Watch]:
     """The watch of a command."""
     warnings.filterwarnings("ignore", category=Unused)  # commands name the files
     with Watch(manner.quiet) as watch, _described(watch, dtype, manner.verbose):
-        watch.cache = _keep_programs(manner)
-        try:
-            yield watch
-        except KeyboardInterrupt:
-            abandon()
-            raise
-
-
-def _keep_programs(manner: Manner) -> str:
-    """Keep compiled programs, unless the user has given JAX a folder for them.
-
-    Returns:
-        The folder, or "off".
-    """
-    if manner.no_cache:
-        _LOG.info("cache: off, by --no-cache")
-        return "off"
-    if folder := jax.config.values["jax_compilation_cache_dir"]:
-        _LOG.info("cache: that of JAX, %s", folder)
-        return str(folder)
-    # A program that cannot be loaded is compiled again, so the warning does not matter.
-    warnings.filterwarnings("ignore", "Error reading persistent compilation cache entry")
-    return str(enable_cache() or "off")
+        if manner.no_cache:
+            os.environ[VARIABLE] = "off"  # of worker processes, too
+        watch.cache = str(enable_cache() or "off")
+        yield watch
 
 
 class _Lines(logging.Handler):
@@ -169,7 +148,7 @@ def _described(watch: Watch, dtype: Dtype, is_verbose: bool) -> Iterator[None]:
             seconds.append(duration_secs)
 
     def loaded(event: str, **_: str | int) -> None:
-        if event == HIT:
+        if event == LOADED:
             hits.append(event)
 
     jax.monitoring.register_event_duration_secs_listener(compiled)
@@ -184,8 +163,8 @@ def _described(watch: Watch, dtype: Dtype, is_verbose: bool) -> Iterator[None]:
         yield
     finally:
         watch.begin("end")
-        n, of = len(seconds), f"{len(hits)} of them loaded from the cache"
-        _LOG.info("programs: %d, %s, %.1f s of compiling", n, of, sum(seconds))
+        n, loaded_from = len(seconds), f"{len(hits)} loaded from the cache"
+        _LOG.info("programs: %d compiled in %.1f s, %s", n, sum(seconds), loaded_from)
         phases = (f"{phase} {spent:.1f} s" for phase, spent in watch.seconds.items())
         _LOG.info("phases: %s", ", ".join(phases))
         _LOG.removeHandler(lines)

@@ -166,6 +166,11 @@ def blank(layout: Layout, n_rows: int, n_systems: int, dtype: Any) -> Constraint
     return Constraints(tuple(stages)) if stages else None
 
 
+def has_room(layout: Layout, own: Stages) -> bool:
+    """Whether a layout has room for the constraints of one structure."""
+    return _joined([layout, layout_of([own])]) == layout
+
+
 def write(constraints: Constraints | None, system: int, rows: slice, own: Stages) -> None:
     """Write the constraints of one structure over those of its place in host arrays.
 
@@ -178,7 +183,7 @@ def write(constraints: Constraints | None, system: int, rows: slice, own: Stages
         ValueError: the layout has no room for the constraints.
     """
     layout = () if constraints is None else constraints.layout
-    if _joined([layout, layout_of([own])]) != layout:
+    if not has_room(layout, own):
         raise ValueError(f"system {system}: the layout has no room for its constraints")
     stages = () if constraints is None else constraints.stages
     for stage, found in itertools.zip_longest(stages, own, fillvalue={}):

@@ -89,9 +89,12 @@ class ASECalculator(AbstractEvaluator):
     def uses(self) -> frozenset[str]:
         return uses_of(self.calculator)
 
-    def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
+    def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
         if is_calculator(self.calculator):
             _check_properties(self.calculator, needs_stress)
+
+    def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
+        if is_calculator(self.calculator):
             return _in_process(atoms, [self.calculator] * len(atoms))
         n_workers = self.workers or min(n_cores(), len(atoms))
         make = cast(Callable[[], Any], self.calculator)
@@ -107,7 +110,7 @@ class ASECalculator(AbstractEvaluator):
 class OwnCalculators(AbstractEvaluator):
     """Each structure's own `atoms.calc`, in this process."""
 
-    def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
+    def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
         without = [k for k, a in enumerate(atoms) if a.calc is None]
         if without:
             raise ValueError(
@@ -122,6 +125,8 @@ class OwnCalculators(AbstractEvaluator):
                     " class of ase.calculators.calculator.Calculator"
                 )
             _check_properties(a.calc, [needs_stress[k]], first=k)
+
+    def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
         return _in_process(atoms, [a.calc for a in atoms])
 
 

@@ -132,16 +132,24 @@ class AbstractEvaluator(abc.ABC):
             " processes of the host"
         )
 
-    @abc.abstractmethod
-    def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
-        """Start a session with these structures.
+    def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
+        """Raise TypeError or ValueError unless each structure can be evaluated.
 
         Args:
-            atoms: all structures of the call; requests refer to them by number.
+            needs_stress: whether each structure needs its stress.
+        """
+        del atoms, needs_stress
+
+    @abc.abstractmethod
+    def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
+        """Start a session with these structures, which `check` has passed.
+
+        Args:
+            atoms: all structures of the session; requests refer to them by number.
             needs_stress: whether each structure needs its stress.
 
         Raises:
-            TypeError, ValueError, RuntimeError: structures that cannot be evaluated, by name.
+            TypeError, ValueError, RuntimeError: the evaluator cannot start.
         """
 
 

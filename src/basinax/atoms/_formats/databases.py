@@ -60,16 +60,6 @@ def write(path: Path, form: str, structures: Iterable[Atoms]) -> None:
             database.write(atoms, key_value_pairs=pairs, data=data)
 
 
-def flat(atoms: Atoms) -> Atoms:
-    """A copy with data moved to the top level of `info`."""
-    copy, data = atoms.copy(), atoms.info.get(DATA)
-    copy.calc = atoms.calc
-    if isinstance(data, Mapping):
-        del copy.info[DATA]
-        copy.info = dict(data) | copy.info
-    return copy
-
-
 def _sorted(info: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Entries that become key-value pairs, and entries that become data."""
     pairs, data = {}, {}

@@ -1,121 +1,90 @@
-"""Structures in the form that extended XYZ can hold.
-
-Entries that ASE would read back as another type are written as JSON, which ASE reads unchanged, or
-left out and named.
-"""
+"""Entries that ASE's extended XYZ reads back as they are; others become JSON or are left out."""
 
 import functools
-import io
-import json
 import numbers
-from collections.abc import Iterator
+import re
+from collections.abc import Mapping
+from json import dumps
 from typing import Any
 
-import ase.io
 import numpy as np
-from ase import Atoms
 from ase.calculators.calculator import all_properties
 from ase.io.extxyz import key_val_dict_to_str, key_val_str_to_dict
 from ase.spacegroup import Spacegroup
 
-from basinax.atoms._formats.equality import KNOWN_ARRAYS, are_equal, losses
+NOTHING = object()
 
-OF_THE_FORMAT = ("Lattice", "Properties", "pbc")
+TAKEN = {*all_properties, "Lattice", "Properties", "pbc"}
 """Names in a comment line that describe the structure itself."""
+
+COLUMNS = {*all_properties, "pos", "Z", "species", "symbols", "charge", "move_mask"}
+"""Names of columns that ASE takes for something else than arrays."""
 
 LARGEST = np.iinfo(np.int32).max
 """The largest integer of a column that ASE can read."""
 
 
-def as_extxyz(atoms: Atoms) -> tuple[Atoms, list[str]]:
-    """A copy whose `info` and arrays survive ASE's writer and reader, and the names of the rest."""
-    copy, left_out = atoms.copy(), []
-    copy.calc = atoms.calc
-    for name, value in atoms.info.items():
-        text = _nothing if name in all_properties else _writable(name, value)
-        if text is not _nothing:
-            copy.info[name] = text
-            continue
-        del copy.info[name]
-        left_out.append(f"info {name!r}")
-    for name, array in atoms.arrays.items():
-        if name in ("numbers", "positions") or _is_column(name, array):
-            continue
-        del copy.arrays[name]
-        left_out.append(KNOWN_ARRAYS.get(name, f"array {name!r}"))
-    return copy, left_out
+def entry_of(name: Any, value: Any) -> Any:
+    """The value, or a text that ASE's reader turns into it; `NOTHING` if there is none."""
+    if not isinstance(name, str) or name in TAKEN:
+        return NOTHING
+    if type(value) is float or (type(value) is int and abs(value) < LARGEST):
+        return NOTHING if _read_again(name, 1.5) is NOTHING else value
+    return (_read_again if isinstance(value, str) else _read_again.__wrapped__)(name, value)
 
 
-_nothing = object()
-
-
-def _writable(name: Any, value: Any) -> Any:
-    """The value, or a text that ASE's reader turns into the value; `_nothing` if there is none."""
-    if not isinstance(name, str) or name in OF_THE_FORMAT:
-        return _nothing
-    if isinstance(value, float) or (isinstance(value, int) and abs(value) < LARGEST):
-        return value if _is_name_of_numbers(name) else _nothing
-    return _readable(name, value)
-
-
-@functools.cache
-def _is_name_of_numbers(name: str) -> bool:
-    return _readable(name, 1.5) is not _nothing
-
-
-def _readable(name: str, value: Any) -> Any:
-    for candidate in _candidates(value):
+@functools.lru_cache
+def _read_again(name: str, value: Any) -> Any:
+    try:
+        meant = _plain(value)
+        # The reader drops one of two backslashes.
+        as_json = "_JSON " + dumps(meant).replace("\\", "\\\\")
+    except (TypeError, RecursionError):
+        return NOTHING
+    is_text = isinstance(value, str | numbers.Real | np.bool_ | np.ndarray | Spacegroup)
+    for candidate in (value, as_json) if is_text else (as_json,):
         try:
             text = key_val_dict_to_str({"before": 1, name: candidate, "behind": 2})
-            got = key_val_str_to_dict(text)
+            got = _plain(key_val_str_to_dict(text))
         except Exception:  # any value may fail to parse
             continue
-        expected = {"before": 1, name: value, "behind": 2}
-        if len(text.splitlines()) == 1 and are_equal(expected, got):
+        expected = {"before": 1, name: meant, "behind": 2}
+        if len(text.splitlines()) == 1 and _is_same(expected, got):
             return candidate
-    return _nothing
-
-
-def _candidates(value: Any) -> Iterator[Any]:
-    is_number = isinstance(value, numbers.Real | np.bool_) or (
-        isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
-    )
-    if is_number or isinstance(value, str | Spacegroup):
-        yield value
-    try:
-        # The reader drops one of two backslashes.
-        yield "_JSON " + json.dumps(value, default=_plain).replace("\\", "\\\\")
-    except (TypeError, ValueError, RecursionError):
-        return
+    return NOTHING
 
 
 def _plain(value: Any) -> Any:
-    """Convert NumPy values for JSON."""
+    """The value without NumPy; raises TypeError if JSON has nothing like it."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufUO":
-        return value.tolist()
+        return _plain(value.tolist())
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {str(key): _plain(x) for key, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(x) for x in value]
+    if isinstance(value, Spacegroup):
+        return value.symbol
+    if value is None or isinstance(value, str | int | float):
+        return value
     raise TypeError(f"{type(value).__name__} is no JSON")
 
 
-def _is_column(name: Any, array: np.ndarray) -> bool:
+def _is_same(meant: Any, got: Any) -> bool:
+    if isinstance(meant, dict | list) and type(meant) is type(got) and len(meant) == len(got):
+        if isinstance(meant, list):
+            return all(map(_is_same, meant, got))
+        return list(meant) == list(got) and all(_is_same(meant[k], got[k]) for k in meant)
+    if {type(meant), type(got)} <= {int, float}:
+        return meant == got or (meant != meant and got != got)
+    return type(meant) is type(got) and meant == got
+
+
+def is_column(name: Any, array: np.ndarray) -> bool:
     """Whether ASE writes and reads the array under this name."""
-    if not isinstance(name, str) or not _is_name_of_columns(name, array.dtype, array.shape[1:]):
+    is_name = isinstance(name, str) and re.fullmatch(r"[^\s\"'\[\\{:]+", name) is not None
+    if not is_name or name in COLUMNS or array.ndim > 2 or {0, 1} & {*array.shape[1:]}:
         return False
     if array.dtype.kind == "U":
         return all(len(text.split()) == 1 for text in array.ravel().tolist())
-    return array.dtype.kind != "i" or bool((np.abs(array) <= LARGEST).all())
-
-
-@functools.cache
-def _is_name_of_columns(name: str, dtype: np.dtype, shape: tuple[int, ...]) -> bool:
-    """Whether ASE reads a small array of that kind as written."""
-    small = Atoms("H2", [[0, 0, 0], [0, 0, 1]], info={"before": 1})
-    ones = np.ones((2, *shape)).astype(dtype)
-    small.arrays[name] = ones
-    text = io.StringIO()
-    try:
-        ase.io.write(text, small, format="extxyz")
-        text.seek(0)
-        (got,) = ase.io.iread(text, ":", format="extxyz")
-    except Exception:  # any name or kind may fail
-        return False
-    return losses(small, got) == [] and set(got.arrays) == set(small.arrays)
+    is_small = array.dtype.kind == "i" and bool((np.abs(array) <= LARGEST).all())
+    return is_small or array.dtype.kind in "fb"

@@ -1,6 +1,7 @@
 """Structure files: ASE's format for a name, reading and writing."""
 
 import io
+import itertools
 import os
 import re
 import tempfile
@@ -22,9 +23,10 @@ from ase.io.formats import (
 from ase.io.trajectory import Trajectory
 
 from basinax.atoms._formats import databases
-from basinax.atoms._formats.extxyz import as_extxyz
+from basinax.atoms._formats.frames import frames_of, structure_of
+from basinax.atoms._formats.held import prepared
 from basinax.atoms._formats.lammps import HEAD
-from basinax.atoms._formats.mends import MENDED, structures_of
+from basinax.atoms._formats.mends import MENDED, count, structures_of
 from basinax.atoms._formats.texts import binary, created, has_mark, opened, text_in
 
 SHARED = ("data", "in")
@@ -35,36 +37,6 @@ PEEKED = 4000
 
 OPTIONS = {"lammps-data": {"masses": True}}
 """Without masses ASE would read no elements."""
-
-ONE_STRUCTURE = {
-    "abinit-in": r"^\s*(xred|xcart|xangst)\b",
-    "castep-cell": r"^\s*%block\s+positions",
-    "dmol-car": r"^!DATE",
-    "dmol-incoor": r"^\$coordinates",
-    "gen": r"^\s*\d+\s+[csf]\s*$",
-    "gromos": r"^POSITION\b",
-    "jsv": r"^\s*atoms\b",
-    "lammps-data": r"^\s*Atoms\b",
-    "magres": r"^\s*[<\[]atoms[>\]]",
-    "mol": r"^M  END",
-    "nwchem-in": r"^\s*geometry\b",
-    "onetep-in": r"^\s*%block\s+positions",
-    "res": r"^CELL\b",
-    "sdf": r"^M  END",
-    "struct": r"^\s*MODE OF CALC",
-    "turbomole": r"^\$coord\b",
-    "vasp": r"^[ \t]*[-+.\d]+[ \t]*\n(?:(?:[ \t]*[-+.\dED]+){3}[ \t]*\n){3}[ \t]*[A-Z]",
-}
-"""A text that each structure has once, for formats with one structure in ASE."""
-
-NOT_READ = {
-    "abinit-in": {"fixed atoms": r"^\s*(natfix|iatfix)"},
-    "castep-cell": {"external pressure": r"^\s*%block\s+external_pressure"},
-    "nwchem-in": {"constraints": r"^\s*constraints\b"},
-    "onetep-in": {"constraints": r"^\s*%block\s+species_constraints"},
-    "xsd": {"fixed atoms": r"RestrictedProperties="},
-}
-"""The text of entries that ASE ignores but a relaxation needs."""
 
 
 class Form(NamedTuple):
@@ -80,25 +52,12 @@ class Form(NamedTuple):
     def title(self) -> str:
         return self._of_ase.description
 
-    @property
-    def holds_one(self) -> bool:
-        return self._of_ase.single
-
-    @property
-    def can_read(self) -> bool:
-        return self._of_ase.can_read
-
-    @property
-    def can_write(self) -> bool:
-        return self._of_ase.can_write
-
     def write(self, path: Path, structures: Iterable[Atoms]) -> None:
         """Write the structures to a file. Every writer of ASE raises errors of its own."""
+        structures = (prepared(self.name, atoms)[0] for atoms in structures)
         if self.name in databases.FORMATS:
             databases.write(path, self.name, structures)
             return
-        if self.name == "extxyz":
-            structures = (as_extxyz(atoms)[0] for atoms in structures)
         options: dict[str, Any] = {"format": self.name, **OPTIONS.get(self.name, {})}
         if self._of_ase.acceptsfd and not self._of_ase.isbinary:
             with created(path) as file:
@@ -121,6 +80,9 @@ class Form(NamedTuple):
                 yield from databases.read(file, self.name, images)
         elif self.name in databases.FORMATS:
             yield from databases.read(str(path), self.name, images)
+        elif self.name == "extxyz":
+            with binary(path) as file:
+                yield from map(structure_of, _selected(frames_of(file), images))
         elif self._of_ase.acceptsfd:
             with (binary if self._of_ase.isbinary else opened)(path) as file:
                 yield from ase.io.iread(file, images, **options)
@@ -150,33 +112,29 @@ class Form(NamedTuple):
                 return list(self.read(path))
             return list(ase.io.iread(io.StringIO(text), slice(None), format=self.name))
 
-        found = structures_of(self.name, path, text_in(path), of_ase, say)
+        text = text_in(path)
+        if images is None and (n := count(self.name, text)) > 1:
+            raise ValueError(f"it holds {n} structures, and ASE reads one of them: split the file")
+        found = structures_of(self.name, path, text, of_ase, say)
         if isinstance(images, int):
             images = slice(images, images + 1 or None)
         yield from found if images is None else found[images]
 
     def n_read(self, path: Path) -> int | None:
         """The number of structures that ASE reads, or None if only reading them would show it."""
-        if self.holds_one:
+        if self._of_ase.single:
             return 1
         if self.name == "traj":
             with closing(Trajectory(path)) as images:
                 return len(images)
         return databases.count(path) if self.name == "db" else None
 
-    def count(self, path: Path) -> int:
-        """The number of structures in the file, for formats with one structure in ASE."""
-        pattern = ONE_STRUCTURE.get(self.name)
-        return max(1, len(_found(pattern, path))) if pattern else 1
 
-    def not_read(self, path: Path) -> list[str]:
-        """The names of entries in the file that ASE ignores but a relaxation needs."""
-        patterns = NOT_READ.get(self.name, {})
-        return [name for name, pattern in patterns.items() if _found(pattern, path)]
-
-
-def _found(pattern: str, path: Path) -> list[Any]:
-    return re.findall(pattern, text_in(path), re.MULTILINE | re.IGNORECASE)
+def _selected(frames: Iterator[bytes], images: slice) -> Iterable[bytes]:
+    """The frames; none behind them is read unless the slice counts from the end."""
+    bounds = images.start, images.stop, images.step
+    is_forward = all(x is None or x >= 0 for x in bounds)
+    return itertools.islice(frames, *bounds) if is_forward else list(frames)[images]
 
 
 def form_to_read(path: Path) -> Form:

@@ -25,6 +25,7 @@ FLAGS = re.MULTILINE | re.IGNORECASE
 
 REFUSED = {
     "castep-cell": {"sites that elements share": r"^.*\bmixture\s*[:=]"},
+    "cp2k-restart": {"a section without an end": r"\A(?![\s\S]*&SUBSYS[\s\S]*&END SUBSYS)"},
     "cube": {"lengths in Å": r"\A.*\n.*\n.*\n\s*-\d"},
     "dmol-car": {"a cell of two dimensions": r"^PBC=2D"},
     "gamess-us-in": {
@@ -54,6 +55,26 @@ REFUSED = {
     "xsd": {"atoms that only symmetry adds": r'NumImageMappings="(?!0")'},
 }
 """The text of entries without which ASE reads another structure."""
+
+ONE_STRUCTURE = {
+    "gen": r"^\s*\d+\s+[csf]\s*$",
+    "lammps-data": r"^\s*Atoms\b",
+    "mol": r"^M  END",
+    "nwchem-in": r"^\s*geometry\b",
+    "res": r"^CELL\b",
+    "sdf": r"^M  END",
+    "vasp": r"^[ \t]*[-+.\d]+[ \t]*\n(?:(?:[ \t]*[-+.\dED]+){3}[ \t]*\n){3}[ \t]*[A-Z]",
+}
+"""A text that each structure has once, for formats of which ASE reads one structure."""
+
+UNREAD = {
+    "abinit-in": {"fixed atoms": r"^\s*(natfix|iatfix)"},
+    "castep-cell": {"external pressure": r"^\s*%block\s+external_pressure"},
+    "nwchem-in": {"constraints": r"^\s*constraints\b"},
+    "onetep-in": {"constraints": r"^\s*%block\s+species_constraints"},
+    "xsd": {"fixed atoms": r"RestrictedProperties="},
+}
+"""The text of entries that ASE ignores but a relaxation needs."""
 
 NUMBER = r"([-+]?\d*\.?\d+)"
 
@@ -87,6 +108,9 @@ def structures_of(name: str, path: Path, text: str, read: Read, say: Say) -> lis
     for what, pattern in REFUSED.get(name, {}).items():
         if re.search(pattern, text, FLAGS):
             raise ValueError(f"it has {what}, which ASE does not read")
+    for what, pattern in UNREAD.get(name, {}).items():
+        if re.search(pattern, text, FLAGS):
+            say(f"ASE does not read its {what}")
     mend = MENDS.get(name)
     images = read(text) if mend is None else mend(text, path, read, say)
     charge, spin = (
@@ -97,6 +121,11 @@ def structures_of(name: str, path: Path, text: str, read: Read, say: Say) -> lis
     if images and (total := images[0].info.get("charge")):
         say(f"its total charge of {total:g} e is kept in info['charge']")
     return images
+
+
+def count(name: str, text: str) -> int:
+    """The number of structures in a text, for formats of which ASE reads one."""
+    return len(re.findall(ONE_STRUCTURE.get(name, r"\A"), text, FLAGS))
 
 
 def _add_totals(atoms: Atoms, charge: float | None, spin: int | None) -> None:
@@ -258,5 +287,5 @@ MENDS: dict[str, Mend] = {
     "vasp": _vasp,
 }
 
-MENDED = frozenset({*REFUSED, *TOTALS, *MENDS})
+MENDED = frozenset({*REFUSED, *ONE_STRUCTURE, *UNREAD, *TOTALS, *MENDS})
 """Formats whose texts are looked through."""

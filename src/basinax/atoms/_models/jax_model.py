@@ -225,18 +225,24 @@ class JaxModel(AbstractEvaluator):
         lanes = kinds * self.workers if self.workers else devices
         return dataclasses.replace(self, devices=tuple(lanes))
 
-    def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
+    def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
         check_species(atoms, numbers_of(self.species))
         check_listable(atoms, float(self.cutoff), np.float64)
         self.takes.check(atoms, float(self.cutoff))
-        dtype = available_dtype(None) if self.dtype is None else np.dtype(self.dtype)
-        asks = tuple(sorted(self.uses))
-        check_totals(atoms, asks)
-        form = Form(self.takes.arguments, not self.conservative, asks)
-        fixed, arrays = split((self.energies, form))
-        program = Program(fixed, arrays, float(self.cutoff), dtype, self.takes, asks)
+        check_totals(atoms, tuple(sorted(self.uses)))
+        program = self._program()
         with switched(program.switches):
             self._check(program, needs_stress)
+
+    def _program(self) -> Program:
+        dtype = available_dtype(None) if self.dtype is None else np.dtype(self.dtype)
+        asks = tuple(sorted(self.uses))
+        form = Form(self.takes.arguments, not self.conservative, asks)
+        fixed, arrays = split((self.energies, form))
+        return Program(fixed, arrays, float(self.cutoff), dtype, self.takes, asks)
+
+    def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
+        program = self._program()
         if not self.exact:
             return joined(atoms, program)
         lanes = list(self.devices) or [None] * (self.workers or _n_threads())

@@ -63,11 +63,13 @@ class TorchSimModel(AbstractEvaluator):
             )
         require_switch(self.batched, "batched")
 
-    def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
+    def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
         if not getattr(self.model, "compute_stress", True):
             remedy = "make it with compute_stress=True, or keep the cell fixed (cell=None)"
             check_moving(needs_stress, f"but the model computes no stress: {remedy}")
         check_totals(atoms)
+
+    def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
         own = bare(atoms)
         evaluate = functools.partial(_answers, self.model, own)
         if self.batched:

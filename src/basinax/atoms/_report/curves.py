@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from basinax.atoms._history import History
+
 QUANTILES = (5.0, 25.0, 50.0, 75.0, 95.0)
 """The quantiles in percent."""
 
@@ -54,7 +56,7 @@ class Convergence(NamedTuple):
 
 
 def convergence_of(
-    curves: Mapping[int, Curve], sizes: Mapping[int, float], wanted: Sequence[int]
+    curves: Mapping[int, Curve | History], sizes: Mapping[int, float], wanted: Sequence[int]
 ) -> Convergence | None:
     """The drawings; None if no curve has a point.
 
@@ -83,7 +85,7 @@ def convergence_of(
     return Convergence(quantiles, picked, len(ends))
 
 
-def _lines(curve: Curve, size: float) -> Drawn:
+def _lines(curve: Curve | History, size: float) -> Drawn:
     energies, fmax = np.asarray(curve.energies, float), np.asarray(curve.fmax, float)
     is_finite = np.isfinite(energies)
     lowest = energies[is_finite].min() if is_finite.any() else np.nan

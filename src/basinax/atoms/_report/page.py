@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 
 from basinax._text.files import replacing
+from basinax.atoms._history import History
 from basinax.atoms._report import tables
 from basinax.atoms._report.curves import PICKED, Convergence, Curve, convergence_of
 from basinax.atoms._report.structures import Row, Structures, structures_of
+
+Curves = Mapping[int, Curve | History]
+"""Energies and fmax by evaluation of structures, by number."""
 
 ENDINGS = (".html", ".htm")
 
@@ -39,8 +43,9 @@ def check_report(path: str | os.PathLike[str]) -> None:
 def write_report(
     path: str | os.PathLike[str],
     rows: Iterable[Row],
+    kind: type,
     *,
-    curves: Mapping[int, Curve] | None = None,
+    curves: Curves | None = None,
     settings: Mapping[str, Any] | None = None,
     title: str = "Relaxation",
 ) -> None:
@@ -51,13 +56,10 @@ def write_report(
 
     Args:
         path: an .html file; an existing one is replaced once the new one is complete.
-        rows: one mapping per structure, each read once, in order. Other keys than these are
-            ignored, and parts of the page that need a missing one (or None) are left out: `number`
-            (in the input; 0, 1, 2, ... without it), `source` (its file and image), `formula`,
-            `atoms` (their number), `status` (a name of `Status` in lower case), `message` (the
-            reason of a failure), `steps`, `evaluations`, `energy_eV`, `initial_energy_eV`,
-            `fmax_eV_per_A`, `volume_A3`, `initial_volume_A3`, `seconds` (spent on the structure)
-            and `ended` (seconds from the start of the run to the structure's end).
+        rows: one mapping per structure with the headings of a table, each read once, in order.
+            `number` is that in the input, or 0, 1, 2, ... without it. Parts of the page whose
+            values are missing are left out.
+        kind: the class of records whose columns these are.
         curves: energies and fmax by evaluation of some or all structures, by number. Curves are
             requested one after another, so the mapping may read each on request.
         settings: plain values by name, and tables of such values, such as the record of a run.
@@ -69,7 +71,7 @@ def write_report(
         OSError: the file cannot be written.
     """
     check_report(path)
-    text = page_of(structures_of(rows), curves, settings or {}, title)
+    text = page_of(structures_of(rows, kind), curves, settings or {}, title)
     with replacing(path) as partial:
         # Names of files may hold bytes that are no valid text.
         partial.write_bytes(text.encode("utf-8", "backslashreplace"))
@@ -77,7 +79,7 @@ def write_report(
 
 def page_of(
     structures: Structures,
-    curves: Mapping[int, Curve] | None,
+    curves: Curves | None,
     settings: Mapping[str, Any],
     title: str,
 ) -> str:
@@ -90,7 +92,6 @@ def page_of(
     found = _convergence(structures, curves or {})
     plots = _plots(structures) | ({} if found is None else _converging(structures, found))
     script, divs = components(plots) if plots else ("", {})
-    slow, measure = tables.slowest(structures)
     # Escape texts; the output of Bokeh is HTML already.
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     template = environment.from_string(
@@ -102,8 +103,7 @@ def page_of(
         n_curves=f"{found.n_curves:,}" if found else "",
         statuses=tables.counts_of(structures),
         plots={name: Markup(div) for name, div in divs.items()},
-        slowest=slow,
-        measure=measure,
+        slowest=tables.slowest(structures),
         unconverged=tables.unconverged(structures),
         sections=tables.sections_of(settings),
         library=Markup(Resources(mode="inline", components=COMPONENTS).render()) if plots else "",
@@ -119,11 +119,11 @@ def _facts(structures: Structures) -> list[tuple[str, str]]:
     for name in ("atoms", "evaluations"):
         if structures.has(name):
             facts.append((name, f"{np.nansum(structures.values[name]):,.0f}"))
-    if structures.has("ended"):
-        seconds = float(np.nanmax(structures.values["ended"]))
+    if structures.has("seconds"):
+        seconds = float(np.nanmax(structures.values["seconds"]))
         facts.append(("to the last end", tables.seconds_text(seconds)))
         if seconds > 0:
-            n_ended = int(np.isfinite(structures.values["ended"]).sum())
+            n_ended = int(np.isfinite(structures.values["seconds"]).sum())
             facts.append(("structures / s", f"{n_ended / seconds:.3g}"))
     return facts
 
@@ -138,13 +138,13 @@ def _plots(structures: Structures) -> dict[str, Any]:
         "volume_changes": (_moved(structures.volume_changes), "change of volume (%)"),
     }
     plots = {name: bars(values, text) for name, (values, text) in shown.items()}
-    throughput = ended(structures.values["ended"])
+    throughput = ended(structures.values["seconds"])
     if throughput is not None:
         plots["ended"], plots["rate"] = throughput
     return {name: plot for name, plot in plots.items() if plot is not None}
 
 
-def _convergence(structures: Structures, curves: Mapping[int, Curve]) -> Convergence | None:
+def _convergence(structures: Structures, curves: Curves) -> Convergence | None:
     pairs = zip(structures.numbers, structures.values["atoms"].tolist(), strict=True)
     return convergence_of(curves, dict(pairs), _wanted(structures))
 

@@ -9,34 +9,23 @@ import numpy as np
 from jaxtyping import Float
 
 from basinax._loop.status import Status
+from basinax.atoms._table import Column, fields_of
 
 Row = Mapping[str, Any]
 
-NUMBERS = (
-    "atoms",
-    "steps",
-    "evaluations",
-    "energy_eV",
-    "initial_energy_eV",
-    "fmax_eV_per_A",
-    "volume_A3",
-    "initial_volume_A3",
-    "seconds",
-    "ended",
-)
-TEXTS = ("source", "formula", "status", "message")
-
-Column = Float[np.ndarray, "structures"]
+Values = Float[np.ndarray, "structures"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Structures:
     """The rows of a report, as columns."""
 
+    columns: dict[str, Column]
+    """The columns of tables, by heading."""
     numbers: list[int]
     """Numbers of the structures in the input."""
     texts: dict[str, list[str]]
-    values: dict[str, Column]
+    values: dict[str, Values]
     """Values by name, NaN if unknown."""
 
     def __len__(self) -> int:
@@ -51,31 +40,36 @@ class Structures:
         return np.array([s == str(Status.CONVERGED) for s in self.texts["status"]], bool)
 
     @property
-    def energies_per_atom(self) -> Column:
+    def energies_per_atom(self) -> Values:
         return self._per_atom(self.values["energy_eV"])
 
     @property
-    def energy_changes(self) -> Column:
+    def energy_changes(self) -> Values:
         """Energy changes in eV per atom."""
         return self._per_atom(self.values["energy_eV"] - self.values["initial_energy_eV"])
 
     @property
-    def volume_changes(self) -> Column:
+    def volume_changes(self) -> Values:
         """Volume changes in percent of the first volume."""
         first = self.values["initial_volume_A3"]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             return 100 * (self.values["volume_A3"] / first - 1)
 
-    def _per_atom(self, energies: Column) -> Column:
+    def _per_atom(self, energies: Values) -> Values:
         with np.errstate(divide="ignore", invalid="ignore"):
             return energies / self.values["atoms"]
 
 
-def structures_of(rows: Iterable[Row]) -> Structures:
-    """The columns of the rows, which are read once, in order."""
+def structures_of(rows: Iterable[Row], kind: type) -> Structures:
+    """The columns of the rows, which are read once, in order.
+
+    Args:
+        kind: the class of records that have these columns.
+    """
+    columns = {column.heading: column for column in fields_of(kind).values()}
     numbers: list[int] = []
-    texts: dict[str, list[str]] = {name: [] for name in TEXTS}
-    values: dict[str, list[float]] = {name: [] for name in NUMBERS}
+    texts = {name: list[str]() for name, x in columns.items() if x.type in (str, Status)}
+    values = {name: list[float]() for name in columns if name not in texts}
     for k, row in enumerate(rows):
         numbers.append(int(row.get("number", k)))
         for name, column in texts.items():
@@ -85,4 +79,4 @@ def structures_of(rows: Iterable[Row]) -> Structures:
             value = row.get(name)
             column.append(math.nan if value is None else float(value))
     arrays = {name: np.array(column, float) for name, column in values.items()}
-    return Structures(numbers, texts, arrays)
+    return Structures(columns, numbers, texts, arrays)

@@ -15,20 +15,6 @@ SHOWN = 50
 LISTED = 10
 """The largest number of listed values of a setting."""
 
-TITLES = {
-    "number": "number",
-    "source": "source",
-    "formula": "formula",
-    "atoms": "atoms",
-    "status": "status",
-    "message": "reason",
-    "steps": "steps",
-    "evaluations": "evaluations",
-    "energy_eV": "energy (eV)",
-    "fmax_eV_per_A": "fmax (eV/Å)",
-    "seconds": "seconds",
-}
-
 
 class StatusLine(NamedTuple):
     """The structures of one status."""
@@ -75,13 +61,12 @@ def meaning_of(status: str) -> str:
     return Status[status.upper()].meaning if status.upper() in Status.__members__ else ""
 
 
-def slowest(structures: Structures) -> tuple[Table, str]:
-    """The structures that took longest, and the measure."""
-    name = "seconds" if structures.has("seconds") else "evaluations"
-    values = structures.values[name]
+def slowest(structures: Structures) -> Table:
+    """The structures with the most evaluations."""
+    values = structures.values["evaluations"]
     order = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")
     order = order[np.isfinite(values[order])]
-    return _table(structures, order[:SHOWN], with_reason=False), name
+    return _table(structures, order[:SHOWN], with_reason=False)
 
 
 def unconverged(structures: Structures) -> Table:
@@ -90,7 +75,7 @@ def unconverged(structures: Structures) -> Table:
 
 def _table(structures: Structures, which: np.ndarray, *, with_reason: bool) -> Table:
     shown, values = which[:SHOWN].tolist(), structures.values
-    names = [name for name in TITLES if _has(structures, name, with_reason)]
+    names = [x for x in ("number", *structures.columns) if _has(structures, x, with_reason)]
     rows = []
     for k in shown:
         texts = {name: column[k] for name, column in structures.texts.items()}
@@ -98,10 +83,12 @@ def _table(structures: Structures, which: np.ndarray, *, with_reason: bool) -> T
         texts["number"] = str(structures.numbers[k])
         rows.append([texts[n] if n in texts else number_text(float(values[n][k])) for n in names])
     kinds = ["number" if name in values else _KINDS.get(name, "text") for name in names]
-    return Table([TITLES[n] for n in names], kinds, rows, len(which) - len(shown))
+    named = {name: column.title for name, column in structures.columns.items()} | _TITLES
+    return Table([named[name] for name in names], kinds, rows, len(which) - len(shown))
 
 
 _KINDS = {"number": "number", "message": "reason"}
+_TITLES = {"number": "number", "message": "reason"}
 
 
 def _has(structures: Structures, name: str, with_reason: bool) -> bool:

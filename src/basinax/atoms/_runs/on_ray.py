@@ -1,4 +1,4 @@
-"""Windows relaxed on a Ray cluster: one worker per GPU, or one per machine without GPUs.
+"""Windows of structures on a Ray cluster: one worker per GPU, or per machine without GPUs.
 
 If a worker or machine dies, other workers start its windows again. Machines that join get workers.
 """
@@ -10,15 +10,13 @@ import math
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
 
-from basinax._jax.cache import enable_cache
 from basinax._jax.switches import switches
-from basinax.atoms._result import Relaxed
-from basinax.atoms._windows import OnEnd
+from basinax.atoms._streams.slots import Ended
 
 T = TypeVar("T")
 
@@ -51,16 +49,10 @@ class Worker:
                 jax.config.update(name, value)
         self._describe: Callable[[], Any] = pickle.loads(describe)
         self._relax_window: Callable[..., Any] = pickle.loads(relax_window)
-        enable_cache()
 
-    def relax(self, window: list[Any]) -> tuple[Any, list[tuple[int, Relaxed]]]:
-        """What made the results, and the places of items that have ended, with their results."""
-        ended: list[tuple[int, Relaxed]] = []
-
-        def end(k: int, entry: Relaxed) -> None:
-            ended.append((k, entry))
-
-        self._relax_window(window, end, lambda: False)
+    def relax(self, window: list[Any]) -> tuple[Any, list[Ended]]:
+        """What made the results, and the results."""
+        ended = self._relax_window(window)
         return self._describe(), ended
 
 
@@ -72,17 +64,17 @@ class _Window:
 
 def relaxed_on_ray(
     items: Iterator[T],
-    relax_window: Callable[[list[T], OnEnd, Callable[[], bool]], Any],
+    relax_window: Callable[[list[T]], list[Ended]],
     should_stop: Callable[[], bool],
     address: str,
     describe: Callable[[], Any] = lambda: None,
     admit: Callable[[Any], None] = lambda made: None,
     size: int = WINDOW,
-) -> Generator[list[tuple[T, Relaxed]]]:
-    """Relax items by the window on a Ray cluster; `relaxed_windows` does the same in this process.
+) -> Iterator[list[Ended]]:
+    """Relax items by the window on a Ray cluster; yields their numbers and results.
 
     Args:
-        relax_window: the function of `relaxed_windows`; it and the items must be picklable.
+        relax_window: relaxes the items of a window; it and the items must be picklable.
         address: the address of the cluster, "auto" for the cluster of this machine, or "local" to
             start a cluster for this run.
         describe: called by a worker, says what makes its results; must be picklable.
@@ -118,7 +110,7 @@ def relaxed_on_ray(
                 made, entries = ended
                 admit(made)
                 seconds = time.monotonic() - begin
-                yield [(window.items[k], x._replace(seconds=seconds)) for k, x in entries]
+                yield [(k, dataclasses.replace(entry, seconds=seconds)) for k, entry in entries]
     finally:
         crew.leave()
         if has_begun:
@@ -176,7 +168,7 @@ class _Crew:
 
     def take(
         self,
-    ) -> Iterator[tuple[_Window, tuple[Any, list[tuple[int, Relaxed]]] | Exception]]:
+    ) -> Iterator[tuple[_Window, tuple[Any, list[Ended]] | Exception]]:
         """Windows that have ended, with the answer, or the error that ended the worker."""
         if not self._given:
             time.sleep(LOOK)

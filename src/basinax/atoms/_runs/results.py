@@ -10,14 +10,16 @@ from ase.symbols import Symbols
 
 from basinax._loop.status import Status
 from basinax._settings import said
+from basinax.atoms._record import Relaxed
 from basinax.atoms._report.curves import Curve
-from basinax.atoms._result import AtomsRelaxation, Relaxed, gathered
+from basinax.atoms._result import AtomsRelaxation
 from basinax.atoms._runs.rows import (
     NUMBER,
     check_number,
     checked_pairs,
     curve_of,
     entry_of,
+    pairs_of,
     row_of,
     status_of,
 )
@@ -32,14 +34,16 @@ class Brief(NamedTuple):
     number: int
     status: Status
     n_atoms: int
-    numbers: bytes
-    """The chemical elements, as stored."""
+    elements: bytes
+    """The numbers of the chemical elements, as stored."""
     energy: float | None
     """The energy in eV."""
     volume: float | None
     """The volume in Å³."""
     pairs: dict[str, Any]
     """The key-value pairs of the row."""
+    kind: type[Relaxed]
+    """The class of records in the rows."""
 
     @property
     def source(self) -> str:
@@ -53,26 +57,16 @@ class Brief(NamedTuple):
     @property
     def formula(self) -> str:
         """The chemical formula; raises ValueError if the row is damaged."""
-        numbers = np.frombuffer(self.numbers, "<i4")
+        numbers = np.frombuffer(self.elements, "<i4")
         if not np.isin(numbers, range(len(chemical_symbols))).all():
             raise ValueError(f"structure {self.number}: its atoms have the numbers {numbers}")
         return Symbols(numbers).get_chemical_formula()
 
     def as_row(self) -> dict[str, Any]:
         """A row of a report, with the names of `AtomsRelaxation.to_dict`."""
-        names = {
-            "source": "source",
-            "message": "message",
-            "steps": "steps",
-            "evaluations": "evaluations",
-            "initial_energy": "initial_energy_eV",
-            "largest_force": "fmax_eV_per_A",
-            "seconds": "ended",
-            "initial_volume": "initial_volume_A3",
-        }
-        return {name: self.pairs[pair] for pair, name in names.items() if pair in self.pairs} | {
+        named = pairs_of(self.kind).values()
+        return {x.heading: self.pairs[x.key] for x in named if x.key in self.pairs} | {
             "number": self.number,
-            "status": str(self.status),
             "formula": self.formula,
             "atoms": self.n_atoms,
             "energy_eV": self.energy,
@@ -86,8 +80,9 @@ class Results:
     Methods raise OSError if the database is damaged, is of another kind, or has no space left.
     """
 
-    def __init__(self, store: SQLiteFile):
-        self._store, self.name = store, store.name
+    def __init__(self, store: SQLiteFile, kind: type[Relaxed] = Relaxed):
+        """Args: kind: the class of the records."""
+        self._store, self.name, self._kind = store, store.name, kind
 
     def exist(self) -> bool:
         """Whether any results have been stored."""
@@ -117,7 +112,7 @@ class Results:
 
     def briefs(self) -> list[Brief]:
         """All rows in the order of addition."""
-        found = list(self._selected(_brief, "natoms, numbers, energy, volume"))
+        found = list(self._selected(self._brief, "natoms, numbers, energy, volume"))
         seen = set[int]()
         with self._store.reported():
             for brief in found:
@@ -139,7 +134,7 @@ class Results:
         """Numbers and structures, in the order of the input."""
         with self._store.reported():
             for row in self._rows():
-                yield _of_structure(row.key_value_pairs[NUMBER], entry_of, row)
+                yield _of_structure(row.key_value_pairs[NUMBER], entry_of, row, self._kind)
 
     def gathered(self, statuses: Sequence[Status] = ()) -> tuple[list[int], AtomsRelaxation]:
         """The numbers and the result, as from `relax`, of structures with these statuses, or of all
@@ -147,9 +142,9 @@ class Results:
         found = [
             (number, entry)
             for number, entry in self.entries()
-            if len(entry.atoms) and (not statuses or entry.status in statuses)
+            if entry.n_atoms and (not statuses or entry.status in statuses)
         ]
-        return [number for number, _ in found], gathered([entry for _, entry in found])
+        return [number for number, _ in found], AtomsRelaxation([entry for _, entry in found])
 
     def with_database(self, work: Callable[[Any], T]) -> T:
         """Run a function of the database in one transaction, and return its result."""
@@ -177,8 +172,18 @@ class Results:
                 cursor = connection.cursor()
                 cursor.execute(query)
                 for *values, pairs in iter(cursor.fetchone, None):
-                    checked = checked_pairs(json.loads(pairs))
+                    checked = checked_pairs(json.loads(pairs), self._kind)
                     yield _of_structure(checked[NUMBER], make, checked, *values)
+
+    def _brief(
+        self, pairs: dict[str, Any], n_atoms: Any, elements: Any, energy: Any, volume: Any
+    ) -> Brief:
+        check_number("number of atoms", n_atoms, int)
+        for name, value in {"energy": energy, "volume": volume}.items():
+            if value is not None:
+                check_number(name, value, float)
+        status = status_of(pairs)
+        return Brief(pairs[NUMBER], status, n_atoms, elements, energy, volume, pairs, self._kind)
 
 
 def _of_structure(number: int, make: Callable[..., T], *values: Any) -> T:
@@ -187,11 +192,3 @@ def _of_structure(number: int, make: Callable[..., T], *values: Any) -> T:
         return make(*values)
     except Exception as error:  # values of a damaged row may be anything
         raise ValueError(f"structure {number}: {said(error)}") from error
-
-
-def _brief(pairs: dict[str, Any], n_atoms: Any, numbers: Any, energy: Any, volume: Any) -> Brief:
-    check_number("number of atoms", n_atoms, int)
-    for name, value in {"energy": energy, "volume": volume}.items():
-        if value is not None:
-            check_number(name, value, float)
-    return Brief(pairs[NUMBER], status_of(pairs), n_atoms, numbers, energy, volume, pairs)

@@ -1,15 +1,15 @@
 """Conversion of results to rows of ASE's databases and back, with the same bits."""
 
+import functools
 import math
 import os
 import uuid
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from ase import Atoms
-from ase.calculators.singlepoint import SinglePointCalculator
 from ase.data import chemical_symbols
 from ase.db.core import (
     bytes_to_object,
@@ -22,17 +22,19 @@ from ase.io.jsonio import encode
 
 from basinax._loop.status import Status
 from basinax.atoms._history import History
+from basinax.atoms._record import Relaxed
 from basinax.atoms._report.curves import Curve
-from basinax.atoms._result import Relaxed
 from basinax.atoms._runs.values import parted, restored, stored
+from basinax.atoms._snapshot import Template
+from basinax.atoms._table import Column, fields_of
+
+T = TypeVar("T", bound=Relaxed)
 
 NUMBER = "number"
 """The key of a structure's place in the input, from 0."""
 
-COUNTS = ("steps", "evaluations")
-MEASURES = ("largest_force", "initial_energy", "displacement", "seconds", "initial_volume")
 ENDED = [str(status) for status in Status if status is not Status.RUNNING]
-"""What the key-value pairs of every row hold, and those of rows with such a number."""
+"""The statuses of rows."""
 
 LARGEST = np.iinfo(np.int32).max
 """The largest count."""
@@ -50,9 +52,6 @@ them as well, with their dtypes."""
 PROPERTIES = ("energy", "free_energy", "forces", "stress", "dipole", "magmom", "magmoms", "charges")
 """Results with a column in the database."""
 
-PLACE = ("numbers", "positions", "cell", "pbc")
-"""Columns with the geometry of a structure."""
-
 _EXACT = ("energy", "free_energy", "forces", "stress")
 """Results that their columns preserve: double precision, of one shape."""
 
@@ -69,25 +68,30 @@ def not_kept(atoms: Atoms) -> list[str]:
     return named + [f"constraint {kind}" for kind in kinds]
 
 
+@functools.cache
+def pairs_of(kind: type) -> dict[str, Column]:
+    """The fields of a class of records that rows hold as key-value pairs, by name."""
+    return {name: column for name, column in fields_of(kind).items() if column.key}
+
+
 def row_of(number: int, entry: Relaxed) -> AtomsRow:
     """The row of one structure, with its key-value pairs and data.
 
     ASE stores pairs and data that belong to the row unchanged, but checks those given separately.
     """
-    atoms = entry.atoms
-    results = {} if atoms.calc is None else atoms.calc.results
-    arrays = {x: atoms.arrays[x] for x in atoms.arrays if x not in ("numbers", "positions")}
-    texts = {"source": entry.source, "message": entry.message}
+    template, results = entry.template, entry.results
+    values = {name: getattr(entry, name) for name in pairs_of(type(entry))}
+    arrays = {name: x for name, x in template.arrays.items() if name != "numbers"}
     columns = {
-        "numbers": atoms.numbers,
-        "positions": atoms.positions,
-        "cell": atoms.cell.array,
-        "pbc": atoms.pbc,
-        "constraints": [c for each in atoms.constraints if (c := _constraint(each))],
+        "numbers": template.arrays["numbers"],
+        "positions": entry.positions,
+        "cell": entry.cell,
+        "pbc": template.pbc,
+        "constraints": [c for each in template.constraints if (c := _constraint(each))],
         "unique_id": uuid.uuid4().hex,
         "ctime": now(),
         "user": os.getenv("USER"),
-        "key_value_pairs": _pairs(number, entry, texts),
+        "key_value_pairs": {NUMBER: number} | _pairs(values, type(entry)),
         **{x: y for x, y in arrays.items() if y.shape[1:] == ARRAYS.get(x)},
         **{x: _as_column(results[x]) for x in PROPERTIES if results.get(x) is not None},
         **({"calculator": "basinax", "calculator_parameters": {}} if results else {}),
@@ -96,8 +100,8 @@ def row_of(number: int, entry: Relaxed) -> AtomsRow:
     for name in lost:
         warnings.warn(f"no database of ASE holds the result {name!r} of a structure", stacklevel=2)
     data = {
-        **texts,
-        "info": stored(parted(atoms.info)[0]),
+        **{name: text for name, text in values.items() if isinstance(text, str)},
+        "info": stored(parted(template.info)[0]),
         "arrays": stored(parted(arrays)[0]),
         "order": list(results),
         "results": stored(others),
@@ -106,47 +110,50 @@ def row_of(number: int, entry: Relaxed) -> AtomsRow:
     return AtomsRow(columns | {"data": object_to_bytes(data)})
 
 
-def entry_of(row: Any) -> tuple[int, Relaxed]:
-    """The number and the result of a structure, from its row."""
+def entry_of(row: Any, kind: type[T] = Relaxed) -> tuple[int, T]:
+    """The number and the record of a structure, from its row."""
     data, pairs = row.data, row.key_value_pairs
-    if not isinstance(data["source"], str) or not isinstance(data["message"], str):
-        raise ValueError("its source and message are no texts")
-    if not np.isin(row.numbers, range(len(chemical_symbols))).all():
-        raise ValueError(f"its atoms have the numbers {row.numbers.tolist()}")
-    atoms = Atoms(**{name: row[name] for name in PLACE})
-    for name, array in restored(data["arrays"]).items():
-        atoms.set_array(name, np.array(array))
-    atoms.set_constraint(row.constraints)
-    atoms.info = restored(data["info"])
-    results = {x: row[x] for x in _EXACT if x in row} | restored(data["results"])
+    values = {name: _value_of(name, x, pairs, data) for name, x in pairs_of(kind).items()}
+    place = {name: np.array(row[name]) for name in ("numbers", "positions", "cell", "pbc")}
+    arrays = {"numbers": place["numbers"].astype(int)}
+    arrays |= {name: np.array(array) for name, array in restored(data["arrays"]).items()}
+    _check_shapes(arrays, place)
+    info = restored(data["info"])
+    template = Template(Atoms, arrays, place["pbc"].astype(bool), info, row.constraints)
+    found = {"energy": math.nan, "free_energy": math.nan}
+    found |= {x: row[x] for x in _EXACT if x in row} | restored(data["results"])
     for name in ("energy", "free_energy"):
-        check_number(name, results.get(name, 0.0), float)
-    if np.shape(results.get("forces", atoms.positions)) != (len(atoms), 3):
-        raise ValueError(f"{len(results['forces'])} forces for {len(atoms)} atoms")
-    if "calculator" in row:
-        atoms.calc = SinglePointCalculator(atoms)
-        found = {"energy": math.nan, "free_energy": math.nan} | results
-        atoms.calc.results |= {name: found[name] for name in data["order"] if name in found}
-    volume = pairs.get("initial_volume")
+        check_number(name, found[name], float)
+    if np.shape(found.get("forces", place["positions"])) != place["positions"].shape:
+        n_atoms = len(place["positions"])
+        raise ValueError(f"{len(found['forces'])} forces for {n_atoms} atoms")
+    results = {name: found[name] for name in data["order"] if name in found}
+    values |= {"positions": place["positions"], "cell": place["cell"], "energy": found["energy"]}
+    return pairs[NUMBER], kind(template=template, results=results, **values)
 
-    def number_of(pair: str) -> float:
-        return float(pairs.get(pair, math.nan))
 
-    entry = Relaxed(
-        atoms,
-        results.get("energy", math.nan),
-        number_of("largest_force"),
-        pairs["steps"],
-        pairs["evaluations"],
-        status_of(pairs),
-        data["source"],
-        data["message"],
-        number_of("initial_energy"),
-        number_of("displacement"),
-        number_of("seconds"),
-        None if volume is None else float(volume),
-    )
-    return pairs[NUMBER], entry
+def _check_shapes(arrays: dict[str, np.ndarray], place: dict[str, np.ndarray]) -> None:
+    """Raise ValueError unless the arrays are those of one structure of known elements."""
+    numbers = arrays["numbers"]
+    if not ((numbers >= 0) & (numbers < len(chemical_symbols))).all():
+        raise ValueError(f"its atoms have the numbers {numbers.tolist()}")
+    shapes = {"positions": (len(numbers), 3), "cell": (3, 3), "pbc": (3,)}
+    for name, array in {**arrays, **place}.items():
+        if array.shape != shapes.get(name, (len(numbers), *array.shape[1:])):
+            raise ValueError(f"its {name} have the shape {array.shape}")
+
+
+def _value_of(name: str, column: Column, pairs: Mapping[str, Any], data: Mapping[str, Any]) -> Any:
+    """The value of a field, from the key-value pairs and the data of a row."""
+    if column.type is Status:
+        return status_of(pairs)
+    if column.type is str:
+        if not isinstance(data[name], str):
+            raise ValueError(f"its {name} is no text")
+        return data[name]
+    if column.key in pairs:
+        return pairs[column.key] if column.type is int else float(pairs[column.key])
+    return math.nan if column.type is float else None
 
 
 def curve_of(data: Any) -> Curve | None:
@@ -172,46 +179,42 @@ def status_of(pairs: Mapping[str, Any]) -> Status:
     return Status[pairs["status"].upper()]
 
 
-def check_number(name: str, value: Any, kind: type) -> None:
+def check_number(name: str, value: Any, kind: Any) -> None:
     """Raise ValueError unless a value of a row is a number that counts, or measures, something."""
     if kind is int and type(value) is int and 0 <= value <= LARGEST:
         return
-    if kind is float and type(value) in (int, float):
+    if kind is not int and type(value) in (int, float):
         return
     raise ValueError(f"its {name} is {value!r}")
 
 
-def checked_pairs(pairs: Any) -> dict[str, Any]:
+def checked_pairs(pairs: Any, kind: type[Relaxed]) -> dict[str, Any]:
     """The key-value pairs of a row; raises ValueError if they are not those of a structure."""
     if not isinstance(pairs, dict):
         raise ValueError(f"the key-value pairs of a row are {pairs!r}")
     check_number(NUMBER, pairs.get(NUMBER), int)
-    for name in COUNTS:
-        check_number(name, pairs.get(name), int)
-    for name in MEASURES:
-        check_number(name, pairs.get(name, 0.0), float)
-    if pairs.get("status") not in ENDED:
-        raise ValueError(f"the status of structure {pairs[NUMBER]} is {pairs.get('status')!r}")
-    for name in ("source", "message"):
-        if not isinstance(pairs.get(name, ""), str):
-            raise ValueError(f"the {name} of structure {pairs[NUMBER]} is {pairs[name]!r}")
+    for column in pairs_of(kind).values():
+        key, value = column.key, pairs.get(column.key)
+        is_right = {Status: value in ENDED, str: isinstance(pairs.get(key, ""), str)}
+        if column.type not in is_right:
+            check_number(key, value if column.type is int else pairs.get(key, 0.0), column.type)
+        elif not is_right[column.type]:
+            raise ValueError(f"the {key} of structure {pairs[NUMBER]} is {value!r}")
     return pairs
 
 
-def _pairs(number: int, entry: Relaxed, texts: Mapping[str, str]) -> dict[str, Any]:
+def _pairs(values: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """Key-value pairs; a database accepts neither NaN nor a text that looks like a number."""
-    numbers = {
-        NUMBER: number,
-        "steps": entry.steps,
-        "evaluations": entry.evaluations,
-        "largest_force": entry.fmax,
-        "initial_energy": entry.initial_energy,
-        "displacement": entry.displacement,
-        "seconds": entry.seconds,
-        "initial_volume": math.nan if entry.initial_volume is None else entry.initial_volume,
+    found = {column.key: values[name] for name, column in pairs_of(kind).items()}
+    return {
+        key: str(x) if isinstance(x, Status) else x
+        for key, x in found.items()
+        if (_is_pair(x) if isinstance(x, str) else _is_number(x))
     }
-    pairs: dict[str, Any] = {x: y for x, y in numbers.items() if not math.isnan(y)}
-    return pairs | {"status": str(entry.status)} | {x: y for x, y in texts.items() if _is_pair(y)}
+
+
+def _is_number(value: float | None) -> bool:
+    return value is not None and not math.isnan(value)
 
 
 def _is_pair(text: str) -> bool:

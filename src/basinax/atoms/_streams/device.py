@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -18,23 +18,31 @@ from basinax._loop.status import Status
 from basinax.atoms._batch import Batch
 from basinax.atoms._cells.moves import CellMoves, with_cells
 from basinax.atoms._constraints.applied import constrained
+from basinax.atoms._intake import Structure
 from basinax.atoms._matrices import VOIGT
 from basinax.transforms._protocol import AbstractTransform
 
 
 class Settings(eqx.Module):
-    """Settings that may differ between structures; leaves are numbers, or one per structure."""
+    """Settings that may differ between structures; leaves are numbers, or arrays of some each."""
 
     optimizer: AbstractTransform
     criterion: AbstractCriterion
     max_steps: Any
 
-    def of(self, members: np.ndarray, n_structures: int) -> "Settings":
-        """The settings of the given structures, one entry per place."""
+    def own(self, n_structures: int) -> list[tuple[Any, ...]]:
+        """The numbers of each structure in the leaves that are arrays of all."""
+        arrays = [x for x in jax.tree.leaves(self) if np.ndim(x)]
+        return list(zip(*arrays, strict=True)) if arrays else [()] * n_structures
+
+    def of(self, structures: Sequence[Structure]) -> "Settings":
+        """The settings of these structures: arrays have an entry of each, from its `own`."""
+        own = zip(*(structure.own for structure in structures), strict=True)
 
         def choose(x):
-            x = np.asarray(x) if isinstance(x, bool | int | float) else x
-            return np.asarray(x)[members] if np.shape(x) == (n_structures,) else x
+            if np.ndim(x):
+                return np.array(next(own), np.asarray(x).dtype)
+            return np.asarray(x) if isinstance(x, bool | int | float) else x
 
         return jax.tree.map(choose, self)
 
@@ -85,7 +93,7 @@ def moved(batch: Batch, moves: CellMoves | None, params: Any) -> Batch:
 structure = xla.jitted(CellMoves.structure)
 
 
-@functools.partial(xla.jitted, options=xla.ONCE)
+@functools.partial(xla.jitted, is_kept=True, options=xla.ONCE)
 def result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     """The returned positions of structures, and the results there."""
     point = final_point(stopped(run))
@@ -112,7 +120,7 @@ def found_at(point: Point, batch: Batch, moves: CellMoves | None) -> dict[str, A
     return place | found | {"forces": forces, "is_free": moves.is_free}
 
 
-@functools.partial(xla.jitted, options=xla.ONCE, static_argnums=(0, 1))
+@functools.partial(xla.jitted, is_kept=True, options=xla.ONCE, static_argnums=(0, 1))
 def started(fixed: "Fixed", keep_best: bool, arrays, batch: Batch, moves: CellMoves | None) -> Run:
     potential, settings = eqx.combine(arrays, fixed.tree)
     params, prefix = beginning(batch, moves)
@@ -130,7 +138,7 @@ def started(fixed: "Fixed", keep_best: bool, arrays, batch: Batch, moves: CellMo
     )
 
 
-@functools.partial(xla.jitted, options=xla.ONCE, static_argnums=0)
+@functools.partial(xla.jitted, is_kept=True, options=xla.ONCE, static_argnums=0)
 def restarted(fixed: Fixed, arrays, batch: Batch, moves: CellMoves | None, run: Run, mask) -> Run:
     _, settings = eqx.combine(arrays, fixed.tree)
     return restart(run, settings.optimizer, *beginning(batch, moves), mask)

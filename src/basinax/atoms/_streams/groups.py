@@ -1,8 +1,7 @@
 """Groups of structures that share batches of one shape; the grouping affects speed alone."""
 
 import dataclasses
-import functools
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 from ase import Atoms
@@ -11,20 +10,22 @@ from basinax._bits.rounding import BLOCK
 from basinax._jax.cores import n_cores
 from basinax._settings import Allowed, one_number, shown
 from basinax.atoms._batch import STEPS_PER_OCTAVE, padded_size
-from basinax.atoms._cells.kinds import Kind
+from basinax.atoms._cells.kinds import Kind, is_open
 from basinax.atoms._cells.moves import CELL_ROWS
 from basinax.atoms._constraints.applied import layout_of
+from basinax.atoms._evaluators.protocol import AbstractEvaluator
 from basinax.atoms._history import AnyRecorder
 from basinax.atoms._intake import Structure, squared_measures
 from basinax.atoms._machine import machine
 from basinax.atoms._neighbors.lists import Lists
 from basinax.atoms._neighbors.rooms import SMALL
 from basinax.atoms._neighbors.search import check_listable
-from basinax.atoms._streams.device import Settings
-from basinax.atoms._streams.places import Group
+from basinax.atoms._streams.device import Device, Settings
+from basinax.atoms._streams.on_device import OnDevice
 from basinax.atoms._streams.queue import Monitor, Queue
-from basinax.atoms._streams.sizes import within_memory
-from basinax.atoms._streams.stream import Work
+from basinax.atoms._streams.sizes import memory_of_batch, within_memory
+from basinax.atoms._streams.slots import Group
+from basinax.atoms._streams.stream import BatchGroup
 from basinax.atoms.potentials import AbstractPotential
 from basinax.transforms.curvature.inverse_hessian import bounded
 
@@ -36,132 +37,123 @@ most turns leave out pairs beyond the cutoff."""
 A_SKIN = Allowed("be 0 Å or more", lambda x: (x >= 0) & (x < np.inf))
 
 
-class Listed(NamedTuple):
+class PotentialWithSkin(NamedTuple):
     """A potential and the skin of its neighbour lists."""
 
     potential: AbstractPotential
     skin: float
 
+    @classmethod
+    def of(cls, potential: Any, skin: float | None) -> "PotentialWithSkin":
+        """The potential with a skin in Å, or the usual one; raises TypeError or ValueError."""
+        check_potential(potential)
+        has_cutoff = potential.cutoff < np.inf
+        if skin is None and has_cutoff:
+            skin = (SKIN_OF_DEAR_PAIRS if potential.has_dear_pairs else SKIN) * potential.cutoff
+        skin = 0.0 if skin is None else one_number(skin, "skin", A_SKIN)
+        # Without a cutoff a list holds all pairs and never becomes stale.
+        return cls(potential, skin if has_cutoff else np.inf)
+
     @property
     def reach(self) -> float:
         return self.potential.cutoff + self.skin
 
-
-def listed_for(
-    potential: AbstractPotential, atoms: list[Atoms], skin: float | None, dtype: Any
-) -> Listed:
-    """The potential with its skin; raises unless it suits the structures and they can be listed."""
-    check_potential(potential)
-    potential.check(atoms)
-    has_cutoff = potential.cutoff < np.inf
-    if skin is None and has_cutoff:
-        skin = (SKIN_OF_DEAR_PAIRS if potential.has_dear_pairs else SKIN) * potential.cutoff
-    skin = 0.0 if skin is None else one_number(skin, "skin", A_SKIN)
-    # Without a cutoff a list holds all pairs and never becomes stale.
-    listed = Listed(potential, skin if has_cutoff else np.inf)
-    check_listable(atoms, listed.reach, dtype)
-    return listed
+    def check(self, atoms: list[Atoms], dtype: Any) -> None:
+        """Raise unless the potential suits the structures and they can be listed."""
+        self.potential.check(atoms)
+        check_listable(atoms, self.reach, dtype)
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
-    """The settings that all groups of a call share."""
+class RunSettings:
+    """The settings of a run, checked, for any structures."""
 
-    structures: list[Structure]
+    listed: PotentialWithSkin | None
+    """The potential, if JAX evaluates it."""
+    evaluator: AbstractEvaluator | None
+    """What evaluates structures on the host, if it does."""
     settings: Settings
     dtype: Any
-    keep_best: bool
-    monitor: Monitor
+    lanes: list[Device]
+    """The device of each thread."""
+    keep_best: bool = False
     points: int = 0
     """The largest number of points in a structure's history; 0 for no history."""
 
-    def works(
-        self,
-        listed: Listed,
-        recorder: AnyRecorder | None,
-        n_batches: int,
-        memory: float = np.inf,
-    ) -> list[Work]:
-        """Groups of structures with similar lists; each group has a program of its own.
+    def check(self, structures: list[Structure]) -> None:
+        """Raise unless the potential suits the structures."""
+        atoms = [structure.atoms for structure in structures]
+        if self.listed is not None:
+            self.listed.check(atoms, self.dtype)
+        if self.evaluator is not None:
+            self.evaluator.check(atoms, needs_stress(structures))
 
-        Args:
-            n_batches: the number of batches that run at a time.
-            memory: bytes per batch.
-        """
-        potential = listed.potential
-        slots = _expected_neighbors(self.structures, listed.reach)
-        asks_elements = potential.has_dear_pairs and len(potential.species) > 1
+    def groups(
+        self, structures: list[Structure], monitor: Monitor, recorder: AnyRecorder | None
+    ) -> list[Group]:
+        """Groups of structures with similar lists; each group has programs of its own."""
+        is_on_host = self.evaluator is not None
+        lanes: list[Device] = [None] if is_on_host else self.lanes
+        neighbors, memory = self.neighbors(structures), memory_of_batch(lanes)
+        blocks = np.array([structure.n_blocks for structure in structures])
+        n_elements = np.array([structure.n_elements for structure in structures])
+        has_open = any(is_open(structure.cell) for structure in structures)
 
         def group(members: np.ndarray, kind: Kind | None) -> Group:
-            made = self.group(members, kind, slots, recorder, n_batches)
-            return within_memory(made, int(slots[members].max()) * potential.values_of_pair, memory)
+            own = [structures[i] for i in members]
+            sizes = [len(structure) for structure in own]
+            rows, most = (blocks[members], neighbors[members]), float(neighbors[members].max())
+            order = np.argsort(-n_elements[members], kind="stable")
+            made = Group(
+                settings=_for_sizes(self.settings, sizes, kind),
+                dtype=self.dtype,
+                keep_best=self.keep_best,
+                shape=shape_of_batches(*rows, len(lanes)),
+                n_filled=_part(*rows, len(lanes)),
+                n_rows=int(blocks[members].sum()) * BLOCK,
+                most_rows=max(sizes),
+                most_neighbors=most,
+                most_elements=int(n_elements[members].max()) if self._asks_elements else None,
+                layout=layout_of(structure.stages for structure in own),
+                kind=kind,
+                has_open=has_open and kind == "frechet",
+                # Several elements take more steps: begun first, fewer structures run at the end.
+                queue=Queue(own[k] for k in order),
+                monitor=monitor,
+                recorder=recorder,
+                points=self.points,
+            )
+            of_pairs = 0 if self.listed is None else self.listed.potential.values_of_pair
+            return within_memory(made, int(most) * of_pairs, memory)
 
         return [
-            Work(
-                group(members, kind),
-                potential=potential,
-                skin=listed.skin,
-                is_short=int(self.blocks[members].sum()) * BLOCK <= machine().short_rows,
-                most_elements=int(self.n_elements[members].max()) if asks_elements else None,
-            )
-            for kind, alike in _by_kind(self.structures)
-            for members in _grouped(slots, self.blocks, alike)
+            group(members, kind)
+            for kind, alike in _by_kind(structures)
+            for members in ([alike] if is_on_host else _grouped(neighbors, blocks, alike))
         ]
 
-    def hosted_groups(self, recorder: AnyRecorder | None, memory: float = np.inf) -> list[Group]:
-        """Groups of structures that the host evaluates, one batch each.
+    def batches(self, group: Group) -> BatchGroup:
+        """The batches of a group on devices."""
+        potential, skin = cast(PotentialWithSkin, self.listed)
+        return BatchGroup(group, OnDevice(potential, skin, group.n_rows <= machine().short_rows))
 
-        Args:
-            memory: bytes per batch.
-        """
-        alike = np.ones(len(self.structures))
-        groups = [
-            self.group(members, kind, alike, recorder, 1)
-            for kind, members in _by_kind(self.structures)
-        ]
-        return [within_memory(group, 0, memory) for group in groups]
+    def neighbors(self, structures: list[Structure]) -> np.ndarray:
+        """The estimated number of neighbours of an atom, for each structure."""
+        if self.evaluator is not None:
+            return np.ones(len(structures))
+        return _expected_neighbors(structures, cast(PotentialWithSkin, self.listed).reach)
 
-    def group(
-        self,
-        members: np.ndarray,
-        kind: Kind | None,
-        slots: np.ndarray,
-        recorder: AnyRecorder | None,
-        n_cores: int,
-    ) -> Group:
-        """A group of the given structures, of which `n_cores` batches run at a time."""
-        blocks, own = self.blocks, [self.structures[i] for i in members]
-        sizes = [len(structure) for structure in own]
-        return Group(
-            structures=self.structures,
-            settings=_for_sizes(self.settings, sizes, kind),
-            dtype=self.dtype,
-            keep_best=self.keep_best,
-            shape=shape_of_batches(blocks[members], slots[members], n_cores),
-            n_filled=_part(blocks[members], slots[members], n_cores),
-            most_rows=max(sizes),
-            layout=layout_of(structure.stages for structure in own),
-            kind=kind,
-            queue=Queue(_long_ones_first(members, self.n_elements), blocks),
-            monitor=self.monitor,
-            recorder=recorder,
-            points=self.points,
-        )
-
-    @functools.cached_property
-    def blocks(self) -> np.ndarray:
-        """The number of blocks of rows of each structure."""
-        return np.array([structure.n_blocks for structure in self.structures])
-
-    @functools.cached_property
-    def n_elements(self) -> np.ndarray:
-        """The number of elements of each structure."""
-        return np.array([structure.n_elements for structure in self.structures])
+    @property
+    def _asks_elements(self) -> bool:
+        if self.listed is None:
+            return False
+        potential = self.listed.potential
+        return potential.has_dear_pairs and len(potential.species) > 1
 
 
-def _long_ones_first(members: np.ndarray, n_elements: np.ndarray) -> np.ndarray:
-    """Members with several elements first: these take more steps, so fewer remain at the end."""
-    return members[np.argsort(-n_elements[members], kind="stable")]
+def needs_stress(structures: list[Structure]) -> list[bool]:
+    """Whether each structure needs its stress, as its cell moves."""
+    return [structure.cell is not None for structure in structures]
 
 
 def n_cores_used() -> int:

@@ -6,7 +6,7 @@ of a result depends on which evaluations arrive together.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import equinox as eqx
@@ -17,7 +17,6 @@ from jaxtyping import Array, Bool, Float
 
 from basinax._bits import xla
 from basinax._jax.fixed import Fixed, split
-from basinax._jax.shortage import is_out_of_memory
 from basinax._loop.run import Evaluation, Point, Run, judged_between
 from basinax._loop.status import Status
 from basinax.atoms._batch import Batch
@@ -33,17 +32,11 @@ from basinax.atoms._evaluators.protocol import (
 from basinax.atoms._internal.optimizer import Given, steps_on_the_host
 from basinax.atoms._matrices import VOIGT_OF_ENTRIES
 from basinax.atoms._snapshot import Snapshot
-from basinax.atoms._streams.device import (
-    advanced,
-    found_at,
-    moved,
-    restarted,
-    started,
-)
-from basinax.atoms._streams.places import Group, Places, Report
-from basinax.atoms._streams.sizes import smaller, tell_of_smaller
+from basinax.atoms._streams.device import Device, advanced, found_at, moved, restarted, started
+from basinax.atoms._streams.host_optimizers import HostOptimizers
+from basinax.atoms._streams.slots import EvaluatorInfo, Slots
+from basinax.atoms._streams.stream import AbstractBackend, AbstractBackends
 from basinax.atoms._streams.turns import numbers_of
-from basinax.atoms._streams.walks import Walks
 from basinax.atoms.potentials import Properties
 
 LOOK = 0.2
@@ -55,7 +48,7 @@ neighbours within this distance (Å) could not be listed."""
 
 
 class Findings(eqx.Module):
-    """Evaluations that have arrived, in NumPy arrays of a batch's shapes; 0 in other places."""
+    """Evaluations that have arrived, in NumPy arrays of a batch's shapes; 0 in other slots."""
 
     has_come: Bool[Array, "systems"]
     energies: Float[Array, "systems"]
@@ -100,191 +93,181 @@ class Points:
     def fail(self, number: int, message: str) -> None:
         self._messages[number] = message
 
-    def pop(self, member: int, end: Snapshot) -> Report:
+    def pop(self, member: int, end: Snapshot) -> EvaluatorInfo:
         points = self._last.pop(member, None), self._best.pop(member, None)
         properties = next((p.found.properties() for p in points if p and p.is_at(end)), {})
         message, first = self._messages.pop(member, ""), self._first.pop(member, None)
-        return Report(properties, message, first)
+        return EvaluatorInfo(properties, message, first)
 
 
-def relax_hosted(group: Group, session: AbstractSession) -> None:
-    """Relax the structures of a group until none waits, or until the run is stopped."""
-    while not group.monitor.is_stopped() and (members := group.fill()):
-        stream = None
-        try:
-            stream = HostedStream(group, session, members)
-            stream.run()
-        except (MemoryError, jax.errors.JaxRuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
-            standing = members if stream is None else stream.given_up()
-            less = smaller(group, standing, error)
-            tell_of_smaller(group, less, len(standing))
-            group = less
+@dataclasses.dataclass(frozen=True)
+class OnHost(AbstractBackends):
+    """Batches of a potential that the host evaluates."""
+
+    session: AbstractSession
+    numbers: dict[int, int]
+    """The number of each structure in the session, by its number in the run."""
+
+    def make(self, slots: Slots, device: Device) -> "HostBackend":
+        return HostBackend(self, slots)
+
+    def equip(self, backends: Sequence["HostBackend"]) -> None:
+        """Batches of the host share nothing."""
 
 
-class HostedStream:
+class HostBackend(AbstractBackend):
     """One batch whose structures the host evaluates."""
 
-    def __init__(self, group: Group, session: AbstractSession, members: list[int]):
-        self.group, self.session = group, session
+    def __init__(self, of: OnHost, slots: Slots):
+        self.slots, self.session, self.numbers = slots, of.session, of.numbers
         self.points = Points()
-        self.places = Places(group, members, self.points.pop)
+        slots.info_of = lambda structure, end: self.points.pop(self.numbers[structure.number], end)
         self.asked: dict[int, Request] = {}
-        """Pending requests, by structure number."""
-        is_walked = steps_on_the_host(group.settings.optimizer)
-        self.walks = Walks(self.places) if is_walked else None
+        """Pending requests, by number in the session."""
+        is_on_host = steps_on_the_host(slots.group.settings.optimizer)
+        self.optimizers = HostOptimizers(slots) if is_on_host else None
 
-    def run(self) -> None:
-        places, group = self.places, self.group
-        how = split((None, places.settings()))
-        run = started(how[0], group.keep_best, how[1], places.batch, places.moves)
-        findings, failed = self._findings(run, [])
-        while True:
-            run, here, due = _turn(*how, places.batch, places.moves, run, findings)
-            here = jax.device_get(here)
-            for k in np.flatnonzero(places.occupied & here["is_best"]).tolist():
-                self.points.keep(int(places.members[k]))
-            if group.recorder is not None or group.points:
-                has_come = np.asarray(findings.has_come)
-                places.record(self._with_energies(jax.device_get(due), has_come))
-            status = np.where(failed, Status.EVALUATION_FAILED, here["status"]).astype(np.int32)
-            if failed.any():
-                run = eqx.tree_at(lambda r: r.status, run, status)
-            group.monitor.report(places, status[places.occupied], here["fmax"][places.occupied])
-            if group.monitor.is_stopped():
-                self._end(run, places.occupied)
-                places.hand_over()
-                return
-            has_ended = places.occupied & (status != Status.RUNNING)
-            if has_ended.any():
-                run, how, is_new = self._refilled(run, how, has_ended)
-                places.hand_over()
-                if not places.occupied.any():
-                    return
-                if is_new.any():
-                    findings, failed = self._findings(run, [])
-                    continue  # a turn without evaluations gives the new positions
-            self._ask(here)
-            is_lost = places.occupied & here["is_lost"]
-            answers = [] if is_lost.any() else self._answers()
-            findings, failed = self._findings(run, answers)
+    def start(self) -> None:
+        slots = self.slots
+        self.how = split((None, slots.settings()))
+        keep_best = slots.group.keep_best
+        self.run: Run = started(self.how[0], keep_best, self.how[1], slots.batch, slots.moves)
+        self.waits = False
+        """Whether the next turn waits for an evaluation; otherwise it gives new positions."""
 
-    def given_up(self) -> list[int]:
-        """The structures of the batch, after all pending requests have been answered or dropped."""
-        places = self.places
-        places.hand_over()
-        self.group.monitor.forget(places)
-        # A late answer would be taken for the answer to a restarted structure.
-        while self.asked and not self.group.monitor.is_stopped():
-            for number, _ in self.session.answers(LOOK):
-                self.asked.pop(number, None)
-        members = places.members[places.occupied].tolist()
-        self._forget(members)
-        return members
+    def advance(self) -> None:
+        """Does nothing: evaluations have begun as they were asked for."""
 
-    def _refilled(self, run: Run, how: Any, has_ended: np.ndarray) -> tuple[Run, Any, np.ndarray]:
-        """The run with waiting structures in the places of ended ones, and these places."""
-        places = self.places
-        self._end(run, has_ended)
-        is_new = places.refill()
-        if is_new.any():
-            how = split((None, places.settings()))
-            run = restarted(*how, places.batch, places.moves, run, is_new)
-        return run, how, is_new
+    def look(self) -> tuple[np.ndarray, np.ndarray]:
+        slots, group = self.slots, self.slots.group
+        findings, failed = self._findings(self._answers() if self.waits else [])
+        self.run, here, due = _turn(*self.how, slots.batch, slots.moves, self.run, findings)
+        self.here = here = jax.device_get(here)
+        for number in self._numbers(slots.occupied & here["is_best"]).values():
+            self.points.keep(number)
+        if group.recorder is not None or group.points:
+            has_come = np.asarray(findings.has_come)
+            slots.record(self._with_energies(jax.device_get(due), self._numbers(has_come)))
+        status = np.where(failed, Status.EVALUATION_FAILED, here["status"]).astype(np.int32)
+        if failed.any():
+            self.run = eqx.tree_at(lambda run: run.status, self.run, status)
+        return status, here["fmax"]
 
-    def _end(self, run: Run, which: np.ndarray) -> None:
-        places = self.places
-        self._forget(places.members[which].tolist())
-        places.take_out(run, which)
-        if (ended := places.ended) is not None and (last := ended.last) is not None:
+    def is_worth_refilling(self, has_ended: np.ndarray) -> bool:
+        return bool(has_ended.any())
+
+    def take_out(self, which: np.ndarray) -> None:
+        slots, numbers = self.slots, self._numbers(which)
+        self._forget(which)
+        slots.take_out(self.run, which)
+        if (left := slots.left) is not None and (last := left.last) is not None:
             # The energy is NaN where a path ends at a point that was not evaluated.
-            is_known = which & ~np.isnan(last["energies"])
-            places.ended = ended._replace(last=self._with_energies(last, is_known))
+            known = {k: n for k, n in numbers.items() if not np.isnan(last["energies"][k])}
+            slots.left = left._replace(last=self._with_energies(last, known))
 
-    def _with_energies(
-        self, found: dict[str, np.ndarray], is_known: np.ndarray
-    ) -> dict[str, np.ndarray]:
-        """`found` with the evaluator's energies, of which the run has the minimised one alone.
+    def restart(self, is_new: np.ndarray) -> None:
+        slots, self.how = self.slots, split((None, self.slots.settings()))
+        self.run = restarted(*self.how, slots.batch, slots.moves, self.run, is_new)
 
-        Args:
-            is_known: places at the last point of their structure.
-        """
-        energies = found["energies"].astype(np.float64)
-        free_energies = energies.copy()
-        for k in np.flatnonzero(is_known).tolist():
-            last = self.points.last(int(self.places.members[k]))
-            energies[..., k], free_energies[..., k] = last.energy, last.minimised
-        return found | {"energies": energies, "free_energies": free_energies}
-
-    def _forget(self, members: list[int]) -> None:
-        for number in members:
-            self.asked.pop(number, None)
-            self.session.end(number)
-            if self.walks is not None:
-                self.walks.end(number)
-
-    def _ask(self, here: dict[str, np.ndarray]) -> None:
+    def prepare(self, is_new: np.ndarray) -> None:
         """Request evaluations of structures at positions that have not been evaluated."""
-        places, requests = self.places, []
-        is_waiting = places.occupied & here["is_pending"] & ~here["is_lost"]
-        for k in np.flatnonzero(is_waiting).tolist():
-            number = int(places.members[k])
+        self.waits = not is_new.any()
+        if not self.waits:
+            return  # a turn without evaluations gives the new positions
+        slots, here, requests = self.slots, self.here, []
+        is_waiting = slots.occupied & here["is_pending"] & ~here["is_lost"]
+        for k, number in self._numbers(is_waiting).items():
             if number in self.asked:
                 continue
-            rows = places.rows_of(k)
-            positions = here["positions"][rows].astype(np.float64)
+            positions = here["positions"][slots.rows_of(k)].astype(np.float64)
             cell = here["cells"][k].astype(np.float64)
             requests.append(Request(number, positions, cell, bool(here["is_free"][k])))
         self.asked |= {request.number: request for request in requests}
         self.session.ask(requests)
+        self.waits = not (slots.occupied & here["is_lost"]).any()
+
+    def give_up(self) -> None:
+        super().give_up()
+        # A late answer would be taken for the answer to a restarted structure.
+        while self.asked and not self.slots.group.monitor.is_stopped():
+            for number, _ in self.session.answers(LOOK):
+                self.asked.pop(number, None)
+        self._forget(self.slots.occupied)
+
+    def _numbers(self, which: np.ndarray) -> dict[int, int]:
+        """The structures in these slots: their numbers in the session, by slot."""
+        found = self.slots.in_slots(which)
+        return {k: self.numbers[structure.number] for k, structure in found.items()}
+
+    def _with_energies(
+        self, found: dict[str, np.ndarray], known: dict[int, int]
+    ) -> dict[str, np.ndarray]:
+        """`found` with the evaluator's energies, of which the run has the minimised one alone.
+
+        Args:
+            known: structures at their last point, by slot.
+        """
+        energies = found["energies"].astype(np.float64)
+        free_energies = energies.copy()
+        for k, number in known.items():
+            last = self.points.last(number)
+            energies[..., k], free_energies[..., k] = last.energy, last.minimised
+        return found | {"energies": energies, "free_energies": free_energies}
+
+    def _forget(self, which: np.ndarray) -> None:
+        """Drop the requests and optimizers of the structures in these slots."""
+        for k, number in self._numbers(which).items():
+            self.asked.pop(number, None)
+            self.session.end(number)
+            if self.optimizers is not None:
+                self.optimizers.end(self.slots.structures[k].number)
 
     def _answers(self) -> list[Answer]:
         """At least one answer, unless the run is stopped."""
         while not (answers := self.session.answers(LOOK)):
-            if self.group.monitor.is_stopped():
+            if self.slots.group.monitor.is_stopped():
                 break
         return answers
 
-    def _findings(self, run: Run, answers: list[Answer]) -> tuple[Findings, np.ndarray]:
-        """The answers as arrays, and the mask of places whose structures could not be evaluated."""
-        places = self.places
-        shape, dtype = (len(places.occupied),), places.batch.positions.dtype
+    def _findings(self, answers: list[Answer]) -> tuple[Findings, np.ndarray]:
+        """The answers as arrays, and the mask of slots whose structures could not be evaluated."""
+        slots = self.slots
+        shape, dtype = (len(slots.occupied),), slots.batch.positions.dtype
         has_come, failed = np.zeros((2, *shape), bool)
-        energies, forces = np.zeros(shape, dtype), np.zeros(places.batch.positions.shape, dtype)
-        stress = None if places.moves is None else np.zeros((*shape, 3, 3), dtype)
-        place_of = {int(places.members[k]): k for k in np.flatnonzero(places.occupied).tolist()}
+        energies, forces = np.zeros(shape, dtype), np.zeros(slots.batch.positions.shape, dtype)
+        stress = None if slots.moves is None else np.zeros((*shape, 3, 3), dtype)
+        slot_of = {number: k for k, number in self._numbers(slots.occupied).items()}
         for number, found in answers:
             request = self.asked.pop(number, None)
-            if request is None:  # the structure has left its place
+            if request is None:  # the structure has left its slot
                 continue
-            k = place_of[number]
+            k = slot_of[number]
             if isinstance(found, EvaluationError):
                 failed[k] = True
                 self.points.fail(number, str(found))
                 continue
             self.points.add(request, found)
             has_come[k], energies[k] = True, found.minimised
-            forces[places.rows_of(k)] = found.forces
+            forces[slots.rows_of(k)] = found.forces
             if stress is not None and found.stress is not None:
                 stress[k] = found.stress[list(VOIGT_OF_ENTRIES)].reshape(3, 3)
         arrays: dict[str, Any] = {"has_come": has_come, "energies": energies, "forces": forces}
         found = Findings(**arrays, stress=stress)  # pyright: ignore[reportArgumentType]
-        return (found if self.walks is None else self._walked(run, found)), failed
+        return (found if self.optimizers is None else self._stepped(found)), failed
 
-    def _walked(self, run: Run, findings: Findings) -> Findings:
-        """The findings, with a step for each evaluation."""
-        places, walks = self.places, cast(Walks, self.walks)
+    def _stepped(self, findings: Findings) -> Findings:
+        """The findings, with a step of the host for each evaluation."""
+        slots, optimizers = self.slots, cast(HostOptimizers, self.optimizers)
         gradients: Any = -cast(Any, findings.forces)
         has_come = np.asarray(findings.has_come)
-        if has_come.any() and not (places.moves is None and places.batch.constraints is None):
-            gradients = _gradients(places.batch, places.moves, run.point.params, findings)
-        come = np.flatnonzero(has_come).tolist()
-        energies = {k: self.points.last(int(places.members[k])).minimised for k in come}
-        return dataclasses.replace(findings, steps=walks.steps(run, energies, gradients))
+        if has_come.any() and not (slots.moves is None and slots.batch.constraints is None):
+            gradients = _gradients(slots.batch, slots.moves, self.run.point.params, findings)
+        come = self._numbers(has_come)
+        energies = {k: self.points.last(number).minimised for k, number in come.items()}
+        return dataclasses.replace(findings, steps=optimizers.steps(self.run, energies, gradients))
 
 
-@functools.partial(xla.jitted, options=xla.SHORT, static_argnums=0)
+@functools.partial(xla.jitted, is_kept=True, options=xla.SHORT, static_argnums=0)
 def _turn(
     fixed: Fixed, arrays, batch: Batch, moves: CellMoves | None, before: Run, findings: Findings
 ) -> tuple[Run, dict[str, Any], dict[str, Any]]:
@@ -313,7 +296,7 @@ def _turn(
     return run, here, {name: x[None] for name, x in due.items()}
 
 
-@functools.partial(xla.jitted, options=xla.SHORT)
+@functools.partial(xla.jitted, is_kept=True, options=xla.SHORT)
 def _gradients(batch: Batch, moves: CellMoves | None, params: Any, findings: Findings) -> Any:
     """Gradients by the parameters, under the constraints."""
     gradients = _evaluation(findings, batch, moves)(params).gradients

@@ -1,64 +1,72 @@
-"""Waiting structures, and outcomes of structures that have ended."""
+"""Structures that wait for batches, and the progress of those in batches."""
 
 import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from basinax._bits.rounding import BLOCK
 from basinax._loop.status import Status
-from basinax.atoms._result import Relaxed
+from basinax.atoms._intake import Structure
 
 
 class Queue:
     """Waiting structures by their number of blocks; shared by threads, hence the lock."""
 
-    def __init__(self, members: np.ndarray, blocks: np.ndarray):
-        self._lock, self._blocks = threading.Lock(), blocks
-        self._waiting: dict[int, deque[int]] = {}
-        for member in members.tolist():
-            self._waiting.setdefault(int(blocks[member]), deque()).append(member)
+    def __init__(self, structures: Iterable[Structure]):
+        self._lock = threading.Lock()
+        self._waiting: dict[int, deque[Structure]] = {}
+        for structure in structures:
+            self.add(structure)
 
-    def fill(self, n_rows: int, n_systems: int) -> list[int]:
+    def add(self, structure: Structure) -> None:
+        with self._lock:
+            self._waiting.setdefault(structure.n_blocks, deque()).append(structure)
+
+    @property
+    def n_rows(self) -> int:
+        """The number of rows of all waiting structures."""
+        return sum(blocks * BLOCK * len(some) for blocks, some in list(self._waiting.items()))
+
+    def fill(self, n_rows: int, n_systems: int) -> list[Structure]:
         """Structures for a new batch, the same share of the waiting structures of every size.
 
-        Thus a free place finds a waiting structure of its size until the queue is empty.
+        Thus a free slot finds a waiting structure of its size until the queue is empty.
         """
-        taken: list[int] = []
+        taken: list[Structure] = []
         with self._lock:
-            waiting = sorted(self._waiting.items(), reverse=True)
-            rows = sum(blocks * BLOCK * len(members) for blocks, members in waiting)
-            part = min(1.0, n_rows / max(rows, 1))
-            shares = {blocks: int(part * len(members)) for blocks, members in waiting}
+            part = min(1.0, n_rows / max(self.n_rows, 1))
+            waiting = sorted(self._waiting.items(), key=lambda item: -item[0])
+            shares = {blocks: int(part * len(some)) for blocks, some in waiting}
             # First the shares, then all others that fit, large structures first.
-            for blocks, members in [*waiting, *waiting]:
+            for blocks, some in [*waiting, *waiting]:
                 while (
-                    members
+                    some
                     and shares[blocks] > 0
                     and len(taken) < n_systems
                     and blocks * BLOCK <= n_rows
                 ):
-                    taken.append(members.popleft())
+                    taken.append(some.popleft())
                     shares[blocks] -= 1
                     n_rows -= blocks * BLOCK
-                shares[blocks] = len(members)
+                shares[blocks] = len(some)
         return taken
 
-    def replace(self, blocks: int) -> int | None:
+    def replace(self, blocks: int) -> Structure | None:
         """A waiting structure of the given number of blocks."""
         with self._lock:
             waiting = self._waiting.get(blocks)
             return waiting.popleft() if waiting else None
 
-    def put_back(self, members: list[int]) -> None:
+    def put_back(self, structures: list[Structure]) -> None:
         """Put structures back in front of the queue."""
         with self._lock:
-            for member in reversed(members):
-                self._waiting.setdefault(int(self._blocks[member]), deque()).appendleft(member)
+            for structure in reversed(structures):
+                self._waiting[structure.n_blocks].appendleft(structure)
 
 
 PHASES = ("listing", "compiling")
@@ -66,19 +74,11 @@ PHASES = ("listing", "compiling")
 
 
 class Monitor:
-    """Collects outcomes and the progress of batches, and reports both, one thread at a time."""
+    """The progress of a run and whether it must stop; reports of all threads, one at a time."""
 
-    def __init__(
-        self,
-        n_structures: int,
-        progress: Any,
-        should_stop: Callable[[], bool],
-        on_end: Callable[[int, Relaxed], None] | None,
-    ):
-        """Args: on_end: called with each structure that ends and its entry, in turn."""
-        self.entries: list[Relaxed | None] = [None] * n_structures
+    def __init__(self, progress: Callable[..., None] | None, should_stop: Callable[[], bool]):
         self._begin = time.monotonic()
-        self._should_stop, self._progress, self._on_end = should_stop, progress, on_end
+        self._should_stop, self._progress = should_stop, progress
         self._is_stopped = False
         self._in_batches: dict[Any, tuple[int, int]] = {}
         self._fmax: dict[Any, np.ndarray] = {}
@@ -86,7 +86,9 @@ class Monitor:
         self._ended = (0, 0)
         self._phases: list[str] = []
         """Phases of the threads that list or compile."""
-        self._lock = threading.Lock()  # the caller's functions run one at a time
+        self._lock = threading.Lock()  # the caller's function runs in one thread at a time
+        self.n_structures = 0
+        """The number of structures that have been read."""
 
     @contextlib.contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -112,34 +114,33 @@ class Monitor:
         self._is_stopped = self._is_stopped or bool(self._should_stop())
         return self._is_stopped
 
-    def end(self, member: int, entry: Relaxed) -> None:
-        """Args: entry: without the time to its end."""
-        with self._lock:
-            has_ended, converged = entry.status != Status.RUNNING, entry.status == Status.CONVERGED
-            if has_ended:
-                entry = entry._replace(seconds=time.monotonic() - self._begin)
-            self.entries[member] = entry
-            failed = has_ended and not converged
-            self._ended = (self._ended[0] + converged, self._ended[1] + failed)
-            if self._on_end is not None and has_ended:
-                self._on_end(member, entry)
+    def seconds(self) -> float:
+        """The time since the run began."""
+        return time.monotonic() - self._begin
 
-    def report(self, stream: Any, status: np.ndarray, fmax: np.ndarray) -> None:
-        """Args: status, fmax: values of the structures in the stream's batch."""
+    def end(self, status: Status) -> None:
+        """Count a structure that has ended."""
+        with self._lock:
+            converged, failed = self._ended
+            has_converged = status == Status.CONVERGED
+            self._ended = converged + has_converged, failed + (not has_converged)
+
+    def report(self, batch: Any, status: np.ndarray, fmax: np.ndarray) -> None:
+        """Args: status, fmax: values of the structures in the batch."""
         if self._progress is None:
             return
         with self._lock:
             n_converged = int((status == Status.CONVERGED).sum())
             n_failed = int((status != Status.RUNNING).sum()) - n_converged
-            self._in_batches[stream] = n_converged, n_failed
-            self._fmax[stream] = fmax[(status == Status.RUNNING) & np.isfinite(fmax)]
+            self._in_batches[batch] = n_converged, n_failed
+            self._fmax[batch] = fmax[(status == Status.RUNNING) & np.isfinite(fmax)]
             self._tell()
 
-    def forget(self, stream: Any) -> None:
-        """Stop counting the structures of the stream's batch, which is given up."""
+    def forget(self, batch: Any) -> None:
+        """Stop counting the structures of a batch that has ended or is given up."""
         with self._lock:
-            self._in_batches.pop(stream, None)
-            self._fmax.pop(stream, None)
+            self._in_batches.pop(batch, None)
+            self._fmax.pop(batch, None)
 
     def _tell(self) -> None:
         if self._progress is not None:
@@ -147,4 +148,4 @@ class Monitor:
             phase = max(self._phases, key=PHASES.index, default="running")
             fmax = np.concatenate([*self._fmax.values(), np.zeros(0)])
             forces = (float(np.median(fmax)), float(fmax.max())) if len(fmax) else (np.nan, np.nan)
-            self._progress(*(sum(count) for count in counts), phase, *forces)
+            self._progress(self.n_structures, *(sum(count) for count in counts), phase, *forces)

@@ -11,7 +11,7 @@ from basinax._bits.rounding import BLOCK
 from basinax._jax.memory import memory_of
 from basinax._systems.index import index_of_sizes
 from basinax.atoms._streams.device import Device
-from basinax.atoms._streams.places import Group
+from basinax.atoms._streams.slots import Group
 
 _LOG = logging.getLogger("basinax")
 
@@ -84,18 +84,14 @@ def _bytes_of_state(group: Group, n_rows: int, n_systems: int) -> int:
     sizes = [group.most_rows] + [0] * (n_systems - 1)
     index = index_of_sizes(sizes, align=BLOCK, n_rows=n_rows, most_rows=group.most_rows)
     params = jax.ShapeDtypeStruct((n_rows, 3), group.dtype)
-    settings = group.settings.of(np.zeros(n_systems, int), len(group.structures))
-    state = jax.eval_shape(lambda x: settings.optimizer.init(x, index), params)
+    optimizer = group.settings.optimizer
+    optimizer = jax.tree.map(lambda x: np.full(n_systems, x[0]) if np.ndim(x) else x, optimizer)
+    state = jax.eval_shape(lambda x: optimizer.init(x, index), params)
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
 
 
-def smaller(group: Group, members: list[int], error: BaseException) -> Group:
-    """The group with batches half as large, after one has run out of memory.
-
-    The structures wait again and restart from their input, so the bits are the same.
-
-    Args:
-        members: the structures of the batch.
+def smaller(group: Group, n_structures: int, error: BaseException) -> Group:
+    """The group with batches half as large, after one of so many structures ran out of memory.
 
     Raises:
         MemoryError: batches cannot be smaller.
@@ -103,17 +99,16 @@ def smaller(group: Group, members: list[int], error: BaseException) -> Group:
     less = group.halved()
     if less.shape == group.shape:
         raise MemoryError(
-            f"memory has run out, and batches cannot be smaller: {len(members)} structures"
+            f"memory has run out, and batches cannot be smaller: {n_structures} structures"
             f" in {group.shape[0]} rows, the largest of {group.most_rows} atoms"
         ) from error
-    group.queue.put_back(members)
     return less
 
 
-def tell_of_smaller(group: Group, less: Group, n_members: int) -> None:
+def tell_of_smaller(group: Group, less: Group, n_structures: int) -> None:
     """Warn that batches are smaller from now on."""
     text = (
-        f"memory has run out: {n_members} structures begin again, in batches of"
+        f"memory has run out: {n_structures} structures begin again, in batches of"
         f" {less.shape[0]} rows instead of {group.shape[0]}"
     )
     warnings.warn(text, RuntimeWarning, stacklevel=3)

@@ -32,14 +32,17 @@ def _by_length(function: Callable) -> dict[bool, Callable]:
     """The function jitted for short runs, and for others."""
     return {
         is_short: xla.jitted(
-            function, xla.ON_ONE_CORE | (xla.SHORT if is_short else {}), static_argnums=0
+            function,
+            xla.ON_ONE_CORE | (xla.SHORT if is_short else {}),
+            static_argnums=0,
+            is_kept=True,
         )
         for is_short in (False, True)
     }
 
 
-class Course(NamedTuple):
-    """The inputs of a batch's turns between two host syncs."""
+class Block(NamedTuple):
+    """A block of turns of a batch, between two host syncs: its inputs."""
 
     how: tuple[AbstractPotential, Settings]
     batch: Batch
@@ -62,7 +65,7 @@ class Course(NamedTuple):
         is_chunked = isinstance(self.neighbors, ChunkedLists) and self.how[0].has_dear_pairs
         return cast(ChunkedLists, self.neighbors) if is_chunked else None
 
-    def turned(self, go: Callable, carry: Any, run_of: Callable, skins, n_turns=None) -> tuple:
+    def advance(self, go: Callable, carry: Any, run_of: Callable, skins, n_turns=None) -> tuple:
         """Carry a run through some turns.
 
         Args:
@@ -134,20 +137,20 @@ class Course(NamedTuple):
 
 
 @_by_length
-def advance(
+def advance_block(
     fixed: Fixed, arrays, batch, moves, neighbors: Lists, reach: Reach, run: Run, skins
 ) -> tuple[Run, Any, Any]:
-    """`Course.turned` for a run alone."""
+    """`Block.advance` for a run alone."""
 
     def go(step, turns, run):
         return step(run, turns)
 
-    course = Course(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, reach)
-    return course.turned(go, run, lambda run: run, skins)
+    block = Block(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, reach)
+    return block.advance(go, run, lambda run: run, skins)
 
 
 def _kept_by(keep: Callable) -> Callable:
-    """The `go` of `Course.turned` for a run and values that are stored after every turn.
+    """The `go` of `Block.advance` for a run and values that are stored after every turn.
 
     Args:
         keep: maps the runs before and after a turn, and stored values, to the new values.
@@ -180,7 +183,7 @@ def recorded(
     skins,
     interval,
 ) -> tuple[tuple[Run, dict[str, Any]], Any, Any]:
-    """`advance`, with points of systems at multiples of the interval of steps.
+    """`advance_block`, with points of systems at multiples of the interval of steps.
 
     The last `FRAMES` points of each system are stacked along a first axis; `steps` is -1 for
     missing points.
@@ -206,10 +209,10 @@ def recorded(
     here = dataclasses.replace(run.point, of_rows=None)
     nothing = jnp.full_like(run.steps, -1)
     none = (here, {"steps": nothing, "evaluations": nothing})
-    course = Course(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, reach)
+    block = Block(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, reach)
     # Limit the turns so that at most `FRAMES` points fall due. The interval may be any integer.
     n_turns = FRAMES * jnp.minimum(interval, machine().periods * machine().period)
-    (run, dues), skins, is_stale = course.turned(
+    (run, dues), skins, is_stale = block.advance(
         _kept_by(newest), (run, [none] * FRAMES), lambda carry: carry[0], skins, n_turns
     )
     found = [counts | found_at(point, batch, moves) for point, counts in dues]
@@ -221,11 +224,11 @@ def recorded(
 def noted(
     fixed: Fixed, arrays, batch, moves, neighbors: Lists, reach: Reach, run: Run, skins
 ) -> tuple[tuple[Run, dict[str, Any]], Any, Any]:
-    """`advance`, with the numbers of each turn along a first axis.
+    """`advance_block`, with the numbers of each turn along a first axis.
 
     `steps` is -1 in turns in which a system was not judged.
     """
-    course = Course(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, reach)
+    block = Block(eqx.combine(arrays, fixed.tree), batch, moves, neighbors, reach)
 
     def noted_too(before, run, kept):
         notes, at = kept
@@ -239,8 +242,8 @@ def noted(
 
     nobody = jnp.zeros_like(run.has_moved)
     none = numbers_of(nobody, run, run, found_at(run.point, batch, moves))
-    notes = {name: jnp.stack([x] * course.most_turns) for name, x in none.items()}
-    (run, (notes, _)), skins, is_stale = course.turned(
+    notes = {name: jnp.stack([x] * block.most_turns) for name, x in none.items()}
+    (run, (notes, _)), skins, is_stale = block.advance(
         _kept_by(noted_too), (run, (notes, jnp.int32(0))), lambda carry: carry[0], skins
     )
     return (run, notes), skins, is_stale

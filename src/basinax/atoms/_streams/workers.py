@@ -1,19 +1,21 @@
 """Threads that relax groups of structures from one queue: one per core, or one per device."""
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 import jax
 
-from basinax._jax.compilations import Compilations
+from basinax._jax.compilations import counter_of_thread
 from basinax._jax.switches import switched, switches
 from basinax._settings import at_least, require_whole, shown
-from basinax.atoms._streams import groups
+from basinax.atoms._intake import Structure
+from basinax.atoms._streams import groups as _groups
 from basinax.atoms._streams.device import Device
-from basinax.atoms._streams.places import Group
 from basinax.atoms._streams.queue import Monitor
-from basinax.atoms._streams.stream import Stream, Work
+from basinax.atoms._streams.slots import Ended
+from basinax.atoms._streams.stream import BatchGroup, Stream
 
 Devices = Sequence[Device] | int | None
 
@@ -47,7 +49,7 @@ def lanes_of(devices: Devices) -> list[Device]:
 
 
 def _lanes(devices: Sequence[Device]) -> list[Device]:
-    return list(devices) if len(devices) > 1 else list(devices) * groups.n_cores_used()
+    return list(devices) if len(devices) > 1 else list(devices) * _groups.n_cores_used()
 
 
 def on_lane(wanted: dict[str, Any], lane: Device) -> dict[str, Any]:
@@ -55,38 +57,74 @@ def on_lane(wanted: dict[str, Any], lane: Device) -> dict[str, Any]:
     return wanted if lane is None else wanted | {"jax_default_device": lane}
 
 
-def work_off(
-    works: list[Work], monitor: Monitor, compilations: Compilations, lanes: list[Device]
-) -> None:
+def in_threads(
+    groups: list[BatchGroup], monitor: Monitor, lanes: list[Device], wanted: dict[str, Any]
+) -> Generator[list[Ended]]:
     """Relax all groups in threads; each thread has one batch, which keeps one core busy on CPU.
 
-    If one thread fails, or the caller is interrupted, the others end at their next host sync. After
-    an interrupt the caller does not wait for compilers.
+    If one thread fails, or the caller is interrupted or leaves, the others end at their next host
+    sync. After an interrupt the caller does not wait for compilers.
+
+    Args:
+        wanted: JAX's switches for the threads.
+
+    Yields:
+        Structures that have ended since the last yield. In the meantime further ones may be added
+        to the queues.
     """
-    wanted = switches()
+    found: SimpleQueue[Any] = SimpleQueue()
+    """Lists of structures that have ended, and the thread's device with its error at its end."""
+    compilations = counter_of_thread()
 
     def drain(lane: Device) -> None:
-        with switched(on_lane(wanted, lane)), compilations.counted():
-            for work in works:
-                work.drain(lane)
+        error = None
+        try:
+            with switched(on_lane(wanted, lane)), compilations.counted():
+                for group in groups:
+                    for ended in group.drain(lane):
+                        found.put(ended)
+        except BaseException as raised:
+            error = raised
+        found.put((lane, error))
 
-    pool, waits = ThreadPoolExecutor(len(lanes)), True
+    pool, free, waits = ThreadPoolExecutor(len(lanes)), list(lanes), True
     try:
         with monitor.during("listing"):
-            begin(works, monitor, pool, lanes, wanted)
-        for thread in as_completed([pool.submit(drain, lane) for lane in lanes]):
-            thread.result()
+            begin(groups, monitor, pool, lanes, wanted)
+        is_waiting = True
+        while is_waiting or len(free) < len(lanes):
+            while is_waiting and free:
+                pool.submit(drain, free.pop())
+            ended = []
+            for one in all_of(found):
+                if isinstance(one, list):
+                    ended += one
+                    continue
+                lane, error = one
+                if error is not None:
+                    raise error
+                free.append(lane)
+            if ended:
+                yield ended
+            is_waiting = not monitor.is_stopped() and any(group.is_waiting() for group in groups)
     except BaseException as error:
         monitor.stop()
         # A compiler may run for minutes and cannot be interrupted.
-        waits = isinstance(error, Exception) or not monitor.is_compiling()
+        waits = isinstance(error, Exception | GeneratorExit) or not monitor.is_compiling()
         raise
     finally:
         pool.shutdown(wait=waits, cancel_futures=True)
 
 
+def all_of(found: "SimpleQueue[Any]") -> Iterator[Any]:
+    """All that waits in the queue; waits for the first."""
+    yield found.get()
+    while not found.empty():
+        yield found.get()
+
+
 def begin(
-    works: list[Work],
+    groups: list[BatchGroup],
     monitor: Monitor,
     pool: ThreadPoolExecutor,
     lanes: list[Device],
@@ -95,26 +133,17 @@ def begin(
     """Make the first batches of all groups, with lists, before any batch runs.
 
     Thus shapes do not depend on the order of threads.
-
-    Args:
-        wanted: JAX's switches for the threads.
     """
 
-    def make(
-        work: Work, group: Group, members: list[int], lane: Device, is_first: bool
-    ) -> Stream | None:
+    def make(group: BatchGroup, structures: list[Structure], lane: Device) -> Stream | None:
+        is_wanted = group is groups[0] or not monitor.is_stopped()
         with switched(on_lane(wanted, lane)):
-            is_wanted = is_first or not monitor.is_stopped()
-            return work.make(group, members, lane) if is_wanted else None
+            return group.make(group.group, structures, lane) if is_wanted else None
 
-    futures: list[list[Any]] = [[] for _ in works]
-    for work, of_work in zip(works, futures, strict=True):
-        group = work.group
-        fills = filter(None, [group.fill() for _ in lanes])
-        for members, lane in zip(fills, lanes, strict=False):
-            is_first = not futures[0]
-            of_work.append(pool.submit(make, work, group, members, lane, is_first))
-    for work, streams in zip(works, futures, strict=True):
-        made = [made for stream in streams if (made := stream.result()) is not None]
-        if made:  # empty if the run is stopped
-            work.begin(made)
+    futures: list[list[Any]] = []
+    for group in groups:
+        fills = filter(None, [group.group.fill() for _ in lanes])
+        pairs = zip(fills, lanes, strict=False)
+        futures.append([pool.submit(make, group, structures, lane) for structures, lane in pairs])
+    for group, streams in zip(groups, futures, strict=True):
+        group.begin([made for stream in streams if (made := stream.result()) is not None])

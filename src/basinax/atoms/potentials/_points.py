@@ -73,7 +73,7 @@ def _rows_of(part: Sequence[Atoms]) -> int:
     return sum(-(-len(a) // BLOCK) for a in part) * BLOCK
 
 
-@functools.partial(xla.jitted, options=xla.SHORT, static_argnums=(0, 1))
+@functools.partial(xla.jitted, is_kept=True, options=xla.SHORT, static_argnums=(0, 1))
 def _properties(fixed: Fixed, stress: bool, arrays: Any, batch: Batch, lists: Any) -> Any:
     return eqx.combine(arrays, fixed.tree)(batch, lists, stress=stress)
 

@@ -9,16 +9,16 @@ from basinax._loop.run import Run
 from basinax.atoms._internal.carried import Walk
 from basinax.atoms._internal.deformation import Frame
 from basinax.atoms._internal.optimizer import InternalLBFGS
-from basinax.atoms._streams.places import Places
+from basinax.atoms._streams.slots import Slots
 
 
-class Walks:
-    """The walks of the structures in the places of a batch."""
+class HostOptimizers:
+    """The optimizers of the structures in the slots of a batch."""
 
-    def __init__(self, places: Places):
-        self.places = places
+    def __init__(self, slots: Slots):
+        self.slots = slots
         self._walks: dict[int, tuple[Frame, Walk]] = {}
-        """Walks by structure number."""
+        """Optimizers by structure number."""
 
     def end(self, number: int) -> None:
         self._walks.pop(number, None)
@@ -27,7 +27,7 @@ class Walks:
         """The steps of structures whose evaluation has arrived, like the parameters; 0 for others.
 
         Args:
-            energies: energies of the potential in eV, by place.
+            energies: energies of the potential in eV, by slot.
             gradients: gradients like the parameters, under the constraints.
         """
         params, gradients = jax.device_get((run.point.params, gradients))
@@ -44,18 +44,17 @@ class Walks:
         return steps
 
     def _walk(self, k: int) -> tuple[Frame, Walk]:
-        places = self.places
-        number = int(places.members[k])
-        if number not in self._walks:
-            optimizer: Any = places.settings().optimizer
+        slots = self.slots
+        structure = slots.structures[k]
+        if structure.number not in self._walks:
+            optimizer: Any = slots.settings().optimizer
             assert isinstance(optimizer, InternalLBFGS)
-            structure = places.group.structures[number]
-            self._walks[number] = optimizer.walk(structure, k)
-        return self._walks[number]
+            self._walks[structure.number] = optimizer.walk(structure, k)
+        return self._walks[structure.number]
 
     def _rows(self, k: int) -> list[slice]:
-        """The rows of a place in each leaf of the parameters."""
-        rows, moves = [self.places.rows_of(k)], self.places.moves
+        """The rows of a slot in each leaf of the parameters."""
+        rows, moves = [self.slots.rows_of(k)], self.slots.moves
         if moves is not None:
             each = 2 if moves.kind == "strain" else 3
             begin = each * k
