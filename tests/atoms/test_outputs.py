@@ -3,6 +3,7 @@
 import csv
 import errno
 import io
+import json
 import os
 import shutil
 import signal
@@ -605,6 +606,45 @@ def test_a_run_that_is_killed_before_its_outputs_are_whole_writes_them_later(
     assert not relaxation.is_done
     assert len(ase.io.read("x.traj", ":")) == 3 and len(sources_of("t.csv")) == 3
     assert Path("x.traj.run.json").exists() and not Path("x.traj.run").exists()
+
+
+def test_a_named_folder_stays_and_has_all_outputs(relaxation):
+    outputs = ["--output-dir", "out", "--table", "t.csv", "--log", "run.log", "--json"]
+    done = run("--run", "kept", *outputs)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["written"] == ["out/in.extxyz", "t.csv", "run.log"]
+    assert run("--output", "whole.extxyz").exit_code == 0
+    assert Path("out/in.extxyz").read_bytes() == Path("whole.extxyz").read_bytes()
+    assert Path("out/run.json").exists() and Path("kept/results.db").exists()
+    for name in ("out/in.extxyz", "t.csv"):
+        Path(name).unlink()
+    relaxation.is_done = False
+    assert CliRunner().invoke(cli.app, ["resume", "kept"]).exit_code == 0
+    assert Path("out/in.extxyz").read_bytes() == Path("whole.extxyz").read_bytes()
+    assert Path("t.csv").exists() and not relaxation.is_done
+
+
+def test_structures_of_standard_input_are_kept_for_a_run_that_goes_on(relaxation):
+    relaxation.meanwhile, relaxation.n_ended = lambda: signal.raise_signal(signal.SIGINT), 1
+    command = ["relax", "-", "--potential", "lennard-jones:Ar"]
+    text = Path("in.extxyz").read_text()
+    assert CliRunner().invoke(cli.app, command, input=text).exit_code == 130
+    relaxation.meanwhile, relaxation.n_ended = lambda: None, None
+    done = CliRunner().invoke(cli.app, ["resume", "relaxed.extxyz.run"])
+    assert done.exit_code == 0, done.output
+    written = ase.io.read("relaxed.extxyz", ":")
+    assert [a.info["relax_source"] for a in written] == [f"stdin.extxyz@{k}" for k in range(3)]
+
+
+def test_trajectories_go_on_with_their_run(relaxation):
+    options = ["--trajectory", "new"]
+    relaxation.meanwhile, relaxation.n_ended = lambda: signal.raise_signal(signal.SIGINT), 1
+    assert run(*options).exit_code == 130
+    for k in range(3):
+        Path(f"new/{k}.traj").write_text("before")
+    relaxation.meanwhile, relaxation.n_ended = lambda: None, None
+    assert run(*options).exit_code == 0
+    assert [x.name for x in Path("new").iterdir()] == ["0.traj"]  # of the one that had ended
 
 
 def test_a_run_that_was_ended_is_not_taken_for_another(relaxation):
