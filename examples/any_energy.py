@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from basinax import FIRE, SystemIndex, product, relax, segment
+from basinax import FIRE, SystemIndex, each_alone, relax
 
 jax.config.update("jax_enable_x64", True)
 
@@ -18,26 +18,20 @@ sizes = [3, 5, 8, 13]
 nodes = SystemIndex.from_sizes(sizes)
 scales = SystemIndex.from_sizes([1] * len(sizes))
 prefix = {"x": nodes, "scale": scales}
-
-starts = np.cumsum(sizes) - sizes
-following = np.concatenate(
-    [s + np.roll(np.arange(n), -1) for s, n in zip(starts, sizes, strict=True)]
-)
+following = np.concatenate([np.roll(np.arange(n), -1) for n in sizes])
 
 
-def energies(params):
+@each_alone
+def model(params, is_row, following, _):
     """A spring of rest length `scale` from each node to the next, and one that holds the scale."""
-    d = params["x"][following] - params["x"]
-    scale = params["scale"]
-    stretch2 = product(d[:, 0], d[:, 0]) + product(d[:, 1], d[:, 1])
-    excess = jnp.sqrt(stretch2) - scale[nodes.ids, 0]
-    return segment.sum(product(excess, excess), nodes) + product(scale - 1, scale - 1)[:, 0]
+    x, scale, is_node = params["x"], params["scale"][0, 0], is_row["x"]
+    d = x[following] - x
+    lengths = jnp.sqrt(jnp.where(is_node, (d * d).sum(1), 1.0))
+    return jnp.where(is_node, (lengths - scale) ** 2, 0.0).sum() + (scale - 1) ** 2
 
 
 def value_and_gradient(params):
-    # Systems do not see one another, so the gradient of the sum holds the gradient of each.
-    gradient = jax.grad(lambda p: energies(p).sum())(params)
-    return energies(params), gradient
+    return model(params, prefix, following, nodes)
 
 
 draw = np.random.default_rng(0)

@@ -72,4 +72,4 @@ def test_a_rounding_that_is_left_out_is_found(module, transform, monkeypatch):
     found = findings_of(transform, OF_ONE, CONTIGUOUS, np.float32)
     assert "product in a sum" in {finding.rule for finding in found}
     place = f"{module.replace('.', '/')}.py:"
-    assert any(place in finding.source for finding in found)
+    assert any(place in finding.origin for finding in found)

@@ -51,6 +51,7 @@ def test_a_model_that_keeps_the_bits_passes():
     found = checked(bowl, steps=5)
     assert found.is_kept and found.differing == [] and found.compared == [0, 1, 2]
     assert [finding.n_compared for finding in found.findings] == [3] * 8
+    assert found.left_open == []
     assert repr(found).startswith("all 3 systems compared have the bits that they have alone\n")
 
 
@@ -59,6 +60,9 @@ def test_a_sum_over_the_batch_is_found():
     assert found.differing == found.compared and len(found.compared) == 2
     assert all(isinstance(finding, Finding) for finding in found.findings)
     assert f"2 of 2 systems compared differ: {found.differing[0]}, " in repr(found)
+    rules = {finding.rule for finding in found.left_open}
+    assert rules >= {"product in a sum", "sum over an axis", "scatter that adds"}
+    assert f"{__file__}:" in str(found.left_open[0]) in repr(found)
 
 
 def test_the_system_that_differs_is_named():

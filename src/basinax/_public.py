@@ -6,6 +6,7 @@ Their modules import JAX and equinox, so this one is imported with the first nam
 from basinax._bits.order import (
     OrderCheck as OrderCheck,
     OrderFinding as OrderFinding,
+    OrderWarning as OrderWarning,
     check_order as check_order,
 )
 from basinax._bits.rounding import exact as exact, product as product, rounded as rounded

@@ -5,8 +5,7 @@ import pytest
 
 from basinax._bits import xla
 from basinax.atoms._machine import CPU
-from basinax.atoms._models import programs, sessions, side_by_side
-from basinax.atoms._models.programs import found_side_by_side
+from basinax.atoms._models import programs, session
 from basinax.atoms._streams import hosted
 from shapes import few_lengths, few_places, few_shapes, few_short_shapes
 from xla import AS_USERS
@@ -28,6 +27,4 @@ def models_as_users(monkeypatch):
     """Models are compiled as users compile them."""
     options = xla.REPEATABLE | AS_USERS
     program = jax.jit(programs.evaluate.__wrapped__, compiler_options=options, static_argnums=0)
-    monkeypatch.setattr(sessions, "evaluate", program)
-    program = jax.jit(found_side_by_side, compiler_options=options, static_argnums=0)
-    monkeypatch.setattr(side_by_side, "evaluate_side_by_side", program)
+    monkeypatch.setattr(session, "evaluate", program)

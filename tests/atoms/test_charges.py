@@ -114,5 +114,3 @@ def test_ions_have_the_same_bits_alone_and_in_a_batch():
 def test_what_is_no_charge_is_named():
     with pytest.raises(ValueError, match=r"system 1 \(OH\): info\['charge'\] must be a number"):
         evaluate([ion(), ion(charge="plus")], IONS)
-    with pytest.raises(TypeError, match="asks for charge and spin, which a joined graph"):
-        JaxModel.of_vectors(of_ions, 3.0, exact=False)

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from basinax import FIRE, cli
 from basinax.atoms import JaxModel, LennardJones, _machine, relax, relax_stream
-from basinax.atoms._models import sessions
+from basinax.atoms._models import session
 from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._streams import on_device
 
@@ -89,7 +89,7 @@ def springs(vectors, numbers, senders, receivers):
     return jnp.zeros(numbers.shape, vectors.dtype).at[receivers].add(0.01 * within)
 
 
-evaluate = sessions.evaluate
+evaluate = session.evaluate
 
 
 def seen(*arguments):
@@ -98,7 +98,7 @@ def seen(*arguments):
     return found
 
 
-sessions.evaluate = seen
+session.evaluate = seen
 model = JaxModel.of_vectors(springs, 5.0, dtype="float64")
 
 

@@ -14,8 +14,8 @@ from basinax._jax.memory import host_memory, memory_of
 from basinax._jax.shortage import is_out_of_memory
 from basinax._systems.index import index_of_sizes
 from basinax.atoms import ASECalculator, JaxModel, LennardJones, relax
-from basinax.atoms._models import sessions, side_by_side
-from basinax.atoms._models.lanes import Lanes
+from basinax.atoms._models import session
+from basinax.atoms._models.session import Lanes
 from basinax.atoms._streams import hosted, on_device, run
 from cover import exhaustive
 
@@ -190,14 +190,14 @@ def springs(vectors, numbers, senders, receivers):
 def test_a_model_evaluates_fewer_at_a_time_where_memory_runs_out(monkeypatch):
     model = JaxModel.of_vectors(springs, 5.0, dtype="float64", workers=4)
     whole = relax(argon(5), model, FIRE(), max_steps=5)
-    calls, evaluate = itertools.count(), sessions.evaluate
+    calls, evaluate = itertools.count(), session.evaluate
 
     def greedy(*arguments):
         if next(calls) in (3, 9):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room")
         return evaluate(*arguments)
 
-    monkeypatch.setattr(sessions, "evaluate", greedy)
+    monkeypatch.setattr(session, "evaluate", greedy)
     with pytest.warns(RuntimeWarning, match="no more than half as many structures are evaluated"):
         assert same(relax(argon(5), model, FIRE(), max_steps=5), whole)
 
@@ -205,14 +205,14 @@ def test_a_model_evaluates_fewer_at_a_time_where_memory_runs_out(monkeypatch):
 def test_a_structure_that_has_too_little_memory_alone_fails_alone(monkeypatch):
     atoms = [*argon(2), bulk("Ar", cubic=True).repeat((3, 1, 1))]
     model = JaxModel.of_vectors(springs, 5.0, dtype="float64", workers=1)
-    evaluate = sessions.evaluate
+    evaluate = session.evaluate
 
     def greedy(fixed, arrays, graph):
         if graph["is_atom"].sum() > 4:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room")
         return evaluate(fixed, arrays, graph)
 
-    monkeypatch.setattr(sessions, "evaluate", greedy)
+    monkeypatch.setattr(session, "evaluate", greedy)
     found = relax(atoms, model, FIRE(), max_steps=2)
     failed = [entry.status == Status.EVALUATION_FAILED for entry in found]
     assert failed == [False, False, True]
@@ -222,35 +222,19 @@ def test_a_structure_that_has_too_little_memory_alone_fails_alone(monkeypatch):
 def test_structures_side_by_side_that_have_too_little_memory_fail_by_their_shape(monkeypatch):
     monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", 4096)
     atoms = [*argon(2), bulk("Ar", cubic=True).repeat((3, 1, 1))]
-    model = JaxModel.of_vectors(springs, 5.0, dtype="float64")
-    evaluate = side_by_side.evaluate_side_by_side
+    model = JaxModel.of_vectors(springs, 5.0, dtype="float64", workers=1)
+    evaluate = session.evaluate
 
     def greedy(fixed, arrays, graphs):
         if graphs["is_atom"][0].sum() > 4:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room")
         return evaluate(fixed, arrays, graphs)
 
-    monkeypatch.setattr(side_by_side, "evaluate_side_by_side", greedy)
+    monkeypatch.setattr(session, "evaluate", greedy)
     found = relax(atoms, model, FIRE(), max_steps=2)
     failed = [entry.status == Status.EVALUATION_FAILED for entry in found]
     assert failed == [False, False, True]
     assert found.messages[2].startswith("memory has run out for structures of 12 atoms")
-
-
-def test_a_joined_graph_that_is_too_large_is_halved(monkeypatch):
-    model = JaxModel.of_vectors(springs, 5.0, dtype="float64", exact=False)
-    together = sessions._together
-
-    def greedy(program, requests, graphs):
-        if len(graphs) > 2:
-            raise MemoryError
-        return together(program, requests, graphs)
-
-    whole = relax(argon(5), model, FIRE(), max_steps=2)
-    monkeypatch.setattr(sessions, "_together", greedy)
-    with pytest.warns(RuntimeWarning, match="structures are evaluated in two graphs"):
-        found = relax(argon(5), model, FIRE(), max_steps=2)
-    np.testing.assert_allclose(found.energies, whole.energies, rtol=1e-12)
 
 
 def test_lanes_of_a_device_are_halved_down_to_one():

@@ -1,6 +1,7 @@
 """JAX models of others as potentials: the promise, derivatives, and models that are of no use."""
 
 import dataclasses
+from contextlib import closing
 from pathlib import Path
 
 import ase.optimize
@@ -13,24 +14,26 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from ase.calculators.emt import EMT
 from ase.filters import FrechetCellFilter
+from ase.geometry import wrap_positions
 from ase.io import read, write
 from ase.neighborlist import neighbor_list
 from graph_models import CUTOFF, Direct, Network, NetworkCalculator, OfPositions, structures
+from structures import STRUCTURES
 from test_calculators import same
 from typer.testing import CliRunner
 
 from basinax import BFGS, FIRE, LBFGSLineSearch, Status, chain, cli
 from basinax.atoms import (
+    AbstractSession,
     EvaluationError,
+    Frechet,
     JaxModel,
     Request,
     Trajectories,
     potential_from,
     relax,
 )
-from basinax.atoms._models.graphs import graph_of, shape_of
-from basinax.atoms._models.sessions import OneByOne
-from basinax.atoms._models.side_by_side import SideBySide
+from basinax.atoms._models.graphs import SKIN, VerletList, shape_of
 from cover import exhaustive
 from follow_ase import follow_ase, walk_of_ase
 
@@ -50,13 +53,20 @@ def network(**options) -> JaxModel:
 
 def found_of(model: JaxModel, atoms: list[Atoms], order: list[int]) -> dict:
     """What the model finds of structures that are asked for in this order, all at once."""
-    session = model.open(atoms, [True] * len(atoms))
-    session.ask([Request(k, atoms[k].positions, _cell_of(atoms[k]), True) for k in order])
+    with closing(model.open(atoms, [True] * len(atoms))) as session:
+        return answers_of(session, [request_of(k, atoms[k]) for k in order])
+
+
+def answers_of(session: AbstractSession, requests: list[Request]) -> dict:
+    session.ask(requests)
     found = {}
-    while len(found) < len(order):
+    while len(found) < len(requests):
         found |= dict(session.answers(1.0))
-    session.close()
     return found
+
+
+def request_of(number: int, atoms: Atoms) -> Request:
+    return Request(number, atoms.positions, _cell_of(atoms), needs_stress=True)
 
 
 def _cell_of(atoms: Atoms) -> np.ndarray:
@@ -94,6 +104,14 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(
     assert batch.steps.tolist() == [int(r.steps[0]) for r in [*alone, *alone[::-1]]]
 
 
+def test_no_bit_depends_on_when_lists_are_made(models_as_users, monkeypatch):
+    few, cells, model = structures()[3:], [None, None, Frechet()], network(dtype="float32")
+    seldom = relax(few, model, FIRE(), cell=cells, max_steps=10)
+    monkeypatch.setattr("basinax.atoms._models.graphs.SKIN", 0.02)
+    every = zip(few, cells, strict=True)
+    assert same(seldom, [relax([a], model, FIRE(), cell=c, max_steps=10) for a, c in every])
+
+
 def test_what_is_not_finite_ends_its_structure_alone():
     atoms = structures()
     poisoned = eqx.tree_at(
@@ -123,33 +141,29 @@ def test_structures_side_by_side_find_the_same_to_rounding(monkeypatch):
 def test_a_structure_that_is_not_finite_changes_none_beside_it(monkeypatch):
     monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", 600)
     atoms = [bulk("Cu", cubic=True, a=a) for a in (3.5, 3.6, 3.7)]  # all of one shape
-    session = network().open(atoms, [True] * 3)
-    assert isinstance(session, SideBySide)
     found = found_of(network(), atoms, [0, 1, 2])
-    far = [Request(k, a.positions, a.cell.array, True) for k, a in enumerate(atoms)]
+    far = [request_of(k, a) for k, a in enumerate(atoms)]
     far[1] = far[1]._replace(positions=np.full((4, 3), np.nan))
-    session.ask(far)
-    answers: dict = {}
-    while len(answers) < 3:
-        answers |= dict(session.answers(1.0))
-    session.close()
+    with closing(network().open(atoms, [True] * 3)) as session:
+        answers = answers_of(session, far)
     assert isinstance(answers[1], EvaluationError)
     for k in (0, 2):
         assert answers[k].energy == found[k].energy
         assert np.array_equal(answers[k].forces, found[k].forces)
 
 
-def test_a_structure_that_has_ended_gets_no_answer(monkeypatch):
-    monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", 600)
+@pytest.mark.parametrize("n_pairs", [0, 600])
+def test_a_structure_that_has_ended_gets_no_answer_until_it_is_asked_for_again(
+    n_pairs, monkeypatch
+):
+    monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", n_pairs)
     atoms = [bulk("Cu", cubic=True), bulk("Cu", cubic=True)]
-    session = network().open(atoms, [True] * 2)
-    session.ask([Request(k, a.positions, a.cell.array, True) for k, a in enumerate(atoms)])
-    session.end(0)
-    answers = []
-    while not answers:
-        answers = session.answers(1.0)
-    assert [number for number, _ in answers] == [1]
-    session.close()
+    requests = [request_of(k, a) for k, a in enumerate(atoms)]
+    with closing(network().open(atoms, [True] * 2)) as session:
+        session.ask(requests[:1])
+        session.end(0)
+        assert list(answers_of(session, requests[1:])) == [1]
+        assert list(answers_of(session, [request_of(0, atoms[0])])) == [0]
 
 
 def test_models_whose_sums_have_no_order_are_evaluated_one_at_a_time(monkeypatch, caplog):
@@ -166,18 +180,7 @@ def test_models_whose_sums_have_no_order_are_evaluated_one_at_a_time(monkeypatch
     with caplog.at_level("INFO", logger="basinax"):
         session = JaxModel.of_vectors(energies, CUTOFF).open(atoms, [True])
     session.close()
-    assert isinstance(session, OneByOne)
     assert "one at a time: a scatter adds to single entries" in caplog.text
-
-
-def test_joined_graphs_find_the_same_to_rounding_alone():
-    atoms = structures()
-    batch = relax(atoms, network(exact=False), cell="frechet", max_steps=5)
-    exact = relax(atoms, network(), cell="frechet", max_steps=5)
-    # Other sums: the last digits of energies of some eV, and what five steps make of them.
-    np.testing.assert_allclose(batch.energies, exact.energies, rtol=0, atol=1e-9)
-    stress = [[a.get_stress() for a in r.atoms if a.pbc.any()] for r in (batch, exact)]
-    np.testing.assert_allclose(*stress, rtol=0, atol=1e-9)
 
 
 def test_models_that_differ_in_their_weights_share_programs():
@@ -260,7 +263,8 @@ def test_pairs_are_those_of_ase_in_one_order(pbc):
     atoms = structures()[3]
     atoms.pbc = pbc
     for cutoff in (3.0, 7.0):
-        graph = graph_of(atoms.positions, atoms.cell.array, atoms.pbc, atoms.numbers, cutoff)
+        pairs = VerletList(atoms.pbc, atoms.numbers, cutoff)
+        graph = pairs.graph(atoms.positions, atoms.cell.array)
         i, j, shifts, vectors = neighbor_list("ijSD", atoms, cutoff)
         order = np.lexsort([*shifts.T[::-1], j, i])
         assert np.array_equal(graph.receivers, i[order])
@@ -268,6 +272,55 @@ def test_pairs_are_those_of_ase_in_one_order(pbc):
         assert np.array_equal(graph.shifts, shifts[order])
         # ASE adds the terms of a vector in another order.
         np.testing.assert_allclose(graph.vectors, vectors[order], atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_a_list_that_follows_its_structure_has_the_pairs_of_a_fresh_one(name, dtype, monkeypatch):
+    """Along a walk of atoms and cell, with a jump and a return into the cell."""
+    atoms, random, made = STRUCTURES[name], np.random.default_rng(0), []
+    make = VerletList._make
+    monkeypatch.setattr(VerletList, "_make", lambda *here: made.append(make(*here)))
+    positions, cell = atoms.positions, atoms.cell.array
+    following = VerletList(atoms.pbc, atoms.numbers, 4.0)
+    for k in range(24):
+        strain = np.eye(3) + (k % 3 > 0) * random.normal(0, 0.003, (3, 3))
+        positions, cell = positions @ strain, cell @ strain
+        width = 1.0 if k == 10 else 0.02 if k % 4 else 0.06
+        positions = positions + random.normal(0, width, positions.shape)
+        if k == 16:
+            positions = wrap_positions(positions, cell, atoms.pbc)
+        here = positions.astype(dtype).astype(float), cell.astype(dtype).astype(float)
+        graph = following.graph(*here)
+        fresh = VerletList(atoms.pbc, atoms.numbers, 4.0).graph(*here)
+        for name in ("receivers", "senders", "shifts", "vectors"):
+            assert np.array_equal(getattr(graph, name), getattr(fresh, name))
+    assert 0 < len(made) - 24 < 24
+
+
+FAR = 4.0 + SKIN + 1e-3
+"""A distance beyond lists of the cutoff 4 Å, in Å."""
+APPROACHES = {
+    # Two positions along x, the length of the cell, and how these change.
+    "atoms": ([0.0, FAR], 0.0, [0.5, -0.5], 0.0),
+    "images": ([0.0, 0.0], FAR, [0.0, 0.0], -1.0),
+    "images of atoms that rest": ([0.0, -0.9 * FAR / 2.1], FAR / 2.1, [0.0, 0.0], -1 / 3),
+    "images of atoms outside": ([0.0, -2.9 * FAR / 2.1], FAR / 2.1, [0.0, 0.0], -1 / 5),
+}
+
+
+@pytest.mark.parametrize("name", APPROACHES)
+def test_a_list_has_a_pair_as_soon_as_it_is_within_the_cutoff(name):
+    x, length, dx, change = (np.asarray(value) for value in APPROACHES[name])
+    pbc, across = np.array([length > 0, False, False]), np.diag([0.0, 20.0, 20.0])
+    following, n_pairs = VerletList(pbc, np.ones(2, int), 4.0), set()
+    for t in np.linspace(0, SKIN + 0.01, 60):
+        positions = np.stack([x + t * dx, [0.0, 0.01], [0.0, 0.0]], axis=1)
+        here = positions, across + (length + t * change) * np.diag([1.0, 0, 0])
+        senders = following.graph(*here).senders
+        assert np.array_equal(senders, VerletList(pbc, np.ones(2, int), 4.0).graph(*here).senders)
+        n_pairs.add(len(senders))
+    assert len(n_pairs) > 1
 
 
 def test_shapes_hold_what_they_are_for_and_are_few():
@@ -368,6 +421,20 @@ def test_a_config_file_names_a_potential(tmp_path, monkeypatch, config, code, te
     assert text in ran.stderr
 
 
+def test_a_model_prints_as_one_line():
+    assert str(network(species=("Si", "Cu"), dtype="float32")) == (
+        "JaxModel(Network; Si, Cu; cutoff 4 Å; float32)"
+    )
+    every = network(species=range(1, 90))
+    assert repr(every).endswith("(Network; H, He, Li, Be, B, C, N, O and 81 others; cutoff 4 Å)")
+    assert repr(JaxModel(scalar, 4.0)) == "JaxModel(scalar; any element; cutoff 4 Å)"
+
+
+def test_where_weights_are_is_told_if_the_file_is_not_there():
+    with pytest.raises(FileNotFoundError, match="atomicarchitects/nequix, such as"):
+        JaxModel.nequix("weights.nqx")
+
+
 # --- models that are of no use
 
 
@@ -435,7 +502,6 @@ def test_what_cannot_run_raises_before_it_runs(make, options, error, text):
         ({"species": ("Xx",)}, "'Xx' is no element"),
         ({"dtype": "int32"}, "dtype must be float32 or float64"),
         ({"workers": 0}, "workers must be at least 1"),
-        ({"exact": False}, "exact=False needs JaxModel.of_vectors"),
     ],
 )
 def test_settings_that_are_of_no_use_raise(options, text):
@@ -445,12 +511,9 @@ def test_settings_that_are_of_no_use_raise(options, text):
 
 def test_a_point_without_a_list_of_neighbours_ends_its_structure_alone():
     atoms = [molecule("H2O"), molecule("H2O")]
-    session = network().open(atoms, [False, False])
     far = np.full((3, 3), 1e9)
-    session.ask([Request(k, x, np.eye(3), False) for k, x in enumerate((far, atoms[1].positions))])
-    found = {}
-    while len(found) < 2:
-        found |= dict(session.answers(1.0))
-    session.close()
+    with closing(network().open(atoms, [False, False])) as session:
+        requests = [request_of(0, atoms[0])._replace(positions=far), request_of(1, atoms[1])]
+        found = answers_of(session, requests)
     assert isinstance(found[0], EvaluationError)
     assert np.isfinite(found[1].energy)

@@ -38,19 +38,8 @@ def cluster():
 
 
 def entry(number: int) -> Relaxed:
-    return Relaxed.of(
-        Atoms("H"),
-        np.zeros((1, 3)),
-        np.zeros((3, 3)),
-        {},
-        energy=-1.0,
-        fmax=0.0,
-        steps=number,
-        evaluations=1,
-        status=Status.CONVERGED,
-        source="",
-        initial_energy=float("nan"),
-    )
+    place = np.zeros((1, 3)), np.zeros((3, 3)), {}
+    return Relaxed.of(Atoms("H"), *place, steps=number, status=Status.CONVERGED, source="")
 
 
 def numbers_of(stream) -> list[int]:

@@ -59,8 +59,8 @@ def test_the_order_of_a_potential_is_its_own(name, dtype, stress):
 def test_a_rounding_that_a_potential_leaves_out_is_found(monkeypatch):
     monkeypatch.setattr("basinax.atoms.potentials.buckingham.rounded", lambda x: x)
     found = findings_of("BKS", np.float64, stress=False)
-    sources = [finding.source for finding in found if finding.rule == "product in a sum"]
-    assert any("buckingham.py:" in source for source in sources)
+    origins = [finding.origin for finding in found if finding.rule == "product in a sum"]
+    assert any("buckingham.py:" in origin for origin in origins)
 
 
 KINDS = {

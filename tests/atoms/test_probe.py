@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import jax
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,14 +15,17 @@ from graph_models import CUTOFF, Direct, Network, structures
 from test_calculators import same
 from typer.testing import CliRunner
 
-from basinax import cli
+from basinax import OrderWarning, cli
 from basinax.atoms import (
     AbstractEvaluator,
+    AbstractPotential,
     AbstractSession,
     ASECalculator,
     Evaluated,
     EvaluationError,
     JaxModel,
+    Properties,
+    evaluate,
     probe,
     relax,
 )
@@ -94,32 +97,27 @@ def test_a_calculator_that_forgets_passes():
     assert found.evaluations_per_second > 0
 
 
-def wide(vectors, numbers, senders, receivers):
-    """Energies by products of matrices so wide that their sums depend on the number of rows."""
-    first, second = (jnp.sin(jnp.arange(n * 128.0)).reshape(n, 128) for n in (3, 128))
-    length = jnp.sqrt((vectors * vectors).sum(1) + 1e-6)
-    hidden = jnp.sin(vectors @ first.astype(vectors.dtype))
-    energies = jnp.tanh(hidden @ second.astype(vectors.dtype)).mean(1)
-    inside = jnp.clip(1 - length / CUTOFF, 0.0, 1.0) ** 3
-    return jax.ops.segment_sum(inside * energies, receivers, numbers.shape[0])
+class Joined(SharedSession):
+    """Its last digits depend on the number of structures that it evaluates together."""
+
+    def answers(self, timeout):
+        scale = 1 + 4e-16 * len(self.waiting)
+        found = super().answers(timeout)
+        return [(k, e._replace(energy=scale * e.energy, forces=scale * e.forces)) for k, e in found]
 
 
-def test_a_model_passes_by_itself_and_not_joined_with_others():
-    assert probe(JaxModel.of_vectors(wide, CUTOFF), structures()[:3]).is_kept
-    joined = JaxModel.of_vectors(wide, CUTOFF, exact=False)
-    found = wrong(probe(joined, [*structures(), *structures()]))
-    assert "together" in found
-    assert found <= BITS
+class JoinedSprings(Shared):
+    def open(self, atoms, needs_stress):
+        return Joined(Springs(), atoms)
 
 
-BITS = {
-    "together",
-    "in other orders",
-    "in parts",
-    "alone again",
-    "after near points",
-    "beside two atoms in one place",
-}
+def test_a_model_passes_by_itself():
+    assert probe(JaxModel.of_vectors(Network(), CUTOFF), structures()[:3]).is_kept
+
+
+def test_a_model_that_joins_structures_is_found():
+    found = wrong(probe(JoinedSprings(None), molecules()))
+    assert {"together", "in parts"} <= found
 
 
 def test_a_calculator_that_remembers_is_found():
@@ -191,3 +189,33 @@ def test_one_tblite_for_all_is_found(tblite):
     # Several threads of OpenMP, which differ from run to run, would change 1e-15.
     assert led.n_wrong == 3
     assert led.largest > 1e-9
+
+
+class Loose(AbstractPotential):
+    """Pairs whose squared distances are naked products in a sum of XLA's."""
+
+    species: tuple[int, ...] = eqx.field(static=True, default=())
+
+    @property
+    def cutoff(self) -> float:
+        return 4.0
+
+    def __call__(self, batch, edges, *, stress=False):
+        def energies(vectors):
+            away = jnp.minimum(jnp.sum(vectors * vectors, axis=1) - 16.0, 0.0)
+            return edges.sum(1e-3 * away**2)
+
+        return Properties.of_vectors(energies, batch, edges, stress=stress)
+
+
+def test_what_a_potential_leaves_to_the_compiler_is_told_once_and_by_the_probe():
+    atoms = [bulk("Ar", "fcc", 5.2, cubic=True), bulk("Ar", "fcc", 5.4).repeat(2)]
+    for k, structure in enumerate(atoms):
+        structure.rattle(0.1, seed=k)
+    with pytest.warns(OrderWarning, match=r"test_probe.py:\d+: sum over an axis") as said:
+        relax(atoms, Loose(), max_steps=1)
+    assert len([x for x in said if x.category is OrderWarning]) == 1
+    evaluate(atoms, Loose())
+    found = probe(Loose(), atoms)
+    assert "sum over an axis" in {finding.rule for finding in found.left_open}
+    assert str(found.left_open[0]) in str(found)

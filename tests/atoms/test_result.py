@@ -12,11 +12,18 @@ import pytest
 from ase import Atoms
 from ase.build import bulk
 from ase.calculators.emt import EMT as ASEEMT
+from ase.constraints import FixAtoms
+from ase.db import connect
 from ase.io import read
 
 from basinax import BFGS, SystemIndex
-from basinax.atoms import EMT, AtomsRelaxation, Frechet, LennardJones, Trajectories, relax
+from basinax.atoms import EMT, AtomsRelaxation, Frechet, LennardJones, Relaxed, Trajectories, relax
 from basinax.atoms._history import Log
+from basinax.atoms._report.structures import structures_of
+from basinax.atoms._report.tables import unconverged
+from basinax.atoms._runs.results import Results
+from basinax.atoms._runs.stores import SQLiteFile
+from basinax.atoms._table import column
 from basinax.atoms._trajectory import NotWhole
 from cover import exhaustive
 
@@ -185,6 +192,67 @@ def test_initial_energies_of_a_calculator_are_its_own():
         energies.append(atoms.get_potential_energy())
     found = relax(copper, max_steps=2)
     assert found.initial_energies.tolist() == energies
+
+
+def test_later_changes_of_the_input_do_not_change_a_result():
+    def made():
+        atoms = bulk("Ar", a=5.2, cubic=True)
+        atoms.rattle(0.05, seed=1)
+        atoms.set_tags([0, 1, 2, 3])
+        atoms.set_constraint([FixAtoms([0])])
+        atoms.set_array("labels", np.array(["a", "b", "c", "d"]))
+        atoms.set_celldisp([[0.1], [0.2], [0.3]])
+        atoms.info["name"] = "first"
+        return atoms
+
+    expected = relax([made()], LennardJones(**ARGON), cell=Frechet(), max_steps=2)
+    expected.atoms  # noqa: B018  # made before its input could change
+    given = made()
+    (entry,) = found = relax([given], LennardJones(**ARGON), cell=Frechet(), max_steps=2)
+    given.positions += 1.0
+    given.numbers[:] = 10
+    given.set_tags(7)
+    given.arrays["labels"][:] = "z"
+    given.cell[:] *= 2.0
+    given.pbc = False
+    given.set_celldisp([[0.0], [0.0], [0.0]])
+    given.info["name"] = "second"
+    given.constraints[0].index[:] = 3
+    atoms, other = entry.atoms, expected.atoms[0]
+    assert atoms is found.atoms[0] is found[:1].atoms[0]
+    assert atoms == other and atoms.arrays.keys() == other.arrays.keys()
+    assert all(np.array_equal(atoms.arrays[name], x) for name, x in other.arrays.items())
+    assert atoms.info == {"name": "first"} and atoms.constraints[0].index.tolist() == [0]
+    assert np.array_equal(atoms.get_celldisp(), other.get_celldisp())
+    assert np.array_equal(atoms.get_stress(), other.get_stress())
+    ours, theirs = found.to_dict(), expected.to_dict()
+    assert ours | {"seconds": []} == theirs | {"seconds": []}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Charged(Relaxed):
+    """A record with one more field."""
+
+    charge: float = column("charge_e", "e", key="total_charge", is_brief=True, default=0.5)
+
+
+def test_a_new_field_is_in_every_table_row_and_report(result, tmp_path):
+    names = [field.name for field in dataclasses.fields(Relaxed)]
+    charged = AtomsRelaxation([Charged(**{n: getattr(e, n) for n in names}) for e in result])
+    assert charged.to_dict() == result.to_dict() | {"charge_e": [0.5] * 3}
+    assert "charge_e" in repr(charged) and "charge_e" in charged._repr_html_()
+    charged.write_table(tmp_path / "table.csv")
+    assert (tmp_path / "table.csv").read_text().splitlines()[0].endswith(",charge_e")
+    charged.write_table(tmp_path / "table.json")
+    assert json.loads((tmp_path / "table.json").read_text())[2]["charge_e"] == 0.5
+    kept = Results(SQLiteFile(tmp_path / "results.db"), Charged)
+    kept.add(list(enumerate(charged)))
+    assert [entry.charge for _, entry in kept.entries()] == [0.5] * 3
+    assert all(brief.as_row()["charge_e"] == 0.5 for brief in kept.briefs())
+    rows = list(connect(tmp_path / "results.db").select("total_charge=0.5"))
+    assert len(rows) == 3
+    table = unconverged(structures_of([brief.as_row() for brief in kept.briefs()], Charged))
+    assert table.rows[0][table.titles.index("charge (e)")] == "0.5"
 
 
 @pytest.mark.parametrize("ending", ["csv", "json", "jsonl", "parquet"])

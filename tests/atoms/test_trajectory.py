@@ -173,7 +173,7 @@ def test_a_second_run_replaces_the_first(tmp_path):
 
 
 def test_an_interrupted_run_leaves_what_it_reached(tmp_path):
-    looks = iter([False] * 5)
+    looks = iter([False] * 8)
     relax(
         structures()[2:3],
         ARGON,

@@ -5,20 +5,25 @@ reshapes, calls, branches and loops. `order_rules.py` has the table of what is f
 """
 
 import contextlib
+import contextvars
 import functools
 import os
+import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend import core as jax_core
 
 from basinax._bits.order_rules import (
     RULES_AT,
     UNKNOWN,
+    Fact,
     Rule,
     Value,
     is_inexact,
@@ -37,7 +42,9 @@ class OrderFinding(NamedTuple):
     operation: str
     """JAX's name of the operation."""
     source: str
-    """File and line: where the function calls the operation."""
+    """File and line: where the function calls the operation, or makes the product that meets it."""
+    origin: str
+    """File and line of the operation itself, which may be in basinax."""
     why: str
     remedy: str
     in_batches: bool
@@ -65,6 +72,10 @@ class OrderCheck(NamedTuple):
         return "\n".join([*map(str, self.findings), end])
 
     __repr__ = __str__
+
+
+class OrderWarning(UserWarning):
+    """A function's bits may depend on the batch; see `check_order`."""
 
 
 def check_order(function: Callable[..., Any], *arguments: Any) -> OrderCheck:
@@ -98,18 +109,102 @@ def check_program(closed: Any) -> OrderCheck:
     """`check_order` of a traced function, a closed jaxpr."""
     walk = _Walk()
     walk.closed(closed, [of_argument(atom) for atom in closed.jaxpr.invars])
-    return OrderCheck(tuple(dict.fromkeys(walk.findings)))
+    # Of the operations that one call makes in basinax, the first stands for all.
+    findings = {finding._replace(origin=""): finding for finding in reversed(walk.findings)}
+    return OrderCheck(tuple(reversed(findings.values())))
+
+
+_SHOWN = 5
+"""The largest number of findings in a warning."""
+
+_gathered = contextvars.ContextVar[list[OrderFinding] | None]("gathered", default=None)
+
+
+@contextlib.contextmanager
+def gathered() -> Iterator[list[OrderFinding]]:
+    """The list to which `checked` adds findings meanwhile, in place of warnings and errors."""
+    findings: list[OrderFinding] = []
+    token = _gathered.set(findings)
+    try:
+        yield findings
+    finally:
+        _gathered.reset(token)
+
+
+def checked(function: Callable[..., Any], *arguments: Any, is_strict: bool = False) -> Any:
+    """`function(*arguments)`, with a warning of what a user's code in it leaves to the compiler.
+
+    To be called while a program is traced: `function` is traced once, for the check and the result.
+
+    Raises:
+        ValueError: with `is_strict`, in place of the warning.
+    """
+    with gathered():  # one warning for all that is inside
+        closed, shapes, static = eqx.filter_make_jaxpr(function)(*arguments)
+    _tell([x for x in check_program(closed).in_batches if not x.source.startswith(_OWN)], is_strict)
+    results = jax_core.jaxpr_as_fun(closed)(*jax.tree.leaves(eqx.filter(arguments, eqx.is_array)))
+    return eqx.combine(jax.tree.unflatten(jax.tree.structure(shapes), results), static)
+
+
+def checked_once(owner: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """`function(*arguments)`, `checked` once for the classes of `owner` that users have written."""
+    classes = _users_classes(owner)
+    if not classes or classes in _known:
+        return function(*arguments)
+    with gathered() as found:
+        results = checked(function, *arguments)
+    _known[classes] = found
+    _tell(found)
+    return results
+
+
+def known_findings(owner: Any) -> list[OrderFinding]:
+    """What `checked_once` has found for the classes of `owner`."""
+    return _known.get(_users_classes(owner), [])
+
+
+_known: dict[frozenset[type], list[OrderFinding]] = {}
+
+
+def _users_classes(x: Any) -> frozenset[type]:
+    """The classes in a tree of modules that are not of basinax."""
+    parts = x if isinstance(x, tuple | list) else vars(x).values() if _is_module(x) else ()
+    found = frozenset[type]().union(*map(_users_classes, parts))
+    is_users = _is_module(x) and not type(x).__module__.startswith("basinax.")
+    return found | {type(x)} if is_users else found
+
+
+def _is_module(x: Any) -> bool:
+    return isinstance(x, eqx.Module)
+
+
+def _tell(found: list[OrderFinding], is_strict: bool = False) -> None:
+    if (gathering := _gathered.get()) is not None:
+        gathering += found
+    elif found and is_strict:
+        raise ValueError(_message(found))
+    elif found:
+        file, line = found[0].source.rsplit(":", 1)
+        warnings.warn_explicit(_message(found), OrderWarning, file, int(line))
+
+
+def _message(found: list[OrderFinding]) -> str:
+    lines = ["bits of a system may depend on the batch (see check_order):", *map(str, found)]
+    more = len(found) - _SHOWN
+    return "\n".join(lines[: _SHOWN + 1] + [f"and {more} more"] * (more > 0))
 
 
 class _Walk:
     def __init__(self) -> None:
         self.findings: list[OrderFinding] = []
         self.caller: Any = None
-        """The call of one of JAX's own functions in which the walk is: its program has no line of
-        the caller, or that of another call."""
+        """The call of a jitted function of JAX or basinax in which the walk is: its program has no
+        line of the caller, or that of another call."""
         self.is_marked = False
         self.known: dict[Any, tuple[Any, list[Value]]] = {}
         self.constants: dict[int, Value] = {}
+        self.calls: dict[Any, Any] = {}
+        """The operations, or calls of JAX's functions, by the names that facts have for them."""
 
     def closed(self, closed: Any, inputs: list[Value]) -> list[Value]:
         """The values of the results; each program is walked through once for the same inputs."""
@@ -169,25 +264,31 @@ class _Walk:
         if any(map(is_inexact, (*eqn.invars, *eqn.outvars))) and not self.is_marked:
             self.find(eqn, inputs)
         at = id(eqn), id(self.caller)
+        self.calls[at] = eqn if self.caller is None else self.caller
         return outcomes(eqn, inputs, at, is_marked=self.is_marked)
 
     def find(self, eqn: Any, inputs: list[Value]) -> None:
         for rule in RULES_AT.get(eqn.primitive.name, [UNKNOWN]):
-            if rule.broken(eqn, inputs):
-                self.findings.append(self.finding(rule, eqn))
+            if facts := rule.broken(eqn, inputs):
+                facts = facts if isinstance(facts, frozenset) else frozenset[Fact]()
+                self.findings.append(self.finding(rule, eqn, facts))
 
-    def finding(self, rule: Rule, eqn: Any) -> OrderFinding:
-        source = source_of(eqn if self.caller is None else self.caller)
-        name = eqn.primitive.name
-        return OrderFinding(rule.name, name, source, rule.why, rule.remedy, rule.in_batches)
+    def finding(self, rule: Rule, eqn: Any, facts: frozenset[Fact]) -> OrderFinding:
+        called = eqn if self.caller is None else self.caller
+        makers = [self.calls[fact.at] for fact in facts if fact.at in self.calls]
+        made = sorted(_line(maker, _NOT_USERS) for maker in makers)
+        origin = _line(called, _PASSED)
+        source = next(filter(None, [_line(called, _NOT_USERS), *made, origin]), "the function")
+        told = rule.why, rule.remedy, rule.in_batches
+        return OrderFinding(rule.name, eqn.primitive.name, source, origin, *told)
 
     def caller_of(self, eqn: Any, inner: Any) -> Any:
-        """The caller inside a call: the call itself if it is of a function of JAX."""
+        """The caller inside a call: the call itself if it is of a function of JAX or basinax."""
         told = getattr(getattr(inner, "jaxpr", inner), "debug_info", None)
         file = getattr(told, "func_filename", None)
         if eqn.primitive.name not in ("jit", "pjit") or file is None:
             return self.caller
-        return (self.caller or eqn) if file.startswith(_JAX) else None
+        return (self.caller or eqn) if file.startswith((_JAX, _OWN)) else None
 
     @contextlib.contextmanager
     def inside(self, **state: Any) -> Iterator[None]:
@@ -221,6 +322,8 @@ def _is_mark(eqn: Any) -> bool:
 
 
 def _constant(x: Any) -> Value:
+    if isinstance(x, Tracer):  # of a program around the one that is checked
+        return of_argument(x, id(x))
     dtype = getattr(x, "dtype", None) or np.result_type(x)
     if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer)):
         return Value(is_constant=True)
@@ -230,13 +333,17 @@ def _constant(x: Any) -> Value:
 
 
 _JAX = os.path.dirname(str(jax.__file__))
+_OWN = str(Path(__file__).parents[1])
+_NOT_USERS = (_JAX, _OWN, os.path.dirname(str(eqx.__file__)), contextlib.__file__)
 _PASSED = (_JAX, os.path.dirname(str(eqx.__file__)), __file__, contextlib.__file__)
 
 
-def source_of(eqn: Any) -> str:
-    """File and line of the innermost call outside of JAX, equinox and this file."""
+def _line(eqn: Any, passed: tuple[str, ...]) -> str:
+    """File and line of the innermost call outside of these files, within the check; or nothing."""
     traceback = eqn.source_info.traceback
     for frame in traceback.frames if traceback else ():
-        if not frame.file_name.startswith(_PASSED):
+        if not frame.file_name.startswith(passed):
             return f"{frame.file_name}:{frame.line_num}"
-    return "the function itself"
+        if frame.file_name == __file__:
+            break
+    return ""

@@ -337,8 +337,9 @@ def outcomes(eqn: Any, inputs: list[Value], at: Any, *, is_marked: bool) -> list
     return [Value(facts, is_constant, is_exact, is_zero)] * len(eqn.outvars)
 
 
-def of_argument(atom: Any) -> Value:
-    return Value(frozenset({Fact("mask", atom)} if _is_mask(atom) else ()))
+def of_argument(atom: Any, at: Any = None) -> Value:
+    """What is known of an argument; `at` names it in facts, if not the atom itself."""
+    return Value(frozenset({Fact("mask", atom if at is None else at)} if _is_mask(atom) else ()))
 
 
 def _is_mask(atom: Any) -> bool:

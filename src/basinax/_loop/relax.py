@@ -17,6 +17,8 @@ from jax.dtypes import canonicalize_dtype
 from jaxtyping import Array, Bool, Float, Int32
 
 from basinax._bits import xla
+from basinax._bits.order import checked, gathered
+from basinax._bits.rounding import rounded
 from basinax._jax.fixed import Fixed, split
 from basinax._jax.forks import check_process
 from basinax._jax.switches import own_switches
@@ -71,12 +73,17 @@ def relax(
     keep_best: bool = False,
     has_extras: bool = False,
     throw: bool = False,
+    strict: bool = False,
 ) -> Relaxation:
     """Minimise the energy of every system, each as if it were alone.
 
     `jax.grad` and `jax.jvp` differentiate `params` and `energies` by numbers that
     `value_and_gradient` closes over, by the implicit function theorem. These derivatives hold for
     converged systems, need a gradient that JAX can differentiate, and ignore the start.
+
+    Of several systems, a warning (`OrderWarning`) names each operation of `value_and_gradient`, and
+    of transforms that basinax does not have, by which their bits may depend on the batch, with file
+    and line: see `check_order`. It comes when the function is compiled.
 
     Args:
         value_and_gradient: a function of all params that returns energies of shape `[n_systems]`
@@ -96,9 +103,11 @@ def relax(
         has_extras: `value_and_gradient` returns a third value, a tree of arrays that lead with
             systems, for criteria and the result.
         throw: raise if a system does not converge; otherwise see `status`.
+        strict: raise in place of the warning.
 
     Raises:
-        TypeError, ValueError: the arguments do not fit together.
+        TypeError, ValueError: the arguments do not fit together; or with `strict`, bits may depend
+            on the batch.
         RuntimeError: with `throw`, a system did not converge; or a fork of a process that had used
             JAX calls this function.
     """
@@ -107,7 +116,8 @@ def relax(
     if isinstance(optimizer, str):
         optimizer = optimizer_from(optimizer)
     check_transform(optimizer)
-    for name, value in (("keep_best", keep_best), ("has_extras", has_extras), ("throw", throw)):
+    switches = {"keep_best": keep_best, "has_extras": has_extras, "throw": throw, "strict": strict}
+    for name, value in switches.items():
         require_switch(value, name)
     max_steps = counts(max_steps, "max_steps")
     check_leaves(params)
@@ -127,7 +137,7 @@ def relax(
     )
     optimizer, criterion, max_steps = jax.tree.map(_as_array, (optimizer, criterion, max_steps))
 
-    run = _advance(*split((value_and_gradient, run, optimizer, criterion, max_steps)))
+    run = _advance(*split((value_and_gradient, run, optimizer, criterion, max_steps, strict)))
     point = final_point(run)
     result = Relaxation(
         point.params,
@@ -165,18 +175,33 @@ def _solved(hessian_times: Callable[[Tree], Tree], b: Tree, prefix: Prefix) -> T
     resolved = jnp.finfo(largest.dtype)
     tolerance = jnp.maximum(largest * resolved.eps**0.75, resolved.tiny)
     start = jax.tree.map(jnp.zeros_like, b)
-    return relax(quadratic, start, LBFGSLineSearch(), index_prefix=prefix, fmax=tolerance).params
+    with gathered():  # no bits are promised of derivatives
+        found = relax(quadratic, start, LBFGSLineSearch(), index_prefix=prefix, fmax=tolerance)
+    return found.params
 
 
 @functools.partial(xla.jitted, static_argnums=0, is_kept=True)
 def _advance(fixed: Fixed, arrays: Any) -> Run:
-    value_and_gradient, run, optimizer, criterion, max_steps = eqx.combine(arrays, fixed.tree)
+    parts = eqx.combine(arrays, fixed.tree)
+    value_and_gradient, run, optimizer, criterion, max_steps, strict = parts
 
     def evaluate(params):
         energies, gradients, *extras = value_and_gradient(params)
-        return Evaluation(energies, gradients, jnp.ones(energies.shape, bool), *extras)
+        gradients = segment.map_leaves(_rounded_like, gradients, params)
+        is_valid = jnp.ones(energies.shape, bool)
+        return Evaluation(_rounded_like(energies, energies), gradients, is_valid, *extras)
 
-    return advance(evaluate, run, optimizer, criterion, max_steps)
+    def all_turns(run, optimizer, criterion, max_steps):
+        return advance(evaluate, run, optimizer, criterion, max_steps)
+
+    if run.steps.size < 2:
+        return all_turns(run, optimizer, criterion, max_steps)
+    return checked(all_turns, run, optimizer, criterion, max_steps, is_strict=strict)
+
+
+def _rounded_like(x: Any, y: Array) -> Array:
+    """Rounded, since a model may return products, which transforms and criteria subtract."""
+    return rounded(jnp.asarray(x).astype(y.dtype))
 
 
 def raise_unless_converged(status: Int32[Array | np.ndarray, "systems"]) -> None:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from basinax._bits.order import OrderFinding, gathered
 from basinax._jax.forks import check_process
 from basinax._loop.findings import Finding, distance, finding_of, table_of
 from basinax._loop.relax import Relaxation, relax
@@ -32,6 +33,8 @@ class Verification(eqx.Module):
     """The systems with any differing bit."""
     compared: list[int]
     """The systems that were compared."""
+    left_open: list[OrderFinding]
+    """What the model, or a transform of yours, leaves to the compiler; see `check_order`."""
 
     @property
     def is_kept(self) -> bool:
@@ -44,7 +47,8 @@ class Verification(eqx.Module):
         if self.differing:
             more = ", ..." if len(self.differing) > 20 else ""
             verdict = f"{len(self.differing)} of {n} systems compared differ: {shown}{more}"
-        return f"{verdict}\n{table_of(self.findings)}"
+        lines = [verdict, table_of(self.findings), *map(str, self.left_open)]
+        return "\n".join(lines)
 
 
 def verify(
@@ -105,13 +109,16 @@ def verify(
     verifier = _Verifier(value_and_gradient, trees, optimizer, steps, has_extras)
     draw = np.random.default_rng(seed)
     compared = np.sort(draw.permutation(n)[:most])
-    verifier.alone = {k: verifier.run(np.array([k]))[0] for k in compared.tolist()}
     everyone, order = np.arange(n), draw.permutation(n)
-    verifier.compare("together", [everyone])
-    verifier.compare("in another order", [order])
-    verifier.compare("in parts", [everyone[::2], everyone[1::2]])
-    verifier.compare("beside one that is not finite", [np.append(order[0], everyone)], spoils=True)
-    return Verification(verifier.findings, sorted(verifier.differing), compared.tolist())
+    beside = np.append(order[0], everyone)
+    with gathered() as found:
+        verifier.alone = {k: verifier.run(np.array([k]))[0] for k in compared.tolist()}
+        verifier.compare("together", [everyone])
+        verifier.compare("in another order", [order])
+        verifier.compare("in parts", [everyone[::2], everyone[1::2]])
+        verifier.compare("beside one that is not finite", [beside], spoils=True)
+    differing, left_open = sorted(verifier.differing), list(dict.fromkeys(found))
+    return Verification(verifier.findings, differing, compared.tolist(), left_open)
 
 
 _System = list[np.ndarray]

@@ -15,6 +15,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
 from basinax._bits import xla
+from basinax._bits.rounding import exact
 from basinax._settings import require_function
 from basinax._systems.index import AnyIndex, SystemIndex
 from basinax._systems.prefix import is_index, n_systems, resolve
@@ -104,6 +105,9 @@ _looped = xla.jitted(one_after_another, static_argnums=0)
 """In a program of its own outside of `jit`, where JAX would compile the loop by itself."""
 
 
+_ALONE = "each system is computed in a shape that its own rows decide"
+
+
 class _Group(NamedTuple):
     """Systems of one shape."""
 
@@ -184,7 +188,9 @@ class Alone:
         nothing = jax.tree.map(
             lambda x: jnp.full((len(group.systems), *x.shape), jnp.nan, x.dtype), said
         )
-        return _looped(function, is_asked, arguments, nothing)
+        found = _looped(function, is_asked, arguments, nothing)
+        is_number = lambda x: jnp.issubdtype(x.dtype, jnp.inexact)  # noqa: E731
+        return jax.tree.map(lambda x: exact(x, _ALONE) if is_number(x) else x, found)
 
     def _rows(self, index: AnyIndex, of_groups: Sequence[Array]) -> Array:
         """An array like a leaf of the parameters, from the arrays of the groups."""

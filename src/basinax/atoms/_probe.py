@@ -14,6 +14,7 @@ import numpy as np
 from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
 
+from basinax._bits.order import OrderFinding, gathered, known_findings
 from basinax._loop.findings import Finding, distance, finding_of, table_of
 from basinax._settings import POSITIVE, one_number, require_whole
 from basinax.atoms._evaluate import AtomsEvaluation, evaluate
@@ -44,6 +45,8 @@ class Probe(eqx.Module):
     """The rate of all structures together, after compilation."""
     seconds_alone: float
     """The time of one evaluation of one structure."""
+    left_open: list[OrderFinding]
+    """What a potential of yours leaves to the compiler; see `check_order`."""
 
     @property
     def is_kept(self) -> bool:
@@ -51,7 +54,7 @@ class Probe(eqx.Module):
         return all(finding.is_kept for finding in self.findings)
 
     def __str__(self) -> str:
-        return table_of(self.findings)
+        return "\n".join([table_of(self.findings), *map(str, self.left_open)])
 
 
 def probe(
@@ -80,14 +83,16 @@ def probe(
     atoms = [structure.atoms for structure in intake(atoms)]
     if len(atoms) < 2:
         raise ValueError("a probe needs two structures at least: one says nothing of batches")
-    prober = _Prober(model, atoms, tolerance, np.random.default_rng(seed))
-    findings = [prober.lost(), *prober.bits(), *prober.derivatives(), *prober.invariances()]
+    with gathered():
+        prober = _Prober(model, atoms, tolerance, np.random.default_rng(seed))
+        findings = [prober.lost(), *prober.bits(), *prober.derivatives(), *prober.invariances()]
     begin = time.perf_counter()
     prober.at(atoms)
     together = time.perf_counter() - begin
     begin = time.perf_counter()
     prober.at(atoms[:1])
-    return Probe(findings, len(atoms) / together, time.perf_counter() - begin)
+    alone = time.perf_counter() - begin
+    return Probe(findings, len(atoms) / together, alone, known_findings(model))
 
 
 class _Prober:

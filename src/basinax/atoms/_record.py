@@ -17,7 +17,7 @@ from basinax.atoms._table import column, derived, volume_of
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Relaxed:
-    """One structure of a result."""
+    """One structure of a result. The defaults are those of one that was never evaluated."""
 
     template: Template = dataclasses.field(repr=False)
     """All of the structure but its positions, cell and calculator, as in the input."""
@@ -43,11 +43,11 @@ class Relaxed:
         return len(self.positions)
 
     status: Status = column("status", key="status", is_brief=True)  # noqa: RUF009
-    steps: int = column("steps", key="steps", is_brief=True)
+    steps: int = column("steps", key="steps", is_brief=True, default=0)
     """The number of steps; 0 if the start is converged."""
-    evaluations: int = column("evaluations", key="evaluations")
+    evaluations: int = column("evaluations", key="evaluations", default=0)
     """The number of evaluations of energy and forces."""
-    energy: float = column("energy_eV", "eV", is_brief=True)
+    energy: float = column("energy_eV", "eV", is_brief=True, default=np.nan)
     """The energy in eV; not the free energy, where a calculator has both."""
 
     @derived("energy_eV_per_atom", "eV/atom")
@@ -55,9 +55,11 @@ class Relaxed:
         """The energy per atom in eV."""
         return self.energy / self.n_atoms
 
-    initial_energy: float = column("initial_energy_eV", "eV", key="initial_energy")
+    initial_energy: float = column("initial_energy_eV", "eV", key="initial_energy", default=np.nan)
     """`energy` at the start; NaN if the structure was never evaluated."""
-    fmax: float = column("fmax_eV_per_A", "eV/Å", key="largest_force", is_brief=True)
+    fmax: float = column(
+        "fmax_eV_per_A", "eV/Å", key="largest_force", is_brief=True, default=np.inf
+    )
     """The largest force in eV/Å."""
 
     @derived("volume_A3", "Å³")
@@ -96,18 +98,13 @@ class Relaxed:
 
         It does not follow later changes of the structure.
         """
+        start = structure.cell.array
         with np.errstate(over="ignore", invalid="ignore"):  # a structure that exploded overflows
             moves = positions - structure.positions
             displacement = float(np.sqrt((moves * moves).sum(axis=1).max(initial=0.0)))
-        return cls(
-            template=Template.of(structure),
-            positions=np.array(positions),
-            cell=np.array(cell),
-            results=results,
-            displacement=displacement,
-            initial_volume=volume_of(structure.cell.array, structure.pbc),
-            **fields,
-        )
+        known = {"displacement": displacement, "initial_volume": volume_of(start, structure.pbc)}
+        place = {"positions": np.array(positions), "cell": np.array(cell), "results": results}
+        return cls(template=Template.of(structure), **place, **known | fields)
 
     @functools.cached_property
     def atoms(self) -> Atoms:

@@ -403,12 +403,7 @@ def _never_reached(atoms: Atoms, number: int, has_history: bool) -> Relaxed:
         atoms.positions,
         atoms.cell.array,
         start.properties(),
-        energy=nan,
-        fmax=np.inf,
-        steps=0,
-        evaluations=0,
         status=Status.RUNNING,
         source=str(number),
-        initial_energy=nan,
         history=History.empty() if has_history else None,
     )

@@ -3,7 +3,6 @@
 import numpy as np
 import typer
 
-from basinax._loop.findings import table_of
 from basinax._loop.status import Status
 from basinax.atoms import AtomsRelaxation, Probe, probe as probed_by
 from basinax.cli._console import (
@@ -87,6 +86,6 @@ def probe(probed: Probed, sample: Sample, manner: Manner) -> None:
 
 
 def _print(found: Probe, n_structures: int) -> None:
-    out.print(table_of(found.findings))
+    out.print(str(found))
     speed = f"{found.evaluations_per_second:.3g} evaluations a second together"
     print_line(out, f"{n_structures} structures, {speed}; one alone {found.seconds_alone:.3g} s")

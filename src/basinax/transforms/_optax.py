@@ -1,21 +1,20 @@
 """Optax transformations in a chain of per-system transforms.
 
 A transformation that treats every entry separately runs row by row, so each row has a state of its
-own (counters included), and systems can be frozen and reset; products are rounded. A trial finds a
-transformation that mixes rows, which is refused. Leaves with the same index run together, in a tree
+own (counters included), and systems can be frozen and reset; products are rounded. A transformation
+whose program mixes rows is refused. Leaves with the same index run together, in a tree
 with None in place of the others, so that masks and labels see the paths of the whole tree.
 """
 
 import functools
-import math
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import PyTree
 
+from basinax._bits.by_row import ROWS, Expressions
 from basinax._bits.rewriting import RefusedOperation, with_rounded_products
 from basinax._jax.switches import usual_promotion
 from basinax._systems.prefix import is_index, owned
@@ -34,11 +33,8 @@ if TYPE_CHECKING:
 else:
     Transformation = Any
 
-PROBED = 3
-"""The number of rows in a trial of a transformation."""
-
-MOST_BYTES = 1 << 28
-"""The largest size in bytes of a trial's state."""
+STEPS = 2
+"""The number of steps that are compared: the second has a state that the first has made."""
 
 
 class OptaxTransform(AbstractTransform):
@@ -64,7 +60,7 @@ class OptaxTransform(AbstractTransform):
         numbers = _numbers(parameters, index_prefix)
         shapes = tuple((x.shape[1:], jnp.dtype(x.dtype)) for x in jax.tree.leaves(parameters))
         structure = jax.tree.structure(parameters)
-        if problem := _probe(self.transformation, shapes, structure, numbers):
+        if problem := _problem(self.transformation, shapes, structure, numbers):
             raise ValueError(problem)
         n_parts = len(jax.tree.leaves(index_prefix, is_leaf=is_index))
         with usual_promotion():
@@ -141,14 +137,8 @@ def _stepped(transformation, updates, inner, params, numbers):
 
 
 @functools.lru_cache(maxsize=128)
-def _probe(transformation, shapes, structure, numbers) -> str | None:
+def _problem(transformation, shapes, structure, numbers) -> str | None:
     """The reason why the transformation cannot run row by row, or None."""
-    n_bytes = _state_bytes(transformation, shapes, structure)
-    if n_bytes > MOST_BYTES:
-        return (
-            f"optax transformation {_names(transformation)} has a state of {n_bytes} bytes for"
-            f" {PROBED} rows, expected at most {MOST_BYTES}: lower the setting that sizes it"
-        )
     reason = _difference(transformation, shapes, structure, numbers)
     if reason is None:
         return None
@@ -158,39 +148,37 @@ def _probe(transformation, shapes, structure, numbers) -> str | None:
     return _message(transformation, reason)
 
 
-def _state_bytes(transformation, shapes, structure) -> int:
-    """The size of a state; 0 if only the probe can show the transformation's fault."""
-    rows = [jax.ShapeDtypeStruct((PROBED, *shape), dtype) for shape, dtype in shapes]
-    try:
-        with usual_promotion():
-            state = jax.eval_shape(transformation.init, structure.unflatten(rows))
-        return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(state))
-    except Exception:
-        return 0
-
-
 def _difference(transformation, shapes, structure, numbers) -> str | None:
     """The difference between running the transformation row by row and as a whole, or None.
 
-    Three rows are tried, with the other rows small, large, huge and NaN in turn; both ways must
-    give the same updates at each step.
+    Both are written as expressions of the leaves, which must be the same; see `by_row.py`.
     """
+
+    def of_shape(*rows: int) -> PyTree:
+        leaves = [jax.ShapeDtypeStruct((*rows, *shape), dtype) for shape, dtype in shapes]
+        return structure.unflatten(leaves)
+
+    n_parts, expressions = max(numbers, default=0) + 1, Expressions()
+
+    def expressed(tree: PyTree, at: list[int]) -> list[list[int]]:
+        """The expressions of each step's updates."""
+        names = [(step, place) for step in range(STEPS + 1) for place in at]
+        stepped = functools.partial(_steps, transformation)
+        found = expressions.of(stepped, [tree] * (STEPS + 1), names)
+        return [found[k * len(at) : (k + 1) * len(at)] for k in range(STEPS)]
+
     try:
-        with jax.ensure_compile_time_eval(), usual_promotion():
-            trees = _probing_trees(shapes, structure)
-            params = trees[1]
-            whole = transformation.init(params)
-            by_row = _begun(transformation, _parts(params, numbers, max(numbers, default=0) + 1))
-            for tree in trees:
-                expected, whole = transformation.update(tree, whole, params)
-                got, by_row = _stepped(transformation, tree, by_row, params, numbers)
-                pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(got), strict=True)
-                if not all(_close(x, y) for x, y in pairs):
-                    return "mixes systems"
-        # The trials had plain numbers for values that depend on no argument; trace without.
-        step = functools.partial(_stepped, transformation, numbers=numbers)
         with usual_promotion():
-            jax.eval_shape(step, params, by_row, params)
+            whole = expressed(of_shape(ROWS), list(range(len(numbers))))
+            for k, part in enumerate(_parts(of_shape(), numbers, n_parts)):
+                at = [place for place, number in enumerate(numbers) if number == k]
+                if at and expressed(part, at) != [[step[place] for place in at] for step in whole]:
+                    return "mixes systems"
+            # What the rules of rewriting refuse.
+            parts = _parts(of_shape(1), numbers, n_parts)
+            begun = jax.eval_shape(functools.partial(_begun, transformation), parts)
+            step = functools.partial(_stepped, transformation, numbers=numbers)
+            jax.eval_shape(step, of_shape(1), begun, of_shape(1))
     except RefusedOperation as error:
         return f"has an operation whose bits may depend on the batch ({error})"
     except Exception as error:
@@ -198,23 +186,14 @@ def _difference(transformation, shapes, structure, numbers) -> str | None:
     return None
 
 
-def _probing_trees(shapes, structure) -> list[PyTree]:
-    draw = np.random.default_rng(0)
-    trees = []
-    for size in (1e-3, 1.0, 1e6, None, np.nan):
-        leaves = []
-        for shape, dtype in shapes:
-            largest = float(jnp.finfo(dtype).max) ** 0.5 / 1e3
-            leaf = draw.normal(size=(PROBED, *shape))
-            leaf[1:] *= largest if size is None else size
-            leaves.append(jnp.asarray(leaf, dtype))
-        trees.append(structure.unflatten(leaves))
-    return trees
-
-
-def _close(x, y) -> bool:
-    tolerance = 64 * float(jnp.finfo(x.dtype).eps)
-    return np.allclose(x, y, rtol=tolerance, atol=0, equal_nan=True)
+def _steps(transformation, trees: list[PyTree]) -> list[PyTree]:
+    """The updates of some steps, from the parameters and the gradients of each step."""
+    params, *gradients = trees
+    state, updates = transformation.init(params), []
+    for gradient in gradients:
+        update, state = transformation.update(gradient, state, params)
+        updates.append(update)
+    return updates
 
 
 def _message(transformation, reason: str) -> str:

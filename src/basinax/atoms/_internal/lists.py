@@ -15,7 +15,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 
 from basinax.atoms._internal.arithmetic import product
-from basinax.atoms._neighbors.search import pairs_of, tasks_of
+from basinax.atoms._neighbors.search import ordered_pairs
 
 COVALENT = np.isin(
     np.arange(len(covalent_radii)),
@@ -184,20 +184,10 @@ def _near(structure: Standing, radius: float) -> tuple[np.ndarray, Images]:
     if not pbc.any() and n <= FEW:
         i, k = np.triu_indices(n, 1)
         return i, Images(k, np.zeros((len(k), 3), int))
-    (task,) = tasks_of([positions], cell[None], pbc[None], radius, float(np.finfo(float).eps))
-    if task is None:
+    found = ordered_pairs(positions, cell, pbc, radius)
+    if found is None:
         raise np.linalg.LinAlgError
-    found = pairs_of([(0, task)], np.zeros(1, int), n, reverse=False)
-    i, k = np.repeat(np.arange(n), found.lengths[:n]), found.images
-    further = np.maximum(k - n - 1, 0)
-    is_further = (k >= n)[:, None]
-    if not len(found.image_rows):
-        far = Images(k, np.zeros((len(k), 3), int))
-    else:
-        far = Images(
-            np.where(k >= n, found.image_rows[further], k),
-            np.where(is_further, found.shifts[found.image_shifts[further]], 0),
-        )
+    i, far = found.receivers, Images(found.senders, found.shifts)
     lead = np.sign(far.shifts) @ [9, 3, 1]  # the sign of the first shift that is not 0
     kept = (i < far.atoms) | ((i == far.atoms) & (lead > 0))
     return i[kept], far.take(kept)

@@ -14,7 +14,7 @@ import numpy as np
 from ase import Atoms
 from jaxtyping import Bool, Float, Int
 
-from basinax.atoms._neighbors.search import no_list, pairs_of, tasks_of
+from basinax.atoms._neighbors.search import RESOLUTION, no_list, ordered_pairs
 
 SPARE = 2
 """Atoms beyond the structure, between which spare pairs lie."""
@@ -30,6 +30,9 @@ CROWD = 0.1
 
 FEWEST_NEIGHBORS = 4
 """The assumed number of neighbours of an atom for short cutoffs."""
+
+SKIN = 0.5
+"""What lists reach beyond the cutoff, in Å."""
 
 ROWS = 8
 """The numbers of atoms in shapes are multiples of this one."""
@@ -74,32 +77,61 @@ class Graph:
     """The vectors from receivers to senders, in Å."""
 
 
-def graph_of(
-    positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, numbers: np.ndarray, cutoff: float
-) -> Graph:
-    """The graph of one structure.
+class VerletList:
+    """The neighbour list of one structure, made anew only when it may lack a pair.
 
-    Raises:
-        ValueError: no neighbour list can be made.
+    It holds the pairs within the cutoff and `SKIN`. Atoms and cell tell whether a pair outside may
+    have come within the cutoff. Each graph has the pairs within the cutoff alone, in an order that
+    does not depend on the list, so no bit depends on when the list was made.
     """
-    resolution = float(np.finfo(np.float64).eps)
-    task = tasks_of([positions], cell[None], pbc[None], cutoff, resolution)[0]
-    if task is None:
-        largest = float(np.abs(positions).max())
-        raise no_list("the structure", cell, cutoff, largest, resolution)
-    n = len(positions)
-    pairs = pairs_of([(0, task)], np.zeros(1, int), n, reverse=False)
-    receivers = np.repeat(np.arange(n), pairs.lengths[:n])
-    # `pairs.images` numbers atoms 0 to n - 1, then padding, then further images from n + 1 on.
-    image = np.maximum(pairs.images - n - 1, -1)
-    is_near = image < 0
-    images = np.append(pairs.image_rows, 0), np.append(pairs.image_shifts, 0)
-    senders = np.where(is_near, pairs.images, images[0][image])
-    shifts = np.where(is_near[:, None], 0.0, pairs.shifts[images[1][image]])
-    vectors = positions[senders] + _displacements(shifts, cell) - positions[receivers]
-    within = (vectors * vectors).sum(1) <= cutoff * cutoff
-    pairs = senders[within], receivers[within], shifts[within], vectors[within]
-    return Graph(positions, cell, pbc, numbers, *pairs)
+
+    def __init__(self, pbc: np.ndarray, numbers: np.ndarray, cutoff: float):
+        self._pbc, self._numbers, self._cutoff = pbc, numbers, cutoff
+        self._radius = 0.0
+        """The reach of the list in Å; 0 if there is none."""
+
+    def graph(self, positions: np.ndarray, cell: np.ndarray) -> Graph:
+        """The graph of the structure here.
+
+        Raises:
+            ValueError: no neighbour list can be made.
+        """
+        if not self._is_complete(positions, cell):
+            self._make(positions, cell)
+        receivers, senders, shifts = self._pairs
+        vectors = positions[senders] + _displacements(shifts, cell) - positions[receivers]
+        within = np.flatnonzero((vectors * vectors).sum(1) <= self._cutoff * self._cutoff)
+        pairs = (x.take(within, axis=0) for x in (senders, receivers, shifts, vectors))
+        return Graph(positions, cell, self._pbc, self._numbers, *pairs)
+
+    def _is_complete(self, positions: np.ndarray, cell: np.ndarray) -> bool:
+        """Whether the list has all pairs within the cutoff; False for NaN.
+
+        A vector d₀ between atoms has become d₀ F + u, where F is the deformation of the cell and u
+        how the atoms have moved otherwise. Its length is at least (1 - ‖F - 1‖) |d₀| - |u|.
+        """
+        if not self._radius:
+            return False
+        with np.errstate(all="ignore"):
+            moved, strain = positions - self._positions, 0.0
+            if not np.array_equal(cell, self._cell):
+                change = self._inverse @ (cell - self._cell)[self._pbc]
+                moved, strain = moved - self._positions @ change, float(np.linalg.norm(change))
+            moved = moved - moved.mean(0)
+            reach = 2 * float(np.sqrt((moved * moved).sum(1).max()))
+            return (1 - strain) * self._radius - reach >= self._cutoff
+
+    def _make(self, positions: np.ndarray, cell: np.ndarray) -> None:
+        for radius in (self._cutoff + SKIN, self._cutoff):
+            pairs = ordered_pairs(positions, cell, self._pbc, radius)
+            if pairs is not None:
+                break
+        else:
+            largest = float(np.abs(positions).max())
+            raise no_list("the structure", cell, self._cutoff, largest, RESOLUTION)
+        self._positions, self._cell, self._radius = positions.copy(), cell.copy(), radius
+        self._inverse = np.linalg.pinv(cell[self._pbc])
+        self._pairs = pairs.receivers, pairs.senders, pairs.shifts.astype(np.float64)
 
 
 def _displacements(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:

@@ -1,8 +1,7 @@
 """A JAX model as a potential: each structure is evaluated as if it were alone.
 
-Threads evaluate structures; no bit depends on the thread. On CPU each structure runs a program for
-its own padded shape (`graphs.py`, `programs.py`), whatever the number of others. On other devices
-structures of one shape run side by side (`side_by_side.py`).
+Threads evaluate structures (`session.py`); no bit depends on the thread. Each structure runs a
+program for its own padded shape (`graphs.py`, `programs.py`), whatever the number of others.
 """
 
 import dataclasses
@@ -14,9 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 from ase import Atoms
+from ase.data import atomic_numbers, chemical_symbols
 
 from basinax._jax.cores import n_cores
-from basinax._jax.fixed import split
 from basinax._jax.switches import switched
 from basinax._settings import (
     POSITIVE,
@@ -33,13 +32,13 @@ from basinax.atoms._evaluators.waiting import check_moving
 from basinax.atoms._machine import machine
 from basinax.atoms._models.graphs import POSITIONS, VECTORS, AbstractLayout
 from basinax.atoms._models.lists import FORMATS, LISTS, Listed, ListedEnergy
-from basinax.atoms._models.mlip import asked_of, read_mlip
-from basinax.atoms._models.nequix import read_nequix
-from basinax.atoms._models.programs import Form, returned_by
-from basinax.atoms._models.sessions import OneByOne, Program, joined
-from basinax.atoms._models.side_by_side import SideBySide, can_stand
-from basinax.atoms._models.species import check_species, numbers_of
+from basinax.atoms._models.packages import asked_of, read_mlip, read_nequix
+from basinax.atoms._models.programs import Form, Program, returned_by
+from basinax.atoms._models.session import ModelSession
 from basinax.atoms._neighbors.search import check_listable
+
+FEW = 8
+"""The number of elements that messages name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +65,6 @@ class JaxModel(AbstractEvaluator):
         conservative: whether forces are derivatives of the energy. If False, the function returns
             energies, forces [n, 3] in eV/Å and stress [3, 3] in eV/Å³, or None for no stress.
             Optimizers with line searches refuse such a model.
-        exact: if False, waiting structures are evaluated in one graph, as in most packages. Last
-            digits then depend on the other structures. Needs a function of vectors.
         workers: threads that evaluate structures; if None, one per core on CPU, one on others. If
             memory runs out, fewer structures are evaluated at a time, with the same bits.
         devices: JAX devices, one per thread; the default if empty. Set by `relax(devices=)`.
@@ -81,7 +78,6 @@ class JaxModel(AbstractEvaluator):
     species: Sequence[str | int] = ()
     dtype: Any = None
     conservative: bool = True
-    exact: bool = True
     workers: int | None = None
     takes: AbstractLayout = dataclasses.field(default=POSITIONS, kw_only=True)
     asks: Sequence[str] | None = dataclasses.field(default=None, kw_only=True)
@@ -91,23 +87,21 @@ class JaxModel(AbstractEvaluator):
     def __post_init__(self) -> None:
         require_function(self.energies, "energies")
         one_number(self.cutoff, "cutoff", POSITIVE)
-        numbers_of(self.species)
-        for name in ("conservative", "exact"):
-            require_switch(getattr(self, name), name)
+        _numbers_of(self.species)
+        require_switch(self.conservative, "conservative")
         if self.workers is not None:
             require_whole(self.workers, "workers", at_least(1))
         if self.dtype is not None and np.dtype(self.dtype) not in map(np.dtype, (_F32, _F64)):
             raise TypeError(f"dtype must be float32 or float64, got {self.dtype!r}")
-        if not self.exact and not (self.takes == VECTORS and self.conservative):
-            raise TypeError(
-                "exact=False needs JaxModel.of_vectors and forces that are derivatives: a joined"
-                " graph has no cell of its own"
-            )
-        if not self.exact and self.uses:
-            raise TypeError(
-                f"the function asks for {' and '.join(sorted(self.uses))}, which a joined graph"
-                " (exact=False) does not have"
-            )
+
+    def __repr__(self) -> str:
+        """The class and the function with elements, cutoff and precision."""
+        function = getattr(self.energies, "__name__", type(self.energies).__name__)
+        numbers = sorted(_numbers_of(self.species))
+        elements = _in_few(numbers) if numbers else "any element"
+        precision = "" if self.dtype is None else f"; {np.dtype(self.dtype)}"
+        reach = f"cutoff {self.cutoff:.4g} Å"
+        return f"{type(self).__name__}({function}; {elements}; {reach}{precision})"
 
     @classmethod
     def of_vectors(
@@ -226,7 +220,7 @@ class JaxModel(AbstractEvaluator):
         return dataclasses.replace(self, devices=tuple(lanes))
 
     def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
-        check_species(atoms, numbers_of(self.species))
+        _check_species(atoms, _numbers_of(self.species))
         check_listable(atoms, float(self.cutoff), np.float64)
         self.takes.check(atoms, float(self.cutoff))
         check_totals(atoms, tuple(sorted(self.uses)))
@@ -236,28 +230,21 @@ class JaxModel(AbstractEvaluator):
 
     def _program(self) -> Program:
         dtype = available_dtype(None) if self.dtype is None else np.dtype(self.dtype)
-        asks = tuple(sorted(self.uses))
-        form = Form(self.takes.arguments, not self.conservative, asks)
-        fixed, arrays = split((self.energies, form))
-        return Program(fixed, arrays, float(self.cutoff), dtype, self.takes, asks)
+        form = Form(self.takes.arguments, not self.conservative, tuple(sorted(self.uses)))
+        return Program(self.energies, form, self.takes, float(self.cutoff), dtype)
 
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
         program = self._program()
-        if not self.exact:
-            return joined(atoms, program)
-        lanes = list(self.devices) or [None] * (self.workers or _n_threads())
-        lanes, n_pairs = lanes[: len(atoms)], machine().model_pairs
         with switched(program.switches):
-            is_alone = not n_pairs or not can_stand(program)
-        if is_alone:
-            return OneByOne(atoms, program, lanes)
-        return SideBySide(atoms, program, lanes, n_pairs)
+            program = program.with_places(machine().model_pairs)
+        devices = list(self.devices) or [None] * (self.workers or _n_threads())
+        return ModelSession(atoms, program, devices[: len(atoms)])
 
     def _check(self, program: Program, needs_stress: Sequence[bool]) -> None:
         """Raise TypeError if the function returns wrong types or shapes."""
         graph = program.abstract_graph()
         n = graph["numbers"].shape[0]
-        returned = returned_by(program.fixed, program.arrays, graph)
+        returned = returned_by(*program.parts, graph)
         parts = [returned] if self.conservative else returned
         wanted = [(n,), (n, 3), (3, 3)][: 1 if self.conservative else 3]
         if not isinstance(parts, list | tuple) or len(parts) != len(wanted):
@@ -296,3 +283,41 @@ _F32, _F64 = "float32", "float64"
 def _n_threads() -> int:
     """One thread per core of this process; one if the device is no CPU."""
     return n_cores() if jax.default_backend() == "cpu" else 1
+
+
+def _numbers_of(species: Sequence[str | int]) -> frozenset[int]:
+    """The atomic numbers of elements given by symbols or numbers.
+
+    Raises:
+        ValueError: an entry is no element.
+        TypeError: a text was given in place of a sequence.
+    """
+    if isinstance(species, str):
+        raise TypeError(f"species must be a sequence such as ('H', 'C'), got {species!r}")
+    numbers = set()
+    for one in species:
+        number = atomic_numbers.get(one) if isinstance(one, str) else int(one)
+        if number is None or not 0 < number < len(chemical_symbols):
+            raise ValueError(f"species: {one!r} is no element")
+        numbers.add(number)
+    return frozenset(numbers)
+
+
+def _check_species(atoms: Sequence[Atoms], known: frozenset[int]) -> None:
+    """Raise ValueError if a structure has an element that the model does not know."""
+    if not known:
+        return
+    for k, a in enumerate(atoms):
+        unknown = sorted(set(np.unique(a.numbers).tolist()) - known)
+        if unknown:
+            names = ", ".join(chemical_symbols[z] for z in unknown)
+            raise ValueError(
+                f"system {k} ({a.symbols}): the model does not know {names}; it knows"
+                f" {_in_few(sorted(known))}"
+            )
+
+
+def _in_few(numbers: Sequence[int]) -> str:
+    symbols = [chemical_symbols[z] for z in numbers]
+    few = ", ".join(symbols[:FEW])
+    return few if len(symbols) <= FEW else f"{few} and {len(symbols) - FEW} others"

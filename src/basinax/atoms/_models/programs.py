@@ -1,24 +1,40 @@
-"""The programs that evaluate graphs: each structure alone, side by side, or many joined.
+"""The programs that evaluate graphs, one for each shape.
 
-Alone, a structure runs the program of its own shape, which does not depend on other structures.
-Side by side, structures of one shape have an axis of their own in one program. Its length follows
-from the shape, so that it does not depend on other structures either.
+A program has one place, or several where a single structure leaves the device idle. Their number
+follows from the shape, so the program of a structure does not depend on other structures.
 """
 
+import dataclasses
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from ase import Atoms
 from jaxtyping import Array, Float
 
 from basinax._bits import xla
-from basinax._bits.rewriting import with_ordered_scatters
-from basinax._jax.fixed import Fixed
-from basinax.atoms._models.graphs import POSITIONS, VECTORS
+from basinax._bits.rewriting import RefusedOperation, with_ordered_scatters
+from basinax._jax.fixed import Fixed, split
+from basinax.atoms._charges import TOTALS
+from basinax.atoms._models.graphs import (
+    POSITIONS,
+    VECTORS,
+    AbstractLayout,
+    Graph,
+    Shape,
+    VerletList,
+)
 from basinax.atoms._models.lists import LISTS
+
+_LOG = logging.getLogger("basinax")
+
+MOST_PLACES = 32
+"""The largest number of places of a program."""
 
 Arrays = dict[str, Array]
 """A graph in its shape, as a layout makes it."""
@@ -54,15 +70,6 @@ def of_positions(function: Callable[..., Any], graph: Arrays) -> Found:
 
 def of_vectors(function: Callable[..., Any], graph: Arrays) -> Found:
     """Results of a function of the vectors of pairs, by differentiation."""
-    energies, gradient = _by_vectors(function, graph)
-    forces = jnp.zeros_like(graph["positions"])
-    forces = forces.at[graph["receivers"]].add(gradient).at[graph["senders"]].add(-gradient)
-    virial = gradient.T @ graph["vectors"]
-    return Found(energies, forces, 0.5 * (virial + virial.T))
-
-
-def _by_vectors(function: Callable[..., Any], graph: Arrays) -> tuple[Array, Array]:
-    """Energies of atoms, and the derivatives of their sum by the vectors; 0 for spare pairs."""
 
     def total(vectors):
         energies = function(vectors, graph["numbers"], graph["senders"], graph["receivers"])
@@ -70,7 +77,11 @@ def _by_vectors(function: Callable[..., Any], graph: Arrays) -> tuple[Array, Arr
         return energies.sum(), energies
 
     gradient, energies = jax.grad(total, has_aux=True)(graph["vectors"])
-    return energies, jnp.where(graph["is_edge"][:, None], gradient, 0)
+    gradient = jnp.where(graph["is_edge"][:, None], gradient, 0)  # of spare pairs
+    forces = jnp.zeros_like(graph["positions"])
+    forces = forces.at[graph["receivers"]].add(gradient).at[graph["senders"]].add(-gradient)
+    virial = gradient.T @ graph["vectors"]
+    return Found(energies, forces, 0.5 * (virial + virial.T))
 
 
 def of_lists(function: Callable[..., Any], graph: Arrays) -> Found:
@@ -110,6 +121,8 @@ class Form(NamedTuple):
     """Whether the function returns forces and stress of its own."""
     asks: tuple[str, ...] = ()
     """Numbers of the structure that the function asks for by name: charge, spin."""
+    has_places: bool = False
+    """Whether graphs have an axis of places."""
 
     def with_totals(self, function: Callable[..., Any], graph: Arrays) -> Callable[..., Any]:
         """The function with the numbers that it asks for."""
@@ -132,38 +145,78 @@ def returned_by(fixed: Fixed, arrays: Any, graph: Arrays) -> Any:
     return function(*(graph[name] for name in form.arguments))
 
 
-@functools.partial(xla.jitted, options=xla.REPEATABLE, static_argnums=0)
-def evaluate(fixed: Fixed, arrays: Any, graph: Arrays) -> Found:
-    """Evaluate one structure alone.
+def _evaluated(fixed: Fixed, arrays: Any, graph: Arrays) -> Found:
+    """Evaluate a graph, or graphs of one shape with an axis more, that of places.
 
     Args:
         fixed, arrays: a function and its form, `split`.
-    """
-    function, form = eqx.combine(arrays, fixed.tree)
-    return form.evaluate(function, graph)
-
-
-def found_side_by_side(fixed: Fixed, arrays: Any, graphs: Arrays) -> Found:
-    """Graphs of one shape, each with the bits that it has beside any others.
-
-    Args:
-        graphs: arrays with one axis more, that of the graphs.
 
     Raises:
-        RefusedOperation: while tracing, where the function adds in an order that is not known.
+        RefusedOperation: while tracing, where the function adds in an order that is not known and
+            there is an axis of places.
     """
     function, form = eqx.combine(arrays, fixed.tree)
-    return jax.vmap(with_ordered_scatters(functools.partial(form.evaluate, function)))(graphs)
+    evaluate = functools.partial(form.evaluate, function)
+    return jax.vmap(with_ordered_scatters(evaluate))(graph) if form.has_places else evaluate(graph)
 
 
-evaluate_side_by_side = xla.jitted(found_side_by_side, xla.REPEATABLE, static_argnums=0)
+evaluate = xla.jitted(_evaluated, xla.REPEATABLE, static_argnums=0)
+_shapes = xla.traced(_evaluated, static_argnums=0)
 
 
-@functools.partial(xla.jitted, static_argnums=0)
-def evaluate_joined(fixed: Fixed, arrays: Any, graph: Arrays) -> tuple[Array, Array, Array]:
-    """Energies of atoms, derivatives by vectors, of many structures in one graph."""
-    function, _ = eqx.combine(arrays, fixed.tree)
-    energies, gradient = _by_vectors(function, graph)
-    forces = jnp.zeros((len(energies), 3), gradient.dtype)
-    forces = forces.at[graph["receivers"]].add(gradient).at[graph["senders"]].add(-gradient)
-    return energies, forces, gradient
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A model's function with what its graphs are made by."""
+
+    function: Any
+    form: Form
+    layout: AbstractLayout
+    cutoff: float
+    dtype: np.dtype
+    n_pairs: int = 0
+    """The number of pairs, about, that all places have together."""
+
+    @property
+    def parts(self) -> tuple[Fixed, Any]:
+        return split((self.function, self.form))
+
+    @property
+    def switches(self) -> dict[str, Any]:
+        """JAX's switches during an evaluation of the model."""
+        return {"jax_enable_x64": self.dtype == np.float64}
+
+    def n_places(self, shape: Shape) -> int:
+        """The structures of this shape that are evaluated at once."""
+        return min(max(self.n_pairs // shape.edges, 1), MOST_PLACES)
+
+    def with_places(self, n_pairs: int) -> "Program":
+        """The program with places, if JAX can have them and each sum has one order."""
+        if not n_pairs:
+            return self
+        form = self.form._replace(has_places=True)
+        program = dataclasses.replace(self, form=form, n_pairs=n_pairs)
+        one = self.abstract_graph()
+        two = {name: jax.ShapeDtypeStruct((2, *x.shape), x.dtype) for name, x in one.items()}
+        try:
+            _shapes(*program.parts, two)
+        except (RefusedOperation, NotImplementedError) as error:
+            _LOG.info("model: structures are evaluated one at a time: %s", error)
+            return self
+        return program
+
+    def abstract_graph(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """The shapes and dtypes of the graph of one atom."""
+        one = Atoms("H", pbc=False)
+        graph = VerletList(one.pbc, one.numbers, self.cutoff).graph(one.positions, np.eye(3))
+        _, arrays = self.laid_out(graph, one)
+        return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items()}
+
+    def laid_out(self, graph: Graph, atoms: Atoms) -> tuple[Shape, dict[str, np.ndarray]]:
+        """The arrays of a structure's graph.
+
+        Raises:
+            ValueError: the graph cannot be laid out.
+        """
+        shape, arrays = self.layout.arrays(graph, self.cutoff, self.dtype)
+        totals = {name: np.asarray(TOTALS[name](atoms), self.dtype) for name in self.form.asks}
+        return shape, arrays | totals

@@ -6,7 +6,7 @@ import numpy as np
 from ase import Atoms
 from ase.data import covalent_radii
 
-from basinax.atoms._neighbors.search import pairs_of, tasks_of
+from basinax.atoms._neighbors.search import ordered_pairs
 
 SHORTEST = 0.5
 """The share of the sum of two covalent radii below which no bond is as short."""
@@ -34,20 +34,13 @@ def closest_contact(atoms: Atoms) -> Contact | None:
     if not len(atoms):
         return None
     radii = covalent_radii[atoms.numbers]
-    radius, resolution = 2 * SHORTEST * float(radii.max()), float(np.finfo(float).eps)
-    cells = atoms.cell.array[None]
-    (task,) = tasks_of([atoms.positions], cells, atoms.pbc[None], radius, resolution)
-    if task is None:
+    cell, radius = atoms.cell.array, 2 * SHORTEST * float(radii.max())
+    found = ordered_pairs(atoms.positions, cell, atoms.pbc, radius)
+    if found is None:
         return None
-    n = len(atoms)
-    found = pairs_of([(0, task)], np.zeros(1, int), n, reverse=False)
-    row, image = np.repeat(np.arange(n), found.lengths[:n]), found.images
-    # Images: the atoms themselves, one that is far, and those in other cells.
-    shifts = found.shifts[found.image_shifts] @ task.cell
-    places = np.concatenate([task.positions, np.full((1, 3), np.nan)])
-    places = np.concatenate([places, task.positions[found.image_rows] + shifts])
-    rows = np.concatenate([np.arange(n + 1), found.image_rows])[image]
-    distances = np.linalg.norm(places[image] - task.positions[row], axis=1)
+    row, rows = found.receivers, found.senders
+    places = atoms.positions[rows] + found.shifts @ cell
+    distances = np.linalg.norm(places - atoms.positions[row], axis=1)
     shares = distances / (radii[row] + radii[rows])
     if not len(shares) or shares.min() >= SHORTEST:
         return None

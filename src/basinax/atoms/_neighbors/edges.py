@@ -116,9 +116,12 @@ class EdgeList(eqx.Module):
         return _of_receivers(self, of_rows)
 
     def sum(self, of_edges: Float[Array, "edges *rest"]) -> Float[Array, "rows *rest"]:
-        """The left fold over the edges of each receiver; masked edges add nothing."""
+        """The left fold over the edges of each receiver; masked edges add nothing.
+
+        Products are rounded.
+        """
         axes = tuple(range(1, of_edges.ndim))
-        return _fold(self, jnp.where(jnp.expand_dims(self.mask, axes), of_edges, 0.0))
+        return _fold(self, jnp.where(jnp.expand_dims(self.mask, axes), rounded(of_edges), 0.0))
 
 
 @jax.custom_vjp

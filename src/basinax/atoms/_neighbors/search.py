@@ -16,6 +16,9 @@ from ase import Atoms
 
 from basinax.atoms._neighbors.numbering import coded, distinct, reversed_pairs
 
+RESOLUTION = float(np.finfo(np.float64).eps)
+"""The relative spacing of the host's floats."""
+
 LARGEST_POSITION, LARGEST_CELL = 1e8, 1e5
 """The largest coordinates and cell entries, in Å, for which a list is made."""
 
@@ -240,6 +243,33 @@ def pairs_of(
             parts.append(_arranged(systems, found, far, n_images, reverse=reverse))
             n_images += len(parts[-1].image_rows)
     return parts[0] if len(parts) == 1 else _joined(parts, reverse=reverse)
+
+
+class OrderedPairs(NamedTuple):
+    """The pairs of one structure, in canonical order."""
+
+    receivers: np.ndarray
+    """[pairs]: the atoms in the home cell."""
+    senders: np.ndarray
+    """[pairs]: their neighbours."""
+    shifts: np.ndarray
+    """[pairs, 3]: the cells of the neighbours."""
+
+
+def ordered_pairs(
+    positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, radius: float
+) -> OrderedPairs | None:
+    """The pairs of one structure within at least this radius (Å); None if no list can be made."""
+    (task,) = tasks_of([positions], cell[None], pbc[None], radius, RESOLUTION)
+    if task is None:
+        return None
+    n = len(positions)
+    found = pairs_of([(0, task)], np.zeros(1, int), n, reverse=False)
+    # Atoms 0 to n - 1 stand first among the images, then one that is far, then further images.
+    senders = np.concatenate([np.arange(n + 1), found.image_rows])[found.images]
+    none = np.zeros((n + 1, 3), int)
+    shifts = np.concatenate([none, found.shifts[found.image_shifts]])[found.images]
+    return OrderedPairs(np.repeat(np.arange(n), found.lengths[:n]), senders, shifts)
 
 
 def _joined(parts: Sequence[Pairs], *, reverse: bool) -> Pairs:

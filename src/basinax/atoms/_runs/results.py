@@ -1,5 +1,6 @@
 """The results of a run in an ASE database: one row per structure that has ended."""
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -14,6 +15,7 @@ from basinax.atoms._record import Relaxed
 from basinax.atoms._report.curves import Curve
 from basinax.atoms._result import AtomsRelaxation
 from basinax.atoms._runs.rows import (
+    COLUMNS,
     NUMBER,
     check_number,
     checked_pairs,
@@ -103,16 +105,19 @@ class Results:
 
     def copy(self, other: "Results") -> None:
         """Add all rows of other results."""
+        if not other.briefs():  # which also checks the rows
+            return
 
         def copy(database: Any) -> None:
-            for row in other._rows():
-                database.write(row)
+            with other._store.reported(), other._store.opened() as source:
+                for row in source.select():
+                    database.write(row)
 
         self.with_database(copy)
 
     def briefs(self) -> list[Brief]:
         """All rows in the order of addition."""
-        found = list(self._selected(self._brief, "natoms, numbers, energy, volume"))
+        found = list(self._selected(self._brief, "natoms", "numbers", "energy", "volume"))
         seen = set[int]()
         with self._store.reported():
             for brief in found:
@@ -130,11 +135,11 @@ class Results:
         found = self._selected(curve, "data")
         return {number: curve for number, curve in found if curve is not None}
 
-    def entries(self) -> Iterator[tuple[int, Relaxed]]:
+    def entries(self) -> list[tuple[int, Relaxed]]:
         """Numbers and structures, in the order of the input."""
-        with self._store.reported():
-            for row in self._rows():
-                yield _of_structure(row.key_value_pairs[NUMBER], entry_of, row, self._kind)
+        self.briefs()  # which checks every row
+        make = functools.partial(entry_of, kind=self._kind)
+        return sorted(self._selected(make, *COLUMNS), key=lambda entry: entry[0])
 
     def gathered(self, statuses: Sequence[Status] = ()) -> tuple[list[int], AtomsRelaxation]:
         """The numbers and the result, as from `relax`, of structures with these statuses, or of all
@@ -151,20 +156,9 @@ class Results:
         with self._store.reported(), self._store.transaction() as database:
             return work(database)
 
-    def _rows(self) -> Iterator[Any]:
-        """All rows in the order of the input."""
-        numbers = sorted(brief.number for brief in self.briefs())
-        if not numbers:
-            return
-        with self._store.reported(), self._store.opened() as database:
-            for number, row in zip(numbers, database.select(sort=NUMBER), strict=True):
-                if row.get(NUMBER) != number:
-                    raise ValueError(f"its tables do not agree about structure {number}")
-                yield row
-
-    def _selected(self, make: Callable[..., T], columns: str) -> Iterator[T]:
+    def _selected(self, make: Callable[..., T], *columns: str) -> Iterator[T]:
         """The results of a function of each row's key-value pairs and some columns."""
-        query = f"SELECT {columns}, key_value_pairs FROM systems ORDER BY id"
+        query = f"SELECT {', '.join(columns)}, key_value_pairs FROM systems ORDER BY id"
         with self._store.reported():
             if not self._store.exists():
                 return

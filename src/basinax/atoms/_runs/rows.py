@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from ase import Atoms
+from ase.constraints import dict2constraint
 from ase.data import chemical_symbols
 from ase.db.core import (
     bytes_to_object,
@@ -18,7 +19,7 @@ from ase.db.core import (
     object_to_bytes,
 )
 from ase.db.row import AtomsRow
-from ase.io.jsonio import encode
+from ase.io.jsonio import decode, encode
 
 from basinax._loop.status import Status
 from basinax.atoms._history import History
@@ -52,9 +53,21 @@ them as well, with their dtypes."""
 PROPERTIES = ("energy", "free_energy", "forces", "stress", "dipole", "magmom", "magmoms", "charges")
 """Results with a column in the database."""
 
+BLOBS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "numbers": (np.int32, (-1,)),
+    "positions": (float, (-1, 3)),
+    "cell": (float, (3, 3)),
+    "forces": (float, (-1, 3)),
+    "stress": (float, (6,)),
+}
+"""The types and shapes of columns with arrays."""
+
 _EXACT = ("energy", "free_energy", "forces", "stress")
 """Results that their columns preserve: double precision, of one shape."""
 
+
+COLUMNS = ("numbers", "positions", "cell", "pbc", "constraints", *_EXACT, "data")
+"""The columns from which a record is made."""
 
 POINTS = 128
 """The largest number of points of a structure's curve in a row."""
@@ -110,26 +123,42 @@ def row_of(number: int, entry: Relaxed) -> AtomsRow:
     return AtomsRow(columns | {"data": object_to_bytes(data)})
 
 
-def entry_of(row: Any, kind: type[T] = Relaxed) -> tuple[int, T]:
-    """The number and the record of a structure, from its row."""
-    data, pairs = row.data, row.key_value_pairs
-    values = {name: _value_of(name, x, pairs, data) for name, x in pairs_of(kind).items()}
-    place = {name: np.array(row[name]) for name in ("numbers", "positions", "cell", "pbc")}
+def entry_of(pairs: Mapping[str, Any], *values: Any, kind: type[T]) -> tuple[int, T]:
+    """The number and the record of a structure.
+
+    Args:
+        pairs: the key-value pairs of a row, checked.
+        values: those of `COLUMNS`.
+    """
+    row = dict(zip(COLUMNS, values, strict=True))
+    data = bytes_to_object(row["data"])
+    fields = {name: _value_of(name, x, pairs, data) for name, x in pairs_of(kind).items()}
+    place = {name: _array_of(row[name], *BLOBS[name]) for name in ("numbers", "positions", "cell")}
     arrays = {"numbers": place["numbers"].astype(int)}
     arrays |= {name: np.array(array) for name, array in restored(data["arrays"]).items()}
     _check_shapes(arrays, place)
-    info = restored(data["info"])
-    template = Template(Atoms, arrays, place["pbc"].astype(bool), info, row.constraints)
-    found = {"energy": math.nan, "free_energy": math.nan}
-    found |= {x: row[x] for x in _EXACT if x in row} | restored(data["results"])
+    stored_constraints: Any = decode(row["constraints"] or "[]")
+    constraints = [dict2constraint(each) for each in stored_constraints]
+    pbc = np.array([row["pbc"] >> k & 1 for k in range(3)], bool)
+    template = Template(Atoms, arrays, pbc, restored(data["info"]), constraints)
+    found: dict[str, Any] = {"energy": math.nan, "free_energy": math.nan}
+    for name in _EXACT:
+        if row[name] is not None:
+            found[name] = _array_of(row[name], *BLOBS[name]) if name in BLOBS else row[name]
+    found |= restored(data["results"])
     for name in ("energy", "free_energy"):
         check_number(name, found[name], float)
     if np.shape(found.get("forces", place["positions"])) != place["positions"].shape:
         n_atoms = len(place["positions"])
         raise ValueError(f"{len(found['forces'])} forces for {n_atoms} atoms")
     results = {name: found[name] for name in data["order"] if name in found}
-    values |= {"positions": place["positions"], "cell": place["cell"], "energy": found["energy"]}
-    return pairs[NUMBER], kind(template=template, results=results, **values)
+    fields |= {"positions": place["positions"], "cell": place["cell"], "energy": found["energy"]}
+    return pairs[NUMBER], kind(template=template, results=results, **fields)
+
+
+def _array_of(blob: bytes, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """The array in a column, which ASE stores with the least byte first."""
+    return np.frombuffer(blob, np.dtype(dtype).newbyteorder("<")).astype(dtype).reshape(shape)
 
 
 def _check_shapes(arrays: dict[str, np.ndarray], place: dict[str, np.ndarray]) -> None:
@@ -137,8 +166,8 @@ def _check_shapes(arrays: dict[str, np.ndarray], place: dict[str, np.ndarray]) -
     numbers = arrays["numbers"]
     if not ((numbers >= 0) & (numbers < len(chemical_symbols))).all():
         raise ValueError(f"its atoms have the numbers {numbers.tolist()}")
-    shapes = {"positions": (len(numbers), 3), "cell": (3, 3), "pbc": (3,)}
-    for name, array in {**arrays, **place}.items():
+    shapes = {"positions": (len(numbers), 3), "cell": (3, 3)}
+    for name, array in (arrays | place).items():
         if array.shape != shapes.get(name, (len(numbers), *array.shape[1:])):
             raise ValueError(f"its {name} have the shape {array.shape}")
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from basinax._bits import xla
+from basinax._bits.order import checked_once
 from basinax._jax.fixed import Fixed
 from basinax._loop.run import Evaluation, Run, judged_between
 from basinax._loop.status import Status
@@ -131,7 +132,10 @@ class Block(NamedTuple):
             return Evaluation(enthalpies, gradient, is_valid, observed, of_atoms)
 
         def step(run: Run, turns) -> Run:
-            return advanced(evaluate, run, settings, batch, moves, turns)
+            def go(run, turns):
+                return advanced(evaluate, run, settings, batch, moves, turns)
+
+            return checked_once((potential, settings.optimizer), go, run, turns)
 
         return step
 

@@ -13,6 +13,7 @@ import numpy as np
 from ase import Atoms
 
 from basinax._bits import xla
+from basinax._bits.order import checked_once
 from basinax._bits.rounding import BLOCK
 from basinax._jax.fixed import Fixed, split
 from basinax.atoms._batch import Batch, padded_size, row_starts
@@ -75,7 +76,9 @@ def _rows_of(part: Sequence[Atoms]) -> int:
 
 @functools.partial(xla.jitted, is_kept=True, options=xla.SHORT, static_argnums=(0, 1))
 def _properties(fixed: Fixed, stress: bool, arrays: Any, batch: Batch, lists: Any) -> Any:
-    return eqx.combine(arrays, fixed.tree)(batch, lists, stress=stress)
+    potential = eqx.combine(arrays, fixed.tree)
+    evaluate = functools.partial(potential, stress=stress)
+    return checked_once(potential, evaluate, batch, lists)
 
 
 def _by_structure(found: Any, part: Sequence[Atoms]) -> Iterator[Snapshot]:
