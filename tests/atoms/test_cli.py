@@ -527,10 +527,10 @@ def test_verify_leaves_with_1_if_a_bit_differs(files, monkeypatch):
 def test_an_interrupted_command_goes_on_to_the_same_file(files, monkeypatch, signals):
     """A signal that comes twice at a time is one."""
 
-    def interrupted(items, **settings):
+    def interrupted(*arguments, **how):
         for name in signals:
             signal.raise_signal(getattr(signal, name))
-        return relax_items(items, **settings)
+        return relax_items(*arguments, **how)
 
     options = ["--potential", ARGON, "--fmax", 0.01]
     assert run("relax", *files, *options, "--output", "whole.extxyz").exit_code == 0

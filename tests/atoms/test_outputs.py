@@ -48,7 +48,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def relaxation(monkeypatch):
     relaxation = Relaxation()
-    monkeypatch.setattr(_setup, "relax_items", relaxation)
+    relaxation.put_into(monkeypatch)
     monkeypatch.setattr(_setup, "potential_from", lambda text: LennardJones.named("Ar"))
     return relaxation
 
@@ -556,10 +556,10 @@ def test_a_signal_while_reading_ends_at_once(relaxation, monkeypatch):
 
 @pytest.mark.parametrize("phase", ["listing", "compiling", "running"])
 def test_a_signal_says_which_phase_it_waits_for(relaxation, monkeypatch, capfd, phase):
-    def of_phase(items, progress, **settings):
+    def of_phase(items, settings, progress, **how):
         progress(Progress(3, 0, 0, phase))
         signal.raise_signal(signal.SIGINT)
-        yield from relaxation(items, **settings)
+        yield from relaxation(items, settings, **how)
 
     monkeypatch.setattr(_setup, "relax_items", of_phase)
     done = run()

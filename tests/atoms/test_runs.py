@@ -21,7 +21,6 @@ from basinax import cli
 from basinax._text.specs import optimizer_from
 from basinax._text.tables import read_config, toml_of, write_config
 from basinax.atoms import LennardJones
-from basinax.cli import _setup
 from basinax.cli._config import RECORD
 from basinax.cli._values import NAMES, chosen
 
@@ -41,7 +40,7 @@ def files(tmp_path, monkeypatch):
 @pytest.fixture
 def relaxation(monkeypatch):
     relaxation = Relaxation()
-    monkeypatch.setattr(_setup, "relax_items", relaxation)
+    relaxation.put_into(monkeypatch)
     return relaxation
 
 
