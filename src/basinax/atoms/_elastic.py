@@ -75,14 +75,15 @@ class Elasticity:
     @property
     def bulk_modulus(self) -> Modulus:
         """For a single crystal under pressure, the Reuss value is exact."""
-        return Modulus(self.tensor[:3, :3].sum() / 9, 1 / self.compliance[:3, :3].sum())
+        c, s = self.tensor, self.compliance
+        return Modulus(float(c[:3, :3].sum() / 9), float(1 / s[:3, :3].sum()))
 
     @property
     def shear_modulus(self) -> Modulus:
         c, s = self.tensor, self.compliance
         voigt = (3 * np.trace(c[:3, :3]) - c[:3, :3].sum() + 6 * np.trace(c[3:, 3:])) / 30
         reuss = 15 / (6 * np.trace(s[:3, :3]) - 2 * s[:3, :3].sum() + 3 * np.trace(s[3:, 3:]))
-        return Modulus(voigt, reuss)
+        return Modulus(float(voigt), float(reuss))
 
 
 class AtomsElasticity(tuple[Elasticity, ...]):
