@@ -80,6 +80,7 @@ class Elasticity:
 
     @property
     def shear_modulus(self) -> Modulus:
+        """That of a polycrystal without texture."""
         c, s = self.tensor, self.compliance
         voigt = (3 * np.trace(c[:3, :3]) - c[:3, :3].sum() + 6 * np.trace(c[3:, 3:])) / 30
         reuss = 15 / (6 * np.trace(s[:3, :3]) - 2 * s[:3, :3].sum() + 3 * np.trace(s[3:, 3:]))

@@ -52,6 +52,7 @@ class Vibrations:
 
     @property
     def is_finite(self) -> bool:
+        """Whether the Hessian is: all displaced structures could be evaluated."""
         return bool(np.isfinite(self.hessian).all())
 
     @property
