@@ -50,6 +50,7 @@ LAYERS = [
     ["atoms._evaluate"],
     ["atoms._relax", "atoms._probe"],
     ["atoms._relax_stream", "atoms._runs"],
+    ["atoms._elastic", "atoms._vibrations"],
     ["atoms"],
     ["cli"],
     ["__main__"],
