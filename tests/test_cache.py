@@ -136,13 +136,20 @@ def test_a_class_of_a_user_has_no_description(seen):
     assert n_traced > 0 and rest == [0, 1]
 
 
-UNKNOWN = [lambda: 0, OfUser, OfUser(), object(), np.random.default_rng(0), {1: object()}]
+UNKNOWN = {
+    "a function": lambda: 0,
+    "a class": OfUser,
+    "an instance": OfUser(),
+    "an object": object(),
+    "a generator": np.random.default_rng(0),
+    "inside": {1: object()},
+}
 
 
-@pytest.mark.parametrize("value", UNKNOWN, ids=repr)
-def test_what_no_text_describes_is_known(value):
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_no_text_describes_is_known(name):
     with pytest.raises(programs._NoDescription):
-        programs._described(value, is_static=True)
+        programs._described(UNKNOWN[name], is_static=True)
 
 
 def test_a_static_array_is_described_by_its_numbers():

@@ -1,10 +1,21 @@
 """No transform and no turn of the loop leaves a rounding or an order to the compiler."""
 
+import inspect
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from basinax import BFGS, FIRE, LBFGS, apply_updates, check_order
+import basinax
+from basinax import (
+    BFGS,
+    FIRE,
+    LBFGS,
+    AbstractTransform,
+    LevenbergMarquardt,
+    apply_updates,
+    check_order,
+)
 from basinax._loop.criteria import MaxForce
 from basinax._loop.run import Evaluation, advance, start
 from basinax._systems.prefix import n_systems
@@ -60,6 +71,18 @@ def test_the_order_of_the_loop_is_its_own(dtype):
         return advance(evaluation, run, FIRE(), MaxForce(0.01), 10)
 
     assert check_order(turns, run, batch.evaluate).findings == ()
+
+
+def test_no_transform_is_forgotten():
+    def members(transform):
+        return {type(transform)}.union(*map(members, getattr(transform, "transforms", ())))
+
+    tried = set().union(*(members(make(np.arange(1))) for make in CASES.values()))
+    public = {x for _, x in inspect.getmembers(basinax, inspect.isclass)}
+    known = {x for x in public if issubclass(x, AbstractTransform) and not inspect.isabstract(x)}
+    # One is an optax transformation, done again like those in chains; the other factorises each
+    # system's matrix alone, by LAPACK.
+    assert known - tried == {basinax.OptaxByName, LevenbergMarquardt}
 
 
 @pytest.mark.parametrize(

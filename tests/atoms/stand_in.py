@@ -1,25 +1,38 @@
-"""A stand-in for `relax` in tests of the command line, which need no numbers."""
+"""A stand-in for `relax_items` in tests of the command line, which need no numbers."""
 
 import numpy as np
 
 from basinax import Status
-from basinax.atoms import AtomsRelaxation, Relaxed
+from basinax.atoms import Relaxed
+from basinax.cli import _setup
 
 
 class Relaxation:
-    """Stands in for `relax`, while which other things may happen."""
+    """Stands in for `relax_items`, while which other things may happen."""
 
     def __init__(self):
         self.is_done = False
         self.meanwhile = lambda: None
-        self.atoms, self.settings = [], {}
+        self.n_ended = None
+        """The number of structures that end; None for all."""
+        self.items, self.settings = [], {}
         """Of the last call."""
 
-    def __call__(self, atoms, **settings):
+    @property
+    def atoms(self):
+        return [item.atoms for item in self.items]
+
+    def put_into(self, monkeypatch):
+        monkeypatch.setattr(_setup, "run_settings", lambda **settings: settings)
+        monkeypatch.setattr(_setup, "relax_items", self)
+
+    def __call__(self, items, settings, **how):
+        self.items, self.settings = list(items), settings | how
+        if not self.items:
+            return
         self.is_done = True
-        self.atoms, self.settings = atoms, settings
         self.meanwhile()
-        return AtomsRelaxation([_relaxed(a) for a in atoms])
+        yield [(item.number, _relaxed(item.atoms)) for item in self.items[: self.n_ended]]
 
 
 def _relaxed(atoms):

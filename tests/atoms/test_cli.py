@@ -20,7 +20,7 @@ from ase.units import GPa
 from typer.testing import CliRunner
 
 import basinax
-from basinax import Status, cli
+from basinax import cli
 from basinax._text.specs import optimizer_from
 from basinax.atoms import (
     Frechet,
@@ -34,7 +34,8 @@ from basinax.atoms import (
     relax,
 )
 from basinax.atoms._formats.formats import form_to_read
-from basinax.cli import _setup, _watch
+from basinax.atoms._relax_stream import relax_items
+from basinax.cli import _setup
 from basinax.cli._values import pressure_of
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
@@ -523,31 +524,26 @@ def test_verify_leaves_with_1_if_a_bit_differs(files, monkeypatch):
 
 
 @pytest.mark.parametrize("signals", [["SIGINT"], ["SIGINT", "SIGINT"], ["SIGTERM"]], ids=str)
-def test_an_interrupt_keeps_what_was_reached(files, monkeypatch, signals):
-    """One that comes twice at a time is one."""
+def test_an_interrupted_command_goes_on_to_the_same_file(files, monkeypatch, signals):
+    """A signal that comes twice at a time is one."""
 
-    def interrupted(atoms, **settings):
+    def interrupted(*arguments, **how):
         for name in signals:
             signal.raise_signal(getattr(signal, name))
-        return relax(atoms, **settings)
+        return relax_items(*arguments, **how)
 
-    monkeypatch.setattr(_setup, "relax_atoms", interrupted)
-    done = run("relax", *files, "--potential", ARGON, "--fmax", 1e-9, "--table", "out.csv")
+    options = ["--potential", ARGON, "--fmax", 0.01]
+    assert run("relax", *files, *options, "--output", "whole.extxyz").exit_code == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(_setup, "relax_items", interrupted)
+        done = run("relax", *files, *options, "--output", "out.extxyz")
     assert done.exit_code == 130, done.output
-    statuses = {row["status"] for row in table("out.csv")}
-    assert Status.RUNNING.name.lower() in statuses
-
-
-def test_a_second_interrupt_ends_the_program(files, monkeypatch):
-    def interrupted(atoms, **settings):
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(_setup, "relax_atoms", interrupted)
-    monkeypatch.setattr(_watch, "TOGETHER", -1.0)
-    done = run("relax", *files, "--potential", ARGON)
-    assert done.exit_code == 130
-    assert not Path("relaxed.extxyz").exists()
+    assert "Interrupted: basinax resume out.extxyz.run goes on" in done.stderr
+    assert not Path("out.extxyz").exists()
+    done = run("relax", *files, *options, "--output", "out.extxyz")
+    assert done.exit_code == 0, done.output
+    assert Path("out.extxyz").read_bytes() == Path("whole.extxyz").read_bytes()
+    assert not Path("out.extxyz.run").exists()
 
 
 @pytest.mark.exhaustive  # processes of their own, each of which imports and compiles

@@ -1,10 +1,11 @@
 """Outputs of the command line: refused before a run, or written after it, each on its own."""
 
 import csv
-import dataclasses
 import errno
 import io
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,13 +21,13 @@ from stand_in import Relaxation
 from typer.testing import CliRunner
 
 import basinax
-from basinax import Status, cli
-from basinax.atoms import AtomsRelaxation, LennardJones, Progress
+from basinax import cli
+from basinax.atoms import LennardJones, Progress
 from basinax.atoms._trajectory import NotWhole
-from basinax.cli import _console, _potential, _setup, _task, _watch, _writing
+from basinax.cli import _console, _outputs, _setup, _watch, occupy
+from basinax.cli._console import Stream
 from basinax.cli._contents import Plan
-from basinax.cli._process import occupy
-from basinax.cli._stream import Stream
+from basinax.cli._outputs import Saver
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +48,8 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def relaxation(monkeypatch):
     relaxation = Relaxation()
-    monkeypatch.setattr(_setup, "relax_atoms", relaxation)
-    monkeypatch.setattr(_potential, "potential_from", lambda text: LennardJones.named("Ar"))
+    relaxation.put_into(monkeypatch)
+    monkeypatch.setattr(_setup, "potential_from", lambda text: LennardJones.named("Ar"))
     return relaxation
 
 
@@ -304,8 +305,12 @@ MEANWHILE = {
 }
 
 
-@pytest.mark.parametrize("event", MEANWHILE)
-@pytest.mark.parametrize("lost", ["--output", "--table"])
+# The folder of the output holds that of the run.
+LOST = [("--output", "a folder came"), ("--output", "a pipe came")]
+LOST += [("--table", event) for event in MEANWHILE]
+
+
+@pytest.mark.parametrize(("lost", "event"), LOST)
 def test_what_cannot_be_written_costs_itself_alone(relaxation, lost, event, folder):
     (happens, reason), places = MEANWHILE[event], {"--output": "out.traj", "--table": "out.csv"}
     places[lost] = f"away/{places[lost]}"
@@ -325,6 +330,13 @@ def test_what_cannot_be_written_costs_itself_alone(relaxation, lost, event, fold
     kept = next(name for name in places.values() if name != places[lost])
     assert done.stdout.strip().endswith(f"Written: {kept}")
     assert [path for path in Path().rglob(".*")] == []
+    # The run is kept, and writes what is missing where there is room.
+    assert f"{places['--output']}.run keeps the results" in text
+    if os.path.lexists(in_the_way := places[lost] if Path("away").is_dir() else "away"):
+        (os.rmdir if os.path.isdir(in_the_way) else os.unlink)(in_the_way)
+    done = run(*(x for pair in places.items() for x in pair))
+    assert done.exit_code == 0, done.output
+    assert all(Path(name).exists() for name in places.values())
 
 
 def test_a_full_disk_is_named_for_each_output_and_leaves_nothing(relaxation, monkeypatch, folder):
@@ -332,14 +344,15 @@ def test_a_full_disk_is_named_for_each_output_and_leaves_nothing(relaxation, mon
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Plan, "write", no_room)
-    monkeypatch.setattr(_writing, "writer_of", lambda _: no_room)
+    monkeypatch.setattr(_outputs, "writer_of", lambda _: no_room)
     for name in ("out.traj", "out.csv"):
         Path(name).write_text("old")
     done = run("--output", "out.traj", "--table", "out.csv")
     assert done.exit_code == 3
     assert done.stderr.splitlines() == [
-        f"error: {name} cannot be written: No space left on device"
-        for name in ("out.traj", "out.csv")
+        "error: out.traj cannot be written: No space left on device",
+        "error: out.csv cannot be written: No space left on device",
+        "out.traj.run keeps the results: basinax resume out.traj.run writes them",
     ]
     assert [Path(name).read_text() for name in ("out.traj", "out.csv")] == ["old"] * 2
     assert [path for path in Path().rglob(".*")] + list(folder.glob("basinax-*")) == []
@@ -409,7 +422,7 @@ def test_the_second_of_two_runs_says_that_it_replaced_the_first(relaxation, outp
 def test_trajectories_that_are_not_whole_are_an_error(relaxation):
     message = "the trajectory of system 1 (Ar2) is not whole: OSError: no space left"
     relaxation.meanwhile = lambda: warnings.warn(message, NotWhole, stacklevel=2)
-    done = run("--table", "t.csv")
+    done = run("--table", "t.csv", "--trajectory", "new")
     assert done.exit_code == 3
     assert "error: the trajectory of in.extxyz@1 (Ar2) is not whole: OSError" in done.stderr
     assert Path("t.csv").exists()
@@ -434,7 +447,7 @@ class Broken(io.StringIO):
     "error", [OSError(errno.ENOSPC, "No space left"), BrokenPipeError(errno.EPIPE, "Broken pipe")]
 )
 def test_a_summary_that_cannot_be_printed_costs_itself_alone(relaxation, monkeypatch, error):
-    monkeypatch.setattr(_writing, "out", Stream(file=Broken(error)))
+    monkeypatch.setattr(_outputs, "out", Stream(file=Broken(error)))
     done = run("--table", "t.csv")
     assert done.exit_code == 3
     assert "error: the summary cannot be printed: " in done.stderr
@@ -483,23 +496,44 @@ def test_streams_that_are_closed_are_no_files_of_the_program():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_writes_what_was_reached(relaxation, number):
-    relaxation.meanwhile = lambda: signal.raise_signal(number)
-    done = run("--table", "t.csv")
+def test_a_run_that_a_signal_ends_goes_on_to_the_same_outputs(relaxation, number):
+    """By the same command, and by its folder; until then no output is there."""
+    done = run("--output", "whole.extxyz", "--table", "whole.csv", "--max-steps", 9)
+    assert done.exit_code == 0 and not Path("whole.extxyz.run").exists()
+    relaxation.n_ended, relaxation.meanwhile = 1, lambda: signal.raise_signal(number)
+    options = ["--table", "t.csv", "--max-steps", 9]
+    assert run(*options).exit_code == 130
+    done = run(*options)
     assert done.exit_code == 130
-    assert "Interrupted" in done.stderr
-    assert Path("t.csv").exists()
-    assert Path("relaxed.extxyz").exists()
+    assert "Interrupted: basinax resume relaxed.extxyz.run goes on" in done.stderr
+    assert not Path("t.csv").exists() and not Path("relaxed.extxyz").exists()
+    relaxation.n_ended, relaxation.meanwhile = None, lambda: None
+    shutil.copytree("relaxed.extxyz.run", "copy")
+    again = ["relax", "in.extxyz", "--potential", "lennard-jones:Ar", *map(str, options)]
+    for command in (again, ["resume", "relaxed.extxyz.run"]):
+        if command != again:
+            shutil.copytree("copy", "relaxed.extxyz.run")
+        done = CliRunner().invoke(cli.app, command)
+        assert done.exit_code == 0, done.output
+        assert len(relaxation.atoms) == 1
+        assert Path("relaxed.extxyz").read_bytes() == Path("whole.extxyz").read_bytes()
+        assert sources_of("t.csv") == sources_of("whole.csv")
+        assert not Path("relaxed.extxyz.run").exists()
 
 
 def test_a_second_signal_ends_the_run_with_a_word(relaxation, monkeypatch):
+    def twice():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
     monkeypatch.setattr(_watch, "TOGETHER", -1.0)
-    relaxation.meanwhile = lambda: [signal.raise_signal(signal.SIGINT) for _ in range(2)]
-    before = everything()
+    relaxation.meanwhile = twice
     done = run("--table", "t.csv")
     assert done.exit_code == 130
-    assert "Interrupted again" in done.stderr
-    assert everything() == before
+    assert "Interrupted again: basinax resume relaxed.extxyz.run goes on." in done.stderr
+    assert not Path("t.csv").exists() and not Path("relaxed.extxyz").exists()
+    relaxation.meanwhile = lambda: None
+    assert run("--table", "t.csv").exit_code == 0
 
 
 def test_a_signal_that_nohup_ignores_ends_nothing(relaxation):
@@ -512,7 +546,7 @@ def test_a_signal_that_nohup_ignores_ends_nothing(relaxation):
 
 
 def test_a_signal_while_reading_ends_at_once(relaxation, monkeypatch):
-    monkeypatch.setattr(_task, "read_all", lambda files: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(_setup, "read_all", lambda files: signal.raise_signal(signal.SIGINT))
     before = everything()
     done = run("--table", "t.csv")
     assert done.exit_code == 130
@@ -522,12 +556,12 @@ def test_a_signal_while_reading_ends_at_once(relaxation, monkeypatch):
 
 @pytest.mark.parametrize("phase", ["listing", "compiling", "running"])
 def test_a_signal_says_which_phase_it_waits_for(relaxation, monkeypatch, capfd, phase):
-    def of_phase(atoms, progress, **settings):
-        progress(Progress(len(atoms), 0, 0, phase))
+    def of_phase(items, settings, progress, **how):
+        progress(Progress(3, 0, 0, phase))
         signal.raise_signal(signal.SIGINT)
-        return relaxation(atoms)
+        yield from relaxation(items, settings, **how)
 
-    monkeypatch.setattr(_setup, "relax_atoms", of_phase)
+    monkeypatch.setattr(_setup, "relax_items", of_phase)
     done = run()
     assert done.exit_code == 130
     assert f"Interrupted: {phase}; again to quit." in capfd.readouterr().err
@@ -546,22 +580,81 @@ def test_a_signal_while_writing_costs_no_output_and_claims_nothing(relaxation, m
     assert len(sources_of("t.csv")) == 3
 
 
-@pytest.mark.parametrize("is_lost", [False, True])
-def test_only_what_was_written_is_said_to_be(relaxation, monkeypatch, is_lost):
-    def unfinished(atoms, **settings):
-        signal.raise_signal(signal.SIGINT)
-        first, *others = relaxation(atoms)
-        return AtomsRelaxation([dataclasses.replace(first, status=Status.RUNNING), *others])
+WRITERS = {"structures": (Plan, "write"), "table": (_outputs.Writing, "write_record")}
 
-    def no_room(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(_setup, "relax_atoms", unfinished)
-    if is_lost:
-        monkeypatch.setattr(Plan, "write", no_room)
-    done = run()
-    assert done.exit_code == (3 if is_lost else 130)
-    assert ("written where they stood" in done.stderr) != is_lost
+@pytest.mark.parametrize("at", WRITERS)
+def test_a_run_that_is_killed_before_its_outputs_are_whole_writes_them_later(
+    relaxation, monkeypatch, at
+):
+    def killed(*_, **__):
+        raise RuntimeError("killed")
+
+    options = ["--table", "t.csv", "--output", "x.traj"]
+    with monkeypatch.context() as patched:
+        patched.setattr(*WRITERS[at], killed)
+        patched.setattr(Saver, "save", lambda self, path, write, **_: write(path))
+        assert isinstance(run(*options).exception, RuntimeError)
+    assert [x for x in ("x.traj", "t.csv") if Path(x).exists()] == (
+        [] if at == "structures" else ["x.traj", "t.csv"]
+    )
+    relaxation.is_done = False
+    # Also without --overwrite: the outputs are those of this run.
+    options = ["in.extxyz", "--potential", "lennard-jones:Ar", *options]
+    done = CliRunner().invoke(cli.app, ["relax", *options])
+    assert done.exit_code == 0, done.output
+    assert not relaxation.is_done
+    assert len(ase.io.read("x.traj", ":")) == 3 and len(sources_of("t.csv")) == 3
+    assert Path("x.traj.run.json").exists() and not Path("x.traj.run").exists()
+
+
+def test_a_named_folder_stays_and_has_all_outputs(relaxation):
+    outputs = ["--output-dir", "out", "--table", "t.csv", "--log", "run.log", "--json"]
+    done = run("--run", "kept", *outputs)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["written"] == ["out/in.extxyz", "t.csv", "run.log"]
+    assert run("--output", "whole.extxyz").exit_code == 0
+    assert Path("out/in.extxyz").read_bytes() == Path("whole.extxyz").read_bytes()
+    assert Path("out/run.json").exists() and Path("kept/results.db").exists()
+    for name in ("out/in.extxyz", "t.csv"):
+        Path(name).unlink()
+    relaxation.is_done = False
+    assert CliRunner().invoke(cli.app, ["resume", "kept"]).exit_code == 0
+    assert Path("out/in.extxyz").read_bytes() == Path("whole.extxyz").read_bytes()
+    assert Path("t.csv").exists() and not relaxation.is_done
+
+
+def test_structures_of_standard_input_are_kept_for_a_run_that_goes_on(relaxation):
+    relaxation.meanwhile, relaxation.n_ended = lambda: signal.raise_signal(signal.SIGINT), 1
+    command = ["relax", "-", "--potential", "lennard-jones:Ar"]
+    text = Path("in.extxyz").read_text()
+    assert CliRunner().invoke(cli.app, command, input=text).exit_code == 130
+    relaxation.meanwhile, relaxation.n_ended = lambda: None, None
+    done = CliRunner().invoke(cli.app, ["resume", "relaxed.extxyz.run"])
+    assert done.exit_code == 0, done.output
+    written = ase.io.read("relaxed.extxyz", ":")
+    assert [a.info["relax_source"] for a in written] == [f"stdin.extxyz@{k}" for k in range(3)]
+
+
+def test_trajectories_go_on_with_their_run(relaxation):
+    options = ["--trajectory", "new"]
+    relaxation.meanwhile, relaxation.n_ended = lambda: signal.raise_signal(signal.SIGINT), 1
+    assert run(*options).exit_code == 130
+    for k in range(3):
+        Path(f"new/{k}.traj").write_text("before")
+    relaxation.meanwhile, relaxation.n_ended = lambda: None, None
+    assert run(*options).exit_code == 0
+    assert [x.name for x in Path("new").iterdir()] == ["0.traj"]  # of the one that had ended
+
+
+def test_a_run_that_was_ended_is_not_taken_for_another(relaxation):
+    relaxation.meanwhile = lambda: signal.raise_signal(signal.SIGINT)
+    relaxation.n_ended = 1
+    assert run().exit_code == 130
+    relaxation.is_done = False
+    text = is_refused(relaxation, "--fmax", 0.001)
+    assert "fmax was 0.05, and is 0.001 now" in text
+    assert "choose another output or remove the folder, or go on with --force" in text
 
 
 def test_an_interrupt_that_python_cannot_raise_ends_the_process(monkeypatch):
@@ -588,10 +681,10 @@ def test_the_line_of_a_terminal_has_the_phase_and_an_estimate(monkeypatch):
 def test_a_thread_that_compiles_does_not_keep_the_process():
     code = """
 import sys, threading, time
-from basinax.cli import _process
+from basinax import cli
 threading.Thread(target=time.sleep, args=[600]).start()
 print("said", end="")
-_process.end(SystemExit(130))
+cli.end(SystemExit(130))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (130, "said")
@@ -601,8 +694,8 @@ _process.end(SystemExit(130))
 def test_a_signal_before_a_command_is_watched_ends_with_a_word(number):
     code = f"""
 import signal
-from basinax.cli import _process
-_process.leave_on_interrupt()
+from basinax import cli
+cli.leave_on_interrupt()
 signal.raise_signal({int(number)})
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

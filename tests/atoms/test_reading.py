@@ -21,9 +21,8 @@ from ase.neighborlist import neighbor_list
 
 from basinax.atoms._formats.crystals import crystals
 from basinax.atoms._neighbors.contacts import SHORTEST, closest_contact
-from basinax.cli import _lazily
 from basinax.cli._guard import Unreadable
-from basinax.cli._inputs import read_structures
+from basinax.cli._inputs import items_of, read_structures
 
 
 def pdb(*atoms: str) -> str:
@@ -225,7 +224,7 @@ def test_what_may_be_meant_otherwise_is_named_once_for_each_file(name, tmp_path,
     text, word = WARNED[name]
     path = tmp_path / name
     path.write_text(text * (3 if name.endswith("xyz") else 1), encoding="utf-8")
-    for item in _lazily.items_of([path]):
+    for item in items_of([path]):
         item.read()
     assert capsys.readouterr().err.count(word) == 1
 
@@ -298,7 +297,7 @@ def test_a_mark_of_the_encoding_changes_nothing(encoding, name, tmp_path):
     path.write_bytes(pack(unpack(path.read_bytes()).decode().encode(encoding)))
     (found,) = read_structures(path)
     assert len(found) == len(atoms)
-    (item,) = _lazily.items_of([path])
+    (item,) = items_of([path])
     assert len(item.read()) == len(atoms)
 
 

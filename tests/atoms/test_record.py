@@ -19,9 +19,8 @@ from basinax.atoms._runs.changes import changes, joined
 from basinax.atoms._runs.record import FORMAT, checked
 from basinax.cli import _record
 from basinax.cli._inputs import digest_of
-from basinax.cli._modules import of_modules
 from basinax.cli._named import named_in
-from basinax.cli._record import Making
+from basinax.cli._record import Making, of_modules
 
 WHOLE = {
     "files": ["a/in.xyz"],

@@ -38,8 +38,8 @@ from basinax.atoms._runs.results import Results
 from basinax.atoms._runs.rows import not_kept
 from basinax.atoms._runs.stores import SQLiteFile
 from basinax.atoms._snapshot import Template
-from basinax.cli import _storing
-from basinax.cli._lazily import count
+from basinax.cli import _run
+from basinax.cli._inputs import count
 from basinax.cli._values import Shard, seconds_of, shard_of
 from cover import exhaustive
 
@@ -324,7 +324,6 @@ import sys, time
 from basinax import cli
 from basinax.atoms import _relax_stream
 from basinax.atoms._runs.results import Results
-from basinax.cli import _storing
 
 _relax_stream._most_rows = lambda run: 16
 add = Results.add
@@ -578,8 +577,7 @@ def test_what_is_asked_of_a_folder_that_is_not_there_is_an_error():
     )
     assert "ended so" in run("export", "kept", "--table", "t.csv", "--status", "stalled", code=2)
     assert "is an input" in run("export", "kept", "--output", "kept/results.db", code=2)
-    assert "does not go with --run" in relax("--run", "kept", "--log", "x.log", code=2)
-    assert "cannot be read again" in relax("--run", "new", files=["-"], code=2)
+    assert "does not go with --run" in relax("--run", "kept", "--trajectory", "x", code=2)
 
 
 # --- counting
@@ -643,8 +641,8 @@ def reader():
 
 def test_results_wait_until_a_reader_lets_the_database_go(reader, whole, monkeypatch):
     monkeypatch.setitem(stores.PATIENCE, "write", 0.01)
-    monkeypatch.setattr(_storing, "MOST", 300)
-    show, waits = _storing.Progress, []
+    monkeypatch.setattr(_run, "MOST", 300)
+    show, waits = _run.Progress, []
 
     def shown(*values):
         if values[-1].startswith("waiting"):
@@ -653,7 +651,7 @@ def test_results_wait_until_a_reader_lets_the_database_go(reader, whole, monkeyp
                 reader.communicate(b"\n")
         return show(*values)
 
-    monkeypatch.setattr(_storing, "Progress", shown)
+    monkeypatch.setattr(_run, "Progress", shown)
     said = run("resume", "kept")
     assert f"kept/results.db is in use by process {reader.pid} (python" in said
     assert said.count("results wait in memory") == 1

@@ -17,6 +17,9 @@ Table = dict[str, Any]
 RECORD = "record"
 """The table of a record about the run itself; it holds no settings and is skipped."""
 
+SETTINGS = "run.toml"
+"""The file with settings and record in the folder of a run."""
+
 ENDINGS = (".json", ".toml")
 
 DEEPEST = 100

@@ -17,6 +17,12 @@ from basinax.atoms._cells.kinds import (
     UnitCell as UnitCell,
 )
 from basinax.atoms._criteria import MaxAtomForce as MaxAtomForce, MaxStress as MaxStress
+from basinax.atoms._elastic import (
+    AtomsElasticity as AtomsElasticity,
+    Elasticity as Elasticity,
+    Modulus as Modulus,
+    elastic as elastic,
+)
 from basinax.atoms._evaluate import AtomsEvaluation as AtomsEvaluation, evaluate as evaluate
 from basinax.atoms._evaluators.calculator import ASECalculator as ASECalculator
 from basinax.atoms._evaluators.protocol import (
@@ -46,6 +52,12 @@ from basinax.atoms._result import AtomsRelaxation as AtomsRelaxation
 from basinax.atoms._text import cell_from as cell_from, potential_from as potential_from
 from basinax.atoms._trajectory import Trajectories as Trajectories
 from basinax.atoms._unique import unique as unique
+from basinax.atoms._vibrations import (
+    AtomsVibrations as AtomsVibrations,
+    Vibrations as Vibrations,
+    check_minima as check_minima,
+    vibrations as vibrations,
+)
 from basinax.atoms.potentials import (
     EAM as EAM,
     EMT as EMT,

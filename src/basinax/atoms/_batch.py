@@ -212,3 +212,11 @@ def available_dtype(dtype: Any) -> np.dtype:
             " array is made, or JAX_ENABLE_X64=1 in the environment"
         )
     return wanted
+
+
+def bare(atoms: Sequence[Atoms]) -> list[Atoms]:
+    """Copies without constraints and calculators, which an evaluator must not use."""
+    copies = [a.copy() for a in atoms]
+    for copy in copies:
+        copy.set_constraint()
+    return copies

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Literal, NamedTuple, TextIO
 
 import numpy as np
 from jaxtyping import Float, Int32
@@ -68,11 +68,11 @@ class Log:
         self._write(f"{titles} {'energy_eV':>16} {'fmax_eV_per_A':>13}\n")
 
     @classmethod
-    def to(cls, path: str | os.PathLike[str]) -> "Log":
-        """A log in a file, or on standard output if the path is "-"."""
+    def to(cls, path: str | os.PathLike[str], mode: Literal["w", "a"] = "w") -> "Log":
+        """A log in a file, new or after what it holds, or on standard output if the path is "-"."""
         if os.fspath(path) == "-":
             return cls(sys.stdout, is_own=False)
-        return cls(Path(path).open("w", encoding="utf-8"), is_own=True)
+        return cls(Path(path).open(mode, encoding="utf-8"), is_own=True)
 
     def add(self, frames: Iterable[Frame]) -> None:
         now, lines = time.strftime("%H:%M:%S"), []

@@ -1,7 +1,6 @@
 """Relaxation of a stream of structures of any length, in bounded memory."""
 
 import contextlib
-import dataclasses
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, cast
@@ -194,22 +193,9 @@ def _ended(ends: Generator[Outcomes], wanted: dict[str, Any]) -> Generator[Outco
 
 def refused(atoms: Atoms, source: str, reason: str) -> Relaxed:
     """The entry of a structure that cannot be relaxed."""
-    nan = float("nan")
-    entry = Relaxed.of(
-        atoms,
-        atoms.positions,
-        atoms.cell.array,
-        {},
-        energy=nan,
-        fmax=float("inf"),
-        steps=0,
-        evaluations=0,
-        status=Status.EVALUATION_FAILED,
-        source=source,
-        message=reason,
-        initial_energy=nan,
-    )
-    return dataclasses.replace(entry, displacement=nan)
+    end = {"status": Status.EVALUATION_FAILED, "displacement": float("nan")}
+    place = atoms.positions, atoms.cell.array, {}
+    return Relaxed.of(atoms, *place, source=source, message=reason, **end)
 
 
 def _check_is_for_all(options: dict[str, Any]) -> None:

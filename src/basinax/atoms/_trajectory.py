@@ -10,7 +10,7 @@ import re
 import threading
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -73,6 +73,10 @@ class Trajectories(eqx.Module):
     format: Literal["extxyz", "traj"] = "traj"
     """ASE's own format, which is faster and keeps all digits, or extended XYZ."""
 
+    names: Sequence[str] | None = None
+    """The names of the files without their endings, if they are not the numbers; files of other
+    names may stand in the folder then."""
+
     def __check_init__(self):
         if not isinstance(self.folder, str | os.PathLike):
             raise TypeError(f"folder must be the name of a folder, got {shown(self.folder)}")
@@ -84,8 +88,9 @@ class Trajectories(eqx.Module):
 
     def paths(self, n_structures: int) -> list[Path]:
         """The files of `n_structures` structures."""
-        folder, ending, width = Path(self.folder), self.format, len(str(n_structures - 1))
-        return [folder / f"{number:0{width}d}.{ending}" for number in range(n_structures)]
+        width = len(str(n_structures - 1))
+        names = self.names or [f"{number:0{width}d}" for number in range(n_structures)]
+        return [Path(self.folder) / f"{name}.{self.format}" for name in names]
 
 
 def check_folder(trajectories: Trajectories, n_structures: int) -> list[Path]:
@@ -106,7 +111,7 @@ def check_folder(trajectories: Trajectories, n_structures: int) -> list[Path]:
     for path in replaced:
         check_plain(path)
     stale = sorted(filter(NUMBERED.fullmatch, there.difference(path.name for path in replaced)))
-    if stale:
+    if stale and trajectories.names is None:
         which = f"{stale[0]} and {len(stale) - 1} more" if len(stale) > 1 else stale[0]
         raise FileExistsError(
             f"{folder} holds {which}, which would stay among the new trajectories: remove what an"

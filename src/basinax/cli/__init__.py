@@ -7,11 +7,13 @@ happen only where needed.
 
 import importlib.util
 import io
+import os
+import signal
 import sys
+import threading
 import typing
 import warnings
-
-from basinax.cli import _process
+from contextlib import suppress
 
 if typing.TYPE_CHECKING:
     from basinax.cli._app import app as app, probe as probe, relax as relax, verify as verify
@@ -34,8 +36,8 @@ NEEDED = ("ase", "rich", "typer", "vesin")
 
 def main() -> None:
     """The command `basinax`."""
-    _process.leave_on_interrupt()
-    _process.occupy()
+    leave_on_interrupt()
+    occupy()
     # A terminal without Å must not lose the summary of a run.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -49,7 +51,7 @@ def main() -> None:
     try:
         app()
     except SystemExit as left:
-        _process.end(left)
+        end(left)
         raise
 
 
@@ -57,3 +59,41 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     from basinax.cli._console import print_warning
 
     print_warning(message)
+
+
+def leave_on_interrupt() -> None:
+    """Until a command is watched, let Ctrl-C and SIGTERM end the process without an exception.
+
+    An exception in the middle of an import may end the process in some library's own way.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
+
+
+def _leave(*_: typing.Any) -> typing.NoReturn:
+    os.write(2, b"\nInterrupted.\n")
+    os._exit(128 + signal.SIGINT)
+
+
+def end(left: SystemExit) -> None:
+    """End the process before Python's own end, so that another signal changes nothing.
+
+    A thread that still compiles would prevent Python's end, so the process is then ended here.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    others = set(threading.enumerate()) - {threading.current_thread()}
+    if isinstance(left.code, int) and not all(thread.daemon for thread in others):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(left.code)
+
+
+def occupy() -> None:
+    """Keep the numbers of closed streams from files that are opened later."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)

@@ -1,13 +1,18 @@
 """The commands for typer; each imports its module after its options have been read."""
 
+import copy
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import basinax
-from basinax.cli._config import Command
-from basinax.cli._named import check_free, check_named
+from basinax.cli._config import Command, print_settings
+from basinax.cli._named import check_free, check_named, is_run
 from basinax.cli._options import (
     Devices,
     Force,
@@ -24,9 +29,47 @@ from basinax.cli._options import (
     Sample,
     Verbose,
 )
-from basinax.cli._takes import takes
 
 KEPT = "The folder of the run (--run)."
+
+
+def takes(
+    *groups: Any, unused: Sequence[Any] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator that makes a command of a function of these classes, in their order.
+
+    If the options include `print_config`, the command can print them instead.
+
+    Args:
+        unused: classes whose options are accepted, hidden, and ignored.
+    """
+
+    def command_of(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def command(**values: Any) -> None:
+            given = [
+                group(**{field.name: values[field.name] for field in dataclasses.fields(group)})
+                for group in groups
+            ]
+            if values["print_config"]:
+                print_settings(given)
+            else:
+                function(*given)
+
+        parameters = [p for group in groups for p in inspect.signature(group).parameters.values()]
+        for group in unused:
+            parameters += map(_hidden, inspect.signature(group).parameters.values())
+        command.__dict__["__signature__"] = inspect.Signature(parameters)
+        return command
+
+    return command_of
+
+
+def _hidden(parameter: inspect.Parameter) -> inspect.Parameter:
+    kind, option = parameter.annotation.__origin__, copy.copy(parameter.annotation.__metadata__[0])
+    option.hidden, option.help = True, "Not used."
+    return parameter.replace(annotation=Annotated[kind, option])
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,19 +86,16 @@ def relax(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> N
     """Relax the structures of files and write them, with their energies and forces.
 
     Exit status: 0, 1 if nothing converged, 2 for bad input, 3 if something could not be written
-    (the other outputs are), 4 if --time-limit ended it, 130 if interrupted (results so far are
-    written).
+    (the other outputs are), 4 if --time-limit ended it, 130 if interrupted. After these two the run
+    goes on by the same command, or by basinax resume FOLDER, to the same bits; outputs are written
+    at its end.
     """
     check_named(given)
-    if keeping.run is not None:
-        from basinax.cli._keeping import run as keep
+    if not is_run(keeping.run or outputs.folder):
+        check_free(outputs if keeping.run else outputs.with_default(), given)
+    from basinax.cli._run import run
 
-        keep(given, outputs, keeping, manner)
-        return
-    check_free(outputs, given)
-    from basinax.cli._relax import run
-
-    run(given, outputs, manner)
+    run(given, outputs, keeping, manner)
 
 
 @app.command(short_help="Go on with a run that was interrupted.")
@@ -77,7 +117,7 @@ def resume(
 
     Exit status: as of relax.
     """
-    from basinax.cli._resume import run
+    from basinax.cli._export import resume as run
 
     named = {"--force": force, "--quiet": quiet, "--verbose": verbose}
     options = [name for name, is_given in named.items() if is_given]
@@ -128,7 +168,7 @@ def report(
 
     Exit status: 0, 2 for bad input.
     """
-    from basinax.cli._report import run
+    from basinax.cli._export import report as run
 
     run(folder, output, may_replace=overwrite)
 
@@ -143,7 +183,7 @@ def merge(
 
     Exit status: 0, 2 for bad input, 3 if something could not be written.
     """
-    from basinax.cli._merge import run as run_merge
+    from basinax.cli._export import merge as run_merge
 
     run_merge(folders, run, force=force)
 
@@ -157,7 +197,7 @@ def evaluate(model: Model, outputs: PointOutputs, manner: Manner) -> None:
     not be written, 130 if interrupted.
     """
     check_named(model)
-    check_free(outputs, model)
+    check_free(outputs.with_default(), model)
     from basinax.cli._evaluate import run
 
     run(model, outputs, manner)
@@ -168,9 +208,7 @@ def list_(
     kind: Annotated[Kind, typer.Argument(help="The subject.")],
 ) -> None:
     """Show potentials, optimizers or cells, one a line, with options and their defaults."""
-    from basinax.cli._list import run
-
-    run(kind)
+    _show(kind)
 
 
 @app.command(cls=Command, short_help="Check that structures have the same bits alone.")
@@ -182,7 +220,7 @@ def verify(given: Given, sample: Sample, manner: Manner) -> None:
     interrupted.
     """
     check_named(given)
-    from basinax.cli._verify import run
+    from basinax.cli._check import verify as run
 
     run(given, sample, manner)
 
@@ -197,7 +235,7 @@ def probe(probed: Probed, sample: Sample, manner: Manner) -> None:
     Exit status: 0 if all agrees, 1 if something does not, 2 for bad input, 130 if interrupted.
     """
     check_named(probed)
-    from basinax.cli._probe import run
+    from basinax.cli._check import probe as run
 
     run(probed, sample, manner)
 
@@ -212,3 +250,39 @@ def _main(
         out.print(basinax.__version__)
         check_printed("the version")
         raise typer.Exit
+
+
+def _show(kind: Kind) -> None:
+    """Print one line for each: the name, and options with their defaults, or a form."""
+    from basinax._text.specs import optimizers_by_name
+    from basinax.atoms._text import CELLS, POTENTIALS
+    from basinax.cli._console import check_printed, out, print_line
+
+    tables: dict[Kind, Mapping[str, Any]] = {
+        Kind.POTENTIALS: POTENTIALS,
+        Kind.OPTIMIZERS: optimizers_by_name(),
+        Kind.CELLS: CELLS,
+    }
+    for name, maker in sorted(tables[kind].items()):
+        print_line(out, f"{name}  {_options(maker)}".rstrip())
+    check_printed("the list")
+
+
+def _options(maker: Callable[..., Any] | str) -> str:
+    if isinstance(maker, str):
+        return maker
+    parameters = inspect.signature(maker).parameters.values()
+    return ", ".join(map(_option, parameters))
+
+
+def _option(parameter: inspect.Parameter) -> str:
+    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        return "ELEMENT, ..."
+    if parameter.default is inspect.Parameter.empty:
+        return f"{parameter.name}="
+    default = parameter.default
+    if isinstance(default, bool) or default is None:
+        default = str(default).lower()
+    if not isinstance(default, str | int | float):
+        default = type(default).__name__.lower()
+    return f"{parameter.name}={default}"

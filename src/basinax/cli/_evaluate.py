@@ -7,16 +7,22 @@ import typer
 
 from basinax.atoms import AtomsEvaluation, evaluate
 from basinax.cli._config import settings_of
-from basinax.cli._console import INTERRUPTED, NOT_EVALUATED, NOT_SAVED, err, print_line, reported
-from basinax.cli._inputs import Inputs, files_read
+from basinax.cli._console import (
+    INTERRUPTED,
+    NOT_EVALUATED,
+    NOT_SAVED,
+    Stream,
+    err,
+    print_line,
+    reported,
+)
+from basinax.cli._contents import plans_of
+from basinax.cli._inputs import Inputs, files_read, print_unused
 from basinax.cli._options import Manner, Model, PointOutputs
-from basinax.cli._potential import read_model
+from basinax.cli._outputs import Writing, print_first, print_written
 from basinax.cli._record import described, recorded
-from basinax.cli._session import session
-from basinax.cli._stream import Stream
-from basinax.cli._summary import print_first, print_json, print_written
-from basinax.cli._unused import warn_of_unused
-from basinax.cli._writing import Writing
+from basinax.cli._setup import read_model
+from basinax.cli._watch import session
 
 
 def run(model: Model, outputs: PointOutputs, manner: Manner) -> None:
@@ -24,9 +30,13 @@ def run(model: Model, outputs: PointOutputs, manner: Manner) -> None:
         potential, inputs = read_model(model)
         with reported():
             settings = settings_of((model, outputs, manner))
+        outputs = outputs.with_default()
+        writing = Writing.prepared(
+            outputs, inputs.paths, files_read(model), may_replace=outputs.overwrite
+        )
         moving = [outputs.stress] * len(inputs.atoms)
-        writing = Writing.prepared(outputs, inputs, files_read(model), moving)
-        warn_of_unused(inputs.atoms, inputs.sources, potential)
+        plans = plans_of(writing.files_of(inputs.paths), inputs.atoms, inputs.sources, moving)
+        print_unused(inputs.atoms, inputs.sources, potential)
         watch.begin("running")
         with reported(inputs.sources):
             found = evaluate(
@@ -39,13 +49,13 @@ def run(model: Model, outputs: PointOutputs, manner: Manner) -> None:
         columns = {"source": inputs.sources} | found.to_dict()
         for number, (atoms, source) in enumerate(zip(found.atoms, inputs.sources, strict=True)):
             atoms.info |= {"relax_source": source, "relax_number": number}
-        writing.write(found.atoms, columns)
+        writing.write(plans, found.atoms, columns)
         counts = _counts(found)
         record = recorded("evaluate", settings, described(inputs), watch, counts, inputs.skipped)
         writing.write_record(record)
     writing.print_table(columns)
     if outputs.json:
-        print_json(_summary_of(found, inputs), writing.saver.saved, writing.written_record)
+        writing.print_json(_summary_of(found, inputs))
     elif not manner.quiet:
         _print_summary(writing.stream, found, inputs)
         print_written(writing.stream, writing.saver.saved)

@@ -1,17 +1,25 @@
-"""The command `basinax export`: files from the results of a stored run."""
+"""Commands about the folder of a run: `basinax export`, `report`, `resume` and `merge`."""
 
+import contextlib
+import os
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from basinax._loop.status import Status
+from basinax._text.tables import RECORD, Table
+from basinax.atoms._record import Relaxed
+from basinax.atoms._report.page import check_report, write_report
+from basinax.atoms._runs.changes import changes, joined
 from basinax.atoms._runs.folder import RunFolder
 from basinax.atoms._table import writer_of
-from basinax.cli._console import NOT_SAVED, fail, out, reported
+from basinax.cli._console import NOT_SAVED, fail, out, print_line, reported
 from basinax.cli._contents import plans_of
-from basinax.cli._places import Saver, check_places
-from basinax.cli._relax import name_in_info
-from basinax.cli._summary import print_written
+from basinax.cli._outputs import Saver, check_places, print_written
+from basinax.cli._record import accept
+from basinax.cli._run import have_stress, name_in_info
+from basinax.cli._values import Shard
 
 
 def run(
@@ -37,9 +45,8 @@ def run(
     name_in_info(result, numbers)
     saver = Saver(path for path, _ in places)
     if output is not None:
-        have_stress = [a.calc is not None and "stress" in a.calc.results for a in result.atoms]
         files = {output: list(range(len(result)))}
-        (plan,) = plans_of(files, result.atoms, result.sources, have_stress)
+        (plan,) = plans_of(files, result.atoms, result.sources, have_stress(result))
         saver.save(output, lambda path: plan.write(path, result.atoms))
     if table is not None:
         saver.save(table, lambda path: writer_of(path)(path, result.to_dict()))
@@ -55,3 +62,84 @@ def statuses_named(names: list[str]) -> list[Status]:
         if name not in known:
             raise ValueError(f"--status {name}: expected one of {', '.join(known)}")
     return [known[name] for name in names]
+
+
+def report(name: str, output: Path | None, *, may_replace: bool) -> None:
+    with reported():
+        kept = RunFolder(name)
+        place = output or kept.page
+        kept.check_begun()
+        check_report(place)
+        briefs, record = kept.results.briefs(), kept.read_record()
+    may_replace = may_replace or (output is None and not place.is_symlink())
+    check_places([(place, "output")], None, 0, kept.files, may_replace=may_replace)
+    with reported():
+        rows = (brief.as_row() for brief in briefs)
+        curves = kept.results.curves()
+        write_report(place, rows, Relaxed, curves=curves, settings=record, title=kept.name)
+    print_written(out, [place])
+
+
+def resume(name: str, options: list[str], commands: Any) -> None:
+    """Repeat the command of the record.
+
+    Args:
+        options: further options of `basinax relax`, which is among the commands.
+    """
+    with reported():
+        kept = RunFolder(RunFolder(name).path.absolute())
+        kept.check_begun()
+        settings = kept.read_record()
+        record = settings[RECORD]
+        # File names in the text of a potential are relative to that folder.
+        if os.path.isdir(record["folder"]):
+            os.chdir(record["folder"])
+    arguments = ["relax", "--config", str(kept.record), "--run", kept.name]
+    arguments += ["--shard", record["shard"], *options]
+    try:
+        code = commands.main(arguments, prog_name="basinax", standalone_mode=False)
+    except typer.BadParameter as error:  # of a record, it needs no text about usage
+        fail(error.format_message())
+    raise typer.Exit(code or 0)
+
+
+def merge(folders: list[Path], place: Path, *, force: bool) -> None:
+    with reported(), contextlib.ExitStack() as stack:
+        parts, whole = [RunFolder(folder) for folder in folders], RunFolder(place)
+        for part in parts:
+            part.check_begun()
+        if whole.is_begun():
+            fail(f"{place} holds a run: name a new folder")
+        for kept in (*parts, whole):
+            stack.enter_context(kept.taken())
+        record = _record_of(parts, force=force)
+        whole.write_record(record)
+        of: dict[int, Path] = {}
+        for part in parts:
+            numbers = [brief.number for brief in part.results.briefs()]
+            for number in numbers:
+                if number in of:
+                    fail(f"structure {number} stands in {of[number]} and in {part.path}")
+            of |= dict.fromkeys(numbers, part.path)
+            whole.results.copy(part.results)
+    print_line(out, f"{place}: {len(of)} structures of {len(parts)} folders")
+
+
+def _record_of(parts: list[RunFolder], *, force: bool) -> Table:
+    """The joint record, from the first; exits if the records differ."""
+    record, *others = [part.read_record() for part in parts]
+    shard = str(Shard(1, 1))
+    record[RECORD]["shard"] = shard
+    for part, other in zip(parts[1:], others, strict=True):
+        other[RECORD]["shard"] = shard
+        both = other | {RECORD: joined(record[RECORD], other[RECORD])}
+        changed = changes(record, both)
+        refusal = (
+            f"{parts[0].path} and {part.path} are not parts of one run; --force puts them together"
+            " all the same"
+        )
+        accept(changed, refusal, force=force)
+        record[RECORD].setdefault("forced", []).extend(changed)
+        record[RECORD] = joined(other[RECORD], record[RECORD])
+    record[RECORD]["merged"] = [str(part.path) for part in parts]
+    return record

@@ -1,18 +1,18 @@
-"""Structures from files, and their names in messages."""
+"""Structures from files, each read when needed, and their names in messages."""
 
 import functools
 import hashlib
+import itertools
 import os
 import re
-import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from ase import Atoms
 from ase.io.bundletrajectory import BundleTrajectory
@@ -20,7 +20,10 @@ from ase.io.formats import UnknownFileTypeError, parse_filename
 
 from basinax._text.files import name_of, stamp_of
 from basinax._text.tables import ENDINGS
+from basinax.atoms._charges import unused_by_words, uses_of
 from basinax.atoms._formats.formats import Form, form_to_read
+from basinax.atoms._formats.frames import frames_of, structure_of
+from basinax.atoms._formats.texts import binary
 from basinax.atoms._neighbors.contacts import closest_contact
 from basinax.cli._config import is_config, potential_in
 from basinax.cli._console import fail, print_warning, text_of
@@ -30,6 +33,9 @@ from basinax.cli._options import Given, Model
 
 STDIN_NAME = "stdin.extxyz"
 """The file name for standard input."""
+
+ONE_BY_ONE = ("traj", "db")
+"""Formats that ASE reads one structure at a time."""
 
 WATCHED = 100
 """The number of structures of a file that are looked at."""
@@ -78,6 +84,17 @@ def files_read(given: Model) -> list[Path]:
     ]
 
 
+class Item(NamedTuple):
+    """A structure that can be read."""
+
+    source: str
+    """The file and image of the structure."""
+    path: Path
+    """The file, or standard input."""
+    read: Callable[[], Atoms]
+    """Reads the structure; raises Unreadable if that fails."""
+
+
 class Inputs(NamedTuple):
     """The structures of files."""
 
@@ -88,13 +105,6 @@ class Inputs(NamedTuple):
     """The file of each structure."""
     skipped: list[str]
     """Unreadable files, each with the reason."""
-    digests: dict[Path, str]
-    """The SHA-256 of each file; a folder has none."""
-
-    @property
-    def files(self) -> list[Path]:
-        """The files, each once."""
-        return list(dict.fromkeys(self.paths))
 
 
 def read_all(given: Model) -> Inputs:
@@ -102,18 +112,18 @@ def read_all(given: Model) -> Inputs:
 
     Every unreadable file is named with its own reason.
     """
-    found, faults = Inputs([], [], [], [], {}), []
+    found, faults = Inputs([], [], [], []), []
     files = files_in(given.files)
     for path in files:
         try:
-            file, images, names = _structures_of(path, found.digests)
+            read = list(_read(path))
         except Unreadable as error:
             faults.append(f"{path} cannot be read: {error}")
             continue
-        watch = Watch(path)
-        found.atoms.extend(map(watch.seen, images))
-        found.sources.extend(names)
-        found.paths.extend([file] * len(images))
+        for item, atoms in read:
+            found.atoms.append(atoms)
+            found.sources.append(item.source)
+            found.paths.append(item.path)
     if faults and not (given.skip_unreadable and found.atoms):
         n_read = len(files) - len(faults)
         hint = f"{n_read} of {len(files)} can be read: --skip-unreadable goes on with these"
@@ -122,6 +132,40 @@ def read_all(given: Model) -> Inputs:
         print_warning(fault)
     found.skipped.extend(faults)
     return found
+
+
+def _read(path: Path) -> Iterator[tuple[Item, Atoms]]:
+    """The structures of a file; raises Unreadable, with the number of the one at fault."""
+    for number, item in enumerate(items_in(path)):
+        try:
+            yield item, item.read()
+        except Unreadable as error:
+            is_named = not number or "structure" in str(error)
+            raise Unreadable(
+                f"{error}{'' if is_named else f', in its structure {number}'}"
+            ) from error
+
+
+def items_of(paths: list[Path]) -> Iterator[Item]:
+    """The structures of files in order, each read when needed.
+
+    An unreadable file, and an unreadable structure in a file, is an item whose `read` fails. If
+    such a structure hides the start of the next one, the file ends there.
+    """
+    return itertools.chain.from_iterable(map(items_in, files_in(paths)))
+
+
+def items_in(path: Path) -> Iterator[Item]:
+    """`items_of` one file."""
+    readers = map(FirstLook(path).taken, _readers_of(path))
+    named, file = (path, file_and_images(path)[0]) if path != STDIN else (Path(STDIN_NAME), path)
+    first, second = next(readers, partial(_fail, "it holds no structure")), next(readers, None)
+    if second is None:
+        yield Item(names_of_images(named, 1)[0], file, first)
+        return
+    name = namer_of(named)
+    for number, reader in enumerate(itertools.chain((first, second), readers)):
+        yield Item(name(number), file, reader)
 
 
 def files_in(paths: list[Path]) -> list[Path]:
@@ -136,32 +180,116 @@ def files_in(paths: list[Path]) -> list[Path]:
     return files
 
 
-def _structures_of(path: Path, digests: dict[Path, str]) -> tuple[Path, list[Any], list[str]]:
-    """The file (or standard input), its structures, and their names; adds the file's digest.
+def count(paths: list[Path]) -> int | None:
+    """The number of items; None if only reading the structures would show it.
 
-    Raises:
-        Unreadable: there are no structures, or they cannot be read.
+    A damaged file may have fewer.
     """
-    if path != STDIN:
-        file = file_and_images(path)[0]
-        images = read_structures(path)
-        if file not in digests and file.is_file():
-            digests[file] = digest_of(file)
-        return file, images, names_of_images(path, len(images))
-    if sys.stdin is None or sys.stdin.isatty():
-        raise Unreadable("it is a terminal: send structures to it, as in: cat FILE | basinax ...")
+    counts = [_count(path) for path in files_in(paths)]
+    known = [n for n in counts if n is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _count(path: Path) -> int | None:
+    if path == STDIN:
+        return None
+    try:
+        file, selected = file_and_images(path)
+        form = form_to_read(file.absolute())
+        if form.name == "extxyz" and selected is None:
+            return sum(1 for _ in _frames(file))
+        n = form.n_read(file.absolute())
+    except Exception:  # an unreadable file counts as one item
+        return 1
+    if isinstance(selected, slice) and n is not None:
+        n = len(range(*selected.indices(n)))
+    elif isinstance(selected, str):
+        return None
+    return 1 if isinstance(selected, int) or n == 0 else n
+
+
+def _readers_of(path: Path) -> Iterator[Callable[[], Atoms]]:
+    """Functions that read the structures of a file; at least one."""
+    try:
+        if path == STDIN:
+            yield from map(_given, _of_stdin())
+            return
+        file, selected = file_and_images(path)
+        check_file(file)
+        form = form_to_read(file.absolute())
+        if form.name == "extxyz" and selected is None:
+            yield from _frames(file)
+        elif form.name in ONE_BY_ONE:
+            yield from _one_by_one(form.read(file.absolute(), selected))
+        else:
+            yield from map(_given, read_structures(path))
+    except UnknownFileTypeError:
+        yield partial(_fail, "ASE does not know this kind of file")
+    except Exception as error:  # every reader of ASE raises errors of its own
+        yield partial(_fail, reason_of(error))
+
+
+def _given(atoms: Atoms) -> Callable[[], Atoms]:
+    return lambda: atoms
+
+
+def _of_stdin() -> list[Atoms]:
     with tempfile.TemporaryDirectory(prefix="basinax-") as folder:
         copy = Path(folder) / STDIN_NAME
-        with copy.open("wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
-        images = read_structures(copy)
-        digests[path] = digest_of(copy)
-    return path, images, names_of_images(Path(STDIN_NAME), len(images))
+        copy.write_bytes(content_of_stdin())
+        return read_structures(copy)
+
+
+def content_of_stdin() -> bytes:
+    """All of standard input; raises Unreadable if it is a terminal."""
+    if sys.stdin is None or sys.stdin.isatty():
+        raise Unreadable("it is a terminal: send structures to it, as in: cat FILE | basinax ...")
+    return _content(sys.stdin.buffer)
+
+
+@functools.lru_cache(maxsize=1)
+def _content(stream: BinaryIO) -> bytes:
+    return stream.read()
+
+
+def _frames(file: Path) -> Iterator[Callable[[], Atoms]]:
+    with binary(file) as text:
+        try:
+            for frame in frames_of(text):
+                yield partial(_of_frame, frame)
+        except ValueError as error:
+            yield partial(_fail, f"{error}; nothing behind it is read")
+
+
+def _of_frame(frame: bytes) -> Atoms:
+    try:
+        return structure_of(frame)
+    except Exception as error:  # every reader of ASE raises errors of its own
+        raise Unreadable(reason_of(error)) from error
+
+
+def _one_by_one(images: Iterator[Atoms]) -> Iterator[Callable[[], Atoms]]:
+    """The images that ASE finds, and its last error as an item."""
+    while True:
+        try:
+            image = next(images)
+        except StopIteration:
+            return
+        except Exception as error:  # every reader of ASE raises errors of its own
+            yield partial(_fail, f"{reason_of(error)}; nothing behind it is read")
+            return
+        yield _given(image)
+
+
+def _fail(reason: str) -> Atoms:
+    raise Unreadable(reason)
 
 
 def digest_of(path: Path) -> str:
     """The SHA-256 of a file, or of the names and contents of a folder; empty if unreadable."""
     with suppress(OSError):
+        if path == STDIN:
+            return hashlib.sha256(content_of_stdin()).hexdigest()
         if path.is_file():
             return _digest(path, stamp_of(path))
         if path.is_dir():
@@ -212,7 +340,7 @@ def _warn(path: Path, text: str) -> None:
     print_warning(f"{path}: {text}")
 
 
-class Watch:
+class FirstLook:
     """Warns once for each file that its structures look as if they were read wrongly.
 
     The first structures are looked at: a file is read wrongly as a whole.
@@ -221,8 +349,11 @@ class Watch:
     def __init__(self, path: Path):
         self._path, self._n_left = path, WATCHED
 
-    def seen(self, atoms: Atoms) -> Atoms:
-        """The structure itself."""
+    def taken(self, read: Callable[[], Atoms]) -> Callable[[], Atoms]:
+        """The reader, whose structure is looked at."""
+        return lambda: self._seen(read())
+
+    def _seen(self, atoms: Atoms) -> Atoms:
         self._n_left -= 1
         if self._n_left >= 0 and (word := _suspicion(atoms)):
             self._n_left = 0
@@ -310,3 +441,9 @@ def reason_of(error: Exception) -> str:
         case _ if isinstance(error, BARE):
             return f"ASE does not understand it ({type(error).__name__}: {text})"
     return text
+
+
+def print_unused(atoms: list[Atoms], sources: list[str], potential: Any) -> None:
+    """List the contents of files that the potential does not use, in one warning."""
+    if unused := unused_by_words(atoms, sources, uses_of(potential)):
+        print_warning(f"the potential {type(potential).__name__} does not use {unused}")

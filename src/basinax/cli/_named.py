@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from basinax._text.reading import found
-from basinax._text.tables import ENDINGS
+from basinax._text.tables import ENDINGS, SETTINGS
 from basinax.cli._config import is_config
 from basinax.cli._options import Given, Model, Written
 
@@ -49,8 +49,7 @@ def check_free(outputs: Written, given: Model) -> None:
     inputs to be overwritten are checked later."""
     if outputs.overwrite:
         return
-    structures = [] if outputs.output_dir is not None else [outputs.structures]
-    paths = [*structures, *(path for path, _ in outputs.files())]
+    paths = [*filter(None, [outputs.output]), *(path for path, _ in outputs.files())]
     if not (there := [path for path in paths if path.is_file()]):
         return
     inputs = [] if given.config is None else [given.config]
@@ -61,6 +60,11 @@ def check_free(outputs: Written, given: Model) -> None:
         from basinax.cli._console import fail
 
         fail(in_the_way(there))
+
+
+def is_run(folder: str | Path) -> bool:
+    """Whether a folder holds a run, which goes on."""
+    return os.path.isfile(os.path.join(folder, SETTINGS))
 
 
 def in_the_way(paths: list[Path]) -> str:

@@ -4,13 +4,13 @@ import dataclasses
 import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import typer
 
-from basinax.cli._choice import choice_of
 from basinax.cli._config import apply_config
 from basinax.cli._values import (
+    choice_of,
     count_of,
     not_negative,
     pressure_as_given,
@@ -265,24 +265,35 @@ class Written:
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False
     overwrite: Overwrite = False
 
-    @property
-    def structures(self) -> Path:
-        """The file of structures, unless each input has one."""
-        return self.output or Path(self.DEFAULT)
+    def with_default(self) -> Self:
+        """These outputs, and the usual file of structures if no place for them is given."""
+        is_given = self.output is not None or self.output_dir is not None
+        return self if is_given else dataclasses.replace(self, output=Path(self.DEFAULT))
 
     @property
-    def record(self) -> Path:
-        """The file of the record of the run."""
+    def record(self) -> Path | None:
+        """The file of the record of the run; None without structures."""
         if self.output_dir is not None:
             return self.output_dir / "run.json"
-        ending = ".run.json"
-        name = os.fsencode(self.structures.name)[: LONGEST_NAME - len(ending)]
-        return self.structures.with_name(os.fsdecode(name) + ending)
+        return None if self.output is None else _beside(self.output, ".run.json")
+
+    @property
+    def folder(self) -> Path:
+        """The folder of a run for which no other is named."""
+        if self.output_dir is not None:
+            return _beside(self.output_dir / self.DEFAULT, ".run")
+        return _beside(self.output or Path(self.DEFAULT), ".run")
 
     def files(self) -> list[tuple[Path, str]]:
         """Files besides those of structures, each with its word in messages."""
         named = [(self.table, "table"), (self.record, "record")]
         return [(path, name) for path, name in named if path is not None and path != STDOUT]
+
+
+def _beside(path: Path, ending: str) -> Path:
+    """The path with one more ending, cut to the longest name that there may be."""
+    name = os.fsencode(path.name)[: LONGEST_NAME - len(ending)]
+    return path.with_name(os.fsdecode(name) + ending)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -374,10 +385,11 @@ class Keeping:
     run: Annotated[
         str | None,
         typer.Option(
-            help="A folder that keeps each result as it comes, in place of --output: run.toml and"
-            " results.db, a database of ASE. A run that was interrupted goes on by the same"
-            " command, or by basinax resume FOLDER, and ends in the same bits. A structure that"
-            " cannot be read or relaxed is recorded with its reason, and the others go on.",
+            help="A folder that keeps each result as it comes, and stays: run.toml and results.db,"
+            " a database of ASE. A run that was interrupted goes on by the same command, or by"
+            " basinax resume FOLDER, and ends in the same bits. A structure that cannot be read or"
+            " relaxed is recorded with its reason, and the others go on. Without --run the folder"
+            " is OUTPUT.run, which is removed once the outputs are written.",
             metavar="FOLDER",
         ),
     ] = None

@@ -1,7 +1,15 @@
-"""Values from texts of options, alike on a command line, in a config file and in `info`."""
+"""Values from texts of options, alike on a command line, in a config file and in `info`.
 
+Atoms are selected by numbers, or by a condition on positions, which may contain only the
+comparisons, joins and operations listed here.
+"""
+
+import ast
+import functools
+import itertools
+import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import typer
@@ -97,3 +105,121 @@ def seconds_of(text: str) -> float:
         raise typer.BadParameter(f"expected a time such as 3h30m, 45m or 90s, got {text!r}")
     hours, minutes, seconds = (int(part or 0) for part in parts.groups())
     return 3600.0 * hours + 60.0 * minutes + seconds
+
+
+NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+
+NAMES = ("x", "y", "z", "tag")
+"""The names in conditions: Cartesian coordinates in Å, and ASE's tag, of each atom."""
+
+Functions = dict[type, Callable[[Any, Any], Any]]
+
+_COMPARISONS: Functions = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+_OPERATIONS: Functions = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+_JOINS: Functions = {ast.And: operator.and_, ast.Or: operator.or_}
+
+_EXPECTED = f"expected numbers such as 0-3,7, or a condition on {', '.join(NAMES)} such as z < 2.5"
+
+LONGEST = 200
+"""The largest number of characters of a condition."""
+
+
+def choice_of(text: str) -> str:
+    """The text, if it selects atoms.
+
+    Raises:
+        typer.BadParameter: the text is no selection.
+    """
+    text = str(text).strip()
+    try:
+        if NUMBERS.fullmatch(text) is None:
+            _is_met(_condition(text), dict.fromkeys(NAMES, 0.0))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = "" if isinstance(error, SyntaxError | RecursionError) else f" ({error})"
+        raise typer.BadParameter(f"{_EXPECTED}, got {text[:LONGEST]!r}{reason}") from None
+    except ZeroDivisionError:  # these atoms are placeholders
+        pass
+    return text
+
+
+def chosen(text: str, values: Mapping[str, Any], n_atoms: int) -> list[int]:
+    """The numbers of the atoms that a text selects.
+
+    Args:
+        values: arrays by `NAMES`, one entry per atom.
+
+    Raises:
+        ValueError: an atom does not exist, or a range is empty.
+    """
+    if NUMBERS.fullmatch(text) is None:
+        met = _is_met(_condition(text), values) & (values["x"] == values["x"])
+        return [k for k in range(n_atoms) if met[k]]
+    numbers: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        first, last = int(first), int(last or first)
+        if first > last:
+            raise ValueError(f"{part} is no range: the first number is larger")
+        if last >= n_atoms:
+            raise ValueError(f"there is no atom {last} among {n_atoms}, which count from 0")
+        numbers.update(range(first, last + 1))
+    return sorted(numbers)
+
+
+def _condition(text: str) -> ast.expr:
+    if len(text) > LONGEST:
+        raise ValueError(f"longer than {LONGEST} characters")
+    return ast.parse(text, mode="eval").body
+
+
+def _is_met(node: ast.expr, values: Mapping[str, Any]) -> Any:
+    """The mask of atoms for which a condition holds.
+
+    Raises:
+        ValueError: the node is no condition.
+    """
+    match node:
+        case ast.Compare(left, operations, others):
+            sides = [_number(side, values) for side in (left, *others)]
+            results = [
+                _function(_COMPARISONS, operation)(a, b)
+                for operation, (a, b) in zip(operations, itertools.pairwise(sides), strict=True)
+            ]
+            return functools.reduce(operator.and_, results)
+        case ast.BoolOp(join, parts):
+            return functools.reduce(_JOINS[type(join)], [_is_met(part, values) for part in parts])
+        case ast.UnaryOp(ast.Not(), part):
+            return _is_met(part, values) ^ True
+    raise ValueError(f"{ast.unparse(node)} is no comparison")
+
+
+def _number(node: ast.expr, values: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Name(name) if name in values:
+            return values[name]
+        case ast.Constant(value) if type(value) in (int, float):
+            return value
+        case ast.UnaryOp(ast.USub(), part):
+            return -_number(part, values)
+        case ast.BinOp(left, operation, right):
+            function = _function(_OPERATIONS, operation)
+            return function(_number(left, values), _number(right, values))
+    raise ValueError(f"{ast.unparse(node)} is no number, and none of {', '.join(NAMES)}")
+
+
+def _function(known: Functions, operation: ast.AST) -> Callable[[Any, Any], Any]:
+    if type(operation) not in known:
+        raise ValueError(f"{type(operation).__name__} is not understood")
+    return known[type(operation)]

@@ -17,6 +17,7 @@ from basinax._settings import (
     require_switch,
     require_whole,
 )
+from basinax.atoms._batch import bare
 from basinax.atoms._charges import uses_of
 from basinax.atoms._evaluators.protocol import (
     AbstractEvaluator,
@@ -27,7 +28,7 @@ from basinax.atoms._evaluators.protocol import (
     names_of,
     placed,
 )
-from basinax.atoms._evaluators.waiting import WaitingSession, bare, check_moving
+from basinax.atoms._evaluators.waiting import WaitingSession, check_moving
 from basinax.atoms._evaluators.worker import compute, implemented_by, is_calculator
 from basinax.atoms._evaluators.workers import Workers
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from ase import Atoms
 
 from basinax.atoms._evaluators.protocol import (
     AbstractSession,
@@ -56,14 +55,6 @@ class WaitingSession(AbstractSession):
 
     def close(self) -> None:
         self._waiting = []
-
-
-def bare(atoms: Sequence[Atoms]) -> list[Atoms]:
-    """Copies without constraints and calculators, which an evaluator must not use."""
-    copies = [a.copy() for a in atoms]
-    for copy in copies:
-        copy.set_constraint()
-    return copies
 
 
 def failure_of(error: BaseException) -> EvaluationError:

@@ -18,6 +18,7 @@ from ase import Atoms
 from basinax._jax.compilations import Compilations, counter_of_thread
 from basinax._jax.shortage import is_out_of_memory
 from basinax._jax.switches import switched, switches
+from basinax.atoms._batch import bare
 from basinax.atoms._evaluators.protocol import (
     AbstractSession,
     Answer,
@@ -25,7 +26,7 @@ from basinax.atoms._evaluators.protocol import (
     EvaluationError,
     Request,
 )
-from basinax.atoms._evaluators.waiting import bare, evaluated_by_model, failure_of
+from basinax.atoms._evaluators.waiting import evaluated_by_model, failure_of
 from basinax.atoms._models.graphs import Shape, VerletList
 from basinax.atoms._models.programs import Program, evaluate
 

@@ -15,6 +15,7 @@ import numpy as np
 from ase import Atoms
 
 from basinax._settings import require_switch
+from basinax.atoms._batch import bare
 from basinax.atoms._charges import charge_of, check_totals, spin_of
 from basinax.atoms._evaluators.protocol import (
     AbstractEvaluator,
@@ -25,7 +26,6 @@ from basinax.atoms._evaluators.protocol import (
 )
 from basinax.atoms._evaluators.waiting import (
     WaitingSession,
-    bare,
     check_moving,
     evaluated_by_model,
 )

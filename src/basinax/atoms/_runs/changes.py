@@ -9,7 +9,11 @@ from typing import Any
 
 from basinax._text.tables import RECORD, Table
 
-FREE = ("files", "skip_unreadable", "workers", "devices", "skin")
+FREE = (
+    *("files", "skip_unreadable", "workers", "devices", "skin"),
+    *("output", "output_dir", "table", "json", "log", "report"),
+    *("trajectory", "trajectory_interval", "trajectory_format"),
+)
 """Settings that change no bit; the content of files and their order stand in the record."""
 
 ALWAYS = (
@@ -69,6 +73,23 @@ def changes_of_making(before: Table, now: Table) -> list[str]:
         if before[name] and now[name]
     }
     return [_sentence(name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
+
+
+def continued(before: Table, now: Table) -> tuple[Table, list[str]]:
+    """The record of a run that goes on, and what decides numbers and has changed since.
+
+    Args:
+        before: the record so far.
+        now: the record as it would be; changes that were forced earlier are none.
+    """
+    old, new = before[RECORD], now[RECORD]
+    forced = old.get("forced", [])
+    changed = [text for text in changes(before, now) if text not in forced]
+    parts: Table = {name: old[name] for name in ("started", "merged", "temporary") if name in old}
+    parts |= {name: new[name] or old[name] for name in ("device", "processor", "threads")}
+    if forced or changed:
+        parts["forced"] = forced + changed
+    return now | {RECORD: new | parts}, changed
 
 
 def joined(before: Table, now: Table) -> Table:

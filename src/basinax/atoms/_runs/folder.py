@@ -2,19 +2,21 @@
 
 import os
 import re
+import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from basinax._text.files import check_sole, replacing
-from basinax._text.tables import RECORD, Table, read_config, toml_of
+from basinax._text.files import PARTIAL, check_sole, replacing
+from basinax._text.tables import RECORD, SETTINGS, Table, read_config, toml_of
 from basinax.atoms._runs.record import checked
 from basinax.atoms._runs.results import Results
 from basinax.atoms._runs.stores import SQLiteFile
 
-SETTINGS = "run.toml"
+STDIN = "stdin.extxyz"
 RESULTS = "results.db"
 LOCK = "lock"
 BESIDE = ("-journal", "-wal", "-shm")
@@ -35,6 +37,8 @@ class RunFolder:
                 " or by --shard and basinax merge"
             )
         self.page = self.path / "report.html"
+        self.stdin = self.path / STDIN
+        """A copy of standard input, for a run that goes on."""
         self.results = Results(SQLiteFile(self.path / RESULTS))
 
     @property
@@ -56,10 +60,11 @@ class RunFolder:
             return True
         if self.path.exists() and not self.path.is_dir():
             raise NotADirectoryError(f"{self.path} is a file: name a folder for the run")
-        others = [x for x in self.path.iterdir() if x.name != LOCK] if self.path.exists() else []
+        names = sorted(os.listdir(self.path)) if self.path.exists() else []
+        others = [x for x in names if x not in (LOCK, STDIN) and not x.startswith(PARTIAL)]
         if others:
             raise FileExistsError(
-                f"{self.path} is no folder of a run: it has no {SETTINGS}, but {others[0].name}"
+                f"{self.path} is no folder of a run: it has no {SETTINGS}, but {others[0]}"
             )
         return False
 
@@ -105,3 +110,9 @@ class RunFolder:
             yield
         finally:
             lock.release()
+
+    def remove(self) -> None:
+        """Remove the folder, in one step for all who look for it."""
+        gone = self.path.with_name(f"{PARTIAL}{secrets.token_hex(8)}")
+        self.path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)

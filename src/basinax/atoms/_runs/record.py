@@ -138,6 +138,7 @@ FIELDS: dict[str, Field] = {
     "resumed": Field(_list_of(_is_time), "a list of times", **_LATER),
     "forced": _TEXTS._replace(**_LATER),
     "merged": _TEXTS._replace(**_LATER),
+    "temporary": _TEXT._replace(**_LATER),
 }
 """The fields of the table of a record; `changes.py` has those that decide numbers."""
 

@@ -5,6 +5,10 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+from ase.data import chemical_symbols
+from ase.symbols import Symbols
+
 from basinax._loop.status import Status
 from basinax._settings import said
 from basinax.atoms._record import Relaxed
@@ -32,6 +36,8 @@ class Brief(NamedTuple):
     number: int
     status: Status
     n_atoms: int
+    elements: bytes
+    """The numbers of the chemical elements, as stored."""
     energy: float | None
     """The energy in eV."""
     volume: float | None
@@ -41,11 +47,29 @@ class Brief(NamedTuple):
     kind: type[Relaxed]
     """The class of records in the rows."""
 
+    @property
+    def source(self) -> str:
+        return self.pairs.get("source", str(self.number))
+
+    @property
+    def reason(self) -> str:
+        """The reason why the structure has not converged."""
+        return self.pairs.get("message", self.status.meaning)
+
+    @property
+    def formula(self) -> str:
+        """The chemical formula; raises ValueError if the row is damaged."""
+        numbers = np.frombuffer(self.elements, "<i4")
+        if not np.isin(numbers, range(len(chemical_symbols))).all():
+            raise ValueError(f"structure {self.number}: its atoms have the numbers {numbers}")
+        return Symbols(numbers).get_chemical_formula()
+
     def as_row(self) -> dict[str, Any]:
         """A row of a report, with the names of `AtomsRelaxation.to_dict`."""
         named = pairs_of(self.kind).values()
         return {x.heading: self.pairs[x.key] for x in named if x.key in self.pairs} | {
             "number": self.number,
+            "formula": self.formula,
             "atoms": self.n_atoms,
             "energy_eV": self.energy,
             "volume_A3": self.volume,
@@ -61,6 +85,10 @@ class Results:
     def __init__(self, store: SQLiteFile, kind: type[Relaxed] = Relaxed):
         """Args: kind: the class of the records."""
         self._store, self.name, self._kind = store, store.name, kind
+
+    def exist(self) -> bool:
+        """Whether any results have been stored."""
+        return self._store.exists()
 
     def add(self, entries: Sequence[tuple[int, Relaxed]]) -> None:
         """Add structures that have ended, by their numbers in the input.
@@ -89,7 +117,7 @@ class Results:
 
     def briefs(self) -> list[Brief]:
         """All rows in the order of addition."""
-        found = list(self._selected(self._brief, "natoms", "energy", "volume"))
+        found = list(self._selected(self._brief, "natoms", "numbers", "energy", "volume"))
         seen = set[int]()
         with self._store.reported():
             for brief in found:
@@ -141,12 +169,15 @@ class Results:
                     checked = checked_pairs(json.loads(pairs), self._kind)
                     yield _of_structure(checked[NUMBER], make, checked, *values)
 
-    def _brief(self, pairs: dict[str, Any], n_atoms: Any, energy: Any, volume: Any) -> Brief:
+    def _brief(
+        self, pairs: dict[str, Any], n_atoms: Any, elements: Any, energy: Any, volume: Any
+    ) -> Brief:
         check_number("number of atoms", n_atoms, int)
         for name, value in {"energy": energy, "volume": volume}.items():
             if value is not None:
                 check_number(name, value, float)
-        return Brief(pairs[NUMBER], status_of(pairs), n_atoms, energy, volume, pairs, self._kind)
+        status = status_of(pairs)
+        return Brief(pairs[NUMBER], status, n_atoms, elements, energy, volume, pairs, self._kind)
 
 
 def _of_structure(number: int, make: Callable[..., T], *values: Any) -> T:

@@ -16,8 +16,7 @@ from basinax._bits import xla
 from basinax._bits.order import checked_once
 from basinax._bits.rounding import BLOCK
 from basinax._jax.fixed import Fixed, split
-from basinax.atoms._batch import Batch, padded_size, row_starts
-from basinax.atoms._evaluators.waiting import bare
+from basinax.atoms._batch import Batch, bare, padded_size, row_starts
 from basinax.atoms._machine import machine
 from basinax.atoms._matrices import VOIGT
 from basinax.atoms._neighbors.rooms import SMALL, Rooms
