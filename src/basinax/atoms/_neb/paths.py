@@ -162,7 +162,7 @@ def _interpolated(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # atoms on one place
-            band = NEB(images, k=springs, method=method)
+            band = NEB(images, k=cast(Any, springs), method=method)
             band.interpolate(interpolate, mic=bool(first.pbc.any()))
     except RuntimeError as error:
         raise ValueError("the constraints do not allow the interpolated images") from error

@@ -9,7 +9,7 @@ import numpy as np
 from ase import Atoms
 
 from basinax._jax.fixed import split
-from basinax.atoms._batch import Batch, row_starts
+from basinax.atoms._batch import Batch, bare, row_starts
 from basinax.atoms._evaluators.protocol import (
     AbstractEvaluator,
     AbstractSession,
@@ -18,7 +18,7 @@ from basinax.atoms._evaluators.protocol import (
     EvaluationError,
     Request,
 )
-from basinax.atoms._evaluators.waiting import WaitingSession, bare
+from basinax.atoms._evaluators.waiting import WaitingSession
 from basinax.atoms._neighbors.search import check_listable
 from basinax.atoms._neighbors.table import NeighborTable
 from basinax.atoms.potentials._points import ROOMS, parts_of, properties_of, shape_of
