@@ -1,4 +1,4 @@
-"""Relaxing without each trick for the compiler (`basinax._bits.xla`): what each is worth.
+"""Relaxing without each trick for the compiler (`basinax.numerics.xla`): what each is worth.
 
 Workloads: 256 argon cells of 32 atoms (Lennard-Jones, FIRE), 64 metals of 4 to 16 atoms of one or
 two elements (EMT, FIRE), and 1000 fits of three parameters (the core, LBFGS). A figure is the
@@ -27,8 +27,8 @@ from ase.build import bulk
 
 import basinax
 from basinax import LBFGS, SystemIndex, segment
-from basinax._bits import xla
 from basinax.atoms import EMT, LennardJones, relax
+from basinax.numerics import xla
 
 ROUNDS = 5
 

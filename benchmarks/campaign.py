@@ -26,7 +26,7 @@ import numpy as np
 from _timing import report
 from ase import Atoms
 
-from basinax.atoms._runs.folder import RunFolder
+from basinax.runs.folder import RunFolder
 
 COUNTS = (5_000, 100_000)
 POTENTIAL = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=8.5"

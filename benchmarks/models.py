@@ -48,7 +48,7 @@ from ase.optimize import FIRE as ASEFIRE
 
 from basinax import FIRE
 from basinax.atoms import ASECalculator, JaxModel, TorchSimModel, relax
-from basinax.atoms.potentials import LennardJones
+from basinax.potentials import LennardJones
 
 WEIGHTS = Path(__file__).parents[2] / "shared" / "data" / "nequix-mp-1.nqx"
 MOLECULES = Path(__file__).parent / "data" / "molecules.extxyz"

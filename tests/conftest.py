@@ -25,7 +25,7 @@ from xla import WISHED, choose_options
 __all__ = ["recorded"]
 
 if os.environ.get("BASINAX_TESTS_TYPES") == "on":
-    install_import_hook(["basinax._systems", "basinax.transforms"], "checker.check")
+    install_import_hook(["basinax.systems", "basinax.optimizers"], "checker.check")
 
 choose_options()
 jax.config.update("jax_enable_x64", True)
@@ -110,14 +110,14 @@ def share_programs():
 def short_runs(monkeypatch):
     """Are compiled as everything else in tests, unless that is as users do."""
     if WISHED != "default":
-        monkeypatch.setattr("basinax.atoms._machine.CPU.short_rows", 0)
-        monkeypatch.setattr("basinax.atoms._streams.hosted._turn", _turn_of_tests())
+        monkeypatch.setattr("basinax.structures.machine.CPU.short_rows", 0)
+        monkeypatch.setattr("basinax.engine.hosted._turn", _turn_of_tests())
 
 
 @functools.cache
 def _turn_of_tests():
-    from basinax._bits import xla
-    from basinax.atoms._streams import hosted
+    from basinax.engine import hosted
+    from basinax.numerics import xla
 
     return xla.jitted(hosted._turn.__wrapped__, static_argnums=0)
 

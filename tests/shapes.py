@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from basinax._bits.rounding import BLOCK
-from basinax.atoms._neighbors.rooms import Room
+from basinax.neighbors.rooms import Room
+from basinax.numerics.rounding import BLOCK
 
 
 @pytest.fixture
@@ -26,9 +26,9 @@ def few_shapes(few_lengths, monkeypatch):
             return BLOCK, 1
         return _coarse_size(n_rows, 512), _coarse_size(len(sizes), 64)
 
-    monkeypatch.setattr("basinax.atoms._batch.batch_shape", of_evaluations)
-    monkeypatch.setattr("basinax.atoms._streams.groups.padded_size", of_relaxations)
-    monkeypatch.setattr("basinax.atoms._machine.CPU.few_rows", BLOCK)
+    monkeypatch.setattr("basinax.structures.batch.batch_shape", of_evaluations)
+    monkeypatch.setattr("basinax.engine.groups.padded_size", of_relaxations)
+    monkeypatch.setattr("basinax.structures.machine.CPU.few_rows", BLOCK)
 
 
 @pytest.fixture
@@ -38,23 +38,23 @@ def few_lengths(monkeypatch):
     Where a run goes on with lists of another length, it goes on with another program. Folds over
     neighbours end with the longest list in use, and mind no further slots.
     """
-    monkeypatch.setattr("basinax.atoms._neighbors.table.padded_size", _coarse_size)
-    monkeypatch.setattr("basinax.atoms._neighbors.rooms.own_room", _ample_room(512))
+    monkeypatch.setattr("basinax.neighbors.table.padded_size", _coarse_size)
+    monkeypatch.setattr("basinax.neighbors.rooms.own_room", _ample_room(512))
 
 
 @pytest.fixture
 def few_short_shapes(few_shapes, monkeypatch):
     """As `few_shapes`, where short ranges need few slots, and pairs of slots take much memory."""
-    monkeypatch.setattr("basinax.atoms._neighbors.rooms.own_room", _ample_room(64))
+    monkeypatch.setattr("basinax.neighbors.rooms.own_room", _ample_room(64))
 
 
 @pytest.fixture
 def few_places(monkeypatch):
     """Batches with room for four structures of some ten atoms, alike or not."""
-    monkeypatch.setattr("basinax.atoms._machine.CPU.max_rows", 48)
-    monkeypatch.setattr("basinax.atoms._machine.CPU.few_rows", BLOCK)
-    monkeypatch.setattr("basinax.atoms._machine.CPU.alike", np.inf)
-    monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 1)
+    monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 48)
+    monkeypatch.setattr("basinax.structures.machine.CPU.few_rows", BLOCK)
+    monkeypatch.setattr("basinax.structures.machine.CPU.alike", np.inf)
+    monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
 
 
 def _ample_room(n_slots: int):

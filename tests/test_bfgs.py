@@ -18,7 +18,7 @@ from basinax import (
     relax,
     reset,
 )
-from basinax.transforms.curvature.inverse_hessian import (
+from basinax.optimizers.quasi_newton.inverse_hessian import (
     InverseHessian,
     Places,
     newton_step,

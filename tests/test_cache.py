@@ -15,12 +15,12 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import basinax
-from basinax._bits.rounding import rounded
-from basinax._jax import cache, programs
-from basinax._jax.compilations import EVENT
-from basinax._jax.fixed import Fixed
-from basinax._jax.programs import Programs
-from basinax.transforms.optimizers.fire import FIRE
+from basinax.numerics import cache, programs
+from basinax.numerics.compilations import EVENT
+from basinax.numerics.programs import Programs
+from basinax.numerics.rounding import rounded
+from basinax.numerics.static import Fixed
+from basinax.optimizers.fire import FIRE
 
 TRACED = "/jax/core/compile/jaxpr_trace_duration"
 

@@ -33,10 +33,10 @@ from basinax import (
     chain,
     from_config,
     optax_transform,
+    optimizers,
     read_config,
     register,
     to_config,
-    transforms,
     write_config,
 )
 from cover import one_in
@@ -97,7 +97,7 @@ def test_a_transform_of_a_config_does_the_same(transform):
 
 
 def test_no_transform_is_left_out_above():
-    known = {x for x in vars(transforms).values() if inspect.isclass(x)}
+    known = {x for x in vars(optimizers).values() if inspect.isclass(x)}
     known = {x for x in known if issubclass(x, AbstractTransform)}
     assert known - {type(transform) for transform in TRANSFORMS} == set()
 
@@ -126,7 +126,7 @@ def test_a_config_is_of_plain_values():
 
 def test_every_transform_of_the_package_has_a_name():
     known = from_error(lambda: from_config({"name": "unheard of"}))
-    classes = [x for x in vars(transforms).values() if inspect.isclass(x)]
+    classes = [x for x in vars(optimizers).values() if inspect.isclass(x)]
     for cls in classes:
         if issubclass(cls, AbstractTransform):
             assert cls.__name__.lower() in known.replace("-", ""), cls
@@ -150,8 +150,8 @@ def test_json_holds_what_it_has_no_numbers_for_as_text(tmp_path):
 def test_a_config_by_hand_needs_only_what_has_no_default(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(
-        'name = "chain"\n[[transforms]]\nname = "clip-by-global-norm"\nmax_norm = 1\nord = inf\n'
-        '[[transforms]]\nname = "fire"\n'
+        'name = "chain"\n[[optimizers]]\nname = "clip-by-global-norm"\nmax_norm = 1\nord = inf\n'
+        '[[optimizers]]\nname = "fire"\n'
     )
     got = from_config(read_config(path))
     assert to_config(got) == to_config(chain(ClipByGlobalNorm(1, ord=np.inf), FIRE()))

@@ -30,7 +30,7 @@ from basinax import (
     rounded,
     segment,
 )
-from basinax._loop.run import start
+from basinax.minimize.run import start
 from cases import (
     ALIGNED,
     BOWL,

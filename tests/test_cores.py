@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from basinax._jax.cores import n_cores
-from basinax.atoms._streams.groups import n_cores_used
+from basinax.engine.groups import n_cores_used
+from basinax.numerics.cores import n_cores
 
 
 @pytest.mark.parametrize("count", [n_cores, n_cores_used])

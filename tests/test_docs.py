@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import basinax
 from basinax import cli
-from basinax._jax.switches import usual_promotion
+from basinax.numerics.switches import usual_promotion
 from cover import every_day
 from shapes import few_lengths, few_shapes
 

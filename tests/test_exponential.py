@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from basinax import rounded
-from basinax._bits.exponential import FORMATS, _quotient_of_two, exp, exp2, exp2_fermi2, fermi2
-from basinax._bits.kernel import one_kernel
+from basinax.numerics.exponential import FORMATS, _quotient_of_two, exp, exp2, exp2_fermi2, fermi2
+from basinax.numerics.kernel import one_kernel
 from cover import cover, exhaustive
 from xla import jit_as_users
 

@@ -18,7 +18,7 @@ from basinax import (
     rounded,
     segment,
 )
-from basinax._loop.run import Evaluation, advance, restart, start
+from basinax.minimize.run import Evaluation, advance, restart, start
 from cases import same_bits
 
 INDEX = SystemIndex.from_sizes([3, 1, 0, 8])

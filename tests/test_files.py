@@ -7,13 +7,7 @@ from pathlib import Path
 import pytest
 
 from basinax import FIRE, read_config, to_config, write_config
-from basinax._text.files import (
-    check_creatable,
-    check_plain,
-    key_of,
-    replacing,
-    stamp_of,
-)
+from basinax.config.files import check_creatable, check_plain, key_of, replacing, stamp_of
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ import optax
 import pytest
 
 from basinax import FIRE, SystemIndex, chain, from_config, optax_transform, read_config, to_config
-from basinax._text.specs import optimizer_from
-from basinax.transforms._optax_by_name import _makers
+from basinax.config.specs import optimizer_from
+from basinax.optimizers.optax_by_name import _makers
 
 SHELL = "tree_utils.typing.contextlib.os.system"
 """A path to os.system through modules that optax's own modules import."""

@@ -8,8 +8,8 @@ import pytest
 from jax import lax
 
 from basinax import exact, product, rounded
-from basinax._bits import kernel as _kernel
-from basinax._bits.kernel import POSSIBLE, one_kernel
+from basinax.numerics import kernel as _kernel
+from basinax.numerics.kernel import POSSIBLE, one_kernel
 from xla import jit_as_users
 
 both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -17,8 +17,8 @@ from basinax import (
     rounded,
     segment,
 )
-from basinax._loop.criteria import MaxForce
-from basinax._loop.run import Evaluation, advance, start
+from basinax.minimize.criteria import MaxForce
+from basinax.minimize.run import Evaluation, advance, start
 from cases import BOWL, CONTIGUOUS, make_batch, make_systems, same_bits, take
 
 SIZES = (13, 1, 40, 13)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from basinax.transforms.curvature.matrix_sign import sign_product
+from basinax.optimizers.quasi_newton.matrix_sign import sign_product
 from cases import DTYPES, same_bits
 from xla import jit_as_users
 

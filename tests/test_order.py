@@ -10,9 +10,9 @@ from jax import lax
 from jax.extend import core as jax_core
 
 from basinax import check_order, exact, product, rounded
-from basinax._bits.order_rules import RULES, UNKNOWN
-from basinax._bits.rounding import add_components, apart, scaled, scaling_top
-from basinax._jax.switches import usual_promotion
+from basinax.numerics.order_rules import RULES, UNKNOWN
+from basinax.numerics.rounding import add_components, apart, scaled, scaling_top
+from basinax.numerics.switches import usual_promotion
 from xla import jit_as_users
 
 X = jnp.arange(24.0).reshape(8, 3)

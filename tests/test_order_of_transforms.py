@@ -16,9 +16,9 @@ from basinax import (
     apply_updates,
     check_order,
 )
-from basinax._loop.criteria import MaxForce
-from basinax._loop.run import Evaluation, advance, start
-from basinax._systems.prefix import n_systems
+from basinax.minimize.criteria import MaxForce
+from basinax.minimize.run import Evaluation, advance, start
+from basinax.systems.prefix import n_systems
 from cases import (
     BOWL,
     CONTIGUOUS,
@@ -91,7 +91,7 @@ def test_no_transform_is_forgotten():
     ids=["FIRE", "LBFGS"],
 )
 def test_a_rounding_that_is_left_out_is_found(module, transform, monkeypatch):
-    monkeypatch.setattr(f"basinax.transforms.{module}.rounded", lambda x: x)
+    monkeypatch.setattr(f"basinax.optimizers.{module}.rounded", lambda x: x)
     found = findings_of(transform, OF_ONE, CONTIGUOUS, np.float32)
     assert "product in a sum" in {finding.rule for finding in found}
     place = f"{module.replace('.', '/')}.py:"

@@ -18,8 +18,8 @@ from basinax import (
     rounded,
     segment,
 )
-from basinax.transforms._limits import AbstractLimit
-from basinax.transforms.limits.max_step_size import StepsLimited
+from basinax.optimizers.limits.max_step_size import StepsLimited
+from basinax.optimizers.limits.protocol import AbstractLimit
 
 INDEX, X = SystemIndex.from_sizes([2, 3]), jnp.arange(15.0).reshape(5, 3)
 

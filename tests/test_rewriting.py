@@ -12,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jax_core
 
 from basinax import exact, product
-from basinax._bits.rewriting import (
+from basinax.numerics.interpret import (
     ELEMENTARY,
     EXACT,
     REDUCTIONS,

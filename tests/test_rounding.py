@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from basinax import product, rounded
-from basinax._bits.rounding import (
+from basinax.numerics.rounding import (
     FEW_PARTS,
     LEAST_TURNS,
     MOST_TURNS,

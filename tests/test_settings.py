@@ -301,13 +301,14 @@ def test_what_is_traced_is_taken_as_it_is():
 
 @pytest.mark.parametrize("wide", [2**31, 10**30, np.int64(2**40), np.array([2**31, 2**62])])
 def test_more_steps_than_can_be_counted_are_no_limit(wide):
-    counted = basinax._settings.counts(wide, "max_steps")
+    counted = basinax.numerics.settings.counts(wide, "max_steps")
     assert counted.dtype == np.int32
     assert (counted == 2**31 - 1).all()
 
 
 def test_more_traced_steps_than_can_be_counted_are_no_limit():
-    counted = jax.jit(lambda n: basinax._settings.counts(n, "max_steps"))(np.array([2**40, 3]))
+    count = jax.jit(lambda n: basinax.numerics.settings.counts(n, "max_steps"))
+    counted = count(np.array([2**40, 3]))
     assert counted.tolist() == [2**31 - 1, 3]
 
 
@@ -327,6 +328,6 @@ LARGE = {
 
 @pytest.mark.parametrize("name", LARGE)
 def test_what_no_memory_holds_is_refused_before_it_is_allocated(name, monkeypatch):
-    monkeypatch.setattr("basinax._jax.memory._limits", lambda: (32 * 2**30,))
+    monkeypatch.setattr("basinax.numerics.memory._limits", lambda: (32 * 2**30,))
     with pytest.raises(ValueError, match=r"GiB of memory, and the machine has 32 GiB|at most 2147"):
         LARGE[name]()

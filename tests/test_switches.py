@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from basinax import FIRE, Status, SystemIndex, product, relax, segment
-from basinax._jax.switches import own_switches, switched, switches
+from basinax.numerics.switches import own_switches, switched, switches
 
 INDEX = SystemIndex.from_sizes([2, 1])
 START = np.linspace(-1.0, 1.0, 9).reshape(3, 3)

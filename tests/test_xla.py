@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from basinax._bits import elementary, exponential, xla
+from basinax.numerics import elementary, exponential, xla
 from xla import DEFAULTS
 
 OF_XLA = {

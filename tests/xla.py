@@ -21,7 +21,7 @@ WISHED = os.environ.get("BASINAX_TESTS_XLA", "both")
 IS_TRIED = jaxlib.__version__.startswith("0.10.")
 
 ALWAYS: dict[str, Any] = {"xla_cpu_experimental_ynn_fusion_type": ""} if IS_TRIED else {}
-"""That of `basinax._bits.xla`, which is not imported here: XLA's flags are not chosen yet."""
+"""That of `basinax.numerics.xla`, which is not imported here: XLA's flags are not chosen yet."""
 
 DEFAULTS: dict[str, Any] = (
     {"xla_cpu_use_fusion_emitters": True, "xla_backend_optimization_level": 3} | ALWAYS

@@ -1,7 +1,7 @@
 """Writes public names into the pages of the reference, so that no page lists them by hand.
 
-A line `<!-- names: basinax from transforms.optimizers -->` stands for every name that `basinax`
-makes public and that is defined in that module or below it; of several modules in the order in
+A line `<!-- names: basinax from optimizers -->` stands for every name that `basinax`
+makes public and that is defined in that room or module; of several modules in the order in
 which they are given. Sources are read, not imported.
 """
 
@@ -23,7 +23,7 @@ def _directives(package: str, modules: list[str]) -> str:
         name
         for module in modules
         for name, origin in _origins(package).items()
-        if f"{origin}.".startswith(f"{package}.{module}.")
+        if f"{origin}.".startswith(f"basinax.{module}.")
     )
     if not names:
         raise ValueError(f"no public name of {package} is defined in {modules}: mend the page")

@@ -3,15 +3,14 @@
 Their modules import JAX and equinox, so this one is imported with the first name.
 """
 
-from basinax._bits.order import (
-    OrderCheck as OrderCheck,
-    OrderFinding as OrderFinding,
-    OrderWarning as OrderWarning,
-    check_order as check_order,
+from basinax.config.config import (
+    from_config as from_config,
+    register as register,
+    to_config as to_config,
 )
-from basinax._bits.rounding import exact as exact, product as product, rounded as rounded
-from basinax._jax.cache import enable_cache as enable_cache
-from basinax._loop.criteria import (
+from basinax.config.tables import read_config as read_config, write_config as write_config
+from basinax.minimize.comparisons import Finding as Finding
+from basinax.minimize.criteria import (
     AbstractCriterion as AbstractCriterion,
     AllOf as AllOf,
     AnyOf as AnyOf,
@@ -23,35 +22,33 @@ from basinax._loop.criteria import (
     RMSForce as RMSForce,
     largest_force as largest_force,
 )
-from basinax._loop.findings import Finding as Finding
-from basinax._loop.relax import Relaxation as Relaxation, relax as relax
-from basinax._loop.status import Status as Status
-from basinax._loop.verify import Verification as Verification, verify as verify
-from basinax._systems import segment
-from basinax._systems.alone import each_alone as each_alone
-from basinax._systems.clipping import (
-    Clipped as Clipped,
-    LayerClipped as LayerClipped,
-    clip_by_layer_norm as clip_by_layer_norm,
-    clip_by_norm as clip_by_norm,
+from basinax.minimize.relax import Relaxation as Relaxation, relax as relax
+from basinax.minimize.status import Status as Status
+from basinax.minimize.verify import Verification as Verification, verify as verify
+from basinax.numerics.cache import enable_cache as enable_cache
+from basinax.numerics.order import (
+    OrderCheck as OrderCheck,
+    OrderFinding as OrderFinding,
+    OrderWarning as OrderWarning,
+    check_order as check_order,
 )
-from basinax._systems.index import SystemIndex as SystemIndex
-from basinax._systems.squares import sum_of_squares as sum_of_squares
-from basinax._text.config import (
-    from_config as from_config,
-    register as register,
-    to_config as to_config,
+from basinax.numerics.rounding import exact as exact, product as product, rounded as rounded
+from basinax.optimizers import *  # noqa: F403  (its public names are listed there alone)
+from basinax.optimizers.chain import Chain as Chain, chain as chain
+from basinax.optimizers.levenberg_marquardt import (
+    LevenbergMarquardt as LevenbergMarquardt,
+    LevenbergMarquardtState as LevenbergMarquardtState,
 )
-from basinax._text.tables import read_config as read_config, write_config as write_config
-from basinax.transforms import *  # noqa: F403  (its public names are listed there alone)
-from basinax.transforms._chain import Chain as Chain, chain as chain
-from basinax.transforms._limits import AbstractLimit as AbstractLimit
-from basinax.transforms._observe import observe as observe
-from basinax.transforms._optax_by_name import (
+from basinax.optimizers.limits.protocol import AbstractLimit as AbstractLimit
+from basinax.optimizers.line_search.armijo import Armijo as Armijo
+from basinax.optimizers.line_search.more_thuente import MoreThuente as MoreThuente
+from basinax.optimizers.line_search.walk import WalkState as WalkState
+from basinax.optimizers.observe import observe as observe
+from basinax.optimizers.optax_by_name import (
     OptaxByName as OptaxByName,
     optax_transform as optax_transform,
 )
-from basinax.transforms._protocol import (
+from basinax.optimizers.protocol import (
     AbstractState as AbstractState,
     AbstractTransform as AbstractTransform,
     apply_updates as apply_updates,
@@ -62,12 +59,15 @@ from basinax.transforms._protocol import (
     systems_field as systems_field,
     where_systems as where_systems,
 )
-from basinax.transforms.optimizers.levenberg_marquardt import (
-    LevenbergMarquardt as LevenbergMarquardt,
-    LevenbergMarquardtState as LevenbergMarquardtState,
+from basinax.systems import segment
+from basinax.systems.clipping import (
+    Clipped as Clipped,
+    LayerClipped as LayerClipped,
+    clip_by_layer_norm as clip_by_layer_norm,
+    clip_by_norm as clip_by_norm,
 )
-from basinax.transforms.searches.armijo import Armijo as Armijo
-from basinax.transforms.searches.more_thuente import MoreThuente as MoreThuente
-from basinax.transforms.searches.walk import WalkState as WalkState
+from basinax.systems.index import SystemIndex as SystemIndex
+from basinax.systems.map_systems import each_alone as each_alone
+from basinax.systems.squares import sum_of_squares as sum_of_squares
 
 segment = segment

@@ -3,10 +3,10 @@
 import jax
 import pytest
 
-from basinax._bits import xla
-from basinax.atoms._machine import CPU
-from basinax.atoms._models import programs, session
-from basinax.atoms._streams import hosted
+from basinax.engine import hosted
+from basinax.models import programs, session
+from basinax.numerics import xla
+from basinax.structures.machine import CPU
 from shapes import few_lengths, few_places, few_shapes, few_short_shapes
 from xla import AS_USERS
 
@@ -18,8 +18,8 @@ SHORT_ROWS, _TURN = CPU.short_rows, hosted._turn
 @pytest.fixture
 def as_users(short_runs, monkeypatch):
     """Short runs are compiled as they are for users."""
-    monkeypatch.setattr("basinax.atoms._machine.CPU.short_rows", SHORT_ROWS)
-    monkeypatch.setattr("basinax.atoms._streams.hosted._turn", _TURN)
+    monkeypatch.setattr("basinax.structures.machine.CPU.short_rows", SHORT_ROWS)
+    monkeypatch.setattr("basinax.engine.hosted._turn", _TURN)
 
 
 @pytest.fixture

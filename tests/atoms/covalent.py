@@ -8,7 +8,7 @@ from ase.build import bulk, diamond100
 from structures import rattled
 
 from basinax.atoms import StillingerWeber, StillingerWeberTriplet, Tersoff, TersoffTriplet
-from basinax.atoms.potentials import stillinger_weber, tersoff
+from basinax.potentials import stillinger_weber, tersoff
 
 A = 5.431
 """The lattice constant of silicon, in Å."""

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from basinax.atoms._formats.formats import Form
-from basinax.atoms._formats.held import HOLDS
+from basinax.structures.formats.formats import Form
+from basinax.structures.formats.held import HOLDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"

@@ -4,7 +4,7 @@ import numpy as np
 
 from basinax import Status
 from basinax.atoms import Relaxed
-from basinax.cli import _setup
+from basinax.cli import setup
 
 
 class Relaxation:
@@ -23,8 +23,8 @@ class Relaxation:
         return [item.atoms for item in self.items]
 
     def put_into(self, monkeypatch):
-        monkeypatch.setattr(_setup, "run_settings", lambda **settings: settings)
-        monkeypatch.setattr(_setup, "relax_items", self)
+        monkeypatch.setattr(setup, "run_settings", lambda **settings: settings)
+        monkeypatch.setattr(setup, "relax_items", self)
 
     def __call__(self, items, settings, **how):
         self.items, self.settings = list(items), settings | how

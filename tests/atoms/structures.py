@@ -9,9 +9,9 @@ from ase.build import bulk, fcc100, fcc111
 from ase.cluster import Icosahedron
 
 from basinax.atoms import Batch, LennardJones, Morse, Neighbors, NeighborTable
-from basinax.atoms._batch import padded_size
-from basinax.atoms._neighbors.lists import ChunkedLists
-from basinax.atoms._neighbors.rooms import own_room
+from basinax.neighbors.lists import ChunkedLists
+from basinax.neighbors.rooms import own_room
+from basinax.structures.batch import padded_size
 from xla import AS_USERS
 
 SKIN = 0.5
@@ -158,8 +158,8 @@ def listed(batch, potential, skin=SKIN, folded=None):
 def evaluated_op_by_op(batch, potential):
     """From lists no longer than they need to be: each slot is a row of programs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("basinax.atoms._neighbors.rooms.own_room", own_room)
-        patch.setattr("basinax.atoms._neighbors.table.padded_size", padded_size)
+        patch.setattr("basinax.neighbors.rooms.own_room", own_room)
+        patch.setattr("basinax.neighbors.table.padded_size", padded_size)
         neighbors = listed(batch, potential)
     with jax.disable_jit():
         return potential(batch, neighbors, stress=True)

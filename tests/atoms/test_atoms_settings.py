@@ -26,7 +26,7 @@ from basinax.atoms import (
     batch_shape,
     relax,
 )
-from basinax.atoms.potentials import stillinger_weber, tersoff
+from basinax.potentials import stillinger_weber, tersoff
 
 NO_NUMBERS: list[Any] = ["0.1", 1j, True, object(), [1.0, [2.0]]]
 HUGE = 10**400

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from basinax import cli
 from basinax.atoms import LennardJones, Morse, cell_from, potential_from
-from basinax.cli._console import LONGEST, shown
-from basinax.cli._guard import Unreadable
-from basinax.cli._inputs import read_structures
+from basinax.cli.console import LONGEST, shown
+from basinax.cli.guard import Unreadable
+from basinax.cli.inputs import read_structures
 
 pytestmark = pytest.mark.usefixtures("few_lengths")
 

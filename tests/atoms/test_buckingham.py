@@ -12,8 +12,8 @@ from ions import PARAMETERS, POTENTIALS, SYSTEMS, evaluated
 from structures import evaluate, results_of
 
 from basinax import Status
-from basinax._bits.erfc import erfc
 from basinax.atoms import Batch, Buckingham, NeighborTable, potential_from, relax
+from basinax.numerics.erfc import erfc
 from cover import exhaustive
 
 pytestmark = pytest.mark.usefixtures("few_shapes")

@@ -30,7 +30,7 @@ from basinax.atoms import (
     potential_from,
     relax,
 )
-from basinax.atoms._evaluators import folders
+from basinax.models.evaluators import folders
 from cover import exhaustive
 from follow_ase import walk_of_ase
 
@@ -38,7 +38,7 @@ from follow_ase import walk_of_ase
 @pytest.fixture(autouse=True)
 def one_shape(monkeypatch):
     """Batches of one shape, so that few programs are compiled."""
-    monkeypatch.setattr("basinax.atoms._streams.groups.shape_of_batches", lambda *_: (64, 4))
+    monkeypatch.setattr("basinax.engine.groups.shape_of_batches", lambda *_: (64, 4))
 
 
 def metals() -> list[Atoms]:

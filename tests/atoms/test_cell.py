@@ -33,14 +33,14 @@ from basinax.atoms import (
     Strain,
     Tersoff,
     UnitCell,
-    _matrices as matrices,
     cell_from,
     relax,
 )
-from basinax.atoms._cells.moves import CellMoves, Dofs, cell_moves
-from basinax.atoms._intake import intake
-from basinax.atoms._neighbors.search import LARGEST_CELL
-from basinax.atoms.potentials.tersoff import _mixed
+from basinax.engine.moving_cells import CellMoves, Dofs, cell_moves
+from basinax.neighbors.search import LARGEST_CELL
+from basinax.potentials.tersoff import _mixed
+from basinax.structures import matrices as matrices
+from basinax.structures.read import intake
 from cover import exhaustive
 from follow_ase import walk_of_ase
 from xla import both_ways, jit_as_users

@@ -13,7 +13,14 @@ from test_calculators import same
 
 from basinax import FIRE
 from basinax.atoms import ASECalculator, JaxModel, LennardJones, evaluate, relax
-from basinax.atoms._charges import Unused, charge_of, spin_of, unused_of, uses_of, warn_of_unused
+from basinax.structures.charges import (
+    Unused,
+    charge_of,
+    spin_of,
+    unused_of,
+    uses_of,
+    warn_of_unused,
+)
 
 
 def ion(symbols: str = "OH", *, charges=None, moments=None, pbc=False, **info) -> Atoms:

@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 
 import basinax
 from basinax import cli
-from basinax._text.specs import optimizer_from
 from basinax.atoms import (
     Frechet,
     LennardJones,
@@ -33,10 +32,11 @@ from basinax.atoms import (
     potential_from,
     relax,
 )
-from basinax.atoms._formats.formats import form_to_read
-from basinax.atoms._relax_stream import relax_items
-from basinax.cli import _setup
-from basinax.cli._values import pressure_of
+from basinax.cli import setup
+from basinax.cli.values import pressure_of
+from basinax.config.specs import optimizer_from
+from basinax.engine.relax_stream import relax_items
+from basinax.structures.formats.formats import form_to_read
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -515,7 +515,7 @@ def test_verify_leaves_with_1_if_a_bit_differs(files, monkeypatch):
             result.atoms[2].positions[0, 0] = np.nextafter(result.atoms[2].positions[0, 0], 1)
         return result
 
-    monkeypatch.setattr(_setup, "relax_atoms", one_bit_off)
+    monkeypatch.setattr(setup, "relax_atoms", one_bit_off)
     done = run("verify", *files, "--potential", ARGON, "--sample", 3)
     assert done.exit_code == 1
     assert "dimer.xyz" in done.stdout
@@ -535,7 +535,7 @@ def test_an_interrupted_command_goes_on_to_the_same_file(files, monkeypatch, sig
     options = ["--potential", ARGON, "--fmax", 0.01]
     assert run("relax", *files, *options, "--output", "whole.extxyz").exit_code == 0
     with monkeypatch.context() as patched:
-        patched.setattr(_setup, "relax_items", interrupted)
+        patched.setattr(setup, "relax_items", interrupted)
         done = run("relax", *files, *options, "--output", "out.extxyz")
     assert done.exit_code == 130, done.output
     assert "Interrupted: basinax resume out.extxyz.run goes on" in done.stderr

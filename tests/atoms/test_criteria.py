@@ -141,8 +141,8 @@ def test_criteria_see_what_constraints_leave_of_forces():
 
 def test_the_last_step_is_not_taken_from_the_structure_that_stood_there_before(monkeypatch):
     """A lone atom never moves: only a step of its own may end it."""
-    monkeypatch.setattr("basinax.atoms._machine.CPU.max_rows", 8)
-    monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 1)
+    monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 8)
+    monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
     atoms = [Atoms("Ar", [[k, 2, 3]]) for k in range(5)]
     result = relax(atoms, POTENTIAL, convergence=EnergyChange(1e-3))
     assert result.steps.tolist() == [1] * 5

@@ -10,7 +10,7 @@ from ase.build import bulk
 
 from basinax import FIRE
 from basinax.atoms import LennardJones, relax, relax_stream
-from basinax.atoms._streams.workers import lanes_of
+from basinax.engine.workers import lanes_of
 
 SCRIPT = """
 import ase.io
@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 
 from basinax import FIRE, cli
 from basinax.atoms import JaxModel, LennardJones, _machine, relax, relax_stream
-from basinax.atoms._models import session
-from basinax.atoms._runs.folder import RunFolder
-from basinax.atoms._streams import on_device
+from basinax.models import session
+from basinax.runs.folder import RunFolder
+from basinax.engine import on_device
 
 jax.config.update("jax_enable_x64", True)
 _machine.CPU.max_rows, _machine.CPU.few_rows, _machine.CPU.short_rows = 32, 8, 0

@@ -61,7 +61,7 @@ def test_a_structure_has_the_bits_that_it_has_alone(metals, found, at):
 
 def test_bits_do_not_depend_on_which_batch_a_structure_comes_into(metals, found, monkeypatch):
     result, dtype = found
-    monkeypatch.setattr("basinax.atoms._machine.CPU.point_rows", 40)
+    monkeypatch.setattr("basinax.structures.machine.CPU.point_rows", 40)
     parted = evaluate(metals[::-1], EMT(), stress=True, dtype=dtype)
     assert np.array_equal(parted.energies[::-1], result.energies)
     assert all(map(same_bits, parted.forces[::-1], result.forces))

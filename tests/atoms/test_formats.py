@@ -26,9 +26,9 @@ from ase.db import connect
 from ase.io.formats import UnknownFileTypeError, ioformats
 from ase.spacegroup import Spacegroup
 
-from basinax.atoms._formats.formats import Form, form_to_read, form_to_write
-from basinax.atoms._formats.held import HOLDS, in_words, losses, prepared, refusal
-from basinax.atoms._formats.occupancy import check_occupancies
+from basinax.structures.formats.formats import Form, form_to_read, form_to_write
+from basinax.structures.formats.held import HOLDS, in_words, losses, prepared, refusal
+from basinax.structures.formats.occupancy import check_occupancies
 
 # --- the table
 

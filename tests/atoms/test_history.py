@@ -9,7 +9,7 @@ from ase.build import bulk
 
 from basinax import FIRE
 from basinax.atoms import ASECalculator, Frechet, LennardJones, relax, relax_stream
-from basinax.atoms._streams.history_buffer import ROOM, HistoryBuffer
+from basinax.engine.history_buffer import ROOM, HistoryBuffer
 from cover import exhaustive
 
 ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=5.0)

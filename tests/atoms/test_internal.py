@@ -29,18 +29,14 @@ from basinax.atoms import (
     UnitCell,
     relax,
 )
-from basinax.atoms._intake import intake
-from basinax.atoms._internal.arithmetic import angle, exp
-from basinax.atoms._internal.carried import Walk
-from basinax.atoms._internal.coordinates import (
-    NoCoordinates,
-    internal_coordinates,
-    where_it_stands,
-)
-from basinax.atoms._internal.deformation import Frame
-from basinax.atoms._internal.factors import Factors, Profile
-from basinax.atoms._internal.lists import list_of
-from basinax.atoms._internal.sparse import Jacobian, Model, Pattern
+from basinax.internal.arithmetic import angle, exp
+from basinax.internal.carried import Walk
+from basinax.internal.coordinates import NoCoordinates, internal_coordinates, where_it_stands
+from basinax.internal.deformation import Frame
+from basinax.internal.factors import Factors, Profile
+from basinax.internal.lists import list_of
+from basinax.internal.sparse import Jacobian, Model, Pattern
+from basinax.structures.read import intake
 from cover import every_day, exhaustive
 
 MOLECULES = read(Path(__file__).parents[2] / "benchmarks" / "data" / "molecules.extxyz", ":")
@@ -108,7 +104,7 @@ STEPS = """
 import numpy as np
 from ase.build import bulk, molecule
 from basinax.atoms import Frechet, InternalLBFGS
-from basinax.atoms._intake import intake
+from basinax.structures.read import intake
 
 cases = (molecule("CH3CH2OH"), None), (bulk("NaCl", "rocksalt", a=5.6, cubic=True), Frechet())
 large = bulk("Cu", cubic=True).repeat((10, 10, 9))
@@ -235,7 +231,7 @@ def test_a_large_molecule_has_the_list_of_a_small_one(monkeypatch):
     coordinates, x = coordinates_of(STRUCTURES["aspirin"])
     standing = where_it_stands(coordinates.frame, x)
     of_all_pairs = list_of(standing)
-    monkeypatch.setattr("basinax.atoms._internal.lists.FEW", 0)
+    monkeypatch.setattr("basinax.internal.lists.FEW", 0)
     assert of_all_pairs.is_same(list_of(standing))
 
 
@@ -300,7 +296,7 @@ def test_a_step_is_finite_whatever_the_numbers_are():
 @pytest.fixture
 def one_shape(monkeypatch):
     """Batches of one shape, so that few programs are compiled."""
-    monkeypatch.setattr("basinax.atoms._streams.groups.shape_of_batches", lambda *_: (64, 4))
+    monkeypatch.setattr("basinax.engine.groups.shape_of_batches", lambda *_: (64, 4))
 
 
 def are_same(batch, alone) -> bool:
@@ -512,7 +508,7 @@ def test_it_stands_in_no_chain_and_not_in_the_core():
 
 
 def test_it_has_a_name_in_configs_and_texts():
-    from basinax._text.specs import optimizer_from
+    from basinax.config.specs import optimizer_from
 
     optimizer = InternalLBFGS(maxstep=0.5)
     assert basinax.from_config(basinax.to_config(optimizer)) == optimizer

@@ -19,8 +19,8 @@ from structures import (
     with_programs_alone,
 )
 
-from basinax._bits import xla
 from basinax.atoms import relax
+from basinax.numerics import xla
 from cover import exhaustive
 from xla import jit_as_users
 

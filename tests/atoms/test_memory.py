@@ -10,13 +10,13 @@ from ase import Atoms
 from ase.build import bulk
 
 from basinax import BFGS, FIRE, LBFGS, Status
-from basinax._jax.memory import host_memory, memory_of
-from basinax._jax.shortage import is_out_of_memory
-from basinax._systems.index import index_of_sizes
 from basinax.atoms import ASECalculator, JaxModel, LennardJones, relax
-from basinax.atoms._models import session
-from basinax.atoms._models.session import Lanes
-from basinax.atoms._streams import hosted, on_device, run
+from basinax.engine import hosted, on_device, run
+from basinax.models import session
+from basinax.models.session import Lanes
+from basinax.numerics.memory import host_memory, memory_of
+from basinax.numerics.oom import is_out_of_memory
+from basinax.systems.index import index_of_sizes
 from cover import exhaustive
 
 ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=5.0)
@@ -97,7 +97,7 @@ def test_a_structure_that_is_too_large_by_itself_raises(few_places):
 def test_batches_are_as_large_as_memory_allows(optimizer, memory, monkeypatch):
     """Half of the memory serves the host's two threads."""
     atoms, shapes = [bulk("Ar", cubic=True).repeat(2) for _ in range(24)], []
-    monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 2)
+    monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 2)
 
     def stop(groups, *_):
         shapes.extend(group.group.shape for group in groups)
@@ -105,7 +105,7 @@ def test_batches_are_as_large_as_memory_allows(optimizer, memory, monkeypatch):
 
     monkeypatch.setattr(run, "in_threads", stop)
     for n_bytes in (1 << 40, memory, 1 << 10):
-        monkeypatch.setattr("basinax.atoms._streams.sizes.memory_of", lambda _, n=n_bytes: n)
+        monkeypatch.setattr("basinax.engine.sizes.memory_of", lambda _, n=n_bytes: n)
         with pytest.raises(StoppedError):
             relax(atoms, ARGON, optimizer)
     large, fitting, least = shapes
@@ -173,7 +173,7 @@ def test_batches_of_calculators_are_as_large_as_memory_allows(monkeypatch):
 
     monkeypatch.setattr(run, "BatchGroup", stop)
     for n_bytes in (1 << 40, 1 << 24, 1 << 10):
-        monkeypatch.setattr("basinax.atoms._streams.sizes.memory_of", lambda _, n=n_bytes: n)
+        monkeypatch.setattr("basinax.engine.sizes.memory_of", lambda _, n=n_bytes: n)
         with pytest.raises(StoppedError):
             relax(atoms, ASECalculator(ARGON.calculator()), BFGS())
     large, fitting, least = shapes
@@ -220,7 +220,7 @@ def test_a_structure_that_has_too_little_memory_alone_fails_alone(monkeypatch):
 
 
 def test_structures_side_by_side_that_have_too_little_memory_fail_by_their_shape(monkeypatch):
-    monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", 4096)
+    monkeypatch.setattr("basinax.structures.machine.CPU.model_pairs", 4096)
     atoms = [*argon(2), bulk("Ar", cubic=True).repeat((3, 1, 1))]
     model = JaxModel.of_vectors(springs, 5.0, dtype="float64", workers=1)
     evaluate = session.evaluate

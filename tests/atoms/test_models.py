@@ -33,7 +33,7 @@ from basinax.atoms import (
     potential_from,
     relax,
 )
-from basinax.atoms._models.graphs import SKIN, VerletList, shape_of
+from basinax.models.graphs import SKIN, VerletList, shape_of
 from cover import exhaustive
 from follow_ase import follow_ase, walk_of_ase
 
@@ -44,7 +44,7 @@ WEIGHTS = Path(__file__).parents[3] / "shared" / "data" / "nequix-mp-1.nqx"
 @pytest.fixture(autouse=True)
 def one_shape(monkeypatch):
     """Batches of one shape, so that few programs are compiled."""
-    monkeypatch.setattr("basinax.atoms._streams.groups.shape_of_batches", lambda *_: (64, 4))
+    monkeypatch.setattr("basinax.engine.groups.shape_of_batches", lambda *_: (64, 4))
 
 
 def network(**options) -> JaxModel:
@@ -94,7 +94,7 @@ def _cell_of(atoms: Atoms) -> np.ndarray:
 def test_a_structure_has_the_same_bits_alone_and_in_a_batch(
     models_as_users, monkeypatch, model, options, n_pairs
 ):
-    monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", n_pairs)
+    monkeypatch.setattr("basinax.structures.machine.CPU.model_pairs", n_pairs)
     # There are places for two to four of these eight, so the others take theirs.
     few, settings = structures()[::-1][:4], {"fmax": 0.05, "max_steps": 10, **options}
     batch = relax([*few, *few[::-1]], model, **settings)
@@ -107,7 +107,7 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(
 def test_no_bit_depends_on_when_lists_are_made(models_as_users, monkeypatch):
     few, cells, model = structures()[3:], [None, None, Frechet()], network(dtype="float32")
     seldom = relax(few, model, FIRE(), cell=cells, max_steps=10)
-    monkeypatch.setattr("basinax.atoms._models.graphs.SKIN", 0.02)
+    monkeypatch.setattr("basinax.models.graphs.SKIN", 0.02)
     every = zip(few, cells, strict=True)
     assert same(seldom, [relax([a], model, FIRE(), cell=c, max_steps=10) for a, c in every])
 
@@ -133,13 +133,13 @@ def test_what_is_not_finite_ends_its_structure_alone():
 def test_structures_side_by_side_find_the_same_to_rounding(monkeypatch):
     atoms = structures()
     alone = relax(atoms, network(), FIRE(), max_steps=5)
-    monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", 600)
+    monkeypatch.setattr("basinax.structures.machine.CPU.model_pairs", 600)
     beside = relax(atoms, network(), FIRE(), max_steps=5)
     np.testing.assert_allclose(beside.energies, alone.energies, rtol=0, atol=1e-9)
 
 
 def test_a_structure_that_is_not_finite_changes_none_beside_it(monkeypatch):
-    monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", 600)
+    monkeypatch.setattr("basinax.structures.machine.CPU.model_pairs", 600)
     atoms = [bulk("Cu", cubic=True, a=a) for a in (3.5, 3.6, 3.7)]  # all of one shape
     found = found_of(network(), atoms, [0, 1, 2])
     far = [request_of(k, a) for k, a in enumerate(atoms)]
@@ -156,7 +156,7 @@ def test_a_structure_that_is_not_finite_changes_none_beside_it(monkeypatch):
 def test_a_structure_that_has_ended_gets_no_answer_until_it_is_asked_for_again(
     n_pairs, monkeypatch
 ):
-    monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", n_pairs)
+    monkeypatch.setattr("basinax.structures.machine.CPU.model_pairs", n_pairs)
     atoms = [bulk("Cu", cubic=True), bulk("Cu", cubic=True)]
     requests = [request_of(k, a) for k, a in enumerate(atoms)]
     with closing(network().open(atoms, [True] * 2)) as session:
@@ -167,7 +167,7 @@ def test_a_structure_that_has_ended_gets_no_answer_until_it_is_asked_for_again(
 
 
 def test_models_whose_sums_have_no_order_are_evaluated_one_at_a_time(monkeypatch, caplog):
-    monkeypatch.setattr("basinax.atoms._machine.CPU.model_pairs", 600)
+    monkeypatch.setattr("basinax.structures.machine.CPU.model_pairs", 600)
 
     def energies(vectors, numbers, senders, receivers):
         del senders

@@ -26,8 +26,8 @@ from structures import rattled
 import basinax
 from basinax import Status
 from basinax.atoms import Batch, Frechet, LennardJones, Strain, UnitCell, relax
-from basinax.atoms._cells.moves import CellConstraints, Dofs, cell_moves
-from basinax.atoms._intake import intake
+from basinax.engine.moving_cells import CellConstraints, Dofs, cell_moves
+from basinax.structures.read import intake
 from cover import exhaustive
 from follow_ase import walk_of_ase
 from xla import both_ways, jit_as_users
@@ -400,8 +400,8 @@ def test_a_structure_has_the_same_bits_in_every_batch(
     for few in apart:
         others = relax([atoms[k] for k in few], ARGON, cell=[cells[k] for k in few], **settings)
         assert [k for i, k in enumerate(few) if not same(batch, k, others, i)] == []
-    monkeypatch.setattr("basinax.atoms._machine.CPU.max_rows", 48)
-    monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 1)
+    monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 48)
+    monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
     thin = relax([*atoms, *atoms[::-1]], ARGON, cell=[*cells, *cells[::-1]], skin=0.1, **settings)
     assert [k for k in range(len(atoms)) if not same(batch, k, thin, k)] == []
     assert [k for k in range(len(atoms)) if not same(batch, k, thin, -1 - k)] == []

@@ -14,11 +14,11 @@ from structures import POTENTIALS, STRUCTURES, jitted, jitted_as_users, moved, r
 
 from basinax import Status
 from basinax.atoms import EMT, Batch, Frechet, NeighborTable, ZhouEAM, moved_too_far, relax
-from basinax.atoms._machine import CPU
-from basinax.atoms._neighbors.lists import ChunkedLists, Neighbors, skin_left
-from basinax.atoms._neighbors.narrowing import Reach, chosen, narrowed, next_skins
-from basinax.atoms._streams import on_device as _on_device, turns as _turns
-from basinax.transforms import GradientDescent
+from basinax.engine import on_device as _on_device, turns as _turns
+from basinax.neighbors.lists import ChunkedLists, Neighbors, skin_left
+from basinax.neighbors.prune import Reach, chosen, narrowed, next_skins
+from basinax.optimizers import GradientDescent
+from basinax.structures.machine import CPU
 from cover import exhaustive
 
 CUTOFF, SKIN = 6.0, 1.0
@@ -58,7 +58,7 @@ def of_rows(neighbors, n_rows):
 @pytest.fixture
 def few_columns(monkeypatch):
     """Chunks of eight columns."""
-    monkeypatch.setattr("basinax.atoms._machine.CPU.chunk", 8)
+    monkeypatch.setattr("basinax.structures.machine.CPU.chunk", 8)
 
 
 @pytest.mark.usefixtures("few_columns")
@@ -265,7 +265,7 @@ def test_a_machine_without_chunks_finds_the_same_bits(monkeypatch, few_shapes):
     systems = [rattled(METALS[name], k) for k, name in enumerate(names)]
     settings = {"fmax": 0.01, "max_steps": 20}
     chunked = relax(systems, EMT(), **settings)
-    monkeypatch.setattr("basinax.atoms._machine.CPU.chunks", 0)
+    monkeypatch.setattr("basinax.structures.machine.CPU.chunks", 0)
     batch = Batch.from_atoms(systems)
     table = NeighborTable(batch, EMT().cutoff, 0.5, lists=ChunkedLists, reverse=True)
     assert isinstance(table.lists(), Neighbors) and table.lists().reverse is None

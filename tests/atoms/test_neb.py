@@ -15,10 +15,10 @@ from ase.optimize import BFGS as BFGSOfASE, FIRE as FIREOfASE, MDMin as MDMinOfA
 
 from basinax import BFGS, FIRE, LBFGSLineSearch, MDMin, Status, check_order
 from basinax.atoms import EMT, ASECalculator, InternalLBFGS, neb, relax
-from basinax.atoms._neb.evaluator import Ends, PathEvaluator, _parts
-from basinax.atoms._neb.forces import band_forces
-from basinax.atoms._neb.paths import read_bands
-from basinax.atoms._neb.spline import equidistant
+from basinax.neb.evaluator import Ends, PathEvaluator, _parts
+from basinax.neb.forces import band_forces
+from basinax.neb.paths import read_bands
+from basinax.neb.spline import equidistant
 
 METHODS = ("aseneb", "improvedtangent", "string")
 
@@ -208,9 +208,9 @@ def test_refilled_places_change_no_bit(monkeypatch):
     paths = [hop(), vacancy(), hop("Cu"), hop("Au")]
     options = {"n_images": 4, "max_steps": 12, "fmax": 0.2}
     expected = neb(paths, EMT(), **options)
-    monkeypatch.setattr("basinax.atoms._machine.CPU.max_rows", 64)
-    monkeypatch.setattr("basinax.atoms._machine.CPU.few_rows", 64)
-    monkeypatch.setattr("basinax.atoms._machine.CPU.point_rows", 64)
+    monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 64)
+    monkeypatch.setattr("basinax.structures.machine.CPU.few_rows", 64)
+    monkeypatch.setattr("basinax.structures.machine.CPU.point_rows", 64)
     for path, other in zip(neb(paths, EMT(), **options), expected, strict=True):
         assert_same(path, other)
 

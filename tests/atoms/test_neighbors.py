@@ -11,8 +11,8 @@ from ase.build import bulk
 from structures import CUTOFF, POTENTIALS, SKIN, STRUCTURES, fcc, jitted, moved, rattled, results_of
 
 from basinax.atoms import Batch, NeighborTable, moved_too_far
-from basinax.atoms._neighbors.lists import HEAVIER, ChunkedLists, filled_up, gather
-from basinax.atoms._neighbors.search import _closed, tasks_of
+from basinax.neighbors.lists import HEAVIER, ChunkedLists, filled_up, gather
+from basinax.neighbors.search import _closed, tasks_of
 
 
 def listed(table: NeighborTable, batch: Batch, k: int) -> list[tuple[int, ...]]:
@@ -72,7 +72,7 @@ def brute_force(atoms: Atoms, radius: float) -> list[tuple[int, ...]]:
 def both_ways(request, monkeypatch):
     """Small systems try all pairs, larger ones search theirs: here small ones do both."""
     if request.param == "searched":
-        monkeypatch.setattr("basinax.atoms._neighbors.search.MOST_TRIED", 0)
+        monkeypatch.setattr("basinax.neighbors.search.MOST_TRIED", 0)
 
 
 SMALL = [name for name, atoms in STRUCTURES.items() if len(atoms) <= 36]
@@ -137,7 +137,7 @@ def test_pairs_that_are_tried_are_those_that_vesin_finds(displacement, monkeypat
         a.set_positions(rattled(a, k, 0.3).positions + displacement)
     batch = Batch.from_atoms(atoms)
     tried = NeighborTable(batch, CUTOFF, SKIN)
-    monkeypatch.setattr("basinax.atoms._neighbors.search.MOST_TRIED", 0)
+    monkeypatch.setattr("basinax.neighbors.search.MOST_TRIED", 0)
     searched, wider = (NeighborTable(batch, CUTOFF, SKIN + more) for more in (0.0, 1e-3))
     for k in range(len(atoms)):
         pairs = listed(tried, batch, k)
@@ -158,8 +158,8 @@ def test_no_pair_just_within_the_radius_is_missed():
 
 
 def test_folds_go_through_the_systems_that_they_must_with_long_lists_first(monkeypatch):
-    monkeypatch.setattr("basinax.atoms._machine.CPU.chunk", 16)
-    monkeypatch.setattr("basinax.atoms._machine.CPU.chunks", 4)
+    monkeypatch.setattr("basinax.structures.machine.CPU.chunk", 16)
+    monkeypatch.setattr("basinax.structures.machine.CPU.chunks", 4)
     atoms = [STRUCTURES[name] for name in ("cluster of 13", "cell of 32", "one open atom")]
     batch = Batch.from_atoms([*atoms, atoms[0]])
     table = NeighborTable(batch, CUTOFF, 0.5, lists=ChunkedLists)
@@ -190,7 +190,7 @@ def test_folds_go_through_the_systems_that_they_must_with_long_lists_first(monke
 
 
 def test_folds_go_through_systems_of_one_element_first_where_they_must_know(monkeypatch):
-    monkeypatch.setattr("basinax.atoms._machine.CPU.chunk", 16)
+    monkeypatch.setattr("basinax.structures.machine.CPU.chunk", 16)
     mixture = STRUCTURES["cell of 32"].copy()
     mixture.symbols[3] = "Kr"
     cluster = STRUCTURES["cluster of 13"]
@@ -312,8 +312,8 @@ def test_each_pair_is_found_from_its_other_end_also_after_rebuilds():
 
 
 def test_shifts_too_many_for_a_table_of_all_have_their_opposites(monkeypatch):
-    monkeypatch.setattr("basinax.atoms._neighbors.search.MOST_TRIED", 0)
-    monkeypatch.setattr("basinax.atoms._neighbors.numbering._DENSE_SHIFTS", 0)
+    monkeypatch.setattr("basinax.neighbors.search.MOST_TRIED", 0)
+    monkeypatch.setattr("basinax.neighbors.numbering._DENSE_SHIFTS", 0)
     batch = Batch.from_atoms([STRUCTURES["skewed and tiny"], STRUCTURES["cell of four"]])
     table = NeighborTable(batch, CUTOFF, SKIN, reverse=True)
     for k in range(2):

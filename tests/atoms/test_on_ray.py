@@ -14,9 +14,9 @@ from ase import Atoms
 from typer.testing import CliRunner
 
 from basinax import Status, cli
-from basinax.atoms._record import Relaxed
-from basinax.atoms._runs.folder import RunFolder
-from basinax.atoms._runs.on_ray import relaxed_on_ray
+from basinax.results.record import Relaxed
+from basinax.runs.folder import RunFolder
+from basinax.runs.on_ray import relaxed_on_ray
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 cluster_utils = pytest.importorskip("ray.cluster_utils")

@@ -12,12 +12,12 @@ from structures import POTENTIALS as NOBLE, STRUCTURES, listed, mixed
 from test_moving_constraints import ARGON, CONSTRAINTS, crystal, symmetric
 
 from basinax import FIRE, check_order
-from basinax._loop.criteria import MaxForce
-from basinax._loop.run import Evaluation, start
 from basinax.atoms import EMT, Batch, Frechet, UnitCell, ZhouEAM
-from basinax.atoms._cells.moves import cell_moves
-from basinax.atoms._intake import intake
-from basinax.atoms._streams.device import Settings, advanced, moved
+from basinax.engine.device import Settings, advanced, moved
+from basinax.engine.moving_cells import cell_moves
+from basinax.minimize.criteria import MaxForce
+from basinax.minimize.run import Evaluation, start
+from basinax.structures.read import intake
 
 ONE_METAL = [metal("cluster of 13", ("Cu",)), metal("cell of 32", ("Cu",))]
 ALLOYS = [metal("cluster of 13", ELEMENTS), metal("cell of 32", ELEMENTS)]
@@ -57,7 +57,7 @@ def test_the_order_of_a_potential_is_its_own(name, dtype, stress):
 
 
 def test_a_rounding_that_a_potential_leaves_out_is_found(monkeypatch):
-    monkeypatch.setattr("basinax.atoms.potentials.buckingham.rounded", lambda x: x)
+    monkeypatch.setattr("basinax.potentials.buckingham.rounded", lambda x: x)
     found = findings_of("BKS", np.float64, stress=False)
     origins = [finding.origin for finding in found if finding.rule == "product in a sum"]
     assert any("buckingham.py:" in origin for origin in origins)

@@ -23,11 +23,11 @@ from typer.testing import CliRunner
 import basinax
 from basinax import cli
 from basinax.atoms import LennardJones, Progress
-from basinax.atoms._trajectory import NotWhole
-from basinax.cli import _console, _outputs, _setup, _watch, occupy
-from basinax.cli._console import Stream
-from basinax.cli._contents import Plan
-from basinax.cli._outputs import Saver
+from basinax.cli import console, occupy, outputs as _outputs, setup, watch as _watch
+from basinax.cli.console import Stream
+from basinax.cli.contents import Plan
+from basinax.cli.outputs import Saver
+from basinax.results.trajectory import NotWhole
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def folder(tmp_path, monkeypatch):
 def relaxation(monkeypatch):
     relaxation = Relaxation()
     relaxation.put_into(monkeypatch)
-    monkeypatch.setattr(_setup, "potential_from", lambda text: LennardJones.named("Ar"))
+    monkeypatch.setattr(setup, "potential_from", lambda text: LennardJones.named("Ar"))
     return relaxation
 
 
@@ -465,7 +465,7 @@ def test_a_terminal_without_a_width_is_printed_to(monkeypatch, columns):
 
 def test_a_version_that_cannot_be_printed_is_an_error(monkeypatch):
     error = OSError(errno.ENOSPC, "No space left")
-    monkeypatch.setattr(_console, "out", Stream(file=Broken(error)))
+    monkeypatch.setattr(console, "out", Stream(file=Broken(error)))
     done = CliRunner().invoke(cli.app, ["--version"])
     assert done.exit_code == 3
     assert "error: the version cannot be printed: No space left" in done.stderr
@@ -473,7 +473,7 @@ def test_a_version_that_cannot_be_printed_is_an_error(monkeypatch):
 
 def test_errors_that_cannot_be_printed_cost_nothing(relaxation, monkeypatch):
     stream = Stream(file=Broken(BrokenPipeError()))
-    monkeypatch.setattr("basinax.cli._console.err", stream)
+    monkeypatch.setattr("basinax.cli.console.err", stream)
     relaxation.meanwhile = lambda: Path("t.csv").mkdir()
     done = run("--table", "t.csv")
     assert done.exit_code == 3
@@ -546,7 +546,7 @@ def test_a_signal_that_nohup_ignores_ends_nothing(relaxation):
 
 
 def test_a_signal_while_reading_ends_at_once(relaxation, monkeypatch):
-    monkeypatch.setattr(_setup, "read_all", lambda files: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(setup, "read_all", lambda files: signal.raise_signal(signal.SIGINT))
     before = everything()
     done = run("--table", "t.csv")
     assert done.exit_code == 130
@@ -561,7 +561,7 @@ def test_a_signal_says_which_phase_it_waits_for(relaxation, monkeypatch, capfd, 
         signal.raise_signal(signal.SIGINT)
         yield from relaxation(items, settings, **how)
 
-    monkeypatch.setattr(_setup, "relax_items", of_phase)
+    monkeypatch.setattr(setup, "relax_items", of_phase)
     done = run()
     assert done.exit_code == 130
     assert f"Interrupted: {phase}; again to quit." in capfd.readouterr().err

@@ -25,7 +25,7 @@ from cover import exhaustive
 @pytest.fixture(autouse=True)
 def one_shape(monkeypatch):
     """Batches of one shape, so that few programs are compiled."""
-    monkeypatch.setattr("basinax.atoms._streams.groups.shape_of_batches", lambda *_: (64, 4))
+    monkeypatch.setattr("basinax.engine.groups.shape_of_batches", lambda *_: (64, 4))
 
 
 @contextlib.contextmanager

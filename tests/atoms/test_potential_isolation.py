@@ -25,8 +25,8 @@ from structures import (
     with_programs_alone,
 )
 
-from basinax._bits import xla
 from basinax.atoms import EMT, AbstractPotential, Batch
+from basinax.numerics import xla
 from cover import exhaustive, one_in
 from xla import jit_as_users
 

@@ -5,14 +5,15 @@ import numpy as np
 import pytest
 from ase.build import bulk
 
-from basinax.atoms import LennardJones, _precision, relax
+from basinax.atoms import LennardJones, relax
+from basinax.engine import precision
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
 
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch):
-    monkeypatch.setattr(_precision, "_said", set())
+    monkeypatch.setattr(precision, "_said", set())
 
 
 def run(**settings):

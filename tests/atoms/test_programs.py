@@ -11,10 +11,10 @@ from ase import Atoms
 from ase.build import bulk, fcc111
 
 from basinax import BFGS, FIRE
-from basinax._jax.compilations import Compilations
 from basinax.atoms import EMT, LennardJones, Tersoff, relax
-from basinax.atoms._neighbors.rooms import Room, Rooms
-from basinax.atoms._streams import run, workers
+from basinax.engine import run, workers
+from basinax.neighbors.rooms import Room, Rooms
+from basinax.numerics.compilations import Compilations
 from cover import exhaustive
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
@@ -71,8 +71,8 @@ class MadeError(Exception):
 @pytest.fixture
 def shapes_of(monkeypatch):
     """A function that returns all that the program of each first batch of a call depends on."""
-    monkeypatch.setattr("basinax.atoms._streams.on_device._ROOMS", Rooms())
-    monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 2)
+    monkeypatch.setattr("basinax.engine.on_device._ROOMS", Rooms())
+    monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 2)
 
     def found(make, potential, optimizer, options, n, scale=1.0):
         programs = []
@@ -172,7 +172,7 @@ def test_what_another_thread_compiles_is_not_counted():
 def test_short_runs_have_the_bits_of_long_ones(optimizer, cell, recorded, monkeypatch, tmp_path):
     runs, systems = [], slabs(2) if cell is None else metals(2)
     for rows in (0, 1000):
-        monkeypatch.setattr("basinax.atoms._machine.CPU.short_rows", rows)
+        monkeypatch.setattr("basinax.structures.machine.CPU.short_rows", rows)
         folder = tmp_path / str(rows) if recorded else None
         runs.append(relax(systems, EMT(), optimizer, cell=cell, trajectory=folder, fmax=0.02))
     short, long = runs

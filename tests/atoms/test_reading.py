@@ -19,10 +19,10 @@ from ase.build import bulk, molecule
 from ase.data import covalent_radii
 from ase.neighborlist import neighbor_list
 
-from basinax.atoms._formats.crystals import crystals
-from basinax.atoms._neighbors.contacts import SHORTEST, closest_contact
-from basinax.cli._guard import Unreadable
-from basinax.cli._inputs import items_of, read_structures
+from basinax.cli.guard import Unreadable
+from basinax.cli.inputs import items_of, read_structures
+from basinax.neighbors.contacts import SHORTEST, closest_contact
+from basinax.structures.formats.crystals import crystals
 
 
 def pdb(*atoms: str) -> str:
@@ -305,7 +305,7 @@ def test_texts_are_in_utf_8_in_any_locale(tmp_path):
     code = """
 from pathlib import Path
 from ase import Atoms
-from basinax.atoms._formats.formats import Form
+from basinax.structures.formats.formats import Form
 path, atoms = Path("a.extxyz"), Atoms("Ar", info={"name": "größe"})
 Form("extxyz").write(path, [atoms])
 (found,) = Form("extxyz").read(path)

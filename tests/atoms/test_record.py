@@ -12,15 +12,15 @@ from ase import Atoms
 from typer.testing import CliRunner
 
 from basinax import cli
-from basinax._jax import processor
-from basinax._text.tables import RECORD, read_config, toml_of
 from basinax.atoms import EMT
-from basinax.atoms._runs.changes import changes, joined
-from basinax.atoms._runs.record import FORMAT, checked
-from basinax.cli import _record
-from basinax.cli._inputs import digest_of
-from basinax.cli._named import named_in
-from basinax.cli._record import Making, of_modules
+from basinax.cli import record as _record
+from basinax.cli.inputs import digest_of
+from basinax.cli.named import named_in
+from basinax.cli.record import Making, of_modules
+from basinax.config.tables import RECORD, read_config, toml_of
+from basinax.numerics import processor
+from basinax.runs.changes import changes, joined
+from basinax.runs.record import FORMAT, checked
 
 WHOLE = {
     "files": ["a/in.xyz"],

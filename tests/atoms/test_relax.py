@@ -31,9 +31,9 @@ from basinax.atoms import (
     relax,
     relax_stream,
 )
-from basinax.atoms._bar import Bar
-from basinax.atoms._neighbors.search import check_listable
-from basinax.atoms._streams import stream
+from basinax.engine import stream
+from basinax.neighbors.search import check_listable
+from basinax.results.bar import Bar
 from cover import exhaustive
 from follow_ase import walk_of_ase
 
@@ -88,8 +88,8 @@ def test_order_skin_and_rebuilds_change_no_bit():
 def test_how_structures_are_grouped_changes_no_bit(monkeypatch):
     atoms, potential = structures(), LennardJones(**ARGON)
     batch = relax(atoms, potential, fmax=1e-3)
-    monkeypatch.setattr("basinax.atoms._machine.CPU.max_rows", 24)
-    monkeypatch.setattr("basinax.atoms._machine.CPU.worth_compiling", 0)
+    monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 24)
+    monkeypatch.setattr("basinax.structures.machine.CPU.worth_compiling", 0)
     parts = relax(atoms, potential, fmax=1e-3)
     assert [i for i in range(len(atoms)) if not same(batch, i, parts, i)] == []
 
@@ -104,8 +104,8 @@ def test_a_place_that_is_taken_again_remembers_nothing(monkeypatch):
     atoms[1].positions[1] = atoms[1].positions[0]
     settings = {"fmax": 1e-3, "keep_best": True, "dtype": np.float32}
     together = relax(atoms, potential, **settings)
-    monkeypatch.setattr("basinax.atoms._machine.CPU.max_rows", 48)
-    monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 1)
+    monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 48)
+    monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
     streamed = relax(atoms, potential, **settings)
     assert [i for i in range(12) if not same(together, i, streamed, i)] == []
     assert together.status[1] == Status.NOT_FINITE
@@ -232,7 +232,7 @@ def test_a_bar_is_shown_where_it_is_asked_for(capfd):
 
 def test_a_run_that_is_stopped_makes_no_further_lists(monkeypatch):
     """Each kind of cell has a group of its own."""
-    monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 1)
+    monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
     made, make = [], stream.Stream
     monkeypatch.setattr(stream, "Stream", lambda *of: made.append(of) or make(*of))
     kinds = ["frechet", "strain", "unit-cell"]
@@ -367,8 +367,8 @@ def test_a_structure_that_loses_its_list_in_a_run_ends_alone(monkeypatch):
         assert np.isnan(together.atoms[k].get_potential_energies()).all()
         assert np.isinf(together.fmax[k])
         assert together.evaluations[k] == together.steps[k] == 1
-    monkeypatch.setattr("basinax.atoms._streams.groups.shape_of_batches", lambda *_: (16, 2))
-    monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 1)
+    monkeypatch.setattr("basinax.engine.groups.shape_of_batches", lambda *_: (16, 2))
+    monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
     streamed = relax(atoms, potential, GradientDescent(rates), **settings)
     assert [k for k in range(6) if not same(together, k, streamed, k)] == []
 
@@ -457,7 +457,7 @@ def test_an_interruption_waits_for_no_compiler(monkeypatch):
         may_end.wait(60)
         raise ZeroDivisionError("of the compiler")
 
-    monkeypatch.setattr("basinax.atoms._streams.on_device.started", compiling)
+    monkeypatch.setattr("basinax.engine.on_device.started", compiling)
     with pytest.raises(KeyboardInterrupt):
         relax(structures()[5:6], LennardJones(**ARGON))
     # A thread that the interruption met while it was being started cannot be joined.
@@ -470,8 +470,8 @@ def test_an_interruption_waits_for_no_compiler(monkeypatch):
 
 def test_a_batch_that_fails_ends_the_others(monkeypatch):
     """One structure a batch, of which the first look at one raises."""
-    monkeypatch.setattr("basinax.atoms._streams.groups.shape_of_batches", lambda *_: (16, 1))
-    monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 2)
+    monkeypatch.setattr("basinax.engine.groups.shape_of_batches", lambda *_: (16, 1))
+    monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 2)
     seen = set()
 
     def fail(progress):

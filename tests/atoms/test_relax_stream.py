@@ -64,7 +64,7 @@ def test_no_more_are_read_than_are_worked_on():
 
 def test_as_many_are_read_as_there_is_memory_for(monkeypatch):
     """By their rows, of which a structure of four atoms has eight."""
-    monkeypatch.setattr("basinax.atoms._relax_stream.host_memory", lambda: 16 * 1000 * 30)
+    monkeypatch.setattr("basinax.engine.relax_stream.host_memory", lambda: 16 * 1000 * 30)
     read, given = [], []
 
     def reader():

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from basinax.atoms import Relaxed
-from basinax.atoms._report.curves import DRAWN, PICKED, SMALLEST, Curve, convergence_of
-from basinax.atoms._report.histograms import BINS, histogram
-from basinax.atoms._report.page import write_report
-from basinax.atoms._report.structures import structures_of
-from basinax.atoms._report.tables import SHOWN, counts_of, sections_of, slowest, unconverged
+from basinax.results.report.curves import DRAWN, PICKED, SMALLEST, Curve, convergence_of
+from basinax.results.report.histograms import BINS, histogram
+from basinax.results.report.page import write_report
+from basinax.results.report.structures import structures_of
+from basinax.results.report.tables import SHOWN, counts_of, sections_of, slowest, unconverged
 
 pytest.importorskip("bokeh", reason="a report needs Bokeh")
 

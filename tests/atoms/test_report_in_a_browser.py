@@ -7,8 +7,8 @@ import pytest
 from test_report import EVIL, curve, row
 
 from basinax.atoms import Relaxed
-from basinax.atoms._report.curves import Curve
-from basinax.atoms._report.page import write_report
+from basinax.results.report.curves import Curve
+from basinax.results.report.page import write_report
 
 pytest.importorskip("bokeh", reason="a report needs Bokeh")
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")

@@ -18,13 +18,13 @@ from ase.io import read
 
 from basinax import BFGS, SystemIndex
 from basinax.atoms import EMT, AtomsRelaxation, Frechet, LennardJones, Relaxed, Trajectories, relax
-from basinax.atoms._history import Log
-from basinax.atoms._report.structures import structures_of
-from basinax.atoms._report.tables import unconverged
-from basinax.atoms._runs.results import Results
-from basinax.atoms._runs.stores import SQLiteFile
-from basinax.atoms._table import column
-from basinax.atoms._trajectory import NotWhole
+from basinax.results.history import Log
+from basinax.results.report.structures import structures_of
+from basinax.results.report.tables import unconverged
+from basinax.results.table import column
+from basinax.results.trajectory import NotWhole
+from basinax.runs.results import Results
+from basinax.runs.stores import SQLiteFile
 from cover import exhaustive
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}

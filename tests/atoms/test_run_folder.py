@@ -27,20 +27,20 @@ from ase.spacegroup import Spacegroup
 from typer.testing import CliRunner
 
 from basinax import Status, cli
-from basinax._text.tables import read_config, toml_of
-from basinax.atoms import _relax_stream
-from basinax.atoms._formats.formats import Form
-from basinax.atoms._record import Relaxed
-from basinax.atoms._relax_stream import refused
-from basinax.atoms._runs import stores
-from basinax.atoms._runs.folder import RunFolder
-from basinax.atoms._runs.results import Results
-from basinax.atoms._runs.rows import not_kept
-from basinax.atoms._runs.stores import SQLiteFile
-from basinax.atoms._snapshot import Template
-from basinax.cli import _run
-from basinax.cli._inputs import count
-from basinax.cli._values import Shard, seconds_of, shard_of
+from basinax.cli import run as _run
+from basinax.cli.inputs import count
+from basinax.cli.values import Shard, seconds_of, shard_of
+from basinax.config.tables import read_config, toml_of
+from basinax.engine import relax_stream
+from basinax.engine.relax_stream import refused
+from basinax.results.record import Relaxed
+from basinax.results.snapshot import Template
+from basinax.runs import stores
+from basinax.runs.folder import RunFolder
+from basinax.runs.results import Results
+from basinax.runs.rows import not_kept
+from basinax.runs.stores import SQLiteFile
+from basinax.structures.formats.formats import Form
 from cover import exhaustive
 
 ARGON = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=8.5"
@@ -64,7 +64,7 @@ def _inputs(tmp_path, monkeypatch):
     ase.io.write("b.traj", [cluster(k) for k in range(4, 8)])
     ase.io.write("c.xyz", cluster(8))
     # Few in memory, so that something is read while something is done.
-    monkeypatch.setattr(_relax_stream, "_most_rows", lambda run: 32)
+    monkeypatch.setattr(relax_stream, "_most_rows", lambda run: 32)
 
 
 FILES = ("a.extxyz", "b.traj", "c.xyz")
@@ -322,10 +322,10 @@ def test_a_signal_costs_no_more_than_what_ran(whole, name):
 SLOWLY = """
 import sys, time
 from basinax import cli
-from basinax.atoms import _relax_stream
-from basinax.atoms._runs.results import Results
+from basinax.atoms import relax_stream
+from basinax.runs.results import Results
 
-_relax_stream._most_rows = lambda run: 16
+relax_stream._most_rows = lambda run: 16
 add = Results.add
 
 def slowly(self, entries):

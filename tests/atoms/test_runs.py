@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 
 import basinax
 from basinax import cli
-from basinax._text.specs import optimizer_from
-from basinax._text.tables import read_config, toml_of, write_config
 from basinax.atoms import LennardJones
-from basinax.cli._config import RECORD
-from basinax.cli._values import NAMES, chosen
+from basinax.cli.config import RECORD
+from basinax.cli.values import NAMES, chosen
+from basinax.config.specs import optimizer_from
+from basinax.config.tables import read_config, toml_of, write_config
 
 ARGON = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=8.5"
 

@@ -10,7 +10,7 @@ from covalent import MIXED, POTENTIALS, SILICON, SYSTEMS, A, of, varied_angles
 from structures import evaluate, results_of
 
 from basinax.atoms import StillingerWeber, potential_from, relax
-from basinax.atoms.potentials.stillinger_weber import NAMED
+from basinax.potentials.stillinger_weber import NAMED
 
 pytestmark = pytest.mark.usefixtures("few_short_shapes")
 

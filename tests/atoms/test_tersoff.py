@@ -10,7 +10,7 @@ from covalent import MIXED, POTENTIALS, SILICON, SYSTEMS, A, of, varied_bonds
 from structures import evaluate, results_of
 
 from basinax.atoms import Batch, NeighborTable, Tersoff, TersoffTriplet, potential_from, relax
-from basinax.atoms.potentials.tersoff import SILICON as SILICON_OF_1988
+from basinax.potentials.tersoff import SILICON as SILICON_OF_1988
 
 pytestmark = pytest.mark.usefixtures("few_short_shapes")
 

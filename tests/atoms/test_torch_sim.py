@@ -67,7 +67,7 @@ def crystals():
 
 @pytest.fixture(autouse=True)
 def one_shape(monkeypatch):
-    monkeypatch.setattr("basinax.atoms._streams.groups.shape_of_batches", lambda *_: (64, 4))
+    monkeypatch.setattr("basinax.engine.groups.shape_of_batches", lambda *_: (64, 4))
 
 
 def test_numbers_are_those_of_ase():

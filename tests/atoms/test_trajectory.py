@@ -13,8 +13,9 @@ from ase.constraints import FixAtoms
 from ase.io.ulm import N1
 
 import basinax
-from basinax.atoms import Frechet, LennardJones, Trajectories, _trajectory as trajectory, relax
-from basinax.atoms._trajectory import TOGETHER
+from basinax.atoms import Frechet, LennardJones, Trajectories, relax
+from basinax.results import trajectory as trajectory
+from basinax.results.trajectory import TOGETHER
 from cover import exhaustive
 
 pytestmark = pytest.mark.usefixtures("few_lengths")
@@ -64,9 +65,9 @@ def test_frames_are_those_of_ase(tmp_path, form, interval, recorded):
 
 def test_frames_are_the_same_alone_and_in_a_batch(tmp_path, monkeypatch):
     """Four structures go through places for two, of which one alone leaves the other empty."""
-    monkeypatch.setattr("basinax.atoms._machine.CPU.max_rows", 16)
-    monkeypatch.setattr("basinax.atoms._streams.groups.padded_size", lambda _, least=1: 2 * least)
-    monkeypatch.setattr("basinax.atoms._streams.groups.n_cores_used", lambda: 1)
+    monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 16)
+    monkeypatch.setattr("basinax.engine.groups.padded_size", lambda _, least=1: 2 * least)
+    monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
     atoms, settings = structures(), {"fmax": 0.01}
     plain = relax(atoms, ARGON, cell=CELLS, **settings)
     result = relax(atoms, ARGON, cell=CELLS, trajectory=Trajectories(tmp_path, 1), **settings)

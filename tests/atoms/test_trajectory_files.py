@@ -13,8 +13,8 @@ import pytest
 from ase import Atoms
 
 from basinax.atoms import Trajectories
-from basinax.atoms._snapshot import Snapshot
-from basinax.atoms._trajectory import TOGETHER, Frame, NotWhole, Recorder
+from basinax.results.snapshot import Snapshot
+from basinax.results.trajectory import TOGETHER, Frame, NotWhole, Recorder
 
 FORMS = ["traj", "extxyz"]
 DIMER = Atoms("Ar2", [[0, 0, 0], [0, 0, 3.6]])

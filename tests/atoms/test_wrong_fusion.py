@@ -12,7 +12,6 @@ from ase import Atoms
 
 import basinax
 from basinax import FIRE, SystemIndex, chain
-from basinax._bits import xla
 from basinax.atoms import (
     AbstractPotential,
     JaxModel,
@@ -20,6 +19,7 @@ from basinax.atoms import (
     evaluate,
     relax,
 )
+from basinax.numerics import xla
 from xla import ALWAYS
 
 N = 20_000

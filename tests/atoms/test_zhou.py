@@ -12,7 +12,7 @@ from metal_tables import metal
 from structures import evaluate, rattled, results_of, shapes_of
 
 from basinax.atoms import ZhouEAM, potential_from
-from basinax.atoms.potentials.zhou import METALS, Metal
+from basinax.potentials.zhou import METALS, Metal
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 

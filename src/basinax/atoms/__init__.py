@@ -9,56 +9,42 @@ except ImportError as error:
         ' pip install "basinax[atoms]"'
     ) from error
 
-from basinax.atoms._batch import Batch as Batch, batch_shape as batch_shape
-from basinax.atoms._cells.kinds import (
-    AbstractCell as AbstractCell,
-    Frechet as Frechet,
-    Strain as Strain,
-    UnitCell as UnitCell,
-)
-from basinax.atoms._criteria import MaxAtomForce as MaxAtomForce, MaxStress as MaxStress
-from basinax.atoms._elastic import (
+from basinax.engine.criteria import MaxAtomForce as MaxAtomForce, MaxStress as MaxStress
+from basinax.engine.elastic import (
     AtomsElasticity as AtomsElasticity,
     Elasticity as Elasticity,
     Modulus as Modulus,
     elastic as elastic,
 )
-from basinax.atoms._evaluate import AtomsEvaluation as AtomsEvaluation, evaluate as evaluate
-from basinax.atoms._evaluators.calculator import ASECalculator as ASECalculator
-from basinax.atoms._evaluators.protocol import (
+from basinax.engine.evaluate import AtomsEvaluation as AtomsEvaluation, evaluate as evaluate
+from basinax.engine.probe import Probe as Probe, probe as probe
+from basinax.engine.relax import Progress as Progress, relax as relax
+from basinax.engine.relax_stream import relax_stream as relax_stream
+from basinax.engine.text import cell_from as cell_from, potential_from as potential_from
+from basinax.engine.unique import unique as unique
+from basinax.engine.vibrations import (
+    AtomsVibrations as AtomsVibrations,
+    Vibrations as Vibrations,
+    check_minima as check_minima,
+    vibrations as vibrations,
+)
+from basinax.internal.optimizer import InternalLBFGS as InternalLBFGS
+from basinax.models.evaluators.calculator import ASECalculator as ASECalculator
+from basinax.models.evaluators.protocol import (
     AbstractEvaluator as AbstractEvaluator,
     AbstractSession as AbstractSession,
     Evaluated as Evaluated,
     EvaluationError as EvaluationError,
     Request as Request,
 )
-from basinax.atoms._history import History as History
-from basinax.atoms._internal.optimizer import InternalLBFGS as InternalLBFGS
-from basinax.atoms._models.jax_model import JaxModel as JaxModel
-from basinax.atoms._models.torch_sim import TorchSimModel as TorchSimModel
-from basinax.atoms._neb.neb import neb as neb
-from basinax.atoms._neb.result import (
-    MinimumEnergyPath as MinimumEnergyPath,
-    PathsResult as PathsResult,
-)
-from basinax.atoms._neighbors.edges import EdgeList as EdgeList
-from basinax.atoms._neighbors.lists import Neighbors as Neighbors, moved_too_far as moved_too_far
-from basinax.atoms._neighbors.table import NeighborTable as NeighborTable
-from basinax.atoms._probe import Probe as Probe, probe as probe
-from basinax.atoms._record import Relaxed as Relaxed
-from basinax.atoms._relax import Progress as Progress, relax as relax
-from basinax.atoms._relax_stream import relax_stream as relax_stream
-from basinax.atoms._result import AtomsRelaxation as AtomsRelaxation
-from basinax.atoms._text import cell_from as cell_from, potential_from as potential_from
-from basinax.atoms._trajectory import Trajectories as Trajectories
-from basinax.atoms._unique import unique as unique
-from basinax.atoms._vibrations import (
-    AtomsVibrations as AtomsVibrations,
-    Vibrations as Vibrations,
-    check_minima as check_minima,
-    vibrations as vibrations,
-)
-from basinax.atoms.potentials import (
+from basinax.models.jax_model import JaxModel as JaxModel
+from basinax.models.torch_sim import TorchSimModel as TorchSimModel
+from basinax.neb.neb import neb as neb
+from basinax.neb.result import MinimumEnergyPath as MinimumEnergyPath, PathsResult as PathsResult
+from basinax.neighbors.edges import EdgeList as EdgeList
+from basinax.neighbors.lists import Neighbors as Neighbors, moved_too_far as moved_too_far
+from basinax.neighbors.table import NeighborTable as NeighborTable
+from basinax.potentials import (
     EAM as EAM,
     EMT as EMT,
     AbstractAtomEnergyPotential as AbstractAtomEnergyPotential,
@@ -76,4 +62,15 @@ from basinax.atoms.potentials import (
     Tersoff as Tersoff,
     TersoffTriplet as TersoffTriplet,
     ZhouEAM as ZhouEAM,
+)
+from basinax.results.history import History as History
+from basinax.results.record import Relaxed as Relaxed
+from basinax.results.result import AtomsRelaxation as AtomsRelaxation
+from basinax.results.trajectory import Trajectories as Trajectories
+from basinax.structures.batch import Batch as Batch, batch_shape as batch_shape
+from basinax.structures.cells.kinds import (
+    AbstractCell as AbstractCell,
+    Frechet as Frechet,
+    Strain as Strain,
+    UnitCell as UnitCell,
 )

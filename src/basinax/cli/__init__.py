@@ -16,15 +16,15 @@ import warnings
 from contextlib import suppress
 
 if typing.TYPE_CHECKING:
-    from basinax.cli._app import app as app, probe as probe, relax as relax, verify as verify
-    from basinax.cli._console import err as err, out as out
+    from basinax.cli.app import app as app, probe as probe, relax as relax, verify as verify
+    from basinax.cli.console import err as err, out as out
 else:
 
     def __getattr__(name: str) -> typing.Any:
         if name in ("app", "probe", "relax", "verify"):
-            from basinax.cli import _app as module
+            from basinax.cli import app as module
         elif name in ("err", "out"):
-            from basinax.cli import _console as module
+            from basinax.cli import console as module
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(module, name)
@@ -46,7 +46,7 @@ def main() -> None:
         if importlib.util.find_spec(name) is None:
             sys.exit(f'basinax needs {name} for this: run pip install "basinax[atoms]"')
     warnings.showwarning = _show_warning
-    from basinax.cli._app import app
+    from basinax.cli.app import app
 
     try:
         app()
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    from basinax.cli._console import print_warning
+    from basinax.cli.console import print_warning
 
     print_warning(message)
 

@@ -1,0 +1,145 @@
+"""Commands about the folder of a run: `basinax export`, `report`, `resume` and `merge`."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from basinax.cli.console import NOT_SAVED, fail, out, print_line, reported
+from basinax.cli.contents import plans_of
+from basinax.cli.outputs import Saver, check_places, print_written
+from basinax.cli.record import accept
+from basinax.cli.run import have_stress, name_in_info
+from basinax.cli.values import Shard
+from basinax.config.tables import RECORD, Table
+from basinax.minimize.status import Status
+from basinax.results.record import Relaxed
+from basinax.results.report.page import check_report, write_report
+from basinax.results.table import writer_of
+from basinax.runs.changes import changes, joined
+from basinax.runs.folder import RunFolder
+
+
+def run(
+    name: str,
+    output: Path | None,
+    table: Path | None,
+    statuses: list[str],
+    *,
+    may_replace: bool,
+) -> None:
+    places = [(path, name) for path, name in ((output, "output"), (table, "table")) if path]
+    if not places:
+        fail("nothing to write: add --output FILE for structures, or --table FILE")
+    with reported():
+        kept = RunFolder(name)
+        kept.check_begun()
+        if table is not None:
+            writer_of(table)
+        numbers, result = kept.results.gathered(statuses_named(statuses))
+    if not numbers:
+        fail(f"{kept.name} has no {'structure that ended so' if statuses else 'results'}")
+    check_places(places, None, len(numbers), kept.files, may_replace=may_replace)
+    name_in_info(result, numbers)
+    saver = Saver(path for path, _ in places)
+    if output is not None:
+        files = {output: list(range(len(result)))}
+        (plan,) = plans_of(files, result.atoms, result.sources, have_stress(result))
+        saver.save(output, lambda path: plan.write(path, result.atoms))
+    if table is not None:
+        saver.save(table, lambda path: writer_of(path)(path, result.to_dict()))
+    print_written(out, saver.saved)
+    if saver.has_lost:
+        raise typer.Exit(NOT_SAVED)
+
+
+def statuses_named(names: list[str]) -> list[Status]:
+    """The statuses; raises ValueError for an unknown name."""
+    known = {str(status): status for status in Status if status is not Status.RUNNING}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"--status {name}: expected one of {', '.join(known)}")
+    return [known[name] for name in names]
+
+
+def report(name: str, output: Path | None, *, may_replace: bool) -> None:
+    with reported():
+        kept = RunFolder(name)
+        place = output or kept.page
+        kept.check_begun()
+        check_report(place)
+        briefs, record = kept.results.briefs(), kept.read_record()
+    may_replace = may_replace or (output is None and not place.is_symlink())
+    check_places([(place, "output")], None, 0, kept.files, may_replace=may_replace)
+    with reported():
+        rows = (brief.as_row() for brief in briefs)
+        curves = kept.results.curves()
+        write_report(place, rows, Relaxed, curves=curves, settings=record, title=kept.name)
+    print_written(out, [place])
+
+
+def resume(name: str, options: list[str], commands: Any) -> None:
+    """Repeat the command of the record.
+
+    Args:
+        options: further options of `basinax relax`, which is among the commands.
+    """
+    with reported():
+        kept = RunFolder(RunFolder(name).path.absolute())
+        kept.check_begun()
+        settings = kept.read_record()
+        record = settings[RECORD]
+        # File names in the text of a potential are relative to that folder.
+        if os.path.isdir(record["folder"]):
+            os.chdir(record["folder"])
+    arguments = ["relax", "--config", str(kept.record), "--run", kept.name]
+    arguments += ["--shard", record["shard"], *options]
+    try:
+        code = commands.main(arguments, prog_name="basinax", standalone_mode=False)
+    except typer.BadParameter as error:  # of a record, it needs no text about usage
+        fail(error.format_message())
+    raise typer.Exit(code or 0)
+
+
+def merge(folders: list[Path], place: Path, *, force: bool) -> None:
+    with reported(), contextlib.ExitStack() as stack:
+        parts, whole = [RunFolder(folder) for folder in folders], RunFolder(place)
+        for part in parts:
+            part.check_begun()
+        if whole.is_begun():
+            fail(f"{place} holds a run: name a new folder")
+        for kept in (*parts, whole):
+            stack.enter_context(kept.taken())
+        record = _record_of(parts, force=force)
+        whole.write_record(record)
+        of: dict[int, Path] = {}
+        for part in parts:
+            numbers = [brief.number for brief in part.results.briefs()]
+            for number in numbers:
+                if number in of:
+                    fail(f"structure {number} stands in {of[number]} and in {part.path}")
+            of |= dict.fromkeys(numbers, part.path)
+            whole.results.copy(part.results)
+    print_line(out, f"{place}: {len(of)} structures of {len(parts)} folders")
+
+
+def _record_of(parts: list[RunFolder], *, force: bool) -> Table:
+    """The joint record, from the first; exits if the records differ."""
+    record, *others = [part.read_record() for part in parts]
+    shard = str(Shard(1, 1))
+    record[RECORD]["shard"] = shard
+    for part, other in zip(parts[1:], others, strict=True):
+        other[RECORD]["shard"] = shard
+        both = other | {RECORD: joined(record[RECORD], other[RECORD])}
+        changed = changes(record, both)
+        refusal = (
+            f"{parts[0].path} and {part.path} are not parts of one run; --force puts them together"
+            " all the same"
+        )
+        accept(changed, refusal, force=force)
+        record[RECORD].setdefault("forced", []).extend(changed)
+        record[RECORD] = joined(other[RECORD], record[RECORD])
+    record[RECORD]["merged"] = [str(part.path) for part in parts]
+    return record

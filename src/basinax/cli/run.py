@@ -1,0 +1,556 @@
+"""The command `basinax relax`: results are kept in a folder as they come, and outputs are written
+from it at the end."""
+
+import contextlib
+import dataclasses
+import functools
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+from ase.calculators.calculator import BaseCalculator
+from rich.table import Table as Grid
+
+from basinax.atoms import ASECalculator, TorchSimModel
+from basinax.cli.config import settings_of
+from basinax.cli.console import (
+    BAD_INPUT,
+    INTERRUPTED,
+    NOT_SAVED,
+    NOTHING_CONVERGED,
+    OUT_OF_TIME,
+    Stream,
+    err,
+    fail,
+    out,
+    print_error,
+    print_line,
+    print_warning,
+    reported,
+)
+from basinax.cli.contents import Plan, plans_of
+from basinax.cli.inputs import content_of_stdin, digest_of, file_and_images, files_in, files_read
+from basinax.cli.named import STDIN
+from basinax.cli.options import STDOUT, Given, Keeping, Manner, Outputs
+from basinax.cli.outputs import Writing, print_first, print_written
+from basinax.cli.record import Making, accept, named, now, recorded
+from basinax.cli.setup import Setup
+from basinax.cli.watch import Watch, session
+from basinax.cli.works import Ended, Recorders, Works, relax_window, relax_works, trajectories_of
+from basinax.config.tables import RECORD, Table
+from basinax.engine.relax import Progress
+from basinax.minimize.status import Status
+from basinax.results.record import Relaxed
+from basinax.results.report.page import check_report, write_report
+from basinax.results.result import AtomsRelaxation
+from basinax.results.table import Columns
+from basinax.runs.changes import continued, joined
+from basinax.runs.folder import RunFolder
+from basinax.runs.on_ray import relaxed_on_ray
+from basinax.runs.results import Brief
+from basinax.runs.rows import POINTS
+from basinax.runs.stores import Busy
+
+NAMED = 3
+"""The largest number of files in the title of a report."""
+
+TOGETHER = 1000
+"""The largest number of structures of one transaction: ASE commits every few thousand rows."""
+
+MOST = 1_000_000
+"""The most atoms that wait in memory while the run goes on: some hundred MB."""
+
+ROW = 100
+"""The atoms that take the memory of a structure without any, with its history."""
+
+LAST = 5
+"""The times that the database is tried at the end of an interrupted run, a second each."""
+
+
+def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> None:
+    limit = math.inf if keeping.time_limit is None else keeping.time_limit
+    deadline = time.monotonic() + limit
+    _check(given, outputs, keeping)
+    with reported():
+        kept = RunFolder(keeping.run or outputs.folder)
+    wanted = outputs if keeping.run else outputs.with_default()
+    with session(manner, given.dtype) as watch, contextlib.ExitStack() as stack:
+        with reported():
+            before = _taken_up(kept, stack)
+            making = Making(settings_of((given,)), before)
+            record = _record_of(given, wanted, keeping, watch, making)
+            if before is not None:  # checked before foreign code runs
+                resumed = [*before[RECORD].get("resumed", []), record[RECORD]["started"]]
+                record = _continued(kept, before, record, force=keeping.force)
+                record[RECORD]["resumed"] = resumed
+            settings = settings_of((given, outputs, manner))
+        setup = Setup.read(given)
+        making.is_threaded = _is_threaded(setup.settings["potential"])
+        works = Works(given, setup, keeping, is_sole="temporary" in record[RECORD])
+        if outputs.trajectory is not None and not works.is_sole:
+            fail("--trajectory does not go with --run, which reads one structure after another")
+        writing = _prepared(wanted, given, works, is_begun=before is not None)
+        plans = works.plans(writing)
+        with reported():
+            if before is None:
+                stack.enter_context(_made(kept, works))
+                if STDIN in given.files:
+                    kept.stdin.write_bytes(content_of_stdin())
+            done = kept.results.briefs()
+            kept.write_record(record)
+        watch.hint = _hint(kept)
+
+        def is_over() -> bool:
+            return watch.is_stopped() or time.monotonic() >= deadline
+
+        tally, admit = Tally(works, watch, done), _admission(kept, force=keeping.force)
+        remaining = works.left({brief.number for brief in done}, is_over)
+        recorder = Recorders(wanted, works, remaining, is_begun=before is not None)
+        how: dict[str, Any] = {"history": True if outputs.report else POINTS}
+        if keeping.ray is not None:
+            there = functools.partial(relax_window, setup, **how)
+            relaxed = relaxed_on_ray(iter(remaining), there, is_over, keeping.ray, making, admit)
+        else:
+            how |= {"progress": tally.show, "should_stop": is_over, "recorder": recorder.used}
+            relaxed = relax_works(
+                setup, remaining, is_strict=works.is_sole, at_once=works.at_once, **how
+            )
+        watch.begin("listing")
+        made = None if keeping.ray else lambda: admit(making())
+        with writing.saver.watching(recorder.names), contextlib.closing(recorder), reported():
+            _work_off(kept, relaxed, tally, is_over, made)
+        watch.begin("writing")
+        with reported():
+            briefs = _ended(kept, works)
+            record = settings | {RECORD: kept.read_record()[RECORD]}
+            columns, is_whole = None, len(briefs) == works.n_structures
+            if is_whole:
+                columns = _export(kept, works, writing, plans, record, briefs)
+        if works.is_sole and is_whole and not writing.saver.has_lost:
+            kept.remove()
+    if columns is not None:
+        writing.print_table(columns)
+    _print(kept, works, writing, manner, briefs, n_before=len(done))
+    _leave(kept, works, writing, watch, briefs, is_whole=is_whole)
+
+
+# --- the folder and its record
+
+
+def _check(given: Given, outputs: Outputs, keeping: Keeping) -> None:
+    """Exit if options contradict each other."""
+    if keeping.ray is None:
+        return
+    if given.devices is not None:
+        fail("--devices does not go with --ray, which has a worker for each GPU or machine")
+    if outputs.log is not None or outputs.trajectory is not None:
+        fail("--log and --trajectory do not go with --ray, whose workers are on other machines")
+
+
+def _taken_up(kept: RunFolder, stack: contextlib.ExitStack) -> Table | None:
+    """Lock the folder of a run that goes on; return its record, or None for a new run."""
+    if not kept.is_begun():
+        return None
+    stack.enter_context(kept.taken())
+    if kept.stdin.is_file():
+        sys.stdin = stack.enter_context(kept.stdin.open(encoding="utf-8"))
+    return kept.read_record()
+
+
+@contextlib.contextmanager
+def _made(kept: RunFolder, works: "Works") -> Iterator[None]:
+    """A new folder, which goes again if the command ends with an error before any result."""
+    with kept.taken():
+        if kept.is_begun():
+            fail(f"{kept.name} is in use: another run has begun in it meanwhile")
+        try:
+            yield
+        except typer.Exit as end:
+            if works.is_sole and end.exit_code == BAD_INPUT and not kept.results.exist():
+                kept.remove()
+            raise
+
+
+def _record_of(
+    given: Given, outputs: Outputs, keeping: Keeping, watch: Watch, making: Making
+) -> Table:
+    """The record of a run that starts now, made without running any foreign code."""
+    settings = settings_of((given,))
+    asked = settings_of((outputs,))
+    usual = {field.name: field.default for field in dataclasses.fields(outputs)}
+    asked = {x: y for x, y in asked.items() if getattr(outputs, x) != usual[x]}
+    asked.pop("overwrite", None)
+    paths = {path: file_and_images(path)[0] for path in files_in(given.files)}
+    inputs = [named(x.absolute()) | {"sha256": digest_of(file)} for x, file in paths.items()]
+    parts = making()
+    if keeping.ray is not None:  # workers make the results
+        parts |= dict.fromkeys(("device", "processor", "threads"), "")
+    table = recorded("relax", settings | asked, inputs, watch, {}, making=parts)
+    del table[RECORD]["ended"]
+    table[RECORD]["shard"] = str(keeping.shard)
+    if keeping.run is None:
+        table[RECORD]["temporary"] = "removed once its outputs are written"
+    return table
+
+
+def _continued(kept: RunFolder, before: Table, now: Table, *, force: bool) -> Table:
+    """The record of a run that goes on; exits if the run was begun otherwise, unless forced."""
+    record, changed = continued(before, now)
+    accept(
+        changed,
+        f"{kept.name} would not end in the same bits: do as it was done before, choose another"
+        f" {'output or remove the ' if 'temporary' in before[RECORD] else ''}folder, or go on with"
+        " --force",
+        force=force,
+    )
+    return record
+
+
+def _admission(kept: RunFolder, *, force: bool) -> Callable[[Table], None]:
+    """A function that lets results into a run that were made as its record says.
+
+    What only results show, as a module that is loaded late or the device of a machine of a cluster,
+    is added to the record before these results are kept.
+    """
+    seen = list[Table]()
+
+    def admit(made: Table) -> None:
+        if made in seen:
+            return
+        with reported():
+            before = kept.read_record()
+            now = before | {RECORD: before[RECORD] | joined(before[RECORD], made)}
+            record = _continued(kept, before, now, force=force)
+            if record != before:
+                kept.write_record(record)
+        seen.append(made)
+
+    return admit
+
+
+def _is_threaded(potential: Any) -> bool:
+    """Whether a calculator runs in this process."""
+    return isinstance(potential, TorchSimModel) or (
+        isinstance(potential, ASECalculator) and isinstance(potential.calculator, BaseCalculator)
+    )
+
+
+# --- relaxing
+
+
+def _work_off(
+    kept: RunFolder,
+    relaxed: Any,
+    tally: "Tally",
+    should_stop: Callable[[], bool],
+    admit: Callable[[], None] | None,
+) -> None:
+    """Store each structure as it ends; exit if it cannot be stored.
+
+    Args:
+        relaxed: the outcomes of structures as they end.
+        admit: called before results are kept; exits if they do not fit the record.
+    """
+    storing = Storing(kept, tally, should_stop)
+
+    @contextlib.contextmanager
+    def kept_or_left() -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            n = tally.counts.total()
+            print_error(f"{error}; {n} structures are kept in it: {_hint(kept)}")
+            raise typer.Exit(NOT_SAVED) from None
+
+    with contextlib.closing(relaxed):
+        for ended in relaxed:
+            with kept_or_left():
+                if ended and admit is not None:
+                    admit()
+                storing.add(ended)
+    with kept_or_left():
+        storing.finish()
+    if storing.waiting:
+        n, name = len(storing.waiting), kept.results.name
+        print_warning(f"{n} structures that have ended are not in {name}, and will begin again")
+
+
+class Tally:
+    """Counts of structures that have ended, and the progress that they show."""
+
+    def __init__(self, works: Works, watch: Watch, done: list[Brief]):
+        self.counts = Counter(brief.status for brief in done)
+        self._works, self._watch = works, watch
+
+    def add(self, ended: Ended) -> None:
+        self.counts.update(entry.status for _, entry in ended)
+        self.show(Progress(0, 0, 0, "running"))
+
+    def show(self, progress: Progress) -> None:
+        """Show the phase of the run; called by `relax`."""
+        n_ended, n_converged = self.counts.total(), self.counts[Status.CONVERGED]
+        n_all = self._works.n_structures
+        shown = dataclasses.replace(
+            progress,
+            n_systems=n_ended + progress.n_running if n_all is None else n_all,
+            n_converged=n_converged,
+            n_failed=n_ended - n_converged,
+        )
+        self._watch.show(shown, has_total=n_all is not None)
+
+
+class Storing:
+    """Stores structures; while another program holds the database, they wait in memory."""
+
+    def __init__(self, kept: RunFolder, tally: Tally, should_stop: Callable[[], bool]):
+        self._results, self._tally, self._should_stop = kept.results, tally, should_stop
+        self._has_warned = False
+        self.waiting: Ended = []
+
+    def add(self, ended: Ended) -> None:
+        """Store structures now or later; waits if too many are in memory.
+
+        Raises:
+            OSError: the database cannot be written.
+        """
+        self.waiting += ended
+        while self._try() and self._size() > MOST and not self._should_stop():
+            pass
+
+    def finish(self) -> None:
+        """Wait until all structures are stored, or the run is to stop; raises as `add`."""
+        tries = 0
+        while self._try() and tries < LAST:
+            tries += self._should_stop()
+
+    def _size(self) -> int:
+        return sum(ROW + entry.n_atoms for _, entry in self.waiting)
+
+    def _try(self) -> bool:
+        """Store what waits; return whether another program prevents it."""
+        try:
+            while some := self.waiting[:TOGETHER]:
+                self._results.add(some)
+                del self.waiting[:TOGETHER]
+                self._tally.add(some)
+        except Busy as error:
+            if not self._has_warned:
+                print_warning(f"{error}: results wait in memory until it is free")
+            self._has_warned = True
+            self._tally.show(Progress(0, 0, 0, "waiting for the database"))
+            return True
+        self._has_warned = False
+        return False
+
+
+# --- outputs
+
+
+def _prepared(outputs: Outputs, given: Given, works: Works, *, is_begun: bool) -> Writing:
+    """The outputs, checked to be writable; those of a run that goes on may stand there already."""
+    if outputs.report is not None:
+        with reported():
+            check_report(outputs.report)
+    files = works.paths or [
+        path if path == STDIN else file_and_images(path)[0] for path in files_in(given.files)
+    ]
+    return Writing.prepared(
+        outputs,
+        files,
+        files_read(given),
+        None if is_begun else trajectories_of(outputs),
+        works.n_items or 0,
+        may_replace=is_begun or outputs.overwrite,
+    )
+
+
+def _ended(kept: RunFolder, works: Works) -> list[Brief]:
+    """All structures that have ended, by number, which the record counts."""
+    briefs = sorted(kept.results.briefs(), key=lambda brief: brief.number)
+    works.check(briefs, kept.results.name)
+    record = kept.read_record()
+    record[RECORD] |= {"results": counts_of(briefs), "ended": now()}
+    kept.write_record(record)
+    return briefs
+
+
+def counts_of(briefs: list[Brief]) -> dict[str, int]:
+    """The number of structures by name of status."""
+    counts = Counter(brief.status for brief in briefs)
+    return {str(status): n for status, n in sorted(counts.items())}
+
+
+def _export(
+    kept: RunFolder,
+    works: Works,
+    writing: Writing,
+    plans: list[Plan],
+    record: Table,
+    briefs: list[Brief],
+) -> Columns:
+    """Write the outputs of a run that is whole; return its table."""
+    outputs, columns = writing.outputs, Columns()
+    assert isinstance(outputs, Outputs)
+    record[RECORD] |= {"skipped": works.skipped, "inputs": works.inputs or record[RECORD]["inputs"]}
+    record[RECORD].pop("temporary", None)
+    if writing.names or outputs.table is not None:
+        numbers, result = kept.results.gathered()
+        columns = result.to_dict()
+        name_in_info(result, numbers)
+        if not works.is_sole:
+            files = writing.files_of([works.paths[number] for number in numbers])
+            plans = plans_of(files, result.atoms, result.sources, have_stress(result))
+        writing.write(plans, result.atoms, columns)
+        writing.write_record(record)
+    if outputs.report is not None:
+        write = functools.partial(
+            write_report,
+            rows=(brief.as_row() for brief in briefs),
+            kind=Relaxed,
+            curves=kept.results.curves(),
+            settings=record,
+            title=f"Relaxation of {_titled(list(dict.fromkeys(works.paths)))}",
+        )
+        writing.saver.save(outputs.report, write)
+    return columns
+
+
+def _titled(paths: Sequence[Path]) -> str:
+    return ", ".join(map(str, paths)) if len(paths) <= NAMED else f"{len(paths)} files"
+
+
+def have_stress(result: AtomsRelaxation) -> list[bool]:
+    return [a.calc is not None and "stress" in a.calc.results for a in result.atoms]
+
+
+def name_in_info(result: AtomsRelaxation, numbers: Iterable[int]) -> None:
+    """Write source, number, status and steps of each structure into its `info`.
+
+    Args:
+        numbers: the numbers of the structures in the input.
+    """
+    for number, entry in zip(numbers, result, strict=True):
+        entry.atoms.info |= {
+            "relax_status": str(entry.status),
+            "relax_steps": entry.steps,
+            "relax_source": entry.source,
+            "relax_number": number,
+        }
+
+
+# --- what is printed
+
+
+def _print(
+    kept: RunFolder,
+    works: Works,
+    writing: Writing,
+    manner: Manner,
+    briefs: list[Brief],
+    n_before: int,
+) -> None:
+    """Print the summary, as JSON with --json, or nothing with --quiet."""
+    outputs, stream = writing.outputs, writing.stream
+    assert isinstance(outputs, Outputs)
+    more = [x for x in (outputs.log, outputs.trajectory) if x is not None and x != STDOUT]
+    if outputs.json:
+        writing.print_json(summary_of(briefs, works.skipped), more)
+    elif not manner.quiet:
+        print_summary(stream, briefs)
+        print_written(stream, [*writing.saver.saved, *more])
+        if not works.is_sole:
+            n, n_all = len(briefs), works.n_structures
+            now = f", {n - n_before} of them now" if n_before else ""
+            of_all = "" if n_all is None else f" of {n_all}"
+            print_line(stream, f"{kept.name}: {n}{of_all} structures{now}")
+    if fault := stream.fault or out.fault:
+        writing.saver.lose(f"the summary cannot be printed: {fault}")
+
+
+def print_summary(stream: Stream, briefs: list[Brief]) -> None:
+    table = Grid("status", box=None, pad_edge=False)
+    for title in ("structures", "steps, median", "steps, most", "largest fmax (eV/Å)"):
+        table.add_column(title, justify="right")
+    for status in Status:
+        if of := [brief for brief in briefs if brief.status == status]:
+            steps = [brief.pairs["steps"] for brief in of]
+            fmax = max(brief.pairs.get("largest_force", math.nan) for brief in of)
+            median = f"{np.median(steps):g}"
+            table.add_row(str(status), str(len(of)), median, str(max(steps)), f"{fmax:.3g}")
+    stream.print(table)
+    failed = [brief for brief in briefs if brief.status != Status.CONVERGED]
+
+    def line_of(k: int) -> str:
+        formula = f" ({failed[k].formula})" if failed[k].n_atoms else ""
+        return f"{failed[k].source}{formula}: {failed[k].reason}"
+
+    print_first(stream, range(len(failed)), line_of)
+
+
+def summary_of(briefs: list[Brief], skipped: list[str]) -> dict[str, Any]:
+    """The summary of a run for programs."""
+    of = {
+        name: [brief.pairs[name] for brief in briefs if name in brief.pairs]
+        for name in ("steps", "evaluations", "largest_force", "seconds")
+    }
+    return {
+        "structures": len(briefs),
+        "counts": counts_of(briefs),
+        "steps": {
+            "median": float(np.median(of["steps"] or [0])),
+            "most": max(of["steps"], default=0),
+        },
+        "evaluations": sum(of["evaluations"]),
+        "largest_fmax_eV_per_A": max(filter(math.isfinite, of["largest_force"]), default=None),
+        "seconds": max(filter(math.isfinite, of["seconds"]), default=None),
+        "not_converged": [
+            {
+                "source": brief.source,
+                "number": brief.number,
+                "status": str(brief.status),
+                "reason": brief.reason,
+            }
+            for brief in briefs
+            if brief.status != Status.CONVERGED
+        ],
+        "skipped": skipped,
+    }
+
+
+def _hint(kept: RunFolder) -> str:
+    return f"basinax resume {kept.name} goes on"
+
+
+def _leave(
+    kept: RunFolder,
+    works: Works,
+    writing: Writing,
+    watch: Watch,
+    briefs: list[Brief],
+    *,
+    is_whole: bool,
+) -> None:
+    """End the command with its exit status."""
+    if not is_whole:
+        why = "Interrupted" if watch.is_stopped() else "The time is over"
+        print_line(err, f"{why}: {_hint(kept)}")
+        raise typer.Exit(INTERRUPTED if watch.is_stopped() else OUT_OF_TIME)
+    if watch.is_stopped():
+        err.print("Interrupted.")
+    if writing.saver.has_lost:
+        if kept.record.exists():
+            print_line(
+                err, f"{kept.name} keeps the results: basinax resume {kept.name} writes them"
+            )
+        raise typer.Exit(NOT_SAVED)
+    if watch.is_stopped():
+        raise typer.Exit(INTERRUPTED)
+    if all(brief.status != Status.CONVERGED for brief in briefs):
+        err.print("Nothing converged.")
+        raise typer.Exit(NOTHING_CONVERGED)

@@ -1,0 +1,201 @@
+"""The structures of a run, and their way through the relaxation."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Generator, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ase import Atoms
+
+from basinax.atoms import Trajectories
+from basinax.cli.console import fail, print_warning, reported, with_sources
+from basinax.cli.contents import Plan, plans_of
+from basinax.cli.inputs import Item, count, items_of
+from basinax.cli.options import Given, Keeping, Outputs
+from basinax.cli.outputs import Writing
+from basinax.cli.record import described
+from basinax.cli.setup import Setup, Work, constrain_one, read_works
+from basinax.config.tables import Table
+from basinax.engine.relax_stream import refused
+from basinax.numerics.settings import said
+from basinax.results.history import AnyRecorder, Log, Together
+from basinax.results.record import Relaxed
+from basinax.results.trajectory import Frame, Recorder
+from basinax.runs.results import Brief
+from basinax.runs.rows import not_kept
+from basinax.structures.charges import unused_of, uses_of
+from basinax.structures.read import Fault, Item as Input
+
+Ended = list[tuple[int, Relaxed]]
+"""Outcomes, with the numbers of the structures."""
+
+
+class Works:
+    """The structures of a run, in the order of the input.
+
+    A run without a folder of its own reads all of them first, and ends with an error if one is
+    unusable. Another one reads each when needed, and records the unusable.
+    """
+
+    def __init__(self, given: Given, setup: Setup, keeping: Keeping, *, is_sole: bool):
+        self.setup, self.is_sole, self._given = setup, is_sole, given
+        self._shard, self._is_strict = keeping.shard, keeping.strict
+        self._warned: set[str] = set()
+        self.paths: list[Path] = []
+        """The file of each structure that has been read."""
+        self.inputs: list[Table] | None = None
+        self.skipped: list[str] = []
+        self._all: list[Work] = []
+        if is_sole:
+            inputs, self._all = read_works(given, setup)
+            self.paths, self.skipped, self.inputs = inputs.paths, inputs.skipped, described(inputs)
+        self.n_items = len(self._all) if is_sole else count(given.files)
+        """The number of structures in the input; None until all have been read."""
+
+    @property
+    def n_structures(self) -> int | None:
+        """The number of structures in this part of the input."""
+        return None if self.n_items is None else sum(map(self._shard.has, range(self.n_items)))
+
+    def plans(self, writing: Writing) -> list[Plan]:
+        """How structures are written; empty if they have not been read."""
+        works = [work for work in self._all if self._shard.has(work.number)]
+        files = writing.files_of([self.paths[work.number] for work in works])
+        atoms, sources = [work.atoms for work in works], [work.source for work in works]
+        moving = [w.own["cell"] is not None and bool(w.atoms.pbc.any()) for w in works]
+        return plans_of(files, atoms, sources, moving)
+
+    @property
+    def at_once(self) -> int | None:
+        """The number of structures in memory; None for as many as keep all threads busy."""
+        return max(len(self._all), 1) if self.is_sole else None
+
+    def left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work] | list[Work]:
+        """The structures that remain to be relaxed."""
+        if self.is_sole:
+            return [w for w in self._all if self._shard.has(w.number) and w.number not in done]
+        return self._read_left(done, should_stop)
+
+    def _read_left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work]:
+        number = -1
+        for number, item in enumerate(items_of(self._given.files)):
+            if should_stop():
+                return
+            self.paths.append(item.path)
+            if self._shard.has(number) and number not in done:
+                try:
+                    yield self._read(number, item)
+                except Exception as error:  # whatever fails is the structure's own fault
+                    if self._is_strict:
+                        fail(f"{item.source} cannot be read: {said(error)}")
+                    yield Work(number, item.source, Atoms(), {}, error)
+        self.n_items = number + 1
+
+    def check(self, briefs: list[Brief], name: str) -> None:
+        """Exit if the database of this name holds a structure that the input lacks."""
+        n = self.n_items
+        strange = [b.number for b in briefs if n is not None and b.number >= n]
+        strange += [b.number for b in briefs if not self._shard.has(b.number)]
+        if strange and n is not None:
+            which = f"part {self._shard} of the {n} structures of the input"
+            fail(f"{name} holds structure {min(strange)}, which is not in {which}")
+
+    def _read(self, number: int, item: Item) -> Work:
+        atoms = item.read()
+        own = self.setup.own_of(atoms, item.source)
+        constrain_one(atoms, item.source, self._given)
+        potential, of = self.setup.settings["potential"], f"(of {item.source} and others)"
+        unused, kind = unused_of(atoms, uses_of(potential)), type(potential).__name__
+        self._warn((f"the potential {kind} does not use {name}" for name in unused), of)
+        self._warn((f"the folder does not keep {name}" for name in not_kept(atoms)), of)
+        return Work(number, item.source, atoms, own)
+
+    def _warn(self, texts: Iterable[str], of: str) -> None:
+        """Print each warning once, with the structure that it is about."""
+        for text in texts:
+            if text not in self._warned:
+                self._warned.add(text)
+                print_warning(f"{text} {of}")
+
+
+class Recorders:
+    """The log and the trajectories of a run, which go on with it."""
+
+    def __init__(self, outputs: Outputs, works: Works, remaining: Any, *, is_begun: bool):
+        """Args: remaining: the structures that will be relaxed."""
+        self.names: list[str] = []
+        """The names of structures in warnings of trajectories."""
+        self._all: list[Any] = []
+        if (trajectories := trajectories_of(outputs)) is not None:
+            self.names = [work.source for work in remaining]
+            names = [path.stem for path in trajectories.paths(works.n_items or 0)]
+            names = [names[work.number] for work in remaining]
+            to = dataclasses.replace(trajectories, names=names)
+            recorder = Recorder(to, [work.atoms for work in remaining])
+            self._all.append(Numbered(recorder, [work.number for work in remaining]))
+        if outputs.log is not None:
+            self._all.append(Log.to(outputs.log, "a" if is_begun else "w"))
+
+    @property
+    def used(self) -> AnyRecorder | None:
+        return Together(self._all) if self._all else None
+
+    def close(self) -> None:
+        for recorder in self._all:
+            recorder.close()
+
+
+class Numbered:
+    """Trajectories of some structures of a run, by their numbers in the input."""
+
+    def __init__(self, recorder: Recorder, numbers: list[int]):
+        self._recorder, self._places = recorder, {x: k for k, x in enumerate(numbers)}
+        self.interval, self.close = recorder.interval, recorder.close
+
+    def add(self, frames: Iterable[Frame]) -> None:
+        self._recorder.add(x._replace(number=self._places[x.number]) for x in frames)
+
+
+def trajectories_of(outputs: Outputs) -> Trajectories | None:
+    """The trajectories that are asked for."""
+    if outputs.trajectory is None:
+        return None
+    form = outputs.trajectory_format.value
+    return Trajectories(outputs.trajectory, outputs.trajectory_interval, form)
+
+
+def relax_works(
+    setup: Setup, works: Iterable[Work], *, is_strict: bool = False, **how: Any
+) -> Generator[Ended]:
+    """The outcomes of structures as they end; those that cannot be relaxed end with the reason.
+
+    Args:
+        is_strict: exit with an error at a structure that cannot be relaxed.
+        how: further arguments of `relax_items`.
+    """
+    sources: dict[int, str] = {}
+
+    def items() -> Iterator[Input | Fault]:
+        for work in works:
+            sources[work.number] = work.source
+            if work.fault is None:
+                yield setup.item_of(work)
+            else:
+                yield Fault(work.number, work.atoms, work.fault)
+
+    def entry_of(end: Relaxed | Fault, source: str) -> Relaxed:
+        if not isinstance(end, Fault):
+            return dataclasses.replace(end, source=source)
+        if is_strict:
+            with reported([source]):
+                raise end.error
+        return refused(end.atoms, source, with_sources(said(end.error), [source]))
+
+    for ended in setup.relax_items(items(), **how):
+        yield [(number, entry_of(end, sources.pop(number))) for number, end in ended]
+
+
+def relax_window(setup: Setup, works: list[Work], **how: Any) -> Ended:
+    """All outcomes of some structures, for a worker of a cluster."""
+    return list(itertools.chain.from_iterable(relax_works(setup, works, **how)))

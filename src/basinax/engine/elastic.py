@@ -1,0 +1,238 @@
+"""Elastic tensors: central differences of stresses, all strained cells in one batch.
+
+Each structure's tensor has the bits that it has alone.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from ase import Atoms, units
+from ase.constraints import FixSymmetry
+from ase.spacegroup.symmetrize import check_symmetry
+from jaxtyping import Float
+
+from basinax.engine.evaluate import evaluate
+from basinax.engine.relax import relax
+from basinax.numerics.settings import POSITIVE, one_number, require_switch
+from basinax.results.table import named, text_of
+from basinax.structures.matrices import VOIGT
+from basinax.structures.read import has_volume, intake
+
+KELVIN = np.sqrt([1.0, 1.0, 1.0, 2.0, 2.0, 2.0])
+"""Voigt's stresses times these, and his strains divided by these, turn by orthogonal matrices."""
+
+SPANNED = 0.1
+"""Strains span a direction if their singular value along it is above this part of the largest."""
+
+
+class Modulus(NamedTuple):
+    """A modulus of a polycrystal in eV/Å³."""
+
+    voigt: float
+    """The upper bound, of uniform strain."""
+    reuss: float
+    """The lower bound, of uniform stress."""
+
+    @property
+    def hill(self) -> float:
+        """The mean of the bounds."""
+        return (self.voigt + self.reuss) / 2
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Elasticity:
+    """The elastic constants of one crystal."""
+
+    atoms: Atoms
+    """A copy of the structure as passed."""
+    tensor: Float[np.ndarray, "6 6"]
+    """Elastic constants in eV/Å³ in ASE's order xx, yy, zz, yz, xz, xy, symmetric; shear strains
+    are Voigt's, 2ε. NaN if a stress is missing."""
+    stress: Float[np.ndarray, "6"]
+    """The stress of the unstrained cell in eV/Å³; it shifts constants by its own size."""
+    message: str = ""
+    """The reason why a strained cell could not be evaluated, or that its ions did not converge."""
+
+    def to_gpa(self) -> Float[np.ndarray, "6 6"]:
+        """The tensor in GPa."""
+        return self.tensor / units.GPa
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether each strain raises the energy (Born's criterion)."""
+        return bool(np.isfinite(self.tensor).all() and np.linalg.eigvalsh(self.tensor)[0] > 0)
+
+    @property
+    def compliance(self) -> Float[np.ndarray, "6 6"]:
+        """The inverse of the tensor in Å³/eV; NaN if there is none."""
+        try:
+            return np.linalg.inv(self.tensor)
+        except np.linalg.LinAlgError:
+            return np.full((6, 6), np.nan)
+
+    @property
+    def bulk_modulus(self) -> Modulus:
+        """For a single crystal under pressure, the Reuss value is exact."""
+        c, s = self.tensor, self.compliance
+        return Modulus(float(c[:3, :3].sum() / 9), float(1 / s[:3, :3].sum()))
+
+    @property
+    def shear_modulus(self) -> Modulus:
+        """That of a polycrystal without texture."""
+        c, s = self.tensor, self.compliance
+        voigt = (3 * np.trace(c[:3, :3]) - c[:3, :3].sum() + 6 * np.trace(c[3:, 3:])) / 30
+        reuss = 15 / (6 * np.trace(s[:3, :3]) - 2 * s[:3, :3].sum() + 3 * np.trace(s[3:, 3:]))
+        return Modulus(float(voigt), float(reuss))
+
+
+class AtomsElasticity(tuple[Elasticity, ...]):
+    """The result of `elastic`: one `Elasticity` per structure, in the order of the input."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """A table as columns, one entry per structure.
+
+        The columns are `formula`, `atoms` (their number), `bulk_modulus_GPa` and
+        `shear_modulus_GPa` (Hill), `stable`, `max_stress_GPa` (of the unstrained cell) and
+        `message`.
+        """
+        return {
+            **named([e.atoms for e in self]),
+            "bulk_modulus_GPa": [float(e.bulk_modulus.hill / units.GPa) for e in self],
+            "shear_modulus_GPa": [float(e.shear_modulus.hill / units.GPa) for e in self],
+            "stable": [e.is_stable for e in self],
+            "max_stress_GPa": [float(np.abs(e.stress).max() / units.GPa) for e in self],
+            "message": [e.message for e in self],
+        }
+
+    def __repr__(self) -> str:
+        return text_of(self.to_dict())
+
+
+def elastic(
+    atoms: Iterable[Atoms],
+    potential: Any = None,
+    *,
+    strain: float = 2e-3,
+    symmetrize: bool = False,
+    symprec: float = 0.01,
+    relax_ions: bool = False,
+    optimizer: Any = None,
+    fmax: float = 2e-5,
+    max_steps: int = 500,
+    dtype: Any = None,
+) -> AtomsElasticity:
+    """Elastic tensors of crystals, whose cells should be relaxed.
+
+    Args:
+        atoms: structures that are periodic in three directions; none is changed.
+        potential: as for `evaluate`, with stresses.
+        strain: the size of the strains, of both signs; the error is of second order.
+        symmetrize: strain only in directions that crystal symmetry, found by spglib, does not make
+            equal, and give the tensor this symmetry.
+        symprec: the tolerance of spglib in Å.
+        relax_ions: relax the ions in each strained cell, under their constraints but `FixSymmetry`;
+            otherwise they are clamped to the strain.
+        optimizer, fmax, max_steps: of these relaxations, as for `relax`. The default strain makes
+            forces of about 0.02 eV/Å, far above which `fmax` must not be.
+        dtype: as for `evaluate`.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: a structure or an argument is unusable; the
+            message has the reason.
+
+    >>> from ase.build import bulk
+    >>> from basinax.atoms import EMT, elastic
+    >>> (copper,) = elastic([bulk("Cu", a=3.59)], EMT(), symmetrize=True, dtype="float64")
+    >>> copper.to_gpa()[[0, 0, 3], [0, 1, 3]].round().tolist()
+    [172.0, 115.0, 90.0]
+    """
+    require_switch(relax_ions, "relax_ions")
+    require_switch(symmetrize, "symmetrize")
+    strain = one_number(strain, "strain", POSITIVE)
+    symprec = one_number(symprec, "symprec", POSITIVE)
+    structures = [s.atoms for s in intake(atoms)]
+    for k, a in enumerate(structures):
+        if not (a.pbc.all() and has_volume(a)):
+            raise ValueError(
+                f"system {k} ({a.symbols}) has pbc={a.pbc.tolist()}: elastic constants need three"
+                " periodic directions"
+            )
+    turns = [_turns(a, symprec) if symmetrize else np.eye(6)[None] for a in structures]
+    needed = [_needed(t) for t in turns]
+    sizes = [[(0, 0.0), *((j, s) for j in n for s in (strain, -strain))] for n in needed]
+    strained = [_strained(a, *s) for a, each in zip(structures, sizes, strict=True) for s in each]
+    if relax_ions:
+        options = {"fmax": fmax, "max_steps": max_steps, "dtype": dtype, "stress": True}
+        found = relax(strained, potential, optimizer, **options)
+        failed = [("" if done else "ions did not converge") for done in found.converged]
+    else:
+        found = evaluate(strained, potential, stress=True, dtype=dtype)
+        failed = [""] * len(strained)
+    missing = np.full(6, np.nan)
+    stresses = iter([cast(Any, a).calc.results.get("stress", missing) for a in found.atoms])
+    messages = iter([m or f for m, f in zip(found.messages, failed, strict=True)])
+    results = []
+    for a, t, n, each in zip(structures, turns, needed, sizes, strict=True):
+        stress, *pairs = (next(stresses) for _ in each)
+        slopes = (np.array(pairs[::2]) - np.array(pairs[1::2])) / (2 * strain)
+        message = next(filter(None, [next(messages) for _ in each]), "")
+        results.append(Elasticity(a.copy(), _tensor(t, n, slopes), stress, message))
+    return AtomsElasticity(results)
+
+
+def _strained(atoms: Atoms, entry: int, size: float) -> Atoms:
+    """A copy with one of Voigt's strains of its cell, and of its atoms with it."""
+    matrix, (i, j) = np.eye(3), VOIGT[entry]
+    matrix[i, j] += size / 2
+    matrix[j, i] += size / 2
+    copy = atoms.copy()
+    copy.set_constraint([c for c in atoms.constraints if not isinstance(c, FixSymmetry)])
+    copy.set_cell(atoms.cell.array @ matrix, apply_constraint=False)
+    copy.set_positions(atoms.positions @ matrix, apply_constraint=False)
+    copy.calc = atoms.calc
+    return copy
+
+
+def _turns(atoms: Atoms, symprec: float) -> Float[np.ndarray, "operations 6 6"]:
+    """The point group of a crystal, as it acts on Kelvin's vectors of symmetric matrices."""
+    if (found := check_symmetry(atoms, symprec)) is None:
+        raise ValueError(f"spglib finds no symmetry of {atoms.symbols} with symprec={symprec}")
+    cell = atoms.cell.array.T
+    turns = cell @ found.rotations @ np.linalg.inv(cell)
+    basis = np.zeros((6, 3, 3))
+    for k, (i, j) in enumerate(VOIGT):
+        basis[k, i, j] = basis[k, j, i] = 1 / KELVIN[k]
+    return np.einsum("aij,nik,bkl,njl->nab", basis, turns, basis, turns, optimize=True)
+
+
+def _needed(turns: Float[np.ndarray, "operations 6 6"]) -> list[int]:
+    """The strains whose images under all operations span every strain."""
+    needed, rank = [], 0
+    for j in range(6):
+        images = np.concatenate(turns[:, :, [*needed, j]], axis=1)
+        sizes = np.linalg.svd(images, compute_uv=False)
+        if (more := int((sizes > SPANNED * sizes[0]).sum())) > rank:
+            needed, rank = [*needed, j], more
+    return needed if rank == 6 else list(range(6))
+
+
+def _tensor(
+    turns: Float[np.ndarray, "operations 6 6"], needed: list[int], slopes: np.ndarray
+) -> Float[np.ndarray, "6 6"]:
+    """The least-squares tensor for all images of the strains and of the stresses that they cause.
+
+    It has the crystal's symmetry, since an operation only permutes the images.
+
+    Args:
+        slopes: the derivative of the stress by each strain in eV/Å³ [strains, 6].
+    """
+    if not np.isfinite(slopes).all():
+        return np.full((6, 6), np.nan)
+    strains = np.concatenate(turns[:, :, needed] / KELVIN[needed], axis=1)
+    stresses = np.concatenate(turns @ (slopes * KELVIN).T, axis=1)
+    tensor = stresses @ np.linalg.pinv(strains) / np.outer(KELVIN, KELVIN)
+    return (tensor + tensor.T) / 2

@@ -1,0 +1,180 @@
+"""Single points: energies, forces and stresses of many structures at once."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from typing import Any, cast
+
+import equinox as eqx
+import numpy as np
+from ase import Atoms
+from ase.calculators.calculator import BaseCalculator
+from jaxtyping import Float
+
+from basinax.engine.groups import check_potential
+from basinax.models.evaluators.calculator import evaluator_of
+from basinax.models.evaluators.protocol import (
+    AbstractEvaluator,
+    Evaluated,
+    EvaluationError,
+    Request,
+)
+from basinax.neighbors.search import check_listable
+from basinax.numerics.forks import check_process
+from basinax.numerics.settings import require_switch
+from basinax.numerics.switches import own_switches
+from basinax.potentials import AbstractPotential
+from basinax.potentials.points import found_of
+from basinax.results.snapshot import Snapshot, Template
+from basinax.results.table import energies_of, named, volumes
+from basinax.structures.batch import available_dtype
+from basinax.structures.charges import warn_of_unused
+from basinax.structures.formats.occupancy import check_occupancies
+from basinax.structures.read import has_volume, intake
+
+LOOK = 0.2
+"""Seconds between two reads of evaluators' answers."""
+
+
+class AtomsEvaluation(eqx.Module):
+    """The result of `evaluate`; fields have one entry per structure, in the order of the input."""
+
+    atoms: list[Atoms]
+    """Copies with a calculator that has energy, free energy and, if the potential has them,
+    energies of atoms in eV, forces in eV/Å, and stress in eV/Å³ if requested."""
+    energies: Float[np.ndarray, "systems"]
+    """Energies in eV; NaN for a structure that could not be evaluated."""
+    forces: list[Float[np.ndarray, "atoms 3"]]
+    """Forces in eV/Å, without constraints."""
+    stresses: Float[np.ndarray, "systems 6"] | None
+    """Stresses in eV/Å³, in ASE's order and sign: xx, yy, zz, yz, xz, xy. NaN for a structure whose
+    cell has no volume; None unless requested."""
+    messages: list[str]
+    """The reason for each structure that could not be evaluated; empty for others."""
+
+    @property
+    def free_energies(self) -> Float[np.ndarray, "systems"]:
+        """The energies in eV whose derivatives the forces are: `energies` for most potentials."""
+        return np.array([cast(Any, a.calc).results["free_energy"] for a in self.atoms])
+
+    def __len__(self) -> int:
+        return len(self.atoms)
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """A table as columns, one entry per structure.
+
+        The columns are `formula`, `atoms` (their number), `energy_eV`, `energy_eV_per_atom`,
+        `fmax_eV_per_A`, `volume_A3` (None without three periodic directions) and `message`; with
+        stresses also `max_stress_eV_per_A3`, the largest component.
+        """
+        columns: dict[str, list[Any]] = {
+            **named(self.atoms),
+            **energies_of(self.atoms, self.energies),
+            "fmax_eV_per_A": [float(np.linalg.norm(f, axis=1).max()) for f in self.forces],
+            "volume_A3": volumes(self.atoms),
+        }
+        if self.stresses is not None:
+            columns["max_stress_eV_per_A3"] = np.abs(self.stresses).max(axis=1).tolist()
+        return columns | {"message": list(self.messages)}
+
+
+@own_switches()
+def evaluate(
+    atoms: Iterable[Atoms],
+    potential: AbstractPotential | AbstractEvaluator | BaseCalculator | None = None,
+    *,
+    stress: bool = False,
+    dtype: Any = None,
+) -> AtomsEvaluation:
+    """Energies and forces of every structure at its positions, with the bits of each alone.
+
+    Args:
+        atoms: the structures; none is changed.
+        potential: as for `relax`; if None, each structure's own `atoms.calc`.
+        stress: compute stresses too, for structures whose cells have a volume.
+        dtype: float32 or float64; JAX's default float if None. Calculators have their own.
+
+    Raises:
+        TypeError, ValueError: a structure or an argument is unusable; the message has the reason.
+        RuntimeError: a fork of a process that had used JAX calls this function.
+    """
+    check_process()
+    require_switch(stress, "stress")
+    atoms = [structure.atoms for structure in intake(atoms)]
+    if not atoms:
+        return AtomsEvaluation([], np.zeros(0), [], np.zeros((0, 6)) if stress else None, [])
+    check_occupancies(atoms)
+    evaluator = evaluator_of(potential)
+    warn_of_unused(atoms, evaluator or potential)
+    return evaluated(atoms, evaluator, potential, stress=stress, dtype=available_dtype(dtype))
+
+
+def evaluated(
+    atoms: Sequence[Atoms],
+    evaluator: AbstractEvaluator | None,
+    potential: Any,
+    *,
+    stress: bool,
+    dtype: Any,
+) -> AtomsEvaluation:
+    """`evaluate` of structures that are checked.
+
+    Args:
+        evaluator: that of the potential, if the host calls it.
+    """
+    have_volume = [stress and has_volume(a) for a in atoms]
+    if evaluator is not None:
+        found = _asked(evaluator, atoms, have_volume)
+    else:
+        found = _computed(potential, atoms, have_volume, dtype)
+    snapshots, properties, messages = zip(*found, strict=True)
+    nothing = np.full(6, np.nan)
+    of_cells = [nothing if s.stress is None else s.stress for s in snapshots]
+    pairs = zip(snapshots, atoms, properties, strict=True)
+    return AtomsEvaluation(
+        atoms=[point.of(Template.of(original), more) for point, original, more in pairs],
+        energies=np.array([s.energy for s in snapshots]),
+        forces=[s.forces for s in snapshots],
+        stresses=np.array(of_cells) if stress else None,
+        messages=list(messages),
+    )
+
+
+_Found = tuple[Snapshot, dict[str, Any], str]
+"""A structure with its results, further properties, and a message."""
+
+
+def _computed(
+    potential: Any, atoms: Sequence[Atoms], have_volume: Sequence[bool], dtype: Any
+) -> list[_Found]:
+    check_potential(potential)
+    potential.check(atoms)
+    check_listable(atoms, potential.cutoff, dtype)
+    found = found_of(potential, atoms, dtype, stress=any(have_volume))
+    pairs = zip(found, have_volume, strict=True)
+    return [(point if has else point._replace(stress=None), {}, "") for point, has in pairs]
+
+
+def _asked(
+    evaluator: AbstractEvaluator, atoms: Sequence[Atoms], have_volume: Sequence[bool]
+) -> list[_Found]:
+    """The answers of an evaluator; a failed structure has NaN and a message."""
+    answers: dict[int, Any] = {}
+    evaluator.check(atoms, have_volume)
+    with closing(evaluator.open(atoms, have_volume)) as session:
+        session.ask(
+            [
+                Request(k, a.positions, a.cell.array, needs)
+                for k, (a, needs) in enumerate(zip(atoms, have_volume, strict=True))
+            ]
+        )
+        while len(answers) < len(atoms):
+            for number, answer in session.answers(LOOK):
+                answers[number] = answer.owned() if isinstance(answer, Evaluated) else answer
+    found: list[_Found] = []
+    for k, a in enumerate(atoms):
+        answer, message = answers[k], ""
+        if isinstance(answer, EvaluationError):
+            answer, message = Evaluated(np.nan, np.full((len(a), 3), np.nan)), str(answer)
+        numbers = answer.forces, answer.stress, answer.energy, None, answer.minimised
+        found.append((Snapshot(a.positions, a.cell.array, *numbers), answer.properties(), message))
+    return found

@@ -1,0 +1,312 @@
+"""Batches whose structures the host evaluates, each continued as soon as its evaluation arrives.
+
+One turn of the loop takes the evaluations that have arrived; other structures stand still. No bit
+of a result depends on which evaluations arrive together.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from basinax.engine.device import advanced, found_at, moved, restarted, started
+from basinax.engine.host_optimizers import HostOptimizers
+from basinax.engine.moving_cells import CellConstraints, CellMoves
+from basinax.engine.slots import EvaluatorInfo, Slots
+from basinax.engine.stream import AbstractBackend
+from basinax.engine.turns import numbers_of
+from basinax.internal.optimizer import Given, steps_on_the_host
+from basinax.minimize.run import Evaluation, Point, Run, judged_between
+from basinax.minimize.status import Status
+from basinax.models.evaluators.protocol import (
+    AbstractSession,
+    Answer,
+    Evaluated,
+    EvaluationError,
+    Request,
+)
+from basinax.numerics import xla
+from basinax.numerics.static import Fixed, split
+from basinax.potentials import Properties
+from basinax.results.snapshot import Snapshot
+from basinax.structures.batch import Batch
+from basinax.structures.constraints.applied import Constraints
+from basinax.structures.matrices import VOIGT_OF_ENTRIES
+
+LOOK = 0.2
+"""Seconds that the host waits for an evaluation before it checks whether to stop."""
+
+REACH = 6.0
+"""A structure ends, without evaluation, if its cell has collapsed or exploded so far that
+neighbours within this distance (Å) could not be listed."""
+
+
+class Findings(eqx.Module):
+    """Evaluations that have arrived, in NumPy arrays of a batch's shapes; 0 in other slots."""
+
+    has_come: Bool[Array, "systems"]
+    energies: Float[Array, "systems"]
+    forces: Float[Array, "rows 3"]
+    stress: Float[Array, "systems 3 3"] | None
+    steps: Any = None
+    """Steps like the parameters, if the host makes the steps."""
+
+
+class _Point(NamedTuple):
+    """A point at which a structure was evaluated, with all results."""
+
+    request: Request
+    found: Evaluated
+
+    def is_at(self, end: Snapshot) -> bool:
+        positions, cell = self.request.positions, self.request.cell
+        return np.array_equal(positions, end.positions) and np.array_equal(cell, end.cell)
+
+
+class Points:
+    """The properties of each structure at the points where it may end: its last and its best."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, _Point] = {}
+        self._best: dict[int, _Point] = {}
+        self._first: dict[int, float] = {}
+        self._messages: dict[int, str] = {}
+
+    def add(self, request: Request, found: Evaluated) -> None:
+        self._last[request.number] = _Point(request, found.owned())
+        self._first.setdefault(request.number, found.energy)
+
+    def keep(self, number: int) -> None:
+        """Keep the last point, which the run has found to be the best so far."""
+        self._best[number] = self._last[number]
+
+    def last(self, number: int) -> Evaluated:
+        """The properties at the last point."""
+        return self._last[number].found
+
+    def fail(self, number: int, message: str) -> None:
+        self._messages[number] = message
+
+    def pop(self, member: int, end: Snapshot) -> EvaluatorInfo:
+        points = self._last.pop(member, None), self._best.pop(member, None)
+        properties = next((p.found.properties() for p in points if p and p.is_at(end)), {})
+        message, first = self._messages.pop(member, ""), self._first.pop(member, None)
+        return EvaluatorInfo(properties, message, first)
+
+
+class HostBackend(AbstractBackend):
+    """One batch whose structures the host evaluates."""
+
+    def __init__(self, slots: Slots, session: AbstractSession, numbers: dict[int, int]):
+        """Args: numbers: the number of each structure in the session, by that in the run."""
+        self.slots, self.session, self.numbers = slots, session, numbers
+        self.points = Points()
+        slots.info_of = lambda structure, end: self.points.pop(self.numbers[structure.number], end)
+        self.asked: dict[int, Request] = {}
+        """Pending requests, by number in the session."""
+        is_on_host = steps_on_the_host(slots.group.settings.optimizer)
+        self.optimizers = HostOptimizers(slots) if is_on_host else None
+
+    def start(self) -> None:
+        slots = self.slots
+        self.how = split((None, slots.settings()))
+        keep_best = slots.group.keep_best
+        self.run: Run = started(self.how[0], keep_best, self.how[1], slots.batch, slots.moves)
+        self.waits = False
+        """Whether the next turn waits for an evaluation; otherwise it gives new positions."""
+
+    def advance(self) -> None:
+        """Does nothing: evaluations have begun as they were asked for."""
+
+    def look(self) -> tuple[np.ndarray, np.ndarray]:
+        slots, group = self.slots, self.slots.group
+        findings, failed = self._findings(self._answers() if self.waits else [])
+        self.run, here, due = _turn(*self.how, slots.batch, slots.moves, self.run, findings)
+        self.here = here = jax.device_get(here)
+        for number in self._numbers(slots.occupied & here["is_best"]).values():
+            self.points.keep(number)
+        if group.recorder is not None or group.points:
+            has_come = np.asarray(findings.has_come)
+            slots.record(self._with_energies(jax.device_get(due), self._numbers(has_come)))
+        status = np.where(failed, Status.EVALUATION_FAILED, here["status"]).astype(np.int32)
+        if failed.any():
+            self.run = eqx.tree_at(lambda run: run.status, self.run, status)
+        return status, here["fmax"]
+
+    def is_worth_refilling(self, has_ended: np.ndarray) -> bool:
+        return bool(has_ended.any())
+
+    def take_out(self, which: np.ndarray) -> None:
+        slots, numbers = self.slots, self._numbers(which)
+        self._forget(which)
+        slots.take_out(self.run, which)
+        if (left := slots.left) is not None and (last := left.last) is not None:
+            # The energy is NaN where a path ends at a point that was not evaluated.
+            known = {k: n for k, n in numbers.items() if not np.isnan(last["energies"][k])}
+            slots.left = left._replace(last=self._with_energies(last, known))
+
+    def restart(self, is_new: np.ndarray) -> None:
+        slots, self.how = self.slots, split((None, self.slots.settings()))
+        self.run = restarted(*self.how, slots.batch, slots.moves, self.run, is_new)
+
+    def prepare(self, is_new: np.ndarray) -> None:
+        """Request evaluations of structures at positions that have not been evaluated."""
+        self.waits = not is_new.any()
+        if not self.waits:
+            return  # a turn without evaluations gives the new positions
+        slots, here, requests = self.slots, self.here, []
+        is_waiting = slots.occupied & here["is_pending"] & ~here["is_lost"]
+        for k, number in self._numbers(is_waiting).items():
+            if number in self.asked:
+                continue
+            positions = here["positions"][slots.rows_of(k)].astype(np.float64)
+            cell = here["cells"][k].astype(np.float64)
+            requests.append(Request(number, positions, cell, bool(here["is_free"][k])))
+        self.asked |= {request.number: request for request in requests}
+        self.session.ask(requests)
+        self.waits = not (slots.occupied & here["is_lost"]).any()
+
+    def give_up(self) -> None:
+        super().give_up()
+        # A late answer would be taken for the answer to a restarted structure.
+        while self.asked and not self.slots.group.monitor.is_stopped():
+            for number, _ in self.session.answers(LOOK):
+                self.asked.pop(number, None)
+        self._forget(self.slots.occupied)
+
+    def _numbers(self, which: np.ndarray) -> dict[int, int]:
+        """The structures in these slots: their numbers in the session, by slot."""
+        found = self.slots.in_slots(which)
+        return {k: self.numbers[structure.number] for k, structure in found.items()}
+
+    def _with_energies(
+        self, found: dict[str, np.ndarray], known: dict[int, int]
+    ) -> dict[str, np.ndarray]:
+        """`found` with the evaluator's energies, of which the run has the minimised one alone.
+
+        Args:
+            known: structures at their last point, by slot.
+        """
+        energies = found["energies"].astype(np.float64)
+        free_energies = energies.copy()
+        for k, number in known.items():
+            last = self.points.last(number)
+            energies[..., k], free_energies[..., k] = last.energy, last.minimised
+        return found | {"energies": energies, "free_energies": free_energies}
+
+    def _forget(self, which: np.ndarray) -> None:
+        """Drop the requests and optimizers of the structures in these slots."""
+        for k, number in self._numbers(which).items():
+            self.asked.pop(number, None)
+            self.session.end(number)
+            if self.optimizers is not None:
+                self.optimizers.end(self.slots.structures[k].number)
+
+    def _answers(self) -> list[Answer]:
+        """At least one answer, unless the run is stopped."""
+        while not (answers := self.session.answers(LOOK)):
+            if self.slots.group.monitor.is_stopped():
+                break
+        return answers
+
+    def _findings(self, answers: list[Answer]) -> tuple[Findings, np.ndarray]:
+        """The answers as arrays, and the mask of slots whose structures could not be evaluated."""
+        slots = self.slots
+        shape, dtype = (len(slots.occupied),), slots.batch.positions.dtype
+        has_come, failed = np.zeros((2, *shape), bool)
+        energies, forces = np.zeros(shape, dtype), np.zeros(slots.batch.positions.shape, dtype)
+        stress = None if slots.moves is None else np.zeros((*shape, 3, 3), dtype)
+        slot_of = {number: k for k, number in self._numbers(slots.occupied).items()}
+        for number, found in answers:
+            request = self.asked.pop(number, None)
+            if request is None:  # the structure has left its slot
+                continue
+            k = slot_of[number]
+            if isinstance(found, EvaluationError):
+                failed[k] = True
+                self.points.fail(number, str(found))
+                continue
+            self.points.add(request, found)
+            has_come[k], energies[k] = True, found.minimised
+            forces[slots.rows_of(k)] = found.forces
+            if stress is not None and found.stress is not None:
+                stress[k] = found.stress[list(VOIGT_OF_ENTRIES)].reshape(3, 3)
+        arrays: dict[str, Any] = {"has_come": has_come, "energies": energies, "forces": forces}
+        found = Findings(**arrays, stress=stress)  # pyright: ignore[reportArgumentType]
+        return (found if self.optimizers is None else self._stepped(found)), failed
+
+    def _stepped(self, findings: Findings) -> Findings:
+        """The findings, with a step of the host for each evaluation."""
+        slots, optimizers = self.slots, cast(HostOptimizers, self.optimizers)
+        gradients: Any = -cast(Any, findings.forces)
+        has_come = np.asarray(findings.has_come)
+        if has_come.any() and not (slots.moves is None and slots.batch.constraints is None):
+            gradients = _gradients(slots.batch, slots.moves, self.run.point.params, findings)
+        come = self._numbers(has_come)
+        energies = {k: self.points.last(number).minimised for k, number in come.items()}
+        return dataclasses.replace(findings, steps=optimizers.steps(self.run, energies, gradients))
+
+
+@functools.partial(xla.jitted, is_kept=True, options=xla.SHORT, static_argnums=0)
+def _turn(
+    fixed: Fixed, arrays, batch: Batch, moves: CellMoves | None, before: Run, findings: Findings
+) -> tuple[Run, dict[str, Any], dict[str, Any]]:
+    """The run after one turn, the new positions, and the evaluated ones."""
+    _, settings = eqx.combine(arrays, fixed.tree)
+    if findings.steps is not None:
+        settings = dataclasses.replace(settings, optimizer=Given(findings.steps))
+    run = advanced(_evaluation(findings, batch, moves), before, settings, batch, moves, 1)
+    there = moved(batch, moves, run.point.params)
+    nobody = jnp.zeros_like(findings.has_come)
+    best, last_best = run.best, before.best
+    is_best = nobody if best is None else best.energies < cast(Point, last_best).energies
+    here = {
+        "positions": there.positions,
+        "cells": there.cells,
+        "status": run.status,
+        "fmax": run.point.fmax,
+        "is_best": is_best,
+        "is_pending": run.is_pending,
+        "is_free": nobody if moves is None else moves.is_free,
+        "is_lost": nobody if moves is None else moves.is_lost(there, _reach(batch)),
+    }
+    is_judged, point = judged_between(before, run)
+    found = found_at(point, batch, moves)
+    due = found | numbers_of(is_judged, before, run, found)
+    return run, here, {name: x[None] for name, x in due.items()}
+
+
+@functools.partial(xla.jitted, is_kept=True, options=xla.SHORT)
+def _gradients(batch: Batch, moves: CellMoves | None, params: Any, findings: Findings) -> Any:
+    """Gradients by the parameters, under the constraints."""
+    gradients = _evaluation(findings, batch, moves)(params).gradients
+    if moves is None:
+        return cast(Constraints, batch.constraints).of_gradient(gradients, batch.index, params)
+    constrained = CellConstraints(batch.constraints, moves)
+    return constrained.of_gradient(gradients, moves.prefix(batch.index), params)
+
+
+def _evaluation(findings: Findings, batch: Batch, moves: CellMoves | None) -> Callable:
+    """A function that maps parameters to the findings."""
+
+    def evaluate(params):
+        energies, forces, has_come = findings.energies, findings.forces, findings.has_come
+        if moves is None:
+            return Evaluation(energies, -forces, has_come)
+        here = moved(batch, moves, params)
+        is_lost = moves.is_lost(here, _reach(batch))
+        properties = Properties(energies, forces, jnp.zeros_like(forces[:, 0]), findings.stress)
+        enthalpies, gradient, observed = moves.of_properties(params, properties, here, is_lost)
+        return Evaluation(enthalpies, gradient, has_come | is_lost, observed)
+
+    return evaluate
+
+
+def _reach(batch: Batch) -> Array:
+    return jnp.asarray(REACH, batch.positions.dtype)

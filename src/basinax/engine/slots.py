@@ -1,0 +1,315 @@
+"""The slots of a batch, which structures occupy one after another, and their outcomes."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import jax
+import numpy as np
+
+from basinax.engine.device import Settings, moved, result
+from basinax.engine.history_buffer import HistoryBuffer
+from basinax.engine.moving_cells import CellMoves, cell_moves
+from basinax.engine.queue import Monitor, Queue
+from basinax.minimize.run import Run
+from basinax.minimize.status import Status
+from basinax.numerics.rounding import BLOCK
+from basinax.results.history import AnyRecorder, History
+from basinax.results.record import Relaxed
+from basinax.results.snapshot import Snapshot
+from basinax.results.trajectory import Frame
+from basinax.structures.batch import Batch, padded_size, put, row_starts
+from basinax.structures.cells.kinds import Kind, is_open
+from basinax.structures.constraints.applied import Layout, has_room
+from basinax.structures.read import Structure
+from basinax.systems.index import index_of_sizes
+
+
+class Group(NamedTuple):
+    """Structures that are relaxed in batches of one shape."""
+
+    settings: Settings
+    dtype: Any
+    keep_best: bool
+    shape: tuple[int, int]
+    """The numbers of rows and systems of a batch."""
+    n_filled: int
+    """The most rows to fill at the start, so that structures remain for other batches."""
+    n_rows: int
+    """The number of rows of all structures from which the group was made."""
+    most_rows: int
+    """The number of rows of the largest structure."""
+    most_neighbors: float
+    """The largest estimated number of neighbours of an atom."""
+    most_elements: int | None
+    """The most elements of one structure; None if the number does not matter."""
+    layout: Layout
+    """The layout of the constraints."""
+    kind: Kind | None
+    """The kind of moving cells; None if all cells are fixed."""
+    has_open: bool
+    """Whether there is room for cells that are open, see `is_open`."""
+    queue: Queue
+    monitor: Monitor
+    recorder: AnyRecorder | None
+    points: int
+    """The largest number of points in a structure's history; 0 for no history."""
+
+    def suits(self, structure: Structure, n_neighbors: float) -> bool:
+        """Whether the programs of the group have room for another structure.
+
+        Args:
+            n_neighbors: the estimated number of neighbours of its atoms.
+        """
+        return (
+            structure.kind in (None, self.kind)
+            and len(structure) <= self.most_rows
+            and n_neighbors <= self.most_neighbors
+            and (self.most_elements is None or structure.n_elements <= self.most_elements)
+            and has_room(self.layout, structure.stages)
+            and (self.has_open or not is_open(structure.cell))
+        )
+
+    def fill(self) -> list[Structure]:
+        """Waiting structures for a new batch; empty if none wait."""
+        n_rows, n_systems = self.shape
+        return self.queue.fill(min(self.n_filled, n_rows), n_systems)
+
+    def halved(self) -> "Group":
+        """The group with batches of half the size, in which its largest structure still fits."""
+        n_rows, n_systems = self.shape
+        rows = max(-(-self.most_rows // BLOCK) * BLOCK, padded_size(n_rows // 2, least=BLOCK))
+        return self._replace(shape=(rows, padded_size(-(-n_systems // 2))), n_filled=rows)
+
+
+ENERGIES = ("energy", "free_energy")
+
+
+class EvaluatorInfo(NamedTuple):
+    """What an evaluator adds to the result of a structure that has ended."""
+
+    properties: dict[str, Any] = {}  # noqa: RUF012
+    """Properties by ASE's names, which replace those of the batch."""
+    message: str = ""
+    """The reason if the structure could not be evaluated."""
+    first_energy: float | None = None
+    """The energy at the start, in eV; None for the batch's value."""
+
+
+InfoOf = Callable[[Structure, Snapshot], EvaluatorInfo]
+"""The information on a structure that ended at a snapshot; available once."""
+
+
+class Left(NamedTuple):
+    """Structures that have left their slots in a batch."""
+
+    found: dict[str, np.ndarray]
+    """The values of `result` for all slots."""
+    last: dict[str, np.ndarray] | None
+    """The last points of trajectories; None without a recorder."""
+    structures: dict[int, Structure]
+    """The structures by slot."""
+    histories: dict[int, History]
+    """The histories by slot; empty if no histories are kept."""
+
+
+Ended = tuple[int, Relaxed]
+"""The number of a structure, and its outcome."""
+
+
+class Slots:
+    """The slots of one batch, which structures occupy one after another."""
+
+    def __init__(self, group: Group, structures: list[Structure]):
+        self.group = group
+        self.info_of: InfoOf = lambda structure, end: EvaluatorInfo()
+        self.batch = Batch.of(structures, group.dtype, *group.shape, group.layout, group.most_rows)
+        # Empty slots have the settings of the first structure, and no rows.
+        self.structures = structures + structures[:1] * (group.shape[1] - len(structures))
+        self.occupied = np.arange(group.shape[1]) < len(structures)
+        self.starts = row_starts(self.batch.index.sizes)
+        self.left: Left | None = None
+        """Structures that have left their slots and await `emit`."""
+        self.moves = self._moves()
+        self.histories = HistoryBuffer(group.shape[1], group.points) if group.points else None
+
+    def settings(self) -> Settings:
+        """The settings of the structures in the batch, one entry per slot."""
+        return self.group.settings.of(self.structures)
+
+    def in_slots(self, which: np.ndarray) -> dict[int, Structure]:
+        """The structures in these slots, by slot."""
+        return {k: self.structures[k] for k in np.flatnonzero(which).tolist()}
+
+    def rows_of(self, k: int) -> slice:
+        """The rows of the structure in slot k."""
+        return slice(self.starts[k], self.starts[k] + len(self.structures[k]))
+
+    def here(self, run: Run) -> Batch:
+        """The batch at the current positions of the run."""
+        if self.moves is None:
+            return moved(self.batch, None, run.point.params)
+        # Reuse the program `result`, which the end of the run needs in any case.
+        found = result(dataclasses.replace(run, best=None), self.batch, self.moves)
+        return dataclasses.replace(self.batch, positions=found["positions"], cells=found["cells"])
+
+    def n_rows(self, which: np.ndarray) -> int:
+        """The number of rows of the structures in these slots."""
+        return int(np.asarray(self.batch.index.sizes)[which].sum())
+
+    def _moves(self) -> CellMoves | None:
+        """The moves of the cells of the structures in this batch."""
+        group = self.group
+        if group.kind is None:
+            return None
+        structures = [
+            structure if held else dataclasses.replace(structure, cell=None)
+            for structure, held in zip(self.structures, self.occupied, strict=True)
+        ]
+        dtype, has_open = self.batch.positions.dtype, group.has_open
+        return cell_moves(group.kind, structures, group.shape[1], dtype, has_open=has_open)
+
+    def take_out(self, run: Run, which: np.ndarray) -> None:
+        """Free the slots of structures that have ended, or must end at their current point."""
+        found = last = jax.device_get(result(run, self.batch, self.moves))
+        if self.group.recorder is None:
+            last = None
+        elif self.group.keep_best:
+            path = dataclasses.replace(run, best=None)
+            last = jax.device_get(result(path, self.batch, self.moves))
+        structures = self.in_slots(which)
+        self.left = Left(found, last, structures, self._histories(found, list(structures)))
+        self.occupied = self.occupied & ~which
+
+    def _histories(self, found: dict[str, np.ndarray], which: list[int]) -> dict[int, History]:
+        """The histories of the structures in these slots, if histories are kept."""
+        if self.histories is None:
+            return {}
+        kept = {k: self.histories.of(k) for k in which}
+        if self.moves is None:
+            return kept
+        return {k: h if found["is_free"][k] else h._replace(volumes=None) for k, h in kept.items()}
+
+    def emit(self) -> list[Ended]:
+        """The outcomes of the structures that were taken out."""
+        if self.left is None:
+            return []
+        (found, last, structures, histories), self.left = self.left, None
+        ended = [
+            (structure.number, self._outcome(found, k, structure, histories.get(k)))
+            for k, structure in structures.items()
+        ]
+        if last is not None:
+            self._record_ends(last, structures)
+        stays = self.occupied.copy()
+        stays[list(structures)] = False
+        self.group.monitor.report(self, found["status"][stays], found["fmax"][stays])
+        return ended
+
+    def _outcome(
+        self, found: dict[str, np.ndarray], k: int, structure: Structure, history: History | None
+    ) -> Relaxed:
+        monitor, status = self.group.monitor, Status(found["status"][k])
+        has_ended = status != Status.RUNNING
+        if has_ended:
+            monitor.end(status)
+        end = self._snapshot(found, k, structure)
+        properties, message, first_energy = self.info_of(structure, end)
+        kept = {x: properties[x] for x in ENERGIES if x in properties}
+        end = end._replace(**kept).kept(structure)
+        if first_energy is None:
+            first_energy = float(found["first_energies"][k])
+        return Relaxed.of(
+            structure.atoms,
+            end.positions,
+            end.cell,
+            end.properties() | properties,
+            energy=end.energy,
+            fmax=float(found["fmax"][k]),
+            steps=int(found["steps"][k]),
+            evaluations=int(found["evaluations"][k]),
+            status=status,
+            source=str(structure.number),
+            message=message,
+            initial_energy=first_energy,
+            seconds=monitor.seconds() if has_ended else np.nan,
+            history=history,
+        )
+
+    def _snapshot(self, found: dict[str, np.ndarray], k: int, structure: Structure) -> Snapshot:
+        rows = slice(self.starts[k], self.starts[k] + len(structure))
+        is_free = self.moves is not None and bool(found["is_free"][k])
+        return Snapshot(
+            positions=found["positions"][rows].astype(np.float64),
+            cell=found["cells"][k].astype(np.float64),
+            forces=found["forces"][rows].astype(np.float64),
+            stress=found["stress"][k].astype(np.float64) if is_free else None,
+            energy=float(found["energies"][k]),
+            free_energy=float(found["free_energies"][k]) if "free_energies" in found else None,
+            energies=found["of_atoms"][rows].astype(np.float64) if "of_atoms" in found else None,
+        )
+
+    def record(self, found: dict[str, np.ndarray]) -> None:
+        """Store histories and frames of turns, a first axis; `steps` are -1 in other turns."""
+        if self.histories is not None:
+            kept = {name: found[name] for name in ("steps", "evaluations", "energies", "fmax")}
+            if self.moves is not None:
+                kept["volumes"] = np.abs(np.linalg.det(found["cells"].astype(np.float64)))
+            self.histories.add(kept)
+        if self.group.recorder is not None:
+            for k in range(len(found["steps"])):
+                self._record({name: x[k] for name, x in found.items()})
+
+    def _record(self, found: dict[str, np.ndarray]) -> None:
+        """Pass on frames that are due."""
+        interval = cast(AnyRecorder, self.group.recorder).interval
+        is_due = self.occupied & (found["steps"] >= 0) & (found["steps"] % interval == 0)
+        self._add_frames(found, self.in_slots(is_due))
+
+    def _record_ends(self, last: dict[str, np.ndarray], structures: dict[int, Structure]) -> None:
+        """Pass on the last frames of structures that have ended; recorders skip known frames."""
+        has_ended = (last["status"] != Status.RUNNING) & last["is_known"]
+        ends = {k: structure for k, structure in structures.items() if has_ended[k]}
+        self._add_frames(last, ends, are_last=True)
+
+    def _add_frames(
+        self,
+        found: dict[str, np.ndarray],
+        structures: dict[int, Structure],
+        *,
+        are_last: bool = False,
+    ) -> None:
+        """Pass on frames of structures in these slots; the recorder's thread builds each frame."""
+        if not structures:
+            return
+
+        def frame(k: int, structure: Structure) -> Frame:
+            # Frames leave out energies of atoms, which need as much space as a coordinate.
+            snapshot = self._snapshot(found, k, structure)._replace(energies=None).kept(structure)
+            numbers = structure.number, int(found["steps"][k])
+            return Frame(*numbers, snapshot, float(found["fmax"][k]), are_last)
+
+        cast(AnyRecorder, self.group.recorder).add(frame(k, s) for k, s in structures.items())
+
+    def refill(self) -> np.ndarray:
+        """Fill free slots with waiting structures of as many rows; return the filled slots."""
+        batch, is_new = self.batch, np.zeros_like(self.occupied)
+        sizes = np.array(batch.index.sizes)
+        draft = jax.tree.map(np.array, dataclasses.replace(batch, index=None))
+        self.occupied = self.occupied.copy()
+        for k in np.flatnonzero(~self.occupied).tolist():
+            structure = self.group.queue.replace(-(-int(sizes[k]) // BLOCK))
+            if structure is None:
+                continue
+            self.structures[k], self.occupied[k] = structure, True
+            sizes[k], is_new[k] = len(structure), True
+            put(draft, k, int(self.starts[k]), structure)
+        if is_new.any():
+            if self.histories is not None:
+                self.histories.begin(is_new)
+            index = index_of_sizes(
+                sizes, align=BLOCK, n_rows=batch.n_rows, most_rows=self.group.most_rows
+            )
+            self.batch = dataclasses.replace(draft, index=index)
+            self.moves = self._moves()
+        return is_new

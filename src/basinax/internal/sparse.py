@@ -1,0 +1,116 @@
+"""Derivatives of coordinates, each of which depends on few degrees of freedom.
+
+The list of coordinates fixes the pattern of entries. Sums run over coordinates in list order on one
+core, so the bits are those of the structure alone, on any processor.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.sparse import coo_array, csr_array
+from scipy.sparse.csgraph import breadth_first_order
+
+from basinax.internal.factors import TILE, Factors, Profile
+
+
+class Pattern:
+    """The degrees of freedom on which the coordinates depend.
+
+    Args:
+        groups: for each group of coordinates, the degrees of freedom of each coordinate.
+        n_dofs: the number of degrees of freedom.
+    """
+
+    def __init__(self, groups: Sequence[Int[np.ndarray, "q entries"]], n_dofs: int):
+        self.groups, self.n_dofs = groups, n_dofs
+        widths = np.concatenate([np.full(len(g), g.shape[1]) for g in groups])
+        self.shape = len(widths), n_dofs
+        self.begins = np.concatenate([[0], np.cumsum(widths)])
+        self.rows = np.repeat(np.arange(len(widths)), widths)
+        self.columns = np.concatenate([g.ravel() for g in groups])
+
+    @functools.cached_property
+    def profile(self) -> Profile:
+        """The positions of products of two entries of a coordinate in the matrix BᵀKB."""
+        shape = self.n_dofs, self.n_dofs
+        rows = [np.repeat(g, g.shape[1], axis=1).ravel() for g in self.groups]
+        columns = [np.tile(g, (1, g.shape[1])).ravel() for g in self.groups]
+        at = np.concatenate(rows), np.concatenate(columns)
+        if self.n_dofs <= TILE:
+            return Profile(*at, np.arange(self.n_dofs))
+        return Profile(*at, _near_the_diagonal(coo_array((np.ones(len(at[0])), at), shape)))
+
+
+class Jacobian:
+    """∂q/∂x.
+
+    Args:
+        pattern: the positions of the entries.
+        entries: the entries of each group of coordinates; entries at one position add up.
+    """
+
+    def __init__(self, pattern: Pattern, entries: Sequence[Float[np.ndarray, "q entries"]]):
+        self.pattern, self.entries = pattern, entries
+        self._flat = np.concatenate([e.ravel() for e in entries])
+
+    def along(self, step: Float[np.ndarray, "dofs"]) -> Float[np.ndarray, "q"]:
+        """B s."""
+        pattern = self.pattern
+        return np.bincount(pattern.rows, self._flat * step[pattern.columns], pattern.shape[0])
+
+    def back(self, force: Float[np.ndarray, "q"]) -> Float[np.ndarray, "dofs"]:
+        """Bᵀ f."""
+        pattern = self.pattern
+        return np.bincount(pattern.columns, self._flat * force[pattern.rows], pattern.shape[1])
+
+    def all_back(self, forces: Float[np.ndarray, "rows q"]) -> Float[np.ndarray, "rows dofs"]:
+        """Bᵀ times each row."""
+        return (self.matrix.T @ forces.T).T
+
+    @functools.cached_property
+    def matrix(self) -> csr_array:
+        pattern = self.pattern
+        return csr_array((self._flat, pattern.columns, pattern.begins), shape=pattern.shape)
+
+    def products(self, stiffness: Float[np.ndarray, "q"]) -> Float[np.ndarray, "products"]:
+        """The terms of BᵀKB, before terms at one position are added."""
+        ends = np.cumsum([len(e) for e in self.entries])
+        springs = zip(np.split(stiffness, ends[:-1]), self.entries, strict=True)
+        of_groups = [(k[:, None] * e)[:, :, None] * e[:, None, :] for k, e in springs]
+        return np.concatenate([products.ravel() for products in of_groups])
+
+
+class Model:
+    """BᵀKB."""
+
+    def __init__(self, jacobian: Jacobian, stiffness: Float[np.ndarray, "q"]):
+        self._profile = jacobian.pattern.profile
+        self._matrix = self._profile.matrix(jacobian.products(stiffness))
+
+    def factorised(self, weak: float) -> Factors:
+        """BᵀKB + ε, factorised. Raises LinAlgError for numbers that are not finite."""
+        matrix = self._matrix.copy()
+        matrix[self._profile.diagonal] += weak
+        return Factors(self._profile, matrix)
+
+
+def _near_the_diagonal(coupled: coo_array) -> Int[np.ndarray, "dofs"]:
+    """An order of the degrees of freedom that moves entries towards the diagonal.
+
+    Each part is walked from its far end, neighbour by neighbour; ties keep the order of numbers.
+    Those that couple to more than half of all, as the cell does, come last.
+    """
+    graph = coupled.tocsr()
+    counts = np.diff(graph.indptr)
+    is_hub, is_alone = counts > len(counts) / 2, counts <= 1
+    own = np.flatnonzero(~is_hub & ~is_alone)
+    orders, inner = [np.flatnonzero(is_alone)], graph[own][:, own]
+    left = np.ones(len(own), bool)
+    while left.any():
+        far = breadth_first_order(inner, int(left.argmax()), return_predecessors=False)[-1]
+        part = breadth_first_order(inner, far, return_predecessors=False)
+        left[part] = False
+        orders.append(own[part])
+    return np.concatenate([*orders, np.flatnonzero(is_hub)])

@@ -1,0 +1,72 @@
+"""Derivatives of minima by the implicit function theorem.
+
+At a minimum x of E(x, θ) the gradient g(x, θ) is zero, so H dx = -(∂g/∂θ) dθ with the Hessian H. No
+step of the run is differentiated. See Blondel et al., "Efficient and Modular Implicit
+Differentiation", arXiv:2105.15183.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from basinax.numerics import xla
+from basinax.systems.types import Tree
+
+Model = Callable[..., tuple[Any, ...]]
+"""A `value_and_gradient` with its closed-over numbers as further arguments."""
+
+Solve = Callable[[Callable[[Tree], Tree], Tree], Tree]
+"""A solver of H v = b, from the function v → H v and b."""
+
+
+def described(value_and_gradient: Model, params: Tree) -> tuple[Any, bool]:
+    """The shapes that a model returns, and whether it closes over numbers to differentiate by."""
+    # Wrap the model in a function, since the model may be an object without a hash.
+    trace = jax.make_jaxpr(lambda params: value_and_gradient(params), return_shape=True)
+    jaxpr, said = trace(params)
+    return said, any(isinstance(number, Tracer) for number in jaxpr.consts)
+
+
+def with_arguments(value_and_gradient: Model, params: Tree) -> tuple[Model, list[Any]]:
+    """The model as a function of the numbers that it closes over, and these numbers."""
+    return jax.closure_convert(lambda params: value_and_gradient(params), params)
+
+
+def differentiable(
+    model: Model, numbers: list[Any], solve: Solve, params: Tree, energies: Any
+) -> tuple[Tree, Any]:
+    """The minimum and its energies, with derivatives by the numbers of the model.
+
+    Args:
+        params: a minimum of the model with these numbers.
+        energies: the energies at `params`.
+    """
+
+    @jax.custom_jvp
+    def minimum(numbers, params, energies):
+        del numbers
+        return params, energies
+
+    @minimum.defjvp
+    @xla.jitted
+    def _(primals, tangents):
+        (numbers, params, energies), (changes, *_) = primals, tangents
+
+        def gradient(x, numbers):
+            return model(x, *numbers)[1]
+
+        def hessian_times(v):
+            return jax.jvp(lambda x: gradient(x, numbers), (params,), (v,))[1]
+
+        _, forces = jax.jvp(lambda n: gradient(params, n), (numbers,), (changes,))
+        b = jax.tree.map(jnp.negative, forces)
+        # The Hessian is symmetric, so reverse mode uses the same solver.
+        moves = jax.lax.custom_linear_solve(hessian_times, b, solve, symmetric=True)
+        both = (params, numbers), (moves, changes)
+        _, slopes = jax.jvp(lambda x, n: model(x, *n)[0], *both)
+        return (params, energies), (moves, slopes)
+
+    return minimum(tuple(numbers), params, energies)

@@ -1,0 +1,193 @@
+"""The protocol of potentials that the host evaluates, one structure at a time.
+
+A structure is evaluated from its own positions and cell alone. So its results have the bits of an
+evaluation alone, if the evaluator keeps no memory of other structures.
+"""
+
+import abc
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from ase import Atoms
+from jaxtyping import Float
+
+from basinax.structures.charges import USABLE
+from basinax.structures.matrices import VOIGT
+
+
+class EvaluationError(Exception):
+    """A structure could not be evaluated; its result gets the message."""
+
+
+class Request(NamedTuple):
+    """A structure that awaits its evaluation."""
+
+    number: int
+    """The number of the structure in the call."""
+    positions: Float[np.ndarray, "atoms 3"]
+    """The positions in Å."""
+    cell: Float[np.ndarray, "3 3"]
+    """The cell in Å; its vectors are rows."""
+    needs_stress: bool
+
+
+class Evaluated(NamedTuple):
+    """The properties of one structure.
+
+    The free energy is minimised. The energy is what ASE calls so; most potentials have one only.
+    """
+
+    energy: float
+    """The energy in eV."""
+    forces: Float[np.ndarray, "atoms 3"]
+    """The forces in eV/Å, without constraints."""
+    stress: Float[np.ndarray, "6"] | None = None
+    """The stress in eV/Å³, in ASE's order and sign: xx, yy, zz, yz, xz, xy, if requested."""
+    results: dict[str, Any] = {}  # noqa: RUF012
+    """Further results by ASE's names of properties, stored with the relaxed structure."""
+    free_energy: float | None = None
+    """The energy in eV whose derivative the forces are; None if it is `energy`."""
+
+    @property
+    def minimised(self) -> float:
+        """The energy in eV whose derivative the forces are."""
+        return self.energy if self.free_energy is None else self.free_energy
+
+    def owned(self) -> "Evaluated":
+        """A copy that shares no array with the evaluator, which may fill its arrays again."""
+        stress = None if self.stress is None else np.array(self.stress)
+        results = {name: copied(value) for name, value in self.results.items()}
+        forces = np.array(self.forces)
+        return Evaluated(float(self.energy), forces, stress, results, self.free_energy)
+
+    def properties(self) -> dict[str, Any]:
+        """All results by ASE's names of properties."""
+        energies = {"energy": self.energy, "free_energy": self.minimised}
+        stress = {} if self.stress is None else {"stress": self.stress}
+        return self.results | energies | {"forces": self.forces} | stress
+
+
+def copied(value: Any) -> Any:
+    """A copy of a result; the value itself if it cannot be copied."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # objects may raise errors of any class
+        return value
+
+
+Answer = tuple[int, Evaluated | EvaluationError]
+"""The number of a structure, and its results or the error."""
+
+
+class AbstractSession(abc.ABC):
+    """An evaluator at work on the structures of one call."""
+
+    @abc.abstractmethod
+    def ask(self, requests: Sequence[Request]) -> None:
+        """Take requests, without waiting for their evaluation."""
+
+    @abc.abstractmethod
+    def answers(self, timeout: float) -> list[Answer]:
+        """The answers since the last call; waits for one for at most `timeout` s.
+
+        Each request gets one answer. An error instead of an evaluation ends its structure alone.
+        """
+
+    @abc.abstractmethod
+    def end(self, number: int) -> None:
+        """Forget a structure, for which no further request will come."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End all pending work without waiting for answers."""
+
+
+class AbstractEvaluator(abc.ABC):
+    """A potential that the host evaluates, in contrast to potentials inside `jit`."""
+
+    @property
+    def is_conservative(self) -> bool:
+        """Whether forces are derivatives of the energy, which line searches need."""
+        return True
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """What of a structure its numbers depend on, besides elements, positions and cell.
+
+        Names of `USABLE`; all for code that may read anything of a structure. A warning names
+        structures that carry more.
+        """
+        return USABLE
+
+    def on(self, devices: Sequence[Any]) -> "AbstractEvaluator":
+        """The same evaluator on these JAX devices; a device named n times runs n evaluations.
+
+        Raises:
+            TypeError: the evaluator does not run on JAX devices.
+        """
+        raise TypeError(
+            f"devices is for potentials that JAX evaluates, {type(self).__name__} is evaluated by"
+            " processes of the host"
+        )
+
+    def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
+        """Raise TypeError or ValueError unless each structure can be evaluated.
+
+        Args:
+            needs_stress: whether each structure needs its stress.
+        """
+        del atoms, needs_stress
+
+    @abc.abstractmethod
+    def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
+        """Start a session with these structures, which `check` has passed.
+
+        Args:
+            atoms: all structures of the session; requests refer to them by number.
+            needs_stress: whether each structure needs its stress.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: the evaluator cannot start.
+        """
+
+
+def names_of(request: Request) -> list[str]:
+    """The requested properties, by ASE's names."""
+    return ["energy", "forces", *(["stress"] if request.needs_stress else [])]
+
+
+def placed(template: Atoms, request: Request) -> Atoms:
+    """A copy of a structure at the requested positions and cell."""
+    atoms = template.copy()
+    atoms.set_cell(request.cell)
+    atoms.positions[:] = request.positions
+    return atoms
+
+
+def checked_results(results: dict[str, Any], n_atoms: int, names: list[str]) -> Evaluated:
+    """The results, if their shapes are right. Raises EvaluationError otherwise."""
+    shapes = {"energy": (), "free_energy": (), "forces": (n_atoms, 3), "stress": (6,)}
+    results = {name: value for name, value in results.items() if value is not None}
+    found = {}
+    for name in [*names, *(["free_energy"] if "free_energy" in results else [])]:
+        if results.get(name) is None:
+            raise EvaluationError(f"the calculator returned no {name}")
+        try:
+            value = np.array(results[name], np.float64)
+        except (TypeError, ValueError):
+            raise EvaluationError(f"the calculator returned {name} that is no array") from None
+        if name == "stress" and value.shape == (3, 3):
+            value = np.array([value[i, j] for i, j in VOIGT])
+        if value.shape != shapes[name]:
+            raise EvaluationError(
+                f"the calculator returned {name} of shape {value.shape}, not {shapes[name]}"
+            )
+        found[name] = value
+    # Like ASE's optimizers: forces are derivatives of the free energy, if there is one.
+    free_energy = float(found["free_energy"]) if "free_energy" in found else None
+    kept = {name: copied(value) for name, value in results.items() if name not in found}
+    return Evaluated(
+        float(found["energy"]), found["forces"], found.get("stress"), kept, free_energy
+    )

@@ -1,0 +1,301 @@
+"""Processes that evaluate one structure each at a time; see `worker.py`.
+
+No bit depends on the process that evaluates a structure: its calculator is reset, or its own, and
+finds no file of another structure.
+"""
+
+import collections
+import contextlib
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from ase import Atoms
+
+from basinax.models.evaluators.folders import PREFIX, has_written
+from basinax.models.evaluators.protocol import (
+    AbstractSession,
+    Answer,
+    EvaluationError,
+    Request,
+    checked_results,
+    names_of,
+    placed,
+)
+
+SCRIPT = Path(__file__).with_name("worker.py")
+THREADS = ("OMP", "OPENBLAS", "MKL", "BLIS", "VECLIB_MAXIMUM", "NUMEXPR")
+
+LOADED: dict[str, str] = {}
+"""The modules that potentials have loaded, here or in a process of `Workers`: files by name."""
+
+
+class Workers(AbstractSession):
+    """Processes that live as long as the run; a process that ends is replaced."""
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        atoms: Sequence[Atoms],
+        n_workers: int,
+        reuse: bool,
+        timeout: float | None,
+        threads: int,
+    ):
+        """Start the processes and wait until one has made a calculator.
+
+        Raises:
+            TypeError: the function cannot be sent to another process.
+            RuntimeError: no calculator could be made; the message has the reason.
+        """
+        self._atoms, self._reuse, self._timeout = atoms, reuse, timeout
+        packed, self._caller = _packed(make), _here()
+        environment = os.environ | {f"{name}_NUM_THREADS": str(threads) for name in THREADS}
+        self._greeting = _absolute(sys.path), packed, reuse, self._caller
+        if paths := environment.get("PYTHONPATH"):
+            environment["PYTHONPATH"] = os.pathsep.join(_absolute(paths.split(os.pathsep)))
+        self._environment = environment
+        self._waiting: collections.deque[Request] = collections.deque()
+        self._failed: list[Answer] = []
+        """Answers that do not come from a process."""
+        self._home: dict[int, int] = {}
+        """The worker with the calculator of each structure, if calculators are reused."""
+        self._implemented: list[str] | None = None
+        self._workers: list[_Worker | None] = []
+        try:
+            self._workers += [self._start() for _ in range(n_workers)]
+            while self._implemented is None:
+                self._receive(None)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def implemented(self) -> list[str]:
+        """The calculator's properties, by ASE's names."""
+        return self._implemented or []
+
+    def ask(self, requests: Sequence[Request]) -> None:
+        self._waiting.extend(requests)
+        self._dispatch()
+
+    def answers(self, timeout: float) -> list[Answer]:
+        answers = self._receive(0.0 if self._failed else timeout) + self._failed
+        self._failed = []
+        return answers
+
+    def end(self, number: int) -> None:
+        self._waiting = collections.deque(r for r in self._waiting if r.number != number)
+        home = self._home.pop(number, None)
+        worker = None if home is None else self._workers[home]
+        if worker is not None and worker.request is None and worker.is_ready:
+            worker.send((number, None, None))
+
+    def close(self) -> None:
+        for worker in filter(None, self._workers):
+            worker.kill()
+
+    def _start(self) -> "_Worker":
+        worker = _Worker(self._environment)
+        worker.send((*self._greeting, worker.root))
+        return worker
+
+    def _receive(self, timeout: float | None) -> list[Answer]:
+        """The messages of the processes; waits for one for at most `timeout` s."""
+        self._dispatch()
+        by_pipe = {w.pipe: k for k, w in enumerate(self._workers) if w and w.is_busy}
+        if not by_pipe:
+            return []
+        deadlines = [w.deadline for w in self._workers if w and w.deadline is not None]
+        if deadlines:
+            left = max(0.0, min(deadlines) - time.monotonic())
+            timeout = left if timeout is None else min(timeout, left)
+        answers = []
+        for pipe in wait(list(by_pipe), timeout):
+            answers += self._answer_of(by_pipe[pipe])  # pyright: ignore[reportArgumentType]
+        answers += self._overdue()
+        self._dispatch()
+        return answers
+
+    def _answer_of(self, k: int) -> list[Answer]:
+        worker = self._workers[k]
+        assert worker is not None
+        try:
+            kind, content = worker.pipe.recv()
+        except Exception as error:  # the process has ended, or its answer is unreadable
+            return self._replaced(k, worker.obituary(error))
+        match kind:
+            case "loaded":
+                LOADED.update(content)
+                return []
+            case "ready":
+                worker.is_ready, self._implemented = True, content
+                return []
+            case "unmade":
+                worker.kill()
+                self._drop(k, content)
+                return []
+        request, worker.request, worker.deadline = worker.request, None, None
+        assert request is not None
+        if kind == "failed":
+            return [(request.number, EvaluationError(content))]
+        try:
+            n_atoms = len(self._atoms[request.number])
+            return [(request.number, checked_results(content, n_atoms, names_of(request)))]
+        except EvaluationError as error:
+            return [(request.number, error)]
+
+    def _drop(self, k: int, reason: str) -> None:
+        """Continue without a process that could not make a calculator."""
+        self._workers[k] = None
+        if not any(self._workers) and self._implemented is None:
+            raise RuntimeError(f"the calculator could not be made: {reason}")
+        left = sum(worker is not None for worker in self._workers)
+        warnings.warn(
+            f"a process could not make its calculator ({reason}): {left} others go on",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def _overdue(self) -> list[Answer]:
+        answers, now = [], time.monotonic()
+        for k, worker in enumerate(self._workers):
+            if worker and worker.deadline is not None and worker.deadline <= now:
+                text = f"the evaluation took longer than {self._timeout:g} s"
+                answers += self._replaced(k, text)
+        return answers
+
+    def _replaced(self, k: int, reason: str) -> list[Answer]:
+        """Replace a process by a new one; its structure ends with this reason."""
+        worker = self._workers[k]
+        assert worker is not None
+        request, files = worker.request, ""
+        if request is not None:
+            files = os.path.join(worker.root, str(request.number) if self._reuse else "shared")
+        if is_kept := worker.is_ready and bool(files) and has_written(files):
+            reason = f"{reason}; its files are in {files}{self._caller}"
+        worker.kill(is_kept=is_kept)
+        if not worker.is_ready:
+            self._drop(k, reason)
+            return []
+        self._workers[k] = self._start()
+        return [] if request is None else [(request.number, EvaluationError(reason))]
+
+    def _dispatch(self) -> None:
+        """Give waiting structures to free processes."""
+        free = [k for k, w in enumerate(self._workers) if w and w.is_ready and w.request is None]
+        if not any(self._workers):
+            reason = EvaluationError("no process is left that could evaluate it")
+            self._failed += [(request.number, reason) for request in self._waiting]
+            self._waiting.clear()
+        passed_over = []
+        while free and self._waiting:
+            request = self._waiting.popleft()
+            home = self._home.get(request.number) if self._reuse else None
+            if home is not None and self._workers[home] is not None and home not in free:
+                passed_over.append(request)
+                continue
+            k = free[0] if home not in free else home
+            free.remove(k)
+            if self._reuse:
+                self._home[request.number] = k
+            self._send(k, request)
+        self._waiting.extendleft(reversed(passed_over))
+
+    def _send(self, k: int, request: Request) -> None:
+        worker = self._workers[k]
+        assert worker is not None
+        atoms = placed(self._atoms[request.number], request)
+        try:
+            worker.send((request.number, atoms, names_of(request)))
+        except OSError as error:  # the process has just ended
+            worker.request = request
+            self._failed += self._replaced(k, worker.obituary(error))
+        except Exception as error:  # `info` may hold objects that cannot be pickled
+            reason = EvaluationError(f"the structure cannot be sent to a process: {error}")
+            self._failed.append((request.number, reason))
+        else:
+            worker.request = request
+            if self._timeout is not None:
+                worker.deadline = time.monotonic() + self._timeout
+
+
+class _Worker:
+    """One process, and the structure that it evaluates."""
+
+    def __init__(self, environment: dict[str, str]):
+        self.root = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX))
+        """The root of its folders."""
+        self.pipe, theirs = multiprocessing.Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(SCRIPT), str(theirs.fileno())],
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # programs that it runs end with it
+            )
+        self.is_ready = False
+        self.request: Request | None = None
+        self.deadline: float | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return not self.is_ready or self.request is not None
+
+    def send(self, message: Any) -> None:
+        self.pipe.send(message)
+
+    def obituary(self, error: BaseException) -> str:
+        """The reason for the end of the process."""
+        try:
+            code = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return f"the answer of its process cannot be read: {error}"
+        if code < 0:
+            return f"the process that evaluated it was ended by {signal.Signals(-code).name}"
+        return f"the process that evaluated it ended with exit status {code}"
+
+    def kill(self, *, is_kept: bool = False) -> None:
+        """End the process and its programs. Args: is_kept: leave its folders."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self.pipe.close()
+        if not is_kept:
+            shutil.rmtree(self.root, ignore_errors=True)
+
+
+def _here() -> str:
+    """The current folder; the root of all if it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return "/"
+
+
+def _absolute(paths: Sequence[str]) -> list[str]:
+    """Paths of modules for a process in another folder; names that are no files stay."""
+    return [os.path.abspath(x) if not x or os.path.exists(x) else x for x in paths]
+
+
+def _packed(make: Callable[[], Any]) -> bytes:
+    import cloudpickle
+
+    try:
+        return cloudpickle.dumps(make)
+    except Exception as error:
+        raise TypeError(
+            f"the function that makes calculators cannot be sent to another process ({error}): make"
+            " in it what it needs, or pass a calculator"
+        ) from error

@@ -1,0 +1,215 @@
+"""Minimum-energy paths between structures: nudged elastic bands, many at once."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, cast
+
+import numpy as np
+from ase import Atoms
+from ase.calculators.calculator import BaseCalculator
+
+from basinax.engine.evaluate import evaluated
+from basinax.engine.groups import PotentialWithSkin
+from basinax.engine.relax import Progress, named_optimizer, one_a_structure, relax
+from basinax.engine.workers import Devices
+from basinax.internal.optimizer import steps_on_the_host
+from basinax.models.evaluators.calculator import evaluator_of
+from basinax.models.evaluators.protocol import AbstractEvaluator
+from basinax.neb.evaluator import Ends, PathEvaluator
+from basinax.neb.paths import Band, read_bands
+from basinax.neb.result import MinimumEnergyPath, PathsResult
+from basinax.neb.spline import Equidistant
+from basinax.numerics.forks import check_process
+from basinax.numerics.settings import first_of, knows_options_of_ase, shown
+from basinax.numerics.switches import own_switches
+from basinax.optimizers import FIRE
+from basinax.optimizers.protocol import AbstractTransform, check_transform
+from basinax.potentials import AbstractPotential
+from basinax.potentials.batched import Batched
+from basinax.structures.batch import available_dtype
+
+METHODS = "aseneb", "improvedtangent", "string"
+
+
+@own_switches()
+@knows_options_of_ase
+def neb(
+    paths: Iterable[Sequence[Atoms]],
+    potential: AbstractPotential | AbstractEvaluator | BaseCalculator | None = None,
+    optimizer: AbstractTransform | str | None = None,
+    *,
+    k: float | Sequence[Any] | np.ndarray = 0.1,
+    climb: bool | float | Sequence[float] | np.ndarray = True,
+    method: str = "aseneb",
+    n_images: int | None = None,
+    interpolate: Literal["idpp", "linear"] = "idpp",
+    fmax: float | Sequence[float] | np.ndarray = 0.05,
+    max_steps: int | Sequence[int] | np.ndarray = 500,
+    dtype: Any = None,
+    skin: float | None = None,
+    history: bool | int = False,
+    log: str | os.PathLike[str] | None = None,
+    progress: Callable[[Progress], None] | bool | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    throw: bool = False,
+    devices: Devices = None,
+) -> PathsResult:
+    """Find minimum-energy paths by nudged elastic bands, each path as if it were alone.
+
+    A path is one system, whose rows are the atoms of all its images: an optimizer steps a whole
+    path, as ASE's optimizers step an `ase.mep.NEB`, and takes the same steps. The images of all
+    paths are evaluated together. End points are evaluated once and do not move; cells are fixed.
+
+        paths = [[start, end] for start, end in hops]
+        for path in neb(paths, EMT(), n_images=7):
+            print(path.barrier, path.saddle)
+
+    Args:
+        paths: for each path its images, the end points first and last, with the same elements in
+            the same order, pbc, cell and constraints (`FixAtoms`, `FixCartesian`, `FixScaled`,
+            `FixedLine` and `FixedPlane`); or its two end points alone, see `n_images`. None is
+            changed. Numbers of images and of atoms may differ between paths. From each image to
+            the next, atoms take the shortest way: where that crosses boundaries of the cell, later
+            images of the result lie in neighbouring cells.
+        potential: as for `relax`; if None, each image's own `atoms.calc`.
+        optimizer: such as `FIRE()` (if None), `BFGS()` or "mdmin:dt=0.1". Those with line searches
+            are refused: the forces on a path are not derivatives of an energy.
+        k: spring constants in eV/Å²: one number, or one entry per path, a number or those of all
+            springs of the path.
+        climb: whether the highest image climbs, from the first step on; or the force (eV/Å) at
+            which it begins, once the largest force on the path is smaller, one or one per path. It
+            must not be less than `fmax`.
+        method: "aseneb", ASE's own; "improvedtangent" (Henkelman and Jónsson, 2000), the default
+            of ASE since 3.27; or "string" (Makri, Ortner and Kermode, 2019): no springs, but images
+            at equal distances along a spline after each step.
+        n_images: the number of images of paths that are given by their end points, these included.
+        interpolate: how ASE makes these images, "idpp" (with the springs and the method, without
+            climbing) or "linear".
+        fmax: a path has converged when the force on each atom of each image is smaller (eV/Å); one
+            number, or one per path.
+        max_steps: a path ends unconverged after this many steps; one number, or one per path.
+        dtype, skin: as for `relax`.
+        history, log: as for `relax`; the energy of a path is that of its highest inner image.
+        progress, should_stop: as for `relax`.
+        throw: raise if a path does not converge; otherwise see `status`. A path of which an image
+            cannot be evaluated ends alone, as `Status.EVALUATION_FAILED`; its `message` names the
+            image.
+        devices: as for `relax`, for models.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: a path or an argument is unusable; the message
+            names it and the reason, before anything runs.
+        RuntimeError: with `throw`, a path did not converge; or a fork of a process that had used
+            JAX calls this function.
+
+    Warns:
+        UserWarning: end points are not relaxed: a force on an atom exceeds `fmax`.
+    """
+    check_process()
+    if method not in METHODS:
+        known = ", ".join(f'"{name}"' for name in METHODS)
+        raise ValueError(f"method must be one of {known}, got {shown(method)}")
+    steps: Any = FIRE() if optimizer is None else named_optimizer(optimizer)
+    check_transform(steps)
+    if steps_on_the_host(steps):
+        raise TypeError(
+            "InternalLBFGS steps by the bonds of one structure, a path has many: choose FIRE(),"
+            " MDMin(), BFGS() or LBFGS()"
+        )
+    dtype = available_dtype(dtype)
+    inner = _inner(potential, skin, dtype)
+    bands = read_bands(paths, k, n_images, interpolate, method)
+    for number, band in enumerate(bands):
+        try:
+            inner.check(band.images, [False] * len(band.images))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"path {number}, its images: {error}") from error
+    limits = np.broadcast_to(one_a_structure(fmax, "fmax", len(bands)), len(bands))
+    climbs = _climbs(climb, limits)
+    if method == "string" and bands:
+        steps = Equidistant(
+            steps,
+            np.array([band.n_atoms for band in bands]),
+            max(len(band.images) for band in bands),
+            max(band.n_atoms for band in bands),
+        )
+    ends = _ends(bands, inner, limits, dtype)
+    relaxed = relax(
+        [band.joined() for band in bands],
+        PathEvaluator(inner, bands, ends, method, climbs, dtype),
+        steps,
+        fmax=fmax,
+        max_steps=max_steps,
+        dtype=dtype,
+        history=history,
+        log=log,
+        progress=progress,
+        should_stop=should_stop,
+        throw=throw,
+        devices=devices,
+    )
+    return PathsResult([MinimumEnergyPath(*both) for both in zip(relaxed, bands, strict=True)])
+
+
+def _inner(potential: Any, skin: float | None, dtype: Any) -> AbstractEvaluator:
+    """What evaluates the images."""
+    evaluator = evaluator_of(potential)
+    if evaluator is None:
+        return Batched(*PotentialWithSkin.of(potential, skin), dtype)
+    if skin is not None:
+        raise TypeError("skin is for potentials with neighbour lists, a calculator has none")
+    return evaluator
+
+
+def _climbs(climb: Any, fmax: np.ndarray) -> np.ndarray:
+    """The force below which the highest image of each path climbs; see `PathEvaluator`."""
+    if isinstance(climb, bool | np.bool_):
+        return np.full(len(fmax), np.inf if climb else -np.inf)
+    climbs = np.broadcast_to(one_a_structure(climb, "climb", len(fmax)), len(fmax))
+    if (climbs < fmax).any():
+        at = int(np.argmax(climbs < fmax))
+        raise ValueError(
+            f"climb must not be less than fmax, at which paths end: path {at} has"
+            f" climb={climbs[at]:g} and fmax={fmax[at]:g}"
+        )
+    return climbs
+
+
+def _ends(bands: list[Band], inner: AbstractEvaluator, fmax: np.ndarray, dtype: Any) -> list[Ends]:
+    """The results of the end points; warns of those that are not relaxed."""
+    if not bands:
+        return []
+    structures = [band.images[at] for band in bands for at in (0, -1)]
+    found = evaluated(structures, inner, None, stress=False, dtype=dtype)
+    ends, forces = [], np.zeros(len(bands))
+    for number, band in enumerate(bands):
+        both = found.atoms[2 * number : 2 * number + 2]
+        message = ""
+        for at, image in enumerate((0, len(band.images) - 1)):
+            place = 2 * number + at
+            real = found.forces[place]
+            if message := message or found.messages[place]:
+                message = message if message.startswith("image ") else f"image {image}: {message}"
+            elif not (np.isfinite(real).all() and np.isfinite(found.energies[place])):
+                message = f"image {image}: its energy or a force is not finite"
+            else:
+                rows = np.linalg.norm(band.constrained(image, real), axis=1)
+                forces[number] = max(forces[number], rows.max())
+        first, last = (dict(cast(Any, end.calc).results) for end in both)
+        ends.append(Ends((first, last), message))
+    _warn_of_unrelaxed(forces, fmax)
+    return ends
+
+
+def _warn_of_unrelaxed(forces: np.ndarray, fmax: np.ndarray) -> None:
+    above = np.flatnonzero(forces > fmax).tolist()
+    if above:
+        at = int(np.argmax(forces))
+        warnings.warn(
+            f"end points of {len(above)} paths ({first_of(above)}) are not relaxed: the largest"
+            f" force on an atom is {forces[at]:.3g} eV/Å, of path {at}, and fmax is"
+            f" {fmax[at]:g}. Relax them, or barriers refer to no minimum",
+            UserWarning,
+            stacklevel=6,
+        )

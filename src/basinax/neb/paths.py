@@ -1,0 +1,191 @@
+"""Paths between two structures: they are read, checked, interpolated and joined into one system."""
+
+import copy
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from ase import Atoms
+from ase.constraints import FixAtoms, FixCartesian, FixedLine, FixedPlane, FixScaled
+from ase.geometry import find_mic
+from ase.mep import NEB
+from jaxtyping import Float
+
+from basinax.numerics.settings import SIZE, at_least, known, require_whole, shown
+from basinax.structures.read import check_are_several, intake
+
+FIXING = FixAtoms, FixCartesian, FixedLine, FixedPlane, FixScaled
+"""The constraints of an image: those that act on atoms one by one."""
+
+SAME_CELL = 1e-8
+"""The largest difference in Å between cells of images, as in ASE."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Band:
+    """The images of one path, checked, as they came or were interpolated, without jumps."""
+
+    images: list[Atoms]
+    springs: Float[np.ndarray, "images-1"]
+    """Spring constants in eV/Å²."""
+
+    @property
+    def n_atoms(self) -> int:
+        return len(self.images[0])
+
+    def constrained(self, image: int, forces: np.ndarray) -> np.ndarray:
+        """Forces on an image under its constraints, as ASE's `get_forces` gives them."""
+        forces = forces.copy()
+        for constraint in self.images[0].constraints:
+            constraint.adjust_forces(self.images[image], forces)
+        return forces
+
+    def joined(self) -> Atoms:
+        """All images as one structure, of which the end points are fixed."""
+        first, *others = self.images
+        joined = first.copy()
+        joined.set_constraint()
+        for image in others:
+            joined += image
+        starts = np.arange(len(self.images)) * self.n_atoms
+        atoms = np.arange(self.n_atoms)
+        ends = np.concatenate([atoms, atoms + starts[-1]])
+        constraints: list[Any] = [FixAtoms(indices=ends)]
+        for constraint in first.constraints:
+            of_all = copy.deepcopy(constraint)
+            of_all.index = np.concatenate([constraint.index + start for start in starts])
+            constraints.append(of_all)
+        joined.set_constraint(constraints)
+        return joined
+
+
+def read_bands(
+    paths: Any, k: Any, n_images: int | None, interpolate: str, method: str
+) -> list[Band]:
+    """The paths, if each is one; see `neb` for the arguments and errors."""
+    if interpolate not in ("idpp", "linear"):
+        raise ValueError(f'interpolate must be "idpp" or "linear", got {shown(interpolate)}')
+    if n_images is not None:
+        require_whole(n_images, "n_images", at_least(3))
+    check_are_several(paths)
+    paths = list(paths)
+    if paths and all(isinstance(path, Atoms) for path in paths):
+        raise TypeError("paths must be a list of paths, got one path: pass [path]")
+    springs = _one_a_path(k, len(paths))
+    bands = []
+    for number, (path, own) in enumerate(zip(paths, springs, strict=True)):
+        try:
+            bands.append(_band(path, own, n_images, interpolate, method))
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise type(error)(f"path {number}: {error}") from error
+    return bands
+
+
+def _one_a_path(k: Any, n_paths: int) -> list[Any]:
+    """The spring constants of each path: one number, or those of its springs."""
+    if not isinstance(k, Sequence) and np.ndim(k) == 0:
+        return [k] * n_paths
+    if len(k) != n_paths:
+        raise ValueError(
+            "k must be one number, or have one entry (a number, or those of its springs) for each"
+            f" of the {n_paths} paths, got {len(k)} entries"
+        )
+    return list(k)
+
+
+def _band(path: Any, k: Any, n_images: int | None, interpolate: str, method: str) -> Band:
+    images = [structure.atoms for structure in intake(path)]
+    _check_alike(images)
+    if len(images) < 2:
+        raise ValueError(
+            f"a path needs two end points and images between them, got {len(images)} image"
+        )
+    if len(images) == 2 and n_images is None:
+        raise ValueError("it has two end points and no images between: pass n_images=7, say")
+    n_springs = (len(images) if len(images) > 2 else cast(int, n_images)) - 1
+    springs = known(k)
+    shapes = (), (n_springs,)
+    if springs is None or springs.shape not in shapes or not SIZE.test(springs).all():
+        raise ValueError(
+            f"k must be a number of 0 or more, or one for each of the {n_springs} springs,"
+            f" got {shown(k)}"
+        )
+    springs = np.broadcast_to(springs.astype(float), (n_springs,))
+    if len(images) == 2:
+        images = _interpolated(images, springs, interpolate, method)
+    return Band(_unwrapped(images), springs)
+
+
+def _check_alike(images: list[Atoms]) -> None:
+    first = images[0] if images else None
+    for number, image in enumerate(images):
+        assert first is not None
+        if len(image) != len(first):
+            raise ValueError(
+                f"image {number} has {len(image)} atoms and image 0 has {len(first)}: images have"
+                " the same atoms"
+            )
+        if (image.numbers != first.numbers).any():
+            at = int(np.argmax(image.numbers != first.numbers))
+            raise ValueError(
+                f"image {number} has {image.symbols[at]} as atom {at}, image 0 has"
+                f" {first.symbols[at]}: images have their atoms in one order"
+            )
+        if (image.pbc != first.pbc).any():
+            raise ValueError(
+                f"image {number} has pbc={image.pbc.tolist()}, image 0 {first.pbc.tolist()}"
+            )
+        if np.abs(image.cell.array - first.cell.array).max() > SAME_CELL:
+            raise ValueError(
+                f"the cell of image {number} differs from that of image 0: cells of a path are"
+                " fixed and the same"
+            )
+        if [c.todict() for c in image.constraints] != [c.todict() for c in first.constraints]:
+            raise ValueError(f"the constraints of image {number} differ from those of image 0")
+        for constraint in image.constraints:
+            if not isinstance(constraint, FIXING):
+                names = ", ".join(kind.__name__ for kind in FIXING)
+                raise NotImplementedError(
+                    f"image {number} has the constraint {type(constraint).__name__}; paths accept"
+                    f" {names}"
+                )
+
+
+def _interpolated(
+    ends: list[Atoms], springs: np.ndarray, interpolate: str, method: str
+) -> list[Atoms]:
+    """Images between two end points, made by ASE, along the shortest ways between cells."""
+    first, last = (end.copy() for end in ends)
+    images = [first, *(first.copy() for _ in springs[1:]), last]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # atoms on one place
+            band = NEB(images, k=cast(Any, springs), method=method)
+            band.interpolate(interpolate, mic=bool(first.pbc.any()))
+    except RuntimeError as error:
+        raise ValueError("the constraints do not allow the interpolated images") from error
+    at = next((k for k, image in enumerate(images) if not np.isfinite(image.positions).all()), None)
+    if at is not None:
+        raise ValueError(
+            f"image {at} cannot be interpolated ({interpolate}): atoms meet. Give the images, or"
+            " an image between as a path of three"
+        )
+    return images
+
+
+def _unwrapped(images: list[Atoms]) -> list[Atoms]:
+    """Images of which each lies by the shortest ways from the one before, across boundaries."""
+    cell, pbc = images[0].cell, cast(Any, images[0].pbc)
+    found = images[:1]
+    for image in images[1:]:
+        way = image.positions - found[-1].positions
+        shortest, _ = find_mic(way, cell, pbc) if pbc.any() else (way, None)
+        # Whole multiples of cell vectors, so that other atoms keep their bits.
+        times = np.rint(np.linalg.solve(cell.complete().array.T, (shortest - way).T).T)
+        if times.any():
+            image = image.copy()
+            image.positions += times @ cell.array
+        found.append(image)
+    return found

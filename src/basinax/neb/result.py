@@ -1,0 +1,207 @@
+"""The results of paths: images, barriers and the highest image."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Sequence
+from typing import Any, Self, overload
+
+import numpy as np
+from ase import Atoms
+from ase.utils.forcecurve import ForceFit, fit_images
+from jaxtyping import Bool, Float, Int32
+
+from basinax.minimize.status import Status
+from basinax.neb.paths import Band
+from basinax.results.history import History
+from basinax.results.record import Relaxed
+from basinax.results.snapshot import Template
+from basinax.results.table import write_rows
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class MinimumEnergyPath:
+    """One path of a result. Energies are NaN where the path could not be evaluated."""
+
+    entry: Relaxed
+    """The path as one structure: the atoms of its images, one image after another."""
+    band: Band
+    """The images as they came or were interpolated."""
+
+    def __repr__(self) -> str:
+        return (
+            f"MinimumEnergyPath({self.band.images[0].symbols}, {len(self.band.images)} images,"
+            f" {self.status.name.lower()}, barrier {self.barrier:.4f} eV)"
+        )
+
+    @functools.cached_property
+    def images(self) -> list[Atoms]:
+        """The images at their last positions, end points included.
+
+        The calculator of each has energy in eV and forces in eV/Å: the real ones of the potential,
+        without springs and constraints.
+        """
+        results = self._results or ({},) * len(self.band.images)
+        return [
+            Template.of(image).at(own, image.cell.array, found)
+            for image, own, found in zip(self.band.images, self.positions, results, strict=True)
+        ]
+
+    @property
+    def positions(self) -> Float[np.ndarray, "images atoms 3"]:
+        """The last positions in Å."""
+        return self.entry.positions.reshape(len(self.band.images), -1, 3)
+
+    @functools.cached_property
+    def energies(self) -> Float[np.ndarray, "images"]:
+        """The energy of each image in eV."""
+        if self._results is None:
+            return np.full(len(self.band.images), np.nan)
+        return np.array([found["energy"] for found in self._results])
+
+    @property
+    def _results(self) -> Sequence[dict[str, Any]] | None:
+        return self.entry.results.get("images")
+
+    @property
+    def saddle_index(self) -> int | None:
+        """The image of the highest energy; None if the path could not be evaluated."""
+        return None if np.isnan(self.energies).any() else int(np.argmax(self.energies))
+
+    @property
+    def saddle(self) -> Atoms | None:
+        """The image of the highest energy, with its calculator."""
+        return None if self.saddle_index is None else self.images[self.saddle_index]
+
+    @property
+    def barrier(self) -> float:
+        """The energy of the highest image minus that of the first, in eV."""
+        return float(self.energies.max() - self.energies[0])
+
+    @property
+    def reverse_barrier(self) -> float:
+        """The energy of the highest image minus that of the last, in eV."""
+        return float(self.energies.max() - self.energies[-1])
+
+    @property
+    def reaction_energy(self) -> float:
+        """The energy of the last image minus that of the first, in eV."""
+        return float(self.energies[-1] - self.energies[0])
+
+    @property
+    def length(self) -> float:
+        """The sum of the distances between neighbouring images in the space of all atoms, in Å."""
+        ways = self.positions[1:] - self.positions[:-1]
+        return float(np.sqrt((ways * ways).sum(axis=(1, 2))).sum())
+
+    @property
+    def status(self) -> Status:
+        return self.entry.status
+
+    @property
+    def fmax(self) -> float:
+        """The largest force of the band on one atom of its images, in eV/Å."""
+        return self.entry.fmax
+
+    @property
+    def steps(self) -> int:
+        """The number of steps of the whole path."""
+        return self.entry.steps
+
+    @property
+    def evaluations(self) -> int:
+        """The number of evaluations of single images, end points included."""
+        return 2 + (len(self.band.images) - 2) * self.entry.evaluations
+
+    @property
+    def message(self) -> str:
+        """The reason if an image could not be evaluated, with its number; empty otherwise."""
+        return self.entry.message
+
+    @property
+    def history(self) -> History | None:
+        """The energy of the highest image and fmax of the steps, if kept."""
+        return self.entry.history
+
+    def fit(self) -> ForceFit:
+        """ASE's curve through energies and forces of the images (`ase.mep.NEBTools`)."""
+        return fit_images(self.images)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Plot energies and ASE's curve through them; needs matplotlib.
+
+        Args:
+            ax: the axes of matplotlib to draw on; new ones if None.
+
+        Returns:
+            The axes.
+        """
+        return self.fit().plot(ax=ax)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class PathsResult(Sequence[MinimumEnergyPath]):
+    """The result of `neb`: a sequence of paths, in the order of the input."""
+
+    entries: Sequence[MinimumEnergyPath]
+
+    def __repr__(self) -> str:
+        return f"PathsResult({len(self)} paths, {int(self.converged.sum())} converged)"
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @overload
+    def __getitem__(self, which: int) -> MinimumEnergyPath: ...
+
+    @overload
+    def __getitem__(self, which: slice | Sequence[int] | np.ndarray) -> Self: ...
+
+    def __getitem__(self, which):
+        if isinstance(which, int | np.integer):
+            return self.entries[int(which)]
+        numbers = np.arange(len(self))[which].tolist()
+        return dataclasses.replace(self, entries=[self.entries[k] for k in numbers])
+
+    @property
+    def status(self) -> Int32[np.ndarray, "paths"]:
+        """Codes of `Status`."""
+        return np.array([path.status for path in self.entries], np.int32)
+
+    @property
+    def converged(self) -> Bool[np.ndarray, "paths"]:
+        return self.status == Status.CONVERGED
+
+    @property
+    def barriers(self) -> Float[np.ndarray, "paths"]:
+        """The barrier of each path, in eV."""
+        return np.array([path.barrier for path in self.entries], float)
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """A table as columns, one entry per path.
+
+        The columns are `source` (the number of the path), `formula`, `images` (their number),
+        `status`, `steps`, `evaluations`, `barrier_eV`, `reverse_barrier_eV`, `reaction_energy_eV`,
+        `saddle_image`, `fmax_eV_per_A`, `length_A`, `seconds` and `message`.
+        """
+        columns = {
+            "source": lambda path: path.entry.source,
+            "formula": lambda path: path.band.images[0].get_chemical_formula(),
+            "images": lambda path: len(path.band.images),
+            "status": lambda path: path.status.name.lower(),
+            "steps": lambda path: path.steps,
+            "evaluations": lambda path: path.evaluations,
+            "barrier_eV": lambda path: path.barrier,
+            "reverse_barrier_eV": lambda path: path.reverse_barrier,
+            "reaction_energy_eV": lambda path: path.reaction_energy,
+            "saddle_image": lambda path: path.saddle_index,
+            "fmax_eV_per_A": lambda path: path.fmax,
+            "length_A": lambda path: path.length,
+            "seconds": lambda path: path.entry.seconds,
+            "message": lambda path: path.message,
+        }
+        return {name: [of(path) for path in self.entries] for name, of in columns.items()}
+
+    def write_table(self, path: str | os.PathLike[str]) -> None:
+        """Write `to_dict` to a file, see `AtomsRelaxation.write_table`."""
+        write_rows(path, self.to_dict())

@@ -1,0 +1,417 @@
+"""Neighbour lists on the host, made from all pairs of atoms in reach and updated in place."""
+
+from typing import Any, cast
+
+import jax
+import numpy as np
+from jaxtyping import Bool
+
+from basinax.neighbors import rooms as _rooms
+from basinax.neighbors.edges import EdgeList, Frames
+from basinax.neighbors.lists import HEAVIER, ChunkedLists, Columns, Lists, Neighbors
+from basinax.neighbors.numbering import distinct, rank
+from basinax.neighbors.rooms import SMALL, Room, room_of_images
+from basinax.neighbors.search import MOST_IMAGES, TO_SPARE, Pairs, no_list, pairs_of, tasks_of
+from basinax.numerics.rounding import BLOCK
+from basinax.numerics.settings import REAL, one_number
+from basinax.structures.batch import Batch, padded_size, row_starts
+from basinax.structures.machine import machine
+
+
+class NeighborTable:
+    """Neighbour lists of a batch on the host, updated in place.
+
+    Every system has its own columns of `slots` and its own stretch of images and shifts. A rebuild
+    writes only there, and moves a stretch that has grown too long to the end. If room runs out,
+    arrays grow by `padded_size`, which needs another program.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        cutoff: float,
+        skin: float,
+        *,
+        lists: type[Lists] = Neighbors,
+        follows_cells: bool = False,
+        reverse: bool = False,
+        most_elements: int | None = None,
+        is_fitted: bool = True,
+    ):
+        """The lists of all systems, of all pairs within `cutoff + skin` Å.
+
+        Args:
+            lists: the form of the lists that a potential needs (`potential.lists`). Folds in chunks
+                accept `Neighbors` too, and get these on machines without chunks.
+            follows_cells: store the cells in which lists are made, for moving cells.
+            reverse: `Neighbors` also hold the position of each pair seen from its other end.
+            most_elements: the largest number of elements in a system; folds in chunks then process
+                systems of one element separately. None if folds do not need the number.
+            is_fitted: allocate the room of this table's needs. Otherwise call `fit`.
+
+        Raises:
+            ValueError: cutoff or skin is negative or not finite, a system's coordinates are too
+                large or its cell too small for a list, or it has more elements. A cutoff of inf
+                means all pairs of open systems; edge lists do not accept inf.
+        """
+        cutoff, skin = one_number(cutoff, "cutoff", REAL), one_number(skin, "skin", REAL)
+        if lists is ChunkedLists and not machine().chunks:
+            lists, reverse = Neighbors, False
+        if not (cutoff >= 0 and 0 <= skin < np.inf) and not cutoff == skin == np.inf:
+            raise ValueError(f"cutoff and skin must be 0 or more: {cutoff=} and {skin=}")
+        if np.isinf(cutoff) and lists is EdgeList:
+            raise ValueError("lists of edges need a cutoff that is finite")
+        self.cutoff, self.skin = float(cutoff), float(skin)
+        self._sizes = np.asarray(batch.index.sizes, np.int64)
+        self._starts = row_starts(self._sizes)
+        self._far = batch.n_rows  # the entry of the image table at which padding points
+        self.positions, self.cells = np.array(batch.positions), np.array(batch.cells)
+        self._form, self._follows_cells, self._is_listed = lists, follows_cells, False
+        most_elements = most_elements if lists is ChunkedLists else None
+        self._most_elements, self._has_others = most_elements, np.ones(batch.n_systems, bool)
+        has_two = most_elements is not None and most_elements <= 2
+        self.others = np.zeros(batch.n_rows, np.int32) if has_two else None
+        self._bits = np.zeros(batch.n_rows, np.int32)
+        self.slots = np.full((BLOCK, batch.n_rows), self._far, np.int32)
+        self._lengths = np.zeros(batch.n_systems, np.int32)
+        self._n_pairs = np.zeros(batch.n_systems, np.int64)
+        self._most_edges = 0
+        has_reverse = lists is EdgeList or (reverse and lists is Neighbors)
+        self.reverse = np.zeros_like(self.slots) if has_reverse else None
+        self.image_rows, self.image_shifts = np.zeros((2, room_of_images(1, self._far)), np.int32)
+        self.shifts = np.zeros((BLOCK, 3), np.int32)
+        self.shift_systems = np.zeros(BLOCK, np.int32)
+        self._images = _Stretches(batch.n_systems)
+        self._shifts = _Stretches(batch.n_systems)
+        self._make(batch)
+        if is_fitted:
+            self.fit(_rooms.own_room(self.needs, batch.n_rows, is_lean=True))
+
+    def _make(self, batch: Batch) -> None:
+        failed = self.rebuild(batch, self._sizes > 0)
+        if failed.any():
+            at = int(np.argmax(failed))
+            rows = slice(self._starts[at], self._starts[at] + self._sizes[at])
+            positions, cell = np.asarray(batch.positions)[rows], np.asarray(batch.cells)[at]
+            radius, resolution = self.cutoff + self.skin, float(np.finfo(positions.dtype).eps)
+            raise no_list(f"system {at}", cell, radius, np.abs(positions).max(), resolution)
+
+    @property
+    def is_lean(self) -> bool:
+        """Whether spare slots cost time or much memory."""
+        return self._far > SMALL or self.reverse is not None
+
+    @property
+    def needs(self) -> Room:
+        """The room of the lists; for small batches, the room of a batch full of such systems.
+
+        Edges are consecutive: a row then counts as many slots as it has edges in the mean.
+        """
+        n_used = int((-(-self._sizes // BLOCK) * BLOCK).sum())
+        if self._form is EdgeList:
+            return Room(-(-int(self._n_pairs.sum()) // max(n_used, BLOCK)), 0, 0)
+        slots = int(self._lengths.max(initial=0))
+        times = self._far / max(n_used, BLOCK) if self._far <= SMALL else 1.0
+        return Room(slots, int(times * self._images.end), int(times * self._shifts.end))
+
+    def fit(self, room: Room) -> None:
+        """Enlarge the arrays to this room, where they are smaller."""
+        if self._form is EdgeList:
+            self._most_edges = max(room.slots * self._far, self._most_edges)
+            return  # other arrays stay on the host
+        n_slots, n_images, n_shifts = (
+            max(n, len(a))
+            for n, a in zip(room, (self.slots, self.image_rows, self.shifts), strict=True)
+        )
+        self.slots = _padded(self.slots, n_slots, self._far)
+        if self.reverse is not None:
+            self.reverse = _padded(self.reverse, n_slots)
+        self.image_rows, self.image_shifts = (
+            _padded(a, n_images) for a in (self.image_rows, self.image_shifts)
+        )
+        self.shifts, self.shift_systems = (
+            _padded(a, n_shifts) for a in (self.shifts, self.shift_systems)
+        )
+
+    def rebuild(self, batch: Batch, which: Bool[np.ndarray, "systems"]) -> np.ndarray:
+        """Make new lists for the systems of `which`, at the batch's positions and cells.
+
+        Args:
+            batch: the table's batch, with current positions and cells; another system with as many
+                blocks of rows may have taken a place.
+
+        Returns:
+            The mask of systems without a list (positions or cell not finite or beyond bounds);
+            these systems keep their old list.
+        """
+        self._sizes = np.asarray(batch.index.sizes, np.int64)
+        positions, cells = np.asarray(batch.positions), np.asarray(batch.cells, np.float64)
+        numbers = np.asarray(batch.numbers)
+        pbc, resolution = np.asarray(batch.pbc), float(np.finfo(positions.dtype).eps)
+        members = np.flatnonzero(which)
+        rows = [slice(self._starts[k], self._starts[k] + self._sizes[k]) for k in members]
+        radius = self.cutoff + self.skin
+        of_systems = [positions[r] for r in rows], cells[members], pbc[members]
+        tasks = tasks_of(*of_systems, radius, resolution, self._most_images())
+        failed, possible = np.zeros(len(self._sizes), bool), []
+        for k, r, task in zip(members.tolist(), rows, tasks, strict=True):
+            failed[k] = task is None
+            if task is not None:
+                possible.append((k, task))
+                self.positions[r] = positions[r]
+                self.cells[k] = cells[k]
+                self._note_elements(k, r, numbers[r])
+        if possible:
+            reverse = self.reverse is not None
+            self._write(pairs_of(possible, self._starts, self._far, reverse=reverse))
+        self._is_listed = True
+        return failed
+
+    def _most_images(self) -> float:
+        """The largest number of images within the lists' radius: enough for all cells not lost.
+
+        The device decides by images within the cutoff whether a cell is lost, so no result depends
+        on the skin. That holds for skins up to the size of the cutoff.
+        """
+        if not 0 < self.cutoff < np.inf:
+            return MOST_IMAGES * TO_SPARE**2 * 8.0
+        times = (1 + self.skin / self.cutoff) ** 3
+        return MOST_IMAGES * TO_SPARE**2 * min(times, 8.0)
+
+    def _note_elements(self, system: int, rows: slice, numbers: np.ndarray) -> None:
+        """Store the elements of a system, if folds need them."""
+        if self._most_elements is None:
+            return
+        low, high = numbers.min(), numbers.max()
+        self._has_others[system] = low < high
+        if self.others is None:
+            return
+        is_high = numbers == high
+        if not (is_high | (numbers == low)).all():
+            raise ValueError(f"system {system} has more than {self._most_elements} elements")
+        self.others[rows] = low + high - numbers
+        self._bits[rows] = np.where(is_high, HEAVIER, 0)
+
+    def to_device(self, which: Bool[np.ndarray, "systems"] | None = None) -> Any:
+        """The lists on the device."""
+        return jax.device_put(self.lists(which))
+
+    def lists(self, which: Bool[np.ndarray, "systems"] | None = None) -> Any:
+        """A copy as NumPy arrays, which a jitted function takes faster than `jax.device_put`.
+
+        Args:
+            which: the systems that need lists, all if None; others get none, except in row lists.
+
+        Returns:
+            Lists in the table's form.
+        """
+        which = np.ones(len(self._sizes), bool) if which is None else which
+        # Copy: the device may share memory that a later rebuild overwrites.
+        made: dict[str, Any] = {
+            "positions": self.positions.copy(),
+            "frames": self._frames() if self._follows_cells else None,
+        }
+        if self._form is EdgeList:
+            return EdgeList(**self._edges(which), **made)
+        images = ("image_rows", "image_shifts", "shifts", "shift_systems")
+        made |= {name: getattr(self, name).copy() for name in images}
+        if self._form is Neighbors:
+            made |= {"slots": self.slots.copy()}
+            made |= {"reverse": None if self.reverse is None else self.reverse.copy()}
+            return Neighbors(**made)
+        blocks, columns = self._columns(which)
+        by_block = self.slots.reshape(len(self.slots), -1, BLOCK)
+        made |= {"slots": by_block.take(blocks, axis=1).reshape(len(by_block), -1)}
+        made |= {"others": None if self.others is None else self.others.copy()}
+        return ChunkedLists(columns=columns, **made)
+
+    def _edges(self, which: np.ndarray) -> dict[str, Any]:
+        """The edges of these systems, in the form of `EdgeList`."""
+        # Axes: by_row [rows, slots]. Images below `_far` are atoms of the home cell, `_far` is
+        # padding, and further images follow. Row by row, receivers ascend.
+        owners = np.searchsorted(self._starts, np.arange(self._far), side="right") - 1
+        by_row = self.slots.T
+        is_edge = (by_row != self._far) & which[owners][:, None]
+        receivers, slots = np.nonzero(is_edge)
+        n_edges, images = len(receivers), by_row[is_edge]
+        further = np.maximum(images - self._far - 1, 0)
+        is_further = images > self._far
+        shifts = self.shifts[self.image_shifts[further]]
+        # numbers [slots, rows]: the edge of each slot, which turns `reverse` into numbers of edges.
+        numbers = np.zeros(self.slots.shape, np.int32)
+        numbers[slots, receivers] = np.arange(n_edges)
+        there = cast(np.ndarray, self.reverse)[slots, receivers]
+        counts = is_edge.sum(1).astype(np.int32)
+        last, padding = self._far - 1, (0, self._most_edges - n_edges)
+
+        def padded(values, fill):
+            return np.pad(values.astype(np.int32), padding, constant_values=fill)
+
+        return {
+            "senders": padded(np.where(is_further, self.image_rows[further], images), last),
+            "receivers": padded(receivers, last),
+            "shifts": np.pad(np.where(is_further[:, None], shifts, 0), (padding, (0, 0))),
+            "mask": np.arange(self._most_edges) < n_edges,
+            "systems": padded(owners[receivers], owners[last]),
+            "reverse": padded(numbers.ravel()[there], 0),
+            "starts": (np.cumsum(counts) - counts).astype(np.int32),
+            "counts": counts,
+            "radius": np.asarray(self.cutoff + self.skin, self.positions.dtype),
+        }
+
+    def _columns(self, which: np.ndarray) -> tuple[np.ndarray, Columns]:
+        """The blocks of rows in the order of columns, and the columns."""
+        n_blocks = self._far // BLOCK
+        of = machine()
+        n_chunks = min(-(-self._far // of.chunk), of.chunks)
+        together = of.wide if n_chunks > of.wide else 1
+        n_chunks = -(-n_chunks // together) * together
+        chunk = -(-n_blocks // n_chunks)
+        n_chunks = -(-n_blocks // (chunk * together)) * together
+        lengths, others = np.zeros(n_blocks, np.int32), np.zeros(n_blocks, bool)
+        counts = -(-self._sizes // BLOCK)
+        # Sort blocks: systems of one element first, then by length of list, empty ones last.
+        # `blocks` lists the block of each column, `columns` the column of each block.
+        lengths[: counts.sum()] = np.repeat(np.where(which, self._lengths, 0), counts)
+        others[: counts.sum()] = np.repeat(which & self._has_others, counts)
+        others &= lengths > 0
+        blocks = np.lexsort((-lengths, np.where(lengths > 0, others, 2)))
+        columns = np.empty_like(blocks)
+        columns[blocks] = np.arange(n_blocks)
+        blocks = np.pad(blocks, (0, n_chunks * chunk - n_blocks), mode="edge")
+        lengths, others = lengths[blocks], others[blocks]
+        n_slots = lengths.reshape(-1, chunk).max(1)
+        n_full = np.count_nonzero(n_slots)
+        n_alike = np.argmax(others) // chunk if others.any() else n_full
+        arrays = {
+            "rows": _rows_of(blocks),
+            "of_rows": _rows_of(columns),
+            "n_slots": n_slots,
+            "n_chunks": np.asarray(n_full, np.int32),
+            "n_alike": np.asarray(n_alike, np.int32),
+            "has_others": np.repeat(others, BLOCK),
+            **self._stretches(which),
+        }
+        return blocks, Columns(**arrays)
+
+    def _stretches(self, which: np.ndarray) -> dict[str, np.ndarray]:
+        """The stretches with images of these systems, as in `Columns`."""
+        n_images = len(self.image_rows)
+        length = min(machine().stretch, n_images)
+        begins = self._images.starts[which]
+        ends = begins + self._images.capacities[which]
+        # Count +1 where a system's images begin and -1 behind their last stretch.
+        changes = np.zeros(-(-n_images // length) + 1, np.int32)
+        np.add.at(changes, begins // length, 1)
+        np.add.at(changes, -(-ends // length), -1)
+        found = np.flatnonzero(np.cumsum(changes[:-1]) > 0)
+        stretches = np.zeros(len(changes) - 1, np.int32)
+        # The last stretch ends with the images.
+        stretches[: len(found)] = np.minimum(found * length, n_images - length)
+        return {"stretches": stretches, "n_stretches": np.asarray(len(found), np.int32)}
+
+    def _frames(self) -> Frames:
+        cells, inverses = self.cells, np.linalg.pinv(self.cells.astype(np.float64))
+        arrays: dict[str, Any] = {
+            "cells": cells.copy(),
+            "inverses": inverses.astype(cells.dtype),
+            "radius": np.asarray(self.cutoff + self.skin, cells.dtype),
+        }
+        return Frames(**arrays)
+
+    def _write(self, one: Pairs) -> None:
+        """Write the lists of these systems."""
+        table = self._write_images(one)
+        # A shrinking cell needs ever more room, and each size needs a program: grow in large steps.
+        steps = 2 if self._follows_cells and self._is_listed else 8
+        steps = steps if self.is_lean else 1
+        lengths = one.lengths
+        self.slots = _grown(self.slots, int(lengths.max(initial=0)), self._far, steps)
+        starts = self._starts[one.systems]
+        ends = starts + -(-self._sizes[one.systems] // BLOCK) * BLOCK
+        # Images are stored row by row; transpose them into columns, one system at a time.
+        of_systems = np.concatenate([lengths[a:b] for a, b in zip(starts, ends, strict=True)])
+        is_pair = np.arange(len(self.slots)) < of_systems[:, None]
+        images = np.full(is_pair.shape, self._far, np.int32)
+        images[is_pair] = table.astype(np.int32).take(one.images)
+        of_each = np.split(images, np.cumsum(ends - starts)[:-1])
+        for k, start, end, own in zip(one.systems, starts, ends, of_each, strict=True):
+            self.slots[:, start:end] = own.T
+            self._lengths[k] = lengths[start:end].max(initial=0)
+            self._n_pairs[k] = lengths[start:end].sum()
+        n_edges = int(self._n_pairs.sum())
+        if self._form is EdgeList and n_edges > self._most_edges:
+            self._most_edges = padded_size(-(-n_edges // self._far), BLOCK, steps) * self._far
+        if self.reverse is not None:
+            self.reverse = _padded(self.reverse, len(self.slots))
+            all_rows = np.concatenate([np.arange(a, b) for a, b in zip(starts, ends, strict=True)])
+            of_pairs = np.repeat(np.arange(len(all_rows)), of_systems)
+            rows, slots = all_rows.astype(np.int32)[of_pairs], rank(of_pairs)
+            self.reverse[slots, rows] = (slots * np.int32(self._far) + rows)[one.reverse]
+
+    def _write_images(self, one: Pairs) -> np.ndarray:
+        """Write further images and their shifts into the stretches of their systems.
+
+        Returns:
+            A table from images of pairs to entries of slots.
+        """
+        systems = one.systems
+        places = np.zeros(len(self._starts), np.int64)
+        places[systems] = np.arange(len(systems))
+        # owners: the position in `systems` of each image's system. Systems store a shift once.
+        owners = places[np.searchsorted(self._starts, one.image_rows, side="right") - 1]
+        keys, shift = distinct(owners * len(one.shifts) + one.image_shifts)
+        shift_owners, codes = keys // len(one.shifts), keys % len(one.shifts)
+        image_at = self._images.place(systems, np.bincount(owners, minlength=len(systems)))[owners]
+        shift_at = self._shifts.place(systems, np.bincount(shift_owners, minlength=len(systems)))
+        image_at, shift_at = image_at + rank(owners), shift_at[shift_owners] + rank(shift_owners)
+        if self._images.end > len(self.image_rows):
+            n_images = room_of_images(self._images.end, self._far)
+            self.image_rows = _padded(self.image_rows, n_images)
+            self.image_shifts = _padded(self.image_shifts, n_images)
+        self.shifts = _grown(self.shifts, self._shifts.end)
+        self.shift_systems = _grown(self.shift_systems, self._shifts.end)
+        self.image_rows[image_at], self.image_shifts[image_at] = one.image_rows, shift_at[shift]
+        self.shifts[shift_at], self.shift_systems[shift_at] = (
+            one.shifts[codes],
+            systems[shift_owners],
+        )
+
+        table = np.concatenate([np.arange(self._far + 1), self._far + 1 + image_at])
+        if self.others is not None:
+            table |= np.concatenate([self._bits, [0], self._bits[one.image_rows]])
+        return table
+
+
+class _Stretches:
+    """The position of each system's entries in a shared array."""
+
+    def __init__(self, n_systems: int):
+        self.starts = np.zeros(n_systems, np.int64)
+        self.capacities = np.zeros(n_systems, np.int64)
+        self.end = 0
+
+    def place(self, systems: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """The starts of stretches for these counts; too short ones move to the end."""
+        moved = counts > self.capacities[systems]
+        capacities = counts[moved] + counts[moved] // 8
+        self.capacities[systems[moved]] = capacities
+        self.starts[systems[moved]] = self.end + np.cumsum(capacities) - capacities
+        self.end += int(capacities.sum())
+        return self.starts[systems]
+
+
+def _rows_of(blocks: np.ndarray) -> np.ndarray:
+    return (blocks[:, None] * BLOCK + np.arange(BLOCK)).astype(np.int32).ravel()
+
+
+def _grown(array: np.ndarray, needed: int, fill: int = 0, steps: int = 1) -> np.ndarray:
+    """The array, lengthened if it is shorter than `needed`."""
+    return (
+        array if needed <= len(array) else _padded(array, padded_size(needed, BLOCK, steps), fill)
+    )
+
+
+def _padded(array: np.ndarray, length: int, fill: int = 0) -> np.ndarray:
+    further = np.full((length - len(array), *array.shape[1:]), fill, array.dtype)
+    return np.concatenate([array, further])

@@ -1,0 +1,150 @@
+"""Elementary functions from operations that IEEE 754 rounds alike everywhere.
+
+XLA expands these functions into polynomials, and a compiler may or may not fuse their products with
+sums: the last bits depend on the shape of an array, on the rest of the loop and on the machine.
+Here every product, quotient and root is rounded. `pow`, `sin`, `cos` and `atan2` call the C library
+for one number at a time and stay as they are. All functions take float64 and float32 and err by a
+few ulp.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Shaped
+
+from basinax.numerics import exponential as _exponential
+from basinax.numerics.exponential import FORMATS
+from basinax.numerics.rounding import rounded
+
+Numbers = Float[Array, "..."]
+
+
+def exp(x: Numbers) -> Numbers:
+    f = FORMATS[np.dtype(x.dtype)]
+    return _exponential_of(_exponential.exp, x, f.small[0], f.most)
+
+
+def exp2(x: Numbers) -> Numbers:
+    f = FORMATS[np.dtype(x.dtype)]
+    return _exponential_of(_exponential.exp2, x, f.small[1], float(jnp.finfo(x.dtype).maxexp))
+
+
+def _exponential_of(of, x, least: float, most: float):
+    """A power by `of`, a function for exponents from `least` to `most`."""
+    is_small, is_large = x < least, x > most
+    held = jnp.where(is_small, x * 0.5, jnp.where(is_large, most, x))
+    value = rounded(of(jnp.where(held < least, least, held)))
+    value = jnp.where(is_small, rounded(value * value), value)
+    return jnp.where(is_large, jnp.inf, value)
+
+
+def log(x: Numbers) -> Numbers:
+    """2^k m with m between √½ and √2 has the logarithm k log 2 + 2 artanh((m − 1)/(m + 1))."""
+    f = FORMATS[np.dtype(x.dtype)]
+    bits = lax.bitcast_convert_type(x, f.integer)
+    infinite, root = (np.array(v, x.dtype).view(f.integer) for v in (np.inf, 0.5**0.5))
+    # A subnormal number is an integer times the smallest subnormal.
+    is_subnormal = bits < (1 << f.n_digits)
+    smallest = float(np.log2(np.finfo(x.dtype).smallest_subnormal))
+    whole = lax.bitcast_convert_type(bits.astype(x.dtype), f.integer)
+    normal = jnp.where(is_subnormal, whole, bits)
+    k = (normal - root) >> f.n_digits
+    m = lax.bitcast_convert_type(normal - (k << f.n_digits), x.dtype)
+    k = k.astype(x.dtype) + jnp.where(is_subnormal, smallest, 0.0).astype(x.dtype)
+    s = rounded((m - 1.0) / (m + 1.0))
+    z = rounded(s * s)
+    series = jnp.zeros_like(z)
+    for n in reversed(range(f.n_terms)):
+        series = rounded(z * (2.0 / (2 * n + 3) + series))
+    high, low = f.ln2
+    value = rounded(k * high) + (2.0 * s + (rounded(s * series) + rounded(k * low)))
+    value = jnp.where((bits > 0) & (bits < infinite), value, jnp.nan)
+    value = jnp.where((bits << 1) == 0, -jnp.inf, value)
+    return jnp.where(bits == infinite, jnp.inf, value)
+
+
+def expm1(x: Numbers) -> Numbers:
+    """(u − 1) x/log(u) with u = eˣ, in which the error of u cancels (W. Kahan)."""
+    u = exp(x)
+    value = rounded(rounded(u - 1.0) * rounded(x / log(u)))
+    value = jnp.where(u == 1.0, x, value)
+    return jnp.where(x < -50.0, -1.0, jnp.where(u == jnp.inf, jnp.inf, value))
+
+
+def log1p(x: Numbers) -> Numbers:
+    """log(u) x/(u − 1) with u = 1 + x, in which the error of u cancels (W. Kahan)."""
+    u = rounded(1.0 + x)
+    value = rounded(log(u) * rounded(x / rounded(u - 1.0)))
+    return jnp.where(u == 1.0, x, jnp.where(u == jnp.inf, jnp.inf, value))
+
+
+def tanh(x: Numbers) -> Numbers:
+    """t/(t + 2) with t = e^2x − 1."""
+    size = jnp.abs(x)
+    t = expm1(2.0 * jnp.where(size > 20.0, 20.0, size))
+    value = rounded(t / (t + 2.0))
+    return jnp.where(x < 0.0, -value, value)
+
+
+def one_minus_square(x: Numbers) -> Numbers:
+    """The derivative of tanh for a value x of tanh; an operation of JAX from 0.12 on."""
+    return rounded((1.0 - x) * (1.0 + x))
+
+
+def logistic(x: Numbers) -> Numbers:
+    return rounded(1.0 / (1.0 + exp(-x)))
+
+
+def rsqrt(x: Numbers) -> Numbers:
+    return rounded(1.0 / rounded(jnp.sqrt(x)))
+
+
+def cbrt(x: Numbers) -> Numbers:
+    """x^(1/3), then one Newton step, since 1/3 is no number of the format."""
+    size = jnp.abs(x)
+    y = power(size, jnp.full_like(size, 1.0 / 3.0))
+    square = rounded(y * y)
+    y = y - rounded((rounded(square * y) - size) / rounded(3.0 * square))
+    y = jnp.where(x < 0.0, -y, y)
+    return jnp.where((x == 0.0) | jnp.isinf(x), x, y)
+
+
+def tan(x: Numbers) -> Numbers:
+    return rounded(rounded(jnp.sin(x)) / rounded(jnp.cos(x)))
+
+
+def asin(x: Numbers) -> Numbers:
+    cosine = rounded(jnp.sqrt(rounded((1.0 - x) * (1.0 + x))))
+    return 2.0 * atan2(x, 1.0 + cosine)
+
+
+def acos(x: Numbers) -> Numbers:
+    return 2.0 * atan2(rounded(jnp.sqrt(1.0 - x)), rounded(jnp.sqrt(1.0 + x)))
+
+
+def atan(x: Numbers) -> Numbers:
+    return atan2(x, jnp.ones_like(x))
+
+
+def atan2(y: Numbers, x: Numbers) -> Numbers:
+    """atan2 with an x that is no constant: XLA replaces atan2(y, 1) by another function."""
+    return rounded(lax.atan2(y, jnp.where(jnp.isnan(y), y, x)))
+
+
+def power(x: Numbers, y: Shaped[Array, "..."]) -> Numbers:
+    """x^y with a y that is no constant: XLA turns constant exponents into products or roots."""
+    y = y.astype(x.dtype)
+    return rounded(x ** jnp.where(jnp.isnan(x) & (y != 0.0), x, y))
+
+
+def maximum(x: Numbers, y: Numbers) -> Numbers:
+    """The larger number, by selection: XLA's `max` flushes subnormal numbers in some loops only."""
+    return jnp.where(jnp.isnan(x) | (x > y), x, y)
+
+
+def minimum(x: Numbers, y: Numbers) -> Numbers:
+    return jnp.where(jnp.isnan(x) | (x < y), x, y)
+
+
+def clamp(low: Numbers, x: Numbers, high: Numbers) -> Numbers:
+    return minimum(maximum(x, low), high)

@@ -1,0 +1,257 @@
+"""Compiled programs that are found in the cache by a key that needs no trace.
+
+A key holds all that decides a program: the sources of this package, versions, device, switches,
+options, static values, structures and shapes. A value that no text describes, such as a function of
+a user, has no key: its program is traced, and found by its text in HLO, which saves compiling.
+"""
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import importlib.metadata
+import pickle
+import sys
+import threading
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from jax.experimental import serialize_executable
+
+from basinax.numerics.cache import Cache, cache
+from basinax.numerics.static import Fixed
+from basinax.numerics.switches import switches
+
+Device = Any
+"""A `jax.Device`."""
+
+LOADED = "/basinax/programs/loaded"
+"""The event that `jax.monitoring` gets for each program from the cache."""
+
+MOST = 256
+"""Programs of a function that are held at most; the oldest are dropped."""
+
+READ: list[Callable[[], Any]] = []
+"""Functions that return what tracing reads beside its arguments: plain values."""
+
+VERSIONS = ("equinox", "jax", "jaxlib", "numpy", "optax")
+_KNOWN = ("basinax", "builtins", *VERSIONS)
+"""Packages whose functions and classes have a description: their name, since `_of_process` has
+their versions, or sources."""
+
+_IRRELEVANT = ("jax_compilation_cache", "jax_persistent_cache", "jax_log", "jax_dump")
+"""The beginnings of JAX's switches that change no program."""
+
+
+class Programs:
+    """The programs of one jitted function with one set of compiler options.
+
+    Args:
+        function: is traced; a function of a module, not one made by another function.
+        jitted: `function`, by `jax.jit` with the options.
+        options: of the compiler, and all else that decides how `function` is compiled.
+        static: the numbers of static arguments.
+    """
+
+    def __init__(self, function: Callable, jitted: Any, options: Any, static: tuple[int, ...]):
+        self._function, self._jitted, self._options = function, jitted, options
+        self._static = static
+        self._found: dict[Any, jax.stages.Compiled] = {}
+        self._locks: dict[Any, threading.Lock] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        # XLA cannot write a program that JAX has loaded from a folder of the user.
+        place = None if jax.config.values["jax_compilation_cache_dir"] else cache()
+        dynamic = tuple(x for k, x in enumerate(args) if k not in self._static)
+        leaves, structure = jax.tree.flatten(dynamic)
+        now = switches()
+        device = _device_of(leaves, now)
+        if place is None or device is None:
+            return self._jitted(*args)
+        fixed = tuple(args[k] for k in self._static)
+        signature = (fixed, structure, tuple(map(_kind, leaves)), device, *now.values())
+        program = self._found.get(signature)
+        if program is None:
+            with self._locks.setdefault(signature, threading.Lock()):
+                program = self._found.get(signature)
+                if program is None:
+                    program = self._made(place, args, fixed, dynamic, device)
+                    self._found[signature] = program
+                    self._forget()
+        return program(*dynamic)
+
+    def _forget(self) -> None:
+        for signature in list(self._found)[:-MOST]:
+            self._found.pop(signature, None)
+            self._locks.pop(signature, None)
+
+    def _made(self, place: Cache, args, fixed, dynamic, device) -> jax.stages.Compiled:
+        """The program from the cache, or compiled and put there."""
+        of_all = [_of_process(device), repr(self._options), repr([read() for read in READ])]
+        lowered = None
+        try:
+            what = [self._name(), _described(fixed, is_static=True), _described(dynamic)]
+            key = _digest([*of_all, *what])
+        except _NoDescription:
+            lowered = self._jitted.lower(*args)
+            text = lowered.as_text()
+            if "callback" in text:  # Python of this process, which no other has
+                return lowered.compile()
+            key = _digest([*of_all, text])
+        if (content := place.load(key)) is not None:
+            try:
+                program = _unpacked(content, dynamic, device)
+                jax.monitoring.record_event(LOADED)
+                return program
+            except Exception:  # whatever it is that bytes of another program raise
+                pass
+        program = (lowered or self._jitted.lower(*args)).compile()
+        # XLA cannot write some programs once they have run.
+        if (content := _packed(program)) is not None:
+            place.keep(key, content)
+        return program
+
+    def _name(self) -> str:
+        function = self._function
+        if function.__closure__ or not function.__module__.startswith("basinax."):
+            raise _NoDescription
+        return f"{function.__module__}.{function.__qualname__}"
+
+
+def _device_of(leaves: list[Any], now: dict[str, Any]) -> Device | None:
+    """The device that runs a program; None where `jax.jit` alone knows how to run it."""
+    is_checked = any(now[name] for name in ("jax_disable_jit", "jax_debug_nans", "jax_debug_infs"))
+    if is_checked or any(isinstance(x, Tracer) for x in leaves):
+        return None
+    devices = {x.device for x in leaves if isinstance(x, jax.Array) and x.committed}
+    if not devices:
+        default = now["jax_default_device"]
+        is_named = default is None or isinstance(default, str)
+        devices = {jax.devices(default)[0] if is_named else default}
+    device = devices.pop()
+    return device if not devices and isinstance(device, jax.Device) else None
+
+
+def _kind(leaf: Any) -> Any:
+    """What a program knows of a leaf."""
+    if isinstance(leaf, jax.Array | np.ndarray | np.generic):
+        return leaf.shape, leaf.dtype, isinstance(leaf, jax.Array) and leaf.weak_type
+    return type(leaf)
+
+
+class _NoDescription(Exception):
+    """A value that decides a program, but that no text describes."""
+
+
+def _described(value: Any, *, is_static: bool = False) -> str:
+    """A text that differs where the programs of two values may differ.
+
+    Args:
+        is_static: describe numbers and arrays by their values, not by their kinds.
+
+    Raises:
+        _NoDescription: the value, or a part of it, has no such text.
+    """
+    of = functools.partial(_described, is_static=is_static)
+    match value:
+        case enum.Enum():
+            return f"{_named(type(value))}.{value.name}"
+        case None | bool() | int() | float() | complex() | str() | bytes():
+            of_value = "" if _is_traced(value) and not is_static else f":{value!r}"
+            return type(value).__name__ + of_value
+        case np.dtype():
+            return f"dtype:{value}"
+        case np.ndarray() | np.generic() if is_static:
+            return f"{value.dtype}{value.shape}:{value.tobytes().hex()}"
+        case jax.Array() | np.ndarray() | np.generic() if not is_static:
+            return repr(_kind(value))
+        case Fixed():
+            return f"Fixed({_described(value.tree, is_static=True)})"
+        case dict():
+            items = sorted((_described(k, is_static=True), of(x)) for k, x in value.items())
+            return f"{_named(type(value))}{items}"
+        case tuple() | list():
+            return f"{_named(type(value))}{[of(x) for x in value]}"
+        case functools.partial():
+            return f"partial{[of(x) for x in (value.func, value.args, value.keywords)]}"
+        case object() if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = [
+                (f.name, _described(x, is_static=is_static or bool(f.metadata.get("static"))))
+                for f in dataclasses.fields(value)
+                if (x := getattr(value, f.name, None)) is not None
+            ]
+            return f"{_named(type(value))}{fields}"
+    return _named(value)
+
+
+def _is_traced(number: Any) -> bool:
+    """Whether a program is the same for all numbers of this type."""
+    return isinstance(number, bool | int | float | complex)
+
+
+def _named(value: Any) -> str:
+    """The name of a function or class by which a known package has it."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str):
+        raise _NoDescription
+    found = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not value or module.partition(".")[0] not in _KNOWN:
+        raise _NoDescription
+    return f"{module}.{name}"
+
+
+def _of_process(device: Device) -> str:
+    """What is the same for all programs of a device."""
+    client = device.client
+    kind = (client.platform, client.platform_version, device.device_kind, device.id)
+    return repr([sys.version, _versions(), _sources(), kind, _switches()])
+
+
+def _switches() -> list[tuple[str, Any]]:
+    """JAX's switches in this thread."""
+    names = [n for n in sorted(jax.config.values) if not n.startswith(_IRRELEVANT)]
+    return [(name, getattr(jax.config, name, None)) for name in names]
+
+
+@functools.cache
+def _versions() -> list[str]:
+    return [f"{name} {importlib.metadata.version(name)}" for name in VERSIONS]
+
+
+@functools.cache
+def _sources() -> str:
+    """The digest of this package's sources."""
+    root = Path(__file__).parents[1]
+    files = sorted(root.rglob("*.py"))
+    return _digest([text for path in files for text in (str(path), path.read_text("utf-8"))])
+
+
+def _digest(texts: list[str]) -> str:
+    return hashlib.sha256(repr(texts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _packed(program: jax.stages.Compiled) -> bytes | None:
+    """A program as bytes; None where JAX or pickle cannot write it."""
+    try:
+        written, _, structure = serialize_executable.serialize(program)
+        # Structures cannot be written, but a tree of this structure can.
+        example = jax.tree.unflatten(structure, range(structure.num_leaves))
+        return zlib.compress(pickle.dumps((written, example)), level=1)
+    except Exception:  # of each kind that a part without a pickle raises
+        return None
+
+
+def _unpacked(content: bytes, args: tuple[Any, ...], device: Device) -> jax.stages.Compiled:
+    """The program for arguments of this structure."""
+    written, example = pickle.loads(zlib.decompress(content))
+    structures = [jax.tree.structure(x) for x in ((args, {}), example)]
+    return serialize_executable.deserialize_and_load(
+        written, *structures, backend=device.client, execution_devices=[device]
+    )

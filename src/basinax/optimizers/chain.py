@@ -1,0 +1,80 @@
+"""Transforms one after another; the state keeps the index prefix once."""
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+
+from basinax.optimizers.optax_bridge import OptaxTransform, Transformation
+from basinax.optimizers.protocol import (
+    AbstractState,
+    AbstractTransform,
+    check_parameters,
+    is_optax,
+    states_field,
+    with_prefix,
+)
+from basinax.systems.prefix import owned
+from basinax.systems.types import Prefix
+
+
+def chain(*transforms: Transformation) -> "Chain":
+    """Feed the updates of each transform to the next.
+
+    A limit before an optimizer limits the gradient, a limit after it the step. Transformations of
+    optax are accepted; `init` refuses one that mixes systems, except in global mode.
+
+    Raises:
+        TypeError: an argument is neither a transform nor an optax transformation.
+    """
+    return Chain(tuple(_adopted(transform, at) for at, transform in enumerate(transforms)))
+
+
+def _adopted(transform, at: int) -> AbstractTransform:
+    if is_optax(transform):
+        return OptaxTransform(transform)
+    if isinstance(transform, AbstractTransform):
+        return transform
+    raise TypeError(
+        f"argument {at} of chain is {transform!r}: expected a basinax transform or an optax"
+        " transformation" + (" (an instance, not the class)" if isinstance(transform, type) else "")
+    )
+
+
+class Chain(AbstractTransform):
+    """Transforms one after another, made by `chain`."""
+
+    transforms: tuple[AbstractTransform, ...]
+
+    def init(self, parameters, index_prefix: Prefix = None) -> "ChainState":
+        check_parameters(parameters, index_prefix)
+        states = [transform.init(parameters, index_prefix) for transform in self.transforms]
+        return ChainState(owned(index_prefix), tuple(with_prefix(state, None) for state in states))
+
+    def update(self, updates, state: "ChainState", params=None, **extra):
+        states = []
+        for transform, inner in self._with_states(state):
+            updates, inner = transform.update(updates, inner, params, **extra)
+            states.append(with_prefix(inner, None))
+        return updates, ChainState(state.index_prefix, tuple(states))
+
+    def is_accepted(self, state: "ChainState"):
+        """The systems at a point of the path for all transforms."""
+        parts = [transform.is_accepted(inner) for transform, inner in self._with_states(state)]
+        return functools.reduce(jnp.logical_and, parts, AbstractTransform.is_accepted(self, state))
+
+    def has_failed(self, state: "ChainState"):
+        """The systems for which any transform has failed."""
+        parts = [transform.has_failed(inner) for transform, inner in self._with_states(state)]
+        return functools.reduce(jnp.logical_or, parts, AbstractTransform.has_failed(self, state))
+
+    def _with_states(self, state: "ChainState"):
+        for transform, inner in zip(self.transforms, state.states, strict=True):
+            yield transform, with_prefix(inner, state.index_prefix)
+
+
+class ChainState(AbstractState):
+    """The states of the transforms, in their order."""
+
+    index_prefix: Prefix
+    states: tuple[Any, ...] = states_field()

@@ -1,0 +1,143 @@
+"""A potential that evaluates all waiting structures in one batch, with lists that last."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from ase import Atoms
+
+from basinax.models.evaluators.protocol import (
+    AbstractEvaluator,
+    AbstractSession,
+    Answer,
+    Evaluated,
+    EvaluationError,
+    Request,
+)
+from basinax.models.evaluators.waiting import WaitingSession
+from basinax.neighbors.search import check_listable
+from basinax.neighbors.table import NeighborTable
+from basinax.numerics.static import split
+from basinax.potentials.points import ROOMS, parts_of, properties_of, shape_of
+from basinax.structures.batch import Batch, bare, row_starts
+
+WORN = 0.5
+"""Lists are made anew once fewer than this part of their structures ask."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Batched(AbstractEvaluator):
+    """A potential of this package, asked by the host: no stress, for fixed cells."""
+
+    potential: Any
+    skin: float
+    """The reach of lists beyond the cutoff, in Å; inf for a potential without a cutoff."""
+    dtype: Any
+
+    @property
+    def uses(self) -> frozenset[str]:
+        return self.potential.uses
+
+    def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
+        self.potential.check(atoms)
+        check_listable(atoms, self.potential.cutoff + self.skin, self.dtype)
+
+    def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
+        return WaitingSession(_Evaluator(self, bare(atoms)), _all)
+
+
+def _all(waiting: list[Request]) -> list[Request]:
+    taken, waiting[:] = waiting[:], []
+    return taken
+
+
+class _Evaluator:
+    """The batches of the structures that have asked lately."""
+
+    def __init__(self, how: Batched, atoms: Sequence[Atoms]):
+        self._how, self._atoms = how, atoms
+        self._batches: list[_Listed] = []
+
+    def __call__(self, requests: list[Request]) -> list[Answer]:
+        asked = {request.number: request for request in requests}
+        listed = {number for batch in self._batches for number in batch.numbers}
+        if not listed.issuperset(asked) or len(asked) < WORN * len(listed):
+            self._batches = self._made(sorted(asked))
+        return [answer for batch in self._batches for answer in batch.answers(asked)]
+
+    def _made(self, numbers: list[int]) -> "list[_Listed]":
+        parts = list(parts_of([self._atoms[k] for k in numbers]))
+        shape = shape_of(parts)
+        made, begin = [], 0
+        for part in parts:
+            made.append(_Listed(self._how, numbers[begin : begin + len(part)], part, shape))
+            begin += len(part)
+        return made
+
+
+class _Listed:
+    """One batch and its lists."""
+
+    def __init__(
+        self, how: Batched, numbers: list[int], atoms: list[Atoms], shape: tuple[int, int]
+    ):
+        self.numbers = {number: k for k, number in enumerate(numbers)}
+        self._skin, self._how = how.skin, split(how.potential)
+        self._starts, self._sizes = row_starts([len(a) for a in atoms]), [len(a) for a in atoms]
+        # Lists of the structures as they came, which `check` has passed, can always be made.
+        self._batch = Batch.from_atoms(atoms, how.dtype, *shape)
+        self._positions = np.array(self._batch.positions)
+        potential = how.potential
+        self._table = table = NeighborTable(
+            self._batch,
+            potential.cutoff,
+            how.skin,
+            lists=potential.lists,
+            reverse=True,
+            is_fitted=False,
+        )
+        program = self._how[0], *shape, np.dtype(how.dtype), "batched"
+        table.fit(ROOMS.of(program, table.needs, shape[0], is_lean=table.is_lean))
+        self._lists = table.lists()
+
+    def answers(self, asked: dict[int, Request]) -> list[Answer]:
+        """The answers to those requests that are of this batch."""
+        own = {number: k for number, k in self.numbers.items() if number in asked}
+        if not own:
+            return []
+        for number, k in own.items():
+            self._positions[self._rows(k)] = asked[number].positions
+        here = dataclasses.replace(self._batch, positions=self._positions.copy())
+        failed = self._list(here, np.array(list(own.values())))
+        fixed, arrays = self._how
+        found = jax.device_get(properties_of(fixed, False, arrays, here, self._lists))
+        return [(number, self._answer(found, k, bool(failed[k]))) for number, k in own.items()]
+
+    def _rows(self, k: int) -> slice:
+        return slice(self._starts[k], self._starts[k] + self._sizes[k])
+
+    def _list(self, here: Batch, members: np.ndarray) -> np.ndarray:
+        """Renew the lists of these places where atoms have moved too far; the mask of failures."""
+        is_stale, failed = np.zeros((2, here.n_systems), bool)
+        if self._skin < np.inf:
+            with np.errstate(over="ignore", invalid="ignore"):
+                ways = np.asarray(here.positions, np.float64) - self._table.positions
+                squares = (ways * ways).sum(axis=1)
+            for k in members:
+                # Not a number is too far, and the least part of the skin is left to rounding.
+                is_near = squares[self._rows(k)] <= (0.499 * self._skin) ** 2
+                is_stale[k] = not is_near.all()
+        if is_stale.any():
+            failed = self._table.rebuild(here, is_stale)
+            self._lists = self._table.lists()
+        return failed
+
+    def _answer(self, found: Any, k: int, has_failed: bool) -> Evaluated | EvaluationError:
+        if has_failed:
+            return EvaluationError("its neighbours cannot be listed: atoms are too far away")
+        rows = self._rows(k)
+        forces = np.asarray(found.forces[rows], np.float64)
+        energies = np.asarray(found.atom_energies[rows], np.float64)
+        return Evaluated(float(found.energies[k]), forces, None, {"energies": energies})

@@ -1,0 +1,1 @@
+"""What a relaxation returns: records, tables, histories, trajectories, reports."""

@@ -1,0 +1,115 @@
+"""The record of one relaxed structure, from whose fields tables, rows and reports are made."""
+
+import dataclasses
+import functools
+from typing import Any, Self
+
+import numpy as np
+from ase import Atoms
+from ase.symbols import Symbols
+from jaxtyping import Float
+
+from basinax.minimize.status import Status
+from basinax.results.history import History
+from basinax.results.snapshot import Template
+from basinax.results.table import column, derived, volume_of
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Relaxed:
+    """One structure of a result. The defaults are those of one that was never evaluated."""
+
+    template: Template = dataclasses.field(repr=False)
+    """All of the structure but its positions, cell and calculator, as in the input."""
+    positions: Float[np.ndarray, "atoms 3"] = dataclasses.field(repr=False)
+    """The last positions in Å."""
+    cell: Float[np.ndarray, "3 3"] = dataclasses.field(repr=False)
+    """The last cell vectors in Å, one a row."""
+    results: dict[str, Any] = dataclasses.field(repr=False)
+    """Results at the last positions by ASE's names, in eV and Å, such as `forces`, without
+    constraints; empty if there are none. The calculator of `atoms` shares them."""
+
+    source: str = column("source", key="source", is_brief=True)
+    """The origin of the structure: its number in the input, or its file and image."""
+
+    @derived("formula", is_brief=True)
+    def formula(self) -> str:
+        """The chemical formula, in Hill's order."""
+        return Symbols(self.template.arrays["numbers"]).get_chemical_formula()
+
+    @derived("atoms")
+    def n_atoms(self) -> int:
+        """The number of atoms."""
+        return len(self.positions)
+
+    status: Status = column("status", key="status", is_brief=True)  # noqa: RUF009
+    steps: int = column("steps", key="steps", is_brief=True, default=0)
+    """The number of steps; 0 if the start is converged."""
+    evaluations: int = column("evaluations", key="evaluations", default=0)
+    """The number of evaluations of energy and forces."""
+    energy: float = column("energy_eV", "eV", is_brief=True, default=np.nan)
+    """The energy in eV; not the free energy, where a calculator has both."""
+
+    @derived("energy_eV_per_atom", "eV/atom")
+    def energy_per_atom(self) -> float:
+        """The energy per atom in eV."""
+        return self.energy / self.n_atoms
+
+    initial_energy: float = column("initial_energy_eV", "eV", key="initial_energy", default=np.nan)
+    """`energy` at the start; NaN if the structure was never evaluated."""
+    fmax: float = column(
+        "fmax_eV_per_A", "eV/Å", key="largest_force", is_brief=True, default=np.inf
+    )
+    """The largest force in eV/Å."""
+
+    @derived("volume_A3", "Å³")
+    def volume(self) -> float | None:
+        """The volume in Å³; None without three periodic directions."""
+        return volume_of(self.cell, self.template.pbc)
+
+    initial_volume: float | None = column("initial_volume_A3", "Å³", key="initial_volume")
+    """The volume at the start in Å³; None without three periodic directions."""
+
+    @derived("max_stress_eV_per_A3", "eV/Å³")
+    def max_stress(self) -> float | None:
+        """The largest component of the stress in magnitude, in eV/Å³; None without stress."""
+        stress = self.results.get("stress")
+        return None if stress is None else float(np.abs(stress).max())
+
+    displacement: float = column("max_displacement_A", "Å", key="displacement")
+    """The distance from the start of the atom that moved most, in Å."""
+    seconds: float = column("seconds", "s", key="seconds", default=np.nan)
+    """The time from the call to the structure's end; NaN if it did not end."""
+    message: str = column("message", key="message", default="")
+    """The reason if the structure could not be evaluated; empty otherwise."""
+    history: History | None = None
+    """Energy, fmax and volume of the steps, if kept."""
+
+    @classmethod
+    def of(
+        cls,
+        structure: Atoms,
+        positions: np.ndarray,
+        cell: np.ndarray,
+        results: dict[str, Any],
+        **fields: Any,
+    ) -> Self:
+        """The record of a structure that has come from its place to this one.
+
+        It does not follow later changes of the structure.
+        """
+        start = structure.cell.array
+        with np.errstate(over="ignore", invalid="ignore"):  # a structure that exploded overflows
+            moves = positions - structure.positions
+            displacement = float(np.sqrt((moves * moves).sum(axis=1).max(initial=0.0)))
+        known = {"displacement": displacement, "initial_volume": volume_of(start, structure.pbc)}
+        place = {"positions": np.array(positions), "cell": np.array(cell), "results": results}
+        return cls(template=Template.of(structure), **place, **known | fields)
+
+    @functools.cached_property
+    def atoms(self) -> Atoms:
+        """The structure at its last positions, made at the first access.
+
+        Its calculator has the results there; it has no calculator without results.
+        """
+        return self.template.at(self.positions, self.cell, self.results)

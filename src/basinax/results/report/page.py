@@ -1,0 +1,183 @@
+"""Writes the report of a run; see `write_report`."""
+
+import os
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from basinax.config.files import replacing
+from basinax.results.history import History
+from basinax.results.report import tables
+from basinax.results.report.curves import PICKED, Convergence, Curve, convergence_of
+from basinax.results.report.structures import Row, Structures, structures_of
+
+Curves = Mapping[int, Curve | History]
+"""Energies and fmax by evaluation of structures, by number."""
+
+ENDINGS = (".html", ".htm")
+
+COMPONENTS: list[Any] = ["bokeh", "bokeh-widgets"]
+"""The parts of Bokeh's library that the plots of this page need."""
+
+
+def check_report(path: str | os.PathLike[str]) -> None:
+    """Check before a run that a report can be written to a file of this name.
+
+    Raises:
+        ValueError: the ending is not .html.
+        ImportError: Bokeh is not installed.
+    """
+    ending = Path(path).suffix
+    if ending.lower() not in ENDINGS:
+        raise ValueError(f"{path}: a report is a file in .html, not in {ending or 'none'}")
+    try:
+        import bokeh  # noqa: F401
+    except ImportError as error:
+        text = f"{path}: a report needs Bokeh: pip install bokeh"
+        raise ImportError(text) from error
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    rows: Iterable[Row],
+    kind: type,
+    *,
+    curves: Curves | None = None,
+    settings: Mapping[str, Any] | None = None,
+    title: str = "Relaxation",
+) -> None:
+    """Write a report about a run, one HTML file that needs no network.
+
+    The size hardly grows with the number of structures: plots are histograms and quantiles, and
+    tables show their first 50 rows.
+
+    Args:
+        path: an .html file; an existing one is replaced once the new one is complete.
+        rows: one mapping per structure with the headings of a table, each read once, in order.
+            `number` is that in the input, or 0, 1, 2, ... without it. Parts of the page whose
+            values are missing are left out.
+        kind: the class of records whose columns these are.
+        curves: energies and fmax by evaluation of some or all structures, by number. Curves are
+            requested one after another, so the mapping may read each on request.
+        settings: plain values by name, and tables of such values, such as the record of a run.
+        title: the title of the page.
+
+    Raises:
+        ValueError: the ending is not .html.
+        ImportError: Bokeh is not installed.
+        OSError: the file cannot be written.
+    """
+    check_report(path)
+    text = page_of(structures_of(rows, kind), curves, settings or {}, title)
+    with replacing(path) as partial:
+        # Names of files may hold bytes that are no valid text.
+        partial.write_bytes(text.encode("utf-8", "backslashreplace"))
+
+
+def page_of(
+    structures: Structures,
+    curves: Curves | None,
+    settings: Mapping[str, Any],
+    title: str,
+) -> str:
+    """The page as HTML."""
+    from bokeh.embed import components
+    from bokeh.resources import Resources
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    found = _convergence(structures, curves or {})
+    plots = _plots(structures) | ({} if found is None else _converging(structures, found))
+    script, divs = components(plots) if plots else ("", {})
+    # Escape texts; the output of Bokeh is HTML already.
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    template = environment.from_string(
+        files("basinax.results.report").joinpath("page.html").read_text("utf-8")
+    )
+    return template.render(
+        title=title,
+        facts=_facts(structures),
+        n_curves=f"{found.n_curves:,}" if found else "",
+        statuses=tables.counts_of(structures),
+        plots={name: Markup(div) for name, div in divs.items()},
+        slowest=tables.slowest(structures),
+        unconverged=tables.unconverged(structures),
+        sections=tables.sections_of(settings),
+        library=Markup(Resources(mode="inline", components=COMPONENTS).render()) if plots else "",
+        script=Markup(script),
+    )
+
+
+def _facts(structures: Structures) -> list[tuple[str, str]]:
+    """The numbers at the top of the page, each with its name."""
+    facts = [("structures", f"{len(structures):,}")]
+    if len(structures):
+        facts.append(("converged", f"{100 * structures.converged.mean():.4g} %"))
+    for name in ("atoms", "evaluations"):
+        if structures.has(name):
+            facts.append((name, f"{np.nansum(structures.values[name]):,.0f}"))
+    if structures.has("seconds"):
+        seconds = float(np.nanmax(structures.values["seconds"]))
+        facts.append(("to the last end", tables.seconds_text(seconds)))
+        if seconds > 0:
+            n_ended = int(np.isfinite(structures.values["seconds"]).sum())
+            facts.append(("structures / s", f"{n_ended / seconds:.3g}"))
+    return facts
+
+
+def _plots(structures: Structures) -> dict[str, Any]:
+    from basinax.results.report.plots import bars, ended
+
+    shown = {
+        "evaluations": (structures.values["evaluations"], "evaluations"),
+        "energies": (structures.energies_per_atom, "energy (eV/atom)"),
+        "energy_changes": (structures.energy_changes, "change of energy (eV/atom)"),
+        "volume_changes": (_moved(structures.volume_changes), "change of volume (%)"),
+    }
+    plots = {name: bars(values, text) for name, (values, text) in shown.items()}
+    throughput = ended(structures.values["seconds"])
+    if throughput is not None:
+        plots["ended"], plots["rate"] = throughput
+    return {name: plot for name, plot in plots.items() if plot is not None}
+
+
+def _convergence(structures: Structures, curves: Curves) -> Convergence | None:
+    pairs = zip(structures.numbers, structures.values["atoms"].tolist(), strict=True)
+    return convergence_of(curves, dict(pairs), _wanted(structures))
+
+
+def _converging(structures: Structures, found: Convergence) -> dict[str, Any]:
+    from basinax.results.report.plots import converging
+
+    places = {number: k for k, number in enumerate(structures.numbers)}
+    labels = {number: _label(structures, places[number]) for number in found.picked}
+    return dict(zip(("fmax", "heights", "pick"), converging(found, labels), strict=True))
+
+
+def _moved(changes: np.ndarray) -> np.ndarray:
+    """The changes of moved cells; empty if no cell has moved."""
+    return changes if np.any(changes[np.isfinite(changes)]) else changes[:0]
+
+
+def _wanted(structures: Structures) -> list[int]:
+    """The numbers of the selectable structures: up to a third did not converge, a third needed the
+    most evaluations, and the others are spread over the input."""
+    n, part = len(structures), PICKED // 3
+    evaluations = structures.values["evaluations"]
+    order = np.argsort(-np.where(np.isfinite(evaluations), evaluations, -1.0), kind="stable")
+    chosen = [*np.flatnonzero(~structures.converged)[:part].tolist(), *order[:part].tolist()]
+    spread = np.unique(np.linspace(0, n - 1, min(n, PICKED)).astype(int)).tolist() if n else []
+    others = [k for k in spread if k not in set(chosen)]
+    room = PICKED - len(set(chosen))
+    stride = max(1, -(-len(others) // max(room, 1)))
+    return [structures.numbers[k] for k in sorted({*chosen, *others[::stride]})]
+
+
+def _label(structures: Structures, k: int) -> str:
+    texts = [str(structures.numbers[k])]
+    texts += [structures.texts[name][k] for name in ("source", "formula", "status")]
+    is_own = texts[1] != texts[0]
+    return " · ".join(text for text in (texts if is_own else [texts[0], *texts[2:]]) if text)

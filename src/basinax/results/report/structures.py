@@ -1,0 +1,82 @@
+"""The columns of a report: numbers of structures, NaN for missing values."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from basinax.minimize.status import Status
+from basinax.results.table import Column, fields_of
+
+Row = Mapping[str, Any]
+
+Values = Float[np.ndarray, "structures"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Structures:
+    """The rows of a report, as columns."""
+
+    columns: dict[str, Column]
+    """The columns of tables, by heading."""
+    numbers: list[int]
+    """Numbers of the structures in the input."""
+    texts: dict[str, list[str]]
+    values: dict[str, Values]
+    """Values by name, NaN if unknown."""
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def has(self, name: str) -> bool:
+        """Whether any structure has a finite value."""
+        return bool(np.isfinite(self.values[name]).any())
+
+    @property
+    def converged(self) -> np.ndarray:
+        return np.array([s == str(Status.CONVERGED) for s in self.texts["status"]], bool)
+
+    @property
+    def energies_per_atom(self) -> Values:
+        return self._per_atom(self.values["energy_eV"])
+
+    @property
+    def energy_changes(self) -> Values:
+        """Energy changes in eV per atom."""
+        return self._per_atom(self.values["energy_eV"] - self.values["initial_energy_eV"])
+
+    @property
+    def volume_changes(self) -> Values:
+        """Volume changes in percent of the first volume."""
+        first = self.values["initial_volume_A3"]
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            return 100 * (self.values["volume_A3"] / first - 1)
+
+    def _per_atom(self, energies: Values) -> Values:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return energies / self.values["atoms"]
+
+
+def structures_of(rows: Iterable[Row], kind: type) -> Structures:
+    """The columns of the rows, which are read once, in order.
+
+    Args:
+        kind: the class of records that have these columns.
+    """
+    columns = {column.heading: column for column in fields_of(kind).values()}
+    numbers: list[int] = []
+    texts = {name: list[str]() for name, x in columns.items() if x.type in (str, Status)}
+    values = {name: list[float]() for name in columns if name not in texts}
+    for k, row in enumerate(rows):
+        numbers.append(int(row.get("number", k)))
+        for name, column in texts.items():
+            text = row.get(name)
+            column.append("" if text is None else str(text))
+        for name, column in values.items():
+            value = row.get(name)
+            column.append(math.nan if value is None else float(value))
+    arrays = {name: np.array(column, float) for name, column in values.items()}
+    return Structures(columns, numbers, texts, arrays)

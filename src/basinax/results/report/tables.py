@@ -1,0 +1,151 @@
+"""The tables of a report as texts: counts by status, the slowest, the unconverged."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from basinax.minimize.status import Status
+from basinax.results.report.structures import Structures
+
+SHOWN = 50
+"""The largest number of rows of a table."""
+
+LISTED = 10
+"""The largest number of listed values of a setting."""
+
+
+class StatusLine(NamedTuple):
+    """The structures of one status."""
+
+    status: str
+    meaning: str
+    structures: int
+    percent: float
+    steps: str
+    """The median number of steps."""
+    evaluations: str
+    """The median number of evaluations."""
+
+
+class Table(NamedTuple):
+    """Texts in rows."""
+
+    titles: list[str]
+    kinds: list[str]
+    """The kind of each column: number, text or reason."""
+    rows: list[list[str]]
+    n_more: int
+    """The number of rows that are not shown."""
+
+
+def counts_of(structures: Structures) -> list[StatusLine]:
+    """One line per status that occurs, in the order of `Status`, unknown ones last."""
+    statuses = np.array(structures.texts["status"], object)
+    known = [str(status) for status in Status]
+    others = sorted(set(statuses.tolist()) - set(known))
+    lines = []
+    for name in [str(Status.CONVERGED), *known, *others]:
+        of = statuses == name
+        if not of.any() or name in (line.status for line in lines):
+            continue
+        medians = [_median(structures.values[key][of]) for key in ("steps", "evaluations")]
+        percent = 100 * float(of.mean())
+        lines.append(StatusLine(name or "?", meaning_of(name), int(of.sum()), percent, *medians))
+    return lines
+
+
+def meaning_of(status: str) -> str:
+    """One sentence about a status; empty for a status unknown to this version."""
+    return Status[status.upper()].meaning if status.upper() in Status.__members__ else ""
+
+
+def slowest(structures: Structures) -> Table:
+    """The structures with the most evaluations."""
+    values = structures.values["evaluations"]
+    order = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")
+    order = order[np.isfinite(values[order])]
+    return _table(structures, order[:SHOWN], with_reason=False)
+
+
+def unconverged(structures: Structures) -> Table:
+    return _table(structures, np.flatnonzero(~structures.converged), with_reason=True)
+
+
+def _table(structures: Structures, which: np.ndarray, *, with_reason: bool) -> Table:
+    shown, values = which[:SHOWN].tolist(), structures.values
+    names = [x for x in ("number", *structures.columns) if _has(structures, x, with_reason)]
+    rows = []
+    for k in shown:
+        texts = {name: column[k] for name, column in structures.texts.items()}
+        texts["message"] = texts["message"] or meaning_of(texts["status"])
+        texts["number"] = str(structures.numbers[k])
+        rows.append([texts[n] if n in texts else number_text(float(values[n][k])) for n in names])
+    kinds = ["number" if name in values else _KINDS.get(name, "text") for name in names]
+    named = {name: column.title for name, column in structures.columns.items()} | _TITLES
+    return Table([named[name] for name in names], kinds, rows, len(which) - len(shown))
+
+
+_KINDS = {"number": "number", "message": "reason"}
+_TITLES = {"number": "number", "message": "reason"}
+
+
+def _has(structures: Structures, name: str, with_reason: bool) -> bool:
+    """Whether a column has anything to show."""
+    if name == "message":
+        return with_reason
+    if name in structures.values:
+        return not np.isnan(structures.values[name]).all()
+    if name == "source":  # show the number instead if structures come from no file
+        sources = zip(structures.texts[name], structures.numbers, strict=True)
+        return any(source not in ("", str(number)) for source, number in sources)
+    return name == "number" or any(structures.texts[name])
+
+
+def number_text(value: float) -> str:
+    """Six digits, or a dash for an unknown value."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
+
+
+def _median(values: np.ndarray) -> str:
+    finite = values[np.isfinite(values)]
+    return f"{np.median(finite):g}" if len(finite) else "–"
+
+
+# --- settings
+
+
+def sections_of(
+    settings: Mapping[str, Any], title: str = "settings"
+) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Names and texts by sections; a table among the settings is a section of its own."""
+    plain = [(name, text_of(x)) for name, x in settings.items() if not isinstance(x, Mapping)]
+    sections = [(title, plain)] if plain else []
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            sections += sections_of(value, name)
+    return sections
+
+
+def text_of(value: Any) -> str:
+    """The text of one setting."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {text_of(x)}" for name, x in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        more = [f"... and {len(value) - LISTED} more"] if len(value) > LISTED else []
+        return "\n".join([*map(text_of, value[:LISTED]), *more]) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None or value == "" else str(value)
+
+
+def seconds_text(seconds: float) -> str:
+    """A time as text, such as 1 h 02 min, 3 min 05 s, or 4.2 s."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes_left = divmod(minutes, 60)
+    return f"{hours} h {minutes_left:02d} min" if hours else f"{minutes} min {rest:02d} s"

@@ -1,0 +1,90 @@
+"""One structure at a point, with its results."""
+
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+
+from basinax.structures.read import Structure
+
+
+class Template(NamedTuple):
+    """All of a structure but its positions, cell and calculator."""
+
+    kind: type[Atoms]
+    arrays: dict[str, np.ndarray]
+    """The arrays with one entry per atom, `numbers` first."""
+    pbc: np.ndarray
+    info: dict[Any, Any]
+    constraints: list[Any]
+    celldisp: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, atoms: Atoms) -> "Template":
+        """A copy, which does not follow later changes of the structure."""
+        arrays = {x: array.copy() for x, array in atoms.arrays.items() if x != "positions"}
+        constraints = copy.deepcopy(atoms.constraints) if atoms.constraints else []
+        place = atoms.pbc.copy(), dict(atoms.info), constraints, atoms.get_celldisp()
+        return cls(type(atoms), arrays, *place)
+
+    def at(self, positions: np.ndarray, cell: np.ndarray, results: dict[str, Any]) -> Atoms:
+        """The structure at some positions, with a calculator that shares the results.
+
+        There is no calculator without results.
+        """
+        atoms = self.kind(cell=cell, pbc=self.pbc, info=self.info, celldisp=self.celldisp)
+        numbers, *others = self.arrays
+        names = [numbers, "positions", *others]
+        atoms.arrays = {
+            x: np.array(positions if x == "positions" else self.arrays[x]) for x in names
+        }
+        atoms.set_constraint(copy.deepcopy(self.constraints))
+        if results:
+            atoms.calc = SinglePointCalculator(atoms)
+            # Calculators may have properties that ASE's constructor refuses.
+            atoms.calc.results = results
+        return atoms
+
+
+class Snapshot(NamedTuple):
+    """Positions, cell and results on the host, in double precision."""
+
+    positions: np.ndarray
+    cell: np.ndarray
+    forces: np.ndarray
+    stress: np.ndarray | None
+    """The stress in eV/Å³: xx, yy, zz, yz, xz, xy; None for a fixed cell."""
+    energy: float
+    """The energy in eV, as ASE calls it."""
+    energies: np.ndarray | None = None
+    """Energies of the atoms in eV, or None."""
+    free_energy: float | None = None
+    """The energy in eV that is minimised; None if it is `energy`."""
+
+    def of(self, template: "Template", further: dict[str, Any] | None = None) -> Atoms:
+        """The structure at this point, with a calculator that has the results.
+
+        Args:
+            further: properties that replace or complement these.
+        """
+        return template.at(self.positions, self.cell, self.properties() | (further or {}))
+
+    def kept(self, structure: Structure) -> "Snapshot":
+        """The snapshot with the original bits of fixed coordinates, which a run may round."""
+        if structure.cell is not None:
+            return self
+        positions = np.where(structure.fixed, structure.atoms.positions, self.positions)
+        return self._replace(positions=positions, cell=structure.atoms.cell.array)
+
+    def properties(self) -> dict[str, Any]:
+        """The properties by ASE's names."""
+        found = {
+            "energy": self.energy,
+            "free_energy": self.energy if self.free_energy is None else self.free_energy,
+            "energies": self.energies,
+            "forces": self.forces,
+            "stress": self.stress,
+        }
+        return {name: value for name, value in found.items() if value is not None}

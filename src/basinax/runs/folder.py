@@ -1,0 +1,118 @@
+"""A folder that stores a run: its settings and its results."""
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from basinax.config.files import PARTIAL, check_sole, replacing
+from basinax.config.tables import RECORD, SETTINGS, Table, read_config, toml_of
+from basinax.runs.record import checked
+from basinax.runs.results import Results
+from basinax.runs.stores import SQLiteFile
+
+STDIN = "stdin.extxyz"
+RESULTS = "results.db"
+LOCK = "lock"
+BESIDE = ("-journal", "-wal", "-shm")
+"""Endings of the files that SQLite puts beside a database."""
+
+_SERVER = re.compile(r"postgres(ql)?:/", re.IGNORECASE)
+
+
+class RunFolder:
+    """A folder with `run.toml`, from which the run can be repeated, and `results.db`."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        """Raises ValueError for the address of a server, which may hold a password."""
+        self.path, self.name = Path(path), os.fspath(path)
+        if _SERVER.match(self.name):
+            raise ValueError(
+                "a run is kept in a folder, not on a database server: machines share one by --ray,"
+                " or by --shard and basinax merge"
+            )
+        self.page = self.path / "report.html"
+        self.stdin = self.path / STDIN
+        """A copy of standard input, for a run that goes on."""
+        self.results = Results(SQLiteFile(self.path / RESULTS))
+
+    @property
+    def record(self) -> Path:
+        return self.path / SETTINGS
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of the run."""
+        return [self.record, self.path / RESULTS]
+
+    def is_begun(self) -> bool:
+        """Whether the folder holds a run.
+
+        Raises:
+            OSError: the folder holds something else.
+        """
+        if self.record.is_file():
+            return True
+        if self.path.exists() and not self.path.is_dir():
+            raise NotADirectoryError(f"{self.path} is a file: name a folder for the run")
+        names = sorted(os.listdir(self.path)) if self.path.exists() else []
+        others = [x for x in names if x not in (LOCK, STDIN) and not x.startswith(PARTIAL)]
+        if others:
+            raise FileExistsError(
+                f"{self.path} is no folder of a run: it has no {SETTINGS}, but {others[0]}"
+            )
+        return False
+
+    def check_begun(self) -> None:
+        """Raise OSError unless the folder holds a run."""
+        if not self.path.exists():
+            raise FileNotFoundError(f"{self.path} is no folder of a run: there is no such folder")
+        if not self.is_begun():
+            raise FileNotFoundError(f"{self.path} is no folder of a run: it is empty")
+
+    def read_record(self) -> Table:
+        """The record; raises OSError or ValueError if there is none or it is damaged."""
+        return checked(read_config(self.record), str(self.record))
+
+    def write_record(self, table: Table) -> None:
+        """Replace the record in one step, after the new one is complete and on disk."""
+        with replacing(self.record) as partial, partial.open("w", encoding="utf-8") as file:
+            file.write(toml_of(table, (RECORD,)))
+            file.flush()
+            os.fsync(file.fileno())
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Lock the folder for this process, and make the folder if needed.
+
+        The operating system releases the lock when the process ends, for any reason.
+
+        Raises:
+            OSError: another process holds the lock, the folder cannot be made, or a file in it is a
+            link to another one.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        for name in (LOCK, SETTINGS, RESULTS, *(RESULTS + ending for ending in BESIDE)):
+            check_sole(self.path / name)
+        lock = FileLock(self.path / LOCK, timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise BlockingIOError(
+                f"{self.path} is in use: another run works on it, and must end first"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def remove(self) -> None:
+        """Remove the folder, in one step for all who look for it."""
+        gone = self.path.with_name(f"{PARTIAL}{secrets.token_hex(8)}")
+        self.path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Structures of ASE as arrays: reading, batches, cells, constraints, formats."""

@@ -1,0 +1,15 @@
+"""ASE's `FixedPlane`: atoms that do not move along one direction."""
+
+import numpy as np
+from ase import Atoms
+from ase.constraints import FixedPlane
+
+from basinax.structures.constraints.of_atoms import AbstractDirectionKind, Left
+
+
+class FixedPlaneKind(AbstractDirectionKind):
+    of = FixedPlane
+
+    def read(self, constraint: FixedPlane, atoms: Atoms) -> Left:
+        along = np.outer(constraint.dir, constraint.dir)
+        return Left(constraint.index, matrix=np.eye(3) - along)

@@ -1,0 +1,291 @@
+"""What the text of a file says, where ASE reads something else or nothing.
+
+One table has a function for each format that needs one. The others have expressions for entries
+that are refused, and for total charges and spins.
+"""
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from ase import Atoms
+from ase.data import atomic_numbers
+from ase.units import Bohr
+
+from basinax.structures.formats.lammps import structures_of_data
+from basinax.structures.formats.names import element_of
+from basinax.structures.formats.pdb import structures_of_pdb
+
+Read = Callable[[str], list[Atoms]]
+Say = Callable[[str], None]
+
+FLAGS = re.MULTILINE | re.IGNORECASE
+
+REFUSED = {
+    "castep-cell": {"sites that elements share": r"^.*\bmixture\s*[:=]"},
+    "cp2k-restart": {"a section without an end": r"\A(?![\s\S]*&SUBSYS[\s\S]*&END SUBSYS)"},
+    "cube": {"lengths in Å": r"\A.*\n.*\n.*\n\s*-\d"},
+    "dmol-car": {"a cell of two dimensions": r"^PBC=2D"},
+    "gamess-us-in": {
+        "lengths in bohr": r"\bunits\s*=\s*bohr",
+        "atoms that only symmetry adds": r"^\s*\$data.*\n.*\n\s*(?!c1\b)\w+",
+    },
+    "gaussian-in": {
+        "lengths in bohr": r"^\s*#.*\bunits\s*=\s*\(?\s*(au|bohr)",
+        "several jobs": r"^--link1--(?![\s\S]*geom)",
+    },
+    "lammps-dump-binary": {"numbers of types in place of elements": r"\A"},
+    "lammps-dump-text": {
+        "numbers of types in place of elements": r"^ITEM: ATOMS(?!.*\b(element|mass)\b)",
+        "other units than metal and real": r"^ITEM: UNITS\s+(?!metal|real)\w+",
+    },
+    "mol": {"a table of version V3000": r"\A.*\n.*\n.*\n.*V3000"},
+    "nwchem-in": {
+        "a matrix of internal coordinates": r"^\s*zmatrix\b",
+        "atoms that only symmetry adds": r"^\s*symmetry\s+(?!c1\b|group\s+c1\b)\w+",
+    },
+    "res": {"atoms that only symmetry adds": r"^(SYMM\b|LATT\s++(?!-1\b))"},
+    "sdf": {"a table of version V3000": r"\A.*\n.*\n.*\n.*V3000"},
+    "turbomole": {
+        "a cell": r"^\$(periodic|cell|lattice)\b",
+        "other lengths than bohr": r"^\$coord\s+(angs|frac)",
+    },
+    "xsd": {"atoms that only symmetry adds": r'NumImageMappings="(?!0")'},
+}
+"""The text of entries without which ASE reads another structure."""
+
+ONE_STRUCTURE = {
+    "gen": r"^\s*\d+\s+[csf]\s*$",
+    "lammps-data": r"^\s*Atoms\b",
+    "mol": r"^M  END",
+    "nwchem-in": r"^\s*geometry\b",
+    "res": r"^CELL\b",
+    "sdf": r"^M  END",
+    "vasp": r"^[ \t]*[-+.\d]+[ \t]*\n(?:(?:[ \t]*[-+.\dED]+){3}[ \t]*\n){3}[ \t]*[A-Z]",
+}
+"""A text that each structure has once, for formats of which ASE reads one structure."""
+
+UNREAD = {
+    "abinit-in": {"fixed atoms": r"^\s*(natfix|iatfix)"},
+    "castep-cell": {"external pressure": r"^\s*%block\s+external_pressure"},
+    "nwchem-in": {"constraints": r"^\s*constraints\b"},
+    "onetep-in": {"constraints": r"^\s*%block\s+species_constraints"},
+    "xsd": {"fixed atoms": r"RestrictedProperties="},
+}
+"""The text of entries that ASE ignores but a relaxation needs."""
+
+NUMBER = r"([-+]?\d*\.?\d+)"
+
+TOTALS = {
+    "abinit-in": (rf"^\s*(?:cell)?charge\s+{NUMBER}", None),
+    "cjson": (rf'"totalCharge"\s*:\s*{NUMBER}', r'"totalSpinMultiplicity"\s*:\s*(\d+)'),
+    "dftb": (rf"^\s*Charge\s*=\s*{NUMBER}", None),
+    "espresso-in": (rf"\btot_charge\s*=\s*{NUMBER}", None),
+    "gamess-us-in": (rf"\bicharg\s*=\s*{NUMBER}", r"\bmult\s*=\s*(\d+)"),
+    "gaussian-out": (rf"^\s*Charge\s*=\s*{NUMBER}\s+Mult", r"\sMultiplicity\s*=\s*(\d+)"),
+    "nwchem-in": (rf"^\s*charge\s+{NUMBER}", r"^\s*mult\s+(\d+)"),
+    "onetep-in": (rf"^\s*charge\b\s*[:=]?\s*{NUMBER}", None),
+    "orca-output": (rf"\bTotal Charge\s+Charge\s+\.+\s+{NUMBER}", r"Mult\s+\.{3,}\s+(\d+)"),
+    "turbomole": (rf"^\$eht\b.*\bcharge\s*=\s*{NUMBER}", None),
+}
+"""The text of a total charge in e, and of a spin multiplicity, in files of programs."""
+
+
+def structures_of(name: str, path: Path, text: str, read: Read, say: Say) -> list[Atoms]:
+    """The structures of a text as its format means them.
+
+    Args:
+        name: ASE's name of the format, one of `MENDED`.
+        path: the file, which other files may stand beside.
+        read: ASE's reader.
+        say: called with what the user has to know.
+
+    Raises:
+        ValueError: ASE would read another structure than the file holds.
+    """
+    for what, pattern in REFUSED.get(name, {}).items():
+        if re.search(pattern, text, FLAGS):
+            raise ValueError(f"it has {what}, which ASE does not read")
+    for what, pattern in UNREAD.get(name, {}).items():
+        if re.search(pattern, text, FLAGS):
+            say(f"ASE does not read its {what}")
+    mend = MENDS.get(name)
+    images = read(text) if mend is None else mend(text, path, read, say)
+    charge, spin = (
+        pattern and re.search(pattern, text, FLAGS) for pattern in TOTALS.get(name, (None, None))
+    )
+    for atoms in images:
+        _add_totals(atoms, charge and float(charge[1]), spin and int(spin[1]))
+    if images and (total := images[0].info.get("charge")):
+        say(f"its total charge of {total:g} e is kept in info['charge']")
+    return images
+
+
+def count(name: str, text: str) -> int:
+    """The number of structures in a text, for formats of which ASE reads one."""
+    return len(re.findall(ONE_STRUCTURE.get(name, r"\A"), text, FLAGS))
+
+
+def _add_totals(atoms: Atoms, charge: float | None, spin: int | None) -> None:
+    """Add a total charge and a spin to the info, unless those of a neutral closed shell."""
+    if charge:
+        atoms.info["charge"] = int(charge) if charge == int(charge) else charge
+    if spin and (spin > 1 or charge):
+        atoms.info["spin"] = spin
+
+
+# --- one function for each format
+
+
+def _cif(text: str, _: Path, __: Read, say: Say) -> list[Atoms]:
+    from basinax.structures.formats.crystals import crystals  # spglib takes time to import
+
+    return list(crystals(text, say))
+
+
+def _cube(text: str, _: Path, read: Read, say: Say) -> list[Atoms]:
+    images = read(text)
+    if any(atoms.pbc.any() for atoms in images) and "castep" not in text[:400].lower():
+        say("the box of its grid is taken as a periodic cell")
+    return images
+
+
+def _gaussian(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
+    from ase.io.gaussian import GaussianConfiguration
+
+    text = re.sub(r"^([ \t]*[-+]?\d+)[ \t]*,[ \t]*(?=\d+[ \t]*$)", r"\1 ", text, flags=FLAGS)
+    images = read(text)
+    found = GaussianConfiguration.parse_gaussian_input(io.StringIO(text)).get_parameters()
+    for atoms in images:
+        _add_totals(atoms, found.get("charge"), found.get("mult"))
+    return images
+
+
+def _gromacs(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
+    rows = re.findall(r"^.{20}(?:.{4}\..{3}){3}", text, re.MULTILINE)
+    if len(rows) < len(text.splitlines()) - 3:
+        raise ValueError("its columns are wider than eight characters, which ASE does not read")
+    images = read(text)
+    for atoms in images:
+        pairs = zip(atoms.arrays["atomtypes"], atoms.arrays["residuenames"], strict=True)
+        atoms.symbols = _elements([(str(name), str(residue)) for name, residue in pairs])
+    return images
+
+
+def _gromos(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
+    rows = re.findall(r"^POSITION.*\n((?:(?!END).*\n)*)", text, re.MULTILINE)
+    rows = [line.split() for part in rows for line in part.splitlines()]
+    images = read(text)
+    for atoms in images:
+        atoms.symbols = _elements([(row[2], row[1]) for row in rows])
+    return images
+
+
+def _elements(names: list[tuple[str, str]]) -> list[str]:
+    """The elements of atoms from their names and their residues'."""
+    known = {pair: element_of(*pair) for pair in dict.fromkeys(names)}
+    for (name, residue), symbol in known.items():
+        if symbol is None:
+            raise ValueError(f"the element of atom {name} of residue {residue} is not clear")
+    return [str(known[pair]) for pair in names]
+
+
+def _data(text: str, _: Path, read: Read, say: Say) -> list[Atoms]:
+    return structures_of_data(text, read, say)
+
+
+def _mol(text: str, _: Path, read: Read, say: Say) -> list[Atoms]:
+    """The molecule with its formal charges and unpaired electrons."""
+    images = read(text)
+    lines = text.splitlines()
+    of_codes = {"1": 3, "2": 2, "3": 1, "5": -1, "6": -2, "7": -3}
+    for atoms in images:
+        rows = lines[4 : 4 + len(atoms)]
+        listed = re.findall(r"^M  (CHG|RAD)\s+\d+((?:\s+\d+\s+[-+]?\d+)+)", text, re.MULTILINE)
+        charges = np.array([of_codes.get(row[36:39].strip(), 0) for row in rows])
+        n_radicals = sum(row[36:39].strip() == "4" for row in rows)
+        if listed:  # then the columns of the atoms do not count
+            charges[:], n_radicals = 0, 0
+        for kind, values in listed:
+            pairs = np.array(values.split(), int).reshape(-1, 2)
+            if kind == "CHG":
+                charges[pairs[:, 0] - 1] = pairs[:, 1]
+            else:
+                n_radicals += np.maximum(pairs[:, 1] - 1, 0).sum()
+        if charges.any():
+            atoms.set_initial_charges(charges)
+        if n_radicals:
+            atoms.info["spin"] = int(n_radicals) + 1
+        if re.search(r"2D\s*$|^.{20}2D", lines[1]) and not atoms.positions[:, 2].any():
+            say("it is a drawing in two dimensions, whose lengths mean nothing")
+    return images
+
+
+UNITS = {"a": 1.0, "n": 10.0, "p": 0.01, "b": Bohr, "au": Bohr, "at": Bohr}
+"""Lengths in Å, by the first letters of their names in NWChem."""
+
+
+def _nwchem(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
+    head = re.search(r"^\s*geometry\b(?:.*?\bunits?\s+(\w+))?.*\n([\s\S]*?)^\s*end\b", text, FLAGS)
+    is_periodic = re.search(r"^\s*system\b", text, FLAGS) is not None
+    n_ends = len(re.findall(r"^\s*end\b", text[head.start() :], FLAGS)) if head else 0
+    if head is None or n_ends < 1 + is_periodic:  # ASE would search for hours
+        raise ValueError("it has no geometry, or one without an end")
+    if not is_periodic:
+        text = re.sub(r"^(\s*end)[ \t]*\n", r"\1\n\n", text, flags=FLAGS)  # which ASE looks for
+    images = read(text)
+    unit = (head[1] or "a").lower()
+    scale = UNITS.get(unit[:2], UNITS.get(unit[:1], 1.0))
+    for atoms in images:
+        n_rows = len(re.findall(r"^\s*[a-z]\w*(?:[ \t]+[-+]?\d*\.?\d+\S*){3}", head[2], FLAGS))
+        if n_rows > len(atoms):
+            raise ValueError(f"ASE reads {len(atoms)} of its {n_rows} atoms")
+        if scale != 1.0 and atoms.pbc.any():
+            raise ValueError(f"its cell is in {head[1]}, which ASE takes for Å")
+        atoms.positions *= scale
+    return images
+
+
+def _vasp(text: str, path: Path, read: Read, say: Say) -> list[Atoms]:
+    """The structure, with the elements that its first line or a POTCAR names in VASP 4."""
+    lines = text.split("\n")
+    counts = lines[5].partition("!")[0].split() if len(lines) > 5 else []
+    if counts and counts[0].isdigit():
+        symbols = [word for word in lines[0].split() if word in atomic_numbers]
+        if len(symbols) != len(counts):
+            from ase.io.vasp import atomtypes_outpot
+
+            try:
+                symbols = atomtypes_outpot(str(path), len(counts))
+            except Exception as error:  # no such file, or none that can be read
+                raise ValueError(
+                    "it does not name its elements: add a line with them above their numbers"
+                ) from error
+        say(f"its elements {' '.join(symbols)} are taken from its first line or from a POTCAR")
+        lines.insert(5, " ".join(symbols))
+    if len(lines) > 7 and lines[7].strip()[:1] in ("s", "S"):
+        pattern = re.compile(r"(?<!\S)\.?f(alse)?\.?(?!\S)", re.IGNORECASE)
+        lines[8:] = [pattern.sub("F", line) for line in lines[8:]]
+    return read("\n".join(lines))
+
+
+Mend = Callable[[str, Path, Read, Say], list[Atoms]]
+
+MENDS: dict[str, Mend] = {
+    "cif": _cif,
+    "cube": _cube,
+    "gaussian-in": _gaussian,
+    "gromacs": _gromacs,
+    "gromos": _gromos,
+    "lammps-data": _data,
+    "mol": _mol,
+    "nwchem-in": _nwchem,
+    "proteindatabank": lambda text, _, read, say: structures_of_pdb(text, read, say),
+    "sdf": _mol,
+    "vasp": _vasp,
+}
+
+MENDED = frozenset({*REFUSED, *ONE_STRUCTURE, *UNREAD, *TOTALS, *MENDS})
+"""Formats whose texts are looked through."""

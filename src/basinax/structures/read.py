@@ -1,0 +1,194 @@
+"""The intake of structures: each is read and checked once, into a record that travels on.
+
+No part of a record depends on other structures.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from ase.filters import Filter
+from jaxtyping import Bool, Float
+
+from basinax.numerics.rounding import BLOCK
+from basinax.structures.cells.kinds import AbstractCell, Kind, check_cell, one_a_structure
+from basinax.structures.constraints.protocol import Stages
+from basinax.structures.constraints.reading import check_constraints, fixed_by, read_stages
+
+INDEPENDENT = 1e-6
+"""The smallest allowed volume of the unit vectors along periodic directions."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Structure:
+    """One structure, checked to be relaxable."""
+
+    number: int
+    """The place of the structure in the call."""
+    atoms: Atoms
+    """The structure as passed, never changed."""
+    stages: Stages
+    """The stages of its constraints."""
+    fixed: Bool[np.ndarray, "atoms 3"]
+    """Coordinates that are fixed."""
+    cell: AbstractCell | None
+    """The options of its moving cell; None for a fixed cell."""
+    own: tuple[Any, ...] = ()
+    """Its own numbers in settings that differ between structures."""
+
+    def __len__(self) -> int:
+        return len(self.atoms)
+
+    @property
+    def kind(self) -> Kind | None:
+        return None if self.cell is None else self.cell.kind
+
+    @property
+    def n_blocks(self) -> int:
+        """The number of blocks of rows of the structure."""
+        return -(-len(self) // BLOCK)
+
+    @property
+    def n_elements(self) -> int:
+        return len(set(self.atoms.numbers.tolist()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """A structure that is to be read."""
+
+    number: int
+    """The place of the structure in the input."""
+    atoms: Atoms
+    cell: AbstractCell | None = None
+    own: tuple[Any, ...] = ()
+    """Its own numbers in settings that differ between structures."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """A structure that cannot be relaxed."""
+
+    number: int
+    """The place of the structure in the input."""
+    atoms: Atoms
+    error: Exception
+    """The reason."""
+
+
+def has_volume(atoms: Atoms) -> bool:
+    """Whether stress is defined: a periodic structure whose cell vectors span a volume."""
+    return bool(atoms.pbc.any() and atoms.cell.rank == 3)
+
+
+def intake(atoms: Iterable[Atoms], cell: Any = None) -> list[Structure]:
+    """The structures, if each can be relaxed.
+
+    Args:
+        cell: the motion of cells: one entry, or one per structure; None for fixed cells.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: a structure or a cell is unusable; the message
+        has its name and the reason.
+    """
+    atoms = _listed(atoms)
+    if not atoms:
+        return []
+    solid = squared_measures(*_units(atoms)) > INDEPENDENT**2
+    for k, a in enumerate(atoms):
+        _check_place(a, k, is_solid=bool(solid[k]))
+        if a.constraints:
+            check_constraints(a, _name(a, k))
+    return [
+        _structure(k, a, c)
+        for k, (a, c) in enumerate(zip(atoms, one_a_structure(cell, len(atoms)), strict=True))
+    ]
+
+
+def _structure(number: int, atoms: Atoms, cell: AbstractCell | None) -> Structure:
+    cell = cell if atoms.pbc.any() else None  # without periodic directions none could move
+    if cell is not None:
+        check_cell(atoms, cell, _name(atoms, number))
+    stages = read_stages(atoms)
+    return Structure(number, atoms, stages, fixed_by(stages, len(atoms)), cell)
+
+
+def check_are_several(atoms: Any) -> None:
+    """Raise TypeError if these are one structure, or one of ASE's filters of a structure."""
+    if isinstance(atoms, Atoms):
+        raise TypeError("atoms must be a list of ase.Atoms, got one Atoms: pass [atoms]")
+    if isinstance(atoms, Filter):
+        raise TypeError(f"atoms must be a list of ase.Atoms, got {_said_of(atoms)}")
+
+
+def _listed(atoms: Iterable[Atoms]) -> list[Atoms]:
+    check_are_several(atoms)
+    atoms = list(atoms)
+    for k, a in enumerate(atoms):
+        if not isinstance(a, Atoms):
+            raise TypeError(f"atoms must be a list of ase.Atoms: entry {k} is {_said_of(a)}")
+    return atoms
+
+
+FILTERS = {
+    "ExpCellFilter": "Frechet()",
+    "FrechetCellFilter": "Frechet()",
+    "StrainFilter": "Strain()",
+    "UnitCellFilter": "UnitCell()",
+}
+"""What moves cells in place of ASE's filters."""
+
+
+def _said_of(value: Any) -> str:
+    """The type of what is no structure, and what to pass in place of one of ASE's filters."""
+    name = type(value).__name__
+    if not isinstance(value, Filter):
+        return f"a {name}"
+    if name in FILTERS:
+        return f"ASE's {name}: pass its atoms, and cell={FILTERS[name]} to relax"
+    return f"ASE's {name}: pass its atoms, with constraints such as FixAtoms"
+
+
+def _name(atoms: Atoms, number: int) -> str:
+    return f"system {number} ({atoms.symbols or 'no atoms'})"
+
+
+def _check_place(a: Atoms, number: int, *, is_solid: bool) -> None:
+    """Raise ValueError if the structure has no atoms, or no valid positions or cell."""
+    cell = a.cell.array
+    if len(a) == 0:
+        raise ValueError(f"{_name(a, number)} has no atoms: remove it from the list")
+    if not np.isfinite(a.positions).all():
+        at = int(np.argmin(np.isfinite(a.positions).all(1)))
+        raise ValueError(
+            f"{_name(a, number)}: the position of atom {at} is not finite: {a.positions[at]}"
+        )
+    if not np.isfinite(cell).all():
+        raise ValueError(f"{_name(a, number)}: the cell is not finite: {cell.tolist()}")
+    if not is_solid:
+        raise ValueError(
+            f"{_name(a, number)} has pbc={a.pbc.tolist()}, but its cell vectors along these"
+            f" directions are zero or not independent: {cell.tolist()}. Set the cell, or pbc to"
+            " False where the system is open"
+        )
+
+
+def _units(atoms: list[Atoms]) -> tuple[np.ndarray, np.ndarray]:
+    """Cell vectors divided by their lengths, and the periodic directions of each cell."""
+    cells, pbc = np.stack([a.cell.array for a in atoms]), np.stack([a.pbc for a in atoms])
+    with np.errstate(all="ignore"):  # cells may hold inf or NaN
+        lengths = np.linalg.norm(cells, axis=2)
+        return cells / np.where(lengths > 0, lengths, 1.0)[:, :, None], pbc
+
+
+def squared_measures(
+    cells: Float[np.ndarray, "systems 3 3"], pbc: Bool[np.ndarray, "systems 3"]
+) -> Float[np.ndarray, "systems"]:
+    """The squared volume (area, length) spanned by periodic cell vectors; 1 without any."""
+    with np.errstate(all="ignore"):  # cells may hold inf or NaN
+        vectors = np.where(pbc[:, :, None], cells, 0.0)
+        # Replace open directions by unit vectors orthogonal to the others.
+        gram = vectors @ vectors.transpose(0, 2, 1) + np.eye(3) * ~pbc[:, None, :]
+        return np.linalg.det(gram)

@@ -1,0 +1,323 @@
+"""The decision which systems a clip scales, and the factors."""
+
+import dataclasses
+import functools
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from basinax.numerics import xla
+from basinax.numerics.exponents import (
+    choice,
+    choose,
+    infinity_bits,
+    magnitude_bits,
+    normal_bits,
+    scale_exactly,
+    signed_bits,
+    split,
+    toward_zero,
+)
+from basinax.numerics.rounding import BLOCK, common, rounded, wide_dtype
+from basinax.numerics.settings import Allowed, require, require_real
+from basinax.systems.index import AnyIndex, WholeIndex, of_small, one_by_one, where_any
+from basinax.systems.norms import Norms, extremes, plain_norms, scaled_norms
+from basinax.systems.prefix import per_system
+
+CHECKED_ENTRIES = 1024
+"""Systems of one block of rows get the nearest factor if the norm of the result then keeps to the
+limit, other systems a safe factor. Blocks of more entries than this always get the safe factor."""
+
+
+def limits_of(value: Any, name: str, like: Float[Array, "systems"]) -> Float[Array, "systems"]:
+    """A limit as one value per system, in the dtype of `like`; never rounded up.
+
+    Raises:
+        ValueError: `value` is a negative number, or neither one number nor one per system.
+    """
+    require_limit(value, name)
+    if not isinstance(value, jax.Array):
+        wide = np.asarray(
+            value, None if np.issubdtype(np.asarray(value).dtype, np.floating) else float
+        )
+        with np.errstate(over="ignore", under="ignore"):
+            value = wide.astype(like.dtype)
+        value = np.where(value > wide, np.nextafter(value, np.zeros_like(value)), value)
+    return per_system(narrowed(jnp.asarray(value), like.dtype), name, like)
+
+
+def require_limit(value: Any, name: str) -> None:
+    """Raise ValueError if `value` is a negative number of Python or NumPy, or NaN.
+
+    Raise TypeError if `value` is neither a number nor an array of numbers. inf means no limit.
+    docs/clipping.md describes a negative limit in an array.
+    """
+    require_real(value, name, ", inf for no limit")
+    if isinstance(value, numbers.Real):
+        for allowed in (A_NUMBER, NOT_NEGATIVE):
+            require(value, name, allowed)
+
+
+A_NUMBER = Allowed("be a number, inf for no limit", lambda x: x == x)
+NOT_NEGATIVE = Allowed("not be negative", lambda x: x >= 0)
+
+
+def narrowed(value: Array, dtype) -> Array:
+    """A limit in another dtype, rounded towards zero."""
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        return value.astype(dtype)
+    result = value.astype(dtype)
+    is_more = result.astype(value.dtype) > value
+    return jnp.where(is_more, toward_zero(result), result)
+
+
+@dataclasses.dataclass(frozen=True)
+class Clip:
+    """Clipping of a list of leaves by the systems of their indices."""
+
+    ord: float = 2.0
+    nan_safe: bool = False
+    rescales: bool = False
+    keeps_nan: bool = False
+    """Leave a system unchanged if its norm cannot be compared with its limit."""
+    quick: bool = False
+    """The option of `plain_norms`."""
+
+    @functools.partial(xla.jitted, static_argnums=0)
+    def __call__(
+        self,
+        leaves: Sequence[Any],
+        indices: Sequence[AnyIndex],
+        limits: Float[Array, "systems"],
+    ) -> tuple[list[Array], Float[Array, "systems"], Bool[Array, "systems"]]:
+        """The clipped leaves, the norms before clipping, and the mask of clipped systems."""
+        leaves = [jnp.asarray(x) for x in leaves]
+        if self.nan_safe:
+            leaves = [jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)) for x in leaves]
+        wide = common(leaves)
+        plain, is_unsafe = plain_norms(leaves, indices, self.ord, self.quick)
+        # In global mode zeros count as extreme: an exact test would cost more.
+        is_whole = all(isinstance(index, WholeIndex) for index in indices)
+        is_extreme = is_unsafe if is_whole else extremes(wide, indices, is_unsafe)
+        together = self._judged(plain, limits)
+        is_extreme = is_extreme | together.needs_exponents()
+        # Compute the factors before the `cond`: inside a branch, XLA would recompute them per
+        # entry. A NaN factor marks a system for the careful path, so that all work per system is
+        # one dependency chain: XLA on CPU runs a chain in place, but hands independent small
+        # kernels to another thread.
+        factors = self._factors(together, limits, leaves, indices)
+        factors = jnp.where(is_extreme, jnp.nan, factors)
+
+        def take_apart():
+            is_extreme = jnp.isnan(factors)
+            found = scaled_norms(wide, indices, self.ord, plain, is_extreme)
+            judged = self._judged(found, limits)
+            mantissas, exponents = _quotient(judged)
+            mantissas = judged.factors(rounded(mantissas * self._safety(leaves, indices)))
+            scaling = Scaling(
+                judged.is_scaled,
+                jnp.where(is_extreme, mantissas, factors),
+                jnp.where(is_extreme & judged.is_divided, exponents, 0),
+            )
+            return _scaled(leaves, indices, scaling), found.values, judged.is_clipped
+
+        def keep_together():
+            scaled = _scaled(leaves, indices, Scaling(factors != 1, factors))
+            return scaled, plain.values, together.is_clipped
+
+        return where_any(jnp.isnan(factors), take_apart, keep_together)
+
+    def _judged(self, found: Norms, limits) -> "Judged":
+        """The decision on each system, made from bits so that subnormal numbers count."""
+        infinity = infinity_bits(limits.dtype)
+        # Bits order like magnitudes; comparisons of floats would flush subnormals to zero.
+        norm, limit = magnitude_bits(found.values), magnitude_bits(limits)
+        is_invalid = (limit > infinity) | ((signed_bits(limits) < 0) & (limit > 0))
+        is_poisoned = ~jnp.isfinite(found.mantissas)
+        stays = norm == 0
+        if self.keeps_nan:
+            stays = stays | (norm > infinity) | ((norm == infinity) & (limit == infinity))
+        is_over = ~is_poisoned & ~is_invalid & (norm > limit)
+        is_clipped = ~stays & (is_over | is_poisoned | is_invalid)
+        dividend, divisor, exponents = limits, found.mantissas, found.exponents
+        # Rescaling divides by the larger of norm and limit; clipping multiplies by limit / norm.
+        if self.rescales:
+            is_scaled = ~stays
+            to_zero = is_poisoned | is_invalid | ((limit == infinity) & ~is_over)
+            dividend = jnp.ones_like(limits)
+            divisor = jnp.where(is_over, divisor, limits)
+            exponents = jnp.where(is_over, exponents, 0)
+        else:
+            is_scaled = is_clipped
+            to_zero = is_poisoned | is_invalid | (limit == 0)
+        is_divided = is_scaled & ~to_zero
+        dividend, divisor = (jnp.where(is_divided, x, 1) for x in (dividend, divisor))
+        exponents = jnp.where(is_divided, exponents, 0)
+        return Judged(is_clipped, is_scaled, is_divided, dividend, divisor, exponents)
+
+    def _factors(self, judged: "Judged", limits, leaves, indices) -> Float[Array, "systems"]:
+        """The factors of systems that are not extreme.
+
+        The nearest factor is used if the norm of the result, computed here, keeps to the limit, and
+        a safe factor otherwise. Only small systems are tried, for which the extra norm is cheap.
+        """
+        nearest = judged.factors(rounded(judged.dividend / judged.divisor))
+        safe = jnp.where(
+            judged.is_divided, rounded(nearest * self._safety(leaves, indices)), nearest
+        )
+        if all(isinstance(index, WholeIndex) and index.n_rows > BLOCK for index in indices):
+            return safe
+        is_small = judged.is_divided & _is_small(leaves, indices)
+        targets = jnp.ones_like(limits) if self.rescales else limits
+
+        def fits(systems) -> Bool[Array, "some"]:
+            firsts = [i.first_blocks(x, systems) for x, i in zip(leaves, indices, strict=True)]
+            blocks, of_blocks = [x for x, _ in firsts], [index for _, index in firsts]
+            # The test only selects a factor, so no derivative passes through it.
+            is_scaled, factors, most = jax.lax.stop_gradient(
+                [values[systems] for values in (judged.is_scaled, nearest, targets)]
+            )
+            scaling = Scaling(is_scaled, factors)
+            blocks = jax.lax.stop_gradient(blocks)
+            # The products of `_scaled`, for a norm: rounded only to the dtype of the leaf.
+            pairs = zip(blocks, of_blocks, strict=True)
+            results = [narrow(_product(x, index, scaling), x.dtype) for x, index in pairs]
+            after, is_unsafe = plain_norms(results, of_blocks, self.ord)
+            return (after.values <= most) & ~is_unsafe
+
+        return jnp.where(is_small & of_small(fits, is_small, indices[0]), nearest, safe)
+
+    def _safety(self, leaves, indices) -> Float[Array, "systems"]:
+        """The factor (below 1) that keeps rounding from lifting a norm above its limit.
+
+        A sum of positive terms with n additions each errs by at most n half ulps. Two such sums are
+        involved, and a square root halves the error. A few more ulps cover squares or powers, roots
+        and the scaling. Leaves without rows in a system do not count.
+        """
+        n = _additions(leaves, indices, self.quick)
+        ulps = {1.0: n + 4, 2.0: n // 2 + 6}.get(self.ord, n + 8)
+        dtype = np.result_type(*[wide_dtype(x) for x in leaves])
+        return 1 - ulps.astype(dtype) * float(jnp.finfo(dtype).eps)
+
+
+class Judged(NamedTuple):
+    """The decision on each system."""
+
+    is_clipped: Bool[Array, "systems"]
+    is_scaled: Bool[Array, "systems"]
+    is_divided: Bool[Array, "systems"]
+    """Scaled by a quotient; systems that are scaled but not divided become 0."""
+    dividend: Float[Array, "systems"]
+    divisor: Float[Array, "systems"]
+    """The factor is dividend / (divisor · 2^exponents), or 1 for systems that are not divided."""
+    exponents: Int[Array, "systems"]
+
+    def factors(self, quotients: Float[Array, "systems"]) -> Float[Array, "systems"]:
+        """The quotients of divided systems; 0 or 1 for the others."""
+        others = jnp.where(self.is_scaled, jnp.zeros_like(quotients), jnp.ones_like(quotients))
+        return jnp.where(self.is_divided, quotients, others)
+
+    def needs_exponents(self) -> Bool[Array, "systems"]:
+        """Whether a number is near the ends of the range, or an entry may become subnormal."""
+        info = jnp.finfo(self.dividend.dtype)
+        top, bottom = (magnitude_bits(x) for x in (self.dividend, self.divisor))
+        near = (1 + 40) << info.nmant
+        is_small = (top < near) | (bottom < normal_bits(self.dividend.dtype))
+        power = (top >> info.nmant) - (bottom >> info.nmant)
+        return is_small | (power <= info.minexp) | (self.exponents != 0)
+
+
+class Scaling(NamedTuple):
+    """The multiplier of each system: factors · 2^exponents."""
+
+    is_scaled: Bool[Array, "systems"]
+    factors: Float[Array, "systems"]
+    exponents: Int[Array, "systems"] | None = None
+    """None if all exponents are 0."""
+
+
+def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
+    """The leaves times their systems' factors.
+
+    Systems that are not scaled are selected: a product by one would flush subnormals to zero.
+    """
+
+    def scale(rows, index):
+        result = narrow(rounded(_product(rows, index, scaling)), rows.dtype)
+        if isinstance(index, WholeIndex):
+            # XLA tests the one flag before the loop, not per entry.
+            return jnp.where(index.spread(scaling.is_scaled, False, rows), result, rows)
+        mask = index.spread(choice(scaling.is_scaled, rows.dtype), 0, rows)
+        return choose(mask, result, rows)
+
+    results = []
+    for leaf, index in zip(leaves, indices, strict=True):
+        rows = jnp.atleast_1d(leaf)
+        result = scale(rows, index) if scaling.exponents is None else one_by_one(scale, rows, index)
+        results.append(result.reshape(jnp.shape(leaf)))
+    return results
+
+
+def _product(rows, index: AnyIndex, scaling: Scaling):
+    x = rows.astype(scaling.factors.dtype)
+    factor = index.spread(scaling.factors, 1.0, x)
+    if scaling.exponents is None:
+        return x * factor
+    exponents = index.spread(scaling.exponents, 0, x)
+    y = rounded(scale_exactly(x, exponents) * factor)
+    is_lost = (exponents != 0) & (magnitude_bits(y) < normal_bits(y.dtype))
+    return jnp.where(is_lost, jnp.zeros_like(y), y)
+
+
+def narrow(y, dtype):
+    """y in a dtype of lower precision, rounded towards zero so that y keeps to a limit."""
+    result = y.astype(dtype)
+    if result.dtype == y.dtype:
+        return result
+    is_more = jnp.abs(result.astype(y.dtype)) > jnp.abs(y)
+    return jnp.where(is_more, toward_zero(result), result)
+
+
+def _quotient(judged: Judged):
+    """The factors as numbers near one and powers of two."""
+    dividend, divisor = judged.dividend, judged.divisor
+    top, top_exponent = split(dividend)
+    bottom, bottom_exponent = split(divisor)
+    quotient = rounded(top / bottom)
+    # The slope is one, with the derivative of the quotient, which bit operations lack.
+    slope = rounded(dividend / jax.lax.stop_gradient(dividend))
+    slope = slope * rounded(jax.lax.stop_gradient(divisor) / divisor)
+    quotient = jnp.where(jnp.isfinite(slope) & (slope == 1), quotient * slope, quotient)
+    return quotient, top_exponent - bottom_exponent - judged.exponents
+
+
+def _is_small(leaves, indices) -> Bool[Array, "systems"]:
+    """The mask of systems with at most one block of rows in every leaf, and few entries."""
+    is_block = [index.sizes <= BLOCK for index in indices]
+    entries = sum(BLOCK * components_of(x) for x in leaves)
+    return functools.reduce(jnp.logical_and, is_block) & (entries <= CHECKED_ENTRIES)
+
+
+def _additions(leaves, indices, quick: bool) -> Int[Array, "systems"]:
+    """The largest number of additions of one entry of each system."""
+    parts, present = [], []
+    for x, index in zip(leaves, indices, strict=True):
+        width = components_of(x)
+        within = width if width <= BLOCK else math.ceil(math.log2(width))
+        part = 3 * index.depths() + within
+        if quick and isinstance(index, WholeIndex):
+            part = jnp.maximum(part, index.quick_additions(x))
+        has_rows = index.sizes > 0
+        parts.append(jnp.where(has_rows, part, 0))
+        present.append(has_rows.astype(jnp.int32))
+    return functools.reduce(jnp.maximum, parts) + functools.reduce(jnp.add, present)
+
+
+def components_of(leaf) -> int:
+    return math.prod(jnp.shape(leaf)[1:])

@@ -1,0 +1,64 @@
+"""Values of each system's rows, combined in blocks of eight by halves."""
+
+import math
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int32, Shaped
+
+from basinax.numerics import xla
+from basinax.numerics.rounding import BLOCK, combine_components, combine_halves
+
+
+def larger(a: Array, b: Array) -> Array:
+    """The larger number, or NaN; unlike `jnp.maximum`, which may flush subnormals to zero."""
+    return jnp.where((a >= b) | (a != a), a, b)
+
+
+def least(dtype) -> float | int:
+    """The least value of that dtype."""
+    return -math.inf if jnp.issubdtype(dtype, jnp.floating) else int(jnp.iinfo(dtype).min)
+
+
+def take(values, indices, absent, mode="fill"):
+    values = jnp.asarray(values)
+    if values.shape[0] == 0:
+        return jnp.full(indices.shape + values.shape[1:], absent, values.dtype)
+    # No index is negative; without the wrapping of negative indices a gather takes half the time.
+    return values.at[indices].get(mode=mode, fill_value=absent, wrap_negative_indices=False)
+
+
+HALF = BLOCK // 2
+
+
+def fold_blocks(combine, values, sizes, absent):
+    """Combine every eight values by halves; values past the size of a block are `absent`."""
+    sizes = sizes[:, None]
+    blocks = values.reshape(sizes.size, BLOCK)
+    first, last = blocks[:, :HALF], blocks[:, HALF:]
+    at, absent = jnp.arange(HALF, dtype=jnp.int32)[None], jnp.asarray(absent, values.dtype)
+    first, last = jnp.where(at < sizes, first, absent), jnp.where(at + HALF < sizes, last, absent)
+    return combine_halves(combine, combine(first, last))
+
+
+def fold_groups(combine, values, groups, absent):
+    """Combine the values of each group by halves."""
+    taken = take(values, groups, absent)
+    if groups.shape[1] == 1:
+        return taken[:, 0]
+    return combine_halves(combine, combine(taken[:, :HALF], taken[:, HALF:]))
+
+
+def finished(sums: Float[Array, "systems"], sizes: Int32[Array, "systems"]):
+    """The sums, stored, with 0.0 in place of -0.0 for a system without rows."""
+    return xla.stored(sums, jnp.where(sizes > 0, 1, -1).astype(sums.dtype))
+
+
+def stored(values: Shaped[Array, "systems"], sizes: Int32[Array, "systems"]):
+    """The same values, stored (see `xla.stored`)."""
+    if not jnp.issubdtype(values.dtype, jnp.floating):
+        return values
+    return xla.stored(values, jnp.where(sizes >= 0, 1, 2).astype(values.dtype))
+
+
+def max_components(rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "rows"]:
+    return combine_components(larger, rows, least(rows.dtype))

@@ -1,0 +1,104 @@
+"""Numbers per system in units of powers of two, for trees whose squares would be out of range.
+
+In single precision, squares of numbers below 1e-19 underflow and those of numbers above 1e19
+overflow. Systems whose squares are in range have the unit 1 and keep their bits.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from basinax.numerics.exponents import scale_exactly
+from basinax.numerics.rounding import rounded
+from basinax.systems.index import where_any
+from basinax.systems.segment import dot, longest_row_in_units, map_rows, saturated, units_of, where
+from basinax.systems.types import Exponents, PerSystem, Prefix, Tree
+
+
+class Products(NamedTuple):
+    """Inner products of two trees per system, in units of powers of two."""
+
+    aa: PerSystem
+    """In units of 4^a_exponents."""
+    ab: PerSystem
+    """In units of 2^(a_exponents + b_exponents)."""
+    bb: PerSystem
+    """In units of 4^b_exponents."""
+    a_exponents: Exponents
+    """0 if no square is out of range."""
+    b_exponents: Exponents
+
+
+def products(a: Tree, b: Tree, index_prefix: Prefix, *, has_one_unit: bool) -> Products:
+    """a·a, a·b and b·b of each system, in units in which squares neither over- nor underflow.
+
+    Squares in a safe range keep the bits of `dot`.
+
+    Args:
+        has_one_unit: use the larger unit for both trees; the smaller tree may then underflow to 0.
+    """
+    aa, ab, bb = (dot(x, y, index_prefix) for x, y in ((a, a), (a, b), (b, b)))
+    if has_one_unit:
+        a_exponents = b_exponents = units_of([a, b], index_prefix, jnp.maximum(aa, bb))
+    else:
+        a_exponents, b_exponents = (units_of([x], index_prefix, xx) for x, xx in ((a, aa), (b, bb)))
+
+    def again():
+        x, y = in_units(a, a_exponents, index_prefix), in_units(b, b_exponents, index_prefix)
+        return tuple(dot(u, v, index_prefix) for u, v in ((x, x), (x, y), (y, y)))
+
+    is_scaled = (a_exponents != 0) | (b_exponents != 0)
+    aa, ab, bb = where_any(is_scaled, again, lambda: (aa, ab, bb))
+    return Products(aa, ab, bb, a_exponents, b_exponents)
+
+
+def units(tree: Tree, index_prefix: Prefix = None) -> Exponents:
+    """Exponents of powers of two; in these units no square of a system's rows is out of range.
+
+    0 if the squares are in range already, and if no unit helps: all entries are 0, or one is not
+    finite.
+    """
+    return units_of([tree], index_prefix, dot(tree, tree, index_prefix))
+
+
+def in_units(tree: Tree, exponents: Exponents, index_prefix: Prefix = None) -> Tree:
+    """Each system's rows times 2^-exponents; subnormal results may be 0."""
+
+    def divided(exponents, x):
+        return scale_exactly(x, -exponents)
+
+    def scaled():
+        return map_rows(divided, index_prefix, [(exponents, 0)], tree)
+
+    return where_any(exponents != 0, scaled, lambda: tree)
+
+
+def limited(
+    tree: Tree,
+    exponents: Exponents,
+    limits: PerSystem,
+    index_prefix: Prefix,
+    otherwise: Callable[[], Tree],
+) -> tuple[Tree, PerSystem]:
+    """A tree in units of 2^exponents, converted to units of 1, and a factor that limits rows.
+
+    The factor brings a system's longest row down to the limit; it is 1 if all rows are shorter.
+
+    Args:
+        otherwise: makes a tree for systems with an entry that is not finite.
+    """
+
+    def measured(tree):
+        return tree, *longest_row_in_units(tree, index_prefix)
+
+    found = measured(tree)
+    is_sound = jnp.isfinite(found[1])
+    tree, lengths, units = where_any(
+        ~is_sound,
+        lambda: measured(where(is_sound, tree, otherwise(), index_prefix)),
+        lambda: found,
+    )
+    is_long = saturated(lengths, exponents + units) >= limits
+    tree = in_units(tree, jnp.where(is_long, units, -exponents), index_prefix)
+    return tree, jnp.where(is_long, rounded(limits / jnp.where(is_long, lengths, 1)), 1)

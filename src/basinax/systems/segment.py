@@ -1,0 +1,295 @@
+"""Reductions, scalings and selections per system, over trees of rows.
+
+Every function takes a tree and its index prefix. No bit of a system's result depends on other
+systems. With `index_prefix=None` the tree is one system, and results per system have one entry.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Shaped
+
+from basinax.numerics.exponents import from_bits, infinity_bits, scale_exactly, split
+from basinax.numerics.rounding import (
+    add_components,
+    common,
+    rounded,
+    scaled,
+    scaling_top,
+    wide_dtype,
+)
+from basinax.systems.index import where_any
+from basinax.systems.norms import largest_bits, norms, order
+from basinax.systems.prefix import check_leaves, n_systems, per_system, resolve
+from basinax.systems.types import Exponents, PerSystem, Prefix, Tree
+
+
+def dot(a: Tree, b: Tree, index_prefix: Prefix = None) -> PerSystem:
+    """The inner product of each system's rows of `a` and `b`, over all leaves; 0 without rows.
+
+    Computed in float32 for leaves of lower precision. Raises ValueError if the trees differ.
+    """
+    pairs = zip(_wide(a), _wide(_matching(a, b)), strict=True)
+    return _total([rounded(x * y) for x, y in pairs], index_prefix, a)
+
+
+def sum(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
+    """The sum of each system's entries, over all leaves; 0 without rows."""
+    return _total(_wide(tree), index_prefix, tree)
+
+
+def norm(tree: Tree, index_prefix: Prefix = None, ord: float | str | None = 2) -> PerSystem:
+    """The norm of each system's entries, over all leaves; 0 without rows, NaN if an entry is NaN.
+
+    The norm neither overflows nor underflows if it is representable. The derivative at norm 0 is 0.
+
+    Args:
+        ord: p ≥ 1, `inf` for the largest magnitude, `-inf` for the smallest, or one of these as a
+            string; None is 2.
+
+    Raises:
+        ValueError: `ord` is none of these, or the prefix does not fit the tree.
+        TypeError: a leaf is not real floating point.
+    """
+    p = order(ord)
+    check_leaves(tree)
+    leaves = common(tree)
+    if not leaves:
+        return blank(tree, index_prefix)
+    return norms(leaves, resolve(index_prefix, tree), p).values
+
+
+def max(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
+    """The largest of each system's entries, over all leaves; -inf without rows, NaN with a NaN."""
+    wide, indices = _wide(tree), resolve(index_prefix, tree)
+    parts = [index.max(x) for x, index in zip(wide, indices, strict=True)]
+    return _fold(jnp.maximum, parts, -jnp.inf, index_prefix)
+
+
+def longest_row(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
+    """The largest norm along the last axis among each system's rows, over all leaves.
+
+    0 without rows. Finite entries give a finite norm: overflow gives the largest number, and norms
+    below the normal numbers may be 0.
+    """
+    return saturated(*longest_row_in_units(tree, index_prefix))
+
+
+def longest_row_in_units(tree: Tree, index_prefix: Prefix = None) -> tuple[PerSystem, Exponents]:
+    """`longest_row` in units of 2^exponents; exponents are 0 if no square is out of range."""
+    wide, indices = _wide(tree), resolve(index_prefix, tree)
+
+    def squares_of(leaves):
+        parts = [index.max(_square_rows(x)) for x, index in zip(leaves, indices, strict=True)]
+        return _fold(jnp.maximum, parts, 0.0, index_prefix)
+
+    squares = squares_of(wide)
+    exponents = units_of([tree], index_prefix, squares)
+
+    def again():
+        parts = [
+            scale_exactly(x, -i.spread(exponents, 0, x)) for x, i in zip(wide, indices, strict=True)
+        ]
+        return squares_of(parts)
+
+    squares = where_any(exponents != 0, again, lambda: squares)
+    # The square root has no derivative at 0.
+    is_zero = squares <= 0
+    root = rounded(jnp.sqrt(jnp.where(is_zero, jnp.ones_like(squares), squares)))
+    return jnp.where(is_zero, jnp.zeros_like(root), root), exponents
+
+
+def units_of(trees: Sequence[Tree], index_prefix, squares: PerSystem) -> Exponents:
+    """Units in the size of the trees' largest entry, given the largest sum of squares.
+
+    The exponents stay in the range in which both 2^e and 2^-e are normal numbers.
+    """
+    if not jax.tree.leaves(trees):
+        return jnp.zeros(squares.shape, jnp.int32)
+    info = jnp.finfo(squares.dtype)
+    # Below `least`, entries lost to underflow may together make half an ulp. Above `most`, factors
+    # may overflow.
+    least, most = 2.0 ** (info.minexp + info.nmant + 41), 2.0 ** (3 * info.maxexp // 4)
+    is_unsafe = (squares < least) | (squares > most)
+    has_rows = jnp.zeros_like(is_unsafe)
+    for index in resolve(index_prefix, trees[0]):
+        has_rows = has_rows | (index.sizes > 0)
+
+    def find():
+        least_of_all = -(3 * info.maxexp // 4)
+        exponents = jnp.full(squares.shape, least_of_all, jnp.int32)
+        is_something, is_number = jnp.zeros_like(is_unsafe), is_unsafe
+        for tree in trees:
+            leaves = common(tree)
+            bits = largest_bits(leaves, resolve(index_prefix, tree))
+            found = split(from_bits(bits, leaves[0].dtype))[1]
+            exponents = jnp.where(bits > 0, jnp.maximum(exponents, found), exponents)
+            is_something = is_something | (bits > 0)
+            is_number = is_number & (bits < infinity_bits(leaves[0].dtype))
+        return jnp.where(is_something & is_number, exponents, 0)
+
+    return where_any(is_unsafe & has_rows, find, lambda: jnp.zeros(squares.shape, jnp.int32))
+
+
+def saturated(x: PerSystem, exponents: Exponents) -> PerSystem:
+    """x · 2^exponents for x ≥ 0, or the largest number on overflow."""
+    largest = jnp.full_like(x, jnp.finfo(x.dtype).max)
+    most = scale_exactly(largest, -jnp.maximum(exponents, 0))
+    # Infinite values and NaN stay unchanged.
+    is_more = jnp.isfinite(x) & (x > most)
+    return jnp.where(is_more, largest, scale_exactly(jnp.where(is_more, 0, x), exponents))
+
+
+def blank(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
+    """Zeros, one per system, in the dtype of reductions of `tree`.
+
+    Raises:
+        TypeError, ValueError: a leaf does not hold floating-point numbers, or the prefix does not
+            fit.
+    """
+    check_leaves(tree)
+    resolve(index_prefix, tree)
+    dtypes = [wide_dtype(x) for x in jax.tree.leaves(tree)]
+    return jnp.zeros((n_systems(index_prefix),), np.result_type(*dtypes) if dtypes else None)
+
+
+def scale(tree: Tree, factors: PerSystem, index_prefix: Prefix = None) -> Tree:
+    """Each system's rows times its factor; one number serves all systems.
+
+    Padding rows, and rows of systems whose factor is one, keep their bits, except subnormal
+    entries, which JAX flushes to zero on CPU.
+
+    Raises:
+        ValueError: `factors` has another shape.
+    """
+    factors = per_system(factors, "factors", blank(tree, index_prefix))
+
+    def scale_leaf(index, x):
+        rows = jnp.atleast_1d(x)
+        factor = factors.astype(rows.dtype)
+        spread = (
+            index.spread(v, p, rows) for v, p in ((factor, 1.0), (scaling_top(factor), jnp.inf))
+        )
+        return scaled(rows, *spread).reshape(jnp.shape(x))
+
+    leaves, structure = jax.tree.flatten(tree)
+    indices = resolve(index_prefix, tree)
+    return structure.unflatten([scale_leaf(*pair) for pair in zip(indices, leaves, strict=True)])
+
+
+def where(
+    mask: Bool[Array, "systems"], on_true: Tree, on_false: Tree, index_prefix: Prefix = None
+) -> Tree:
+    """Each system's rows from `on_true` where `mask`; other systems and padding from `on_false`.
+
+    Raises:
+        ValueError: `mask` does not have one entry per system.
+    """
+    check_mask(mask, n_systems(index_prefix))
+    return map_rows(_selected, index_prefix, [(mask, False)], on_false, on_true)
+
+
+def check_mask(mask: Any, count: int) -> None:
+    """Raise ValueError if a mask does not have `count` entries."""
+    if jnp.shape(mask) != (count,):
+        raise ValueError(
+            f"mask must have one entry for each of the {count} systems, got shape {jnp.shape(mask)}"
+        )
+
+
+def map_rows(
+    function: Callable[..., Any],
+    index_prefix: Prefix,
+    per_system: Sequence[tuple[Shaped[Array, "systems"], float | bool]],
+    tree: Tree,
+    *others: Tree,
+) -> Any:
+    """Elementwise arithmetic between values per system and rows, leaf by leaf.
+
+    Args:
+        function: a function of the values, broadcast to rows, and of a leaf of each tree. It
+            returns a leaf or a tuple of leaves and must round its products.
+        per_system: values per system, each with its stand-in for padding rows.
+        tree: sets the structure; the other trees must have the same structure.
+
+    Returns:
+        A tree like `tree`, or a tuple of trees.
+    """
+    rest = [_matching(tree, other) for other in others]
+    leaves, structure = jax.tree.flatten(tree)
+    if not leaves:  # call with empty arrays, to count the trees of the result
+        spread = [values[:0] for values, _ in per_system]
+        result = function(*spread, *[jnp.zeros(0)] * (1 + len(others)))
+        return jax.tree.map(lambda _: structure.unflatten([]), result)
+    results = []
+    for index, *rows in zip(resolve(index_prefix, tree), leaves, *rest, strict=True):
+        shape, rows = jnp.shape(rows[0]), [jnp.atleast_1d(x) for x in rows]
+        spread = [index.spread(values, padding, rows[0]) for values, padding in per_system]
+        result = function(*spread, *rows)
+        results.append(jax.tree.map(lambda x, shape=shape: x.reshape(shape), result))
+    if isinstance(results[0], tuple):
+        return tuple(structure.unflatten(leaves) for leaves in zip(*results, strict=True))
+    return structure.unflatten(results)
+
+
+def _selected(mask, on_false, on_true):
+    return jnp.where(mask, on_true, on_false)
+
+
+def map_leaves(function: Callable[..., Array], tree: Tree, *others: Tree) -> Tree:
+    """`function` of each leaf of `tree` and the same leaf of the other trees; shapes must agree."""
+    leaves, structure = jax.tree.flatten(tree)
+    rest = [_matching(tree, other) for other in others]
+    return structure.unflatten([function(*xs) for xs in zip(leaves, *rest, strict=True)])
+
+
+def _square_rows(x):
+    """The squared norms along the last axis; the squares of a leaf of one axis."""
+    squares = rounded(x * x)
+    if x.ndim == 1:
+        return squares
+    n_rows = math.prod(x.shape[:-1])
+    return add_components(squares.reshape(n_rows, x.shape[-1])).reshape(x.shape[:-1])
+
+
+def _wide(tree) -> list[Array]:
+    """The leaves as rows, in float32 at least."""
+    check_leaves(tree)
+    leaves = [jnp.atleast_1d(leaf) for leaf in jax.tree.leaves(tree)]
+    return [leaf.astype(wide_dtype(leaf)) for leaf in leaves]
+
+
+def _matching(tree, other) -> list[Array]:
+    """The leaves of `other`, which must have the structure and shapes of `tree`."""
+    expected, got = jax.tree.structure(tree), jax.tree.structure(other)
+    if expected != got:
+        raise ValueError(f"trees must have the same structure: {expected} and {got}")
+    leaves = jax.tree.leaves(other)
+    for (path, leaf), match in zip(jax.tree_util.tree_leaves_with_path(tree), leaves, strict=True):
+        if jnp.shape(leaf) != jnp.shape(match):
+            raise ValueError(
+                f"leaves {jax.tree_util.keystr(path)} must have the same shape:"
+                f" {jnp.shape(leaf)} and {jnp.shape(match)}"
+            )
+    return leaves
+
+
+def _total(rows: Sequence[Array], index_prefix, tree) -> PerSystem:
+    indices = resolve(index_prefix, tree)
+    parts = [index.sum(x) for x, index in zip(rows, indices, strict=True)]
+    return _fold(jnp.add, parts, 0.0, index_prefix)
+
+
+def _fold(combine, parts: Sequence[Array], empty: float, index_prefix) -> PerSystem:
+    """Combine the parts in the order of the leaves."""
+    if not parts:
+        return jnp.full((n_systems(index_prefix),), empty)
+    dtype = np.result_type(*[part.dtype for part in parts])
+    total = parts[0].astype(dtype)
+    for part in parts[1:]:
+        total = combine(total, part.astype(dtype))
+    return total

@@ -1,1 +1,0 @@
-"""Transforms from a gradient to a step."""
