@@ -19,7 +19,7 @@ from basinax.numerics import cache, programs
 from basinax.numerics.compilations import EVENT
 from basinax.numerics.programs import Programs
 from basinax.numerics.rounding import rounded
-from basinax.numerics.static import Fixed
+from basinax.numerics.static import Static
 from basinax.optimizers.fire import FIRE
 
 TRACED = "/jax/core/compile/jaxpr_trace_duration"
@@ -51,7 +51,7 @@ def seen():
     jax.monitoring.unregister_event_listener(timed)
 
 
-def damped(fixed: Fixed, arrays: Any, x: Any) -> Any:
+def damped(fixed: Static, arrays: Any, x: Any) -> Any:
     """Stands in for a function of the package."""
     optimizer = eqx.combine(arrays, fixed.tree)
     return {"x": rounded(x * optimizer.maxstep)}
@@ -65,7 +65,7 @@ def in_a_process(seen, x=None, function=damped, optimizer=None, options="some"):
     jax.clear_caches()
     seen.clear()
     x = np.arange(3.0) if x is None else x
-    fixed, arrays = programs.Fixed(FIRE(maxstep=0.5) if optimizer is None else optimizer), None
+    fixed, arrays = programs.Static(FIRE(maxstep=0.5) if optimizer is None else optimizer), None
     if function is damped:
         arrays = jax.tree.map(lambda _: None, fixed.tree)
     run = Programs(function, jax.jit(function, static_argnums=0), options, (0,))
@@ -168,7 +168,7 @@ def test_a_program_that_calls_python_is_not_kept(seen, folder):
 
 def test_threads_that_want_one_program_compile_it_once(seen):
     run = Programs(damped, jax.jit(damped, static_argnums=0), "", (0,))
-    fixed = Fixed(FIRE())
+    fixed = Static(FIRE())
     arrays = jax.tree.map(lambda _: None, fixed.tree)
     threads = [threading.Thread(target=run, args=(fixed, arrays, np.ones(5))) for _ in range(4)]
     for thread in threads:
@@ -180,7 +180,7 @@ def test_threads_that_want_one_program_compile_it_once(seen):
 
 def test_derivatives_and_checks_of_jax_go_their_usual_way(seen):
     run = Programs(damped, jax.jit(damped, static_argnums=0), "", (0,))
-    fixed = Fixed(FIRE(maxstep=0.5))
+    fixed = Static(FIRE(maxstep=0.5))
     arrays = jax.tree.map(lambda _: None, fixed.tree)
     slope = jax.grad(lambda x: run(fixed, arrays, x)["x"])(1.0)
     assert slope == 0.5

@@ -33,6 +33,7 @@ ROOMS = [
     "models",
     "internal",
     "engine",
+    "neb",
     "runs",
     "atoms",
     "cli",

@@ -17,12 +17,12 @@ from basinax.numerics.rounding import (
     SHARES,
     _turns_and_piece,
     add_components,
-    add_halves,
     add_parts,
-    apart,
     part_additions,
+    rounded_clamped,
     scaled,
     scaling_top,
+    tree_sum,
 )
 from cover import cover, every_day
 from xla import DEFAULTS, jit_as_users
@@ -43,9 +43,9 @@ def test_rounded_changes_no_value_but_the_largest(dtype):
 def test_apart_changes_no_value_but_what_is_too_large(dtype):
     top = np.finfo(dtype).max
     x = np.array([0.0, -0.0, 1.5, np.finfo(dtype).tiny, top, -np.inf, np.nan, -top], dtype)
-    got = np.asarray(apart(jnp.asarray(x)))
+    got = np.asarray(rounded_clamped(jnp.asarray(x)))
     assert got.tobytes() == x.tobytes()
-    assert apart(jnp.asarray(np.inf, dtype)) == top
+    assert rounded_clamped(jnp.asarray(np.inf, dtype)) == top
 
 
 CONTRACTIBLE = {
@@ -62,7 +62,13 @@ CONTRACTIBLE = {
 
 
 @pytest.mark.parametrize(
-    *cover("name, dtype, size, rounds", CONTRACTIBLE.keys(), DTYPES, [1, 1003], [rounded, apart])
+    *cover(
+        "name, dtype, size, rounds",
+        CONTRACTIBLE.keys(),
+        DTYPES,
+        [1, 1003],
+        [rounded, rounded_clamped],
+    )
 )
 def test_jitted_arithmetic_is_that_of_one_operation_at_a_time(name, dtype, size, rounds):
     draw = np.random.default_rng(0)
@@ -119,8 +125,8 @@ def test_components_are_added_in_an_order_of_their_own(count):
 def test_halves_ignore_absent_entries():
     x = np.random.default_rng(0).normal(size=(5, 8))
     x[:, 3:] = -0.0
-    narrow = jax.jit(add_halves)(jnp.asarray(x[:, :4]))
-    assert np.array_equal(jax.jit(add_halves)(jnp.asarray(x)), narrow)
+    narrow = jax.jit(tree_sum)(jnp.asarray(x[:, :4]))
+    assert np.array_equal(jax.jit(tree_sum)(jnp.asarray(x)), narrow)
 
 
 def halves(add, parts):

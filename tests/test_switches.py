@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from basinax import FIRE, Status, SystemIndex, product, relax, segment
-from basinax.numerics.switches import own_switches, switched, switches
+from basinax.numerics.switches import config_context, own_switches, switches
 
 INDEX = SystemIndex.from_sizes([2, 1])
 START = np.linspace(-1.0, 1.0, 9).reshape(3, 3)
@@ -77,11 +77,11 @@ def test_switches_of_a_thread_go_with_its_work():
 
     def work(wanted):
         before = switches()
-        with switched(wanted):
+        with config_context(wanted):
             seen.append(switches())
         seen.append(switches() == before)
 
-    with switched(SOME):
+    with config_context(SOME):
         here = switches()
         thread = threading.Thread(target=work, args=(here,))
         thread.start()
@@ -92,7 +92,7 @@ def test_switches_of_a_thread_go_with_its_work():
 
 def test_a_run_sets_no_switch_that_stands_as_it_should(count_compilations):
     jax.jit(lambda x: x + 1)(1.0)
-    with own_switches(), count_compilations() as counted, switched(switches()):
+    with own_switches(), count_compilations() as counted, config_context(switches()):
         jax.jit(lambda x: x)(1.0)
         assert counted.count <= 1
 

@@ -32,10 +32,10 @@ from basinax.atoms import (
 from basinax.internal.arithmetic import angle, exp
 from basinax.internal.carried import Walk
 from basinax.internal.coordinates import NoCoordinates, internal_coordinates, where_it_stands
-from basinax.internal.deformation import Frame
+from basinax.internal.deformation import Deformation
 from basinax.internal.factors import Factors, Profile
 from basinax.internal.lists import list_of
-from basinax.internal.sparse import Jacobian, Model, Pattern
+from basinax.internal.sparse import HessianModel, Jacobian, Pattern
 from basinax.structures.read import intake
 from cover import every_day, exhaustive
 
@@ -84,12 +84,12 @@ def test_derivatives_of_few_entries_multiply_as_matrices_do(n_dofs):
     assert np.allclose(jacobian.all_back(rows), rows @ matrix, atol=1e-12)
     assert np.allclose(jacobian.back(rows[0]), rows[0] @ matrix, atol=1e-12)
     metric = matrix.T * stiffness @ matrix + 0.1 * np.eye(n_dofs)
-    factors = Model(jacobian, stiffness).factorised(0.1)
+    factors = HessianModel(jacobian, stiffness).factorised(0.1)
     columns = draw((n_dofs, 4))
     assert np.allclose(metric @ factors.solve(columns), columns, atol=1e-9)
     assert np.allclose(metric @ factors.solve(x), x, atol=1e-9)
     with pytest.raises(np.linalg.LinAlgError):
-        Model(jacobian, np.nan * stiffness).factorised(0.1)
+        HessianModel(jacobian, np.nan * stiffness).factorised(0.1)
 
 
 def test_exponentials_and_angles_are_those_of_numpy():
@@ -162,7 +162,7 @@ STRUCTURES = {
 
 
 def frame_of(atoms, cell=None):
-    return Frame(intake([atoms], cell)[0])
+    return Deformation(intake([atoms], cell)[0])
 
 
 def coordinates_of(atoms, cell=None, seed=0):

@@ -16,7 +16,7 @@ from basinax import Status
 from basinax.atoms import EMT, Batch, Frechet, NeighborTable, ZhouEAM, moved_too_far, relax
 from basinax.engine import on_device as _on_device, turns as _turns
 from basinax.neighbors.lists import ChunkedLists, Neighbors, skin_left
-from basinax.neighbors.prune import Reach, chosen, narrowed, next_skins
+from basinax.neighbors.prune import CutoffAndSkin, narrowed, next_skins, select_near
 from basinax.optimizers import GradientDescent
 from basinax.structures.machine import CPU
 from cover import exhaustive
@@ -139,7 +139,7 @@ def test_near_pairs_last_for_as_long_as_their_skin_and_that_of_the_list(follows_
     """What atoms and cells take is measured anew from where pairs were chosen."""
     systems = [STRUCTURES[name] for name in ("cell of four", "cluster of 13", "cell of 32")]
     batch, neighbors = lists(systems, follows_cells=follows_cells)
-    reach = Reach(jnp.asarray(CUTOFF), jnp.asarray(SKIN))
+    reach = CutoffAndSkin(jnp.asarray(CUTOFF), jnp.asarray(SKIN))
     n = batch.n_systems
     is_running, inf = jnp.ones(n, bool), jnp.full(n, jnp.inf)
 
@@ -171,12 +171,12 @@ def test_near_pairs_last_for_as_long_as_their_skin_and_that_of_the_list(follows_
                 return False
         return True
 
-    near, skins = jax.jit(chosen)(neighbors, batch, reach, inf, is_running)
+    near, skins = jax.jit(select_near)(neighbors, batch, reach, inf, is_running)
     np.testing.assert_allclose(skins[:3], SKIN, atol=1e-12)
     there = walked(batch, 0.1, 1.004)
     skins = jax.jit(next_skins)(near, there, reach, skins)
     assert (np.asarray(skins[:3]) >= 1.25 * 0.2 - 1e-6).all() and (np.asarray(skins[:3]) < 1).all()
-    near, skins = jax.jit(chosen)(neighbors, there, reach, skins, is_running)
+    near, skins = jax.jit(select_near)(neighbors, there, reach, skins, is_running)
     assert all(complete(near, there, k) for k in range(3))
     further = walked(there, 0.05, 1.002)
     is_stale = jax.jit(moved_too_far)(further.positions, near, batch.index, skins, further.cells)
@@ -187,7 +187,7 @@ def test_near_pairs_last_for_as_long_as_their_skin_and_that_of_the_list(follows_
     assert is_stale[:3].all()
     # The list itself holds no longer: no skin is left, and no pairs.
     beyond = walked(there, 0.45, 1.0)
-    near, skins = jax.jit(chosen)(neighbors, beyond, reach, inf, is_running)
+    near, skins = jax.jit(select_near)(neighbors, beyond, reach, inf, is_running)
     assert (np.asarray(skins[:3]) < 0).all()
     assert not any(of_rows(near, batch.n_rows))
 
@@ -242,7 +242,7 @@ def test_runs_have_the_bits_they_have_without_and_alone(name, dtype, monkeypatch
     # With a thin skin in short periods, and where no pairs are chosen.
     for target, setting, value, how in (
         (CPU, "period", 5, {"skin": 0.1}),
-        (EMT, "has_dear_pairs", False, {}),
+        (EMT, "has_expensive_pairs", False, {}),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(target, setting, value)

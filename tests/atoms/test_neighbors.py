@@ -11,7 +11,7 @@ from ase.build import bulk
 from structures import CUTOFF, POTENTIALS, SKIN, STRUCTURES, fcc, jitted, moved, rattled, results_of
 
 from basinax.atoms import Batch, NeighborTable, moved_too_far
-from basinax.neighbors.lists import HEAVIER, ChunkedLists, filled_up, gather
+from basinax.neighbors.lists import SPECIES_BIT, ChunkedLists, filled_up, gather
 from basinax.neighbors.search import _closed, tasks_of
 
 
@@ -232,8 +232,8 @@ def test_slots_say_which_of_two_elements_images_are_of():
     np.testing.assert_array_equal(numbers[:4] + others[:4], 36 + 10)
     np.testing.assert_array_equal(others[8:21], 18)
     is_pair = slots[:, rows] != batch.n_rows
-    found = of_images[slots[:, rows] & ~HEAVIER]
-    is_heavier = (slots[:, rows] & HEAVIER) > 0
+    found = of_images[slots[:, rows] & ~SPECIES_BIT]
+    is_heavier = (slots[:, rows] & SPECIES_BIT) > 0
     expected = np.where(
         is_heavier, np.maximum(numbers, others)[rows], np.minimum(numbers, others)[rows]
     )

@@ -24,7 +24,7 @@ import basinax
 from basinax import cli
 from basinax.atoms import LennardJones, Progress
 from basinax.cli import console, occupy, outputs as _outputs, setup, watch as _watch
-from basinax.cli.console import Stream
+from basinax.cli.console import TerminalStream
 from basinax.cli.contents import Plan
 from basinax.cli.outputs import Saver
 from basinax.results.trajectory import NotWhole
@@ -447,7 +447,7 @@ class Broken(io.StringIO):
     "error", [OSError(errno.ENOSPC, "No space left"), BrokenPipeError(errno.EPIPE, "Broken pipe")]
 )
 def test_a_summary_that_cannot_be_printed_costs_itself_alone(relaxation, monkeypatch, error):
-    monkeypatch.setattr(_outputs, "out", Stream(file=Broken(error)))
+    monkeypatch.setattr(_outputs, "out", TerminalStream(file=Broken(error)))
     done = run("--table", "t.csv")
     assert done.exit_code == 3
     assert "error: the summary cannot be printed: " in done.stderr
@@ -458,21 +458,21 @@ def test_a_summary_that_cannot_be_printed_costs_itself_alone(relaxation, monkeyp
 @pytest.mark.parametrize("columns", ["0", "-1", "x", ""])
 def test_a_terminal_without_a_width_is_printed_to(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
-    stream = Stream(file=io.StringIO(), force_terminal=True)
+    stream = TerminalStream(file=io.StringIO(), force_terminal=True)
     stream.print("converged")
     assert stream.file.getvalue() == "converged\n"
 
 
 def test_a_version_that_cannot_be_printed_is_an_error(monkeypatch):
     error = OSError(errno.ENOSPC, "No space left")
-    monkeypatch.setattr(console, "out", Stream(file=Broken(error)))
+    monkeypatch.setattr(console, "out", TerminalStream(file=Broken(error)))
     done = CliRunner().invoke(cli.app, ["--version"])
     assert done.exit_code == 3
     assert "error: the version cannot be printed: No space left" in done.stderr
 
 
 def test_errors_that_cannot_be_printed_cost_nothing(relaxation, monkeypatch):
-    stream = Stream(file=Broken(BrokenPipeError()))
+    stream = TerminalStream(file=Broken(BrokenPipeError()))
     monkeypatch.setattr("basinax.cli.console.err", stream)
     relaxation.meanwhile = lambda: Path("t.csv").mkdir()
     done = run("--table", "t.csv")
@@ -667,7 +667,7 @@ def test_an_interrupt_that_python_cannot_raise_ends_the_process(monkeypatch):
 
 def test_the_line_of_a_terminal_has_the_phase_and_an_estimate(monkeypatch):
     text = io.StringIO()
-    terminal = Stream(file=text, force_terminal=True, width=120)
+    terminal = TerminalStream(file=text, force_terminal=True, width=120)
     monkeypatch.setattr(_watch, "err", terminal)
     with _watch.Watch(quiet=False) as watch:
         for k in range(3):

@@ -16,17 +16,17 @@ from basinax.cli.named import check_free, check_named, is_run
 from basinax.cli.options import (
     Devices,
     Force,
-    Given,
-    Keeping,
     Kind,
-    Manner,
-    Model,
+    ModelOptions,
     Outputs,
+    OutputStyle,
     Overwrite,
     PointOutputs,
     Probed,
     Quiet,
+    RelaxOptions,
     Sample,
+    StoreOptions,
     Verbose,
 )
 
@@ -81,8 +81,10 @@ app = typer.Typer(
 
 
 @app.command(cls=Command, short_help="Relax the structures of files.")
-@takes(Given, Outputs, Keeping, Manner)
-def relax(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> None:
+@takes(RelaxOptions, Outputs, StoreOptions, OutputStyle)
+def relax(
+    given: RelaxOptions, outputs: Outputs, keeping: StoreOptions, manner: OutputStyle
+) -> None:
     """Relax the structures of files and write them, with their energies and forces.
 
     Exit status: 0, 1 if nothing converged, 2 for bad input, 3 if something could not be written
@@ -189,8 +191,8 @@ def merge(
 
 
 @app.command(cls=Command, short_help="Find energies, forces and stresses without relaxing.")
-@takes(Model, PointOutputs, Manner)
-def evaluate(model: Model, outputs: PointOutputs, manner: Manner) -> None:
+@takes(ModelOptions, PointOutputs, OutputStyle)
+def evaluate(model: ModelOptions, outputs: PointOutputs, manner: OutputStyle) -> None:
     """Find energies, forces and, with --stress, stresses of structures where they are.
 
     Exit status: 0, 1 if a structure could not be evaluated, 2 for bad input, 3 if something could
@@ -212,8 +214,8 @@ def list_(
 
 
 @app.command(cls=Command, short_help="Check that structures have the same bits alone.")
-@takes(Given, Sample, Manner, unused=[Outputs, Keeping])
-def verify(given: Given, sample: Sample, manner: Manner) -> None:
+@takes(RelaxOptions, Sample, OutputStyle, unused=[Outputs, StoreOptions])
+def verify(given: RelaxOptions, sample: Sample, manner: OutputStyle) -> None:
     """Relax all in a batch and a sample alone, and compare positions, energies and steps bitwise.
 
     Exit status: 0 if every one of the sample agrees, 1 if one does not, 2 for bad input, 130 if
@@ -226,8 +228,8 @@ def verify(given: Given, sample: Sample, manner: Manner) -> None:
 
 
 @app.command(cls=Command, short_help="Check what a potential or model promises.")
-@takes(Probed, Sample, Manner)
-def probe(probed: Probed, sample: Sample, manner: Manner) -> None:
+@takes(Probed, Sample, OutputStyle)
+def probe(probed: Probed, sample: Sample, manner: OutputStyle) -> None:
     """Evaluate a sample alone, together, in other orders, beside NaN and again, and compare bits;
     compare forces and stress with differences of the energy, and the energy with that of moved,
     turned and renumbered structures.

@@ -14,13 +14,13 @@ from basinax.cli.console import (
     reported,
 )
 from basinax.cli.inputs import print_unused
-from basinax.cli.options import Given, Manner, Probed, Sample
+from basinax.cli.options import OutputStyle, Probed, RelaxOptions, Sample
 from basinax.cli.setup import Setup, read_model, read_works
 from basinax.cli.watch import session
 from basinax.minimize.status import Status
 
 
-def verify(given: Given, sample: Sample, manner: Manner) -> None:
+def verify(given: RelaxOptions, sample: Sample, manner: OutputStyle) -> None:
     with session(manner, given.dtype) as watch:
         setup = Setup.read(given)
         inputs, works = read_works(given, setup)
@@ -66,7 +66,7 @@ def differences(batched: AtomsRelaxation, at: int, alone: AtomsRelaxation) -> li
     return [name for name, (x, y) in pairs.items() if not np.array_equal(x, y, equal_nan=True)]
 
 
-def probe(probed: Probed, sample: Sample, manner: Manner) -> None:
+def probe(probed: Probed, sample: Sample, manner: OutputStyle) -> None:
     with session(manner, probed.dtype) as watch:
         potential, inputs = read_model(probed)
         atoms, sources = inputs.atoms, inputs.sources

@@ -19,7 +19,7 @@ COLUMNS = 80
 """The width of output without a terminal."""
 
 
-class Stream(Console):
+class TerminalStream(Console):
     """A console that raises no error if its stream cannot be written.
 
     A failed message must not end a run.
@@ -61,8 +61,8 @@ class Stream(Console):
 
 
 # Printed lines contain file names, so markup and emoji codes are off.
-out = Stream(highlight=False, soft_wrap=True, markup=False, emoji=False)
-err = Stream(highlight=False, soft_wrap=True, markup=False, emoji=False, stderr=True)
+out = TerminalStream(highlight=False, soft_wrap=True, markup=False, emoji=False)
+err = TerminalStream(highlight=False, soft_wrap=True, markup=False, emoji=False, stderr=True)
 
 NOTHING_CONVERGED = NOT_EVALUATED = 1
 BITS_DIFFER = 1
@@ -91,7 +91,7 @@ def shown(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def print_line(stream: Stream, text: str, label: str = "", style: str = "") -> None:
+def print_line(stream: TerminalStream, text: str, label: str = "", style: str = "") -> None:
     """Print one line after a label in a style."""
     stream.print(Text.assemble((label, style), shown(text)))
 

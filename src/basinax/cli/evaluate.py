@@ -11,21 +11,21 @@ from basinax.cli.console import (
     INTERRUPTED,
     NOT_EVALUATED,
     NOT_SAVED,
-    Stream,
+    TerminalStream,
     err,
     print_line,
     reported,
 )
 from basinax.cli.contents import plans_of
 from basinax.cli.inputs import Inputs, files_read, print_unused
-from basinax.cli.options import Manner, Model, PointOutputs
+from basinax.cli.options import ModelOptions, OutputStyle, PointOutputs
 from basinax.cli.outputs import Writing, print_first, print_written
 from basinax.cli.record import described, recorded
 from basinax.cli.setup import read_model
 from basinax.cli.watch import session
 
 
-def run(model: Model, outputs: PointOutputs, manner: Manner) -> None:
+def run(model: ModelOptions, outputs: PointOutputs, manner: OutputStyle) -> None:
     with session(manner, model.dtype) as watch:
         potential, inputs = read_model(model)
         with reported():
@@ -90,7 +90,7 @@ def _summary_of(found: AtomsEvaluation, inputs: Inputs) -> dict[str, Any]:
     }
 
 
-def _print_summary(stream: Stream, found: AtomsEvaluation, inputs: Inputs) -> None:
+def _print_summary(stream: TerminalStream, found: AtomsEvaluation, inputs: Inputs) -> None:
     failed = [k for k, message in enumerate(found.messages) if message]
     largest = _largest_force(found)
     force = "" if largest is None else f", largest force {largest:.3g} eV/Å"

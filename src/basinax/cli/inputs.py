@@ -22,7 +22,7 @@ from basinax.cli.config import is_config, potential_in
 from basinax.cli.console import fail, print_warning, text_of
 from basinax.cli.guard import Unreadable, check_file
 from basinax.cli.named import STDIN, in_few, named_in
-from basinax.cli.options import Given, Model
+from basinax.cli.options import ModelOptions, RelaxOptions
 from basinax.config.files import name_of, stamp_of
 from basinax.config.tables import ENDINGS
 from basinax.neighbors.contacts import closest_contact
@@ -68,9 +68,9 @@ def namer_of(path: Path) -> Callable[[int], str]:
     return lambda k: f"{begin}@{first + k * step}"
 
 
-def files_read(given: Model) -> list[Path]:
+def files_read(given: ModelOptions) -> list[Path]:
     """The files of structures, and files named in the texts of options."""
-    optimizer = (given.optimizer or "") if isinstance(given, Given) else ""
+    optimizer = (given.optimizer or "") if isinstance(given, RelaxOptions) else ""
     named = [optimizer] if optimizer.endswith(ENDINGS) else []
     named += [os.fspath(given.config)] if given.config else []
     named += named_in(given.potential)
@@ -84,7 +84,7 @@ def files_read(given: Model) -> list[Path]:
     ]
 
 
-class Item(NamedTuple):
+class InputItem(NamedTuple):
     """A structure that can be read."""
 
     source: str
@@ -107,7 +107,7 @@ class Inputs(NamedTuple):
     """Unreadable files, each with the reason."""
 
 
-def read_all(given: Model) -> Inputs:
+def read_all(given: ModelOptions) -> Inputs:
     """The structures of all files; exits if any is unreadable, or, with skipping, if all are.
 
     Every unreadable file is named with its own reason.
@@ -134,7 +134,7 @@ def read_all(given: Model) -> Inputs:
     return found
 
 
-def _read(path: Path) -> Iterator[tuple[Item, Atoms]]:
+def _read(path: Path) -> Iterator[tuple[InputItem, Atoms]]:
     """The structures of a file; raises Unreadable, with the number of the one at fault."""
     for number, item in enumerate(items_in(path)):
         try:
@@ -146,7 +146,7 @@ def _read(path: Path) -> Iterator[tuple[Item, Atoms]]:
             ) from error
 
 
-def items_of(paths: list[Path]) -> Iterator[Item]:
+def items_of(paths: list[Path]) -> Iterator[InputItem]:
     """The structures of files in order, each read when needed.
 
     An unreadable file, and an unreadable structure in a file, is an item whose `read` fails. If
@@ -155,17 +155,17 @@ def items_of(paths: list[Path]) -> Iterator[Item]:
     return itertools.chain.from_iterable(map(items_in, files_in(paths)))
 
 
-def items_in(path: Path) -> Iterator[Item]:
+def items_in(path: Path) -> Iterator[InputItem]:
     """`items_of` one file."""
     readers = map(FirstLook(path).taken, _readers_of(path))
     named, file = (path, file_and_images(path)[0]) if path != STDIN else (Path(STDIN_NAME), path)
     first, second = next(readers, partial(_fail, "it holds no structure")), next(readers, None)
     if second is None:
-        yield Item(names_of_images(named, 1)[0], file, first)
+        yield InputItem(names_of_images(named, 1)[0], file, first)
         return
     name = namer_of(named)
     for number, reader in enumerate(itertools.chain((first, second), readers)):
-        yield Item(name(number), file, reader)
+        yield InputItem(name(number), file, reader)
 
 
 def files_in(paths: list[Path]) -> list[Path]:

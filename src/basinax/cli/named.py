@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from basinax.cli.config import is_config
-from basinax.cli.options import Given, Model, Written
+from basinax.cli.options import ModelOptions, RelaxOptions, Written
 from basinax.config.reading import found
 from basinax.config.tables import ENDINGS, SETTINGS
 
@@ -27,7 +27,7 @@ _ENDS = {
 """Behind the file of a potential, by the potential's name."""
 
 
-def check_named(given: Model) -> None:
+def check_named(given: ModelOptions) -> None:
     """Exit with an error for each missing file.
 
     If other files visibly hold no structures, leave all to the reader, which names them together.
@@ -44,7 +44,7 @@ def check_named(given: Model) -> None:
         fail(*in_few(faults, len(given.files)))
 
 
-def check_free(outputs: Written, given: Model) -> None:
+def check_free(outputs: Written, given: ModelOptions) -> None:
     """Exit with an error, before any structure is read, if outputs exist and must not be replaced;
     inputs to be overwritten are checked later."""
     if outputs.overwrite:
@@ -120,9 +120,9 @@ def _plain_file(path: Path) -> Path:
         return found(name)
 
 
-def _of_options(given: Model) -> list[str]:
+def _of_options(given: ModelOptions) -> list[str]:
     """Files named in the texts of the optimizer and the potential."""
-    optimizer = (given.optimizer or "") if isinstance(given, Given) else ""
+    optimizer = (given.optimizer or "") if isinstance(given, RelaxOptions) else ""
     names = [optimizer] if optimizer.endswith(ENDINGS) else []
     if is_config(given.potential):
         names.append(given.potential)

@@ -66,7 +66,7 @@ class Kind(StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Model:
+class ModelOptions:
     """Options for the structures and the potential."""
 
     files: Annotated[
@@ -116,7 +116,7 @@ class Model:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Given(Model):
+class RelaxOptions(ModelOptions):
     """Options of relaxations."""
 
     optimizer: Annotated[
@@ -225,7 +225,7 @@ Force = Annotated[
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Probed(Model):
+class Probed(ModelOptions):
     """Options of `basinax probe`."""
 
     tolerance: Annotated[
@@ -357,7 +357,7 @@ class Sample:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Manner:
+class OutputStyle:
     """Options that change no result: for printing, and for compiled programs."""
 
     quiet: Quiet = False
@@ -379,7 +379,7 @@ class Manner:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Keeping:
+class StoreOptions:
     """Options of runs that are stored in a folder."""
 
     run: Annotated[

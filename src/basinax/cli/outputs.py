@@ -17,7 +17,7 @@ from ase import Atoms
 
 from basinax.atoms import Trajectories
 from basinax.cli.console import (
-    Stream,
+    TerminalStream,
     err,
     fail,
     out,
@@ -126,7 +126,7 @@ class Writing:
         return self.outputs.record if has_structures else None
 
     @property
-    def stream(self) -> Stream:
+    def stream(self) -> TerminalStream:
         """The stream of the summary: standard error if a table or a log is printed."""
         return err if STDOUT in (self.outputs.table, getattr(self.outputs, "log", None)) else out
 
@@ -142,7 +142,9 @@ class Writing:
         out.write(json.dumps(strict(summary | written), indent=1) + "\n")
 
 
-def print_first(stream: Stream, numbers: Sequence[int], line_of: Callable[[int], str]) -> None:
+def print_first(
+    stream: TerminalStream, numbers: Sequence[int], line_of: Callable[[int], str]
+) -> None:
     """Print the lines of the first structures, and the number of the others."""
     for number in numbers[:SHOWN]:
         print_line(stream, line_of(number))
@@ -150,7 +152,7 @@ def print_first(stream: Stream, numbers: Sequence[int], line_of: Callable[[int],
         print_line(stream, f"... and {len(numbers) - SHOWN} more")
 
 
-def print_written(stream: Stream, paths: Sequence[Path]) -> None:
+def print_written(stream: TerminalStream, paths: Sequence[Path]) -> None:
     if paths:
         print_line(stream, f"Written: {', '.join(map(str, paths))}")
 

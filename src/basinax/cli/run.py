@@ -25,7 +25,7 @@ from basinax.cli.console import (
     NOT_SAVED,
     NOTHING_CONVERGED,
     OUT_OF_TIME,
-    Stream,
+    TerminalStream,
     err,
     fail,
     out,
@@ -37,7 +37,7 @@ from basinax.cli.console import (
 from basinax.cli.contents import Plan, plans_of
 from basinax.cli.inputs import content_of_stdin, digest_of, file_and_images, files_in, files_read
 from basinax.cli.named import STDIN
-from basinax.cli.options import STDOUT, Given, Keeping, Manner, Outputs
+from basinax.cli.options import STDOUT, Outputs, OutputStyle, RelaxOptions, StoreOptions
 from basinax.cli.outputs import Writing, print_first, print_written
 from basinax.cli.record import Making, accept, named, now, recorded
 from basinax.cli.setup import Setup
@@ -73,7 +73,7 @@ LAST = 5
 """The times that the database is tried at the end of an interrupted run, a second each."""
 
 
-def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> None:
+def run(given: RelaxOptions, outputs: Outputs, keeping: StoreOptions, manner: OutputStyle) -> None:
     limit = math.inf if keeping.time_limit is None else keeping.time_limit
     deadline = time.monotonic() + limit
     _check(given, outputs, keeping)
@@ -143,7 +143,7 @@ def run(given: Given, outputs: Outputs, keeping: Keeping, manner: Manner) -> Non
 # --- the folder and its record
 
 
-def _check(given: Given, outputs: Outputs, keeping: Keeping) -> None:
+def _check(given: RelaxOptions, outputs: Outputs, keeping: StoreOptions) -> None:
     """Exit if options contradict each other."""
     if keeping.ray is None:
         return
@@ -178,7 +178,7 @@ def _made(kept: RunFolder, works: "Works") -> Iterator[None]:
 
 
 def _record_of(
-    given: Given, outputs: Outputs, keeping: Keeping, watch: Watch, making: Making
+    given: RelaxOptions, outputs: Outputs, keeping: StoreOptions, watch: Watch, making: Making
 ) -> Table:
     """The record of a run that starts now, made without running any foreign code."""
     settings = settings_of((given,))
@@ -352,7 +352,7 @@ class Storing:
 # --- outputs
 
 
-def _prepared(outputs: Outputs, given: Given, works: Works, *, is_begun: bool) -> Writing:
+def _prepared(outputs: Outputs, given: RelaxOptions, works: Works, *, is_begun: bool) -> Writing:
     """The outputs, checked to be writable; those of a run that goes on may stand there already."""
     if outputs.report is not None:
         with reported():
@@ -451,7 +451,7 @@ def _print(
     kept: RunFolder,
     works: Works,
     writing: Writing,
-    manner: Manner,
+    manner: OutputStyle,
     briefs: list[Brief],
     n_before: int,
 ) -> None:
@@ -473,7 +473,7 @@ def _print(
         writing.saver.lose(f"the summary cannot be printed: {fault}")
 
 
-def print_summary(stream: Stream, briefs: list[Brief]) -> None:
+def print_summary(stream: TerminalStream, briefs: list[Brief]) -> None:
     table = Grid("status", box=None, pad_edge=False)
     for title in ("structures", "steps, median", "steps, most", "largest fmax (eV/Å)"):
         table.add_column(title, justify="right")

@@ -25,7 +25,7 @@ from basinax.atoms import (
 from basinax.cli.config import is_config, potential_in
 from basinax.cli.console import err, fail, print_line, print_warning, reported, with_sources
 from basinax.cli.inputs import Inputs, print_unused, read_all
-from basinax.cli.options import Dtype, Given, Model
+from basinax.cli.options import Dtype, ModelOptions, RelaxOptions
 from basinax.cli.record import IMPORTING, noted
 from basinax.cli.values import OfInfo, chosen, count_of, not_negative, or_of_info, pressure_of
 from basinax.config.specs import optimizer_from
@@ -41,7 +41,7 @@ from basinax.minimize.criteria import (
     MaxForce,
     RMSForce,
 )
-from basinax.numerics.settings import said
+from basinax.numerics.settings import one_line
 from basinax.structures.charges import some_of
 from basinax.structures.formats.occupancy import check_occupancies
 from basinax.structures.read import Fault, Item, intake
@@ -84,7 +84,7 @@ class Setup:
     """Tolerances of criteria that must be met besides that of forces."""
 
     @classmethod
-    def read(cls, given: Given) -> "Setup":
+    def read(cls, given: RelaxOptions) -> "Setup":
         """The setup of the options; exits if they are wrong."""
         if given.dtype is Dtype.FLOAT64:
             jax.config.update("jax_enable_x64", True)
@@ -192,7 +192,7 @@ def _cell_of(text: str | None, pressure: float | None) -> Any:
     return dataclasses.replace(cell, pressure=pressure)
 
 
-def read_works(given: Given, setup: Setup) -> tuple[Inputs, list[Work]]:
+def read_works(given: RelaxOptions, setup: Setup) -> tuple[Inputs, list[Work]]:
     """All structures of the options; exits with an error if one is unusable."""
     inputs = read_all(given)
     atoms, sources = inputs.atoms, inputs.sources
@@ -204,7 +204,7 @@ def read_works(given: Given, setup: Setup) -> tuple[Inputs, list[Work]]:
     return inputs, list(map(Work, range(len(atoms)), sources, atoms, own))
 
 
-def constrain(atoms: list[Atoms], sources: list[str], given: Given) -> None:
+def constrain(atoms: list[Atoms], sources: list[str], given: RelaxOptions) -> None:
     """Add the constraints of --fix-atoms and --symmetrize to the structures."""
     n_fixed, not_symmetrized = 0, []
     for a, source in zip(atoms, sources, strict=True):
@@ -221,7 +221,7 @@ def constrain(atoms: list[Atoms], sources: list[str], given: Given) -> None:
         )
 
 
-def constrain_one(atoms: Atoms, source: str, given: Given) -> int:
+def constrain_one(atoms: Atoms, source: str, given: RelaxOptions) -> int:
     """Add these constraints to one structure; return the number of fixed atoms.
 
     Raises:
@@ -235,7 +235,7 @@ def constrain_one(atoms: Atoms, source: str, given: Given) -> int:
             intake([atoms])  # spglib ends the process where a cell is not finite
             kept = FixSymmetry(atoms)
         except Exception as error:  # spglib raises errors of its own
-            text = with_sources(said(error), [source])
+            text = with_sources(one_line(error), [source])
             raise ValueError(f"--symmetrize finds no symmetry of {source}: {text}") from error
         atoms.set_constraint([*atoms.constraints, kept])
     return n_fixed
@@ -253,7 +253,7 @@ def _fix(atoms: Atoms, source: str, text: str) -> int:
     return len(numbers)
 
 
-def read_model(given: Model) -> tuple[Any, Inputs]:
+def read_model(given: ModelOptions) -> tuple[Any, Inputs]:
     """The potential and the structures, in the precision of the options."""
     if given.dtype is Dtype.FLOAT64:
         jax.config.update("jax_enable_x64", True)
@@ -262,7 +262,7 @@ def read_model(given: Model) -> tuple[Any, Inputs]:
     return potential, read_all(given)
 
 
-def potential_of(given: Model) -> Any:
+def potential_of(given: ModelOptions) -> Any:
     """The potential; raises like `potential_from` and `potential_in`."""
     text, workers = given.potential, given.workers
     file = None if given.config is None else os.fspath(given.config)

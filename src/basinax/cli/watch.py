@@ -19,7 +19,7 @@ import jax
 
 from basinax import __version__
 from basinax.cli.console import INTERRUPTED, err, print_line
-from basinax.cli.options import Dtype, Manner
+from basinax.cli.options import Dtype, OutputStyle
 from basinax.numerics.cache import VARIABLE, enable_cache
 from basinax.numerics.compilations import EVENT
 from basinax.numerics.cores import n_cores
@@ -118,7 +118,7 @@ _LOG = logging.getLogger("basinax")
 
 
 @contextlib.contextmanager
-def session(manner: Manner, dtype: Dtype) -> Iterator[Watch]:
+def session(manner: OutputStyle, dtype: Dtype) -> Iterator[Watch]:
     """The watch of a command."""
     warnings.filterwarnings("ignore", category=Unused)  # commands name the files
     with Watch(manner.quiet) as watch, _described(watch, dtype, manner.verbose):

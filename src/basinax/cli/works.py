@@ -11,14 +11,14 @@ from ase import Atoms
 from basinax.atoms import Trajectories
 from basinax.cli.console import fail, print_warning, reported, with_sources
 from basinax.cli.contents import Plan, plans_of
-from basinax.cli.inputs import Item, count, items_of
-from basinax.cli.options import Given, Keeping, Outputs
+from basinax.cli.inputs import InputItem, count, items_of
+from basinax.cli.options import Outputs, RelaxOptions, StoreOptions
 from basinax.cli.outputs import Writing
 from basinax.cli.record import described
 from basinax.cli.setup import Setup, Work, constrain_one, read_works
 from basinax.config.tables import Table
 from basinax.engine.relax_stream import refused
-from basinax.numerics.settings import said
+from basinax.numerics.settings import one_line
 from basinax.results.history import AnyRecorder, Log, Together
 from basinax.results.record import Relaxed
 from basinax.results.trajectory import Frame, Recorder
@@ -38,7 +38,7 @@ class Works:
     unusable. Another one reads each when needed, and records the unusable.
     """
 
-    def __init__(self, given: Given, setup: Setup, keeping: Keeping, *, is_sole: bool):
+    def __init__(self, given: RelaxOptions, setup: Setup, keeping: StoreOptions, *, is_sole: bool):
         self.setup, self.is_sole, self._given = setup, is_sole, given
         self._shard, self._is_strict = keeping.shard, keeping.strict
         self._warned: set[str] = set()
@@ -88,7 +88,7 @@ class Works:
                     yield self._read(number, item)
                 except Exception as error:  # whatever fails is the structure's own fault
                     if self._is_strict:
-                        fail(f"{item.source} cannot be read: {said(error)}")
+                        fail(f"{item.source} cannot be read: {one_line(error)}")
                     yield Work(number, item.source, Atoms(), {}, error)
         self.n_items = number + 1
 
@@ -101,7 +101,7 @@ class Works:
             which = f"part {self._shard} of the {n} structures of the input"
             fail(f"{name} holds structure {min(strange)}, which is not in {which}")
 
-    def _read(self, number: int, item: Item) -> Work:
+    def _read(self, number: int, item: InputItem) -> Work:
         atoms = item.read()
         own = self.setup.own_of(atoms, item.source)
         constrain_one(atoms, item.source, self._given)
@@ -190,7 +190,7 @@ def relax_works(
         if is_strict:
             with reported([source]):
                 raise end.error
-        return refused(end.atoms, source, with_sources(said(end.error), [source]))
+        return refused(end.atoms, source, with_sources(one_line(end.error), [source]))
 
     for ended in setup.relax_items(items(), **how):
         yield [(number, entry_of(end, sources.pop(number))) for number, end in ended]

@@ -24,7 +24,7 @@ from basinax.minimize.run import (
 )
 from basinax.minimize.status import Status
 from basinax.numerics import xla
-from basinax.numerics.static import Fixed
+from basinax.numerics.static import Static
 from basinax.optimizers.protocol import AbstractTransform
 from basinax.structures.batch import Batch
 from basinax.structures.constraints.applied import constrained
@@ -130,7 +130,7 @@ def found_at(point: Point, batch: Batch, moves: CellMoves | None) -> dict[str, A
 
 
 @functools.partial(xla.jitted, is_kept=True, options=xla.ONCE, static_argnums=(0, 1))
-def started(fixed: "Fixed", keep_best: bool, arrays, batch: Batch, moves: CellMoves | None) -> Run:
+def started(fixed: "Static", keep_best: bool, arrays, batch: Batch, moves: CellMoves | None) -> Run:
     potential, settings = eqx.combine(arrays, fixed.tree)
     params, prefix = beginning(batch, moves)
     extras = None if moves is None else moves.nothing_observed()
@@ -148,6 +148,6 @@ def started(fixed: "Fixed", keep_best: bool, arrays, batch: Batch, moves: CellMo
 
 
 @functools.partial(xla.jitted, is_kept=True, options=xla.ONCE, static_argnums=0)
-def restarted(fixed: Fixed, arrays, batch: Batch, moves: CellMoves | None, run: Run, mask) -> Run:
+def restarted(fixed: Static, arrays, batch: Batch, moves: CellMoves | None, run: Run, mask) -> Run:
     _, settings = eqx.combine(arrays, fixed.tree)
     return restart(run, settings.optimizer, *beginning(batch, moves), mask)

@@ -29,7 +29,7 @@ from basinax.structures.constraints.applied import layout_of
 from basinax.structures.machine import machine
 from basinax.structures.read import Structure, squared_measures
 
-SKIN, SKIN_OF_DEAR_PAIRS = 0.15, 0.2
+SKIN, SKIN_OF_EXPENSIVE_PAIRS = 0.15, 0.2
 """The reach of lists beyond the cutoff, relative to the cutoff. A list costs as much as many
 evaluations, and with 0.15 most rattled crystals relax on their first list. For expensive pairs,
 most turns leave out pairs beyond the cutoff."""
@@ -49,7 +49,9 @@ class PotentialWithSkin(NamedTuple):
         check_potential(potential)
         has_cutoff = potential.cutoff < np.inf
         if skin is None and has_cutoff:
-            skin = (SKIN_OF_DEAR_PAIRS if potential.has_dear_pairs else SKIN) * potential.cutoff
+            skin = (
+                SKIN_OF_EXPENSIVE_PAIRS if potential.has_expensive_pairs else SKIN
+            ) * potential.cutoff
         skin = 0.0 if skin is None else one_number(skin, "skin", A_SKIN)
         # Without a cutoff a list holds all pairs and never becomes stale.
         return cls(potential, skin if has_cutoff else np.inf)
@@ -158,7 +160,7 @@ class RunSettings:
         if self.listed is None:
             return False
         potential = self.listed.potential
-        return potential.has_dear_pairs and len(potential.species) > 1
+        return potential.has_expensive_pairs and len(potential.species) > 1
 
 
 def needs_stress(structures: list[Structure]) -> list[bool]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from basinax.engine.slots import Slots
 from basinax.internal.carried import Walk
-from basinax.internal.deformation import Frame
+from basinax.internal.deformation import Deformation
 from basinax.internal.optimizer import InternalLBFGS
 from basinax.minimize.run import Run
 
@@ -17,7 +17,7 @@ class HostOptimizers:
 
     def __init__(self, slots: Slots):
         self.slots = slots
-        self._walks: dict[int, tuple[Frame, Walk]] = {}
+        self._walks: dict[int, tuple[Deformation, Walk]] = {}
         """Optimizers by structure number."""
 
     def end(self, number: int) -> None:
@@ -43,7 +43,7 @@ class HostOptimizers:
                 array[own], step = step[:n].reshape(-1, 3), step[n:]
         return steps
 
-    def _walk(self, k: int) -> tuple[Frame, Walk]:
+    def _walk(self, k: int) -> tuple[Deformation, Walk]:
         slots = self.slots
         structure = slots.structures[k]
         if structure.number not in self._walks:

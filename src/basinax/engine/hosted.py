@@ -21,7 +21,7 @@ from basinax.engine.moving_cells import CellConstraints, CellMoves
 from basinax.engine.slots import EvaluatorInfo, Slots
 from basinax.engine.stream import AbstractBackend
 from basinax.engine.turns import numbers_of
-from basinax.internal.optimizer import Given, steps_on_the_host
+from basinax.internal.optimizer import StepsOfHost, steps_on_the_host
 from basinax.minimize.run import Evaluation, Point, Run, judged_between
 from basinax.minimize.status import Status
 from basinax.models.evaluators.protocol import (
@@ -32,7 +32,7 @@ from basinax.models.evaluators.protocol import (
     Request,
 )
 from basinax.numerics import xla
-from basinax.numerics.static import Fixed, split
+from basinax.numerics.static import Static, partition
 from basinax.potentials import Properties
 from basinax.results.snapshot import Snapshot
 from basinax.structures.batch import Batch
@@ -47,7 +47,7 @@ REACH = 6.0
 neighbours within this distance (Å) could not be listed."""
 
 
-class Findings(eqx.Module):
+class EvaluationBatch(eqx.Module):
     """Evaluations that have arrived, in NumPy arrays of a batch's shapes; 0 in other slots."""
 
     has_come: Bool[Array, "systems"]
@@ -115,7 +115,7 @@ class HostBackend(AbstractBackend):
 
     def start(self) -> None:
         slots = self.slots
-        self.how = split((None, slots.settings()))
+        self.how = partition((None, slots.settings()))
         keep_best = slots.group.keep_best
         self.run: Run = started(self.how[0], keep_best, self.how[1], slots.batch, slots.moves)
         self.waits = False
@@ -152,7 +152,7 @@ class HostBackend(AbstractBackend):
             slots.left = left._replace(last=self._with_energies(last, known))
 
     def restart(self, is_new: np.ndarray) -> None:
-        slots, self.how = self.slots, split((None, self.slots.settings()))
+        slots, self.how = self.slots, partition((None, self.slots.settings()))
         self.run = restarted(*self.how, slots.batch, slots.moves, self.run, is_new)
 
     def prepare(self, is_new: np.ndarray) -> None:
@@ -215,7 +215,7 @@ class HostBackend(AbstractBackend):
                 break
         return answers
 
-    def _findings(self, answers: list[Answer]) -> tuple[Findings, np.ndarray]:
+    def _findings(self, answers: list[Answer]) -> tuple[EvaluationBatch, np.ndarray]:
         """The answers as arrays, and the mask of slots whose structures could not be evaluated."""
         slots = self.slots
         shape, dtype = (len(slots.occupied),), slots.batch.positions.dtype
@@ -238,10 +238,10 @@ class HostBackend(AbstractBackend):
             if stress is not None and found.stress is not None:
                 stress[k] = found.stress[list(VOIGT_OF_ENTRIES)].reshape(3, 3)
         arrays: dict[str, Any] = {"has_come": has_come, "energies": energies, "forces": forces}
-        found = Findings(**arrays, stress=stress)  # pyright: ignore[reportArgumentType]
+        found = EvaluationBatch(**arrays, stress=stress)  # pyright: ignore[reportArgumentType]
         return (found if self.optimizers is None else self._stepped(found)), failed
 
-    def _stepped(self, findings: Findings) -> Findings:
+    def _stepped(self, findings: EvaluationBatch) -> EvaluationBatch:
         """The findings, with a step of the host for each evaluation."""
         slots, optimizers = self.slots, cast(HostOptimizers, self.optimizers)
         gradients: Any = -cast(Any, findings.forces)
@@ -255,12 +255,17 @@ class HostBackend(AbstractBackend):
 
 @functools.partial(xla.jitted, is_kept=True, options=xla.SHORT, static_argnums=0)
 def _turn(
-    fixed: Fixed, arrays, batch: Batch, moves: CellMoves | None, before: Run, findings: Findings
+    fixed: Static,
+    arrays,
+    batch: Batch,
+    moves: CellMoves | None,
+    before: Run,
+    findings: EvaluationBatch,
 ) -> tuple[Run, dict[str, Any], dict[str, Any]]:
     """The run after one turn, the new positions, and the evaluated ones."""
     _, settings = eqx.combine(arrays, fixed.tree)
     if findings.steps is not None:
-        settings = dataclasses.replace(settings, optimizer=Given(findings.steps))
+        settings = dataclasses.replace(settings, optimizer=StepsOfHost(findings.steps))
     run = advanced(_evaluation(findings, batch, moves), before, settings, batch, moves, 1)
     there = moved(batch, moves, run.point.params)
     nobody = jnp.zeros_like(findings.has_come)
@@ -283,7 +288,9 @@ def _turn(
 
 
 @functools.partial(xla.jitted, is_kept=True, options=xla.SHORT)
-def _gradients(batch: Batch, moves: CellMoves | None, params: Any, findings: Findings) -> Any:
+def _gradients(
+    batch: Batch, moves: CellMoves | None, params: Any, findings: EvaluationBatch
+) -> Any:
     """Gradients by the parameters, under the constraints."""
     gradients = _evaluation(findings, batch, moves)(params).gradients
     if moves is None:
@@ -292,7 +299,7 @@ def _gradients(batch: Batch, moves: CellMoves | None, params: Any, findings: Fin
     return constrained.of_gradient(gradients, moves.prefix(batch.index), params)
 
 
-def _evaluation(findings: Findings, batch: Batch, moves: CellMoves | None) -> Callable:
+def _evaluation(findings: EvaluationBatch, batch: Batch, moves: CellMoves | None) -> Callable:
     """A function that maps parameters to the findings."""
 
     def evaluate(params):

@@ -16,10 +16,10 @@ from basinax.engine.stream import AbstractBackend
 from basinax.engine.turns import advance_block, noted, recorded
 from basinax.minimize.run import Run
 from basinax.minimize.status import Status
-from basinax.neighbors.prune import Reach
+from basinax.neighbors.prune import CutoffAndSkin
 from basinax.neighbors.rooms import Rooms, largest
 from basinax.neighbors.table import NeighborTable
-from basinax.numerics.static import Fixed, split
+from basinax.numerics.static import Static, partition
 from basinax.potentials import AbstractPotential
 from basinax.structures.machine import machine
 
@@ -64,7 +64,7 @@ class DeviceBackend(AbstractBackend):
             keep_best, how = slots.group.keep_best, self.how
             self.run: Run = started(how[0], keep_best, how[1], slots.batch, slots.moves)
         reach = self.potential.cutoff, self.skin
-        self.reach = Reach(*(jnp.asarray(x, dtype) for x in reach))
+        self.reach = CutoffAndSkin(*(jnp.asarray(x, dtype) for x in reach))
         self.skins: Any = np.full(len(slots.occupied), np.inf, dtype)
 
     def advance(self) -> None:
@@ -122,15 +122,15 @@ class DeviceBackend(AbstractBackend):
         """Pack the lists of these slots."""
         self.neighbors, self.n_packed = self.table.lists(which), self.slots.n_rows(which)
 
-    def _how(self) -> tuple[Fixed, Any]:
+    def _how(self) -> tuple[Static, Any]:
         """The potential and the settings of the structures in the batch, on the device."""
-        return split((self.potential, on_device(self.slots.settings(), self.device)))
+        return partition((self.potential, on_device(self.slots.settings(), self.device)))
 
 
 def share_room(backends: Sequence[DeviceBackend]) -> None:
     """Give batches of one shape the room of the largest lists, so that they share one program."""
     group, tables = backends[0].slots.group, [backend.table for backend in backends]
-    how, _ = split((backends[0].potential, group.settings))
+    how, _ = partition((backends[0].potential, group.settings))
     kept = group.kind, group.layout, group.keep_best, group.recorder is not None, group.points
     program = how, group.shape, group.dtype, kept
     needs, is_lean = largest([table.needs for table in tables]), tables[0].is_lean

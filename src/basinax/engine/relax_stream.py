@@ -27,7 +27,7 @@ from basinax.numerics.settings import (
     require_function,
     require_whole,
 )
-from basinax.numerics.switches import own_switches, switched, switches
+from basinax.numerics.switches import config_context, own_switches, switches
 from basinax.optimizers.protocol import AbstractTransform
 from basinax.potentials import AbstractPotential
 from basinax.results.history import AnyRecorder
@@ -189,7 +189,7 @@ def _ended(ends: Generator[Outcomes], wanted: dict[str, Any]) -> Generator[Outco
     """Those that have ended, found with these switches of JAX, which no caller sees."""
     with contextlib.closing(ends):
         while True:
-            with switched(wanted):
+            with config_context(wanted):
                 ended = next(ends, None)
             if ended is None:
                 return

@@ -16,10 +16,10 @@ from basinax.engine.moving_cells import CellMoves
 from basinax.minimize.run import Evaluation, Run, judged_between
 from basinax.minimize.status import Status
 from basinax.neighbors.lists import ChunkedLists, Lists, moved_too_far
-from basinax.neighbors.prune import Reach, chosen, next_skins
+from basinax.neighbors.prune import CutoffAndSkin, next_skins, select_near
 from basinax.numerics import xla
 from basinax.numerics.order import checked_once
-from basinax.numerics.static import Fixed
+from basinax.numerics.static import Static
 from basinax.optimizers.protocol import select_state
 from basinax.potentials import AbstractPotential
 from basinax.structures.batch import Batch
@@ -49,7 +49,7 @@ class Block(NamedTuple):
     batch: Batch
     moves: CellMoves | None
     neighbors: Lists
-    reach: Reach
+    reach: CutoffAndSkin
 
     def here(self, run: Run) -> Batch:
         return moved(self.batch, self.moves, run.point.params)
@@ -63,7 +63,7 @@ class Block(NamedTuple):
     @property
     def _chunked(self) -> ChunkedLists | None:
         """The lists in chunked form, if pairs are expensive."""
-        is_chunked = isinstance(self.neighbors, ChunkedLists) and self.how[0].has_dear_pairs
+        is_chunked = isinstance(self.neighbors, ChunkedLists) and self.how[0].has_expensive_pairs
         return cast(ChunkedLists, self.neighbors) if is_chunked else None
 
     def advance(self, go: Callable, carry: Any, run_of: Callable, skins, n_turns=None) -> tuple:
@@ -90,7 +90,7 @@ class Block(NamedTuple):
             carry, skins, _, n_done = state
             run = run_of(carry)
             is_running = run.status == Status.RUNNING.value
-            near, skins = chosen(chunked, self.here(run), reach, skins, is_running)
+            near, skins = select_near(chunked, self.here(run), reach, skins, is_running)
             n_now = jnp.minimum(machine().period, n_turns - n_done)
             carry = go(self._stepper(near, skins), n_now, carry)
             there = self.here(run_of(carry))
@@ -142,7 +142,7 @@ class Block(NamedTuple):
 
 @_by_length
 def advance_block(
-    fixed: Fixed, arrays, batch, moves, neighbors: Lists, reach: Reach, run: Run, skins
+    fixed: Static, arrays, batch, moves, neighbors: Lists, reach: CutoffAndSkin, run: Run, skins
 ) -> tuple[Run, Any, Any]:
     """`Block.advance` for a run alone."""
 
@@ -177,12 +177,12 @@ def _kept_by(keep: Callable) -> Callable:
 
 @_by_length
 def recorded(
-    fixed: Fixed,
+    fixed: Static,
     arrays,
     batch,
     moves,
     neighbors: Lists,
-    reach: Reach,
+    reach: CutoffAndSkin,
     run: Run,
     skins,
     interval,
@@ -226,7 +226,7 @@ def recorded(
 
 @_by_length
 def noted(
-    fixed: Fixed, arrays, batch, moves, neighbors: Lists, reach: Reach, run: Run, skins
+    fixed: Static, arrays, batch, moves, neighbors: Lists, reach: CutoffAndSkin, run: Run, skins
 ) -> tuple[tuple[Run, dict[str, Any]], Any, Any]:
     """`advance_block`, with the numbers of each turn along a first axis.
 

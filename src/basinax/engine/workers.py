@@ -14,7 +14,7 @@ from basinax.engine.slots import Ended
 from basinax.engine.stream import BatchGroup, Stream
 from basinax.numerics.compilations import counter_of_thread
 from basinax.numerics.settings import at_least, require_whole, shown
-from basinax.numerics.switches import switched, switches
+from basinax.numerics.switches import config_context, switches
 from basinax.structures.read import Structure
 
 Devices = Sequence[Device] | int | None
@@ -79,7 +79,7 @@ def in_threads(
     def drain(lane: Device) -> None:
         error = None
         try:
-            with switched(on_lane(wanted, lane)), compilations.counted():
+            with config_context(on_lane(wanted, lane)), compilations.counted():
                 for group in groups:
                     for ended in filter(None, group.drain(lane)):
                         found.put(ended)
@@ -137,7 +137,7 @@ def begin(
 
     def make(group: BatchGroup, structures: list[Structure], lane: Device) -> Stream | None:
         is_wanted = group is groups[0] or not monitor.is_stopped()
-        with switched(on_lane(wanted, lane)):
+        with config_context(on_lane(wanted, lane)):
             return group.make(group.group, structures, lane) if is_wanted else None
 
     futures: list[list[Any]] = []

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from basinax.internal.arithmetic import dot
-from basinax.internal.sparse import Jacobian, Model
+from basinax.internal.sparse import HessianModel, Jacobian
 
 Vector = Float[np.ndarray, "dofs"]
 
@@ -97,7 +97,7 @@ class Metric:
         model: BᵀKB; None without coordinates.
     """
 
-    def __init__(self, model: Model | None, weak: float):
+    def __init__(self, model: HessianModel | None, weak: float):
         self.model, self.weak = model, weak
         self.factors = None if model is None else model.factorised(weak)
 
@@ -141,7 +141,7 @@ class Made(NamedTuple):
     """The longest row before bending, relative to the longest allowed."""
 
 
-class Pairs(NamedTuple):
+class StepPairs(NamedTuple):
     """The pairs in use at the current point, one per row, the newest last."""
 
     s: Float[np.ndarray, "pairs dofs"]
@@ -242,7 +242,7 @@ class Walk:
         points = [*before, here]
         self._changes.extend(change(coordinates, *pair) for pair in itertools.pairwise(points))
 
-    def _fitted(self, here: Found) -> tuple[Found, Pairs | None]:
+    def _fitted(self, here: Found) -> tuple[Found, StepPairs | None]:
         """The pairs, and the point with the ε that fits them best."""
         pairs = self._carried(here)
         if pairs is None or not len(here.q) or len(here.x) > FITTED:
@@ -254,7 +254,7 @@ class Walk:
         here = here.under(metric)
         return here, self._carried(here)
 
-    def _carried(self, here: Found) -> Pairs | None:
+    def _carried(self, here: Found) -> StepPairs | None:
         # Axes: q, gamma [pairs, coordinates]; x, weak, metric_s, y, s [pairs, dofs]; sy, sms, yiy
         # [pairs]. One solve serves all pairs: M s = metric_s and M (inverse_y) = y.
         if not self._changes:
@@ -269,9 +269,9 @@ class Walk:
         if not usable.any():
             return None
         s, y, sy, sms, yiy = (each[usable] for each in (s, y, sy, sms, yiy))
-        return Pairs(s, y, sy, sms / sy, yiy / sy)
+        return StepPairs(s, y, sy, sms / sy, yiy / sy)
 
-    def _rescale(self, pairs: Pairs, *, is_plain: bool) -> None:
+    def _rescale(self, pairs: StepPairs, *, is_plain: bool) -> None:
         """Adapt α to the newest pair: keep α while it lies within the pair's bounds.
 
         Args:
@@ -289,7 +289,7 @@ class Walk:
         ):
             self._alpha = middle
 
-    def _descent(self, here: Found, pairs: Pairs | None) -> Vector:
+    def _descent(self, here: Found, pairs: StepPairs | None) -> Vector:
         """−H⁻¹ g by the two-loop recursion of L-BFGS."""
         if pairs is None:
             return -here.model_step / self._alpha
@@ -325,12 +325,12 @@ def found(coordinates: Coordinates, x: Vector, gradient: Vector, weak: float) ->
     """The point in these coordinates."""
     q, jacobian = coordinates.at(x)
     stiffness = coordinates.stiffness(x)
-    model = Model(jacobian, stiffness) if len(q) else None
+    model = HessianModel(jacobian, stiffness) if len(q) else None
     metric = Metric(model, weak if len(q) else ALPHA)
     return Found(x, gradient, q, jacobian, stiffness, metric, x, ()).under(metric)
 
 
-def fitting(here: Found, pairs: Pairs) -> Metric:
+def fitting(here: Found, pairs: StepPairs) -> Metric:
     """The metric, or the one with a neighbouring ε with which the pairs fit the model better."""
     weak, best = here.metric.weak, misfit(pairs.softness, pairs.stiffness)
     if best < MISFIT:
@@ -368,7 +368,7 @@ def curved(coordinates: Coordinates, here: Found, step: Vector) -> Vector:
         if x is not here.x:
             q, jacobian = coordinates.at(x)
             if len(x) <= REMODELLED:  # factors are expensive for larger systems
-                metric = Metric(Model(jacobian, here.stiffness), weak)
+                metric = Metric(HessianModel(jacobian, here.stiffness), weak)
         missing = coordinates.wrapped(here.q + target * moved - q)
         force = jacobian.back(here.stiffness * missing)
         x = x + metric.solve(force + weak * (here.x + target * step - x))

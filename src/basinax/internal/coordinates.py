@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from basinax.internal import primitives
 from basinax.internal.arithmetic import product
 from basinax.internal.carried import PLAIN_STEP
-from basinax.internal.deformation import Frame
+from basinax.internal.deformation import Deformation
 from basinax.internal.lists import InternalList, Standing, list_of
 from basinax.internal.sparse import Jacobian, Pattern
 from basinax.internal.stiffness import Stiffness
@@ -31,7 +31,7 @@ class InternalCoordinates:
 
     def __init__(
         self,
-        frame: Frame,
+        frame: Deformation,
         listed: InternalList,
         x: Vector,
         maxstep: float = 1.0,
@@ -130,7 +130,7 @@ class InternalCoordinates:
 class NoCoordinates:
     """No coordinates, for a structure that takes the steps of plain L-BFGS."""
 
-    def __init__(self, frame: Frame, maxstep: float):
+    def __init__(self, frame: Deformation, maxstep: float):
         self.frame, self.maxstep = frame, min(maxstep, PLAIN_STEP)
         self._none = Jacobian(Pattern([np.zeros((0, 0), int)], frame.n_dofs), [np.zeros((0, 0))])
 
@@ -148,7 +148,7 @@ class NoCoordinates:
 
 
 def internal_coordinates(
-    frame: Frame, maxstep: float, stiffness: float
+    frame: Deformation, maxstep: float, stiffness: float
 ) -> Callable[[Vector, Any], InternalCoordinates]:
     """A function that makes the coordinates of a structure at any point.
 
@@ -166,7 +166,7 @@ def internal_coordinates(
     return renewed
 
 
-def where_it_stands(frame: Frame, x: Vector) -> Standing:
+def where_it_stands(frame: Deformation, x: Vector) -> Standing:
     deformation = frame.deformation(x)
     positions = product(x[: 3 * frame.n_atoms].reshape(-1, 3), deformation.T)
     return Standing(frame.numbers, positions, product(frame.cell, deformation.T), frame.pbc)

@@ -23,7 +23,7 @@ STRAIN = 0.1
 _UNITS = np.eye(9).reshape(9, 3, 3)
 
 
-class Frame:
+class Deformation:
     """The map from entries of x to the atoms and the cell of one structure."""
 
     def __init__(self, structure: Structure):

@@ -68,7 +68,7 @@ class Images(NamedTuple):
         return Images(self.atoms, self.shifts + shifts)
 
 
-class Pairs(NamedTuple):
+class NearPairs(NamedTuple):
     """Near pairs, each once, from the end with the lower number in the home cell."""
 
     i: Int[np.ndarray, "pairs"]
@@ -76,14 +76,14 @@ class Pairs(NamedTuple):
     kinds: Int[np.ndarray, "pairs"]
     """The kind of each pair; contacts may still be within three bonds."""
 
-    def take(self, at: Any) -> "Pairs":
-        return Pairs(self.i[at], self.far.take(at), self.kinds[at])
+    def take(self, at: Any) -> "NearPairs":
+        return NearPairs(self.i[at], self.far.take(at), self.kinds[at])
 
 
 class Candidates(NamedTuple):
     """All coordinates that the pairs allow, independent of angles."""
 
-    pairs: Pairs
+    pairs: NearPairs
     links: Int[np.ndarray, "links 2"]
     every: "InternalList"
     """All angles are among its bends."""
@@ -145,7 +145,7 @@ def _nothing(n_atoms: int) -> InternalList:
     return InternalList(*images, np.zeros(0, int), *none, degrees=np.zeros(n_atoms, int))
 
 
-def _pairs(structure: Standing) -> Pairs | None:
+def _pairs(structure: Standing) -> NearPairs | None:
     """The pairs that are bonds, springs or contacts; None if a pair is too near."""
     numbers, positions, cell, pbc = structure
     radii, is_covalent = covalent_radii[numbers], COVALENT[numbers]
@@ -161,7 +161,7 @@ def _pairs(structure: Standing) -> Pairs | None:
     kinds[are_covalent & (relative < BOND)] = STRETCH
     contact = CONTACT if pbc.any() else BOND
     chosen = relative < np.where(are_covalent, contact, SPRING)
-    return Pairs(i, far, kinds).take(np.flatnonzero(chosen))
+    return NearPairs(i, far, kinds).take(np.flatnonzero(chosen))
 
 
 def _reach(radii: np.ndarray, is_covalent: np.ndarray, pbc: np.ndarray) -> float:
@@ -193,7 +193,7 @@ def _near(structure: Standing, radius: float) -> tuple[np.ndarray, Images]:
     return i[kept], far.take(kept)
 
 
-def _candidates(structure: Standing, pairs: Pairs, before: Candidates | None) -> Candidates:
+def _candidates(structure: Standing, pairs: NearPairs, before: Candidates | None) -> Candidates:
     """All possible coordinates; returns `before` if the pairs are the same."""
     alike = before if before is not None and _are_equal(pairs, before.pairs) else None
     if alike is not None and not len(alike.links):
@@ -221,17 +221,17 @@ def _candidates(structure: Standing, pairs: Pairs, before: Candidates | None) ->
     return Candidates(pairs, links, every)
 
 
-def _are_equal(a: Pairs, b: Pairs) -> bool:
+def _are_equal(a: NearPairs, b: NearPairs) -> bool:
     return all(map(np.array_equal, (a.i, *a.far, a.kinds), (b.i, *b.far, b.kinds)))
 
 
-def _from_both_ends(n_atoms: int, pairs: Pairs) -> Bonds:
+def _from_both_ends(n_atoms: int, pairs: NearPairs) -> Bonds:
     i, far = pairs.i, pairs.far
     others = Images(np.r_[far.atoms, i], np.concatenate([far.shifts, -far.shifts]))
     return Bonds(n_atoms, np.r_[i, far.atoms], others)
 
 
-def _within_three_bonds(bonds: Bonds, pairs: Pairs) -> Bool[np.ndarray, "pairs"]:
+def _within_three_bonds(bonds: Bonds, pairs: NearPairs) -> Bool[np.ndarray, "pairs"]:
     """The mask of pairs that two or three bonds join."""
     first, _, two = bonds.onward(bonds.others)
     second, _, three = bonds.onward(two)
@@ -243,7 +243,9 @@ def _within_three_bonds(bonds: Bonds, pairs: Pairs) -> Bool[np.ndarray, "pairs"]
     return np.isin(codes[-n:], codes[:-n]) if n else np.zeros(0, bool)
 
 
-def _links(positions: np.ndarray, radii: np.ndarray, pairs: Pairs) -> Int[np.ndarray, "links 2"]:
+def _links(
+    positions: np.ndarray, radii: np.ndarray, pairs: NearPairs
+) -> Int[np.ndarray, "links 2"]:
     """The shortest contacts, in sums of radii, that join a molecule's fragments."""
     n = len(positions)
     ends = np.ones(len(pairs.i)), (pairs.i, pairs.far.atoms)
@@ -266,8 +268,8 @@ def _links(positions: np.ndarray, radii: np.ndarray, pairs: Pairs) -> Int[np.nda
 
 
 def _joined(
-    stretched: Pairs, links: np.ndarray, bonds: Bonds, is_covalent: np.ndarray
-) -> tuple[Pairs, Bonds]:
+    stretched: NearPairs, links: np.ndarray, bonds: Bonds, is_covalent: np.ndarray
+) -> tuple[NearPairs, Bonds]:
     """Add the links to stretches and bonds; links of covalent elements bend but never twist."""
     if not len(links):
         return stretched, bonds
@@ -282,7 +284,7 @@ def _joined(
         np.r_[bonds.others.atoms, b, a], np.concatenate([bonds.others.shifts, none, none])
     )
     more = Bonds(bonds.n_atoms, np.r_[bonds.ends, a, b], others)
-    return Pairs(np.r_[i, links[:, 0]], far, kinds), more
+    return NearPairs(np.r_[i, links[:, 0]], far, kinds), more
 
 
 def _numbered(
@@ -324,7 +326,7 @@ def _angles(bonds: Bonds, can_bend: np.ndarray) -> tuple[Images, Images, Images]
     return _of_all((bonds.others.take(at), centres.take(at), k), kept)
 
 
-def _torsions(bonds: Bonds, halves: Pairs) -> tuple[Images, Images, Images, Images]:
+def _torsions(bonds: Bonds, halves: NearPairs) -> tuple[Images, Images, Images, Images]:
     """All torsions i-j-k-l about bonds j-k."""
     j, k = Images(halves.i, np.zeros((len(halves.i), 3), int)), halves.far
     at, _, i = bonds.onward(j)

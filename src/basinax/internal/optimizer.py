@@ -9,7 +9,7 @@ import numpy as np
 from basinax.config.config import register
 from basinax.internal.carried import Walk
 from basinax.internal.coordinates import NoCoordinates, internal_coordinates
-from basinax.internal.deformation import Frame
+from basinax.internal.deformation import Deformation
 from basinax.numerics.settings import FixedCount, Limit, Positive
 from basinax.optimizers import FIRE
 from basinax.optimizers.protocol import AbstractState, AbstractTransform
@@ -51,7 +51,7 @@ class InternalLBFGS(AbstractTransform):
             " basinax.atoms"
         )
 
-    def walk(self, structure: Structure, place: int) -> tuple[Frame, Walk]:
+    def walk(self, structure: Structure, place: int) -> tuple[Deformation, Walk]:
         """The steps of a structure from its current point.
 
         Args:
@@ -59,7 +59,7 @@ class InternalLBFGS(AbstractTransform):
         """
         numbers = [np.asarray(x) for x in (self.maxstep, self.trust, self.stiffness)]
         maxstep, trust, stiffness = (float(x[place] if x.ndim else x) for x in numbers)
-        frame = Frame(structure)
+        frame = Deformation(structure)
         plain = NoCoordinates(frame, maxstep)
         if frame.n_dofs > self.max_dofs:
             return frame, Walk(lambda x, before: plain, plain, self.memory, trust)
@@ -92,7 +92,7 @@ def usual_optimizer(*, is_hosted: bool) -> AbstractTransform:
     return InternalLBFGS() if is_hosted else FIRE()
 
 
-class Given(AbstractTransform):
+class StepsOfHost(AbstractTransform):
     """Steps that were made elsewhere."""
 
     steps: Tree

@@ -82,7 +82,7 @@ class Jacobian:
         return np.concatenate([products.ravel() for products in of_groups])
 
 
-class Model:
+class HessianModel:
     """BᵀKB."""
 
     def __init__(self, jacobian: Jacobian, stiffness: Float[np.ndarray, "q"]):

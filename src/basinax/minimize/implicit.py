@@ -22,7 +22,7 @@ Solve = Callable[[Callable[[Tree], Tree], Tree], Tree]
 """A solver of H v = b, from the function v → H v and b."""
 
 
-def described(value_and_gradient: Model, params: Tree) -> tuple[Any, bool]:
+def shapes_of(value_and_gradient: Model, params: Tree) -> tuple[Any, bool]:
     """The shapes that a model returns, and whether it closes over numbers to differentiate by."""
     # Wrap the model in a function, since the model may be an object without a hash.
     trace = jax.make_jaxpr(lambda params: value_and_gradient(params), return_shape=True)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from basinax.config.specs import optimizer_from
 from basinax.minimize.criteria import AbstractCriterion, criterion_of
-from basinax.minimize.implicit import Model, described, differentiable, with_arguments
+from basinax.minimize.implicit import Model, differentiable, shapes_of, with_arguments
 from basinax.minimize.run import Evaluation, Run, advance, final_point, start
 from basinax.minimize.status import Status
 from basinax.numerics import xla
@@ -26,7 +26,7 @@ from basinax.numerics.forks import check_process
 from basinax.numerics.order import checked, gathered
 from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import counts, knows_options_of_ase, require_function, require_switch
-from basinax.numerics.static import Fixed, split
+from basinax.numerics.static import Static, partition
 from basinax.numerics.switches import own_switches
 from basinax.optimizers import LBFGSLineSearch
 from basinax.optimizers.protocol import AbstractTransform, check_transform
@@ -125,7 +125,7 @@ def relax(
     params = jax.tree.map(lambda x: jnp.asarray(x, canonicalize_dtype(jnp.result_type(x))), params)
     criterion = criterion_of(fmax, convergence)
     params = jax.lax.stop_gradient(params)
-    said, is_traced = described(value_and_gradient, params)
+    said, is_traced = shapes_of(value_and_gradient, params)
     extras = _check_evaluation(said, params, index_prefix, has_extras)
     model, numbers = value_and_gradient, []
     if is_traced:
@@ -137,7 +137,7 @@ def relax(
     )
     optimizer, criterion, max_steps = jax.tree.map(_as_array, (optimizer, criterion, max_steps))
 
-    run = _advance(*split((value_and_gradient, run, optimizer, criterion, max_steps, strict)))
+    run = _advance(*partition((value_and_gradient, run, optimizer, criterion, max_steps, strict)))
     point = final_point(run)
     result = Relaxation(
         point.params,
@@ -181,7 +181,7 @@ def _solved(hessian_times: Callable[[Tree], Tree], b: Tree, prefix: Prefix) -> T
 
 
 @functools.partial(xla.jitted, static_argnums=0, is_kept=True)
-def _advance(fixed: Fixed, arrays: Any) -> Run:
+def _advance(fixed: Static, arrays: Any) -> Run:
     parts = eqx.combine(arrays, fixed.tree)
     value_and_gradient, run, optimizer, criterion, max_steps, strict = parts
 

@@ -31,7 +31,7 @@ from basinax.systems.types import Prefix, Tree
 
 View = Callable[[Evidence], Evidence]
 
-PATIENCE = 50
+STALL_STEPS = 50
 """A system ends as stalled after this many steps in a row without a change of any bit."""
 
 
@@ -104,7 +104,7 @@ class Run(AbstractState):
     """The system's current position has not been evaluated."""
     has_moved: Bool[Array, "systems"] = systems_field()
     """Whether the system moved in the last turn."""
-    n_still: Int32[Array, "systems"] = systems_field()
+    n_unchanged: Int32[Array, "systems"] = systems_field()
     """Steps in a row that changed no bit of the parameters."""
     last: Last = states_field()
     best: Point | None = states_field()
@@ -148,7 +148,7 @@ def start(
         status=count,
         is_pending=yes,
         has_moved=yes,
-        n_still=count,
+        n_unchanged=count,
         last=Last.of(point, needs),
         # An infinite energy loses to any other point.
         best=dataclasses.replace(point, energies=infinite, fmax=infinite) if keep_best else None,
@@ -239,7 +239,7 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
     # From here on, other systems keep the bits of their parameters and states by selection.
     moves = arrived & (status == Status.RUNNING.value)
     params = segment.where(moves, apply_updates(point.params, step), point.params, prefix)
-    n_still = jnp.where(moves & ~_differ(params, point.params, prefix), run.n_still + 1, 0)
+    n_unchanged = jnp.where(moves & ~_differ(params, point.params, prefix), run.n_unchanged + 1, 0)
     last = Last.of(point, run.last.needs)
     return Run(
         index_prefix=prefix,
@@ -247,10 +247,10 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
         optimizer_state=with_prefix(stepped(moves, state, before), None),
         steps=run.steps + (moves & is_judged).astype(jnp.int32),
         evaluations=run.evaluations + arrived.astype(jnp.int32),
-        status=jnp.where(moves & (n_still >= PATIENCE), Status.STALLED, status),
+        status=jnp.where(moves & (n_unchanged >= STALL_STEPS), Status.STALLED, status),
         is_pending=(run.is_pending & ~arrived) | moves,
         has_moved=moves,
-        n_still=jnp.where(arrived, n_still, run.n_still),
+        n_unchanged=jnp.where(arrived, n_unchanged, run.n_unchanged),
         last=select_state(is_judged, last, run.last, prefix),
         best=_better(arrived, point, run.best, prefix),
         first=_first(arrived & (run.evaluations == 0), point, run.first, prefix),

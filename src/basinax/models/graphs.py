@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 
 from basinax.neighbors.search import RESOLUTION, no_list, ordered_pairs
 
-SPARE = 2
+PADDING_ATOMS = 2
 """Atoms beyond the structure, between which spare pairs lie."""
 
 FEWEST_EDGES = 64
@@ -25,7 +25,7 @@ FEWEST_EDGES = 64
 MANY_EDGES = 256
 """From this number of edges on, shapes are closer together, since evaluations take longer."""
 
-CROWD = 0.1
+MAX_DENSITY = 0.1
 """Half the number of atoms in a cubic Å of common matter, times 4π/3."""
 
 FEWEST_NEIGHBORS = 4
@@ -54,9 +54,11 @@ def shape_of(n_atoms: int, n_edges: int, cutoff: float) -> Shape:
     """
     edges = octave = FEWEST_EDGES
     while True:
-        atoms = SPARE + max(edges**0.5 + 0.5, edges / max(CROWD * cutoff**3, FEWEST_NEIGHBORS))
+        atoms = PADDING_ATOMS + max(
+            edges**0.5 + 0.5, edges / max(MAX_DENSITY * cutoff**3, FEWEST_NEIGHBORS)
+        )
         shape = Shape(-int(-atoms // ROWS) * ROWS, edges)
-        if shape.atoms >= n_atoms + SPARE and shape.edges >= n_edges:
+        if shape.atoms >= n_atoms + PADDING_ATOMS and shape.edges >= n_edges:
             return shape
         edges += octave // (2 if octave < MANY_EDGES else 4)
         octave = edges if edges == 2 * octave else octave

@@ -20,7 +20,7 @@ from basinax.models.evaluators.waiting import check_moving
 from basinax.models.graphs import POSITIONS, VECTORS, AbstractLayout
 from basinax.models.lists import FORMATS, LISTS, Listed, ListedEnergy
 from basinax.models.packages import asked_of, read_mlip, read_nequix
-from basinax.models.programs import Form, Program, returned_by
+from basinax.models.programs import ModelForm, Program, returned_by
 from basinax.models.session import ModelSession
 from basinax.neighbors.search import check_listable
 from basinax.numerics.cores import n_cores
@@ -32,7 +32,7 @@ from basinax.numerics.settings import (
     require_switch,
     require_whole,
 )
-from basinax.numerics.switches import switched
+from basinax.numerics.switches import config_context
 from basinax.structures.batch import available_dtype
 from basinax.structures.charges import TOTALS, check_totals
 from basinax.structures.machine import machine
@@ -225,17 +225,17 @@ class JaxModel(AbstractEvaluator):
         self.takes.check(atoms, float(self.cutoff))
         check_totals(atoms, tuple(sorted(self.uses)))
         program = self._program()
-        with switched(program.switches):
+        with config_context(program.switches):
             self._check(program, needs_stress)
 
     def _program(self) -> Program:
         dtype = available_dtype(None) if self.dtype is None else np.dtype(self.dtype)
-        form = Form(self.takes.arguments, not self.conservative, tuple(sorted(self.uses)))
+        form = ModelForm(self.takes.arguments, not self.conservative, tuple(sorted(self.uses)))
         return Program(self.energies, form, self.takes, float(self.cutoff), dtype)
 
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
         program = self._program()
-        with switched(program.switches):
+        with config_context(program.switches):
             program = program.with_places(machine().model_pairs)
         devices = list(self.devices) or [None] * (self.workers or _n_threads())
         return ModelSession(atoms, program, devices[: len(atoms)])

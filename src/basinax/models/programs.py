@@ -21,7 +21,7 @@ from basinax.models.graphs import POSITIONS, VECTORS, AbstractLayout, Graph, Sha
 from basinax.models.lists import LISTS
 from basinax.numerics import xla
 from basinax.numerics.interpret import RefusedOperation, with_ordered_scatters
-from basinax.numerics.static import Fixed, split
+from basinax.numerics.static import Static, partition
 from basinax.structures.charges import TOTALS
 
 _LOG = logging.getLogger("basinax")
@@ -106,7 +106,7 @@ _DERIVED = {POSITIONS.arguments: of_positions, VECTORS.arguments: of_vectors, LI
 """The evaluations by differentiation, by the names of a function's arrays."""
 
 
-class Form(NamedTuple):
+class ModelForm(NamedTuple):
     """The way in which a model's function is called."""
 
     arguments: tuple[str, ...]
@@ -131,14 +131,14 @@ class Form(NamedTuple):
 
 
 @functools.partial(xla.traced, static_argnums=0)
-def returned_by(fixed: Fixed, arrays: Any, graph: Arrays) -> Any:
+def returned_by(fixed: Static, arrays: Any, graph: Arrays) -> Any:
     """The shapes of the function's own results."""
     function, form = eqx.combine(arrays, fixed.tree)
     function = form.with_totals(function, graph)
     return function(*(graph[name] for name in form.arguments))
 
 
-def _evaluated(fixed: Fixed, arrays: Any, graph: Arrays) -> Found:
+def _evaluated(fixed: Static, arrays: Any, graph: Arrays) -> Found:
     """Evaluate a graph, or graphs of one shape with an axis more, that of places.
 
     Args:
@@ -162,7 +162,7 @@ class Program:
     """A model's function with what its graphs are made by."""
 
     function: Any
-    form: Form
+    form: ModelForm
     layout: AbstractLayout
     cutoff: float
     dtype: np.dtype
@@ -170,8 +170,8 @@ class Program:
     """The number of pairs, about, that all places have together."""
 
     @property
-    def parts(self) -> tuple[Fixed, Any]:
-        return split((self.function, self.form))
+    def parts(self) -> tuple[Static, Any]:
+        return partition((self.function, self.form))
 
     @property
     def switches(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from basinax.models.graphs import Shape, VerletList
 from basinax.models.programs import Program, evaluate
 from basinax.numerics.compilations import Compilations, counter_of_thread
 from basinax.numerics.oom import is_out_of_memory
-from basinax.numerics.switches import switched, switches
+from basinax.numerics.switches import config_context, switches
 from basinax.structures.batch import bare
 
 _LOG = logging.getLogger("basinax")
@@ -38,7 +38,7 @@ LaidOut = tuple[Request, dict[str, np.ndarray]]
 """A request with the arrays of its graph."""
 
 
-class Group(NamedTuple):
+class SameShape(NamedTuple):
     """Structures that are evaluated at once."""
 
     shape: Shape
@@ -120,7 +120,7 @@ class ModelSession(AbstractSession):
                 return
             answers, has_program, begin = [], False, time.monotonic()
             try:
-                with switched(self._switches), counter.counted():
+                with config_context(self._switches), counter.counted():
                     answers, has_program = self._evaluated(lane.device, *group), True
             except Exception as error:
                 is_short = is_out_of_memory(error)
@@ -147,7 +147,7 @@ class ModelSession(AbstractSession):
         for _ in range(n_turns):  # other threads have passed over this shape
             self._pool.submit(self._turn, counter)
 
-    def _taken(self, device: Any) -> Group | None:
+    def _taken(self, device: Any) -> SameShape | None:
         """The group that fills most places, of a shape that no thread compiles."""
         n_places, waiting = self._program.n_places, self._waiting
         with self._lock:
@@ -161,7 +161,7 @@ class ModelSession(AbstractSession):
                 waiting[shape] = group[n:]
             if (device, shape) not in self._compiled:
                 self._compiling.add((device, shape))
-            return Group(shape, group[:n])
+            return SameShape(shape, group[:n])
 
     def _evaluated(
         self, device: Any, shape: Shape, members: list[LaidOut]

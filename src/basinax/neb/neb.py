@@ -16,6 +16,7 @@ from basinax.engine.workers import Devices
 from basinax.internal.optimizer import steps_on_the_host
 from basinax.models.evaluators.calculator import evaluator_of
 from basinax.models.evaluators.protocol import AbstractEvaluator
+from basinax.neb.batched import Batched
 from basinax.neb.evaluator import Ends, PathEvaluator
 from basinax.neb.paths import Band, read_bands
 from basinax.neb.result import MinimumEnergyPath, PathsResult
@@ -26,7 +27,6 @@ from basinax.numerics.switches import own_switches
 from basinax.optimizers import FIRE
 from basinax.optimizers.protocol import AbstractTransform, check_transform
 from basinax.potentials import AbstractPotential
-from basinax.potentials.batched import Batched
 from basinax.structures.batch import available_dtype
 
 METHODS = "aseneb", "improvedtangent", "string"

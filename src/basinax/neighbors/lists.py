@@ -29,7 +29,7 @@ from basinax.structures.matrices import (
 )
 from basinax.systems.index import SystemIndex
 
-HEAVIER = 1 << 30
+SPECIES_BIT = 1 << 30
 """The bit of a slot whose image is of the heavier of a system's two elements, if
 `ChunkedLists.others` is given. `gather` masks the bit; no batch has as many images."""
 
@@ -257,7 +257,7 @@ def coordinates(positions: Float[Array, "rows 3"], *, is_one: bool) -> Coordinat
 
 def gather(values: Shaped[Array, "*axes n"], indices: Int32[Array, "..."]) -> Shaped[Array, "..."]:
     """`values[..., indices]` for indices within bounds; faster for tables from `filled_up`."""
-    indices = xla.within(indices, values.shape[-1], HEAVIER)
+    indices = xla.bounded_index(indices, values.shape[-1], SPECIES_BIT)
     return values.at[..., indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from basinax.neighbors.edges import Frames
 from basinax.neighbors.lists import ChunkedLists, Columns, gather, skin_left
-from basinax.numerics.rounding import apart, rounded
+from basinax.numerics.rounding import rounded, rounded_clamped
 from basinax.structures.batch import Batch
 from basinax.structures.matrices import inverse, multiply
 
@@ -23,7 +23,7 @@ GROWTH, LEAST_SKIN = 1.25, 0.05
 system used, times `GROWTH`, but at least `LEAST_SKIN` (Å)."""
 
 
-class Reach(NamedTuple):
+class CutoffAndSkin(NamedTuple):
     """The reach of neighbour lists, in Å."""
 
     cutoff: Float[Array, ""]
@@ -31,10 +31,10 @@ class Reach(NamedTuple):
     """The reach beyond the cutoff."""
 
 
-def chosen(
+def select_near(
     neighbors: ChunkedLists,
     batch: Batch,
-    reach: Reach,
+    reach: CutoffAndSkin,
     skins: Float[Array, "systems"],
     is_running: Bool[Array, "systems"],
 ) -> tuple[ChunkedLists, Float[Array, "systems"]]:
@@ -53,7 +53,7 @@ def chosen(
 
 
 def next_skins(
-    near: ChunkedLists, batch: Batch, reach: Reach, skins: Float[Array, "systems"]
+    near: ChunkedLists, batch: Batch, reach: CutoffAndSkin, skins: Float[Array, "systems"]
 ) -> Float[Array, "systems"]:
     """The skins for the next selection, in Å.
 
@@ -92,7 +92,7 @@ def narrowed(neighbors: ChunkedLists, batch: Batch, radii: Float[Array, "systems
             kept, ends = carry
             images = lax.dynamic_slice(neighbors.slots, (slot, start), (1, columns.size))[0]
             x, y, z = (gather(p, images) - h for p, h in zip(places, some, strict=True))
-            squares = apart(x * x) + apart(y * y) + apart(z * z)
+            squares = rounded_clamped(x * x) + rounded_clamped(y * y) + rounded_clamped(z * z)
             # Write every pair behind the kept ones; the next pair overwrites it unless it is kept.
             # A NaN distance fails the comparison and is kept.
             kept = _written(kept, ends, images)

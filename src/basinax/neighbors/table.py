@@ -8,7 +8,7 @@ from jaxtyping import Bool
 
 from basinax.neighbors import rooms as _rooms
 from basinax.neighbors.edges import EdgeList, Frames
-from basinax.neighbors.lists import HEAVIER, ChunkedLists, Columns, Lists, Neighbors
+from basinax.neighbors.lists import SPECIES_BIT, ChunkedLists, Columns, Lists, Neighbors
 from basinax.neighbors.numbering import distinct, rank
 from basinax.neighbors.rooms import SMALL, Room, room_of_images
 from basinax.neighbors.search import MOST_IMAGES, TO_SPARE, Pairs, no_list, pairs_of, tasks_of
@@ -190,7 +190,7 @@ class NeighborTable:
         if not (is_high | (numbers == low)).all():
             raise ValueError(f"system {system} has more than {self._most_elements} elements")
         self.others[rows] = low + high - numbers
-        self._bits[rows] = np.where(is_high, HEAVIER, 0)
+        self._bits[rows] = np.where(is_high, SPECIES_BIT, 0)
 
     def to_device(self, which: Bool[np.ndarray, "systems"] | None = None) -> Any:
         """The lists on the device."""

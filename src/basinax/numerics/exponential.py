@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from basinax.numerics.rounding import apart, exact
+from basinax.numerics.rounding import exact, rounded_clamped
 
 LN2 = 0.6931471805599453
 
@@ -147,7 +147,7 @@ def _to_integer(x):
 
 def _quotient_of_two(x):
     """`_quotient` for 2^x; `x` needs no rounding."""
-    x = apart(x)
+    x = rounded_clamped(x)
     y = _to_integer(x)
     return _quotient(y, (x - y) * (_SCALE * LN2))
 
@@ -160,9 +160,9 @@ def _quotient(y, u):
         u: r, at most log(2)/2 in size, in the units of `_EVEN` and `_ODD`.
     """
     f = FORMATS[np.dtype(y.dtype)]
-    t = apart(u * u)
-    even = apart((t + _EVEN[0]) * (t + _EVEN[1]))
-    odd = apart(u * (t + _ODD[0]) * (t + _ODD[1]))
+    t = rounded_clamped(u * u)
+    even = rounded_clamped((t + _EVEN[0]) * (t + _EVEN[1]))
+    odd = rounded_clamped(u * (t + _ODD[0]) * (t + _ODD[1]))
     # e^r = (1 + tanh(r/2)) / (1 - tanh(r/2)). Adding 1.5 · 2^n moves the integer y into the last
     # digits, from which a shift brings y into the exponent.
     exponent = lax.bitcast_convert_type(y + 1.5 * 2.0**f.n_digits, f.integer) << f.n_digits

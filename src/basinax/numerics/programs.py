@@ -24,7 +24,7 @@ from jax.core import Tracer
 from jax.experimental import serialize_executable
 
 from basinax.numerics.cache import Cache, cache
-from basinax.numerics.static import Fixed
+from basinax.numerics.static import Static
 from basinax.numerics.switches import switches
 
 Device = Any
@@ -170,7 +170,7 @@ def _described(value: Any, *, is_static: bool = False) -> str:
             return f"{value.dtype}{value.shape}:{value.tobytes().hex()}"
         case jax.Array() | np.ndarray() | np.generic() if not is_static:
             return repr(_kind(value))
-        case Fixed():
+        case Static():
             return f"Fixed({_described(value.tree, is_static=True)})"
         case dict():
             items = sorted((_described(k, is_static=True), of(x)) for k, x in value.items())

@@ -68,7 +68,7 @@ batching.defvectorized(EXACT)
 mlir.register_lowering(EXACT, lambda context, x, *, reason: [x])
 
 
-def apart(x: Float[Array, "..."]) -> Float[Array, "..."]:
+def rounded_clamped(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """`rounded` in one instruction instead of two, for `x` that never overflows.
 
     A value that overflowed (inf) is clamped to the largest finite number. NaN passes through.
@@ -118,12 +118,12 @@ def _product_backward(residuals, cotangent):
 product.defvjp(_product_forward, _product_backward)
 
 
-def add_halves(x: Float[Array, "groups width *rest"]) -> Float[Array, "groups *rest"]:
+def tree_sum(x: Float[Array, "groups width *rest"]) -> Float[Array, "groups *rest"]:
     """The sum over the second axis, whose length is a power of two: add halves repeatedly."""
     return combine_halves(jnp.add, x)
 
 
-def add_apart(parts: list[Array]) -> Array:
+def tree_sum_list(parts: list[Array]) -> Array:
     """As `add_halves`, for a list; XLA on CPU compiles slices of one array into a slower loop."""
     while len(parts) > 1:
         half = len(parts) // 2
@@ -148,7 +148,7 @@ def add_rows(x: Float[Array, "rows *rest"]) -> Float[Array, "*rest"]:
     while x.shape[0] > 1:
         missing = (0, -x.shape[0] % BLOCK)
         x = jnp.pad(x, [missing] + [(0, 0)] * (x.ndim - 1), constant_values=-0.0)
-        x = add_halves(x.reshape(-1, BLOCK, *x.shape[1:]))
+        x = tree_sum(x.reshape(-1, BLOCK, *x.shape[1:]))
     return x[0]
 
 
@@ -191,7 +191,7 @@ def add_parts(
     def add_pieces(turn, sums):
         begins = [(PIECES * turn + k) * piece for k in range(PIECES)]
         parts = [term(lax.dynamic_slice_in_dim(x, begin, piece)) for begin in begins]
-        return sums + add_apart(parts)
+        return sums + tree_sum_list(parts)
 
     left = term(x[PIECES * n_turns * piece :])
     sums = lax.fori_loop(0, n_turns, add_pieces, jnp.pad(left, (0, piece - left.size)))
@@ -231,7 +231,7 @@ def _add_few_parts(x):
 
 
 def _halves_of_parts(x, length: int):
-    return add_halves(x[: BLOCK * length].reshape(1, BLOCK, length))[0]
+    return tree_sum(x[: BLOCK * length].reshape(1, BLOCK, length))[0]
 
 
 def wide_dtype(x: Any) -> np.dtype:

@@ -283,7 +283,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 100 else text[:97] + "..."
 
 
-def said(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """The text of an error on one line, or the name of its class."""
     return " ".join(str(error).split()) or type(error).__name__
 

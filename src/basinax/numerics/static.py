@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 
-class Fixed:
+class Static:
     """All parts of a tree except arrays; jitted functions are compiled for each value.
 
     `eqx.filter_jit` computes this part at each call, which takes as long as half a turn.
@@ -23,13 +23,13 @@ class Fixed:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Fixed) and self._key == other._key)
+        return self is other or (isinstance(other, Static) and self._key == other._key)
 
 
-def split(tree: Any) -> tuple[Fixed, Any]:
+def partition(tree: Any) -> tuple[Static, Any]:
     """The fixed part of a tree, and its arrays; `eqx.combine(arrays, fixed.tree)` joins them."""
     arrays, others = eqx.partition(tree, _is_array)
-    return Fixed(others), arrays
+    return Static(others), arrays
 
 
 def _is_array(leaf: Any) -> bool:

@@ -34,7 +34,7 @@ def switches() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def switched(wanted: dict[str, Any]) -> Iterator[None]:
+def config_context(wanted: dict[str, Any]) -> Iterator[None]:
     """A context with these switches, such as the switches of another thread."""
     with contextlib.ExitStack() as stack:
         for name, value in wanted.items():
@@ -58,5 +58,5 @@ def own_switches() -> Iterator[None]:
     forces ends with a status instead.
     """
     set_guards = [name for name in _GUARDS if getattr(jax.config, name) is not None]
-    with switched({"jax_debug_infs": False} | dict.fromkeys(set_guards, "allow")):
+    with config_context({"jax_debug_infs": False} | dict.fromkeys(set_guards, "allow")):
         yield

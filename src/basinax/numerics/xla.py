@@ -36,7 +36,7 @@ def without(trick: str) -> Iterator[None]:
         SWITCHES[trick] = True
 
 
-def stored(x: Shaped[Array, "..."], signs: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+def materialise(x: Shaped[Array, "..."], signs: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
     """`x / signs`, for signs of 1 or -1, so that XLA stores the result.
 
     XLA recomputes a cheap value for every reader, a sum with all its terms, but stores a quotient
@@ -45,7 +45,7 @@ def stored(x: Shaped[Array, "..."], signs: Shaped[Array, "..."]) -> Shaped[Array
     return exact(x / signs, "1 or -1") if SWITCHES["stored"] else jnp.where(signs == 1, x, -x)
 
 
-def behind(
+def after(
     x: Shaped[Array, "..."], first: Shaped[Array, "..."], never: Bool[Array, "..."]
 ) -> Shaped[Array, "..."]:
     """`x`, after `first` was read.
@@ -59,7 +59,7 @@ def behind(
     return jnp.where(never, first.astype(x.dtype), x) if SWITCHES["behind"] else x
 
 
-def within(indices: Int32[Array, "..."], n: int, most: int) -> Int32[Array, "..."]:
+def bounded_index(indices: Int32[Array, "..."], n: int, most: int) -> Int32[Array, "..."]:
     """Indices into a table of n entries, masked so that LLVM can prove their bound.
 
     XLA clamps gather indices even where the caller promises bounds: four of eight instructions per

@@ -72,7 +72,7 @@ class BFGS(AbstractDense):
         everyone = jnp.ones_like(state.has_last)
         needing = everyone if is_running is None else is_running
         units = rescale.units(gradient, prefix)
-        g = rescale.in_units(gradient, units, prefix)
+        g = rescale.scaled_by_power(gradient, units, prefix)
         step, hessian = newton_step(hessian, places, places.gather(g), needing)
         own = each_system(self, segment.blank(gradient, prefix))
         downhill = lambda: segment.scale(g, -rounded(1 / own.alpha), prefix)  # noqa: E731

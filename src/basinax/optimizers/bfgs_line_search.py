@@ -45,7 +45,7 @@ class BFGSLineSearch(AbstractLineSearch, AbstractDense):
         places, prefix = Places(memory, stage.gradient), stage.prefix
         units = rescale.units(stage.gradient, prefix)
         gradient, last_gradient = (
-            places.gather(rescale.in_units(tree, units, prefix))
+            places.gather(rescale.scaled_by_power(tree, units, prefix))
             for tree in (stage.gradient, stage.last_gradient)
         )
         s, y, last = (places.gather(x) for x in (stage.s, stage.y, stage.last_direction))
@@ -54,4 +54,4 @@ class BFGSLineSearch(AbstractLineSearch, AbstractDense):
         learns = stage.is_new & has_fallen & ~stage.is_poor
         memory = fitted(memory, places, s, y, learns)
         direction = places.scatter(-places.apply(memory.matrix, gradient))
-        return lengthened(rescale.in_units(direction, -units, prefix), prefix), memory
+        return lengthened(rescale.scaled_by_power(direction, -units, prefix), prefix), memory

@@ -20,7 +20,7 @@ from basinax.optimizers.protocol import (
     systems_field,
 )
 from basinax.optimizers.quasi_newton.history import (
-    History,
+    PairHistory,
     descent,
     newest_scale,
     no_history,
@@ -83,7 +83,7 @@ class LBFGS(AbstractTransform):
         # H does not depend on the units of the pairs, and -H g is linear in those of the gradient.
         units = rescale.units(gradient, prefix)
         g, s, y = (
-            rescale.in_units(x, exponents, prefix)
+            rescale.scaled_by_power(x, exponents, prefix)
             for x, exponents in ((gradient, units), (s, pair_units), (y, pair_units))
         )
         running = jnp.ones_like(state.has_last) if is_running is None else is_running
@@ -127,4 +127,4 @@ class LBFGSState(AbstractState):
     gradient: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     """The gradient before the last step."""
     has_last: Bool[Array, "systems"] = systems_field()
-    histories: tuple[History] = kept_field()
+    histories: tuple[PairHistory] = kept_field()

@@ -34,7 +34,7 @@ class LBFGSLineSearch(AbstractLineSearch):
         prefix = stage.prefix
         units, pair_units = rescale.units(stage.gradient, prefix), rescale.units(stage.y, prefix)
         gradient, s, y = (
-            rescale.in_units(x, exponents, prefix)
+            rescale.scaled_by_power(x, exponents, prefix)
             for x, exponents in (
                 (stage.gradient, units),
                 (stage.s, pair_units),
@@ -44,4 +44,4 @@ class LBFGSLineSearch(AbstractLineSearch):
         is_kept = stage.is_new & jnp.isfinite(segment.longest_row(y, prefix))
         memory = remember(memory, s, y, is_kept, gradient, prefix, units, pair_units)
         direction = descent(memory, gradient, self.first_scale(gradient, prefix), prefix)
-        return lengthened(rescale.in_units(direction, -units, prefix), prefix), memory
+        return lengthened(rescale.scaled_by_power(direction, -units, prefix), prefix), memory

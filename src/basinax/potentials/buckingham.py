@@ -163,13 +163,13 @@ class Buckingham(AbstractPairSum):
     def reach(self) -> Float[Array, ""]:
         return self.radius
 
-    def table(self, dtype: Any) -> "_Known":
+    def table(self, dtype: Any) -> "_BuckinghamParameters":
         def cast(x):
             return None if x is None else x.astype(dtype)
 
         short = cast(self.short_radius)
         walls = self.walls.astype(dtype)
-        return _Known(
+        return _BuckinghamParameters(
             a=self.A.astype(dtype),
             rate=rounded(-1.0 / self.rho.astype(dtype)),
             c=self.C.astype(dtype),
@@ -201,7 +201,7 @@ class Buckingham(AbstractPairSum):
         return self.add_pairs(batch, neighbors, stress=stress, own_energies=own)
 
 
-class _Known(NamedTuple):
+class _BuckinghamParameters(NamedTuple):
     """Parameters of `pair`: those of a pair, then those shared by all pairs."""
 
     a: Any
@@ -214,7 +214,7 @@ class _Known(NamedTuple):
     coulomb: Any
 
 
-def _short_range(r, inverse, known: _Known):
+def _short_range(r, inverse, known: _BuckinghamParameters):
     """A exp(−r/ρ) − C/r⁶ minus its value at the cutoff, and r times its derivative."""
     exponent = rounded(known.rate * r)
     repulsion = rounded(known.a * jnp.exp(exponent))

@@ -19,9 +19,9 @@ from jaxtyping import Array, Int32
 from basinax.neighbors.lists import AbstractRowLists, ChunkedLists, filled_up, gather
 from basinax.numerics.exponential import LN2, exp, exp2, exp2_fermi2, fermi2
 from basinax.numerics.forks import check_process
-from basinax.numerics.rounding import apart, rounded
+from basinax.numerics.rounding import rounded, rounded_clamped
 from basinax.potentials.folds.fold import Elements, Fold
-from basinax.potentials.protocol import AbstractPotential, Properties, poison
+from basinax.potentials.protocol import AbstractPotential, Properties, nan_if_not_finite
 from basinax.potentials.tables.species import check_symbols
 from basinax.structures.batch import Batch
 
@@ -30,7 +30,7 @@ BETA = 1.809
 of an atom's volume; with the digits of the paper and of ASE."""
 
 
-class Element(NamedTuple):
+class EMTElement(NamedTuple):
     """The published parameters of an element, in eV and Bohr radii."""
 
     e0: float
@@ -43,17 +43,17 @@ class Element(NamedTuple):
 
 
 PARAMETERS = {
-    "Al": Element(-3.28, 3.00, 1.493, 1.240, 2.000, 1.169, 0.00700),
-    "Ni": Element(-4.44, 2.60, 3.673, 1.669, 2.757, 1.948, 0.01030),
-    "Cu": Element(-3.51, 2.67, 2.476, 1.652, 2.740, 1.906, 0.00910),
-    "Pd": Element(-3.90, 2.87, 2.773, 1.818, 3.107, 2.155, 0.00688),
-    "Ag": Element(-2.96, 3.01, 2.132, 1.652, 2.790, 1.892, 0.00547),
-    "Pt": Element(-5.85, 2.90, 4.067, 1.812, 3.145, 2.192, 0.00802),
-    "Au": Element(-3.80, 3.00, 2.321, 1.674, 2.873, 2.182, 0.00703),
-    "H": Element(-3.21, 1.31, 0.132, 2.652, 2.790, 3.892, 0.00547),
-    "C": Element(-3.50, 1.81, 0.332, 1.652, 2.790, 1.892, 0.01322),
-    "N": Element(-5.10, 1.88, 0.132, 1.652, 2.790, 1.892, 0.01222),
-    "O": Element(-4.60, 1.95, 0.332, 1.652, 2.790, 1.892, 0.00850),
+    "Al": EMTElement(-3.28, 3.00, 1.493, 1.240, 2.000, 1.169, 0.00700),
+    "Ni": EMTElement(-4.44, 2.60, 3.673, 1.669, 2.757, 1.948, 0.01030),
+    "Cu": EMTElement(-3.51, 2.67, 2.476, 1.652, 2.740, 1.906, 0.00910),
+    "Pd": EMTElement(-3.90, 2.87, 2.773, 1.818, 3.107, 2.155, 0.00688),
+    "Ag": EMTElement(-2.96, 3.01, 2.132, 1.652, 2.790, 1.892, 0.00547),
+    "Pt": EMTElement(-5.85, 2.90, 4.067, 1.812, 3.145, 2.192, 0.00802),
+    "Au": EMTElement(-3.80, 3.00, 2.321, 1.674, 2.873, 2.182, 0.00703),
+    "H": EMTElement(-3.21, 1.31, 0.132, 2.652, 2.790, 3.892, 0.00547),
+    "C": EMTElement(-3.50, 1.81, 0.332, 1.652, 2.790, 1.892, 0.01322),
+    "N": EMTElement(-5.10, 1.88, 0.132, 1.652, 2.790, 1.892, 0.01222),
+    "O": EMTElement(-4.60, 1.95, 0.332, 1.652, 2.790, 1.892, 0.00850),
 }
 """The metals' parameters are those of the paper. Those of H, C, N and O are ASE's, for trials, and
 describe no real material."""
@@ -72,7 +72,7 @@ class EMT(AbstractPotential):
     """
 
     lists: ClassVar[type] = ChunkedLists
-    has_dear_pairs: ClassVar[bool] = True
+    has_expensive_pairs: ClassVar[bool] = True
     values_of_pair: ClassVar[int] = 2
 
     ends: "_Ends"
@@ -125,7 +125,7 @@ class EMT(AbstractPotential):
             # NaN fails the comparison, so it counts as inside and reaches the result.
             return (jnp.where(r >= ends.end, 0.0, term),)
 
-        nothing = poison(batch.positions)
+        nothing = nan_if_not_finite(batch.positions)
         (sigma,) = fold.sums(density, (nothing,), (ends, own), elements)
         atoms = _Atom(*own)
         energies, slopes = _embedded(sigma, atoms)
@@ -227,10 +227,10 @@ def _numbers_of(elements: Iterable[str]) -> tuple[int, ...]:
     return tuple(sorted({atomic_numbers[element] for element in elements}))
 
 
-def _scaled(number: int) -> Element:
+def _scaled(number: int) -> EMTElement:
     """The parameters of an element in eV and Å."""
     p = PARAMETERS[chemical_symbols[number]]
-    return Element(
+    return EMTElement(
         e0=p.e0,
         s0=p.s0 * Bohr,
         v0=p.v0,
@@ -249,7 +249,7 @@ def _ends(s0: float, asap_cutoff: bool) -> _Ends:
     return _Ends(middle, slope, middle * 1.045 if asap_cutoff else middle + 0.5)
 
 
-def _gamma(p: Element, decay: float, ends: _Ends) -> float:
+def _gamma(p: EMTElement, decay: float, ends: _Ends) -> float:
     """γ: the sum over the first three shells of an fcc crystal, over the 12 atoms of the first."""
     total = 0.0
     for count, distance in ((12, 1.0), (6, math.sqrt(2.0)), (24, math.sqrt(3.0))):
@@ -259,7 +259,7 @@ def _gamma(p: Element, decay: float, ends: _Ends) -> float:
     return total
 
 
-def _atom(p: Element, ends: _Ends) -> _Atom:
+def _atom(p: EMTElement, ends: _Ends) -> _Atom:
     decay, weight = p.kappa / BETA, p.n0 / N_REFERENCE
     return _Atom(
         e0=p.e0,
@@ -325,11 +325,13 @@ def _of_pair(r, ends: _Ends, own: _Atom, other: _Atom, slope, slope_other):
     """
     # Rates are per power of 2; the last line multiplies by log 2.
     w = fermi2(_past_middle(r, ends))
-    dw = apart(ends.slope * (w - 1.0))  # (dw/dr)/w
-    v = apart(own.v * exp2(_exponent(r, other.decay, other.radius2)))
-    v_back = apart(other.v * exp2(_exponent(r, own.decay, own.radius2)))
+    dw = rounded_clamped(ends.slope * (w - 1.0))  # (dw/dr)/w
+    v = rounded_clamped(own.v * exp2(_exponent(r, other.decay, other.radius2)))
+    v_back = rounded_clamped(other.v * exp2(_exponent(r, own.decay, own.radius2)))
     sigma = slope * exp2(_exponent(r, other.eta, other.radius1))
     sigma_back = slope_other * exp2(_exponent(r, own.eta, own.radius1))
-    by_pair = apart(v * (dw - other.decay)) + apart(v_back * (dw - own.decay))
-    by_density = apart(sigma * (dw - other.eta)) + apart(sigma_back * (dw - own.eta))
-    return apart(w * (v + v_back)), (LN2 * w) * (by_pair + by_density)
+    by_pair = rounded_clamped(v * (dw - other.decay)) + rounded_clamped(v_back * (dw - own.decay))
+    by_density = rounded_clamped(sigma * (dw - other.eta)) + rounded_clamped(
+        sigma_back * (dw - own.eta)
+    )
+    return rounded_clamped(w * (v + v_back)), (LN2 * w) * (by_pair + by_density)

@@ -129,10 +129,10 @@ class LennardJones(AbstractPairPotential):
     def reach(self) -> Float[Array, "species species"]:
         return self.cutoffs
 
-    def table(self, dtype: Any) -> "_Known":
+    def table(self, dtype: Any) -> "_LennardJonesParameters":
         epsilon, sigma = self.epsilon.astype(dtype), self.sigma.astype(dtype)
         cutoffs, onsets = self.cutoffs.astype(dtype), self.onsets.astype(dtype)
-        known = _Known(
+        known = _LennardJonesParameters(
             sigma6=_cube(rounded(sigma * sigma)),
             epsilon4=4.0 * epsilon,
             epsilon24=rounded(-24.0 * epsilon),
@@ -163,7 +163,7 @@ class LennardJones(AbstractPairPotential):
         return jnp.where(inside, energy, energy * factor), jnp.where(inside, w, w_cut)
 
 
-class _Known(NamedTuple):
+class _LennardJonesParameters(NamedTuple):
     """Parameters of `pair`: σ⁶, 4ε, −24ε, then those of one of the two cutoffs."""
 
     sigma6: Any

@@ -79,11 +79,11 @@ class Morse(AbstractPairPotential):
     def reach(self) -> Float[Array, "species species"]:
         return rounded(self.rcut2 * self.r0)
 
-    def table(self, dtype: Any) -> "_Known":
+    def table(self, dtype: Any) -> "_MorseParameters":
         epsilon, rho0 = self.epsilon.astype(dtype), self.rho0.astype(dtype)
         inverse = rounded(1.0 / self.r0.astype(dtype))
         begin, end = self.rcut1.astype(dtype), self.rcut2.astype(dtype)
-        known = _Known(
+        known = _MorseParameters(
             epsilon=epsilon,
             rho0=rho0,
             inverse=inverse,
@@ -115,7 +115,7 @@ class Morse(AbstractPairPotential):
         return energy, slope * r
 
 
-class _Known(NamedTuple):
+class _MorseParameters(NamedTuple):
     """Parameters of `pair`; lengths in units of r₀."""
 
     epsilon: Any

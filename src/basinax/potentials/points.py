@@ -17,7 +17,7 @@ from basinax.neighbors.table import NeighborTable
 from basinax.numerics import xla
 from basinax.numerics.order import checked_once
 from basinax.numerics.rounding import BLOCK
-from basinax.numerics.static import Fixed, split
+from basinax.numerics.static import Static, partition
 from basinax.results.snapshot import Snapshot
 from basinax.structures.batch import Batch, bare, padded_size, row_starts
 from basinax.structures.machine import machine
@@ -36,7 +36,7 @@ def found_of(
     """
     parts = list(parts_of(atoms))
     n_rows, n_systems = shape_of(parts)
-    fixed, arrays = split(potential)
+    fixed, arrays = partition(potential)
     for part in parts:
         batch = Batch.from_atoms(bare(part), dtype, n_rows, n_systems)
         table = NeighborTable(
@@ -79,7 +79,7 @@ def _rows_of(part: Sequence[Atoms]) -> int:
 
 
 @functools.partial(xla.jitted, is_kept=True, options=xla.SHORT, static_argnums=(0, 1))
-def properties_of(fixed: Fixed, stress: bool, arrays: Any, batch: Batch, lists: Any) -> Any:
+def properties_of(fixed: Static, stress: bool, arrays: Any, batch: Batch, lists: Any) -> Any:
     potential = eqx.combine(arrays, fixed.tree)
     evaluate = functools.partial(potential, stress=stress)
     return checked_once(potential, evaluate, batch, lists)

@@ -63,7 +63,7 @@ class Properties(eqx.Module):
         (slopes,) = pull_back(is_atom.astype(atom_energies.dtype))
         slopes = jnp.where(edges.mask[:, None], slopes, 0.0)
         atom_energies = jnp.where(is_atom, atom_energies, 0.0)
-        atom_energies = poison(batch.positions) + atom_energies
+        atom_energies = nan_if_not_finite(batch.positions) + atom_energies
         forces = edges.sum(slopes) - edges.sum(slopes[edges.reverse])
         virials = None
         if stress:
@@ -82,7 +82,7 @@ class AbstractPotential(eqx.Module):
     """The form of neighbour lists that the potential needs: `EdgeList`; `Neighbors`, with `reverse`
     in relaxations; or `ChunkedLists`, the form of this package's own folds."""
 
-    has_dear_pairs: ClassVar[bool] = False
+    has_expensive_pairs: ClassVar[bool] = False
     """Whether pairs are so expensive that relaxations select near ones every few turns. Only
     `ChunkedLists` support the selection."""
 
@@ -163,7 +163,7 @@ class AbstractPotential(eqx.Module):
         return jnp.asarray(table)[numbers]
 
 
-def poison(positions: Float[Array, "rows 3"]) -> Float[Array, "rows"]:
+def nan_if_not_finite(positions: Float[Array, "rows 3"]) -> Float[Array, "rows"]:
     """0 for each atom, NaN for an atom whose position is not finite, whatever its neighbours."""
     finite = jnp.isfinite(positions).all(1)
     return jnp.where(finite, 0.0, jnp.nan).astype(positions.dtype)

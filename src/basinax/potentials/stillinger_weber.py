@@ -78,7 +78,7 @@ class StillingerWeber(AbstractManyBodyPotential):
 
     pairs: "_Pair"
     """[species, species, 1], or of one entry where it does not depend on an axis."""
-    angles: "_Angle"
+    angles: "_StillingerWeberAngle"
     """[species, species, species], or likewise."""
     cutoffs: Float[Array, "species species"]
     species: tuple[int, ...] = eqx.field(static=True)
@@ -109,7 +109,7 @@ class StillingerWeber(AbstractManyBodyPotential):
             gamma_sigma=pair["gamma"] * pair["sigma"],
             end=cutoffs,
         )
-        angles = _Angle(p["epsilon"] * p["lambda_"], p["cos_theta0"])
+        angles = _StillingerWeberAngle(p["epsilon"] * p["lambda_"], p["cos_theta0"])
         self.pairs = jax.tree.map(lambda t: narrowed(t[:, :, None]), pairs)
         self.angles = jax.tree.map(narrowed, angles)
         self.cutoffs = jnp.array(np.maximum(cutoffs, cutoffs.T), float)
@@ -230,7 +230,7 @@ class _Pair(NamedTuple):
     """The cutoff aσ, in Å."""
 
 
-class _Angle(NamedTuple):
+class _StillingerWeberAngle(NamedTuple):
     """Parameters of an atom and two neighbours."""
 
     strength: Any

@@ -89,7 +89,7 @@ SILICON = TersoffTriplet(
 """Silicon of J. Tersoff, Phys. Rev. B 38, 9902 (1988), doi:10.1103/PhysRevB.38.9902."""
 
 
-class Element(NamedTuple):
+class TersoffElement(NamedTuple):
     """The published parameters of an element of a mixture, in eV and Å."""
 
     A: float
@@ -107,13 +107,13 @@ class Element(NamedTuple):
 
 
 NAMED = {
-    "C": Element(
+    "C": TersoffElement(
         1393.6, 346.74, 3.4879, 2.2119, 1.5724e-7, 0.72751, 38049.0, 4.3484, -0.57058, 1.8, 2.1
     ),
-    "Si": Element(
+    "Si": TersoffElement(
         1830.8, 471.18, 2.4799, 1.7322, 1.1e-6, 0.78734, 100390.0, 16.217, -0.59825, 2.7, 3.0
     ),
-    "Ge": Element(
+    "Ge": TersoffElement(
         1769.0, 419.23, 2.4451, 1.7047, 9.0166e-7, 0.75627, 106430.0, 15.652, -0.43884, 2.8, 3.1
     ),
 }
@@ -138,7 +138,7 @@ class Tersoff(AbstractManyBodyPotential):
 
     bonds: "_Bond"
     """[species, species, 1], or of one entry where it does not depend on an axis."""
-    angles: "_Angle"
+    angles: "_TersoffAngle"
     """[species, species, species], or likewise."""
     ramps: "_Ramp"
     """[species, species, species], or likewise."""
@@ -168,7 +168,7 @@ class Tersoff(AbstractManyBodyPotential):
             repulsion=pair["A"],
             lambda1=pair["lambda1"],
         )
-        angles = _Angle(
+        angles = _TersoffAngle(
             gamma=p["gamma"],
             bend=p["gamma"] * bend**2,
             d2=d**2,
@@ -223,12 +223,12 @@ class Tersoff(AbstractManyBodyPotential):
     def atoms(self, near: Surroundings):
         tables = (self.bonds, self.angles, self.ramps)
         tables = jax.tree.map(lambda t: t.astype(near.distances.dtype), tables)
-        known = _Known(*(looked_up(t, near) for t in tables))
+        known = _TersoffParameters(*(looked_up(t, near) for t in tables))
         units, f, slopes = self._ramped(near, known)
         energies, radial, pulls = self._bonded(near, known, units, f, slopes)
         return energies, self._gradients(near, known, units, f, slopes, radial, pulls)
 
-    def _ramped(self, near: Surroundings, known: "_Known"):
+    def _ramped(self, near: Surroundings, known: "_TersoffParameters"):
         """Unit vectors to neighbours, f and f' in 1/Å, for each kind of bond that they may bend."""
         n_kinds = self.ramps.end.shape[1]
 
@@ -246,7 +246,7 @@ class Tersoff(AbstractManyBodyPotential):
         start = near.zeros(3), near.zeros(n_kinds), near.zeros(n_kinds)
         return lax.fori_loop(0, near.n, add_entry, start)
 
-    def _bonded(self, near: Surroundings, known: "_Known", units, f, slopes):
+    def _bonded(self, near: Surroundings, known: "_TersoffParameters", units, f, slopes):
         """Energies of atoms, and of each bond the derivatives by its length alone and by its ζ."""
 
         def add_bond(entry, carry):
@@ -269,7 +269,9 @@ class Tersoff(AbstractManyBodyPotential):
         start = (jnp.zeros_like(near.distances[0]), *near.zeros(2))
         return lax.fori_loop(0, near.n, add_bond, start)
 
-    def _gradients(self, near: Surroundings, known: "_Known", units, f, slopes, radial, pulls):
+    def _gradients(
+        self, near: Surroundings, known: "_TersoffParameters", units, f, slopes, radial, pulls
+    ):
         """The derivatives of the energies by the vectors to neighbours, in eV/Å."""
 
         def add_entry(entry, gradients):
@@ -306,7 +308,7 @@ class Tersoff(AbstractManyBodyPotential):
 
         return lax.fori_loop(0, near.n, add_entry, near.zeros(3))
 
-    def _weight(self, dr, angle: "_Angle"):
+    def _weight(self, dr, angle: "_TersoffAngle"):
         """exp((λ₃Δr)ᵐ) and its derivative in 1/Å."""
         if self.power == 0:
             return jnp.ones_like(dr), jnp.zeros_like(dr)
@@ -338,7 +340,7 @@ class _Bond(NamedTuple):
     lambda1: Any
 
 
-class _Angle(NamedTuple):
+class _TersoffAngle(NamedTuple):
     """Parameters of an atom and two neighbours."""
 
     gamma: Any
@@ -363,7 +365,7 @@ class _Ramp(NamedTuple):
     rate: Any
 
 
-class _Known(NamedTuple):
+class _TersoffParameters(NamedTuple):
     """Functions from the kinds of neighbours to their parameters."""
 
     bonds: Any
@@ -380,7 +382,7 @@ def _ramp(r, known: _Ramp, is_there):
     return jnp.where(inside, f, 0.0), jnp.where(inside, slope, 0.0)
 
 
-def _bending(cosine, known: _Angle):
+def _bending(cosine, known: _TersoffAngle):
     """g and its derivative by the cosine."""
     x = known.cos_theta0 - cosine
     square = rounded(x * x)

@@ -197,7 +197,7 @@ class ZhouEAM(AbstractEmbeddedPotential):
         return Functions(here, elements, density, embedding, pair)
 
 
-class _Known(NamedTuple):
+class _ZhouParameters(NamedTuple):
     """Parameters of the functions of r, as in `Metal`."""
 
     per_re: Any
@@ -210,9 +210,9 @@ class _Known(NamedTuple):
     b: Any
 
 
-def _known(metals: Metal) -> _Known:
+def _known(metals: Metal) -> _ZhouParameters:
     m = metals
-    return _Known(rounded(1.0 / m.re), m.fe, m.alpha, m.kappa, m.a, m.beta, m.lambda_, m.b)
+    return _ZhouParameters(rounded(1.0 / m.re), m.fe, m.alpha, m.kappa, m.a, m.beta, m.lambda_, m.b)
 
 
 def _decay(r, per_re, rate, center):
@@ -227,7 +227,7 @@ def _decay(r, per_re, rate, center):
     return h, rounded(-per_re * steep)
 
 
-def _like(r, known: _Known):
+def _like(r, known: _ZhouParameters):
     """f, its logarithmic derivative, φ and φ' of a pair of this species."""
     h, h_rate = _decay(r, known.per_re, known.alpha, known.kappa)
     k, k_rate = _decay(r, known.per_re, known.beta, known.lambda_)

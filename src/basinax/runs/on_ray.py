@@ -90,7 +90,7 @@ def relaxed_on_ray(
     has_begun = not ray.is_initialized()
     if has_begun:
         ray.init(address=address, log_to_driver=False, include_dashboard=False)
-    crew = _Crew(ray, relax_window, describe)
+    crew = _Workers(ray, relax_window, describe)
     begin, waiting = time.monotonic(), deque[_Window]()
     try:
         while not should_stop():
@@ -117,7 +117,7 @@ def relaxed_on_ray(
             ray.shutdown()
 
 
-class _Crew:
+class _Workers:
     """The workers of a cluster, and their windows."""
 
     def __init__(self, ray: Any, relax_window: Callable[..., Any], describe: Callable[[], Any]):

@@ -10,7 +10,7 @@ from ase.data import chemical_symbols
 from ase.symbols import Symbols
 
 from basinax.minimize.status import Status
-from basinax.numerics.settings import said
+from basinax.numerics.settings import one_line
 from basinax.results.record import Relaxed
 from basinax.results.report.curves import Curve
 from basinax.results.result import AtomsRelaxation
@@ -185,4 +185,4 @@ def _of_structure(number: int, make: Callable[..., T], *values: Any) -> T:
     try:
         return make(*values)
     except Exception as error:  # values of a damaged row may be anything
-        raise ValueError(f"structure {number}: {said(error)}") from error
+        raise ValueError(f"structure {number}: {one_line(error)}") from error

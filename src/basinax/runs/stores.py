@@ -10,7 +10,7 @@ from typing import Any
 import ase.db
 
 from basinax.config.files import replacing
-from basinax.numerics.settings import said
+from basinax.numerics.settings import one_line
 
 PATIENCE = {"read": 20.0, "write": 1.0}
 """Seconds of waiting for another program that has locked the file."""
@@ -66,7 +66,7 @@ class SQLiteFile:
         except (OSError, MemoryError):
             raise
         except Exception as error:  # ASE's errors about what it does not expect are of any class
-            raise OSError(f"{self.name} is damaged: {said(error)}") from error
+            raise OSError(f"{self.name} is damaged: {one_line(error)}") from error
 
 
 def _connected(path: Path) -> Any:

@@ -133,7 +133,7 @@ class Clip:
 
         return where_any(jnp.isnan(factors), take_apart, keep_together)
 
-    def _judged(self, found: Norms, limits) -> "Judged":
+    def _judged(self, found: Norms, limits) -> "Decision":
         """The decision on each system, made from bits so that subnormal numbers count."""
         infinity = infinity_bits(limits.dtype)
         # Bits order like magnitudes; comparisons of floats would flush subnormals to zero.
@@ -159,9 +159,9 @@ class Clip:
         is_divided = is_scaled & ~to_zero
         dividend, divisor = (jnp.where(is_divided, x, 1) for x in (dividend, divisor))
         exponents = jnp.where(is_divided, exponents, 0)
-        return Judged(is_clipped, is_scaled, is_divided, dividend, divisor, exponents)
+        return Decision(is_clipped, is_scaled, is_divided, dividend, divisor, exponents)
 
-    def _factors(self, judged: "Judged", limits, leaves, indices) -> Float[Array, "systems"]:
+    def _factors(self, judged: "Decision", limits, leaves, indices) -> Float[Array, "systems"]:
         """The factors of systems that are not extreme.
 
         The nearest factor is used if the norm of the result, computed here, keeps to the limit, and
@@ -206,7 +206,7 @@ class Clip:
         return 1 - ulps.astype(dtype) * float(jnp.finfo(dtype).eps)
 
 
-class Judged(NamedTuple):
+class Decision(NamedTuple):
     """The decision on each system."""
 
     is_clipped: Bool[Array, "systems"]
@@ -284,7 +284,7 @@ def narrow(y, dtype):
     return jnp.where(is_more, toward_zero(result), result)
 
 
-def _quotient(judged: Judged):
+def _quotient(judged: Decision):
     """The factors as numbers near one and powers of two."""
     dividend, divisor = judged.dividend, judged.divisor
     top, top_exponent = split(dividend)

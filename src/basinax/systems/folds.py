@@ -50,14 +50,14 @@ def fold_groups(combine, values, groups, absent):
 
 def finished(sums: Float[Array, "systems"], sizes: Int32[Array, "systems"]):
     """The sums, stored, with 0.0 in place of -0.0 for a system without rows."""
-    return xla.stored(sums, jnp.where(sizes > 0, 1, -1).astype(sums.dtype))
+    return xla.materialise(sums, jnp.where(sizes > 0, 1, -1).astype(sums.dtype))
 
 
 def stored(values: Shaped[Array, "systems"], sizes: Int32[Array, "systems"]):
-    """The same values, stored (see `xla.stored`)."""
+    """The same values, stored (see `xla.materialise`)."""
     if not jnp.issubdtype(values.dtype, jnp.floating):
         return values
-    return xla.stored(values, jnp.where(sizes >= 0, 1, 2).astype(values.dtype))
+    return xla.materialise(values, jnp.where(sizes >= 0, 1, 2).astype(values.dtype))
 
 
 def max_components(rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "rows"]:

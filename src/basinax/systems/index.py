@@ -20,11 +20,11 @@ from jaxtyping import Array, Bool, Float, Int32, Shaped
 from basinax.numerics.forks import check_process
 from basinax.numerics.rounding import (
     BLOCK,
-    add_apart,
     add_components,
     add_parts,
     add_rows,
     part_additions,
+    tree_sum_list,
 )
 from basinax.systems.folds import (
     finished,
@@ -323,7 +323,7 @@ class BlockIndex(eqx.Module):
         sums = [
             jnp.where(k < self.sizes, add_components(blocks[:, k]), absent) for k in range(BLOCK)
         ]
-        return finished(add_apart(sums), self.sizes)
+        return finished(tree_sum_list(sums), self.sizes)
 
     def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "systems"]:
         return fold_blocks(larger, max_components(rows), self.sizes, least(rows.dtype))

@@ -45,7 +45,10 @@ def products(a: Tree, b: Tree, index_prefix: Prefix, *, has_one_unit: bool) -> P
         a_exponents, b_exponents = (units_of([x], index_prefix, xx) for x, xx in ((a, aa), (b, bb)))
 
     def again():
-        x, y = in_units(a, a_exponents, index_prefix), in_units(b, b_exponents, index_prefix)
+        x, y = (
+            scaled_by_power(a, a_exponents, index_prefix),
+            scaled_by_power(b, b_exponents, index_prefix),
+        )
         return tuple(dot(u, v, index_prefix) for u, v in ((x, x), (x, y), (y, y)))
 
     is_scaled = (a_exponents != 0) | (b_exponents != 0)
@@ -62,7 +65,7 @@ def units(tree: Tree, index_prefix: Prefix = None) -> Exponents:
     return units_of([tree], index_prefix, dot(tree, tree, index_prefix))
 
 
-def in_units(tree: Tree, exponents: Exponents, index_prefix: Prefix = None) -> Tree:
+def scaled_by_power(tree: Tree, exponents: Exponents, index_prefix: Prefix = None) -> Tree:
     """Each system's rows times 2^-exponents; subnormal results may be 0."""
 
     def divided(exponents, x):
@@ -100,5 +103,5 @@ def limited(
         lambda: found,
     )
     is_long = saturated(lengths, exponents + units) >= limits
-    tree = in_units(tree, jnp.where(is_long, units, -exponents), index_prefix)
+    tree = scaled_by_power(tree, jnp.where(is_long, units, -exponents), index_prefix)
     return tree, jnp.where(is_long, rounded(limits / jnp.where(is_long, lengths, 1)), 1)

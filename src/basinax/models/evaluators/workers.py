@@ -133,7 +133,7 @@ class Workers(AbstractSession):
         try:
             kind, content = worker.pipe.recv()
         except Exception as error:  # the process has ended, or its answer is unreadable
-            return self._replaced(k, worker.obituary(error))
+            return self._replaced(k, worker.exit_reason(error))
         match kind:
             case "loaded":
                 LOADED.update(content)
@@ -220,7 +220,7 @@ class Workers(AbstractSession):
             worker.send((request.number, atoms, names_of(request)))
         except OSError as error:  # the process has just ended
             worker.request = request
-            self._failed += self._replaced(k, worker.obituary(error))
+            self._failed += self._replaced(k, worker.exit_reason(error))
         except Exception as error:  # `info` may hold objects that cannot be pickled
             reason = EvaluationError(f"the structure cannot be sent to a process: {error}")
             self._failed.append((request.number, reason))
@@ -256,7 +256,7 @@ class _Worker:
     def send(self, message: Any) -> None:
         self.pipe.send(message)
 
-    def obituary(self, error: BaseException) -> str:
+    def exit_reason(self, error: BaseException) -> str:
         """The reason for the end of the process."""
         try:
             code = self._process.wait(1.0)

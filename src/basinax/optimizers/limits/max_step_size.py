@@ -44,7 +44,7 @@ class MaxStepSize(AbstractLimit):
         factors = jnp.where(is_limited, rounded(limits / divisors), jnp.ones_like(longest))
         factors = jnp.where(limits > 0, factors, jnp.zeros_like(factors))
         wide = jax.tree.map(lambda x: jnp.asarray(x).astype(wide_dtype(x)), updates)
-        wide = rescale.in_units(wide, jnp.where(is_limited, units, 0), index_prefix)
+        wide = rescale.scaled_by_power(wide, jnp.where(is_limited, units, 0), index_prefix)
         scaled = segment.scale(wide, factors, index_prefix)
         tree = jax.tree.map(lambda y, x: narrow(y, jnp.result_type(x)), scaled, updates)
         return StepsLimited(tree, longest, is_limited)

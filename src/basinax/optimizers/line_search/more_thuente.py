@@ -77,8 +77,8 @@ class MoreThuente(eqx.Module):
             energy=energy,
             slope=slope,
             longest=longest,
-            best=Sample(zero, energy, slope),
-            other=Sample(zero, energy, slope),
+            best=LinePoint(zero, energy, slope),
+            other=LinePoint(zero, energy, slope),
             lower=zero,
             upper=rounded(5 * first),
             width=width,
@@ -91,7 +91,7 @@ class MoreThuente(eqx.Module):
         self, state: "MoreThuenteState", trial: PerSystem, energy: PerSystem, slope: PerSystem
     ) -> tuple[Verdict, "MoreThuenteState"]:
         """Judge a trial by its energy and slope."""
-        sample = Sample(trial, energy, slope)
+        sample = LinePoint(trial, energy, slope)
         # Back towards the best from an energy that is not finite or too large to interpolate.
         is_finite = jnp.isfinite(energy) & jnp.isfinite(slope)
         followed, proposal = self._followed(state, sample)
@@ -115,7 +115,7 @@ class MoreThuente(eqx.Module):
         proposal = jnp.where(goes_back, best.at, proposal)
         return Verdict(is_accepted, has_failed, state.is_last, proposal), followed
 
-    def _judged(self, state: "MoreThuenteState", new: "Sample"):
+    def _judged(self, state: "MoreThuenteState", new: "LinePoint"):
         """Whether the trial meets the conditions, and whether the search must end."""
         own = each_system(self, new.at)
         promised = rounded(own.c1 * state.slope)
@@ -128,7 +128,7 @@ class MoreThuente(eqx.Module):
         is_ended |= (new.at == own.stpmin) & (~is_low | (new.slope >= promised))
         return is_low & is_flat, is_ended
 
-    def _followed(self, state: "MoreThuenteState", new: "Sample"):
+    def _followed(self, state: "MoreThuenteState", new: "LinePoint"):
         """The state after the trial, and the next trial."""
         own = each_system(self, new.at)
         shortest, farthest, xtol = own.stpmin, own.stpmax, own.xtol
@@ -173,7 +173,7 @@ class MoreThuente(eqx.Module):
         return last + jnp.where(is_far, shortened, change)
 
 
-class Sample(eqx.Module):
+class LinePoint(eqx.Module):
     """Energy and slope at a step length."""
 
     at: PerSystem
@@ -195,9 +195,9 @@ class MoreThuenteState(eqx.Module):
     slope: PerSystem
     """The slope at the origin."""
     longest: PerSystem
-    best: Sample
+    best: LinePoint
     """The end of the interval with the lower energy."""
-    other: Sample
+    other: LinePoint
     lower: PerSystem
     upper: PerSystem
     width: PerSystem
@@ -208,7 +208,7 @@ def _where(mask, on_true, on_false):
     return jax.tree.map(lambda x, y: jnp.where(mask, x, y), on_true, on_false)
 
 
-def _interval(state: MoreThuenteState, new: Sample) -> tuple[Sample, Sample]:
+def _interval(state: MoreThuenteState, new: LinePoint) -> tuple[LinePoint, LinePoint]:
     """The interval that contains a minimiser, after a trial."""
     is_higher = new.energy > state.best.energy
     is_opposite = _opposite(state.best, new)
@@ -216,7 +216,9 @@ def _interval(state: MoreThuenteState, new: Sample) -> tuple[Sample, Sample]:
     return _where(is_higher, state.best, new), _where(is_higher, new, other)
 
 
-def _interpolated(state: MoreThuenteState, new: Sample) -> tuple[PerSystem, Bool[Array, "systems"]]:
+def _interpolated(
+    state: MoreThuenteState, new: LinePoint
+) -> tuple[PerSystem, Bool[Array, "systems"]]:
     """The next step length by the paper's four cases, and whether a minimiser is bracketed."""
     best, is_ahead = state.best, new.at > state.best.at
     is_higher = new.energy > best.energy
@@ -258,12 +260,12 @@ def _interpolated(state: MoreThuenteState, new: Sample) -> tuple[PerSystem, Bool
     return jnp.where(is_higher, higher, lower), is_bracketed
 
 
-def _opposite(best: Sample, new: Sample):
+def _opposite(best: LinePoint, new: LinePoint):
     """Whether the slopes have opposite signs."""
     return rounded(new.slope * jnp.sign(best.slope)) < 0
 
 
-def _cubic(a: Sample, b: Sample, is_mirrored) -> tuple[PerSystem, Bool[Array, "systems"]]:
+def _cubic(a: LinePoint, b: LinePoint, is_mirrored) -> tuple[PerSystem, Bool[Array, "systems"]]:
     """The minimiser of the cubic through two samples, seen from a, and whether it lies beyond b."""
     chord = _quotient(rounded(3.0 * (a.energy - b.energy)), b.at - a.at)
     theta = chord + (a.slope + b.slope)

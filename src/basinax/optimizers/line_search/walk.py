@@ -277,11 +277,11 @@ def _directed(
     prefix, memory = stage.prefix, with_prefix(state.memories[0], stage.prefix)
     direction, learned = walker.choose(memory, stage)
     units = rescale.units(gradient, prefix)
-    gradient = rescale.in_units(gradient, units, prefix)
+    gradient = rescale.scaled_by_power(gradient, units, prefix)
     first = walker.first_scale(gradient, prefix)
     steepest = segment.scale(gradient, -first, prefix)
     length, exponents = segment.longest_row_in_units(direction, prefix)
-    direction = rescale.in_units(direction, exponents, prefix)
+    direction = rescale.scaled_by_power(direction, exponents, prefix)
     is_downhill = segment.dot(gradient, direction, prefix) < 0
     is_forgotten = is_repeated | (stage.is_accepted & ~(is_downhill & jnp.isfinite(length)))
     direction = segment.where(is_forgotten, steepest, direction, prefix)
@@ -310,7 +310,7 @@ def _shortened(search: Search, direction: Tree, exponents, prefix: Prefix):
     is_long = (is_long | (exponents + units > 0)) & (longest > 0) & (reach > 0)
     surplus = split(longest)[1] - split(reach)[1] + 1
     down = jnp.where(is_long, surplus, 0)
-    direction = rescale.in_units(direction, down - exponents, prefix)
+    direction = rescale.scaled_by_power(direction, down - exponents, prefix)
     return direction, segment.saturated(longest, -down), is_long
 
 

@@ -30,7 +30,7 @@ from basinax.systems.types import Exponents, Prefix, Tree
 # of slots of a batch changes no bit.
 
 
-class History(AbstractState):
+class PairHistory(AbstractState):
     """Pairs of each system: a step s, and the change y of the gradient over the step."""
 
     index_prefix: Prefix
@@ -53,7 +53,7 @@ class History(AbstractState):
 
 def no_history(
     parameters: Tree, index_prefix: Prefix, memory: int, fewest: int | None = None
-) -> History:
+) -> PairHistory:
     """An empty history, with room for `memory` pairs in each system.
 
     Args:
@@ -82,7 +82,7 @@ def no_history(
     def numbers(*axes):
         return jnp.zeros((*blank.shape, *axes), blank.dtype)
 
-    return History(
+    return PairHistory(
         None,
         s=slots(),
         y=slots(),
@@ -101,7 +101,7 @@ def _most_rows(index) -> int:
 
 
 def remember(
-    history: History,
+    history: PairHistory,
     s: Tree,
     y: Tree,
     mask: Bool[Array, "systems"],
@@ -110,7 +110,7 @@ def remember(
     exponents: Exponents,
     pair_exponents: Exponents,
     is_running: Bool[Array, "systems"] | None = None,
-) -> History:
+) -> PairHistory:
     """The history with one more pair in the systems of `mask`, in place of the oldest if full.
 
     Args:
@@ -123,8 +123,8 @@ def remember(
     written = jnp.where(mask, history.pushes % history.room, -1)
     is_written = _slots(history) == written[:, None]
     sg, yg = _with_slots(history, gradient, prefix)
-    # Write slots after the products above read them, so that XLA updates in place (`xla.behind`).
-    written = xla.behind(written, sg[:, 0], never=written < -1)
+    # Write slots after the products above read them, so that XLA updates in place (`xla.after`).
+    written = xla.after(written, sg[:, 0], never=written < -1)
 
     def with_pair(products, x, tree):
         return jnp.where(is_written, segment.dot(x, tree, prefix)[:, None], products)
@@ -147,7 +147,7 @@ def remember(
     return dataclasses.replace(history, **slots, **products, **known)
 
 
-def _differences(history: History, now: list[Array], exponents, pair_exponents) -> list[Array]:
+def _differences(history: PairHistory, now: list[Array], exponents, pair_exponents) -> list[Array]:
     """s · y and y · y of each slot with a new y, from products with the current gradient."""
     last = [history.sg, history.yg]
     by, by_last = exponents - pair_exponents, history.exponents - pair_exponents
@@ -165,7 +165,7 @@ def _differences(history: History, now: list[Array], exponents, pair_exponents) 
 
 
 def descent(
-    history: History, gradient: Tree, first: Float[Array, "systems"], prefix: Prefix
+    history: PairHistory, gradient: Tree, first: Float[Array, "systems"], prefix: Prefix
 ) -> Tree:
     """-H g, for the inverse Hessian H that fits the pairs and starts from `first` times 1.
 
@@ -176,7 +176,9 @@ def descent(
     return _combined(history, gradient, first, alpha, rest, prefix)
 
 
-def newest_scale(history: History, otherwise: Float[Array, "systems"]) -> Float[Array, "systems"]:
+def newest_scale(
+    history: PairHistory, otherwise: Float[Array, "systems"]
+) -> Float[Array, "systems"]:
     """s·y/y·y of the newest pair, the size of the inverse Hessian; `otherwise` without a pair."""
     newest = _slot_of(history, 0)
     sy, yy = (_at(_diagonal(products), newest) for products in (history.sy, history.yy))
@@ -184,21 +186,21 @@ def newest_scale(history: History, otherwise: Float[Array, "systems"]) -> Float[
     return jnp.where(has_pair, rounded(sy / jnp.where(has_pair, yy, 1)), otherwise)
 
 
-def _slots(history: History) -> Int32[Array, "1 slots"]:
+def _slots(history: PairHistory) -> Int32[Array, "1 slots"]:
     return jnp.arange(history.sy.shape[1], dtype=jnp.int32)[None, :]
 
 
-def _filled(history: History) -> Int32[Array, "systems"]:
+def _filled(history: PairHistory) -> Int32[Array, "systems"]:
     """The number of filled slots of each system."""
     return jnp.minimum(history.pushes, history.room)
 
 
-def _most_filled(history: History) -> Int32[Array, ""]:
+def _most_filled(history: PairHistory) -> Int32[Array, ""]:
     """The largest number of filled slots of any system."""
     return jnp.max(_filled(history), initial=0)
 
 
-def _slot_of(history: History, age) -> Int32[Array, "systems"]:
+def _slot_of(history: PairHistory, age) -> Int32[Array, "systems"]:
     """The slot of each system's pair of the given age; the newest pair has age 0.
 
     A system without a pair of that age has an empty slot there.
@@ -217,7 +219,7 @@ def _diagonal(products):
     return jnp.diagonal(products, axis1=1, axis2=2)
 
 
-def _with_slots(history: History, tree, prefix) -> list[Float[Array, "systems slots"]]:
+def _with_slots(history: PairHistory, tree, prefix) -> list[Float[Array, "systems slots"]]:
     """s · x and y · x of each slot, +0 for empty slots."""
     memory, systems = history.sy.shape[1], history.pushes.shape[0]
 
@@ -284,7 +286,7 @@ def _with_products(products, new, written: Int32[Array, "systems"]):
     return products
 
 
-def _coefficients(history: History, first):
+def _coefficients(history: PairHistory, first):
     """αᵢ and αᵢ - βᵢ of the two loops: -H g = -first (g - Σ αᵢ yᵢ) - Σ (αᵢ - βᵢ) sᵢ."""
     diagonal = _diagonal(history.sy)
     is_zero = diagonal == 0
@@ -318,7 +320,7 @@ def _coefficients(history: History, first):
     return alpha, rest
 
 
-def _combined(history: History, gradient, first, alpha, rest, prefix):
+def _combined(history: PairHistory, gradient, first, alpha, rest, prefix):
     by_y = rounded(first[:, None] * alpha)
 
     def scaled(factor, g):

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from basinax.numerics.exponents import scale_exactly, split
-from basinax.numerics.rounding import BLOCK, add_halves, rounded
+from basinax.numerics.rounding import BLOCK, rounded, tree_sum
 
 Matrix = Float[Array, "entries entries"]
 Vector = Float[Array, "entries"]
@@ -66,7 +66,7 @@ def _signed(matrix: Matrix, vector: Vector, is_entry) -> tuple[Vector, Bool[Arra
 
 def _sum(x: Float[Array, "terms *rest"]) -> Float[Array, "*rest"]:
     """Add by halves within blocks of eight, then one block after another."""
-    first, *others = add_halves(x.reshape(-1, BLOCK, *x.shape[1:]))
+    first, *others = tree_sum(x.reshape(-1, BLOCK, *x.shape[1:]))
     return sum(others, jnp.where(first == 0, 0, first))
 
 

@@ -48,7 +48,7 @@ class AbstractEmbeddedPotential(AbstractPotential):
     """A potential of embedded atoms; a pair exactly at the cutoff counts."""
 
     lists: ClassVar[type] = ChunkedLists
-    has_dear_pairs: ClassVar[bool] = True
+    has_expensive_pairs: ClassVar[bool] = True
     values_of_pair: ClassVar[int] = 2
 
     radius: eqx.AbstractVar[Float[Array, ""]]

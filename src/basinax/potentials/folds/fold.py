@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int32, PyTree
 
 from basinax.neighbors.lists import (
-    HEAVIER,
+    SPECIES_BIT,
     AbstractRowLists,
     ChunkedLists,
     Coordinates,
@@ -25,8 +25,8 @@ from basinax.neighbors.lists import (
     gather,
 )
 from basinax.numerics.kernel import one_kernel
-from basinax.numerics.rounding import apart, rounded
-from basinax.potentials.protocol import Properties, poison, stress_of
+from basinax.numerics.rounding import rounded, rounded_clamped
+from basinax.potentials.protocol import Properties, nan_if_not_finite, stress_of
 from basinax.structures.batch import Batch
 from basinax.structures.machine import machine
 from basinax.structures.matrices import VOIGT
@@ -72,7 +72,7 @@ class Elements(eqx.Module):
         if not isinstance(neighbors, ChunkedLists) or neighbors.others is None:
             return cls(known, keys, None, None)
         others = neighbors.others
-        bits = jnp.where(batch.numbers >= others, HEAVIER, 0)
+        bits = jnp.where(batch.numbers >= others, SPECIES_BIT, 0)
         return cls(known, keys, key_of(others), bits)
 
     def of_images(self, neighbors: AbstractRowLists) -> Callable[[Images], Any]:
@@ -80,12 +80,12 @@ class Elements(eqx.Module):
         keys = neighbors.of_images(self.keys)
         return lambda images: self.known(gather(keys, images))
 
-    def of_two(self) -> Callable[[Images], Any]:
+    def two_species(self) -> Callable[[Images], Any]:
         """The same function for systems of two elements, which selects between two parameters."""
         own, other = self.known(self.keys), self.known(cast(Array, self.others))
 
         def there(images):
-            is_own = (images & HEAVIER) == self.bits
+            is_own = (images & SPECIES_BIT) == self.bits
             return jax.tree.map(
                 lambda a, b: jnp.where(jnp.broadcast_to(is_own, a.shape), a, b), own, other
             )
@@ -242,7 +242,7 @@ class Fold(NamedTuple):
             return (energy, *(rounded(p) for p in forces + virials))
 
         batch = self.batch
-        start, nothing = poison(batch.positions), jnp.zeros_like(batch.positions)
+        start, nothing = nan_if_not_finite(batch.positions), jnp.zeros_like(batch.positions)
         forces = coordinates(nothing, is_one=self.is_one)
         virials = [nothing[:, 0]] * (6 if stress else 0)
         starts = (start, *forces, *virials)
@@ -269,4 +269,6 @@ def _components(vectors: Coordinates) -> tuple[Rows, Rows, Rows]:
 
 def dot(a: Sequence[Rows], b: Sequence[Rows]) -> Rows:
     """The dot product, with components added in index order. Lengths must be below 1e154."""
-    return apart(a[0] * b[0]) + apart(a[1] * b[1]) + apart(a[2] * b[2])
+    return (
+        rounded_clamped(a[0] * b[0]) + rounded_clamped(a[1] * b[1]) + rounded_clamped(a[2] * b[2])
+    )

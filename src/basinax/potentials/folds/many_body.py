@@ -21,7 +21,7 @@ from basinax.neighbors.lists import Neighbors, gather
 from basinax.numerics.interpret import with_ordered_sums
 from basinax.numerics.rounding import rounded
 from basinax.potentials.folds.fold import VOIGT, Rows, dot
-from basinax.potentials.protocol import AbstractPotential, Properties, poison, stress_of
+from basinax.potentials.protocol import AbstractPotential, Properties, nan_if_not_finite, stress_of
 from basinax.structures.batch import Batch
 
 Entries = Float[Array, "entries rows"]
@@ -105,7 +105,7 @@ class AbstractManyBodyPotential(AbstractPotential):
         pairs = _Pairs.of(batch, neighbors, self.reach(), self.kinds(batch.numbers))
         energies, gradients = self.atoms(pairs.near)
         energies = jnp.where(batch.index.has_system(), energies, 0.0)
-        energies = poison(batch.positions) + energies
+        energies = nan_if_not_finite(batch.positions) + energies
         forces, virials = pairs.forces(gradients, stress=stress)
         virials = [batch.index.sum(v) for v in virials]
         return Properties(

@@ -3,11 +3,11 @@
 from ase import Atoms
 from ase.constraints import FixAtoms
 
-from basinax.structures.constraints.of_atoms import AbstractAtomsKind, Left
+from basinax.structures.constraints.of_atoms import AbstractAtomsKind, Remainder
 
 
 class FixAtomsKind(AbstractAtomsKind):
     of = FixAtoms
 
-    def read(self, constraint: FixAtoms, atoms: Atoms) -> Left:
-        return Left(constraint.index, fixed=(True, True, True))
+    def read(self, constraint: FixAtoms, atoms: Atoms) -> Remainder:
+        return Remainder(constraint.index, fixed=(True, True, True))

@@ -3,11 +3,11 @@
 from ase import Atoms
 from ase.constraints import FixCartesian
 
-from basinax.structures.constraints.of_atoms import AbstractAtomsKind, Left
+from basinax.structures.constraints.of_atoms import AbstractAtomsKind, Remainder
 
 
 class FixCartesianKind(AbstractAtomsKind):
     of = FixCartesian
 
-    def read(self, constraint: FixCartesian, atoms: Atoms) -> Left:
-        return Left(constraint.index, fixed=constraint.mask)
+    def read(self, constraint: FixCartesian, atoms: Atoms) -> Remainder:
+        return Remainder(constraint.index, fixed=constraint.mask)

@@ -7,7 +7,7 @@ from ase import Atoms
 from ase.cell import Cell
 from ase.constraints import FixScaled
 
-from basinax.structures.constraints.of_atoms import AbstractAtomsKind, Left
+from basinax.structures.constraints.of_atoms import AbstractAtomsKind, Remainder
 
 ON_AXES = 1e-9
 """The tolerance of entries 0 and 1 in a matrix that fixes x, y or z."""
@@ -16,8 +16,8 @@ ON_AXES = 1e-9
 class FixScaledKind(AbstractAtomsKind):
     of = FixScaled
 
-    def read(self, constraint: FixScaled, atoms: Atoms) -> Left:
-        return Left(constraint.index, fixed=_mask(constraint, atoms))
+    def read(self, constraint: FixScaled, atoms: Atoms) -> Remainder:
+        return Remainder(constraint.index, fixed=_mask(constraint, atoms))
 
     def is_kept(self, constraint: FixScaled, atoms: Atoms) -> bool:
         return _mask(constraint, atoms) is not None

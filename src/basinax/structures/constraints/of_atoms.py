@@ -19,7 +19,7 @@ from basinax.structures.matrices import turned
 from basinax.systems.index import SystemIndex
 
 
-class Left(NamedTuple):
+class Remainder(NamedTuple):
     """The part of a force or step that a constraint leaves to each of its atoms."""
 
     index: Any
@@ -67,7 +67,7 @@ class OfAtoms(AbstractPart):
     """Rows with some but not all directions free; None if no structure has any."""
 
     @classmethod
-    def gathered(cls, found: list[Left], n_atoms: int) -> OwnAtoms:
+    def gathered(cls, found: list[Remainder], n_atoms: int) -> OwnAtoms:
         matrices = np.tile(np.eye(3), (n_atoms, 1, 1))
         for has_matrix, group in itertools.groupby(found, lambda left: left.matrix is not None):
             if has_matrix:
@@ -144,7 +144,7 @@ class AbstractDirectionKind(AbstractAtomsKind):
         return super().fault(constraint, atoms)
 
 
-def _fixed(found: list[Left], n_atoms: int) -> Bool[np.ndarray, "atoms 3"]:
+def _fixed(found: list[Remainder], n_atoms: int) -> Bool[np.ndarray, "atoms 3"]:
     """The coordinates that any of these constraints fixes."""
     masks = np.array([left.fixed for left in found])
     atom = np.concatenate([left.index for left in found])

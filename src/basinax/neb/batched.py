@@ -19,7 +19,7 @@ from basinax.models.evaluators.protocol import (
 from basinax.models.evaluators.waiting import WaitingSession
 from basinax.neighbors.search import check_listable
 from basinax.neighbors.table import NeighborTable
-from basinax.numerics.static import split
+from basinax.numerics.static import partition
 from basinax.potentials.points import ROOMS, parts_of, properties_of, shape_of
 from basinax.structures.batch import Batch, bare, row_starts
 
@@ -84,7 +84,7 @@ class _Listed:
         self, how: Batched, numbers: list[int], atoms: list[Atoms], shape: tuple[int, int]
     ):
         self.numbers = {number: k for k, number in enumerate(numbers)}
-        self._skin, self._how = how.skin, split(how.potential)
+        self._skin, self._how = how.skin, partition(how.potential)
         self._starts, self._sizes = row_starts([len(a) for a in atoms]), [len(a) for a in atoms]
         # Lists of the structures as they came, which `check` has passed, can always be made.
         self._batch = Batch.from_atoms(atoms, how.dtype, *shape)
