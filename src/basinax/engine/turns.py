@@ -72,7 +72,7 @@ class Block(NamedTuple):
         Args:
             go: maps a stepping function, a number of turns and a carry to the next carry.
             run_of: returns the run in the carry.
-            skins: the skin of each system, in Å; see `chosen`.
+            skins: the skin of each system, in Å; see `select_near`.
             n_turns: the largest number of turns.
 
         Returns:

@@ -142,7 +142,7 @@ def _evaluated(fixed: Static, arrays: Any, graph: Arrays) -> Found:
     """Evaluate a graph, or graphs of one shape with an axis more, that of places.
 
     Args:
-        fixed, arrays: a function and its form, `split`.
+        fixed, arrays: a function and its form, by `partition`.
 
     Raises:
         RefusedOperation: while tracing, where the function adds in an order that is not known and

@@ -229,7 +229,7 @@ class Neighbors(AbstractRowLists):
 class ChunkedLists(AbstractRowLists):
     """Neighbour lists for this package's folds, in chunks of columns of different lengths.
 
-    `columns` gives the row of each column. With `others`, slots may hold the bit `HEAVIER`.
+    `columns` gives the row of each column. With `others`, slots may hold `SPECIES_BIT`.
     """
 
     columns: Columns

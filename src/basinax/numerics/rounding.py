@@ -124,7 +124,7 @@ def tree_sum(x: Float[Array, "groups width *rest"]) -> Float[Array, "groups *res
 
 
 def tree_sum_list(parts: list[Array]) -> Array:
-    """As `add_halves`, for a list; XLA on CPU compiles slices of one array into a slower loop."""
+    """As `tree_sum`, for a list; XLA on CPU compiles slices of one array into a slower loop."""
     while len(parts) > 1:
         half = len(parts) // 2
         parts = [a + b for a, b in zip(parts[:half], parts[half:], strict=True)]
@@ -134,7 +134,7 @@ def tree_sum_list(parts: list[Array]) -> Array:
 def combine_halves(
     combine: Callable, x: Shaped[Array, "groups width *rest"]
 ) -> Shaped[Array, "groups *rest"]:
-    """`add_halves` with `combine`, a function of two arrays, in place of the sum."""
+    """`tree_sum` with `combine`, a function of two arrays, in place of the sum."""
     while x.shape[1] > 1:
         half = x.shape[1] // 2
         x = combine(x[:, :half], x[:, half:])

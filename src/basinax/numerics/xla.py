@@ -21,7 +21,7 @@ from basinax.numerics.programs import Programs
 from basinax.numerics.rounding import exact
 
 SWITCHES: dict[str, bool] = dict.fromkeys(
-    ("stored", "behind", "by_bits", "within", "one_kernel", "options"), True
+    ("materialise", "after", "by_bits", "bounded_index", "one_kernel", "options"), True
 )
 """The tricks that programs traced from now on use."""
 
@@ -42,7 +42,7 @@ def materialise(x: Shaped[Array, "..."], signs: Shaped[Array, "..."]) -> Shaped[
     XLA recomputes a cheap value for every reader, a sum with all its terms, but stores a quotient
     that several operations read. Dividing by 1 or -1 is exact.
     """
-    return exact(x / signs, "1 or -1") if SWITCHES["stored"] else jnp.where(signs == 1, x, -x)
+    return exact(x / signs, "1 or -1") if SWITCHES["materialise"] else jnp.where(signs == 1, x, -x)
 
 
 def after(
@@ -56,7 +56,7 @@ def after(
     Args:
         never: false everywhere, by a comparison that no compiler can fold.
     """
-    return jnp.where(never, first.astype(x.dtype), x) if SWITCHES["behind"] else x
+    return jnp.where(never, first.astype(x.dtype), x) if SWITCHES["after"] else x
 
 
 def bounded_index(indices: Int32[Array, "..."], n: int, most: int) -> Int32[Array, "..."]:
@@ -70,7 +70,7 @@ def bounded_index(indices: Int32[Array, "..."], n: int, most: int) -> Int32[Arra
         most: a power of two; without the trick, the bits from this one on are removed.
     """
     is_power = n > 0 and not n & (n - 1)
-    if not SWITCHES["within"]:
+    if not SWITCHES["bounded_index"]:
         return indices & (most - 1)
     return indices & (n - 1) if is_power else indices
 

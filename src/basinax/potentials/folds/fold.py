@@ -52,7 +52,7 @@ class Elements(eqx.Module):
     others: Int32[Array, "rows"] | None
     """The key of the other of two elements in the system; None if a system may have more."""
     bits: Int32[Array, "rows"] | None
-    """The bits of `HEAVIER` in a slot whose image is of the row's own element."""
+    """The bits of `SPECIES_BIT` in a slot whose image is of the row's own element."""
 
     @classmethod
     def of(
