@@ -24,6 +24,8 @@ from xla import WISHED, choose_options
 
 __all__ = ["recorded"]
 
+pytest_plugins = ["atoms_fixtures", "shapes"]  # loaded after the hook below
+
 if os.environ.get("BASINAX_TESTS_TYPES") == "on":
     install_import_hook(["basinax.systems", "basinax.optimizers"], "checker.check")
 

@@ -1,0 +1,509 @@
+"""ASE calculators as potentials: the promise, ASE's steps, and calculators that fail."""
+
+import functools
+import os
+import threading
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk, fcc111
+from ase.calculators.emt import EMT
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.constraints import FixAtoms
+from ase.filters import FrechetCellFilter
+from ase.io import read
+from ase.optimize import BFGS as ASEBFGS, FIRE as ASEFIRE
+
+from basinax import BFGS, FIRE, LBFGSLineSearch, Status
+from basinax.atoms import (
+    AbstractEvaluator,
+    ASECalculator,
+    Evaluated,
+    EvaluationError,
+    Frechet,
+    Request,
+    evaluate,
+    potential_from,
+    relax,
+)
+from basinax.models.evaluators import folders
+from calculators import Duck, Faulty, InFiles, NoStress, Outer, Refilled, Silent, Springs
+from cover import exhaustive
+from follow_ase import walk_of_ase
+
+
+@pytest.fixture(autouse=True)
+def one_shape(monkeypatch):
+    """Batches of one shape, so that few programs are compiled."""
+    monkeypatch.setattr("basinax.engine.groups.shape_of_batches", lambda *_: (64, 4))
+
+
+def metals() -> list[Atoms]:
+    """Crystals and slabs of 4 to 18 atoms, off their minima; one with fixed atoms."""
+    made = [
+        bulk("Al", cubic=True),
+        fcc111("Cu", (2, 2, 3), vacuum=5),
+        bulk("Cu", "fcc", 3.7).repeat((3, 3, 1)),
+        fcc111("Ag", (3, 3, 2), vacuum=5),
+        bulk("Al", cubic=True).repeat((3, 1, 1)),
+    ]
+    for k, atoms in enumerate(made):
+        atoms.rattle(0.1, seed=k)
+    made[3].set_constraint(FixAtoms([0, 1, 2]))
+    return made
+
+
+def on_springs(symbols: str, seed: int) -> Atoms:
+    atoms = Atoms(symbols, np.random.default_rng(seed).uniform(-1, 1, (len(Atoms(symbols)), 3)))
+    atoms.positions[0, 0] = 1.0
+    return atoms
+
+
+def same(result, others) -> bool:
+    """Whether a batch ends in the bits of these results, one after another."""
+    ends = [atoms for other in others for atoms in other.atoms]
+    return all(
+        np.array_equal(a.positions, b.positions)
+        and np.array_equal(a.cell, b.cell)
+        and np.array_equal(*(x.get_forces(apply_constraint=False) for x in (a, b)))
+        and a.get_potential_energy() == b.get_potential_energy()
+        for a, b in zip(result.atoms, ends, strict=True)
+    )
+
+
+# --- the promise
+
+
+@pytest.mark.usefixtures("as_users")
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        (FIRE(), {}),
+        # Cells of another evaluator move every day in test_models.py.
+        pytest.param(FIRE(), {"cell": Frechet()}, marks=pytest.mark.exhaustive),
+        pytest.param(LBFGSLineSearch(), {"keep_best": True}, marks=pytest.mark.exhaustive),
+    ],
+    ids=["fire", "moving-cells", "line-search"],
+)
+def test_a_structure_has_the_same_bits_alone_and_in_a_batch(optimizer, options):
+    # There are places for two or three of these six, so the others take theirs.
+    few = metals()[2:]
+    settings = {"fmax": 0.05, "max_steps": 15, **options}
+    batch = relax([*few, *few[::-1]], EMT(), optimizer, **settings)
+    alone = [relax([a], EMT(), optimizer, **settings) for a in few]
+    alone += alone[::-1]
+    assert (batch.steps > 0).all()
+    assert same(batch, alone)
+    assert batch.steps.tolist() == [int(result.steps[0]) for result in alone]
+
+
+def test_processes_find_the_bits_of_this_one():
+    here = relax(metals()[1:], EMT(), max_steps=10)
+    there = relax(metals()[1:], ASECalculator(EMT, workers=2), max_steps=10)
+    assert same(there, [here])
+
+
+def test_a_calculator_forgets_what_it_saw_before():
+    atoms = [on_springs("H3", 0), on_springs("C5", 1), on_springs("O2", 2)]
+    shared = Springs()
+    batch = relax(atoms, shared, fmax=1e-4)
+    assert same(batch, [relax([a], shared, fmax=1e-4) for a in atoms])
+
+
+def test_reused_calculators_remember_their_own_structure_alone():
+    atoms = [on_springs("H3", 0), on_springs("C5", 1), on_springs("O2", 2)]
+    reused = ASECalculator(Springs, workers=2, reuse=True)
+    batch = relax(atoms, reused, fmax=1e-4)
+    assert same(batch, [relax([a], reused, fmax=1e-4) for a in atoms])
+    afresh = relax(atoms, ASECalculator(Springs, workers=2), fmax=1e-4)
+    assert not same(batch, [afresh])
+
+
+# --- ASE
+
+
+@pytest.mark.parametrize(("optimizer", "theirs"), [(FIRE(), ASEFIRE), exhaustive(BFGS(), ASEBFGS)])
+def test_steps_are_those_of_ase(optimizer, theirs, recorded):
+    atoms = metals()[1:3]
+    for a in atoms:
+        a.calc = EMT()
+    result = relax(atoms, optimizer=optimizer, fmax=0.02)
+    for a, relaxed, steps in zip(atoms, result.atoms, result.steps, strict=True):
+        walk = recorded(walk_of_ase, theirs, a, 0.02)
+        assert walk["steps"] == steps
+        # Sums in another order: some units in the last place, which steps make larger.
+        np.testing.assert_allclose(relaxed.positions, walk["positions"][-1], rtol=0, atol=1e-10)
+
+
+def walk_of_cell(atoms):
+    walk = walk_of_ase(ASEFIRE, FrechetCellFilter(atoms), 0.02)
+    return walk | {"stress": atoms.get_stress()}
+
+
+def test_cells_move_as_those_of_ase(recorded):
+    atoms = metals()[0]
+    result = relax([atoms], EMT(), FIRE(), cell="frechet", fmax=0.02)
+    atoms.calc = EMT()
+    theirs = recorded(walk_of_cell, atoms)
+    assert theirs["steps"] == result.steps[0]
+    np.testing.assert_allclose(result.atoms[0].cell, theirs["cells"][-1], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(result.atoms[0].get_stress(), theirs["stress"], atol=1e-10)
+
+
+def test_frames_are_those_of_the_path(tmp_path):
+    atoms = metals()[1:3]
+    result = relax(atoms, EMT(), fmax=0.05, trajectory=tmp_path)
+    for k, (relaxed, steps) in enumerate(zip(result.atoms, result.steps, strict=True)):
+        frames = read(tmp_path / f"{k}.traj", ":")
+        assert [frame.info["step"] for frame in frames] == [*range(0, steps, 10), steps]
+        assert np.array_equal(frames[0].positions, atoms[k].positions)
+        assert np.array_equal(frames[-1].positions, relaxed.positions)
+
+
+def test_results_keep_everything_that_the_calculator_found():
+    atoms = on_springs("Fe2", 0)
+    atoms.set_initial_magnetic_moments([2.0, -2.0])
+    result = relax([atoms], ASECalculator(Springs, workers=1), FIRE(), fmax=1e-3)
+    relaxed = result.atoms[0]
+    assert relaxed.get_magnetic_moments().tolist() == [2.0, -2.0]
+    assert np.array_equal(relaxed.get_dipole_moment(), relaxed.positions.sum(0))
+    assert np.array_equal(relaxed.calc.results["bond-orders"], np.eye(2))
+    # The path follows the free energy; the potential energy is the other one.
+    assert result.energies[0] == relaxed.get_potential_energy() > 1.0
+    assert relaxed.get_potential_energy(force_consistent=True) < 1e-5
+
+
+def test_results_are_not_those_of_arrays_that_were_filled_again():
+    atoms = [on_springs("H3", k) for k in range(3)]
+    for found, a in zip(evaluate(atoms, Refilled()).atoms, atoms, strict=True):
+        assert np.array_equal(found.get_forces(), -a.positions)
+        assert np.array_equal(found.get_dipole_moment(), a.positions.sum(0))
+
+
+def test_everything_called_energy_is_ase_s_energy(tmp_path):
+    """The minimised one is 1 eV lower, and called free energy."""
+    atoms = [on_springs("H3", 0), Atoms("H3", np.zeros((3, 3)))]
+    kept = {"trajectory": tmp_path / "frames", "log": tmp_path / "log", "history": True}
+    result = relax(atoms, Springs(), FIRE(), fmax=1e-3, **kept)
+    first = 1 + 0.5 * (atoms[0].positions ** 2).sum()
+    assert result.initial_energies.tolist() == [first, 1.0]
+    assert result.to_dict()["initial_energy_eV"] == [first, 1.0]
+    for k, end in enumerate(result):
+        frames = read(tmp_path / "frames" / f"{k}.traj", ":")
+        assert frames[0].get_potential_energy() == result.initial_energies[k]
+        assert frames[-1].get_potential_energy() == end.energy == end.atoms.get_potential_energy()
+        for frame in [*frames, end.atoms]:
+            results = frame.calc.results
+            assert results["free_energy"] == pytest.approx(results["energy"] - 1, abs=1e-12)
+        assert end.history.energies[[0, -1]].tolist() == [end.initial_energy, end.energy]
+    logged = (tmp_path / "log").read_text().splitlines()[1].split()
+    assert float(logged[3]) == pytest.approx(result.initial_energies[int(logged[0])], abs=1e-6)
+    found = evaluate(atoms, Springs())
+    assert found.energies.tolist() == [first, 1.0]
+    assert found.free_energies.tolist() == [first - 1, 0.0]
+
+
+def test_the_best_point_has_all_results():
+    """Under pressure, where the lowest energy is at another point, in single precision."""
+    steps = [0, 6, 7, 8, 9, 10]
+    atoms = [bulk("Cu", cubic=True, a=3.55) for _ in steps]
+    for k, a in enumerate(atoms):
+        a.rattle(0.1, seed=k)
+    options = {"cell": Frechet(pressure=0.1), "keep_best": True, "dtype": np.float32}
+    optimizer = FIRE(dt=0.3, dtmax=2.0, maxstep=1.0)
+    result = relax(atoms, EMT(), optimizer, fmax=0.0, max_steps=steps, **options)
+    for end in result:
+        assert end.energy == pytest.approx(sum(end.atoms.calc.results["energies"]), abs=1e-12)
+
+
+# --- calculators that fail
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "message"),
+    [
+        ("raises", Status.EVALUATION_FAILED, "RuntimeError: SCF did not converge"),
+        ("exits", Status.EVALUATION_FAILED, "ended with exit status 3"),
+        ("hangs", Status.EVALUATION_FAILED, "took longer than 5 s"),
+        ("shape", Status.EVALUATION_FAILED, "forces of shape (3,), not (2, 3)"),
+        ("nothing", Status.EVALUATION_FAILED, "returned no forces"),
+        ("text", Status.EVALUATION_FAILED, "energy that is no array"),
+        ("nan", Status.NOT_FINITE, ""),
+    ],
+)
+def test_what_fails_ends_its_structure_alone(fault, status, message):
+    calculator = ASECalculator(functools.partial(Faulty, fault), workers=2, timeout=5.0)
+    atoms = [on_springs("H3", 0), on_springs("AuH", 1), on_springs("O2", 2)]
+    result = relax(atoms, calculator, fmax=1e-3)
+    assert [Status(x) for x in result.status] == [Status.CONVERGED, status, Status.CONVERGED]
+    assert message in result.messages[1]
+    assert [bool(text) for text in result.messages] == [False, bool(message), False]
+    assert np.isnan(result.energies).tolist() == [False, bool(message), False]
+    assert result.fmax[1] == np.inf
+    assert same(
+        relax(atoms[::2], calculator, fmax=1e-3),
+        [relax([a], Springs(), fmax=1e-3) for a in atoms[::2]],
+    )
+
+
+def broken():
+    raise FileNotFoundError("no such model: x.model")
+
+
+def lock():
+    return threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "error", "text"),
+    [
+        (lambda: broken, {}, RuntimeError, "could not be made: FileNotFoundError: no such model"),
+        (lambda: functools.partial(Faulty, lock()), {}, TypeError, "cannot be sent to another"),
+        (lambda: NoStress, {"cell": "frechet"}, ValueError, "system 0 moves, but its calculator"),
+        (NoStress, {"cell": "frechet"}, ValueError, "system 0 moves, but its calculator"),
+        (lambda: None, {}, ValueError, "1 structures (0) have no calculator"),
+        (EMT, {"skin": 1.0}, TypeError, "skin is for potentials with neighbour lists"),
+        (lambda: 3, {}, TypeError, "potential must be"),
+    ],
+    ids=["unmade", "unpicklable", "no-stress", "no-stress-here", "none", "skin", "number"],
+)
+def test_what_cannot_run_raises_before_it_runs(make, options, error, text):
+    potential = make()
+    if callable(potential):
+        potential = ASECalculator(potential, workers=1)
+    with pytest.raises(error) as raised:
+        relax([bulk("Cu", cubic=True)], potential, **options)
+    assert text in str(raised.value)
+
+
+def test_stored_results_are_no_calculator():
+    atoms = bulk("Cu", cubic=True)
+    atoms.calc = SinglePointCalculator(atoms, energy=0.0, forces=np.zeros((4, 3)))
+    with pytest.raises(TypeError, match="system 0: its calculator holds results of one point"):
+        relax([atoms])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"calculator": 3}, "calculator must be an ASE calculator"),
+        ({"calculator": EMT(), "workers": 2}, "workers needs a function"),
+        ({"calculator": EMT(), "reuse": True}, "reuse needs a function"),
+        ({"calculator": EMT, "workers": 0}, "workers must be at least 1"),
+        ({"calculator": EMT, "threads": 1.5}, "threads must be an integer"),
+        ({"calculator": EMT, "timeout": -1.0}, "timeout must be positive"),
+    ],
+)
+def test_settings_that_are_of_no_use_raise(arguments, text):
+    with pytest.raises((TypeError, ValueError), match=text):
+        ASECalculator(**arguments)
+
+
+def test_a_calculator_need_not_say_which_properties_it_has():
+    atoms = [on_springs("H3", 0)]
+    there = relax(atoms, ASECalculator(Silent, workers=1), fmax=1e-3)
+    assert same(there, [relax(atoms, Springs(), fmax=1e-3)])
+
+
+def test_a_process_that_cannot_make_its_calculator_is_left_out(tmp_path):
+    """Only the first one can."""
+
+    def once():
+        (tmp_path / "made").touch(exist_ok=False)
+        return Springs()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        result = relax([on_springs("H3", 0)] * 3, ASECalculator(once, workers=2), fmax=1e-2)
+    assert result.converged.all()
+
+
+def test_a_stopped_run_returns_where_structures_are():
+    asked = iter([False, False, True])
+    result = relax(metals()[1:3], EMT(), should_stop=lambda: next(asked, True))
+    assert (result.status == Status.RUNNING).all()
+
+
+# --- calculators in files
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current folder, and a place for temporary ones beside it."""
+    for name in ("run", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("where", [".", "calc", "../calc", "absolute"])
+def test_processes_do_not_read_each_other_s_files(where, folder):
+    """Nor those that an earlier run has left, which stay as they are."""
+    place = folder.parent / "calc" if where == "absolute" else folder / where
+    place.mkdir(exist_ok=True)
+    left = [place / name for name in ("job.in", "job.out", "guess")]
+    for path in left:
+        path.write_text("0")
+    (folder / "table").write_text("1" + " " * folders.BYTES)
+    directory = str(place) if where == "absolute" else where
+    make = functools.partial(InFiles, table="table", directory=directory)
+    atoms = [on_springs("H2", k) for k in range(6)]
+    for a in atoms:
+        a.positions[0, 0] += a.positions[1, 0]
+    found = evaluate(atoms, ASECalculator(make, workers=2))
+    assert found.messages == [""] * 6
+    right = [0.5 * (a.positions**2).sum() for a in atoms]
+    np.testing.assert_allclose(found.energies, right, rtol=1e-12)
+    assert [path.read_text() for path in left] == ["0"] * 3
+    assert os.listdir(folder.parent / "temporary") == []
+
+
+def test_a_reused_calculator_finds_the_files_of_its_own_structure(folder):
+    atoms = [on_springs("H3", 0), on_springs("C5", 1), on_springs("O2", 2)]
+    reused = ASECalculator(InFiles, workers=2, reuse=True)
+    settings = {"fmax": 1e-9, "max_steps": 2}
+    batch = relax(atoms, reused, **settings)
+    assert same(batch, [relax([a], reused, **settings) for a in atoms])
+    assert os.listdir(folder.parent / "temporary") == os.listdir(folder) == []
+
+
+def test_the_files_of_a_failed_structure_are_kept(folder):
+    atoms = [on_springs("H2", 0), on_springs("Au2", 1)]
+    found = evaluate(atoms, ASECalculator(InFiles, workers=1))
+    assert found.messages[0] == ""
+    text, kept = found.messages[1].split("; its files are in ")
+    assert text == "RuntimeError: gold"
+    assert np.array_equal(np.loadtxt(Path(kept) / "job.in"), atoms[1].positions)
+    assert len(os.listdir(folder.parent / "temporary")) == 1 and os.listdir(folder) == []
+
+
+def test_a_folder_shows_what_is_small_or_named_and_forgets_the_rest(folder):
+    large = dict.fromkeys(("large", "named", "data/named"), 2 * folders.BYTES)
+    contents = {"small": 3, "a/b": 1, **large}
+    for name, size in contents.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("x" * size)
+    root = str(folder.parent / "temporary" / "root")
+    made = folders.Folder(root, str(folder), folders.Names(["named 3", "./data/x"]))
+    assert sorted(os.listdir(made.path)) == ["a", "data", "named", "small"]
+    assert (Path(made.path) / "data" / "named").stat().st_size == contents["data/named"]
+    assert not made.has_written()
+    (Path(made.path) / "small").write_text("y")
+    (Path(made.path) / "a" / "b").unlink()
+    (Path(made.path) / "new").mkdir()
+    assert made.has_written() and folders.has_written(root)
+    made.clean()
+    assert sorted(os.listdir(made.path)) == ["a", "data", "named", "small"]
+    assert [(Path(made.path) / name).read_text() for name in ("small", "a/b")] == ["xxx", "x"]
+    made.check_shared()
+    (folder / "data" / "more").touch()
+    made.check_shared()
+    (folder / "named").touch()
+    with pytest.raises(RuntimeError, match="named has changed"):
+        made.check_shared()
+
+
+# --- calculators of other kinds
+
+
+def test_calculators_inside_a_calculator_forget_too():
+    outer = Outer(Springs(), Outer(Springs(), Springs()))
+    atoms = [on_springs("H3", 0), on_springs("H3", 1)]
+    found = evaluate(atoms, outer)
+    right = [evaluate([a], Springs()).energies[0] * 3 for a in atoms]
+    np.testing.assert_allclose(found.energies, right, rtol=1e-14)
+
+
+@pytest.mark.parametrize("potential", [Duck(), None, ASECalculator(Duck, workers=1)])
+def test_an_object_with_the_methods_of_a_calculator_is_one(potential):
+    atoms = [on_springs("H3", 0)]
+    atoms[0].calc = Duck()
+    found = evaluate(atoms, potential)
+    right = 0.5 * (atoms[0].positions ** 2).sum()
+    assert (found.energies[0], found.free_energies[0]) == (right + 1, right)
+    assert np.array_equal(found.forces[0], -atoms[0].positions)
+
+
+def test_an_object_without_these_methods_is_named():
+    atoms = on_springs("H3", 0)
+    atoms.calc = object()
+    with pytest.raises(TypeError, match=r"system 0: .* object, lacks get_potential_energy"):
+        evaluate([atoms])
+    atoms.pbc, atoms.calc = True, Duck()
+    atoms.set_cell([9.0, 9.0, 9.0])
+    with pytest.raises(ValueError, match="its calculator has no stress"):
+        evaluate([atoms], stress=True)
+
+
+# --- by name
+
+
+def test_a_text_names_a_calculator_and_its_arguments():
+    calculator = potential_from("ase:calculators:Faulty,fault=raises")
+    result = relax([on_springs("AuH", 1)], calculator, fmax=1e-3)
+    assert result.messages == ["RuntimeError: SCF did not converge"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("ase:", "expected ase:MODULE:CALLABLE"),
+        ("ase:calculators", "expected ase:MODULE:CALLABLE"),
+        ("ase:no_such_module:EMT", "no_such_module cannot be imported"),
+        ("ase:calculators:NoSuch", "calculators has no NoSuch"),
+        ("ase:calculators:Springs,fast", "expected OPTION=VALUE, got 'fast'"),
+    ],
+)
+def test_a_text_that_names_none_raises(text, error):
+    with pytest.raises(ValueError, match=error):
+        potential_from(text)
+
+
+# --- evaluators of one's own
+
+
+class Slow(AbstractEvaluator):
+    """Answers one request at a time, the last one first."""
+
+    def open(self, atoms, needs_stress):
+        del needs_stress
+        return SlowSession(atoms)
+
+
+class SlowSession:
+    def __init__(self, atoms):
+        self.atoms, self.waiting = atoms, []
+
+    def ask(self, requests):
+        assert all(isinstance(request, Request) for request in requests)
+        self.waiting += requests
+
+    def answers(self, timeout):
+        del timeout
+        if not self.waiting:
+            return []
+        request = self.waiting.pop()
+        if len(request.positions) == 5:
+            return [(request.number, EvaluationError("five atoms are too many"))]
+        x = request.positions
+        return [(request.number, Evaluated(0.5 * float((x * x).sum()), -x))]
+
+    def end(self, number):
+        self.waiting = [request for request in self.waiting if request.number != number]
+
+    def close(self):
+        self.atoms = []
+
+
+def test_the_order_of_answers_changes_no_bit():
+    atoms = [on_springs("H3", 0), on_springs("C5", 1), on_springs("O2", 2)]
+    batch = relax(atoms, Slow(), fmax=1e-4)
+    assert batch.messages == ["", "five atoms are too many", ""]
+    assert same(
+        relax(atoms[::2], Slow(), fmax=1e-4), [relax([a], Slow(), fmax=1e-4) for a in atoms[::2]]
+    )
