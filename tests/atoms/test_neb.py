@@ -12,9 +12,10 @@ from ase.constraints import FixAtoms, FixCom, FixedPlane
 from ase.geometry import find_mic
 from ase.mep import NEB, NEBTools
 from ase.optimize import BFGS as BFGSOfASE, FIRE as FIREOfASE, MDMin as MDMinOfASE
+from graph_models import CUTOFF, Network, OfPositions
 
 from basinax import BFGS, FIRE, LBFGSLineSearch, MDMin, Status, check_order
-from basinax.atoms import EMT, ASECalculator, InternalLBFGS, neb, relax
+from basinax.atoms import EMT, ASECalculator, InternalLBFGS, JaxModel, neb, relax
 from basinax.atoms._neb.evaluator import Ends, PathEvaluator, _parts
 from basinax.atoms._neb.forces import band_forces
 from basinax.atoms._neb.paths import read_bands
@@ -261,6 +262,15 @@ def test_a_calculator_that_fails_ends_its_path_with_the_image():
     assert paths[0].status == Status.EVALUATION_FAILED
     assert "image 1: " in paths[0].message and "no convergence" in paths[0].message
     assert paths[1].status == Status.MAX_STEPS and paths[1].message == ""
+
+
+def test_paths_of_a_model_have_the_bits_that_they_have_alone():
+    model = JaxModel(OfPositions(Network()), CUTOFF)
+    paths, options = [hop(), dimer(), vacancy()], {"n_images": 4, "max_steps": 4, "fmax": 0.01}
+    together = neb(paths, model, **options)
+    for path, other in zip(paths, together, strict=True):
+        assert_same(neb([path], model, **options)[0], other)
+    assert (together.status == Status.MAX_STEPS).all()
 
 
 def test_an_end_point_that_fails_ends_its_path():
