@@ -20,6 +20,7 @@ from basinax.atoms._neb.evaluator import Ends, PathEvaluator, _parts
 from basinax.atoms._neb.forces import band_forces
 from basinax.atoms._neb.paths import read_bands
 from basinax.atoms._neb.spline import equidistant
+from cover import cover
 
 METHODS = ("aseneb", "improvedtangent", "string")
 
@@ -105,16 +106,14 @@ def compared(name, steps, optimizers, **how):
 FIRES, BFGSS, MDMINS = (FIRE(), FIREOfASE), (BFGS(), BFGSOfASE), (MDMin(), MDMinOfASE)
 
 
-@pytest.mark.parametrize("climb", [False, True])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", ["hop", "vacancy"])
+@pytest.mark.parametrize(*cover("name, method, climb", ["hop", "vacancy"], METHODS, [False, True]))
 def test_the_steps_are_those_of_ase(name, method, climb):
     assert compared(name, (1, 10, 100), FIRES, method=method, climb=climb) < 1e-9
 
 
-@pytest.mark.parametrize("climb", [False, True])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("optimizers", [BFGSS, MDMINS], ids=["BFGS", "MDMin"])
+@pytest.mark.parametrize(
+    *cover("optimizers, method, climb", {"BFGS": BFGSS, "MDMin": MDMINS}, METHODS, [False, True])
+)
 def test_other_optimizers_step_as_those_of_ase(optimizers, method, climb):
     assert compared("hop", (1, 10, 40), optimizers, method=method, climb=climb) < 1e-9
 
@@ -182,8 +181,7 @@ def assert_same(path, other):
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(*cover("dtype, method", [np.float32, np.float64], METHODS, strength=1))
 def test_a_path_has_the_bits_that_it_has_alone(method, dtype):
     images = {"a": 5, "b": 3, "c": 4}
     paths = {"a": hop(), "b": vacancy(), "c": hop("Cu")}
@@ -229,6 +227,11 @@ def test_no_order_is_left_to_the_compiler(method, dtype):
     assert found.findings == ()
     if (grid := part.chain.grid) is not None:
         assert check_order(equidistant, grid, grid.points(rows)).findings == ()
+
+
+def test_potentials_of_paths_run_on_the_default_device():
+    with pytest.raises(TypeError, match="default device"):
+        neb([hop()], EMT(), n_images=3, devices=1)
 
 
 # --- calculators
