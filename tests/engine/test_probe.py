@@ -10,7 +10,6 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from ase.calculators.emt import EMT
 from ase.io import write
-from test_calculators import same
 from typer.testing import CliRunner
 
 from basinax import OrderWarning, cli
@@ -28,6 +27,7 @@ from basinax.atoms import (
     relax,
 )
 from calculators import Springs
+from comparison import same_ends
 from graph_models import CUTOFF, Direct, Network, structures
 
 
@@ -180,7 +180,7 @@ def test_tblite_has_the_same_bits_alone_and_in_a_batch(tblite):
     atoms = molecules()
     batch = relax([*atoms, *atoms[::-1]], made, max_steps=4)
     alone = [relax([a], made, max_steps=4) for a in atoms]
-    assert same(batch, [*alone, *alone[::-1]])
+    assert same_ends(batch, [*alone, *alone[::-1]])
 
 
 def test_one_tblite_for_all_is_found(tblite):

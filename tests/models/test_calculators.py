@@ -31,6 +31,7 @@ from basinax.atoms import (
 )
 from basinax.models.evaluators import folders
 from calculators import Duck, Faulty, InFiles, NoStress, Outer, Refilled, Silent, Springs
+from comparison import same_ends
 from cover import exhaustive
 from follow_ase import walk_of_ase
 
@@ -62,18 +63,6 @@ def on_springs(symbols: str, seed: int) -> Atoms:
     return atoms
 
 
-def same(result, others) -> bool:
-    """Whether a batch ends in the bits of these results, one after another."""
-    ends = [atoms for other in others for atoms in other.atoms]
-    return all(
-        np.array_equal(a.positions, b.positions)
-        and np.array_equal(a.cell, b.cell)
-        and np.array_equal(*(x.get_forces(apply_constraint=False) for x in (a, b)))
-        and a.get_potential_energy() == b.get_potential_energy()
-        for a, b in zip(result.atoms, ends, strict=True)
-    )
-
-
 # --- the promise
 
 
@@ -96,30 +85,30 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(optimizer, options):
     alone = [relax([a], EMT(), optimizer, **settings) for a in few]
     alone += alone[::-1]
     assert (batch.steps > 0).all()
-    assert same(batch, alone)
+    assert same_ends(batch, alone)
     assert batch.steps.tolist() == [int(result.steps[0]) for result in alone]
 
 
 def test_processes_find_the_bits_of_this_one():
     here = relax(metals()[1:], EMT(), max_steps=10)
     there = relax(metals()[1:], ASECalculator(EMT, workers=2), max_steps=10)
-    assert same(there, [here])
+    assert same_ends(there, [here])
 
 
 def test_a_calculator_forgets_what_it_saw_before():
     atoms = [on_springs("H3", 0), on_springs("C5", 1), on_springs("O2", 2)]
     shared = Springs()
     batch = relax(atoms, shared, fmax=1e-4)
-    assert same(batch, [relax([a], shared, fmax=1e-4) for a in atoms])
+    assert same_ends(batch, [relax([a], shared, fmax=1e-4) for a in atoms])
 
 
 def test_reused_calculators_remember_their_own_structure_alone():
     atoms = [on_springs("H3", 0), on_springs("C5", 1), on_springs("O2", 2)]
     reused = ASECalculator(Springs, workers=2, reuse=True)
     batch = relax(atoms, reused, fmax=1e-4)
-    assert same(batch, [relax([a], reused, fmax=1e-4) for a in atoms])
+    assert same_ends(batch, [relax([a], reused, fmax=1e-4) for a in atoms])
     afresh = relax(atoms, ASECalculator(Springs, workers=2), fmax=1e-4)
-    assert not same(batch, [afresh])
+    assert not same_ends(batch, [afresh])
 
 
 # --- ASE
@@ -243,7 +232,7 @@ def test_what_fails_ends_its_structure_alone(fault, status, message):
     assert [bool(text) for text in result.messages] == [False, bool(message), False]
     assert np.isnan(result.energies).tolist() == [False, bool(message), False]
     assert result.fmax[1] == np.inf
-    assert same(
+    assert same_ends(
         relax(atoms[::2], calculator, fmax=1e-3),
         [relax([a], Springs(), fmax=1e-3) for a in atoms[::2]],
     )
@@ -305,7 +294,7 @@ def test_settings_that_are_of_no_use_raise(arguments, text):
 def test_a_calculator_need_not_say_which_properties_it_has():
     atoms = [on_springs("H3", 0)]
     there = relax(atoms, ASECalculator(Silent, workers=1), fmax=1e-3)
-    assert same(there, [relax(atoms, Springs(), fmax=1e-3)])
+    assert same_ends(there, [relax(atoms, Springs(), fmax=1e-3)])
 
 
 def test_a_process_that_cannot_make_its_calculator_is_left_out(tmp_path):
@@ -368,7 +357,7 @@ def test_a_reused_calculator_finds_the_files_of_its_own_structure(folder):
     reused = ASECalculator(InFiles, workers=2, reuse=True)
     settings = {"fmax": 1e-9, "max_steps": 2}
     batch = relax(atoms, reused, **settings)
-    assert same(batch, [relax([a], reused, **settings) for a in atoms])
+    assert same_ends(batch, [relax([a], reused, **settings) for a in atoms])
     assert os.listdir(folder.parent / "temporary") == os.listdir(folder) == []
 
 
@@ -504,6 +493,6 @@ def test_the_order_of_answers_changes_no_bit():
     atoms = [on_springs("H3", 0), on_springs("C5", 1), on_springs("O2", 2)]
     batch = relax(atoms, Slow(), fmax=1e-4)
     assert batch.messages == ["", "five atoms are too many", ""]
-    assert same(
+    assert same_ends(
         relax(atoms[::2], Slow(), fmax=1e-4), [relax([a], Slow(), fmax=1e-4) for a in atoms[::2]]
     )

@@ -17,7 +17,6 @@ from ase.filters import FrechetCellFilter
 from ase.geometry import wrap_positions
 from ase.io import read, write
 from ase.neighborlist import neighbor_list
-from test_calculators import same
 from typer.testing import CliRunner
 
 from basinax import BFGS, FIRE, LBFGSLineSearch, Status, chain, cli
@@ -32,6 +31,7 @@ from basinax.atoms import (
     relax,
 )
 from basinax.models.graphs import SKIN, VerletList, shape_of
+from comparison import same_ends
 from cover import exhaustive
 from follow_ase import follow_ase, walk_of_ase
 from graph_models import CUTOFF, Direct, Network, NetworkCalculator, OfPositions, structures
@@ -100,7 +100,7 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(
     batch = relax([*few, *few[::-1]], model, **settings)
     alone = [relax([a], model, **settings) for a in few]
     assert (batch.steps > 1).all()
-    assert same(batch, [*alone, *alone[::-1]])
+    assert same_ends(batch, [*alone, *alone[::-1]])
     assert batch.steps.tolist() == [int(r.steps[0]) for r in [*alone, *alone[::-1]]]
 
 
@@ -109,7 +109,7 @@ def test_no_bit_depends_on_when_lists_are_made(models_as_users, monkeypatch):
     seldom = relax(few, model, FIRE(), cell=cells, max_steps=10)
     monkeypatch.setattr("basinax.models.graphs.SKIN", 0.02)
     every = zip(few, cells, strict=True)
-    assert same(seldom, [relax([a], model, FIRE(), cell=c, max_steps=10) for a, c in every])
+    assert same_ends(seldom, [relax([a], model, FIRE(), cell=c, max_steps=10) for a, c in every])
 
 
 def test_what_is_not_finite_ends_its_structure_alone():
@@ -122,7 +122,7 @@ def test_what_is_not_finite_ends_its_structure_alone():
     result = relax(atoms, model, max_steps=5)
     assert (result.status[has_hydrogen] == Status.NOT_FINITE).all()
     others = [a for a, has in zip(atoms, has_hydrogen, strict=True) if not has]
-    assert same(
+    assert same_ends(
         relax(others, network(), max_steps=5), [relax([a], model, max_steps=5) for a in others]
     )
     assert np.array_equal(
@@ -349,7 +349,7 @@ def test_a_trained_model_has_the_same_bits_alone_and_in_a_batch():
         a.rattle(0.05, seed=k)
     batch = relax([*atoms, *atoms[::-1]], model, cell="frechet", max_steps=3)
     alone = [relax([a], model, cell="frechet", max_steps=3) for a in atoms]
-    assert same(batch, [*alone, *alone[::-1]])
+    assert same_ends(batch, [*alone, *alone[::-1]])
     # PBE, of which it learned, has silicon at -5.42 eV an atom; it is rattled.
     assert -5.44 < batch.energies[0] / 2 < -5.40
     with pytest.raises(ValueError, match="the model does not know Po; it knows H, "):
@@ -395,7 +395,7 @@ def test_a_file_of_python_makes_calculators_for_processes(tmp_path):
     made = potential_from(f"python:{file}:make")
     atoms = [bulk("Cu", "fcc", 3.7, cubic=True)]
     there = relax(atoms, dataclasses.replace(made, workers=1), max_steps=2)
-    assert same(there, [relax(atoms, EMT(), max_steps=2)])
+    assert same_ends(there, [relax(atoms, EMT(), max_steps=2)])
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk, diamond100, molecule
-from test_calculators import same
 
 from basinax import FIRE, Status
 from basinax.atoms import EvaluationError, JaxModel, Request, evaluate, relax
+from comparison import same_ends
 from cover import exhaustive
 from listed_energies import CUTOFF, Format, by_list, by_vectors
 
@@ -81,7 +81,7 @@ def test_a_structure_with_a_list_has_the_same_bits_alone_and_in_a_batch(dtype):
     batch = relax([*few, *few[::-1]], model, FIRE(), **settings)
     alone = [relax([a], model, FIRE(), **settings) for a in few]
     assert (batch.steps > 1).all()
-    assert same(batch, [*alone, *alone[::-1]])
+    assert same_ends(batch, [*alone, *alone[::-1]])
 
 
 def test_a_cell_in_which_a_neighbor_has_two_images_is_refused():
@@ -164,7 +164,7 @@ def test_energies_of_jax_md_are_those_of_the_same_formula(format, is_fractional)
     settings = {"fmax": 1e-3, "max_steps": 5, "cell": "frechet"}
     batch = relax([*atoms, *atoms[::-1]], model, FIRE(), **settings)
     alone = [relax([a], model, FIRE(), **settings) for a in atoms]
-    assert same(batch, [*alone, *alone[::-1]])
+    assert same_ends(batch, [*alone, *alone[::-1]])
 
 
 # --- graph networks of packages, which take some ten seconds a shape to compile
@@ -183,7 +183,7 @@ def check_isolation(model: JaxModel) -> None:
     batch = relax([*few, *few[::-1]], model, FIRE(), cell="frechet", max_steps=3)
     alone = [relax([a], model, FIRE(), cell="frechet", max_steps=3) for a in few]
     assert (batch.status != Status.EVALUATION_FAILED).all(), batch.messages
-    assert same(batch, [*alone, *alone[::-1]])
+    assert same_ends(batch, [*alone, *alone[::-1]])
 
 
 @pytest.mark.exhaustive

@@ -5,10 +5,10 @@ import pytest
 from ase.build import bulk
 from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.calculators.morse import MorsePotential
-from test_calculators import same
 
 from basinax import Status
 from basinax.atoms import TorchSimModel, evaluate, relax
+from comparison import same_ends
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -83,7 +83,7 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch():
     model, few = TorchSimModel(Morse()), crystals()
     batch = relax([*few, *few[::-1]], model, cell="frechet", max_steps=5)
     alone = [relax([a], model, cell="frechet", max_steps=5) for a in few]
-    assert same(batch, [*alone, *alone[::-1]])
+    assert same_ends(batch, [*alone, *alone[::-1]])
     joined = relax(few, TorchSimModel(Morse(), batched=True), cell="frechet", max_steps=5)
     np.testing.assert_allclose(joined.energies, batch.energies[:3], rtol=0, atol=1e-9)
 
@@ -114,6 +114,6 @@ def test_a_model_of_torch_sim_itself_keeps_bits_and_has_the_forces_of_ase():
         np.testing.assert_allclose(found.stresses[k], atoms.get_stress(), atol=1e-9)
     batch = relax([*few, *few[::-1]], TorchSimModel(own), cell="frechet", max_steps=5)
     alone = [relax([a], TorchSimModel(own), cell="frechet", max_steps=5) for a in few]
-    assert same(batch, [*alone, *alone[::-1]])
+    assert same_ends(batch, [*alone, *alone[::-1]])
     joined = relax(few, TorchSimModel(own, batched=True), cell="frechet", max_steps=5)
     np.testing.assert_allclose(joined.energies, batch.energies[:3], rtol=0, atol=1e-9)

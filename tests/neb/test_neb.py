@@ -14,11 +14,13 @@ from ase.mep import NEB, NEBTools
 from ase.optimize import BFGS as BFGSOfASE, FIRE as FIREOfASE, MDMin as MDMinOfASE
 
 from basinax import BFGS, FIRE, LBFGSLineSearch, MDMin, Status, check_order
-from basinax.atoms import EMT, ASECalculator, InternalLBFGS, neb, relax
+from basinax.atoms import EMT, ASECalculator, InternalLBFGS, JaxModel, neb, relax
 from basinax.neb.evaluator import Ends, PathEvaluator, _parts
 from basinax.neb.forces import band_forces
 from basinax.neb.paths import read_bands
 from basinax.neb.spline import equidistant
+from cover import cover
+from graph_models import CUTOFF, Network, OfPositions
 
 METHODS = ("aseneb", "improvedtangent", "string")
 
@@ -104,16 +106,14 @@ def compared(name, steps, optimizers, **how):
 FIRES, BFGSS, MDMINS = (FIRE(), FIREOfASE), (BFGS(), BFGSOfASE), (MDMin(), MDMinOfASE)
 
 
-@pytest.mark.parametrize("climb", [False, True])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", ["hop", "vacancy"])
+@pytest.mark.parametrize(*cover("name, method, climb", ["hop", "vacancy"], METHODS, [False, True]))
 def test_the_steps_are_those_of_ase(name, method, climb):
     assert compared(name, (1, 10, 100), FIRES, method=method, climb=climb) < 1e-9
 
 
-@pytest.mark.parametrize("climb", [False, True])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("optimizers", [BFGSS, MDMINS], ids=["BFGS", "MDMin"])
+@pytest.mark.parametrize(
+    *cover("optimizers, method, climb", {"BFGS": BFGSS, "MDMin": MDMINS}, METHODS, [False, True])
+)
 def test_other_optimizers_step_as_those_of_ase(optimizers, method, climb):
     assert compared("hop", (1, 10, 40), optimizers, method=method, climb=climb) < 1e-9
 
@@ -181,8 +181,7 @@ def assert_same(path, other):
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(*cover("dtype, method", [np.float32, np.float64], METHODS, strength=1))
 def test_a_path_has_the_bits_that_it_has_alone(method, dtype):
     images = {"a": 5, "b": 3, "c": 4}
     paths = {"a": hop(), "b": vacancy(), "c": hop("Cu")}
@@ -230,6 +229,11 @@ def test_no_order_is_left_to_the_compiler(method, dtype):
         assert check_order(equidistant, grid, grid.points(rows)).findings == ()
 
 
+def test_potentials_of_paths_run_on_the_default_device():
+    with pytest.raises(TypeError, match="default device"):
+        neb([hop()], EMT(), n_images=3, devices=1)
+
+
 # --- calculators
 
 
@@ -261,6 +265,15 @@ def test_a_calculator_that_fails_ends_its_path_with_the_image():
     assert paths[0].status == Status.EVALUATION_FAILED
     assert "image 1: " in paths[0].message and "no convergence" in paths[0].message
     assert paths[1].status == Status.MAX_STEPS and paths[1].message == ""
+
+
+def test_paths_of_a_model_have_the_bits_that_they_have_alone():
+    model = JaxModel(OfPositions(Network()), CUTOFF)
+    paths, options = [hop(), dimer(), vacancy()], {"n_images": 4, "max_steps": 4, "fmax": 0.01}
+    together = neb(paths, model, **options)
+    for path, other in zip(paths, together, strict=True):
+        assert_same(neb([path], model, **options)[0], other)
+    assert (together.status == Status.MAX_STEPS).all()
 
 
 def test_an_end_point_that_fails_ends_its_path():

@@ -4,7 +4,6 @@ import functools
 
 import numpy as np
 import pytest
-from test_moving_constraints import ARGON, CONSTRAINTS, crystal, symmetric
 
 from basinax import FIRE, check_order
 from basinax.atoms import EMT, Batch, Frechet, UnitCell, ZhouEAM
@@ -17,6 +16,7 @@ from covalent import POTENTIALS as COVALENT, of
 from ions import POTENTIALS as IONIC, SYSTEMS as IONS
 from metal_tables import ELEMENTS, metal, potential
 from metals import SYSTEMS as METALS
+from moving_crystals import ARGON, CONSTRAINTS, crystal, symmetric
 from structures import POTENTIALS as NOBLE, STRUCTURES, listed, mixed
 
 ONE_METAL = [metal("cluster of 13", ("Cu",)), metal("cell of 32", ("Cu",))]

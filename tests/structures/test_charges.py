@@ -9,7 +9,6 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.constraints import FixAtoms
-from test_calculators import same
 
 from basinax import FIRE
 from basinax.atoms import ASECalculator, JaxModel, LennardJones, evaluate, relax
@@ -21,6 +20,7 @@ from basinax.structures.charges import (
     uses_of,
     warn_of_unused,
 )
+from comparison import same_ends
 
 
 def ion(symbols: str = "OH", *, charges=None, moments=None, pbc=False, **info) -> Atoms:
@@ -115,7 +115,7 @@ def test_ions_have_the_same_bits_alone_and_in_a_batch():
     expected = [2 * (0.98 + 0.1 * q - 1) ** 2 / s for q, s in ((0, 1), (-1, 1), (0, 3), (1, 2))]
     np.testing.assert_allclose(found.energies, expected, rtol=1e-12)
     batch = relax(few, IONS, FIRE(), max_steps=3)
-    assert same(batch, [relax([a], IONS, FIRE(), max_steps=3) for a in few])
+    assert same_ends(batch, [relax([a], IONS, FIRE(), max_steps=3) for a in few])
 
 
 def test_what_is_no_charge_is_named():

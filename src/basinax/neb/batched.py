@@ -40,6 +40,9 @@ class Batched(AbstractEvaluator):
     def uses(self) -> frozenset[str]:
         return self.potential.uses
 
+    def on(self, devices: Sequence[Any]) -> AbstractEvaluator:
+        raise TypeError("images are evaluated on JAX's default device: leave devices= out")
+
     def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
         self.potential.check(atoms)
         check_listable(atoms, self.potential.cutoff + self.skin, self.dtype)
