@@ -160,7 +160,7 @@ class Fold(NamedTuple):
 
         def fold(some, begin, n_slots, *, alike=False):
             starts, known, elements = some
-            there = None if alike or elements is None else of_images or elements.of_two()
+            there = None if alike or elements is None else of_images or elements.two_species()
             return self._fold(terms, starts, known, there, begin, n_slots)
 
         rows = (starts, (own, here), elements)
