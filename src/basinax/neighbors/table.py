@@ -250,7 +250,7 @@ class NeighborTable:
         return {
             "senders": padded(np.where(is_further, self.image_rows[further], images), last),
             "receivers": padded(receivers, last),
-            "shifts": np.pad(np.where(is_further[:, None], shifts, 0), [padding, (0, 0)]),
+            "shifts": np.pad(np.where(is_further[:, None], shifts, 0), np.array([padding, (0, 0)])),
             "mask": np.arange(self._most_edges) < n_edges,
             "systems": padded(owners[receivers], owners[last]),
             "reverse": padded(numbers.ravel()[there], 0),
