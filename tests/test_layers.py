@@ -112,6 +112,23 @@ def in_a_fresh_process(code: str, **environment: str) -> str:
     return run.stdout.strip()
 
 
+WITHOUT_TYPER = """
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "typer" else find(name, *more)
+sys.argv[1:] = [{option!r}]
+from basinax.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "option, said", [("--version", basinax.__version__), ("--help", "pip install")]
+)
+def test_the_core_alone_answers_version_and_help(option, said):
+    assert said in in_a_fresh_process(WITHOUT_TYPER.format(option=option))
+
+
 SLOW = {"ase", "equinox", "jax", "numpy", "optax", "vesin"}
 """Packages whose imports take the seconds before a first result."""
 

@@ -150,8 +150,8 @@ def test_json_holds_what_it_has_no_numbers_for_as_text(tmp_path):
 def test_a_config_by_hand_needs_only_what_has_no_default(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(
-        'name = "chain"\n[[optimizers]]\nname = "clip-by-global-norm"\nmax_norm = 1\nord = inf\n'
-        '[[optimizers]]\nname = "fire"\n'
+        'name = "chain"\n[[transforms]]\nname = "clip-by-global-norm"\nmax_norm = 1\nord = inf\n'
+        '[[transforms]]\nname = "fire"\n'
     )
     got = from_config(read_config(path))
     assert to_config(got) == to_config(chain(ClipByGlobalNorm(1, ord=np.inf), FIRE()))

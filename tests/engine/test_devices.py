@@ -21,13 +21,14 @@ from ase.build import bulk
 from typer.testing import CliRunner
 
 from basinax import FIRE, cli
-from basinax.atoms import JaxModel, LennardJones, _machine, relax, relax_stream
+from basinax.atoms import JaxModel, LennardJones, relax, relax_stream
 from basinax.models import session
 from basinax.runs.folder import RunFolder
 from basinax.engine import on_device
+from basinax.structures import machine
 
 jax.config.update("jax_enable_x64", True)
-_machine.CPU.max_rows, _machine.CPU.few_rows, _machine.CPU.short_rows = 32, 8, 0
+machine.CPU.max_rows, machine.CPU.few_rows, machine.CPU.short_rows = 32, 8, 0
 ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=5.0)
 atoms = [bulk("Ar", a=5.2 + 0.02 * k, cubic=True) for k in range(12)]
 for k, a in enumerate(atoms):

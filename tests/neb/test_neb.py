@@ -251,7 +251,7 @@ class Angry(EMTOfASE):
 
 def test_a_calculator_of_ase_gives_the_path_of_ase():
     ends = hop()
-    expected = of_ase(ends, 4, (15,), method="aseneb", climb=True)
+    expected = of_ase(ends, 4, (15,), method="improvedtangent", climb=True)
     (path,) = neb([ends], EMTOfASE(), n_images=4, fmax=0.0, max_steps=15)
     assert apart(ends, path.positions, expected[0]) < 1e-9
     assert path.evaluations == 2 + 2 * 16

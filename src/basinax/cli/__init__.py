@@ -15,14 +15,16 @@ import typing
 import warnings
 from contextlib import suppress
 
+from basinax import __version__
+
 if typing.TYPE_CHECKING:
-    from basinax.cli.app import app as app, probe as probe, relax as relax, verify as verify
+    from basinax.cli.commands import app as app, probe as probe, relax as relax, verify as verify
     from basinax.cli.console import err as err, out as out
 else:
 
     def __getattr__(name: str) -> typing.Any:
         if name in ("app", "probe", "relax", "verify"):
-            from basinax.cli import app as module
+            from basinax.cli import commands as module
         elif name in ("err", "out"):
             from basinax.cli import console as module
         else:
@@ -44,15 +46,26 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     for name in NEEDED:
         if importlib.util.find_spec(name) is None:
+            _answer_without_the_extra()
             sys.exit(f'basinax needs {name} for this: run pip install "basinax[atoms]"')
     warnings.showwarning = _show_warning
-    from basinax.cli.app import app
+    from basinax.cli.commands import app
 
     try:
         app()
     except SystemExit as left:
         end(left)
         raise
+
+
+def _answer_without_the_extra() -> None:
+    """Answer --version and --help; return where something else is asked for."""
+    match sys.argv[1:]:
+        case ["--version"]:
+            sys.exit(print(__version__))
+        case [] | ["-h" | "--help"]:
+            print("basinax relaxes many structures in one batch, each with the bits it has alone.")
+            sys.exit(print('Its commands need ASE and others: run pip install "basinax[atoms]"'))
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -41,7 +41,7 @@ def neb(
     *,
     k: float | Sequence[Any] | np.ndarray = 0.1,
     climb: bool | float | Sequence[float] | np.ndarray = True,
-    method: str = "aseneb",
+    method: str = "improvedtangent",
     n_images: int | None = None,
     interpolate: Literal["idpp", "linear"] = "idpp",
     fmax: float | Sequence[float] | np.ndarray = 0.05,
@@ -80,9 +80,9 @@ def neb(
         climb: whether the highest image climbs, from the first step on; or the force (eV/Å) at
             which it begins, once the largest force on the path is smaller, one or one per path. It
             must not be less than `fmax`.
-        method: "aseneb", ASE's own; "improvedtangent" (Henkelman and Jónsson, 2000), the default
-            of ASE since 3.27; or "string" (Makri, Ortner and Kermode, 2019): no springs, but images
-            at equal distances along a spline after each step.
+        method: "improvedtangent" (Henkelman and Jónsson, 2000), ASE's default since 3.27; "aseneb",
+            its default before; or "string" (Makri, Ortner and Kermode, 2019): no springs, but
+            images at equal distances along a spline after each step.
         n_images: the number of images of paths that are given by their end points, these included.
         interpolate: how ASE makes these images, "idpp" (with the springs and the method, without
             climbing) or "linear".

@@ -277,7 +277,7 @@ class _Walk:
         called = eqn if self.caller is None else self.caller
         makers = [self.calls[fact.at] for fact in facts if fact.at in self.calls]
         made = sorted(_line(maker, _NOT_USERS) for maker in makers)
-        origin = _line(called, _PASSED)
+        origin = _line(eqn, _PASSED)
         source = next(filter(None, [_line(called, _NOT_USERS), *made, origin]), "the function")
         told = rule.why, rule.remedy, rule.in_batches
         return OrderFinding(rule.name, eqn.primitive.name, source, origin, *told)

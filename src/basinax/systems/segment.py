@@ -272,7 +272,7 @@ def _matching(tree, other) -> list[Array]:
     for (path, leaf), match in zip(jax.tree_util.tree_leaves_with_path(tree), leaves, strict=True):
         if jnp.shape(leaf) != jnp.shape(match):
             raise ValueError(
-                f"leaves {jax.tree_util.keystr(path)} must have the same shape:"
+                f"the arrays{jax.tree_util.keystr(path)} of two trees must have the same shape:"
                 f" {jnp.shape(leaf)} and {jnp.shape(match)}"
             )
     return leaves
