@@ -63,7 +63,7 @@ def _answer_without_the_extra() -> None:
     match sys.argv[1:]:
         case ["--version"]:
             sys.exit(print(__version__))
-        case [] | ["-h" | "--help"]:
+        case ["-h" | "--help"]:
             print("basinax relaxes many structures in one batch, each with the bits it has alone.")
             sys.exit(print('Its commands need ASE and others: run pip install "basinax[atoms]"'))
 
