@@ -322,7 +322,7 @@ def test_a_signal_costs_no_more_than_what_ran(whole, name):
 SLOWLY = """
 import sys, time
 from basinax import cli
-from basinax.atoms import relax_stream
+from basinax.engine import relax_stream
 from basinax.runs.results import Results
 
 relax_stream._most_rows = lambda run: 16

@@ -184,8 +184,11 @@ def _tell(found: list[OrderFinding], is_strict: bool = False) -> None:
     elif found and is_strict:
         raise ValueError(_message(found))
     elif found:
-        file, line = found[0].source.rsplit(":", 1)
-        warnings.warn_explicit(_message(found), OrderWarning, file, int(line))
+        file, _, line = found[0].source.rpartition(":")
+        is_known = line.isdigit()
+        warnings.warn_explicit(
+            _message(found), OrderWarning, file if is_known else line, int(line) if is_known else 1
+        )
 
 
 def _message(found: list[OrderFinding]) -> str:
@@ -278,7 +281,8 @@ class _Walk:
         makers = [self.calls[fact.at] for fact in facts if fact.at in self.calls]
         made = sorted(_line(maker, _NOT_USERS) for maker in makers)
         origin = _line(eqn, _PASSED)
-        source = next(filter(None, [_line(called, _NOT_USERS), *made, origin]), "the function")
+        lines = [_line(called, _NOT_USERS), *made, origin, _line(called, _PASSED)]
+        source = next(filter(None, lines), "the function")
         told = rule.why, rule.remedy, rule.in_batches
         return OrderFinding(rule.name, eqn.primitive.name, source, origin, *told)
 
