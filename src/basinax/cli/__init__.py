@@ -18,13 +18,13 @@ from contextlib import suppress
 from basinax import __version__
 
 if typing.TYPE_CHECKING:
-    from basinax.cli.commands import app as app, probe as probe, relax as relax, verify as verify
+    from basinax.cli._app import app as app, probe as probe, relax as relax, verify as verify
     from basinax.cli.console import err as err, out as out
 else:
 
     def __getattr__(name: str) -> typing.Any:
         if name in ("app", "probe", "relax", "verify"):
-            from basinax.cli import commands as module
+            from basinax.cli import _app as module
         elif name in ("err", "out"):
             from basinax.cli import console as module
         else:
@@ -49,7 +49,7 @@ def main() -> None:
             _answer_without_the_extra()
             sys.exit(f'basinax needs {name} for this: run pip install "basinax[atoms]"')
     warnings.showwarning = _show_warning
-    from basinax.cli.commands import app
+    from basinax.cli._app import app
 
     try:
         app()
