@@ -87,7 +87,7 @@ def test_no_transform_is_forgotten():
 
 @pytest.mark.parametrize(
     ("module", "transform"),
-    [("optimizers.fire", FIRE()), ("curvature.history", LBFGS(memory=3))],
+    [("fire", FIRE()), ("quasi_newton.history", LBFGS(memory=3))],
     ids=["FIRE", "LBFGS"],
 )
 def test_a_rounding_that_is_left_out_is_found(module, transform, monkeypatch):
