@@ -136,8 +136,10 @@ def elastic(
         symprec: the tolerance of spglib in Å.
         relax_ions: relax the ions in each strained cell, under their constraints but `FixSymmetry`;
             otherwise they are clamped to the strain.
-        optimizer, fmax, max_steps: of these relaxations, as for `relax`. The default strain makes
-            forces of about 0.02 eV/Å, far above which `fmax` must not be.
+        optimizer: of these relaxations, as for `relax`.
+        fmax: as for `relax`. The default strain makes forces of about 0.02 eV/Å, and `fmax` must be
+            far below these.
+        max_steps: as for `relax`.
         dtype: as for `evaluate`.
 
     Raises:

@@ -177,7 +177,8 @@ def check_minima(
 
     Args:
         structures: the result of `relax`, or structures.
-        potential, options: as for `vibrations`, which has the frequencies too.
+        potential: as for `vibrations`, which has the frequencies too.
+        options: as for `vibrations`.
 
     >>> from ase import Atoms
     >>> from basinax.atoms import LennardJones, relax

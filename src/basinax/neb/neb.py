@@ -89,9 +89,12 @@ def neb(
         fmax: a path has converged when the force on each atom of each image is smaller (eV/Å); one
             number, or one per path.
         max_steps: a path ends unconverged after this many steps; one number, or one per path.
-        dtype, skin: as for `relax`.
-        history, log: as for `relax`; the energy of a path is that of its highest inner image.
-        progress, should_stop: as for `relax`.
+        dtype: as for `relax`.
+        skin: as for `relax`.
+        history: as for `relax`; the energy of a path is that of its highest inner image.
+        log: as for `relax`, with that energy.
+        progress: as for `relax`.
+        should_stop: as for `relax`.
         throw: raise if a path does not converge; otherwise see `status`. A path of which an image
             cannot be evaluated ends alone, as `Status.EVALUATION_FAILED`; its `message` names the
             image.
