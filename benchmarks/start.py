@@ -81,9 +81,6 @@ def measured(name: str) -> dict[str, Any]:
 def of_process(name: str, way: str, cache: str) -> dict[str, Any]:
     """What a new process says of a case, and how long it took."""
     keeps = {
-        "JAX_COMPILATION_CACHE_DIR": cache,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         "BASINAX_CACHE": cache,
         "JAX_ENABLE_X64": "1",
         "PYTHONDONTWRITEBYTECODE": "",  # an installed package has its bytecode
