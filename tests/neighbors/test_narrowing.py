@@ -246,7 +246,7 @@ def test_runs_have_the_bits_they_have_without_and_alone(name, dtype, monkeypatch
     ):
         with monkeypatch.context() as patched:
             patched.setattr(target, setting, value)
-            for program in ("advance", "noted", "recorded"):
+            for program in ("advance_block", "noted", "recorded"):
                 plain = getattr(_turns, program)[True].__wrapped__
                 patched.setattr(_on_device, program, _turns._by_length(plain))
             others.append(run(**how))
