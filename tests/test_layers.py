@@ -144,6 +144,10 @@ def test_importing_basinax_imports_nothing_that_takes_time():
     assert loaded_by("import basinax; basinax.__version__") & SLOW == set()
 
 
+def test_importing_basinax_for_atoms_imports_nothing_that_few_calls_need():
+    assert loaded_by("import basinax.atoms") & {"ase.mep", "ase.vibrations", "optax"} == set()
+
+
 def test_the_first_name_imports_nothing_of_an_extra_nor_optax():
     """Which whoever uses it has imported."""
     clipped = "chain(ClipByGlobalNorm(1.0), FIRE())"

@@ -8,19 +8,20 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ase import Atoms, units
 from ase.constraints import FixAtoms, FixCom, FixSymmetry
-from ase.vibrations import VibrationsData
 from jaxtyping import Bool, Complex, Float
-from scipy.linalg import null_space, orth
 
 from basinax.engine.evaluate import evaluate
 from basinax.numerics.settings import POSITIVE, SIZE, one_number, shown
 from basinax.results.table import named, text_of
 from basinax.structures.read import intake
+
+if TYPE_CHECKING:  # importing it takes a sixth of the time of `import basinax.atoms`
+    from ase.vibrations import VibrationsData
 
 WEIGHTS = {2: {-1: 6, 1: -6}, 4: {-2: -1, -1: 8, 1: -8, 2: 1}}
 """The weight in twelfths of the force at each displacement, in units of `delta`, by `nfree`."""
@@ -37,7 +38,7 @@ its axis if its atoms lie so close to a line."""
 class Vibrations:
     """The harmonic vibrations of one structure."""
 
-    data: VibrationsData
+    data: "VibrationsData"
     """ASE's object, for `write_jmol`, `tabulate`, animated modes, densities of states, and, with
     its energies, `IdealGasThermo` and `HarmonicThermo`."""
     tolerance: float
@@ -85,13 +86,15 @@ class Vibrations:
         """
         if not self.is_finite:
             return np.zeros(0)
+        from scipy.linalg import orth
+
         atoms, indices = self.data.get_atoms(), self.data.get_indices()
         root = np.sqrt(np.repeat(atoms.get_masses()[indices], 3))
         rigid = orth(root[:, None] * _rigid_motions(atoms, indices), NEGLIGIBLE)
         others = np.eye(len(root)) - rigid @ rigid.T
         weighted = others @ (self.hessian / np.outer(root, root)) @ others
         projected = np.outer(root, root) * (weighted + weighted.T) / 2
-        data = VibrationsData.from_2d(atoms, projected, indices.tolist())
+        data = type(self.data).from_2d(atoms, projected, indices.tolist())
         sizes = np.imag(data.get_frequencies())
         return np.sort(sizes[sizes > self.tolerance])[::-1]
 
@@ -244,6 +247,8 @@ def _of(
     tolerance: float,
 ) -> Vibrations:
     """The vibrations of a structure, which takes its share of the forces found."""
+    from ase.vibrations import VibrationsData
+
     rows, messages = np.zeros((3 * len(moving), 3 * len(moving))), [""]
     for row, weight in itertools.product(rows, weights.values()):
         forces, message = next(found)
@@ -256,6 +261,8 @@ def _of(
 def _rigid_motions(atoms: Atoms, moving: np.ndarray) -> Float[np.ndarray, "3*moving n"]:
     """Motions that change no distance and leave all other atoms at rest: translations, and turns
     about axes along which alone the structure is periodic."""
+    from scipy.linalg import null_space
+
     periodic = atoms.cell.array[atoms.pbc]
     axes = {0: np.eye(3), 1: periodic}.get(len(periodic), np.zeros((0, 3)))
     shifts = np.broadcast_to(np.eye(3)[:, None], (3, len(atoms), 3))

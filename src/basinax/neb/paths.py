@@ -10,7 +10,6 @@ import numpy as np
 from ase import Atoms
 from ase.constraints import FixAtoms, FixCartesian, FixedLine, FixedPlane, FixScaled
 from ase.geometry import find_mic
-from ase.mep import NEB
 from jaxtyping import Float
 
 from basinax.numerics.settings import SIZE, at_least, known, require_whole, shown
@@ -157,6 +156,8 @@ def _interpolated(
     ends: list[Atoms], springs: np.ndarray, interpolate: str, method: str
 ) -> list[Atoms]:
     """Images between two end points, made by ASE, along the shortest ways between cells."""
+    from ase.mep import NEB
+
     first, last = (end.copy() for end in ends)
     images = [first, *(first.copy() for _ in springs[1:]), last]
     try:

@@ -4,11 +4,10 @@ import dataclasses
 import functools
 import os
 from collections.abc import Sequence
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 from ase import Atoms
-from ase.utils.forcecurve import ForceFit, fit_images
 from jaxtyping import Bool, Float, Int32
 
 from basinax.minimize.status import Status
@@ -17,6 +16,9 @@ from basinax.results.history import History
 from basinax.results.record import Relaxed
 from basinax.results.snapshot import Template
 from basinax.results.table import write_rows
+
+if TYPE_CHECKING:  # importing it takes time that only this result should pay
+    from ase.utils.forcecurve import ForceFit
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -123,8 +125,10 @@ class MinimumEnergyPath:
         """The energy of the highest image and fmax of the steps, if kept."""
         return self.entry.history
 
-    def fit(self) -> ForceFit:
+    def fit(self) -> "ForceFit":
         """ASE's curve through energies and forces of the images (`ase.mep.NEBTools`)."""
+        from ase.utils.forcecurve import fit_images
+
         return fit_images(self.images)
 
     def plot(self, ax: Any = None) -> Any:
