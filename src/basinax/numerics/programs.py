@@ -67,11 +67,13 @@ class Programs:
     def __call__(self, *args: Any) -> Any:
         # XLA cannot write a program that JAX has loaded from a folder of the user.
         place = None if jax.config.values["jax_compilation_cache_dir"] else cache()
+        if place is None:
+            return self._jitted(*args)
         dynamic = tuple(x for k, x in enumerate(args) if k not in self._static)
         leaves, structure = jax.tree.flatten(dynamic)
         now = switches()
         device = _device_of(leaves, now)
-        if place is None or device is None:
+        if device is None:
             return self._jitted(*args)
         fixed = tuple(args[k] for k in self._static)
         signature = (fixed, structure, tuple(map(_kind, leaves)), device, *now.values())
@@ -161,9 +163,10 @@ def _described(value: Any, *, is_static: bool = False) -> str:
     match value:
         case enum.Enum():
             return f"{_named(type(value))}.{value.name}"
+        case bool() | int() | float() | complex() if not is_static:
+            return type(value).__name__
         case None | bool() | int() | float() | complex() | str() | bytes():
-            of_value = "" if _is_traced(value) and not is_static else f":{value!r}"
-            return type(value).__name__ + of_value
+            return f"{type(value).__name__}:{value!r}"
         case np.dtype():
             return f"dtype:{value}"
         case np.ndarray() | np.generic() if is_static:
@@ -171,7 +174,7 @@ def _described(value: Any, *, is_static: bool = False) -> str:
         case jax.Array() | np.ndarray() | np.generic() if not is_static:
             return repr(_kind(value))
         case Static():
-            return f"Fixed({_described(value.tree, is_static=True)})"
+            return f"Static({_described(value.tree, is_static=True)})"
         case dict():
             items = sorted((_described(k, is_static=True), of(x)) for k, x in value.items())
             return f"{_named(type(value))}{items}"
@@ -187,11 +190,6 @@ def _described(value: Any, *, is_static: bool = False) -> str:
             ]
             return f"{_named(type(value))}{fields}"
     return _named(value)
-
-
-def _is_traced(number: Any) -> bool:
-    """Whether a program is the same for all numbers of this type."""
-    return isinstance(number, bool | int | float | complex)
 
 
 def _named(value: Any) -> str:
