@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ase import Atoms
@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int32
 from basinax.minimize.status import Status
 from basinax.neb.paths import Band
 from basinax.results.history import History
-from basinax.results.record import Relaxed
+from basinax.results.record import Entries, Relaxed
 from basinax.results.snapshot import Template
 from basinax.results.table import write_rows
 
@@ -144,28 +144,11 @@ class MinimumEnergyPath:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class PathsResult(Sequence[MinimumEnergyPath]):
+class PathsResult(Entries[MinimumEnergyPath]):
     """The result of `neb`: a sequence of paths, in the order of the input."""
-
-    entries: Sequence[MinimumEnergyPath]
 
     def __repr__(self) -> str:
         return f"PathsResult({len(self)} paths, {int(self.converged.sum())} converged)"
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    @overload
-    def __getitem__(self, which: int) -> MinimumEnergyPath: ...
-
-    @overload
-    def __getitem__(self, which: slice | Sequence[int] | np.ndarray) -> Self: ...
-
-    def __getitem__(self, which):
-        if isinstance(which, int | np.integer):
-            return self.entries[int(which)]
-        numbers = np.arange(len(self))[which].tolist()
-        return dataclasses.replace(self, entries=[self.entries[k] for k in numbers])
 
     @property
     def status(self) -> Int32[np.ndarray, "paths"]:

@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any, Self, TypeVar, overload
 
 import numpy as np
 from ase import Atoms
@@ -113,3 +114,29 @@ class Relaxed:
         Its calculator has the results there; it has no calculator without results.
         """
         return self.template.at(self.positions, self.cell, self.results)
+
+
+Entry = TypeVar("Entry")
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Entries(Sequence[Entry]):
+    """A result as a sequence; a slice, a mask or numbers give the result of selected entries."""
+
+    entries: Sequence[Entry]
+    """One for each system, in the order of the input."""
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @overload
+    def __getitem__(self, which: int) -> Entry: ...
+
+    @overload
+    def __getitem__(self, which: slice | Sequence[int] | np.ndarray) -> Self: ...
+
+    def __getitem__(self, which):
+        if isinstance(which, int | np.integer):
+            return self.entries[int(which)]
+        numbers = np.arange(len(self))[which].tolist()
+        return dataclasses.replace(self, entries=[self.entries[k] for k in numbers])

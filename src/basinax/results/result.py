@@ -4,8 +4,8 @@ import dataclasses
 import functools
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, Self, overload
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from ase import Atoms
@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int32
 
 from basinax.minimize.status import Status
 from basinax.results.history import History
-from basinax.results.record import Relaxed
+from basinax.results.record import Entries, Relaxed
 from basinax.results.report.page import write_report
 from basinax.results.table import Columns, columns_of, html_of, rows_of, text_of, write_rows
 
@@ -22,7 +22,7 @@ SHOWN = 10
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class AtomsRelaxation(Sequence[Relaxed]):
+class AtomsRelaxation(Entries[Relaxed]):
     """The result of `relax`: a sequence of `Relaxed`, one per structure, in the order of the input.
 
     Attributes have one entry per structure, too. `result[3]` and iteration give single structures;
@@ -30,8 +30,6 @@ class AtomsRelaxation(Sequence[Relaxed]):
     selected structures.
     """
 
-    entries: Sequence[Relaxed]
-    """The structures."""
     compilations: int = 0
     """The number of programs that the call compiled or loaded from JAX's disk cache, which takes
     most of the time of a short call. A second similar call compiles none."""
@@ -125,21 +123,6 @@ class AtomsRelaxation(Sequence[Relaxed]):
         """The number of structures by name of status, without statuses that do not occur."""
         counts = {status.name.lower(): int((self.status == status).sum()) for status in Status}
         return {name: count for name, count in counts.items() if count}
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    @overload
-    def __getitem__(self, which: int) -> Relaxed: ...
-
-    @overload
-    def __getitem__(self, which: slice | Sequence[int] | np.ndarray) -> Self: ...
-
-    def __getitem__(self, which):
-        if isinstance(which, int | np.integer):
-            return self.entries[int(which)]
-        numbers = np.arange(len(self))[which].tolist()
-        return dataclasses.replace(self, entries=[self.entries[k] for k in numbers])
 
     def to_dict(self) -> dict[str, list[Any]]:
         """A table as columns, one entry per structure.
