@@ -20,6 +20,7 @@ from basinax.numerics.rounding import BLOCK
 from basinax.numerics.switches import switches
 from basinax.results.history import AnyRecorder
 from basinax.results.record import Relaxed
+from basinax.structures.batch import rows_of_sizes
 from basinax.structures.charges import warn_of_unused
 from basinax.structures.formats.occupancy import check_occupancies
 from basinax.structures.read import Fault, Item, Structure, intake
@@ -30,7 +31,7 @@ Outcomes = Sequence[tuple[int, Relaxed | Fault]]
 
 def rows_of(atoms: Any) -> int:
     """The rows that a structure needs in a batch; those of one atom for what is no structure."""
-    return max(-(-len(atoms) // BLOCK), 1) * BLOCK if isinstance(atoms, Atoms) else BLOCK
+    return max(rows_of_sizes([len(atoms)]), BLOCK) if isinstance(atoms, Atoms) else BLOCK
 
 
 class Feed:

@@ -18,9 +18,8 @@ from basinax.models.evaluators.protocol import (
 )
 from basinax.models.evaluators.waiting import WaitingSession
 from basinax.neighbors.search import check_listable
-from basinax.neighbors.table import NeighborTable
 from basinax.numerics.static import partition
-from basinax.potentials.points import ROOMS, parts_of, properties_of, shape_of
+from basinax.potentials.points import parts_of, properties_of, shape_of, table_of
 from basinax.structures.batch import Batch, bare, row_starts
 
 WORN = 0.5
@@ -71,7 +70,7 @@ class _Evaluator:
         return [answer for batch in self._batches for answer in batch.answers(asked)]
 
     def _made(self, numbers: list[int]) -> "list[_Listed]":
-        parts = list(parts_of([self._atoms[k] for k in numbers]))
+        parts = parts_of([self._atoms[k] for k in numbers])
         shape = shape_of(parts)
         made, begin = [], 0
         for part in parts:
@@ -92,18 +91,9 @@ class _Listed:
         # Lists of the structures as they came, which `check` has passed, can always be made.
         self._batch = Batch.from_atoms(atoms, how.dtype, *shape)
         self._positions = np.array(self._batch.positions)
-        potential = how.potential
-        self._table = table = NeighborTable(
-            self._batch,
-            potential.cutoff,
-            how.skin,
-            lists=potential.lists,
-            reverse=True,
-            is_fitted=False,
-        )
-        program = self._how[0], *shape, np.dtype(how.dtype), "batched"
-        table.fit(ROOMS.of(program, table.needs, shape[0], is_lean=table.is_lean))
-        self._lists = table.lists()
+        program = self._how[0], "batched"
+        self._table = table_of(how.potential, self._batch, how.skin, program)
+        self._lists = self._table.lists()
 
     def answers(self, asked: dict[int, Request]) -> list[Answer]:
         """The answers to those requests that are of this batch."""

@@ -25,7 +25,7 @@ from basinax.neb.forces import Chain, band_forces, tangent_weights
 from basinax.neb.paths import Band
 from basinax.neb.spline import Grid
 from basinax.numerics.rounding import BLOCK
-from basinax.structures.batch import padded_size, row_starts
+from basinax.structures.batch import in_parts, padded_size, row_starts, rows_of_sizes
 from basinax.structures.machine import machine
 from basinax.systems.index import index_of_sizes
 
@@ -234,22 +234,18 @@ class _Part:
 
 def _parts(of: PathEvaluator) -> list[_Part]:
     """The paths in parts of one shape, or of few; no bit depends on them."""
-    parts: list[list[int]] = [[]]
-    n_rows = 0
-    for number, band in enumerate(of.bands):
-        own = len(band.images) * -(-band.n_atoms // BLOCK) * BLOCK
-        n_rows += own
-        if parts[-1] and n_rows > machine().max_rows:
-            parts.append([])
-            n_rows = own
-        parts[-1].append(number)
+
+    def rows_of(number: int) -> int:
+        return rows_of_sizes(map(len, of.bands[number].images))
+
+    parts = in_parts(range(len(of.bands)), rows_of, machine().max_rows)
     return [_part(numbers, of) for numbers in parts]
 
 
 def _part(numbers: list[int], of: PathEvaluator) -> _Part:
     bands, dtype = of.bands, np.dtype(of.dtype)
     sizes = [bands[number].n_atoms for number in numbers for _ in bands[number].images]
-    n_rows = padded_size(sum(-(-size // BLOCK) * BLOCK for size in sizes), BLOCK)
+    n_rows = padded_size(rows_of_sizes(sizes), BLOCK)
     n_images = padded_size(len(sizes))
     starts = row_starts(sizes)
     before = np.arange(n_rows, dtype=np.int32)

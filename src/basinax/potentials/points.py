@@ -19,7 +19,14 @@ from basinax.numerics.order import checked_once
 from basinax.numerics.rounding import BLOCK
 from basinax.numerics.static import Static, partition
 from basinax.results.snapshot import Snapshot
-from basinax.structures.batch import Batch, bare, padded_size, row_starts
+from basinax.structures.batch import (
+    Batch,
+    bare,
+    in_parts,
+    padded_size,
+    row_starts,
+    rows_of_sizes,
+)
 from basinax.structures.machine import machine
 from basinax.structures.matrices import VOIGT
 
@@ -34,48 +41,47 @@ def found_of(
     Args:
         potential: an `AbstractPotential`.
     """
-    parts = list(parts_of(atoms))
+    parts = parts_of(atoms)
     n_rows, n_systems = shape_of(parts)
     fixed, arrays = partition(potential)
     for part in parts:
         batch = Batch.from_atoms(bare(part), dtype, n_rows, n_systems)
-        table = NeighborTable(
-            batch, potential.cutoff, 0.0, lists=potential.lists, reverse=True, is_fitted=False
-        )
-        program = fixed, n_rows, n_systems, np.dtype(dtype), stress
-        table.fit(ROOMS.of(program, table.needs, n_rows, is_lean=table.is_lean))
+        table = table_of(potential, batch, 0.0, (fixed, stress))
         found = properties_of(fixed, stress, arrays, batch, table.lists())
         yield from _by_structure(jax.device_get(found), part)
 
 
-ROOMS = Rooms()
+_ROOMS = Rooms()
 """Rooms of all calls of the process, so that like structures share a program."""
 
 
-def parts_of(atoms: Sequence[Atoms]) -> Iterator[list[Atoms]]:
+def table_of(potential: Any, batch: Batch, skin: float, program: tuple[Any, ...]) -> NeighborTable:
+    """The lists of a batch, with the room that batches of its shape have in a program.
+
+    Args:
+        program: what tells programs of one shape and dtype apart.
+    """
+    table = NeighborTable(
+        batch, potential.cutoff, skin, lists=potential.lists, reverse=True, is_fitted=False
+    )
+    n_rows, dtype = len(batch.positions), np.dtype(batch.positions.dtype)
+    key = (*program, n_rows, batch.n_systems, dtype)
+    table.fit(_ROOMS.of(key, table.needs, n_rows, is_lean=table.is_lean))
+    return table
+
+
+def parts_of(atoms: Sequence[Atoms]) -> list[list[Atoms]]:
     """The structures in batches that are not too large, unless one structure is."""
-    part: list[Atoms] = []
-    n_rows = 0
-    for a in atoms:
-        n_rows += _rows_of([a])
-        if part and n_rows > machine().point_rows:
-            yield part
-            part, n_rows = [], _rows_of([a])
-        part.append(a)
-    yield part
+    return in_parts(atoms, lambda a: rows_of_sizes([len(a)]), machine().point_rows)
 
 
 def shape_of(parts: Sequence[list[Atoms]]) -> tuple[int, int]:
     """The numbers of rows and systems of batches with room for each part."""
-    n_rows = max(map(_rows_of, parts))
+    n_rows = max(rows_of_sizes(map(len, part)) for part in parts)
     n_rows = padded_size(
         max(n_rows, machine().few_point_rows), BLOCK, *([1] if n_rows <= SMALL else [])
     )
     return n_rows, padded_size(max(map(len, parts)), steps=1)
-
-
-def _rows_of(part: Sequence[Atoms]) -> int:
-    return sum(-(-len(a) // BLOCK) for a in part) * BLOCK
 
 
 @functools.partial(xla.jitted, is_kept=True, options=xla.SHORT, static_argnums=(0, 1))

@@ -5,8 +5,8 @@ Every structure starts on a multiple of eight rows (the aligned layout of docs/d
 program.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -21,6 +21,8 @@ from basinax.structures.constraints.applied import Constraints, Layout, blank, l
 from basinax.structures.read import Structure, intake
 from basinax.systems.index import SystemIndex, index_of_sizes
 from basinax.systems.plan import require_room
+
+T = TypeVar("T")
 
 STEPS_PER_OCTAVE = 8
 """The number of padded sizes between a number and its double: padding adds ≤ 1/8 beyond 64."""
@@ -175,8 +177,25 @@ def batch_shape(sizes: Sequence[int]) -> tuple[int, int]:
     """
     for size in sizes:
         require_whole(size, "sizes of systems", at_least(0))
-    n_rows = sum(-(-size // BLOCK) * BLOCK for size in sizes)
-    return padded_size(n_rows, least=BLOCK), padded_size(len(sizes))
+    return padded_size(rows_of_sizes(sizes), least=BLOCK), padded_size(len(sizes))
+
+
+def rows_of_sizes(sizes: Iterable[int]) -> int:
+    """The rows of an aligned batch of systems of these sizes, without padding at its end."""
+    return sum(-(-size // BLOCK) * BLOCK for size in sizes)
+
+
+def in_parts(items: Iterable[T], rows_of: Callable[[T], int], most: int) -> list[list[T]]:
+    """The items in parts of at most so many rows, unless one item has more."""
+    parts: list[list[T]] = [[]]
+    n_rows = 0
+    for item in items:
+        n_rows += rows_of(item)
+        if parts[-1] and n_rows > most:
+            parts.append([])
+            n_rows = rows_of(item)
+        parts[-1].append(item)
+    return parts
 
 
 def padded_size(n: int, least: int = 1, steps: int = STEPS_PER_OCTAVE) -> int:
