@@ -383,7 +383,7 @@ def _ended(kept: RunFolder, works: Works) -> list[Brief]:
 def counts_of(briefs: list[Brief]) -> dict[str, int]:
     """The number of structures by name of status."""
     counts = Counter(brief.status for brief in briefs)
-    return {str(status): n for status, n in sorted(counts.items())}
+    return {str(status): counts[status] for status in Status if counts[status]}
 
 
 def _export(

@@ -268,7 +268,7 @@ class Slots:
 
     def _record_ends(self, last: dict[str, np.ndarray], structures: dict[int, Structure]) -> None:
         """Pass on the last frames of structures that have ended; recorders skip known frames."""
-        has_ended = (last["status"] != Status.RUNNING) & last["is_known"]
+        has_ended = (last["status"] != Status.RUNNING.code) & last["is_known"]
         ends = {k: structure for k, structure in structures.items() if has_ended[k]}
         self._add_frames(last, ends, are_last=True)
 

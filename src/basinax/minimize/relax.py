@@ -56,7 +56,7 @@ class Relaxation(eqx.Module):
 
     @property
     def converged(self) -> Bool[Array, "systems"]:
-        return self.status == Status.CONVERGED.value
+        return self.status == Status.CONVERGED.code
 
 
 @own_switches()
@@ -208,12 +208,13 @@ def raise_unless_converged(status: Int32[Array | np.ndarray, "systems"]) -> None
     """Raise RuntimeError with the number and names of systems that did not converge, if any."""
     if isinstance(status, Tracer):
         raise TypeError("throw=True needs to know each system's status: call relax outside of jit")
-    codes = np.asarray(status)
-    failed = np.flatnonzero(codes != Status.CONVERGED)
-    if len(failed):
-        shown = ", ".join(f"{i} ({Status(codes[i]).name.lower()})" for i in failed[:5])
+    each = list(map(Status, np.asarray(status).tolist()))
+    failed = [f"{i} ({x})" for i, x in enumerate(each) if x != Status.CONVERGED]
+    if failed:
         more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
-        raise RuntimeError(f"{len(failed)} of {len(codes)} systems did not converge: {shown}{more}")
+        raise RuntimeError(
+            f"{len(failed)} of {len(each)} systems did not converge: {', '.join(failed[:5])}{more}"
+        )
 
 
 def _as_array(x):

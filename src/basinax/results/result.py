@@ -74,9 +74,9 @@ class AtomsRelaxation(Entries[Relaxed]):
         return np.array(self._each("evaluations"), np.int32)
 
     @functools.cached_property
-    def status(self) -> Int32[np.ndarray, "systems"]:
-        """Codes of `Status`."""
-        return np.array(self._each("status"), np.int32)
+    def status(self) -> np.ndarray:
+        """The outcomes as texts, such as "converged"; see `Status`."""
+        return np.array(self._each("status"), str)
 
     @functools.cached_property
     def messages(self) -> list[str]:
@@ -121,7 +121,7 @@ class AtomsRelaxation(Entries[Relaxed]):
     @property
     def counts(self) -> dict[str, int]:
         """The number of structures by name of status, without statuses that do not occur."""
-        counts = {status.name.lower(): int((self.status == status).sum()) for status in Status}
+        counts = {str(status): int((self.status == status).sum()) for status in Status}
         return {name: count for name, count in counts.items() if count}
 
     def to_dict(self) -> dict[str, list[Any]]:

@@ -113,7 +113,7 @@ def row_of(number: int, entry: Relaxed) -> AtomsRow:
     for name in lost:
         warnings.warn(f"no database of ASE holds the result {name!r} of a structure", stacklevel=2)
     data = {
-        **{name: text for name, text in values.items() if isinstance(text, str)},
+        **{name: text for name, text in values.items() if type(text) is str},
         "info": stored(parted(template.info)[0]),
         "arrays": stored(parted(arrays)[0]),
         "order": list(results),
@@ -205,7 +205,7 @@ def _stored_curve(history: History) -> np.ndarray:
 
 def status_of(pairs: Mapping[str, Any]) -> Status:
     """The status of a row, from its key-value pairs."""
-    return Status[pairs["status"].upper()]
+    return Status(pairs["status"])
 
 
 def check_number(name: str, value: Any, kind: Any) -> None:
@@ -236,7 +236,7 @@ def _pairs(values: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """Key-value pairs; a database accepts neither NaN nor a text that looks like a number."""
     found = {column.key: values[name] for name, column in pairs_of(kind).items()}
     return {
-        key: str(x) if isinstance(x, Status) else x
+        key: str(x) if isinstance(x, str) else x
         for key, x in found.items()
         if (_is_pair(x) if isinstance(x, str) else _is_number(x))
     }

@@ -58,7 +58,7 @@ def counts_of(structures: Structures) -> list[StatusLine]:
 
 def meaning_of(status: str) -> str:
     """One sentence about a status; empty for a status unknown to this version."""
-    return Status[status.upper()].meaning if status.upper() in Status.__members__ else ""
+    return Status(status).meaning if status in list(Status) else ""
 
 
 def slowest(structures: Structures) -> Table:
