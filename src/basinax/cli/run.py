@@ -46,8 +46,7 @@ from basinax.cli.works import Ended, Recorders, Works, relax_window, relax_works
 from basinax.config.tables import RECORD, Table
 from basinax.engine.relax import Progress
 from basinax.minimize.status import Status
-from basinax.results.record import Relaxed
-from basinax.results.report.page import check_report, write_report
+from basinax.results.report.page import check_report
 from basinax.results.result import AtomsRelaxation
 from basinax.results.table import Columns
 from basinax.runs.changes import continued, joined
@@ -410,11 +409,9 @@ def _export(
         writing.write_record(record)
     if outputs.report is not None:
         write = functools.partial(
-            write_report,
-            rows=(brief.as_row() for brief in briefs),
-            kind=Relaxed,
-            curves=kept.results.curves(),
-            settings=record,
+            kept.write_report,
+            record=record,
+            briefs=briefs,
             title=f"Relaxation of {_titled(list(dict.fromkeys(works.paths)))}",
         )
         writing.saver.save(outputs.report, write)

@@ -182,7 +182,7 @@ def _value_of(name: str, column: Column, pairs: Mapping[str, Any], data: Mapping
         return data[name]
     if column.key in pairs:
         return pairs[column.key] if column.type is int else float(pairs[column.key])
-    return math.nan if column.type is float else None
+    return math.nan
 
 
 def curve_of(data: Any) -> Curve | None:
@@ -192,6 +192,11 @@ def curve_of(data: Any) -> Curve | None:
         return None
     evaluations, energies, fmax = np.array(data["curve"], np.float32)
     return Curve(energies, fmax, evaluations)
+
+
+def info_of(data: Any) -> dict[Any, Any]:
+    """The `info` in a row's data."""
+    return restored(bytes_to_object(data)["info"])
 
 
 def _stored_curve(history: History) -> np.ndarray:
