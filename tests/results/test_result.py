@@ -16,9 +16,11 @@ from ase.constraints import FixAtoms
 from ase.db import connect
 from ase.io import read
 
-from basinax import BFGS, RMSForce, SystemIndex
+import basinax
+from basinax import BFGS, FIRE, LBFGS, MaxStepSize, RMSForce, SystemIndex, chain, segment
 from basinax.atoms import (
     EMT,
+    ASECalculator,
     AtomsRelaxation,
     Frechet,
     LennardJones,
@@ -390,7 +392,56 @@ def test_a_plot_without_a_history_says_what_to_do(result):
 def test_printing_shows_settings_elements_and_sizes():
     assert repr(BFGS(maxstep=0.1)).startswith("BFGS(") and "alpha=70.0" in repr(BFGS())
     assert repr(EMT("Cu", "Au")) == "EMT(Cu, Au; cutoff 5.877 Å)"
+    assert repr(ASECalculator(ASEEMT())) == "ASECalculator(EMT)"
+    assert repr(ASECalculator(ASEEMT, workers=2)) == "ASECalculator(EMT, workers=2)"
     assert repr(LennardJones(**ARGON)) == f"LennardJones(any element; cutoff {ARGON['cutoff']:g} Å)"
     assert repr(SystemIndex.from_sizes([3, 4])) == "SystemIndex(2 systems, 7 rows)"
     assert repr(SystemIndex.from_sizes([1])) == "SystemIndex(1 system, 1 row)"
     assert repr(jax.jit(lambda index: index)(SystemIndex.from_sizes([3, 4]))).endswith("7 rows)")
+
+
+def test_states_and_results_of_the_core_are_one_line():
+    index, x = SystemIndex.from_sizes([3, 1]), np.ones((4, 3), np.float32)
+    state = chain(FIRE(), MaxStepSize(0.1)).init(x, index)
+    assert repr(state) == f"ChainState({index!r}, states=(FIREState, LimitState))"
+    assert repr(MaxStepSize(0.1).init(x)) == "LimitState()"
+    assert "velocities=f32[4,3], has_velocity=bool[2]" in repr(FIRE().init(x, index))
+
+    def bowl(x):
+        return segment.dot(x, x, index), 2 * x
+
+    result = basinax.relax(bowl, x, FIRE(), index_prefix=index, max_steps=0)
+    assert repr(result) == (
+        "Relaxation(2 systems: 2 max_steps; steps 0, 0 at most; evaluations 2; largest fmax 3.46)"
+    )
+    assert "status=ShapeDtypeStruct" in repr(jax.eval_shape(lambda: result))
+
+
+def test_an_evaluation_is_a_line_and_a_table(crystals):
+    found = evaluate(crystals * 4, LennardJones(**ARGON))
+    assert repr(found).startswith("12 structures\n\nformula  atoms ")
+    assert repr(found).endswith("... and 2 more")
+    assert repr(evaluate([], LennardJones(**ARGON))) == "0 structures"
+
+
+def test_texts_name_potentials_and_optimizers(crystals):
+    text = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=8.5"
+    ours, theirs = (
+        relax(crystals, potential, "lbfgs:memory=5", fmax=0.01)
+        for potential in (text, LennardJones(**ARGON))
+    )
+    assert ours.energies.tolist() == theirs.energies.tolist()
+    assert evaluate(crystals, text).energies.tolist() == ours.initial_energies.tolist()
+    with pytest.raises(ValueError, match="unknown potential 'lbgs'"):
+        relax(crystals, "lbgs")
+
+
+@pytest.mark.parametrize("optimizer", ["lbfgs", LBFGS()], ids=["text", "object"])
+def test_an_optimizer_alone_is_that_of_structures_with_calculators(optimizer):
+    copper = bulk("Cu", cubic=True)
+    copper.rattle(0.05, seed=1)
+    copper.calc = ASEEMT()
+    found, expected = relax([copper], optimizer), relax([copper], None, LBFGS())
+    assert found.energies[0] == expected.energies[0] and found.steps[0] == expected.steps[0] > 0
+    (streamed,) = (entry for _, entry in relax_stream([copper], optimizer))
+    assert streamed.energy == found.energies[0]

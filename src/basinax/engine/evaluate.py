@@ -21,12 +21,13 @@ from basinax.models.evaluators.protocol import (
 )
 from basinax.neighbors.search import check_listable
 from basinax.numerics.forks import check_process
-from basinax.numerics.settings import require_switch
+from basinax.numerics.settings import count_of, require_switch
 from basinax.numerics.switches import own_switches
 from basinax.potentials import AbstractPotential
 from basinax.potentials.points import found_of
+from basinax.results.record import SHOWN
 from basinax.results.snapshot import Snapshot, Template
-from basinax.results.table import energies_of, named, volumes
+from basinax.results.table import energies_of, named, text_of, volumes
 from basinax.structures.batch import available_dtype
 from basinax.structures.charges import warn_of_unused
 from basinax.structures.formats.occupancy import check_occupancies
@@ -59,6 +60,15 @@ class AtomsEvaluation(eqx.Module):
 
     def __len__(self) -> int:
         return len(self.atoms)
+
+    def __repr__(self) -> str:
+        """The number of structures, and the first lines of the table."""
+        n, failed = len(self), len(list(filter(None, self.messages)))
+        lines = [count_of(n, "structure") + (f", {failed} of them failed" if failed else "")]
+        if n:
+            first = {name: values[:SHOWN] for name, values in self.to_dict().items()}
+            lines += ["", text_of(first)]
+        return "\n".join(lines + ([f"... and {n - SHOWN} more"] if n > SHOWN else []))
 
     def to_dict(self) -> dict[str, list[Any]]:
         """A table as columns, one entry per structure.

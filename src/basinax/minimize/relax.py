@@ -25,7 +25,13 @@ from basinax.numerics import xla
 from basinax.numerics.forks import check_process
 from basinax.numerics.order import checked, gathered
 from basinax.numerics.rounding import rounded
-from basinax.numerics.settings import counts, knows_options_of_ase, require_function, require_switch
+from basinax.numerics.settings import (
+    count_of,
+    counts,
+    knows_options_of_ase,
+    require_function,
+    require_switch,
+)
 from basinax.numerics.static import Static, partition
 from basinax.numerics.switches import own_switches
 from basinax.optimizers import LBFGSLineSearch
@@ -57,6 +63,19 @@ class Relaxation(eqx.Module):
     @property
     def converged(self) -> Bool[Array, "systems"]:
         return self.status == Status.CONVERGED.code
+
+    def __repr__(self) -> str:
+        """One line: the number of systems by status, steps, evaluations and the largest `fmax`."""
+        if not isinstance(self.status, jax.Array) or isinstance(self.status, Tracer):
+            return eqx.tree_pformat(self)  # inside jit, and of shapes
+        codes, steps, fmax = map(np.asarray, (self.status, self.steps, self.fmax))
+        n = {x: int((codes == x.code).sum()) for x in Status}
+        counts = ", ".join(f"{count} {status}" for status, count in n.items() if count)
+        return (
+            f"Relaxation({count_of(len(codes), 'system')}{counts and f': {counts}'}; steps"
+            f" {steps.sum()}, {steps.max(initial=0)} at most; evaluations"
+            f" {np.asarray(self.evaluations).sum()}; largest fmax {fmax.max(initial=0.0):.3g})"
+        )
 
 
 @own_switches()

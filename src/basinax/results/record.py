@@ -109,7 +109,10 @@ class Relaxed(HoldsAtoms):
         with np.errstate(over="ignore", invalid="ignore"):  # a structure that exploded overflows
             moves = positions - structure.positions
             displacement = float(np.sqrt((moves * moves).sum(axis=1).max(initial=0.0)))
-        known = {"displacement": displacement, "initial_volume": volume_of(start, structure.pbc)}
+        known: dict[str, Any] = {
+            "displacement": displacement,
+            "initial_volume": volume_of(start, structure.pbc),
+        }
         place = {"positions": np.array(positions), "cell": np.array(cell), "results": results}
         return cls(template=Template.of(structure), **place, **known | fields)
 
