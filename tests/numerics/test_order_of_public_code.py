@@ -17,7 +17,7 @@ from basinax import SystemIndex, check_order
 PAGE = Path(__file__).parents[2] / "docs" / "bits.md"
 X = jnp.ones((5, 3))
 SOME = jnp.asarray(np.random.default_rng(0).uniform(0, 4, (5, 3)))
-I, J = np.nonzero(~np.eye(5, dtype=bool))
+FROM, TO = np.nonzero(~np.eye(5, dtype=bool))
 ARGUMENTS: dict[str, tuple[Any, ...]] = {"zero_nans": (), "normalize_by_update_norm": ()}
 
 
@@ -52,18 +52,18 @@ def test_the_table_of_optax_is_true():
 
 
 def scattered(positions):
-    vectors = positions[J] - positions[I]
+    vectors = positions[TO] - positions[FROM]
     r2 = jnp.sum(vectors**2, axis=1)
     s6 = (3.4**2 / r2) ** 3
     pulls = -24.0 * 0.0104 * (2.0 * s6**2 - s6) / r2
-    return jnp.zeros_like(positions).at[I].add(pulls[:, None] * vectors)
+    return jnp.zeros_like(positions).at[FROM].add(pulls[:, None] * vectors)
 
 
 def summed(positions):
     def energy(positions):
-        r = jnp.linalg.norm(positions[J] - positions[I], axis=1)
+        r = jnp.linalg.norm(positions[TO] - positions[FROM], axis=1)
         energies = 4.0 * 0.0104 * ((3.4 / r) ** 12 - (3.4 / r) ** 6)
-        return jnp.sum(jax.ops.segment_sum(energies, I, 5))
+        return jnp.sum(jax.ops.segment_sum(energies, FROM, 5))
 
     return -jax.grad(energy)(positions)
 
