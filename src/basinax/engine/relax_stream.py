@@ -119,7 +119,9 @@ def relax_stream(
     return _before_faults(ends, faults)
 
 
-def _items(structures: Iterator[Atoms], cell: Any, faults: list[Fault]) -> Iterator[Item | Fault]:
+def _items(
+    structures: Iterator[Atoms | Relaxed], cell: Any, faults: list[Fault]
+) -> Iterator[Item | Fault]:
     """The structures up to the first fault."""
     number = -1
     try:

@@ -293,6 +293,6 @@ def count_of(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def first_of(numbers: Sequence[int]) -> str:
+def first_of(numbers: Sequence[int | str]) -> str:
     """The first of these numbers, since all may be too many for an error."""
     return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
