@@ -104,7 +104,7 @@ def has_volume(atoms: Atoms) -> bool:
     return bool(atoms.pbc.any() and atoms.cell.rank == 3)
 
 
-def intake(atoms: Iterable[Atoms], cell: Any = None) -> list[Structure]:
+def intake(atoms: Iterable[Atoms | HoldsAtoms], cell: Any = None) -> list[Structure]:
     """The structures, if each can be relaxed.
 
     Args:
@@ -146,13 +146,13 @@ def check_are_several(atoms: Any) -> None:
         raise TypeError(f"atoms must be a list of ase.Atoms, got {_said_of(atoms)}")
 
 
-def _listed(atoms: Iterable[Atoms]) -> list[Atoms]:
+def _listed(atoms: Iterable[Atoms | HoldsAtoms]) -> list[Atoms]:
     check_are_several(atoms)
-    atoms = list(map(unwrapped, atoms))
-    for k, a in enumerate(atoms):
+    found: list[Any] = list(map(unwrapped, atoms))
+    for k, a in enumerate(found):
         if not isinstance(a, Atoms):
             raise TypeError(f"atoms must be a list of ase.Atoms: entry {k} is {_said_of(a)}")
-    return atoms
+    return found
 
 
 FILTERS = {
