@@ -134,3 +134,14 @@ def test_an_outcome_is_a_text_with_a_code_and_a_meaning():
     for unknown in (-1, len(Status), "lost", 1.0, None):
         with pytest.raises(ValueError, match="is not a valid Status"):
             Status(unknown)
+
+
+def test_a_status_compares_with_texts_and_with_arrays_of_texts_and_codes():
+    codes, converged = np.array([0, 1, 6], np.int32), Status.CONVERGED
+    assert converged == "converged" and converged != "stalled" and converged in {"converged"}
+    assert converged != Status.RUNNING and converged == Status.CONVERGED
+    texts = np.array([str(Status(code)) for code in codes])
+    for array in (codes, jnp.asarray(codes), texts, texts.astype(object)):
+        np.testing.assert_array_equal(array == converged, [False, True, False])
+        np.testing.assert_array_equal(converged != array, [True, False, True])
+    assert jax.jit(lambda x: x == converged)(jnp.asarray(codes)).tolist() == [False, True, False]

@@ -9,7 +9,7 @@ class Status(enum.StrEnum):
     """The outcome of one system of a run: a text, such as "converged".
 
     The core holds outcomes as int32 on devices, one code per system; `Status(code)` is the outcome
-    of a code.
+    of a code. `==` compares with texts, and with arrays of texts or of codes.
     """
 
     RUNNING = enum.auto()
@@ -19,6 +19,19 @@ class Status(enum.StrEnum):
     LINE_SEARCH_FAILED = enum.auto()
     STALLED = enum.auto()
     EVALUATION_FAILED = enum.auto()
+
+    __array_ufunc__ = None  # NumPy leaves comparisons with arrays to this class
+
+    def __eq__(self, other: Any) -> Any:
+        if hasattr(other, "dtype"):
+            return other == (self.code if other.dtype.kind in "iu" else self.value)
+        return self.value == other
+
+    def __ne__(self, other: Any) -> Any:
+        is_same = self == other
+        return ~is_same if hasattr(is_same, "dtype") else not is_same
+
+    __hash__ = str.__hash__
 
     @classmethod
     def _missing_(cls, value: Any) -> "Status | None":
