@@ -376,7 +376,7 @@ RELAXATIONS = one_in(
 )
 """Of seven systems. Of some optimizers: their loop is one, and its programs are the largest.
 
-`LBFGS` relaxes in batches every day in atoms/test_optimizers.py.
+`LBFGS` relaxes in batches every day in engine/test_optimizers.py.
 """
 
 ONE_BLOCK_OR_MANY = [70, 1, 90, 3, 8, 75, 130, 5, 300, 1]
