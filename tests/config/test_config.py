@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from typing import Any
 
 import equinox as eqx
 import jax
