@@ -1,7 +1,7 @@
 """The README, the pages of docs/, the examples and those of docstrings run as they stand there.
 
 Every day those that a newcomer begins with run; of all, names and options are looked up, which
-compiles nothing. `.ci/run` runs them by turns.
+compiles nothing. `.ci/run` runs all.
 """
 
 import ast

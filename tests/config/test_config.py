@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -257,7 +258,7 @@ def test_a_part_of_the_wrong_kind_is_named(config, message):
 
 
 class Odd(Halve):
-    factor: object = eqx.field(default=print, static=True)
+    factor: Any = eqx.field(default=print, static=True)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from basinax.atoms import EMT, ASECalculator, StillingerWeber, elastic, relax
 from comparison import same_bits
 from cover import exhaustive
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 SILICON = StillingerWeber.named("Si")
 VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
 

@@ -11,6 +11,8 @@ from ase.constraints import FixAtoms
 from basinax import FIRE, Status
 from basinax.atoms import LennardJones, relax, relax_stream
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=8.5)
 
 

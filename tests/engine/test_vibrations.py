@@ -26,6 +26,8 @@ from basinax.atoms import (
 from comparison import same_bits
 from cover import exhaustive
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 
 def adatom(site: str) -> Atoms:
     atoms = fcc100("Cu", (2, 2, 2), vacuum=6.0)

@@ -9,15 +9,14 @@ import pytest
 
 from basinax import apply_updates, chain, relax, reset
 from cases import (
+    ALL_KINDS,
     BOWL,
     CONTIGUOUS,
     MIXED,
     OPTIMIZERS,
     RELAXATIONS,
-    TRANSFORMS,
     make_batch,
     make_systems,
-    not_variants,
 )
 from cover import one_in
 
@@ -95,7 +94,7 @@ def test_a_python_number_for_a_limit_is_no_constant_of_the_program(count_compila
     assert counted.count == 0
 
 
-@pytest.mark.parametrize("case", one_in(2, not_variants(TRANSFORMS)))
+@pytest.mark.parametrize("case", one_in(2, ALL_KINDS))
 def test_an_update_is_traced_once_for_all_steps_and_settings(case):
     batch = small_batch()
     other = make_batch(BOWL, make_systems(BOWL, 25, 25, 9, 8), CONTIGUOUS, np.float32)
@@ -116,7 +115,7 @@ def test_an_update_is_traced_once_for_all_steps_and_settings(case):
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize("case", not_variants(TRANSFORMS))
+@pytest.mark.parametrize("case", ALL_KINDS)
 def test_another_mask_of_a_reset_compiles_nothing(case, count_compilations):
     batch = small_batch()
     transform = case.make(batch.numbers)

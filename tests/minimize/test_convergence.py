@@ -378,7 +378,7 @@ def test_criteria_combine_as_truth_values_do():
 
 def test_a_criterion_combines_with_criteria_alone():
     with pytest.raises(TypeError, match="unsupported operand"):
-        MaxForce(0.05) & 0.1
+        _ = MaxForce(0.05) & 0.1
 
 
 def test_fmax_is_short_for_the_largest_force():

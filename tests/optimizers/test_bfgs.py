@@ -161,11 +161,17 @@ def _run(optimizer, evaluate, params, state, length):
     return jax.lax.fori_loop(0, length, turn, (params, state))
 
 
-def run(optimizer, evaluate, params, state, length, program=_run):
+run_quickly = eqx.filter_jit(_run.__wrapped__)
+
+
+def run(optimizer, evaluate, params, state, length, program=run_quickly):
     return program(optimizer, evaluate, params, state, jnp.asarray(length))
 
 
-run_quickly = eqx.filter_jit(_run.__wrapped__)
+# The search of one is in both, the matrix of the other, too.
+as_users = pytest.mark.parametrize(
+    "name", every_day(OPTIMIZERS.keys(), ("BFGSLineSearch", "ConjugateGradient").__contains__)
+)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -194,9 +200,9 @@ def started(name, batch):
     return OPTIMIZERS[name].init(batch.params, batch.prefix)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@as_users
 def test_a_system_beside_one_that_is_not_a_number_runs_as_if_alone(name):
-    """Step by step, as relaxations are large programs: some are in atoms/test_optimizers.py.
+    """Step by step, as relaxations are large programs: some are in engine/test_optimizers.py.
 
     States are not compared: those of dense matrices hold the numbers of the system's rows.
     """
@@ -206,8 +212,8 @@ def test_a_system_beside_one_that_is_not_a_number_runs_as_if_alone(name):
     begin = optimizer.init(params, batch.prefix)
     alone_begin = optimizer.init(alone.params, alone.prefix)
     for length in (3, 12, 40, 420):
-        together, _ = run(optimizer, batch.evaluate, params, begin, length)
-        expected, _ = run(optimizer, alone.evaluate, alone.params, alone_begin, length, run_quickly)
+        together, _ = run(optimizer, batch.evaluate, params, begin, length, _run)
+        expected, _ = run(optimizer, alone.evaluate, alone.params, alone_begin, length)
         assert same_bits(take(batch.prefix, together, 2), take(alone.prefix, expected, 0))
 
 
@@ -289,15 +295,12 @@ def test_other_systems_and_later_steps_compile_nothing(name, count_compilations)
     assert compiled.count == 0
 
 
-# The search of one is in both, the matrix of the other, too.
-@pytest.mark.parametrize(
-    "name", every_day(OPTIMIZERS.keys(), ("BFGSLineSearch", "ConjugateGradient").__contains__)
-)
+@as_users
 def test_a_jitted_step_is_that_of_one_operation_at_a_time(name):
     optimizer, batch = OPTIMIZERS[name], wells_batch(2, 1, 2)
     begin = optimizer.init(batch.params, batch.prefix)
     params, state = run(optimizer, batch.evaluate, batch.params, begin, 4)
-    expected = run(optimizer, batch.evaluate, params, state, 1)
+    expected = run(optimizer, batch.evaluate, params, state, 1, _run)
     with jax.disable_jit():
         got = update(optimizer, batch.evaluate, params, state)
     assert same_bits(jax.tree.map(np.asarray, got), jax.tree.map(np.asarray, expected))

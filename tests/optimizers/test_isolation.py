@@ -24,8 +24,6 @@ from cases import (
     make_alone,
     make_batch,
     make_systems,
-    quick_run,
-    run,
     run_alone,
     run_batch,
     same_bits,
@@ -53,19 +51,15 @@ def in_turns(cases, others, dtypes=DTYPES, every_day=None):
     return rows
 
 
-# Those alone as users compile: half of them every day in test_global.py.
-BOTH_WAYS = [pytest.param(quick_run, id="quick"), pytest.param(run, id="users", marks=RARE)]
-
-
 # The loop over the rows of each level, selections between systems and per-system settings are those
 # of every optimizer. Each has the bits of single operations every day in test_jit.py, and `LBFGS`,
-# which has an axis of slots, runs beside others in atoms/test_optimizers.py.
+# which has an axis of slots, runs beside others in engine/test_optimizers.py. Those alone are
+# compiled quickly; as users do in test_global.py.
 LONG_RUNS = ("FIRE", "GradientDescent")
 
 
-@pytest.mark.parametrize("program", BOTH_WAYS)
 @pytest.mark.parametrize(("case", "layout", "dtype"), in_turns(KINDS, LAYOUTS, every_day=LONG_RUNS))
-def test_a_long_run_of_every_system_is_its_run_alone(case, layout, dtype, program):
+def test_a_long_run_of_every_system_is_its_run_alone(case, layout, dtype):
     systems = make_systems(MIXED, *SIZES, spoiled=True)
     batch = make_batch(MIXED, systems, layout, dtype)
     together = run_batch(case, batch, LENGTH)
@@ -74,23 +68,28 @@ def test_a_long_run_of_every_system_is_its_run_alone(case, layout, dtype, progra
         for at, system in enumerate(systems)
         if not same_bits(
             system_of(batch, together, at),
-            run_alone(case, MIXED, system, dtype, LENGTH, program),
+            run_alone(case, MIXED, system, dtype, LENGTH),
         )
     ]
     assert differing == []
 
 
-VARIANTS = [case for case in OPTIMIZERS if case.is_variant]
-OTHERS = ("MDMin", "clipped heavy ball")
+NAMED = {case.name: case for case in KINDS}
 
 
-# In the other dtype than above. A clip is among those with cells, which have two indices. Every day
-# problems of two indices and of three leaves have one of the transforms, which all have the test
-# above.
+# Leaves and indices are taken together in one place for all transforms, which have the test above.
+# Settings of systems and chains in chains, which are variants, are among these.
 @pytest.mark.parametrize(
     ("case", "problem", "dtype"),
-    in_turns(KINDS, [COUPLED, CELLS, BRANCHES], DTYPES[::-1], OTHERS)
-    + in_turns(VARIANTS, [WELLS], every_day=()),
+    [
+        pytest.param(case, problem, dtype, id=f"{case}-{problem}-{dtype.__name__}", marks=marks)
+        for case, problem, dtype, marks in [
+            (NAMED["MDMin"], CELLS, np.float64, ()),
+            (NAMED["clipped heavy ball"], COUPLED, np.float32, ()),
+            (NAMED["LBFGS"], BRANCHES, np.float64, RARE),
+            *((case, WELLS, np.float32, RARE) for case in OPTIMIZERS if case.is_variant),
+        ]
+    ],
 )
 def test_a_long_run_on_every_problem_is_the_run_alone(case, problem, dtype):
     systems = make_systems(problem, *[13] * 3, spoiled=True)

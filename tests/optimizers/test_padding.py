@@ -7,10 +7,10 @@ import pytest
 from basinax import FIRE, relax
 from cases import (
     ALIGNED,
+    ALL_KINDS,
     BOWL,
     CONTIGUOUS,
     SHUFFLED_WITH_GAPS,
-    TRANSFORMS,
     in_turns,
     make_batch,
     make_systems,
@@ -35,7 +35,7 @@ def parts(case, batch):
     ]
 
 
-@pytest.mark.parametrize(("case", "layout"), one_in(3, in_turns(TRANSFORMS, PADDED), first=1))
+@pytest.mark.parametrize(("case", "layout"), one_in(3, in_turns(ALL_KINDS, PADDED), first=1))
 def test_padding_changes_no_bit_whatever_it_holds(case, layout):
     systems = make_systems(BOWL, *SIZES)
     expected = parts(case, make_batch(BOWL, systems, CONTIGUOUS, np.float32))
@@ -49,7 +49,7 @@ def test_padding_changes_no_bit_whatever_it_holds(case, layout):
     assert differing == []
 
 
-@pytest.mark.parametrize(("case", "layout"), one_in(4, in_turns(TRANSFORMS, PADDED)))
+@pytest.mark.parametrize(("case", "layout"), one_in(4, in_turns(ALL_KINDS, PADDED)))
 def test_padding_without_a_gradient_does_not_move(case, layout):
     batch = make_batch(BOWL, make_systems(BOWL, *SIZES), layout, np.float32, padding=0.0)
     transform = case.make(batch.numbers)

@@ -7,13 +7,12 @@ import pytest
 
 from basinax import reset, segment, where_systems
 from cases import (
+    ALL_KINDS,
     BOWL,
     CONTIGUOUS,
     SHUFFLED_WITH_GAPS,
-    TRANSFORMS,
     make_batch,
     make_systems,
-    not_variants,
     same_bits,
     steps,
     take,
@@ -34,7 +33,7 @@ def parts(batch, params, state, mask):
     return [(take(batch.prefix, params, at), take_state(state, at)) for at in np.flatnonzero(mask)]
 
 
-@pytest.mark.parametrize("case", not_variants(TRANSFORMS))
+@pytest.mark.parametrize("case", ALL_KINDS)
 @pytest.mark.parametrize("phase", [1, 7, 30])
 def test_a_reset_system_runs_as_from_the_start(case, phase):
     batch, transform, state = fresh(case)
@@ -47,7 +46,7 @@ def test_a_reset_system_runs_as_from_the_start(case, phase):
     assert same_bits(parts(batch, *got, MASK), parts(batch, *expected, MASK))
 
 
-@pytest.mark.parametrize("case", not_variants(TRANSFORMS))
+@pytest.mark.parametrize("case", ALL_KINDS)
 @pytest.mark.parametrize("phase", [1, 7, 30])
 def test_the_others_of_a_reset_go_on_as_they_were(case, phase):
     batch, transform, state = fresh(case)
@@ -60,7 +59,7 @@ def test_the_others_of_a_reset_go_on_as_they_were(case, phase):
     assert same_bits(parts(batch, *got, ~MASK), parts(batch, *expected, ~MASK))
 
 
-@pytest.mark.parametrize("case", not_variants(TRANSFORMS))
+@pytest.mark.parametrize("case", ALL_KINDS)
 def test_a_reset_heals_a_system_that_has_become_nan(case):
     batch, transform, state = fresh(case, SHUFFLED_WITH_GAPS)
     expected = steps(transform, batch, batch.params, state, 12)
@@ -72,14 +71,14 @@ def test_a_reset_heals_a_system_that_has_become_nan(case):
     assert same_bits(parts(batch, *got, MASK), parts(batch, *expected, MASK))
 
 
-@pytest.mark.parametrize("case", not_variants(TRANSFORMS))
+@pytest.mark.parametrize("case", ALL_KINDS)
 def test_resetting_no_system_changes_nothing(case):
     batch, transform, state = fresh(case)
     params, state = steps(transform, batch, batch.params, state, 3)
     assert same_bits(reset(transform, state, params, np.zeros(4, bool)), state)
 
 
-@pytest.mark.parametrize("case", not_variants(TRANSFORMS))
+@pytest.mark.parametrize("case", ALL_KINDS)
 def test_resetting_every_system_gives_the_state_of_init(case):
     batch, transform, state = fresh(case)
     params, later = steps(transform, batch, batch.params, state, 3)
@@ -87,7 +86,7 @@ def test_resetting_every_system_gives_the_state_of_init(case):
     assert same_bits(got, transform.init(params, batch.prefix))
 
 
-@pytest.mark.parametrize("case", not_variants(TRANSFORMS))
+@pytest.mark.parametrize("case", ALL_KINDS)
 def test_a_frozen_system_keeps_every_bit_of_its_state(case):
     batch, transform, state = fresh(case)
     params, state = steps(transform, batch, batch.params, state, 3)
@@ -99,7 +98,7 @@ def test_a_frozen_system_keeps_every_bit_of_its_state(case):
     )
 
 
-@pytest.mark.parametrize("case", not_variants(TRANSFORMS))
+@pytest.mark.parametrize("case", ALL_KINDS)
 def test_in_global_mode_one_mask_resets_all(case):
     batch = make_batch(BOWL, make_systems(BOWL, 13), CONTIGUOUS, np.float32)
     transform = case.make(batch.numbers)

@@ -47,8 +47,10 @@ def potentials(*names):
     return pytest.mark.parametrize(("name", "dtype"), cells_of(*names))
 
 
-MIXED = "StillingerWeber, mixed", "Tersoff, mixed"
-mixed_potentials = potentials(*MIXED)
+# Folds over angles are those of Stillinger and Weber, too; the order of each potential is looked
+# through every day (test_order_of_potentials.py).
+MIXED = "Tersoff, mixed"
+mixed_potentials = potentials(MIXED)
 
 
 @functools.cache
@@ -69,7 +71,7 @@ def assert_same_bits(got, expected, name):
         np.testing.assert_array_equal(np.signbit(a), np.signbit(b), err_msg=name)
 
 
-@with_programs_alone(cells_of(*MIXED), as_users="StillingerWeber, mixed")
+@with_programs_alone(cells_of(MIXED), as_users=MIXED)
 def test_batched_equals_alone(name, dtype, program):
     batch, got = together(name, dtype)
     # Elsewhere every one of them is compared.
@@ -113,7 +115,7 @@ def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
         assert_same_bits(results_of(batch, got, 0), results_of(batch, slowly, 0), NAMES[k])
 
 
-@potentials()  # every day of Morse: test_potential_isolation.py
+@potentials()  # every day of Buckingham: test_potential_isolation.py
 def test_constant_parameters_give_the_bits_of_traced_ones(name, dtype):
     """Both as users compile them: with other options XLA folds constants otherwise."""
     potential, (batch, got) = POTENTIALS[name][0], together(name, dtype)

@@ -81,7 +81,7 @@ CASES = {
 }
 
 
-RARE = ("named and smooth", "EMT with the cutoff of ASAP")
+RARE = ("named and smooth", "EMT with the cutoff of ASAP", "Morse")
 BY_TURNS = [
     pytest.param(name, dtype, id=f"{name}-{dtype.__name__}", marks=marks)
     for name, dtype in zip(CASES, itertools.cycle((np.float64, np.float32)), strict=False)
@@ -89,8 +89,9 @@ BY_TURNS = [
 ]
 """Every potential with one of the dtypes: another with the same code has the other one.
 
-Mixed species relax alone and in a batch every day in test_relax.py. EMT is in float32 every day in
-test_narrowing.py, and with ASAP's cutoff in test_emt.py.
+The order of each is looked through every day (test_order_of_potentials.py). Mixed species relax
+alone and in a batch every day in test_relax.py. EMT is in float32 every day in test_narrowing.py,
+and with ASAP's cutoff in test_emt.py.
 """
 by_turns = pytest.mark.parametrize(("name", "dtype"), BY_TURNS)
 
@@ -116,7 +117,7 @@ def assert_as_together(batch, got, name, dtype, order=None, folded=None):
         assert_same_bits(results_of(batch, got, at), expected, names[k])
 
 
-@with_programs_alone(BY_TURNS, as_users="Morse")
+@with_programs_alone(BY_TURNS, as_users="Buckingham")
 def test_batched_equals_alone(name, dtype, program):
     """Also from lists without a skin, where folds end with the longest, as in relaxations.
 
@@ -165,10 +166,10 @@ def test_skin_and_the_positions_of_the_last_rebuild_change_nothing(name, dtype):
     assert_as_together(batch, got, name, dtype)
 
 
-# Of Morse alone and in a batch every day, as users compile both.
+# Of Buckingham alone and in a batch every day, as users compile both.
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [exhaustive(*cell.values) if cell.values[0] == "Morse" else cell for cell in BY_TURNS],
+    [exhaustive(*cell.values) if cell.values[0] == "Buckingham" else cell for cell in BY_TURNS],
 )
 def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
     potential, names, systems, few = CASES[name]

@@ -354,7 +354,7 @@ def test_tables_are_read_again_as_they_were_written(result, tmp_path, ending):
             case "jsonl":
                 energies = [json.loads(line)["energy_eV"] for line in file]
             case _:
-                from pyarrow import parquet
+                from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
                 energies = parquet.read_table(path)["energy_eV"].to_pylist()
     assert energies == result.energies.tolist()

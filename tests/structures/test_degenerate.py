@@ -6,7 +6,7 @@ on how many neighbours other atoms have.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from basinax import Status
 from basinax.atoms import EMT, AbstractAtomEnergyPotential, AbstractPotential, ZhouEAM, relax
 from comparison import FIELDS, same_bits
 from covalent import POTENTIALS as COVALENT
-from cover import exhaustive
+from cover import every_day
 from ions import POTENTIALS as IONIC
 from metal_tables import potential as of_tables
 from structures import (
@@ -51,14 +51,14 @@ class Products(AbstractAtomEnergyPotential):
 
 class Case(NamedTuple):
     potential: AbstractPotential
-    dtypes: tuple
+    dtype: type
     shapes: str = "few_shapes"
     """A fixture; the one that other tests of it have, so that they share programs."""
     program: Callable = jitted
-    """Of every day; all are compiled as users do in exhaustive runs."""
+    """What is exhaustive is compiled as users do."""
 
 
-SINGLE, DOUBLE, SHORT = (np.float32,), (np.float64,), "few_short_shapes"
+SINGLE, DOUBLE, SHORT = np.float32, np.float64, "few_short_shapes"
 CASES = {
     "LennardJones": Case(NOBLE["shifted"], DOUBLE, program=jitted_as_users),
     "LennardJones, smooth": Case(NOBLE["named and smooth"], SINGLE),
@@ -67,11 +67,11 @@ CASES = {
     "EMT": Case(EMT(), DOUBLE, program=jitted_as_users),
     "EAM": Case(of_tables("mix.eam.fs"), SINGLE),
     "ZhouEAM": Case(ZhouEAM("Cu"), SINGLE),
-    "StillingerWeber": Case(COVALENT["StillingerWeber"][0], SINGLE + DOUBLE, SHORT),
+    "StillingerWeber": Case(COVALENT["StillingerWeber"][0], SINGLE, SHORT),
     "StillingerWeber, mixed": Case(COVALENT["StillingerWeber, mixed"][0], DOUBLE, SHORT),
-    "Tersoff": Case(COVALENT["Tersoff"][0], SINGLE + DOUBLE, SHORT, jitted_as_users),
+    "Tersoff": Case(COVALENT["Tersoff"][0], SINGLE, SHORT, jitted_as_users),
     "Tersoff, mixed": Case(COVALENT["Tersoff, mixed"][0], DOUBLE, SHORT),
-    "an energy of atoms": Case(Products(), SINGLE + DOUBLE, SHORT, jitted_as_users),
+    "an energy of atoms": Case(Products(), SINGLE, SHORT, jitted_as_users),
 }
 
 RARE = ("LennardJones, smooth", "StillingerWeber, mixed", "Tersoff, mixed", "ZhouEAM")
@@ -114,28 +114,11 @@ def is_met(atoms: Atoms) -> bool:
     return len(np.unique(atoms.positions, axis=0)) < len(atoms)
 
 
-def degenerate_cells() -> list[Any]:
-    """Each kind in its first dtype by its program; exhaustive: all, in every dtype, as users do."""
-    cells = []
-    for name, case in CASES.items():
-        chosen = case.dtypes[0], case.program
-        others = [(dtype, jitted_as_users) for dtype in case.dtypes]
-        marks = [pytest.mark.exhaustive] * (name in RARE)
-        cells.append(pytest.param(name, *chosen, id=f"{name}-{chosen[0].__name__}", marks=marks))
-        cells += [
-            pytest.param(
-                name, *other, id=f"{name}-{other[0].__name__}-users", marks=pytest.mark.exhaustive
-            )
-            for other in others
-            if other != chosen
-        ]
-    return cells
-
-
-@pytest.mark.parametrize(("name", "dtype", "program"), degenerate_cells())
-def test_a_degenerate_geometry_has_the_bits_it_has_alone(name, dtype, program, request):
-    potential = CASES[name].potential
-    request.getfixturevalue(CASES[name].shapes)
+@pytest.mark.parametrize("name", every_day(list(CASES), lambda name: name not in RARE))
+def test_a_degenerate_geometry_has_the_bits_it_has_alone(name, request):
+    potential, dtype, shapes, program = CASES[name]
+    program = jitted_as_users if name in RARE else program
+    request.getfixturevalue(shapes)
     atoms = [scaled(potential, geometry) for geometry in GEOMETRIES]
     batch, got = evaluate([*atoms, crowd(potential)], potential, dtype, program=program)
     for k, geometry in enumerate(GEOMETRIES):
@@ -150,22 +133,16 @@ def test_a_degenerate_geometry_has_the_bits_it_has_alone(name, dtype, program, r
         assert not (is_finite and is_met(atoms[k])), geometry
 
 
-@pytest.mark.parametrize(
-    ("dtype", "program"),
-    [
-        exhaustive(np.float32, jitted, id="float32"),
-        exhaustive(np.float32, jitted_as_users, id="float32-as-users"),
-        exhaustive(np.float64, jitted_as_users, id="float64-as-users"),
-    ],
-)
-def test_a_mask_that_multiplies_does_the_same_where_a_list_is_full(dtype, program):
+@pytest.mark.exhaustive
+def test_a_mask_that_multiplies_does_the_same_where_a_list_is_full():
     """Alone each atom has eight neighbours in a list of eight, two of them at one place."""
     potential = Products()
     positions = np.random.default_rng(0).uniform(0.0, 2.0, (9, 3))
     positions[1] = positions[0]
     atoms = Atoms("Si9", positions)
-    batch, got = evaluate([atoms, crowd(potential)], potential, dtype, program=program)
-    alone = results_of(*evaluate([atoms], potential, dtype, program=program), 0)
+    evaluated = functools.partial(evaluate, program=jitted_as_users)
+    batch, got = evaluated([atoms, crowd(potential)], potential, np.float32)
+    alone = results_of(*evaluated([atoms], potential, np.float32), 0)
     for x, y in zip(results_of(batch, got, 0), alone, strict=True):
         np.testing.assert_array_equal(x, y)
 

@@ -35,7 +35,7 @@ from basinax import (
     rounded,
     segment,
 )
-from cover import every_day, one_in
+from cover import one_in
 from xla import AS_USERS
 
 DTYPES = [np.float32, np.float64]
@@ -61,7 +61,11 @@ class TransformCase:
     is_by_leaf: bool = False
     """It treats each leaf of a system by itself."""
     is_variant: bool = False
-    """All its code is that of other cases: one of them with other settings, or a chain of some."""
+    """All its code is that of other cases: one of them with other settings, or a chain of some.
+
+    What would show in its parts is tested there; its own order, types and shapes are looked through
+    in the traced program.
+    """
 
     def __str__(self) -> str:
         return self.name
@@ -167,29 +171,17 @@ OPTIMIZERS = [case for case in TRANSFORMS if case.descends]
 LIMITS = [case for case in TRANSFORMS if not case.descends]
 
 
-def not_variants(cases: list[TransformCase]) -> list[Any]:
-    """All cases, of which variants are exhaustive: what would show in their parts."""
-    return every_day(cases, lambda case: not case.is_variant)
-
-
 KINDS = [case for case in OPTIMIZERS if not case.is_variant]
 KINDS_OF_LIMITS = [case for case in LIMITS if not case.is_variant]
+ALL_KINDS = KINDS + KINDS_OF_LIMITS
 
 
 def in_turns(cases: list[Any], others: list[Any]) -> list[Any]:
-    """Each case with one of the others, by turns: all combinations would mostly compile.
-
-    Variants are exhaustive, see `not_variants`.
-    """
+    """Each case with one of the others, by turns: all combinations would mostly compile."""
     chosen = [others[k % len(others)] for k in range(len(cases))]
     names = [getattr(other, "__name__", other) for other in chosen]
     return [
-        pytest.param(
-            case,
-            other,
-            id=f"{case}-{name}",
-            marks=[pytest.mark.exhaustive] * getattr(case, "is_variant", False),
-        )
+        pytest.param(case, other, id=f"{case}-{name}")
         for case, other, name in zip(cases, chosen, names, strict=True)
     ]
 
@@ -384,7 +376,7 @@ RELAXATIONS = one_in(
 )
 """Of seven systems. Of some optimizers: their loop is one, and its programs are the largest.
 
-`LBFGS` relaxes in batches every day in atoms/test_optimizers.py.
+`LBFGS` relaxes in batches every day in engine/test_optimizers.py.
 """
 
 ONE_BLOCK_OR_MANY = [70, 1, 90, 3, 8, 75, 130, 5, 300, 1]

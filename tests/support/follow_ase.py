@@ -121,19 +121,19 @@ def walk_of_ase(optimizer: type, atoms: Any, fmax: float, steps: int = 500, kept
     """The number of steps, and where atoms, of a filter perhaps, are at its end, for `recorded`.
 
     Args:
-        kept: steps after which their places are wanted, before that of the end.
+        kept: steps after which their places are wanted, before that of the end; where the walk ends
+            sooner, they are those of its end.
     """
-    there, positions, cells = getattr(atoms, "atoms", atoms), [], []
+    there, walk = getattr(atoms, "atoms", atoms), []
     run = optimizer(atoms, logfile=None)
     with warnings.catch_warnings(action="ignore"):
-        for n, _ in enumerate(run.irun(fmax=fmax, steps=steps)):
-            if n in kept:
-                positions.append(there.get_positions())
-                cells.append(there.cell.array.copy())
+        for _ in run.irun(fmax=fmax, steps=steps):
+            walk.append((there.get_positions(), there.cell.array.copy()))
+    places = [walk[min(n, len(walk) - 1)] for n in (*kept, len(walk))]
     return {
         "steps": np.array(run.nsteps),
-        "positions": np.array([*positions, there.positions]),
-        "cells": np.array([*cells, there.cell.array]),
+        "positions": np.array([positions for positions, _ in places]),
+        "cells": np.array([cell for _, cell in places]),
     }
 
 

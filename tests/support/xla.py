@@ -18,7 +18,7 @@ import pytest
 
 WISHED = os.environ.get("BASINAX_TESTS_XLA", "both")
 # XLA ends a process for an option that it lacks.
-IS_TRIED = jaxlib.__version__.startswith("0.10.")
+IS_TRIED = jaxlib.version.__version__.startswith("0.10.")
 
 ALWAYS: dict[str, Any] = {"xla_cpu_experimental_ynn_fusion_type": ""} if IS_TRIED else {}
 """That of `basinax.numerics.xla`, which is not imported here: XLA's flags are not chosen yet."""

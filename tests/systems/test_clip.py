@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from declearn.model.api import Vector
-from declearn.optimizer.modules import L2GlobalClipping
+from declearn.model.api import Vector  # pyright: ignore[reportPrivateImportUsage]
+from declearn.optimizer.modules import (
+    L2GlobalClipping,  # pyright: ignore[reportPrivateImportUsage]
+)
 from hypothesis import given, settings, strategies as st
 from jax_privacy import clipping as jax_privacy
 

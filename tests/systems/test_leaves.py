@@ -10,10 +10,8 @@ from cases import (
     CONTIGUOUS,
     KINDS,
     KINDS_OF_LIMITS,
-    OPTIMIZERS,
     make_batch,
     make_systems,
-    not_variants,
     same_bits,
     update,
 )
@@ -90,7 +88,7 @@ def program(transform, params, prefix) -> str:
     return jax.jit(update).lower(*leaves).as_text()
 
 
-@pytest.mark.parametrize("case", one_in(3, not_variants(OPTIMIZERS), first=1))
+@pytest.mark.parametrize("case", one_in(3, KINDS, first=1))
 def test_the_names_of_leaves_change_no_bit(case):
     """They change no operation."""
     batch = make_batch(BOWL, make_systems(BOWL, *SIZES), CONTIGUOUS, np.float64)

@@ -25,13 +25,13 @@ from basinax import (
 )
 from cases import (
     ALIGNED,
+    ALL_KINDS,
     BOWL,
     CONTIGUOUS,
     DTYPES,
     KINDS,
     KINDS_OF_LIMITS,
     SHUFFLED_WITH_GAPS,
-    TRANSFORMS,
     in_turns,
     make_batch,
     make_systems,
@@ -56,7 +56,7 @@ def is_finite(tree) -> bool:
     return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize(("case", "dtype"), in_turns(TRANSFORMS, DTYPES))
+@pytest.mark.parametrize(("case", "dtype"), in_turns(ALL_KINDS, DTYPES))
 def test_a_gradient_of_zero_gives_a_step_of_zero_and_a_finite_state(case, dtype):
     batch, transform, state = fresh(case, dtype)
     zero = jnp.zeros_like(batch.params)
@@ -66,7 +66,7 @@ def test_a_gradient_of_zero_gives_a_step_of_zero_and_a_finite_state(case, dtype)
     assert is_finite(state)
 
 
-@pytest.mark.parametrize(("case", "dtype"), in_turns(TRANSFORMS, DTYPES))
+@pytest.mark.parametrize(("case", "dtype"), in_turns(ALL_KINDS, DTYPES))
 def test_a_gradient_that_vanishes_leaves_everything_finite(case, dtype):
     batch, transform, state = fresh(case, dtype)
     params, state = steps(transform, batch, batch.params, state, 8)
@@ -78,7 +78,7 @@ def test_a_gradient_that_vanishes_leaves_everything_finite(case, dtype):
 # Where it is aligned, test_padding.py has the same program.
 @pytest.mark.parametrize(
     ("case", "layout"),
-    one_in(2, in_turns(TRANSFORMS, [ALIGNED, SHUFFLED_WITH_GAPS, CONTIGUOUS, SHUFFLED_WITH_GAPS])),
+    one_in(2, in_turns(ALL_KINDS, [ALIGNED, SHUFFLED_WITH_GAPS, CONTIGUOUS, SHUFFLED_WITH_GAPS])),
 )
 def test_a_system_without_rows_changes_nothing(case, layout):
     """Neither its own state turns into NaN nor any bit of a system beside it.
