@@ -193,8 +193,8 @@ def run_until(
 ON_RAY = """
 import functools, sys
 from basinax import cli
-from basinax.cli import _run
-_run.relaxed_on_ray = functools.partial(_run.relaxed_on_ray, size={size})
+from basinax.cli import run
+run.relaxed_on_ray = functools.partial(run.relaxed_on_ray, size={size})
 cli.main()
 """
 
