@@ -30,6 +30,7 @@ from basinax.atoms import (
     potential_from,
     relax,
 )
+from basinax.models import graphs
 from basinax.models.graphs import SKIN, VerletList, shape_of
 from comparison import same_ends
 from cover import exhaustive
@@ -279,8 +280,8 @@ def test_pairs_are_those_of_ase_in_one_order(pbc):
 def test_a_list_that_follows_its_structure_has_the_pairs_of_a_fresh_one(name, dtype, monkeypatch):
     """Along a walk of atoms and cell, with a jump and a return into the cell."""
     atoms, random, made = STRUCTURES[name], np.random.default_rng(0), []
-    make = VerletList._make
-    monkeypatch.setattr(VerletList, "_make", lambda *here: made.append(make(*here)))
+    make = graphs.pairs_of_each
+    monkeypatch.setattr(graphs, "pairs_of_each", lambda *here: made.append(1) or make(*here))
     positions, cell = atoms.positions, atoms.cell.array
     following = VerletList(atoms.pbc, atoms.numbers, 4.0)
     for k in range(24):
@@ -296,6 +297,35 @@ def test_a_list_that_follows_its_structure_has_the_pairs_of_a_fresh_one(name, dt
         for name in ("receivers", "senders", "shifts", "vectors"):
             assert np.array_equal(getattr(graph, name), getattr(fresh, name))
     assert 0 < len(made) - 24 < 24
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_graphs_made_at_once_are_those_of_each_alone(dtype):
+    """Some with a list from before; one has no list."""
+    random, each = np.random.default_rng(0), list(STRUCTURES.values())
+
+    def lists():
+        return [VerletList(a.pbc, a.numbers, 4.0) for a in each]
+
+    def moved(width):
+        places = [a.positions + random.normal(0, width, a.positions.shape) for a in each]
+        return [place.astype(dtype).astype(float) for place in places]
+
+    cells, together = np.array([a.cell.array for a in each]), lists()
+    graphs.graphs_of(together[::2], moved(0.0)[::2], cells[::2])
+    for width in (0.02, 0.5):
+        here = moved(width)
+        here[1] = np.full_like(here[1], np.nan)
+        found = graphs.graphs_of(together, here, cells)
+        assert isinstance(found.pop(1), ValueError)
+        each_alone = list(zip(lists(), here, cells, strict=True))
+        alone = [own.graph(*at) for own, *at in each_alone[:1] + each_alone[2:]]
+        laid_out = graphs.VECTORS.arrays(found, 4.0, dtype)
+        for ours, theirs, (shape, arrays) in zip(found, alone, laid_out, strict=True):
+            assert all(map(np.array_equal, ours, theirs))
+            ((other, others),) = graphs.VECTORS.arrays([theirs], 4.0, dtype)
+            assert shape == other
+            assert all(np.array_equal(arrays[name], others[name]) for name in others)
 
 
 FAR = 4.0 + SKIN + 1e-3

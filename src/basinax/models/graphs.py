@@ -14,7 +14,7 @@ import numpy as np
 from ase import Atoms
 from jaxtyping import Bool, Float, Int
 
-from basinax.neighbors.search import RESOLUTION, no_list, ordered_pairs
+from basinax.neighbors.search import RESOLUTION, OrderedPairs, no_list, pairs_of_each
 
 PADDING_ATOMS = 2
 """Atoms beyond the structure, between which spare pairs lie."""
@@ -64,8 +64,7 @@ def shape_of(n_atoms: int, n_edges: int, cutoff: float) -> Shape:
         octave = edges if edges == 2 * octave else octave
 
 
-@dataclasses.dataclass(frozen=True)
-class Graph:
+class Graph(NamedTuple):
     """A structure and its pairs within the cutoff, on the host."""
 
     positions: Float[np.ndarray, "atoms 3"]
@@ -88,9 +87,12 @@ class VerletList:
     """
 
     def __init__(self, pbc: np.ndarray, numbers: np.ndarray, cutoff: float):
-        self._pbc, self._numbers, self._cutoff = pbc, numbers, cutoff
-        self._radius = 0.0
+        self.pbc, self.numbers, self.cutoff = pbc, numbers, cutoff
+        self.radius = 0.0
         """The reach of the list in Å; 0 if there is none."""
+        self.positions, self.cell, self.inverse = np.zeros((len(numbers), 3)), np.eye(3), np.eye(3)
+        """Where the list was made; the inverse has zeros for open directions."""
+        self.pairs = OrderedPairs(*np.zeros((2, 0), int), np.zeros((0, 3)))
 
     def graph(self, positions: np.ndarray, cell: np.ndarray) -> Graph:
         """The graph of the structure here.
@@ -98,47 +100,108 @@ class VerletList:
         Raises:
             ValueError: no neighbour list can be made.
         """
-        if not self._is_complete(positions, cell):
-            self._make(positions, cell)
-        receivers, senders, shifts = self._pairs
-        vectors = positions[senders] + _displacements(shifts, cell) - positions[receivers]
-        within = np.flatnonzero((vectors * vectors).sum(1) <= self._cutoff * self._cutoff)
-        pairs = (x.take(within, axis=0) for x in (senders, receivers, shifts, vectors))
-        return Graph(positions, cell, self._pbc, self._numbers, *pairs)
+        (found,) = graphs_of([self], [positions], cell[None])
+        if isinstance(found, ValueError):
+            raise found
+        return found
 
-    def _is_complete(self, positions: np.ndarray, cell: np.ndarray) -> bool:
-        """Whether the list has all pairs within the cutoff; False for NaN.
 
-        A vector d₀ between atoms has become d₀ F + u, where F is the deformation of the cell and u
-        how the atoms have moved otherwise. Its length is at least (1 - ‖F - 1‖) |d₀| - |u|.
-        """
-        if not self._radius:
-            return False
-        with np.errstate(all="ignore"):
-            moved, strain = positions - self._positions, 0.0
-            if not np.array_equal(cell, self._cell):
-                change = self._inverse @ (cell - self._cell)[self._pbc]
-                moved, strain = moved - self._positions @ change, float(np.linalg.norm(change))
-            moved = moved - moved.mean(0)
-            reach = 2 * float(np.sqrt((moved * moved).sum(1).max()))
-            return (1 - strain) * self._radius - reach >= self._cutoff
+def graphs_of(
+    lists: Sequence[VerletList], positions: Sequence[np.ndarray], cells: np.ndarray
+) -> list[Graph | ValueError]:
+    """The graphs of structures here, all at once; an error for one of which no list can be made.
 
-    def _make(self, positions: np.ndarray, cell: np.ndarray) -> None:
-        for radius in (self._cutoff + SKIN, self._cutoff):
-            pairs = ordered_pairs(positions, cell, self._pbc, radius)
+    Args:
+        lists: of different structures, with one cutoff.
+        positions, cells: one entry per structure, in Å.
+    """
+    sizes = np.array([len(x) for x in positions])
+    stale = np.flatnonzero(~_are_complete(lists, sizes, np.concatenate(positions), cells))
+    faults = _make([lists[k] for k in stale], [positions[k] for k in stale], cells[stale])
+    fault_of = dict(zip(stale.tolist(), faults, strict=True))
+    good = [k for k in range(len(lists)) if fault_of.get(k) is None]
+    found: list[Any] = [fault_of.get(k) for k in range(len(lists))]
+    graphs = _within([lists[k] for k in good], [positions[k] for k in good], cells[good])
+    for k, graph in zip(good, graphs, strict=True):
+        found[k] = graph
+    return found
+
+
+def _are_complete(
+    lists: Sequence[VerletList], sizes: np.ndarray, positions: np.ndarray, cells: np.ndarray
+) -> np.ndarray:
+    """Whether each list has all pairs within the cutoff; False for NaN.
+
+    A vector d₀ between atoms has become d₀ F + u, where F is the deformation of the cell and u how
+    the atoms have moved otherwise. Its length is at least (1 - ‖F - 1‖) |d₀| - |u|.
+    """
+    begun = np.concatenate([each.positions for each in lists])
+    starts, owners = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(sizes)), sizes)
+    with np.errstate(all="ignore"):
+        change = cells - np.array([each.cell for each in lists])
+        strain = np.einsum("sik,skj->sij", np.array([each.inverse for each in lists]), change)
+        moved = positions - begun - np.einsum("ai,aij->aj", begun, strain[owners])
+        moved -= (np.add.reduceat(moved, starts) / sizes[:, None])[owners]
+        reach = 2 * np.sqrt(np.maximum.reduceat((moved * moved).sum(1), starts))
+        radii = np.array([each.radius for each in lists])
+        grown = np.sqrt((strain * strain).sum((1, 2)))
+        return (radii > 0) & ((1 - grown) * radii - reach >= lists[0].cutoff)
+
+
+def _make(
+    lists: Sequence[VerletList], positions: Sequence[np.ndarray], cells: np.ndarray
+) -> list[ValueError | None]:
+    """Make lists anew, at once; an error for each that cannot be made."""
+    faults: list[ValueError | None] = [None] * len(lists)
+    left = list(range(len(lists)))
+    for skin in (SKIN, 0.0):
+        if not left:
+            return faults
+        radius = lists[0].cutoff + skin
+        pbc = np.array([lists[k].pbc for k in left])
+        found = pairs_of_each([positions[k] for k in left], cells[left], pbc, radius)
+        for k, pairs in zip(left, found, strict=True):
             if pairs is not None:
-                break
-        else:
-            largest = float(np.abs(positions).max())
-            raise no_list("the structure", cell, self._cutoff, largest, RESOLUTION)
-        self._positions, self._cell, self._radius = positions.copy(), cell.copy(), radius
-        self._inverse = np.linalg.pinv(cell[self._pbc])
-        self._pairs = pairs.receivers, pairs.senders, pairs.shifts.astype(np.float64)
+                own = lists[k]
+                own.radius, own.positions, own.cell = radius, positions[k].copy(), cells[k].copy()
+                own.inverse = np.zeros((3, 3))
+                own.inverse[:, own.pbc] = np.linalg.pinv(cells[k][own.pbc])
+                own.pairs = pairs._replace(shifts=pairs.shifts.astype(np.float64))
+        left = [k for k, pairs in zip(left, found, strict=True) if pairs is None]
+    for k in left:
+        largest = float(np.abs(positions[k]).max())
+        faults[k] = no_list("the structure", cells[k], lists[k].cutoff, largest, RESOLUTION)
+    return faults
 
 
-def _displacements(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
-    """Displacements of periodic images, without BLAS, whose order of sums depends on the shape."""
-    return shifts[:, :1] * cell[0] + shifts[:, 1:2] * cell[1] + shifts[:, 2:] * cell[2]
+def _within(
+    lists: Sequence[VerletList], positions: Sequence[np.ndarray], cells: np.ndarray
+) -> list[Graph]:
+    """The pairs of complete lists that are within the cutoff here."""
+    if not lists:
+        return []
+    sizes = np.array([len(x) for x in positions])
+    lengths = np.array([len(each.pairs.senders) for each in lists])
+    owners = np.repeat(np.arange(len(lists)), lengths)
+    first = (np.cumsum(sizes) - sizes)[owners]
+    receivers, senders, shifts = (
+        np.concatenate(parts) for parts in zip(*(each.pairs for each in lists), strict=True)
+    )
+    x, cell = np.concatenate(positions), cells[owners]
+    # No BLAS, whose order of sums depends on the shape.
+    images = shifts[:, :1] * cell[:, 0] + shifts[:, 1:2] * cell[:, 1] + shifts[:, 2:] * cell[:, 2]
+    vectors = x[senders + first] + images - x[receivers + first]
+    near = (vectors * vectors).sum(1) <= lists[0].cutoff ** 2
+    ends = np.cumsum(np.bincount(owners[near], minlength=len(lists)))
+    parts = (np.split(each[near], ends[:-1]) for each in (senders, receivers, shifts, vectors))
+    return [
+        Graph(at, box, own.pbc, own.numbers, *pairs)
+        for own, at, box, *pairs in zip(lists, positions, cells, *parts, strict=True)
+    ]
+
+
+LaidOut = tuple[Shape, dict[str, np.ndarray]]
+"""The arrays of a graph by name, and their shape, which depends on the graph alone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,13 +217,9 @@ class AbstractLayout(abc.ABC):
 
     @abc.abstractmethod
     def arrays(
-        self, graph: Graph, cutoff: float, dtype: Any
-    ) -> tuple[Shape, dict[str, np.ndarray]]:
-        """The arrays of a graph by name, in a shape that depends on the graph alone.
-
-        Raises:
-            ValueError: the graph cannot be laid out.
-        """
+        self, graphs: Sequence[Graph], cutoff: float, dtype: Any
+    ) -> list[LaidOut | ValueError]:
+        """Each graph in arrays, or why it cannot be laid out."""
 
 
 class Padded(AbstractLayout):
@@ -170,41 +229,52 @@ class Padded(AbstractLayout):
         del atoms, cutoff
 
     def arrays(
-        self, graph: Graph, cutoff: float, dtype: Any
-    ) -> tuple[Shape, dict[str, np.ndarray]]:
-        shape = shape_of(len(graph.positions), len(graph.senders), cutoff)
-        return shape, padded(graph, shape, cutoff, dtype)
+        self, graphs: Sequence[Graph], cutoff: float, dtype: Any
+    ) -> list[LaidOut | ValueError]:
+        shapes = [shape_of(len(g.positions), len(g.senders), cutoff) for g in graphs]
+        made: list[Any] = [None] * len(graphs)
+        for shape in dict.fromkeys(shapes):
+            alike = [k for k, own in enumerate(shapes) if own == shape]
+            together = padded([graphs[k] for k in alike], shape, cutoff, dtype)
+            for place, k in enumerate(alike):
+                made[k] = shape, {name: each[place] for name, each in together.items()}
+        return made
 
 
 POSITIONS = Padded(("positions", "cell", "numbers", "senders", "receivers", "shifts"))
 VECTORS = Padded(("vectors", "numbers", "senders", "receivers"))
 
 
-def padded(graph: Graph, shape: Shape, cutoff: float, dtype: Any) -> dict[str, np.ndarray]:
-    """The arrays of a graph in this shape. Spare atoms have the element of the first atom."""
-    n_atoms, n_edges = len(graph.positions), len(graph.senders)
-    far = np.array([2 * cutoff + 1, 0, 0])
-    positions = np.zeros((shape.atoms, 3), dtype)
-    positions[:n_atoms], positions[-1] = graph.positions, far
-    numbers = np.full(shape.atoms, graph.numbers[0], np.int32)
-    numbers[:n_atoms] = graph.numbers
-    senders = np.full(shape.edges, shape.atoms - 1, np.int32)
-    receivers = np.full(shape.edges, shape.atoms - 2, np.int32)
+def padded(
+    graphs: Sequence[Graph], shape: Shape, cutoff: float, dtype: Any
+) -> dict[str, np.ndarray]:
+    """The arrays of graphs in one shape, along a first axis.
+
+    Spare atoms have the element of the first atom.
+    """
+    n_atoms = np.array([len(graph.positions) for graph in graphs])[:, None]
+    n_edges = np.array([len(graph.senders) for graph in graphs])[:, None]
+    is_atom, is_edge = np.arange(shape.atoms) < n_atoms, np.arange(shape.edges) < n_edges
     # The second half of the spare pairs has the opposite direction, so that receivers ascend.
-    middle = (n_edges + shape.edges) // 2
-    senders[middle:], receivers[middle:] = shape.atoms - 2, shape.atoms - 1
-    shifts, vectors = np.zeros((2, shape.edges, 3), dtype)
-    vectors[:] = np.where(senders[:, None] == shape.atoms - 1, far, -far)
-    senders[:n_edges], receivers[:n_edges] = graph.senders, graph.receivers
-    shifts[:n_edges], vectors[:n_edges] = graph.shifts, graph.vectors
-    return {
-        "positions": positions,
-        "cell": graph.cell.astype(dtype),
-        "numbers": numbers,
-        "senders": senders,
-        "receivers": receivers,
-        "shifts": shifts,
-        "vectors": vectors,
-        "is_atom": np.arange(shape.atoms) < n_atoms,
-        "is_edge": np.arange(shape.edges) < n_edges,
+    is_back = np.arange(shape.edges) >= (n_edges + shape.edges) // 2
+    ends = np.array([shape.atoms - 1, shape.atoms - 2], np.int32)
+    far = np.array([2 * cutoff + 1, 0, 0], dtype)
+    made = {
+        "positions": np.zeros((*is_atom.shape, 3), dtype),
+        "cell": np.array([graph.cell for graph in graphs], dtype),
+        "numbers": np.repeat([graph.numbers[:1] for graph in graphs], shape.atoms, 1),
+        "senders": np.where(is_back, *ends[::-1]),
+        "receivers": np.where(is_back, *ends),
+        "shifts": np.zeros((*is_edge.shape, 3), dtype),
+        "vectors": np.where(is_back[..., None], -far, far),
+        "is_atom": is_atom,
+        "is_edge": is_edge,
     }
+    made["numbers"] = made["numbers"].astype(np.int32)
+    made["positions"][:, -1] = far
+    for name, is_own in (
+        *((name, is_atom) for name in ("positions", "numbers")),
+        *((name, is_edge) for name in ("senders", "receivers", "shifts", "vectors")),
+    ):
+        made[name][is_own] = np.concatenate([getattr(graph, name) for graph in graphs])
+    return made

@@ -23,7 +23,7 @@ from basinax.models.evaluators.protocol import (
     Request,
 )
 from basinax.models.evaluators.waiting import evaluated_by_model, failure_of
-from basinax.models.graphs import Shape, VerletList
+from basinax.models.graphs import LaidOut, Shape, VerletList
 from basinax.models.programs import Program, evaluate
 from basinax.numerics.compilations import Compilations, counter_of_thread
 from basinax.numerics.oom import is_out_of_memory
@@ -34,7 +34,7 @@ _LOG = logging.getLogger("basinax")
 
 FEWER = "memory has run out: no more than half as many structures are evaluated at a time"
 
-LaidOut = tuple[Request, dict[str, np.ndarray]]
+Laid = tuple[Request, dict[str, np.ndarray]]
 """A request with the arrays of its graph."""
 
 
@@ -42,7 +42,7 @@ class SameShape(NamedTuple):
     """Structures that are evaluated at once."""
 
     shape: Shape
-    members: list[LaidOut]
+    members: list[Laid]
 
 
 class ModelSession(AbstractSession):
@@ -59,21 +59,25 @@ class ModelSession(AbstractSession):
         self._arrays = {d: arrays if d is None else jax.device_put(arrays, d) for d in {*devices}}
         self._switches = switches() | program.switches
         self._pool = ThreadPoolExecutor(len(devices), thread_name_prefix="model")
+        self._host = ThreadPoolExecutor(1, thread_name_prefix="graphs")
         self._asked: dict[int, Request] = {}
         self._lists: dict[int, VerletList] = {}
         self._answered = SimpleQueue[tuple[Request, Evaluated | EvaluationError]]()
         self._news = SimpleQueue[str]()
         self._lock = threading.Lock()  # of the following
-        self._waiting = defaultdict[Shape, list[LaidOut]](list)
+        self._unlisted: list[tuple[Request, VerletList]] = []
+        self._waiting = defaultdict[Shape, list[Laid]](list)
         self._compiled, self._compiling = set[tuple[Any, Shape]](), set[tuple[Any, Shape]]()
 
     def ask(self, requests: Sequence[Request]) -> None:
-        counter = counter_of_thread()
         for request in requests:
             number, atoms = request.number, self._atoms[request.number]
             own = VerletList(atoms.pbc, atoms.numbers, self._program.cutoff)
             self._asked[number] = request
-            self._pool.submit(self._lay_out, request, self._lists.setdefault(number, own), counter)
+            own = self._lists.setdefault(number, own)
+            with self._lock:
+                self._unlisted.append((request, own))
+        self._host.submit(self._lay_out, counter_of_thread())
 
     def answers(self, timeout: float) -> list[Answer]:
         try:
@@ -94,23 +98,39 @@ class ModelSession(AbstractSession):
 
     def close(self) -> None:
         # A compiler may run for minutes; do not wait for it after an interrupt.
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._host, self._pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
-    def _lay_out(self, request: Request, pairs: VerletList, counter: Compilations) -> None:
-        """Adds a request to those of its shape; answers it if it has no graph."""
-        if self._asked.get(request.number) is not request:  # it has ended
-            return
-        try:
-            graph = pairs.graph(request.positions, request.cell)
-            shape, arrays = self._program.laid_out(graph, self._atoms[request.number])
-        except Exception as error:
-            is_told = isinstance(error, ValueError)
-            failure = EvaluationError(str(error)) if is_told else failure_of(error)
-            self._answered.put((request, failure))
-            return
+    def _lay_out(self, counter: Compilations) -> None:
+        """Adds all requests that wait for a graph to those of their shapes."""
         with self._lock:
-            self._waiting[shape].append((request, arrays))
-        self._pool.submit(self._turn, counter)
+            asked, self._unlisted = self._unlisted, []
+        asked = [own for own in asked if self._asked.get(own[0].number) is own[0]]  # not ended
+        for (request, _), found in zip(asked, self._laid_out(asked), strict=True):
+            if isinstance(found, EvaluationError):
+                self._answered.put((request, found))
+                continue
+            shape, arrays = found
+            with self._lock:
+                self._waiting[shape].append((request, arrays))
+            self._pool.submit(self._turn, counter)
+
+    def _laid_out(
+        self, asked: Sequence[tuple[Request, VerletList]]
+    ) -> list[LaidOut | EvaluationError]:
+        """The graphs of these structures, at once; an error for one that has none."""
+        if not asked:
+            return []
+        requests, lists = zip(*asked, strict=True)
+        atoms = [self._atoms[request.number] for request in requests]
+        positions, cells = [r.positions for r in requests], np.array([r.cell for r in requests])
+        try:
+            made = self._program.laid_out(lists, positions, cells, atoms)
+        except Exception as error:
+            if len(asked) == 1:
+                return [failure_of(error)]
+            return [found for own in asked for found in self._laid_out([own])]
+        return [EvaluationError(str(x)) if isinstance(x, ValueError) else x for x in made]
 
     def _turn(self, counter: Compilations) -> None:
         """Evaluates waiting structures of one shape, unless other threads do so."""
@@ -164,7 +184,7 @@ class ModelSession(AbstractSession):
             return SameShape(shape, group[:n])
 
     def _evaluated(
-        self, device: Any, shape: Shape, members: list[LaidOut]
+        self, device: Any, shape: Shape, members: list[Laid]
     ) -> list[tuple[Request, Evaluated]]:
         graphs = [arrays for _, arrays in members]
         graph, has_places = graphs[0], self._program.form.has_places
@@ -180,7 +200,7 @@ class ModelSession(AbstractSession):
             for k, (n, (request, _)) in enumerate(zip(sizes, members, strict=True))
         ]
 
-    def _short(self, shape: Shape, members: list[LaidOut], error: Exception) -> EvaluationError:
+    def _short(self, shape: Shape, members: list[Laid], error: Exception) -> EvaluationError:
         """The answer to structures for which memory does not suffice."""
         what = "this structure alone"
         if self._program.n_places(shape) > 1:

@@ -260,16 +260,37 @@ def ordered_pairs(
     positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, radius: float
 ) -> OrderedPairs | None:
     """The pairs of one structure within at least this radius (Å); None if no list can be made."""
-    (task,) = tasks_of([positions], cell[None], pbc[None], radius, RESOLUTION)
-    if task is None:
-        return None
-    n = len(positions)
-    found = pairs_of([(0, task)], np.zeros(1, int), n, reverse=False)
+    return pairs_of_each([positions], cell[None], pbc[None], radius)[0]
+
+
+def pairs_of_each(
+    positions: Sequence[np.ndarray], cells: np.ndarray, pbc: np.ndarray, radius: float
+) -> list[OrderedPairs | None]:
+    """The pairs of each structure within at least this radius (Å); None for no list.
+
+    Args:
+        positions, cells, pbc: one entry per structure.
+    """
+    each: list[OrderedPairs | None] = [None] * len(positions)
+    tasks = tasks_of(positions, cells, pbc, radius, RESOLUTION)
+    listed = [(k, task) for k, task in enumerate(tasks) if task is not None]
+    if not listed:
+        return each
+    sizes = np.array([len(x) for x in positions])
+    starts, n = np.cumsum(sizes) - sizes, int(sizes.sum())
+    found = pairs_of(listed, starts, n, reverse=False)
     # Atoms 0 to n - 1 stand first among the images, then one that is far, then further images.
     senders = np.concatenate([np.arange(n + 1), found.image_rows])[found.images]
     none = np.zeros((n + 1, 3), int)
     shifts = np.concatenate([none, found.shifts[found.image_shifts]])[found.images]
-    return OrderedPairs(np.repeat(np.arange(n), found.lengths[:n]), senders, shifts)
+    begin = 0
+    for k in found.systems.tolist():
+        lengths = found.lengths[starts[k] : starts[k] + sizes[k]]
+        own = slice(begin, begin + int(lengths.sum()))
+        receivers = np.repeat(np.arange(sizes[k]), lengths)
+        each[k] = OrderedPairs(receivers, senders[own] - starts[k], shifts[own])
+        begin = own.stop
+    return each
 
 
 def _joined(parts: Sequence[Pairs], *, reverse: bool) -> Pairs:
