@@ -7,7 +7,7 @@ shift. Spare pairs join two spare atoms that are beyond each other's cutoff.
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +33,9 @@ FEWEST_NEIGHBORS = 4
 
 SKIN = 0.5
 """What lists reach beyond the cutoff, in Å."""
+
+AT_ONCE = 1 << 13
+"""The number of pairs whose vectors are computed at once: they fit into the cache of a core."""
 
 ROWS = 8
 """The numbers of atoms in shapes are multiples of this one."""
@@ -92,7 +95,7 @@ class VerletList:
         """The reach of the list in Å; 0 if there is none."""
         self.positions, self.cell, self.inverse = np.zeros((len(numbers), 3)), np.eye(3), np.eye(3)
         """Where the list was made; the inverse has zeros for open directions."""
-        self.pairs = OrderedPairs(*np.zeros((2, 0), int), np.zeros((0, 3)))
+        self.pairs = OrderedPairs(*np.zeros((3, 0), int), np.zeros((0, 3)))
 
     def graph(self, positions: np.ndarray, cell: np.ndarray) -> Graph:
         """The graph of the structure here.
@@ -121,10 +124,24 @@ def graphs_of(
     fault_of = dict(zip(stale.tolist(), faults, strict=True))
     good = [k for k in range(len(lists)) if fault_of.get(k) is None]
     found: list[Any] = [fault_of.get(k) for k in range(len(lists))]
-    graphs = _within([lists[k] for k in good], [positions[k] for k in good], cells[good])
-    for k, graph in zip(good, graphs, strict=True):
-        found[k] = graph
+    for some in _in_parts(good, [len(own.pairs.images) for own in lists]):
+        graphs = _within([lists[k] for k in some], [positions[k] for k in some], cells[some])
+        for k, graph in zip(some, graphs, strict=True):
+            found[k] = graph
     return found
+
+
+def _in_parts(numbers: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int]]:
+    """These structures in parts, with some `AT_ONCE` pairs each."""
+    part, n_pairs = [], 0
+    for k in numbers:
+        part.append(k)
+        n_pairs += lengths[k]
+        if n_pairs >= AT_ONCE:
+            yield part
+            part, n_pairs = [], 0
+    if part:
+        yield part
 
 
 def _are_complete(
@@ -166,7 +183,7 @@ def _make(
                 own.radius, own.positions, own.cell = radius, positions[k].copy(), cells[k].copy()
                 own.inverse = np.zeros((3, 3))
                 own.inverse[:, own.pbc] = np.linalg.pinv(cells[k][own.pbc])
-                own.pairs = pairs._replace(shifts=pairs.shifts.astype(np.float64))
+                own.pairs = pairs._replace(cells=pairs.cells.astype(np.float64))
         left = [k for k, pairs in zip(left, found, strict=True) if pairs is None]
     for k in left:
         largest = float(np.abs(positions[k]).max())
@@ -178,25 +195,30 @@ def _within(
     lists: Sequence[VerletList], positions: Sequence[np.ndarray], cells: np.ndarray
 ) -> list[Graph]:
     """The pairs of complete lists that are within the cutoff here."""
-    if not lists:
-        return []
-    sizes = np.array([len(x) for x in positions])
-    lengths = np.array([len(each.pairs.senders) for each in lists])
-    owners = np.repeat(np.arange(len(lists)), lengths)
-    first = (np.cumsum(sizes) - sizes)[owners]
-    receivers, senders, shifts = (
-        np.concatenate(parts) for parts in zip(*(each.pairs for each in lists), strict=True)
+    pairs = [own.pairs for own in lists]
+    n_atoms, n_images, n_pairs = (
+        np.array([len(each) for each in some])
+        for some in (positions, [own.rows for own in pairs], [own.images for own in pairs])
     )
-    x, cell = np.concatenate(positions), cells[owners]
+    first_atom, first_image = np.cumsum(n_atoms) - n_atoms, np.cumsum(n_images) - n_images
+    receivers, images, rows, shifts = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+    images += np.repeat(first_image, n_pairs)
+    x, box = np.concatenate(positions), np.repeat(cells, n_images, axis=0)
     # No BLAS, whose order of sums depends on the shape.
-    images = shifts[:, :1] * cell[:, 0] + shifts[:, 1:2] * cell[:, 1] + shifts[:, 2:] * cell[:, 2]
-    vectors = x[senders + first] + images - x[receivers + first]
-    near = (vectors * vectors).sum(1) <= lists[0].cutoff ** 2
-    ends = np.cumsum(np.bincount(owners[near], minlength=len(lists)))
-    parts = (np.split(each[near], ends[:-1]) for each in (senders, receivers, shifts, vectors))
+    moved = shifts[:, :1] * box[:, 0] + shifts[:, 1:2] * box[:, 1] + shifts[:, 2:] * box[:, 2]
+    ends = x[rows + np.repeat(first_atom, n_images)] + moved
+    # By component, [3, pairs], which is faster.
+    vectors = np.ascontiguousarray(ends.T).take(images, axis=1)
+    vectors -= np.ascontiguousarray(x.T).take(receivers + np.repeat(first_atom, n_pairs), axis=1)
+    squares = vectors * vectors
+    near = np.flatnonzero(squares[0] + squares[1] + squares[2] <= lists[0].cutoff ** 2)
+    images = images.take(near)
+    parts = rows.take(images), receivers.take(near), shifts.take(images, axis=0)
+    bounds = np.searchsorted(near, np.cumsum(n_pairs))[:-1]
+    split = (np.split(each, bounds) for each in (*parts, vectors.take(near, axis=1).T))
     return [
-        Graph(at, box, own.pbc, own.numbers, *pairs)
-        for own, at, box, *pairs in zip(lists, positions, cells, *parts, strict=True)
+        Graph(at, box, own.pbc, own.numbers, *own_pairs)
+        for own, at, box, *own_pairs in zip(lists, positions, cells, *split, strict=True)
     ]
 
 
@@ -252,29 +274,32 @@ def padded(
 
     Spare atoms have the element of the first atom.
     """
-    n_atoms = np.array([len(graph.positions) for graph in graphs])[:, None]
-    n_edges = np.array([len(graph.senders) for graph in graphs])[:, None]
-    is_atom, is_edge = np.arange(shape.atoms) < n_atoms, np.arange(shape.edges) < n_edges
-    # The second half of the spare pairs has the opposite direction, so that receivers ascend.
-    is_back = np.arange(shape.edges) >= (n_edges + shape.edges) // 2
-    ends = np.array([shape.atoms - 1, shape.atoms - 2], np.int32)
+    n_atoms = np.array([len(graph.positions) for graph in graphs])
+    n_edges = np.array([len(graph.senders) for graph in graphs])
+    rows, pairs = (len(graphs), shape.atoms), (len(graphs), shape.edges)
+    near, away = shape.atoms - 2, shape.atoms - 1
     far = np.array([2 * cutoff + 1, 0, 0], dtype)
-    made = {
-        "positions": np.zeros((*is_atom.shape, 3), dtype),
+    positions, numbers = np.zeros((*rows, 3), dtype), np.empty(rows, np.int32)
+    senders, receivers = np.full(pairs, away, np.int32), np.full(pairs, near, np.int32)
+    shifts, vectors = np.zeros((2, *pairs, 3), dtype)
+    positions[:, -1], vectors[:] = far, far
+    for k, graph in enumerate(graphs):
+        atoms, edges = slice(n_atoms[k]), slice(n_edges[k])
+        positions[k, atoms] = graph.positions
+        numbers[k], numbers[k, atoms] = graph.numbers[0], graph.numbers
+        # The second half of the spare pairs has the opposite direction, so that receivers ascend.
+        back = slice((n_edges[k] + shape.edges) // 2, None)
+        senders[k, back], receivers[k, back], vectors[k, back] = near, away, -far
+        senders[k, edges], receivers[k, edges] = graph.senders, graph.receivers
+        shifts[k, edges], vectors[k, edges] = graph.shifts, graph.vectors
+    return {
+        "positions": positions,
         "cell": np.array([graph.cell for graph in graphs], dtype),
-        "numbers": np.repeat([graph.numbers[:1] for graph in graphs], shape.atoms, 1),
-        "senders": np.where(is_back, *ends[::-1]),
-        "receivers": np.where(is_back, *ends),
-        "shifts": np.zeros((*is_edge.shape, 3), dtype),
-        "vectors": np.where(is_back[..., None], -far, far),
-        "is_atom": is_atom,
-        "is_edge": is_edge,
+        "numbers": numbers,
+        "senders": senders,
+        "receivers": receivers,
+        "shifts": shifts,
+        "vectors": vectors,
+        "is_atom": np.arange(shape.atoms) < n_atoms[:, None],
+        "is_edge": np.arange(shape.edges) < n_edges[:, None],
     }
-    made["numbers"] = made["numbers"].astype(np.int32)
-    made["positions"][:, -1] = far
-    for name, is_own in (
-        *((name, is_atom) for name in ("positions", "numbers")),
-        *((name, is_edge) for name in ("senders", "receivers", "shifts", "vectors")),
-    ):
-        made[name][is_own] = np.concatenate([getattr(graph, name) for graph in graphs])
-    return made

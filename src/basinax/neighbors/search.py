@@ -250,10 +250,22 @@ class OrderedPairs(NamedTuple):
 
     receivers: np.ndarray
     """[pairs]: the atoms in the home cell."""
-    senders: np.ndarray
-    """[pairs]: their neighbours."""
-    shifts: np.ndarray
-    """[pairs, 3]: the cells of the neighbours."""
+    images: np.ndarray
+    """[pairs]: their neighbours, among the images."""
+    rows: np.ndarray
+    """[images]: the atom of each image; the atoms themselves stand first."""
+    cells: np.ndarray
+    """[images, 3]: the cell of each image."""
+
+    @property
+    def senders(self) -> np.ndarray:
+        """[pairs]: the atoms that are neighbours."""
+        return self.rows[self.images]
+
+    @property
+    def shifts(self) -> np.ndarray:
+        """[pairs, 3]: the cells of the neighbours."""
+        return self.cells[self.images]
 
 
 def ordered_pairs(
@@ -277,19 +289,26 @@ def pairs_of_each(
     if not listed:
         return each
     sizes = np.array([len(x) for x in positions])
-    starts, n = np.cumsum(sizes) - sizes, int(sizes.sum())
-    found = pairs_of(listed, starts, n, reverse=False)
-    # Atoms 0 to n - 1 stand first among the images, then one that is far, then further images.
-    senders = np.concatenate([np.arange(n + 1), found.image_rows])[found.images]
-    none = np.zeros((n + 1, 3), int)
-    shifts = np.concatenate([none, found.shifts[found.image_shifts]])[found.images]
-    begin = 0
+    starts, far = np.cumsum(sizes) - sizes, int(sizes.sum())
+    found = pairs_of(listed, starts, far, reverse=False)
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    n_pairs = np.add.reduceat(found.lengths[:far], starts)
+    n_further = np.bincount(owners[found.image_rows], minlength=len(sizes))
+    first_pair = first_image = 0
     for k in found.systems.tolist():
-        lengths = found.lengths[starts[k] : starts[k] + sizes[k]]
-        own = slice(begin, begin + int(lengths.sum()))
-        receivers = np.repeat(np.arange(sizes[k]), lengths)
-        each[k] = OrderedPairs(receivers, senders[own] - starts[k], shifts[own])
-        begin = own.stop
+        pairs = slice(first_pair, first_pair + n_pairs[k])
+        further = slice(first_image, first_image + n_further[k])
+        images, n = found.images[pairs], sizes[k]
+        # The number after all atoms is that of one that is far; then further images follow.
+        before = np.where(images < far, starts[k], far + 1 + first_image - n)
+        own, cell = np.arange(n), found.shifts[found.image_shifts[further]]
+        each[k] = OrderedPairs(
+            np.repeat(own, found.lengths[starts[k] : starts[k] + n]),
+            images - before,
+            np.concatenate([own, found.image_rows[further] - starts[k]]),
+            np.concatenate([np.zeros((n, 3), int), cell]),
+        )
+        first_pair, first_image = pairs.stop, further.stop
     return each
 
 
