@@ -353,16 +353,29 @@ def test_a_list_has_a_pair_as_soon_as_it_is_within_the_cutoff(name):
     assert len(n_pairs) > 1
 
 
-def test_shapes_hold_what_they_are_for_and_are_few():
+@pytest.mark.parametrize(("series", "most"), [("few", 7), ("fine", 24)])
+def test_shapes_hold_what_they_are_for_and_are_few(series, most):
+    """The fine ones hold those of few shapes, of which the smallest serves small structures."""
     for cutoff in (2.0, 6.0):
-        shapes = set()
+        shapes, few = set(), set()
         for n_atoms in range(1, 100, 7):
             for n_edges in range(0, 6000, 97):
-                shape = shape_of(n_atoms, n_edges, cutoff)
+                shape = shape_of(n_atoms, n_edges, cutoff, series)
                 assert shape.atoms >= n_atoms + 2
                 assert shape.edges >= n_edges
                 shapes.add(shape)
-        assert len(shapes) <= 24
+                few.add(shape_of(n_atoms, n_edges, cutoff))
+        assert len(shapes) <= most
+        assert all(shape_of(s.atoms - 2, s.edges, cutoff, series) == s for s in few)
+    assert shape_of(3, 6, 6.0, series) == shape_of(12, 132, 6.0, series)
+
+
+@pytest.mark.usefixtures("models_as_users")
+def test_in_fine_shapes_a_structure_has_the_same_bits_alone_and_in_a_batch():
+    few, model = structures()[3:], network(dtype="float32", shapes="fine")
+    batch = relax([*few, *few[::-1]], model, FIRE(), cell="frechet", max_steps=4)
+    alone = [relax([a], model, FIRE(), cell="frechet", max_steps=4) for a in few]
+    assert same_ends(batch, [*alone, *alone[::-1]])
 
 
 # --- models of packages
@@ -394,7 +407,8 @@ def test_a_trained_model_has_the_same_bits_alone_and_in_a_batch():
     [
         ("nequix:", "no file"),
         ("nequix:{file}", "is no model of nequix"),
-        ("nequix:{file},dtype=int8", "dtype must be float32 or float64"),
+        ("nequix:{file},shapes=fine,dtype=int8", "dtype must be float32 or float64"),
+        ("nequix:{file},shapes=all", "shapes must be few or fine"),
         ("python:{file}", "expected python:FILE.py:NAME"),
         ("python:{file}:nothing", "has no nothing, but EMT, make, number"),
         ("python:{file}:number", "got int"),
@@ -455,6 +469,7 @@ def test_a_model_prints_as_one_line():
     assert str(network(species=("Si", "Cu"), dtype="float32")) == (
         "JaxModel(Network; Si, Cu; cutoff 4 Å; float32)"
     )
+    assert str(network(shapes="fine")).endswith("; cutoff 4 Å; fine shapes)")
     every = network(species=range(1, 90))
     assert repr(every).endswith("(Network; H, He, Li, Be, B, C, N, O and 81 others; cutoff 4 Å)")
     assert repr(JaxModel(scalar, 4.0)) == "JaxModel(scalar; any element; cutoff 4 Å)"
@@ -532,6 +547,7 @@ def test_what_cannot_run_raises_before_it_runs(make, options, error, text):
         ({"species": ("Xx",)}, "'Xx' is no element"),
         ({"dtype": "int32"}, "dtype must be float32 or float64"),
         ({"workers": 0}, "workers must be at least 1"),
+        ({"shapes": "all"}, "unknown shapes 'all'"),
     ],
 )
 def test_settings_that_are_of_no_use_raise(options, text):

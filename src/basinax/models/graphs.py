@@ -8,7 +8,7 @@ shift. Spare pairs join two spare atoms that are beyond each other's cutoff.
 import abc
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from ase import Atoms
@@ -19,11 +19,14 @@ from basinax.neighbors.search import RESOLUTION, OrderedPairs, no_list, pairs_of
 PADDING_ATOMS = 2
 """Atoms beyond the structure, between which spare pairs lie."""
 
-FEWEST_EDGES = 64
-"""The number of edges of the smallest shape."""
+FEWEST_EDGES = 160
+"""The number of edges of the smallest shape, which small structures share."""
 
-MANY_EDGES = 256
-"""From this number of edges on, shapes are closer together, since evaluations take longer."""
+Series = Literal["few", "fine"]
+"""The names of series of shapes."""
+
+PER_DOUBLING: dict[str, int] = {"few": 1, "fine": 4}
+"""The shapes between a number of edges and its double."""
 
 MAX_DENSITY = 0.1
 """Half the number of atoms in a cubic Å of common matter, times 4π/3."""
@@ -48,12 +51,12 @@ class Shape(NamedTuple):
     edges: int
 
 
-def shape_of(n_atoms: int, n_edges: int, cutoff: float) -> Shape:
-    """The first shape of the series that holds these numbers of atoms and pairs.
+def shape_of(n_atoms: int, n_edges: int, cutoff: float, series: Series = "few") -> Shape:
+    """The first shape of a series that holds these numbers of atoms and pairs.
 
-    Two shapes lie between a number of pairs and its double, and four for many pairs: the cost of an
-    evaluation grows with the pairs, and hardly with the atoms. A shape has room for the atoms of a
-    molecule in which all are neighbours, and of matter of half the common density.
+    The cost of an evaluation grows with the pairs, and hardly with the atoms. So a shape has room
+    for the atoms of a molecule in which all are neighbours, and of matter of half the common
+    density.
     """
     edges = octave = FEWEST_EDGES
     while True:
@@ -63,7 +66,7 @@ def shape_of(n_atoms: int, n_edges: int, cutoff: float) -> Shape:
         shape = Shape(-int(-atoms // ROWS) * ROWS, edges)
         if shape.atoms >= n_atoms + PADDING_ATOMS and shape.edges >= n_edges:
             return shape
-        edges += octave // (2 if octave < MANY_EDGES else 4)
+        edges += octave // PER_DOUBLING[series]
         octave = edges if edges == 2 * octave else octave
 
 
@@ -232,6 +235,8 @@ class AbstractLayout(abc.ABC):
 
     arguments: tuple[str, ...]
     """The names of the arrays that the function takes, in order."""
+    series: Series = dataclasses.field(default="few", kw_only=True)
+    """The shapes of the arrays."""
 
     @abc.abstractmethod
     def check(self, atoms: Sequence[Atoms], cutoff: float) -> None:
@@ -253,7 +258,7 @@ class Padded(AbstractLayout):
     def arrays(
         self, graphs: Sequence[Graph], cutoff: float, dtype: Any
     ) -> list[LaidOut | ValueError]:
-        shapes = [shape_of(len(g.positions), len(g.senders), cutoff) for g in graphs]
+        shapes = [shape_of(len(g.positions), len(g.senders), cutoff, self.series) for g in graphs]
         made: list[Any] = [None] * len(graphs)
         for shape in dict.fromkeys(shapes):
             alike = [k for k, own in enumerate(shapes) if own == shape]

@@ -83,7 +83,7 @@ class Listed(AbstractLayout):
         n = len(graph.positions)
         places = np.bincount(graph.receivers, minlength=n)
         n_places = n * int(places.max(initial=0)) if self.format == "Dense" else places.sum()
-        shape = Shape(n, shape_of(1, int(n_places), cutoff).edges)
+        shape = Shape(n, shape_of(1, int(n_places), cutoff, self.series).edges)
         positions = graph.positions
         if self.is_fractional:
             positions = np.linalg.solve(box, positions.T).T
