@@ -20,7 +20,7 @@ from basinax.models.evaluators.protocol import AbstractEvaluator, AbstractSessio
 from basinax.models.evaluators.waiting import check_moving
 from basinax.models.graphs import PER_DOUBLING, POSITIONS, VECTORS, AbstractLayout, Series
 from basinax.models.lists import FORMATS, LISTS, Listed, ListedEnergy
-from basinax.models.packages import asked_of, read_mlip, read_nequix
+from basinax.models.packages import Nequix, asked_of, read_mlip, read_nequix
 from basinax.models.programs import ModelForm, Program, returned_by
 from basinax.models.session import ModelSession
 from basinax.neighbors.search import check_listable
@@ -252,6 +252,8 @@ class JaxModel(AbstractEvaluator):
 
     def _check(self, program: Program, needs_stress: Sequence[bool]) -> None:
         """Raise TypeError if the function returns wrong types or shapes."""
+        if isinstance(program.function, Nequix):  # known, and a trace takes a second
+            return
         graph = program.abstract_graph()
         n = graph["numbers"].shape[0]
         returned = returned_by(*program.parts, graph)

@@ -162,7 +162,7 @@ def _evaluated(fixed: Static, arrays: Any, graph: Arrays) -> Found:
     return jax.vmap(with_ordered_scatters(evaluate))(graph) if form.has_places else evaluate(graph)
 
 
-evaluate = xla.jitted(_evaluated, xla.REPEATABLE, static_argnums=0)
+evaluate: Any = xla.jitted(_evaluated, xla.REPEATABLE, static_argnums=0, is_kept=True)
 _shapes = xla.traced(_evaluated, static_argnums=0)
 
 
@@ -181,6 +181,11 @@ class Program:
     @property
     def parts(self) -> tuple[Static, Any]:
         return partition((self.function, self.form))
+
+    @property
+    def name(self) -> str:
+        """The name of the function, or of its class."""
+        return getattr(self.function, "__name__", type(self.function).__name__)
 
     @property
     def switches(self) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from basinax.models.evaluators.waiting import evaluated_by_model, failure_of
 from basinax.models.graphs import LaidOut, Shape, VerletList
 from basinax.models.programs import Program, evaluate
 from basinax.numerics.compilations import Compilations, counter_of_thread
+from basinax.numerics.cores import n_cores
 from basinax.numerics.oom import is_out_of_memory
 from basinax.numerics.switches import config_context, switches
 from basinax.structures.batch import bare
@@ -45,11 +46,25 @@ class SameShape(NamedTuple):
     members: list[Laid]
 
 
+Key = tuple[Any, Shape]
+"""A program: its device and its shape."""
+
+
+class Missing(NamedTuple):
+    """A program that is not there yet."""
+
+    example: dict[str, np.ndarray]
+    """The arrays of one graph of its shape."""
+    since: float
+    """When it was needed first."""
+
+
 class ModelSession(AbstractSession):
     """Threads, each of which evaluates as many waiting structures of one shape as have places.
 
     Free places hold a copy of the first structure. So a structure runs the same program with any
-    others, and alone. If memory runs out, half as many threads go on, with the same bits.
+    others, and alone. If memory runs out, half as many threads go on, with the same bits. Further
+    threads make graphs, and compile the programs of shapes that are new.
     """
 
     def __init__(self, atoms: Sequence[Atoms], program: Program, devices: Sequence[Any]):
@@ -60,6 +75,7 @@ class ModelSession(AbstractSession):
         self._switches = switches() | program.switches
         self._pool = ThreadPoolExecutor(len(devices), thread_name_prefix="model")
         self._host = ThreadPoolExecutor(1, thread_name_prefix="graphs")
+        self._compilers = ThreadPoolExecutor(n_cores(), thread_name_prefix="compiler")
         self._asked: dict[int, Request] = {}
         self._lists: dict[int, VerletList] = {}
         self._answered = SimpleQueue[tuple[Request, Evaluated | EvaluationError]]()
@@ -67,7 +83,10 @@ class ModelSession(AbstractSession):
         self._lock = threading.Lock()  # of the following
         self._unlisted: list[tuple[Request, VerletList]] = []
         self._waiting = defaultdict[Shape, list[Laid]](list)
-        self._compiled, self._compiling = set[tuple[Any, Shape]](), set[tuple[Any, Shape]]()
+        self._compiled = set[Key]()
+        self._missing: dict[Key, Missing] = {}
+        """Programs that are not there yet."""
+        self._compiling = set[Key]()
 
     def ask(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -78,6 +97,15 @@ class ModelSession(AbstractSession):
             with self._lock:
                 self._unlisted.append((request, own))
         self._host.submit(self._lay_out, counter_of_thread())
+
+    def phase(self) -> str:
+        with self._lock:
+            if not self._missing:
+                return ""
+            n, begin = len(self._missing), min(each.since for each in self._missing.values())
+            n_all = n + len(self._compiled)
+        seconds = time.monotonic() - begin
+        return f"compiling {n} of {n_all} programs of {self._program.name} ({seconds:.0f} s)"
 
     def answers(self, timeout: float) -> list[Answer]:
         try:
@@ -98,7 +126,7 @@ class ModelSession(AbstractSession):
 
     def close(self) -> None:
         # A compiler may run for minutes; do not wait for it after an interrupt.
-        for pool in (self._host, self._pool):
+        for pool in (self._host, self._compilers, self._pool):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _lay_out(self, counter: Compilations) -> None:
@@ -106,13 +134,22 @@ class ModelSession(AbstractSession):
         with self._lock:
             asked, self._unlisted = self._unlisted, []
         asked = [own for own in asked if self._asked.get(own[0].number) is own[0]]  # not ended
+        n_new = n_laid = 0
         for (request, _), found in zip(asked, self._laid_out(asked), strict=True):
             if isinstance(found, EvaluationError):
                 self._answered.put((request, found))
                 continue
             shape, arrays = found
+            n_laid += 1
             with self._lock:
                 self._waiting[shape].append((request, arrays))
+                for key in ((device, shape) for device in self._arrays):
+                    if key not in self._compiled and key not in self._missing:
+                        self._missing[key] = Missing(arrays, time.monotonic())
+                        n_new += 1
+        for _ in range(n_new):
+            self._compilers.submit(self._compile, counter)
+        for _ in range(n_laid):
             self._pool.submit(self._turn, counter)
 
     def _laid_out(
@@ -132,16 +169,45 @@ class ModelSession(AbstractSession):
             return [found for own in asked for found in self._laid_out([own])]
         return [EvaluationError(str(x)) if isinstance(x, ValueError) else x for x in made]
 
+    def _compile(self, counter: Compilations) -> None:
+        """Make the program for which most structures wait."""
+        with self._lock:
+            waiting = self._waiting
+            left = [key for key in self._missing if key not in self._compiling]
+            key = device, shape = max(left, key=lambda key: len(waiting[key[1]]))
+            self._compiling.add(key)
+            example = self._missing[key].example
+        failure, begin = None, time.monotonic()
+        try:
+            with config_context(self._switches), counter.counted():
+                evaluate.compile(*self._arguments(device, shape, [example]))
+            text = "model: %d atoms and %d pairs at most: compiled or loaded in %.1f s"
+            _LOG.info(text, *shape, time.monotonic() - begin)
+        except Exception as error:
+            # For want of memory, an evaluation tries again, beside fewer others.
+            failure = None if is_out_of_memory(error) else failure_of(error)
+        with self._lock:
+            self._compiling.discard(key)
+            del self._missing[key]
+            if failure is None:
+                self._compiled.add(key)
+            members = waiting[shape] if failure is None else waiting.pop(shape)
+            n_turns = len(members)
+        for request, _ in members if failure is not None else []:
+            self._answered.put((request, failure))
+        for _ in range(n_turns):  # threads have passed over this shape
+            self._pool.submit(self._turn, counter)
+
     def _turn(self, counter: Compilations) -> None:
         """Evaluates waiting structures of one shape, unless other threads do so."""
         with self._lanes.turn() as lane:
             group = self._taken(lane.device)
             if group is None:
                 return
-            answers, has_program, begin = [], False, time.monotonic()
+            answers = []
             try:
                 with config_context(self._switches), counter.counted():
-                    answers, has_program = self._evaluated(lane.device, *group), True
+                    answers = self._evaluated(lane.device, *group)
             except Exception as error:
                 is_short = is_out_of_memory(error)
                 if is_short and self._lanes.fewer(lane):
@@ -152,47 +218,42 @@ class ModelSession(AbstractSession):
                     answers = [(request, failure) for request, _ in group.members]
         for answer in answers:
             self._answered.put(answer)
-        program = lane.device, group.shape
-        with self._lock:
-            is_new = program in self._compiling
-            self._compiling.discard(program)
-            if has_program:
-                self._compiled.add(program)
-            waiting = self._waiting[group.shape]
-            waiting += [] if answers else group.members
-            n_turns = len(waiting) if is_new or not answers else 0
-        if is_new and has_program:
-            text = "model: %d atoms and %d pairs at most: first evaluation %.1f s"
-            _LOG.info(text, *group.shape, time.monotonic() - begin)
-        for _ in range(n_turns):  # other threads have passed over this shape
-            self._pool.submit(self._turn, counter)
+        if not answers:
+            with self._lock:
+                self._waiting[group.shape] += group.members
+                n_turns = len(self._waiting[group.shape])
+            for _ in range(n_turns):  # other threads may have passed over this shape
+                self._pool.submit(self._turn, counter)
 
     def _taken(self, device: Any) -> SameShape | None:
-        """The group that fills most places, of a shape that no thread compiles."""
+        """The group that fills most places, of a shape whose program is there."""
         n_places, waiting = self._program.n_places, self._waiting
         with self._lock:
-            free = [s for s in waiting if waiting[s] and (device, s) not in self._compiling]
-            if not free:
+            ready = [s for s in waiting if waiting[s] and (device, s) in self._compiled]
+            if not ready:
                 return None
-            shape = max(free, key=lambda s: min(len(waiting[s]), n_places(s)))
+            shape = max(ready, key=lambda s: min(len(waiting[s]), n_places(s)))
             group = waiting.pop(shape)
             n = n_places(shape)
             if group[n:]:
                 waiting[shape] = group[n:]
-            if (device, shape) not in self._compiled:
-                self._compiling.add((device, shape))
             return SameShape(shape, group[:n])
+
+    def _arguments(self, device: Any, shape: Shape, graphs: list[dict[str, np.ndarray]]) -> tuple:
+        """The arguments of the program for these graphs."""
+        graph = graphs[0]
+        if self._program.form.has_places:
+            every = graphs + graphs[:1] * (self._program.n_places(shape) - len(graphs))
+            graph = {name: np.stack([each[name] for each in every]) for name in graph}
+        there = graph if device is None else jax.device_put(graph, device)
+        return self._fixed, self._arrays[device], there
 
     def _evaluated(
         self, device: Any, shape: Shape, members: list[Laid]
     ) -> list[tuple[Request, Evaluated]]:
-        graphs = [arrays for _, arrays in members]
-        graph, has_places = graphs[0], self._program.form.has_places
-        if has_places:
-            graphs += graphs[:1] * (self._program.n_places(shape) - len(graphs))
-            graph = {name: np.stack([each[name] for each in graphs]) for name in graph}
-        there = graph if device is None else jax.device_put(graph, device)
-        found = jax.device_get(evaluate(self._fixed, self._arrays[device], there))
+        arguments = self._arguments(device, shape, [arrays for _, arrays in members])
+        has_places = self._program.form.has_places
+        found = jax.device_get(evaluate(*arguments))
         found = [np.asarray(x if has_places else x[None], np.float64) for x in found]
         sizes = [len(self._atoms[request.number]) for request, _ in members]
         return [
