@@ -1,6 +1,8 @@
 """JAX models of others as potentials: the promise, derivatives, and models that are of no use."""
 
 import dataclasses
+import re
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -191,6 +193,70 @@ def test_models_that_differ_in_their_weights_share_programs():
     again = relax(atoms, second, max_steps=1)
     assert again.compilations == 0
     assert (again.energies != energies).all()
+
+
+# --- programs
+
+
+def sizes_of(graph: dict) -> int:
+    return graph["senders"].shape[-1]
+
+
+def test_programs_are_made_first_for_the_shape_that_most_structures_wait_for(monkeypatch):
+    made, atoms = [], [bulk("Cu"), *[bulk("Cu", cubic=True).repeat((2, 2, 1))] * 3]
+    monkeypatch.setattr("basinax.models.session.n_cores", lambda: 1)
+    monkeypatch.setattr("basinax.models.session.prepare", lambda *args: made.append(args[-1]))
+    found_of(network(), atoms, [0, 1, 2, 3])
+    assert [sizes_of(graph) for graph in made] == [320, 160]
+
+
+def test_structures_begin_whose_program_is_there(monkeypatch):
+    atoms, may_end = [bulk("Cu", cubic=True).repeat((2, 2, 1)), bulk("Cu")], threading.Event()
+
+    def prepare(*args):
+        if sizes_of(args[-1]) > 160:
+            may_end.wait(60)
+
+    monkeypatch.setattr("basinax.models.session.n_cores", lambda: 2)
+    monkeypatch.setattr("basinax.models.session.prepare", prepare)
+    with closing(network().open(atoms, [True] * 2)) as session:
+        session.ask([request_of(k, a) for k, a in enumerate(atoms)])
+        while not (first := session.answers(1.0)):
+            pass
+        assert [number for number, _ in first] == [1]
+        assert re.fullmatch(r"compiling 1 of 2 programs of Network \(\d+ s\)", session.phase())
+        may_end.set()
+        while not (second := session.answers(1.0)):
+            pass
+        assert [number for number, _ in second] == [0]
+        assert session.phase() == ""
+
+
+def test_progress_tells_what_is_compiled(monkeypatch):
+    seen, is_told = [], threading.Event()
+
+    def tell(progress):
+        seen.append(progress)
+        if progress.text:
+            is_told.set()
+
+    monkeypatch.setattr("basinax.models.session.prepare", lambda *_: is_told.wait(60))
+    relax([bulk("Cu")], network(), max_steps=1, progress=tell)
+    assert {p.phase for p in seen if p.text} == {"compiling"}
+    assert next(p.text for p in seen if p.text).startswith("compiling 1 of 1 programs of Network (")
+    assert (seen[-1].phase, seen[-1].text) == ("running", "")
+
+
+def test_a_program_that_cannot_be_made_ends_the_structures_of_its_shape(monkeypatch):
+    def prepare(*args):
+        if sizes_of(args[-1]) > 160:
+            raise RuntimeError("no such program")
+
+    monkeypatch.setattr("basinax.models.session.prepare", prepare)
+    atoms = [bulk("Cu", cubic=True).repeat((2, 2, 1)), bulk("Cu"), bulk("Cu")]
+    found = found_of(network(), atoms, [0, 1, 2])
+    assert "no such program" in str(found[0])
+    assert np.isfinite([found[1].energy, found[2].energy]).all()
 
 
 # --- ASE

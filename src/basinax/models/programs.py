@@ -163,6 +163,9 @@ def _evaluated(fixed: Static, arrays: Any, graph: Arrays) -> Found:
 
 
 evaluate: Any = xla.jitted(_evaluated, xla.REPEATABLE, static_argnums=0, is_kept=True)
+prepare: Callable[..., None] = evaluate.compile
+"""Makes the program of `evaluate` for the same arguments."""
+
 _shapes = xla.traced(_evaluated, static_argnums=0)
 
 

@@ -24,7 +24,7 @@ from basinax.models.evaluators.protocol import (
 )
 from basinax.models.evaluators.waiting import evaluated_by_model, failure_of
 from basinax.models.graphs import LaidOut, Shape, VerletList
-from basinax.models.programs import Program, evaluate
+from basinax.models.programs import Program, evaluate, prepare
 from basinax.numerics.compilations import Compilations, counter_of_thread
 from basinax.numerics.cores import n_cores
 from basinax.numerics.oom import is_out_of_memory
@@ -180,7 +180,7 @@ class ModelSession(AbstractSession):
         failure, begin = None, time.monotonic()
         try:
             with config_context(self._switches), counter.counted():
-                evaluate.compile(*self._arguments(device, shape, [example]))
+                prepare(*self._arguments(device, shape, [example]))
             text = "model: %d atoms and %d pairs at most: compiled or loaded in %.1f s"
             _LOG.info(text, *shape, time.monotonic() - begin)
         except Exception as error:
