@@ -20,8 +20,9 @@ with as many threads as their libraries choose. TorchSim relaxes argon with its 
 `ase_fire`, all structures in one batch, where it is installed; also timed the second time.
 `cores used` is processor time over time, `cpu ms` processor time a structure, which says more where
 others use the machine, too. `list ms`, `pad ms` and `step ms` are processor time an evaluation of a
-JAX model by part, in a third call, and `evaluate ms` is the rest. `--again` runs the first call once more in a second process, which loads programs (`second
-process cpu s`). Positions must agree with ASE's: to 1e-3 Å for the model in single
+JAX model by part, in a third call, and `evaluate ms` is the rest. `--again` makes the first call
+in a second process, too, which loads programs (`second process cpu s`, and its call alone).
+Positions must agree with ASE's: to 1e-3 Å for the model in single
 precision, to 1e-4 Å for the others; and with TorchSim's after five steps, to 1e-9 Å. Then TorchSim
 goes another way than ASE: after 20 steps of argon by 4e-4 Å, where ours is within 1e-15 Å. A set
 whose package is not installed is left out.
