@@ -139,7 +139,7 @@ def jitted(
         try:
             return use(programs_of(tried))
         except jax.errors.JaxRuntimeError:
-            _MISSING.update(item for item in tried.items() if not _is_known(*item))
+            _MISSING.update(item for item in tried.items() if not is_known(*item))
             if known() == tried:
                 raise
         return use(programs_of(known()))
@@ -179,7 +179,7 @@ _MISSING: set[tuple[str, Any]] = set()
 
 
 @functools.cache
-def _is_known(name: str, value: Any) -> bool:
+def is_known(name: str, value: Any) -> bool:
     """Whether a program can be compiled with this option."""
     nothing = jax.jit(lambda x: x).lower(np.float32(0.0))
     try:
