@@ -38,7 +38,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -199,7 +199,7 @@ class Parts:
     """Processor seconds of the parts of an evaluation, in whichever threads they are spent."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds = defaultdict[str, float](float)
 
     def __enter__(self) -> "Parts":
         self._kept = [(place, name, getattr(place, name)) for place, name, _ in PARTS]

@@ -84,6 +84,9 @@ class Graph(NamedTuple):
     """The vectors from receivers to senders, in Å."""
 
 
+_NONE = np.zeros(0, int)
+
+
 class VerletList:
     """The neighbour list of one structure, made anew only when it may lack a pair.
 
@@ -98,7 +101,7 @@ class VerletList:
         """The reach of the list in Å; 0 if there is none."""
         self.positions, self.cell, self.inverse = np.zeros((len(numbers), 3)), np.eye(3), np.eye(3)
         """Where the list was made; the inverse has zeros for open directions."""
-        self.pairs = OrderedPairs(*np.zeros((3, 0), int), np.zeros((0, 3)))
+        self.pairs = OrderedPairs(_NONE, _NONE, _NONE, np.zeros((0, 3)))
 
     def graph(self, positions: np.ndarray, cell: np.ndarray) -> Graph:
         """The graph of the structure here.
@@ -122,9 +125,9 @@ def graphs_of(
         positions, cells: one entry per structure, in Å.
     """
     sizes = np.array([len(x) for x in positions])
-    stale = np.flatnonzero(~_are_complete(lists, sizes, np.concatenate(positions), cells))
+    stale = np.flatnonzero(~_are_complete(lists, sizes, np.concatenate(positions), cells)).tolist()
     faults = _make([lists[k] for k in stale], [positions[k] for k in stale], cells[stale])
-    fault_of = dict(zip(stale.tolist(), faults, strict=True))
+    fault_of = dict(zip(stale, faults, strict=True))
     good = [k for k in range(len(lists)) if fault_of.get(k) is None]
     found: list[Any] = [fault_of.get(k) for k in range(len(lists))]
     for some in _in_parts(good, [len(own.pairs.images) for own in lists]):

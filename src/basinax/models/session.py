@@ -193,8 +193,9 @@ class ModelSession(AbstractSession):
                 self._compiled.add(key)
             members = waiting[shape] if failure is None else waiting.pop(shape)
             n_turns = len(members)
-        for request, _ in members if failure is not None else []:
-            self._answered.put((request, failure))
+        if failure is not None:
+            for request, _ in members:
+                self._answered.put((request, failure))
         for _ in range(n_turns):  # threads have passed over this shape
             self._pool.submit(self._turn, counter)
 

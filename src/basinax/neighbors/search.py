@@ -298,7 +298,7 @@ def pairs_of_each(
     for k in found.systems.tolist():
         pairs = slice(first_pair, first_pair + n_pairs[k])
         further = slice(first_image, first_image + n_further[k])
-        images, n = found.images[pairs], sizes[k]
+        images, n = found.images[pairs], int(sizes[k])
         # The number after all atoms is that of one that is far; then further images follow.
         before = np.where(images < far, starts[k], far + 1 + first_image - n)
         own, cell = np.arange(n), found.shifts[found.image_shifts[further]]
