@@ -30,6 +30,10 @@ from basinax.cli.options import (
     Verbose,
 )
 
+Info = Annotated[
+    list[str] | None,
+    typer.Option(help="A name in the info of structures, for a further column; may stand often."),
+]
 KEPT = "The folder of the run (--run)."
 
 
@@ -143,6 +147,7 @@ def export(
         list[str] | None,
         typer.Option(help="Only structures that ended so, such as converged; may stand often."),
     ] = None,
+    info: Info = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write the structures and the table of a run so far, in the order of its input.
@@ -153,7 +158,7 @@ def export(
     """
     from basinax.cli.export import run
 
-    run(folder, output, table, status or [], may_replace=overwrite)
+    run(folder, output, table, status or [], info or [], may_replace=overwrite)
 
 
 @app.command(short_help="Write a page about a run.")
@@ -162,6 +167,7 @@ def report(
     output: Annotated[
         Path | None, typer.Option(help="The page; FOLDER/report.html if it is not given.")
     ] = None,
+    info: Info = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write a page of HTML about a run so far: counts, distributions, failures, throughput,
@@ -171,7 +177,50 @@ def report(
     """
     from basinax.cli.export import report as run
 
-    run(folder, output, may_replace=overwrite)
+    run(folder, output, info or [], may_replace=overwrite)
+
+
+@app.command(short_help="Compare two runs of the same structures.")
+def compare(
+    first: Annotated[str, typer.Argument(help=KEPT)],
+    other: Annotated[str, typer.Argument(help="The folder of the other run.")],
+    table: Annotated[
+        Path | None,
+        typer.Option(help="One row a structure: .csv, .json, .jsonl or .parquet."),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Compare two runs of the same structures, which are matched by their files: settings that
+    differ, energies, steps, evaluations, and the distance between the structures.
+
+    Exit status: 0, 2 for bad input, 3 if something could not be written.
+    """
+    from basinax.cli.compare import compare as run
+
+    run(first, other, table, may_replace=overwrite)
+
+
+@app.command(short_help="Draw the convergence of runs.")
+def plot(
+    folders: Annotated[list[str], typer.Argument(help="The folders of runs (--run).")],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="A .png, .pdf or .svg; plot.png in the first folder if not given."),
+    ] = None,
+    structure: Annotated[
+        list[int] | None,
+        typer.Option(help="Only this structure, by its number from 0; may stand often."),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Draw fmax and energy by evaluation, each run in a color of its own: a line a structure, or
+    of more than 50 the median and the spread. Needs matplotlib.
+
+    Exit status: 0, 2 for bad input, 3 if something could not be written.
+    """
+    from basinax.cli.compare import plot as run
+
+    run(folders, output, structure or [], may_replace=overwrite)
 
 
 @app.command(short_help="Put the folders of several runs together.")
