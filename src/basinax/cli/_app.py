@@ -12,7 +12,7 @@ import typer
 
 import basinax
 from basinax.cli.config import Command, print_settings
-from basinax.cli.named import check_named, is_run
+from basinax.cli.named import faults_of, is_run
 from basinax.cli.options import (
     Devices,
     Force,
@@ -28,6 +28,7 @@ from basinax.cli.options import (
     Sample,
     StoreOptions,
     Verbose,
+    Written,
 )
 
 Info = Annotated[
@@ -84,6 +85,21 @@ app = typer.Typer(
 )
 
 
+def _check(given: ModelOptions, outputs: Written | None = None) -> None:
+    """Exit with an error for each missing file, and for outputs that are in the way.
+
+    Errors of other options follow after an import, so that the next try does not fail by them.
+    """
+    if faults := faults_of(given, outputs):
+        from basinax.cli.console import fail, print_error
+
+        for fault in faults:
+            print_error(fault)
+        from basinax.cli.setup import wrong_settings
+
+        fail(*wrong_settings(given))
+
+
 @app.command(cls=Command, short_help="Relax the structures of files.")
 @takes(RelaxOptions, Outputs, StoreOptions, OutputStyle)
 def relax(
@@ -97,7 +113,7 @@ def relax(
     at its end.
     """
     wanted = outputs if keeping.run else outputs.with_default()
-    check_named(given, None if is_run(keeping.run or outputs.folder) else wanted)
+    _check(given, None if is_run(keeping.run or outputs.folder) else wanted)
     from basinax.cli.run import run
 
     run(given, outputs, keeping, manner)
@@ -246,7 +262,7 @@ def evaluate(model: ModelOptions, outputs: PointOutputs, manner: OutputStyle) ->
     Exit status: 0, 1 if a structure could not be evaluated, 2 for bad input, 3 if something could
     not be written, 130 if interrupted.
     """
-    check_named(model, outputs.with_default())
+    _check(model, outputs.with_default())
     from basinax.cli.evaluate import run
 
     run(model, outputs, manner)
@@ -268,7 +284,7 @@ def verify(given: RelaxOptions, sample: Sample, manner: OutputStyle) -> None:
     Exit status: 0 if every one of the sample agrees, 1 if one does not, 2 for bad input, 130 if
     interrupted.
     """
-    check_named(given)
+    _check(given)
     from basinax.cli.check import verify as run
 
     run(given, sample, manner)
@@ -283,7 +299,7 @@ def probe(probed: Probed, sample: Sample, manner: OutputStyle) -> None:
 
     Exit status: 0 if all agrees, 1 if something does not, 2 for bad input, 130 if interrupted.
     """
-    check_named(probed)
+    _check(probed)
     from basinax.cli.check import probe as run
 
     run(probed, sample, manner)
