@@ -221,7 +221,7 @@ def test_a_structure_that_has_too_little_memory_alone_fails_alone(monkeypatch):
 
 def test_structures_side_by_side_that_have_too_little_memory_fail_by_their_shape(monkeypatch):
     monkeypatch.setattr("basinax.structures.machine.CPU.model_pairs", 4096)
-    atoms = [*argon(2), bulk("Ar", cubic=True).repeat((3, 1, 1))]
+    atoms = [*argon(2), bulk("Ar", cubic=True).repeat((3, 2, 1))]
     model = JaxModel.of_vectors(springs, 5.0, dtype="float64", workers=1)
     evaluate = session.evaluate
 
@@ -234,7 +234,7 @@ def test_structures_side_by_side_that_have_too_little_memory_fail_by_their_shape
     found = relax(atoms, model, FIRE(), max_steps=2)
     failed = [entry.status == Status.EVALUATION_FAILED for entry in found]
     assert failed == [False, False, True]
-    assert found.messages[2].startswith("memory has run out for structures of 12 atoms")
+    assert found.messages[2].startswith("memory has run out for structures of 24 atoms")
 
 
 def test_lanes_of_a_device_are_halved_down_to_one():

@@ -1,6 +1,8 @@
 """JAX models of others as potentials: the promise, derivatives, and models that are of no use."""
 
 import dataclasses
+import re
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from basinax.atoms import (
     potential_from,
     relax,
 )
+from basinax.models import graphs
 from basinax.models.graphs import SKIN, VerletList, shape_of
 from comparison import same_ends
 from cover import exhaustive
@@ -192,6 +195,70 @@ def test_models_that_differ_in_their_weights_share_programs():
     assert (again.energies != energies).all()
 
 
+# --- programs
+
+
+def sizes_of(graph: dict) -> int:
+    return graph["senders"].shape[-1]
+
+
+def test_programs_are_made_first_for_the_shape_that_most_structures_wait_for(monkeypatch):
+    made, atoms = [], [bulk("Cu"), *[bulk("Cu", cubic=True).repeat((2, 2, 1))] * 3]
+    monkeypatch.setattr("basinax.models.session.n_cores", lambda: 1)
+    monkeypatch.setattr("basinax.models.session.prepare", lambda *args: made.append(args[-1]))
+    found_of(network(), atoms, [0, 1, 2, 3])
+    assert [sizes_of(graph) for graph in made] == [320, 160]
+
+
+def test_structures_begin_whose_program_is_there(monkeypatch):
+    atoms, may_end = [bulk("Cu", cubic=True).repeat((2, 2, 1)), bulk("Cu")], threading.Event()
+
+    def prepare(*args):
+        if sizes_of(args[-1]) > 160:
+            may_end.wait(60)
+
+    monkeypatch.setattr("basinax.models.session.n_cores", lambda: 2)
+    monkeypatch.setattr("basinax.models.session.prepare", prepare)
+    with closing(network().open(atoms, [True] * 2)) as session:
+        session.ask([request_of(k, a) for k, a in enumerate(atoms)])
+        while not (first := session.answers(1.0)):
+            pass
+        assert [number for number, _ in first] == [1]
+        assert re.fullmatch(r"compiling 1 of 2 programs of Network \(\d+ s\)", session.phase())
+        may_end.set()
+        while not (second := session.answers(1.0)):
+            pass
+        assert [number for number, _ in second] == [0]
+        assert session.phase() == ""
+
+
+def test_progress_tells_what_is_compiled(monkeypatch):
+    seen, is_told = [], threading.Event()
+
+    def tell(progress):
+        seen.append(progress)
+        if progress.text:
+            is_told.set()
+
+    monkeypatch.setattr("basinax.models.session.prepare", lambda *_: is_told.wait(60))
+    relax([bulk("Cu")], network(), max_steps=1, progress=tell)
+    assert {p.phase for p in seen if p.text} == {"compiling"}
+    assert next(p.text for p in seen if p.text).startswith("compiling 1 of 1 programs of Network (")
+    assert (seen[-1].phase, seen[-1].text) == ("running", "")
+
+
+def test_a_program_that_cannot_be_made_ends_the_structures_of_its_shape(monkeypatch):
+    def prepare(*args):
+        if sizes_of(args[-1]) > 160:
+            raise RuntimeError("no such program")
+
+    monkeypatch.setattr("basinax.models.session.prepare", prepare)
+    atoms = [bulk("Cu", cubic=True).repeat((2, 2, 1)), bulk("Cu"), bulk("Cu")]
+    found = found_of(network(), atoms, [0, 1, 2])
+    assert "no such program" in str(found[0])
+    assert np.isfinite([found[1].energy, found[2].energy]).all()
+
+
 # --- ASE
 
 
@@ -279,8 +346,8 @@ def test_pairs_are_those_of_ase_in_one_order(pbc):
 def test_a_list_that_follows_its_structure_has_the_pairs_of_a_fresh_one(name, dtype, monkeypatch):
     """Along a walk of atoms and cell, with a jump and a return into the cell."""
     atoms, random, made = STRUCTURES[name], np.random.default_rng(0), []
-    make = VerletList._make
-    monkeypatch.setattr(VerletList, "_make", lambda *here: made.append(make(*here)))
+    make = graphs.pairs_of_each
+    monkeypatch.setattr(graphs, "pairs_of_each", lambda *here: made.append(1) or make(*here))
     positions, cell = atoms.positions, atoms.cell.array
     following = VerletList(atoms.pbc, atoms.numbers, 4.0)
     for k in range(24):
@@ -296,6 +363,35 @@ def test_a_list_that_follows_its_structure_has_the_pairs_of_a_fresh_one(name, dt
         for name in ("receivers", "senders", "shifts", "vectors"):
             assert np.array_equal(getattr(graph, name), getattr(fresh, name))
     assert 0 < len(made) - 24 < 24
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_graphs_made_at_once_are_those_of_each_alone(dtype):
+    """Some with a list from before; one has no list."""
+    random, each = np.random.default_rng(0), list(STRUCTURES.values())
+
+    def lists():
+        return [VerletList(a.pbc, a.numbers, 4.0) for a in each]
+
+    def moved(width):
+        places = [a.positions + random.normal(0, width, a.positions.shape) for a in each]
+        return [place.astype(dtype).astype(float) for place in places]
+
+    cells, together = np.array([a.cell.array for a in each]), lists()
+    graphs.graphs_of(together[::2], moved(0.0)[::2], cells[::2])
+    for width in (0.02, 0.5):
+        here = moved(width)
+        here[1] = np.full_like(here[1], np.nan)
+        found = graphs.graphs_of(together, here, cells)
+        assert isinstance(found.pop(1), ValueError)
+        each_alone = list(zip(lists(), here, cells, strict=True))
+        alone = [own.graph(*at) for own, *at in each_alone[:1] + each_alone[2:]]
+        laid_out = graphs.VECTORS.arrays(found, 4.0, dtype)
+        for ours, theirs, (shape, arrays) in zip(found, alone, laid_out, strict=True):
+            assert all(map(np.array_equal, ours, theirs))
+            ((other, others),) = graphs.VECTORS.arrays([theirs], 4.0, dtype)
+            assert shape == other
+            assert all(np.array_equal(arrays[name], others[name]) for name in others)
 
 
 FAR = 4.0 + SKIN + 1e-3
@@ -323,16 +419,29 @@ def test_a_list_has_a_pair_as_soon_as_it_is_within_the_cutoff(name):
     assert len(n_pairs) > 1
 
 
-def test_shapes_hold_what_they_are_for_and_are_few():
+@pytest.mark.parametrize(("series", "most"), [("few", 7), ("fine", 24)])
+def test_shapes_hold_what_they_are_for_and_are_few(series, most):
+    """The fine ones hold those of few shapes, of which the smallest serves small structures."""
     for cutoff in (2.0, 6.0):
-        shapes = set()
+        shapes, few = set(), set()
         for n_atoms in range(1, 100, 7):
             for n_edges in range(0, 6000, 97):
-                shape = shape_of(n_atoms, n_edges, cutoff)
+                shape = shape_of(n_atoms, n_edges, cutoff, series)
                 assert shape.atoms >= n_atoms + 2
                 assert shape.edges >= n_edges
                 shapes.add(shape)
-        assert len(shapes) <= 24
+                few.add(shape_of(n_atoms, n_edges, cutoff))
+        assert len(shapes) <= most
+        assert all(shape_of(s.atoms - 2, s.edges, cutoff, series) == s for s in few)
+    assert shape_of(3, 6, 6.0, series) == shape_of(12, 132, 6.0, series)
+
+
+@pytest.mark.usefixtures("models_as_users")
+def test_in_fine_shapes_a_structure_has_the_same_bits_alone_and_in_a_batch():
+    few, model = structures()[3:], network(dtype="float32", shapes="fine")
+    batch = relax([*few, *few[::-1]], model, FIRE(), cell="frechet", max_steps=4)
+    alone = [relax([a], model, FIRE(), cell="frechet", max_steps=4) for a in few]
+    assert same_ends(batch, [*alone, *alone[::-1]])
 
 
 # --- models of packages
@@ -364,7 +473,8 @@ def test_a_trained_model_has_the_same_bits_alone_and_in_a_batch():
     [
         ("nequix:", "no file"),
         ("nequix:{file}", "is no model of nequix"),
-        ("nequix:{file},dtype=int8", "dtype must be float32 or float64"),
+        ("nequix:{file},shapes=fine,dtype=int8", "dtype must be float32 or float64"),
+        ("nequix:{file},shapes=all", "shapes must be few or fine"),
         ("python:{file}", "expected python:FILE.py:NAME"),
         ("python:{file}:nothing", "has no nothing, but EMT, make, number"),
         ("python:{file}:number", "got int"),
@@ -425,6 +535,7 @@ def test_a_model_prints_as_one_line():
     assert str(network(species=("Si", "Cu"), dtype="float32")) == (
         "JaxModel(Network; Si, Cu; cutoff 4 Å; float32)"
     )
+    assert str(network(shapes="fine")).endswith("; cutoff 4 Å; fine shapes)")
     every = network(species=range(1, 90))
     assert repr(every).endswith("(Network; H, He, Li, Be, B, C, N, O and 81 others; cutoff 4 Å)")
     assert repr(JaxModel(scalar, 4.0)) == "JaxModel(scalar; any element; cutoff 4 Å)"
@@ -502,6 +613,7 @@ def test_what_cannot_run_raises_before_it_runs(make, options, error, text):
         ({"species": ("Xx",)}, "'Xx' is no element"),
         ({"dtype": "int32"}, "dtype must be float32 or float64"),
         ({"workers": 0}, "workers must be at least 1"),
+        ({"shapes": "all"}, "unknown shapes 'all'"),
     ],
 )
 def test_settings_that_are_of_no_use_raise(options, text):

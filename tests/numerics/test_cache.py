@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,54 @@ def test_what_no_text_describes_is_known(name):
 def test_a_static_array_is_described_by_its_numbers():
     texts = {programs._described(np.array([x]), is_static=True) for x in (1.0, 2.0, np.nan)}
     assert len(texts) == 3
+
+
+class Plain:
+    """Of a package of models."""
+
+    def __init__(self, maxstep: float):
+        self.maxstep = maxstep
+
+
+def test_values_of_packages_of_models_are_described_with_what_they_read(
+    seen, monkeypatch, tmp_path
+):
+    source, read = tmp_path / "packaged" / "__init__.py", [1]
+    source.parent.mkdir()
+    source.write_text("one = 1")
+    package = types.SimpleNamespace(__file__=str(source), Plain=Plain)
+    monkeypatch.setattr(Plain, "__module__", "packaged")
+    monkeypatch.setitem(sys.modules, "packaged", package)
+    monkeypatch.setitem(programs.PACKAGES, "packaged", lambda: read)
+
+    def counts(maxstep: float = 0.5) -> list[int]:
+        programs._sources_in.cache_clear()
+        return in_a_process(seen, optimizer=Plain(maxstep))[1]
+
+    assert counts()[1:] == [1, 0]
+    assert counts() == [0, 0, 1]
+    assert counts(0.25)[1:] == [1, 0]
+    read.append(2)
+    assert counts()[1:] == [1, 0]
+    source.write_text("one = 2")
+    assert counts()[1:] == [1, 0]
+    assert counts() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_program_that_is_made_ahead_is_only_called(seen, monkeypatch, is_on):
+    if not is_on:
+        monkeypatch.setattr(cache, "_chosen", [None])
+    jax.clear_caches()
+    seen.clear()
+    run = Programs(damped, jax.jit(damped, static_argnums=0), "", (0,))
+    fixed = Static(FIRE())
+    args = fixed, jax.tree.map(lambda _: None, fixed.tree), np.ones(5)
+    run.compile(*args)
+    assert seen.count(EVENT) == 1
+    seen.clear()
+    assert np.array_equal(run(*args)["x"], 0.2 * np.ones(5))
+    assert seen == []
 
 
 def test_a_program_that_calls_python_is_not_kept(seen, folder):

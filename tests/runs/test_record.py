@@ -207,6 +207,8 @@ def test_the_files_and_folders_that_a_potential_names_are_found(tmp_path, monkey
         "eam:a,b.eam,format=alloy": ["a,b.eam"],
         "python:m.py:make": ["m.py"],
         "nequix:m.nqx,dtype=float64": ["m.nqx"],
+        "nequix:m.nqx,dtype=float64,shapes=fine": ["m.nqx"],
+        "nequix:m.nqx,shapes=fine,dtype=float64": ["m.nqx"],
         "lennard-jones:epsilon=1": [],
     }
     assert {text: named_in(text) for text in found} == found

@@ -25,3 +25,4 @@ def models_as_users(monkeypatch):
     options = xla.REPEATABLE | AS_USERS
     program = jax.jit(programs.evaluate.__wrapped__, compiler_options=options, static_argnums=0)
     monkeypatch.setattr(session, "evaluate", program)
+    monkeypatch.setattr(session, "prepare", lambda *_: None)

@@ -19,10 +19,10 @@ WRITTEN = ("directory", "label", "log", "logfile", "trajectory", "txt")
 """Options of ASE's calculators that name what they write."""
 
 _ENDS = {
-    "eam": ",format=",
-    "nequix": ",dtype=",
-    "tersoff": ",elements=",
-    "stillinger-weber": ",elements=",
+    "eam": (",format=",),
+    "nequix": (",shapes=", ",dtype="),
+    "tersoff": (",elements=",),
+    "stillinger-weber": (",elements=",),
 }
 """Behind the file of a potential, by the potential's name."""
 
@@ -134,9 +134,11 @@ def _files_of_kind(potential: str) -> list[str]:
     kind = kind.strip().lower()
     if kind == "python":
         return [rest.rpartition(":")[0] or rest]
-    if (end := _ENDS.get(kind)) is None:
+    if (ends := _ENDS.get(kind)) is None:
         return []
-    name = rest.rpartition(end)[0] or rest
+    name = rest
+    for end in ends:
+        name = name.rpartition(end)[0] or name
     # Names of elements, whose parameters are built in, contain neither character.
     return [name] if {"/", "."} & set(name) else []
 

@@ -50,6 +50,7 @@ class Watch:
         self.cache = "off"
         """The folder of compiled programs."""
         self._phase, self._since, self._signal_at = READING, time.monotonic(), math.inf
+        self._text = READING
         self._bar = Bar(err, self._line, is_off=quiet or not err.is_terminal)
 
     def __enter__(self) -> "Watch":
@@ -76,6 +77,7 @@ class Watch:
 
     def begin(self, phase: str) -> None:
         if phase != self._phase:
+            self._text = phase
             now = time.monotonic()
             self.seconds[self._phase] += now - self._since
             self._phase, self._since = phase, now
@@ -83,6 +85,7 @@ class Watch:
     def show(self, progress: Any, *, has_total: bool = True) -> None:
         """Show the progress of a run; called by `relax`."""
         self.begin(progress.phase)
+        self._text = progress.text or progress.phase
         self._bar.show(progress, has_total=has_total)
 
     def hide(self) -> None:
@@ -93,7 +96,7 @@ class Watch:
         return self._signal_at < math.inf
 
     def _line(self) -> str:
-        return f"{self._phase}; again to quit" if self.is_stopped() else self._phase
+        return f"{self._text}; again to quit" if self.is_stopped() else self._text
 
     def _set(self, *_: Any) -> None:
         now = time.monotonic()

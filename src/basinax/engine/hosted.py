@@ -210,10 +210,12 @@ class HostBackend(AbstractBackend):
 
     def _answers(self) -> list[Answer]:
         """At least one answer, unless the run is stopped."""
-        while not (answers := self.session.answers(LOOK)):
-            if self.slots.group.monitor.is_stopped():
-                break
-        return answers
+        monitor = self.slots.group.monitor
+        while True:
+            answers = self.session.answers(LOOK)
+            monitor.compiles(self.slots, self.session.phase())
+            if answers or monitor.is_stopped():
+                return answers
 
     def _findings(self, answers: list[Answer]) -> tuple[EvaluationBatch, np.ndarray]:
         """The answers as arrays, and the mask of slots whose structures could not be evaluated."""

@@ -86,6 +86,8 @@ class Monitor:
         self._ended = (0, 0)
         self._phases: list[str] = []
         """Phases of the threads that list or compile."""
+        self._compiled: dict[Any, str] = {}
+        """What models compile, in words, by the batch that waits for it."""
         self._lock = threading.Lock()  # the caller's function runs in one thread at a time
         self.n_structures = 0
         """The number of structures that have been read."""
@@ -136,16 +138,27 @@ class Monitor:
             self._fmax[batch] = fmax[(status == Status.RUNNING.code) & np.isfinite(fmax)]
             self._tell()
 
+    def compiles(self, batch: Any, what: str) -> None:
+        """Args: what: the programs that the batch waits for, in words; empty for none."""
+        with self._lock:
+            if what != self._compiled.get(batch, ""):
+                self._compiled[batch] = what
+                self._tell()
+
     def forget(self, batch: Any) -> None:
         """Stop counting the structures of a batch that has ended or is given up."""
         with self._lock:
+            self._compiled.pop(batch, None)
             self._in_batches.pop(batch, None)
             self._fmax.pop(batch, None)
 
     def _tell(self) -> None:
         if self._progress is not None:
             counts = zip(self._ended, *self._in_batches.values(), strict=True)
-            phase = max(self._phases, key=PHASES.index, default="running")
+            what = next(filter(None, self._compiled.values()), "")
+            phases = [*self._phases, *([PHASES[-1]] if what else [])]
+            phase = max(phases, key=PHASES.index, default="running")
             fmax = np.concatenate([*self._fmax.values(), np.zeros(0)])
             forces = (float(np.median(fmax)), float(fmax.max())) if len(fmax) else (np.nan, np.nan)
-            self._progress(self.n_structures, *(sum(count) for count in counts), phase, *forces)
+            counted = (sum(count) for count in counts)
+            self._progress(self.n_structures, *counted, phase, *forces, what)

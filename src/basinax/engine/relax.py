@@ -73,6 +73,8 @@ class Progress(eqx.Module):
     fmax_median: float = np.nan
     """The median of running structures, in eV/Å; NaN before the first evaluation."""
     fmax_largest: float = np.nan
+    text: str = ""
+    """More on the phase, such as "compiling 3 of 4 programs of Nequix (12 s)"; often empty."""
 
     @property
     def n_running(self) -> int:

@@ -44,9 +44,10 @@ def potential_from(text: str) -> AbstractPotential | AbstractEvaluator:
     select published parameters.
 
     `ase:MODULE:CALLABLE` imports a class or function that makes ASE calculators; options after a
-    comma are its arguments. `nequix:FILE` is a model of the package nequix, in double precision
-    with `,dtype=float64` at the end. `python:FILE.py:NAME` runs a file and takes from it a
-    potential, an ASE calculator, or a function that makes one of these.
+    comma are its arguments. `nequix:FILE` is a model of the package nequix; behind the file,
+    `,dtype=float64` evaluates it in double precision and `,shapes=fine` in more shapes.
+    `python:FILE.py:NAME` runs a file and takes from it a potential, an ASE calculator, or a
+    function that makes one of these.
 
     >>> potential_from("lennard-jones:epsilon=0.0104,sigma=3.4,cutoff=8.5").cutoff
     8.5
@@ -200,14 +201,19 @@ def _calculator(text: str) -> ASECalculator:
 
 
 def _nequix(text: str) -> JaxModel:
-    """The model of `FILE` or `FILE,dtype=DTYPE`."""
-    path, comma, dtype = text.rpartition(",dtype=")
-    if not (path if comma else dtype):
-        raise ValueError("potential nequix: expected nequix:FILE[,dtype=float64], got no file")
-    if comma and dtype not in ("float32", "float64"):
-        raise ValueError(f"potential nequix: dtype must be float32 or float64, got {dtype!r}")
+    """The model of `FILE`, with options as `,dtype=float64,shapes=fine` behind it."""
+    path, options = text, {}
+    while found := re.fullmatch(r"(.*),(dtype|shapes)=([^,]*)", path, re.DOTALL):
+        path, options[found[2]] = found[1], found[3]
+    if not path:
+        raise ValueError(f"potential nequix: expected {POTENTIALS['nequix']}, got no file")
+    allowed = {"dtype": ("float32", "float64"), "shapes": ("few", "fine")}
+    for name, value in options.items():
+        if value not in allowed[name]:
+            either = " or ".join(allowed[name])
+            raise ValueError(f"potential nequix: {name} must be {either}, got {value!r}")
     try:
-        return JaxModel.nequix(path, dtype=dtype) if comma else JaxModel.nequix(dtype)
+        return JaxModel.nequix(path, **options)
     except ImportError as error:
         raise ValueError(f"potential nequix: {error}") from error
 
@@ -215,7 +221,7 @@ def _nequix(text: str) -> JaxModel:
 POTENTIALS: dict[str, Callable[..., Any] | str] = _MAKERS | {
     "ase": "ase:MODULE:CALLABLE[,OPTION=VALUE,...]",
     "eam": "eam:FILE[,format=alloy|fs|eam]",
-    "nequix": "nequix:FILE[,dtype=float64]",
+    "nequix": "nequix:FILE[,dtype=float64][,shapes=fine]",
     "python": "python:FILE.py:NAME",
     "stillinger-weber": "stillinger-weber:ELEMENT,... or stillinger-weber:FILE[,elements=A-B]",
     "tersoff": "tersoff:ELEMENT,... or tersoff:FILE[,elements=A-B]",

@@ -7,23 +7,26 @@ shift. Spare pairs join two spare atoms that are beyond each other's cutoff.
 
 import abc
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from ase import Atoms
 from jaxtyping import Bool, Float, Int
 
-from basinax.neighbors.search import RESOLUTION, no_list, ordered_pairs
+from basinax.neighbors.search import RESOLUTION, OrderedPairs, no_list, pairs_of_each
 
 PADDING_ATOMS = 2
 """Atoms beyond the structure, between which spare pairs lie."""
 
-FEWEST_EDGES = 64
-"""The number of edges of the smallest shape."""
+FEWEST_EDGES = 160
+"""The number of edges of the smallest shape, which small structures share."""
 
-MANY_EDGES = 256
-"""From this number of edges on, shapes are closer together, since evaluations take longer."""
+Series = Literal["few", "fine"]
+"""The names of series of shapes."""
+
+PER_DOUBLING: dict[str, int] = {"few": 1, "fine": 4}
+"""The shapes between a number of edges and its double."""
 
 MAX_DENSITY = 0.1
 """Half the number of atoms in a cubic Å of common matter, times 4π/3."""
@@ -33,6 +36,9 @@ FEWEST_NEIGHBORS = 4
 
 SKIN = 0.5
 """What lists reach beyond the cutoff, in Å."""
+
+AT_ONCE = 1 << 13
+"""The number of pairs whose vectors are computed at once: they fit into the cache of a core."""
 
 ROWS = 8
 """The numbers of atoms in shapes are multiples of this one."""
@@ -45,12 +51,12 @@ class Shape(NamedTuple):
     edges: int
 
 
-def shape_of(n_atoms: int, n_edges: int, cutoff: float) -> Shape:
-    """The first shape of the series that holds these numbers of atoms and pairs.
+def shape_of(n_atoms: int, n_edges: int, cutoff: float, series: Series = "few") -> Shape:
+    """The first shape of a series that holds these numbers of atoms and pairs.
 
-    Two shapes lie between a number of pairs and its double, and four for many pairs: the cost of an
-    evaluation grows with the pairs, and hardly with the atoms. A shape has room for the atoms of a
-    molecule in which all are neighbours, and of matter of half the common density.
+    The cost of an evaluation grows with the pairs, and hardly with the atoms. So a shape has room
+    for the atoms of a molecule in which all are neighbours, and of matter of half the common
+    density.
     """
     edges = octave = FEWEST_EDGES
     while True:
@@ -60,12 +66,11 @@ def shape_of(n_atoms: int, n_edges: int, cutoff: float) -> Shape:
         shape = Shape(-int(-atoms // ROWS) * ROWS, edges)
         if shape.atoms >= n_atoms + PADDING_ATOMS and shape.edges >= n_edges:
             return shape
-        edges += octave // (2 if octave < MANY_EDGES else 4)
+        edges += octave // PER_DOUBLING[series]
         octave = edges if edges == 2 * octave else octave
 
 
-@dataclasses.dataclass(frozen=True)
-class Graph:
+class Graph(NamedTuple):
     """A structure and its pairs within the cutoff, on the host."""
 
     positions: Float[np.ndarray, "atoms 3"]
@@ -79,6 +84,9 @@ class Graph:
     """The vectors from receivers to senders, in Å."""
 
 
+_NONE = np.zeros(0, int)
+
+
 class VerletList:
     """The neighbour list of one structure, made anew only when it may lack a pair.
 
@@ -88,9 +96,12 @@ class VerletList:
     """
 
     def __init__(self, pbc: np.ndarray, numbers: np.ndarray, cutoff: float):
-        self._pbc, self._numbers, self._cutoff = pbc, numbers, cutoff
-        self._radius = 0.0
+        self.pbc, self.numbers, self.cutoff = pbc, numbers, cutoff
+        self.radius = 0.0
         """The reach of the list in Å; 0 if there is none."""
+        self.positions, self.cell, self.inverse = np.zeros((len(numbers), 3)), np.eye(3), np.eye(3)
+        """Where the list was made; the inverse has zeros for open directions."""
+        self.pairs = OrderedPairs(_NONE, _NONE, _NONE, np.zeros((0, 3)))
 
     def graph(self, positions: np.ndarray, cell: np.ndarray) -> Graph:
         """The graph of the structure here.
@@ -98,47 +109,127 @@ class VerletList:
         Raises:
             ValueError: no neighbour list can be made.
         """
-        if not self._is_complete(positions, cell):
-            self._make(positions, cell)
-        receivers, senders, shifts = self._pairs
-        vectors = positions[senders] + _displacements(shifts, cell) - positions[receivers]
-        within = np.flatnonzero((vectors * vectors).sum(1) <= self._cutoff * self._cutoff)
-        pairs = (x.take(within, axis=0) for x in (senders, receivers, shifts, vectors))
-        return Graph(positions, cell, self._pbc, self._numbers, *pairs)
+        (found,) = graphs_of([self], [positions], cell[None])
+        if isinstance(found, ValueError):
+            raise found
+        return found
 
-    def _is_complete(self, positions: np.ndarray, cell: np.ndarray) -> bool:
-        """Whether the list has all pairs within the cutoff; False for NaN.
 
-        A vector d₀ between atoms has become d₀ F + u, where F is the deformation of the cell and u
-        how the atoms have moved otherwise. Its length is at least (1 - ‖F - 1‖) |d₀| - |u|.
-        """
-        if not self._radius:
-            return False
-        with np.errstate(all="ignore"):
-            moved, strain = positions - self._positions, 0.0
-            if not np.array_equal(cell, self._cell):
-                change = self._inverse @ (cell - self._cell)[self._pbc]
-                moved, strain = moved - self._positions @ change, float(np.linalg.norm(change))
-            moved = moved - moved.mean(0)
-            reach = 2 * float(np.sqrt((moved * moved).sum(1).max()))
-            return (1 - strain) * self._radius - reach >= self._cutoff
+def graphs_of(
+    lists: Sequence[VerletList], positions: Sequence[np.ndarray], cells: np.ndarray
+) -> list[Graph | ValueError]:
+    """The graphs of structures here, all at once; an error for one of which no list can be made.
 
-    def _make(self, positions: np.ndarray, cell: np.ndarray) -> None:
-        for radius in (self._cutoff + SKIN, self._cutoff):
-            pairs = ordered_pairs(positions, cell, self._pbc, radius)
+    Args:
+        lists: of different structures, with one cutoff.
+        positions, cells: one entry per structure, in Å.
+    """
+    sizes = np.array([len(x) for x in positions])
+    stale = np.flatnonzero(~_are_complete(lists, sizes, np.concatenate(positions), cells)).tolist()
+    faults = _make([lists[k] for k in stale], [positions[k] for k in stale], cells[stale])
+    fault_of = dict(zip(stale, faults, strict=True))
+    good = [k for k in range(len(lists)) if fault_of.get(k) is None]
+    found: list[Any] = [fault_of.get(k) for k in range(len(lists))]
+    for some in _in_parts(good, [len(own.pairs.images) for own in lists]):
+        graphs = _within([lists[k] for k in some], [positions[k] for k in some], cells[some])
+        for k, graph in zip(some, graphs, strict=True):
+            found[k] = graph
+    return found
+
+
+def _in_parts(numbers: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int]]:
+    """These structures in parts, with some `AT_ONCE` pairs each."""
+    part, n_pairs = [], 0
+    for k in numbers:
+        part.append(k)
+        n_pairs += lengths[k]
+        if n_pairs >= AT_ONCE:
+            yield part
+            part, n_pairs = [], 0
+    if part:
+        yield part
+
+
+def _are_complete(
+    lists: Sequence[VerletList], sizes: np.ndarray, positions: np.ndarray, cells: np.ndarray
+) -> np.ndarray:
+    """Whether each list has all pairs within the cutoff; False for NaN.
+
+    A vector d₀ between atoms has become d₀ F + u, where F is the deformation of the cell and u how
+    the atoms have moved otherwise. Its length is at least (1 - ‖F - 1‖) |d₀| - |u|.
+    """
+    begun = np.concatenate([each.positions for each in lists])
+    starts, owners = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(sizes)), sizes)
+    with np.errstate(all="ignore"):
+        change = cells - np.array([each.cell for each in lists])
+        strain = np.einsum("sik,skj->sij", np.array([each.inverse for each in lists]), change)
+        moved = positions - begun - np.einsum("ai,aij->aj", begun, strain[owners])
+        moved -= (np.add.reduceat(moved, starts) / sizes[:, None])[owners]
+        reach = 2 * np.sqrt(np.maximum.reduceat((moved * moved).sum(1), starts))
+        radii = np.array([each.radius for each in lists])
+        grown = np.sqrt((strain * strain).sum((1, 2)))
+        return (radii > 0) & ((1 - grown) * radii - reach >= lists[0].cutoff)
+
+
+def _make(
+    lists: Sequence[VerletList], positions: Sequence[np.ndarray], cells: np.ndarray
+) -> list[ValueError | None]:
+    """Make lists anew, at once; an error for each that cannot be made."""
+    faults: list[ValueError | None] = [None] * len(lists)
+    left = list(range(len(lists)))
+    for skin in (SKIN, 0.0):
+        if not left:
+            return faults
+        radius = lists[0].cutoff + skin
+        pbc = np.array([lists[k].pbc for k in left])
+        found = pairs_of_each([positions[k] for k in left], cells[left], pbc, radius)
+        for k, pairs in zip(left, found, strict=True):
             if pairs is not None:
-                break
-        else:
-            largest = float(np.abs(positions).max())
-            raise no_list("the structure", cell, self._cutoff, largest, RESOLUTION)
-        self._positions, self._cell, self._radius = positions.copy(), cell.copy(), radius
-        self._inverse = np.linalg.pinv(cell[self._pbc])
-        self._pairs = pairs.receivers, pairs.senders, pairs.shifts.astype(np.float64)
+                own = lists[k]
+                own.radius, own.positions, own.cell = radius, positions[k].copy(), cells[k].copy()
+                own.inverse = np.zeros((3, 3))
+                own.inverse[:, own.pbc] = np.linalg.pinv(cells[k][own.pbc])
+                own.pairs = pairs._replace(cells=pairs.cells.astype(np.float64))
+        left = [k for k, pairs in zip(left, found, strict=True) if pairs is None]
+    for k in left:
+        largest = float(np.abs(positions[k]).max())
+        faults[k] = no_list("the structure", cells[k], lists[k].cutoff, largest, RESOLUTION)
+    return faults
 
 
-def _displacements(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
-    """Displacements of periodic images, without BLAS, whose order of sums depends on the shape."""
-    return shifts[:, :1] * cell[0] + shifts[:, 1:2] * cell[1] + shifts[:, 2:] * cell[2]
+def _within(
+    lists: Sequence[VerletList], positions: Sequence[np.ndarray], cells: np.ndarray
+) -> list[Graph]:
+    """The pairs of complete lists that are within the cutoff here."""
+    pairs = [own.pairs for own in lists]
+    n_atoms, n_images, n_pairs = (
+        np.array([len(each) for each in some])
+        for some in (positions, [own.rows for own in pairs], [own.images for own in pairs])
+    )
+    first_atom, first_image = np.cumsum(n_atoms) - n_atoms, np.cumsum(n_images) - n_images
+    receivers, images, rows, shifts = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+    images += np.repeat(first_image, n_pairs)
+    x, box = np.concatenate(positions), np.repeat(cells, n_images, axis=0)
+    # No BLAS, whose order of sums depends on the shape.
+    moved = shifts[:, :1] * box[:, 0] + shifts[:, 1:2] * box[:, 1] + shifts[:, 2:] * box[:, 2]
+    ends = x[rows + np.repeat(first_atom, n_images)] + moved
+    # By component, [3, pairs], which is faster.
+    vectors = np.ascontiguousarray(ends.T).take(images, axis=1)
+    vectors -= np.ascontiguousarray(x.T).take(receivers + np.repeat(first_atom, n_pairs), axis=1)
+    squares = vectors * vectors
+    near = np.flatnonzero(squares[0] + squares[1] + squares[2] <= lists[0].cutoff ** 2)
+    images = images.take(near)
+    parts = rows.take(images), receivers.take(near), shifts.take(images, axis=0)
+    bounds = np.searchsorted(near, np.cumsum(n_pairs))[:-1]
+    split = (np.split(each, bounds) for each in (*parts, vectors.take(near, axis=1).T))
+    return [
+        Graph(at, box, own.pbc, own.numbers, *own_pairs)
+        for own, at, box, *own_pairs in zip(lists, positions, cells, *split, strict=True)
+    ]
+
+
+LaidOut = tuple[Shape, dict[str, np.ndarray]]
+"""The arrays of a graph by name, and their shape, which depends on the graph alone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +238,8 @@ class AbstractLayout(abc.ABC):
 
     arguments: tuple[str, ...]
     """The names of the arrays that the function takes, in order."""
+    series: Series = dataclasses.field(default="few", kw_only=True)
+    """The shapes of the arrays."""
 
     @abc.abstractmethod
     def check(self, atoms: Sequence[Atoms], cutoff: float) -> None:
@@ -154,13 +247,9 @@ class AbstractLayout(abc.ABC):
 
     @abc.abstractmethod
     def arrays(
-        self, graph: Graph, cutoff: float, dtype: Any
-    ) -> tuple[Shape, dict[str, np.ndarray]]:
-        """The arrays of a graph by name, in a shape that depends on the graph alone.
-
-        Raises:
-            ValueError: the graph cannot be laid out.
-        """
+        self, graphs: Sequence[Graph], cutoff: float, dtype: Any
+    ) -> list[LaidOut | ValueError]:
+        """Each graph in arrays, or why it cannot be laid out."""
 
 
 class Padded(AbstractLayout):
@@ -170,41 +259,55 @@ class Padded(AbstractLayout):
         del atoms, cutoff
 
     def arrays(
-        self, graph: Graph, cutoff: float, dtype: Any
-    ) -> tuple[Shape, dict[str, np.ndarray]]:
-        shape = shape_of(len(graph.positions), len(graph.senders), cutoff)
-        return shape, padded(graph, shape, cutoff, dtype)
+        self, graphs: Sequence[Graph], cutoff: float, dtype: Any
+    ) -> list[LaidOut | ValueError]:
+        shapes = [shape_of(len(g.positions), len(g.senders), cutoff, self.series) for g in graphs]
+        made: list[Any] = [None] * len(graphs)
+        for shape in dict.fromkeys(shapes):
+            alike = [k for k, own in enumerate(shapes) if own == shape]
+            together = padded([graphs[k] for k in alike], shape, cutoff, dtype)
+            for place, k in enumerate(alike):
+                made[k] = shape, {name: each[place] for name, each in together.items()}
+        return made
 
 
 POSITIONS = Padded(("positions", "cell", "numbers", "senders", "receivers", "shifts"))
 VECTORS = Padded(("vectors", "numbers", "senders", "receivers"))
 
 
-def padded(graph: Graph, shape: Shape, cutoff: float, dtype: Any) -> dict[str, np.ndarray]:
-    """The arrays of a graph in this shape. Spare atoms have the element of the first atom."""
-    n_atoms, n_edges = len(graph.positions), len(graph.senders)
-    far = np.array([2 * cutoff + 1, 0, 0])
-    positions = np.zeros((shape.atoms, 3), dtype)
-    positions[:n_atoms], positions[-1] = graph.positions, far
-    numbers = np.full(shape.atoms, graph.numbers[0], np.int32)
-    numbers[:n_atoms] = graph.numbers
-    senders = np.full(shape.edges, shape.atoms - 1, np.int32)
-    receivers = np.full(shape.edges, shape.atoms - 2, np.int32)
-    # The second half of the spare pairs has the opposite direction, so that receivers ascend.
-    middle = (n_edges + shape.edges) // 2
-    senders[middle:], receivers[middle:] = shape.atoms - 2, shape.atoms - 1
-    shifts, vectors = np.zeros((2, shape.edges, 3), dtype)
-    vectors[:] = np.where(senders[:, None] == shape.atoms - 1, far, -far)
-    senders[:n_edges], receivers[:n_edges] = graph.senders, graph.receivers
-    shifts[:n_edges], vectors[:n_edges] = graph.shifts, graph.vectors
+def padded(
+    graphs: Sequence[Graph], shape: Shape, cutoff: float, dtype: Any
+) -> dict[str, np.ndarray]:
+    """The arrays of graphs in one shape, along a first axis.
+
+    Spare atoms have the element of the first atom.
+    """
+    n_atoms = np.array([len(graph.positions) for graph in graphs])
+    n_edges = np.array([len(graph.senders) for graph in graphs])
+    rows, pairs = (len(graphs), shape.atoms), (len(graphs), shape.edges)
+    near, away = shape.atoms - 2, shape.atoms - 1
+    far = np.array([2 * cutoff + 1, 0, 0], dtype)
+    positions, numbers = np.zeros((*rows, 3), dtype), np.empty(rows, np.int32)
+    senders, receivers = np.full(pairs, away, np.int32), np.full(pairs, near, np.int32)
+    shifts, vectors = np.zeros((2, *pairs, 3), dtype)
+    positions[:, -1], vectors[:] = far, far
+    for k, graph in enumerate(graphs):
+        atoms, edges = slice(n_atoms[k]), slice(n_edges[k])
+        positions[k, atoms] = graph.positions
+        numbers[k], numbers[k, atoms] = graph.numbers[0], graph.numbers
+        # The second half of the spare pairs has the opposite direction, so that receivers ascend.
+        back = slice((n_edges[k] + shape.edges) // 2, None)
+        senders[k, back], receivers[k, back], vectors[k, back] = near, away, -far
+        senders[k, edges], receivers[k, edges] = graph.senders, graph.receivers
+        shifts[k, edges], vectors[k, edges] = graph.shifts, graph.vectors
     return {
         "positions": positions,
-        "cell": graph.cell.astype(dtype),
+        "cell": np.array([graph.cell for graph in graphs], dtype),
         "numbers": numbers,
         "senders": senders,
         "receivers": receivers,
         "shifts": shifts,
         "vectors": vectors,
-        "is_atom": np.arange(shape.atoms) < n_atoms,
-        "is_edge": np.arange(shape.edges) < n_edges,
+        "is_atom": np.arange(shape.atoms) < n_atoms[:, None],
+        "is_edge": np.arange(shape.edges) < n_edges[:, None],
     }

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
 
-from basinax.models.graphs import AbstractLayout, Graph, Shape, shape_of
+from basinax.models.graphs import AbstractLayout, Graph, LaidOut, Shape, shape_of
 from basinax.numerics.switches import usual_promotion
 
 LISTS = ("positions", "box", "numbers", "neighbors", "perturbation")
@@ -71,12 +71,19 @@ class Listed(AbstractLayout):
                 raise ValueError(f"system {k} ({a.symbols}): {error}") from None
 
     def arrays(
-        self, graph: Graph, cutoff: float, dtype: Any
-    ) -> tuple[Shape, dict[str, np.ndarray]]:
-        n, box = len(graph.positions), box_of(graph.cell, graph.pbc, cutoff)
+        self, graphs: Sequence[Graph], cutoff: float, dtype: Any
+    ) -> list[LaidOut | ValueError]:
+        return [self._arrays(graph, cutoff, dtype) for graph in graphs]
+
+    def _arrays(self, graph: Graph, cutoff: float, dtype: Any) -> LaidOut | ValueError:
+        try:
+            box = box_of(graph.cell, graph.pbc, cutoff)
+        except ValueError as error:
+            return error
+        n = len(graph.positions)
         places = np.bincount(graph.receivers, minlength=n)
         n_places = n * int(places.max(initial=0)) if self.format == "Dense" else places.sum()
-        shape = Shape(n, shape_of(1, int(n_places), cutoff).edges)
+        shape = Shape(n, shape_of(1, int(n_places), cutoff, self.series).edges)
         positions = graph.positions
         if self.is_fractional:
             positions = np.linalg.solve(box, positions.T).T

@@ -4,6 +4,8 @@ https://github.com/atomicarchitects/nequix and https://github.com/instadeepai/ml
 """
 
 import dataclasses
+import functools
+import inspect
 import json
 import os
 from pathlib import Path
@@ -15,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from basinax.config.reading import found
+from basinax.numerics.programs import PACKAGES
 from basinax.numerics.switches import usual_promotion
 
 WEIGHTS = (
@@ -23,7 +26,7 @@ WEIGHTS = (
 )
 
 
-class NequixEnergies(eqx.Module):
+class Nequix(eqx.Module):
     """Energies of atoms, from vectors of pairs and atomic numbers."""
 
     model: Any
@@ -36,9 +39,7 @@ class NequixEnergies(eqx.Module):
             return self.model.node_energies(vectors, species, senders, receivers)[:, 0]
 
 
-def read_nequix(
-    file: str | os.PathLike[str], dtype: np.dtype
-) -> tuple[NequixEnergies, float, list[int]]:
+def read_nequix(file: str | os.PathLike[str], dtype: np.dtype) -> tuple[Nequix, float, list[int]]:
     """The model of a file, its cutoff (Å), and its atomic numbers.
 
     Raises:
@@ -53,6 +54,7 @@ def read_nequix(
         raise FileNotFoundError(error.errno, text, error.filename) from None
     _check_is_model(path)
     try:
+        import e3nn_jax  # pyright: ignore[reportMissingImports]
         from nequix.model import load_model  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError(
@@ -65,10 +67,13 @@ def read_nequix(
     except Exception as error:
         text = " ".join(str(error).split())[:200]
         raise ValueError(f"{path} cannot be read as a model of nequix: {text}") from error
+    # Its programs are found without a trace, which reads the configuration of e3nn_jax.
+    settings = functools.partial(inspect.getclosurevars, e3nn_jax.config)
+    PACKAGES.update(nequix=list, jraph=list, e3nn_jax=lambda: settings().globals)
     numbers = [int(z) for z in config["atomic_numbers"]]
     index_of = np.zeros(119, np.int32)
     index_of[numbers] = np.arange(len(numbers))
-    energies = NequixEnergies(in_precision(model, dtype), jnp.asarray(index_of))
+    energies = Nequix(in_precision(model, dtype), jnp.asarray(index_of))
     return energies, float(config["cutoff"]), numbers
 
 
@@ -85,7 +90,7 @@ def _check_is_model(path: Path) -> None:
         raise ValueError(f"{path} is no model of nequix: its first line is not that of a .nqx file")
 
 
-class MlipEnergies(eqx.Module):
+class Mlip(eqx.Module):
     """Energies of atoms, from a graph; JAX derives forces and stress from them."""
 
     params: Any
@@ -145,7 +150,7 @@ def asked_of(force_field: Any) -> list[str]:
     return asks
 
 
-def read_mlip(force_field: Any, dtype: np.dtype) -> tuple[MlipEnergies, float, list[int]]:
+def read_mlip(force_field: Any, dtype: np.dtype) -> tuple[Mlip, float, list[int]]:
     """The energies of a force field, its cutoff (Å), and its atomic numbers.
 
     Raises:
@@ -165,7 +170,7 @@ def read_mlip(force_field: Any, dtype: np.dtype) -> tuple[MlipEnergies, float, l
         raise ValueError(
             "force fields of mlip with a second, long-range list of neighbours are not supported"
         )
-    return MlipEnergies(in_precision(params, dtype), force_field), cutoff, numbers
+    return Mlip(in_precision(params, dtype), force_field), cutoff, numbers
 
 
 def in_precision(weights: Any, dtype: np.dtype) -> Any:

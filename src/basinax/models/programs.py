@@ -7,7 +7,7 @@ follows from the shape, so the program of a structure does not depend on other s
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -17,7 +17,16 @@ import numpy as np
 from ase import Atoms
 from jaxtyping import Array, Float
 
-from basinax.models.graphs import POSITIONS, VECTORS, AbstractLayout, Graph, Shape, VerletList
+from basinax.models.graphs import (
+    POSITIONS,
+    VECTORS,
+    AbstractLayout,
+    Graph,
+    LaidOut,
+    Shape,
+    VerletList,
+    graphs_of,
+)
 from basinax.models.lists import LISTS
 from basinax.numerics import xla
 from basinax.numerics.interpret import RefusedOperation, with_ordered_scatters
@@ -153,7 +162,10 @@ def _evaluated(fixed: Static, arrays: Any, graph: Arrays) -> Found:
     return jax.vmap(with_ordered_scatters(evaluate))(graph) if form.has_places else evaluate(graph)
 
 
-evaluate = xla.jitted(_evaluated, xla.REPEATABLE, static_argnums=0)
+evaluate: Any = xla.jitted(_evaluated, xla.REPEATABLE, static_argnums=0, is_kept=True)
+prepare: Callable[..., None] = evaluate.compile
+"""Makes the program of `evaluate` for the same arguments."""
+
 _shapes = xla.traced(_evaluated, static_argnums=0)
 
 
@@ -172,6 +184,11 @@ class Program:
     @property
     def parts(self) -> tuple[Static, Any]:
         return partition((self.function, self.form))
+
+    @property
+    def name(self) -> str:
+        """The name of the function, or of its class."""
+        return getattr(self.function, "__name__", type(self.function).__name__)
 
     @property
     def switches(self) -> dict[str, Any]:
@@ -200,16 +217,34 @@ class Program:
     def abstract_graph(self) -> dict[str, jax.ShapeDtypeStruct]:
         """The shapes and dtypes of the graph of one atom."""
         one = Atoms("H", pbc=False)
-        graph = VerletList(one.pbc, one.numbers, self.cutoff).graph(one.positions, np.eye(3))
-        _, arrays = self.laid_out(graph, one)
-        return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items()}
+        pairs = VerletList(one.pbc, one.numbers, self.cutoff)
+        (made,) = self.laid_out([pairs], [one.positions], np.eye(3)[None], [one])
+        if isinstance(made, ValueError):
+            raise made
+        return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in made[1].items()}
 
-    def laid_out(self, graph: Graph, atoms: Atoms) -> tuple[Shape, dict[str, np.ndarray]]:
-        """The arrays of a structure's graph.
+    def laid_out(
+        self,
+        lists: Sequence[VerletList],
+        positions: Sequence[np.ndarray],
+        cells: np.ndarray,
+        atoms: Sequence[Atoms],
+    ) -> list[LaidOut | ValueError]:
+        """The arrays of structures' graphs; an error for one that cannot be laid out.
 
-        Raises:
-            ValueError: the graph cannot be laid out.
+        Args:
+            lists: of different structures.
+            positions, cells: where they are, in Å.
         """
-        shape, arrays = self.layout.arrays(graph, self.cutoff, self.dtype)
-        totals = {name: np.asarray(TOTALS[name](atoms), self.dtype) for name in self.form.asks}
-        return shape, arrays | totals
+        found: list[Any] = graphs_of(lists, positions, cells)
+        good = [k for k, graph in enumerate(found) if isinstance(graph, Graph)]
+        made = self.layout.arrays([found[k] for k in good], self.cutoff, self.dtype)
+        for k, each in zip(good, made, strict=True):
+            found[k] = each
+            if not isinstance(each, ValueError):
+                shape, arrays = each
+                totals = {
+                    name: np.asarray(TOTALS[name](atoms[k]), self.dtype) for name in self.form.asks
+                }
+                found[k] = shape, arrays | totals
+        return found

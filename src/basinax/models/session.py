@@ -23,9 +23,10 @@ from basinax.models.evaluators.protocol import (
     Request,
 )
 from basinax.models.evaluators.waiting import evaluated_by_model, failure_of
-from basinax.models.graphs import Shape, VerletList
-from basinax.models.programs import Program, evaluate
+from basinax.models.graphs import LaidOut, Shape, VerletList
+from basinax.models.programs import Program, evaluate, prepare
 from basinax.numerics.compilations import Compilations, counter_of_thread
+from basinax.numerics.cores import n_cores
 from basinax.numerics.oom import is_out_of_memory
 from basinax.numerics.switches import config_context, switches
 from basinax.structures.batch import bare
@@ -34,7 +35,7 @@ _LOG = logging.getLogger("basinax")
 
 FEWER = "memory has run out: no more than half as many structures are evaluated at a time"
 
-LaidOut = tuple[Request, dict[str, np.ndarray]]
+Laid = tuple[Request, dict[str, np.ndarray]]
 """A request with the arrays of its graph."""
 
 
@@ -42,14 +43,28 @@ class SameShape(NamedTuple):
     """Structures that are evaluated at once."""
 
     shape: Shape
-    members: list[LaidOut]
+    members: list[Laid]
+
+
+Key = tuple[Any, Shape]
+"""A program: its device and its shape."""
+
+
+class Missing(NamedTuple):
+    """A program that is not there yet."""
+
+    example: dict[str, np.ndarray]
+    """The arrays of one graph of its shape."""
+    since: float
+    """When it was needed first."""
 
 
 class ModelSession(AbstractSession):
     """Threads, each of which evaluates as many waiting structures of one shape as have places.
 
     Free places hold a copy of the first structure. So a structure runs the same program with any
-    others, and alone. If memory runs out, half as many threads go on, with the same bits.
+    others, and alone. If memory runs out, half as many threads go on, with the same bits. Further
+    threads make graphs, and compile the programs of shapes that are new.
     """
 
     def __init__(self, atoms: Sequence[Atoms], program: Program, devices: Sequence[Any]):
@@ -59,21 +74,38 @@ class ModelSession(AbstractSession):
         self._arrays = {d: arrays if d is None else jax.device_put(arrays, d) for d in {*devices}}
         self._switches = switches() | program.switches
         self._pool = ThreadPoolExecutor(len(devices), thread_name_prefix="model")
+        self._host = ThreadPoolExecutor(1, thread_name_prefix="graphs")
+        self._compilers = ThreadPoolExecutor(n_cores(), thread_name_prefix="compiler")
         self._asked: dict[int, Request] = {}
         self._lists: dict[int, VerletList] = {}
         self._answered = SimpleQueue[tuple[Request, Evaluated | EvaluationError]]()
         self._news = SimpleQueue[str]()
         self._lock = threading.Lock()  # of the following
-        self._waiting = defaultdict[Shape, list[LaidOut]](list)
-        self._compiled, self._compiling = set[tuple[Any, Shape]](), set[tuple[Any, Shape]]()
+        self._unlisted: list[tuple[Request, VerletList]] = []
+        self._waiting = defaultdict[Shape, list[Laid]](list)
+        self._compiled = set[Key]()
+        self._missing: dict[Key, Missing] = {}
+        """Programs that are not there yet."""
+        self._compiling = set[Key]()
 
     def ask(self, requests: Sequence[Request]) -> None:
-        counter = counter_of_thread()
         for request in requests:
             number, atoms = request.number, self._atoms[request.number]
             own = VerletList(atoms.pbc, atoms.numbers, self._program.cutoff)
             self._asked[number] = request
-            self._pool.submit(self._lay_out, request, self._lists.setdefault(number, own), counter)
+            own = self._lists.setdefault(number, own)
+            with self._lock:
+                self._unlisted.append((request, own))
+        self._host.submit(self._lay_out, counter_of_thread())
+
+    def phase(self) -> str:
+        with self._lock:
+            if not self._missing:
+                return ""
+            n, begin = len(self._missing), min(each.since for each in self._missing.values())
+            n_all = n + len(self._compiled)
+        seconds = time.monotonic() - begin
+        return f"compiling {n} of {n_all} programs of {self._program.name} ({seconds:.0f} s)"
 
     def answers(self, timeout: float) -> list[Answer]:
         try:
@@ -94,23 +126,78 @@ class ModelSession(AbstractSession):
 
     def close(self) -> None:
         # A compiler may run for minutes; do not wait for it after an interrupt.
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._host, self._compilers, self._pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
-    def _lay_out(self, request: Request, pairs: VerletList, counter: Compilations) -> None:
-        """Adds a request to those of its shape; answers it if it has no graph."""
-        if self._asked.get(request.number) is not request:  # it has ended
-            return
-        try:
-            graph = pairs.graph(request.positions, request.cell)
-            shape, arrays = self._program.laid_out(graph, self._atoms[request.number])
-        except Exception as error:
-            is_told = isinstance(error, ValueError)
-            failure = EvaluationError(str(error)) if is_told else failure_of(error)
-            self._answered.put((request, failure))
-            return
+    def _lay_out(self, counter: Compilations) -> None:
+        """Adds all requests that wait for a graph to those of their shapes."""
         with self._lock:
-            self._waiting[shape].append((request, arrays))
-        self._pool.submit(self._turn, counter)
+            asked, self._unlisted = self._unlisted, []
+        asked = [own for own in asked if self._asked.get(own[0].number) is own[0]]  # not ended
+        n_new = n_laid = 0
+        for (request, _), found in zip(asked, self._laid_out(asked), strict=True):
+            if isinstance(found, EvaluationError):
+                self._answered.put((request, found))
+                continue
+            shape, arrays = found
+            n_laid += 1
+            with self._lock:
+                self._waiting[shape].append((request, arrays))
+                for key in ((device, shape) for device in self._arrays):
+                    if key not in self._compiled and key not in self._missing:
+                        self._missing[key] = Missing(arrays, time.monotonic())
+                        n_new += 1
+        for _ in range(n_new):
+            self._compilers.submit(self._compile, counter)
+        for _ in range(n_laid):
+            self._pool.submit(self._turn, counter)
+
+    def _laid_out(
+        self, asked: Sequence[tuple[Request, VerletList]]
+    ) -> list[LaidOut | EvaluationError]:
+        """The graphs of these structures, at once; an error for one that has none."""
+        if not asked:
+            return []
+        requests, lists = zip(*asked, strict=True)
+        atoms = [self._atoms[request.number] for request in requests]
+        positions, cells = [r.positions for r in requests], np.array([r.cell for r in requests])
+        try:
+            made = self._program.laid_out(lists, positions, cells, atoms)
+        except Exception as error:
+            if len(asked) == 1:
+                return [failure_of(error)]
+            return [found for own in asked for found in self._laid_out([own])]
+        return [EvaluationError(str(x)) if isinstance(x, ValueError) else x for x in made]
+
+    def _compile(self, counter: Compilations) -> None:
+        """Make the program for which most structures wait."""
+        with self._lock:
+            waiting = self._waiting
+            left = [key for key in self._missing if key not in self._compiling]
+            key = device, shape = max(left, key=lambda key: len(waiting[key[1]]))
+            self._compiling.add(key)
+            example = self._missing[key].example
+        failure, begin = None, time.monotonic()
+        try:
+            with config_context(self._switches), counter.counted():
+                prepare(*self._arguments(device, shape, [example]))
+            text = "model: %d atoms and %d pairs at most: compiled or loaded in %.1f s"
+            _LOG.info(text, *shape, time.monotonic() - begin)
+        except Exception as error:
+            # For want of memory, an evaluation tries again, beside fewer others.
+            failure = None if is_out_of_memory(error) else failure_of(error)
+        with self._lock:
+            self._compiling.discard(key)
+            del self._missing[key]
+            if failure is None:
+                self._compiled.add(key)
+            members = waiting[shape] if failure is None else waiting.pop(shape)
+            n_turns = len(members)
+        if failure is not None:
+            for request, _ in members:
+                self._answered.put((request, failure))
+        for _ in range(n_turns):  # threads have passed over this shape
+            self._pool.submit(self._turn, counter)
 
     def _turn(self, counter: Compilations) -> None:
         """Evaluates waiting structures of one shape, unless other threads do so."""
@@ -118,10 +205,10 @@ class ModelSession(AbstractSession):
             group = self._taken(lane.device)
             if group is None:
                 return
-            answers, has_program, begin = [], False, time.monotonic()
+            answers = []
             try:
                 with config_context(self._switches), counter.counted():
-                    answers, has_program = self._evaluated(lane.device, *group), True
+                    answers = self._evaluated(lane.device, *group)
             except Exception as error:
                 is_short = is_out_of_memory(error)
                 if is_short and self._lanes.fewer(lane):
@@ -132,47 +219,42 @@ class ModelSession(AbstractSession):
                     answers = [(request, failure) for request, _ in group.members]
         for answer in answers:
             self._answered.put(answer)
-        program = lane.device, group.shape
-        with self._lock:
-            is_new = program in self._compiling
-            self._compiling.discard(program)
-            if has_program:
-                self._compiled.add(program)
-            waiting = self._waiting[group.shape]
-            waiting += [] if answers else group.members
-            n_turns = len(waiting) if is_new or not answers else 0
-        if is_new and has_program:
-            text = "model: %d atoms and %d pairs at most: first evaluation %.1f s"
-            _LOG.info(text, *group.shape, time.monotonic() - begin)
-        for _ in range(n_turns):  # other threads have passed over this shape
-            self._pool.submit(self._turn, counter)
+        if not answers:
+            with self._lock:
+                self._waiting[group.shape] += group.members
+                n_turns = len(self._waiting[group.shape])
+            for _ in range(n_turns):  # other threads may have passed over this shape
+                self._pool.submit(self._turn, counter)
 
     def _taken(self, device: Any) -> SameShape | None:
-        """The group that fills most places, of a shape that no thread compiles."""
+        """The group that fills most places, of a shape whose program is there."""
         n_places, waiting = self._program.n_places, self._waiting
         with self._lock:
-            free = [s for s in waiting if waiting[s] and (device, s) not in self._compiling]
-            if not free:
+            ready = [s for s in waiting if waiting[s] and (device, s) in self._compiled]
+            if not ready:
                 return None
-            shape = max(free, key=lambda s: min(len(waiting[s]), n_places(s)))
+            shape = max(ready, key=lambda s: min(len(waiting[s]), n_places(s)))
             group = waiting.pop(shape)
             n = n_places(shape)
             if group[n:]:
                 waiting[shape] = group[n:]
-            if (device, shape) not in self._compiled:
-                self._compiling.add((device, shape))
             return SameShape(shape, group[:n])
 
-    def _evaluated(
-        self, device: Any, shape: Shape, members: list[LaidOut]
-    ) -> list[tuple[Request, Evaluated]]:
-        graphs = [arrays for _, arrays in members]
-        graph, has_places = graphs[0], self._program.form.has_places
-        if has_places:
-            graphs += graphs[:1] * (self._program.n_places(shape) - len(graphs))
-            graph = {name: np.stack([each[name] for each in graphs]) for name in graph}
+    def _arguments(self, device: Any, shape: Shape, graphs: list[dict[str, np.ndarray]]) -> tuple:
+        """The arguments of the program for these graphs."""
+        graph = graphs[0]
+        if self._program.form.has_places:
+            every = graphs + graphs[:1] * (self._program.n_places(shape) - len(graphs))
+            graph = {name: np.stack([each[name] for each in every]) for name in graph}
         there = graph if device is None else jax.device_put(graph, device)
-        found = jax.device_get(evaluate(self._fixed, self._arrays[device], there))
+        return self._fixed, self._arrays[device], there
+
+    def _evaluated(
+        self, device: Any, shape: Shape, members: list[Laid]
+    ) -> list[tuple[Request, Evaluated]]:
+        arguments = self._arguments(device, shape, [arrays for _, arrays in members])
+        has_places = self._program.form.has_places
+        found = jax.device_get(evaluate(*arguments))
         found = [np.asarray(x if has_places else x[None], np.float64) for x in found]
         sizes = [len(self._atoms[request.number]) for request, _ in members]
         return [
@@ -180,7 +262,7 @@ class ModelSession(AbstractSession):
             for k, (n, (request, _)) in enumerate(zip(sizes, members, strict=True))
         ]
 
-    def _short(self, shape: Shape, members: list[LaidOut], error: Exception) -> EvaluationError:
+    def _short(self, shape: Shape, members: list[Laid], error: Exception) -> EvaluationError:
         """The answer to structures for which memory does not suffice."""
         what = "this structure alone"
         if self._program.n_places(shape) > 1:

@@ -132,6 +132,9 @@ class _Session(AbstractSession):
                 whole.append(number)
         return answers + self._forces(whole)
 
+    def phase(self) -> str:
+        return self._inner.phase()
+
     def end(self, number: int) -> None:
         self._climbing.discard(number)
         self._failed = [answer for answer in self._failed if answer[0] != number]

@@ -250,26 +250,66 @@ class OrderedPairs(NamedTuple):
 
     receivers: np.ndarray
     """[pairs]: the atoms in the home cell."""
-    senders: np.ndarray
-    """[pairs]: their neighbours."""
-    shifts: np.ndarray
-    """[pairs, 3]: the cells of the neighbours."""
+    images: np.ndarray
+    """[pairs]: their neighbours, among the images."""
+    rows: np.ndarray
+    """[images]: the atom of each image; the atoms themselves stand first."""
+    cells: np.ndarray
+    """[images, 3]: the cell of each image."""
+
+    @property
+    def senders(self) -> np.ndarray:
+        """[pairs]: the atoms that are neighbours."""
+        return self.rows[self.images]
+
+    @property
+    def shifts(self) -> np.ndarray:
+        """[pairs, 3]: the cells of the neighbours."""
+        return self.cells[self.images]
 
 
 def ordered_pairs(
     positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, radius: float
 ) -> OrderedPairs | None:
     """The pairs of one structure within at least this radius (Å); None if no list can be made."""
-    (task,) = tasks_of([positions], cell[None], pbc[None], radius, RESOLUTION)
-    if task is None:
-        return None
-    n = len(positions)
-    found = pairs_of([(0, task)], np.zeros(1, int), n, reverse=False)
-    # Atoms 0 to n - 1 stand first among the images, then one that is far, then further images.
-    senders = np.concatenate([np.arange(n + 1), found.image_rows])[found.images]
-    none = np.zeros((n + 1, 3), int)
-    shifts = np.concatenate([none, found.shifts[found.image_shifts]])[found.images]
-    return OrderedPairs(np.repeat(np.arange(n), found.lengths[:n]), senders, shifts)
+    return pairs_of_each([positions], cell[None], pbc[None], radius)[0]
+
+
+def pairs_of_each(
+    positions: Sequence[np.ndarray], cells: np.ndarray, pbc: np.ndarray, radius: float
+) -> list[OrderedPairs | None]:
+    """The pairs of each structure within at least this radius (Å); None for no list.
+
+    Args:
+        positions, cells, pbc: one entry per structure.
+    """
+    each: list[OrderedPairs | None] = [None] * len(positions)
+    tasks = tasks_of(positions, cells, pbc, radius, RESOLUTION)
+    listed = [(k, task) for k, task in enumerate(tasks) if task is not None]
+    if not listed:
+        return each
+    sizes = np.array([len(x) for x in positions])
+    starts, far = np.cumsum(sizes) - sizes, int(sizes.sum())
+    found = pairs_of(listed, starts, far, reverse=False)
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    n_pairs = np.add.reduceat(found.lengths[:far], starts)
+    n_further = np.bincount(owners[found.image_rows], minlength=len(sizes))
+    first_pair = first_image = 0
+    for k in found.systems.tolist():
+        pairs = slice(first_pair, first_pair + n_pairs[k])
+        further = slice(first_image, first_image + n_further[k])
+        images, n = found.images[pairs], int(sizes[k])
+        # The number after all atoms is that of one that is far; then further images follow.
+        before = np.where(images < far, starts[k], far + 1 + first_image - n)
+        own, cell = np.arange(n), found.shifts[found.image_shifts[further]]
+        each[k] = OrderedPairs(
+            np.repeat(own, found.lengths[starts[k] : starts[k] + n]),
+            images - before,
+            np.concatenate([own, found.image_rows[further] - starts[k]]),
+            np.concatenate([np.zeros((n, 3), int), cell]),
+        )
+        first_pair, first_image = pairs.stop, further.stop
+    return each
 
 
 def _joined(parts: Sequence[Pairs], *, reverse: bool) -> Pairs:

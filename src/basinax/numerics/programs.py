@@ -39,6 +39,10 @@ MOST = 256
 READ: list[Callable[[], Any]] = []
 """Functions that return what tracing reads beside its arguments: plain values."""
 
+PACKAGES: dict[str, Callable[[], Any]] = {}
+"""Packages of models, whose values have a description too, and functions that return what tracing
+their code reads beside its arguments. Where one is described, the sources of all are in the key."""
+
 VERSIONS = ("equinox", "jax", "jaxlib", "numpy", "optax")
 _KNOWN = ("basinax", "builtins", *VERSIONS)
 """Packages whose functions and classes have a description: their name, since `_of_process` has
@@ -65,40 +69,55 @@ class Programs:
         self._locks: dict[Any, threading.Lock] = {}
 
     def __call__(self, *args: Any) -> Any:
+        found = self._program(args, is_ahead=False)
+        if found is None:
+            return self._jitted(*args)
+        program, dynamic = found
+        return program(*dynamic)
+
+    def compile(self, *args: Any) -> None:
+        """Make or load the program of these arguments, for later calls."""
+        self._program(args, is_ahead=True)
+
+    def _program(self, args: tuple[Any, ...], *, is_ahead: bool) -> tuple[Any, Any] | None:
+        """The program of a call and its dynamic arguments; None where `jax.jit` has it."""
         # XLA cannot write a program that JAX has loaded from a folder of the user.
         place = None if jax.config.values["jax_compilation_cache_dir"] else cache()
-        if place is None:
-            return self._jitted(*args)
+        is_made = is_ahead or place is not None
+        if not (is_made or self._found):
+            return None
         dynamic = tuple(x for k, x in enumerate(args) if k not in self._static)
         leaves, structure = jax.tree.flatten(dynamic)
         now = switches()
         device = _device_of(leaves, now)
         if device is None:
-            return self._jitted(*args)
+            return None
         fixed = tuple(args[k] for k in self._static)
         signature = (fixed, structure, tuple(map(_kind, leaves)), device, *now.values())
         program = self._found.get(signature)
-        if program is None:
+        if program is None and is_made:
             with self._locks.setdefault(signature, threading.Lock()):
                 program = self._found.get(signature)
                 if program is None:
                     program = self._made(place, args, fixed, dynamic, device)
                     self._found[signature] = program
                     self._forget()
-        return program(*dynamic)
+        return None if program is None else (program, dynamic)
 
     def _forget(self) -> None:
         for signature in list(self._found)[:-MOST]:
             self._found.pop(signature, None)
             self._locks.pop(signature, None)
 
-    def _made(self, place: Cache, args, fixed, dynamic, device) -> jax.stages.Compiled:
-        """The program from the cache, or compiled and put there."""
+    def _made(self, place: Cache | None, args, fixed, dynamic, device) -> jax.stages.Compiled:
+        """The program from the cache, if there is one, or compiled and put there."""
+        if place is None:
+            return self._jitted.lower(*args).compile()
         of_all = [_of_process(device), repr(self._options), repr([read() for read in READ])]
         lowered = None
         try:
             what = [self._name(), _described(fixed, is_static=True), _described(dynamic)]
-            key = _digest([*of_all, *what])
+            key = _digest([*of_all, *what, *_of_packages(what)])
         except _NoDescription:
             lowered = self._jitted.lower(*args)
             text = lowered.as_text()
@@ -169,8 +188,10 @@ def _described(value: Any, *, is_static: bool = False) -> str:
             return f"{type(value).__name__}:{value!r}"
         case np.dtype():
             return f"dtype:{value}"
-        case np.ndarray() | np.generic() if is_static:
-            return f"{value.dtype}{value.shape}:{value.tobytes().hex()}"
+        case slice():
+            return f"slice{[of(x) for x in (value.start, value.stop, value.step)]}"
+        case jax.Array() | np.ndarray() | np.generic() if is_static:
+            return f"{value.dtype}{value.shape}:{np.asarray(value).tobytes().hex()}"
         case jax.Array() | np.ndarray() | np.generic() if not is_static:
             return repr(_kind(value))
         case Static():
@@ -189,7 +210,14 @@ def _described(value: Any, *, is_static: bool = False) -> str:
                 if (x := getattr(value, f.name, None)) is not None
             ]
             return f"{_named(type(value))}{fields}"
+        case object() if not hasattr(value, "__qualname__") and _is_plain(type(value)):
+            return f"{_named(type(value))}{of(vars(value))}"
     return _named(value)
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether the attributes of an object of this class are all of it."""
+    return kind.__bases__ == (object,) and "__dict__" in vars(kind)
 
 
 def _named(value: Any) -> str:
@@ -200,7 +228,7 @@ def _named(value: Any) -> str:
     found = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
-    if found is not value or module.partition(".")[0] not in _KNOWN:
+    if found is not value or module.partition(".")[0] not in (*_KNOWN, *PACKAGES):
         raise _NoDescription
     return f"{module}.{name}"
 
@@ -223,12 +251,28 @@ def _versions() -> list[str]:
     return [f"{name} {importlib.metadata.version(name)}" for name in VERSIONS]
 
 
-@functools.cache
 def _sources() -> str:
     """The digest of this package's sources."""
-    root = Path(__file__).parents[1]
-    files = sorted(root.rglob("*.py"))
+    return _sources_in(Path(__file__).parents[1])
+
+
+@functools.cache
+def _sources_in(folder: Path) -> str:
+    files = sorted(folder.rglob("*.py"))
     return _digest([text for path in files for text in (str(path), path.read_text("utf-8"))])
+
+
+def _of_packages(texts: list[str]) -> list[str]:
+    """Sources of packages of models, and what they read, if these texts have a value of one."""
+    if not any(f"{name}." in text for name in PACKAGES for text in texts):
+        return []
+    found = []
+    for name, read in sorted(PACKAGES.items()):
+        file = sys.modules[name].__file__
+        if file is None:
+            raise _NoDescription
+        found.append(repr([name, _sources_in(Path(file).parent), read()]))
+    return found
 
 
 def _digest(texts: list[str]) -> str:

@@ -8,7 +8,7 @@ any result; benchmarks/ablation.py measures the gain of each.
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -118,6 +118,7 @@ def jitted(
     Args:
         static_argnums: as for `jax.jit`.
         is_kept: keep programs in the cache for later processes. Finding one takes 50 µs a call.
+            Such a function has `compile(*args)`, which makes the program ahead of its first call.
     """
     static = (static_argnums,) if isinstance(static_argnums, int) else static_argnums
     part, programs = jax.jit(function, static_argnums=static), {}
@@ -126,26 +127,30 @@ def jitted(
         wanted = ALWAYS | ((options or {}) if SWITCHES["options"] else {})
         return {name: value for name, value in wanted.items() if (name, value) not in _MISSING}
 
-    def run(chosen: Options, args: tuple[Any, ...]) -> Any:
+    def programs_of(chosen: Options) -> Any:
         key = (*chosen.items(), *SWITCHES.items())
         if key not in programs:
             program = jax.jit(function, static_argnums=static, compiler_options=chosen)
             programs[key] = Programs(function, program, key, static) if is_kept else program
-        return programs[key](*args)
+        return programs[key]
+
+    def with_known_options(use: Callable[[Any], Any]) -> Any:
+        tried = known()
+        try:
+            return use(programs_of(tried))
+        except jax.errors.JaxRuntimeError:
+            _MISSING.update(item for item in tried.items() if not is_known(*item))
+            if known() == tried:
+                raise
+        return use(programs_of(known()))
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
         if is_traced():
             return part(*args)
-        tried = known()
-        try:
-            return run(tried, args)
-        except jax.errors.JaxRuntimeError:
-            _MISSING.update(item for item in tried.items() if not is_known(*item))
-            if known() == tried:
-                raise
-        return run(known(), args)
+        return with_known_options(lambda program: program(*args))
 
+    cast(Any, call).compile = lambda *args: with_known_options(lambda made: made.compile(*args))
     return call
 
 

@@ -73,7 +73,7 @@ class Bar:
         Args:
             has_total: whether its number of structures is the total.
         """
-        self._phase = progress.phase
+        self._phase = progress.text or progress.phase
         forces = ""
         if np.isfinite(progress.fmax_median):
             forces = (

@@ -95,6 +95,10 @@ class AbstractSession(abc.ABC):
         Each request gets one answer. An error instead of an evaluation ends its structure alone.
         """
 
+    def phase(self) -> str:
+        """What structures wait for besides evaluations, such as a compiler; empty for nothing."""
+        return ""
+
     @abc.abstractmethod
     def end(self, number: int) -> None:
         """Forget a structure, for which no further request will come."""
