@@ -1,5 +1,6 @@
 """The probe passes what keeps its bits, and finds what does not or is no derivative."""
 
+import threading
 import warnings
 from pathlib import Path
 
@@ -27,9 +28,21 @@ from basinax.atoms import (
     probe,
     relax,
 )
+from basinax.engine.fresh import evaluate_afresh
 from calculators import Springs
 from comparison import same_ends
 from graph_models import CUTOFF, Direct, Network, structures
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch):
+    """Processes take seconds; the two tests that need a fresh one start it."""
+    monkeypatch.setattr("basinax.engine.probe.evaluate_afresh", evaluate)
+
+
+@pytest.fixture
+def in_another(monkeypatch):
+    monkeypatch.setattr("basinax.engine.probe.evaluate_afresh", evaluate_afresh)
 
 
 class Shared(AbstractEvaluator):
@@ -93,7 +106,7 @@ def test_a_calculator_that_forgets_passes():
     found = probe(EMT(), metals())
     assert wrong(found) == set()
     assert found.is_kept
-    assert len(found.findings) == 12
+    assert len(found.findings) == 13
     assert all(finding.n_compared >= 3 for finding in found.findings)
     assert found.evaluations_per_second > 0
 
@@ -128,6 +141,38 @@ def test_a_calculator_that_remembers_is_found():
 def test_forces_that_are_no_derivatives_are_found():
     direct = JaxModel.of_vectors(Direct(Network()), CUTOFF, conservative=False)
     assert wrong(probe(direct, structures()[:3])) == {"forces are derivatives"}
+
+
+class Counting(Springs):
+    """Its last digits change at the third evaluation of its process."""
+
+    n_calls = 0
+
+    def calculate(self, atoms=None, properties=None, system_changes=()):
+        super().calculate(atoms, properties, system_changes)
+        Counting.n_calls += 1
+        if Counting.n_calls > 2:
+            self.results["energy"] *= 1 + 4e-16
+
+
+@pytest.mark.usefixtures("in_another")
+def test_what_the_process_did_before_is_found():
+    Counting.n_calls = 3
+    found = probe(Counting(), molecules())
+    afresh = next(x for x in found.findings if x.name == "in a fresh process")
+    assert afresh.n_wrong == 2
+    assert "together" not in wrong(found)
+
+
+@pytest.mark.usefixtures("in_another")
+def test_a_model_that_cannot_be_sent_is_compared_without_a_fresh_process():
+    calculator = EMT()
+    calculator.lock = threading.Lock()
+    found = probe(calculator, metals())
+    assert found.is_kept
+    assert "in a fresh process" not in {finding.name for finding in found.findings}
+    assert "cannot be sent to another process" in found.not_tried
+    assert "not tried in a fresh process" in str(found)
 
 
 class Turning(Springs):

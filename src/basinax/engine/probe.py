@@ -1,8 +1,8 @@
 """A check that a model keeps each structure's bits, and that its forces fit its energy.
 
 Structures are evaluated alone, together, in other orders, beside a structure that is not finite,
-and again, and their bits are compared. Forces and stress are compared with differences of the
-energy, and the energy with that of the structure moved, turned and renumbered.
+again, and in a fresh process, and their bits are compared. Forces and stress are compared with
+differences of the energy, and the energy with that of the structure moved, turned and renumbered.
 """
 
 import time
@@ -15,6 +15,7 @@ from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
 
 from basinax.engine.evaluate import AtomsEvaluation, evaluate
+from basinax.engine.fresh import NotTriedError, evaluate_afresh
 from basinax.minimize.comparisons import Finding, distance, finding_of, table_of
 from basinax.models.evaluators.calculator import evaluator_of
 from basinax.models.evaluators.protocol import AbstractEvaluator
@@ -47,6 +48,8 @@ class Probe(eqx.Module):
     """The time of one evaluation of one structure."""
     left_open: list[OrderFinding]
     """What a potential of yours leaves to the compiler; see `check_order`."""
+    not_tried: str = ""
+    """Why no fresh process could evaluate; empty if one has, and a finding says what it found."""
 
     @property
     def is_kept(self) -> bool:
@@ -54,7 +57,8 @@ class Probe(eqx.Module):
         return all(finding.is_kept for finding in self.findings)
 
     def __str__(self) -> str:
-        return "\n".join([table_of(self.findings), *map(str, self.left_open)])
+        reasons = [f"not tried in a fresh process: {self.not_tried}"] if self.not_tried else []
+        return "\n".join([table_of(self.findings), *reasons, *map(str, self.left_open)])
 
 
 def probe(
@@ -65,6 +69,9 @@ def probe(
     seed: int = 0,
 ) -> Probe:
     """Check that a model's numbers depend on each structure alone, and belong to one energy.
+
+    A fresh process evaluates, too: what a process did before may be in a model's last digits. A
+    model that cannot be sent there, such as a calculator on TorchScript, is compared without it.
 
     Args:
         model: as for `relax`; None for each structure's own calculator.
@@ -86,13 +93,19 @@ def probe(
     with gathered():
         prober = _Prober(model, atoms, tolerance, np.random.default_rng(seed))
         findings = [prober.lost(), *prober.bits(), *prober.derivatives(), *prober.invariances()]
+    not_tried = ""
+    try:
+        findings.insert(1, prober.afresh())
+    except NotTriedError as error:
+        not_tried = str(error)
     begin = time.perf_counter()
     prober.at(atoms)
     together = time.perf_counter() - begin
     begin = time.perf_counter()
     prober.at(atoms[:1])
     alone = time.perf_counter() - begin
-    return Probe(findings, len(atoms) / together, alone, known_findings(model))
+    rate = len(atoms) / together
+    return Probe(findings, rate, alone, known_findings(model), not_tried)
 
 
 class _Prober:
@@ -112,6 +125,12 @@ class _Prober:
         return finding_of("alone, not finite", lost, 0.0)
 
     # --- bits
+
+    def afresh(self) -> Finding:
+        """The evaluations of a fresh process. Raises NotTriedError if there can be none."""
+        found = evaluate_afresh(self.atoms, self.model, stress=self.has_stress)
+        differences = [self._difference(k, found, k) for k in range(len(self.atoms))]
+        return finding_of("in a fresh process", differences)
 
     def bits(self) -> list[Finding]:
         """Findings in other company, compared with runs alone."""

@@ -26,6 +26,8 @@ def potential_of_file(text: str) -> AbstractPotential | AbstractEvaluator:
         ValueError: the file cannot be run, or has no usable object of this name.
         OSError: the file does not exist.
     """
+    import cloudpickle
+
     file, colon, name = text.rpartition(":")
     if not (colon and file and name):
         raise ValueError(f"potential python: expected python:FILE.py:NAME, got {text!r}")
@@ -35,13 +37,11 @@ def potential_of_file(text: str) -> AbstractPotential | AbstractEvaluator:
     except AttributeError:
         known = ", ".join(key for key in vars(module) if not key.startswith("_"))
         raise ValueError(f"potential python: {file} has no {name}, but {known}") from None
+    # Other processes cannot import the file by its name, and receive its objects by value.
+    cloudpickle.register_pickle_by_value(module)
     is_maker = callable(value) and not (isinstance(value, _POTENTIALS) or is_calculator(value))
     made = cast(Any, value)() if is_maker else value
     if is_calculator(made):
-        if is_maker:  # processes cannot import the file by its name, and receive it by value
-            import cloudpickle
-
-            cloudpickle.register_pickle_by_value(module)
         return ASECalculator(value if is_maker else made)
     if not isinstance(made, AbstractPotential | AbstractEvaluator):
         raise ValueError(

@@ -21,7 +21,9 @@ from basinax.models.evaluators.protocol import (
     EvaluationError,
     Request,
 )
+from basinax.models.evaluators.torchscript import warn_of_compiled
 from basinax.models.evaluators.waiting import WaitingSession, check_moving, evaluated_by_model
+from basinax.models.evaluators.worker import as_written
 from basinax.numerics.settings import require_switch
 from basinax.structures.batch import bare
 from basinax.structures.charges import charge_of, check_totals, spin_of
@@ -66,6 +68,7 @@ class TorchSimModel(AbstractEvaluator):
         check_totals(atoms)
 
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
+        warn_of_compiled([self.model])
         own = bare(atoms)
         evaluate = functools.partial(_answers, self.model, own)
         if self.batched:
@@ -95,7 +98,9 @@ def _kind_of(atoms: Atoms) -> tuple[Any, ...]:
 def _answers(model: Any, structures: Sequence[Atoms], requests: list[Request]) -> list[Answer]:
     """The answers of one call of the model."""
     atoms = [structures[request.number] for request in requests]
-    found = model.forward(state_of(model, atoms, requests))
+    state = state_of(model, atoms, requests)
+    with as_written():
+        found = model.forward(state)
     arrays = {name: _array(value) for name, value in found.items() if _is_tensor(value)}
     sizes = [len(a) for a in atoms]
     shapes = {"energy": (len(atoms),), "forces": (sum(sizes), 3), "stress": (len(atoms), 3, 3)}

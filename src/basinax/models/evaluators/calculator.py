@@ -17,6 +17,7 @@ from basinax.models.evaluators.protocol import (
     names_of,
     placed,
 )
+from basinax.models.evaluators.torchscript import warn_of_compiled
 from basinax.models.evaluators.waiting import WaitingSession, check_moving
 from basinax.models.evaluators.worker import compute, implemented_by, is_calculator
 from basinax.models.evaluators.workers import Workers
@@ -152,6 +153,7 @@ def evaluator_of(potential: Any) -> AbstractEvaluator | None:
 
 def _in_process(atoms: Sequence[Atoms], calculators: Sequence[Any]) -> AbstractSession:
     """Calculators in this process, one evaluation after another."""
+    warn_of_compiled(calculators)
     templates = bare(atoms)
 
     def evaluate(requests: list[Request]) -> list[Answer]:

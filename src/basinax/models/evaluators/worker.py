@@ -74,14 +74,25 @@ def forget(calculator: Any) -> None:
             part.atoms, part.results = None, {}
 
 
+def as_written() -> contextlib.AbstractContextManager[None]:
+    """A context in which TorchScript runs models as they are written, if torch is loaded.
+
+    Otherwise it compiles a model anew after its first calls, and last digits change from then on.
+    """
+    jit = getattr(sys.modules.get("torch"), "jit", None)
+    switch = getattr(jit, "optimized_execution", None)
+    return contextlib.nullcontext() if switch is None else switch(False)
+
+
 def compute(calculator: Any, atoms: Atoms, names: list[str], *, is_reset: bool) -> dict[str, Any]:
     """All results of a calculator at these positions, without its cache; errors are not caught."""
     if is_reset:
         forget(calculator)
-    if not isinstance(calculator, BaseCalculator):
-        return _asked(calculator, atoms, names)
-    calculator.calculate(atoms, names, list(all_changes))
-    return dict(calculator.results)
+    with as_written():
+        if not isinstance(calculator, BaseCalculator):
+            return _asked(calculator, atoms, names)
+        calculator.calculate(atoms, names, list(all_changes))
+        return dict(calculator.results)
 
 
 def _asked(calculator: Any, atoms: Atoms, names: list[str]) -> dict[str, Any]:
