@@ -26,7 +26,8 @@ from basinax.numerics.exponents import (
 )
 from basinax.numerics.rounding import BLOCK, common, rounded, wide_dtype
 from basinax.numerics.settings import Allowed, require, require_real
-from basinax.systems.index import AnyIndex, WholeIndex, of_small, one_by_one, where_any
+from basinax.systems.index import AnyIndex, WholeIndex, of_small, where_any
+from basinax.systems.indices import Indices
 from basinax.systems.norms import Norms, extremes, plain_norms, scaled_norms
 from basinax.systems.prefix import per_system
 
@@ -93,7 +94,7 @@ class Clip:
     def __call__(
         self,
         leaves: Sequence[Any],
-        indices: Sequence[AnyIndex],
+        indices: Indices,
         limits: Float[Array, "systems"],
     ) -> tuple[list[Array], Float[Array, "systems"], Bool[Array, "systems"]]:
         """The clipped leaves, the norms before clipping, and the mask of clipped systems."""
@@ -171,14 +172,16 @@ class Clip:
         safe = jnp.where(
             judged.is_divided, rounded(nearest * self._safety(leaves, indices)), nearest
         )
-        if all(isinstance(index, WholeIndex) and index.n_rows > BLOCK for index in indices):
+        if not _may_be_small(leaves, indices):
             return safe
-        is_small = judged.is_divided & _is_small(leaves, indices)
+        is_block = [index.sizes <= BLOCK for index in indices.distinct]
+        is_small = judged.is_divided & functools.reduce(jnp.logical_and, is_block)
         targets = jnp.ones_like(limits) if self.rescales else limits
 
         def fits(systems) -> Bool[Array, "some"]:
             firsts = [i.first_blocks(x, systems) for x, i in zip(leaves, indices, strict=True)]
-            blocks, of_blocks = [x for x, _ in firsts], [index for _, index in firsts]
+            blocks = [x for x, _ in firsts]
+            of_blocks = indices.replaced([index for _, index in firsts])
             # The test only selects a factor, so no derivative passes through it.
             is_scaled, factors, most = jax.lax.stop_gradient(
                 [values[systems] for values in (judged.is_scaled, nearest, targets)]
@@ -248,18 +251,24 @@ def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
     Systems that are not scaled are selected: a product by one would flush subnormals to zero.
     """
 
-    def scale(rows, index):
-        result = narrow(rounded(_product(rows, index, scaling)), rows.dtype)
+    def multiply(rows, index):
+        return rounded(_product(rows, index, scaling))
+
+    rows = [jnp.atleast_1d(leaf) for leaf in leaves]
+    if scaling.exponents is None:
+        products = [multiply(x, index) for x, index in zip(rows, indices, strict=True)]
+    else:
+        wide = [x.astype(scaling.factors.dtype) for x in rows]
+        products = indices.entrywise(multiply, wide)
+    results = []
+    for leaf, x, product, index in zip(leaves, rows, products, indices, strict=True):
+        result = narrow(product, x.dtype)
         if isinstance(index, WholeIndex):
             # XLA tests the one flag before the loop, not per entry.
-            return jnp.where(index.spread(scaling.is_scaled, False, rows), result, rows)
-        mask = index.spread(choice(scaling.is_scaled, rows.dtype), 0, rows)
-        return choose(mask, result, rows)
-
-    results = []
-    for leaf, index in zip(leaves, indices, strict=True):
-        rows = jnp.atleast_1d(leaf)
-        result = scale(rows, index) if scaling.exponents is None else one_by_one(scale, rows, index)
+            result = jnp.where(index.spread(scaling.is_scaled, False, x), result, x)
+        else:
+            mask = index.spread(choice(scaling.is_scaled, x.dtype), 0, x)
+            result = choose(mask, result, x)
         results.append(result.reshape(jnp.shape(leaf)))
     return results
 
@@ -297,25 +306,25 @@ def _quotient(judged: Decision):
     return quotient, top_exponent - bottom_exponent - judged.exponents
 
 
-def _is_small(leaves, indices) -> Bool[Array, "systems"]:
-    """The mask of systems with at most one block of rows in every leaf, and few entries."""
-    is_block = [index.sizes <= BLOCK for index in indices]
-    entries = sum(BLOCK * components_of(x) for x in leaves)
-    return functools.reduce(jnp.logical_and, is_block) & (entries <= CHECKED_ENTRIES)
+def _may_be_small(leaves, indices) -> bool:
+    """Whether a system can have at most one block of rows in every leaf, and few entries."""
+    if all(isinstance(index, WholeIndex) and index.n_rows > BLOCK for index in indices):
+        return False
+    return sum(BLOCK * components_of(x) for x in leaves) <= CHECKED_ENTRIES
 
 
 def _additions(leaves, indices, quick: bool) -> Int[Array, "systems"]:
     """The largest number of additions of one entry of each system."""
     parts, present = [], []
-    for x, index in zip(leaves, indices, strict=True):
-        width = components_of(x)
-        within = width if width <= BLOCK else math.ceil(math.log2(width))
+    for index, places in indices.groups():
+        widths = [components_of(leaves[place]) for place in places]
+        within = max(w if w <= BLOCK else math.ceil(math.log2(w)) for w in widths)
         part = 3 * index.depths() + within
         if quick and isinstance(index, WholeIndex):
-            part = jnp.maximum(part, index.quick_additions(x))
+            part = jnp.maximum(part, index.quick_additions(leaves[places[0]]))
         has_rows = index.sizes > 0
         parts.append(jnp.where(has_rows, part, 0))
-        present.append(has_rows.astype(jnp.int32))
+        present.append(jnp.where(has_rows, len(places), 0))
     return functools.reduce(jnp.maximum, parts) + functools.reduce(jnp.add, present)
 
 

@@ -279,9 +279,7 @@ def _matching(tree, other) -> list[Array]:
 
 
 def _total(rows: Sequence[Array], index_prefix, tree) -> PerSystem:
-    indices = resolve(index_prefix, tree)
-    parts = [index.sum(x) for x, index in zip(rows, indices, strict=True)]
-    return _fold(jnp.add, parts, 0.0, index_prefix)
+    return _fold(jnp.add, resolve(index_prefix, tree).sums(rows), 0.0, index_prefix)
 
 
 def _fold(combine, parts: Sequence[Array], empty: float, index_prefix) -> PerSystem:
