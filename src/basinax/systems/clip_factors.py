@@ -26,9 +26,9 @@ from basinax.numerics.exponents import (
 )
 from basinax.numerics.rounding import BLOCK, common, rounded, wide_dtype
 from basinax.numerics.settings import Allowed, require, require_real
-from basinax.systems.index import AnyIndex, WholeIndex, of_small, where_any
+from basinax.systems.index import AnyIndex, WholeIndex, of_small, one_by_one, where_any
 from basinax.systems.indices import Indices
-from basinax.systems.norms import Norms, extremes, plain_norms, scaled_norms
+from basinax.systems.norms import Norms, has_rows, plain_norms, scaled_norms
 from basinax.systems.prefix import per_system
 
 CHECKED_ENTRIES = 1024
@@ -98,26 +98,26 @@ class Clip:
         limits: Float[Array, "systems"],
     ) -> tuple[list[Array], Float[Array, "systems"], Bool[Array, "systems"]]:
         """The clipped leaves, the norms before clipping, and the mask of clipped systems."""
-        leaves = [jnp.asarray(x) for x in leaves]
+        shapes = [jnp.shape(x) for x in leaves]
+        leaves = [jnp.atleast_1d(x) for x in leaves]
         if self.nan_safe:
             leaves = [jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)) for x in leaves]
-        wide = common(leaves)
+        indices = indices.by_dtype(leaves)
+        rows = indices.join(leaves)
         plain, is_unsafe = plain_norms(leaves, indices, self.ord, self.quick)
-        # In global mode zeros count as extreme: an exact test would cost more.
-        is_whole = all(isinstance(index, WholeIndex) for index in indices)
-        is_extreme = is_unsafe if is_whole else extremes(wide, indices, is_unsafe)
         together = self._judged(plain, limits)
-        is_extreme = is_extreme | together.needs_exponents()
+        # Zeros count as extreme: an exact test would cost more.
+        is_extreme = (is_unsafe & has_rows(indices)) | together.needs_exponents()
         # Compute the factors before the `cond`: inside a branch, XLA would recompute them per
         # entry. A NaN factor marks a system for the careful path, so that all work per system is
         # one dependency chain: XLA on CPU runs a chain in place, but hands independent small
         # kernels to another thread.
-        factors = self._factors(together, limits, leaves, indices)
+        factors = self._factors(together, limits, leaves, indices, rows)
         factors = jnp.where(is_extreme, jnp.nan, factors)
 
         def take_apart():
             is_extreme = jnp.isnan(factors)
-            found = scaled_norms(wide, indices, self.ord, plain, is_extreme)
+            found = scaled_norms(common(leaves), indices, self.ord, plain, is_extreme)
             judged = self._judged(found, limits)
             mantissas, exponents = _quotient(judged)
             mantissas = judged.factors(rounded(mantissas * self._safety(leaves, indices)))
@@ -126,13 +126,15 @@ class Clip:
                 jnp.where(is_extreme, mantissas, factors),
                 jnp.where(is_extreme & judged.is_divided, exponents, 0),
             )
-            return _scaled(leaves, indices, scaling), found.values, judged.is_clipped
+            return _scaled(rows, indices.distinct, scaling), found.values, judged.is_clipped
 
         def keep_together():
-            scaled = _scaled(leaves, indices, Scaling(factors != 1, factors))
+            scaled = _scaled(rows, indices.distinct, Scaling(factors != 1, factors))
             return scaled, plain.values, together.is_clipped
 
-        return where_any(jnp.isnan(factors), take_apart, keep_together)
+        scaled, norm, is_clipped = where_any(jnp.isnan(factors), take_apart, keep_together)
+        clipped = zip(indices.cut(scaled, leaves), shapes, strict=True)
+        return [x.reshape(shape) for x, shape in clipped], norm, is_clipped
 
     def _judged(self, found: Norms, limits) -> "Decision":
         """The decision on each system, made from bits so that subnormal numbers count."""
@@ -162,7 +164,9 @@ class Clip:
         exponents = jnp.where(is_divided, exponents, 0)
         return Decision(is_clipped, is_scaled, is_divided, dividend, divisor, exponents)
 
-    def _factors(self, judged: "Decision", limits, leaves, indices) -> Float[Array, "systems"]:
+    def _factors(
+        self, judged: "Decision", limits, leaves, indices, rows
+    ) -> Float[Array, "systems"]:
         """The factors of systems that are not extreme.
 
         The nearest factor is used if the norm of the result, computed here, keeps to the limit, and
@@ -179,9 +183,10 @@ class Clip:
         targets = jnp.ones_like(limits) if self.rescales else limits
 
         def fits(systems) -> Bool[Array, "some"]:
-            firsts = [i.first_blocks(x, systems) for x, i in zip(leaves, indices, strict=True)]
+            pairs = zip(rows, indices.distinct, strict=True)
+            firsts = [index.first_blocks(x, systems) for x, index in pairs]
             blocks = [x for x, _ in firsts]
-            of_blocks = indices.replaced([index for _, index in firsts])
+            of_blocks = Indices(tuple(index for _, index in firsts), indices.numbers)
             # The test only selects a factor, so no derivative passes through it.
             is_scaled, factors, most = jax.lax.stop_gradient(
                 [values[systems] for values in (judged.is_scaled, nearest, targets)]
@@ -189,9 +194,9 @@ class Clip:
             scaling = Scaling(is_scaled, factors)
             blocks = jax.lax.stop_gradient(blocks)
             # The products of `_scaled`, for a norm: rounded only to the dtype of the leaf.
-            pairs = zip(blocks, of_blocks, strict=True)
+            pairs = zip(blocks, of_blocks.distinct, strict=True)
             results = [narrow(_product(x, index, scaling), x.dtype) for x, index in pairs]
-            after, is_unsafe = plain_norms(results, of_blocks, self.ord)
+            after, is_unsafe = plain_norms(of_blocks.cut(results, leaves), of_blocks, self.ord)
             return (after.values <= most) & ~is_unsafe
 
         return jnp.where(is_small & of_small(fits, is_small, indices[0]), nearest, safe)
@@ -245,32 +250,22 @@ class Scaling(NamedTuple):
     """None if all exponents are 0."""
 
 
-def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
-    """The leaves times their systems' factors.
+def _scaled(rows, indices, scaling: Scaling) -> list[Array]:
+    """The rows times their systems' factors.
 
     Systems that are not scaled are selected: a product by one would flush subnormals to zero.
     """
 
-    def multiply(rows, index):
-        return rounded(_product(rows, index, scaling))
-
-    rows = [jnp.atleast_1d(leaf) for leaf in leaves]
-    if scaling.exponents is None:
-        products = [multiply(x, index) for x, index in zip(rows, indices, strict=True)]
-    else:
-        wide = [x.astype(scaling.factors.dtype) for x in rows]
-        products = indices.entrywise(multiply, wide)
-    results = []
-    for leaf, x, product, index in zip(leaves, rows, products, indices, strict=True):
-        result = narrow(product, x.dtype)
+    def scale(x, index):
+        result = narrow(rounded(_product(x, index, scaling)), x.dtype)
         if isinstance(index, WholeIndex):
             # XLA tests the one flag before the loop, not per entry.
-            result = jnp.where(index.spread(scaling.is_scaled, False, x), result, x)
-        else:
-            mask = index.spread(choice(scaling.is_scaled, x.dtype), 0, x)
-            result = choose(mask, result, x)
-        results.append(result.reshape(jnp.shape(leaf)))
-    return results
+            return jnp.where(index.spread(scaling.is_scaled, False, x), result, x)
+        mask = index.spread(choice(scaling.is_scaled, x.dtype), 0, x)
+        return choose(mask, result, x)
+
+    run = scale if scaling.exponents is None else functools.partial(one_by_one, scale)
+    return [run(x, index) for x, index in zip(rows, indices, strict=True)]
 
 
 def _product(rows, index: AnyIndex, scaling: Scaling):
@@ -316,7 +311,7 @@ def _may_be_small(leaves, indices) -> bool:
 def _additions(leaves, indices, quick: bool) -> Int[Array, "systems"]:
     """The largest number of additions of one entry of each system."""
     parts, present = [], []
-    for index, places in indices.groups():
+    for index, places in zip(indices.distinct, indices.places(), strict=True):
         widths = [components_of(leaves[place]) for place in places]
         within = max(w if w <= BLOCK else math.ceil(math.log2(w)) for w in widths)
         part = 3 * index.depths() + within

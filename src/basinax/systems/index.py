@@ -351,6 +351,18 @@ class BlockIndex(eqx.Module):
 AnyIndex = SystemIndex | WholeIndex | RowIndex | BlockIndex
 
 
+def one_by_one(function: Callable, x: Array, index: AnyIndex) -> Array:
+    """`function(x, index)` of an elementwise function; small arrays of global mode run in a loop.
+
+    For rare cases only. XLA on CPU runs a program of fewer than a thousand operations in place, but
+    hands a larger one to another thread. The body of a loop counts once, so the loop keeps the
+    program small; the results are the same.
+    """
+    if isinstance(index, WholeIndex) and 1 < x.size <= FEW_ENTRIES:
+        return jax.lax.map(lambda entry: function(entry, index), x.reshape(-1)).reshape(x.shape)
+    return function(x, index)
+
+
 FEW_ENTRIES = 128
 """In global mode, programs for more entries than this are large in any case."""
 

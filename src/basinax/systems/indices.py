@@ -6,15 +6,14 @@ and so the bits, of `SystemIndex.sum` of its leaf alone.
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
 from basinax.numerics.rounding import combine_components
-from basinax.systems.index import FEW_ENTRIES, AnyIndex, WholeIndex
+from basinax.systems.index import AnyIndex
 
 
 class Indices(eqx.Module):
@@ -39,87 +38,55 @@ class Indices(eqx.Module):
     def __iter__(self) -> Iterator[AnyIndex]:
         return iter([self.distinct[number] for number in self.numbers])
 
-    def replaced(self, indices: Sequence[AnyIndex]) -> "Indices":
-        """The same leaves with other indices, given for each leaf."""
-        return Indices(tuple(indices[places[0]] for _, places in self.groups()), self.numbers)
+    def by_dtype(self, rows: Sequence[Array]) -> "Indices":
+        """The same indices, with a number of its own for each dtype among the leaves of one."""
+        keys = [(k, jnp.result_type(x)) for k, x in zip(self.numbers, rows, strict=True)]
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        distinct = tuple(self.distinct[k] for k, _ in numbers)
+        return Indices(distinct, tuple(numbers[key] for key in keys))
 
-    def groups(self) -> list[tuple[AnyIndex, list[int]]]:
-        """Each index, with the places of its leaves."""
-        places: list[list[int]] = [[] for _ in self.distinct]
-        for place, number in enumerate(self.numbers):
-            places[number].append(place)
-        return list(zip(self.distinct, places, strict=True))
+    def places(self) -> list[list[int]]:
+        """For each distinct index, the places of its leaves."""
+        counts = range(len(self.distinct))
+        return [[k for k, number in enumerate(self.numbers) if number == n] for n in counts]
 
     def sums(self, rows: Sequence[Float[Array, "_rows *_components"]]) -> list[Array]:
-        """The sum of each leaf over the rows and components of each system, as `sum` of its index.
-
-        Leaves of one index have one dtype.
-        """
-        found: dict[int, Array] = {}
-        for index, places in self.groups():
+        """The sum of each leaf over the rows and components of each system: `sum` of its index."""
+        parted, found = self.by_dtype(rows), {}
+        for index, places in zip(parted.distinct, parted.places(), strict=True):
             if len(places) == 1:
                 found[places[0]] = index.sum(rows[places[0]])
                 continue
-            columns = combine_components(jnp.add, [rows[place] for place in places], -0.0)
+            columns = combine_components(jnp.add, [rows[k] for k in places], -0.0)
             sums = index.add(jnp.stack(columns, 1))
-            found.update((place, sums[:, k]) for k, place in enumerate(places))
-        return [found[place] for place in range(len(self))]
+            found.update((k, sums[:, column]) for column, k in enumerate(places))
+        return [found[k] for k in range(len(self))]
 
-    def max(
-        self,
-        rows: Sequence[Shaped[Array, "_rows *_components"]],
-        term: Callable[[Array], Array] = lambda x: x,
-    ) -> Shaped[Array, "systems"]:
-        """The largest `term` of an entry of each system in all leaves; terms are integers."""
+    def max(self, rows: Sequence[Shaped[Array, "_rows *_components"]]) -> Shaped[Array, "systems"]:
+        """The largest entry of each system in all leaves, which are integers."""
         pairs = zip(self.distinct, self.join(rows), strict=True)
-        return functools.reduce(jnp.maximum, [index.max(term(x)) for index, x in pairs])
+        return functools.reduce(jnp.maximum, [index.max(x) for index, x in pairs])
 
     def join(self, rows: Sequence[Shaped[Array, "_rows *_components"]]) -> list[Array]:
-        """One array for each index: the components of its leaves side by side."""
+        """For each distinct index one array: the components of its leaves, of one dtype."""
         joined = []
-        for _, places in self.groups():
-            parts = [rows[place] for place in places]
-            if len(parts) > 1:
-                flat = [x.reshape(x.shape[0], math.prod(x.shape[1:])) for x in parts]
-                parts = [jnp.concatenate(flat, axis=1)]
-            joined.append(parts[0])
+        for places in self.places():
+            parts = [rows[k] for k in places]
+            several = len(parts) > 1
+            joined.append(jnp.concatenate([_flat(x) for x in parts], 1) if several else parts[0])
         return joined
 
     def cut(self, joined: Sequence[Array], like: Sequence[Array]) -> list[Array]:
-        """The leaves that `join` has put side by side, in the shapes of `like`."""
-        found: dict[int, Array] = {}
-        for x, (_, places) in zip(joined, self.groups(), strict=True):
-            x, begin = x.reshape(x.shape[0], math.prod(x.shape[1:])), 0
-            for place in places:
-                shape = like[place].shape
-                end = begin + math.prod(shape[1:])
-                found[place], begin = x[:, begin:end].reshape(shape), end
-        return [found[place] for place in range(len(self))]
+        """The leaves that `join` has put side by side, with the components of `like`."""
+        found = {}
+        for x, places in zip(joined, self.places(), strict=True):
+            x, begin = _flat(x), 0
+            for k in places:
+                components = jnp.shape(like[k])[1:]
+                end = begin + math.prod(components)
+                found[k], begin = x[:, begin:end].reshape(x.shape[0], *components), end
+        return [found[k] for k in range(len(self))]
 
-    def entrywise(
-        self, function: Callable[[Array, AnyIndex], Array], rows: Sequence[Array]
-    ) -> list[Array]:
-        """`function(x, index)` of an elementwise function, once for all leaves of an index.
 
-        For rare cases: it copies the leaves. XLA on CPU runs a program of fewer than a thousand
-        operations in place, but hands a larger one to another thread. The body of a loop counts
-        once, so small arrays of global mode run in a loop; the results are the same.
-        """
-
-        def of(x, index):
-            if isinstance(index, WholeIndex) and 1 < x.size <= FEW_ENTRIES:
-                one = functools.partial(function, index=index)
-                return jax.lax.map(one, x.reshape(-1)).reshape(x.shape)
-            return function(x, index)
-
-        is_here = jnp.all(self.distinct[0].sizes >= 0)
-
-        def apart(x, index):
-            # XLA would compute `function` again in each part that is cut from its result. The
-            # `cond`, always true, makes it store the result.
-            return jax.lax.cond(is_here, functools.partial(of, index=index), lambda x: x, x)
-
-        pairs = zip(self.join(rows), self.distinct, strict=True)
-        if len(rows) == len(self.distinct):
-            return self.cut([of(x, index) for x, index in pairs], rows)
-        return self.cut([apart(x, index) for x, index in pairs], rows)
+def _flat(x: Shaped[Array, "rows *components"]) -> Shaped[Array, "rows entries"]:
+    return x.reshape(x.shape[0], math.prod(x.shape[1:]))

@@ -27,7 +27,7 @@ from basinax.numerics.exponents import (
     split,
 )
 from basinax.numerics.rounding import common, rounded, wide_dtype
-from basinax.systems.index import WholeIndex, where_any
+from basinax.systems.index import WholeIndex, one_by_one, where_any
 from basinax.systems.indices import Indices
 from basinax.systems.types import Leaves
 
@@ -73,19 +73,14 @@ def norms(leaves: Leaves, indices: Indices, ord: float) -> Norms:
         ord: a result of `order`.
     """
     plain, is_unsafe = plain_norms(leaves, indices, ord)
-    is_extreme = extremes(leaves, indices, is_unsafe)
+    is_extreme = is_unsafe & has_rows(indices)
     return where_any(
         is_extreme, lambda: scaled_norms(leaves, indices, ord, plain, is_extreme), lambda: plain
     )
 
 
-def extremes(
-    leaves: Leaves, indices: Indices, is_unsafe: Bool[Array, "systems"]
-) -> Bool[Array, "systems"]:
-    """The unsafe systems that are not zero."""
-    return where_any(
-        is_unsafe, lambda: is_unsafe & (largest_bits(leaves, indices) > 0), lambda: is_unsafe
-    )
+def has_rows(indices: Indices) -> Bool[Array, "systems"]:
+    return functools.reduce(jnp.logical_or, [index.sizes > 0 for index in indices.distinct])
 
 
 def scaled_norms(
@@ -160,7 +155,9 @@ def _scaled(leaves, indices, shifts, ord) -> Norms:
         y = scale_exactly(x, index.spread(shifts, 0, x))
         return _square(y) if ord == 2 else jnp.abs(y)
 
-    sums = _total(indices.entrywise(part, leaves), indices)
+    pairs = zip(indices.join(leaves), indices.distinct, strict=True)
+    parts = indices.cut([one_by_one(part, x, index) for x, index in pairs], leaves)
+    sums = _total(parts, indices)
     mantissas = _root(sums) if ord == 2 else sums
     return _compact(join(mantissas, -shifts), mantissas, -shifts)
 
@@ -248,9 +245,8 @@ def _extreme_norms(leaves: Leaves, indices: Indices, ord: float) -> Norms:
     dtype = leaves[0].dtype
     bits = top = largest_bits(leaves, indices)
     if ord < 0:
-        least = indices.max(leaves, lambda x: -magnitude_bits(x))
-        has_rows = functools.reduce(jnp.logical_or, [index.sizes > 0 for index in indices])
-        bits = jnp.where(has_rows & (top <= infinity_bits(dtype)), -least, top)
+        least = indices.max([-magnitude_bits(x) for x in leaves])
+        bits = jnp.where(has_rows(indices) & (top <= infinity_bits(dtype)), -least, top)
     values = from_bits(bits, dtype)
     mantissas, exponents = split(values)
     return _compact(values, jnp.where(jnp.isfinite(values), mantissas, values), exponents)
@@ -268,7 +264,7 @@ def _compact(values, mantissas, exponents) -> Norms:
 
 def largest_bits(leaves, indices) -> Int[Array, "systems"]:
     """The bits of each system's largest magnitude; 0 without rows."""
-    return jnp.maximum(indices.max(leaves, magnitude_bits), 0)
+    return jnp.maximum(indices.max([magnitude_bits(x) for x in leaves]), 0)
 
 
 def _total(rows: Leaves, indices: Indices) -> Float[Array, "systems"]:
