@@ -272,8 +272,8 @@ def combine_components(
 
     Leaves of many components are halved together from the width on at which they meet.
     """
-    results = [_combined_in_order(combine, x, absent) for x in leaves]
-    wide = {k: _of_whole_width(x, absent) for k, x in enumerate(leaves) if results[k] is None}
+    is_wide = [math.prod(x.shape[1:]) > BLOCK for x in leaves]
+    wide = {k: _of_whole_width(x, absent) for k, x in enumerate(leaves) if is_wide[k]}
     order = sorted(wide, key=lambda k: -wide[k].shape[1])
     widths = [wide[k].shape[1] for k in order] + [1]
     together = []
@@ -282,17 +282,18 @@ def combine_components(
         if after < width:
             x = together[0] if len(together) == 1 else jnp.concatenate(together)
             together = [combine_halves(combine, x, after)]
-    if order:
-        for k, x in zip(order, together[0].reshape(len(order), -1), strict=True):
-            results[k] = x
-    return results
+    halved = dict(zip(order, together[0].reshape(len(order), -1), strict=True)) if order else {}
+    return [
+        halved[k] if is_wide[k] else _combined_in_order(combine, x, absent)
+        for k, x in enumerate(leaves)
+    ]
 
 
 def _combined_in_order(combine, x, absent):
-    """The components of each row in index order; None if they are many."""
+    """The few components of each row, in index order."""
     count = math.prod(x.shape[1:])
-    if x.ndim == 1 or count > BLOCK:
-        return x if x.ndim == 1 else None
+    if x.ndim == 1:
+        return x
     if count == 0:
         return jnp.full(x.shape[:1], absent, x.dtype)
     x = x.reshape(x.shape[0], count)

@@ -121,8 +121,9 @@ def plain_norms(
     def term(x):
         return entry(x.astype(dtype))
 
-    if quick and all(isinstance(index, WholeIndex) for index in indices):
-        sums = [index.quick_sum(x, term) for x, index in zip(rows, indices, strict=True)]
+    if quick:
+        pairs = zip(rows, indices, strict=True)
+        sums = [index.quick_sum(x, term) for x, index in pairs if isinstance(index, WholeIndex)]
     else:
         sums = indices.sums([term(x) for x in rows])
     total = functools.reduce(jnp.add, sums)
