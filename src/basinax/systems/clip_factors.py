@@ -28,7 +28,7 @@ from basinax.numerics.rounding import BLOCK, common, rounded, wide_dtype
 from basinax.numerics.settings import Allowed, require, require_real
 from basinax.systems.index import AnyIndex, WholeIndex, of_small, one_by_one, where_any
 from basinax.systems.indices import Indices
-from basinax.systems.norms import Norms, has_rows, plain_norms, scaled_norms
+from basinax.systems.norms import Norms, extremes, plain_norms, scaled_norms
 from basinax.systems.prefix import per_system
 
 CHECKED_ENTRIES = 1024
@@ -106,8 +106,11 @@ class Clip:
         rows = indices.join(leaves)
         plain, is_unsafe = plain_norms(leaves, indices, self.ord, self.quick)
         together = self._judged(plain, limits)
-        # Zeros count as extreme: an exact test would cost more.
-        is_extreme = (is_unsafe & has_rows(indices)) | together.needs_exponents()
+        # In global mode zeros count as extreme: an exact test would cost more.
+        is_whole = all(isinstance(index, WholeIndex) for index in indices)
+        if not is_whole:
+            is_unsafe = extremes(common(leaves), indices, is_unsafe)
+        is_extreme = is_unsafe | together.needs_exponents()
         # Compute the factors before the `cond`: inside a branch, XLA would recompute them per
         # entry. A NaN factor marks a system for the careful path, so that all work per system is
         # one dependency chain: XLA on CPU runs a chain in place, but hands independent small

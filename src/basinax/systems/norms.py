@@ -73,9 +73,18 @@ def norms(leaves: Leaves, indices: Indices, ord: float) -> Norms:
         ord: a result of `order`.
     """
     plain, is_unsafe = plain_norms(leaves, indices, ord)
-    is_extreme = is_unsafe & has_rows(indices)
+    is_extreme = extremes(leaves, indices, is_unsafe)
     return where_any(
         is_extreme, lambda: scaled_norms(leaves, indices, ord, plain, is_extreme), lambda: plain
+    )
+
+
+def extremes(
+    leaves: Leaves, indices: Indices, is_unsafe: Bool[Array, "systems"]
+) -> Bool[Array, "systems"]:
+    """The unsafe systems that are not zero."""
+    return where_any(
+        is_unsafe, lambda: is_unsafe & (largest_bits(leaves, indices) > 0), lambda: is_unsafe
     )
 
 
