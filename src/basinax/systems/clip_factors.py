@@ -102,7 +102,7 @@ class Clip:
         leaves = [jnp.atleast_1d(x) for x in leaves]
         if self.nan_safe:
             leaves = [jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)) for x in leaves]
-        indices = indices.by_dtype(leaves)
+        indices = indices.apart(leaves)
         rows = indices.join(leaves)
         plain, is_unsafe = plain_norms(leaves, indices, self.ord, self.quick)
         together = self._judged(plain, limits)

@@ -16,6 +16,11 @@ from basinax.numerics.rounding import combine_components
 from basinax.systems.index import AnyIndex
 
 
+APART = 4096
+"""Leaves with more components than this stand by themselves: joining and cutting large arrays takes
+longer than a kernel more."""
+
+
 class Indices(eqx.Module):
     """A sequence of indices, which knows under `jit` which of them are the same."""
 
@@ -38,11 +43,15 @@ class Indices(eqx.Module):
     def __iter__(self) -> Iterator[AnyIndex]:
         return iter([self.distinct[number] for number in self.numbers])
 
-    def by_dtype(self, rows: Sequence[Array]) -> "Indices":
-        """The same indices, with a number of its own for each dtype among the leaves of one."""
-        keys = [(k, jnp.result_type(x)) for k, x in zip(self.numbers, rows, strict=True)]
+    def apart(self, rows: Sequence[Array]) -> "Indices":
+        """The same indices, with a number of its own for each dtype among the leaves of one, and
+        for each large leaf."""
+        keys = [
+            (k, jnp.result_type(x), place if math.prod(x.shape[1:]) > APART else -1)
+            for place, (k, x) in enumerate(zip(self.numbers, rows, strict=True))
+        ]
         numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        distinct = tuple(self.distinct[k] for k, _ in numbers)
+        distinct = tuple(self.distinct[k] for k, *_ in numbers)
         return Indices(distinct, tuple(numbers[key] for key in keys))
 
     def places(self) -> list[list[int]]:
@@ -52,7 +61,7 @@ class Indices(eqx.Module):
 
     def sums(self, rows: Sequence[Float[Array, "_rows *_components"]]) -> list[Array]:
         """The sum of each leaf over the rows and components of each system: `sum` of its index."""
-        parted, found = self.by_dtype(rows), {}
+        parted, found = self.apart(rows), {}
         for index, places in zip(parted.distinct, parted.places(), strict=True):
             if len(places) == 1:
                 found[places[0]] = index.sum(rows[places[0]])
