@@ -379,3 +379,15 @@ def test_a_misspelt_setting_is_refused():
 def test_a_transform_cannot_be_changed_in_place():
     with pytest.raises(dataclasses.FrozenInstanceError):
         FIRE().dt = 0.2
+
+
+@pytest.mark.parametrize(
+    "energy",
+    [lambda x: jnp.asarray(np.sum(np.asarray(x) ** 2)), lambda x: x.sum() if x.sum() > 0 else 0.0],
+    ids=["numpy", "a branch"],
+)
+def test_a_function_that_needs_values_is_told_what_to_write(energy):
+    with pytest.raises(jax.errors.JAXTypeError) as raised:
+        relax(lambda x: (energy(x)[None], x), ROWS, FIRE())
+    assert "jax.numpy" in "".join(raised.value.__notes__)
+    assert "jax.pure_callback" in "".join(raised.value.__notes__)

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+import basinax
 from basinax import (
     FIRE,
     Adam,
@@ -122,6 +123,28 @@ def test_a_state_of_a_chain_shows_those_of_its_members():
 def test_what_is_no_transform_is_refused_by_its_position(member):
     with pytest.raises(TypeError, match="argument 1 of chain"):
         chain(FIRE(), member)
+
+
+def test_multisteps_of_optax_is_refused_with_what_to_write():
+    steps = optax.MultiSteps(optax.sgd(0.1), 2)
+    for use in (chain, lambda x: basinax.relax(lambda x: (x, x), jnp.ones(1), x)):
+        with pytest.raises(TypeError, match=r"MultiSteps: put .gradient_transformation\(\) of it"):
+            use(steps)
+    index, x = SystemIndex.from_sizes([1, 2]), jnp.ones((3, 1))
+    transform, step = chain(steps.gradient_transformation()), jnp.zeros_like(x)
+    state = transform.init(x, index)
+    for expected in (0.0, -0.1):
+        step, state = transform.update(x, state, x)
+        np.testing.assert_allclose(step, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (5, 2)])
+@pytest.mark.parametrize("index", [SystemIndex.from_sizes([2, 3]), None], ids=["batch", "global"])
+def test_a_gradient_of_another_shape_than_params_is_named(index, shape):
+    x = jnp.ones((5, 3))
+    transform = chain(optax.adam(0.1))
+    with pytest.raises(ValueError, match=r"params and their gradient .*\(5, 3\) and"):
+        transform.update(jnp.ones(shape), transform.init(x, index), x)
 
 
 def test_a_class_in_place_of_an_instance_is_named():

@@ -1,10 +1,13 @@
 """Potentials of which only an atom's energy is written: derivatives, and the same bits as alone."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ase.build import bulk
 
 from basinax.atoms import AbstractAtomEnergyPotential, relax
 from covalent import MIXED, POTENTIALS, SILICON, SYSTEMS, of
@@ -57,6 +60,10 @@ class Embedded(AbstractAtomEnergyPotential):
         return 3 * core - jnp.sqrt(density + 1e-3)
 
 
+class InSymbols(Embedded):
+    species: Any = eqx.field(static=True, default=("C", "Si", "Ge"))
+
+
 OWN = {
     "Angles": (Angles(), SILICON),
     "Embedded": (Embedded(jnp.array([[1, 2, 3], [1.5, 2.5, 3.5], [2, 1, 0.5]])), MIXED),
@@ -70,6 +77,20 @@ def systems(name, of_these=NAMES):
 def assert_same_bits(got, expected, name):
     for a, b in zip(got, expected, strict=True):
         np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+def test_species_may_be_symbols():
+    by_numbers, alloy = OWN["Embedded"][0], [of(MIXED, "pair")]
+    by_symbols = InSymbols(by_numbers.weights)
+    assert repr(by_symbols) == repr(by_numbers).replace("Embedded", "InSymbols")
+    rows = np.array([32, 6, 14])
+    np.testing.assert_array_equal(by_symbols.kinds(rows), by_numbers.kinds(rows))
+    got, expected = (results_of(*evaluate(alloy, x), 0) for x in (by_symbols, by_numbers))
+    assert_same_bits(got, expected, "pair")
+    with pytest.raises(ValueError, match=r"no parameters for Cu.* C, Si, Ge"):
+        by_symbols.check([bulk("Cu")])
+    with pytest.raises(ValueError, match="species: 'Xx' is no element"):
+        InSymbols(by_numbers.weights, species=("Xx",)).check([bulk("Cu")])
 
 
 def test_energies_forces_and_stresses_are_those_with_derivatives_by_hand():

@@ -146,7 +146,7 @@ def test_results_are_joined(result):
     assert both.compilations == 2 * result.compilations
     assert (result + dataclasses.replace(result, limit=0.1)).limit is None
     with pytest.raises(TypeError, match="unsupported operand"):
-        result + result[0]
+        _ = result + result[0]
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,18 @@ def shapes_of(value_and_gradient: Model, params: Tree) -> tuple[Any, bool]:
     """The shapes that a model returns, and whether it closes over numbers to differentiate by."""
     # Wrap the model in a function, since the model may be an object without a hash.
     trace = jax.make_jaxpr(lambda params: value_and_gradient(params), return_shape=True)
-    jaxpr, said = trace(params)
+    try:
+        jaxpr, said = trace(params)
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+        error.add_note(IS_TRACED)
+        raise
     return said, any(isinstance(number, Tracer) for number in jaxpr.consts)
+
+
+IS_TRACED = (
+    "value_and_gradient is traced by JAX, once for all steps: write it in jax.numpy, with jnp.where"
+    " in place of `if`, or wrap what needs NumPy in jax.pure_callback"
+)
 
 
 def with_arguments(value_and_gradient: Model, params: Tree) -> tuple[Model, list[Any]]:

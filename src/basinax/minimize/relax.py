@@ -260,10 +260,7 @@ def _check_evaluation(said: Any, params, index_prefix, has_extras: bool) -> Any:
             "value_and_gradient must return energies with one entry per system: expected shape"
             f" {expected}, got {jnp.shape(energies)}"
         )
-    try:
-        segment.map_leaves(lambda x, _: x, params, gradients)
-    except ValueError as error:
-        raise ValueError(f"params and their gradient do not fit: {error}") from None
+    segment.check_alike(params, gradients)
     for path, leaf in jax.tree_util.tree_leaves_with_path(extras):
         if jnp.shape(leaf)[:1] != expected:
             raise ValueError(

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 from ase import Atoms
-from ase.data import atomic_numbers, chemical_symbols
+from ase.data import chemical_symbols
 
 from basinax.config.tables import choose
 from basinax.models.evaluators.protocol import AbstractEvaluator, AbstractSession
@@ -34,6 +34,7 @@ from basinax.numerics.settings import (
     require_whole,
 )
 from basinax.numerics.switches import config_context
+from basinax.potentials.tables.species import numbers_of
 from basinax.structures.batch import available_dtype
 from basinax.structures.charges import TOTALS, check_totals
 from basinax.structures.machine import machine
@@ -91,7 +92,7 @@ class JaxModel(AbstractEvaluator):
     def __post_init__(self) -> None:
         require_function(self.energies, "energies")
         one_number(self.cutoff, "cutoff", POSITIVE)
-        _numbers_of(self.species)
+        numbers_of(self.species)
         require_switch(self.conservative, "conservative")
         if self.workers is not None:
             require_whole(self.workers, "workers", at_least(1))
@@ -102,7 +103,7 @@ class JaxModel(AbstractEvaluator):
     def __repr__(self) -> str:
         """The class and the function with elements, cutoff and precision."""
         function = getattr(self.energies, "__name__", type(self.energies).__name__)
-        numbers = sorted(_numbers_of(self.species))
+        numbers = sorted(numbers_of(self.species))
         elements = _in_few(numbers) if numbers else "any element"
         precision = "" if self.dtype is None else f"; {np.dtype(self.dtype)}"
         reach = f"cutoff {self.cutoff:.4g} Å"
@@ -229,7 +230,7 @@ class JaxModel(AbstractEvaluator):
         return dataclasses.replace(self, devices=tuple(lanes))
 
     def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
-        _check_species(atoms, _numbers_of(self.species))
+        _check_species(atoms, frozenset(numbers_of(self.species)))
         check_listable(atoms, float(self.cutoff), np.float64)
         self.takes.check(atoms, float(self.cutoff))
         check_totals(atoms, tuple(sorted(self.uses)))
@@ -295,24 +296,6 @@ _F32, _F64 = "float32", "float64"
 def _n_threads() -> int:
     """One thread per core of this process; one if the device is no CPU."""
     return n_cores() if jax.default_backend() == "cpu" else 1
-
-
-def _numbers_of(species: Sequence[str | int]) -> frozenset[int]:
-    """The atomic numbers of elements given by symbols or numbers.
-
-    Raises:
-        ValueError: an entry is no element.
-        TypeError: a text was given in place of a sequence.
-    """
-    if isinstance(species, str):
-        raise TypeError(f"species must be a sequence such as ('H', 'C'), got {species!r}")
-    numbers = set()
-    for one in species:
-        number = atomic_numbers.get(one) if isinstance(one, str) else int(one)
-        if number is None or not 0 < number < len(chemical_symbols):
-            raise ValueError(f"species: {one!r} is no element")
-        numbers.add(number)
-    return frozenset(numbers)
 
 
 def _check_species(atoms: Sequence[Atoms], known: frozenset[int]) -> None:

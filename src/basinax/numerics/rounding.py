@@ -6,8 +6,9 @@ rounded before it meets a sum, and components are added in one written order. Se
 section 2.
 """
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -131,14 +132,15 @@ def tree_sum_list(parts: list[Array]) -> Array:
     return parts[0]
 
 
-def combine_halves(
-    combine: Callable, x: Shaped[Array, "groups width *rest"]
-) -> Shaped[Array, "groups *rest"]:
-    """`tree_sum` with `combine`, a function of two arrays, in place of the sum."""
-    while x.shape[1] > 1:
+def combine_halves(combine: Callable, x: Shaped[Array, "groups width *rest"], width: int = 1):
+    """Combine halves of the second axis, a power of two, until `width` entries are left.
+
+    The axis is dropped where one entry is left. `combine` is a function of two arrays.
+    """
+    while x.shape[1] > width:
         half = x.shape[1] // 2
         x = combine(x[:, :half], x[:, half:])
-    return x[:, 0]
+    return x[:, 0] if width == 1 else x
 
 
 def add_rows(x: Float[Array, "rows *rest"]) -> Float[Array, "*rest"]:
@@ -260,24 +262,47 @@ def add_components(x: Float[Array, "rows *components"]) -> Float[Array, "rows"]:
     additions and an error that grows with the logarithm. No components give -0.0, which adds
     nothing.
     """
-    return combine_components(jnp.add, x, -0.0)
+    return combine_components(jnp.add, [x], -0.0)[0]
 
 
 def combine_components(
-    combine: Callable, x: Shaped[Array, "rows *components"], absent: float
-) -> Shaped[Array, "rows"]:
-    """`add_components` by `combine`, a function that ignores `absent`, in place of the sum."""
+    combine: Callable, leaves: Sequence[Shaped[Array, "rows *_components"]], absent: float
+) -> list[Shaped[Array, "rows"]]:
+    """`add_components` of each leaf by `combine`, a function that ignores `absent`.
+
+    Leaves of many components are halved together from the width on at which they meet.
+    """
+    is_wide = [math.prod(x.shape[1:]) > BLOCK for x in leaves]
+    wide = {k: _of_whole_width(x, absent) for k, x in enumerate(leaves) if is_wide[k]}
+    order = sorted(wide, key=lambda k: -wide[k].shape[1])
+    widths = [wide[k].shape[1] for k in order] + [1]
+    together = []
+    for k, width, after in zip(order, widths, widths[1:], strict=False):
+        together.append(wide[k])
+        if after < width:
+            x = together[0] if len(together) == 1 else jnp.concatenate(together)
+            together = [combine_halves(combine, x, after)]
+    halved = dict(zip(order, together[0].reshape(len(order), -1), strict=True)) if order else {}
+    return [
+        halved[k] if is_wide[k] else _combined_in_order(combine, x, absent)
+        for k, x in enumerate(leaves)
+    ]
+
+
+def _combined_in_order(combine, x, absent):
+    """The few components of each row, in index order."""
+    count = math.prod(x.shape[1:])
     if x.ndim == 1:
         return x
-    rows, count = x.shape[0], math.prod(x.shape[1:])
-    x = x.reshape(rows, count)
     if count == 0:
-        return jnp.full((rows,), absent, x.dtype)
-    if count > BLOCK:
-        width = 1 << (count - 1).bit_length()
-        padded = jnp.pad(x, ((0, 0), (0, width - count)), constant_values=absent)
-        return combine_halves(combine, padded)
-    total = x[:, 0]
-    for k in range(1, count):
-        total = combine(total, x[:, k])
-    return total
+        return jnp.full(x.shape[:1], absent, x.dtype)
+    x = x.reshape(x.shape[0], count)
+    return functools.reduce(combine, [x[:, k] for k in range(count)])
+
+
+def _of_whole_width(x, absent):
+    """[rows, width]: the components, padded to a power of two."""
+    rows, count = x.shape[0], math.prod(x.shape[1:])
+    width = 1 << (count - 1).bit_length()
+    padding = ((0, 0), (0, width - count))
+    return jnp.pad(x.reshape(rows, count), padding, constant_values=absent)

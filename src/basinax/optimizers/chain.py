@@ -7,9 +7,11 @@ import jax.numpy as jnp
 
 from basinax.optimizers.optax_bridge import OptaxTransform, Transformation
 from basinax.optimizers.protocol import (
+    ACCUMULATOR,
     AbstractState,
     AbstractTransform,
     check_parameters,
+    is_accumulator,
     is_optax,
     states_field,
     with_prefix,
@@ -35,6 +37,9 @@ def _adopted(transform, at: int) -> AbstractTransform:
         return OptaxTransform(transform)
     if isinstance(transform, AbstractTransform):
         return transform
+    if is_accumulator(transform):
+        kind = type(transform).__name__
+        raise TypeError(f"argument {at} of chain is optax's {kind}: {ACCUMULATOR}")
     raise TypeError(
         f"argument {at} of chain is {transform!r}: expected a basinax transform or an optax"
         " transformation" + (" (an instance, not the class)" if isinstance(transform, type) else "")

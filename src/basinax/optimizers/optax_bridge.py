@@ -23,6 +23,7 @@ from basinax.optimizers.protocol import (
     check_parameters,
     rows_field,
 )
+from basinax.systems import segment
 from basinax.systems.prefix import is_index, owned
 from basinax.systems.types import Prefix
 
@@ -69,6 +70,8 @@ class OptaxTransform(AbstractTransform):
 
     def update(self, updates, state: "OptaxState", params=None, **extra):
         transformation, prefix = self.transformation, state.index_prefix
+        if params is not None:
+            segment.check_alike(params, updates)
         with usual_promotion():
             if prefix is None:
                 update = _update_of(transformation)

@@ -174,6 +174,8 @@ def check_transform(optimizer: Any) -> None:
         got = f"got the class {optimizer.__name__}: make one with {optimizer.__name__}()"
     elif is_optax(optimizer):
         got = "got an optax transformation: put it into a chain(...)"
+    elif is_accumulator(optimizer):
+        got = f"got optax's {type(optimizer).__name__}: {ACCUMULATOR}"
     raise TypeError(f"optimizer must be a transform such as FIRE() or a chain(...), {got}")
 
 
@@ -181,6 +183,14 @@ def is_optax(transform: Any) -> bool:
     """Whether a transform is one of optax, which then has been imported."""
     kind = getattr(sys.modules.get("optax"), "GradientTransformation", None)
     return kind is not None and isinstance(transform, kind)
+
+
+def is_accumulator(transform: Any) -> bool:
+    """Whether this is a class of optax, such as `MultiSteps`, that is no transformation itself."""
+    return callable(getattr(transform, "gradient_transformation", None))
+
+
+ACCUMULATOR = "put .gradient_transformation() of it into a chain(...)"
 
 
 def apply_updates(params: Tree, updates: Tree) -> Tree:

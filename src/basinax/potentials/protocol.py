@@ -17,6 +17,7 @@ from basinax.neighbors.lists import Lists
 from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import first_of
 from basinax.potentials.calculator import PotentialCalculator
+from basinax.potentials.tables.species import numbers_of
 from basinax.structures.batch import Batch
 from basinax.structures.matrices import VOIGT, VOIGT_OF_ENTRIES, determinant
 
@@ -94,12 +95,13 @@ class AbstractPotential(eqx.Module):
     """What of a structure energies depend on, besides elements, positions and cell: names of
     `USABLE`. A warning names structures that carry more."""
 
-    species: eqx.AbstractVar[tuple[int, ...]]
-    """The atomic numbers with parameters, ascending; empty if all atoms are alike."""
+    species: eqx.AbstractVar[Any]
+    """A tuple of the elements with parameters, as symbols or atomic numbers, in the order of the
+    kinds; empty if all atoms are alike."""
 
     def __repr__(self) -> str:
         """The class with its elements and cutoff."""
-        elements = ", ".join(chemical_symbols[z] for z in self.species) or "any element"
+        elements = self._elements() or "any element"
         try:
             reach = f"cutoff {self.cutoff:.4g} Å" if np.isfinite(self.cutoff) else "all pairs"
         except jax.errors.ConcretizationTypeError:
@@ -143,24 +145,27 @@ class AbstractPotential(eqx.Module):
         if not self.species:
             return
         numbers = np.concatenate([a.numbers for a in atoms])
-        unknown = ~np.isin(numbers, self.species)
+        unknown = ~np.isin(numbers, numbers_of(self.species))
         if not unknown.any():
             return
         ids = np.repeat(np.arange(len(atoms)), [len(a) for a in atoms])
         element = int(numbers[unknown][0])
         systems = np.unique(ids[unknown & (numbers == element)]).tolist()
-        known = ", ".join(chemical_symbols[z] for z in self.species)
         raise ValueError(
             f"{type(self).__name__} has no parameters for {chemical_symbols[element]}, which is in"
-            f" {len(systems)} systems ({first_of(systems)}); it has them for {known}. Give"
-            f" parameters for {chemical_symbols[element]}, or leave these systems out"
+            f" {len(systems)} systems ({first_of(systems)}); it has them for {self._elements()}."
+            f" Give parameters for {chemical_symbols[element]}, or leave these systems out"
         )
 
     def kinds(self, numbers: Int32[Array, "rows"]) -> Int32[Array, "rows"]:
         """The index of each row's species in the potential; 0 for an unknown species."""
         table = np.zeros(len(chemical_symbols), np.int32)
-        table[list(self.species)] = np.arange(len(self.species))
+        known = numbers_of(self.species)
+        table[list(known)] = np.arange(len(known))
         return jnp.asarray(table)[numbers]
+
+    def _elements(self) -> str:
+        return ", ".join(chemical_symbols[z] for z in numbers_of(self.species))
 
 
 def nan_if_not_finite(positions: Float[Array, "rows 3"]) -> Float[Array, "rows"]:

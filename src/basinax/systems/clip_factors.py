@@ -27,6 +27,7 @@ from basinax.numerics.exponents import (
 from basinax.numerics.rounding import BLOCK, common, rounded, wide_dtype
 from basinax.numerics.settings import Allowed, require, require_real
 from basinax.systems.index import AnyIndex, WholeIndex, of_small, one_by_one, where_any
+from basinax.systems.indices import Indices
 from basinax.systems.norms import Norms, extremes, plain_norms, scaled_norms
 from basinax.systems.prefix import per_system
 
@@ -93,30 +94,33 @@ class Clip:
     def __call__(
         self,
         leaves: Sequence[Any],
-        indices: Sequence[AnyIndex],
+        indices: Indices,
         limits: Float[Array, "systems"],
     ) -> tuple[list[Array], Float[Array, "systems"], Bool[Array, "systems"]]:
         """The clipped leaves, the norms before clipping, and the mask of clipped systems."""
-        leaves = [jnp.asarray(x) for x in leaves]
+        shapes = [jnp.shape(x) for x in leaves]
+        leaves = [jnp.atleast_1d(x) for x in leaves]
         if self.nan_safe:
             leaves = [jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x)) for x in leaves]
-        wide = common(leaves)
+        indices = indices.apart(leaves)
+        rows = indices.join(leaves)
         plain, is_unsafe = plain_norms(leaves, indices, self.ord, self.quick)
+        together = self._judged(plain, limits)
         # In global mode zeros count as extreme: an exact test would cost more.
         is_whole = all(isinstance(index, WholeIndex) for index in indices)
-        is_extreme = is_unsafe if is_whole else extremes(wide, indices, is_unsafe)
-        together = self._judged(plain, limits)
-        is_extreme = is_extreme | together.needs_exponents()
+        if not is_whole:
+            is_unsafe = extremes(common(leaves), indices, is_unsafe)
+        is_extreme = is_unsafe | together.needs_exponents()
         # Compute the factors before the `cond`: inside a branch, XLA would recompute them per
         # entry. A NaN factor marks a system for the careful path, so that all work per system is
         # one dependency chain: XLA on CPU runs a chain in place, but hands independent small
         # kernels to another thread.
-        factors = self._factors(together, limits, leaves, indices)
+        factors = self._factors(together, limits, leaves, indices, rows)
         factors = jnp.where(is_extreme, jnp.nan, factors)
 
         def take_apart():
             is_extreme = jnp.isnan(factors)
-            found = scaled_norms(wide, indices, self.ord, plain, is_extreme)
+            found = scaled_norms(common(leaves), indices, self.ord, plain, is_extreme)
             judged = self._judged(found, limits)
             mantissas, exponents = _quotient(judged)
             mantissas = judged.factors(rounded(mantissas * self._safety(leaves, indices)))
@@ -125,13 +129,15 @@ class Clip:
                 jnp.where(is_extreme, mantissas, factors),
                 jnp.where(is_extreme & judged.is_divided, exponents, 0),
             )
-            return _scaled(leaves, indices, scaling), found.values, judged.is_clipped
+            return _scaled(rows, indices.distinct, scaling), found.values, judged.is_clipped
 
         def keep_together():
-            scaled = _scaled(leaves, indices, Scaling(factors != 1, factors))
+            scaled = _scaled(rows, indices.distinct, Scaling(factors != 1, factors))
             return scaled, plain.values, together.is_clipped
 
-        return where_any(jnp.isnan(factors), take_apart, keep_together)
+        scaled, norm, is_clipped = where_any(jnp.isnan(factors), take_apart, keep_together)
+        clipped = zip(indices.cut(scaled, leaves), shapes, strict=True)
+        return [x.reshape(shape) for x, shape in clipped], norm, is_clipped
 
     def _judged(self, found: Norms, limits) -> "Decision":
         """The decision on each system, made from bits so that subnormal numbers count."""
@@ -161,7 +167,9 @@ class Clip:
         exponents = jnp.where(is_divided, exponents, 0)
         return Decision(is_clipped, is_scaled, is_divided, dividend, divisor, exponents)
 
-    def _factors(self, judged: "Decision", limits, leaves, indices) -> Float[Array, "systems"]:
+    def _factors(
+        self, judged: "Decision", limits, leaves, indices, rows
+    ) -> Float[Array, "systems"]:
         """The factors of systems that are not extreme.
 
         The nearest factor is used if the norm of the result, computed here, keeps to the limit, and
@@ -171,14 +179,17 @@ class Clip:
         safe = jnp.where(
             judged.is_divided, rounded(nearest * self._safety(leaves, indices)), nearest
         )
-        if all(isinstance(index, WholeIndex) and index.n_rows > BLOCK for index in indices):
+        if not _may_be_small(leaves, indices):
             return safe
-        is_small = judged.is_divided & _is_small(leaves, indices)
+        is_block = [index.sizes <= BLOCK for index in indices.distinct]
+        is_small = judged.is_divided & functools.reduce(jnp.logical_and, is_block)
         targets = jnp.ones_like(limits) if self.rescales else limits
 
         def fits(systems) -> Bool[Array, "some"]:
-            firsts = [i.first_blocks(x, systems) for x, i in zip(leaves, indices, strict=True)]
-            blocks, of_blocks = [x for x, _ in firsts], [index for _, index in firsts]
+            pairs = zip(rows, indices.distinct, strict=True)
+            firsts = [index.first_blocks(x, systems) for x, index in pairs]
+            blocks = [x for x, _ in firsts]
+            of_blocks = Indices(tuple(index for _, index in firsts), indices.numbers)
             # The test only selects a factor, so no derivative passes through it.
             is_scaled, factors, most = jax.lax.stop_gradient(
                 [values[systems] for values in (judged.is_scaled, nearest, targets)]
@@ -186,9 +197,9 @@ class Clip:
             scaling = Scaling(is_scaled, factors)
             blocks = jax.lax.stop_gradient(blocks)
             # The products of `_scaled`, for a norm: rounded only to the dtype of the leaf.
-            pairs = zip(blocks, of_blocks, strict=True)
+            pairs = zip(blocks, of_blocks.distinct, strict=True)
             results = [narrow(_product(x, index, scaling), x.dtype) for x, index in pairs]
-            after, is_unsafe = plain_norms(results, of_blocks, self.ord)
+            after, is_unsafe = plain_norms(of_blocks.cut(results, leaves), of_blocks, self.ord)
             return (after.values <= most) & ~is_unsafe
 
         return jnp.where(is_small & of_small(fits, is_small, indices[0]), nearest, safe)
@@ -242,26 +253,22 @@ class Scaling(NamedTuple):
     """None if all exponents are 0."""
 
 
-def _scaled(leaves, indices, scaling: Scaling) -> list[Array]:
-    """The leaves times their systems' factors.
+def _scaled(rows, indices, scaling: Scaling) -> list[Array]:
+    """The rows times their systems' factors.
 
     Systems that are not scaled are selected: a product by one would flush subnormals to zero.
     """
 
-    def scale(rows, index):
-        result = narrow(rounded(_product(rows, index, scaling)), rows.dtype)
+    def scale(x, index):
+        result = narrow(rounded(_product(x, index, scaling)), x.dtype)
         if isinstance(index, WholeIndex):
             # XLA tests the one flag before the loop, not per entry.
-            return jnp.where(index.spread(scaling.is_scaled, False, rows), result, rows)
-        mask = index.spread(choice(scaling.is_scaled, rows.dtype), 0, rows)
-        return choose(mask, result, rows)
+            return jnp.where(index.spread(scaling.is_scaled, False, x), result, x)
+        mask = index.spread(choice(scaling.is_scaled, x.dtype), 0, x)
+        return choose(mask, result, x)
 
-    results = []
-    for leaf, index in zip(leaves, indices, strict=True):
-        rows = jnp.atleast_1d(leaf)
-        result = scale(rows, index) if scaling.exponents is None else one_by_one(scale, rows, index)
-        results.append(result.reshape(jnp.shape(leaf)))
-    return results
+    run = scale if scaling.exponents is None else functools.partial(one_by_one, scale)
+    return [run(x, index) for x, index in zip(rows, indices, strict=True)]
 
 
 def _product(rows, index: AnyIndex, scaling: Scaling):
@@ -297,25 +304,25 @@ def _quotient(judged: Decision):
     return quotient, top_exponent - bottom_exponent - judged.exponents
 
 
-def _is_small(leaves, indices) -> Bool[Array, "systems"]:
-    """The mask of systems with at most one block of rows in every leaf, and few entries."""
-    is_block = [index.sizes <= BLOCK for index in indices]
-    entries = sum(BLOCK * components_of(x) for x in leaves)
-    return functools.reduce(jnp.logical_and, is_block) & (entries <= CHECKED_ENTRIES)
+def _may_be_small(leaves, indices) -> bool:
+    """Whether a system can have at most one block of rows in every leaf, and few entries."""
+    if all(isinstance(index, WholeIndex) and index.n_rows > BLOCK for index in indices):
+        return False
+    return sum(BLOCK * components_of(x) for x in leaves) <= CHECKED_ENTRIES
 
 
 def _additions(leaves, indices, quick: bool) -> Int[Array, "systems"]:
     """The largest number of additions of one entry of each system."""
     parts, present = [], []
-    for x, index in zip(leaves, indices, strict=True):
-        width = components_of(x)
-        within = width if width <= BLOCK else math.ceil(math.log2(width))
+    for index, places in zip(indices.distinct, indices.places(), strict=True):
+        widths = [components_of(leaves[place]) for place in places]
+        within = max(w if w <= BLOCK else math.ceil(math.log2(w)) for w in widths)
         part = 3 * index.depths() + within
         if quick and isinstance(index, WholeIndex):
-            part = jnp.maximum(part, index.quick_additions(x))
+            part = jnp.maximum(part, index.quick_additions(leaves[places[0]]))
         has_rows = index.sizes > 0
         parts.append(jnp.where(has_rows, part, 0))
-        present.append(has_rows.astype(jnp.int32))
+        present.append(jnp.where(has_rows, len(places), 0))
     return functools.reduce(jnp.maximum, parts) + functools.reduce(jnp.add, present)
 
 

@@ -16,6 +16,7 @@ from basinax.numerics.rounding import add_rows, rounded, wide_dtype
 from basinax.numerics.settings import require_switch
 from basinax.systems.clip_factors import Clip, components_of, limits_of, narrowed
 from basinax.systems.index import AnyIndex, SystemIndex
+from basinax.systems.indices import Indices
 from basinax.systems.norms import order
 from basinax.systems.prefix import resolve
 from basinax.systems.segment import blank
@@ -132,7 +133,7 @@ def clip_by_layer_norm(
     for k, (leaf, index) in enumerate(zip(leaves, indices, strict=True)):
         share = _share(leaves, indices, k, uniform, limits.dtype)
         limit = narrowed(rounded(limits * share), wide_dtype(leaf))
-        (clipped,), norm, is_clipped = clip([leaf], [index], limit)
+        (clipped,), norm, is_clipped = clip([leaf], Indices.of([index]), limit)
         trees.append(clipped)
         seen.append(_shaped(norm, is_clipped, index_prefix))
     return LayerClipped(

@@ -11,6 +11,8 @@ from basinax.numerics.rounding import BLOCK, combine_components, combine_halves
 
 def larger(a: Array, b: Array) -> Array:
     """The larger number, or NaN; unlike `jnp.maximum`, which may flush subnormals to zero."""
+    if jnp.issubdtype(a.dtype, jnp.integer):
+        return jnp.maximum(a, b)
     return jnp.where((a >= b) | (a != a), a, b)
 
 
@@ -32,10 +34,12 @@ HALF = BLOCK // 2
 
 def fold_blocks(combine, values, sizes, absent):
     """Combine every eight values by halves; values past the size of a block are `absent`."""
-    sizes = sizes[:, None]
-    blocks = values.reshape(sizes.size, BLOCK)
+    rest = values.shape[1:]
+    blocks = values.reshape(sizes.size, BLOCK, *rest)
     first, last = blocks[:, :HALF], blocks[:, HALF:]
-    at, absent = jnp.arange(HALF, dtype=jnp.int32)[None], jnp.asarray(absent, values.dtype)
+    sizes = sizes.reshape(-1, 1, *[1] * len(rest))
+    at = jnp.arange(HALF, dtype=jnp.int32).reshape(1, -1, *[1] * len(rest))
+    absent = jnp.asarray(absent, values.dtype)
     first, last = jnp.where(at < sizes, first, absent), jnp.where(at + HALF < sizes, last, absent)
     return combine_halves(combine, combine(first, last))
 
@@ -48,9 +52,11 @@ def fold_groups(combine, values, groups, absent):
     return combine_halves(combine, combine(taken[:, :HALF], taken[:, HALF:]))
 
 
-def finished(sums: Float[Array, "systems"], sizes: Int32[Array, "systems"]):
+def finished(sums: Float[Array, "systems *rest"], sizes: Int32[Array, "systems"]):
     """The sums, stored, with 0.0 in place of -0.0 for a system without rows."""
-    return xla.materialise(sums, jnp.where(sizes > 0, 1, -1).astype(sums.dtype))
+    signs = jnp.where(sizes > 0, 1, -1).astype(sums.dtype)
+    signs = signs.reshape(-1, *[1] * (sums.ndim - 1))
+    return xla.materialise(sums, jnp.broadcast_to(signs, sums.shape))
 
 
 def stored(values: Shaped[Array, "systems"], sizes: Int32[Array, "systems"]):
@@ -61,4 +67,4 @@ def stored(values: Shaped[Array, "systems"], sizes: Int32[Array, "systems"]):
 
 
 def max_components(rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "rows"]:
-    return combine_components(larger, rows, least(rows.dtype))
+    return combine_components(larger, [rows], least(rows.dtype))[0]

@@ -139,7 +139,11 @@ class SystemIndex(eqx.Module):
 
         Products among `rows` must be rounded. The values of padding rows are not read.
         """
-        return finished(self._fold(jnp.add, add_components(rows), -0.0), self.sizes)
+        return self.add(add_components(rows))
+
+    def add(self, values: Float[Array, "rows *leaves"]) -> Float[Array, "systems *leaves"]:
+        """`sum` of one value per row, for several leaves at once."""
+        return finished(self._fold(jnp.add, values, -0.0), self.sizes)
 
     def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "systems"]:
         """The largest entry of each system's rows.
@@ -231,9 +235,12 @@ class WholeIndex(eqx.Module):
         return jnp.full((1,), self.n_rows, jnp.int32)
 
     def sum(self, rows: Float[Array, "rows *components"]) -> Float[Array, "1"]:
+        return self.add(add_components(rows))
+
+    def add(self, values: Float[Array, "rows *leaves"]) -> Float[Array, "1 *leaves"]:
         if self.n_rows == 0:
-            return jnp.zeros((1,), rows.dtype)
-        return add_rows(add_components(rows))[None]
+            return jnp.zeros((1, *values.shape[1:]), values.dtype)
+        return add_rows(values)[None]
 
     def quick_sum(
         self, rows: Float[Array, "rows *components"], term: Callable[[Array], Array]
@@ -290,6 +297,9 @@ class RowIndex(eqx.Module):
     def sum(self, rows: Float[Array, "rows *components"]) -> Float[Array, "rows"]:
         return add_components(rows)
 
+    def add(self, values: Float[Array, "rows *leaves"]) -> Float[Array, "rows *leaves"]:
+        return values
+
     def depths(self) -> Int32[Array, "rows"]:
         return jnp.ones((self.n_rows,), jnp.int32)
 
@@ -326,6 +336,9 @@ class BlockIndex(eqx.Module):
             jnp.where(k < self.sizes, add_components(blocks[:, k]), absent) for k in range(BLOCK)
         ]
         return finished(tree_sum_list(sums), self.sizes)
+
+    def add(self, values: Float[Array, "rows *leaves"]) -> Float[Array, "systems *leaves"]:
+        return finished(fold_blocks(jnp.add, values, self.sizes, -0.0), self.sizes)
 
     def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "systems"]:
         return fold_blocks(larger, max_components(rows), self.sizes, least(rows.dtype))

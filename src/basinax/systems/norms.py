@@ -27,7 +27,8 @@ from basinax.numerics.exponents import (
     split,
 )
 from basinax.numerics.rounding import common, rounded, wide_dtype
-from basinax.systems.index import AnyIndex, WholeIndex, one_by_one, where_any
+from basinax.systems.index import WholeIndex, one_by_one, where_any
+from basinax.systems.indices import Indices
 from basinax.systems.types import Leaves
 
 
@@ -63,7 +64,7 @@ class Norms(NamedTuple):
 
 
 @functools.partial(xla.jitted, static_argnums=2)
-def norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
+def norms(leaves: Leaves, indices: Indices, ord: float) -> Norms:
     """The norm of each system over all leaves: 0 without rows, NaN if any entry is.
 
     Differentiable in the leaves, with derivative 0 where the norm is 0.
@@ -79,7 +80,7 @@ def norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
 
 
 def extremes(
-    leaves: Leaves, indices: Sequence[AnyIndex], is_unsafe: Bool[Array, "systems"]
+    leaves: Leaves, indices: Indices, is_unsafe: Bool[Array, "systems"]
 ) -> Bool[Array, "systems"]:
     """The unsafe systems that are not zero."""
     return where_any(
@@ -87,9 +88,13 @@ def extremes(
     )
 
 
+def has_rows(indices: Indices) -> Bool[Array, "systems"]:
+    return functools.reduce(jnp.logical_or, [index.sizes > 0 for index in indices.distinct])
+
+
 def scaled_norms(
     leaves: Leaves,
-    indices: Sequence[AnyIndex],
+    indices: Indices,
     ord: float,
     plain: Norms,
     is_extreme: Bool[Array, "systems"],
@@ -104,7 +109,7 @@ def scaled_norms(
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def plain_norms(
     leaves: Sequence[Float[Array, "..."]],
-    indices: Sequence[AnyIndex],
+    indices: Indices,
     ord: float,
     quick: bool = False,
 ) -> tuple[Norms, Bool[Array, "systems"]]:
@@ -125,10 +130,11 @@ def plain_norms(
     def term(x):
         return entry(x.astype(dtype))
 
-    sums = [
-        index.quick_sum(x, term) if quick and isinstance(index, WholeIndex) else index.sum(term(x))
-        for x, index in zip(rows, indices, strict=True)
-    ]
+    if quick:
+        pairs = zip(rows, indices, strict=True)
+        sums = [index.quick_sum(x, term) for x, index in pairs if isinstance(index, WholeIndex)]
+    else:
+        sums = indices.sums([term(x) for x in rows])
     total = functools.reduce(jnp.add, sums)
     values = total if ord == 1 else _root(total)
     # Test the stored root, not the sum: in global mode XLA may compute the sum again.
@@ -159,7 +165,8 @@ def _scaled(leaves, indices, shifts, ord) -> Norms:
         y = scale_exactly(x, index.spread(shifts, 0, x))
         return _square(y) if ord == 2 else jnp.abs(y)
 
-    parts = [one_by_one(part, x, index) for x, index in zip(leaves, indices, strict=True)]
+    pairs = zip(indices.join(leaves), indices.distinct, strict=True)
+    parts = indices.cut([one_by_one(part, x, index) for x, index in pairs], leaves)
     sums = _total(parts, indices)
     mantissas = _root(sums) if ord == 2 else sums
     return _compact(join(mantissas, -shifts), mantissas, -shifts)
@@ -222,7 +229,7 @@ def _inverse(x):
     return rounded(1 / x)
 
 
-def _norms_of_powers(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
+def _norms_of_powers(leaves: Leaves, indices: Indices, ord: float) -> Norms:
     """Norms of leaves that are scaled to a largest magnitude in [1, 2)."""
     dtype = leaves[0].dtype
     top = largest_bits(leaves, indices)
@@ -243,15 +250,13 @@ def _norms_of_powers(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) ->
     return _compact(join(mantissas, exponents), mantissas, exponents)
 
 
-def _extreme_norms(leaves: Leaves, indices: Sequence[AnyIndex], ord: float) -> Norms:
+def _extreme_norms(leaves: Leaves, indices: Indices, ord: float) -> Norms:
     """The largest or smallest magnitude, found by integer comparison to include subnormals."""
     dtype = leaves[0].dtype
     bits = top = largest_bits(leaves, indices)
     if ord < 0:
-        parts = [i.max(-magnitude_bits(x)) for x, i in zip(leaves, indices, strict=True)]
-        least = functools.reduce(jnp.maximum, parts)
-        has_rows = functools.reduce(jnp.logical_or, [index.sizes > 0 for index in indices])
-        bits = jnp.where(has_rows & (top <= infinity_bits(dtype)), -least, top)
+        least = indices.max([-magnitude_bits(x) for x in leaves])
+        bits = jnp.where(has_rows(indices) & (top <= infinity_bits(dtype)), -least, top)
     values = from_bits(bits, dtype)
     mantissas, exponents = split(values)
     return _compact(values, jnp.where(jnp.isfinite(values), mantissas, values), exponents)
@@ -269,13 +274,12 @@ def _compact(values, mantissas, exponents) -> Norms:
 
 def largest_bits(leaves, indices) -> Int[Array, "systems"]:
     """The bits of each system's largest magnitude; 0 without rows."""
-    parts = [index.max(magnitude_bits(x)) for x, index in zip(leaves, indices, strict=True)]
-    return jnp.maximum(functools.reduce(jnp.maximum, parts), 0)
+    return jnp.maximum(indices.max([magnitude_bits(x) for x in leaves]), 0)
 
 
-def _total(rows: Leaves, indices: Sequence[AnyIndex]) -> Float[Array, "systems"]:
+def _total(rows: Leaves, indices: Indices) -> Float[Array, "systems"]:
     """Add the sums of the leaves in their order."""
-    return functools.reduce(jnp.add, [index.sum(x) for x, index in zip(rows, indices, strict=True)])
+    return functools.reduce(jnp.add, indices.sums(rows))
 
 
 def _square(x):

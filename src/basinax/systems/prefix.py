@@ -1,6 +1,5 @@
 """Index prefixes: the index of each leaf of a tree, and settings with one value per system."""
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +9,11 @@ from jax.core import Tracer
 from jaxtyping import Array, PyTree, Shaped
 
 from basinax.numerics.settings import dtype_of, numbers_of, require_real
-from basinax.systems.index import AnyIndex, SystemIndex, WholeIndex
+from basinax.systems.index import SystemIndex, WholeIndex
+from basinax.systems.indices import Indices
 
 
-def resolve(index_prefix: PyTree[SystemIndex] | None, tree: PyTree) -> Sequence[AnyIndex]:
+def resolve(index_prefix: PyTree[SystemIndex] | None, tree: PyTree) -> Indices:
     """The index of each leaf of `tree`. With `index_prefix=None` the tree is one system.
 
     Raises:
@@ -23,7 +23,7 @@ def resolve(index_prefix: PyTree[SystemIndex] | None, tree: PyTree) -> Sequence[
     """
     paths_and_leaves = jax.tree_util.tree_leaves_with_path(tree)
     if index_prefix is None:
-        return [WholeIndex((*jnp.shape(leaf), 1)[0]) for _, leaf in paths_and_leaves]
+        return Indices.of([WholeIndex((*jnp.shape(leaf), 1)[0]) for _, leaf in paths_and_leaves])
     indices = _broadcast(index_prefix, tree)
     for (path, leaf), index in zip(paths_and_leaves, indices, strict=True):
         shape = jnp.shape(leaf)
@@ -37,7 +37,7 @@ def resolve(index_prefix: PyTree[SystemIndex] | None, tree: PyTree) -> Sequence[
                 f"the index of leaf {_name(path)} has {index.n_systems} systems, that of the"
                 f" first leaf {indices[0].n_systems}: all must have the same systems"
             )
-    return indices
+    return Indices.of(indices)
 
 
 def n_systems(index_prefix: PyTree[SystemIndex] | None) -> int:

@@ -263,6 +263,14 @@ def _wide(tree) -> list[Array]:
     return [leaf.astype(wide_dtype(leaf)) for leaf in leaves]
 
 
+def check_alike(params: Tree, gradient: Tree) -> None:
+    """Raise ValueError if a gradient has not the structure and shapes of its parameters."""
+    try:
+        _matching(params, gradient)
+    except ValueError as error:
+        raise ValueError(f"params and their gradient do not fit: {error}") from None
+
+
 def _matching(tree, other) -> list[Array]:
     """The leaves of `other`, which must have the structure and shapes of `tree`."""
     expected, got = jax.tree.structure(tree), jax.tree.structure(other)
@@ -272,16 +280,14 @@ def _matching(tree, other) -> list[Array]:
     for (path, leaf), match in zip(jax.tree_util.tree_leaves_with_path(tree), leaves, strict=True):
         if jnp.shape(leaf) != jnp.shape(match):
             raise ValueError(
-                f"the arrays{jax.tree_util.keystr(path)} of two trees must have the same shape:"
-                f" {jnp.shape(leaf)} and {jnp.shape(match)}"
+                f"the arrays{jax.tree_util.keystr(path)} of two trees, as params and gradient, must"
+                f" have the same shape: {jnp.shape(leaf)} and {jnp.shape(match)}"
             )
     return leaves
 
 
 def _total(rows: Sequence[Array], index_prefix, tree) -> PerSystem:
-    indices = resolve(index_prefix, tree)
-    parts = [index.sum(x) for x, index in zip(rows, indices, strict=True)]
-    return _fold(jnp.add, parts, 0.0, index_prefix)
+    return _fold(jnp.add, resolve(index_prefix, tree).sums(rows), 0.0, index_prefix)
 
 
 def _fold(combine, parts: Sequence[Array], empty: float, index_prefix) -> PerSystem:

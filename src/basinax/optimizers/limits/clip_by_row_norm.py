@@ -11,6 +11,7 @@ from basinax.optimizers.limits.protocol import AbstractLimit, LimitState
 from basinax.systems import segment
 from basinax.systems.clip_factors import Clip, limits_of, narrowed, require_limit
 from basinax.systems.index import RowIndex
+from basinax.systems.indices import Indices
 from basinax.systems.prefix import resolve
 from basinax.systems.types import Prefix, Tree
 
@@ -47,7 +48,9 @@ class ClipByRowNorm(AbstractLimit):
             rows = leaf.reshape(math.prod(shape), leaf.shape[-1] if leaf.ndim > 1 else 1)
             per_row = index.spread(limits, jnp.inf, jnp.zeros(shape or (1,), limits.dtype))
             own = narrowed(per_row.reshape(-1), segment.common([rows])[0].dtype)
-            (clipped,), norm, is_clipped = Clip()([rows], [RowIndex(rows.shape[0])], own)
+            (clipped,), norm, is_clipped = Clip()(
+                [rows], Indices.of([RowIndex(rows.shape[0])]), own
+            )
             trees.append(clipped.reshape(leaf.shape))
             norms.append(norm.reshape(shape))
             masks.append(is_clipped.reshape(shape))

@@ -1,6 +1,6 @@
 """Parameters per element or per pair of elements, as tables over the species of a potential."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,24 @@ def species_of(**parameters: Parameter | None) -> tuple[int, ...]:
         elif isinstance(value, list | tuple) or (value is not None and np.ndim(value) != 0):
             raise TypeError(f"{name} must be a number or a mapping from elements, got {value!r}")
     return tuple(sorted(found))
+
+
+def numbers_of(species: Sequence[str | int]) -> tuple[int, ...]:
+    """The atomic numbers of elements given by symbols or numbers, in their order.
+
+    Raises:
+        ValueError: an entry is no element.
+        TypeError: a text was given in place of a sequence.
+    """
+    if isinstance(species, str):
+        raise TypeError(f"species must be a sequence such as ('H', 'C'), got {species!r}")
+    numbers = []
+    for one in species:
+        number = atomic_numbers.get(one) if isinstance(one, str) else int(one)
+        if number is None or not 0 < number < len(chemical_symbols):
+            raise ValueError(f"species: {one!r} is no element")
+        numbers.append(number)
+    return tuple(dict.fromkeys(numbers))
 
 
 def check_symbols(
