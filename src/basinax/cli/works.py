@@ -132,7 +132,7 @@ class Recorders:
             names = [path.stem for path in trajectories.paths(works.n_items or 0)]
             names = [names[work.number] for work in remaining]
             to = dataclasses.replace(trajectories, names=names)
-            recorder = Recorder(to, [work.atoms for work in remaining])
+            recorder = to.recorder([work.atoms for work in remaining])
             self._all.append(Numbered(recorder, [work.number for work in remaining]))
         if outputs.log is not None:
             self._all.append(Log.to(outputs.log, "a" if is_begun else "w"))

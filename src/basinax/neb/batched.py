@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from ase import Atoms
 
+from basinax.engine.groups import PotentialWithSkin
 from basinax.models.evaluators.protocol import (
     AbstractEvaluator,
     AbstractSession,
@@ -17,7 +18,6 @@ from basinax.models.evaluators.protocol import (
     Request,
 )
 from basinax.models.evaluators.waiting import WaitingSession
-from basinax.neighbors.search import check_listable
 from basinax.numerics.static import partition
 from basinax.potentials.points import parts_of, properties_of, shape_of, table_of
 from basinax.structures.batch import Batch, bare, row_starts
@@ -30,21 +30,18 @@ WORN = 0.5
 class Batched(AbstractEvaluator):
     """A potential of this package, asked by the host: no stress, for fixed cells."""
 
-    potential: Any
-    skin: float
-    """The reach of lists beyond the cutoff, in Å; inf for a potential without a cutoff."""
+    listed: PotentialWithSkin
     dtype: Any
 
     @property
     def uses(self) -> frozenset[str]:
-        return self.potential.uses
+        return self.listed.potential.uses
 
     def on(self, devices: Sequence[Any]) -> AbstractEvaluator:
         raise TypeError("images are evaluated on JAX's default device: leave devices= out")
 
     def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
-        self.potential.check(atoms)
-        check_listable(atoms, self.potential.cutoff + self.skin, self.dtype)
+        self.listed.check(list(atoms), self.dtype)
 
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
         return WaitingSession(_Evaluator(self, bare(atoms)), _all)
@@ -86,13 +83,14 @@ class _Listed:
         self, how: Batched, numbers: list[int], atoms: list[Atoms], shape: tuple[int, int]
     ):
         self.numbers = {number: k for k, number in enumerate(numbers)}
-        self._skin, self._how = how.skin, partition(how.potential)
+        potential, self._skin = how.listed
+        self._how = partition(potential)
         self._starts, self._sizes = row_starts([len(a) for a in atoms]), [len(a) for a in atoms]
         # Lists of the structures as they came, which `check` has passed, can always be made.
         self._batch = Batch.from_atoms(atoms, how.dtype, *shape)
         self._positions = np.array(self._batch.positions)
         program = self._how[0], "batched"
-        self._table = table_of(how.potential, self._batch, how.skin, program)
+        self._table = table_of(potential, self._batch, self._skin, program)
         self._lists = self._table.lists()
 
     def answers(self, asked: dict[int, Request]) -> list[Answer]:

@@ -22,7 +22,7 @@ from basinax.models.evaluators.protocol import (
     Request,
 )
 from basinax.neb.forces import Chain, band_forces, tangent_weights
-from basinax.neb.paths import Band
+from basinax.neb.paths import PLACE, Band
 from basinax.neb.spline import Grid
 from basinax.numerics.rounding import BLOCK
 from basinax.structures.batch import in_parts, padded_size, row_starts, rows_of_sizes
@@ -58,6 +58,8 @@ class PathEvaluator(AbstractEvaluator):
     """The highest image of a path climbs from the first step on at which the largest force on the
     path is smaller (eV/Å): inf for always, -inf for never."""
     dtype: Any
+    last: dict[int, OfImages] = dataclasses.field(default_factory=dict)
+    """The results of each path's images at its last point, by the place of the path."""
 
     @property
     def is_conservative(self) -> bool:
@@ -75,8 +77,11 @@ class PathEvaluator(AbstractEvaluator):
         return self.method == "string"
 
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
-        images = [image for band in self.bands for image in band.images]
-        return _Session(self, self.inner.open(images, [False] * len(images)))
+        places = [a.info[PLACE] for a in atoms]
+        bands, ends = [self.bands[k] for k in places], [self.ends[k] for k in places]
+        here = dataclasses.replace(self, bands=bands, ends=ends, climb=self.climb[places])
+        images = [image for band in bands for image in band.images]
+        return _Session(here, places, self.inner.open(images, [False] * len(images)))
 
 
 class _Asked(NamedTuple):
@@ -88,8 +93,9 @@ class _Asked(NamedTuple):
 
 
 class _Session(AbstractSession):
-    def __init__(self, of: PathEvaluator, inner: AbstractSession):
-        self._of, self._inner = of, inner
+    def __init__(self, of: PathEvaluator, places: list[int], inner: AbstractSession):
+        """Args: of: with the paths of this session, which have these places among all."""
+        self._of, self._places, self._inner = of, places, inner
         self._starts = np.cumsum([0, *(len(band.images) for band in of.bands)])
         """The number of each path's first image."""
         self._asked: dict[int, _Asked] = {}
@@ -187,6 +193,7 @@ class _Session(AbstractSession):
                 force[highest[number]] = climbing[rows[highest[number]]]
             first, last = of.ends[number].results
             results = OfImages([first, *(x.properties() for x in path.found if x), last])
+            of.last[self._places[number]] = results
             energy = float(energies[number][highest[number]])
             answer = Evaluated(energy, np.concatenate(force), None, {"images": results})
             answers.append((number, answer))

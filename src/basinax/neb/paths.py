@@ -13,10 +13,14 @@ from ase.geometry import find_mic
 from jaxtyping import Float
 
 from basinax.numerics.settings import SIZE, at_least, known, require_whole, shown
+from basinax.results.snapshot import Template
 from basinax.structures.read import check_are_several, intake
 
 FIXING = FixAtoms, FixCartesian, FixedLine, FixedPlane, FixScaled
 """The constraints of an image: those that act on atoms one by one."""
+
+PLACE, IMAGES = "place", "images"
+"""Keys in the `info` of a path: its place among those of a call, and the infos of its images."""
 
 SAME_CELL = 1e-8
 """The largest difference in Å between cells of images, as in ASE."""
@@ -41,8 +45,12 @@ class Band:
             constraint.adjust_forces(self.images[image], forces)
         return forces
 
-    def joined(self) -> Atoms:
-        """All images as one structure, of which the end points are fixed."""
+    def joined(self, place: int) -> Atoms:
+        """All images as one structure, of which the end points are fixed; see `images_of`.
+
+        Args:
+            place: that of the path among the paths of a call.
+        """
         first, *others = self.images
         joined = first.copy()
         joined.set_constraint()
@@ -57,7 +65,25 @@ class Band:
             of_all.index = np.concatenate([constraint.index + start for start in starts])
             constraints.append(of_all)
         joined.set_constraint(constraints)
+        joined.info |= {PLACE: place, IMAGES: [image.info for image in self.images]}
         return joined
+
+
+def images_of(joined: Template) -> list[Template]:
+    """The images of a path, from the structure that holds all of them."""
+    infos = joined.info[IMAGES]
+    constraints = copy.deepcopy(joined.constraints[1:])
+    for constraint in constraints:
+        constraint.index = constraint.index[: len(constraint.index) // len(infos)]
+    arrays = {name: np.split(array, len(infos)) for name, array in joined.arrays.items()}
+    return [
+        joined._replace(
+            arrays={name: parts[k] for name, parts in arrays.items()},
+            info=info,
+            constraints=constraints,
+        )
+        for k, info in enumerate(infos)
+    ]
 
 
 def read_bands(

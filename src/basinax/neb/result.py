@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ase import Atoms
+from ase.symbols import Symbols
 from jaxtyping import Bool, Float, Int32
 
 from basinax.minimize.status import Status
-from basinax.neb.paths import Band
+from basinax.neb.paths import images_of
 from basinax.results.history import History
 from basinax.results.record import Entries, Relaxed
 from basinax.results.snapshot import Template
@@ -27,12 +28,10 @@ class MinimumEnergyPath:
 
     entry: Relaxed
     """The path as one structure: the atoms of its images, one image after another."""
-    band: Band
-    """The images as they came or were interpolated."""
 
     def __repr__(self) -> str:
         return (
-            f"MinimumEnergyPath({self.band.images[0].symbols}, {len(self.band.images)} images,"
+            f"MinimumEnergyPath({self.formula}, {self.n_images} images,"
             f" {self.status.name.lower()}, barrier {self.barrier:.4f} eV)"
         )
 
@@ -43,22 +42,36 @@ class MinimumEnergyPath:
         The calculator of each has energy in eV and forces in eV/Å: the real ones of the potential,
         without springs and constraints.
         """
-        results = self._results or ({},) * len(self.band.images)
+        results = self._results or ({},) * self.n_images
         return [
-            Template.of(image).at(own, image.cell.array, found)
-            for image, own, found in zip(self.band.images, self.positions, results, strict=True)
+            template.at(own, self.entry.cell, found)
+            for template, own, found in zip(self._templates, self.positions, results, strict=True)
         ]
+
+    @functools.cached_property
+    def _templates(self) -> list[Template]:
+        return images_of(self.entry.template)
+
+    @property
+    def n_images(self) -> int:
+        """The number of images, end points included."""
+        return len(self._templates)
+
+    @property
+    def formula(self) -> str:
+        """The chemical formula of an image, in Hill's order."""
+        return Symbols(self._templates[0].arrays["numbers"]).get_chemical_formula()
 
     @property
     def positions(self) -> Float[np.ndarray, "images atoms 3"]:
         """The last positions in Å."""
-        return self.entry.positions.reshape(len(self.band.images), -1, 3)
+        return self.entry.positions.reshape(self.n_images, -1, 3)
 
     @functools.cached_property
     def energies(self) -> Float[np.ndarray, "images"]:
         """The energy of each image in eV."""
         if self._results is None:
-            return np.full(len(self.band.images), np.nan)
+            return np.full(self.n_images, np.nan)
         return np.array([found["energy"] for found in self._results])
 
     @property
@@ -113,7 +126,7 @@ class MinimumEnergyPath:
     @property
     def evaluations(self) -> int:
         """The number of evaluations of single images, end points included."""
-        return 2 + (len(self.band.images) - 2) * self.entry.evaluations
+        return 2 + (self.n_images - 2) * self.entry.evaluations
 
     @property
     def message(self) -> str:
@@ -173,8 +186,8 @@ class PathsResult(Entries[MinimumEnergyPath]):
         """
         columns = {
             "source": lambda path: path.entry.source,
-            "formula": lambda path: path.band.images[0].get_chemical_formula(),
-            "images": lambda path: len(path.band.images),
+            "formula": lambda path: path.formula,
+            "images": lambda path: path.n_images,
             "status": lambda path: path.status.name.lower(),
             "steps": lambda path: path.steps,
             "evaluations": lambda path: path.evaluations,

@@ -3,6 +3,7 @@
 The written steps depend only on a structure's own number of steps.
 """
 
+import abc
 import io
 import os
 import queue
@@ -56,9 +57,19 @@ class Frame(NamedTuple):
     """The largest force in eV/Å, as in the result."""
     is_last: bool
     """Whether the structure ended at this frame."""
+    image: int = 0
+    """The number of the image, if the structure is a path of several; each has a frame."""
 
 
-class Trajectories(eqx.Module):
+class AbstractTrajectories(eqx.Module):
+    """Trajectories that are asked for, of structures that are not known yet."""
+
+    @abc.abstractmethod
+    def recorder(self, atoms: Sequence[Atoms]) -> Any:
+        """What takes the frames of these structures, in the way of `Recorder`."""
+
+
+class Trajectories(AbstractTrajectories):
     """The place of trajectories: FOLDER/0.traj, FOLDER/1.traj, ..., by numbers of structures.
 
     Each file holds the structure at its steps 0, interval, 2 interval, ... and at the end of its
@@ -91,6 +102,10 @@ class Trajectories(eqx.Module):
             raise ValueError(f"interval must be a positive number of steps, got {self.interval}")
         if self.format not in FORMATS:
             raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {self.format!r}")
+
+    def recorder(self, atoms: Sequence[Atoms]) -> "Recorder":
+        """What writes the frames of these structures; see `Recorder`."""
+        return Recorder(self, [[a] for a in atoms])
 
     def paths(self, n_structures: int) -> list[Path]:
         """The files of `n_structures` structures."""
@@ -129,25 +144,29 @@ def check_folder(trajectories: Trajectories, n_structures: int) -> list[Path]:
 class Recorder:
     """Writes the frames of many structures; shared by threads."""
 
-    def __init__(self, trajectories: Trajectories, atoms: list[Atoms]):
+    def __init__(self, trajectories: Trajectories, images: Sequence[Sequence[Atoms]]):
         """Make the folder if it is missing, and remove the files to be replaced.
 
         Warns of losses of the format.
+
+        Args:
+            images: those of each structure: itself, or the images of a path.
 
         Raises:
             OSError: files cannot be written, or files of an earlier run would remain among them.
         """
         self.interval = min(int(trajectories.interval), MOST)
         self._write = _WRITERS[trajectories.format]
-        self._paths = trajectories.paths(len(atoms))
-        replaced = check_folder(trajectories, len(atoms))
+        self._paths = trajectories.paths(len(images))
+        replaced = check_folder(trajectories, len(images))
         resolved(trajectories.folder).mkdir(parents=True, exist_ok=True)
         for path in replaced:
             resolved(path).unlink()
-        if lost := losses(trajectories.format, atoms, [False] * len(atoms)):
-            names = [f"system {k} ({a.symbols})" for k, a in enumerate(atoms)]
-            warnings.warn(f"trajectories do not keep {in_words(lost, names)}", stacklevel=4)
-        self._atoms = atoms
+        first = [each[0] for each in images]
+        if lost := losses(trajectories.format, first, [False] * len(first)):
+            names = [f"system {k} ({a.symbols})" for k, a in enumerate(first)]
+            warnings.warn(f"trajectories do not keep {in_words(lost, names)}", stacklevel=5)
+        self._images = images
         self._queue: queue.SimpleQueue[Iterable[Frame] | None] = queue.SimpleQueue()
         self._marks: dict[int, tuple[int, ...]] = {}
         """The marks of the files when last written, by number of the structure."""
@@ -179,7 +198,7 @@ class Recorder:
         if not self._faults:
             return
         number, fault = next(iter(self._faults.items()))
-        name, n_more = f"system {number} ({self._atoms[number].symbols})", len(self._faults) - 1
+        name, n_more = f"system {number} ({self._images[number][0].symbols})", len(self._faults) - 1
         which = (
             f"trajectories of {name} and {n_more} more are"
             if n_more
@@ -189,15 +208,16 @@ class Recorder:
 
     def _write_all(self) -> None:
         waiting: dict[int, list[Frame]] = defaultdict(list)
-        steps: dict[int, int] = {}
+        steps: dict[int, tuple[int, int]] = {}
         while (frames := self._queue.get()) is not None:
             for frame in frames:
                 number = frame.number
                 # An end that is also due has been recorded already.
-                if frame.step > steps.get(number, -1):
+                if (frame.step, frame.image) > steps.get(number, (-1, 0)):
                     waiting[number].append(frame)
-                    steps[number] = frame.step
-                if number in waiting and (frame.is_last or len(waiting[number]) >= TOGETHER):
+                    steps[number] = frame.step, frame.image
+                is_full = frame.is_last or len(waiting.get(number, ())) >= TOGETHER
+                if is_full and number in waiting and frame.image + 1 == len(self._images[number]):
                     self._append(number, waiting.pop(number))
         for number, last in waiting.items():
             self._append(number, last)
@@ -218,7 +238,7 @@ class Recorder:
     def _begin(self, number: int, frames: list[Frame]) -> None:
         path = self._paths[number]
         with replacing(path) as partial:
-            self._write(partial, "w", self._atoms[number], frames)
+            self._write(partial, "w", self._images[number], frames)
             mark, has_another = _mark(partial.stat()), path.exists()
         self._marks[number] = mark
         self._n_replaced += has_another
@@ -227,7 +247,7 @@ class Recorder:
         path = self._paths[number]
         if _mark(path.stat()) != self._marks[number]:
             raise FileExistsError("another program has put a file of its own in this place")
-        self._write(path, "a", self._atoms[number], frames)
+        self._write(path, "a", self._images[number], frames)
         self._marks[number] = _mark(path.stat())
 
 
@@ -240,11 +260,12 @@ def _mark(found: os.stat_result) -> tuple[int, ...]:
     return found.st_dev, found.st_ino, found.st_size
 
 
-def _write_extxyz(path: Path, mode: Mode, original: Atoms, frames: list[Frame]) -> None:
+def _write_extxyz(path: Path, mode: Mode, originals: Sequence[Atoms], frames: list[Frame]) -> None:
     """Frames that cannot be written completely leave no part."""
-    images, template, text = [], Template.of(prepared("extxyz", original)[0]), io.StringIO()
+    templates = [Template.of(prepared("extxyz", original)[0]) for original in originals]
+    images, text = [], io.StringIO()
     for frame in frames:
-        images.append(frame.snapshot.of(template))
+        images.append(frame.snapshot.of(templates[frame.image]))
         images[-1].info["step"] = frame.step
     ase.io.write(text, images, format="extxyz")
     with path.open("wb" if mode == "w" else "r+b", buffering=0) as file:
@@ -256,17 +277,19 @@ def _write_extxyz(path: Path, mode: Mode, original: Atoms, frames: list[Frame]) 
             raise
 
 
-def _write_traj(path: Path, mode: Mode, original: Atoms, frames: list[Frame]) -> None:
+def _write_traj(path: Path, mode: Mode, originals: Sequence[Atoms], frames: list[Frame]) -> None:
     """The file counts complete frames, and readers ignore all others."""
     # Move one structure from frame to frame. Its calculator holds no properties, since ASE would
     # compare the structure with the calculator's; pass the properties separately.
-    image = prepared("traj", original)[0]
-    image.calc = SinglePointCalculator(image)
+    images = [prepared("traj", original)[0] for original in originals]
+    for image in images:
+        image.calc = SinglePointCalculator(image)
     writer = TrajectoryWriter(path, mode)
     backend: Any = writer.backend
     # Closing the writer would write once more, and fail again on a full disk.
     with closing(backend.fd):
         for frame in frames:
+            image = images[frame.image]
             image.set_cell(frame.snapshot.cell, apply_constraint=False)
             image.set_positions(frame.snapshot.positions, apply_constraint=False)
             image.info["step"] = frame.step
