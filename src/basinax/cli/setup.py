@@ -229,7 +229,7 @@ def constrain_one(atoms: Atoms, source: str, given: RelaxOptions) -> int:
     """
     n_fixed = 0
     if given.fix_atoms is not None:
-        n_fixed = _fix(atoms, source, given.fix_atoms)
+        n_fixed = fix(atoms, source, given.fix_atoms)
     if given.symmetrize and atoms.pbc.all():
         try:
             intake([atoms])  # spglib ends the process where a cell is not finite
@@ -241,7 +241,8 @@ def constrain_one(atoms: Atoms, source: str, given: RelaxOptions) -> int:
     return n_fixed
 
 
-def _fix(atoms: Atoms, source: str, text: str) -> int:
+def fix(atoms: Atoms, source: str, text: str) -> int:
+    """Fix the chosen atoms of a structure; return their number. Raises ValueError."""
     x, y, z = atoms.positions.T
     values: dict[str, Any] = {"x": x, "y": y, "z": z, "tag": atoms.get_tags()}
     try:

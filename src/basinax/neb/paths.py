@@ -102,7 +102,7 @@ def read_bands(
     bands = []
     for number, (path, own) in enumerate(zip(paths, springs, strict=True)):
         try:
-            bands.append(_band(path, own, n_images, interpolate, method))
+            bands.append(read_band(path, own, n_images, interpolate, method))
         except (TypeError, ValueError, NotImplementedError) as error:
             raise type(error)(f"path {number}: {error}") from error
     return bands
@@ -120,7 +120,8 @@ def _one_a_path(k: Any, n_paths: int) -> list[Any]:
     return list(k)
 
 
-def _band(path: Any, k: Any, n_images: int | None, interpolate: str, method: str) -> Band:
+def read_band(path: Any, k: Any, n_images: int | None, interpolate: str, method: str) -> Band:
+    """One path, see `read_bands`; `k` is one number or those of its springs."""
     images = [structure.atoms for structure in intake(path)]
     _check_alike(images)
     if len(images) < 2:

@@ -21,6 +21,9 @@ from basinax.results.table import write_rows
 if TYPE_CHECKING:  # importing it takes time that only this result should pay
     from ase.utils.forcecurve import ForceFit
 
+NAMED = 10
+"""The most paths that a plot names."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class MinimumEnergyPath:
@@ -176,6 +179,32 @@ class PathsResult(Entries[MinimumEnergyPath]):
     def barriers(self) -> Float[np.ndarray, "paths"]:
         """The barrier of each path, in eV."""
         return np.array([path.barrier for path in self.entries], float)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Plot the energies of all paths with ASE's curves through them; needs matplotlib.
+
+        Paths that could not be evaluated are left out.
+
+        Args:
+            ax: the axes of matplotlib to draw on; new ones if None.
+
+        Returns:
+            The axes.
+        """
+        from matplotlib import pyplot
+
+        ax = pyplot.subplots()[1] if ax is None else ax
+        for path in self.entries:
+            if path.saddle_index is None:
+                continue
+            fit = path.fit()
+            (line,) = ax.plot(fit.fit_path, fit.fit_energies)
+            name = f"{path.entry.source}: {path.formula}, {path.barrier:.3f} eV"
+            ax.plot(fit.path, fit.energies, "o", color=line.get_color(), label=name)
+        ax.set(xlabel="path (Å)", ylabel="energy (eV)")
+        if 0 < len(ax.get_legend_handles_labels()[0]) <= NAMED:
+            ax.legend()
+        return ax
 
     def to_dict(self) -> dict[str, list[Any]]:
         """A table as columns, one entry per path.
