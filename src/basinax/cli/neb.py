@@ -93,7 +93,8 @@ class Paths(AbstractWorks):
         self, given: PathOptions, setup: PathSetup, keeping: StoreOptions, *, is_sole: bool
     ):
         self.is_sole, self.shard, self._setup = is_sole, keeping.shard, setup
-        self.paths, self.inputs, self.skipped = [], None, []
+        self._warned = set[str]()
+        self.paths, self.sources, self.inputs, self.skipped = [], [], None, []
         self._all = list[Work]()
         faults = list[str]()
         for items in _items_of(given.files):
@@ -103,6 +104,7 @@ class Paths(AbstractWorks):
                 if is_sole:
                     continue
             self.paths.append(items[0].path)
+            self.sources.append(work.source)
             self._all.append(work)
         if faults and (keeping.strict or (is_sole and not (given.skip_unreadable and self._all))):
             fail(*in_few(faults, len(faults) + len(self._all)))
@@ -126,13 +128,14 @@ class Paths(AbstractWorks):
         atoms = [image for work in of for image in _band(work).images]
         return plans_of(files, atoms, [work.source for work in works], [False] * len(atoms))
 
-    def left(self, done: set[int], should_stop: Callable[[], bool]) -> list[Work]:
-        return [w for w in self._all if self.shard.has(w.number) and w.number not in done]
+    def left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work]:
+        return (w for w in self._all if self.shard.has(w.number) and w.number not in done)
 
-    def recorder(self, to: Trajectories, remaining: list[Work]) -> Any:
-        return PathRecorder(
-            Recorder(to, [_band(work).images for work in remaining]), self._setup.last
-        )
+    def recorder(self, to: Trajectories, n_structures: int) -> PathRecorder:
+        return PathRecorder(Recorder(to, n_structures=n_structures), self._setup.last)
+
+    def images(self, work: Work) -> list[Atoms]:
+        return _band(work).images if work.fault is None else []
 
     @staticmethod
     def _usable(works: Sequence[Work]) -> list[Work]:
@@ -216,7 +219,7 @@ def relax_paths(
         evaluator, optimizer = as_systems(
             bands, setup.inner, setup.optimizer, method, climb, given.fmax, dtype
         )
-        evaluator = dataclasses.replace(evaluator, last=setup.last)
+        evaluator = evaluator.numbered([*sources], setup.last)
         run = run_settings(
             evaluator,
             optimizer,
@@ -230,10 +233,8 @@ def relax_paths(
     for each in told:
         print_warning(with_sources(str(each.message), [*sources.values()]))
     items = [
-        Item(work.number, band.joined(place), None, own)
-        for place, (work, band, own) in enumerate(
-            zip(works, bands, run.settings.own(len(bands)), strict=True)
-        )
+        Item(work.number, band.joined(work.number), None, own)
+        for work, band, own in zip(works, bands, run.settings.own(len(bands)), strict=True)
     ]
     for ended in relax_items(iter(items), run, at_once=len(items), recorder=recorder, **how):
         yield [(number, _kept(end, sources[number])) for number, end in ended]

@@ -25,10 +25,11 @@ from basinax.results.history import AnyRecorder, Log, Together
 from basinax.results.record import Relaxed
 from basinax.results.result import AtomsRelaxation
 from basinax.results.table import Columns
-from basinax.results.trajectory import Frame
+from basinax.results.trajectory import Recorder
 from basinax.runs.results import Brief
 from basinax.runs.rows import not_kept
 from basinax.structures.charges import unused_of, uses_of
+from basinax.structures.formats.held import losses
 from basinax.structures.read import Fault, Item as Input
 
 Ended = list[tuple[int, Relaxed]]
@@ -51,6 +52,7 @@ class Found(NamedTuple):
 class AbstractWorks(abc.ABC):
     """What a run works on, structures or paths, in the order of the input."""
 
+    _warned: set[str]
     is_sole: bool
     """Whether the run has no folder of its own."""
     shard: Shard
@@ -58,6 +60,8 @@ class AbstractWorks(abc.ABC):
     """The number of works in the input; None until all have been read."""
     paths: list[Path]
     """The file of each work that has been read."""
+    sources: list[str]
+    """The name of each work that has been read."""
     inputs: list[Table] | None
     skipped: list[str]
 
@@ -76,12 +80,23 @@ class AbstractWorks(abc.ABC):
         """How structures are written; empty if they have not been read."""
 
     @abc.abstractmethod
-    def left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work] | list[Work]:
+    def left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work]:
         """The works that remain to be done."""
 
     @abc.abstractmethod
-    def recorder(self, to: Trajectories, remaining: list[Work]) -> Any:
-        """What writes trajectories of the remaining works, by their places among these."""
+    def recorder(self, to: Trajectories, n_structures: int) -> Any:
+        """What writes trajectories, in the way of `Recorder`."""
+
+    @abc.abstractmethod
+    def images(self, work: Work) -> list[Atoms]:
+        """The structure, or the images of a path; none of what cannot be read."""
+
+    def warn_of(self, texts: Iterable[str], source: str) -> None:
+        """Print each warning once, with the first structure that it is about."""
+        for text in texts:
+            if text not in self._warned:
+                self._warned.add(text)
+                print_warning(f"{text} (of {source} and others)")
 
     def check(self, briefs: list[Brief], name: str) -> None:
         """Exit if the database of this name holds a work that the input lacks."""
@@ -103,12 +118,13 @@ class Works(AbstractWorks):
     def __init__(self, given: RelaxOptions, setup: Setup, keeping: StoreOptions, *, is_sole: bool):
         self.setup, self.is_sole, self._given = setup, is_sole, given
         self.shard, self._is_strict = keeping.shard, keeping.strict
-        self._warned: set[str] = set()
-        self.paths, self.inputs, self.skipped = [], None, []
+        self._warned = set[str]()
+        self.paths, self.sources, self.inputs, self.skipped = [], [], None, []
         self._all: list[Work] = []
         if is_sole:
             inputs, self._all = read_works(given, setup)
             self.paths, self.skipped, self.inputs = inputs.paths, inputs.skipped, described(inputs)
+            self.sources = [work.source for work in self._all]
         self.n_items = len(self._all) if is_sole else count(given.files)
 
     def plans(self, writing: Writing) -> list[Plan]:
@@ -122,17 +138,18 @@ class Works(AbstractWorks):
     def at_once(self) -> int | None:
         return max(len(self._all), 1) if self.is_sole else None
 
-    def left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work] | list[Work]:
+    def left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work]:
         if self.is_sole:
-            return [w for w in self._all if self.shard.has(w.number) and w.number not in done]
-        return self._read_left(done, should_stop)
-
-    def _read_left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work]:
+            for work in self._all:
+                if self.shard.has(work.number) and work.number not in done:
+                    yield work
+            return
         number = -1
         for number, item in enumerate(items_of(self._given.files)):
             if should_stop():
                 return
             self.paths.append(item.path)
+            self.sources.append(item.source)
             if self.shard.has(number) and number not in done:
                 try:
                     yield self._read(number, item)
@@ -142,44 +159,43 @@ class Works(AbstractWorks):
                     yield Work(number, item.source, Atoms(), {}, error)
         self.n_items = number + 1
 
-    def recorder(self, to: Trajectories, remaining: list[Work]) -> Any:
-        return to.recorder([work.atoms for work in remaining])
+    def recorder(self, to: Trajectories, n_structures: int) -> Recorder:
+        return Recorder(to, n_structures=n_structures)
+
+    def images(self, work: Work) -> list[Atoms]:
+        return [work.atoms]
 
     def _read(self, number: int, item: InputItem) -> Work:
         atoms = item.read()
         own = self.setup.own_of(atoms, item.source)
         constrain_one(atoms, item.source, self._given)
-        potential, of = self.setup.settings["potential"], f"(of {item.source} and others)"
+        potential = self.setup.settings["potential"]
         unused, kind = unused_of(atoms, uses_of(potential)), type(potential).__name__
-        self._warn((f"the potential {kind} does not use {name}" for name in unused), of)
-        self._warn((f"the folder does not keep {name}" for name in not_kept(atoms)), of)
+        self.warn_of((f"the potential {kind} does not use {name}" for name in unused), item.source)
+        self.warn_of((f"the folder does not keep {x}" for x in not_kept(atoms)), item.source)
         return Work(number, item.source, atoms, own)
-
-    def _warn(self, texts: Iterable[str], of: str) -> None:
-        """Print each warning once, with the structure that it is about."""
-        for text in texts:
-            if text not in self._warned:
-                self._warned.add(text)
-                print_warning(f"{text} {of}")
 
 
 class Recorders:
     """The log and the trajectories of a run, which go on with it."""
 
-    def __init__(self, outputs: Outputs, works: AbstractWorks, remaining: Any, *, is_begun: bool):
-        """Args: remaining: the structures that will be relaxed."""
-        self.names: list[str] = []
-        """The names of structures in warnings of trajectories."""
+    def __init__(self, outputs: Outputs, works: AbstractWorks, *, is_begun: bool):
+        self._works, self._trajectories = works, trajectories_of(outputs)
         self._all: list[Any] = []
-        if (trajectories := trajectories_of(outputs)) is not None:
-            self.names = [work.source for work in remaining]
-            names = [path.stem for path in trajectories.paths(works.n_items or 0)]
-            names = [names[work.number] for work in remaining]
-            to = dataclasses.replace(trajectories, names=names)
-            recorder = works.recorder(to, remaining)
-            self._all.append(Numbered(recorder, [work.number for work in remaining]))
+        if self._trajectories is not None:
+            self._all.append(works.recorder(self._trajectories, works.n_items or 1))
         if outputs.log is not None:
             self._all.append(Log.to(outputs.log, "a" if is_begun else "w"))
+
+    def expecting(self, works: Iterable[Work]) -> Iterator[Work]:
+        """These structures, each made known before it is relaxed; warns of losses."""
+        for work in works:
+            if self._trajectories is not None:
+                images = self._works.images(work)
+                lost = losses(self._trajectories.format, images, [False] * len(images))
+                self._works.warn_of((f"trajectories do not keep {x}" for x in lost), work.source)
+                self._all[0].expect(work.number, *images)
+            yield work
 
     @property
     def used(self) -> AnyRecorder | None:
@@ -188,17 +204,6 @@ class Recorders:
     def close(self) -> None:
         for recorder in self._all:
             recorder.close()
-
-
-class Numbered:
-    """Trajectories of some structures of a run, by their numbers in the input."""
-
-    def __init__(self, recorder: Any, numbers: list[int]):
-        self._recorder, self._places = recorder, {x: k for k, x in enumerate(numbers)}
-        self.interval, self.close = recorder.interval, recorder.close
-
-    def add(self, frames: Iterable[Frame]) -> None:
-        self._recorder.add(x._replace(number=self._places[x.number]) for x in frames)
 
 
 def trajectories_of(outputs: Outputs) -> Trajectories | None:

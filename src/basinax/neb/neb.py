@@ -122,7 +122,7 @@ def neb(
     of_paths, steps = as_systems(bands, inner, steps, method, climb, fmax, dtype)
     frames = None if trajectory is None else PathTrajectories.of(trajectory, of_paths)
     relaxed = relax(
-        [band.joined(place) for place, band in enumerate(bands)],
+        [band.joined(number) for number, band in enumerate(bands)],
         of_paths,
         steps,
         fmax=fmax,

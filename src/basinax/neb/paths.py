@@ -19,8 +19,8 @@ from basinax.structures.read import check_are_several, intake
 FIXING = FixAtoms, FixCartesian, FixedLine, FixedPlane, FixScaled
 """The constraints of an image: those that act on atoms one by one."""
 
-PLACE, IMAGES = "place", "images"
-"""Keys in the `info` of a path: its place among those of a call, and the infos of its images."""
+NUMBER, IMAGES = "number", "images"
+"""Keys in the `info` of a path: its number among those of a call, and the infos of its images."""
 
 SAME_CELL = 1e-8
 """The largest difference in Å between cells of images, as in ASE."""
@@ -45,11 +45,11 @@ class Band:
             constraint.adjust_forces(self.images[image], forces)
         return forces
 
-    def joined(self, place: int) -> Atoms:
+    def joined(self, number: int) -> Atoms:
         """All images as one structure, of which the end points are fixed; see `images_of`.
 
         Args:
-            place: that of the path among the paths of a call.
+            number: that of the path among the paths of a call.
         """
         first, *others = self.images
         joined = first.copy()
@@ -65,7 +65,7 @@ class Band:
             of_all.index = np.concatenate([constraint.index + start for start in starts])
             constraints.append(of_all)
         joined.set_constraint(constraints)
-        joined.info |= {PLACE: place, IMAGES: [image.info for image in self.images]}
+        joined.info |= {NUMBER: number, IMAGES: [image.info for image in self.images]}
         return joined
 
 

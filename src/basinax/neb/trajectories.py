@@ -26,8 +26,11 @@ class PathTrajectories(AbstractTrajectories):
         return cls(to if isinstance(to, Trajectories) else Trajectories(to), evaluator)
 
     def recorder(self, atoms: Sequence[Atoms]) -> "PathRecorder":
-        images = [band.images for band in self.evaluator.bands]
-        return PathRecorder(Recorder(self.to, images), self.evaluator.last)
+        images = [self.evaluator.bands[k].images for k in range(len(atoms))]
+        recorder = PathRecorder(Recorder(self.to, [x[0] for x in images]), self.evaluator.last)
+        for number, each in enumerate(images):
+            recorder.expect(number, *each)
+        return recorder
 
 
 class PathRecorder:
@@ -37,6 +40,7 @@ class PathRecorder:
         """Args: last: the results of each path's images at its last point."""
         self._recorder, self._last = recorder, last
         self.interval, self.close = recorder.interval, recorder.close
+        self.expect = recorder.expect
 
     def add(self, frames: Iterable[Frame]) -> None:
         # At once, since the next evaluation replaces these results.
