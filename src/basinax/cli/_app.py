@@ -110,9 +110,8 @@ def neb(
 
     Exit status: as of relax, and so does an interrupted run go on.
     """
-    check_named(given)
-    if not is_run(keeping.run or outputs.folder):
-        check_free(outputs if keeping.run else outputs.with_default(), given)
+    wanted = outputs if keeping.run else outputs.with_default()
+    check_named(given, None if is_run(keeping.run or outputs.folder) else wanted)
     from basinax.cli.neb import run
 
     run(given, outputs, keeping, manner)
