@@ -2,6 +2,7 @@
 
 import functools
 
+import ase.io
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from ase.mep import NEB, NEBTools
 from ase.optimize import BFGS as BFGSOfASE, FIRE as FIREOfASE, MDMin as MDMinOfASE
 
 from basinax import BFGS, FIRE, LBFGSLineSearch, MDMin, Status, check_order
-from basinax.atoms import EMT, ASECalculator, InternalLBFGS, JaxModel, neb, relax
+from basinax.atoms import EMT, ASECalculator, InternalLBFGS, JaxModel, Trajectories, neb, relax
 from basinax.neb.evaluator import Ends, PathEvaluator, _parts
 from basinax.neb.forces import band_forces
 from basinax.neb.paths import read_bands
@@ -348,6 +349,37 @@ def test_a_table_has_a_row_for_each_path(found, tmp_path):
         "source", "formula", "images", "status", "steps", "evaluations",
     ]  # fmt: skip
     assert row.split(",")[:4] == ["0", "Al13", "5", "converged"]
+
+
+@pytest.mark.parametrize("form", ["traj", "extxyz"])
+def test_a_trajectory_holds_all_images_of_its_steps(tmp_path, form):
+    paths = neb([hop(), broken()], EMT(), n_images=5, max_steps=7, fmax=0.0)
+    to = Trajectories(tmp_path, interval=3, format=form)
+    again = neb([hop(), broken()], EMT(), n_images=5, max_steps=7, fmax=0.0, trajectory=to)
+    assert_same(again[0], paths[0])
+    frames = ase.io.read(tmp_path / f"0.{form}", ":")
+    assert [frame.info["step"] for frame in frames] == [k for k in (0, 3, 6, 7) for _ in range(5)]
+    assert NEBTools(frames)._guess_nimages() == 5
+    exact = {"rtol": 0, "atol": 0.0 if form == "traj" else 1e-7}
+    for frame, image in zip(frames[-5:], paths[0].images, strict=True):
+        np.testing.assert_allclose(frame.positions, image.positions, **exact)
+        np.testing.assert_allclose(frame.get_potential_energy(), image.get_potential_energy())
+        forces = [x.get_forces(apply_constraint=False) for x in (frame, image)]
+        np.testing.assert_allclose(*forces, **exact)
+        assert frame.constraints[0].todict() == image.constraints[0].todict()
+    assert not (tmp_path / f"1.{form}").exists()  # which no point was evaluated of
+
+
+def test_images_keep_what_they_carry():
+    images = [atoms.copy() for atoms in (hop()[0], *hop())]
+    for k, image in enumerate(images):
+        image.info["number"] = k
+        image.set_tags(image.get_tags() + k)
+    (path,) = neb([images], EMT(), max_steps=1)
+    assert [image.info["number"] for image in path.images] == [0, 1, 2]
+    for image, given in zip(path.images, images, strict=True):
+        np.testing.assert_array_equal(image.get_tags(), given.get_tags())
+        assert image.constraints[0].todict() == given.constraints[0].todict()
 
 
 def test_the_images_given_are_not_changed():

@@ -14,7 +14,7 @@ from ase import Atoms
 
 from basinax.atoms import Trajectories
 from basinax.results.snapshot import Snapshot
-from basinax.results.trajectory import TOGETHER, Frame, NotWhole, Recorder
+from basinax.results.trajectory import TOGETHER, Frame, NotWhole
 
 FORMS = ["traj", "extxyz"]
 DIMER = Atoms("Ar2", [[0, 0, 0], [0, 0, 3.6]])
@@ -32,7 +32,7 @@ def frames(number, steps, *, is_last=False):
 
 def record(folder, form, n_structures=1, n_frames=2):
     """A whole run."""
-    recorder = Recorder(Trajectories(folder, 1, form), [DIMER] * n_structures)
+    recorder = Trajectories(folder, 1, form).recorder([DIMER] * n_structures)
     for number in range(n_structures):
         recorder.add(frames(number, range(n_frames), is_last=True))
     recorder.close()
@@ -99,7 +99,7 @@ def test_frames_of_an_earlier_run_are_replaced_and_other_files_stay(folder, form
 
 def test_a_structure_that_passes_no_step_has_none_of_an_earlier_run(folder):
     record(folder, "traj", 2)
-    recorder = Recorder(Trajectories(folder), [DIMER] * 2)
+    recorder = Trajectories(folder).recorder([DIMER] * 2)
     recorder.add(frames(1, [0], is_last=True))
     recorder.close()
     assert [path.name for path in folder.iterdir()] == ["1.traj"]
@@ -148,10 +148,10 @@ def test_what_is_no_plain_file_is_refused(folder, make, message):
 def test_two_runs_write_no_file_together(folder, form):
     """What the first has begun when the second begins stays the second's, and the reverse."""
     where, atoms = Trajectories(folder, 1, form), [DIMER] * 2
-    first = Recorder(where, atoms)
+    first = where.recorder(atoms)
     first.add(frames(0, range(TOGETHER)))
     wait_for(folder / f"0.{form}")
-    second = Recorder(where, atoms)
+    second = where.recorder(atoms)
     second.add(frames(0, range(3), is_last=True))
     second.add(frames(1, range(TOGETHER)))
     assert end_of(second) == ""
@@ -166,7 +166,7 @@ def test_two_runs_write_no_file_together(folder, form):
 
 
 def recording(folder, form):
-    return Recorder(Trajectories(folder, 1, form), [DIMER])
+    return Trajectories(folder, 1, form).recorder([DIMER])
 
 
 def begun(folder, form):

@@ -21,6 +21,8 @@ from basinax.cli.options import (
     Outputs,
     OutputStyle,
     Overwrite,
+    PathOptions,
+    PathOutputs,
     PointOutputs,
     Probed,
     Quiet,
@@ -115,6 +117,22 @@ def relax(
     wanted = outputs if keeping.run else outputs.with_default()
     _check(given, None if is_run(keeping.run or outputs.folder) else wanted)
     from basinax.cli.run import run
+
+    run(given, outputs, keeping, manner)
+
+
+@app.command(cls=Command, short_help="Find minimum-energy paths between structures.")
+@takes(PathOptions, PathOutputs, StoreOptions, OutputStyle)
+def neb(
+    given: PathOptions, outputs: PathOutputs, keeping: StoreOptions, manner: OutputStyle
+) -> None:
+    """Find minimum-energy paths by nudged elastic bands, and write their images.
+
+    Exit status: as of relax, and so does an interrupted run go on.
+    """
+    wanted = outputs if keeping.run else outputs.with_default()
+    _check(given, None if is_run(keeping.run or outputs.folder) else wanted)
+    from basinax.cli.neb import run
 
     run(given, outputs, keeping, manner)
 

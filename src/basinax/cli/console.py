@@ -129,11 +129,11 @@ def reported(sources: list[str] | None = None) -> Iterator[None]:
 
 
 def with_sources(text: str, sources: list[str]) -> str:
-    """The text with names of structures in place of their numbers."""
+    """The text with names of structures, or paths, in place of their numbers."""
     if not sources:
         return text
-    text = re.sub(r"\bsystem (\d+)\b", lambda m: sources[int(m[1])], text)
-    return re.sub(r"(?<=systems \()[\d, ]+", lambda m: _names(m[0], sources), text)
+    text = re.sub(r"\b(?:system|path) (\d+)\b", lambda m: sources[int(m[1])], text)
+    return re.sub(r"((?<=systems \()|(?<=paths \())[\d, ]+", lambda m: _names(m[0], sources), text)
 
 
 def _names(numbers: str, sources: list[str]) -> str:

@@ -9,16 +9,20 @@ import typer
 
 from basinax.cli.console import NOT_SAVED, fail, out, print_line, reported
 from basinax.cli.contents import plans_of
+from basinax.cli.neb import PATHS
 from basinax.cli.outputs import Saver, check_places, print_written
 from basinax.cli.record import accept
-from basinax.cli.run import have_stress, name_in_info
+from basinax.cli.run import have_stress
 from basinax.cli.values import Shard
+from basinax.cli.works import RELAXATION
 from basinax.config.tables import RECORD, Table
 from basinax.minimize.status import Status
 from basinax.results.report.page import check_report
 from basinax.results.table import writer_of
 from basinax.runs.changes import changes, joined
 from basinax.runs.folder import RunFolder
+
+JOBS = {job.command: job for job in (RELAXATION, PATHS)}
 
 
 def run(
@@ -39,18 +43,17 @@ def run(
         if table is not None:
             writer_of(table)
         numbers, result = kept.results.gathered(statuses_named(statuses))
-        columns = result.to_dict(info)
+        found = JOBS[kept.read_record()[RECORD]["command"]].found(numbers, result, info)
     if not numbers:
         fail(f"{kept.name} has no {'structure that ended so' if statuses else 'results'}")
     check_places(places, None, len(numbers), kept.files, may_replace=may_replace)
-    name_in_info(result, numbers)
     saver = Saver(path for path, _ in places)
     if output is not None:
-        files = {output: list(range(len(result)))}
-        (plan,) = plans_of(files, result.atoms, result.sources, have_stress(result))
-        saver.save(output, lambda path: plan.write(path, result.atoms))
+        files = {output: list(range(len(found.atoms)))}
+        (plan,) = plans_of(files, found.atoms, found.sources, have_stress(found.atoms))
+        saver.save(output, lambda path: plan.write(path, found.atoms))
     if table is not None:
-        saver.save(table, lambda path: writer_of(path)(path, columns))
+        saver.save(table, lambda path: writer_of(path)(path, found.columns))
     print_written(out, saver.saved)
     if saver.has_lost:
         raise typer.Exit(NOT_SAVED)
@@ -83,7 +86,7 @@ def resume(name: str, options: list[str], commands: Any) -> None:
     """Repeat the command of the record.
 
     Args:
-        options: further options of `basinax relax`, which is among the commands.
+        options: further options of the command of the run, which is among these.
     """
     with reported():
         kept = RunFolder(RunFolder(name).path.absolute())
@@ -93,7 +96,7 @@ def resume(name: str, options: list[str], commands: Any) -> None:
         # File names in the text of a potential are relative to that folder.
         if os.path.isdir(record["folder"]):
             os.chdir(record["folder"])
-    arguments = ["relax", "--config", str(kept.record), "--run", kept.name]
+    arguments = [record["command"], "--config", str(kept.record), "--run", kept.name]
     arguments += ["--shard", record["shard"], *options]
     try:
         code = commands.main(arguments, prog_name="basinax", standalone_mode=False)

@@ -22,7 +22,7 @@ from basinax.cli.config import is_config, potential_in
 from basinax.cli.console import fail, print_warning, text_of
 from basinax.cli.guard import Unreadable, check_file
 from basinax.cli.named import STDIN, in_few, named_in
-from basinax.cli.options import ModelOptions, RelaxOptions
+from basinax.cli.options import ModelOptions, PathOptions, RelaxOptions
 from basinax.config.files import name_of, stamp_of
 from basinax.config.tables import ENDINGS
 from basinax.neighbors.contacts import closest_contact
@@ -70,7 +70,7 @@ def namer_of(path: Path) -> Callable[[int], str]:
 
 def files_read(given: ModelOptions) -> list[Path]:
     """The files of structures, and files named in the texts of options."""
-    optimizer = (given.optimizer or "") if isinstance(given, RelaxOptions) else ""
+    optimizer = (given.optimizer or "") if isinstance(given, RelaxOptions | PathOptions) else ""
     named = [optimizer] if optimizer.endswith(ENDINGS) else []
     named += [os.fspath(given.config)] if given.config else []
     named += named_in(given.potential)

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from basinax.cli.config import is_config
-from basinax.cli.options import ModelOptions, RelaxOptions, Written
+from basinax.cli.options import ModelOptions, PathOptions, RelaxOptions, Written
 from basinax.config.reading import found
 from basinax.config.tables import ENDINGS, SETTINGS
 
@@ -121,7 +121,7 @@ def _plain_file(path: Path) -> Path:
 
 def _of_options(given: ModelOptions) -> list[str]:
     """Files named in the texts of the optimizer and the potential."""
-    optimizer = (given.optimizer or "") if isinstance(given, RelaxOptions) else ""
+    optimizer = (given.optimizer or "") if isinstance(given, RelaxOptions | PathOptions) else ""
     names = [optimizer] if optimizer.endswith(ENDINGS) else []
     if is_config(given.potential):
         names.append(given.potential)

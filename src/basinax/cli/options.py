@@ -1,6 +1,7 @@
 """The options of the commands, each defined once: fields of classes that commands take."""
 
 import dataclasses
+import math
 import os
 from enum import StrEnum
 from pathlib import Path
@@ -42,6 +43,23 @@ Devices = Annotated[
     ),
 ]
 
+FixedAtoms = Annotated[
+    str | None,
+    typer.Option(
+        help="Atoms that stay fixed (FixAtoms): numbers from 0, such as 0-3,7, or a condition on x,"
+        " y, z (Å) or tag, such as 'z < 2.5 and not tag == 1'.",
+        parser=choice_of,
+        metavar="NUMBERS|CONDITION",
+    ),
+]
+Skin = Annotated[
+    float | None,
+    from_zero(
+        "How far past the cutoff neighbour lists reach (Å), 0.15 cutoffs by default; changes speed"
+        " only.",
+    ),
+]
+
 
 class Dtype(StrEnum):
     """Precision of positions, energies and forces."""
@@ -55,6 +73,21 @@ class TrajectoryFormat(StrEnum):
 
     TRAJ = "traj"
     EXTXYZ = "extxyz"
+
+
+class Method(StrEnum):
+    """What holds the images of a path apart."""
+
+    IMPROVED_TANGENT = "improvedtangent"
+    ASE_NEB = "aseneb"
+    STRING = "string"
+
+
+class Interpolation(StrEnum):
+    """How images are made between end points."""
+
+    IDPP = "idpp"
+    LINEAR = "linear"
 
 
 class Kind(StrEnum):
@@ -175,15 +208,7 @@ class RelaxOptions(ModelOptions):
     max_steps: Annotated[
         Any, typer.Option(parser=count_of, metavar=NUMBER, help="The most steps of a structure.")
     ] = 500
-    fix_atoms: Annotated[
-        str | None,
-        typer.Option(
-            help="Atoms that stay fixed (FixAtoms): numbers from 0, such as 0-3,7, or a condition"
-            " on x, y, z (Å) or tag, such as 'z < 2.5 and not tag == 1'.",
-            parser=choice_of,
-            metavar="NUMBERS|CONDITION",
-        ),
-    ] = None
+    fix_atoms: FixedAtoms = None
     symmetrize: Annotated[
         bool,
         typer.Option(
@@ -191,13 +216,61 @@ class RelaxOptions(ModelOptions):
             help="Keep the symmetry of each crystal (FixSymmetry, found within 0.01 Å).",
         ),
     ] = False
-    skin: Annotated[
-        float | None,
-        from_zero(
-            "How far past the cutoff neighbour lists reach (Å), 0.15 cutoffs by default; changes"
-            " speed only.",
+    skin: Skin = None
+    devices: Devices = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PathOptions(ModelOptions):
+    """Options of minimum-energy paths."""
+
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Files of any format that ASE reads, one for each path: all its images, such as"
+            " the last seven of FILE@-7:, or its two end points; these may also stand in two files,"
+            " one after the other. A folder stands for its files."
+        ),
+    ]
+    images: Annotated[
+        int | None,
+        typer.Option(
+            help="The number of images of paths that are given by their end points, these"
+            " included.",
+            metavar="NUMBER",
+            min=3,
         ),
     ] = None
+    interpolate: Annotated[
+        Interpolation, typer.Option(help="How the images between end points are made.")
+    ] = Interpolation.IDPP
+    method: Annotated[
+        Method, typer.Option(help="What holds images apart: springs of two kinds, or a spline.")
+    ] = Method.IMPROVED_TANGENT
+    k: Annotated[float, from_zero("The spring constant (eV/Å²).")] = 0.1
+    climb: Annotated[
+        float,
+        from_zero(
+            "The highest image climbs once the largest force on the path is below this (eV/Å): inf"
+            " from the first step on, 0 never."
+        ),
+    ] = math.inf
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            help="NAME[:OPTION=VALUE,...], such as mdmin:dt=0.1 or bfgs; or a config, as a .json or"
+            " .toml file or as JSON text; fire by default. None with line searches."
+        ),
+    ] = None
+    fmax: Annotated[
+        float,
+        from_zero("Converged when the force on each atom of each image is below this (eV/Å)."),
+    ] = 0.05
+    max_steps: Annotated[
+        int, typer.Option(help="The most steps of a path.", metavar="NUMBER", min=0)
+    ] = 500
+    fix_atoms: FixedAtoms = None
+    skin: Skin = None
     devices: Devices = None
 
 
@@ -248,7 +321,8 @@ class Written:
         Path | None,
         typer.Option(
             help="The file of structures with results, relaxed.extxyz by default (evaluated.extxyz"
-            " of evaluate); the ending decides the format. OUTPUT.run.json is the run's record."
+            " of evaluate, paths.extxyz of neb); the ending decides the format. OUTPUT.run.json is"
+            " the run's record."
         ),
     ] = None
     output_dir: Annotated[
@@ -335,6 +409,24 @@ class Outputs(Written):
         if self.report is not None:
             files.append((self.report, "report"))
         return files
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PathOutputs(Outputs):
+    """Options of outputs of minimum-energy paths."""
+
+    DEFAULT = "paths.extxyz"
+
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="A picture of the energies along the paths, with ASE's curves through them: .svg,"
+            " .png or .pdf. Needs matplotlib."
+        ),
+    ] = None
+
+    def files(self) -> list[tuple[Path, str]]:
+        return [*Outputs.files(self), *([(self.plot, "plot")] if self.plot else [])]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

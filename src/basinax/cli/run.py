@@ -8,12 +8,13 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import typer
+from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
 from rich.table import Table as Grid
 
@@ -37,17 +38,31 @@ from basinax.cli.console import (
 from basinax.cli.contents import Plan, plans_of
 from basinax.cli.inputs import content_of_stdin, digest_of, file_and_images, files_in, files_read
 from basinax.cli.named import STDIN
-from basinax.cli.options import STDOUT, Outputs, OutputStyle, RelaxOptions, StoreOptions
+from basinax.cli.options import (
+    STDOUT,
+    Outputs,
+    OutputStyle,
+    PathOptions,
+    PathOutputs,
+    RelaxOptions,
+    StoreOptions,
+)
 from basinax.cli.outputs import Writing, print_first, print_written
 from basinax.cli.record import Making, accept, named, now, recorded
-from basinax.cli.setup import Setup
 from basinax.cli.watch import Watch, session
-from basinax.cli.works import Ended, Recorders, Works, relax_window, relax_works, trajectories_of
+from basinax.cli.works import (
+    RELAXATION,
+    AbstractWorks,
+    Ended,
+    Job,
+    Recorders,
+    relax_window,
+    trajectories_of,
+)
 from basinax.config.tables import RECORD, Table
 from basinax.engine.relax import Progress
 from basinax.minimize.status import Status
 from basinax.results.report.page import check_report
-from basinax.results.result import AtomsRelaxation
 from basinax.results.table import Columns
 from basinax.runs.changes import continued, joined
 from basinax.runs.folder import RunFolder
@@ -72,7 +87,13 @@ LAST = 5
 """The times that the database is tried at the end of an interrupted run, a second each."""
 
 
-def run(given: RelaxOptions, outputs: Outputs, keeping: StoreOptions, manner: OutputStyle) -> None:
+def run(
+    given: RelaxOptions | PathOptions,
+    outputs: Outputs,
+    keeping: StoreOptions,
+    manner: OutputStyle,
+    job: Job = RELAXATION,
+) -> None:
     limit = math.inf if keeping.time_limit is None else keeping.time_limit
     deadline = time.monotonic() + limit
     _check(given, outputs, keeping)
@@ -83,15 +104,15 @@ def run(given: RelaxOptions, outputs: Outputs, keeping: StoreOptions, manner: Ou
         with reported():
             before = _taken_up(kept, stack)
             making = Making(settings_of((given,)), before)
-            record = _record_of(given, wanted, keeping, watch, making)
+            record = _record_of(job.command, given, wanted, keeping, watch, making)
             if before is not None:  # checked before foreign code runs
                 resumed = [*before[RECORD].get("resumed", []), record[RECORD]["started"]]
                 record = _continued(kept, before, record, force=keeping.force)
                 record[RECORD]["resumed"] = resumed
             settings = settings_of((given, outputs, manner))
-        setup = Setup.read(given)
+        setup = job.setup(given)
         making.is_threaded = _is_threaded(setup.settings["potential"])
-        works = Works(given, setup, keeping, is_sole="temporary" in record[RECORD])
+        works = job.works(given, setup, keeping, is_sole="temporary" in record[RECORD])
         writing = _prepared(wanted, given, works, is_begun=before is not None)
         plans = works.plans(writing)
         with reported():
@@ -111,11 +132,11 @@ def run(given: RelaxOptions, outputs: Outputs, keeping: StoreOptions, manner: Ou
         remaining = recorder.expecting(works.left({brief.number for brief in done}, is_over))
         how: dict[str, Any] = {"history": True if outputs.report else POINTS}
         if keeping.ray is not None:
-            there = functools.partial(relax_window, setup, **how)
+            there = functools.partial(relax_window, job.relax, setup, **how)
             relaxed = relaxed_on_ray(remaining, there, is_over, keeping.ray, making, admit)
         else:
             how |= {"progress": tally.show, "should_stop": is_over, "recorder": recorder.used}
-            relaxed = relax_works(
+            relaxed = job.relax(
                 setup, remaining, is_strict=works.is_sole, at_once=works.at_once, **how
             )
         watch.begin("listing")
@@ -128,19 +149,19 @@ def run(given: RelaxOptions, outputs: Outputs, keeping: StoreOptions, manner: Ou
             record = settings | {RECORD: kept.read_record()[RECORD]}
             columns, is_whole = None, len(briefs) == works.n_structures
             if is_whole:
-                columns = _export(kept, works, writing, plans, record, briefs)
+                columns = _export(kept, job, works, writing, plans, record, briefs)
         if works.is_sole and is_whole and not writing.saver.has_lost:
             kept.remove()
     if columns is not None:
         writing.print_table(columns)
-    _print(kept, works, writing, manner, briefs, n_before=len(done))
+    _print(kept, job, works, writing, manner, briefs, n_before=len(done))
     _leave(kept, works, writing, watch, briefs, is_whole=is_whole)
 
 
 # --- the folder and its record
 
 
-def _check(given: RelaxOptions, outputs: Outputs, keeping: StoreOptions) -> None:
+def _check(given: RelaxOptions | PathOptions, outputs: Outputs, keeping: StoreOptions) -> None:
     """Exit if options contradict each other."""
     if keeping.ray is None:
         return
@@ -161,7 +182,7 @@ def _taken_up(kept: RunFolder, stack: contextlib.ExitStack) -> Table | None:
 
 
 @contextlib.contextmanager
-def _made(kept: RunFolder, works: "Works") -> Iterator[None]:
+def _made(kept: RunFolder, works: AbstractWorks) -> Iterator[None]:
     """A new folder, which goes again if the command ends with an error before any result."""
     with kept.taken():
         if kept.is_begun():
@@ -175,7 +196,12 @@ def _made(kept: RunFolder, works: "Works") -> Iterator[None]:
 
 
 def _record_of(
-    given: RelaxOptions, outputs: Outputs, keeping: StoreOptions, watch: Watch, making: Making
+    command: str,
+    given: RelaxOptions | PathOptions,
+    outputs: Outputs,
+    keeping: StoreOptions,
+    watch: Watch,
+    making: Making,
 ) -> Table:
     """The record of a run that starts now, made without running any foreign code."""
     settings = settings_of((given,))
@@ -188,7 +214,7 @@ def _record_of(
     parts = making()
     if keeping.ray is not None:  # workers make the results
         parts |= dict.fromkeys(("device", "processor", "threads"), "")
-    table = recorded("relax", settings | asked, inputs, watch, {}, making=parts)
+    table = recorded(command, settings | asked, inputs, watch, {}, making=parts)
     del table[RECORD]["ended"]
     table[RECORD]["shard"] = str(keeping.shard)
     if keeping.run is None:
@@ -281,7 +307,7 @@ def _work_off(
 class Tally:
     """Counts of structures that have ended, and the progress that they show."""
 
-    def __init__(self, works: Works, watch: Watch, done: list[Brief]):
+    def __init__(self, works: AbstractWorks, watch: Watch, done: list[Brief]):
         self.counts = Counter(brief.status for brief in done)
         self._works, self._watch = works, watch
 
@@ -349,7 +375,9 @@ class Storing:
 # --- outputs
 
 
-def _prepared(outputs: Outputs, given: RelaxOptions, works: Works, *, is_begun: bool) -> Writing:
+def _prepared(
+    outputs: Outputs, given: RelaxOptions | PathOptions, works: AbstractWorks, *, is_begun: bool
+) -> Writing:
     """The outputs, checked to be writable; those of a run that goes on may stand there already."""
     if outputs.report is not None:
         with reported():
@@ -367,7 +395,7 @@ def _prepared(outputs: Outputs, given: RelaxOptions, works: Works, *, is_begun: 
     )
 
 
-def _ended(kept: RunFolder, works: Works) -> list[Brief]:
+def _ended(kept: RunFolder, works: AbstractWorks) -> list[Brief]:
     """All structures that have ended, by number, which the record counts."""
     briefs = sorted(kept.results.briefs(), key=lambda brief: brief.number)
     works.check(briefs, kept.results.name)
@@ -385,7 +413,8 @@ def counts_of(briefs: list[Brief]) -> dict[str, int]:
 
 def _export(
     kept: RunFolder,
-    works: Works,
+    job: Job,
+    works: AbstractWorks,
     writing: Writing,
     plans: list[Plan],
     record: Table,
@@ -396,21 +425,25 @@ def _export(
     assert isinstance(outputs, Outputs)
     record[RECORD] |= {"skipped": works.skipped, "inputs": works.inputs or record[RECORD]["inputs"]}
     record[RECORD].pop("temporary", None)
-    if writing.names or outputs.table is not None:
+    plot = outputs.plot if isinstance(outputs, PathOutputs) else None
+    if writing.names or outputs.table is not None or plot is not None:
         numbers, result = kept.results.gathered()
-        columns = result.to_dict()
-        name_in_info(result, numbers)
+        found = job.found(numbers, result)
+        columns = found.columns
         if not works.is_sole:
-            files = writing.files_of([works.paths[number] for number in numbers])
-            plans = plans_of(files, result.atoms, result.sources, have_stress(result))
-        writing.write(plans, result.atoms, columns)
+            files = writing.files_of([works.paths[number] for number in found.numbers])
+            plans = plans_of(files, found.atoms, found.sources, have_stress(found.atoms))
+        writing.write(plans, found.atoms, columns)
+        if plot is not None and found.plot is not None:
+            figure, form = found.plot().figure, plot.suffix[1:].lower()
+            writing.saver.save(plot, functools.partial(figure.savefig, format=form))
         writing.write_record(record)
     if outputs.report is not None:
         write = functools.partial(
             kept.write_report,
             record=record,
             briefs=briefs,
-            title=f"Relaxation of {_titled(list(dict.fromkeys(works.paths)))}",
+            title=f"{job.command} of {_titled(list(dict.fromkeys(works.paths)))}",
         )
         writing.saver.save(outputs.report, write)
     return columns
@@ -420,23 +453,8 @@ def _titled(paths: Sequence[Path]) -> str:
     return ", ".join(map(str, paths)) if len(paths) <= NAMED else f"{len(paths)} files"
 
 
-def have_stress(result: AtomsRelaxation) -> list[bool]:
-    return [a.calc is not None and "stress" in a.calc.results for a in result.atoms]
-
-
-def name_in_info(result: AtomsRelaxation, numbers: Iterable[int]) -> None:
-    """Write source, number, status and steps of each structure into its `info`.
-
-    Args:
-        numbers: the numbers of the structures in the input.
-    """
-    for number, entry in zip(numbers, result, strict=True):
-        entry.atoms.info |= {
-            "relax_status": str(entry.status),
-            "relax_steps": entry.steps,
-            "relax_source": entry.source,
-            "relax_number": number,
-        }
+def have_stress(structures: Sequence[Atoms]) -> list[bool]:
+    return [a.calc is not None and "stress" in a.calc.results for a in structures]
 
 
 # --- what is printed
@@ -444,7 +462,8 @@ def name_in_info(result: AtomsRelaxation, numbers: Iterable[int]) -> None:
 
 def _print(
     kept: RunFolder,
-    works: Works,
+    job: Job,
+    works: AbstractWorks,
     writing: Writing,
     manner: OutputStyle,
     briefs: list[Brief],
@@ -457,20 +476,20 @@ def _print(
     if outputs.json:
         writing.print_json(summary_of(briefs, works.skipped), more)
     elif not manner.quiet:
-        print_summary(stream, briefs)
+        print_summary(stream, briefs, job.noun)
         print_written(stream, [*writing.saver.saved, *more])
         if not works.is_sole:
             n, n_all = len(briefs), works.n_structures
             now = f", {n - n_before} of them now" if n_before else ""
             of_all = "" if n_all is None else f" of {n_all}"
-            print_line(stream, f"{kept.name}: {n}{of_all} structures{now}")
+            print_line(stream, f"{kept.name}: {n}{of_all} {job.noun}{now}")
     if fault := stream.fault or out.fault:
         writing.saver.lose(f"the summary cannot be printed: {fault}")
 
 
-def print_summary(stream: TerminalStream, briefs: list[Brief]) -> None:
+def print_summary(stream: TerminalStream, briefs: list[Brief], noun: str) -> None:
     table = Grid("status", box=None, pad_edge=False)
-    for title in ("structures", "steps, median", "steps, most", "largest fmax (eV/Å)"):
+    for title in (noun, "steps, median", "steps, most", "largest fmax (eV/Å)"):
         table.add_column(title, justify="right")
     for status in Status:
         if of := [brief for brief in briefs if brief.status == status]:
@@ -524,7 +543,7 @@ def _hint(kept: RunFolder) -> str:
 
 def _leave(
     kept: RunFolder,
-    works: Works,
+    works: AbstractWorks,
     writing: Writing,
     watch: Watch,
     briefs: list[Brief],

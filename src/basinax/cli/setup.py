@@ -33,7 +33,7 @@ from basinax.cli.console import (
     with_sources,
 )
 from basinax.cli.inputs import Inputs, print_unused, read_all
-from basinax.cli.options import Dtype, ModelOptions, RelaxOptions
+from basinax.cli.options import Dtype, ModelOptions, PathOptions, RelaxOptions
 from basinax.cli.record import IMPORTING, noted
 from basinax.cli.values import OfInfo, chosen, count_of, not_negative, or_of_info, pressure_of
 from basinax.config.specs import optimizer_from
@@ -248,7 +248,7 @@ def constrain_one(atoms: Atoms, source: str, given: RelaxOptions) -> int:
     """
     n_fixed = 0
     if given.fix_atoms is not None:
-        n_fixed = _fix(atoms, source, given.fix_atoms)
+        n_fixed = fix(atoms, source, given.fix_atoms)
     if given.symmetrize and atoms.pbc.all():
         try:
             intake([atoms])  # spglib ends the process where a cell is not finite
@@ -260,7 +260,8 @@ def constrain_one(atoms: Atoms, source: str, given: RelaxOptions) -> int:
     return n_fixed
 
 
-def _fix(atoms: Atoms, source: str, text: str) -> int:
+def fix(atoms: Atoms, source: str, text: str) -> int:
+    """Fix the chosen atoms of a structure; return their number. Raises ValueError."""
     x, y, z = atoms.positions.T
     values: dict[str, Any] = {"x": x, "y": y, "z": z, "tag": atoms.get_tags()}
     try:
@@ -286,8 +287,10 @@ def wrong_settings(given: ModelOptions) -> list[str]:
     read: list[tuple[Callable[[str], Any], str | None]] = []
     if not is_config(given.potential) and kind_of(given.potential) not in IMPORTING:
         read.append((potential_from, given.potential))
+    if isinstance(given, RelaxOptions | PathOptions):
+        read.append((optimizer_from, given.optimizer))
     if isinstance(given, RelaxOptions):
-        read += [(optimizer_from, given.optimizer), (or_of_info(_moving), given.cell)]
+        read.append((or_of_info(_moving), given.cell))
     faults = []
     for function, text in read:
         try:

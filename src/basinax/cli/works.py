@@ -1,10 +1,11 @@
 """The structures of a run, and their way through the relaxation."""
 
+import abc
 import dataclasses
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ase import Atoms
 
@@ -16,11 +17,14 @@ from basinax.cli.options import Outputs, RelaxOptions, StoreOptions
 from basinax.cli.outputs import Writing
 from basinax.cli.record import described
 from basinax.cli.setup import Setup, Work, constrain_one, read_works
+from basinax.cli.values import Shard
 from basinax.config.tables import Table
 from basinax.engine.relax_stream import refused
 from basinax.numerics.settings import one_line
 from basinax.results.history import AnyRecorder, Log, Together
 from basinax.results.record import Relaxed
+from basinax.results.result import AtomsRelaxation
+from basinax.results.table import Columns
 from basinax.results.trajectory import Recorder
 from basinax.runs.results import Brief
 from basinax.runs.rows import not_kept
@@ -32,8 +36,80 @@ Ended = list[tuple[int, Relaxed]]
 """Outcomes, with the numbers of the structures."""
 
 
-class Works:
-    """The structures of a run, in the order of the input.
+class Found(NamedTuple):
+    """Structures to write, and the table."""
+
+    atoms: list[Atoms]
+    sources: list[str]
+    """The name of each structure."""
+    numbers: list[int]
+    """The number in the input of what each structure is or belongs to."""
+    columns: Columns
+    plot: Callable[[], Any] | None = None
+    """Draws a picture and returns its axes of matplotlib, if there is one."""
+
+
+class AbstractWorks(abc.ABC):
+    """What a run works on, structures or paths, in the order of the input."""
+
+    _warned: set[str]
+    is_sole: bool
+    """Whether the run has no folder of its own."""
+    shard: Shard
+    n_items: int | None
+    """The number of works in the input; None until all have been read."""
+    paths: list[Path]
+    """The file of each work that has been read."""
+    sources: list[str]
+    """The name of each work that has been read."""
+    inputs: list[Table] | None
+    skipped: list[str]
+
+    @property
+    def n_structures(self) -> int | None:
+        """The number of works in this part of the input."""
+        return None if self.n_items is None else sum(map(self.shard.has, range(self.n_items)))
+
+    @property
+    @abc.abstractmethod
+    def at_once(self) -> int | None:
+        """The number of works in memory; None for as many as keep all threads busy."""
+
+    @abc.abstractmethod
+    def plans(self, writing: Writing) -> list[Plan]:
+        """How structures are written; empty if they have not been read."""
+
+    @abc.abstractmethod
+    def left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work]:
+        """The works that remain to be done."""
+
+    @abc.abstractmethod
+    def recorder(self, to: Trajectories, n_structures: int) -> Any:
+        """What writes trajectories, in the way of `Recorder`."""
+
+    @abc.abstractmethod
+    def images(self, work: Work) -> list[Atoms]:
+        """The structure, or the images of a path; none of what cannot be read."""
+
+    def warn_of(self, texts: Iterable[str], source: str) -> None:
+        """Print each warning once, with the first structure that it is about."""
+        for text in texts:
+            if text not in self._warned:
+                self._warned.add(text)
+                print_warning(f"{text} (of {source} and others)")
+
+    def check(self, briefs: list[Brief], name: str) -> None:
+        """Exit if the database of this name holds a work that the input lacks."""
+        n = self.n_items
+        strange = [b.number for b in briefs if n is not None and b.number >= n]
+        strange += [b.number for b in briefs if not self.shard.has(b.number)]
+        if strange and n is not None:
+            which = f"part {self.shard} of the {n} structures of the input"
+            fail(f"{name} holds structure {min(strange)}, which is not in {which}")
+
+
+class Works(AbstractWorks):
+    """The structures of a relaxation.
 
     A run without a folder of its own reads all of them first, and ends with an error if one is
     unusable. Another one reads each when needed, and records the unusable.
@@ -41,30 +117,18 @@ class Works:
 
     def __init__(self, given: RelaxOptions, setup: Setup, keeping: StoreOptions, *, is_sole: bool):
         self.setup, self.is_sole, self._given = setup, is_sole, given
-        self._shard, self._is_strict = keeping.shard, keeping.strict
-        self._warned: set[str] = set()
-        self.paths: list[Path] = []
-        """The file of each structure that has been read."""
-        self.sources: list[str] = []
-        """The name of each structure that has been read."""
-        self.inputs: list[Table] | None = None
-        self.skipped: list[str] = []
+        self.shard, self._is_strict = keeping.shard, keeping.strict
+        self._warned = set[str]()
+        self.paths, self.sources, self.inputs, self.skipped = [], [], None, []
         self._all: list[Work] = []
         if is_sole:
             inputs, self._all = read_works(given, setup)
             self.paths, self.skipped, self.inputs = inputs.paths, inputs.skipped, described(inputs)
             self.sources = [work.source for work in self._all]
         self.n_items = len(self._all) if is_sole else count(given.files)
-        """The number of structures in the input; None until all have been read."""
-
-    @property
-    def n_structures(self) -> int | None:
-        """The number of structures in this part of the input."""
-        return None if self.n_items is None else sum(map(self._shard.has, range(self.n_items)))
 
     def plans(self, writing: Writing) -> list[Plan]:
-        """How structures are written; empty if they have not been read."""
-        works = [work for work in self._all if self._shard.has(work.number)]
+        works = [work for work in self._all if self.shard.has(work.number)]
         files = writing.files_of([self.paths[work.number] for work in works])
         atoms, sources = [work.atoms for work in works], [work.source for work in works]
         moving = [w.own["cell"] is not None and bool(w.atoms.pbc.any()) for w in works]
@@ -72,14 +136,12 @@ class Works:
 
     @property
     def at_once(self) -> int | None:
-        """The number of structures in memory; None for as many as keep all threads busy."""
         return max(len(self._all), 1) if self.is_sole else None
 
     def left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work]:
-        """The structures that remain to be relaxed."""
         if self.is_sole:
             for work in self._all:
-                if self._shard.has(work.number) and work.number not in done:
+                if self.shard.has(work.number) and work.number not in done:
                     yield work
             return
         number = -1
@@ -88,7 +150,7 @@ class Works:
                 return
             self.paths.append(item.path)
             self.sources.append(item.source)
-            if self._shard.has(number) and number not in done:
+            if self.shard.has(number) and number not in done:
                 try:
                     yield self._read(number, item)
                 except Exception as error:  # whatever fails is the structure's own fault
@@ -97,14 +159,11 @@ class Works:
                     yield Work(number, item.source, Atoms(), {}, error)
         self.n_items = number + 1
 
-    def check(self, briefs: list[Brief], name: str) -> None:
-        """Exit if the database of this name holds a structure that the input lacks."""
-        n = self.n_items
-        strange = [b.number for b in briefs if n is not None and b.number >= n]
-        strange += [b.number for b in briefs if not self._shard.has(b.number)]
-        if strange and n is not None:
-            which = f"part {self._shard} of the {n} structures of the input"
-            fail(f"{name} holds structure {min(strange)}, which is not in {which}")
+    def recorder(self, to: Trajectories, n_structures: int) -> Recorder:
+        return Recorder(to, n_structures=n_structures)
+
+    def images(self, work: Work) -> list[Atoms]:
+        return [work.atoms]
 
     def _read(self, number: int, item: InputItem) -> Work:
         atoms = item.read()
@@ -116,23 +175,15 @@ class Works:
         self.warn_of((f"the folder does not keep {x}" for x in not_kept(atoms)), item.source)
         return Work(number, item.source, atoms, own)
 
-    def warn_of(self, texts: Iterable[str], source: str) -> None:
-        """Print each warning once, with the first structure that it is about."""
-        for text in texts:
-            if text not in self._warned:
-                self._warned.add(text)
-                print_warning(f"{text} (of {source} and others)")
-
 
 class Recorders:
     """The log and the trajectories of a run, which go on with it."""
 
-    def __init__(self, outputs: Outputs, works: Works, *, is_begun: bool):
+    def __init__(self, outputs: Outputs, works: AbstractWorks, *, is_begun: bool):
         self._works, self._trajectories = works, trajectories_of(outputs)
         self._all: list[Any] = []
         if self._trajectories is not None:
-            n_structures = works.n_items or 1
-            self._all.append(Recorder(self._trajectories, n_structures=n_structures))
+            self._all.append(works.recorder(self._trajectories, works.n_items or 1))
         if outputs.log is not None:
             self._all.append(Log.to(outputs.log, "a" if is_begun else "w"))
 
@@ -140,9 +191,10 @@ class Recorders:
         """These structures, each made known before it is relaxed; warns of losses."""
         for work in works:
             if self._trajectories is not None:
-                lost = losses(self._trajectories.format, [work.atoms], [False])
+                images = self._works.images(work)
+                lost = losses(self._trajectories.format, images, [False] * len(images))
                 self._works.warn_of((f"trajectories do not keep {x}" for x in lost), work.source)
-                self._all[0].expect(work.number, work.atoms)
+                self._all[0].expect(work.number, *images)
             yield work
 
     @property
@@ -193,6 +245,46 @@ def relax_works(
         yield [(number, entry_of(end, sources.pop(number))) for number, end in ended]
 
 
-def relax_window(setup: Setup, works: list[Work], **how: Any) -> Ended:
-    """All outcomes of some structures, for a worker of a cluster."""
-    return list(itertools.chain.from_iterable(relax_works(setup, works, **how)))
+def relax_window(
+    relax: Callable[..., Generator[Ended]], setup: Any, works: list[Work], **how: Any
+) -> Ended:
+    """All outcomes of some works, for a worker of a cluster."""
+    return list(itertools.chain.from_iterable(relax(setup, works, **how)))
+
+
+def found_structures(
+    numbers: list[int], result: AtomsRelaxation, info: Sequence[str] = ()
+) -> Found:
+    """The structures, with source, number, status and steps in their `info`."""
+    columns = result.to_dict(info)
+    for number, entry in zip(numbers, result, strict=True):
+        entry.atoms.info |= named_in_info(number, entry)
+    return Found(result.atoms, result.sources, numbers, columns)
+
+
+def named_in_info(number: int, entry: Relaxed) -> dict[str, Any]:
+    return {
+        "relax_status": str(entry.status),
+        "relax_steps": entry.steps,
+        "relax_source": entry.source,
+        "relax_number": number,
+    }
+
+
+class Job(NamedTuple):
+    """What sets a command that keeps its results in a folder apart from the others."""
+
+    command: str
+    noun: str
+    """What it works on, in the plural."""
+    setup: Callable[[Any], Any]
+    """A function from the options to the setup."""
+    works: Callable[..., AbstractWorks]
+    """A class with the arguments of `Works`."""
+    relax: Callable[..., Generator[Ended]]
+    """A function with the arguments of `relax_works`."""
+    found: Callable[..., Found]
+    """A function with the arguments of `found_structures`."""
+
+
+RELAXATION = Job("relax", "structures", Setup.read, Works, relax_works, found_structures)

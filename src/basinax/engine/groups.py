@@ -13,6 +13,7 @@ from basinax.engine.queue import Monitor, Queue
 from basinax.engine.sizes import memory_of_batch, within_memory
 from basinax.engine.slots import Group, Slots
 from basinax.engine.stream import BatchGroup
+from basinax.models.evaluators.calculator import evaluator_of
 from basinax.models.evaluators.protocol import AbstractEvaluator
 from basinax.neighbors.lists import Lists
 from basinax.neighbors.rooms import SMALL
@@ -64,6 +65,22 @@ class PotentialWithSkin(NamedTuple):
         """Raise unless the potential suits the structures and they can be listed."""
         self.potential.check(atoms)
         check_listable(atoms, self.reach, dtype)
+
+
+def evaluator_or_listed(
+    potential: Any, skin: float | None
+) -> tuple[AbstractEvaluator | None, PotentialWithSkin | None]:
+    """What evaluates structures on the host, or the potential that JAX evaluates, with its skin.
+
+    Raises:
+        TypeError, ValueError: there is none, or the skin does not suit it.
+    """
+    evaluator = evaluator_of(potential)
+    if evaluator is None:
+        return None, PotentialWithSkin.of(potential, skin)
+    if skin is not None:
+        raise TypeError("skin is for potentials with neighbour lists, a calculator has none")
+    return evaluator, None
 
 
 @dataclasses.dataclass(frozen=True)

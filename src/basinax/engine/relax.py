@@ -18,7 +18,7 @@ from ase.calculators.calculator import BaseCalculator
 
 from basinax.engine.device import Settings
 from basinax.engine.evaluate import evaluated
-from basinax.engine.groups import PotentialWithSkin, RunSettings
+from basinax.engine.groups import RunSettings, evaluator_or_listed
 from basinax.engine.precision import warn_of_single_precision, warn_of_small_fmax
 from basinax.engine.queue import Monitor
 from basinax.engine.run import Feed, relaxed
@@ -51,7 +51,7 @@ from basinax.results.history import AnyRecorder, History, Log, Together
 from basinax.results.record import Relaxed
 from basinax.results.result import AtomsRelaxation
 from basinax.results.snapshot import Snapshot
-from basinax.results.trajectory import Recorder, Trajectories
+from basinax.results.trajectory import AbstractTrajectories, Trajectories
 from basinax.structures.batch import available_dtype
 from basinax.structures.cells.kinds import AbstractCell
 from basinax.structures.charges import warn_of_unused
@@ -96,7 +96,7 @@ def relax(
     skin: float | None = None,
     keep_best: bool = False,
     stress: bool = False,
-    trajectory: Trajectories | str | os.PathLike[str] | None = None,
+    trajectory: AbstractTrajectories | str | os.PathLike[str] | None = None,
     history: bool | int = False,
     log: str | os.PathLike[str] | None = None,
     progress: Callable[[Progress], None] | bool | None = None,
@@ -234,15 +234,12 @@ def run_settings(
     devices: Devices = None,
 ) -> RunSettings:
     """The settings of `relax`, checked; those that differ between structures have an entry each."""
-    evaluator = evaluator_of(potential)
+    evaluator, listed = evaluator_or_listed(potential, skin)
     dtype = available_dtype(dtype)
     optimizer = _fit_for(evaluator, optimizer)
     lanes = lanes_of(devices)
-    if evaluator and skin is not None:
-        raise TypeError("skin is for potentials with neighbour lists, a calculator has none")
     if evaluator and devices is not None:
         evaluator = evaluator.on(lanes)
-    listed = None if evaluator else PotentialWithSkin.of(potential, skin)
     if steps_on_the_host(optimizer) and listed is not None:
         evaluator = ASECalculator(listed.potential.calculator(dtype))
     fmax = None if fmax is None else one_a_structure(fmax, "fmax", n_structures)
@@ -303,15 +300,15 @@ def _add_stresses(relaxed: list[Atoms], originals: list[Atoms], potential: Any, 
 
 
 def _recorder(
-    trajectory: Trajectories | str | os.PathLike[str] | None,
+    trajectory: AbstractTrajectories | str | os.PathLike[str] | None,
     log: str | os.PathLike[str] | None,
     atoms: list[Atoms],
 ) -> AnyRecorder | None:
     recorders: list[AnyRecorder] = []
     if trajectory is not None:
-        if not isinstance(trajectory, Trajectories):
+        if not isinstance(trajectory, AbstractTrajectories):
             trajectory = Trajectories(trajectory)
-        recorders.append(Recorder(trajectory, atoms))
+        recorders.append(trajectory.recorder(atoms))
     if log is not None:
         recorders.append(Log.to(log))
     return Together(recorders) if len(recorders) > 1 else next(iter(recorders), None)

@@ -1,6 +1,7 @@
 """A potential that evaluates all waiting structures in one batch, with lists that last."""
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import jax
 import numpy as np
 from ase import Atoms
 
+from basinax.engine.groups import PotentialWithSkin
 from basinax.models.evaluators.protocol import (
     AbstractEvaluator,
     AbstractSession,
@@ -17,34 +19,33 @@ from basinax.models.evaluators.protocol import (
     Request,
 )
 from basinax.models.evaluators.waiting import WaitingSession
-from basinax.neighbors.search import check_listable
+from basinax.numerics.rounding import BLOCK
 from basinax.numerics.static import partition
 from basinax.potentials.points import parts_of, properties_of, shape_of, table_of
-from basinax.structures.batch import Batch, bare, row_starts
+from basinax.structures.batch import Batch, bare, put, row_starts
+from basinax.structures.read import intake
+from basinax.systems.index import index_of_sizes
 
 WORN = 0.5
-"""Lists are made anew once fewer than this part of their structures ask."""
+"""Batches are made anew once fewer than this part of their structures ask."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Batched(AbstractEvaluator):
     """A potential of this package, asked by the host: no stress, for fixed cells."""
 
-    potential: Any
-    skin: float
-    """The reach of lists beyond the cutoff, in Å; inf for a potential without a cutoff."""
+    listed: PotentialWithSkin
     dtype: Any
 
     @property
     def uses(self) -> frozenset[str]:
-        return self.potential.uses
+        return self.listed.potential.uses
 
     def on(self, devices: Sequence[Any]) -> AbstractEvaluator:
         raise TypeError("images are evaluated on JAX's default device: leave devices= out")
 
     def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
-        self.potential.check(atoms)
-        check_listable(atoms, self.potential.cutoff + self.skin, self.dtype)
+        self.listed.check(list(atoms), self.dtype)
 
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
         return WaitingSession(_Evaluator(self, bare(atoms)), _all)
@@ -64,10 +65,20 @@ class _Evaluator:
 
     def __call__(self, requests: list[Request]) -> list[Answer]:
         asked = {request.number: request for request in requests}
-        listed = {number for batch in self._batches for number in batch.numbers}
-        if not listed.issuperset(asked) or len(asked) < WORN * len(listed):
+        if not self._have_places(asked) or len(asked) < WORN * self._n_places:
             self._batches = self._made(sorted(asked))
         return [answer for batch in self._batches for answer in batch.answers(asked)]
+
+    @property
+    def _n_places(self) -> int:
+        return sum(len(batch.numbers) for batch in self._batches)
+
+    def _have_places(self, asked: dict[int, Request]) -> bool:
+        """Whether each has a place in a batch, perhaps that of one which asks no more."""
+        new = sorted(asked.keys() - {k for batch in self._batches for k in batch.numbers})
+        for batch in self._batches:
+            new = batch.take(new, self._atoms, asked) if new else new
+        return not new
 
     def _made(self, numbers: list[int]) -> "list[_Listed]":
         parts = parts_of([self._atoms[k] for k in numbers])
@@ -86,14 +97,50 @@ class _Listed:
         self, how: Batched, numbers: list[int], atoms: list[Atoms], shape: tuple[int, int]
     ):
         self.numbers = {number: k for k, number in enumerate(numbers)}
-        self._skin, self._how = how.skin, partition(how.potential)
-        self._starts, self._sizes = row_starts([len(a) for a in atoms]), [len(a) for a in atoms]
+        """The places of structures in the batch."""
+        potential, self._skin = how.listed
+        self._how = partition(potential)
         # Lists of the structures as they came, which `check` has passed, can always be made.
         self._batch = Batch.from_atoms(atoms, how.dtype, *shape)
+        self._sizes = np.array(self._batch.index.sizes)
+        self._starts = row_starts(self._sizes)
         self._positions = np.array(self._batch.positions)
         program = self._how[0], "batched"
-        self._table = table_of(how.potential, self._batch, how.skin, program)
+        self._table = table_of(potential, self._batch, self._skin, program)
         self._lists = self._table.lists()
+        self._is_new = np.zeros(self._batch.n_systems, bool)
+
+    def take(self, new: list[int], atoms: Sequence[Atoms], asked: dict[int, Request]) -> list[int]:
+        """Give structures the places of those of like size that ask no more; return the others.
+
+        Args:
+            new: their numbers.
+        """
+        free, taken, left = defaultdict[int, list[int]](list), dict[int, int](), list[int]()
+        for old, k in self.numbers.items():
+            if old not in asked:
+                free[_blocks(self._sizes[k])].append(old)
+        for number in new:
+            places = free[_blocks(len(atoms[number]))]
+            if places:
+                taken[number] = self.numbers.pop(places.pop())
+            else:
+                left.append(number)
+        if taken:
+            self._put({k: atoms[number] for number, k in taken.items()})
+            self.numbers |= taken
+        return left
+
+    def _put(self, placed: dict[int, Atoms]) -> None:
+        """Put structures into these places."""
+        draft = jax.tree.map(np.array, dataclasses.replace(self._batch, index=None))
+        structures = intake(bare(list(placed.values())))
+        for k, structure in zip(placed, structures, strict=True):
+            put(draft, k, int(self._starts[k]), structure)
+            self._sizes[k], self._is_new[k] = len(structure), True
+            self._positions[self._starts[k] :][: structure.n_blocks * BLOCK] = 0.0
+        index = index_of_sizes(self._sizes, align=BLOCK, n_rows=self._batch.n_rows)
+        self._batch = jax.device_put(dataclasses.replace(draft, index=index))
 
     def answers(self, asked: dict[int, Request]) -> list[Answer]:
         """The answers to those requests that are of this batch."""
@@ -113,7 +160,8 @@ class _Listed:
 
     def _list(self, here: Batch, members: np.ndarray) -> np.ndarray:
         """Renew the lists of these places where atoms have moved too far; the mask of failures."""
-        is_stale, failed = np.zeros((2, here.n_systems), bool)
+        is_stale, self._is_new = self._is_new, np.zeros(here.n_systems, bool)
+        failed = np.zeros(here.n_systems, bool)
         if self._skin < np.inf:
             with np.errstate(over="ignore", invalid="ignore"):
                 ways = np.asarray(here.positions, np.float64) - self._table.positions
@@ -121,7 +169,7 @@ class _Listed:
             for k in members:
                 # Not a number is too far, and the least part of the skin is left to rounding.
                 is_near = squares[self._rows(k)] <= (0.499 * self._skin) ** 2
-                is_stale[k] = not is_near.all()
+                is_stale[k] |= not is_near.all()
         if is_stale.any():
             failed = self._table.rebuild(here, is_stale)
             self._lists = self._table.lists()
@@ -134,3 +182,7 @@ class _Listed:
         forces = np.asarray(found.forces[rows], np.float64)
         energies = np.asarray(found.atom_energies[rows], np.float64)
         return Evaluated(float(found.energies[k]), forces, None, {"energies": energies})
+
+
+def _blocks(n_atoms: int) -> int:
+    return -(-n_atoms // BLOCK)

@@ -4,7 +4,7 @@ To the loop a path is one structure: the images' atoms, one image after another.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -22,7 +22,7 @@ from basinax.models.evaluators.protocol import (
     Request,
 )
 from basinax.neb.forces import Chain, band_forces, tangent_weights
-from basinax.neb.paths import Band
+from basinax.neb.paths import NUMBER, Band
 from basinax.neb.spline import Grid
 from basinax.numerics.rounding import BLOCK
 from basinax.structures.batch import in_parts, padded_size, row_starts, rows_of_sizes
@@ -51,13 +51,16 @@ class PathEvaluator(AbstractEvaluator):
 
     inner: AbstractEvaluator
     """The potential of the images."""
-    bands: list[Band]
-    ends: list[Ends]
+    bands: Sequence[Band] | Mapping[int, Band]
+    """The paths by their numbers, as are the next ones."""
+    ends: Sequence[Ends] | Mapping[int, Ends]
     method: str
-    climb: Float[np.ndarray, "paths"]
+    climb: Float[np.ndarray, "paths"] | Mapping[int, float]
     """The highest image of a path climbs from the first step on at which the largest force on the
     path is smaller (eV/Å): inf for always, -inf for never."""
     dtype: Any
+    last: dict[int, OfImages] = dataclasses.field(default_factory=dict)
+    """The results of each path's images at its last point, by the number of the path."""
 
     @property
     def is_conservative(self) -> bool:
@@ -75,8 +78,19 @@ class PathEvaluator(AbstractEvaluator):
         return self.method == "string"
 
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
-        images = [image for band in self.bands for image in band.images]
-        return _Session(self, self.inner.open(images, [False] * len(images)))
+        numbers = [a.info[NUMBER] for a in atoms]
+        bands, ends = [self.bands[k] for k in numbers], [self.ends[k] for k in numbers]
+        climb = np.array([self.climb[k] for k in numbers])
+        here = dataclasses.replace(self, bands=bands, ends=ends, climb=climb)
+        images = [image for k in numbers for image in self.bands[k].images]
+        return _Session(here, numbers, self.inner.open(images, [False] * len(images)))
+
+    def numbered(self, numbers: Sequence[int], last: dict[int, OfImages]) -> Self:
+        """The same with paths of these numbers, whose last results come into `last`."""
+        bands, ends, climb = (
+            dict(zip(numbers, x, strict=True)) for x in (self.bands, self.ends, self.climb)
+        )
+        return dataclasses.replace(self, bands=bands, ends=ends, climb=climb, last=last)
 
 
 class _Asked(NamedTuple):
@@ -88,9 +102,10 @@ class _Asked(NamedTuple):
 
 
 class _Session(AbstractSession):
-    def __init__(self, of: PathEvaluator, inner: AbstractSession):
-        self._of, self._inner = of, inner
-        self._starts = np.cumsum([0, *(len(band.images) for band in of.bands)])
+    def __init__(self, of: PathEvaluator, numbers: list[int], inner: AbstractSession):
+        """Args: of: with the paths of this session, which have these numbers among all."""
+        self._of, self._numbers, self._inner = of, numbers, inner
+        self._starts = np.cumsum([0, *(len(of.bands[k].images) for k in range(len(of.bands)))])
         """The number of each path's first image."""
         self._asked: dict[int, _Asked] = {}
         self._failed: list[Answer] = []
@@ -190,6 +205,7 @@ class _Session(AbstractSession):
                 force[highest[number]] = climbing[rows[highest[number]]]
             first, last = of.ends[number].results
             results = OfImages([first, *(x.properties() for x in path.found if x), last])
+            of.last[self._numbers[number]] = results
             energy = float(energies[number][highest[number]])
             answer = Evaluated(energy, np.concatenate(force), None, {"images": results})
             answers.append((number, answer))
@@ -214,7 +230,7 @@ class _Part:
     """The first image of each path, by the number of the path."""
     starts: np.ndarray
     """The first row of each image."""
-    bands: list[Band]
+    bands: Sequence[Band] | Mapping[int, Band]
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -10,24 +10,25 @@ from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
 
 from basinax.engine.evaluate import evaluated
-from basinax.engine.groups import PotentialWithSkin
+from basinax.engine.groups import PotentialWithSkin, evaluator_or_listed
 from basinax.engine.relax import Progress, one_a_structure, relax
 from basinax.engine.text import named_optimizer
 from basinax.engine.workers import Devices
 from basinax.internal.optimizer import steps_on_the_host
-from basinax.models.evaluators.calculator import evaluator_of
 from basinax.models.evaluators.protocol import AbstractEvaluator
 from basinax.neb.batched import Batched
 from basinax.neb.evaluator import Ends, PathEvaluator
 from basinax.neb.paths import Band, read_bands
 from basinax.neb.result import MinimumEnergyPath, PathsResult
 from basinax.neb.spline import Equidistant
+from basinax.neb.trajectories import PathTrajectories
 from basinax.numerics.forks import check_process
 from basinax.numerics.settings import first_of, knows_options_of_ase, shown
 from basinax.numerics.switches import own_switches
 from basinax.optimizers import FIRE
 from basinax.optimizers.protocol import AbstractTransform, check_transform
 from basinax.potentials import AbstractPotential
+from basinax.results.trajectory import Trajectories
 from basinax.structures.batch import available_dtype
 
 METHODS = "aseneb", "improvedtangent", "string"
@@ -49,6 +50,7 @@ def neb(
     max_steps: int | Sequence[int] | np.ndarray = 500,
     dtype: Any = None,
     skin: float | None = None,
+    trajectory: Trajectories | str | os.PathLike[str] | None = None,
     history: bool | int = False,
     log: str | os.PathLike[str] | None = None,
     progress: Callable[[Progress], None] | bool | None = None,
@@ -92,6 +94,9 @@ def neb(
         max_steps: a path ends unconverged after this many steps; one number, or one per path.
         dtype: as for `relax`.
         skin: as for `relax`.
+        trajectory: as for `relax`, one file for each path, with all images of a step one after
+            another, as ASE's trajectories of an `NEB` have them: `ase gui FILE@-7:` shows the last
+            step of a path of seven images, and its plot.
         history: as for `relax`; the energy of a path is that of its highest inner image.
         log: as for `relax`, with that energy.
         progress: as for `relax`.
@@ -111,9 +116,38 @@ def neb(
         UserWarning: end points are not relaxed: a force on an atom exceeds `fmax`.
     """
     check_process()
+    dtype = available_dtype(dtype)
+    check_method(method)
+    steps, inner = usable_optimizer(optimizer), evaluator_of_images(potential, skin, dtype)
+    bands = read_bands(paths, k, n_images, interpolate, method)
+    of_paths, steps = as_systems(bands, inner, steps, method, climb, fmax, dtype)
+    frames = None if trajectory is None else PathTrajectories.of(trajectory, of_paths)
+    relaxed = relax(
+        [band.joined(number) for number, band in enumerate(bands)],
+        of_paths,
+        steps,
+        fmax=fmax,
+        max_steps=max_steps,
+        dtype=dtype,
+        trajectory=frames,
+        history=history,
+        log=log,
+        progress=progress,
+        should_stop=should_stop,
+        throw=throw,
+        devices=devices,
+    )
+    return PathsResult([MinimumEnergyPath(entry) for entry in relaxed])
+
+
+def check_method(method: str) -> None:
     if method not in METHODS:
         known = ", ".join(f'"{name}"' for name in METHODS)
         raise ValueError(f"method must be one of {known}, got {shown(method)}")
+
+
+def usable_optimizer(optimizer: AbstractTransform | str | None) -> AbstractTransform:
+    """The optimizer, or the usual one; raises TypeError if it cannot step paths."""
     steps: Any = FIRE() if optimizer is None else named_optimizer(optimizer)
     check_transform(steps)
     if steps_on_the_host(steps):
@@ -121,9 +155,36 @@ def neb(
             "InternalLBFGS steps by the bonds of one structure, a path has many: choose FIRE(),"
             " MDMin(), BFGS() or LBFGS()"
         )
-    dtype = available_dtype(dtype)
-    inner = _inner(potential, skin, dtype)
-    bands = read_bands(paths, k, n_images, interpolate, method)
+    return steps
+
+
+def evaluator_of_images(potential: Any, skin: float | None, dtype: Any) -> AbstractEvaluator:
+    """What evaluates the images; raises TypeError or ValueError."""
+    evaluator, listed = evaluator_or_listed(potential, skin)
+    return evaluator or Batched(cast(PotentialWithSkin, listed), dtype)
+
+
+def as_systems(
+    bands: list[Band],
+    inner: AbstractEvaluator,
+    steps: AbstractTransform,
+    method: str,
+    climb: Any,
+    fmax: Any,
+    dtype: Any,
+) -> tuple[PathEvaluator, AbstractTransform]:
+    """The potential and the optimizer of paths for the loop, to which each is one structure.
+
+    Their end points are evaluated here.
+
+    Args:
+        inner: what evaluates images.
+        steps: the optimizer.
+        climb, fmax: as for `neb`.
+
+    Raises:
+        TypeError, ValueError: the potential or an argument does not suit a path.
+    """
     for number, band in enumerate(bands):
         try:
             inner.check(band.images, [False] * len(band.images))
@@ -139,31 +200,7 @@ def neb(
             max(band.n_atoms for band in bands),
         )
     ends = _ends(bands, inner, limits, dtype)
-    relaxed = relax(
-        [band.joined() for band in bands],
-        PathEvaluator(inner, bands, ends, method, climbs, dtype),
-        steps,
-        fmax=fmax,
-        max_steps=max_steps,
-        dtype=dtype,
-        history=history,
-        log=log,
-        progress=progress,
-        should_stop=should_stop,
-        throw=throw,
-        devices=devices,
-    )
-    return PathsResult([MinimumEnergyPath(*both) for both in zip(relaxed, bands, strict=True)])
-
-
-def _inner(potential: Any, skin: float | None, dtype: Any) -> AbstractEvaluator:
-    """What evaluates the images."""
-    evaluator = evaluator_of(potential)
-    if evaluator is None:
-        return Batched(*PotentialWithSkin.of(potential, skin), dtype)
-    if skin is not None:
-        raise TypeError("skin is for potentials with neighbour lists, a calculator has none")
-    return evaluator
+    return PathEvaluator(inner, bands, ends, method, climbs, dtype), steps
 
 
 def _climbs(climb: Any, fmax: np.ndarray) -> np.ndarray:
@@ -215,5 +252,5 @@ def _warn_of_unrelaxed(forces: np.ndarray, fmax: np.ndarray) -> None:
             f" force on an atom is {forces[at]:.3g} eV/Å, of path {at}, and fmax is"
             f" {fmax[at]:g}. Relax them, or barriers refer to no minimum",
             UserWarning,
-            stacklevel=6,
+            stacklevel=7,
         )

@@ -13,10 +13,14 @@ from ase.geometry import find_mic
 from jaxtyping import Float
 
 from basinax.numerics.settings import SIZE, at_least, known, require_whole, shown
+from basinax.results.snapshot import Template
 from basinax.structures.read import check_are_several, intake
 
 FIXING = FixAtoms, FixCartesian, FixedLine, FixedPlane, FixScaled
 """The constraints of an image: those that act on atoms one by one."""
+
+NUMBER, IMAGES = "number", "images"
+"""Keys in the `info` of a path: its number among those of a call, and the infos of its images."""
 
 SAME_CELL = 1e-8
 """The largest difference in Å between cells of images, as in ASE."""
@@ -41,8 +45,12 @@ class Band:
             constraint.adjust_forces(self.images[image], forces)
         return forces
 
-    def joined(self) -> Atoms:
-        """All images as one structure, of which the end points are fixed."""
+    def joined(self, number: int) -> Atoms:
+        """All images as one structure, of which the end points are fixed; see `images_of`.
+
+        Args:
+            number: that of the path among the paths of a call.
+        """
         first, *others = self.images
         joined = first.copy()
         joined.set_constraint()
@@ -57,7 +65,25 @@ class Band:
             of_all.index = np.concatenate([constraint.index + start for start in starts])
             constraints.append(of_all)
         joined.set_constraint(constraints)
+        joined.info |= {NUMBER: number, IMAGES: [image.info for image in self.images]}
         return joined
+
+
+def images_of(joined: Template) -> list[Template]:
+    """The images of a path, from the structure that holds all of them."""
+    infos = joined.info[IMAGES]
+    constraints = copy.deepcopy(joined.constraints[1:])
+    for constraint in constraints:
+        constraint.index = constraint.index[: len(constraint.index) // len(infos)]
+    arrays = {name: np.split(array, len(infos)) for name, array in joined.arrays.items()}
+    return [
+        joined._replace(
+            arrays={name: parts[k] for name, parts in arrays.items()},
+            info=info,
+            constraints=constraints,
+        )
+        for k, info in enumerate(infos)
+    ]
 
 
 def read_bands(
@@ -76,7 +102,7 @@ def read_bands(
     bands = []
     for number, (path, own) in enumerate(zip(paths, springs, strict=True)):
         try:
-            bands.append(_band(path, own, n_images, interpolate, method))
+            bands.append(read_band(path, own, n_images, interpolate, method))
         except (TypeError, ValueError, NotImplementedError) as error:
             raise type(error)(f"path {number}: {error}") from error
     return bands
@@ -94,7 +120,8 @@ def _one_a_path(k: Any, n_paths: int) -> list[Any]:
     return list(k)
 
 
-def _band(path: Any, k: Any, n_images: int | None, interpolate: str, method: str) -> Band:
+def read_band(path: Any, k: Any, n_images: int | None, interpolate: str, method: str) -> Band:
+    """One path, see `read_bands`; `k` is one number or those of its springs."""
     images = [structure.atoms for structure in intake(path)]
     _check_alike(images)
     if len(images) < 2:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ase import Atoms
+from ase.symbols import Symbols
 from jaxtyping import Bool, Float
 
 from basinax.minimize.status import Status
-from basinax.neb.paths import Band
+from basinax.neb.paths import images_of
 from basinax.results.history import History
 from basinax.results.record import Entries, Relaxed
 from basinax.results.snapshot import Template
@@ -20,6 +21,9 @@ from basinax.results.table import write_rows
 if TYPE_CHECKING:  # importing it takes time that only this result should pay
     from ase.utils.forcecurve import ForceFit
 
+NAMED = 10
+"""The most paths that a plot names."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class MinimumEnergyPath:
@@ -27,12 +31,10 @@ class MinimumEnergyPath:
 
     entry: Relaxed
     """The path as one structure: the atoms of its images, one image after another."""
-    band: Band
-    """The images as they came or were interpolated."""
 
     def __repr__(self) -> str:
         return (
-            f"MinimumEnergyPath({self.band.images[0].symbols}, {len(self.band.images)} images,"
+            f"MinimumEnergyPath({self.formula}, {self.n_images} images,"
             f" {self.status}, barrier {self.barrier:.4f} eV)"
         )
 
@@ -43,22 +45,36 @@ class MinimumEnergyPath:
         The calculator of each has energy in eV and forces in eV/Å: the real ones of the potential,
         without springs and constraints.
         """
-        results = self._results or ({},) * len(self.band.images)
+        results = self._results or ({},) * self.n_images
         return [
-            Template.of(image).at(own, image.cell.array, found)
-            for image, own, found in zip(self.band.images, self.positions, results, strict=True)
+            template.at(own, self.entry.cell, found)
+            for template, own, found in zip(self._templates, self.positions, results, strict=True)
         ]
+
+    @functools.cached_property
+    def _templates(self) -> list[Template]:
+        return images_of(self.entry.template)
+
+    @property
+    def n_images(self) -> int:
+        """The number of images, end points included."""
+        return len(self._templates)
+
+    @property
+    def formula(self) -> str:
+        """The chemical formula of an image, in Hill's order."""
+        return Symbols(self._templates[0].arrays["numbers"]).get_chemical_formula()
 
     @property
     def positions(self) -> Float[np.ndarray, "images atoms 3"]:
         """The last positions in Å."""
-        return self.entry.positions.reshape(len(self.band.images), -1, 3)
+        return self.entry.positions.reshape(self.n_images, -1, 3)
 
     @functools.cached_property
     def energies(self) -> Float[np.ndarray, "images"]:
         """The energy of each image in eV."""
         if self._results is None:
-            return np.full(len(self.band.images), np.nan)
+            return np.full(self.n_images, np.nan)
         return np.array([found["energy"] for found in self._results])
 
     @property
@@ -113,7 +129,7 @@ class MinimumEnergyPath:
     @property
     def evaluations(self) -> int:
         """The number of evaluations of single images, end points included."""
-        return 2 + (len(self.band.images) - 2) * self.entry.evaluations
+        return 2 + (self.n_images - 2) * self.entry.evaluations
 
     @property
     def message(self) -> str:
@@ -164,6 +180,32 @@ class PathsResult(Entries[MinimumEnergyPath]):
         """The barrier of each path, in eV."""
         return np.array([path.barrier for path in self.entries], float)
 
+    def plot(self, ax: Any = None) -> Any:
+        """Plot the energies of all paths with ASE's curves through them; needs matplotlib.
+
+        Paths that could not be evaluated are left out.
+
+        Args:
+            ax: the axes of matplotlib to draw on; new ones if None.
+
+        Returns:
+            The axes.
+        """
+        from matplotlib import pyplot
+
+        ax = pyplot.subplots()[1] if ax is None else ax
+        for path in self.entries:
+            if path.saddle_index is None:
+                continue
+            fit = path.fit()
+            (line,) = ax.plot(fit.fit_path, fit.fit_energies)
+            name = f"{path.entry.source}: {path.formula}, {path.barrier:.3f} eV"
+            ax.plot(fit.path, fit.energies, "o", color=line.get_color(), label=name)
+        ax.set(xlabel="path (Å)", ylabel="energy (eV)")
+        if 0 < len(ax.get_legend_handles_labels()[0]) <= NAMED:
+            ax.legend()
+        return ax
+
     def to_dict(self) -> dict[str, list[Any]]:
         """A table as columns, one entry per path.
 
@@ -173,8 +215,8 @@ class PathsResult(Entries[MinimumEnergyPath]):
         """
         columns = {
             "source": lambda path: path.entry.source,
-            "formula": lambda path: path.band.images[0].get_chemical_formula(),
-            "images": lambda path: len(path.band.images),
+            "formula": lambda path: path.formula,
+            "images": lambda path: path.n_images,
             "status": lambda path: str(path.status),
             "steps": lambda path: path.steps,
             "evaluations": lambda path: path.evaluations,

@@ -82,7 +82,7 @@ class Log:
     def add(self, frames: Iterable[Frame]) -> None:
         now, lines = time.strftime("%H:%M:%S"), []
         with self._lock:
-            for number, step, snapshot, fmax, _ in frames:
+            for number, step, snapshot, fmax, *_ in frames:
                 if step <= self._steps.get(number, -1):
                     continue  # an end that is also due has been recorded already
                 self._steps[number] = step

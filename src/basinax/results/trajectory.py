@@ -3,6 +3,7 @@
 The written steps depend only on a structure's own number of steps.
 """
 
+import abc
 import io
 import os
 import queue
@@ -57,9 +58,19 @@ class Frame(NamedTuple):
     """The largest force in eV/Å, as in the result."""
     is_last: bool
     """Whether the structure ended at this frame."""
+    image: int = 0
+    """The number of the image, if the structure is a path of several; each has a frame."""
 
 
-class Trajectories(eqx.Module):
+class AbstractTrajectories(eqx.Module):
+    """Trajectories that are asked for, of structures that are not known yet."""
+
+    @abc.abstractmethod
+    def recorder(self, atoms: Sequence[Atoms]) -> Any:
+        """What takes the frames of these structures, in the way of `Recorder`."""
+
+
+class Trajectories(AbstractTrajectories):
     """The place of trajectories: FOLDER/0.traj, FOLDER/1.traj, ..., by numbers of structures.
 
     Each file holds the structure at its steps 0, interval, 2 interval, ... and at the end of its
@@ -92,6 +103,10 @@ class Trajectories(eqx.Module):
             raise ValueError(f"interval must be a positive number of steps, got {self.interval}")
         if self.format not in FORMATS:
             raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {self.format!r}")
+
+    def recorder(self, atoms: Sequence[Atoms]) -> "Recorder":
+        """What writes the frames of these structures; see `Recorder`."""
+        return Recorder(self, atoms)
 
     def paths(self, n_structures: int) -> list[Path]:
         """The files of `n_structures` structures."""
@@ -152,12 +167,12 @@ class Recorder:
         self._path = partial(trajectories.path, n_structures=len(atoms) or n_structures)
         check_folder(trajectories, len(atoms) or n_structures)
         resolved(trajectories.folder).mkdir(parents=True, exist_ok=True)
-        self._atoms: dict[int, Atoms] = {}
+        self._images: dict[int, Sequence[Atoms]] = {}
         for number, structure in enumerate(atoms):
             self.expect(number, structure)
         if lost := losses(trajectories.format, atoms, [False] * len(atoms)):
             names = [f"system {k} ({a.symbols})" for k, a in enumerate(atoms)]
-            warnings.warn(f"trajectories do not keep {in_words(lost, names)}", stacklevel=4)
+            warnings.warn(f"trajectories do not keep {in_words(lost, names)}", stacklevel=5)
         self._queue: queue.SimpleQueue[Iterable[Frame] | None] = queue.SimpleQueue()
         self._marks: dict[int, tuple[int, ...]] = {}
         """The marks of the files when last written, by number of the structure."""
@@ -168,10 +183,14 @@ class Recorder:
         self._thread = threading.Thread(target=self._write_all, daemon=True)
         self._thread.start()
 
-    def expect(self, number: int, atoms: Atoms) -> None:
-        """Remove the file that this structure's trajectory replaces."""
+    def expect(self, number: int, *images: Atoms) -> None:
+        """Remove the file that this structure's trajectory replaces.
+
+        Args:
+            images: the structure, or the images of a path.
+        """
         resolved(self._path(number)).unlink(missing_ok=True)
-        self._atoms[number] = atoms
+        self._images[number] = images
 
     def add(self, frames: Iterable[Frame]) -> None:
         """Queue frames for writing. A structure's frames arrive in the order of its steps.
@@ -204,18 +223,20 @@ class Recorder:
 
     def _write_all(self) -> None:
         waiting: dict[int, list[Frame]] = defaultdict(list)
-        steps: dict[int, int] = {}
+        steps: dict[int, tuple[int, int]] = {}
         while (frames := self._queue.get()) is not None:
             for frame in frames:
                 number = frame.number
                 # An end that is also due has been recorded already.
-                if frame.step > steps.get(number, -1):
+                if (frame.step, frame.image) > steps.get(number, (-1, 0)):
                     waiting[number].append(frame)
-                    steps[number] = frame.step
+                    steps[number] = frame.step, frame.image
+                if frame.image + 1 < len(self._images.get(number, ())):
+                    continue
                 if number in waiting and (frame.is_last or len(waiting[number]) >= TOGETHER):
                     self._append(number, waiting.pop(number))
                 if frame.is_last:
-                    self._atoms.pop(number, None)
+                    self._images.pop(number, None)
         for number, last in waiting.items():
             self._append(number, last)
 
@@ -230,13 +251,13 @@ class Recorder:
                 self._begin(number, frames)
         except Exception as error:  # every writer of ASE raises errors of its own
             reason = (error.strerror if isinstance(error, OSError) else None) or error
-            symbols = str(self._atoms[number].symbols)
+            symbols = str(self._images[number][0].symbols)
             self._faults[number] = symbols, f"{type(error).__name__}: {reason}"
 
     def _begin(self, number: int, frames: list[Frame]) -> None:
         path = self._path(number)
         with replacing(path) as part:
-            self._write(part, "w", self._atoms[number], frames)
+            self._write(part, "w", self._images[number], frames)
             mark, has_another = _mark(part.stat()), path.exists()
         self._marks[number] = mark
         self._n_replaced += has_another
@@ -245,7 +266,7 @@ class Recorder:
         path = self._path(number)
         if _mark(path.stat()) != self._marks[number]:
             raise FileExistsError("another program has put a file of its own in this place")
-        self._write(path, "a", self._atoms[number], frames)
+        self._write(path, "a", self._images[number], frames)
         self._marks[number] = _mark(path.stat())
 
 
@@ -258,11 +279,12 @@ def _mark(found: os.stat_result) -> tuple[int, ...]:
     return found.st_dev, found.st_ino, found.st_size
 
 
-def _write_extxyz(path: Path, mode: Mode, original: Atoms, frames: list[Frame]) -> None:
+def _write_extxyz(path: Path, mode: Mode, originals: Sequence[Atoms], frames: list[Frame]) -> None:
     """Frames that cannot be written completely leave no part."""
-    images, template, text = [], Template.of(prepared("extxyz", original)[0]), io.StringIO()
+    templates = [Template.of(prepared("extxyz", original)[0]) for original in originals]
+    images, text = [], io.StringIO()
     for frame in frames:
-        images.append(frame.snapshot.of(template))
+        images.append(frame.snapshot.of(templates[frame.image]))
         images[-1].info["step"] = frame.step
     ase.io.write(text, images, format="extxyz")
     with path.open("wb" if mode == "w" else "r+b", buffering=0) as file:
@@ -274,17 +296,19 @@ def _write_extxyz(path: Path, mode: Mode, original: Atoms, frames: list[Frame]) 
             raise
 
 
-def _write_traj(path: Path, mode: Mode, original: Atoms, frames: list[Frame]) -> None:
+def _write_traj(path: Path, mode: Mode, originals: Sequence[Atoms], frames: list[Frame]) -> None:
     """The file counts complete frames, and readers ignore all others."""
     # Move one structure from frame to frame. Its calculator holds no properties, since ASE would
     # compare the structure with the calculator's; pass the properties separately.
-    image = prepared("traj", original)[0]
-    image.calc = SinglePointCalculator(image)
+    images = [prepared("traj", original)[0] for original in originals]
+    for image in images:
+        image.calc = SinglePointCalculator(image)
     writer = TrajectoryWriter(path, mode)
     backend: Any = writer.backend
     # Closing the writer would write once more, and fail again on a full disk.
     with closing(backend.fd):
         for frame in frames:
+            image = images[frame.image]
             image.set_cell(frame.snapshot.cell, apply_constraint=False)
             image.set_positions(frame.snapshot.positions, apply_constraint=False)
             image.info["step"] = frame.step

@@ -11,7 +11,7 @@ from basinax.config.tables import RECORD, Table
 
 FREE = (
     *("files", "skip_unreadable", "workers", "devices", "skin"),
-    *("output", "output_dir", "table", "json", "log", "report"),
+    *("output", "output_dir", "table", "json", "log", "report", "plot"),
     *("trajectory", "trajectory_interval", "trajectory_format"),
 )
 """Settings that change no bit; the content of files and their order stand in the record."""

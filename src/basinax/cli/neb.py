@@ -1,0 +1,278 @@
+"""The command `basinax neb`: the run of `basinax relax`, with paths in place of structures."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ase import Atoms
+
+from basinax.atoms import Trajectories
+from basinax.cli.console import fail, print_warning, reported, with_sources
+from basinax.cli.contents import Plan, plans_of
+from basinax.cli.guard import Unreadable
+from basinax.cli.inputs import InputItem, files_in, items_in, print_unused
+from basinax.cli.named import in_few
+from basinax.cli.options import Dtype, OutputStyle, PathOptions, PathOutputs, StoreOptions
+from basinax.cli.outputs import Writing
+from basinax.cli.setup import Work, fix, potential_of
+from basinax.cli.works import AbstractWorks, Ended, Found, Job, named_in_info
+from basinax.config.files import name_of
+from basinax.config.specs import optimizer_from
+from basinax.engine.relax import run_settings
+from basinax.engine.relax_stream import refused, relax_items
+from basinax.engine.workers import lanes_of
+from basinax.models.evaluators.protocol import AbstractEvaluator
+from basinax.neb.evaluator import OfImages
+from basinax.neb.neb import as_systems, evaluator_of_images, usable_optimizer
+from basinax.neb.paths import Band, read_band
+from basinax.neb.result import MinimumEnergyPath, PathsResult
+from basinax.neb.trajectories import PathRecorder
+from basinax.numerics.settings import one_line
+from basinax.numerics.switches import own_switches
+from basinax.optimizers.protocol import AbstractTransform
+from basinax.results.record import Relaxed
+from basinax.results.result import AtomsRelaxation
+from basinax.results.trajectory import Recorder
+from basinax.runs.values import parted
+from basinax.structures.batch import available_dtype
+from basinax.structures.read import Item
+
+PICTURES = (".svg", ".png", ".pdf")
+"""Endings of pictures."""
+
+
+def run(
+    given: PathOptions, outputs: PathOutputs, keeping: StoreOptions, manner: OutputStyle
+) -> None:
+    from basinax.cli.run import run as run_job
+
+    if outputs.plot is not None:
+        _check_plot(outputs.plot)
+    run_job(given, outputs, keeping, manner, PATHS)
+
+
+@dataclasses.dataclass(frozen=True)
+class PathSetup:
+    """The settings of a run, without its paths."""
+
+    given: PathOptions
+    settings: dict[str, Any]
+    """The potential."""
+    inner: AbstractEvaluator
+    """What evaluates images."""
+    optimizer: AbstractTransform
+    last: dict[int, OfImages] = dataclasses.field(default_factory=dict)
+    """That of the evaluator, see `PathEvaluator`."""
+
+    @classmethod
+    def read(cls, given: PathOptions) -> "PathSetup":
+        """The setup of the options; exits if they are wrong."""
+        if given.dtype is Dtype.FLOAT64:
+            jax.config.update("jax_enable_x64", True)
+        with reported():
+            lanes_of(given.devices)  # raises if JAX has fewer devices
+            potential = potential_of(given)
+            inner = evaluator_of_images(potential, given.skin, given.dtype.value)
+            named_one = None if given.optimizer is None else optimizer_from(given.optimizer)
+            optimizer = usable_optimizer(named_one)
+        return cls(given, {"potential": potential}, inner, optimizer)
+
+
+class Paths(AbstractWorks):
+    """The paths of a run, all of which are read first.
+
+    A run without a folder of its own ends with an error if one is unusable. Another one records the
+    unusable.
+    """
+
+    def __init__(
+        self, given: PathOptions, setup: PathSetup, keeping: StoreOptions, *, is_sole: bool
+    ):
+        self.is_sole, self.shard, self._setup = is_sole, keeping.shard, setup
+        self._warned = set[str]()
+        self.paths, self.sources, self.inputs, self.skipped = [], [], None, []
+        self._all = list[Work]()
+        faults = list[str]()
+        for items in _items_of(given.files):
+            work = _read(len(self._all), items, setup)
+            if work.fault is not None:
+                faults.append(f"{work.source} is no path: {one_line(work.fault)}")
+                if is_sole:
+                    continue
+            self.paths.append(items[0].path)
+            self.sources.append(work.source)
+            self._all.append(work)
+        if faults and (keeping.strict or (is_sole and not (given.skip_unreadable and self._all))):
+            fail(*in_few(faults, len(faults) + len(self._all)))
+        if is_sole:
+            self.skipped += faults
+            for fault in in_few(faults, len(faults) + len(self._all)):
+                print_warning(fault)
+        self.n_items = len(self._all)
+        usable = self._usable(self._all)
+        images = [image for work in usable for image in _band(work).images[:1]]
+        print_unused(images, [work.source for work in usable], setup.settings["potential"])
+
+    @property
+    def at_once(self) -> int | None:
+        return None  # all in one batch
+
+    def plans(self, writing: Writing) -> list[Plan]:
+        of = [w for w in self._usable(self._all) if self.shard.has(w.number)]
+        works = [work for work in of for _ in _band(work).images]
+        files = writing.files_of([self.paths[work.number] for work in works])
+        atoms = [image for work in of for image in _band(work).images]
+        return plans_of(files, atoms, [work.source for work in works], [False] * len(atoms))
+
+    def left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work]:
+        return (w for w in self._all if self.shard.has(w.number) and w.number not in done)
+
+    def recorder(self, to: Trajectories, n_structures: int) -> PathRecorder:
+        return PathRecorder(Recorder(to, n_structures=n_structures), self._setup.last)
+
+    def images(self, work: Work) -> list[Atoms]:
+        return _band(work).images if work.fault is None else []
+
+    @staticmethod
+    def _usable(works: Sequence[Work]) -> list[Work]:
+        return [work for work in works if work.fault is None]
+
+
+def _items_of(files: list[Path]) -> Iterator[list[InputItem]]:
+    """The structures of each path: those of a file, or of two files with one structure each."""
+    alone = list[InputItem]()
+    for path in files_in(files):
+        items = [item._replace(source=name_of(path)) for item in items_in(path)]
+        if len(items) > 1 and alone:
+            yield alone
+            alone = []
+        alone += items
+        if len(alone) > 1:
+            yield alone
+            alone = []
+    if alone:
+        yield alone
+
+
+def _read(number: int, items: list[InputItem], setup: PathSetup) -> Work:
+    """A path, or the reason why it is none."""
+    given, source = setup.given, " and ".join(dict.fromkeys(item.source for item in items))
+    try:
+        images = [item.read() for item in items]
+        if given.fix_atoms is not None:
+            _fix(images, source, given.fix_atoms)
+        for image in images:
+            image.info = parted(image.info)[0]
+        how = given.images, given.interpolate.value, given.method.value
+        band = read_band(images, given.k, *how)
+        setup.inner.check(band.images, [False] * len(band.images))
+    except (Unreadable, TypeError, ValueError, NotImplementedError) as error:
+        return Work(number, source, Atoms(), {}, error)
+    return Work(number, source, band.images[0], {"band": band})
+
+
+def _fix(images: list[Atoms], source: str, text: str) -> None:
+    """Fix the atoms that are chosen in the first image, in all images."""
+    if not fix(images[0], source, text):
+        raise ValueError(f"--fix-atoms {text} holds of no atom of its first image")
+    for image in images[1:]:
+        image.set_constraint([*image.constraints, images[0].constraints[-1]])
+
+
+def _band(work: Work) -> Band:
+    return work.own["band"]
+
+
+def relax_paths(
+    setup: PathSetup,
+    works: Iterable[Work],
+    *,
+    is_strict: bool = False,
+    at_once: int | None = None,
+    history: bool | int,
+    recorder: Any = None,
+    **how: Any,
+) -> Generator[Ended]:
+    """The outcomes of paths as they end, see `relax_works`."""
+    del is_strict, at_once
+    given, works = setup.given, list(works)
+    faulty = [(work, work.fault) for work in works if work.fault is not None]
+    if faulty:
+        yield [(w.number, refused(w.atoms, w.source, one_line(fault))) for w, fault in faulty]
+    works = [work for work in works if work.fault is None]
+    if not works:
+        return
+    bands, dtype = [_band(work) for work in works], available_dtype(given.dtype.value)
+    sources = {work.number: work.source for work in works}
+    with (
+        reported([*sources.values()]),
+        own_switches(),
+        warnings.catch_warnings(record=True) as told,
+    ):
+        warnings.simplefilter("always", UserWarning)
+        climb = given.climb if 0 < given.climb < np.inf else given.climb > 0
+        method = given.method.value
+        evaluator, optimizer = as_systems(
+            bands, setup.inner, setup.optimizer, method, climb, given.fmax, dtype
+        )
+        evaluator = evaluator.numbered([*sources], setup.last)
+        run = run_settings(
+            evaluator,
+            optimizer,
+            fmax=given.fmax,
+            max_steps=given.max_steps,
+            dtype=dtype,
+            history=history,
+            devices=given.devices,
+            n_structures=len(bands),
+        )
+    for each in told:
+        print_warning(with_sources(str(each.message), [*sources.values()]))
+    items = [
+        Item(work.number, band.joined(work.number), None, own)
+        for work, band, own in zip(works, bands, run.settings.own(len(bands)), strict=True)
+    ]
+    for ended in relax_items(iter(items), run, at_once=len(items), recorder=recorder, **how):
+        yield [(number, _kept(end, sources[number])) for number, end in ended]
+
+
+def _kept(end: Any, source: str) -> Relaxed:
+    """An outcome in a form that a folder can keep."""
+    results = dict(end.results)
+    if "images" in results:
+        results["images"] = [parted(each)[0] for each in results["images"]]
+    return dataclasses.replace(end, source=source, results=results)
+
+
+def found_paths(numbers: list[int], result: AtomsRelaxation, info: Sequence[str] = ()) -> Found:
+    """The images of paths, one after another."""
+    if info:
+        raise ValueError("--info is for tables of structures, and this is a run of paths")
+    paths = PathsResult([MinimumEnergyPath(entry) for entry in result])
+    atoms, sources, of = [], [], []
+    for number, path in zip(numbers, paths, strict=True):
+        for k, image in enumerate(path.images):
+            image.info |= named_in_info(number, path.entry) | {"relax_image": k}
+        atoms += path.images
+        sources += [path.entry.source] * path.n_images
+        of += [number] * path.n_images
+    return Found(atoms, sources, of, paths.to_dict(), paths.plot)
+
+
+def _check_plot(path: Path) -> None:
+    """Exit unless a picture can be written."""
+    if path.suffix.lower() not in PICTURES:
+        fail(f"{path}: a picture is a file in {', '.join(PICTURES)}")
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")  # needs no display
+    except ImportError:
+        fail("--plot needs matplotlib: pip install matplotlib")
+
+
+PATHS = Job("neb", "paths", PathSetup.read, Paths, relax_paths, found_paths)
