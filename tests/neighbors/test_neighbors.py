@@ -163,6 +163,7 @@ def test_folds_go_through_the_systems_that_they_must_with_long_lists_first(monke
     atoms = [STRUCTURES[name] for name in ("cluster of 13", "cell of 32", "one open atom")]
     batch = Batch.from_atoms([*atoms, atoms[0]])
     table = NeighborTable(batch, CUTOFF, 0.5, lists=ChunkedLists)
+    by_rows = NeighborTable(batch, CUTOFF, 0.5)
     ids = np.asarray(batch.index.ids)
 
     def columns(*which):
@@ -171,13 +172,13 @@ def test_folds_go_through_the_systems_that_they_must_with_long_lists_first(monke
         found = neighbors.columns
         rows, chunks = np.asarray(found.rows), np.asarray(found.n_slots)
         np.testing.assert_array_equal(rows[np.asarray(found.of_rows)], np.arange(batch.n_rows))
-        np.testing.assert_array_equal(neighbors.slots, table.slots[:, rows])
+        np.testing.assert_array_equal(neighbors.slots, by_rows.lists().slots[:, rows])
         assert found.size % 8 == 0 and found.size * len(chunks) == len(rows)
         assert int(found.n_chunks) == (chunks > 0).sum()
         return ids[rows], chunks.tolist()
 
     def longest(k):
-        return int((table.slots[:, ids == k] != batch.n_rows).sum(0).max())
+        return int((by_rows.lists().slots[:, ids == k] != batch.n_rows).sum(0).max())
 
     assert longest(1) > longest(0) == 12 > longest(2) == 0
     systems, chunks = columns(0, 1, 2, 3)
@@ -185,7 +186,8 @@ def test_folds_go_through_the_systems_that_they_must_with_long_lists_first(monke
     assert columns(0, 2)[1] == [12, 0, 0] and (columns(0, 2)[0][:13] == 0).all()
     assert columns(2)[1] == columns()[1] == [0, 0, 0]
     apart = moved(batch, np.asarray(batch.positions) * 3.0)
-    table.rebuild(apart, np.isin(np.arange(batch.n_systems), (0,)))
+    for each in (table, by_rows):
+        each.rebuild(apart, np.isin(np.arange(batch.n_systems), (0,)))
     assert columns(0)[1] == [longest(0), 0, 0] and longest(0) < 12
 
 
@@ -258,13 +260,16 @@ def test_clusters_are_closed_together_as_one_after_another():
     clusters = [draw.normal(0, 4, (n, 3)) for n in (1, 2, 13, 31)]
     far_apart = clusters[2] + np.array([[0.0, 40.0, 0.0]] * 6 + [[0.0, 0.0, 0.0]] * 7)
     systems = [*clusters, far_apart]
-    n = len(systems)
-    tasks = tasks_of(systems, np.zeros((n, 3, 3)), np.zeros((n, 3), bool), 9.0, 1e-15)
-    for x, task in zip(systems, tasks, strict=True):
-        ours, box = _closed(x, np.zeros((3, 3)), np.zeros(3, bool), task.radius)
-        assert np.array_equal(task.positions, ours)
-        assert np.array_equal(task.cell, box)
-    assert not np.array_equal(tasks[-1].positions, far_apart)
+    n, sizes = len(systems), np.array([len(x) for x in systems])
+    none = np.zeros((n, 3, 3)), np.zeros((n, 3), bool)
+    tasks = tasks_of(np.concatenate(systems), sizes, *none, 9.0, 1e-15)
+    alone = [
+        _closed(x, np.zeros((3, 3)), np.zeros(3, bool), radius)
+        for x, radius in zip(systems, tasks.radii, strict=True)
+    ]
+    assert np.array_equal(tasks.positions, np.concatenate([ours for ours, _ in alone]))
+    assert np.array_equal(tasks.cells, [box for _, box in alone])
+    assert not np.array_equal(tasks.positions[-len(far_apart) :], far_apart)
 
 
 def test_two_atoms_at_one_place_are_neighbours():
