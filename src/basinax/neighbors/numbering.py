@@ -62,12 +62,6 @@ def rank(sorted_numbers: np.ndarray) -> np.ndarray:
     return np.arange(len(sorted_numbers), dtype=np.int32) - np.repeat(firsts, counts)
 
 
-def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The numbers of all ranges, one after another."""
-    firsts = np.cumsum(lengths) - lengths
-    return np.arange(lengths.sum()) + np.repeat(starts - firsts, lengths)
-
-
 _DENSE = 1 << 23
 """Up to this bound, a table of all numbers finds distinct ones faster than a sort."""
 

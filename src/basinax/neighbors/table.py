@@ -9,12 +9,12 @@ from jaxtyping import Bool
 from basinax.neighbors import rooms as _rooms
 from basinax.neighbors.edges import EdgeList, Frames
 from basinax.neighbors.lists import SPECIES_BIT, ChunkedLists, Columns, Lists, Neighbors
-from basinax.neighbors.numbering import distinct, ranges, rank
+from basinax.neighbors.numbering import distinct, rank
 from basinax.neighbors.rooms import SMALL, Room, room_of_images
 from basinax.neighbors.search import MOST_IMAGES, TO_SPARE, Pairs, no_list, pairs_of, tasks_of
 from basinax.numerics.rounding import BLOCK
 from basinax.numerics.settings import REAL, one_number
-from basinax.structures.batch import Batch, padded_size, row_starts
+from basinax.structures.batch import Batch, padded_size, ranges, row_starts
 from basinax.structures.machine import machine
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from ase import Atoms
 
 from basinax.config.files import replacing
+from basinax.structures.read import cells_of
 
 Columns = dict[str, list[Any]]
 _numbers = itertools.count()
@@ -102,7 +103,9 @@ def energies_of(atoms: Sequence[Atoms], energies: np.ndarray) -> Columns:
 
 def volumes(atoms: Sequence[Atoms]) -> list[float | None]:
     """The volumes in Å³; None without three periodic directions."""
-    return [volume_of(a.cell.array, a.pbc) for a in atoms]
+    cells, pbc = cells_of(atoms)
+    found = np.abs(np.linalg.det(cells)).tolist()
+    return [volume if has else None for volume, has in zip(found, pbc.all(axis=1), strict=True)]
 
 
 def volume_of(cell: np.ndarray, pbc: np.ndarray) -> float | None:

@@ -196,8 +196,9 @@ def cells_of(
     atoms: Sequence[Atoms],
 ) -> tuple[Float[np.ndarray, "systems 3 3"], Bool[np.ndarray, "systems 3"]]:
     """The cells of structures, and the mask of their periodic directions."""
-    cells = np.concatenate([a.cell.array for a in atoms]).reshape(-1, 3, 3)
-    return cells, np.concatenate([a.pbc for a in atoms]).reshape(-1, 3)
+    cells = np.concatenate([np.zeros((0, 3)), *(a.cell.array for a in atoms)])
+    pbc = np.concatenate([np.zeros(0, bool), *(a.pbc for a in atoms)])
+    return cells.reshape(-1, 3, 3), pbc.reshape(-1, 3)
 
 
 def _units(cells: Float[np.ndarray, "systems 3 3"]) -> Float[np.ndarray, "systems 3 3"]:
