@@ -163,12 +163,9 @@ class Slots:
         group = self.group
         if group.kind is None:
             return None
-        structures = [
-            structure if held else dataclasses.replace(structure, cell=None)
-            for structure, held in zip(self.structures, self.occupied, strict=True)
-        ]
-        dtype, has_open = self.batch.positions.dtype, group.has_open
-        return cell_moves(group.kind, structures, group.shape[1], dtype, has_open=has_open)
+        options = {"held": self.occupied, "has_open": group.has_open}
+        dtype = self.batch.positions.dtype
+        return cell_moves(group.kind, self.structures, group.shape[1], dtype, **options)
 
     def take_out(self, run: Run, which: np.ndarray) -> None:
         """Free the slots of structures that have ended, or must end at their current point."""
