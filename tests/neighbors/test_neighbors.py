@@ -1,5 +1,6 @@
 """Neighbour lists: complete, in canonical order, and rebuilt system by system."""
 
+import functools
 import itertools
 
 import jax
@@ -11,7 +12,8 @@ from ase.build import bulk
 
 from basinax.atoms import Batch, NeighborTable, moved_too_far
 from basinax.neighbors.lists import SPECIES_BIT, ChunkedLists, filled_up, gather
-from basinax.neighbors.search import _closed, tasks_of
+from basinax.neighbors.search import _closed, pairs_of, tasks_of
+from basinax.structures.read import cells_of
 from structures import CUTOFF, POTENTIALS, SKIN, STRUCTURES, fcc, jitted, moved, rattled, results_of
 
 
@@ -143,6 +145,46 @@ def test_pairs_that_are_tried_are_those_that_vesin_finds(displacement, monkeypat
         pairs = listed(tried, batch, k)
         assert pairs == sorted(pairs)
         assert set(listed(searched, batch, k)) <= set(pairs) <= set(listed(wider, batch, k))
+
+
+def any_structure(random):
+    """A skewed, thin, flat or open structure of a few atoms, some far outside their cell."""
+    n = int(random.integers(1, 13))
+    lengths = np.exp(random.uniform(np.log(2.0), np.log(20.0), 3))
+    cell = lengths[:, None] * (np.eye(3) + random.uniform(-0.6, 0.6, (3, 3)))
+    pbc = random.random(3) < 0.7
+    places = random.uniform(-0.5, 1.5, (n, 3)) + random.choice([0, 0, 0, 2], (n, 3))
+    return Atoms(f"Ar{n}", places @ cell, cell=cell, pbc=pbc)
+
+
+def coded_pairs(found, tasks):
+    """Sorted numbers of pairs, each of system, atom, neighbour and shift."""
+    sizes = tasks.sizes[found.systems]
+    owners = np.repeat(found.systems, sizes)
+    atoms = np.concatenate([np.arange(n) for n in sizes])
+    of_pairs = np.repeat(np.arange(len(atoms)), found.lengths)
+    shifts = found.shifts[found.codes[found.images]] + 100
+    columns = owners[of_pairs], atoms[of_pairs], found.atoms[found.images], *shifts.T
+    return functools.reduce(lambda code, column: code * 256 + column, columns, np.int64(0))
+
+
+def test_pairs_of_random_cells_that_are_tried_are_those_that_vesin_finds(monkeypatch):
+    """In the same order, whatever is tried beside them."""
+    random = np.random.default_rng(0)
+    atoms = [any_structure(random) for _ in range(3000)]
+    sizes, cells = np.array([len(a) for a in atoms]), cells_of(atoms)
+    positions = np.concatenate([a.positions for a in atoms])
+
+    def found(radius):
+        tasks = tasks_of(positions, sizes, *cells, radius, 1e-16)
+        assert tasks.may_be.sum() > 2500  # others are too flat for this radius
+        each = [coded_pairs(some, tasks) for some in pairs_of(tasks, reverse=False)]
+        assert all((np.diff(codes) > 0).all() for codes in each)
+        return np.concatenate(each)
+
+    tried = found(6.0)
+    monkeypatch.setattr("basinax.neighbors.search.MOST_TRIED", 0)
+    assert np.isin(found(6.0), tried).all() and np.isin(tried, found(6.0 + 1e-3)).all()
 
 
 def test_no_pair_just_within_the_radius_is_missed():

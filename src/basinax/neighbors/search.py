@@ -40,7 +40,7 @@ crystal whose cell is as high as the radius, or 1000 of a cluster."""
 MOST_RADII = 30
 """Larger systems are searched, since trials compare squared lengths in single precision."""
 
-MOST_AT_ONCE = 1 << 19
+MOST_AT_ONCE = 1 << 20
 """The number of candidates, of several systems, that are tried at once."""
 
 ON_ONE_CORE = 1 << 17
