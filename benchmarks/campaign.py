@@ -110,11 +110,8 @@ def same_bits(one: Path, other: Path) -> bool:
 
 def is_same(ours: Any, theirs: Any) -> bool:
     arrays = [(x.atoms.positions, x.atoms.get_forces(), x.atoms.cell.array) for x in (ours, theirs)]
-    return (
-        ours.energy == theirs.energy
-        and ours[3:8] == theirs[3:8]
-        and all(map(np.array_equal, *arrays))
-    )
+    plain = [(x.source, x.energy, x.steps, x.evaluations, x.status) for x in (ours, theirs)]
+    return plain[0] == plain[1] and all(map(np.array_equal, *arrays))
 
 
 # --- interruptions
@@ -122,29 +119,46 @@ def is_same(ours: Any, theirs: Any) -> bool:
 ENDS = ("TERM", "INT", "KILL", "full disk")
 
 
-def interrupted(n_structures: int = 400, n_interruptions: int = 200) -> None:
-    """Runs of some hundred structures, each ended again and again at random, and resumed."""
+def interrupted(n_structures: int = 400, n_interruptions: int = 100) -> None:
+    """Runs of some hundred structures, each ended again and again at random, and gone on with.
+
+    Every other run has no `--run`, and keeps its results beside its output until this is written.
+    """
     rng, counts = random.Random(0), dict.fromkeys(ENDS, 0)
-    n_runs = different = 0
+    n_runs = n_without = different = 0
     with tempfile.TemporaryDirectory() as place:
         file, whole = Path(place) / "clusters.extxyz", Path(place) / "whole"
         ase.io.write(file, clusters(n_structures))
-        subprocess.run(relax_to(whole, file), check=True)
+        subprocess.run([*relax_to(whole, file), "--output", f"{whole}.extxyz"], check=True)
+        wanted = Path(f"{whole}.extxyz").read_bytes()
         longest, is_whole = 0.0, False
         while not is_whole or sum(counts.values()) < n_interruptions:
-            folder, end = Path(place) / f"run{n_runs}", rng.choice(ENDS)
+            has_folder, output = n_runs % 2 == 0, Path(place) / f"run{n_runs}.extxyz"
+            folder = Path(place) / f"run{n_runs}" if has_folder else Path(f"{output}.run")
+            command = relax_to(folder, file)
+            if not has_folder:
+                at = command.index("--run")
+                command[at : at + 2] = ["--output", str(output)]
+                if folder.exists() and rng.random() < 0.5:
+                    command[3:] = ["resume", str(folder), "--quiet"]
+            end = rng.choice(ENDS)
             within = longest if sum(counts.values()) < n_interruptions else 0.0
-            seconds, is_whole = run_until(relax_to(folder, file), end, within, rng)
+            seconds, is_whole = run_until(command, folder, end, within, rng)
+            is_whole |= output.exists() and not folder.exists()  # ended late, as it was written
             if not is_whole:
                 counts[end] += 1
+                n_without += not has_folder
                 continue
-            longest = seconds
-            check_whole(folder, n_structures)
-            different += not same_bits(whole, folder)
+            longest = max(longest, seconds)
+            if has_folder:
+                check_whole(folder, n_structures)
+                different += not same_bits(whole, folder)
+            else:
+                different += output.read_bytes() != wanted or folder.exists()
             n_runs += 1
             print(json.dumps(counts | {"runs": n_runs, "different": different}), flush=True)
     found: dict[str, Any] = {"structures": n_structures, "runs": n_runs, "different": different}
-    report("interruptions", [found | counts])
+    report("interruptions", [found | counts | {"without_run": n_without}])
 
 
 def check_whole(folder: Path, n_structures: int) -> None:
@@ -155,7 +169,7 @@ def check_whole(folder: Path, n_structures: int) -> None:
 
 
 def run_until(
-    command: list[str], end: str, longest: float, rng: random.Random
+    command: list[str], folder: Path, end: str, longest: float, rng: random.Random
 ) -> tuple[float, bool]:
     """Runs a command, ended by a signal or by a disk that is full.
 
@@ -165,7 +179,7 @@ def run_until(
     Returns:
         Its seconds, and whether it came to its own end.
     """
-    database = Path(command[command.index("--run") + 1]) / "results.db"
+    database = folder / "results.db"
     size = database.stat().st_size if database.exists() else 0
     limit = size + rng.randrange(4096, 1 << 19)
 
@@ -193,8 +207,8 @@ def run_until(
 ON_RAY = """
 import functools, sys
 from basinax import cli
-from basinax.cli import _run
-_run.relaxed_on_ray = functools.partial(_run.relaxed_on_ray, size={size})
+from basinax.cli import run
+run.relaxed_on_ray = functools.partial(run.relaxed_on_ray, size={size})
 cli.main()
 """
 

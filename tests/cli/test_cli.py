@@ -192,6 +192,22 @@ def test_trajectories_go_to_a_folder(files):
         assert [frame.info["step"] for frame in frames[0]][:3] == [0, 4, 8]
 
 
+def test_all_wrong_options_are_named_together_with_missing_files_and_outputs_in_the_way(files):
+    wrong = ("--potential", "emtt", "--optimizer", "firee", "--cell", "frechett")
+    unknown = ("potential 'emtt'", "optimizer 'firee'", "cell 'frechett'")
+    Path("relaxed.extxyz").touch()
+    for given, besides in (
+        ([*files, "--table", "t.csv", "--output", "o.xyz"], ()),
+        ([*files], ("relaxed.extxyz exists",)),
+        (["missing.xyz", "--overwrite"], ("missing.xyz cannot be read",)),
+    ):
+        done = run("relax", *given, *wrong)
+        lines = [x for x in done.output.splitlines() if x.startswith("error: ")]
+        assert done.exit_code == 2, done.output
+        expected = [f"unknown {x}" for x in unknown] + [*besides]
+        assert all(text in line for text, line in zip(expected, lines, strict=True)), lines
+
+
 def test_a_second_run_gives_the_same_files(files):
     for name in ("a", "b"):
         run(

@@ -1,5 +1,6 @@
 """The probe passes what keeps its bits, and finds what does not or is no derivative."""
 
+import warnings
 from pathlib import Path
 
 import equinox as eqx
@@ -219,3 +220,13 @@ def test_what_a_potential_leaves_to_the_compiler_is_told_once_and_by_the_probe()
     found = probe(Loose(), atoms)
     assert "sum over an axis" in {finding.rule for finding in found.left_open}
     assert str(found.left_open[0]) in str(found)
+
+
+def test_a_filter_of_warnings_makes_it_an_error():
+    class Looser(Loose):
+        pass
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", category=OrderWarning)
+        with pytest.raises(OrderWarning, match="sum over an axis"):
+            relax([bulk("Ar", "fcc", 5.2, cubic=True)], Looser(), max_steps=1)

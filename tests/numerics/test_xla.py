@@ -60,8 +60,8 @@ def test_options_that_xla_does_not_have_are_left_out():
         warnings.simplefilter("error")
         double = xla.jitted(lambda x, n: x * n, options, static_argnums=1)
         assert [double(np.float32(x), 2).item() for x in (3, 4)] == [6, 8]
-    assert xla._is_known("xla_backend_optimization_level", 1)
-    assert not xla._is_known("xla_of_another_time", 1)
+    assert xla.is_known("xla_backend_optimization_level", 1)
+    assert not xla.is_known("xla_of_another_time", 1)
 
 
 def test_threads_leave_options_out_side_by_side():

@@ -14,8 +14,10 @@ from basinax import (
     LBFGS,
     AbstractTransform,
     LevenbergMarquardt,
+    SystemIndex,
     apply_updates,
     check_order,
+    sum_of_squares,
 )
 from basinax.minimize.criteria import MaxForce
 from basinax.minimize.run import Evaluation, advance, start
@@ -80,9 +82,24 @@ def test_no_transform_is_forgotten():
     tried = set().union(*(members(make(np.arange(1))) for make in CASES.values()))
     public = {x for _, x in inspect.getmembers(basinax, inspect.isclass)}
     known = {x for x in public if issubclass(x, AbstractTransform) and not inspect.isabstract(x)}
-    # One is an optax transformation, done again like those in chains; the other factorises each
-    # system's matrix alone, by LAPACK.
+    # One is an optax transformation, done again like those in chains; the other has a test below.
     assert known - tried == {basinax.OptaxByName, LevenbergMarquardt}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_order_of_least_squares_is_its_own(dtype):
+    """Each system's matrix is factorised alone, by LAPACK; the rest is as in other transforms."""
+    index = SystemIndex.from_sizes([1, 2])
+    model = sum_of_squares(lambda x, is_row: jnp.where(is_row, x - 1.5, 0.0).ravel())
+    params, transform = jnp.zeros((3,), dtype), LevenbergMarquardt()
+    state = transform.init(params, index)
+
+    def step(params, state):
+        energies, gradient, extras = model(params, index)
+        updates, state = transform.update(gradient, state, params, energies=energies, extras=extras)
+        return apply_updates(params, updates), state
+
+    assert check_order(step, params, state).findings == ()
 
 
 @pytest.mark.parametrize(

@@ -577,7 +577,16 @@ def test_what_is_asked_of_a_folder_that_is_not_there_is_an_error():
     )
     assert "ended so" in run("export", "kept", "--table", "t.csv", "--status", "stalled", code=2)
     assert "is an input" in run("export", "kept", "--output", "kept/results.db", code=2)
-    assert "does not go with --run" in relax("--run", "kept", "--trajectory", "x", code=2)
+
+
+def test_trajectories_of_a_folder_are_those_of_a_run_without_one():
+    frames = ("--trajectory-interval", "3", "--trajectory-format", "extxyz")
+    relax("--output", "all.xyz", "--trajectory", "alone", *frames)
+    relax("--run", "kept", "--trajectory", "x", *frames, "--time-limit", "0s", code=4)
+    run("resume", "kept")
+    for path in Path("alone").iterdir():
+        assert Path("x", path.name).read_bytes() == path.read_bytes()
+    assert len(list(Path("x").iterdir())) == len(list(Path("alone").iterdir())) > 1
 
 
 # --- counting

@@ -11,6 +11,7 @@ from ase.cluster import Icosahedron
 from basinax.atoms import Batch, LennardJones, Morse, Neighbors, NeighborTable
 from basinax.neighbors.lists import ChunkedLists
 from basinax.neighbors.rooms import own_room
+from basinax.numerics import xla
 from basinax.structures.batch import padded_size
 from xla import AS_USERS
 
@@ -200,9 +201,10 @@ def with_programs_alone(cells, as_users: str = ""):
 
 
 def evaluated_with(options, batch, potential):
-    """Properties by a program of its own, that XLA compiles with these options."""
+    """Properties by a program of its own, that XLA compiles with those of these that it has."""
     args = potential, batch, listed(batch, potential)
-    return jitted.lower(*args).compile(compiler_options=options)(*args)
+    known = {name: value for name, value in options.items() if xla.is_known(name, value)}
+    return jitted.lower(*args).compile(compiler_options=known)(*args)
 
 
 def results_of(batch, properties, k: int) -> list[np.ndarray]:

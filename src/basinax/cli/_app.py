@@ -12,7 +12,7 @@ import typer
 
 import basinax
 from basinax.cli.config import Command, print_settings
-from basinax.cli.named import check_free, check_named, is_run
+from basinax.cli.named import check_named, is_run
 from basinax.cli.options import (
     Devices,
     Force,
@@ -92,9 +92,8 @@ def relax(
     goes on by the same command, or by basinax resume FOLDER, to the same bits; outputs are written
     at its end.
     """
-    check_named(given)
-    if not is_run(keeping.run or outputs.folder):
-        check_free(outputs if keeping.run else outputs.with_default(), given)
+    wanted = outputs if keeping.run else outputs.with_default()
+    check_named(given, None if is_run(keeping.run or outputs.folder) else wanted)
     from basinax.cli.run import run
 
     run(given, outputs, keeping, manner)
@@ -198,8 +197,7 @@ def evaluate(model: ModelOptions, outputs: PointOutputs, manner: OutputStyle) ->
     Exit status: 0, 1 if a structure could not be evaluated, 2 for bad input, 3 if something could
     not be written, 130 if interrupted.
     """
-    check_named(model)
-    check_free(outputs.with_default(), model)
+    check_named(model, outputs.with_default())
     from basinax.cli.evaluate import run
 
     run(model, outputs, manner)

@@ -27,8 +27,21 @@ _ENDS = {
 """Behind the file of a potential, by the potential's name."""
 
 
-def check_named(given: ModelOptions) -> None:
-    """Exit with an error for each missing file.
+def check_named(given: ModelOptions, outputs: Written | None = None) -> None:
+    """Exit with an error for each missing file, and for outputs that are in the way.
+
+    What is wrong with other options stands before these: the next try should not fail by it.
+    """
+    taken = [] if outputs is None else _in_the_way(outputs, given)
+    if faults := [*_missing_files(given), *taken]:
+        from basinax.cli.console import fail
+        from basinax.cli.setup import wrong_settings
+
+        fail(*wrong_settings(given), *faults)
+
+
+def _missing_files(given: ModelOptions) -> list[str]:
+    """An error for each missing file.
 
     If other files visibly hold no structures, leave all to the reader, which names them together.
     """
@@ -37,29 +50,23 @@ def check_named(given: ModelOptions) -> None:
         try:
             faults = [fault for path in given.files if (fault := _missing(path))]
         except OSError:
-            return
-    if faults:
-        from basinax.cli.console import fail
-
-        fail(*in_few(faults, len(given.files)))
+            return []
+    return in_few(faults, len(given.files))
 
 
-def check_free(outputs: Written, given: ModelOptions) -> None:
-    """Exit with an error, before any structure is read, if outputs exist and must not be replaced;
-    inputs to be overwritten are checked later."""
+def _in_the_way(outputs: Written, given: ModelOptions) -> list[str]:
+    """An error if outputs exist and must not be replaced; inputs among them are checked later."""
     if outputs.overwrite:
-        return
+        return []
     paths = [*filter(None, [outputs.output]), *(path for path, _ in outputs.files())]
     if not (there := [path for path in paths if path.is_file()]):
-        return
+        return []
     inputs = [] if given.config is None else [given.config]
     for path in given.files:
         with suppress(OSError):
             inputs.append(_plain_file(path))
-    if not any(path.samefile(x) for path in there for x in inputs):
-        from basinax.cli.console import fail
-
-        fail(in_the_way(there))
+    has_input = any(path.samefile(x) for path in there for x in inputs)
+    return [] if has_input else [in_the_way(there)]
 
 
 def is_run(folder: str | Path) -> bool:

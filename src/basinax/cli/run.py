@@ -93,8 +93,6 @@ def run(given: RelaxOptions, outputs: Outputs, keeping: StoreOptions, manner: Ou
         setup = Setup.read(given)
         making.is_threaded = _is_threaded(setup.settings["potential"])
         works = Works(given, setup, keeping, is_sole="temporary" in record[RECORD])
-        if outputs.trajectory is not None and not works.is_sole:
-            fail("--trajectory does not go with --run, which reads one structure after another")
         writing = _prepared(wanted, given, works, is_begun=before is not None)
         plans = works.plans(writing)
         with reported():
@@ -110,12 +108,12 @@ def run(given: RelaxOptions, outputs: Outputs, keeping: StoreOptions, manner: Ou
             return watch.is_stopped() or time.monotonic() >= deadline
 
         tally, admit = Tally(works, watch, done), _admission(kept, force=keeping.force)
-        remaining = works.left({brief.number for brief in done}, is_over)
-        recorder = Recorders(wanted, works, remaining, is_begun=before is not None)
+        recorder = Recorders(wanted, works, is_begun=before is not None)
+        remaining = recorder.expecting(works.left({brief.number for brief in done}, is_over))
         how: dict[str, Any] = {"history": True if outputs.report else POINTS}
         if keeping.ray is not None:
             there = functools.partial(relax_window, setup, **how)
-            relaxed = relaxed_on_ray(iter(remaining), there, is_over, keeping.ray, making, admit)
+            relaxed = relaxed_on_ray(remaining, there, is_over, keeping.ray, making, admit)
         else:
             how |= {"progress": tally.show, "should_stop": is_over, "recorder": recorder.used}
             relaxed = relax_works(
@@ -123,7 +121,7 @@ def run(given: RelaxOptions, outputs: Outputs, keeping: StoreOptions, manner: Ou
             )
         watch.begin("listing")
         made = None if keeping.ray else lambda: admit(making())
-        with writing.saver.watching(recorder.names), contextlib.closing(recorder), reported():
+        with writing.saver.watching(works.sources), contextlib.closing(recorder), reported():
             _work_off(kept, relaxed, tally, is_over, made)
         watch.begin("writing")
         with reported():

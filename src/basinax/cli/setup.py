@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +23,15 @@ from basinax.atoms import (
     relax as relax_atoms,
 )
 from basinax.cli.config import is_config, potential_in
-from basinax.cli.console import err, fail, print_line, print_warning, reported, with_sources
+from basinax.cli.console import (
+    err,
+    fail,
+    print_line,
+    print_warning,
+    reported,
+    text_of,
+    with_sources,
+)
 from basinax.cli.inputs import Inputs, print_unused, read_all
 from basinax.cli.options import Dtype, ModelOptions, RelaxOptions
 from basinax.cli.record import IMPORTING, noted
@@ -53,6 +61,9 @@ _CRITERIA = {
     "max_displacement": MaxDisplacement,
 }
 """Criteria besides that of forces, by their options."""
+
+_WRONG = TypeError, ValueError, NotImplementedError, ArithmeticError
+"""What readers of options raise."""
 
 _READERS = {"cell": str, "pressure": pressure_of, "fmax": not_negative, "max_steps": count_of}
 """Readers of settings that the `info` of structures may hold."""
@@ -92,18 +103,26 @@ class Setup:
             if given.cell is None and getattr(given, name) is not None:
                 fail(f"--{name.replace('_', '-')} needs a cell that moves: add --cell frechet")
         own = {name: getattr(given, name) for name in _READERS}
-        own["cell"] = or_of_info(str)(given.cell) if given.cell else None
+        own["cell"] = None
         if isinstance(given.pressure, str):
             own["pressure"] = pressure_of(given.pressure)
         with reported():
             lanes_of(given.devices)  # raises if JAX has fewer devices
-            settings = {
-                "potential": potential_of(given),
-                "optimizer": None if given.optimizer is None else optimizer_from(given.optimizer),
-                "dtype": given.dtype.value,
-                "skin": given.skin,
-                "devices": given.devices,
-            }
+            try:
+                settings = {
+                    "potential": potential_of(given),
+                    "optimizer": given.optimizer and optimizer_from(given.optimizer),
+                    "dtype": given.dtype.value,
+                    "skin": given.skin,
+                    "devices": given.devices,
+                }
+                if given.cell is not None:
+                    or_of_info(_moving)(given.cell)
+                    own["cell"] = or_of_info(str)(given.cell)
+            except _WRONG:
+                if wrong := wrong_settings(given):
+                    fail(*wrong)
+                raise
         tolerances = {kind: getattr(given, name) for name, kind in _CRITERIA.items()}
         return cls(settings, own, tolerances)
 
@@ -262,6 +281,34 @@ def read_model(given: ModelOptions) -> tuple[Any, Inputs]:
     return potential, read_all(given)
 
 
+def wrong_settings(given: ModelOptions) -> list[str]:
+    """What is wrong with the texts of potential, optimizer and cell; runs no foreign code."""
+    read: list[tuple[Callable[[str], Any], str | None]] = []
+    if not is_config(given.potential) and kind_of(given.potential) not in IMPORTING:
+        read.append((potential_from, given.potential))
+    if isinstance(given, RelaxOptions):
+        read += [(optimizer_from, given.optimizer), (or_of_info(_moving), given.cell)]
+    faults = []
+    for function, text in read:
+        try:
+            if text is not None:
+                function(text)
+        except OSError:  # a missing file is named elsewhere
+            continue
+        except _WRONG as error:
+            faults.append(text_of(error))
+    return faults
+
+
+def _moving(text: str) -> Any:
+    return None if text == "none" else cell_from(text)
+
+
+def kind_of(potential: str) -> str:
+    """The name of a potential in its text."""
+    return potential.partition(":")[0].strip().lower()
+
+
 def potential_of(given: ModelOptions) -> Any:
     """The potential; raises like `potential_from` and `potential_in`."""
     text, workers = given.potential, given.workers
@@ -271,7 +318,7 @@ def potential_of(given: ModelOptions) -> Any:
     if is_config(text):
         config = potential_in(text)
         file, text, workers = text, config["potential"], workers or config.get("workers")
-    if file is not None and text.partition(":")[0].strip().lower() in IMPORTING:
+    if file is not None and kind_of(text) in IMPORTING:
         print_line(err, f"{file} names {text}, whose code runs now")
     with noted():
         potential = potential_from(text)

@@ -21,10 +21,11 @@ from basinax.engine.relax_stream import refused
 from basinax.numerics.settings import one_line
 from basinax.results.history import AnyRecorder, Log, Together
 from basinax.results.record import Relaxed
-from basinax.results.trajectory import Frame, Recorder
+from basinax.results.trajectory import Recorder
 from basinax.runs.results import Brief
 from basinax.runs.rows import not_kept
 from basinax.structures.charges import unused_of, uses_of
+from basinax.structures.formats.held import losses
 from basinax.structures.read import Fault, Item as Input
 
 Ended = list[tuple[int, Relaxed]]
@@ -44,12 +45,15 @@ class Works:
         self._warned: set[str] = set()
         self.paths: list[Path] = []
         """The file of each structure that has been read."""
+        self.sources: list[str] = []
+        """The name of each structure that has been read."""
         self.inputs: list[Table] | None = None
         self.skipped: list[str] = []
         self._all: list[Work] = []
         if is_sole:
             inputs, self._all = read_works(given, setup)
             self.paths, self.skipped, self.inputs = inputs.paths, inputs.skipped, described(inputs)
+            self.sources = [work.source for work in self._all]
         self.n_items = len(self._all) if is_sole else count(given.files)
         """The number of structures in the input; None until all have been read."""
 
@@ -71,18 +75,19 @@ class Works:
         """The number of structures in memory; None for as many as keep all threads busy."""
         return max(len(self._all), 1) if self.is_sole else None
 
-    def left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work] | list[Work]:
+    def left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work]:
         """The structures that remain to be relaxed."""
         if self.is_sole:
-            return [w for w in self._all if self._shard.has(w.number) and w.number not in done]
-        return self._read_left(done, should_stop)
-
-    def _read_left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work]:
+            for work in self._all:
+                if self._shard.has(work.number) and work.number not in done:
+                    yield work
+            return
         number = -1
         for number, item in enumerate(items_of(self._given.files)):
             if should_stop():
                 return
             self.paths.append(item.path)
+            self.sources.append(item.source)
             if self._shard.has(number) and number not in done:
                 try:
                     yield self._read(number, item)
@@ -105,37 +110,40 @@ class Works:
         atoms = item.read()
         own = self.setup.own_of(atoms, item.source)
         constrain_one(atoms, item.source, self._given)
-        potential, of = self.setup.settings["potential"], f"(of {item.source} and others)"
+        potential = self.setup.settings["potential"]
         unused, kind = unused_of(atoms, uses_of(potential)), type(potential).__name__
-        self._warn((f"the potential {kind} does not use {name}" for name in unused), of)
-        self._warn((f"the folder does not keep {name}" for name in not_kept(atoms)), of)
+        self.warn_of((f"the potential {kind} does not use {name}" for name in unused), item.source)
+        self.warn_of((f"the folder does not keep {x}" for x in not_kept(atoms)), item.source)
         return Work(number, item.source, atoms, own)
 
-    def _warn(self, texts: Iterable[str], of: str) -> None:
-        """Print each warning once, with the structure that it is about."""
+    def warn_of(self, texts: Iterable[str], source: str) -> None:
+        """Print each warning once, with the first structure that it is about."""
         for text in texts:
             if text not in self._warned:
                 self._warned.add(text)
-                print_warning(f"{text} {of}")
+                print_warning(f"{text} (of {source} and others)")
 
 
 class Recorders:
     """The log and the trajectories of a run, which go on with it."""
 
-    def __init__(self, outputs: Outputs, works: Works, remaining: Any, *, is_begun: bool):
-        """Args: remaining: the structures that will be relaxed."""
-        self.names: list[str] = []
-        """The names of structures in warnings of trajectories."""
+    def __init__(self, outputs: Outputs, works: Works, *, is_begun: bool):
+        self._works, self._trajectories = works, trajectories_of(outputs)
         self._all: list[Any] = []
-        if (trajectories := trajectories_of(outputs)) is not None:
-            self.names = [work.source for work in remaining]
-            names = [path.stem for path in trajectories.paths(works.n_items or 0)]
-            names = [names[work.number] for work in remaining]
-            to = dataclasses.replace(trajectories, names=names)
-            recorder = Recorder(to, [work.atoms for work in remaining])
-            self._all.append(Numbered(recorder, [work.number for work in remaining]))
+        if self._trajectories is not None:
+            n_structures = works.n_items or 1
+            self._all.append(Recorder(self._trajectories, n_structures=n_structures))
         if outputs.log is not None:
             self._all.append(Log.to(outputs.log, "a" if is_begun else "w"))
+
+    def expecting(self, works: Iterable[Work]) -> Iterator[Work]:
+        """These structures, each made known before it is relaxed; warns of losses."""
+        for work in works:
+            if self._trajectories is not None:
+                lost = losses(self._trajectories.format, [work.atoms], [False])
+                self._works.warn_of((f"trajectories do not keep {x}" for x in lost), work.source)
+                self._all[0].expect(work.number, work.atoms)
+            yield work
 
     @property
     def used(self) -> AnyRecorder | None:
@@ -144,17 +152,6 @@ class Recorders:
     def close(self) -> None:
         for recorder in self._all:
             recorder.close()
-
-
-class Numbered:
-    """Trajectories of some structures of a run, by their numbers in the input."""
-
-    def __init__(self, recorder: Recorder, numbers: list[int]):
-        self._recorder, self._places = recorder, {x: k for k, x in enumerate(numbers)}
-        self.interval, self.close = recorder.interval, recorder.close
-
-    def add(self, frames: Iterable[Frame]) -> None:
-        self._recorder.add(x._replace(number=self._places[x.number]) for x in frames)
 
 
 def trajectories_of(outputs: Outputs) -> Trajectories | None:

@@ -141,7 +141,7 @@ def jitted(
         try:
             return run(tried, args)
         except jax.errors.JaxRuntimeError:
-            _MISSING.update(item for item in tried.items() if not _is_known(*item))
+            _MISSING.update(item for item in tried.items() if not is_known(*item))
             if known() == tried:
                 raise
         return run(known(), args)
@@ -174,7 +174,7 @@ _MISSING: set[tuple[str, Any]] = set()
 
 
 @functools.cache
-def _is_known(name: str, value: Any) -> bool:
+def is_known(name: str, value: Any) -> bool:
     """Whether a program can be compiled with this option."""
     nothing = jax.jit(lambda x: x).lower(np.float32(0.0))
     try:

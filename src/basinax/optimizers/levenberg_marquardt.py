@@ -197,7 +197,7 @@ def _bounds(dtype: Any) -> tuple[float, float]:
 
 def _size(gradient: Float[Array, "systems n"], state: LevenbergMarquardtState):
     """The largest entry of the gradient, in units in which the diagonal of JᵀJ is 1."""
-    units = jnp.sqrt(jnp.where(state.scale > 0, state.scale, 1))
+    units = rounded(jnp.sqrt(jnp.where(state.scale > 0, state.scale, 1)))
     return jnp.max(jnp.abs(gradient) / units, axis=1, initial=0)
 
 

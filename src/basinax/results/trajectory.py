@@ -12,6 +12,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -94,9 +95,13 @@ class Trajectories(eqx.Module):
 
     def paths(self, n_structures: int) -> list[Path]:
         """The files of `n_structures` structures."""
+        return [self.path(number, n_structures) for number in range(n_structures)]
+
+    def path(self, number: int, n_structures: int = 1) -> Path:
+        """The file of one of `n_structures` structures, by its number."""
         width = len(str(n_structures - 1))
-        names = self.names or [f"{number:0{width}d}" for number in range(n_structures)]
-        return [Path(self.folder) / f"{name}.{self.format}" for name in names]
+        name = f"{number:0{width}d}" if self.names is None else self.names[number]
+        return Path(self.folder) / f"{name}.{self.format}"
 
 
 def check_folder(trajectories: Trajectories, n_structures: int) -> list[Path]:
@@ -129,34 +134,44 @@ def check_folder(trajectories: Trajectories, n_structures: int) -> list[Path]:
 class Recorder:
     """Writes the frames of many structures; shared by threads."""
 
-    def __init__(self, trajectories: Trajectories, atoms: list[Atoms]):
-        """Make the folder if it is missing, and remove the files to be replaced.
+    def __init__(
+        self, trajectories: Trajectories, atoms: Sequence[Atoms] = (), n_structures: int = 1
+    ):
+        """Make the folder if it is missing, and expect these structures.
 
         Warns of losses of the format.
+
+        Args:
+            n_structures: the number of structures, if they are expected later.
 
         Raises:
             OSError: files cannot be written, or files of an earlier run would remain among them.
         """
         self.interval = min(int(trajectories.interval), MOST)
         self._write = _WRITERS[trajectories.format]
-        self._paths = trajectories.paths(len(atoms))
-        replaced = check_folder(trajectories, len(atoms))
+        self._path = partial(trajectories.path, n_structures=len(atoms) or n_structures)
+        check_folder(trajectories, len(atoms) or n_structures)
         resolved(trajectories.folder).mkdir(parents=True, exist_ok=True)
-        for path in replaced:
-            resolved(path).unlink()
+        self._atoms: dict[int, Atoms] = {}
+        for number, structure in enumerate(atoms):
+            self.expect(number, structure)
         if lost := losses(trajectories.format, atoms, [False] * len(atoms)):
             names = [f"system {k} ({a.symbols})" for k, a in enumerate(atoms)]
             warnings.warn(f"trajectories do not keep {in_words(lost, names)}", stacklevel=4)
-        self._atoms = atoms
         self._queue: queue.SimpleQueue[Iterable[Frame] | None] = queue.SimpleQueue()
         self._marks: dict[int, tuple[int, ...]] = {}
         """The marks of the files when last written, by number of the structure."""
         self._n_replaced = 0
         """The number of files that other programs made during the run."""
-        self._faults: dict[int, str] = {}
-        """The reasons why files of structures are incomplete, by number."""
+        self._faults: dict[int, tuple[str, str]] = {}
+        """The symbols of structures whose files are incomplete, and the reasons, by number."""
         self._thread = threading.Thread(target=self._write_all, daemon=True)
         self._thread.start()
+
+    def expect(self, number: int, atoms: Atoms) -> None:
+        """Remove the file that this structure's trajectory replaces."""
+        resolved(self._path(number)).unlink(missing_ok=True)
+        self._atoms[number] = atoms
 
     def add(self, frames: Iterable[Frame]) -> None:
         """Queue frames for writing. A structure's frames arrive in the order of its steps.
@@ -178,8 +193,8 @@ class Recorder:
             )
         if not self._faults:
             return
-        number, fault = next(iter(self._faults.items()))
-        name, n_more = f"system {number} ({self._atoms[number].symbols})", len(self._faults) - 1
+        number, (symbols, fault) = next(iter(self._faults.items()))
+        name, n_more = f"system {number} ({symbols})", len(self._faults) - 1
         which = (
             f"trajectories of {name} and {n_more} more are"
             if n_more
@@ -199,6 +214,8 @@ class Recorder:
                     steps[number] = frame.step
                 if number in waiting and (frame.is_last or len(waiting[number]) >= TOGETHER):
                     self._append(number, waiting.pop(number))
+                if frame.is_last:
+                    self._atoms.pop(number, None)
         for number, last in waiting.items():
             self._append(number, last)
 
@@ -213,18 +230,19 @@ class Recorder:
                 self._begin(number, frames)
         except Exception as error:  # every writer of ASE raises errors of its own
             reason = (error.strerror if isinstance(error, OSError) else None) or error
-            self._faults[number] = f"{type(error).__name__}: {reason}"
+            symbols = str(self._atoms[number].symbols)
+            self._faults[number] = symbols, f"{type(error).__name__}: {reason}"
 
     def _begin(self, number: int, frames: list[Frame]) -> None:
-        path = self._paths[number]
-        with replacing(path) as partial:
-            self._write(partial, "w", self._atoms[number], frames)
-            mark, has_another = _mark(partial.stat()), path.exists()
+        path = self._path(number)
+        with replacing(path) as part:
+            self._write(part, "w", self._atoms[number], frames)
+            mark, has_another = _mark(part.stat()), path.exists()
         self._marks[number] = mark
         self._n_replaced += has_another
 
     def _extend(self, number: int, frames: list[Frame]) -> None:
-        path = self._paths[number]
+        path = self._path(number)
         if _mark(path.stat()) != self._marks[number]:
             raise FileExistsError("another program has put a file of its own in this place")
         self._write(path, "a", self._atoms[number], frames)

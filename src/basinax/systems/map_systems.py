@@ -21,6 +21,8 @@ from basinax.systems.index import AnyIndex, SystemIndex
 from basinax.systems.prefix import is_index, n_systems, resolve
 from basinax.systems.types import Prefix, Tree
 
+_ALONE = "each system is computed in a shape that its own rows decide"
+
 
 def each_alone(energy: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     """A model of many systems from the energy of one, with the bits of each system alone.
@@ -98,14 +100,13 @@ def one_after_another(
         return jax.tree.map(put, found, said)
 
     found = lax.fori_loop(0, jnp.sum(is_asked, dtype=jnp.int32), turn, found)
+    is_number = lambda x: jnp.issubdtype(x.dtype, jnp.inexact)  # noqa: E731
+    found = jax.tree.map(lambda x: exact(x, _ALONE) if is_number(x) else x, found)
     return jax.tree.map(lambda x: x[:n], found)
 
 
 _looped = xla.jitted(one_after_another, static_argnums=0)
 """In a program of its own outside of `jit`, where JAX would compile the loop by itself."""
-
-
-_ALONE = "each system is computed in a shape that its own rows decide"
 
 
 class _Group(NamedTuple):
@@ -188,9 +189,7 @@ class Alone:
         nothing = jax.tree.map(
             lambda x: jnp.full((len(group.systems), *x.shape), jnp.nan, x.dtype), said
         )
-        found = _looped(function, is_asked, arguments, nothing)
-        is_number = lambda x: jnp.issubdtype(x.dtype, jnp.inexact)  # noqa: E731
-        return jax.tree.map(lambda x: exact(x, _ALONE) if is_number(x) else x, found)
+        return _looped(function, is_asked, arguments, nothing)
 
     def _rows(self, index: AnyIndex, of_groups: Sequence[Array]) -> Array:
         """An array like a leaf of the parameters, from the arrays of the groups."""
