@@ -105,7 +105,8 @@ def volumes(atoms: Sequence[Atoms]) -> list[float | None]:
     """The volumes in Å³; None without three periodic directions."""
     cells, pbc = cells_of(atoms)
     found = np.abs(np.linalg.det(cells)).tolist()
-    return [volume if has else None for volume, has in zip(found, pbc.all(axis=1), strict=True)]
+    are_solid = np.asarray(pbc.all(axis=1)).tolist()
+    return [volume if is_solid else None for volume, is_solid in zip(found, are_solid, strict=True)]
 
 
 def volume_of(cell: np.ndarray, pbc: np.ndarray) -> float | None:

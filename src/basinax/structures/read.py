@@ -100,19 +100,17 @@ def intake(atoms: Iterable[Atoms], cell: Any = None) -> list[Structure]:
     sizes, (cells, pbc) = np.array([len(a) for a in atoms]), cells_of(atoms)
     owners = np.repeat(np.arange(len(atoms)), sizes)
     is_usable = (sizes > 0) & np.isfinite(cells).all(axis=(1, 2))
-    is_usable[owners[~np.isfinite(np.concatenate([a.positions for a in atoms])).all(axis=1)]] = (
-        False
-    )
+    is_finite = np.isfinite(np.concatenate([a.positions for a in atoms])).all(axis=1)
+    is_usable[owners[~is_finite]] = False
     solid = squared_measures(_units(cells), pbc) > INDEPENDENT**2
     for k, a in enumerate(atoms):
         if not (is_usable[k] and solid[k]):
             _check_place(a, k, is_solid=bool(solid[k]))
         if a.constraints:
             check_constraints(a, _name(a, k))
-    moved = [
-        c if may_move else None  # without periodic directions none could move
-        for c, may_move in zip(one_a_structure(cell, len(atoms)), pbc.any(axis=1), strict=True)
-    ]
+    # Without periodic directions no cell could move.
+    wanted = zip(atoms, one_a_structure(cell, len(atoms)), strict=True)
+    moved = [c if a.pbc.any() else None for a, c in wanted]
     has_volume = np.abs(np.linalg.det(cells)) > 0
     for k, (a, c) in enumerate(zip(atoms, moved, strict=True)):
         if c is not None and (a.constraints or not has_volume[k]):
