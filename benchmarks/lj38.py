@@ -169,7 +169,7 @@ def _relaxed(optimizer, clusters, cap):
     )
     evaluations, energies = np.array(result.evaluations), np.array(result.energies)
     is_done = np.array(result.converged) & (energies < BOUND) & (evaluations <= CAP)
-    return evaluations, is_done, np.array(result.status != basinax.Status.MAX_STEPS)
+    return evaluations, is_done, np.array(result.status != basinax.Status.MAX_STEPS.code)
 
 
 class Cluster(Optimizable):

@@ -8,7 +8,7 @@ from pathlib import Path
 import ase.io
 import jax
 
-from basinax import FIRE, Status
+from basinax import FIRE
 from basinax.atoms import LennardJones, relax
 
 jax.config.update("jax_enable_x64", True)
@@ -28,7 +28,6 @@ result = relax(structures, potential, FIRE(), fmax=0.005, max_steps=max_steps)
 print(f"{'formula':>8}  {'status':>10}  {'steps':>5}  {'energy (eV)':>12}")
 for atoms, status, steps in zip(result.atoms, result.status, result.steps, strict=True):
     energy = atoms.get_potential_energy()
-    name = Status(status).name.lower()
-    print(f"{atoms.get_chemical_formula():>8}  {name:>10}  {steps:5}  {energy:12.6f}")
+    print(f"{atoms.get_chemical_formula():>8}  {status:>10}  {steps:5}  {energy:12.6f}")
 
 assert result.converged.all()

@@ -117,7 +117,7 @@ def test_extras_that_are_no_number_stay_with_their_system():
         convergence=LowStress(0.5),
     )
     whole = run(bowl, convergence=LowStress(0.5))
-    assert result.status.tolist() == [Status.MAX_STEPS] + [Status.CONVERGED] * 3
+    assert result.status.tolist() == [Status.MAX_STEPS.code] + [Status.CONVERGED.code] * 3
     assert same_bits(
         jax.tree.map(lambda leaf: leaf[1:], (result.energies, result.steps, result.extras)),
         jax.tree.map(lambda leaf: leaf[1:], (whole.energies, whole.steps, whole.extras)),

@@ -164,12 +164,7 @@ COMMANDS = {
     "a mistyped command": ["relaxx"],
     "a mistyped option": ["relax", __file__, "--potentail", "emt"],
     "a mistyped value": ["verify", __file__, "--potential", "emt", "--fmax", "small"],
-    "no file": ["relax", "nowhere.xyz", "--potential", "emt"],
-    "no file for some images": ["relax", __file__, "nowhere.xyz@0:2", "--potential", "emt"],
-    "no optimizer file": ["relax", __file__, "--potential", "emt", "--optimizer", "no.json"],
-    "an output that exists": ["relax", __file__, "--potential", "emt", "--output", "README.md"],
     "a config file with a typo": ["relax", __file__, "--config", "pyproject.toml"],
-    "no file of tables": ["relax", __file__, "--potential", "eam:no.eam,format=alloy"],
 }
 
 

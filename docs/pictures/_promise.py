@@ -11,7 +11,6 @@ from ase import Atoms
 from ase.build import bulk
 from ase.cluster import Icosahedron
 
-from basinax import Status
 from basinax.atoms import LennardJones, relax
 
 jax.config.update("jax_enable_x64", True)
@@ -56,7 +55,7 @@ def panel(x: float, title: str, names: list[str]) -> list[str]:
             y += 19
         y += 7
     place = names.index("Ar13")
-    energy, status = result.energies[place], Status(result.status[place]).name.lower()
+    energy, status = result.energies[place], result.status[place]
     outcome = f"Ar13: {result.steps[place]} steps, {status}"
     return [
         *parts,

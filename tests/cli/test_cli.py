@@ -204,7 +204,7 @@ def test_all_wrong_options_are_named_together_with_missing_files_and_outputs_in_
         done = run("relax", *given, *wrong)
         lines = [x for x in done.output.splitlines() if x.startswith("error: ")]
         assert done.exit_code == 2, done.output
-        expected = [f"unknown {x}" for x in unknown] + [*besides]
+        expected = [*besides, *(f"unknown {x}" for x in unknown)]
         assert all(text in line for text, line in zip(expected, lines, strict=True)), lines
 
 

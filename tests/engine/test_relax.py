@@ -400,7 +400,11 @@ WRONG = {
     "a wrong name of an optimizer": ({"optimizer": "fyre"}, ValueError, "did you mean 'fire'"),
     "too small a matrix": ({"optimizer": chain(BFGS(max_rows=4))}, ValueError, "max_rows=4, but"),
     "a class of potentials": ({"potential": EMT}, TypeError, "the class EMT"),
-    "the name of a potential": ({"potential": "emt"}, TypeError, r"potential_from\('emt'\)"),
+    "the name of a potential": (
+        {"potential": "etm"},
+        ValueError,
+        "unknown potential 'etm', did you mean",
+    ),
     "a function": ({"potential": len}, TypeError, "potential must be one of basinax.atoms"),
 }
 

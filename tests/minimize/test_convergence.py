@@ -306,7 +306,7 @@ def test_a_step_is_made_where_a_criterion_looks_at_one(criterion, steps):
         convergence=criterion,
     )
     assert result.steps.tolist() == [steps] * 4 + [0] * 3
-    assert result.status.tolist() == [Status.CONVERGED] * 4 + [Status.NOT_FINITE] * 3
+    assert result.status.tolist() == [Status.CONVERGED.code] * 4 + [Status.NOT_FINITE.code] * 3
 
 
 def test_trials_of_a_line_search_are_not_the_last_point():
@@ -346,7 +346,7 @@ def test_going_back_to_where_a_failed_search_began_is_no_small_step():
         index_prefix=index,
         convergence=EnergyChange(1e-3) | MaxDisplacement(1e-3),
     )
-    assert result.status.tolist() == [Status.LINE_SEARCH_FAILED] * 2
+    assert result.status.tolist() == [Status.LINE_SEARCH_FAILED.code] * 2
 
 
 def bowl_run(**options):

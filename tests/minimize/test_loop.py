@@ -91,8 +91,8 @@ def test_max_steps_end_a_system_unconverged():
     result = relaxed(batch, fmax=1e-3, max_steps=max_steps)
     ended = np.array([0, 2, 3])
     assert result.steps[ended].tolist() == [3, 0, 7]
-    assert result.status[ended].tolist() == [Status.MAX_STEPS] * 3
-    assert result.status[1] == Status.CONVERGED
+    assert result.status[ended].tolist() == [Status.MAX_STEPS.code] * 3
+    assert result.status[1] == Status.CONVERGED.code
 
 
 def test_convergence_at_the_last_step_counts():
@@ -106,7 +106,7 @@ def test_convergence_at_the_last_step_counts():
 def test_what_is_not_finite_ends_one_system_alone():
     batch, spoiled = batch_of(), batch_of(spoiled=True)
     result, expected = relaxed(spoiled, fmax=1e-3), relaxed(batch, fmax=1e-3)
-    assert result.status.tolist()[4:6] == [Status.NOT_FINITE] * 2
+    assert result.status.tolist()[4:6] == [Status.NOT_FINITE.code] * 2
     assert result.steps.tolist()[4:6] == [0, 0]
     assert np.isinf(result.fmax[4:6]).all()
     assert same_bits(result.params[: sum(SIZES)], expected.params)
@@ -138,7 +138,7 @@ def test_an_energy_that_is_not_finite_ends_its_system():
         return segment.dot(x, x, index).at[:3].set(broken), 2 * x
 
     result = relax(evaluate, jnp.ones((5, 3)), FIRE(), index_prefix=index)
-    assert result.status.tolist() == [Status.NOT_FINITE] * 3 + [Status.CONVERGED]
+    assert result.status.tolist() == [Status.NOT_FINITE.code] * 3 + [Status.CONVERGED.code]
 
 
 def test_a_system_that_blows_up_on_the_way_ends_and_others_go_on():
@@ -150,7 +150,7 @@ def test_a_system_that_blows_up_on_the_way_ends_and_others_go_on():
         return rounded(0.5 * segment.dot(gradient, x, index)), gradient
 
     result = relax(evaluate, jnp.ones((2, 1)), GradientDescent(0.5), index_prefix=index)
-    assert result.status.tolist() == [Status.NOT_FINITE, Status.CONVERGED]
+    assert result.status.tolist() == [Status.NOT_FINITE.code, Status.CONVERGED.code]
     assert 0 < result.steps[0] < 500
 
 

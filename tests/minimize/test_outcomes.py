@@ -51,7 +51,7 @@ def test_a_system_whose_steps_change_nothing_is_stalled_and_others_go_on():
     result = relax(far_away, start() + shift, GradientDescent(0.1), index_prefix=INDEX)
     assert Status(int(result.status[1])) is Status.STALLED
     assert result.steps[1] == 50
-    assert np.array_equal(result.status[jnp.array([0, 2, 3])], [Status.CONVERGED] * 3)
+    assert np.array_equal(result.status[jnp.array([0, 2, 3])], [Status.CONVERGED.code] * 3)
 
 
 def spiral(x):
@@ -89,7 +89,7 @@ def test_best_point_of_a_system_that_blows_up_is_finite():
         return jnp.where(energies > 1.0, energies, jnp.nan), gradient
 
     result = relax(cliff, start(), FIRE(), index_prefix=INDEX, keep_best=True)
-    assert np.array_equal(result.status[jnp.array([0, 3])], [Status.NOT_FINITE] * 2)
+    assert np.array_equal(result.status[jnp.array([0, 3])], [Status.NOT_FINITE.code] * 2)
     assert np.all(np.isfinite(result.energies[jnp.array([0, 3])]))
     assert np.all(np.isfinite(result.params))
 
@@ -124,3 +124,24 @@ def test_abc_fire_moves_components_without_force_nowhere(dtype):
         step, state = optimizer.update(x, state, x)
         assert np.isfinite(step).all()
         assert step[0, 2] == 0
+
+
+def test_an_outcome_is_a_text_with_a_code_and_a_meaning():
+    for code, status in enumerate(Status):
+        assert status == str(status) == status.name.lower()
+        assert Status(code) is Status(np.int32(code)) is Status(str(status)) is status
+        assert status.code == code and status.meaning
+    for unknown in (-1, len(Status), "lost", 1.0, None):
+        with pytest.raises(ValueError, match="is not a valid Status"):
+            Status(unknown)
+
+
+def test_a_status_compares_with_texts_and_with_arrays_of_texts_and_codes():
+    codes, converged = np.array([0, 1, 6], np.int32), Status.CONVERGED
+    assert converged == "converged" and converged != "stalled" and converged in {"converged"}
+    assert converged != Status.RUNNING and converged == Status.CONVERGED
+    texts = np.array([str(Status(code)) for code in codes])
+    for array in (codes, jnp.asarray(codes), texts, texts.astype(object)):
+        np.testing.assert_array_equal(array == converged, [False, True, False])
+        np.testing.assert_array_equal(converged != array, [True, False, True])
+    assert jax.jit(lambda x: x == converged)(jnp.asarray(codes)).tolist() == [False, True, False]

@@ -59,7 +59,7 @@ def test_the_precision_is_that_of_the_context(wide):
 def test_what_becomes_infinite_under_debug_infs_has_a_status():
     with jax.debug_infs(True):
         result = relax(lambda x: (segment.sum(x) + jnp.inf, x), START, FIRE(), max_steps=2)
-    assert result.status.tolist() == [Status.NOT_FINITE]
+    assert result.status.tolist() == [Status.NOT_FINITE.code]
 
 
 SOME = {

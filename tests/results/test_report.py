@@ -1,6 +1,7 @@
 """The report of a run: one page of HTML, whole whatever a run has ended in."""
 
 import html.parser
+import json
 import re
 import sys
 
@@ -8,11 +9,11 @@ import numpy as np
 import pytest
 
 from basinax.atoms import Relaxed
-from basinax.results.report.curves import DRAWN, PICKED, SMALLEST, Curve, convergence_of
+from basinax.results.report.curves import DRAWN, POINTS, SMALLEST, Curve, convergence_of
 from basinax.results.report.histograms import BINS, histogram
-from basinax.results.report.page import write_report
+from basinax.results.report.page import MOST, chosen, write_report
 from basinax.results.report.structures import structures_of
-from basinax.results.report.tables import SHOWN, counts_of, sections_of, slowest, unconverged
+from basinax.results.report.tables import SHOWN, Span, counts_of, sections_of, table_of
 
 pytest.importorskip("bokeh", reason="a report needs Bokeh")
 
@@ -75,26 +76,26 @@ def page_of(tmp_path, rows, **options) -> Page:
     return Page((tmp_path / "report.html").read_text("utf-8"))
 
 
-ALL = {"status", "convergence", "distributions", "throughput", "unconverged", "slowest", "settings"}
+ALL = {"status", "convergence", "distributions", "throughput", "structures", "settings"}
 
 CASES = {
-    "one": ([row(0)], {0: curve(5)}, ALL - {"unconverged"}),
+    "one": ([row(0)], {0: curve(5)}, ALL),
     "none": ([], {}, {"status", "convergence", "settings"}),
-    "no history": ([row(0), row(1)], {}, ALL - {"unconverged"}),
+    "no history": ([row(0), row(1)], {}, ALL),
     "all failed": ([row(k, "evaluation_failed") for k in range(3)], {0: curve(0)}, ALL),
     "no cells": (
         [row(k, volume_A3=None, initial_volume_A3=None) for k in range(3)],
         {},
-        ALL - {"unconverged"},
+        ALL,
     ),
     "NaN": (
         [row(0), row(1, "not_finite", energy_eV=np.nan, fmax_eV_per_A=np.inf, seconds=np.nan)],
         {0: curve(4), 1: Curve(np.array([1.0, np.nan]), np.full(2, np.inf), np.array([1, 2]))},
         ALL,
     ),
-    "nothing known": ([{}, {}], {}, {"status", "convergence", "unconverged", "settings"}),
+    "nothing known": ([{}, {}], {}, {"status", "convergence", "structures", "settings"}),
     "an atom of its own": ([row(0, atoms=1, fmax_eV_per_A=0.0)],
-                           {0: Curve(*np.zeros((2, 1)), np.ones(1, int))}, ALL - {"unconverged"}),
+                           {0: Curve(*np.zeros((2, 1)), np.ones(1, int))}, ALL),
 }  # fmt: skip
 
 
@@ -168,6 +169,13 @@ def test_long_curves_are_thinned_and_keep_their_ends():
     assert drawn.picked[0].evaluations[[0, -1]].tolist() == [1, 10_000]
 
 
+def test_many_curves_share_their_points():
+    n = POINTS // 10
+    drawn = convergence_of(dict.fromkeys(range(n), curve(200)), {}, range(n))
+    assert drawn is not None
+    assert {len(lines.fmax) for lines in drawn.picked.values()} == {10}
+
+
 @pytest.mark.parametrize(
     "values",
     [[3.0], [1e99, -1e99], [np.inf, 1.0], [0.0, 0.0], [5.0, 5.0 + 1e-12], [1e308, 0.5]],
@@ -196,22 +204,92 @@ def test_whole_numbers_lie_in_the_middle_of_bins():
 # --- tables
 
 
-def test_tables_name_those_that_did_not_converge_with_their_reasons():
-    rows = [row(0), row(1, "max_steps"), row(2, "evaluation_failed", message="no SCF")]
-    table = unconverged(structures_of(rows, Relaxed))
-    reasons = [line[table.titles.index("reason")] for line in table.rows]
-    assert reasons == ["max_steps reached before it converged", "no SCF"]
+def listed(rows):
+    structures = structures_of(rows, Relaxed)
+    return table_of(structures, chosen(structures))
 
 
-def test_the_slowest_took_most_evaluations():
-    table = slowest(structures_of([row(k) for k in range(3)], Relaxed))
-    assert [line[0] for line in table.rows] == ["2", "1", "0"]
+def column_of(table, title):
+    return [line[table.titles.index(title)] for line in table.rows]
+
+
+def test_a_table_begins_with_those_that_did_not_converge_and_their_reasons():
+    table = listed([row(0), row(1, "max_steps"), row(2, "evaluation_failed", message="no SCF")])
+    assert column_of(table, "number") == ["2", "1", "0"]
+    assert column_of(table, "reason") == ["no SCF", "max_steps reached before it converged", ""]
+    assert table.titles.index("reason") < table.titles.index("atoms")
+    assert table.choices["status"] == ["converged", "evaluation_failed", "max_steps"]
+
+
+def test_then_come_those_that_took_most_evaluations():
+    table = listed([row(k) for k in range(3)])
+    assert column_of(table, "number") == ["2", "1", "0"]
     assert "energy (eV)" in table.titles and "fmax (eV/Å)" in table.titles
+    assert "reason" not in table.titles
 
 
-def test_long_tables_say_how_many_rows_are_not_shown():
-    table = unconverged(structures_of((row(k, "stalled") for k in range(SHOWN + 7)), Relaxed))
-    assert len(table.rows) == SHOWN and table.n_more == 7
+def test_a_long_table_has_all_structures_and_shows_the_first():
+    table = listed(row(k, "stalled") for k in range(SHOWN + 7))
+    assert (len(table.rows), len(table.first), table.n_more) == (SHOWN + 7, SHOWN, 0)
+
+
+def test_of_too_many_structures_those_that_did_not_converge_are_in_the_table():
+    n, failed = MOST + 100, {5, MOST + 99}
+    table = listed(row(k, "stalled" if k in failed else "converged") for k in range(n))
+    numbers = list(map(int, column_of(table, "number")))
+    assert (len(set(numbers)), table.n_more) == (MOST, 100)
+    assert set(numbers[:2]) == failed and min(numbers) < 100
+
+
+def test_further_columns_of_rows_are_texts_that_can_be_searched(tmp_path):
+    rows = [row(0, label="surface <7>"), row(1, label="bulk")]
+    assert column_of(listed(rows), "label") == ["bulk", "surface <7>"]
+    page = page_of(tmp_path, rows)
+    assert "surface <7>" in page.words
+    (searched,) = [json.loads(word) for word in page.words if word.startswith('{"titles"')]
+    assert "surface <7>" in searched["rows"][1] and searched["at"].keys() == {"status", "formula"}
+
+
+def test_structures_are_counted_in_english(tmp_path):
+    words = page_of(tmp_path, [row(0, atoms=1)], curves={0: curve(3)}).words
+    assert {"structure", "atom", "evaluations"} <= set(words)
+    assert any("spread of 1 structure by" in word for word in words)
+    assert {"structures", "atoms"} <= set(page_of(tmp_path, [row(0), row(1)]).words)
+
+
+def test_the_limit_is_a_line_of_the_curves(tmp_path):
+    def text(limit):
+        write_report(tmp_path / "report.html", [row(0)], Relaxed, curves={0: curve(3)}, limit=limit)
+        return (tmp_path / "report.html").read_text("utf-8")
+
+    assert "limit 0.0125" in text(0.0125)
+    assert not any(f"limit {limit}" in text(limit) for limit in (None, 0.0))
+
+
+def test_energies_are_drawn_by_composition_where_there_are_several():
+    from basinax.results.report.plots import COMPOSITIONS, by_composition  # imports Bokeh
+
+    plot = by_composition(["Ar", "Ar", "ArKr", "Kr"], np.array([-1.0, -3.0, -2.0, np.nan]))
+    assert plot is not None and plot.x_range.factors == ["Ar", "ArKr"]
+    lowest, highest = (plot.renderers[0].data_source.data[x] for x in ("lowest", "highest"))
+    assert (lowest, highest) == ([-3.0, -2.0], [-1.0, -2.0])
+    assert by_composition(["Ar", "Ar"], np.array([-1.0, -3.0])) is None
+    names = [f"H{k}O" for k in range(2 * COMPOSITIONS)]
+    many = by_composition([*names, "H7O"], np.zeros(len(names) + 1))
+    assert many is not None and len(many.x_range.factors) == COMPOSITIONS
+    assert "H7O" in many.x_range.factors
+
+
+def test_compositions_are_reduced_formulas():
+    rows = [row(k, formula=x) for k, x in enumerate(["Ar4", "Ar8", "Ar2Kr2", "no formula"])]
+    assert structures_of(rows, Relaxed).compositions == ["Ar", "Ar", "ArKr", "no formula"]
+
+
+def test_runs_and_interruptions_have_a_section(tmp_path):
+    runs = [Span("2026-01-01", 3, "2026-01-02", "interrupted"), Span("2026-02-01", 0, "", "ended")]
+    page = page_of(tmp_path, [row(0)], runs=runs)
+    assert page.ids == ALL - {"settings"} | {"runs"}
+    assert {"2026-01-02", "interrupted", "2026-02-01", "ended"} <= set(page.words)
 
 
 def test_counts_begin_with_those_that_converged_and_keep_unknown_statuses():
@@ -233,7 +311,7 @@ def test_tables_among_settings_are_sections_of_their_own():
 
 def test_a_report_of_many_structures_stays_small(tmp_path):
     """Beyond the library, which a report of nothing but one structure has too."""
-    curves = {k: curve(200) for k in range(2 * PICKED)}
+    curves = {k: curve(200) for k in range(600)}
     write_report(tmp_path / "one.html", [row(0)], Relaxed, curves={0: curve(200)})
     write_report(tmp_path / "many.html", (row(k) for k in curves), Relaxed, curves=curves)
     sizes = [(tmp_path / name).stat().st_size for name in ("one.html", "many.html")]

@@ -87,9 +87,33 @@ def test_texts_of_the_user_run_no_program(opened):
     assert page.title() == page.locator("h1").inner_text() == EVIL
 
 
+def is_drawn(page, heights) -> bool:
+    return any(np.array_equal(np.float32(line), heights) for line in page.evaluate(SHOWN))
+
+
 def test_the_structure_that_is_picked_is_drawn(opened):
     page, faults = opened(900)
-    page.locator("select").select_option(label="1 · in.extxyz@1 · Ar4 · max_steps")
-    heights = np.float32(3.0 * 0.7 ** np.arange(9))
-    assert any(np.array_equal(np.float32(line), heights) for line in page.evaluate(SHOWN))
+    heights = np.float32(0.7 ** np.arange(6))
+    assert not is_drawn(page, heights)
+    page.locator(".pick input").fill("")
+    page.locator(".pick input").press_sequentially("2 · in")
+    page.keyboard.press("Enter")
+    assert is_drawn(page, heights)
+    page.locator("#structures td", has_text="max_steps").first.click()
+    assert is_drawn(page, np.float32(3.0 * 0.7 ** np.arange(9)))
+    assert faults == []
+
+
+def test_structures_are_searched_and_sorted(opened):
+    page, faults = opened(900)
+    rows = page.locator("#structures tbody tr")
+    assert rows.count() == 4
+    page.locator("#structures th", has_text="number").click()
+    assert rows.locator("td:first-child").all_inner_texts() == ["0", "1", "2", "3"]
+    page.locator("#structures select[name=status]").select_option("max_steps")
+    assert rows.locator("td:first-child").all_inner_texts() == ["1"]
+    assert page.locator("#structures output").inner_text() == "1 structure"
+    page.locator("#structures select[name=status]").select_option("")
+    page.locator("#structures input").fill("EXTXYZ@2")
+    assert rows.locator("td:first-child").all_inner_texts() == ["2"]
     assert faults == []

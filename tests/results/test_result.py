@@ -16,11 +16,23 @@ from ase.constraints import FixAtoms
 from ase.db import connect
 from ase.io import read
 
-from basinax import BFGS, SystemIndex
-from basinax.atoms import EMT, AtomsRelaxation, Frechet, LennardJones, Relaxed, Trajectories, relax
+import basinax
+from basinax import BFGS, FIRE, LBFGS, MaxStepSize, RMSForce, SystemIndex, chain, segment
+from basinax.atoms import (
+    EMT,
+    ASECalculator,
+    AtomsRelaxation,
+    Frechet,
+    LennardJones,
+    Relaxed,
+    Trajectories,
+    evaluate,
+    relax,
+    relax_stream,
+)
 from basinax.results.history import Log
 from basinax.results.report.structures import structures_of
-from basinax.results.report.tables import unconverged
+from basinax.results.report.tables import table_of
 from basinax.results.table import column
 from basinax.results.trajectory import NotWhole
 from basinax.runs.results import Results
@@ -82,6 +94,8 @@ def test_a_selection_is_the_result_of_those_structures(result, which):
 
 def test_counts_are_by_status(result):
     assert result.counts == {"converged": 2, "max_steps": 1}
+    assert result.status.tolist() == ["converged", "max_steps", "converged"]
+    assert np.array_equal(result.status == "converged", result.converged)
 
 
 def test_a_summary_names_counts_and_the_first_structures(result):
@@ -89,6 +103,75 @@ def test_a_summary_names_counts_and_the_first_structures(result):
     assert text.startswith("3 structures: 2 converged, 1 max_steps")
     assert len(text.splitlines()) == 6 and "Ar4" in text
     assert result._repr_html_().count("<tr>") == 4
+
+
+def test_a_summary_of_few_counts_them_in_english_and_that_of_none_has_no_table(result):
+    assert repr(result[:1]).startswith("1 structure: 1 converged in ")
+    assert repr(result[:0]) == repr(relax([])) == "0 structures"
+    assert repr(result[1].history) == "History(6 points, steps 0 to 5)"
+
+
+def test_an_entry_is_one_line(result):
+    numbers = f"{result.energies[1]:.6g} eV, fmax {result.fmax[1]:.3g} eV/Å"
+    assert repr(result[1]) == f"Relaxed(1: Ar4, max_steps, 5 steps, {numbers})"
+    failed = dataclasses.replace(result[1], steps=1, message="no SCF")
+    assert repr(failed) == f"Relaxed(1: Ar4, max_steps, 1 step, {numbers}: no SCF)"
+
+
+def test_a_failure_has_its_message_in_the_row_of_a_summary(result):
+    failed = AtomsRelaxation([result[0], dataclasses.replace(result[1], message="no SCF")])
+    assert repr(failed).splitlines()[-1].endswith("no SCF") and "message" not in repr(result)
+
+
+@pytest.mark.parametrize(
+    "given", [lambda x: x, lambda x: x.atoms, list], ids=["result", "atoms", "entries"]
+)
+def test_a_part_that_is_relaxed_again_keeps_its_sources(result, given):
+    part = result[[2, 1]]
+    again = relax(given(part), LennardJones(**ARGON), fmax=0.01)
+    assert again.sources == ["2", "1"] == again[::-1].sources[::-1]
+    streamed = dict(relax_stream(given(part), LennardJones(**ARGON), fmax=0.01))
+    assert [streamed[k].source for k in range(2)] == ["2", "1"]
+    assert np.array_equal(evaluate(given(part), LennardJones(**ARGON)).energies, part.energies)
+
+
+def test_one_entry_is_no_list_of_structures(result):
+    with pytest.raises(TypeError, match=r"got one entry: pass \[entry\]"):
+        relax(result[0], LennardJones(**ARGON))
+
+
+def test_results_are_joined(result):
+    both = result[:1] + result[1:]
+    assert both.to_dict() == result.to_dict() and both.limit == result.limit
+    assert both.compilations == 2 * result.compilations
+    assert (result + dataclasses.replace(result, limit=0.1)).limit is None
+    with pytest.raises(TypeError, match="unsupported operand"):
+        result + result[0]
+
+
+@pytest.mark.parametrize(
+    "settings, limit",
+    [({}, 0.05), ({"fmax": [0.1]}, None), ({"convergence": RMSForce(0.1)}, None)],
+    ids=["default", "each", "other"],
+)
+def test_the_limit_is_the_one_of_all(crystals, settings, limit):
+    assert relax(crystals[:1], LennardJones(**ARGON), **settings).limit == limit
+
+
+def test_values_of_info_are_columns_by_name():
+    atoms = [Atoms("Ar", info={"label": x}) for x in ("a", "b")] + [Atoms("Ar", info={"gap": 2})]
+    atoms[0].info |= {"gap": np.float64(1.5), "tags": np.arange(2)}
+    found = relax(atoms, LennardJones(**ARGON))
+    table = found.to_dict(["label", "gap", "tags"])
+    assert list(table)[-3:] == ["label", "gap", "tags"]
+    assert table["label"] == ["a", "b", ""] and table["tags"] == ["[0, 1]", "", ""]
+    np.testing.assert_array_equal(table["gap"], [1.5, np.nan, 2.0])
+    assert found.to_dict("label")["label"] == table["label"]
+    assert relax([]).to_dict("label")["label"] == []
+    with pytest.raises(ValueError, match="'labl' in its info, did you mean 'label'"):
+        found.to_dict("labl")
+    with pytest.raises(ValueError, match="'status' is already a column"):
+        found.to_dict(["status"])
 
 
 def test_history_has_every_step(result, crystals):
@@ -144,7 +227,7 @@ def test_a_table_tells_how_far_atoms_moved_and_when_they_ended(result, crystals)
     moved = np.linalg.norm(result.atoms[1].positions - crystals[1].positions, axis=1).max()
     assert table["max_displacement_A"][1] == moved
     assert all(seconds > 0 for seconds in table["seconds"])
-    assert table["max_stress_eV_per_A3"][0] is None
+    assert np.isnan(table["max_stress_eV_per_A3"][0])
     assert table["max_stress_eV_per_A3"][1] == np.abs(result.atoms[1].get_stress()).max()
     assert table["initial_energy_eV"][1] == result.history[1].energies[0]
     assert table["initial_volume_A3"] == [a.cell.volume if a.pbc.all() else None for a in crystals]
@@ -154,7 +237,7 @@ def test_a_report_has_the_result_and_its_curves(result, tmp_path):
     pytest.importorskip("bokeh", reason="a report needs Bokeh")
     result.report(tmp_path / "report.html", title="Three crystals", settings={"fmax": 0.01})
     text = (tmp_path / "report.html").read_text("utf-8")
-    for section in ("status", "convergence", "distributions", "throughput", "unconverged"):
+    for section in ("status", "convergence", "distributions", "throughput", "structures"):
         assert f'<section id="{section}">' in text
     assert "<title>Three crystals</title>" in text and "history=True" not in text
 
@@ -222,7 +305,8 @@ def test_later_changes_of_the_input_do_not_change_a_result():
     assert atoms is found.atoms[0] is found[:1].atoms[0]
     assert atoms == other and atoms.arrays.keys() == other.arrays.keys()
     assert all(np.array_equal(atoms.arrays[name], x) for name, x in other.arrays.items())
-    assert atoms.info == {"name": "first"} and atoms.constraints[0].index.tolist() == [0]
+    assert atoms.info == {"name": "first", "relax_source": "0"}
+    assert atoms.constraints[0].index.tolist() == [0]
     assert np.array_equal(atoms.get_celldisp(), other.get_celldisp())
     assert np.array_equal(atoms.get_stress(), other.get_stress())
     ours, theirs = found.to_dict(), expected.to_dict()
@@ -251,7 +335,7 @@ def test_a_new_field_is_in_every_table_row_and_report(result, tmp_path):
     assert all(brief.as_row()["charge_e"] == 0.5 for brief in kept.briefs())
     rows = list(connect(tmp_path / "results.db").select("total_charge=0.5"))
     assert len(rows) == 3
-    table = unconverged(structures_of([brief.as_row() for brief in kept.briefs()], Charged))
+    table = table_of(structures_of([brief.as_row() for brief in kept.briefs()], Charged), [0])
     assert table.rows[0][table.titles.index("charge (e)")] == "0.5"
 
 
@@ -285,13 +369,18 @@ def test_a_data_frame_has_the_columns_of_the_table(result):
     pytest.importorskip("pandas", reason="to_pandas needs pandas")
     frame = result.to_pandas()
     assert list(frame.columns) == list(result.to_dict()) and len(frame) == 3
+    of_molecules = relax([Atoms("Ar")], LennardJones(**ARGON)).to_pandas()
+    assert of_molecules.select_dtypes(float)["volume_A3"].isna().all()
 
 
 def test_a_plot_has_a_line_a_structure(result):
     matplotlib = pytest.importorskip("matplotlib", reason="plot needs matplotlib")
     matplotlib.use("agg")
-    above, below = result.plot()
-    assert len(above.lines) == len(below.lines) == 3
+    figure = result.plot()
+    above, below = figure.axes
+    assert (len(above.lines), len(below.lines)) == (4, 3)
+    assert above.lines[-1].get_ydata() == [result.limit] * 2 == [0.01] * 2
+    assert result.plot(figure.axes) is figure
 
 
 def test_a_plot_without_a_history_says_what_to_do(result):
@@ -303,6 +392,56 @@ def test_a_plot_without_a_history_says_what_to_do(result):
 def test_printing_shows_settings_elements_and_sizes():
     assert repr(BFGS(maxstep=0.1)).startswith("BFGS(") and "alpha=70.0" in repr(BFGS())
     assert repr(EMT("Cu", "Au")) == "EMT(Cu, Au; cutoff 5.877 Å)"
+    assert repr(ASECalculator(ASEEMT())) == "ASECalculator(EMT)"
+    assert repr(ASECalculator(ASEEMT, workers=2)) == "ASECalculator(EMT, workers=2)"
     assert repr(LennardJones(**ARGON)) == f"LennardJones(any element; cutoff {ARGON['cutoff']:g} Å)"
     assert repr(SystemIndex.from_sizes([3, 4])) == "SystemIndex(2 systems, 7 rows)"
+    assert repr(SystemIndex.from_sizes([1])) == "SystemIndex(1 system, 1 row)"
     assert repr(jax.jit(lambda index: index)(SystemIndex.from_sizes([3, 4]))).endswith("7 rows)")
+
+
+def test_states_and_results_of_the_core_are_one_line():
+    index, x = SystemIndex.from_sizes([3, 1]), np.ones((4, 3), np.float32)
+    state = chain(FIRE(), MaxStepSize(0.1)).init(x, index)
+    assert repr(state) == f"ChainState({index!r}, states=(FIREState, LimitState))"
+    assert repr(MaxStepSize(0.1).init(x)) == "LimitState()"
+    assert "velocities=f32[4,3], has_velocity=bool[2]" in repr(FIRE().init(x, index))
+
+    def bowl(x):
+        return segment.dot(x, x, index), 2 * x
+
+    result = basinax.relax(bowl, x, FIRE(), index_prefix=index, max_steps=0)
+    assert repr(result) == (
+        "Relaxation(2 systems: 2 max_steps; steps 0, 0 at most; evaluations 2; largest fmax 3.46)"
+    )
+    assert "status=ShapeDtypeStruct" in repr(jax.eval_shape(lambda: result))
+
+
+def test_an_evaluation_is_a_line_and_a_table(crystals):
+    found = evaluate(crystals * 4, LennardJones(**ARGON))
+    assert repr(found).startswith("12 structures\n\nformula  atoms ")
+    assert repr(found).endswith("... and 2 more")
+    assert repr(evaluate([], LennardJones(**ARGON))) == "0 structures"
+
+
+def test_texts_name_potentials_and_optimizers(crystals):
+    text = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=8.5"
+    ours, theirs = (
+        relax(crystals, potential, "lbfgs:memory=5", fmax=0.01)
+        for potential in (text, LennardJones(**ARGON))
+    )
+    assert ours.energies.tolist() == theirs.energies.tolist()
+    assert evaluate(crystals, text).energies.tolist() == ours.initial_energies.tolist()
+    with pytest.raises(ValueError, match="unknown potential 'lbgs'"):
+        relax(crystals, "lbgs")
+
+
+@pytest.mark.parametrize("optimizer", ["lbfgs", LBFGS()], ids=["text", "object"])
+def test_an_optimizer_alone_is_that_of_structures_with_calculators(optimizer):
+    copper = bulk("Cu", cubic=True)
+    copper.rattle(0.05, seed=1)
+    copper.calc = ASEEMT()
+    found, expected = relax([copper], optimizer), relax([copper], None, LBFGS())
+    assert found.energies[0] == expected.energies[0] and found.steps[0] == expected.steps[0] > 0
+    (streamed,) = (entry for _, entry in relax_stream([copper], optimizer))
+    assert streamed.energy == found.energies[0]

@@ -1,6 +1,7 @@
 """The record of a run: its fields are checked, and what decides numbers is in it, and no more."""
 
 import copy
+import datetime
 import math
 import os
 import sys
@@ -20,7 +21,7 @@ from basinax.cli.record import Making, of_modules
 from basinax.config.tables import RECORD, read_config, toml_of
 from basinax.numerics import processor
 from basinax.runs.changes import changes, joined
-from basinax.runs.record import FORMAT, checked
+from basinax.runs.record import FORMAT, checked, spans_of
 
 WHOLE = {
     "files": ["a/in.xyz"],
@@ -330,3 +331,16 @@ def test_a_changed_file_of_python_is_refused_before_it_runs(folder):
     assert "mine.py was 'SHA-256 00'" in run(
         "relax", "--config", "kept/run.toml", "--run", "kept", code=2
     )
+
+
+def test_runs_have_the_structures_that_ended_in_them():
+    times = [f"2026-01-01T0{k}:00:00+00:00" for k in range(3)]
+    first, second, third = (datetime.datetime.fromisoformat(x).timestamp() for x in times)
+    record = {"started": times[0], "resumed": times[1:]}
+    ended = [first - 1, first + 1, second, third + 0.5]
+    spans = spans_of(record, ended)
+    assert [span.structures for span in spans] == [2, 1, 1]
+    assert [span.end for span in spans] == ["interrupted", "interrupted", "not ended"]
+    assert spans_of(record | {"ended": times[2]}, ended)[-1].end == "ended"
+    (alone,) = spans_of({"started": times[0]}, [])
+    assert (alone.started, alone.structures, alone.last) == ("2026-01-01 00:00:00+00:00", 0, "")

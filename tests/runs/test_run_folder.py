@@ -35,6 +35,7 @@ from basinax.engine import relax_stream
 from basinax.engine.relax_stream import refused
 from basinax.results.record import Relaxed
 from basinax.results.snapshot import Template
+from basinax.results.table import columns_of
 from basinax.runs import stores
 from basinax.runs.folder import RunFolder
 from basinax.runs.results import Results
@@ -156,12 +157,13 @@ def test_a_row_gives_a_structure_back_in_its_bits(tmp_path):
     ((number, back),) = kept.entries()
     assert number == 12
     assert back.atoms == entry.atoms
-    assert repr(back) == repr(entry)
+    assert repr(columns_of([back], Relaxed)) == repr(columns_of([entry], Relaxed))
+    assert back.history is entry.history is None
     for name, array in atoms.arrays.items():
         assert back.atoms.arrays[name].dtype == array.dtype
         assert np.array_equal(back.atoms.arrays[name], entry.atoms.arrays[name])
     assert [c.todict() for c in back.atoms.constraints] == [FixAtoms([1]).todict()]
-    assert back.atoms.info.keys() == atoms.info.keys()
+    assert back.template.info.keys() == atoms.info.keys()
     assert list(back.atoms.calc.results) == list(results)
     for name, value in results.items():
         assert np.array_equal(back.atoms.calc.results[name], value)
@@ -196,7 +198,7 @@ def test_every_kind_of_value_comes_back_as_it_was(tmp_path):
     results = Results(SQLiteFile(tmp_path / "results.db"))
     results.add([(0, refused(atoms, "", ""))])
     ((_, back),) = results.entries()
-    assert list(back.atoms.info) == list(VALUES)
+    assert list(back.template.info) == list(VALUES)
     for name, value in VALUES.items():
         found = back.atoms.info[name]
         assert (type(found), repr(found)) == (type(value), repr(value))
@@ -225,6 +227,56 @@ def test_a_report_of_a_run_says_what_it_has_found(whole):
         assert text in page
     assert "page.html exists" in run("report", "kept", "--output", "page.html", code=2)
     assert "a report is a file in .html" in run("report", "kept", "--output", "x.pdf", code=2)
+
+
+def test_a_report_has_the_limit_the_runs_and_columns_of_info():
+    labelled = [cluster(k) for k in range(2)]
+    for k, atoms in enumerate(labelled):
+        atoms.info["label"] = f"label {k}"
+    ase.io.write("labelled.extxyz", labelled)
+    relax("--run", "kept", "--fmax", 0.0375, files=["labelled.extxyz"])
+    run("report", "kept", "--info", "label")
+    page = Path("kept/report.html").read_text()
+    for text in ("limit 0.0375", "Runs and interruptions", "<td>ended</td>", ">label 1<"):
+        assert text in page
+    assert "no structure has 'labl'" in run("report", "kept", "--info", "labl", code=2)
+    run("export", "kept", "--table", "table.csv", "--info", "label")
+    lines = Path("table.csv").read_text().splitlines()
+    assert [line.rpartition(",")[2] for line in lines] == ["label", "label 0", "label 1"]
+
+
+def test_two_runs_are_compared():
+    relax("--run", "first", "--optimizer", "fire")
+    relax("--run", "other", "--optimizer", "lbfgs", "--fmax", 0.01)
+    said = run("compare", "first", "other", "--table", "table.json")
+    for text in (
+        "first: first other: other",
+        "optimizer: fire in the first, lbfgs in the other",
+        "fmax: 0.05 in the first, 0.01 in the other",
+        f"{N} structures in both results in the first and the other: converged {N} and {N};",
+        "a.extxyz@1",
+        "Written: table.json",
+    ):
+        assert text in said
+    rows = json.loads(Path("table.json").read_text())
+    ours, theirs = (dict(RunFolder(x).results.entries()) for x in ("first", "other"))
+    assert [row["evaluations"] for row in rows] == [ours[k].evaluations for k in range(N)]
+    assert [row["other_evaluations"] for row in rows] == [theirs[k].evaluations for k in range(N)]
+    assert "table.json exists" in run("compare", "first", "other", "--table", "table.json", code=2)
+    assert "no such folder" in run("compare", "first", "nowhere", code=2)
+    assert "not in .xls" in run("compare", "first", "other", "--table", "x.xls", code=2)
+
+
+def test_runs_are_drawn():
+    pytest.importorskip("matplotlib", reason="a plot needs matplotlib")
+    relax("--run", "first")
+    shutil.copytree("first", "other")
+    assert "Written: first/plot.png" in run("plot", "first", "other")
+    run("plot", "first", "--output", "one.svg", "--structure", 3, "--structure", 5)
+    assert Path("one.svg").read_text().startswith("<?xml")
+    assert "one.svg exists" in run("plot", "first", "--output", "one.svg", code=2)
+    assert "no curve of structure 99" in run("plot", "first", "--structure", 99, code=2)
+    assert "a plot is a file in .eps" in run("plot", "first", "--output", "x.html", code=2)
 
 
 def test_a_run_keeps_how_its_structures_converged():
@@ -567,7 +619,8 @@ def snapshot() -> dict[str, bytes]:
 
 
 def test_what_is_asked_of_a_folder_that_is_not_there_is_an_error():
-    for command in (("resume",), ("export", "--table", "t.csv"), ("merge", "--run", "x")):
+    with_options = ("export", "--table", "t.csv"), ("merge", "--run", "x")
+    for command in (("resume",), *with_options, ("plot",), ("compare", "other")):
         said = run(command[0], "nowhere", *command[1:], code=2)
         assert "nowhere is no folder of a run: there is no such folder" in said
     relax("--run", "kept")

@@ -11,6 +11,9 @@ FIELDS = ("energies", "fmax", "steps", "evaluations", "status")
 
 
 def same_bits(a, b) -> bool:
+    """Whether numbers have the same bits, NaN and signs of zeros included, or texts are equal."""
+    if np.asarray(a).dtype.kind == "U":
+        return np.array_equal(a, b)
     return np.array_equal(a, b, equal_nan=True) and np.array_equal(np.signbit(a), np.signbit(b))
 
 

@@ -118,7 +118,7 @@ def test_a_relaxation_of_no_systems_is_empty():
 def test_a_system_without_rows_has_converged_at_once():
     batch = make_batch(BOWL, make_systems(BOWL, 13, 0), CONTIGUOUS, np.float64)
     result = relax(batch.evaluate, batch.params, FIRE(), index_prefix=batch.prefix)
-    assert (result.status[1], result.steps[1], result.fmax[1]) == (Status.CONVERGED, 0, 0)
+    assert (result.status[1], result.steps[1], result.fmax[1]) == (Status.CONVERGED.code, 0, 0)
 
 
 NOTHING = {

@@ -63,6 +63,7 @@ from basinax.potentials import (
     TersoffTriplet as TersoffTriplet,
     ZhouEAM as ZhouEAM,
 )
+from basinax.results.compare import Compared as Compared, Comparison as Comparison
 from basinax.results.history import History as History
 from basinax.results.record import Relaxed as Relaxed
 from basinax.results.result import AtomsRelaxation as AtomsRelaxation

@@ -12,7 +12,7 @@ import typer
 
 import basinax
 from basinax.cli.config import Command, print_settings
-from basinax.cli.named import check_named, is_run
+from basinax.cli.named import faults_of, is_run
 from basinax.cli.options import (
     Devices,
     Force,
@@ -28,8 +28,13 @@ from basinax.cli.options import (
     Sample,
     StoreOptions,
     Verbose,
+    Written,
 )
 
+Info = Annotated[
+    list[str] | None,
+    typer.Option(help="A name in the info of structures, for a further column; may stand often."),
+]
 KEPT = "The folder of the run (--run)."
 
 
@@ -80,6 +85,21 @@ app = typer.Typer(
 )
 
 
+def _check(given: ModelOptions, outputs: Written | None = None) -> None:
+    """Exit with an error for each missing file, and for outputs that are in the way.
+
+    Errors of other options follow after an import, so that the next try does not fail by them.
+    """
+    if faults := faults_of(given, outputs):
+        from basinax.cli.console import fail, print_error
+
+        for fault in faults:
+            print_error(fault)
+        from basinax.cli.setup import wrong_settings
+
+        fail(*wrong_settings(given))
+
+
 @app.command(cls=Command, short_help="Relax the structures of files.")
 @takes(RelaxOptions, Outputs, StoreOptions, OutputStyle)
 def relax(
@@ -93,7 +113,7 @@ def relax(
     at its end.
     """
     wanted = outputs if keeping.run else outputs.with_default()
-    check_named(given, None if is_run(keeping.run or outputs.folder) else wanted)
+    _check(given, None if is_run(keeping.run or outputs.folder) else wanted)
     from basinax.cli.run import run
 
     run(given, outputs, keeping, manner)
@@ -143,6 +163,7 @@ def export(
         list[str] | None,
         typer.Option(help="Only structures that ended so, such as converged; may stand often."),
     ] = None,
+    info: Info = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write the structures and the table of a run so far, in the order of its input.
@@ -153,7 +174,7 @@ def export(
     """
     from basinax.cli.export import run
 
-    run(folder, output, table, status or [], may_replace=overwrite)
+    run(folder, output, table, status or [], info or [], may_replace=overwrite)
 
 
 @app.command(short_help="Write a page about a run.")
@@ -162,6 +183,7 @@ def report(
     output: Annotated[
         Path | None, typer.Option(help="The page; FOLDER/report.html if it is not given.")
     ] = None,
+    info: Info = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write a page of HTML about a run so far: counts, distributions, failures, throughput,
@@ -171,7 +193,50 @@ def report(
     """
     from basinax.cli.export import report as run
 
-    run(folder, output, may_replace=overwrite)
+    run(folder, output, info or [], may_replace=overwrite)
+
+
+@app.command(short_help="Compare two runs of the same structures.")
+def compare(
+    first: Annotated[str, typer.Argument(help=KEPT)],
+    other: Annotated[str, typer.Argument(help="The folder of the other run.")],
+    table: Annotated[
+        Path | None,
+        typer.Option(help="One row a structure: .csv, .json, .jsonl or .parquet."),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Compare two runs of the same structures, which are matched by their files: settings that
+    differ, energies, steps, evaluations, and the distance between the structures.
+
+    Exit status: 0, 2 for bad input, 3 if something could not be written.
+    """
+    from basinax.cli.compare import compare as run
+
+    run(first, other, table, may_replace=overwrite)
+
+
+@app.command(short_help="Draw the convergence of runs.")
+def plot(
+    folders: Annotated[list[str], typer.Argument(help="The folders of runs (--run).")],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="A .png, .pdf or .svg; plot.png in the first folder if not given."),
+    ] = None,
+    structure: Annotated[
+        list[int] | None,
+        typer.Option(help="Only this structure, by its number from 0; may stand often."),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Draw fmax and energy by evaluation, each run in a color of its own: a line a structure, or
+    of more than 50 the median and the spread. Needs matplotlib.
+
+    Exit status: 0, 2 for bad input, 3 if something could not be written.
+    """
+    from basinax.cli.compare import plot as run
+
+    run(folders, output, structure or [], may_replace=overwrite)
 
 
 @app.command(short_help="Put the folders of several runs together.")
@@ -197,7 +262,7 @@ def evaluate(model: ModelOptions, outputs: PointOutputs, manner: OutputStyle) ->
     Exit status: 0, 1 if a structure could not be evaluated, 2 for bad input, 3 if something could
     not be written, 130 if interrupted.
     """
-    check_named(model, outputs.with_default())
+    _check(model, outputs.with_default())
     from basinax.cli.evaluate import run
 
     run(model, outputs, manner)
@@ -219,7 +284,7 @@ def verify(given: RelaxOptions, sample: Sample, manner: OutputStyle) -> None:
     Exit status: 0 if every one of the sample agrees, 1 if one does not, 2 for bad input, 130 if
     interrupted.
     """
-    check_named(given)
+    _check(given)
     from basinax.cli.check import verify as run
 
     run(given, sample, manner)
@@ -234,7 +299,7 @@ def probe(probed: Probed, sample: Sample, manner: OutputStyle) -> None:
 
     Exit status: 0 if all agrees, 1 if something does not, 2 for bad input, 130 if interrupted.
     """
-    check_named(probed)
+    _check(probed)
     from basinax.cli.check import probe as run
 
     run(probed, sample, manner)

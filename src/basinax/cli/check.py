@@ -17,7 +17,6 @@ from basinax.cli.inputs import print_unused
 from basinax.cli.options import OutputStyle, Probed, RelaxOptions, Sample
 from basinax.cli.setup import Setup, read_model, read_works
 from basinax.cli.watch import session
-from basinax.minimize.status import Status
 
 
 def verify(given: RelaxOptions, sample: Sample, manner: OutputStyle) -> None:
@@ -41,7 +40,7 @@ def verify(given: RelaxOptions, sample: Sample, manner: OutputStyle) -> None:
             differing += bool(wrong)
             if wrong or not manner.quiet:
                 verdict = f"differs in {', '.join(wrong)}" if wrong else "same bits"
-                steps = f"{alone.steps[0]} steps, {Status(alone.status[0]).name.lower()}"
+                steps = f"{alone.steps[0]} steps, {alone.status[0]}"
                 text = f"{inputs.sources[i]}  {inputs.atoms[i].symbols}  {steps}: {verdict}"
                 print_line(out, text)
     agreeing = len(chosen) - differing
@@ -61,7 +60,7 @@ def differences(batched: AtomsRelaxation, at: int, alone: AtomsRelaxation) -> li
         "forces": tuple(x.get_forces(apply_constraint=False) for x in (ours, theirs)),
         "energy": (batched.energies[at], alone.energies[0]),
         "steps": (batched.steps[at], alone.steps[0]),
-        "status": (batched.status[at], alone.status[0]),
+        "status": (batched[at].status.code, alone[0].status.code),
     }
     return [name for name, (x, y) in pairs.items() if not np.array_equal(x, y, equal_nan=True)]
 

@@ -15,8 +15,7 @@ from basinax.cli.run import have_stress, name_in_info
 from basinax.cli.values import Shard
 from basinax.config.tables import RECORD, Table
 from basinax.minimize.status import Status
-from basinax.results.record import Relaxed
-from basinax.results.report.page import check_report, write_report
+from basinax.results.report.page import check_report
 from basinax.results.table import writer_of
 from basinax.runs.changes import changes, joined
 from basinax.runs.folder import RunFolder
@@ -27,6 +26,7 @@ def run(
     output: Path | None,
     table: Path | None,
     statuses: list[str],
+    info: list[str],
     *,
     may_replace: bool,
 ) -> None:
@@ -39,6 +39,7 @@ def run(
         if table is not None:
             writer_of(table)
         numbers, result = kept.results.gathered(statuses_named(statuses))
+        columns = result.to_dict(info)
     if not numbers:
         fail(f"{kept.name} has no {'structure that ended so' if statuses else 'results'}")
     check_places(places, None, len(numbers), kept.files, may_replace=may_replace)
@@ -49,7 +50,7 @@ def run(
         (plan,) = plans_of(files, result.atoms, result.sources, have_stress(result))
         saver.save(output, lambda path: plan.write(path, result.atoms))
     if table is not None:
-        saver.save(table, lambda path: writer_of(path)(path, result.to_dict()))
+        saver.save(table, lambda path: writer_of(path)(path, columns))
     print_written(out, saver.saved)
     if saver.has_lost:
         raise typer.Exit(NOT_SAVED)
@@ -64,7 +65,7 @@ def statuses_named(names: list[str]) -> list[Status]:
     return [known[name] for name in names]
 
 
-def report(name: str, output: Path | None, *, may_replace: bool) -> None:
+def report(name: str, output: Path | None, info: list[str], *, may_replace: bool) -> None:
     with reported():
         kept = RunFolder(name)
         place = output or kept.page
@@ -74,9 +75,7 @@ def report(name: str, output: Path | None, *, may_replace: bool) -> None:
     may_replace = may_replace or (output is None and not place.is_symlink())
     check_places([(place, "output")], None, 0, kept.files, may_replace=may_replace)
     with reported():
-        rows = (brief.as_row() for brief in briefs)
-        curves = kept.results.curves()
-        write_report(place, rows, Relaxed, curves=curves, settings=record, title=kept.name)
+        kept.write_report(place, record, briefs, kept.name, info)
     print_written(out, [place])
 
 

@@ -27,17 +27,9 @@ _ENDS = {
 """Behind the file of a potential, by the potential's name."""
 
 
-def check_named(given: ModelOptions, outputs: Written | None = None) -> None:
-    """Exit with an error for each missing file, and for outputs that are in the way.
-
-    What is wrong with other options stands before these: the next try should not fail by it.
-    """
-    taken = [] if outputs is None else _in_the_way(outputs, given)
-    if faults := [*_missing_files(given), *taken]:
-        from basinax.cli.console import fail
-        from basinax.cli.setup import wrong_settings
-
-        fail(*wrong_settings(given), *faults)
+def faults_of(given: ModelOptions, outputs: Written | None = None) -> list[str]:
+    """An error for each missing file, and for outputs that are in the way."""
+    return [*_missing_files(given), *([] if outputs is None else _in_the_way(outputs, given))]
 
 
 def _missing_files(given: ModelOptions) -> list[str]:

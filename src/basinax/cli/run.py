@@ -46,8 +46,7 @@ from basinax.cli.works import Ended, Recorders, Works, relax_window, relax_works
 from basinax.config.tables import RECORD, Table
 from basinax.engine.relax import Progress
 from basinax.minimize.status import Status
-from basinax.results.record import Relaxed
-from basinax.results.report.page import check_report, write_report
+from basinax.results.report.page import check_report
 from basinax.results.result import AtomsRelaxation
 from basinax.results.table import Columns
 from basinax.runs.changes import continued, joined
@@ -381,7 +380,7 @@ def _ended(kept: RunFolder, works: Works) -> list[Brief]:
 def counts_of(briefs: list[Brief]) -> dict[str, int]:
     """The number of structures by name of status."""
     counts = Counter(brief.status for brief in briefs)
-    return {str(status): n for status, n in sorted(counts.items())}
+    return {str(status): counts[status] for status in Status if counts[status]}
 
 
 def _export(
@@ -408,11 +407,9 @@ def _export(
         writing.write_record(record)
     if outputs.report is not None:
         write = functools.partial(
-            write_report,
-            rows=(brief.as_row() for brief in briefs),
-            kind=Relaxed,
-            curves=kept.results.curves(),
-            settings=record,
+            kept.write_report,
+            record=record,
+            briefs=briefs,
             title=f"Relaxation of {_titled(list(dict.fromkeys(works.paths)))}",
         )
         writing.saver.save(outputs.report, write)

@@ -108,7 +108,7 @@ def result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     point = final_point(stopped(run))
     counts = {"steps": run.steps, "evaluations": run.evaluations, "status": run.status}
     # A system for which no list could be made has no known values at its position.
-    counts["is_known"] = ~run.is_pending | (run.status != Status.NOT_FINITE.value)
+    counts["is_known"] = ~run.is_pending | (run.status != Status.NOT_FINITE.code)
     if run.first is not None:
         counts["first_energies"] = (run.first if moves is None else run.first.extras).energies
     return counts | found_at(point, batch, moves)

@@ -11,6 +11,7 @@ from ase.calculators.calculator import BaseCalculator
 from jaxtyping import Float
 
 from basinax.engine.groups import check_potential
+from basinax.engine.text import named_potential
 from basinax.models.evaluators.calculator import evaluator_of
 from basinax.models.evaluators.protocol import (
     AbstractEvaluator,
@@ -20,16 +21,17 @@ from basinax.models.evaluators.protocol import (
 )
 from basinax.neighbors.search import check_listable
 from basinax.numerics.forks import check_process
-from basinax.numerics.settings import require_switch
+from basinax.numerics.settings import count_of, require_switch
 from basinax.numerics.switches import own_switches
 from basinax.potentials import AbstractPotential
 from basinax.potentials.points import found_of
+from basinax.results.record import SHOWN
 from basinax.results.snapshot import Snapshot, Template
-from basinax.results.table import energies_of, named, volumes
+from basinax.results.table import energies_of, named, text_of, volumes
 from basinax.structures.batch import available_dtype
 from basinax.structures.charges import warn_of_unused
 from basinax.structures.formats.occupancy import check_occupancies
-from basinax.structures.read import has_volume, intake
+from basinax.structures.read import HoldsAtoms, has_volume, intake
 
 LOOK = 0.2
 """Seconds between two reads of evaluators' answers."""
@@ -59,11 +61,20 @@ class AtomsEvaluation(eqx.Module):
     def __len__(self) -> int:
         return len(self.atoms)
 
+    def __repr__(self) -> str:
+        """The number of structures, and the first lines of the table."""
+        n, failed = len(self), len(list(filter(None, self.messages)))
+        lines = [count_of(n, "structure") + (f", {failed} of them failed" if failed else "")]
+        if n:
+            first = {name: values[:SHOWN] for name, values in self.to_dict().items()}
+            lines += ["", text_of(first)]
+        return "\n".join(lines + ([f"... and {n - SHOWN} more"] if n > SHOWN else []))
+
     def to_dict(self) -> dict[str, list[Any]]:
         """A table as columns, one entry per structure.
 
         The columns are `formula`, `atoms` (their number), `energy_eV`, `energy_eV_per_atom`,
-        `fmax_eV_per_A`, `volume_A3` (None without three periodic directions) and `message`; with
+        `fmax_eV_per_A`, `volume_A3` (NaN without three periodic directions) and `message`; with
         stresses also `max_stress_eV_per_A3`, the largest component.
         """
         columns: dict[str, list[Any]] = {
@@ -79,8 +90,8 @@ class AtomsEvaluation(eqx.Module):
 
 @own_switches()
 def evaluate(
-    atoms: Iterable[Atoms],
-    potential: AbstractPotential | AbstractEvaluator | BaseCalculator | None = None,
+    atoms: Iterable[Atoms | HoldsAtoms],
+    potential: AbstractPotential | AbstractEvaluator | BaseCalculator | str | None = None,
     *,
     stress: bool = False,
     dtype: Any = None,
@@ -99,6 +110,7 @@ def evaluate(
     """
     check_process()
     require_switch(stress, "stress")
+    potential = named_potential(potential)
     atoms = [structure.atoms for structure in intake(atoms)]
     if not atoms:
         return AtomsEvaluation([], np.zeros(0), [], np.zeros((0, 6)) if stress else None, [])

@@ -134,7 +134,7 @@ class HostBackend(AbstractBackend):
         if group.recorder is not None or group.points:
             has_come = np.asarray(findings.has_come)
             slots.record(self._with_energies(jax.device_get(due), self._numbers(has_come)))
-        status = np.where(failed, Status.EVALUATION_FAILED, here["status"]).astype(np.int32)
+        status = np.where(failed, Status.EVALUATION_FAILED.code, here["status"]).astype(np.int32)
         if failed.any():
             self.run = eqx.tree_at(lambda run: run.status, self.run, status)
         return status, here["fmax"]

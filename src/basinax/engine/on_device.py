@@ -107,13 +107,13 @@ class DeviceBackend(AbstractBackend):
 
     def prepare(self, is_new: np.ndarray) -> None:
         slots = self.slots
-        is_running = slots.occupied & (is_new | (self.status == Status.RUNNING))
+        is_running = slots.occupied & (is_new | (self.status == Status.RUNNING.code))
         needs_list = is_running & (is_new | self.is_stale)
         if needs_list.any():
             # Without a list a system cannot be evaluated, so it ends here.
             failed = self.table.rebuild(slots.here(self.run), needs_list)
             if failed.any():
-                status = np.where(failed, Status.NOT_FINITE, self.run.status).astype(np.int32)
+                status = np.where(failed, Status.NOT_FINITE.code, self.run.status).astype(np.int32)
                 self.run = eqx.tree_at(lambda run: run.status, self.run, status)
         if needs_list.any() or slots.n_rows(is_running) <= machine().worth_packing * self.n_packed:
             self._list(is_running)

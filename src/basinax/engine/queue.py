@@ -130,10 +130,10 @@ class Monitor:
         if self._progress is None:
             return
         with self._lock:
-            n_converged = int((status == Status.CONVERGED).sum())
-            n_failed = int((status != Status.RUNNING).sum()) - n_converged
+            n_converged = int((status == Status.CONVERGED.code).sum())
+            n_failed = int((status != Status.RUNNING.code).sum()) - n_converged
             self._in_batches[batch] = n_converged, n_failed
-            self._fmax[batch] = fmax[(status == Status.RUNNING) & np.isfinite(fmax)]
+            self._fmax[batch] = fmax[(status == Status.RUNNING.code) & np.isfinite(fmax)]
             self._tell()
 
     def forget(self, batch: Any) -> None:

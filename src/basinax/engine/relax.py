@@ -16,17 +16,16 @@ import numpy as np
 from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
 
-from basinax.config.specs import optimizer_from
 from basinax.engine.device import Settings
 from basinax.engine.evaluate import evaluated
 from basinax.engine.groups import PotentialWithSkin, RunSettings
 from basinax.engine.precision import warn_of_single_precision, warn_of_small_fmax
 from basinax.engine.queue import Monitor
 from basinax.engine.run import Feed, relaxed
-from basinax.engine.text import cell_from
+from basinax.engine.text import cell_from, named_model
 from basinax.engine.workers import Devices, lanes_of
 from basinax.internal.optimizer import steps_on_the_host, usual_optimizer
-from basinax.minimize.criteria import AbstractCriterion, criterion_of
+from basinax.minimize.criteria import DEFAULT_FMAX, AbstractCriterion, criterion_of
 from basinax.minimize.relax import raise_unless_converged
 from basinax.minimize.status import Status
 from basinax.models.evaluators.calculator import ASECalculator, evaluator_of
@@ -57,7 +56,7 @@ from basinax.structures.batch import available_dtype
 from basinax.structures.cells.kinds import AbstractCell
 from basinax.structures.charges import warn_of_unused
 from basinax.structures.formats.occupancy import check_occupancies
-from basinax.structures.read import has_volume, intake
+from basinax.structures.read import has_volume, intake, source_of
 
 Cells = str | AbstractCell | None | Sequence[str | AbstractCell | None]
 
@@ -83,8 +82,8 @@ class Progress(eqx.Module):
 @own_switches()
 @knows_options_of_ase
 def relax(
-    atoms: Iterable[Atoms],
-    potential: AbstractPotential | AbstractEvaluator | BaseCalculator | None = None,
+    atoms: Iterable[Atoms | Relaxed],
+    potential: AbstractPotential | AbstractEvaluator | BaseCalculator | str | None = None,
     optimizer: AbstractTransform | str | None = None,
     *,
     cell: Cells = None,
@@ -107,12 +106,14 @@ def relax(
     """Relax every structure as if it were alone: its positions, and its cell on request.
 
     Args:
-        atoms: the structures; none is changed. Constraints act as in ASE, one after
+        atoms: the structures, or a result or entries of it, whose structures keep their `source`;
+            none is changed. Constraints act as in ASE, one after
             another: `FixAtoms`, `FixCartesian`, `FixScaled` (along x, y and z), `FixedLine`,
             `FixedPlane`, `FixCom` and `FixSymmetry`. Others raise, and so does `FixScaled` if a
             shearing cell would turn its directions.
-        potential: such as `LennardJones.named("Ar")`, `ASECalculator(...)`, or an ASE calculator;
-            if None, each structure's own `atoms.calc`.
+        potential: such as `LennardJones.named("Ar")`, `ASECalculator(...)`, an ASE calculator, or a
+            text such as "emt:Cu" (see `potential_from`); if None, each structure's own
+            `atoms.calc`, for which an optimizer may stand in this place: `relax(atoms, "lbfgs")`.
         optimizer: if None, `InternalLBFGS()` for potentials that the host evaluates, where
             evaluations dominate the time, and `FIRE()` for others, and for models whose forces are
             not derivatives of their energy. A text such as "fire:maxstep=0.1" names one, as on the
@@ -159,6 +160,7 @@ def relax(
             used JAX calls this function.
     """
     check_process()
+    potential, optimizer = named_model(potential, optimizer)
     structures = intake(atoms, named_cells(cell))
     atoms = [structure.atoms for structure in structures]
     check_occupancies(atoms)
@@ -206,7 +208,8 @@ def relax(
             entries[number] = entry
             if on_end is not None and entry.status != Status.RUNNING:
                 on_end(number, entry)
-    result = _in_order(atoms, entries, compilations.count, has_history=run.points > 0)
+    ends = _in_order(atoms, entries, has_history=run.points > 0)
+    result = AtomsRelaxation(ends, compilations.count, _limit(fmax, convergence))
     if stress:
         _add_stresses(result.atoms, atoms, potential, run.dtype)
     if throw:
@@ -231,7 +234,7 @@ def run_settings(
     """The settings of `relax`, checked; those that differ between structures have an entry each."""
     evaluator = evaluator_of(potential)
     dtype = available_dtype(dtype)
-    optimizer = _fit_for(evaluator, named_optimizer(optimizer))
+    optimizer = _fit_for(evaluator, optimizer)
     lanes = lanes_of(devices)
     if evaluator and skin is not None:
         raise TypeError("skin is for potentials with neighbour lists, a calculator has none")
@@ -364,11 +367,6 @@ def one_a_structure(value: Any, name: str, n_atoms: int) -> np.ndarray:
     return array
 
 
-def named_optimizer(optimizer: Any) -> Any:
-    """The optimizer, made from its text if it is one."""
-    return optimizer_from(optimizer) if isinstance(optimizer, str) else optimizer
-
-
 def named_cells(cell: Any) -> Any:
     """The cells, with names replaced by cells; raises TypeError for a class of cells."""
     if isinstance(cell, str):
@@ -387,14 +385,19 @@ def _each_a_structure(settings: Any, name: str, n_atoms: int) -> Any:
     return jax.tree_util.tree_map_with_path(checked_leaf, settings)
 
 
+def _limit(fmax: Any, convergence: Any) -> float | None:
+    """The one `fmax` of all structures; None if there is none."""
+    fmax = DEFAULT_FMAX if fmax is None and convergence is None else fmax
+    return None if fmax is None or np.ndim(fmax) else float(fmax)
+
+
 def _in_order(
-    atoms: list[Atoms], entries: dict[int, Relaxed], n_compiled: int, *, has_history: bool
-) -> AtomsRelaxation:
-    """The results in order; a structure that never started is returned unchanged."""
-    each = [
+    atoms: list[Atoms], entries: dict[int, Relaxed], *, has_history: bool
+) -> list[Relaxed]:
+    """The entries in order; a structure that never started is returned unchanged."""
+    return [
         entries.get(k) or _never_reached(of_one, k, has_history) for k, of_one in enumerate(atoms)
     ]
-    return AtomsRelaxation(each, n_compiled)
 
 
 def _never_reached(atoms: Atoms, number: int, has_history: bool) -> Relaxed:
@@ -406,6 +409,6 @@ def _never_reached(atoms: Atoms, number: int, has_history: bool) -> Relaxed:
         atoms.cell.array,
         start.properties(),
         status=Status.RUNNING,
-        source=str(number),
+        source=source_of(atoms, number),
         history=History.empty() if has_history else None,
     )

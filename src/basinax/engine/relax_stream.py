@@ -14,8 +14,9 @@ from basinax.engine.device import Settings
 from basinax.engine.groups import RunSettings
 from basinax.engine.precision import warn_of_single_precision
 from basinax.engine.queue import Monitor
-from basinax.engine.relax import Progress, named_cells, named_optimizer, run_settings
+from basinax.engine.relax import Progress, named_cells, run_settings
 from basinax.engine.run import Feed, Outcomes, relaxed
+from basinax.engine.text import named_model
 from basinax.engine.workers import Devices
 from basinax.minimize.criteria import AbstractCriterion
 from basinax.minimize.status import Status
@@ -35,7 +36,7 @@ from basinax.results.record import Relaxed
 from basinax.structures.batch import available_dtype
 from basinax.structures.cells.kinds import AbstractCell
 from basinax.structures.machine import machine
-from basinax.structures.read import Fault, Item, check_are_several
+from basinax.structures.read import Fault, Item, check_are_several, unwrapped
 
 BATCHES = 3
 """The number of batches of structures in memory for each thread, if memory allows: one that runs,
@@ -48,8 +49,8 @@ SHARE, BYTES_OF_ROW = 1 / 16, 1000
 
 @knows_options_of_ase
 def relax_stream(
-    structures: Iterable[Atoms],
-    potential: AbstractPotential | AbstractEvaluator | BaseCalculator | None = None,
+    structures: Iterable[Atoms | Relaxed],
+    potential: AbstractPotential | AbstractEvaluator | BaseCalculator | str | None = None,
     optimizer: AbstractTransform | str | None = None,
     *,
     cell: str | AbstractCell | None = None,
@@ -91,7 +92,8 @@ def relax_stream(
             raises.
     """
     check_are_several(structures)
-    optimizer, cell = named_optimizer(optimizer), named_cells(cell)
+    potential, optimizer = named_model(potential, optimizer)
+    cell = named_cells(cell)
     of_all = {
         "optimizer": optimizer,
         "fmax": fmax,
@@ -117,14 +119,16 @@ def relax_stream(
     return _before_faults(ends, faults)
 
 
-def _items(structures: Iterator[Atoms], cell: Any, faults: list[Fault]) -> Iterator[Item | Fault]:
+def _items(
+    structures: Iterator[Atoms | Relaxed], cell: Any, faults: list[Fault]
+) -> Iterator[Item | Fault]:
     """The structures up to the first fault."""
     number = -1
     try:
         for number, atoms in enumerate(structures):
             if faults:
                 return
-            yield Item(number, atoms, cell)
+            yield Item(number, unwrapped(atoms), cell)
     except Exception as error:
         yield Fault(number + 1, Atoms(), error)
 

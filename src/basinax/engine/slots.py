@@ -22,7 +22,7 @@ from basinax.results.trajectory import Frame
 from basinax.structures.batch import Batch, padded_size, put, row_starts
 from basinax.structures.cells.kinds import Kind, is_open
 from basinax.structures.constraints.applied import Layout, has_room
-from basinax.structures.read import Structure
+from basinax.structures.read import Structure, source_of
 from basinax.systems.index import index_of_sizes
 
 
@@ -238,7 +238,7 @@ class Slots:
                 steps=steps,
                 evaluations=evaluations,
                 status=status,
-                source=str(structure.number),
+                source=source_of(structure.atoms, structure.number),
                 message=info.message,
                 initial_energy=first if info.first_energy is None else info.first_energy,
                 initial_volume=volume,
@@ -281,7 +281,7 @@ class Slots:
 
     def _record_ends(self, last: dict[str, np.ndarray], structures: dict[int, Structure]) -> None:
         """Pass on the last frames of structures that have ended; recorders skip known frames."""
-        has_ended = (last["status"] != Status.RUNNING) & last["is_known"]
+        has_ended = (last["status"] != Status.RUNNING.code) & last["is_known"]
         ends = {k: structure for k, structure in structures.items() if has_ended[k]}
         self._add_frames(last, ends, are_last=True)
 

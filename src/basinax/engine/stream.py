@@ -91,7 +91,7 @@ class Stream:
             status, fmax = backend.look()
             monitor.report(slots, status[slots.occupied], fmax[slots.occupied])
             is_over, is_new = monitor.is_stopped(), nobody
-            has_ended = slots.occupied & (is_over | (status != Status.RUNNING))
+            has_ended = slots.occupied & (is_over | (status != Status.RUNNING.code))
             if is_over or backend.is_worth_refilling(has_ended):
                 backend.take_out(has_ended)
                 is_new = nobody if is_over else slots.refill()

@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from basinax.config.specs import make, parse
+from basinax.config.specs import make, optimizer_from, optimizers_by_name, parse
 from basinax.config.tables import choose
 from basinax.engine.python import potential_of_file
 from basinax.models.evaluators.calculator import ASECalculator
 from basinax.models.evaluators.protocol import AbstractEvaluator
 from basinax.models.jax_model import JaxModel
+from basinax.optimizers.protocol import AbstractTransform
 from basinax.potentials import (
     EAM,
     EMT,
@@ -81,6 +82,32 @@ def potential_from(text: str) -> AbstractPotential | AbstractEvaluator:
     elif spec.words:
         raise ValueError(f"potential {spec.name}: expected KEY=VALUE, got {spec.words[0]!r}")
     return make("potential", spec.name, maker, options)
+
+
+def named_potential(potential: Any) -> Any:
+    """The potential, made from its text if it is one."""
+    return potential_from(potential) if isinstance(potential, str) else potential
+
+
+def named_optimizer(optimizer: Any) -> Any:
+    """The optimizer, made from its text if it is one."""
+    return optimizer_from(optimizer) if isinstance(optimizer, str) else optimizer
+
+
+def named_model(potential: Any, optimizer: Any) -> tuple[Any, Any]:
+    """The potential and the optimizer, made from their texts.
+
+    An optimizer in the place of the potential is that of structures with their own calculators.
+    """
+    if optimizer is None and _is_optimizer(potential):
+        potential, optimizer = None, potential
+    return named_potential(potential), named_optimizer(optimizer)
+
+
+def _is_optimizer(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.partition(":")[0].strip().lower() in optimizers_by_name()
+    return isinstance(value, AbstractTransform)
 
 
 def cell_from(text: str) -> AbstractCell:

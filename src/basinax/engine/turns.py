@@ -89,7 +89,7 @@ class Block(NamedTuple):
         def period(state):
             carry, skins, _, n_done = state
             run = run_of(carry)
-            is_running = run.status == Status.RUNNING.value
+            is_running = run.status == Status.RUNNING.code
             near, skins = select_near(chunked, self.here(run), reach, skins, is_running)
             n_now = jnp.minimum(machine().period, n_turns - n_done)
             carry = go(self._stepper(near, skins), n_now, carry)
@@ -99,7 +99,7 @@ class Block(NamedTuple):
 
         def goes_on(state):
             carry, _, is_stale, n_done = state
-            can_move = (run_of(carry).status == Status.RUNNING.value) & ~is_stale
+            can_move = (run_of(carry).status == Status.RUNNING.code) & ~is_stale
             return (n_done < n_turns) & jnp.any(can_move)
 
         state = (carry, jnp.asarray(skins, reach.skin.dtype), jnp.zeros(len(skins), bool))

@@ -268,7 +268,7 @@ def judge(
     Convergence takes precedence over `has_failed`, from the optimizer, and that over `max_steps`.
     """
     is_finite = jnp.isfinite(energies) & jnp.isfinite(largest)
-    status = jnp.where(steps >= max_steps, Status.MAX_STEPS, Status.RUNNING)
-    status = jnp.where(has_failed, Status.LINE_SEARCH_FAILED, status)
-    status = jnp.where(is_met, Status.CONVERGED, status)
-    return jnp.where(is_finite, status, Status.NOT_FINITE).astype(jnp.int32)
+    status = jnp.where(steps >= max_steps, Status.MAX_STEPS.code, Status.RUNNING.code)
+    status = jnp.where(has_failed, Status.LINE_SEARCH_FAILED.code, status)
+    status = jnp.where(is_met, Status.CONVERGED.code, status)
+    return jnp.where(is_finite, status, Status.NOT_FINITE.code).astype(jnp.int32)

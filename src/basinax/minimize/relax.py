@@ -25,7 +25,13 @@ from basinax.numerics import xla
 from basinax.numerics.forks import check_process
 from basinax.numerics.order import checked, gathered
 from basinax.numerics.rounding import rounded
-from basinax.numerics.settings import counts, knows_options_of_ase, require_function, require_switch
+from basinax.numerics.settings import (
+    count_of,
+    counts,
+    knows_options_of_ase,
+    require_function,
+    require_switch,
+)
 from basinax.numerics.static import Static, partition
 from basinax.numerics.switches import own_switches
 from basinax.optimizers import LBFGSLineSearch
@@ -56,7 +62,20 @@ class Relaxation(eqx.Module):
 
     @property
     def converged(self) -> Bool[Array, "systems"]:
-        return self.status == Status.CONVERGED.value
+        return self.status == Status.CONVERGED.code
+
+    def __repr__(self) -> str:
+        """One line: the number of systems by status, steps, evaluations and the largest `fmax`."""
+        if not isinstance(self.status, jax.Array) or isinstance(self.status, Tracer):
+            return eqx.tree_pformat(self)  # inside jit, and of shapes
+        codes, steps, fmax = map(np.asarray, (self.status, self.steps, self.fmax))
+        n = {x: int((codes == x.code).sum()) for x in Status}
+        counts = ", ".join(f"{count} {status}" for status, count in n.items() if count)
+        return (
+            f"Relaxation({count_of(len(codes), 'system')}{counts and f': {counts}'}; steps"
+            f" {steps.sum()}, {steps.max(initial=0)} at most; evaluations"
+            f" {np.asarray(self.evaluations).sum()}; largest fmax {fmax.max(initial=0.0):.3g})"
+        )
 
 
 @own_switches()
@@ -208,12 +227,13 @@ def raise_unless_converged(status: Int32[Array | np.ndarray, "systems"]) -> None
     """Raise RuntimeError with the number and names of systems that did not converge, if any."""
     if isinstance(status, Tracer):
         raise TypeError("throw=True needs to know each system's status: call relax outside of jit")
-    codes = np.asarray(status)
-    failed = np.flatnonzero(codes != Status.CONVERGED)
-    if len(failed):
-        shown = ", ".join(f"{i} ({Status(codes[i]).name.lower()})" for i in failed[:5])
+    each = list(map(Status, np.asarray(status).tolist()))
+    failed = [f"{i} ({x})" for i, x in enumerate(each) if x != Status.CONVERGED]
+    if failed:
         more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
-        raise RuntimeError(f"{len(failed)} of {len(codes)} systems did not converge: {shown}{more}")
+        raise RuntimeError(
+            f"{len(failed)} of {len(each)} systems did not converge: {', '.join(failed[:5])}{more}"
+        )
 
 
 def _as_array(x):

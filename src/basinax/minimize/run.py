@@ -218,7 +218,7 @@ def advance(
 
 def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, view) -> Run:
     prefix = run.index_prefix
-    arrived = run.is_pending & evaluation.is_valid & (run.status == Status.RUNNING.value)
+    arrived = run.is_pending & evaluation.is_valid & (run.status == Status.RUNNING.code)
     point = _received(arrived, evaluation, run.point, prefix)
     before = with_prefix(run.optimizer_state, prefix)
     known = {"energies": point.energies, "extras": point.extras, "is_running": arrived}
@@ -237,7 +237,7 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
     status = jnp.where(is_judged, judgement, run.status)
 
     # From here on, other systems keep the bits of their parameters and states by selection.
-    moves = arrived & (status == Status.RUNNING.value)
+    moves = arrived & (status == Status.RUNNING.code)
     params = segment.where(moves, apply_updates(point.params, step), point.params, prefix)
     n_unchanged = jnp.where(moves & ~_differ(params, point.params, prefix), run.n_unchanged + 1, 0)
     last = Last.of(point, run.last.needs)
@@ -247,7 +247,7 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
         optimizer_state=with_prefix(stepped(moves, state, before), None),
         steps=run.steps + (moves & is_judged).astype(jnp.int32),
         evaluations=run.evaluations + arrived.astype(jnp.int32),
-        status=jnp.where(moves & (n_unchanged >= STALL_STEPS), Status.STALLED, status),
+        status=jnp.where(moves & (n_unchanged >= STALL_STEPS), Status.STALLED.code, status),
         is_pending=(run.is_pending & ~arrived) | moves,
         has_moved=moves,
         n_unchanged=jnp.where(arrived, n_unchanged, run.n_unchanged),
@@ -323,7 +323,7 @@ def final_point(run: Run) -> Point:
     """The returned point of each system: its last, or its best if kept and not converged."""
     if run.best is None:
         return run.point
-    has_best = (run.status != Status.CONVERGED.value) & jnp.isfinite(run.best.energies)
+    has_best = (run.status != Status.CONVERGED.code) & jnp.isfinite(run.best.energies)
     return select_state(has_best, run.best, run.point, run.index_prefix)
 
 
@@ -334,7 +334,7 @@ def stopped(run: Run) -> Run:
     evaluation: their values are NaN, and their `fmax` is inf.
     """
     unfinished = (Status.RUNNING, Status.NOT_FINITE, Status.EVALUATION_FAILED)
-    has_no_result = functools.reduce(jnp.logical_or, [run.status == x.value for x in unfinished])
+    has_no_result = functools.reduce(jnp.logical_or, [run.status == x.code for x in unfinished])
     is_unknown = run.is_pending & has_no_result
     found = run.point.energies, run.point.gradients, run.point.extras, run.point.of_rows
     energies, gradients, *others = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), found)

@@ -1,25 +1,51 @@
 """The outcomes of systems."""
 
 import enum
+import operator
+from typing import Any
 
 
-class Status(enum.IntEnum):
-    """The outcome of one system of a run. Results hold outcomes as int32, one per system.
+class Status(enum.StrEnum):
+    """The outcome of one system of a run: a text, such as "converged".
 
-    Compare arrays on a device with `value`: outside jit under strict dtype promotion, JAX treats a
-    member as a 64-bit integer.
+    The core holds outcomes as int32 on devices, one code per system; `Status(code)` is the outcome
+    of a code. `==` compares with texts, and with arrays of texts or of codes.
     """
 
-    RUNNING = 0
-    CONVERGED = 1
-    MAX_STEPS = 2
-    NOT_FINITE = 3
-    LINE_SEARCH_FAILED = 4
-    STALLED = 5
-    EVALUATION_FAILED = 6
+    RUNNING = enum.auto()
+    CONVERGED = enum.auto()
+    MAX_STEPS = enum.auto()
+    NOT_FINITE = enum.auto()
+    LINE_SEARCH_FAILED = enum.auto()
+    STALLED = enum.auto()
+    EVALUATION_FAILED = enum.auto()
 
-    def __str__(self) -> str:
-        return self.name.lower()
+    __array_ufunc__ = None  # NumPy leaves comparisons with arrays to this class
+
+    def __eq__(self, other: Any) -> Any:
+        if hasattr(other, "dtype"):
+            return other == (self.code if other.dtype.kind in "iu" else self.value)
+        return self.value == other
+
+    def __ne__(self, other: Any) -> Any:
+        is_same = self == other
+        return ~is_same if hasattr(is_same, "dtype") else not is_same
+
+    __hash__ = str.__hash__
+
+    @classmethod
+    def _missing_(cls, value: Any) -> "Status | None":
+        """The outcome of a code; None for what is no code."""
+        try:
+            code = operator.index(value)
+        except TypeError:
+            return None
+        return list(cls)[code] if 0 <= code < len(cls) else None
+
+    @property
+    def code(self) -> int:
+        """The number on devices."""
+        return list(type(self)).index(self)
 
     @property
     def meaning(self) -> str:

@@ -11,7 +11,8 @@ from ase.calculators.calculator import BaseCalculator
 
 from basinax.engine.evaluate import evaluated
 from basinax.engine.groups import PotentialWithSkin
-from basinax.engine.relax import Progress, named_optimizer, one_a_structure, relax
+from basinax.engine.relax import Progress, one_a_structure, relax
+from basinax.engine.text import named_optimizer
 from basinax.engine.workers import Devices
 from basinax.internal.optimizer import steps_on_the_host
 from basinax.models.evaluators.calculator import evaluator_of

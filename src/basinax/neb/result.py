@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ase import Atoms
-from jaxtyping import Bool, Float, Int32
+from jaxtyping import Bool, Float
 
 from basinax.minimize.status import Status
 from basinax.neb.paths import Band
@@ -33,7 +33,7 @@ class MinimumEnergyPath:
     def __repr__(self) -> str:
         return (
             f"MinimumEnergyPath({self.band.images[0].symbols}, {len(self.band.images)} images,"
-            f" {self.status.name.lower()}, barrier {self.barrier:.4f} eV)"
+            f" {self.status}, barrier {self.barrier:.4f} eV)"
         )
 
     @functools.cached_property
@@ -151,9 +151,9 @@ class PathsResult(Entries[MinimumEnergyPath]):
         return f"PathsResult({len(self)} paths, {int(self.converged.sum())} converged)"
 
     @property
-    def status(self) -> Int32[np.ndarray, "paths"]:
-        """Codes of `Status`."""
-        return np.array([path.status for path in self.entries], np.int32)
+    def status(self) -> np.ndarray:
+        """Texts, see `Status`, one for each path."""
+        return np.array([path.status for path in self.entries], str)
 
     @property
     def converged(self) -> Bool[np.ndarray, "paths"]:
@@ -175,7 +175,7 @@ class PathsResult(Entries[MinimumEnergyPath]):
             "source": lambda path: path.entry.source,
             "formula": lambda path: path.band.images[0].get_chemical_formula(),
             "images": lambda path: len(path.band.images),
-            "status": lambda path: path.status.name.lower(),
+            "status": lambda path: str(path.status),
             "steps": lambda path: path.steps,
             "evaluations": lambda path: path.evaluations,
             "barrier_eV": lambda path: path.barrier,

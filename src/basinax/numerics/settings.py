@@ -288,6 +288,11 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def first_of(numbers: Sequence[int]) -> str:
+def count_of(n: int, noun: str) -> str:
+    """The number of things, such as 1 structure or 3 structures."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def first_of(numbers: Sequence[int | str]) -> str:
     """The first of these numbers, since all may be too many for an error."""
     return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")

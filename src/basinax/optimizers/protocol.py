@@ -61,6 +61,10 @@ def kept_field() -> Any:
     return eqx.field(metadata={_LEADS_WITH: "states", _IS_KEPT: True})
 
 
+SHORT = 60
+"""The largest number of characters of a field in the text of a state."""
+
+
 class AbstractState(eqx.Module):
     """The memory of a transform for its next step, and the index prefix.
 
@@ -70,9 +74,23 @@ class AbstractState(eqx.Module):
 
     index_prefix: eqx.AbstractVar[Prefix]
 
+    def __repr__(self) -> str:
+        """One line: the systems, and the fields with their shapes or classes."""
+        prefix = [] if self.index_prefix is None else [repr(self.index_prefix)]
+        names = [f.name for f in dataclasses.fields(self) if f.name != "index_prefix"]
+        fields = [f"{name}={_in_short(getattr(self, name))}" for name in names]
+        return f"{type(self).__name__}({', '.join([*prefix, *fields])})"
+
     def rows_prefix(self, index_prefix: Prefix) -> Prefix:
         """The prefix of the fields that lead with rows, from the prefix of the parameters."""
         return index_prefix
+
+
+def _in_short(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_in_short, value))})"
+    text = "" if isinstance(value, eqx.Module) else eqx.tree_pformat(value, width=SHORT)
+    return text if 0 < len(text) <= SHORT else type(value).__name__
 
 
 class AbstractTransform(eqx.Module):

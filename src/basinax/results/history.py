@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, TextIO
 import numpy as np
 from jaxtyping import Float, Int32
 
+from basinax.numerics.settings import count_of
 from basinax.results.trajectory import Frame, NotWhole, Recorder
 
 
@@ -27,6 +28,10 @@ class History(NamedTuple):
     """Volumes in Å³; None for a fixed cell."""
     evaluations: Int32[np.ndarray, "frames"]
     """The number of evaluations up to each step, including the step's own."""
+
+    def __repr__(self) -> str:
+        steps = f", steps {self.steps[0]} to {self.steps[-1]}" if len(self.steps) else ""
+        return f"History({count_of(len(self.steps), 'point')}{steps})"
 
     @classmethod
     def empty(cls) -> "History":

@@ -11,27 +11,33 @@ from ase.symbols import Symbols
 from jaxtyping import Float
 
 from basinax.minimize.status import Status
+from basinax.numerics.settings import count_of
 from basinax.results.history import History
 from basinax.results.snapshot import Template
 from basinax.results.table import column, derived, volume_of
+from basinax.structures.read import SOURCE, HoldsAtoms
+
+SHOWN = 10
+"""The number of structures in the table at the end of a summary."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Relaxed:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Relaxed(HoldsAtoms):
     """One structure of a result. The defaults are those of one that was never evaluated."""
 
-    template: Template = dataclasses.field(repr=False)
+    template: Template = dataclasses.field()
     """All of the structure but its positions, cell and calculator, as in the input."""
-    positions: Float[np.ndarray, "atoms 3"] = dataclasses.field(repr=False)
+    positions: Float[np.ndarray, "atoms 3"] = dataclasses.field()
     """The last positions in Å."""
-    cell: Float[np.ndarray, "3 3"] = dataclasses.field(repr=False)
+    cell: Float[np.ndarray, "3 3"] = dataclasses.field()
     """The last cell vectors in Å, one a row."""
-    results: dict[str, Any] = dataclasses.field(repr=False)
+    results: dict[str, Any] = dataclasses.field()
     """Results at the last positions by ASE's names, in eV and Å, such as `forces`, without
     constraints; empty if there are none. The calculator of `atoms` shares them."""
 
     source: str = column("source", key="source", is_brief=True)
-    """The origin of the structure: its number in the input, or its file and image."""
+    """The origin of the structure: its number in the input, or its file and image. Its `atoms` have
+    it in `info["relax_source"]`, so that it stays the same when they are relaxed again."""
 
     @derived("formula", is_brief=True)
     def formula(self) -> str:
@@ -64,24 +70,24 @@ class Relaxed:
     """The largest force in eV/Å."""
 
     @derived("volume_A3", "Å³")
-    def volume(self) -> float | None:
-        """The volume in Å³; None without three periodic directions."""
+    def volume(self) -> float:
+        """The volume in Å³; NaN without three periodic directions."""
         return volume_of(self.cell, self.template.pbc)
 
-    initial_volume: float | None = column("initial_volume_A3", "Å³", key="initial_volume")
-    """The volume at the start in Å³; None without three periodic directions."""
+    initial_volume: float = column("initial_volume_A3", "Å³", key="initial_volume")
+    """The volume at the start in Å³; NaN without three periodic directions."""
 
     @derived("max_stress_eV_per_A3", "eV/Å³")
-    def max_stress(self) -> float | None:
-        """The largest component of the stress in magnitude, in eV/Å³; None without stress."""
+    def max_stress(self) -> float:
+        """The largest component of the stress in magnitude, in eV/Å³; NaN without stress."""
         stress = self.results.get("stress")
-        return None if stress is None else float(np.abs(stress).max())
+        return np.nan if stress is None else float(np.abs(stress).max())
 
     displacement: float = column("max_displacement_A", "Å", key="displacement")
     """The distance from the start of the atom that moved most, in Å."""
     seconds: float = column("seconds", "s", key="seconds", default=np.nan)
     """The time from the call to the structure's end; NaN if it did not end."""
-    message: str = column("message", key="message", default="")
+    message: str = column("message", key="message", is_brief=True, default="")
     """The reason if the structure could not be evaluated; empty otherwise."""
     history: History | None = None
     """Energy, fmax and volume of the steps, if kept."""
@@ -99,7 +105,7 @@ class Relaxed:
 
         It does not follow later changes of the structure.
         """
-        known = {
+        known: dict[str, Any] = {
             "displacement": displacements([structure], [positions])[0],
             "initial_volume": volume_of(structure.cell.array, structure.pbc),
         }
@@ -112,7 +118,16 @@ class Relaxed:
 
         Its calculator has the results there; it has no calculator without results.
         """
-        return self.template.at(self.positions, self.cell, self.results)
+        atoms = self.template.at(self.positions, self.cell, self.results)
+        atoms.info[SOURCE] = self.source
+        return atoms
+
+    def __repr__(self) -> str:
+        """One line: source, formula, outcome, steps, energy and force."""
+        reason = f": {self.message}" if self.message else ""
+        steps, name = count_of(self.steps, "step"), type(self).__name__
+        numbers = f"{self.energy:.6g} eV, fmax {self.fmax:.3g} eV/Å"
+        return f"{name}({self.source}: {self.formula}, {self.status}, {steps}, {numbers}{reason})"
 
 
 def displacements(starts: Sequence[Atoms], ends: Sequence[np.ndarray]) -> list[float]:

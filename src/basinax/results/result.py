@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,24 @@ from ase import Atoms
 from jaxtyping import Bool, Float, Int32
 
 from basinax.minimize.status import Status
+from basinax.numerics.settings import count_of
+from basinax.results.compare import Comparison
+from basinax.results.figure import drawn
 from basinax.results.history import History
-from basinax.results.record import Entries, Relaxed
+from basinax.results.record import SHOWN, Entries, Relaxed
+from basinax.results.report.curves import convergence_of
 from basinax.results.report.page import write_report
-from basinax.results.table import Columns, columns_of, html_of, rows_of, text_of, write_rows
-
-SHOWN = 10
-"""The number of structures in the table at the end of a summary."""
+from basinax.results.table import (
+    Columns,
+    brief_of,
+    columns_of,
+    frame_of,
+    further_columns,
+    html_of,
+    rows_of,
+    text_of,
+    write_rows,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -33,6 +44,8 @@ class AtomsRelaxation(Entries[Relaxed]):
     compilations: int = 0
     """The number of programs that the call compiled or loaded from JAX's disk cache, which takes
     most of the time of a short call. A second similar call compiles none."""
+    limit: float | None = None
+    """The `fmax` of the call in eV/Å; None if it was not one number."""
 
     @functools.cached_property
     def atoms(self) -> list[Atoms]:
@@ -74,9 +87,9 @@ class AtomsRelaxation(Entries[Relaxed]):
         return np.array(self._each("evaluations"), np.int32)
 
     @functools.cached_property
-    def status(self) -> Int32[np.ndarray, "systems"]:
-        """Codes of `Status`."""
-        return np.array(self._each("status"), np.int32)
+    def status(self) -> np.ndarray:
+        """The outcomes as texts, such as "converged"; see `Status`."""
+        return np.array(self._each("status"), str)
 
     @functools.cached_property
     def messages(self) -> list[str]:
@@ -99,9 +112,9 @@ class AtomsRelaxation(Entries[Relaxed]):
         return np.array(self._each("initial_energy"), float)
 
     @functools.cached_property
-    def initial_volumes(self) -> list[float | None]:
-        """The volume at the start, in Å³; None without three periodic directions."""
-        return self._each("initial_volume")
+    def initial_volumes(self) -> Float[np.ndarray, "systems"]:
+        """The volume at the start, in Å³; NaN without three periodic directions."""
+        return np.array(self._each("initial_volume"), float)
 
     @functools.cached_property
     def sources(self) -> list[str]:
@@ -121,29 +134,34 @@ class AtomsRelaxation(Entries[Relaxed]):
     @property
     def counts(self) -> dict[str, int]:
         """The number of structures by name of status, without statuses that do not occur."""
-        counts = {status.name.lower(): int((self.status == status).sum()) for status in Status}
+        counts = {str(status): int((self.status == status).sum()) for status in Status}
         return {name: count for name, count in counts.items() if count}
 
-    def to_dict(self) -> dict[str, list[Any]]:
+    def to_dict(self, info: str | Sequence[str] = ()) -> dict[str, list[Any]]:
         """A table as columns, one entry per structure.
 
         The columns are `source`, `formula`, `atoms` (their number), `status`, `steps`,
         `evaluations`, `energy_eV`, `energy_eV_per_atom`, `initial_energy_eV`, `fmax_eV_per_A`,
-        `volume_A3` and `initial_volume_A3` (None without three periodic directions),
-        `max_stress_eV_per_A3` (the largest component; None without stress), `max_displacement_A`,
+        `volume_A3` and `initial_volume_A3` (NaN without three periodic directions),
+        `max_stress_eV_per_A3` (the largest component; NaN without stress), `max_displacement_A`,
         `seconds` and `message`.
+
+        Args:
+            info: names in the `info` of structures, such as "label", for further columns. A
+                structure that lacks one has NaN among numbers, or an empty text.
+
+        Raises:
+            ValueError: no structure has a name, or the table has a column of this name.
         """
-        return columns_of(self.entries, self._kind)
+        columns = columns_of(self.entries, self._kind)
+        infos = [entry.template.info for entry in self.entries]
+        return columns | further_columns(info, infos, columns)
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self, info: str | Sequence[str] = ()) -> Any:
         """`to_dict` as a `pandas.DataFrame`. Raises ImportError without pandas."""
-        try:
-            import pandas  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise ImportError("to_pandas needs pandas: run pip install pandas") from error
-        return pandas.DataFrame(self.to_dict())
+        return frame_of(self.to_dict(info))
 
-    def write_table(self, path: str | os.PathLike[str]) -> None:
+    def write_table(self, path: str | os.PathLike[str], info: str | Sequence[str] = ()) -> None:
         """Write `to_dict` to a file: .csv, .json (a list of rows), .jsonl, or .parquet.
 
         Raises:
@@ -151,44 +169,72 @@ class AtomsRelaxation(Entries[Relaxed]):
             ImportError: Parquet needs pyarrow.
             OSError: the file cannot be written.
         """
-        write_rows(path, self.to_dict())
+        write_rows(path, self.to_dict(info))
+
+    def compare(self, other: "AtomsRelaxation") -> Comparison:
+        """Each structure in this result and in another: energies, steps, evaluations, distance.
+
+        Structures are matched by `source`, in the order of this result.
+
+        Raises:
+            ValueError: a source stands twice in a result, or is of other atoms in the other.
+        """
+        return Comparison.of(self.entries, other.entries)
+
+    def __add__(self, other: "AtomsRelaxation") -> "AtomsRelaxation":
+        """This result followed by another."""
+        if not isinstance(other, AtomsRelaxation):
+            return NotImplemented
+        return AtomsRelaxation(
+            [*self.entries, *other.entries],
+            self.compilations + other.compilations,
+            self.limit if self.limit == other.limit else None,
+        )
 
     def report(
         self,
         path: str | os.PathLike[str],
         *,
+        info: str | Sequence[str] = (),
         settings: Mapping[str, Any] | None = None,
         title: str = "Relaxation",
     ) -> None:
-        """Write an HTML page: counts, convergence, distributions, failures.
+        """Write an HTML page: counts, convergence, distributions, structures and failures.
 
-        The page needs no network, and grows little with the number of structures. Curves of
-        convergence need `history=True`. Plots use Bokeh: `pip install bokeh`.
+        The page needs no network. Curves of convergence need `history=True`. Plots use Bokeh:
+        `pip install bokeh`.
 
         Args:
             path: an .html file; an existing one is replaced.
+            info: names in the `info` of structures for further columns, which the page can search.
             settings: plain values by name, and tables of such values, to show at the end.
             title: the title of the page.
 
         Raises:
-            ValueError: the ending is not .html.
+            ValueError: the ending is not .html, or see `to_dict`.
             ImportError: Bokeh is not installed.
             OSError: the file cannot be written.
         """
-        curves = dict(enumerate(self.history or []))
-        rows = rows_of(self.to_dict())
-        write_report(path, rows, self._kind, curves=curves, settings=settings, title=title)
+        write_report(
+            path,
+            rows_of(self.to_dict(info)),
+            self._kind,
+            curves=dict(enumerate(self.history or [])),
+            limit=self.limit,
+            settings=settings,
+            title=title,
+        )
 
     def plot(self, axes: Any = None) -> Any:
-        """Draw fmax and energy over the steps of each structure, with matplotlib.
+        """Draw fmax and energy over the evaluations of each structure, with matplotlib.
 
-        Needs `history=True`. Energies are relative to the lowest of each structure.
+        Needs `history=True`. Energies are relative to the lowest of each structure, per atom.
 
         Args:
             axes: two axes of matplotlib; None for new ones, one above the other.
 
         Returns:
-            The two axes.
+            The figure.
 
         Raises:
             ValueError: the run kept no history.
@@ -196,26 +242,15 @@ class AtomsRelaxation(Entries[Relaxed]):
         """
         if self.history is None:
             raise ValueError("plot needs the history of the run: relax(..., history=True)")
-        if axes is None:
-            try:
-                from matplotlib import pyplot  # pyright: ignore[reportMissingImports]
-            except ImportError as error:
-                raise ImportError("plot needs matplotlib: run pip install matplotlib") from error
-            _, axes = pyplot.subplots(2, 1, sharex=True)
-        above, below = axes
-        for h in self.history:
-            if len(h.steps):
-                above.plot(h.steps, h.fmax, linewidth=1)
-                below.plot(h.steps, h.energies - np.nanmin(h.energies), linewidth=1)
-        above.set(ylabel="fmax (eV/Å)", yscale="log")
-        below.set(xlabel="step", ylabel="energy above the lowest (eV)")
-        return axes
+        sizes = {k: float(entry.n_atoms) for k, entry in enumerate(self.entries)}
+        found = {"": convergence_of(dict(enumerate(self.history)), sizes, list(sizes))}
+        return drawn(found, self.limit, axes)
 
     def __repr__(self) -> str:
         """The number of structures by status, and the first lines of the table."""
         first = self._first_rows()
         more = [f"... and {len(self) - SHOWN} more"] if len(self) > SHOWN else []
-        return "\n".join([self._summary(), "", text_of(first), *more])
+        return "\n".join([self._summary(), "", text_of(first), *more]).rstrip()
 
     def _repr_html_(self) -> str:
         """The table of `repr`, for notebooks."""
@@ -230,14 +265,15 @@ class AtomsRelaxation(Entries[Relaxed]):
             warnings.simplefilter("ignore", RuntimeWarning)
             seconds = np.nanmax(self.seconds)
         took = f" in {seconds:.1f} s" if np.isfinite(seconds) else ""
+        n = count_of(len(self), "structure")
         return (
-            f"{len(self)} structures: {counts}{took}; steps {np.median(self.steps):g} (median),"
+            f"{n}: {counts}{took}; steps {np.median(self.steps):g} (median),"
             f" {self.steps.max()} (most); evaluations {np.median(self.evaluations):g},"
             f" {self.evaluations.max()}; largest fmax {self.fmax.max():.3g} eV/Å"
         )
 
     def _first_rows(self) -> Columns:
-        return columns_of(self.entries[:SHOWN], self._kind, is_brief=True)
+        return brief_of(self.entries[:SHOWN], self._kind)
 
     def _each(self, name: str) -> list[Any]:
         return [getattr(entry, name) for entry in self.entries]

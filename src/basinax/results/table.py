@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ import numpy as np
 from ase import Atoms
 
 from basinax.config.files import replacing
+from basinax.config.tables import hint
 from basinax.structures.read import cells_of
 
 Columns = dict[str, list[Any]]
@@ -38,7 +39,7 @@ class Column(NamedTuple):
     number: int
     """The order of columns is that of their definitions."""
     type: Any = None
-    """The type of values: `int`, `float`, `float | None`, `str` or an enumeration."""
+    """The type of values: `int`, `float` (NaN where there is none), `str` or an enumeration."""
 
     @property
     def title(self) -> str:
@@ -101,26 +102,73 @@ def energies_of(atoms: Sequence[Atoms], energies: np.ndarray) -> Columns:
     return {"energy_eV": values, "energy_eV_per_atom": per_atom}
 
 
-def volumes(atoms: Sequence[Atoms]) -> list[float | None]:
-    """The volumes in Å³; None without three periodic directions."""
+def volumes(atoms: Sequence[Atoms]) -> list[float]:
+    """The volumes in Å³; NaN without three periodic directions."""
     cells, pbc = cells_of(atoms)
-    found = np.abs(np.linalg.det(cells)).tolist()
-    are_solid = np.asarray(pbc.all(axis=1)).tolist()
-    return [volume if is_solid else None for volume, is_solid in zip(found, are_solid, strict=True)]
+    return np.where(pbc.all(axis=1), np.abs(np.linalg.det(cells)), np.nan).tolist()
 
 
-def volume_of(cell: np.ndarray, pbc: np.ndarray) -> float | None:
-    """The volume in Å³; None without three periodic directions."""
-    return float(np.abs(np.linalg.det(cell))) if pbc.all() else None
+def volume_of(cell: np.ndarray, pbc: np.ndarray) -> float:
+    """The volume in Å³; NaN without three periodic directions."""
+    return float(np.abs(np.linalg.det(cell))) if pbc.all() else math.nan
 
 
-def columns_of(records: Sequence[Any], kind: type, *, is_brief: bool = False) -> Columns:
-    """The table of records of a class, or the part of it that summaries show."""
+def columns_of(records: Sequence[Any], kind: type) -> Columns:
+    """The table of records of a class."""
     return {
         each.heading: [_plain(getattr(record, name)) for record in records]
         for name, each in fields_of(kind).items()
-        if each.is_brief or not is_brief
     }
+
+
+def brief_of(records: Sequence[Any], kind: type) -> Columns:
+    """The part of the table that summaries show, without texts that are all empty."""
+    columns, shown = columns_of(records, kind), [x for x in fields_of(kind).values() if x.is_brief]
+    found = {each.heading: columns[each.heading] for each in shown}
+    return {heading: values for heading, values in found.items() if any(x != "" for x in values)}
+
+
+def further_columns(
+    names: str | Sequence[str], of_each: Sequence[Mapping[Any, Any]], headings: Collection[str]
+) -> Columns:
+    """Columns of values by name that only some structures may have, such as those of `info`.
+
+    Args:
+        of_each: the values of each structure. One without a name has NaN among numbers, or "".
+        headings: those of the table, which no name may be.
+
+    Raises:
+        ValueError: a name is a heading, or no structure has it.
+    """
+    found: Columns = {}
+    for name in [names] if isinstance(names, str) else names:
+        if name in headings:
+            raise ValueError(f"info {name!r} is already a column of the table: rename it in atoms")
+        if of_each and not any(name in values for values in of_each):
+            known = sorted({str(key) for values in of_each for key in values})
+            raise ValueError(
+                f"no structure has {name!r} in its info{hint(name, known)}: {', '.join(known)}"
+            )
+        has = [_bare(values[name]) for values in of_each if name in values]
+        nothing = math.nan if all(type(x) in (int, float) for x in has) else ""
+        found[name] = [_bare(values.get(name, nothing)) for values in of_each]
+    return found
+
+
+def _bare(value: Any) -> Any:
+    """A number or a text of Python; the text of what is neither."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def frame_of(columns: Columns) -> Any:
+    """The table as a `pandas.DataFrame`; raises ImportError without pandas."""
+    try:
+        import pandas  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ImportError("to_pandas needs pandas: run pip install pandas") from error
+    return pandas.DataFrame(columns)
 
 
 def rows_of(columns: Columns) -> list[dict[str, Any]]:
@@ -240,6 +288,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    if value is None:
+    if value is None or value != value:
         return "-"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

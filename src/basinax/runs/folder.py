@@ -4,7 +4,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,8 +12,11 @@ from filelock import FileLock, Timeout
 
 from basinax.config.files import PARTIAL, check_sole, replacing
 from basinax.config.tables import RECORD, SETTINGS, Table, read_config, toml_of
-from basinax.runs.record import checked
-from basinax.runs.results import Results
+from basinax.results.record import Relaxed
+from basinax.results.report.page import write_report
+from basinax.results.table import fields_of, further_columns
+from basinax.runs.record import checked, spans_of
+from basinax.runs.results import Brief, Results
 from basinax.runs.stores import SQLiteFile
 
 STDIN = "stdin.extxyz"
@@ -23,6 +26,12 @@ BESIDE = ("-journal", "-wal", "-shm")
 """Endings of the files that SQLite puts beside a database."""
 
 _SERVER = re.compile(r"postgres(ql)?:/", re.IGNORECASE)
+
+
+def limit_of(record: Table) -> float | None:
+    """The `fmax` of a run in eV/Å; None if it is not one number."""
+    fmax = record.get("fmax")
+    return float(fmax) if isinstance(fmax, int | float) else None
 
 
 class RunFolder:
@@ -85,6 +94,40 @@ class RunFolder:
             file.write(toml_of(table, (RECORD,)))
             file.flush()
             os.fsync(file.fileno())
+
+    def write_report(
+        self,
+        path: Path,
+        record: Table,
+        briefs: Sequence[Brief],
+        title: str,
+        info: Sequence[str] = (),
+    ) -> None:
+        """Write the page about the run, see `basinax.results.report.page.write_report`.
+
+        Args:
+            info: names in the `info` of structures for further columns.
+
+        Raises:
+            ValueError: no structure has a name, or the table has a column of this name.
+        """
+        rows = [brief.as_row() for brief in briefs]
+        if info:
+            infos = self.results.infos()
+            headings = [column.heading for column in fields_of(Relaxed).values()]
+            found = further_columns(info, [infos[row["number"]] for row in rows], headings)
+            for k, row in enumerate(rows):
+                row |= {name: values[k] for name, values in found.items()}
+        write_report(
+            path,
+            rows,
+            Relaxed,
+            curves=self.results.curves(),
+            limit=limit_of(record),
+            runs=spans_of(record[RECORD], [brief.stored for brief in briefs]),
+            settings=record,
+            title=title,
+        )
 
     @contextmanager
     def taken(self) -> Iterator[None]:

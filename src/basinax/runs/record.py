@@ -1,11 +1,13 @@
 """The fields of a run's record, checked once, when the record is read."""
 
+import bisect
 import datetime
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from basinax.config.tables import RECORD, Table, hint
+from basinax.results.report.tables import Span
 
 FORMAT = 2
 """The version of the format of records; it changes if another basinax would misread one."""
@@ -149,3 +151,28 @@ _SETTINGS = {
     "potential": _TEXT,
 }
 """Settings that every run has; all settings are checked as options of the command."""
+
+
+# --- runs
+
+
+def spans_of(record: Table, times: Iterable[float]) -> list[Span]:
+    """The run of a record and those that went on with it.
+
+    Args:
+        times: when structures ended, in seconds since 1970.
+    """
+    starts = [record["started"], *record.get("resumed", [])]
+    begun = [datetime.datetime.fromisoformat(text).timestamp() for text in starts]
+    of: list[list[float]] = [[] for _ in starts]
+    for time in times:
+        of[max(bisect.bisect_right(begun, time) - 1, 0)].append(time)
+    ends = ["interrupted"] * (len(starts) - 1) + ["ended" if "ended" in record else "not ended"]
+    return [
+        Span(start.replace("T", " "), len(each), _text_of(max(each)) if each else "", end)
+        for start, each, end in zip(starts, of, ends, strict=True)
+    ]
+
+
+def _text_of(time: float) -> str:
+    return datetime.datetime.fromtimestamp(time).astimezone().isoformat(" ", "seconds")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from ase.data import chemical_symbols
+from ase.db.core import T2000, YEAR
 from ase.symbols import Symbols
 
 from basinax.minimize.status import Status
@@ -21,6 +22,7 @@ from basinax.runs.rows import (
     checked_pairs,
     curve_of,
     entry_of,
+    info_of,
     pairs_of,
     row_of,
     status_of,
@@ -42,6 +44,8 @@ class Brief(NamedTuple):
     """The energy in eV."""
     volume: float | None
     """The volume in Å³."""
+    stored: float
+    """When the row was added, in seconds since 1970."""
     pairs: dict[str, Any]
     """The key-value pairs of the row."""
     kind: type[Relaxed]
@@ -117,7 +121,7 @@ class Results:
 
     def briefs(self) -> list[Brief]:
         """All rows in the order of addition."""
-        found = list(self._selected(self._brief, "natoms", "numbers", "energy", "volume"))
+        found = list(self._selected(self._brief, "natoms", "numbers", "energy", "volume", "ctime"))
         seen = set[int]()
         with self._store.reported():
             for brief in found:
@@ -134,6 +138,11 @@ class Results:
 
         found = self._selected(curve, "data")
         return {number: curve for number, curve in found if curve is not None}
+
+    def infos(self) -> dict[int, dict[Any, Any]]:
+        """The `info` of structures, by structure number."""
+        found = self._selected(lambda pairs, data: (pairs[NUMBER], info_of(data)), "data")
+        return dict(found)
 
     def entries(self) -> list[tuple[int, Relaxed]]:
         """Numbers and structures, in the order of the input."""
@@ -170,14 +179,21 @@ class Results:
                     yield _of_structure(checked[NUMBER], make, checked, *values)
 
     def _brief(
-        self, pairs: dict[str, Any], n_atoms: Any, elements: Any, energy: Any, volume: Any
+        self,
+        pairs: dict[str, Any],
+        n_atoms: Any,
+        elements: Any,
+        energy: Any,
+        volume: Any,
+        added: Any,
     ) -> Brief:
         check_number("number of atoms", n_atoms, int)
         for name, value in {"energy": energy, "volume": volume}.items():
             if value is not None:
                 check_number(name, value, float)
-        status = status_of(pairs)
-        return Brief(pairs[NUMBER], status, n_atoms, elements, energy, volume, pairs, self._kind)
+        check_number("time", added, float)
+        place = pairs[NUMBER], status_of(pairs), n_atoms, elements, energy, volume
+        return Brief(*place, T2000 + YEAR * added, pairs, self._kind)
 
 
 def _of_structure(number: int, make: Callable[..., T], *values: Any) -> T:

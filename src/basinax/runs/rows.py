@@ -113,7 +113,7 @@ def row_of(number: int, entry: Relaxed) -> AtomsRow:
     for name in lost:
         warnings.warn(f"no database of ASE holds the result {name!r} of a structure", stacklevel=2)
     data = {
-        **{name: text for name, text in values.items() if isinstance(text, str)},
+        **{name: text for name, text in values.items() if type(text) is str},
         "info": stored(parted(template.info)[0]),
         "arrays": stored(parted(arrays)[0]),
         "order": list(results),
@@ -182,7 +182,7 @@ def _value_of(name: str, column: Column, pairs: Mapping[str, Any], data: Mapping
         return data[name]
     if column.key in pairs:
         return pairs[column.key] if column.type is int else float(pairs[column.key])
-    return math.nan if column.type is float else None
+    return math.nan
 
 
 def curve_of(data: Any) -> Curve | None:
@@ -192,6 +192,11 @@ def curve_of(data: Any) -> Curve | None:
         return None
     evaluations, energies, fmax = np.array(data["curve"], np.float32)
     return Curve(energies, fmax, evaluations)
+
+
+def info_of(data: Any) -> dict[Any, Any]:
+    """The `info` in a row's data."""
+    return restored(bytes_to_object(data)["info"])
 
 
 def _stored_curve(history: History) -> np.ndarray:
@@ -205,7 +210,7 @@ def _stored_curve(history: History) -> np.ndarray:
 
 def status_of(pairs: Mapping[str, Any]) -> Status:
     """The status of a row, from its key-value pairs."""
-    return Status[pairs["status"].upper()]
+    return Status(pairs["status"])
 
 
 def check_number(name: str, value: Any, kind: Any) -> None:
@@ -236,7 +241,7 @@ def _pairs(values: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """Key-value pairs; a database accepts neither NaN nor a text that looks like a number."""
     found = {column.key: values[name] for name, column in pairs_of(kind).items()}
     return {
-        key: str(x) if isinstance(x, Status) else x
+        key: str(x) if isinstance(x, str) else x
         for key, x in found.items()
         if (_is_pair(x) if isinstance(x, str) else _is_number(x))
     }

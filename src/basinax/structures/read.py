@@ -3,6 +3,7 @@
 No part of a record depends on other structures.
 """
 
+import abc
 import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,6 +20,26 @@ from basinax.structures.constraints.reading import check_constraints, fixed_by, 
 
 INDEPENDENT = 1e-6
 """The smallest allowed volume of the unit vectors along periodic directions."""
+
+
+SOURCE = "relax_source"
+"""The key of a structure's origin in `info`."""
+
+
+class HoldsAtoms(abc.ABC):
+    """What may stand in place of a structure, which is its `atoms`: an entry of a result."""
+
+    atoms: Any
+
+
+def unwrapped(structure: Any) -> Any:
+    """The structure of what holds one, and anything else as it is."""
+    return structure.atoms if isinstance(structure, HoldsAtoms) else structure
+
+
+def source_of(atoms: Atoms, number: int) -> str:
+    """The origin of a structure: that of an earlier result, or its place in the call."""
+    return str(atoms.info.get(SOURCE, number))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,7 +105,7 @@ def has_volume(atoms: Atoms) -> bool:
     return bool(atoms.pbc.any() and atoms.cell.rank == 3)
 
 
-def intake(atoms: Iterable[Atoms], cell: Any = None) -> list[Structure]:
+def intake(atoms: Iterable[Atoms | HoldsAtoms], cell: Any = None) -> list[Structure]:
     """The structures, if each can be relaxed.
 
     Args:
@@ -134,17 +155,19 @@ def check_are_several(atoms: Any) -> None:
     """Raise TypeError if these are one structure, or one of ASE's filters of a structure."""
     if isinstance(atoms, Atoms):
         raise TypeError("atoms must be a list of ase.Atoms, got one Atoms: pass [atoms]")
+    if isinstance(atoms, HoldsAtoms):
+        raise TypeError("atoms must be a list of ase.Atoms, got one entry: pass [entry]")
     if isinstance(atoms, Filter):
         raise TypeError(f"atoms must be a list of ase.Atoms, got {_said_of(atoms)}")
 
 
-def _listed(atoms: Iterable[Atoms]) -> list[Atoms]:
+def _listed(atoms: Iterable[Atoms | HoldsAtoms]) -> list[Atoms]:
     check_are_several(atoms)
-    atoms = list(atoms)
-    for k, a in enumerate(atoms):
+    found: list[Any] = list(map(unwrapped, atoms))
+    for k, a in enumerate(found):
         if not isinstance(a, Atoms):
             raise TypeError(f"atoms must be a list of ase.Atoms: entry {k} is {_said_of(a)}")
-    return atoms
+    return found
 
 
 FILTERS = {

@@ -26,6 +26,7 @@ from basinax.numerics.rounding import (
     part_additions,
     tree_sum_list,
 )
+from basinax.numerics.settings import count_of
 from basinax.systems.folds import (
     finished,
     fold_blocks,
@@ -76,7 +77,8 @@ class SystemIndex(eqx.Module):
             setattr(self, name, value)
 
     def __repr__(self) -> str:
-        return f"SystemIndex({self.sizes.shape[0]} systems, {self.ids.shape[0]} rows)"
+        n_systems, n_rows = self.sizes.shape[0], self.ids.shape[0]
+        return f"SystemIndex({count_of(n_systems, 'system')}, {count_of(n_rows, 'row')})"
 
     @classmethod
     def from_sizes(cls, sizes: Any, *, align: int = 1, n_rows: int | None = None) -> "SystemIndex":

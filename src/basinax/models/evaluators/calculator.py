@@ -33,7 +33,7 @@ from basinax.structures.batch import bare
 from basinax.structures.charges import uses_of
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class ASECalculator(AbstractEvaluator):
     """Any ASE calculator as a potential: each structure is evaluated as if it were alone.
 
@@ -85,6 +85,16 @@ class ASECalculator(AbstractEvaluator):
                         f"{name} needs a function that makes calculators, got a calculator: pass"
                         f" lambda: {type(self.calculator).__name__}(...)"
                     )
+
+    def __repr__(self) -> str:
+        """The calculator, or the function that makes it, and the options that are given."""
+        of_class = type(self.calculator).__name__
+        name = of_class if is_calculator(self.calculator) else None
+        shown = [name or getattr(self.calculator, "__qualname__", of_class)]
+        for field in dataclasses.fields(self)[1:]:
+            value = getattr(self, field.name)
+            shown += [] if value == field.default else [f"{field.name}={value}"]
+        return f"ASECalculator({', '.join(shown)})"
 
     @property
     def uses(self) -> frozenset[str]:

@@ -18,8 +18,8 @@ QUANTILES = (5.0, 25.0, 50.0, 75.0, 95.0)
 DRAWN = 150
 """The number of points of a line, which suffices for the width of a plot."""
 
-PICKED = 300
-"""The number of selectable structures."""
+POINTS = 150_000
+"""The number of points of all selectable structures together; each has its share, up to `DRAWN`."""
 
 SMALLEST = 1e-6
 """The smallest drawn value, in eV per atom or eV/Å, since axes are logarithmic."""
@@ -77,8 +77,9 @@ def convergence_of(
         heights[k], fmax[k] = lines.heights[at], lines.fmax[at]
         heights[k, at < 0] = fmax[k, at < 0] = np.nan
     quantiles = Drawn(grid.astype(float), _quantiles(heights), _quantiles(fmax))
+    most = min(DRAWN, POINTS // max(len(wanted), 1))
     picked = {
-        number: _thinned(_lines(curves[number], sizes.get(number, 1.0)))
+        number: _thinned(_lines(curves[number], sizes.get(number, 1.0)), most)
         for number in wanted
         if number in ends
     }
@@ -107,11 +108,11 @@ def _quantiles(values: np.ndarray) -> np.ndarray:
         return np.nanpercentile(values.astype(float), QUANTILES, axis=0)
 
 
-def _thinned(lines: Drawn) -> Drawn:
-    kept = _spread(0, len(lines.evaluations) - 1)
+def _thinned(lines: Drawn, most: int) -> Drawn:
+    kept = _spread(0, len(lines.evaluations) - 1, most)
     return Drawn(*(values[kept] for values in lines))
 
 
-def _spread(first: int, last: int) -> np.ndarray:
-    """Whole numbers from the first to the last, evenly spaced, at most `DRAWN`."""
-    return np.unique(np.linspace(first, last, min(last - first + 1, DRAWN)).round().astype(int))
+def _spread(first: int, last: int, most: int = DRAWN) -> np.ndarray:
+    """Whole numbers from the first to the last, evenly spaced, at most so many."""
+    return np.unique(np.linspace(first, last, min(last - first + 1, most)).round().astype(int))

@@ -1,7 +1,8 @@
 """Writes the report of a run; see `write_report`."""
 
+import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,17 @@ import numpy as np
 from basinax.config.files import replacing
 from basinax.results.history import History
 from basinax.results.report import tables
-from basinax.results.report.curves import PICKED, Convergence, Curve, convergence_of
+from basinax.results.report.curves import Convergence, Curve, convergence_of
 from basinax.results.report.structures import Row, Structures, structures_of
+from basinax.results.report.tables import Span
 
 Curves = Mapping[int, Curve | History]
 """Energies and fmax by evaluation of structures, by number."""
 
 ENDINGS = (".html", ".htm")
+
+MOST = 10_000
+"""The largest number of structures in the table, whose curves can be drawn."""
 
 COMPONENTS: list[Any] = ["bokeh", "bokeh-widgets"]
 """The parts of Bokeh's library that the plots of this page need."""
@@ -46,13 +51,15 @@ def write_report(
     kind: type,
     *,
     curves: Curves | None = None,
+    limit: float | None = None,
+    runs: Sequence[Span] = (),
     settings: Mapping[str, Any] | None = None,
     title: str = "Relaxation",
 ) -> None:
     """Write a report about a run, one HTML file that needs no network.
 
-    The size hardly grows with the number of structures: plots are histograms and quantiles, and
-    tables show their first 50 rows.
+    Plots are histograms and quantiles. A table has all structures, or 10,000 of more, and draws the
+    curve of any; the curves have 150,000 points together.
 
     Args:
         path: an .html file; an existing one is replaced once the new one is complete.
@@ -62,6 +69,8 @@ def write_report(
         kind: the class of records whose columns these are.
         curves: energies and fmax by evaluation of some or all structures, by number. Curves are
             requested one after another, so the mapping may read each on request.
+        limit: the `fmax` at which structures have converged, in eV/Å; None for no line.
+        runs: the run and those that went on with it.
         settings: plain values by name, and tables of such values, such as the record of a run.
         title: the title of the page.
 
@@ -71,7 +80,7 @@ def write_report(
         OSError: the file cannot be written.
     """
     check_report(path)
-    text = page_of(structures_of(rows, kind), curves, settings or {}, title)
+    text = page_of(structures_of(rows, kind), curves, limit, runs, settings or {}, title)
     with replacing(path) as partial:
         # Names of files may hold bytes that are no valid text.
         partial.write_bytes(text.encode("utf-8", "backslashreplace"))
@@ -80,6 +89,8 @@ def write_report(
 def page_of(
     structures: Structures,
     curves: Curves | None,
+    limit: float | None,
+    runs: Sequence[Span],
     settings: Mapping[str, Any],
     title: str,
 ) -> str:
@@ -89,8 +100,10 @@ def page_of(
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    found = _convergence(structures, curves or {})
-    plots = _plots(structures) | ({} if found is None else _converging(structures, found))
+    which = chosen(structures)
+    found = _convergence(structures, curves or {}, which)
+    plots = _plots(structures) | ({} if found is None else _converging(structures, found, limit))
+    table = tables.table_of(structures, which)
     script, divs = components(plots) if plots else ("", {})
     # Escape texts; the output of Bokeh is HTML already.
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
@@ -100,11 +113,12 @@ def page_of(
     return template.render(
         title=title,
         facts=_facts(structures),
-        n_curves=f"{found.n_curves:,}" if found else "",
+        n_curves=_counted(found.n_curves, "structure") if found else "",
         statuses=tables.counts_of(structures),
         plots={name: Markup(div) for name, div in divs.items()},
-        slowest=tables.slowest(structures),
-        unconverged=tables.unconverged(structures),
+        runs=runs,
+        table=table,
+        searched=Markup(_json_of(table._asdict() | {"shown": tables.SHOWN})),
         sections=tables.sections_of(settings),
         library=Markup(Resources(mode="inline", components=COMPONENTS).render()) if plots else "",
         script=Markup(script),
@@ -113,12 +127,12 @@ def page_of(
 
 def _facts(structures: Structures) -> list[tuple[str, str]]:
     """The numbers at the top of the page, each with its name."""
-    facts = [("structures", f"{len(structures):,}")]
+    facts = [_named(len(structures), "structure")]
     if len(structures):
         facts.append(("converged", f"{100 * structures.converged.mean():.4g} %"))
-    for name in ("atoms", "evaluations"):
+    for name, noun in (("atoms", "atom"), ("evaluations", "evaluation")):
         if structures.has(name):
-            facts.append((name, f"{np.nansum(structures.values[name]):,.0f}"))
+            facts.append(_named(np.nansum(structures.values[name]), noun))
     if structures.has("seconds"):
         seconds = float(np.nanmax(structures.values["seconds"]))
         facts.append(("to the last end", tables.seconds_text(seconds)))
@@ -128,8 +142,21 @@ def _facts(structures: Structures) -> list[tuple[str, str]]:
     return facts
 
 
+def _named(n: float, noun: str) -> tuple[str, str]:
+    return noun if n == 1 else f"{noun}s", f"{n:,.0f}"
+
+
+def _counted(n: int, noun: str) -> str:
+    return " ".join(reversed(_named(n, noun)))
+
+
+def _json_of(value: Any) -> str:
+    """JSON inside a script, which no text in it can end."""
+    return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
+
+
 def _plots(structures: Structures) -> dict[str, Any]:
-    from basinax.results.report.plots import bars, ended
+    from basinax.results.report.plots import bars, by_composition, ended
 
     shown = {
         "evaluations": (structures.values["evaluations"], "evaluations"),
@@ -138,23 +165,27 @@ def _plots(structures: Structures) -> dict[str, Any]:
         "volume_changes": (_moved(structures.volume_changes), "change of volume (%)"),
     }
     plots = {name: bars(values, text) for name, (values, text) in shown.items()}
+    energies = structures.energies_per_atom
+    plots["compositions"] = by_composition(structures.compositions, energies)
     throughput = ended(structures.values["seconds"])
     if throughput is not None:
         plots["ended"], plots["rate"] = throughput
     return {name: plot for name, plot in plots.items() if plot is not None}
 
 
-def _convergence(structures: Structures, curves: Curves) -> Convergence | None:
+def _convergence(
+    structures: Structures, curves: Curves, which: Sequence[int]
+) -> Convergence | None:
     pairs = zip(structures.numbers, structures.values["atoms"].tolist(), strict=True)
-    return convergence_of(curves, dict(pairs), _wanted(structures))
+    return convergence_of(curves, dict(pairs), [structures.numbers[k] for k in which])
 
 
-def _converging(structures: Structures, found: Convergence) -> dict[str, Any]:
+def _converging(structures: Structures, found: Convergence, limit: float | None) -> dict[str, Any]:
     from basinax.results.report.plots import converging
 
     places = {number: k for k, number in enumerate(structures.numbers)}
     labels = {number: _label(structures, places[number]) for number in found.picked}
-    return dict(zip(("fmax", "heights", "pick"), converging(found, labels), strict=True))
+    return dict(zip(("fmax", "heights", "pick"), converging(found, labels, limit), strict=True))
 
 
 def _moved(changes: np.ndarray) -> np.ndarray:
@@ -162,18 +193,18 @@ def _moved(changes: np.ndarray) -> np.ndarray:
     return changes if np.any(changes[np.isfinite(changes)]) else changes[:0]
 
 
-def _wanted(structures: Structures) -> list[int]:
-    """The numbers of the selectable structures: up to a third did not converge, a third needed the
-    most evaluations, and the others are spread over the input."""
-    n, part = len(structures), PICKED // 3
-    evaluations = structures.values["evaluations"]
+def chosen(structures: Structures) -> list[int]:
+    """The places of the structures in the table: those that did not converge first, then by
+    decreasing evaluations. Of too many, a third of the others is spread over the input."""
+    n, evaluations = len(structures), structures.values["evaluations"]
     order = np.argsort(-np.where(np.isfinite(evaluations), evaluations, -1.0), kind="stable")
-    chosen = [*np.flatnonzero(~structures.converged)[:part].tolist(), *order[:part].tolist()]
-    spread = np.unique(np.linspace(0, n - 1, min(n, PICKED)).astype(int)).tolist() if n else []
-    others = [k for k in spread if k not in set(chosen)]
-    room = PICKED - len(set(chosen))
-    stride = max(1, -(-len(others) // max(room, 1)))
-    return [structures.numbers[k] for k in sorted({*chosen, *others[::stride]})]
+    order = order[np.argsort(structures.converged[order], kind="stable")].tolist()
+    if n <= MOST:
+        return order
+    spread = set(np.linspace(0, n - 1, MOST // 3).astype(int).tolist())
+    first = [k for k in order if k not in spread][: MOST - len(spread)]
+    kept = spread.union(first)
+    return [k for k in order if k in kept]
 
 
 def _label(structures: Structures, k: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from ase.formula import Formula
 from jaxtyping import Float
 
 from basinax.minimize.status import Status
@@ -44,9 +45,17 @@ class Structures:
         return self._per_atom(self.values["energy_eV"])
 
     @property
+    def compositions(self) -> list[str]:
+        """The formulas, reduced to the smallest whole numbers."""
+        of = {formula: _reduced(formula) for formula in set(self.texts["formula"])}
+        return [of[formula] for formula in self.texts["formula"]]
+
+    @property
     def energy_changes(self) -> Values:
         """Energy changes in eV per atom."""
-        return self._per_atom(self.values["energy_eV"] - self.values["initial_energy_eV"])
+        with np.errstate(invalid="ignore"):  # of infinite energies
+            changes = self.values["energy_eV"] - self.values["initial_energy_eV"]
+        return self._per_atom(changes)
 
     @property
     def volume_changes(self) -> Values:
@@ -60,13 +69,23 @@ class Structures:
             return energies / self.values["atoms"]
 
 
+def _reduced(formula: str) -> str:
+    try:
+        return str(Formula(formula).reduce()[0])
+    except ValueError:  # the text of a row may be no formula
+        return formula
+
+
 def structures_of(rows: Iterable[Row], kind: type) -> Structures:
     """The columns of the rows, which are read once, in order.
 
     Args:
-        kind: the class of records that have these columns.
+        kind: the class of records that have these columns; others are texts.
     """
     columns = {column.heading: column for column in fields_of(kind).values()}
+    rows = list(rows)
+    further = dict.fromkeys(x for row in rows for x in row if x not in (*columns, "number"))
+    columns |= {name: Column(name, "", "", False, len(columns), str) for name in further}
     numbers: list[int] = []
     texts = {name: list[str]() for name, x in columns.items() if x.type in (str, Status)}
     values = {name: list[float]() for name in columns if name not in texts}

@@ -10,7 +10,7 @@ from basinax.minimize.status import Status
 from basinax.results.report.structures import Structures
 
 SHOWN = 50
-"""The largest number of rows of a table."""
+"""The number of rows that a table shows at a time."""
 
 LISTED = 10
 """The largest number of listed values of a setting."""
@@ -30,14 +30,35 @@ class StatusLine(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Texts in rows."""
+    """Texts in rows, and what a browser needs to search and sort them."""
 
     titles: list[str]
     kinds: list[str]
     """The kind of each column: number, text or reason."""
     rows: list[list[str]]
+    at: dict[str, int]
+    """The places of `status` and `formula`, whose values a browser offers, if they are known."""
+    choices: dict[str, list[str]]
+    """These values."""
     n_more: int
-    """The number of rows that are not shown."""
+    """The number of structures that are not in the table."""
+
+    @property
+    def first(self) -> list[list[str]]:
+        """The rows that are shown at first."""
+        return self.rows[:SHOWN]
+
+
+class Span(NamedTuple):
+    """A run from its start to its end, or to its interruption."""
+
+    started: str
+    structures: int
+    """The number of structures that ended in it."""
+    last: str
+    """When the last of them ended; empty if none did."""
+    end: str
+    """How it ended, such as interrupted."""
 
 
 def counts_of(structures: Structures) -> list[StatusLine]:
@@ -58,33 +79,31 @@ def counts_of(structures: Structures) -> list[StatusLine]:
 
 def meaning_of(status: str) -> str:
     """One sentence about a status; empty for a status unknown to this version."""
-    return Status[status.upper()].meaning if status.upper() in Status.__members__ else ""
+    return Status(status).meaning if status in list(Status) else ""
 
 
-def slowest(structures: Structures) -> Table:
-    """The structures with the most evaluations."""
-    values = structures.values["evaluations"]
-    order = np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")
-    order = order[np.isfinite(values[order])]
-    return _table(structures, order[:SHOWN], with_reason=False)
-
-
-def unconverged(structures: Structures) -> Table:
-    return _table(structures, np.flatnonzero(~structures.converged), with_reason=True)
-
-
-def _table(structures: Structures, which: np.ndarray, *, with_reason: bool) -> Table:
-    shown, values = which[:SHOWN].tolist(), structures.values
-    names = [x for x in ("number", *structures.columns) if _has(structures, x, with_reason)]
+def table_of(structures: Structures, which: Sequence[int]) -> Table:
+    """The table of some structures, by their places."""
+    values, is_whole = structures.values, bool(structures.converged.all())
+    # Texts come first, so that the reason of a failure is seen without scrolling.
+    headings = sorted(structures.columns, key=lambda name: name in values)
+    names = [x for x in ("number", *headings) if _has(structures, x, not is_whole)]
     rows = []
-    for k in shown:
+    for k in which:
         texts = {name: column[k] for name, column in structures.texts.items()}
-        texts["message"] = texts["message"] or meaning_of(texts["status"])
+        texts["message"] = texts["message"] or _reason_of(texts["status"])
         texts["number"] = str(structures.numbers[k])
         rows.append([texts[n] if n in texts else number_text(float(values[n][k])) for n in names])
     kinds = ["number" if name in values else _KINDS.get(name, "text") for name in names]
     named = {name: column.title for name, column in structures.columns.items()} | _TITLES
-    return Table([named[name] for name in names], kinds, rows, len(which) - len(shown))
+    at = {name: names.index(name) for name in ("status", "formula") if name in names}
+    choices = {name: sorted({row[k] for row in rows}) for name, k in at.items()}
+    n_more = len(structures) - len(rows)
+    return Table([named[name] for name in names], kinds, rows, at, choices, n_more)
+
+
+def _reason_of(status: str) -> str:
+    return "" if status == str(Status.CONVERGED) else meaning_of(status)
 
 
 _KINDS = {"number": "number", "message": "reason"}

@@ -1,0 +1,102 @@
+"""Commands that set the folders of runs beside each other: `basinax compare` and `plot`."""
+
+from pathlib import Path
+
+import typer
+
+from basinax.cli.console import NOT_SAVED, fail, out, print_line, reported
+from basinax.cli.outputs import Saver, check_places, print_written
+from basinax.config.tables import RECORD, Table
+from basinax.results.figure import drawn
+from basinax.results.report.curves import Convergence, convergence_of
+from basinax.results.table import writer_of
+from basinax.runs.folder import RunFolder, limit_of
+
+
+def _begun(name: str) -> RunFolder:
+    kept = RunFolder(name)
+    kept.check_begun()
+    return kept
+
+
+def compare(first: str, other: str, table: Path | None, *, may_replace: bool) -> None:
+    with reported():
+        both = [_begun(name) for name in (first, other)]
+        if table is not None:
+            writer_of(table)
+        ours, theirs = (kept.results.gathered()[1] for kept in both)
+        changed = _changed(*(kept.read_record() for kept in both))
+        found = ours.compare(theirs)
+    saver = _saver(table, both, may_replace=may_replace)
+    for name, kept in zip(("first", "other"), both, strict=True):
+        print_line(out, f"{name}: {kept.name}")
+    for line in [*changed, *repr(found).splitlines()]:
+        print_line(out, line)
+    if table is not None:
+        saver.save(table, lambda path: writer_of(path)(path, found.to_dict()))
+    _end(saver)
+
+
+def _changed(ours: Table, theirs: Table) -> list[str]:
+    """The settings in which two runs differ, one a line."""
+    names = [name for name in (ours | theirs) if name != RECORD]
+    return [
+        f"{name}: {_shown(ours.get(name))} in the first, {_shown(theirs.get(name))} in the other"
+        for name in names
+        if ours.get(name) != theirs.get(name)
+    ]
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
+def plot(
+    folders: list[str], output: Path | None, structures: list[int], *, may_replace: bool
+) -> None:
+    with reported():
+        runs = [_begun(name) for name in dict.fromkeys(folders)]
+        place = output or runs[0].path / "plot.png"
+        try:
+            from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise ImportError("a plot needs matplotlib: pip install matplotlib") from error
+        figure = Figure(figsize=(7, 6), layout="constrained")
+        known = figure.canvas.get_supported_filetypes()
+        if place.suffix.lstrip(".").lower() not in known:
+            fail(f"{place}: a plot is a file in .{', .'.join(known)}, not in {place.suffix}")
+        groups = {kept.name: _curves_of(kept, structures) for kept in runs}
+        limits = {limit_of(kept.read_record()) for kept in runs}
+    may_replace = may_replace or (output is None and not place.is_symlink())
+    saver = _saver(place, runs, may_replace=may_replace)
+    drawn(groups, limits.pop() if len(limits) == 1 else None, figure.subplots(2, 1, sharex=True))
+    kind = place.suffix.lstrip(".").lower()
+    saver.save(place, lambda path: figure.savefig(path, format=kind, dpi=150))
+    _end(saver)
+
+
+def _curves_of(kept: RunFolder, structures: list[int]) -> Convergence:
+    """The curves of a run, or those of some structures by number."""
+    curves = kept.results.curves()
+    if missing := [number for number in structures if number not in curves]:
+        fail(f"{kept.name} has no curve of structure {missing[0]}")
+    chosen = {number: curves[number] for number in structures or curves}
+    sizes = {brief.number: float(brief.n_atoms) for brief in kept.results.briefs()}
+    found = convergence_of(chosen, sizes, list(chosen))
+    if found is None:
+        fail(f"{kept.name} has no curves")
+    return found
+
+
+def _saver(place: Path | None, runs: list[RunFolder], *, may_replace: bool) -> Saver:
+    """The saver of the output, which can be written and is no part of a run."""
+    places = [] if place is None else [(place, "output")]
+    files = [file for kept in runs for file in kept.files]
+    check_places(places, None, 0, files, may_replace=may_replace)
+    return Saver(path for path, _ in places)
+
+
+def _end(saver: Saver) -> None:
+    print_written(out, saver.saved)
+    if saver.has_lost:
+        raise typer.Exit(NOT_SAVED)

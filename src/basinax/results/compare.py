@@ -1,0 +1,222 @@
+"""Two results of the same structures beside each other."""
+
+import dataclasses
+import html
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+from ase.geometry import complete_cell
+
+from basinax.minimize.status import Status
+from basinax.numerics.settings import count_of, first_of
+from basinax.results.record import SHOWN, Entries, Relaxed
+from basinax.results.table import (
+    brief_of,
+    columns_of,
+    derived,
+    frame_of,
+    html_of,
+    text_of,
+    write_rows,
+)
+
+NEAR = 1e-3
+"""Energies that differ by less count as equal in summaries, in eV per atom."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Compared:
+    """One structure in two results, the first and the other one."""
+
+    first: Relaxed
+    other: Relaxed
+
+    @derived("source", is_brief=True)
+    def source(self) -> str:
+        """The origin of the structure, which is the same in both."""
+        return self.first.source
+
+    @derived("formula", is_brief=True)
+    def formula(self) -> str:
+        return self.first.formula
+
+    @derived("atoms")
+    def n_atoms(self) -> int:
+        return self.first.n_atoms
+
+    @derived("status", is_brief=True)
+    def status(self) -> Status:
+        return self.first.status
+
+    @derived("other_status", is_brief=True)
+    def other_status(self) -> Status:
+        return self.other.status
+
+    @derived("energy_difference_eV", "eV", is_brief=True)
+    def energy_difference(self) -> float:
+        """The energy in the other minus that in the first, in eV."""
+        return self.other.energy - self.first.energy
+
+    @derived("energy_difference_eV_per_atom", "eV/atom")
+    def energy_difference_per_atom(self) -> float:
+        """The energy difference per atom in eV."""
+        return self.energy_difference / self.n_atoms
+
+    @derived("steps")
+    def steps(self) -> int:
+        return self.first.steps
+
+    @derived("other_steps")
+    def other_steps(self) -> int:
+        return self.other.steps
+
+    @derived("evaluations", is_brief=True)
+    def evaluations(self) -> int:
+        return self.first.evaluations
+
+    @derived("other_evaluations", is_brief=True)
+    def other_evaluations(self) -> int:
+        return self.other.evaluations
+
+    @derived("volume_difference_A3", "Å³")
+    def volume_difference(self) -> float:
+        """The volume in the other minus that in the first, in Å³; NaN without volumes."""
+        return self.other.volume - self.first.volume
+
+    @derived("distance_A", "Å", is_brief=True)
+    def distance(self) -> float:
+        """See `distance_of`."""
+        return distance_of(self.first, self.other)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Entries[Compared]):
+    """Two results beside each other: a sequence of `Compared`, one per structure in both."""
+
+    only_first: Sequence[str] = ()
+    """Sources of structures that the other result lacks."""
+    only_other: Sequence[str] = ()
+    """Sources of structures that the first result lacks."""
+
+    @classmethod
+    def of(cls, first: Sequence[Relaxed], other: Sequence[Relaxed]) -> Self:
+        """The structures of both, by source; raises ValueError if sources do not match them."""
+        ours, theirs = _by_source(first, "first"), _by_source(other, "other")
+        pairs = [Compared(ours[x], theirs[x]) for x in ours if x in theirs]
+        for pair in pairs:
+            if pair.first.formula != pair.other.formula:
+                raise ValueError(
+                    f"source {pair.source!r} is {pair.first.formula} in the first result and"
+                    f" {pair.other.formula} in the other: they are of different inputs"
+                )
+        return cls(
+            pairs, [x for x in ours if x not in theirs], [x for x in theirs if x not in ours]
+        )
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """A table as columns, one entry per structure in both.
+
+        The columns are `source`, `formula`, `atoms`, `status`, `energy_difference_eV` and
+        `energy_difference_eV_per_atom` (the other minus the first), `steps`, `evaluations`,
+        `volume_difference_A3` and `distance_A`; `other_status`, `other_steps` and
+        `other_evaluations` are of the other result.
+        """
+        return columns_of(self.entries, Compared)
+
+    def to_pandas(self) -> Any:
+        """`to_dict` as a `pandas.DataFrame`. Raises ImportError without pandas."""
+        return frame_of(self.to_dict())
+
+    def write_table(self, path: str | os.PathLike[str]) -> None:
+        """Write `to_dict` to a file, see `AtomsRelaxation.write_table`."""
+        write_rows(path, self.to_dict())
+
+    def __repr__(self) -> str:
+        """Counts, sums, and the first lines of the table."""
+        more = [f"... and {len(self) - SHOWN} more"] if len(self) > SHOWN else []
+        lines = [*self._summary(), "", text_of(brief_of(self.entries[:SHOWN], Compared)), *more]
+        return "\n".join(lines).rstrip()
+
+    def _repr_html_(self) -> str:
+        """The table of `repr`, for notebooks."""
+        more = f"<p>... and {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
+        table = html_of(brief_of(self.entries[:SHOWN], Compared))
+        return f"<p>{'<br>'.join(map(html.escape, self._summary()))}</p>{table}{more}"
+
+    def _summary(self) -> list[str]:
+        lines = [f"{count_of(len(self), 'structure')} in both results"]
+        for name, missing in (("first", self.only_first), ("other", self.only_other)):
+            if missing:
+                lines.append(f"{len(missing)} only in the {name}: {first_of(missing)}")
+        if not len(self):
+            return lines
+        differences = np.array([pair.energy_difference_per_atom for pair in self.entries])
+        distances = np.array([pair.distance for pair in self.entries])
+        n_lower, n_higher = int((differences < -NEAR).sum()), int((differences > NEAR).sum())
+        n_near = int(np.isfinite(differences).sum()) - n_lower - n_higher
+        largest = distances[np.isfinite(distances)].max(initial=0.0)
+        counted: dict[str, Callable[[Relaxed], int]] = {
+            "converged": lambda entry: entry.status == Status.CONVERGED,
+            "steps": lambda entry: entry.steps,
+            "evaluations": lambda entry: entry.evaluations,
+        }
+        totals = [f"{name} {self._totals(count)}" for name, count in counted.items()]
+        return [
+            *lines,
+            f"in the first and the other: {'; '.join(totals)}",
+            f"energies of the other: {n_lower} lower, {n_higher} higher, {n_near} within"
+            f" {1000 * NEAR:g} meV/atom; largest distance {largest:.3g} Å",
+        ]
+
+    def _totals(self, count: Callable[[Relaxed], int]) -> str:
+        """The sums over structures, in the first result and the other."""
+        ours = sum(count(pair.first) for pair in self.entries)
+        return f"{ours} and {sum(count(pair.other) for pair in self.entries)}"
+
+
+def _by_source(entries: Sequence[Relaxed], name: str) -> dict[str, Relaxed]:
+    found: dict[str, Relaxed] = {}
+    for entry in entries:
+        if entry.source in found:
+            raise ValueError(f"source {entry.source!r} stands twice in the {name} result")
+        found[entry.source] = entry
+    return found
+
+
+def distance_of(first: Relaxed, other: Relaxed) -> float:
+    """The largest distance between the places of an atom in two structures, in Å.
+
+    Along periodic directions it is that of the nearest images, and cells are compared by the
+    fractions of their vectors. Unless constraints hold atoms in space, a common translation does
+    not count, nor a common rotation (Kabsch 1976) without periodic directions. NaN if positions
+    are not finite.
+    """
+    ours, theirs = first.positions, other.positions
+    if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
+        return np.nan
+    pbc, is_held = first.template.pbc, bool(first.template.constraints)
+    if not pbc.any():
+        moves = theirs - ours if is_held else _turned(theirs, ours)
+    else:
+        cells = [complete_cell(x.cell) for x in (first, other)]
+        inside = [
+            np.linalg.solve(cell.T, x.T).T for cell, x in zip(cells, (ours, theirs), strict=True)
+        ]
+        shifts = inside[1] - inside[0]
+        origin = np.zeros(3) if is_held else shifts[0]
+        shifts = shifts - origin
+        shifts -= np.round(shifts) * pbc
+        moves = shifts @ ((cells[0] + cells[1]) / 2)
+        moves -= 0.0 if is_held else moves.mean(axis=0)
+    return float(np.sqrt((moves * moves).sum(axis=1)).max(initial=0.0))
+
+
+def _turned(points: np.ndarray, onto: np.ndarray) -> np.ndarray:
+    """The moves that are left once points are moved and turned onto others, by least squares."""
+    points, onto = points - points.mean(axis=0), onto - onto.mean(axis=0)
+    left, _, right = np.linalg.svd(points.T @ onto)
+    # A reflection is no rotation.
+    signs = np.array([1.0, 1.0, np.sign(np.linalg.det(left @ right))])
+    return points @ (left * signs @ right) - onto
