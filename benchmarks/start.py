@@ -212,11 +212,11 @@ def noble_gases_by_ase(n: int) -> tuple[Any, Any]:
     return found
 
 
-def molecules_by_basinax(n: int) -> tuple[Any, Any]:
+def bonds() -> Any:
+    """The potential of molecules, for basinax."""
     import jax.numpy as jnp
 
-    from basinax import FIRE
-    from basinax.atoms import AbstractAtomEnergyPotential, relax
+    from basinax.atoms import AbstractAtomEnergyPotential
 
     class Bonds(AbstractAtomEnergyPotential):
         species: tuple[int, ...] = (1, 6, 7, 8)
@@ -229,7 +229,14 @@ def molecules_by_basinax(n: int) -> tuple[Any, Any]:
             end = jnp.clip(1 - near.distances / CUTOFF, min=0.0) ** 2
             return DEPTH / 2 * jnp.sum(((1 - decay) ** 2 - 1) * end, where=near.is_there)
 
-    result = relax(molecules(n), Bonds(), FIRE(), fmax=0.02, max_steps=300)
+    return Bonds()
+
+
+def molecules_by_basinax(n: int) -> tuple[Any, Any]:
+    from basinax import FIRE
+    from basinax.atoms import relax
+
+    result = relax(molecules(n), bonds(), FIRE(), fmax=0.02, max_steps=300)
     return result.steps, result.energies
 
 

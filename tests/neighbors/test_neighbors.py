@@ -1,5 +1,6 @@
 """Neighbour lists: complete, in canonical order, and rebuilt system by system."""
 
+import functools
 import itertools
 
 import jax
@@ -11,7 +12,8 @@ from ase.build import bulk
 
 from basinax.atoms import Batch, NeighborTable, moved_too_far
 from basinax.neighbors.lists import SPECIES_BIT, ChunkedLists, filled_up, gather
-from basinax.neighbors.search import _closed, tasks_of
+from basinax.neighbors.search import _closed, pairs_of, tasks_of
+from basinax.structures.read import cells_of
 from structures import CUTOFF, POTENTIALS, SKIN, STRUCTURES, fcc, jitted, moved, rattled, results_of
 
 
@@ -145,6 +147,46 @@ def test_pairs_that_are_tried_are_those_that_vesin_finds(displacement, monkeypat
         assert set(listed(searched, batch, k)) <= set(pairs) <= set(listed(wider, batch, k))
 
 
+def any_structure(random):
+    """A skewed, thin, flat or open structure of a few atoms, some far outside their cell."""
+    n = int(random.integers(1, 13))
+    lengths = np.exp(random.uniform(np.log(2.0), np.log(20.0), 3))
+    cell = lengths[:, None] * (np.eye(3) + random.uniform(-0.6, 0.6, (3, 3)))
+    pbc = random.random(3) < 0.7
+    places = random.uniform(-0.5, 1.5, (n, 3)) + random.choice([0, 0, 0, 2], (n, 3))
+    return Atoms(f"Ar{n}", places @ cell, cell=cell, pbc=pbc)
+
+
+def coded_pairs(found, tasks):
+    """Sorted numbers of pairs, each of system, atom, neighbour and shift."""
+    sizes = tasks.sizes[found.systems]
+    owners = np.repeat(found.systems, sizes)
+    atoms = np.concatenate([np.arange(n) for n in sizes])
+    of_pairs = np.repeat(np.arange(len(atoms)), found.lengths)
+    shifts = found.shifts[found.codes[found.images]] + 100
+    columns = owners[of_pairs], atoms[of_pairs], found.atoms[found.images], *shifts.T
+    return functools.reduce(lambda code, column: code * 256 + column, columns, np.int64(0))
+
+
+def test_pairs_of_random_cells_that_are_tried_are_those_that_vesin_finds(monkeypatch):
+    """In the same order, whatever is tried beside them."""
+    random = np.random.default_rng(0)
+    atoms = [any_structure(random) for _ in range(3000)]
+    sizes, cells = np.array([len(a) for a in atoms]), cells_of(atoms)
+    positions = np.concatenate([a.positions for a in atoms])
+
+    def found(radius):
+        tasks = tasks_of(positions, sizes, *cells, radius, 1e-16)
+        assert tasks.may_be.sum() > 2500  # others are too flat for this radius
+        each = [coded_pairs(some, tasks) for some in pairs_of(tasks, reverse=False)]
+        assert all((np.diff(codes) > 0).all() for codes in each)
+        return np.concatenate(each)
+
+    tried = found(6.0)
+    monkeypatch.setattr("basinax.neighbors.search.MOST_TRIED", 0)
+    assert np.isin(found(6.0), tried).all() and np.isin(tried, found(6.0 + 1e-3)).all()
+
+
 def test_no_pair_just_within_the_radius_is_missed():
     """Where single precision, in which all pairs are tried, is coarser than what they lack."""
     random = np.random.default_rng(0)
@@ -163,6 +205,7 @@ def test_folds_go_through_the_systems_that_they_must_with_long_lists_first(monke
     atoms = [STRUCTURES[name] for name in ("cluster of 13", "cell of 32", "one open atom")]
     batch = Batch.from_atoms([*atoms, atoms[0]])
     table = NeighborTable(batch, CUTOFF, 0.5, lists=ChunkedLists)
+    by_rows = NeighborTable(batch, CUTOFF, 0.5)
     ids = np.asarray(batch.index.ids)
 
     def columns(*which):
@@ -171,13 +214,13 @@ def test_folds_go_through_the_systems_that_they_must_with_long_lists_first(monke
         found = neighbors.columns
         rows, chunks = np.asarray(found.rows), np.asarray(found.n_slots)
         np.testing.assert_array_equal(rows[np.asarray(found.of_rows)], np.arange(batch.n_rows))
-        np.testing.assert_array_equal(neighbors.slots, table.slots[:, rows])
+        np.testing.assert_array_equal(neighbors.slots, by_rows.lists().slots[:, rows])
         assert found.size % 8 == 0 and found.size * len(chunks) == len(rows)
         assert int(found.n_chunks) == (chunks > 0).sum()
         return ids[rows], chunks.tolist()
 
     def longest(k):
-        return int((table.slots[:, ids == k] != batch.n_rows).sum(0).max())
+        return int((by_rows.lists().slots[:, ids == k] != batch.n_rows).sum(0).max())
 
     assert longest(1) > longest(0) == 12 > longest(2) == 0
     systems, chunks = columns(0, 1, 2, 3)
@@ -185,7 +228,8 @@ def test_folds_go_through_the_systems_that_they_must_with_long_lists_first(monke
     assert columns(0, 2)[1] == [12, 0, 0] and (columns(0, 2)[0][:13] == 0).all()
     assert columns(2)[1] == columns()[1] == [0, 0, 0]
     apart = moved(batch, np.asarray(batch.positions) * 3.0)
-    table.rebuild(apart, np.isin(np.arange(batch.n_systems), (0,)))
+    for each in (table, by_rows):
+        each.rebuild(apart, np.isin(np.arange(batch.n_systems), (0,)))
     assert columns(0)[1] == [longest(0), 0, 0] and longest(0) < 12
 
 
@@ -258,13 +302,16 @@ def test_clusters_are_closed_together_as_one_after_another():
     clusters = [draw.normal(0, 4, (n, 3)) for n in (1, 2, 13, 31)]
     far_apart = clusters[2] + np.array([[0.0, 40.0, 0.0]] * 6 + [[0.0, 0.0, 0.0]] * 7)
     systems = [*clusters, far_apart]
-    n = len(systems)
-    tasks = tasks_of(systems, np.zeros((n, 3, 3)), np.zeros((n, 3), bool), 9.0, 1e-15)
-    for x, task in zip(systems, tasks, strict=True):
-        ours, box = _closed(x, np.zeros((3, 3)), np.zeros(3, bool), task.radius)
-        assert np.array_equal(task.positions, ours)
-        assert np.array_equal(task.cell, box)
-    assert not np.array_equal(tasks[-1].positions, far_apart)
+    n, sizes = len(systems), np.array([len(x) for x in systems])
+    none = np.zeros((n, 3, 3)), np.zeros((n, 3), bool)
+    tasks = tasks_of(np.concatenate(systems), sizes, *none, 9.0, 1e-15)
+    alone = [
+        _closed(x, np.zeros((3, 3)), np.zeros(3, bool), radius)
+        for x, radius in zip(systems, tasks.radii, strict=True)
+    ]
+    assert np.array_equal(tasks.positions, np.concatenate([ours for ours, _ in alone]))
+    assert np.array_equal(tasks.cells, [box for _, box in alone])
+    assert not np.array_equal(tasks.positions[-len(far_apart) :], far_apart)
 
 
 def test_two_atoms_at_one_place_are_neighbours():

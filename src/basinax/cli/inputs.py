@@ -445,5 +445,5 @@ def reason_of(error: Exception) -> str:
 
 def print_unused(atoms: list[Atoms], sources: list[str], potential: Any) -> None:
     """List the contents of files that the potential does not use, in one warning."""
-    if unused := unused_by_words(atoms, sources, uses_of(potential)):
+    if unused := unused_by_words(atoms, sources.__getitem__, uses_of(potential)):
         print_warning(f"the potential {type(potential).__name__} does not use {unused}")

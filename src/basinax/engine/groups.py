@@ -28,7 +28,7 @@ from basinax.structures.batch import STEPS_PER_OCTAVE, padded_size
 from basinax.structures.cells.kinds import Kind, is_open
 from basinax.structures.constraints.applied import layout_of
 from basinax.structures.machine import machine
-from basinax.structures.read import Structure, squared_measures
+from basinax.structures.read import Structure, cells_of, squared_measures
 
 SKIN, SKIN_OF_EXPENSIVE_PAIRS = 0.15, 0.2
 """The reach of lists beyond the cutoff, relative to the cutoff. A list costs as much as many
@@ -278,7 +278,8 @@ def _grouped(slots: np.ndarray, blocks: np.ndarray, members: np.ndarray) -> list
 
 def _expected_neighbors(structures: list[Structure], reach: float) -> np.ndarray:
     """The estimated number of atoms within `reach` of an atom, from the density in a volume."""
-    sizes, pbc = np.array([len(s) for s in structures]), np.stack([s.atoms.pbc for s in structures])
-    measures = np.sqrt(squared_measures(np.stack([s.atoms.cell.array for s in structures]), pbc))
+    sizes = np.array([structure.n_atoms for structure in structures])
+    cells, pbc = cells_of([structure.atoms for structure in structures])
+    measures = np.sqrt(squared_measures(cells, pbc))
     ball = np.array([0.0, 2 * reach, np.pi * reach**2, 4 / 3 * np.pi * reach**3])
     return sizes * np.maximum(ball[pbc.sum(axis=1)] / measures, 1.0)

@@ -39,7 +39,7 @@ from basinax.structures.matrices import (
     transposed,
     turned_rows,
 )
-from basinax.structures.read import Structure
+from basinax.structures.read import Structure, cells_of
 from basinax.systems.index import SystemIndex, index_of_ids
 
 CELL_ROWS = 3
@@ -337,6 +337,7 @@ def cell_moves(
     n_systems: int,
     dtype: Any,
     *,
+    held: Bool[np.ndarray, "structures"] | None = None,
     has_open: bool | None = None,
 ) -> CellMoves:
     """How the cells of these structures move, in NumPy arrays.
@@ -344,25 +345,27 @@ def cell_moves(
     More systems, without rows, fill up the batch.
 
     Args:
+        held: the mask of structures whose cells may move; all if None.
         has_open: whether there is room for cells that are open; if None, where one is.
     """
+    cells = [s.cell if held is None or held[k] else None for k, s in enumerate(structures)]
+    # Most structures share one cell's options.
+    known = {id(cell): (is_open(cell), cell.movable()) for cell in cells if cell is not None}
     # One entry per system; padding and systems with a fixed cell keep these defaults.
-    opened = np.zeros(n_systems, bool)
-    opened[: len(structures)] = [is_open(s.cell) for s in structures]
-    has_open = bool(opened.any()) if has_open is None else has_open
-    free = np.zeros(n_systems, bool)
+    opened, free = np.zeros((2, n_systems), bool)
     reference, masks = np.tile(np.eye(3), (n_systems, 1, 1)), np.zeros((n_systems, 3, 3), bool)
+    reference[: len(structures)] = cells_of([s.atoms for s in structures])[0]
     is_hydrostatic, keeps_volume, loses = np.zeros((3, n_systems), bool)
     pressure, factor = np.zeros(n_systems), np.ones(n_systems)
-    for k, structure in enumerate(structures):
-        reference[k], cell = structure.atoms.cell.array, structure.cell
+    for k, (structure, cell) in enumerate(zip(structures, cells, strict=True)):
         if cell is None:
             continue
-        free[k], masks[k], pressure[k] = True, cell.movable(), cell.pressure
+        free[k], pressure[k], (opened[k], masks[k]) = True, cell.pressure, known[id(cell)]
         is_hydrostatic[k], keeps_volume[k] = cell.hydrostatic_strain, cell.constant_volume
-        loses[k] = loses_symmetry(structure.stages, masks[k])
+        loses[k] = bool(structure.stages) and loses_symmetry(structure.stages, masks[k])
         usual = 1.0 if kind == "strain" else float(len(structure))
         factor[k] = usual if cell.cell_factor is None else cell.cell_factor
+    has_open = bool(opened.any()) if has_open is None else has_open
     ids = np.where(free, np.arange(n_systems), -1).repeat(2 if kind == "strain" else 3)
     arrays: dict[str, Any] = {
         "reference": reference.astype(dtype),

@@ -189,7 +189,7 @@ def relax(
         return AtomsRelaxation([])
     run.check(structures)
     structures = [
-        dataclasses.replace(structure, own=own)
+        dataclasses.replace(structure, own=own) if own else structure
         for structure, own in zip(structures, run.settings.own(len(atoms)), strict=True)
     ]
 

@@ -15,8 +15,9 @@ from basinax.minimize.run import Run
 from basinax.minimize.status import Status
 from basinax.numerics.rounding import BLOCK
 from basinax.results.history import AnyRecorder, History
-from basinax.results.record import Relaxed
-from basinax.results.snapshot import Snapshot
+from basinax.results.record import Relaxed, displacements
+from basinax.results.snapshot import Snapshot, Template
+from basinax.results.table import volumes
 from basinax.results.trajectory import Frame
 from basinax.structures.batch import Batch, padded_size, put, row_starts
 from basinax.structures.cells.kinds import Kind, is_open
@@ -162,12 +163,9 @@ class Slots:
         group = self.group
         if group.kind is None:
             return None
-        structures = [
-            structure if held else dataclasses.replace(structure, cell=None)
-            for structure, held in zip(self.structures, self.occupied, strict=True)
-        ]
-        dtype, has_open = self.batch.positions.dtype, group.has_open
-        return cell_moves(group.kind, structures, group.shape[1], dtype, has_open=has_open)
+        options = {"held": self.occupied, "has_open": group.has_open}
+        dtype = self.batch.positions.dtype
+        return cell_moves(group.kind, self.structures, group.shape[1], dtype, **options)
 
     def take_out(self, run: Run, which: np.ndarray) -> None:
         """Free the slots of structures that have ended, or must end at their current point."""
@@ -195,10 +193,7 @@ class Slots:
         if self.left is None:
             return []
         (found, last, structures, histories), self.left = self.left, None
-        ended = [
-            (structure.number, self._outcome(found, k, structure, histories.get(k)))
-            for k, structure in structures.items()
-        ]
+        ended = self._outcomes(found, structures, histories)
         if last is not None:
             self._record_ends(last, structures)
         stays = self.occupied.copy()
@@ -206,35 +201,53 @@ class Slots:
         self.group.monitor.report(self, found["status"][stays], found["fmax"][stays])
         return ended
 
-    def _outcome(
-        self, found: dict[str, np.ndarray], k: int, structure: Structure, history: History | None
-    ) -> Relaxed:
-        monitor, status = self.group.monitor, Status(found["status"][k])
-        has_ended = status != Status.RUNNING
-        if has_ended:
-            monitor.end(status)
-        end = self._snapshot(found, k, structure)
-        properties, message, first_energy = self.info_of(structure, end)
-        kept = {x: properties[x] for x in ENERGIES if x in properties}
-        end = end._replace(**kept).kept(structure)
-        if first_energy is None:
-            first_energy = float(found["first_energies"][k])
-        return Relaxed.of(
-            structure.atoms,
-            end.positions,
-            end.cell,
-            end.properties() | properties,
-            energy=end.energy,
-            fmax=float(found["fmax"][k]),
-            steps=int(found["steps"][k]),
-            evaluations=int(found["evaluations"][k]),
-            status=status,
-            source=source_of(structure.atoms, structure.number),
-            message=message,
-            initial_energy=first_energy,
-            seconds=monitor.seconds() if has_ended else np.nan,
-            history=history,
-        )
+    def _outcomes(
+        self,
+        found: dict[str, np.ndarray],
+        structures: dict[int, Structure],
+        histories: dict[int, History],
+    ) -> list[Ended]:
+        """The outcomes of the structures that left these slots."""
+        if not structures:
+            return []
+        atoms = [structure.atoms for structure in structures.values()]
+        infos, ends = [], []
+        for k, structure in structures.items():
+            end = self._snapshot(found, k, structure)
+            info = self.info_of(structure, end)
+            if kept := {x: info.properties[x] for x in ENERGIES if x in info.properties}:
+                end = end._replace(**kept)
+            infos.append(info)
+            ends.append(end.kept(structure))
+        counts = ("status", "fmax", "steps", "evaluations", "first_energies")
+        columns = [found[name][list(structures)].tolist() for name in counts]
+        moves, sizes = displacements(atoms, [end.positions for end in ends]), volumes(atoms)
+        seconds, ended = self.group.monitor.seconds(), []
+        each = zip(structures.items(), infos, ends, moves, sizes, *columns, strict=True)
+        for (k, structure), info, end, move, volume, code, fmax, steps, evaluations, first in each:
+            status = Status(code)
+            if status != Status.RUNNING:
+                self.group.monitor.end(status)
+            record = Relaxed(
+                template=Template.of(structure.atoms),
+                positions=end.positions,
+                cell=end.cell.copy(),
+                results=end.properties() | info.properties,
+                energy=end.energy,
+                fmax=fmax,
+                steps=steps,
+                evaluations=evaluations,
+                status=status,
+                source=source_of(structure.atoms, structure.number),
+                message=info.message,
+                initial_energy=first if info.first_energy is None else info.first_energy,
+                initial_volume=volume,
+                displacement=move,
+                seconds=np.nan if status == Status.RUNNING else seconds,
+                history=histories.get(k),
+            )
+            ended.append((structure.number, record))
+        return ended
 
     def _snapshot(self, found: dict[str, np.ndarray], k: int, structure: Structure) -> Snapshot:
         rows = slice(self.starts[k], self.starts[k] + len(structure))
@@ -299,11 +312,11 @@ class Slots:
         self.occupied = self.occupied.copy()
         for k in np.flatnonzero(~self.occupied).tolist():
             structure = self.group.queue.replace(-(-int(sizes[k]) // BLOCK))
-            if structure is None:
-                continue
-            self.structures[k], self.occupied[k] = structure, True
-            sizes[k], is_new[k] = len(structure), True
-            put(draft, k, int(self.starts[k]), structure)
+            if structure is not None:
+                self.structures[k], self.occupied[k] = structure, True
+                sizes[k], is_new[k] = len(structure), True
+        filled = np.flatnonzero(is_new)
+        put(draft, filled, self.starts[filled], [self.structures[k] for k in filled])
         if is_new.any():
             if self.histories is not None:
                 self.histories.begin(is_new)

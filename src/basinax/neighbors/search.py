@@ -7,14 +7,16 @@ pairs, except pairs whose distance equals the radius within rounding (single pre
 import functools
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import vesin
 from ase import Atoms
+from jaxtyping import Bool, Float, Int
 
 from basinax.neighbors.numbering import coded, distinct, reversed_pairs
+from basinax.structures.read import cells_of
 
 RESOLUTION = float(np.finfo(np.float64).eps)
 """The relative spacing of the host's floats."""
@@ -38,7 +40,7 @@ crystal whose cell is as high as the radius, or 1000 of a cluster."""
 MOST_RADII = 30
 """Larger systems are searched, since trials compare squared lengths in single precision."""
 
-MOST_AT_ONCE = 1 << 19
+MOST_AT_ONCE = 1 << 20
 """The number of candidates, of several systems, that are tried at once."""
 
 ON_ONE_CORE = 1 << 17
@@ -47,78 +49,100 @@ that batches need (OpenBLAS starts threads at 1 << 18). As many products also fi
 until they are compared."""
 
 
-class Task(NamedTuple):
-    """One system, made periodic in all directions, and the radius of its pairs."""
+class Tasks(NamedTuple):
+    """Systems made periodic in all directions, and the radii of their pairs."""
 
-    positions: np.ndarray
-    """[atoms, 3] in Å."""
-    cell: np.ndarray
-    radius: float
-    """The radius in Å, slightly larger than requested, so that no pair is missed that the device's
+    positions: Float[np.ndarray, "rows 3"]
+    """The positions in Å, one system after another."""
+    sizes: Int[np.ndarray, "systems"]
+    """The numbers of atoms."""
+    starts: Int[np.ndarray, "systems"]
+    """The first row of each system."""
+    may_be: Bool[np.ndarray, "systems"]
+    """The mask of systems whose positions and cell allow a list."""
+    cells: Float[np.ndarray, "systems 3 3"]
+    radii: Float[np.ndarray, "systems"]
+    """The radii in Å, slightly larger than requested, so that no pair is missed that the device's
     arithmetic puts within the requested radius."""
-    heights: np.ndarray
-    """The distances between opposite faces of the cell, in Å."""
-    turns: tuple[int, int, int] | None
-    """The number of cells either way with images in reach; None if too many to try."""
+    heights: Float[np.ndarray, "systems 3"]
+    """The distances between opposite faces of the cells, in Å."""
+    turns: Int[np.ndarray, "systems 3"]
+    """The number of cells either way with images in reach."""
+    is_tried: Bool[np.ndarray, "systems"]
+    """The mask of systems that are small enough to try all pairs."""
 
-    @property
-    def kind(self) -> tuple[int, tuple[int, int, int]] | None:
-        """The key of systems that are tried together; None for a system to search."""
-        return None if self.turns is None else (len(self.positions), self.turns)
+    def parts(self) -> Iterator[np.ndarray]:
+        """Systems with a list, those that are searched or tried together in one array."""
+        alike: dict[tuple[int, ...], list[int]] = {}
+        kinds = np.where(self.is_tried[:, None], np.c_[self.sizes, self.turns], 0)
+        for k in np.flatnonzero(self.may_be).tolist():
+            alike.setdefault(tuple(kinds[k].tolist()), []).append(k)
+        for (n_atoms, *turns), members in alike.items():
+            n_candidates = n_atoms**2 * math.prod(2 * n + 1 for n in turns)
+            at_once = max(1, MOST_AT_ONCE // n_candidates) if n_candidates else len(members)
+            for begin in range(0, len(members), at_once):
+                yield np.array(members[begin : begin + at_once])
 
 
 class Pairs(NamedTuple):
-    """Pairs of systems, one after another, each in canonical order: row, neighbour's row, shift."""
+    """Pairs of some systems, one after another, each in canonical order: row, neighbour, shift."""
 
-    systems: np.ndarray
-    """The numbers of these systems, in their order here."""
-    lengths: np.ndarray
-    """[rows]: the number of pairs of each row."""
-    images: np.ndarray
-    """[pairs]: the neighbour, a row or, beyond `far`, a further image."""
-    image_rows: np.ndarray
-    """[further images]: their rows, ascending within a system."""
-    image_shifts: np.ndarray
-    """[further images]: indices into `shifts`."""
-    shifts: np.ndarray
-    """[shifts, 3], in lexicographic order for each system; some may be unused."""
-    reverse: np.ndarray | None
-    """[pairs]: the index of each pair seen from its other end, or None."""
+    systems: Int[np.ndarray, "some"]
+    """The systems, as numbers of tasks."""
+    lengths: Int[np.ndarray, "rows"]
+    """The number of pairs of each atom."""
+    images: Int[np.ndarray, "pairs"]
+    """The neighbour of each pair, as an index into the table of images."""
+    owners: Int[np.ndarray, "images"]
+    """The system of each image, as an index into `systems`; ascending, then by atom and shift."""
+    atoms: Int[np.ndarray, "images"]
+    """The atom that each image copies."""
+    codes: Int[np.ndarray, "images"]
+    """The shift of each image, as an index into `shifts`."""
+    shifts: Int[np.ndarray, "shifts 3"]
+    """Shifts in lexicographic order; some may be unused."""
+    reverse: Int[np.ndarray, "pairs"] | None
+    """The index of each pair seen from its other end, or None."""
+
+    @property
+    def is_further(self) -> Bool[np.ndarray, "images"]:
+        """The mask of images outside the home cell."""
+        return np.any(self.shifts, axis=1)[self.codes]
 
 
 def tasks_of(
-    positions: Sequence[np.ndarray],
-    cells: np.ndarray,
-    pbc: np.ndarray,
+    positions: Float[np.ndarray, "rows 3"],
+    sizes: Int[np.ndarray, "systems"],
+    cells: Float[np.ndarray, "systems 3 3"],
+    pbc: Bool[np.ndarray, "systems 3"],
     radius: float,
     resolution: float,
     most_images: float = MOST_IMAGES,
-) -> list[Task | None]:
-    """The tasks for lists of this radius (Å); None if positions or cell allow no list.
+) -> Tasks:
+    """The tasks for lists of this radius (Å).
 
     An infinite radius takes all pairs of an open system, and allows no list of a periodic one.
 
     Args:
-        positions, cells, pbc: one entry per system.
+        positions: of at least one system, one after another; each has at least one atom.
         resolution: the relative spacing of the device's floats.
         most_images: the largest number of images of an atom, counted as in `MOST_IMAGES`.
     """
-    if not len(positions):
-        return []
-    sizes = np.array([len(x) for x in positions])
     ends = np.cumsum(sizes)
     starts, owners = ends - sizes, np.repeat(np.arange(len(sizes)), sizes)
-    x = np.concatenate(positions).astype(np.float64)
-    largest = np.maximum.reduceat(np.abs(x).max(axis=1), starts)
+    x = positions.astype(np.float64)
+    low, high = np.minimum.reduceat(x, starts), np.maximum.reduceat(x, starts)
+    largest = np.maximum(-low, high).max(axis=1)
     # NaN fails these comparisons, so positions or cells with NaN get no list.
     may_be = (largest <= LARGEST_POSITION) & (np.abs(cells).max(axis=(1, 2)) <= LARGEST_CELL)
     if math.isinf(radius):
         may_be &= ~pbc.any(axis=1)
-    radii = _reaches(x, starts, radius) * (1 + 1e-6) + 64 * resolution * largest
-    radii = np.where(may_be, radii, 1.0)
+    with np.errstate(invalid="ignore"):  # positions may hold inf
+        spans = high - low
+    reach = spans.sum(axis=1) + 1.0 if math.isinf(radius) else radius
+    radii = np.where(may_be, reach * (1 + 1e-6) + 64 * resolution * largest, 1.0)
     boxes = np.where(may_be[:, None, None], cells, np.eye(3))
     x[~may_be[owners]] = 0.0
-    spans = np.maximum.reduceat(x, starts) - np.minimum.reduceat(x, starts)
     # All clusters at once; `_closed` would make the same boxes one by one.
     is_small = may_be & ~pbc.any(axis=1) & (spans <= _GAP * radii[:, None]).all(axis=1)
     boxes[is_small] = (spans[is_small, None] + 2 * radii[is_small, None, None]) * np.eye(3)
@@ -137,13 +161,8 @@ def tasks_of(
         is_tried = sizes**2 * (2 * turns + 1).prod(axis=1) <= MOST_TRIED
         extents = np.einsum("sk,skj->sj", spread + turns, np.abs(boxes)).max(axis=1)
         is_tried &= extents <= MOST_RADII * radii
-    whole = np.where((may_be & is_tried)[:, None], turns, 0.0).astype(int).tolist()
-    tasks: list[Task | None] = []
-    for k, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        cells_either_way = tuple(whole[k]) if is_tried[k] else None
-        task = Task(x[start:end], boxes[k], float(radii[k]), heights[k], cells_either_way)
-        tasks.append(task if may_be[k] else None)
-    return tasks
+    turns = np.where((may_be & is_tried)[:, None], turns, 0.0).astype(int)
+    return Tasks(x, sizes, starts, may_be, boxes, radii, heights, turns, is_tried)
 
 
 def _inverses(boxes: np.ndarray) -> np.ndarray:
@@ -154,15 +173,6 @@ def _inverses(boxes: np.ndarray) -> np.ndarray:
         if len(boxes) == 1:
             return np.full_like(boxes, np.nan)
         return np.concatenate([_inverses(box[None]) for box in boxes])
-
-
-def _reaches(x: np.ndarray, starts: np.ndarray, radius: float) -> np.ndarray | float:
-    """The reach of pairs in each system: the whole system for an infinite radius."""
-    if not math.isinf(radius):
-        return radius
-    with np.errstate(invalid="ignore"):  # positions may hold inf
-        spans = np.maximum.reduceat(x, starts) - np.minimum.reduceat(x, starts)
-    return spans.sum(axis=1) + 1.0
 
 
 def check_open(atoms: Sequence[Atoms], cutoff: float) -> None:
@@ -187,14 +197,18 @@ def check_listable(atoms: Sequence[Atoms], radius: float, dtype: Any) -> None:
         ValueError: a structure cannot; the message names it and the reason.
     """
     check_open(atoms, radius)
-    resolution = float(np.finfo(dtype).eps)
+    if not atoms:
+        return
+    resolution, sizes = float(np.finfo(dtype).eps), np.array([len(a) for a in atoms])
     with np.errstate(over="ignore"):  # inf is refused
-        positions = [a.positions.astype(dtype) for a in atoms]
-        cells = np.array([a.cell.array for a in atoms]).astype(dtype).astype(np.float64)
-    tasks = tasks_of(positions, cells, np.array([a.pbc for a in atoms]), radius, resolution)
-    if None in tasks:
-        k = tasks.index(None)
-        name, largest = f"system {k} ({atoms[k].symbols})", float(np.abs(positions[k]).max())
+        positions = np.concatenate([a.positions for a in atoms]).astype(dtype)
+        cells, pbc = cells_of(atoms)
+        cells = cells.astype(dtype).astype(np.float64)
+    tasks = tasks_of(positions, sizes, cells, pbc, radius, resolution)
+    if not tasks.may_be.all():
+        k = int(np.argmin(tasks.may_be))
+        own = slice(tasks.starts[k], tasks.starts[k] + sizes[k])
+        name, largest = f"system {k} ({atoms[k].symbols})", float(np.abs(positions[own]).max())
         raise no_list(name, cells[k], radius, largest, resolution)
 
 
@@ -216,33 +230,14 @@ def no_list(
     )
 
 
-def pairs_of(
-    tasks: Sequence[tuple[int, Task]], starts: np.ndarray, far: int, *, reverse: bool
-) -> Pairs:
-    """The pairs of all these systems.
-
-    Args:
-        tasks: numbers of systems with their tasks; at least one.
-        starts: the first row of each system.
-        far: a number above all rows.
-    """
-    alike: dict = {}
-    for k, task in tasks:
-        alike.setdefault(task.kind, []).append((k, task))
-    parts: list[Pairs] = []
-    n_images = 0
-    for kind, members in alike.items():
-        at_once = len(members) if kind is None else max(1, MOST_AT_ONCE // _candidates(*kind))
-        for begin in range(0, len(members), at_once):
-            numbers, some = zip(*members[begin : begin + at_once], strict=True)
-            systems = np.asarray(numbers)
-            if kind is None:
-                found = _searched(some, starts[systems], far, symmetric=reverse)
-            else:
-                found = _tried(some, starts[systems], far, *kind)
-            parts.append(_arranged(systems, found, far, n_images, reverse=reverse))
-            n_images += len(parts[-1].image_rows)
-    return parts[0] if len(parts) == 1 else _joined(parts, reverse=reverse)
+def pairs_of(tasks: Tasks, *, reverse: bool) -> Iterator[Pairs]:
+    """The pairs of all systems that have a list, some systems at a time."""
+    for systems in tasks.parts():
+        if tasks.is_tried[systems[0]]:
+            found = _tried(tasks, systems)
+        else:
+            found = _searched(tasks, systems, symmetric=reverse)
+        yield found._replace(reverse=_reversed(found, tasks.sizes[systems])) if reverse else found
 
 
 class OrderedPairs(NamedTuple):
@@ -253,7 +248,7 @@ class OrderedPairs(NamedTuple):
     images: np.ndarray
     """[pairs]: their neighbours, among the images."""
     rows: np.ndarray
-    """[images]: the atom of each image; the atoms themselves stand first."""
+    """[images]: the atom of each image."""
     cells: np.ndarray
     """[images, 3]: the cell of each image."""
 
@@ -284,71 +279,25 @@ def pairs_of_each(
         positions, cells, pbc: one entry per structure.
     """
     each: list[OrderedPairs | None] = [None] * len(positions)
-    tasks = tasks_of(positions, cells, pbc, radius, RESOLUTION)
-    listed = [(k, task) for k, task in enumerate(tasks) if task is not None]
-    if not listed:
+    if not each:
         return each
     sizes = np.array([len(x) for x in positions])
-    starts, far = np.cumsum(sizes) - sizes, int(sizes.sum())
-    found = pairs_of(listed, starts, far, reverse=False)
-    owners = np.repeat(np.arange(len(sizes)), sizes)
-    n_pairs = np.add.reduceat(found.lengths[:far], starts)
-    n_further = np.bincount(owners[found.image_rows], minlength=len(sizes))
-    first_pair = first_image = 0
-    for k in found.systems.tolist():
-        pairs = slice(first_pair, first_pair + n_pairs[k])
-        further = slice(first_image, first_image + n_further[k])
-        images, n = found.images[pairs], int(sizes[k])
-        # The number after all atoms is that of one that is far; then further images follow.
-        before = np.where(images < far, starts[k], far + 1 + first_image - n)
-        own, cell = np.arange(n), found.shifts[found.image_shifts[further]]
-        each[k] = OrderedPairs(
-            np.repeat(own, found.lengths[starts[k] : starts[k] + n]),
-            images - before,
-            np.concatenate([own, found.image_rows[further] - starts[k]]),
-            np.concatenate([np.zeros((n, 3), int), cell]),
-        )
-        first_pair, first_image = pairs.stop, further.stop
+    tasks = tasks_of(np.concatenate(positions), sizes, cells, pbc, radius, RESOLUTION)
+    for found in pairs_of(tasks, reverse=False):
+        n_atoms, own_sizes = np.cumsum(sizes[found.systems]), sizes[found.systems]
+        pair_ends = np.cumsum(found.lengths)[n_atoms - 1]
+        image_ends = np.cumsum(np.bincount(found.owners, minlength=len(found.systems)))
+        first_pair = first_image = 0
+        for m, (k, n) in enumerate(zip(found.systems.tolist(), own_sizes.tolist(), strict=True)):
+            pairs, images = slice(first_pair, pair_ends[m]), slice(first_image, image_ends[m])
+            each[k] = OrderedPairs(
+                np.repeat(np.arange(n), found.lengths[n_atoms[m] - n : n_atoms[m]]),
+                found.images[pairs] - first_image,
+                found.atoms[images],
+                found.shifts[found.codes[images]],
+            )
+            first_pair, first_image = pairs.stop, images.stop
     return each
-
-
-def _joined(parts: Sequence[Pairs], *, reverse: bool) -> Pairs:
-    """Join the parts, whose images are numbered consecutively already."""
-
-    def entries_of(name: str, tables: list[np.ndarray]) -> np.ndarray:
-        """Indices into the parts' tables, shifted to index the joined table."""
-        begins = np.cumsum([0, *map(len, tables)])
-        found = [getattr(p, name) for p in parts]
-        return np.concatenate([f + at for f, at in zip(found, begins[:-1], strict=True)])
-
-    together = {
-        name: np.concatenate([getattr(p, name) for p in parts])
-        for name in ("systems", "images", "image_rows", "shifts")
-    }
-    return Pairs(
-        lengths=np.sum([p.lengths for p in parts], axis=0),
-        image_shifts=entries_of("image_shifts", [p.shifts for p in parts]),
-        reverse=entries_of("reverse", [p.images for p in parts]) if reverse else None,
-        **together,
-    )
-
-
-class _Found(NamedTuple):
-    """Pairs in canonical order; a neighbour's code is its row times the number of shifts, plus its
-    shift."""
-
-    lengths: np.ndarray
-    """[rows]"""
-    occurring: np.ndarray
-    """The distinct codes of neighbours, ascending."""
-    image: np.ndarray
-    """[pairs]: the index of each pair's neighbour in `occurring`."""
-    shifts: np.ndarray
-    """[shifts, 3]"""
-
-
-def _candidates(n_atoms: int, turns: tuple[int, int, int]) -> int:
-    return n_atoms**2 * int(np.prod([2 * n + 1 for n in turns]))
 
 
 @functools.cache
@@ -375,77 +324,101 @@ def _scratch(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 _ROUNDING = 16 * float(np.finfo(np.float32).eps)
 """The error of a sum of four products in single precision, and of its bound, for lengths ≤ 1."""
 
+_NEAR_BOX = 1 + 1e-4
+"""The same for the squared distance from a box, relative, at up to `MOST_RADII` from its middle."""
 
-def _tried(
-    tasks: Sequence[Task],
-    starts: np.ndarray,
-    far: int,
-    n_atoms: int,
-    turns: tuple[int, int, int],
-) -> _Found:
-    """The pairs, by trying all candidates.
+
+def _tried(tasks: Tasks, systems: Int[np.ndarray, "some"]) -> Pairs:
+    """The pairs of systems of one size, by trying all candidates.
 
     The test |a − b|² ≤ r² becomes 2a·b − |b|² ≥ |a|² − r²: one matrix product in single precision,
     with a radius enlarged by the possible error.
     """
-    shifts = _shifts(turns)
-    n_shifts, n_images = len(shifts), n_atoms * len(shifts)
-    x = np.array([task.positions for task in tasks])
-    x -= x.mean(axis=1, keepdims=True)
-    displacements = shifts @ np.array([task.cell for task in tasks])
-    radii2 = np.array([task.radius**2 for task in tasks])[:, None]
+    n_atoms, n_systems = int(tasks.sizes[systems[0]]), len(systems)
+    shifts, every = _shifts(tuple(tasks.turns[systems[0]].tolist())), np.arange(n_systems)
+    n_shifts, n_all = len(shifts), n_atoms * len(shifts)
+    # x [3, systems, atoms], relative to the middle of the box of all atoms
+    x = tasks.positions[tasks.starts[systems, None] + np.arange(n_atoms)].transpose(2, 0, 1)
+    low, high = x.min(axis=2), x.max(axis=2)
+    x = x - ((low + high) / 2)[:, :, None]
+    radii2 = tasks.radii[systems, None] ** 2
+    places = _scratch("places", (3, n_systems, n_atoms, n_shifts), np.float32)
+    displacements = (shifts @ tasks.cells[systems]).transpose(2, 0, 1)
+    np.add(x[:, :, :, None], displacements[:, :, None], out=places)
+    places = places.reshape(3, n_systems, n_all)
 
-    # Coordinates of images, then their squared lengths: [systems, 4, atoms, shifts]
-    ends = np.empty((len(tasks), 4, n_atoms, n_shifts), np.float32)
-    by_axis, displacements = x.transpose(0, 2, 1), displacements.transpose(0, 2, 1)
-    np.add(by_axis[:, :, :, None], displacements[:, :, None], out=ends[:, :3])
-    np.einsum("skij,skij->sij", ends[:, :3], ends[:, :3], out=ends[:, 3])
-    ends = ends.reshape(len(tasks), 4, n_images)
+    # Images that are farther from the box than the radius are near no atom.
+    beyond = np.abs(places, out=_scratch("beyond", places.shape, np.float32))
+    beyond -= ((high - low) / 2).astype(np.float32)[:, :, None]
+    np.maximum(beyond, 0.0, out=beyond)
+    is_used = np.einsum("ksj,ksj->sj", beyond, beyond) <= radii2 * _NEAR_BOX
+    used, counts = np.flatnonzero(is_used), np.count_nonzero(is_used, axis=1)
+    owners, firsts, most = np.repeat(every, counts), np.cumsum(counts) - counts, int(counts.max())
+    numbers = used - owners * n_all
+    atoms = np.repeat(np.arange(n_atoms), n_shifts).take(numbers)
+    codes = np.tile(np.arange(n_shifts), n_atoms).take(numbers)
+
     # begins [systems, atoms, 4] times ends [systems, 4, images] gives 2a·b − |b|² for all pairs.
-    begins = np.concatenate([2 * x, np.full((*x.shape[:2], 1), -1.0)], axis=2, dtype=np.float32)
-    errors = _ROUNDING * (ends[:, 3].max(axis=1, keepdims=True) + radii2)
-    least = (np.einsum("sik,sik->si", x, x) - radii2 - errors).astype(np.float32)
+    is_there, chosen = np.arange(most) < counts[:, None], np.zeros((n_systems, most), np.int64)
+    chosen[is_there] = used
+    ends = np.empty((4, n_systems, most), np.float32)
+    np.take(places.reshape(3, -1), chosen.ravel(), axis=1, out=ends[:3].reshape(3, -1), mode="clip")
+    np.einsum("ksj,ksj->sj", ends[:3], ends[:3], out=ends[3])
+    farthest2 = np.max(ends[3], axis=1, where=is_there, initial=0.0)[:, None]
+    ends[3][~is_there] = np.inf  # near no atom
+    begins = np.stack([*(2 * x), np.full(x.shape[1:], -1.0)], axis=2, dtype=np.float32)
+    errors = _ROUNDING * (farthest2 + radii2)
+    least = (np.einsum("ksi,ksi->si", x, x) - radii2 - errors).astype(np.float32)
+    is_near = _compared(begins, ends.transpose(1, 0, 2), least)
+    home = np.flatnonzero(codes == n_shifts // 2).reshape(n_systems, n_atoms) - firsts[:, None]
+    is_near[every[:, None], np.arange(n_atoms), home] = False
+
+    images = np.flatnonzero(is_near)
+    begin = np.arange(n_systems * n_atoms + 1) * most
+    lengths = np.diff(np.searchsorted(images, begin))
+    # A candidate becomes an image of its system.
+    images += np.repeat(np.repeat(firsts, n_atoms) - begin[:-1], lengths)
+    return Pairs(systems, lengths, images, owners, atoms, codes, shifts, None)
+
+
+def _compared(
+    begins: Float[np.ndarray, "systems atoms 4"],
+    ends: Float[np.ndarray, "systems 4 images"],
+    least: Float[np.ndarray, "systems atoms"],
+) -> Bool[np.ndarray, "systems atoms images"]:
+    """Where products of these are no less than the least, in an array that the thread reuses."""
+    n_systems, n_atoms, _ = begins.shape
+    n_images = ends.shape[2]
     at_once = max(1, ON_ONE_CORE // (4 * n_images))
     some = max(1, at_once // n_atoms)
-    is_near = _scratch("is_near", (len(tasks), n_atoms, n_images), bool)
+    is_near = _scratch("is_near", (n_systems, n_atoms, n_images), bool)
     products = _scratch("products", (some, min(at_once, n_atoms), n_images), np.float32)
-    for k in range(0, len(tasks), some):
-        systems = slice(k, k + some)
+    for k in range(0, n_systems, some):
+        here = slice(k, k + some)
         for i in range(0, n_atoms, at_once):
             rows = slice(i, i + at_once)
-            bounds = least[systems, rows, None]
-            here = products[: bounds.shape[0], : bounds.shape[1]]
-            np.matmul(begins[systems, rows], ends[systems], out=here)
-            np.greater_equal(here, bounds, out=is_near[systems, rows])
-    own = np.arange(n_atoms)
-    is_near[:, own, own * n_shifts + n_shifts // 2] = False
-
-    near = np.flatnonzero(is_near).astype(np.int32)  # the candidates are fewer than 2^31
-    bounds = np.arange(len(tasks) * n_atoms + 1, dtype=np.int32) * np.int32(n_images)
-    counts = np.diff(np.searchsorted(near, bounds))
-    lengths = np.zeros(far, np.int64)
-    lengths[(starts[:, None] + own).ravel()] = counts
-    # The number of each near candidate, first among all images of its system, then among used ones.
-    occurs = is_near.any(axis=1).ravel()
-    of_systems = np.repeat(np.arange(len(tasks), dtype=np.int32) * np.int32(n_images), n_atoms)
-    images = near + np.repeat(of_systems - bounds[:-1], counts)
-    numbers = np.cumsum(occurs, dtype=np.int32) - np.int32(1)
-    systems, image = np.divmod(np.flatnonzero(occurs), n_images)
-    return _Found(lengths, starts[systems] * n_shifts + image, numbers.take(images), shifts)
+            bounds = least[here, rows, None]
+            product = products[: bounds.shape[0], : bounds.shape[1]]
+            np.matmul(begins[here, rows], ends[here], out=product)
+            np.greater_equal(product, bounds, out=is_near[here, rows])
+    return is_near
 
 
-def _searched(tasks: Sequence[Task], starts: np.ndarray, far: int, *, symmetric: bool) -> _Found:
+def _searched(tasks: Tasks, systems: Int[np.ndarray, "some"], *, symmetric: bool) -> Pairs:
     """The pairs of `_tried`, by vesin; a `symmetric` table holds the opposite of each shift too."""
     listing = vesin.NeighborList(cutoff=0.0, full_list=True, n_threads=1)
-    pairs, shifts = [], []
-    for task, start in zip(tasks, starts, strict=True):
-        listing.cutoff = _enlarged(task.radius, task.heights)
-        p, s, d = listing.compute(task.positions, task.cell, True, "PSd", copy=False)
-        near = d <= task.radius if listing.cutoff > task.radius else slice(None)
+    sizes, pairs, shifts = tasks.sizes[systems], [], []
+    starts = np.cumsum(sizes) - sizes
+    for k, start in zip(systems, starts, strict=True):
+        own, radius = slice(tasks.starts[k], tasks.starts[k] + tasks.sizes[k]), tasks.radii[k]
+        listing.cutoff = _enlarged(float(radius), tasks.heights[k])
+        x, cell = tasks.positions[own], tasks.cells[k]
+        p, s, d = listing.compute(x, cell, True, "PSd", copy=False)
+        near = d <= radius if listing.cutoff > radius else slice(None)
         pairs.append(p[near].astype(np.int32) + np.int32(start))
         shifts.append(s[near].copy())
     code, every = coded(np.concatenate(shifts), symmetric=symmetric)
-    both = np.concatenate(pairs)
+    both, n_rows = np.concatenate(pairs), int(sizes.sum())
     # Pack a pair into one short integer: sorting takes most of the time here.
     row_bits = int(both.max(initial=0)).bit_length()
     bits = row_bits + len(every).bit_length()
@@ -453,8 +426,19 @@ def _searched(tasks: Sequence[Task], starts: np.ndarray, far: int, *, symmetric:
     keys = both[:, 0].astype(dtype) << dtype(bits)
     keys |= both[:, 1].astype(dtype) * dtype(len(every)) + code.astype(dtype)
     keys.sort()
-    lengths = np.bincount(keys >> dtype(bits), minlength=far)
-    return _Found(lengths, *distinct(keys & dtype((1 << bits) - 1)), every)
+    lengths = np.bincount(keys >> dtype(bits), minlength=n_rows)
+    used, images = distinct(keys & dtype((1 << bits) - 1))
+    rows, codes = np.divmod(used.astype(np.int64), len(every))
+    owners = np.searchsorted(starts, rows, side="right") - 1
+    return Pairs(systems, lengths, images, owners, rows - starts[owners], codes, every, None)
+
+
+def _reversed(one: Pairs, sizes: Int[np.ndarray, "some"]) -> Int[np.ndarray, "pairs"]:
+    """The index of each pair seen from its other end."""
+    rows = (np.cumsum(sizes) - sizes)[one.owners] + one.atoms
+    neighbors = (rows * len(one.shifts) + one.codes)[one.images]
+    receivers = np.repeat(np.arange(len(one.lengths)), one.lengths)
+    return reversed_pairs(receivers, neighbors, len(one.shifts))
 
 
 def _closed(
@@ -496,26 +480,3 @@ def _enlarged(radius: float, heights: np.ndarray) -> float:
 
 
 _MOST_BINS = 5e4
-
-
-def _arranged(
-    systems: np.ndarray, found: _Found, far: int, n_images: int, *, reverse: bool
-) -> Pairs:
-    """The pairs, with a table of used images numbered from `n_images` on."""
-    lengths, occurring, image, shifts = found
-    n_shifts, occurring = len(shifts), occurring.astype(np.int64)
-    image_rows, image_shifts = occurring // n_shifts, occurring % n_shifts
-    is_further = np.any(shifts, axis=1)[image_shifts]
-    number = np.where(is_further, far + n_images + np.cumsum(is_further), image_rows)
-    back = None
-    if reverse:
-        back = reversed_pairs(np.repeat(np.arange(far), lengths), occurring.take(image), n_shifts)
-    return Pairs(
-        systems,
-        lengths,
-        number.astype(np.int32).take(image),
-        image_rows[is_further],
-        image_shifts[is_further],
-        shifts,
-        back,
-    )

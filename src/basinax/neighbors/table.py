@@ -14,14 +14,14 @@ from basinax.neighbors.rooms import SMALL, Room, room_of_images
 from basinax.neighbors.search import MOST_IMAGES, TO_SPARE, Pairs, no_list, pairs_of, tasks_of
 from basinax.numerics.rounding import BLOCK
 from basinax.numerics.settings import REAL, one_number
-from basinax.structures.batch import Batch, padded_size, row_starts
+from basinax.structures.batch import Batch, padded_size, ranges, row_starts
 from basinax.structures.machine import machine
 
 
 class NeighborTable:
     """Neighbour lists of a batch on the host, updated in place.
 
-    Every system has its own columns of `slots` and its own stretch of images and shifts. A rebuild
+    Every system has its own rows of slots and its own stretch of images and shifts. A rebuild
     writes only there, and moves a stretch that has grown too long to the end. If room runs out,
     arrays grow by `padded_size`, which needs another program.
     """
@@ -72,12 +72,13 @@ class NeighborTable:
         has_two = most_elements is not None and most_elements <= 2
         self.others = np.zeros(batch.n_rows, np.int32) if has_two else None
         self._bits = np.zeros(batch.n_rows, np.int32)
-        self.slots = np.full((BLOCK, batch.n_rows), self._far, np.int32)
+        # Row by row, the transpose of the slots of lists: a rebuild then writes consecutive memory.
+        self._by_row = np.full((batch.n_rows, BLOCK), self._far, np.int32)
         self._lengths = np.zeros(batch.n_systems, np.int32)
         self._n_pairs = np.zeros(batch.n_systems, np.int64)
         self._most_edges = 0
         has_reverse = lists is EdgeList or (reverse and lists is Neighbors)
-        self.reverse = np.zeros_like(self.slots) if has_reverse else None
+        self._reverse = np.zeros_like(self._by_row) if has_reverse else None
         self.image_rows, self.image_shifts = np.zeros((2, room_of_images(1, self._far)), np.int32)
         self.shifts = np.zeros((BLOCK, 3), np.int32)
         self.shift_systems = np.zeros(BLOCK, np.int32)
@@ -99,7 +100,7 @@ class NeighborTable:
     @property
     def is_lean(self) -> bool:
         """Whether spare slots cost time or much memory."""
-        return self._far > SMALL or self.reverse is not None
+        return self._far > SMALL or self._reverse is not None
 
     @property
     def needs(self) -> Room:
@@ -119,13 +120,10 @@ class NeighborTable:
         if self._form is EdgeList:
             self._most_edges = max(room.slots * self._far, self._most_edges)
             return  # other arrays stay on the host
-        n_slots, n_images, n_shifts = (
-            max(n, len(a))
-            for n, a in zip(room, (self.slots, self.image_rows, self.shifts), strict=True)
+        self._widen(room.slots)
+        n_images, n_shifts = (
+            max(n, len(a)) for n, a in zip(room[1:], (self.image_rows, self.shifts), strict=True)
         )
-        self.slots = _padded(self.slots, n_slots, self._far)
-        if self.reverse is not None:
-            self.reverse = _padded(self.reverse, n_slots)
         self.image_rows, self.image_shifts = (
             _padded(a, n_images) for a in (self.image_rows, self.image_shifts)
         )
@@ -146,24 +144,22 @@ class NeighborTable:
         """
         self._sizes = np.asarray(batch.index.sizes, np.int64)
         positions, cells = np.asarray(batch.positions), np.asarray(batch.cells, np.float64)
-        numbers = np.asarray(batch.numbers)
         pbc, resolution = np.asarray(batch.pbc), float(np.finfo(positions.dtype).eps)
-        members = np.flatnonzero(which)
-        rows = [slice(self._starts[k], self._starts[k] + self._sizes[k]) for k in members]
-        radius = self.cutoff + self.skin
-        of_systems = [positions[r] for r in rows], cells[members], pbc[members]
-        tasks = tasks_of(*of_systems, radius, resolution, self._most_images())
-        failed, possible = np.zeros(len(self._sizes), bool), []
-        for k, r, task in zip(members.tolist(), rows, tasks, strict=True):
-            failed[k] = task is None
-            if task is not None:
-                possible.append((k, task))
-                self.positions[r] = positions[r]
-                self.cells[k] = cells[k]
-                self._note_elements(k, r, numbers[r])
-        if possible:
-            reverse = self.reverse is not None
-            self._write(pairs_of(possible, self._starts, self._far, reverse=reverse))
+        members, failed = np.flatnonzero(which), np.zeros(len(self._sizes), bool)
+        if len(members):
+            rows, radius = (
+                ranges(self._starts[members], self._sizes[members]),
+                self.cutoff + self.skin,
+            )
+            of_members = positions[rows], self._sizes[members], cells[members], pbc[members]
+            tasks = tasks_of(*of_members, radius, resolution, self._most_images())
+            failed[members[~tasks.may_be]] = True
+            listed = members[tasks.may_be]
+            rows = ranges(self._starts[listed], self._sizes[listed])
+            self.positions[rows], self.cells[listed] = positions[rows], cells[listed]
+            self._note_elements(listed, rows, np.asarray(batch.numbers)[rows])
+            for found in pairs_of(tasks, reverse=self._reverse is not None):
+                self._write(members[found.systems], found)
         self._is_listed = True
         return failed
 
@@ -178,16 +174,20 @@ class NeighborTable:
         times = (1 + self.skin / self.cutoff) ** 3
         return MOST_IMAGES * TO_SPARE**2 * min(times, 8.0)
 
-    def _note_elements(self, system: int, rows: slice, numbers: np.ndarray) -> None:
-        """Store the elements of a system, if folds need them."""
-        if self._most_elements is None:
+    def _note_elements(self, systems: np.ndarray, rows: np.ndarray, numbers: np.ndarray) -> None:
+        """Store the elements of systems with these rows, if folds need them."""
+        if self._most_elements is None or not len(systems):
             return
-        low, high = numbers.min(), numbers.max()
-        self._has_others[system] = low < high
+        sizes = self._sizes[systems]
+        starts = np.cumsum(sizes) - sizes
+        low, high = np.minimum.reduceat(numbers, starts), np.maximum.reduceat(numbers, starts)
+        self._has_others[systems] = low < high
         if self.others is None:
             return
+        low, high = np.repeat(low, sizes), np.repeat(high, sizes)
         is_high = numbers == high
-        if not (is_high | (numbers == low)).all():
+        if (is_third := ~is_high & (numbers != low)).any():
+            system = np.repeat(systems, sizes)[np.argmax(is_third)]
             raise ValueError(f"system {system} has more than {self._most_elements} elements")
         self.others[rows] = low + high - numbers
         self._bits[rows] = np.where(is_high, SPECIES_BIT, 0)
@@ -216,12 +216,13 @@ class NeighborTable:
         images = ("image_rows", "image_shifts", "shifts", "shift_systems")
         made |= {name: getattr(self, name).copy() for name in images}
         if self._form is Neighbors:
-            made |= {"slots": self.slots.copy()}
-            made |= {"reverse": None if self.reverse is None else self.reverse.copy()}
+            blocks = np.arange(self._far // BLOCK)
+            made |= {"slots": _transposed(self._by_row, blocks), "reverse": None}
+            if self._reverse is not None:
+                made |= {"reverse": _transposed(self._reverse, blocks)}
             return Neighbors(**made)
         blocks, columns = self._columns(which)
-        by_block = self.slots.reshape(len(self.slots), -1, BLOCK)
-        made |= {"slots": by_block.take(blocks, axis=1).reshape(len(by_block), -1)}
+        made |= {"slots": _transposed(self._by_row, blocks)}
         made |= {"others": None if self.others is None else self.others.copy()}
         return ChunkedLists(columns=columns, **made)
 
@@ -230,7 +231,7 @@ class NeighborTable:
         # Axes: by_row [rows, slots]. Images below `_far` are atoms of the home cell, `_far` is
         # padding, and further images follow. Row by row, receivers ascend.
         owners = np.searchsorted(self._starts, np.arange(self._far), side="right") - 1
-        by_row = self.slots.T
+        by_row = self._by_row
         is_edge = (by_row != self._far) & which[owners][:, None]
         receivers, slots = np.nonzero(is_edge)
         n_edges, images = len(receivers), by_row[is_edge]
@@ -238,9 +239,9 @@ class NeighborTable:
         is_further = images > self._far
         shifts = self.shifts[self.image_shifts[further]]
         # numbers [slots, rows]: the edge of each slot, which turns `reverse` into numbers of edges.
-        numbers = np.zeros(self.slots.shape, np.int32)
+        numbers = np.zeros(by_row.shape[::-1], np.int32)
         numbers[slots, receivers] = np.arange(n_edges)
-        there = cast(np.ndarray, self.reverse)[slots, receivers]
+        there = cast(np.ndarray, self._reverse)[receivers, slots]
         counts = is_edge.sum(1).astype(np.int32)
         last, padding = self._far - 1, (0, self._most_edges - n_edges)
 
@@ -319,68 +320,72 @@ class NeighborTable:
         }
         return Frames(**arrays)
 
-    def _write(self, one: Pairs) -> None:
-        """Write the lists of these systems."""
-        table = self._write_images(one)
+    @property
+    def _width(self) -> int:
+        """The number of slots of a row."""
+        return self._by_row.shape[1]
+
+    def _widen(self, n_slots: int) -> None:
+        """Give rows at least this many slots."""
+        further = np.array([(0, 0), (0, max(n_slots - self._width, 0))])
+        self._by_row = np.pad(self._by_row, further, constant_values=self._far)
+        if self._reverse is not None:
+            self._reverse = np.pad(self._reverse, further)
+
+    def _write(self, systems: np.ndarray, one: Pairs) -> None:
+        """Write the lists of these systems, the places of `one.systems`."""
+        images = self._numbered(systems, one).take(one.images)
         # A shrinking cell needs ever more room, and each size needs a program: grow in large steps.
         steps = 2 if self._follows_cells and self._is_listed else 8
         steps = steps if self.is_lean else 1
-        lengths = one.lengths
-        self.slots = _grown(self.slots, int(lengths.max(initial=0)), self._far, steps)
-        starts = self._starts[one.systems]
-        ends = starts + -(-self._sizes[one.systems] // BLOCK) * BLOCK
-        # Images are stored row by row; transpose them into columns, one system at a time.
-        of_systems = np.concatenate([lengths[a:b] for a, b in zip(starts, ends, strict=True)])
-        is_pair = np.arange(len(self.slots)) < of_systems[:, None]
-        images = np.full(is_pair.shape, self._far, np.int32)
-        images[is_pair] = table.astype(np.int32).take(one.images)
-        of_each = np.split(images, np.cumsum(ends - starts)[:-1])
-        for k, start, end, own in zip(one.systems, starts, ends, of_each, strict=True):
-            self.slots[:, start:end] = own.T
-            self._lengths[k] = lengths[start:end].max(initial=0)
-            self._n_pairs[k] = lengths[start:end].sum()
+        longest = int(one.lengths.max(initial=0))
+        if longest > self._width:
+            self._widen(padded_size(longest, BLOCK, steps))
+        # Also write rows of padding, where a longer system may have been.
+        sizes = self._sizes[systems]
+        padded = -(-sizes // BLOCK) * BLOCK
+        firsts, rows = np.cumsum(padded) - padded, ranges(self._starts[systems], padded)
+        lengths = np.zeros(len(rows), np.int64)
+        lengths[ranges(firsts, sizes)] = one.lengths
+        is_pair = np.arange(self._width) < lengths[:, None]
+        block = np.full(is_pair.shape, self._far, np.int32)
+        block[is_pair] = images
+        self._by_row[rows] = block
+        self._lengths[systems] = np.maximum.reduceat(lengths, firsts)
+        self._n_pairs[systems] = np.add.reduceat(lengths, firsts)
         n_edges = int(self._n_pairs.sum())
         if self._form is EdgeList and n_edges > self._most_edges:
             self._most_edges = padded_size(-(-n_edges // self._far), BLOCK, steps) * self._far
-        if self.reverse is not None:
-            self.reverse = _padded(self.reverse, len(self.slots))
-            all_rows = np.concatenate([np.arange(a, b) for a, b in zip(starts, ends, strict=True)])
-            of_pairs = np.repeat(np.arange(len(all_rows)), of_systems)
-            rows, slots = all_rows.astype(np.int32)[of_pairs], rank(of_pairs)
-            self.reverse[slots, rows] = (slots * np.int32(self._far) + rows)[one.reverse]
+        if self._reverse is not None:
+            of_pairs = np.repeat(np.arange(len(rows)), lengths)
+            there, slots = rows.astype(np.int32)[of_pairs], rank(of_pairs)
+            self._reverse[there, slots] = (slots * np.int32(self._far) + there)[one.reverse]
 
-    def _write_images(self, one: Pairs) -> np.ndarray:
+    def _numbered(self, systems: np.ndarray, one: Pairs) -> np.ndarray:
         """Write further images and their shifts into the stretches of their systems.
 
         Returns:
-            A table from images of pairs to entries of slots.
+            The entry in slots of each image.
         """
-        systems = one.systems
-        places = np.zeros(len(self._starts), np.int64)
-        places[systems] = np.arange(len(systems))
-        # owners: the position in `systems` of each image's system. Systems store a shift once.
-        owners = places[np.searchsorted(self._starts, one.image_rows, side="right") - 1]
-        keys, shift = distinct(owners * len(one.shifts) + one.image_shifts)
-        shift_owners, codes = keys // len(one.shifts), keys % len(one.shifts)
-        image_at = self._images.place(systems, np.bincount(owners, minlength=len(systems)))[owners]
+        rows, is_further = self._starts[systems][one.owners] + one.atoms, one.is_further
+        owners, n_shifts = one.owners[is_further], len(one.shifts)
+        # Systems store a shift once.
+        keys, shift = distinct(owners * n_shifts + one.codes[is_further])
+        shift_owners, codes = np.divmod(keys, n_shifts)
+        image_at = self._images.place(systems, np.bincount(owners, minlength=len(systems)))
         shift_at = self._shifts.place(systems, np.bincount(shift_owners, minlength=len(systems)))
-        image_at, shift_at = image_at + rank(owners), shift_at[shift_owners] + rank(shift_owners)
         if self._images.end > len(self.image_rows):
             n_images = room_of_images(self._images.end, self._far)
             self.image_rows = _padded(self.image_rows, n_images)
             self.image_shifts = _padded(self.image_shifts, n_images)
         self.shifts = _grown(self.shifts, self._shifts.end)
         self.shift_systems = _grown(self.shift_systems, self._shifts.end)
-        self.image_rows[image_at], self.image_shifts[image_at] = one.image_rows, shift_at[shift]
-        self.shifts[shift_at], self.shift_systems[shift_at] = (
-            one.shifts[codes],
-            systems[shift_owners],
-        )
-
-        table = np.concatenate([np.arange(self._far + 1), self._far + 1 + image_at])
-        if self.others is not None:
-            table |= np.concatenate([self._bits, [0], self._bits[one.image_rows]])
-        return table
+        self.image_rows[image_at], self.image_shifts[image_at] = rows[is_further], shift_at[shift]
+        self.shifts[shift_at] = one.shifts[codes]
+        self.shift_systems[shift_at] = systems[shift_owners]
+        entries = rows.astype(np.int32)
+        entries[is_further] = self._far + 1 + image_at
+        return entries if self.others is None else entries | self._bits[rows]
 
 
 class _Stretches:
@@ -392,26 +397,33 @@ class _Stretches:
         self.end = 0
 
     def place(self, systems: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """The starts of stretches for these counts; too short ones move to the end."""
+        """The places of so many entries of systems; too long stretches move to the end."""
         moved = counts > self.capacities[systems]
         capacities = counts[moved] + counts[moved] // 8
         self.capacities[systems[moved]] = capacities
         self.starts[systems[moved]] = self.end + np.cumsum(capacities) - capacities
         self.end += int(capacities.sum())
-        return self.starts[systems]
+        return ranges(self.starts[systems], counts)
 
 
 def _rows_of(blocks: np.ndarray) -> np.ndarray:
     return (blocks[:, None] * BLOCK + np.arange(BLOCK)).astype(np.int32).ravel()
 
 
-def _grown(array: np.ndarray, needed: int, fill: int = 0, steps: int = 1) -> np.ndarray:
+def _transposed(by_row: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+    """The columns of these blocks of rows, copied a few at a time, as the cache holds few."""
+    width, by_block = by_row.shape[1], by_row.reshape(-1, BLOCK, by_row.shape[1])
+    columns = np.empty((width, len(blocks), BLOCK), by_row.dtype)
+    for k in range(0, len(blocks), 8):
+        columns[:, k : k + 8] = by_block[blocks[k : k + 8]].transpose(2, 0, 1)
+    return columns.reshape(width, -1)
+
+
+def _grown(array: np.ndarray, needed: int) -> np.ndarray:
     """The array, lengthened if it is shorter than `needed`."""
-    return (
-        array if needed <= len(array) else _padded(array, padded_size(needed, BLOCK, steps), fill)
-    )
+    return array if needed <= len(array) else _padded(array, padded_size(needed, BLOCK, 1))
 
 
-def _padded(array: np.ndarray, length: int, fill: int = 0) -> np.ndarray:
-    further = np.full((length - len(array), *array.shape[1:]), fill, array.dtype)
+def _padded(array: np.ndarray, length: int) -> np.ndarray:
+    further = np.zeros((length - len(array), *array.shape[1:]), array.dtype)
     return np.concatenate([array, further])

@@ -105,13 +105,9 @@ class Relaxed(HoldsAtoms):
 
         It does not follow later changes of the structure.
         """
-        start = structure.cell.array
-        with np.errstate(over="ignore", invalid="ignore"):  # a structure that exploded overflows
-            moves = positions - structure.positions
-            displacement = float(np.sqrt((moves * moves).sum(axis=1).max(initial=0.0)))
         known: dict[str, Any] = {
-            "displacement": displacement,
-            "initial_volume": volume_of(start, structure.pbc),
+            "displacement": displacements([structure], [positions])[0],
+            "initial_volume": volume_of(structure.cell.array, structure.pbc),
         }
         place = {"positions": np.array(positions), "cell": np.array(cell), "results": results}
         return cls(template=Template.of(structure), **place, **known | fields)
@@ -132,6 +128,16 @@ class Relaxed(HoldsAtoms):
         steps, name = count_of(self.steps, "step"), type(self).__name__
         numbers = f"{self.energy:.6g} eV, fmax {self.fmax:.3g} eV/Å"
         return f"{name}({self.source}: {self.formula}, {self.status}, {steps}, {numbers}{reason})"
+
+
+def displacements(starts: Sequence[Atoms], ends: Sequence[np.ndarray]) -> list[float]:
+    """The distance in Å of the atom that moved most, from each structure to its end."""
+    sizes = np.array([len(end) for end in ends])
+    with np.errstate(over="ignore", invalid="ignore"):  # a structure that exploded overflows
+        moves = np.concatenate(ends) - np.concatenate([atoms.positions for atoms in starts])
+        squares = (moves * moves).sum(axis=1)
+        farthest = np.maximum.reduceat(np.append(squares, 0.0), np.cumsum(sizes) - sizes)
+        return np.where(sizes > 0, np.sqrt(farthest), 0.0).tolist()
 
 
 Entry = TypeVar("Entry")

@@ -75,8 +75,10 @@ class Snapshot(NamedTuple):
         """The snapshot with the original bits of fixed coordinates, which a run may round."""
         if structure.cell is not None:
             return self
-        positions = np.where(structure.fixed, structure.atoms.positions, self.positions)
-        return self._replace(positions=positions, cell=structure.atoms.cell.array)
+        positions, atoms = self.positions, structure.atoms
+        if structure.stages:
+            positions = np.where(structure.fixed, atoms.positions, positions)
+        return Snapshot(positions, atoms.cell.array, *self[2:])
 
     def properties(self) -> dict[str, Any]:
         """The properties by ASE's names."""

@@ -19,6 +19,7 @@ from ase import Atoms
 
 from basinax.config.files import replacing
 from basinax.config.tables import hint
+from basinax.structures.read import cells_of
 
 Columns = dict[str, list[Any]]
 _numbers = itertools.count()
@@ -103,7 +104,8 @@ def energies_of(atoms: Sequence[Atoms], energies: np.ndarray) -> Columns:
 
 def volumes(atoms: Sequence[Atoms]) -> list[float]:
     """The volumes in Å³; NaN without three periodic directions."""
-    return [volume_of(a.cell.array, a.pbc) for a in atoms]
+    cells, pbc = cells_of(atoms)
+    return np.where(pbc.all(axis=1), np.abs(np.linalg.det(cells)), np.nan).tolist()
 
 
 def volume_of(cell: np.ndarray, pbc: np.ndarray) -> float:

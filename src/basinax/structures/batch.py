@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
-from jaxtyping import Array, Bool, Float, Int32
+from jaxtyping import Array, Bool, Float, Int, Int32
 
 from basinax.numerics.rounding import BLOCK
 from basinax.numerics.settings import at_least, require_whole, shown
 from basinax.structures.constraints.applied import Constraints, Layout, blank, layout_of, write
-from basinax.structures.read import Structure, intake
+from basinax.structures.read import Structure, cells_of, intake
 from basinax.systems.index import SystemIndex, index_of_sizes
 from basinax.systems.plan import require_room
 
@@ -119,8 +119,7 @@ class Batch(eqx.Module):
             "constraints": blank(layout, n_rows, n_systems, dtype),
         }
         batch = cls(**arrays, index=index)
-        for k, (start, s) in enumerate(zip(row_starts(sizes), structures, strict=False)):
-            put(batch, k, int(start), s)
+        put(batch, np.arange(len(structures)), row_starts(sizes)[: len(structures)], structures)
         # Copy all arrays in one call, which compiles no program.
         return jax.device_put(batch)
 
@@ -159,14 +158,32 @@ class Batch(eqx.Module):
         return copies
 
 
-def put(batch: Any, system: int, start: int, structure: Structure) -> None:
-    """Write a structure into a place of a batch of NumPy arrays, over the one before."""
-    rows = slice(start, start + structure.n_blocks * BLOCK)
-    batch.positions[rows], batch.numbers[rows] = 0.0, 0
-    write(batch.constraints, system, rows, structure.stages)
-    atoms, rows = structure.atoms, slice(start, start + len(structure))
-    batch.positions[rows], batch.numbers[rows] = atoms.positions, atoms.numbers
-    batch.cells[system], batch.pbc[system] = atoms.cell.array, atoms.pbc
+def put(
+    batch: Any,
+    systems: Int[np.ndarray, "some"],
+    starts: Int[np.ndarray, "some"],
+    structures: Sequence[Structure],
+) -> None:
+    """Write structures into places of a batch of NumPy arrays, over those before.
+
+    Args:
+        systems: the numbers of the places.
+        starts: their first rows.
+    """
+    if not len(structures):
+        return
+    sizes, atoms = np.array([s.n_atoms for s in structures]), [s.atoms for s in structures]
+    padded = -(-sizes // BLOCK) * BLOCK
+    of_places = ranges(starts, padded)
+    batch.positions[of_places], batch.numbers[of_places] = 0.0, 0
+    rows = ranges(starts, sizes)
+    batch.positions[rows] = np.concatenate([a.positions for a in atoms])
+    batch.numbers[rows] = np.concatenate([a.numbers for a in atoms])
+    batch.cells[systems], batch.pbc[systems] = cells_of(atoms)
+    for system, start, length, structure in zip(systems, starts, padded, structures, strict=True):
+        if batch.constraints is not None or structure.stages:
+            rows = slice(start, start + length)
+            write(batch.constraints, int(system), rows, structure.stages)
 
 
 def batch_shape(sizes: Sequence[int]) -> tuple[int, int]:
@@ -213,6 +230,12 @@ def row_starts(sizes: Any) -> np.ndarray:
     """The first row of each system of an aligned batch, on the host."""
     padded = -(-np.asarray(sizes, np.int64) // BLOCK) * BLOCK
     return np.cumsum(padded) - padded
+
+
+def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The numbers of all these ranges, one after another."""
+    firsts = np.cumsum(lengths) - lengths
+    return np.arange(lengths.sum()) + np.repeat(starts - firsts, lengths)
 
 
 def available_dtype(dtype: Any) -> np.dtype:

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,10 +89,10 @@ def unused_of(atoms: Atoms, uses: frozenset[str]) -> Iterator[str]:
     for name, (array, total) in of_atoms.items():
         if array in atoms.arrays and atoms.arrays[array].any() and not uses & {name, total}:
             yield words[name]
-    own = atomic_masses[atoms.numbers]
-    masses = atoms.arrays.get("masses", own)
-    if "masses" not in uses and (np.abs(masses - own) > ISOTOPE * own).any():
-        yield "masses of isotopes"
+    if "masses" not in uses and "masses" in atoms.arrays:
+        own = atomic_masses[atoms.numbers]
+        if (np.abs(atoms.arrays["masses"] - own) > ISOTOPE * own).any():
+            yield "masses of isotopes"
     for name, usual in of_system.items():
         try:
             value = _number_of(atoms, name)
@@ -103,14 +103,16 @@ def unused_of(atoms: Atoms, uses: frozenset[str]) -> Iterator[str]:
 
 
 def unused_by_words(
-    atoms: Sequence[Atoms], names: Sequence[str], uses: Sequence[frozenset[str]] | frozenset[str]
+    atoms: Sequence[Atoms],
+    name_of: Callable[[int], str],
+    uses: Sequence[frozenset[str]] | frozenset[str],
 ) -> str:
     """What of several structures is not used, with the names of structures; empty if nothing."""
     each = [uses] * len(atoms) if isinstance(uses, frozenset) else uses
     having: dict[str, list[str]] = {}
-    for a, name, of_one in zip(atoms, names, each, strict=True):
+    for k, (a, of_one) in enumerate(zip(atoms, each, strict=True)):
         for word in unused_of(a, of_one):
-            having.setdefault(word, []).append(name)
+            having.setdefault(word, []).append(name_of(k))
     return "; ".join(f"{word} (of {some_of(of)})" for word, of in having.items())
 
 
@@ -125,9 +127,9 @@ def warn_of_unused(atoms: Sequence[Atoms], potential: Any) -> bool:
     Masses move no minimum, and initial moments of a crystal are a guess for calculators.
     """
     uses = uses_of(potential) | {"masses"}
-    each = [uses | ({"magmoms"} if a.pbc.any() else set()) for a in atoms]
-    names = [f"system {k} ({a.symbols})" for k, a in enumerate(atoms)]
-    if unused := unused_by_words(atoms, names, each):
+    of_crystal = uses | {"magmoms"}
+    each = [of_crystal if a.pbc.any() else uses for a in atoms]
+    if unused := unused_by_words(atoms, lambda k: f"system {k} ({atoms[k].symbols})", each):
         kind = type(potential).__name__
         warnings.warn(f"{kind} does not use {unused}", Unused, stacklevel=4)
     return bool(unused)

@@ -5,13 +5,13 @@ No part of a record depends on other structures.
 
 import abc
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from ase import Atoms
 from ase.filters import Filter
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from basinax.numerics.rounding import BLOCK
 from basinax.structures.cells.kinds import AbstractCell, Kind, check_cell, one_a_structure
@@ -52,15 +52,20 @@ class Structure:
     """The structure as passed, never changed."""
     stages: Stages
     """The stages of its constraints."""
-    fixed: Bool[np.ndarray, "atoms 3"]
-    """Coordinates that are fixed."""
     cell: AbstractCell | None
     """The options of its moving cell; None for a fixed cell."""
+    n_atoms: int
+    n_elements: int
     own: tuple[Any, ...] = ()
     """Its own numbers in settings that differ between structures."""
 
     def __len__(self) -> int:
-        return len(self.atoms)
+        return self.n_atoms
+
+    @property
+    def fixed(self) -> Bool[np.ndarray, "atoms 3"]:
+        """Coordinates that are fixed."""
+        return fixed_by(self.stages, self.n_atoms)
 
     @property
     def kind(self) -> Kind | None:
@@ -69,11 +74,7 @@ class Structure:
     @property
     def n_blocks(self) -> int:
         """The number of blocks of rows of the structure."""
-        return -(-len(self) // BLOCK)
-
-    @property
-    def n_elements(self) -> int:
-        return len(set(self.atoms.numbers.tolist()))
+        return -(-self.n_atoms // BLOCK)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,23 +118,37 @@ def intake(atoms: Iterable[Atoms | HoldsAtoms], cell: Any = None) -> list[Struct
     atoms = _listed(atoms)
     if not atoms:
         return []
-    solid = squared_measures(*_units(atoms)) > INDEPENDENT**2
+    sizes, (cells, pbc) = np.array([len(a) for a in atoms]), cells_of(atoms)
+    owners = np.repeat(np.arange(len(atoms)), sizes)
+    is_usable = (sizes > 0) & np.isfinite(cells).all(axis=(1, 2))
+    is_finite = np.isfinite(np.concatenate([a.positions for a in atoms])).all(axis=1)
+    is_usable[owners[~is_finite]] = False
+    solid = squared_measures(_units(cells), pbc) > INDEPENDENT**2
     for k, a in enumerate(atoms):
-        _check_place(a, k, is_solid=bool(solid[k]))
+        if not (is_usable[k] and solid[k]):
+            _check_place(a, k, is_solid=bool(solid[k]))
         if a.constraints:
             check_constraints(a, _name(a, k))
-    return [
-        _structure(k, a, c)
-        for k, (a, c) in enumerate(zip(atoms, one_a_structure(cell, len(atoms)), strict=True))
-    ]
+    # Without periodic directions no cell could move.
+    wanted = zip(atoms, one_a_structure(cell, len(atoms)), strict=True)
+    moved = [c if a.pbc.any() else None for a, c in wanted]
+    has_volume = np.abs(np.linalg.det(cells)) > 0
+    for k, (a, c) in enumerate(zip(atoms, moved, strict=True)):
+        if c is not None and (a.constraints or not has_volume[k]):
+            check_cell(a, c, _name(a, k))
+    numbers = np.concatenate([a.numbers for a in atoms])
+    counts = _counts_of_distinct(numbers, owners, len(atoms)).tolist()
+    each = zip(atoms, map(read_stages, atoms), moved, sizes.tolist(), counts, strict=True)
+    return [Structure(k, *of_one) for k, of_one in enumerate(each)]
 
 
-def _structure(number: int, atoms: Atoms, cell: AbstractCell | None) -> Structure:
-    cell = cell if atoms.pbc.any() else None  # without periodic directions none could move
-    if cell is not None:
-        check_cell(atoms, cell, _name(atoms, number))
-    stages = read_stages(atoms)
-    return Structure(number, atoms, stages, fixed_by(stages, len(atoms)), cell)
+def _counts_of_distinct(
+    numbers: Int[np.ndarray, "rows"], owners: Int[np.ndarray, "rows"], n_systems: int
+) -> Int[np.ndarray, "systems"]:
+    """How many numbers each system has, the same number once."""
+    numbers = numbers - numbers.min()
+    width = int(numbers.max()) + 1
+    return np.bincount(np.unique(owners * width + numbers) // width, minlength=n_systems)
 
 
 def check_are_several(atoms: Any) -> None:
@@ -198,12 +213,20 @@ def _check_place(a: Atoms, number: int, *, is_solid: bool) -> None:
         )
 
 
-def _units(atoms: list[Atoms]) -> tuple[np.ndarray, np.ndarray]:
-    """Cell vectors divided by their lengths, and the periodic directions of each cell."""
-    cells, pbc = np.stack([a.cell.array for a in atoms]), np.stack([a.pbc for a in atoms])
+def cells_of(
+    atoms: Sequence[Atoms],
+) -> tuple[Float[np.ndarray, "systems 3 3"], Bool[np.ndarray, "systems 3"]]:
+    """The cells of structures, and the mask of their periodic directions."""
+    cells = np.concatenate([np.zeros((0, 3)), *(a.cell.array for a in atoms)])
+    pbc = np.concatenate([np.zeros(0, bool), *(a.pbc for a in atoms)])
+    return cells.reshape(-1, 3, 3), pbc.reshape(-1, 3)
+
+
+def _units(cells: Float[np.ndarray, "systems 3 3"]) -> Float[np.ndarray, "systems 3 3"]:
+    """Cell vectors divided by their lengths."""
     with np.errstate(all="ignore"):  # cells may hold inf or NaN
         lengths = np.linalg.norm(cells, axis=2)
-        return cells / np.where(lengths > 0, lengths, 1.0)[:, :, None], pbc
+        return cells / np.where(lengths > 0, lengths, 1.0)[:, :, None]
 
 
 def squared_measures(

@@ -16,6 +16,8 @@ ARRAYS = ("occupancy", "occupancies")
 def check_occupancies(structures: list[Atoms]) -> None:
     """Raise ValueError if a site is shared or partly empty: no single atom represents it."""
     for k, atoms in enumerate(structures):
+        if "occupancy" not in atoms.info and atoms.arrays.keys().isdisjoint(ARRAYS):
+            continue
         for site, where in _partial(atoms):
             raise ValueError(
                 f"system {k} ({atoms.symbols}) has a site of {site}, which one atom cannot stand"
