@@ -20,6 +20,7 @@ from ase.optimize import BFGS as ASEBFGS, FIRE as ASEFIRE
 from basinax import BFGS, FIRE, LBFGSLineSearch, Status
 from basinax.atoms import (
     AbstractEvaluator,
+    AbstractSession,
     ASECalculator,
     Evaluated,
     EvaluationError,
@@ -464,7 +465,7 @@ class Slow(AbstractEvaluator):
         return SlowSession(atoms)
 
 
-class SlowSession:
+class SlowSession(AbstractSession):
     def __init__(self, atoms):
         self.atoms, self.waiting = atoms, []
 

@@ -275,4 +275,4 @@ def _check_plot(path: Path) -> None:
         fail("--plot needs matplotlib: pip install matplotlib")
 
 
-PATHS = Job("neb", "paths", PathSetup.read, Paths, relax_paths, found_paths)
+PATHS = Job("neb", "Paths", "paths", PathSetup.read, Paths, relax_paths, found_paths)

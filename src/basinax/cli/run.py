@@ -443,7 +443,7 @@ def _export(
             kept.write_report,
             record=record,
             briefs=briefs,
-            title=f"{job.command} of {_titled(list(dict.fromkeys(works.paths)))}",
+            title=f"{job.title} of {_titled(list(dict.fromkeys(works.paths)))}",
         )
         writing.saver.save(outputs.report, write)
     return columns

@@ -275,6 +275,8 @@ class Job(NamedTuple):
     """What sets a command that keeps its results in a folder apart from the others."""
 
     command: str
+    title: str
+    """The word before the names of files in the title of a report."""
     noun: str
     """What it works on, in the plural."""
     setup: Callable[[Any], Any]
@@ -287,4 +289,6 @@ class Job(NamedTuple):
     """A function with the arguments of `found_structures`."""
 
 
-RELAXATION = Job("relax", "structures", Setup.read, Works, relax_works, found_structures)
+RELAXATION = Job(
+    "relax", "Relaxation", "structures", Setup.read, Works, relax_works, found_structures
+)
