@@ -135,8 +135,9 @@ class _Listed:
         """Put structures into these places."""
         draft = jax.tree.map(np.array, dataclasses.replace(self._batch, index=None))
         structures = intake(bare(list(placed.values())))
+        places = np.array(list(placed))
+        put(draft, places, self._starts[places], structures)
         for k, structure in zip(placed, structures, strict=True):
-            put(draft, k, int(self._starts[k]), structure)
             self._sizes[k], self._is_new[k] = len(structure), True
             self._positions[self._starts[k] :][: structure.n_blocks * BLOCK] = 0.0
         index = index_of_sizes(self._sizes, align=BLOCK, n_rows=self._batch.n_rows)
