@@ -25,6 +25,7 @@ from basinax.atoms import (
     JaxModel,
     Properties,
     evaluate,
+    potential_from,
     probe,
     relax,
 )
@@ -162,6 +163,14 @@ def test_what_the_process_did_before_is_found():
     afresh = next(x for x in found.findings if x.name == "in a fresh process")
     assert afresh.n_wrong == 2
     assert "together" not in wrong(found)
+
+
+@pytest.mark.usefixtures("in_another")
+def test_a_fresh_process_takes_arrays_in_their_own_precision():
+    atoms = [bulk("Cu", cubic=True), bulk("Au", cubic=True)]
+    for k, structure in enumerate(atoms):
+        structure.rattle(0.1, seed=k)
+    assert "in a fresh process" not in wrong(probe(potential_from("emt"), atoms))
 
 
 @pytest.mark.usefixtures("in_another")

@@ -13,16 +13,19 @@ from ase import Atoms
 
 from basinax.engine.evaluate import AtomsEvaluation, evaluate
 from basinax.models.evaluators.worker import text_of
-from basinax.numerics.switches import config_context, switches
+from basinax.numerics.switches import switches
 from basinax.structures.batch import bare
 
 _SCRIPT = """
 import pickle, sys
 with open(sys.argv[1], "rb") as file:
     sys.path[:] = pickle.load(file)
-    function, arguments = pickle.load(file)
+    from basinax.numerics.switches import config_context
+    with config_context(pickle.load(file)):  # before arrays, which would lose digits
+        function, arguments = pickle.load(file)
+        found = function(*arguments)
 with open(sys.argv[2], "wb") as file:
-    pickle.dump(function(*arguments), file)
+    pickle.dump(found, file)
 """
 
 
@@ -41,7 +44,7 @@ def evaluate_afresh(atoms: Sequence[Atoms], model: Any, *, stress: bool) -> Atom
     if model is not None:
         atoms = bare(atoms)
     try:
-        packed = cloudpickle.dumps((_evaluate, (atoms, model, stress, switches())))
+        packed = cloudpickle.dumps((_evaluate, (atoms, model, stress)))
     except Exception as error:
         raise NotTriedError(
             f"the model cannot be sent to another process ({text_of(error)}): pass ASECalculator"
@@ -51,7 +54,7 @@ def evaluate_afresh(atoms: Sequence[Atoms], model: Any, *, stress: bool) -> Atom
     environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     with tempfile.TemporaryDirectory() as folder:
         asked, answer = (Path(folder, name) for name in ("asked", "answer"))
-        asked.write_bytes(pickle.dumps(sys.path) + packed)
+        asked.write_bytes(pickle.dumps(sys.path) + cloudpickle.dumps(switches()) + packed)
         command = [sys.executable, "-c", _SCRIPT, str(asked), str(answer)]
         done = subprocess.run(
             command, env=environment, capture_output=True, stdin=subprocess.DEVNULL, check=False
@@ -62,8 +65,5 @@ def evaluate_afresh(atoms: Sequence[Atoms], model: Any, *, stress: bool) -> Atom
         return pickle.loads(answer.read_bytes())
 
 
-def _evaluate(
-    atoms: Sequence[Atoms], model: Any, stress: bool, wanted: dict[str, Any]
-) -> AtomsEvaluation:
-    with config_context(wanted):
-        return evaluate(atoms, model, stress=stress)
+def _evaluate(atoms: Sequence[Atoms], model: Any, stress: bool) -> AtomsEvaluation:
+    return evaluate(atoms, model, stress=stress)
