@@ -102,6 +102,12 @@ def _check(given: ModelOptions, outputs: Written | None = None) -> None:
         fail(*wrong_settings(given))
 
 
+def _check_run(given: ModelOptions, outputs: Outputs, keeping: StoreOptions) -> None:
+    """`_check` for a run, whose outputs may stand there if it goes on."""
+    wanted = outputs if keeping.run else outputs.with_default()
+    _check(given, None if is_run(keeping.run or outputs.folder) else wanted)
+
+
 @app.command(cls=Command, short_help="Relax the structures of files.")
 @takes(RelaxOptions, Outputs, StoreOptions, OutputStyle)
 def relax(
@@ -114,8 +120,7 @@ def relax(
     goes on by the same command, or by basinax resume FOLDER, to the same bits; outputs are written
     at its end.
     """
-    wanted = outputs if keeping.run else outputs.with_default()
-    _check(given, None if is_run(keeping.run or outputs.folder) else wanted)
+    _check_run(given, outputs, keeping)
     from basinax.cli.run import run
 
     run(given, outputs, keeping, manner)
@@ -130,8 +135,7 @@ def neb(
 
     Exit status: as of relax, and so does an interrupted run go on.
     """
-    wanted = outputs if keeping.run else outputs.with_default()
-    _check(given, None if is_run(keeping.run or outputs.folder) else wanted)
+    _check_run(given, outputs, keeping)
     from basinax.cli.neb import run
 
     run(given, outputs, keeping, manner)

@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-import typer
-
-from basinax.cli.console import NOT_SAVED, fail, out, print_line, reported
-from basinax.cli.outputs import Saver, check_places, print_written
+from basinax.cli.console import fail, out, print_line, reported
+from basinax.cli.outputs import Saver, check_places, print_saved
 from basinax.config.tables import RECORD, Table
 from basinax.results.figure import drawn
 from basinax.results.report.curves import Convergence, convergence_of
@@ -13,15 +11,9 @@ from basinax.results.table import writer_of
 from basinax.runs.folder import RunFolder, limit_of
 
 
-def _begun(name: str) -> RunFolder:
-    kept = RunFolder(name)
-    kept.check_begun()
-    return kept
-
-
 def compare(first: str, other: str, table: Path | None, *, may_replace: bool) -> None:
     with reported():
-        both = [_begun(name) for name in (first, other)]
+        both = [RunFolder.begun(name) for name in (first, other)]
         if table is not None:
             writer_of(table)
         ours, theirs = (kept.results.gathered()[1] for kept in both)
@@ -34,7 +26,7 @@ def compare(first: str, other: str, table: Path | None, *, may_replace: bool) ->
         print_line(out, line)
     if table is not None:
         saver.save(table, lambda path: writer_of(path)(path, found.to_dict()))
-    _end(saver)
+    print_saved(saver)
 
 
 def _changed(ours: Table, theirs: Table) -> list[str]:
@@ -55,7 +47,7 @@ def plot(
     folders: list[str], output: Path | None, structures: list[int], *, may_replace: bool
 ) -> None:
     with reported():
-        runs = [_begun(name) for name in dict.fromkeys(folders)]
+        runs = [RunFolder.begun(name) for name in dict.fromkeys(folders)]
         place = output or runs[0].path / "plot.png"
         try:
             from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]
@@ -72,7 +64,7 @@ def plot(
     drawn(groups, limits.pop() if len(limits) == 1 else None, figure.subplots(2, 1, sharex=True))
     kind = place.suffix.lstrip(".").lower()
     saver.save(place, lambda path: figure.savefig(path, format=kind, dpi=150))
-    _end(saver)
+    print_saved(saver)
 
 
 def _curves_of(kept: RunFolder, structures: list[int]) -> Convergence:
@@ -94,9 +86,3 @@ def _saver(place: Path | None, runs: list[RunFolder], *, may_replace: bool) -> S
     files = [file for kept in runs for file in kept.files]
     check_places(places, None, 0, files, may_replace=may_replace)
     return Saver(path for path, _ in places)
-
-
-def _end(saver: Saver) -> None:
-    print_written(out, saver.saved)
-    if saver.has_lost:
-        raise typer.Exit(NOT_SAVED)

@@ -7,10 +7,10 @@ from typing import Any
 
 import typer
 
-from basinax.cli.console import NOT_SAVED, fail, out, print_line, reported
+from basinax.cli.console import fail, out, print_line, reported
 from basinax.cli.contents import plans_of
 from basinax.cli.neb import PATHS
-from basinax.cli.outputs import Saver, check_places, print_written
+from basinax.cli.outputs import Saver, check_places, print_saved, print_written
 from basinax.cli.record import accept
 from basinax.cli.run import have_stress
 from basinax.cli.values import Shard
@@ -38,8 +38,7 @@ def run(
     if not places:
         fail("nothing to write: add --output FILE for structures, or --table FILE")
     with reported():
-        kept = RunFolder(name)
-        kept.check_begun()
+        kept = RunFolder.begun(name)
         if table is not None:
             writer_of(table)
         numbers, result = kept.results.gathered(statuses_named(statuses))
@@ -54,9 +53,7 @@ def run(
         saver.save(output, lambda path: plan.write(path, found.atoms))
     if table is not None:
         saver.save(table, lambda path: writer_of(path)(path, found.columns))
-    print_written(out, saver.saved)
-    if saver.has_lost:
-        raise typer.Exit(NOT_SAVED)
+    print_saved(saver)
 
 
 def statuses_named(names: list[str]) -> list[Status]:
@@ -70,9 +67,8 @@ def statuses_named(names: list[str]) -> list[Status]:
 
 def report(name: str, output: Path | None, info: list[str], *, may_replace: bool) -> None:
     with reported():
-        kept = RunFolder(name)
+        kept = RunFolder.begun(name)
         place = output or kept.page
-        kept.check_begun()
         check_report(place)
         briefs, record = kept.results.briefs(), kept.read_record()
     may_replace = may_replace or (output is None and not place.is_symlink())
@@ -89,8 +85,7 @@ def resume(name: str, options: list[str], commands: Any) -> None:
         options: further options of the command of the run, which is among these.
     """
     with reported():
-        kept = RunFolder(RunFolder(name).path.absolute())
-        kept.check_begun()
+        kept = RunFolder.begun(RunFolder(name).path.absolute())
         settings = kept.read_record()
         record = settings[RECORD]
         # File names in the text of a potential are relative to that folder.
@@ -107,9 +102,7 @@ def resume(name: str, options: list[str], commands: Any) -> None:
 
 def merge(folders: list[Path], place: Path, *, force: bool) -> None:
     with reported(), contextlib.ExitStack() as stack:
-        parts, whole = [RunFolder(folder) for folder in folders], RunFolder(place)
-        for part in parts:
-            part.check_begun()
+        parts, whole = [RunFolder.begun(folder) for folder in folders], RunFolder(place)
         if whole.is_begun():
             fail(f"{place} holds a run: name a new folder")
         for kept in (*parts, whole):

@@ -128,10 +128,14 @@ def _of_options(given: ModelOptions) -> list[str]:
     return names + _files_of_kind(given.potential)
 
 
+def kind_of(potential: str) -> str:
+    """The name of a potential in its text."""
+    return potential.partition(":")[0].strip().lower()
+
+
 def _files_of_kind(potential: str) -> list[str]:
     """The files that a potential of this kind reads itself, which may be missing."""
-    kind, _, rest = potential.partition(":")
-    kind = kind.strip().lower()
+    kind, rest = kind_of(potential), potential.partition(":")[2]
     if kind == "python":
         return [rest.rpartition(":")[0] or rest]
     if (ends := _ENDS.get(kind)) is None:
@@ -149,10 +153,10 @@ def named_in(potential: str) -> list[str]:
     Those of a calculator are values of its options. Where it writes is none of them: options such
     as ASE's `directory`, and the current folder with those above it.
     """
-    kind, _, rest = potential.partition(":")
-    if kind.strip().lower() != "ase":
+    if kind_of(potential) != "ase":
         return [name for name in _files_of_kind(potential) if os.path.exists(_expanded(name))]
-    pairs = [part.partition("=") for part in rest.split(",")[1:]]
+    options = potential.partition(":")[2].split(",")[1:]
+    pairs = [part.partition("=") for part in options]
     values = [x.strip() for key, _, x in pairs if key.strip().lower() not in WRITTEN]
     here = Path.cwd()
     return [

@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from ase import Atoms
 
@@ -16,9 +15,9 @@ from basinax.cli.contents import Plan, plans_of
 from basinax.cli.guard import Unreadable
 from basinax.cli.inputs import InputItem, files_in, items_in, print_unused
 from basinax.cli.named import in_few
-from basinax.cli.options import Dtype, OutputStyle, PathOptions, PathOutputs, StoreOptions
+from basinax.cli.options import OutputStyle, PathOptions, PathOutputs, StoreOptions
 from basinax.cli.outputs import Writing
-from basinax.cli.setup import Work, fix, potential_of
+from basinax.cli.setup import Work, fix, potential_of, reading
 from basinax.cli.works import AbstractWorks, Ended, Found, Job, named_in_info
 from basinax.config.files import name_of
 from basinax.config.specs import optimizer_from
@@ -71,9 +70,7 @@ class PathSetup:
     @classmethod
     def read(cls, given: PathOptions) -> "PathSetup":
         """The setup of the options; exits if they are wrong."""
-        if given.dtype is Dtype.FLOAT64:
-            jax.config.update("jax_enable_x64", True)
-        with reported():
+        with reading(given):
             lanes_of(given.devices)  # raises if JAX has fewer devices
             potential = potential_of(given)
             inner = evaluator_of_images(potential, given.skin, given.dtype.value)

@@ -13,10 +13,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import typer
 from ase import Atoms
 
 from basinax.atoms import Trajectories
 from basinax.cli.console import (
+    NOT_SAVED,
     TerminalStream,
     err,
     fail,
@@ -155,6 +157,13 @@ def print_first(
 def print_written(stream: TerminalStream, paths: Sequence[Path]) -> None:
     if paths:
         print_line(stream, f"Written: {', '.join(map(str, paths))}")
+
+
+def print_saved(saver: "Saver") -> None:
+    """Print what was written; exit if an output is missing."""
+    print_written(out, saver.saved)
+    if saver.has_lost:
+        raise typer.Exit(NOT_SAVED)
 
 
 def _names_of(outputs: Written, files: list[Path]) -> dict[Path, Path]:

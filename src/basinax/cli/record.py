@@ -25,7 +25,7 @@ import jax
 from basinax import __version__
 from basinax.cli.console import fail, print_warning
 from basinax.cli.inputs import Inputs, digest_of
-from basinax.cli.named import named_in
+from basinax.cli.named import kind_of, named_in
 from basinax.cli.watch import Watch
 from basinax.config.files import name_of
 from basinax.config.tables import RECORD, Table
@@ -108,7 +108,7 @@ class Making:
         """
         known = before[RECORD] if before else {"versions": {}, "modules": []}
         self._versions, self._modules = [*known["versions"]], known["modules"]
-        self._kind = settings["potential"].partition(":")[0].strip().lower()
+        self._kind = kind_of(settings["potential"])
         self._is_double = settings["dtype"] == "float64"
         optimizer = json.dumps(settings.get("optimizer", "")).lower()
         self._has_blas = self._kind in IMPORTING or "internal" in optimizer

@@ -1,5 +1,6 @@
 """The settings from the options, and the structures with what they bring themselves."""
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -33,6 +34,7 @@ from basinax.cli.console import (
     with_sources,
 )
 from basinax.cli.inputs import Inputs, print_unused, read_all
+from basinax.cli.named import kind_of
 from basinax.cli.options import Dtype, ModelOptions, PathOptions, RelaxOptions
 from basinax.cli.record import IMPORTING, noted
 from basinax.cli.values import OfInfo, chosen, count_of, not_negative, or_of_info, pressure_of
@@ -97,8 +99,6 @@ class Setup:
     @classmethod
     def read(cls, given: RelaxOptions) -> "Setup":
         """The setup of the options; exits if they are wrong."""
-        if given.dtype is Dtype.FLOAT64:
-            jax.config.update("jax_enable_x64", True)
         for name in ("pressure", "stress_tolerance"):
             if given.cell is None and getattr(given, name) is not None:
                 fail(f"--{name.replace('_', '-')} needs a cell that moves: add --cell frechet")
@@ -106,23 +106,18 @@ class Setup:
         own["cell"] = None
         if isinstance(given.pressure, str):
             own["pressure"] = pressure_of(given.pressure)
-        with reported():
+        with reading(given):
             lanes_of(given.devices)  # raises if JAX has fewer devices
-            try:
-                settings = {
-                    "potential": potential_of(given),
-                    "optimizer": given.optimizer and optimizer_from(given.optimizer),
-                    "dtype": given.dtype.value,
-                    "skin": given.skin,
-                    "devices": given.devices,
-                }
-                if given.cell is not None:
-                    or_of_info(_moving)(given.cell)
-                    own["cell"] = or_of_info(str)(given.cell)
-            except _WRONG:
-                if wrong := wrong_settings(given):
-                    fail(*wrong)
-                raise
+            settings = {
+                "potential": potential_of(given),
+                "optimizer": given.optimizer and optimizer_from(given.optimizer),
+                "dtype": given.dtype.value,
+                "skin": given.skin,
+                "devices": given.devices,
+            }
+            if given.cell is not None:
+                or_of_info(_fixed_or_moving)(given.cell)
+                own["cell"] = or_of_info(str)(given.cell)
         tolerances = {kind: getattr(given, name) for name, kind in _CRITERIA.items()}
         return cls(settings, own, tolerances)
 
@@ -199,12 +194,14 @@ def _value_of(option: str, value: Any, atoms: Atoms, source: str) -> Any:
         raise ValueError(f"{name}: {source} has {found!r}, which is not usable") from None
 
 
+def _fixed_or_moving(text: str | None) -> Any:
+    return None if text is None or text == "none" else cell_from(text)
+
+
 def _cell_of(text: str | None, pressure: float | None) -> Any:
     """The cell of one structure; only one option may give its pressure."""
-    if text is None or text == "none":
-        return None
-    cell = cell_from(text)
-    if pressure is None:
+    cell = _fixed_or_moving(text)
+    if cell is None or text is None or pressure is None:
         return cell
     if re.search(r"\bpressure\s*=", text):
         raise ValueError(f"--cell {text} and --pressure both give a pressure: remove one")
@@ -275,11 +272,23 @@ def fix(atoms: Atoms, source: str, text: str) -> int:
 
 def read_model(given: ModelOptions) -> tuple[Any, Inputs]:
     """The potential and the structures, in the precision of the options."""
+    with reading(given):
+        potential = potential_of(given)
+    return potential, read_all(given)
+
+
+@contextlib.contextmanager
+def reading(given: ModelOptions) -> Iterator[None]:
+    """A context for reading settings, in the precision of the options; names all wrong ones."""
     if given.dtype is Dtype.FLOAT64:
         jax.config.update("jax_enable_x64", True)
     with reported():
-        potential = potential_of(given)
-    return potential, read_all(given)
+        try:
+            yield
+        except _WRONG:
+            if wrong := wrong_settings(given):
+                fail(*wrong)
+            raise
 
 
 def wrong_settings(given: ModelOptions) -> list[str]:
@@ -290,7 +299,7 @@ def wrong_settings(given: ModelOptions) -> list[str]:
     if isinstance(given, RelaxOptions | PathOptions):
         read.append((optimizer_from, given.optimizer))
     if isinstance(given, RelaxOptions):
-        read.append((or_of_info(_moving), given.cell))
+        read.append((or_of_info(_fixed_or_moving), given.cell))
     faults = []
     for function, text in read:
         try:
@@ -301,15 +310,6 @@ def wrong_settings(given: ModelOptions) -> list[str]:
         except _WRONG as error:
             faults.append(text_of(error))
     return faults
-
-
-def _moving(text: str) -> Any:
-    return None if text == "none" else cell_from(text)
-
-
-def kind_of(potential: str) -> str:
-    """The name of a potential in its text."""
-    return potential.partition(":")[0].strip().lower()
 
 
 def potential_of(given: ModelOptions) -> Any:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from filelock import FileLock, Timeout
 
@@ -77,12 +78,15 @@ class RunFolder:
             )
         return False
 
-    def check_begun(self) -> None:
-        """Raise OSError unless the folder holds a run."""
-        if not self.path.exists():
-            raise FileNotFoundError(f"{self.path} is no folder of a run: there is no such folder")
-        if not self.is_begun():
-            raise FileNotFoundError(f"{self.path} is no folder of a run: it is empty")
+    @classmethod
+    def begun(cls, path: str | os.PathLike[str]) -> Self:
+        """The folder of a run that has begun; raises OSError if there is none."""
+        kept = cls(path)
+        if not kept.path.exists():
+            raise FileNotFoundError(f"{kept.path} is no folder of a run: there is no such folder")
+        if not kept.is_begun():
+            raise FileNotFoundError(f"{kept.path} is no folder of a run: it is empty")
+        return kept
 
     def read_record(self) -> Table:
         """The record; raises OSError or ValueError if there is none or it is damaged."""
