@@ -1,5 +1,6 @@
 """`evaluate` in a process that has evaluated nothing before, with this one's switches of JAX."""
 
+import functools
 import os
 import pickle
 import subprocess
@@ -22,8 +23,7 @@ with open(sys.argv[1], "rb") as file:
     sys.path[:] = pickle.load(file)
     from basinax.numerics.switches import config_context
     with config_context(pickle.load(file)):  # before arrays, which would lose digits
-        function, arguments = pickle.load(file)
-        found = function(*arguments)
+        found = pickle.load(file)()
 with open(sys.argv[2], "wb") as file:
     pickle.dump(found, file)
 """
@@ -44,7 +44,7 @@ def evaluate_afresh(atoms: Sequence[Atoms], model: Any, *, stress: bool) -> Atom
     if model is not None:
         atoms = bare(atoms)
     try:
-        packed = cloudpickle.dumps((_evaluate, (atoms, model, stress)))
+        packed = cloudpickle.dumps(functools.partial(evaluate, atoms, model, stress=stress))
     except Exception as error:
         raise NotTriedError(
             f"the model cannot be sent to another process ({text_of(error)}): pass ASECalculator"
@@ -63,7 +63,3 @@ def evaluate_afresh(atoms: Sequence[Atoms], model: Any, *, stress: bool) -> Atom
             said = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
             raise NotTriedError(f"the process failed: {said[-1]}")
         return pickle.loads(answer.read_bytes())
-
-
-def _evaluate(atoms: Sequence[Atoms], model: Any, stress: bool) -> AtomsEvaluation:
-    return evaluate(atoms, model, stress=stress)
