@@ -7,7 +7,7 @@ shift. Spare pairs join two spare atoms that are beyond each other's cutoff.
 
 import abc
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from ase import Atoms
 from jaxtyping import Bool, Float, Int
 
 from basinax.neighbors.search import RESOLUTION, OrderedPairs, no_list, pairs_of_each
+from basinax.structures.batch import in_parts
 
 PADDING_ATOMS = 2
 """Atoms beyond the structure, between which spare pairs lie."""
@@ -130,24 +131,12 @@ def graphs_of(
     fault_of = dict(zip(stale, faults, strict=True))
     good = [k for k in range(len(lists)) if fault_of.get(k) is None]
     found: list[Any] = [fault_of.get(k) for k in range(len(lists))]
-    for some in _in_parts(good, [len(own.pairs.images) for own in lists]):
+    parts = in_parts(good, lambda k: len(lists[k].pairs.images), AT_ONCE) if good else []
+    for some in parts:
         graphs = _within([lists[k] for k in some], [positions[k] for k in some], cells[some])
         for k, graph in zip(some, graphs, strict=True):
             found[k] = graph
     return found
-
-
-def _in_parts(numbers: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int]]:
-    """These structures in parts, with some `AT_ONCE` pairs each."""
-    part, n_pairs = [], 0
-    for k in numbers:
-        part.append(k)
-        n_pairs += lengths[k]
-        if n_pairs >= AT_ONCE:
-            yield part
-            part, n_pairs = [], 0
-    if part:
-        yield part
 
 
 def _are_complete(

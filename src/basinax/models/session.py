@@ -91,11 +91,11 @@ class ModelSession(AbstractSession):
     def ask(self, requests: Sequence[Request]) -> None:
         for request in requests:
             number, atoms = request.number, self._atoms[request.number]
-            own = VerletList(atoms.pbc, atoms.numbers, self._program.cutoff)
             self._asked[number] = request
-            own = self._lists.setdefault(number, own)
+            if number not in self._lists:
+                self._lists[number] = VerletList(atoms.pbc, atoms.numbers, self._program.cutoff)
             with self._lock:
-                self._unlisted.append((request, own))
+                self._unlisted.append((request, self._lists[number]))
         self._host.submit(self._lay_out, counter_of_thread())
 
     def phase(self) -> str:

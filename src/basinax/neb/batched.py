@@ -22,7 +22,7 @@ from basinax.models.evaluators.waiting import WaitingSession
 from basinax.numerics.rounding import BLOCK
 from basinax.numerics.static import partition
 from basinax.potentials.points import parts_of, properties_of, shape_of, table_of
-from basinax.structures.batch import Batch, bare, put, row_starts
+from basinax.structures.batch import Batch, bare, put, row_starts, rows_of_sizes
 from basinax.structures.read import intake
 from basinax.systems.index import index_of_sizes
 
@@ -119,9 +119,9 @@ class _Listed:
         free, taken, left = defaultdict[int, list[int]](list), dict[int, int](), list[int]()
         for old, k in self.numbers.items():
             if old not in asked:
-                free[_blocks(self._sizes[k])].append(old)
+                free[rows_of_sizes([self._sizes[k]])].append(old)
         for number in new:
-            places = free[_blocks(len(atoms[number]))]
+            places = free[rows_of_sizes([len(atoms[number])])]
             if places:
                 taken[number] = self.numbers.pop(places.pop())
             else:
@@ -183,7 +183,3 @@ class _Listed:
         forces = np.asarray(found.forces[rows], np.float64)
         energies = np.asarray(found.atom_energies[rows], np.float64)
         return Evaluated(float(found.energies[k]), forces, None, {"energies": energies})
-
-
-def _blocks(n_atoms: int) -> int:
-    return -(-n_atoms // BLOCK)
