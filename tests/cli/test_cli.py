@@ -20,7 +20,7 @@ from ase.units import GPa
 from typer.testing import CliRunner
 
 import basinax
-from basinax import cli
+from basinax import FIRE, cli
 from basinax.atoms import (
     Frechet,
     LennardJones,
@@ -120,7 +120,7 @@ def test_everything_that_is_asked_for_must_hold(files):
         & basinax.MaxDisplacement(1e-3)
     )
     settings = {"convergence": criterion, "max_steps": DEFAULTS["max_steps"]}
-    expected = relax(starts, LennardJones(0.0104, 3.40, 8.5), **settings)
+    expected = relax(starts, LennardJones(0.0104, 3.40, 8.5), FIRE(), **settings)
     assert [int(row["steps"]) for row in table("out.csv")] == expected.steps.tolist()
 
 
@@ -140,6 +140,7 @@ def test_cells_move_as_in_the_library(files):
     expected = relax(
         starts,
         LennardJones(0.0104, 3.40, 8.5),
+        FIRE(),
         cell=Frechet(pressure=0.5 * GPa, mask=(1, 1, 0, 0, 0, 1)),
         convergence=MaxAtomForce(DEFAULTS["fmax"]) & MaxStress(1e-4),
         max_steps=DEFAULTS["max_steps"],
@@ -169,6 +170,7 @@ def test_a_structure_may_bring_its_own_options(tmp_path, monkeypatch):
     expected = relax(
         starts,
         LennardJones(0.0104, 3.40, 8.5),
+        FIRE(),
         cell=[UnitCell(pressure=0.002), None, UnitCell(mask=(1, 1, 0, 0, 0, 1))],
         fmax=[0.02, 0.01, 0.03],
         max_steps=[50, 3, 50],

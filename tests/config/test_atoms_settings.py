@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 
+from basinax import FIRE
 from basinax.atoms import (
     EAM,
     EMT,
@@ -59,7 +60,7 @@ CELL = {
 
 
 def relaxed(**settings):
-    return relax(DIMER, ARGON, **settings)
+    return relax(DIMER, ARGON, FIRE(), **settings)
 
 
 def table(**settings):

@@ -12,7 +12,7 @@ from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.constraints import FixAtoms
 from ase.optimize import FIRE as ASEFIRE
 
-from basinax import EnergyChange, ForceNorm, MaxDisplacement, MaxForce, RMSForce, Status
+from basinax import FIRE, EnergyChange, ForceNorm, MaxDisplacement, MaxForce, RMSForce, Status
 from basinax.atoms import LennardJones, MaxAtomForce, MaxStress, relax
 from comparison import same
 from structures import fcc, rattled, skewed_tiny
@@ -58,14 +58,14 @@ def test_a_structure_with_tolerances_of_its_own_has_the_bits_that_it_has_alone()
     tests/minimize/test_convergence.py has both dtypes, and the other tests here the other one.
     """
     atoms, settings = structures(), {"max_steps": 430, "dtype": np.float32}
-    batch = relax(atoms, POTENTIAL, convergence=mixed(*TOLERANCES), **settings)
+    batch = relax(atoms, POTENTIAL, FIRE(), convergence=mixed(*TOLERANCES), **settings)
     alone = [
-        relax([a], POTENTIAL, convergence=mixed(*TOLERANCES[:, [k]]), **settings)
+        relax([a], POTENTIAL, FIRE(), convergence=mixed(*TOLERANCES[:, [k]]), **settings)
         for k, a in enumerate(atoms)
     ]
     assert [k for k in range(6) if not same(batch, k, alone[k], 0)] == []
     backwards = mixed(*TOLERANCES[:, ::-1])
-    thin = relax(atoms[::-1], POTENTIAL, convergence=backwards, skin=0.02, **settings)
+    thin = relax(atoms[::-1], POTENTIAL, FIRE(), convergence=backwards, skin=0.02, **settings)
     assert [k for k in range(6) if not same(batch, k, thin, 5 - k)] == []
     assert batch.converged.tolist() == [True] * 3 + [False, True, False]
     assert batch.steps[3] == 430
@@ -77,10 +77,10 @@ def test_a_place_that_is_taken_again_has_the_tolerances_of_its_structure():
     atoms = [rattled(fcc((1, 1, 1 + k % 3), 5.1 + 0.02 * k), k) for k in range(12)]
     energy = EnergyChange(10.0 ** -(3 + np.arange(12) % 4))
     step = MaxDisplacement(np.linspace(0.01, 0.002, 12))
-    streamed = relax(atoms, POTENTIAL, convergence=energy & step)
+    streamed = relax(atoms, POTENTIAL, FIRE(), convergence=energy & step)
     for k in range(0, 12, 3):
         own = EnergyChange(energy.tolerance[k : k + 3]) & MaxDisplacement(step.tolerance[k : k + 3])
-        three = relax(atoms[k : k + 3], POTENTIAL, convergence=own)
+        three = relax(atoms[k : k + 3], POTENTIAL, FIRE(), convergence=own)
         assert [i for i in range(3) if not same(three, i, streamed, k + i)] == []
     assert streamed.converged.all()
     assert len(set(streamed.steps.tolist())) > 4
@@ -117,7 +117,7 @@ def test_each_stops_where_the_path_of_ase_first_meets_its_criterion(recorded):
         for k, (make, _, tolerance) in enumerate(MEASURES)
     ]
     any_of = functools.reduce(operator.or_, criteria)
-    result = relax(atoms * len(MEASURES), POTENTIAL, convergence=any_of)
+    result = relax(atoms * len(MEASURES), POTENTIAL, FIRE(), convergence=any_of)
     assert result.converged.all()
     steps = result.steps.reshape(len(MEASURES), 3)
     for k, a in enumerate(atoms):
@@ -132,7 +132,7 @@ def test_each_stops_where_the_path_of_ase_first_meets_its_criterion(recorded):
 def test_criteria_see_what_constraints_leave_of_forces():
     atoms = structures()[0]
     atoms.set_constraint(FixAtoms([0, 1, 2]))
-    result = relax([atoms], POTENTIAL, convergence=RMSForce(1e-3) & ForceNorm(3e-3))
+    result = relax([atoms], POTENTIAL, FIRE(), convergence=RMSForce(1e-3) & ForceNorm(3e-3))
     left = result.atoms[0].get_forces()
     assert result.converged[0]
     assert np.sqrt((left**2).mean()) < 1e-3 < np.linalg.norm(left[3]) < 3e-3
@@ -144,7 +144,7 @@ def test_the_last_step_is_not_taken_from_the_structure_that_stood_there_before(m
     monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 8)
     monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
     atoms = [Atoms("Ar", [[k, 2, 3]]) for k in range(5)]
-    result = relax(atoms, POTENTIAL, convergence=EnergyChange(1e-3))
+    result = relax(atoms, POTENTIAL, FIRE(), convergence=EnergyChange(1e-3))
     assert result.steps.tolist() == [1] * 5
     assert result.status.tolist() == [Status.CONVERGED] * 5
 
@@ -156,10 +156,10 @@ def test_tolerances_may_be_lists(criterion):
 
 def test_fmax_and_another_criterion_contradict():
     with pytest.raises(ValueError, match="fmax and convergence"):
-        relax(structures()[:1], POTENTIAL, fmax=0.01, convergence=RMSForce(0.1))
+        relax(structures()[:1], POTENTIAL, FIRE(), fmax=0.01, convergence=RMSForce(0.1))
 
 
 def test_tolerances_of_another_length_are_named():
     criterion = MaxForce(0.1) & EnergyChange([0.1, 0.2, 0.3])
     with pytest.raises(ValueError, match=r"convergence.criteria\[1\].tolerance .* 2 structures"):
-        relax(structures()[:2], POTENTIAL, convergence=criterion)
+        relax(structures()[:2], POTENTIAL, FIRE(), convergence=criterion)

@@ -142,7 +142,7 @@ def test_what_are_no_devices_raise(devices, error, says):
     with pytest.raises(error, match=says):
         lanes_of(devices)
     with pytest.raises(error, match=says):
-        relax_stream([], LennardJones(), devices=devices)
+        relax_stream([], LennardJones(), FIRE(), devices=devices)
 
 
 def test_calculators_take_no_devices():

@@ -8,6 +8,7 @@ from ase.calculators.emt import EMT as ASEEMT
 from ase.constraints import FixSymmetry
 from ase.optimize import FIRE as ASEFIRE
 
+from basinax import FIRE
 from basinax.atoms import EMT, ASECalculator, StillingerWeber, elastic, relax
 from comparison import same_bits
 from cover import exhaustive
@@ -67,7 +68,7 @@ def test_a_clamped_tensor_is_that_of_the_stresses_of_ase(clamped, system):
 
 def test_relaxed_ions_are_those_that_ase_relaxes():
     """In a start whose ions are relaxed, so that both find the same minimum."""
-    (atoms,) = relax([CRYSTALS["triclinic"][0]], EMT(), fmax=1e-6, max_steps=3000).atoms
+    (atoms,) = relax([CRYSTALS["triclinic"][0]], EMT(), FIRE(), fmax=1e-6, max_steps=3000).atoms
     atoms.rattle(1e-3, seed=0)
     (found,) = elastic([atoms], EMT(), relax_ions=True, fmax=1e-6, max_steps=3000)
     assert found.message == ""
@@ -123,7 +124,7 @@ def test_silicon_has_the_published_constants(symmetrize):
 )
 def test_metals_of_emt_have_the_published_constants(metal, published):
     """Of ASAP's EMT (Test/Stress.py, version 3.8), whose cutoff differs from that of ASE's."""
-    (atoms,) = relax([bulk(metal)], EMT(), cell="frechet", fmax=1e-4).atoms
+    (atoms,) = relax([bulk(metal)], EMT(), FIRE(), cell="frechet", fmax=1e-4).atoms
     (found,) = elastic([atoms], EMT(), symmetrize=True)
     np.testing.assert_allclose(found.to_gpa()[[0, 0, 3], [0, 1, 3]], published, rtol=0.02)
     assert found.is_stable and np.abs(found.stress).max() < 1e-4
@@ -155,7 +156,7 @@ def test_a_structure_has_the_bits_that_it_has_alone(relax_ions, dtype):
 
 def test_a_crystal_that_a_strain_lowers_is_unstable():
     """Of body-centred copper, whose tetragonal shear leads to the face-centred crystal."""
-    (atoms,) = relax([bulk("Cu", "bcc", a=2.86)], EMT(), cell="frechet", fmax=1e-3).atoms
+    (atoms,) = relax([bulk("Cu", "bcc", a=2.86)], EMT(), FIRE(), cell="frechet", fmax=1e-3).atoms
     (found,) = result = elastic([atoms], EMT(), symmetrize=True)
     assert found.is_stable == (found.tensor[0, 0] > found.tensor[0, 1])
     assert not found.is_stable and "False" in repr(result)

@@ -86,7 +86,7 @@ def test_a_structure_that_is_too_large_by_itself_raises(few_places):
     crystal = bulk("Ar", cubic=True).repeat((2, 2, 2))
     greedy = Greedy(epsilon=0.0104, sigma=3.40, cutoff=5.0)
     with pytest.raises(MemoryError, match=r"cannot be smaller: 1 structures .* of 32 atoms"):
-        relax([crystal], greedy)
+        relax([crystal], greedy, FIRE())
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from ase.build import bulk
 
+from basinax import FIRE
 from basinax.atoms import LennardJones, relax
 from basinax.engine import precision
 
@@ -17,7 +18,7 @@ def nothing_said(monkeypatch):
 
 
 def run(**settings):
-    relax([bulk("Ar", a=5.3)], LennardJones(**ARGON), **settings)
+    relax([bulk("Ar", a=5.3)], LennardJones(**ARGON), FIRE(), **settings)
 
 
 def test_single_precision_by_default_is_said_once():

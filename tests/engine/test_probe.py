@@ -14,7 +14,7 @@ from ase.calculators.emt import EMT
 from ase.io import write
 from typer.testing import CliRunner
 
-from basinax import OrderWarning, cli
+from basinax import FIRE, OrderWarning, cli
 from basinax.atoms import (
     AbstractEvaluator,
     AbstractPotential,
@@ -233,8 +233,8 @@ def tblite():
 def test_tblite_has_the_same_bits_alone_and_in_a_batch(tblite):
     made = ASECalculator(lambda: tblite(method="GFN2-xTB", verbosity=0), workers=2)
     atoms = molecules()
-    batch = relax([*atoms, *atoms[::-1]], made, max_steps=4)
-    alone = [relax([a], made, max_steps=4) for a in atoms]
+    batch = relax([*atoms, *atoms[::-1]], made, FIRE(), max_steps=4)
+    alone = [relax([a], made, FIRE(), max_steps=4) for a in atoms]
     assert same_ends(batch, [*alone, *alone[::-1]])
 
 
@@ -268,7 +268,7 @@ def test_what_a_potential_leaves_to_the_compiler_is_told_once_and_by_the_probe()
     for k, structure in enumerate(atoms):
         structure.rattle(0.1, seed=k)
     with pytest.warns(OrderWarning, match=r"test_probe.py:\d+: sum over an axis") as said:
-        relax(atoms, Loose(), max_steps=1)
+        relax(atoms, Loose(), FIRE(), max_steps=1)
     assert len([x for x in said if x.category is OrderWarning]) == 1
     evaluate(atoms, Loose())
     found = probe(Loose(), atoms)
@@ -283,4 +283,4 @@ def test_a_filter_of_warnings_makes_it_an_error():
     with warnings.catch_warnings():
         warnings.filterwarnings("error", category=OrderWarning)
         with pytest.raises(OrderWarning, match="sum over an axis"):
-            relax([bulk("Ar", "fcc", 5.2, cubic=True)], Looser(), max_steps=1)
+            relax([bulk("Ar", "fcc", 5.2, cubic=True)], Looser(), FIRE(), max_steps=1)

@@ -133,14 +133,14 @@ def test_a_second_call_compiles_nothing(count_compilations, monkeypatch):
     jax.clear_caches()
     monkeypatch.setattr("basinax.engine.on_device._ROOMS", Rooms())
     with count_compilations() as counted:
-        first = relax(argon(10), LennardJones(**ARGON), fmax=0.0123)
+        first = relax(argon(10), LennardJones(**ARGON), FIRE(), fmax=0.0123)
     # What starts, what goes on, what ends, and what takes a place again where one is.
     assert 0 < first.compilations <= 4
     assert first.compilations <= counted.count
     others = {"fmax": 0.02, "max_steps": 300, "skin": 0.05}
     again = [
-        relax(argon(10), LennardJones(**ARGON), fmax=0.0123),
-        relax([*argon(12), argon(1)[0][:3]], LennardJones(0.011, 3.38, 8.4), **others),
+        relax(argon(10), LennardJones(**ARGON), FIRE(), fmax=0.0123),
+        relax([*argon(12), argon(1)[0][:3]], LennardJones(0.011, 3.38, 8.4), FIRE(), **others),
     ]
     assert [result.compilations for result in again] == [0, 0]
 

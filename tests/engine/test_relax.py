@@ -17,7 +17,7 @@ from ase.optimize import FIRE as ASEFIRE
 from rich.console import Console
 
 import basinax
-from basinax import BFGS, FIRE, GradientDescent, MaxForce, Status, chain
+from basinax import BFGS, FIRE, LBFGS, GradientDescent, MaxForce, Status, chain
 from basinax.atoms import (
     EMT,
     Frechet,
@@ -67,30 +67,40 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(dtype, as_users):
     # In place of a pair: as many as there are run a program of other tests.
     atoms[5].positions[1] = atoms[5].positions[0]
     potential, settings = LennardJones(**ARGON), {"fmax": 1e-3, "max_steps": 450, "dtype": dtype}
-    batch = relax(atoms, potential, **settings)
+    batch = relax(atoms, potential, FIRE(), **settings)
     assert batch.status[5] == Status.NOT_FINITE
     assert batch.steps.max() > 60
     differing = [
-        i for i, a in enumerate(atoms) if not same(batch, i, relax([a], potential, **settings), 0)
+        i
+        for i, a in enumerate(atoms)
+        if not same(batch, i, relax([a], potential, FIRE(), **settings), 0)
     ]
     assert differing == []
 
 
+def test_lbfgs_steps_where_no_optimizer_is_named():
+    atoms = structures()[:3]
+    found = relax(atoms, LennardJones(**ARGON), fmax=0.01)
+    expected = relax(atoms, LennardJones(**ARGON), LBFGS(), fmax=0.01)
+    assert all(same(found, i, expected, i) for i in range(3))
+    assert found.converged.all() and found.steps.max() < 15
+
+
 def test_order_skin_and_rebuilds_change_no_bit():
     atoms, potential = structures(), LennardJones(**ARGON)
-    batch = relax(atoms, potential, fmax=1e-3)
+    batch = relax(atoms, potential, FIRE(), fmax=1e-3)
     # With so thin a skin a moving system needs a new list every few steps.
-    thin = relax(atoms[::-1], potential, fmax=1e-3, skin=0.02)
+    thin = relax(atoms[::-1], potential, FIRE(), fmax=1e-3, skin=0.02)
     assert [i for i in range(len(atoms)) if not same(batch, i, thin, len(atoms) - 1 - i)] == []
 
 
 @pytest.mark.exhaustive  # every day in places that are taken again, below
 def test_how_structures_are_grouped_changes_no_bit(monkeypatch):
     atoms, potential = structures(), LennardJones(**ARGON)
-    batch = relax(atoms, potential, fmax=1e-3)
+    batch = relax(atoms, potential, FIRE(), fmax=1e-3)
     monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 24)
     monkeypatch.setattr("basinax.structures.machine.CPU.worth_compiling", 0)
-    parts = relax(atoms, potential, fmax=1e-3)
+    parts = relax(atoms, potential, FIRE(), fmax=1e-3)
     assert [i for i in range(len(atoms)) if not same(batch, i, parts, i)] == []
 
 
@@ -103,10 +113,10 @@ def test_a_place_that_is_taken_again_remembers_nothing(monkeypatch):
         atoms[-1].rattle(0.1, seed=k)
     atoms[1].positions[1] = atoms[1].positions[0]
     settings = {"fmax": 1e-3, "keep_best": True, "dtype": np.float32}
-    together = relax(atoms, potential, **settings)
+    together = relax(atoms, potential, FIRE(), **settings)
     monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 48)
     monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
-    streamed = relax(atoms, potential, **settings)
+    streamed = relax(atoms, potential, FIRE(), **settings)
     assert [i for i in range(12) if not same(together, i, streamed, i)] == []
     assert together.status[1] == Status.NOT_FINITE
 
@@ -116,7 +126,7 @@ def test_a_place_that_is_taken_again_remembers_nothing(monkeypatch):
 def test_fire_walks_as_ase_walks(steps, recorded):
     """1e-9 Å: sums in another order differ in the last bits, which 50 steps multiply."""
     atoms = structures()
-    result = relax(atoms, LennardJones(**ARGON), fmax=0.0, max_steps=steps)
+    result = relax(atoms, LennardJones(**ARGON), FIRE(), fmax=0.0, max_steps=steps)
     for a, relaxed in zip(atoms, result.atoms, strict=True):
         reference = a.copy()
         reference.calc = ASELennardJones(epsilon=0.0104, sigma=3.40, rc=8.5)
@@ -127,7 +137,7 @@ def test_fire_walks_as_ase_walks(steps, recorded):
 @few_lengths
 def test_it_stops_after_as_many_steps_as_ase(recorded):
     atoms = structures()
-    result = relax(atoms, LennardJones(**ARGON), fmax=0.005)
+    result = relax(atoms, LennardJones(**ARGON), FIRE(), fmax=0.005)
     expected = []
     for a in atoms:
         a.calc = ASELennardJones(epsilon=0.0104, sigma=3.40, rc=8.5)
@@ -141,7 +151,7 @@ def test_relaxed_structures_are_the_originals_elsewhere():
     original.rattle(0.1, seed=0)
     original.info["name"], original.arrays["tags"] = "crystal", np.array([3, 1, 2, 0])
     before = original.positions.copy()
-    (relaxed,) = relax([original], LennardJones(**ARGON)).atoms
+    (relaxed,) = relax([original], LennardJones(**ARGON), FIRE()).atoms
     assert np.array_equal(original.positions, before)
     assert original.calc is None
     assert relaxed.info["name"] == "crystal"
@@ -160,8 +170,8 @@ def test_relaxed_structures_are_the_originals_elsewhere():
 
 
 def test_a_converged_start_makes_no_step():
-    (relaxed,) = relax([structures()[5]], LennardJones(**ARGON)).atoms
-    again = relax([relaxed], LennardJones(**ARGON))
+    (relaxed,) = relax([structures()[5]], LennardJones(**ARGON), FIRE()).atoms
+    again = relax([relaxed], LennardJones(**ARGON), FIRE())
     assert again.steps[0] == 0
     assert again.evaluations[0] == 1
     assert np.array_equal(again.atoms[0].positions, relaxed.positions)
@@ -183,8 +193,8 @@ def test_species_mix_in_one_batch():
     atoms = structures()[4:6]
     atoms[0].numbers[::2] = 36
     mixture = LennardJones.named("Ar", "Kr", cutoff=9.0)
-    result = relax(atoms, mixture, fmax=0.001)
-    assert same(result, 0, relax(atoms[:1], mixture, fmax=0.001), 0)
+    result = relax(atoms, mixture, FIRE(), fmax=0.001)
+    assert same(result, 0, relax(atoms[:1], mixture, FIRE(), fmax=0.001), 0)
 
 
 def test_progress_counts_and_a_stop_keeps_what_was_reached():
@@ -192,6 +202,7 @@ def test_progress_counts_and_a_stop_keeps_what_was_reached():
     result = relax(
         structures(),
         LennardJones(**ARGON),
+        FIRE(),
         fmax=0.0,
         progress=seen.append,
         should_stop=lambda: bool(seen),
@@ -204,7 +215,7 @@ def test_progress_counts_and_a_stop_keeps_what_was_reached():
 
 def test_progress_has_phases():
     seen: list[Progress] = []
-    relax(structures()[4:6], LennardJones(**ARGON), fmax=0.01, progress=seen.append)
+    relax(structures()[4:6], LennardJones(**ARGON), FIRE(), fmax=0.01, progress=seen.append)
     phases = [phase for phase, _ in itertools.groupby(progress.phase for progress in seen)]
     assert phases[0] == "listing"
     assert phases[-1] == "running"
@@ -225,9 +236,9 @@ def test_a_bar_shows_the_phase_counts_and_forces():
 
 
 def test_a_bar_is_shown_where_it_is_asked_for(capfd):
-    relax(structures()[4:6], LennardJones(**ARGON), fmax=0.01, progress=True)
+    relax(structures()[4:6], LennardJones(**ARGON), FIRE(), fmax=0.01, progress=True)
     with pytest.raises(TypeError, match="progress"):
-        relax(structures()[4:6], LennardJones(**ARGON), progress="yes")
+        relax(structures()[4:6], LennardJones(**ARGON), FIRE(), progress="yes")
 
 
 def test_a_run_that_is_stopped_makes_no_further_lists(monkeypatch):
@@ -237,7 +248,7 @@ def test_a_run_that_is_stopped_makes_no_further_lists(monkeypatch):
     monkeypatch.setattr(stream, "Stream", lambda *of: made.append(of) or make(*of))
     kinds = ["frechet", "strain", "unit-cell"]
     atoms, should_stop = structures()[:3], lambda: bool(made)
-    result = relax(atoms, LennardJones(**ARGON), cell=kinds, should_stop=should_stop)
+    result = relax(atoms, LennardJones(**ARGON), FIRE(), cell=kinds, should_stop=should_stop)
     assert len(made) == 1
     assert (result.status == Status.RUNNING).all()
 
@@ -249,7 +260,7 @@ def test_what_is_stopped_has_no_energy_of_another_point(cell, keep_best):
     potential, looks = LennardJones(**ARGON), itertools.count()
     how = {"cell": cell, "keep_best": keep_best, "fmax": 1e-9}
     stop = {"should_stop": lambda: next(looks) > 0}
-    result = relax(structures()[:2], potential, **how, **stop)
+    result = relax(structures()[:2], potential, FIRE(), **how, **stop)
     assert (result.status == Status.RUNNING).all()
     assert (result.steps > 0).all()
     for atoms, energy, fmax in zip(result.atoms, result.energies, result.fmax, strict=True):
@@ -287,7 +298,7 @@ BAD = {
 def test_bad_input_is_named_before_anything_runs(name):
     atoms, error, message = BAD[name]
     with pytest.raises(error, match=message):
-        relax(atoms, LennardJones.named("Ar", "Kr"))
+        relax(atoms, LennardJones.named("Ar", "Kr"), FIRE())
 
 
 def test_nothing_in_is_an_empty_result():
@@ -337,7 +348,7 @@ def test_structures_without_a_list_in_the_runs_precision_are_named_before_it_run
     """By their number among all structures, wherever they would have stood in a batch."""
     bad, dtype, message = UNLISTABLE[name]
     with pytest.raises(ValueError, match=message):
-        relax([*structures()[:2], bad], LennardJones(**ARGON), dtype=dtype)
+        relax([*structures()[:2], bad], LennardJones(**ARGON), FIRE(), dtype=dtype)
 
 
 def test_a_structure_may_be_as_far_away_as_its_precision_allows():
@@ -428,7 +439,7 @@ def test_a_list_of_elements_is_refused(make):
 
 def test_a_stop_before_anything_runs_evaluates_nothing():
     start = structures()
-    result = relax(start, LennardJones(**ARGON), should_stop=lambda: True)
+    result = relax(start, LennardJones(**ARGON), FIRE(), should_stop=lambda: True)
     assert (result.status == Status.RUNNING).all()
     assert not result.evaluations.any()
     assert np.isnan(result.atoms[0].get_potential_energies()).all()
@@ -448,7 +459,7 @@ def test_an_interruption_ends_all_batches():
             signal.pthread_kill(thread, signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        relax(structures()[3:6], LennardJones(**ARGON), progress=interrupt, **ENDLESS)
+        relax(structures()[3:6], LennardJones(**ARGON), FIRE(), progress=interrupt, **ENDLESS)
     assert not [t for t in threading.enumerate() if "ThreadPoolExecutor" in t.name]
 
 
@@ -463,7 +474,7 @@ def test_an_interruption_waits_for_no_compiler(monkeypatch):
 
     monkeypatch.setattr("basinax.engine.on_device.started", compiling)
     with pytest.raises(KeyboardInterrupt):
-        relax(structures()[5:6], LennardJones(**ARGON))
+        relax(structures()[5:6], LennardJones(**ARGON), FIRE())
     # A thread that the interruption met while it was being started cannot be joined.
     threads = [t for t in threading.enumerate() if "ThreadPoolExecutor" in t.name and t.is_alive()]
     may_end.set()
@@ -484,9 +495,9 @@ def test_a_batch_that_fails_ends_the_others(monkeypatch):
             raise ZeroDivisionError("of the caller")
 
     with pytest.raises(ZeroDivisionError, match="of the caller"):
-        relax(structures()[4:6], LennardJones(**ARGON), progress=fail, **ENDLESS)
+        relax(structures()[4:6], LennardJones(**ARGON), FIRE(), progress=fail, **ENDLESS)
 
 
 def test_throw_names_what_did_not_converge():
     with pytest.raises(RuntimeError, match=r"1 of 1 .* 0 \(max_steps\)"):
-        relax(structures()[:1], LennardJones(**ARGON), fmax=0.0, max_steps=1, throw=True)
+        relax(structures()[:1], LennardJones(**ARGON), FIRE(), fmax=0.0, max_steps=1, throw=True)

@@ -33,8 +33,8 @@ def _no_thread_is_left():
 @pytest.mark.parametrize("at_once", [3, 100])
 def test_each_structure_ends_in_the_bits_of_relax_and_keeps_its_number(at_once):
     atoms = crystals(8)
-    whole = relax(atoms, ARGON, fmax=0.01)
-    found = dict(relax_stream(iter(atoms), ARGON, fmax=0.01, at_once=at_once))
+    whole = relax(atoms, ARGON, FIRE(), fmax=0.01)
+    found = dict(relax_stream(iter(atoms), ARGON, FIRE(), fmax=0.01, at_once=at_once))
     assert sorted(found) == list(range(8))
     for number, entry in found.items():
         assert np.array_equal(entry.atoms.positions, whole.atoms[number].positions)
@@ -56,7 +56,7 @@ def test_no_more_are_read_than_are_worked_on():
             read.append(k)
             yield atoms
 
-    stream = relax_stream(reader(), ARGON, fmax=0.01, at_once=3)
+    stream = relax_stream(reader(), ARGON, FIRE(), fmax=0.01, at_once=3)
     assert read == []
     for number, _ in stream:
         given.append(number)
@@ -74,7 +74,7 @@ def test_as_many_are_read_as_there_is_memory_for(monkeypatch):
             read.append(k)
             yield atoms
 
-    for number, _ in relax_stream(reader(), ARGON, fmax=0.01):
+    for number, _ in relax_stream(reader(), ARGON, FIRE(), fmax=0.01):
         given.append(number)
         assert len(read) - len(given) < 4
     assert sorted(given) == list(range(9))
@@ -88,8 +88,10 @@ def test_structures_that_no_batch_has_room_for_wait_for_the_next(at_once):
         each.rattle(0.1, seed=k)
     atoms[3].set_constraint(FixAtoms([0]))
     for cell in (None, "frechet"):
-        whole = relax(atoms, ARGON, fmax=0.05, cell=cell)
-        found = dict(relax_stream(iter(atoms), ARGON, fmax=0.05, cell=cell, at_once=at_once))
+        whole = relax(atoms, ARGON, FIRE(), fmax=0.05, cell=cell)
+        found = dict(
+            relax_stream(iter(atoms), ARGON, FIRE(), fmax=0.05, cell=cell, at_once=at_once)
+        )
         assert sorted(found) == list(range(5))
         for number, entry in found.items():
             assert np.array_equal(entry.atoms.positions, whole.atoms[number].positions)
@@ -105,16 +107,16 @@ def test_what_reads_structures_may_belong_to_the_thread_of_the_caller():
             threads.add(threading.current_thread())
             yield atoms
 
-    list(relax_stream(reader(), ARGON, fmax=0.01, at_once=2))
+    list(relax_stream(reader(), ARGON, FIRE(), fmax=0.01, at_once=2))
     assert threads == {threading.main_thread()}
 
 
 def test_nothing_in_is_nothing_out():
-    assert list(relax_stream([], ARGON)) == []
+    assert list(relax_stream([], ARGON, FIRE())) == []
 
 
 def test_who_stops_iterating_ends_the_run():
-    stream = relax_stream(crystals(6), ARGON, fmax=0.01, at_once=3)
+    stream = relax_stream(crystals(6), ARGON, FIRE(), fmax=0.01, at_once=3)
     next(stream)
     stream.close()
 
@@ -122,7 +124,7 @@ def test_who_stops_iterating_ends_the_run():
 def test_a_run_that_is_stopped_gives_back_what_has_ended():
     given = []
     stream = relax_stream(
-        crystals(9), ARGON, fmax=0.01, at_once=3, should_stop=lambda: len(given) > 2
+        crystals(9), ARGON, FIRE(), fmax=0.01, at_once=3, should_stop=lambda: len(given) > 2
     )
     for number, entry in stream:
         given.append(number)
@@ -134,7 +136,7 @@ def test_a_structure_that_cannot_be_relaxed_is_named_after_those_before_it():
     given = []
     atoms = crystals(5)
     with pytest.raises(ValueError, match="system 0") as caught:
-        for number, _ in relax_stream([*atoms[:4], Atoms()], ARGON, fmax=0.01, at_once=3):
+        for number, _ in relax_stream([*atoms[:4], Atoms()], ARGON, FIRE(), fmax=0.01, at_once=3):
             given.append(number)
     assert sorted(given) == [0, 1, 2, 3]
     assert "System 0 is structure 4 of the input" in caught.value.__notes__[0]
@@ -151,7 +153,7 @@ def test_all_that_were_read_before_an_error_are_handed_out(broken):
 
     given = []
     with pytest.raises((ValueError, TypeError, OSError)) as caught:
-        for number, _ in relax_stream(read(), ARGON, fmax=0.01):
+        for number, _ in relax_stream(read(), ARGON, FIRE(), fmax=0.01):
             given.append(number)
     assert sorted(given) == [0, 1]
     assert "structure 2 of the input" in caught.value.__notes__[0]
@@ -159,20 +161,20 @@ def test_all_that_were_read_before_an_error_are_handed_out(broken):
 
 def test_settings_are_one_for_all():
     with pytest.raises(TypeError, match="fmax must be one number for all"):
-        relax_stream([], ARGON, fmax=np.array([0.1, 0.2]))
+        relax_stream([], ARGON, FIRE(), fmax=np.array([0.1, 0.2]))
     with pytest.raises(TypeError, match=r"optimizer\.dt must be one number for all"):
         relax_stream([], ARGON, FIRE(dt=np.array([0.1, 0.2])))
     with pytest.raises(TypeError, match="cell must be one for all"):
-        relax_stream([], ARGON, cell=["frechet", None])
+        relax_stream([], ARGON, FIRE(), cell=["frechet", None])
     with pytest.raises(ValueError, match="at_once must be at least 1"):
-        relax_stream([], ARGON, at_once=0)
+        relax_stream([], ARGON, FIRE(), at_once=0)
     with pytest.raises(TypeError, match="should_stop"):
-        relax_stream([], ARGON, should_stop=True)
+        relax_stream([], ARGON, FIRE(), should_stop=True)
 
 
 def test_an_end_is_told_once_of_each_and_what_it_raises_ends_the_run():
     told = {}
-    result = relax(crystals(4), ARGON, fmax=0.01, on_end=told.__setitem__)
+    result = relax(crystals(4), ARGON, FIRE(), fmax=0.01, on_end=told.__setitem__)
     assert sorted(told) == [0, 1, 2, 3]
     assert all(told[k].energy == result.energies[k] for k in told)
 
@@ -180,6 +182,6 @@ def test_an_end_is_told_once_of_each_and_what_it_raises_ends_the_run():
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):
-        relax(crystals(4), ARGON, fmax=0.01, on_end=full)
+        relax(crystals(4), ARGON, FIRE(), fmax=0.01, on_end=full)
     with pytest.raises(TypeError, match="on_end"):
-        relax(crystals(1), ARGON, on_end=True)
+        relax(crystals(1), ARGON, FIRE(), on_end=True)

@@ -6,6 +6,7 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
+from basinax import FIRE
 from basinax.atoms import LennardJones, relax, unique
 
 
@@ -65,7 +66,7 @@ def test_minima_of_random_clusters_are_few():
     rng = np.random.default_rng(0)
     clusters = [Atoms("Ar6", rng.uniform(0, 6.5, (6, 3))) for _ in range(12)]
     argon = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=8.5)
-    result = relax(clusters, argon, fmax=1e-4, max_steps=1000, dtype="float64")
+    result = relax(clusters, argon, FIRE(), fmax=1e-4, max_steps=1000, dtype="float64")
     groups = unique(result[result.converged])
     assert sum(map(len, groups)) == result.converged.sum()
     assert len(groups) < result.converged.sum() / 2

@@ -13,6 +13,7 @@ from ase.io import read
 from ase.thermochemistry import IdealGasThermo
 from ase.vibrations import Vibrations as ASEVibrations
 
+from basinax import FIRE
 from basinax.atoms import (
     EMT,
     ASECalculator,
@@ -123,7 +124,7 @@ def test_what_cannot_be_evaluated_is_told_and_spoils_no_other(structures):
 
 def test_a_bridge_is_a_saddle_and_a_hollow_a_minimum():
     """The bridge lies on a mirror plane, and its adatom does not leave it."""
-    relaxed = relax([adatom("hollow"), adatom("bridge")], EMT(), fmax=1e-3)
+    relaxed = relax([adatom("hollow"), adatom("bridge")], EMT(), FIRE(), fmax=1e-3)
     result = vibrations(relaxed.atoms, EMT())
     assert [v.is_minimum for v in result] == [True, False]
     assert len(result[1].imaginary) == 1
@@ -135,7 +136,7 @@ def test_a_bridge_is_a_saddle_and_a_hollow_a_minimum():
 def test_no_translation_and_no_rotation_counts_as_imaginary():
     """Turns of a molecule on which forces are left are imaginary in its own frequencies."""
     water = molecule("H2O")
-    (start,) = relax([water], EMT(), fmax=0.02).atoms
+    (start,) = relax([water], EMT(), FIRE(), fmax=0.02).atoms
     wire = Atoms("Cu2", [(0, 0, 0), (0, 0, 2.2)], cell=[0, 0, 4.4], pbc=[False, False, True])
     crystal = bulk("Cu", cubic=True)
     molecule_, of_wire, of_crystal = vibrations([start, wire, crystal], EMT(), tolerance=1e-3)
@@ -145,7 +146,7 @@ def test_no_translation_and_no_rotation_counts_as_imaginary():
 
 
 def test_frequencies_go_into_thermochemistry_and_modes_into_files(tmp_path):
-    (atoms,) = relax([molecule("H2O")], EMT(), fmax=1e-4).atoms
+    (atoms,) = relax([molecule("H2O")], EMT(), FIRE(), fmax=1e-4).atoms
     (found,) = vibrations([atoms], EMT())
     thermo = IdealGasThermo(
         vib_energies=found.data.get_energies()[6:].real,

@@ -305,7 +305,7 @@ def test_an_end_point_that_fails_ends_its_path():
 
 @pytest.fixture(scope="module")
 def found():
-    ends = relax(hop(), EMT(), fmax=0.02).atoms
+    ends = relax(hop(), EMT(), FIRE(), fmax=0.02).atoms
     return neb([ends], EMT(), n_images=5, fmax=0.05)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from basinax import product, rounded
+from basinax import FIRE, product, rounded
 from basinax.atoms import (
     EMT,
     AbstractPotential,
@@ -335,14 +335,14 @@ def test_a_users_potential_relaxes_like_ours(name):
     """With more structures than places, and lists so short that they are made anew."""
     structures, potential, cells = crystals(6), USERS[name], MOVING[name]
     settings = {"fmax": 0.01, "skin": 0.05}
-    got = relax(structures, potential, cell=cells, **settings)
-    expected = relax(structures, OURS, cell=cells, **settings)
+    got = relax(structures, potential, FIRE(), cell=cells, **settings)
+    expected = relax(structures, OURS, FIRE(), cell=cells, **settings)
     assert got.converged.all()
     np.testing.assert_array_equal(got.steps, expected.steps)
     np.testing.assert_allclose(got.energies, expected.energies, rtol=0, atol=1e-9)
     if name in IN_ORDER:
         cell = cells[5] if isinstance(cells, list) else cells
-        assert same(relax([structures[5]], potential, cell=cell, **settings), 0, got, 5)
+        assert same(relax([structures[5]], potential, FIRE(), cell=cell, **settings), 0, got, 5)
 
 
 class Misled(Argon):
@@ -358,9 +358,9 @@ class Formless(ByVectors):
 
 def test_a_potential_that_takes_another_form_than_it_reads_is_corrected():
     with pytest.raises(AttributeError, match=r"'slots'.*lists = Neighbors"):
-        relax([fcc(1)], Misled())
+        relax([fcc(1)], Misled(), FIRE())
     with pytest.raises(TypeError, match=r"Formless.lists must be EdgeList or Neighbors.*'edges'"):
-        relax([fcc(1)], Formless())
+        relax([fcc(1)], Formless(), FIRE())
 
 
 def test_each_potential_of_ours_takes_the_lists_that_it_says():

@@ -9,7 +9,7 @@ import pytest
 from ase import Atoms
 from ase.build import bulk
 
-from basinax import Status
+from basinax import FIRE, Status
 from basinax.atoms import EMT, Batch, Frechet, NeighborTable, ZhouEAM, moved_too_far, relax
 from basinax.engine import on_device as _on_device, turns as _turns
 from basinax.neighbors.lists import ChunkedLists, Neighbors, skin_left
@@ -264,11 +264,11 @@ def test_a_machine_without_chunks_finds_the_same_bits(monkeypatch, few_shapes):
     names = ("slab with atoms", "skewed and tiny", "cluster of 13")
     systems = [rattled(METALS[name], k) for k, name in enumerate(names)]
     settings = {"fmax": 0.01, "max_steps": 20}
-    chunked = relax(systems, EMT(), **settings)
+    chunked = relax(systems, EMT(), FIRE(), **settings)
     monkeypatch.setattr("basinax.structures.machine.CPU.chunks", 0)
     batch = Batch.from_atoms(systems)
     table = NeighborTable(batch, EMT().cutoff, 0.5, lists=ChunkedLists, reverse=True)
     assert isinstance(table.lists(), Neighbors) and table.lists().reverse is None
-    plain = relax(systems, EMT(), **settings)
+    plain = relax(systems, EMT(), FIRE(), **settings)
     assert (chunked.steps > 3).all()
     assert [k for k in range(3) if not same(plain, k, chunked, k)] == []

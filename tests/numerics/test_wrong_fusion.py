@@ -86,7 +86,7 @@ def of_potential(call):
 
 
 def started(atoms, potential):
-    return relax(atoms, potential, max_steps=0)
+    return relax(atoms, potential, FIRE(), max_steps=0)
 
 
 def of_core():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ase.build import bulk
 
+from basinax import FIRE
 from basinax.atoms import AbstractAtomEnergyPotential, relax
 from covalent import MIXED, POTENTIALS, SILICON, SYSTEMS, of
 from cover import exhaustive
@@ -134,8 +135,8 @@ def test_a_jitted_evaluation_has_all_but_the_last_bits_of_the_one_op_by_op():
 @pytest.mark.exhaustive
 def test_four_hundred_steps_of_a_relaxation_have_the_bits_they_have_alone():
     few, settings = systems("Embedded", ("cell of 8", "cluster")), {"fmax": 0.0, "max_steps": 400}
-    batch = relax(few, OWN["Embedded"][0], **settings)
-    alone = relax(few[1:], OWN["Embedded"][0], skin=0.3, **settings)
+    batch = relax(few, OWN["Embedded"][0], FIRE(), **settings)
+    alone = relax(few[1:], OWN["Embedded"][0], FIRE(), skin=0.3, **settings)
     assert batch.steps[1] == alone.steps[0] == 400
     np.testing.assert_array_equal(batch.atoms[1].positions, alone.atoms[0].positions)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 
-from basinax import Status
+from basinax import FIRE, Status
 from basinax.atoms import Batch, Buckingham, NeighborTable, potential_from, relax
 from basinax.numerics.erfc import erfc
 from cover import exhaustive
@@ -101,7 +101,7 @@ def test_neutral_crystals_have_the_energy_of_madelung():
 @pytest.mark.exhaustive
 def test_silica_has_bonds_of_silica():
     """Four of about 1.60 Å for each Si, as in quartz by the paper."""
-    result = relax([SYSTEMS["silica"]], Buckingham.named("BKS", cutoff=10.0), fmax=0.01)
+    result = relax([SYSTEMS["silica"]], Buckingham.named("BKS", cutoff=10.0), FIRE(), fmax=0.01)
     assert result.converged[0]
     atoms = result.atoms[0]
     bonds = np.sort(atoms.get_all_distances(mic=True)[:8, 8:], axis=1)[:, :4]
@@ -129,7 +129,7 @@ def test_a_pair_within_its_barrier_has_no_energy():
 def test_a_system_that_falls_together_ends_as_not_finite_and_no_other_does(dtype):
     """A pair that starts within its barrier, and one that gains the speed to pass it."""
     fallen, falling = (Atoms("SiO", [[0, 0, 0], [0, 0, r]]) for r in (1.1, 1.9))
-    result = relax([fallen, falling, SYSTEMS["salt of 8"]], POTENTIALS["BKS"], dtype=dtype)
+    result = relax([fallen, falling, SYSTEMS["salt of 8"]], POTENTIALS["BKS"], FIRE(), dtype=dtype)
     assert result.status.tolist() == [Status.NOT_FINITE, Status.NOT_FINITE, Status.CONVERGED]
     assert result.steps[0] == 0 < result.steps[1]
 
@@ -222,12 +222,12 @@ def test_four_hundred_steps_of_a_relaxation_have_the_bits_they_have_alone(name, 
     atoms = [SYSTEMS[k] for k in ("salt of 8", "cluster of 13")]
     atoms.append(Atoms("SiO", np.zeros((2, 3))))
     settings = {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
-    batch = relax(atoms, POTENTIALS[name], **settings)
+    batch = relax(atoms, POTENTIALS[name], FIRE(), **settings)
     assert batch.steps.max() == 400
     assert batch.status[-1] == Status.NOT_FINITE
     for k, a in enumerate(atoms):
         # Another skin, so that lists are made at other steps.
-        alone = relax([a], POTENTIALS[name], skin=0.2, **settings)
+        alone = relax([a], POTENTIALS[name], FIRE(), skin=0.2, **settings)
         assert alone.steps[0] == batch.steps[k]
         one, other = alone.atoms[0], batch.atoms[k]
         np.testing.assert_array_equal(one.positions, other.positions)

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from basinax import FIRE
 from basinax.atoms import NeighborTable, ZhouEAM, relax
 from cover import exhaustive
 from metal_tables import ELEMENTS, metal, potential
@@ -157,11 +158,11 @@ def test_an_atom_without_a_finite_position_shows_in_its_systems_energy(name, dty
 def test_four_hundred_steps_of_a_relaxation_have_the_bits_they_have_alone(name, dtype):
     atoms = [systems(name)[NAMES.index(n)] for n in ("cell of 32", "cluster of 13")]
     settings = {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
-    batch = relax(atoms, MADE(name), **settings)
+    batch = relax(atoms, MADE(name), FIRE(), **settings)
     assert batch.steps.max() == 400
     for k, a in enumerate(atoms):
         # Another skin, so that lists are made at other steps.
-        alone = relax([a], MADE(name), skin=0.2, **settings)
+        alone = relax([a], MADE(name), FIRE(), skin=0.2, **settings)
         got = (batch.atoms[k].positions, batch.atoms[k].get_forces(), batch.energies[k])
         expected = (alone.atoms[0].positions, alone.atoms[0].get_forces(), alone.energies[0])
         assert_same_bits(got, expected, str(k))

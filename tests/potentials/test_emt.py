@@ -11,7 +11,7 @@ from ase.calculators.emt import EMT as ASEEMT
 from ase.optimize import FIRE as ASEFIRE
 
 import basinax
-from basinax import Status
+from basinax import FIRE, Status
 from basinax.atoms import EMT, potential_from, relax
 from cover import exhaustive
 from follow_ase import walk_of_ase
@@ -165,7 +165,7 @@ def test_elements_without_parameters_are_named():
     with pytest.raises(ValueError, match="no parameters for 'Fe', only for Al, Ni, Cu, "):
         EMT("Cu", "Fe")
     with pytest.raises(ValueError, match=r"EMT has no parameters for Fe, .* for H, C, N, O, Al"):
-        relax([bulk("Cu"), bulk("Fe")], EMT())
+        relax([bulk("Cu"), bulk("Fe")], EMT(), FIRE())
     with pytest.raises(ValueError, match=r"no parameters for Au, .* it has them for Ni, Cu"):
         EMT("Cu", "Ni").check([bulk("Au")])
     with pytest.raises(TypeError, match="asap_cutoff must be true or false, got 'yes'"):
@@ -196,7 +196,7 @@ def off_their_minima() -> list[Atoms]:
 
 def test_fire_ends_where_and_when_that_of_ase_does(recorded):
     atoms = off_their_minima()
-    result = relax(atoms, EMT(), fmax=0.01)
+    result = relax(atoms, EMT(), FIRE(), fmax=0.01)
     for k, a in enumerate(atoms):
         theirs = recorded(walk_of_ase, ASEFIRE, with_ase(a), 0.01)
         assert result.steps[k] == theirs["steps"]

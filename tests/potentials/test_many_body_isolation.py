@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from basinax import FIRE
 from basinax.atoms import relax
 from basinax.numerics import xla
 from covalent import POTENTIALS, SYSTEMS, of
@@ -158,9 +159,9 @@ def test_four_hundred_steps_of_a_relaxation_have_the_bits_they_have_alone(name, 
     few = [systems(name)[NAMES.index(n)] for n in ("cell of 8", "cluster", "squeezed")]
     potential = POTENTIALS[name][0]
     settings = {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
-    batch = relax(few, potential, **settings)
+    batch = relax(few, potential, FIRE(), **settings)
     # Another skin, so that lists are made at other steps.
-    alone = relax(few[1:2], potential, skin=0.2, **settings)
+    alone = relax(few[1:2], potential, FIRE(), skin=0.2, **settings)
     got = (batch.atoms[1].positions, batch.atoms[1].get_forces(), batch.energies[1])
     expected = (alone.atoms[0].positions, alone.atoms[0].get_forces(), alone.energies[0])
     assert_same_bits(got, expected, "cluster")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from ase.build import bulk
 
+from basinax import FIRE
 from basinax.atoms import StillingerWeber, potential_from, relax
 from basinax.potentials.stillinger_weber import NAMED
 from covalent import MIXED, POTENTIALS, SILICON, SYSTEMS, A, of, varied_angles
@@ -151,7 +152,7 @@ def test_a_crystal_has_two_bonds_an_atom_at_its_best_distance(element, a):
 def test_a_crystal_relaxes_to_itself():
     crystal = bulk("Si", "diamond", a=A, cubic=True)
     crystal.positions[0] += [0.2, 0.1, -0.1]
-    result = relax([crystal], StillingerWeber.named("Si"), fmax=1e-4)
+    result = relax([crystal], StillingerWeber.named("Si"), FIRE(), fmax=1e-4)
     # Forces of 1e-4 leave displacements of 1e-5 Å, and their squares times 10 eV/Å².
     assert result.converged.all()
     assert result.energies[0] / 8 == pytest.approx(-2 * 2.1683, abs=1e-6)

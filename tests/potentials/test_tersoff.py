@@ -7,6 +7,7 @@ import pytest
 from ase.build import bulk
 from ase.calculators.tersoff import Tersoff as ASETersoff, TersoffParameters
 
+from basinax import FIRE
 from basinax.atoms import Batch, NeighborTable, Tersoff, TersoffTriplet, potential_from, relax
 from basinax.potentials.tersoff import SILICON as SILICON_OF_1988
 from covalent import MIXED, POTENTIALS, SILICON, SYSTEMS, A, of, varied_bonds
@@ -163,7 +164,7 @@ def test_cohesive_energies_are_the_published_ones(element, a, expected):
 def test_a_crystal_relaxes_to_itself():
     crystal = bulk("Si", "diamond", a=A, cubic=True)
     crystal.positions[0] += [0.2, 0.1, -0.1]
-    result = relax([crystal], Tersoff.named("Si"), fmax=1e-4)
+    result = relax([crystal], Tersoff.named("Si"), FIRE(), fmax=1e-4)
     assert result.converged.all()
     # Forces of 1e-4 leave displacements of 1e-5 Å, and their squares times 10 eV/Å².
     ideal = evaluate([bulk("Si", "diamond", a=A)], Tersoff.named("Si"))[1].energies[0]
@@ -264,7 +265,7 @@ def test_no_file_and_no_element_is_refused():
 
 def test_an_element_without_parameters_is_named_before_anything_runs():
     with pytest.raises(ValueError, match="Tersoff has no parameters for Ar"):
-        relax([bulk("Ar", "fcc", a=5.2)], Tersoff.named("Si"))
+        relax([bulk("Ar", "fcc", a=5.2)], Tersoff.named("Si"), FIRE())
 
 
 def test_another_value_of_a_parameter_compiles_nothing(count_compilations):

@@ -40,9 +40,9 @@ def same(one, other) -> bool:
 @pytest.mark.parametrize("dtype", [np.float32, exhaustive(np.float64)])
 def test_histories_have_the_bits_that_structures_have_alone(few_shapes, few_places, dtype):
     settings = {"optimizer": FIRE(), "fmax": 0.005, "dtype": dtype, "max_steps": 60}
-    plain = relax(argon(), ARGON, cell=CELLS, **settings)
-    whole = relax(argon(), ARGON, cell=CELLS, history=True, **settings)
-    few = relax(argon(), ARGON, cell=CELLS, history=7, **settings)
+    plain = relax(argon(), ARGON, FIRE(), cell=CELLS, **settings)
+    whole = relax(argon(), ARGON, FIRE(), cell=CELLS, history=True, **settings)
+    few = relax(argon(), ARGON, FIRE(), cell=CELLS, history=7, **settings)
     for k, (full, part) in enumerate(zip(whole.history, few.history, strict=True)):
         assert np.array_equal(full.steps, np.arange(plain.steps[k] + 1))
         assert (full.energies[-1], full.fmax[-1]) == (plain.energies[k], plain.fmax[k])
@@ -54,7 +54,9 @@ def test_histories_have_the_bits_that_structures_have_alone(few_shapes, few_plac
         for a, b in zip(whole.atoms, plain.atoms, strict=True)
     )
     for k in (3, 5):
-        (alone,) = relax([argon()[k]], ARGON, cell=CELLS[k], history=True, **settings).history
+        (alone,) = relax(
+            [argon()[k]], ARGON, FIRE(), cell=CELLS[k], history=True, **settings
+        ).history
         assert same(alone, whole.history[k])
 
 
@@ -81,7 +83,7 @@ def test_a_stream_gives_histories_with_its_entries(few_shapes):
 @pytest.mark.parametrize("history", [1, 0, -3, 2.5, "yes", None])
 def test_a_history_is_a_switch_or_a_number_of_points(history):
     with pytest.raises((TypeError, ValueError), match="history must be"):
-        relax_stream([], ARGON, history=history)
+        relax_stream([], ARGON, FIRE(), history=history)
 
 
 @pytest.mark.parametrize("most", [2, 3, 8, 10 * ROOM])

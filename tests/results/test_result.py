@@ -62,6 +62,7 @@ def result(crystals, log, tmp_path_factory) -> AtomsRelaxation:
     return relax(
         crystals,
         LennardJones(**ARGON),
+        FIRE(),
         cell=[None, Frechet(), None],
         fmax=0.01,
         max_steps=5,
@@ -128,16 +129,16 @@ def test_a_failure_has_its_message_in_the_row_of_a_summary(result):
 )
 def test_a_part_that_is_relaxed_again_keeps_its_sources(result, given):
     part = result[[2, 1]]
-    again = relax(given(part), LennardJones(**ARGON), fmax=0.01)
+    again = relax(given(part), LennardJones(**ARGON), FIRE(), fmax=0.01)
     assert again.sources == ["2", "1"] == again[::-1].sources[::-1]
-    streamed = dict(relax_stream(given(part), LennardJones(**ARGON), fmax=0.01))
+    streamed = dict(relax_stream(given(part), LennardJones(**ARGON), FIRE(), fmax=0.01))
     assert [streamed[k].source for k in range(2)] == ["2", "1"]
     assert np.array_equal(evaluate(given(part), LennardJones(**ARGON)).energies, part.energies)
 
 
 def test_one_entry_is_no_list_of_structures(result):
     with pytest.raises(TypeError, match=r"got one entry: pass \[entry\]"):
-        relax(result[0], LennardJones(**ARGON))
+        relax(result[0], LennardJones(**ARGON), FIRE())
 
 
 def test_results_are_joined(result):
@@ -155,13 +156,13 @@ def test_results_are_joined(result):
     ids=["default", "each", "other"],
 )
 def test_the_limit_is_the_one_of_all(crystals, settings, limit):
-    assert relax(crystals[:1], LennardJones(**ARGON), **settings).limit == limit
+    assert relax(crystals[:1], LennardJones(**ARGON), FIRE(), **settings).limit == limit
 
 
 def test_values_of_info_are_columns_by_name():
     atoms = [Atoms("Ar", info={"label": x}) for x in ("a", "b")] + [Atoms("Ar", info={"gap": 2})]
     atoms[0].info |= {"gap": np.float64(1.5), "tags": np.arange(2)}
-    found = relax(atoms, LennardJones(**ARGON))
+    found = relax(atoms, LennardJones(**ARGON), FIRE())
     table = found.to_dict(["label", "gap", "tags"])
     assert list(table)[-3:] == ["label", "gap", "tags"]
     assert table["label"] == ["a", "b", ""] and table["tags"] == ["[0, 1]", "", ""]
@@ -212,6 +213,7 @@ def test_a_trajectory_beside_a_history_keeps_its_own_interval(crystals, tmp_path
     relax(
         crystals[1:2],
         LennardJones(**ARGON),
+        FIRE(),
         cell=Frechet(),
         max_steps=5,
         fmax=0.01,
@@ -244,7 +246,7 @@ def test_a_report_has_the_result_and_its_curves(result, tmp_path):
 
 def test_initial_energies_are_those_of_the_first_step_without_a_history(result, crystals):
     cells = [None, Frechet(), None]
-    bare = relax(crystals, LennardJones(**ARGON), cell=cells, fmax=0.01, max_steps=5)
+    bare = relax(crystals, LennardJones(**ARGON), FIRE(), cell=cells, fmax=0.01, max_steps=5)
     firsts = [history.energies[0] for history in result.history]
     assert np.array_equal(bare.initial_energies, firsts)
     assert bare.to_dict()["initial_energy_eV"] == firsts
@@ -258,8 +260,8 @@ def test_initial_energies_are_of_each_structure_whoever_stood_in_its_place_befor
     clusters = [Atoms("Ar2", [[0, 0, 0], [0, 0, 3.5 + 0.02 * k]]) for k in range(13)]
     clusters[4].positions[1] = 0.0
     settings = {"fmax": 1e-3, "dtype": dtype}
-    together = relax(clusters, LennardJones(**ARGON), **settings)
-    alone = [relax([a], LennardJones(**ARGON), **settings) for a in clusters]
+    together = relax(clusters, LennardJones(**ARGON), FIRE(), **settings)
+    alone = [relax([a], LennardJones(**ARGON), FIRE(), **settings) for a in clusters]
     found = [one.initial_energies[0] for one in alone]
     assert np.array_equal(together.initial_energies, found, equal_nan=True)
     assert np.isfinite(np.delete(found, 4)).all() and not np.isfinite(found[4])
@@ -288,10 +290,10 @@ def test_later_changes_of_the_input_do_not_change_a_result():
         atoms.info["name"] = "first"
         return atoms
 
-    expected = relax([made()], LennardJones(**ARGON), cell=Frechet(), max_steps=2)
+    expected = relax([made()], LennardJones(**ARGON), FIRE(), cell=Frechet(), max_steps=2)
     expected.atoms  # noqa: B018  # made before its input could change
     given = made()
-    (entry,) = found = relax([given], LennardJones(**ARGON), cell=Frechet(), max_steps=2)
+    (entry,) = found = relax([given], LennardJones(**ARGON), FIRE(), cell=Frechet(), max_steps=2)
     given.positions += 1.0
     given.numbers[:] = 10
     given.set_tags(7)
@@ -369,7 +371,7 @@ def test_a_data_frame_has_the_columns_of_the_table(result):
     pytest.importorskip("pandas", reason="to_pandas needs pandas")
     frame = result.to_pandas()
     assert list(frame.columns) == list(result.to_dict()) and len(frame) == 3
-    of_molecules = relax([Atoms("Ar")], LennardJones(**ARGON)).to_pandas()
+    of_molecules = relax([Atoms("Ar")], LennardJones(**ARGON), FIRE()).to_pandas()
     assert of_molecules.select_dtypes(float)["volume_A3"].isna().all()
 
 

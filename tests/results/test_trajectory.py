@@ -13,6 +13,7 @@ from ase.constraints import FixAtoms
 from ase.io.ulm import N1
 
 import basinax
+from basinax import FIRE
 from basinax.atoms import Frechet, LennardJones, Trajectories, relax
 from basinax.results import trajectory as trajectory
 from basinax.results.trajectory import TOGETHER
@@ -48,7 +49,7 @@ def test_frames_are_those_of_ase(tmp_path, form, interval, recorded):
     """1e-7 Å: extxyz has eight digits behind the point."""
     atoms = structures()[:3]
     where = Trajectories(tmp_path / "new", interval, form)
-    result = relax(atoms, ARGON, fmax=0.01, trajectory=where)
+    result = relax(atoms, ARGON, FIRE(), fmax=0.01, trajectory=where)
     for k, start in enumerate(atoms):
         path = list(zip(*recorded(path_of_ase, start).values(), strict=True))
         frames = ase.io.read(tmp_path / "new" / f"{k}.{form}", index=":")
@@ -69,8 +70,10 @@ def test_frames_are_the_same_alone_and_in_a_batch(tmp_path, monkeypatch):
     monkeypatch.setattr("basinax.engine.groups.padded_size", lambda _, least=1: 2 * least)
     monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
     atoms, settings = structures(), {"fmax": 0.01}
-    plain = relax(atoms, ARGON, cell=CELLS, **settings)
-    result = relax(atoms, ARGON, cell=CELLS, trajectory=Trajectories(tmp_path, 1), **settings)
+    plain = relax(atoms, ARGON, FIRE(), cell=CELLS, **settings)
+    result = relax(
+        atoms, ARGON, FIRE(), cell=CELLS, trajectory=Trajectories(tmp_path, 1), **settings
+    )
     assert result.steps.tolist() == plain.steps.tolist()
     for k in range(4):
         assert np.array_equal(result.atoms[k].positions, plain.atoms[k].positions)
@@ -78,7 +81,7 @@ def test_frames_are_the_same_alone_and_in_a_batch(tmp_path, monkeypatch):
         assert [frame.info["step"] for frame in frames] == list(range(result.steps[k] + 1))
         assert all(("stress" in f.calc.results) == (CELLS[k] is not None) for f in frames)
     where = Trajectories(tmp_path / "alone", 1)
-    relax([atoms[1]], ARGON, cell=CELLS[1], trajectory=where, **settings)
+    relax([atoms[1]], ARGON, FIRE(), cell=CELLS[1], trajectory=where, **settings)
     frames = ase.io.read(tmp_path / "1.traj", index=":")
     for ours, theirs in zip(frames, ase.io.read(where.paths(1)[0], index=":"), strict=True):
         assert np.array_equal(ours.positions, theirs.positions)
@@ -97,7 +100,9 @@ def test_frames_keep_tags_constraints_and_info(tmp_path, cell):
     atoms.set_constraint(FixAtoms([2]))
     atoms.info |= {"step": 7, "name": '100 % {of} a "cell"', "key": object()}
     with pytest.warns(UserWarning, match="do not keep info 'key'$"):
-        result = relax([atoms], ARGON, cell=cell, fmax=1e-4, trajectory=Trajectories(tmp_path, 1))
+        result = relax(
+            [atoms], ARGON, FIRE(), cell=cell, fmax=1e-4, trajectory=Trajectories(tmp_path, 1)
+        )
     frames = ase.io.read(tmp_path / "0.traj", index=":")
     assert len(frames) == result.steps[0] + 1 > max(2 * TOGETHER, N1 + 1)
     for step, frame in enumerate(frames):
@@ -136,7 +141,9 @@ def test_the_last_frame_is_where_the_path_ended(tmp_path, cell, max_steps):
 def test_paths_that_end_in_no_numbers_end_with_a_frame(tmp_path):
     """Whether it falls due or not. Two atoms step onto each other, where float32 overflows."""
     atoms = Atoms("Ar2", [[0, 0, 0], [0, 0, 4.0]])
-    rate = 4.0 / (2 * np.abs(relax([atoms], ARGON, max_steps=0).atoms[0].get_forces()).max())
+    rate = 4.0 / (
+        2 * np.abs(relax([atoms], ARGON, FIRE(), max_steps=0).atoms[0].get_forces()).max()
+    )
     for interval in (1, 10):
         where = Trajectories(tmp_path / str(interval), interval)
         settings = {"fmax": 1e-3, "dtype": "float32", "trajectory": where}
@@ -169,7 +176,7 @@ def test_trials_of_a_line_search_are_no_frames(tmp_path):
 def test_a_second_run_replaces_the_first(tmp_path):
     atoms = structures()[2:3]
     for max_steps in (20, 5):
-        relax(atoms, ARGON, fmax=0.0, max_steps=max_steps, trajectory=tmp_path)
+        relax(atoms, ARGON, FIRE(), fmax=0.0, max_steps=max_steps, trajectory=tmp_path)
     assert [frame.info["step"] for frame in ase.io.read(tmp_path / "0.traj", index=":")] == [0, 5]
 
 
@@ -178,6 +185,7 @@ def test_an_interrupted_run_leaves_what_it_reached(tmp_path):
     relax(
         structures()[2:3],
         ARGON,
+        FIRE(),
         fmax=0.0,
         max_steps=1000,
         trajectory=tmp_path,
@@ -191,7 +199,7 @@ def test_an_interrupted_run_leaves_what_it_reached(tmp_path):
 def test_a_folder_that_cannot_be_written_is_found_before_anything_runs(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
-        relax(structures(), ARGON, trajectory=tmp_path / "file" / "folder")
+        relax(structures(), ARGON, FIRE(), trajectory=tmp_path / "file" / "folder")
 
 
 def test_a_full_disk_costs_the_trajectory_alone(tmp_path, monkeypatch):
@@ -205,7 +213,9 @@ def test_a_full_disk_costs_the_trajectory_alone(tmp_path, monkeypatch):
 
     monkeypatch.setattr("pathlib.Path.open", full)
     with pytest.warns(UserWarning, match="not whole: OSError: no space left"):
-        result = relax(structures()[2:3], ARGON, fmax=1e-3, trajectory=Trajectories(tmp_path, 1))
+        result = relax(
+            structures()[2:3], ARGON, FIRE(), fmax=1e-3, trajectory=Trajectories(tmp_path, 1)
+        )
     assert result.converged.all()
     frames = ase.io.read(tmp_path / "0.traj", index=":")
     assert [frame.info["step"] for frame in frames] == list(range(TOGETHER))
@@ -221,7 +231,7 @@ def test_a_disk_that_is_full_at_the_first_byte_is_told_as_well(tmp_path, monkeyp
 
     monkeypatch.setattr("pathlib.Path.open", full)
     with pytest.warns(UserWarning, match="not whole: OSError: no space left"):
-        result = relax(structures()[2:3], ARGON, trajectory=tmp_path)
+        result = relax(structures()[2:3], ARGON, FIRE(), trajectory=tmp_path)
     assert result.converged.all()
 
 
@@ -248,7 +258,7 @@ def bad(index: int, **how) -> list[Atoms]:
 def test_contents_that_a_format_cannot_hold_are_left_out_by_name(tmp_path, form, what, name):
     atoms, where = bad(1, **what), Trajectories(tmp_path, 2, form)
     with pytest.warns(UserWarning, match=rf"do not keep {name} \(of system 1 \(Ar4\)\)$"):
-        result = relax(atoms, ARGON, fmax=0.01, trajectory=where)
+        result = relax(atoms, ARGON, FIRE(), fmax=0.01, trajectory=where)
     assert result.converged.all()
     for k, path in enumerate(where.paths(4)):
         frames = ase.io.read(path, index=":")
@@ -266,7 +276,7 @@ def test_the_first_of_many_faults_is_named_and_the_others_are_counted(tmp_path, 
     monkeypatch.setitem(trajectory._WRITERS, "traj", write_some)
     message = r"of system [12] \(.*\) and 1 more are not whole: ValueError: no frame"
     with pytest.warns(UserWarning, match=message):
-        result = relax(structures(), ARGON, fmax=0.01, trajectory=tmp_path)
+        result = relax(structures(), ARGON, FIRE(), fmax=0.01, trajectory=tmp_path)
     assert result.converged.all()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.traj", "3.traj"]
 
@@ -280,7 +290,7 @@ def test_what_was_found_stands_in_place_of_info_and_arrays_of_its_name(tmp_path,
         where = Trajectories(tmp_path / form, 3, form)
         lost = ["array 'forces'", *(f"info {name!r}" for name in own if form == "extxyz")]
         with pytest.warns(UserWarning, match=f"do not keep {', '.join(lost)}$"):
-            result = relax(atoms, ARGON, cell=cell, fmax=0.01, trajectory=where)
+            result = relax(atoms, ARGON, FIRE(), cell=cell, fmax=0.01, trajectory=where)
         last = ase.io.read(where.paths(1)[0], index=-1)
         assert last.get_potential_energy() == pytest.approx(result.energies[0], abs=1e-7)
         np.testing.assert_allclose(last.get_forces(), result.atoms[0].get_forces(), atol=1e-7)

@@ -18,7 +18,7 @@ from ase.stress import full_3x3_to_voigt_6_stress
 from scipy.linalg import expm, expm_frechet, logm
 
 import basinax
-from basinax import EnergyChange, Status, rounded
+from basinax import FIRE, EnergyChange, Status, rounded
 from basinax.atoms import (
     EMT,
     Batch,
@@ -243,12 +243,12 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(kind, dtype, chosen,
     """
     atoms, cells = ([x[k] for k in chosen] for x in several(kind))
     settings = {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
-    batch = relax(atoms, ARGON, cell=cells, **settings)
+    batch = relax(atoms, ARGON, FIRE(), cell=cells, **settings)
     assert batch.status[list(chosen).index(8)] == Status.NOT_FINITE
     assert (batch.steps == 400).sum() >= len(atoms) // 2
-    alone = {k: relax([atoms[k]], ARGON, cell=[cells[k]], **settings) for k in those_alone}
+    alone = {k: relax([atoms[k]], ARGON, FIRE(), cell=[cells[k]], **settings) for k in those_alone}
     assert [k for k in those_alone if not same(batch, k, alone[k], 0)] == []
-    thin = relax(atoms[::-1], ARGON, cell=cells[::-1], skin=0.1, **settings)
+    thin = relax(atoms[::-1], ARGON, FIRE(), cell=cells[::-1], skin=0.1, **settings)
     assert [k for k in range(len(atoms)) if not same(batch, -1 - k, thin, k)] == []
 
 
@@ -256,7 +256,7 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(kind, dtype, chosen,
 def test_a_cell_that_explodes_ends_with_a_status():
     """It is torn apart; another beside it does not mind."""
     atoms = [sheared(bulk("Ar", "fcc", a=5.3), 9) for _ in range(2)]
-    result = relax(atoms, ARGON, cell=Frechet(pressure=[-0.2, 0.0]), fmax=1e-3)
+    result = relax(atoms, ARGON, FIRE(), cell=Frechet(pressure=[-0.2, 0.0]), fmax=1e-3)
     assert result.status.tolist() == [Status.NOT_FINITE, Status.CONVERGED]
     assert np.isnan(result.energies[0])
     assert np.abs(result.atoms[0].cell.array).max() > LARGEST_CELL
@@ -283,14 +283,16 @@ def test_cells_that_change_much_go_on_as_in_ase(names, potential, dtype, recorde
     atoms, pressures = (list(x) for x in zip(*(MUCH[name] for name in names), strict=True))
     settings = {"fmax": 0.02, "dtype": dtype}
     other = METALS[0] if potential is not ARGON else broken()
-    batch = relax([*atoms, other], potential, cell=Frechet(pressure=[*pressures, 0.0]), **settings)
+    batch = relax(
+        [*atoms, other], potential, FIRE(), cell=Frechet(pressure=[*pressures, 0.0]), **settings
+    )
     assert batch.converged[: len(atoms)].all()
     stretch = [a.cell.volume / b.cell.volume for a, b in zip(atoms, batch.atoms, strict=False)]
     assert all(not 1 / 8 < x < 8 for x in stretch)
     cells = Frechet(pressure=[0.0, *pressures[::-1]])
-    thin = relax([other, *atoms[::-1]], potential, cell=cells, skin=0.1, **settings)
+    thin = relax([other, *atoms[::-1]], potential, FIRE(), cell=cells, skin=0.1, **settings)
     for k, (a, pressure) in enumerate(zip(atoms, pressures, strict=True)):
-        assert same(batch, k, relax([a], potential, cell=Frechet(pressure), **settings), 0)
+        assert same(batch, k, relax([a], potential, FIRE(), cell=Frechet(pressure), **settings), 0)
         assert same(batch, k, thin, len(atoms) - k)
         if dtype == np.float32:
             continue
@@ -372,9 +374,11 @@ def test_a_place_that_is_taken_again_remembers_no_cell():
     """
     atoms, cells = several(Frechet)
     settings = {"fmax": 0.01, "keep_best": True, "max_steps": 60}
-    streamed = relax([*atoms, *atoms[::-1]], ARGON, cell=[*cells, *cells[::-1]], **settings)
+    streamed = relax([*atoms, *atoms[::-1]], ARGON, FIRE(), cell=[*cells, *cells[::-1]], **settings)
     for part in ([3, 0, 1, 2, 4], [3, 5, 6, 7, 8, 9]):
-        own = relax([atoms[k] for k in part], ARGON, cell=[cells[k] for k in part], **settings)
+        own = relax(
+            [atoms[k] for k in part], ARGON, FIRE(), cell=[cells[k] for k in part], **settings
+        )
         assert [k for i, k in enumerate(part) if not same(own, i, streamed, k)] == []
         assert [k for i, k in enumerate(part) if not same(own, i, streamed, -1 - k)] == []
 
@@ -473,7 +477,7 @@ def test_silicon_and_its_carbide_relax_as_in_ase(recorded):
     silicon, carbide = bulk("Si", a=5.6), bulk("SiC", "zincblende", a=4.5)
     atoms = [sheared(silicon, 1, 0.02), sheared(carbide, 2, 0.02)]
     triplets = {key: _mixed(*key) for key in itertools.product(("Si", "C"), repeat=3)}
-    result = relax(atoms, Tersoff(triplets), cell=Frechet(), fmax=0.001)
+    result = relax(atoms, Tersoff(triplets), FIRE(), cell=Frechet(), fmax=0.001)
     parameters = {key: TersoffParameters(*triplet) for key, triplet in triplets.items()}
     for k, a in enumerate(atoms):
         held = filtered(a, Frechet(), ASETersoff(parameters))
@@ -492,13 +496,13 @@ def test_symmetries_are_kept_as_ase_keeps_them(recorded):
     atoms.set_cell(atoms.cell.array * [[1.0], [1.0], [1.05]], scale_atoms=True)
     atoms.set_constraint(FixSymmetry(atoms))
     free = sheared(bulk("Ar", cubic=True, a=5.2), 3)
-    result = relax([free, atoms], ARGON, cell=Frechet(pressure=0.005), fmax=1e-3)
+    result = relax([free, atoms], ARGON, FIRE(), cell=Frechet(pressure=0.005), fmax=1e-3)
     held = filtered(atoms, Frechet(pressure=0.005), ASELennardJones(**ASE_ARGON))
     theirs = recorded(walk_of_ase, ase.optimize.FIRE, held, 1e-3)
     assert result.steps[1] == theirs["steps"]
     cell = result.atoms[1].cell.array
     np.testing.assert_allclose(cell, theirs["cells"][-1], rtol=0, atol=1e-9)
-    alone = relax([atoms], ARGON, cell=Frechet(pressure=0.005), fmax=1e-3)
+    alone = relax([atoms], ARGON, FIRE(), cell=Frechet(pressure=0.005), fmax=1e-3)
     assert same(result, 1, alone, 0)
 
 
@@ -507,7 +511,7 @@ def test_a_symmetric_cell_may_end_far_from_where_it_began():
     """By more than ASE lets one step of a cell that keeps its symmetry lead."""
     atoms = bulk("Ar", cubic=True, a=4.0)
     atoms.set_constraint(FixSymmetry(atoms))
-    result = relax([atoms], ARGON, cell=Frechet(), fmax=1e-3)
+    result = relax([atoms], ARGON, FIRE(), cell=Frechet(), fmax=1e-3)
     assert result.converged[0]
     lengths = result.atoms[0].cell.lengths()
     np.testing.assert_allclose(lengths, 5.26, rtol=0, atol=0.02)
@@ -530,7 +534,7 @@ def test_forces_and_stress_have_tolerances_apart():
 
     def relaxed(**criterion):
         cells = [Frechet(pressure=0.003), None]
-        result = relax([small, fixed], ARGON, cell=cells, **criterion)
+        result = relax([small, fixed], ARGON, FIRE(), cell=cells, **criterion)
         left = result.atoms[0].get_stress() + 0.003 * np.array([1, 1, 1, 0, 0, 0])
         return result, np.abs(left).max()
 
@@ -547,7 +551,7 @@ def test_an_energy_change_is_one_of_atoms_where_cells_move():
     atoms = [sheared(bulk("Ar", cubic=True, a=5.1), 7)] * 2
     # With a divisor of seven, rows of the cell counted too, the first would end at half the steps.
     criterion = any_of([0.0, 0.0], [0.0, 0.0], [2e-6, 0.0], [0.0, 8e-6])
-    result = relax(atoms, ARGON, cell=Frechet(), convergence=criterion)
+    result = relax(atoms, ARGON, FIRE(), cell=Frechet(), convergence=criterion)
     assert result.steps[0] == result.steps[1] > 2
 
 
@@ -577,25 +581,25 @@ def test_options_that_make_no_sense_are_refused(make, words):
 def test_cells_that_cannot_move_are_refused_before_anything_runs():
     flat = Atoms("Ar2", [[0, 0, 0], [0, 0, 4]], cell=[5, 5, 0], pbc=[1, 1, 0])
     with pytest.raises(ValueError, match=r"system 1 .*no volume.*cell=None"):
-        relax([bulk("Ar", a=5.3), flat], ARGON, cell="frechet")
+        relax([bulk("Ar", a=5.3), flat], ARGON, FIRE(), cell="frechet")
     held = bulk("Ar", cubic=True, a=5.3)
     held.set_constraint(FixScaled([0], (True, False, False)))
     with pytest.raises(NotImplementedError, match=r"system 1 .*FixScaled.*turn with it.*FixAtoms"):
-        relax([held, held], ARGON, cell=[None, Frechet()])
+        relax([held, held], ARGON, FIRE(), cell=[None, Frechet()])
     with pytest.raises(ValueError, match="one for each of the 2 structures: got 3"):
-        relax([flat, flat], ARGON, cell=[None, None, None])
+        relax([flat, flat], ARGON, FIRE(), cell=[None, None, None])
     with pytest.raises(ValueError, match="pressure must be a number or have one entry"):
-        relax([held, held], ARGON, cell=Frechet(pressure=[0.0, 0.0, 0.0]))
+        relax([held, held], ARGON, FIRE(), cell=Frechet(pressure=[0.0, 0.0, 0.0]))
     with pytest.raises(TypeError, match="entry 1 is 3"):
-        relax([flat, flat], ARGON, cell=[None, 3])
+        relax([flat, flat], ARGON, FIRE(), cell=[None, 3])
 
 
 def test_another_pressure_mask_or_factor_compiles_nothing(count_compilations):
     atoms = [sheared(bulk("Ar", cubic=True, a=5.2), 9)]
     settings = {"fmax": 0.01, "max_steps": 5}
-    relax(atoms, ARGON, cell=Frechet(), **settings)
+    relax(atoms, ARGON, FIRE(), cell=Frechet(), **settings)
     with count_compilations() as counted:
         cell = Frechet(0.001, MASKED, cell_factor=2.0)
-        relax(atoms, ARGON, cell=cell, **settings)
-        relax(atoms, ARGON, cell=cell_from("frechet:constant_volume=true"), **settings)
+        relax(atoms, ARGON, FIRE(), cell=cell, **settings)
+        relax(atoms, ARGON, FIRE(), cell=cell_from("frechet:constant_volume=true"), **settings)
     assert counted.count == 0

@@ -13,7 +13,7 @@ from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.constraints import FixAtoms, FixCartesian, FixCom, FixedLine, FixedPlane, FixScaled
 
 import basinax
-from basinax import Status
+from basinax import FIRE, Status
 from basinax.atoms import Batch, LennardJones, relax
 from comparison import same, same_bits
 from cover import exhaustive
@@ -130,7 +130,7 @@ def test_forces_and_steps_are_adjusted_as_in_ase(name):
 @pytest.mark.usefixtures("few_places")
 def test_results_keep_their_constraints_and_both_kinds_of_forces():
     atoms = slabs()
-    result = relax(atoms, POTENTIAL, fmax=0.02, keep_best=True)
+    result = relax(atoms, POTENTIAL, FIRE(), fmax=0.02, keep_best=True)
     for start, relaxed, fmax in zip(atoms, result.atoms, result.fmax, strict=True):
         assert [c.todict() for c in relaxed.constraints] == [c.todict() for c in start.constraints]
         reference = reference_of(relaxed)
@@ -148,9 +148,9 @@ def test_results_keep_their_constraints_and_both_kinds_of_forces():
 def test_forces_that_are_constrained_away_do_not_count():
     atoms = fcc111("Ar", (2, 2, 3), a=5.3, vacuum=10.0)
     atoms.positions[0, 2] += 0.4
-    free = relax([atoms], POTENTIAL, fmax=0.03)
+    free = relax([atoms], POTENTIAL, FIRE(), fmax=0.03)
     atoms.set_constraint(FixAtoms(BOTTOM))
-    held = relax([atoms], POTENTIAL, fmax=0.03)
+    held = relax([atoms], POTENTIAL, FIRE(), fmax=0.03)
     assert free.steps[0] > 0
     assert held.steps[0] == 0
     assert held.converged[0]
@@ -199,7 +199,7 @@ def test_what_is_fixed_last_keeps_its_bits_behind_others_that_move_all():
     """A centre of mass that is kept last moves what was fixed before, in ASE, too."""
     both = [FixAtoms([0, 2]), FixCom()]
     starts = [cluster(constraints) for constraints in (both[::-1], both)]
-    result = relax(starts, POTENTIAL, fmax=0.0, max_steps=20, dtype=np.float32)
+    result = relax(starts, POTENTIAL, FIRE(), fmax=0.0, max_steps=20, dtype=np.float32)
     fixed = [
         (a.positions[[0, 2]], b.positions[[0, 2]])
         for a, b in zip(starts, result.atoms, strict=True)
@@ -210,9 +210,9 @@ def test_what_is_fixed_last_keeps_its_bits_behind_others_that_move_all():
 
 def test_a_system_of_fixed_atoms_is_converged():
     start = slab([FixAtoms(range(12))])
-    result = relax([start], POTENTIAL)
+    result = relax([start], POTENTIAL, FIRE())
     assert (result.status[0], result.steps[0], result.fmax[0]) == (Status.CONVERGED, 0, 0.0)
-    forever = relax([start], POTENTIAL, fmax=0.0)
+    forever = relax([start], POTENTIAL, FIRE(), fmax=0.0)
     assert forever.status[0] == Status.STALLED
     assert same_bits(forever.atoms[0].positions, start.positions)
 
@@ -240,12 +240,12 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(dtype, those_alone):
     Each is alone in one dtype: what it is constrained by makes a program of its own.
     """
     atoms, settings = several(), {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
-    batch = relax(atoms, POTENTIAL, **settings)
+    batch = relax(atoms, POTENTIAL, FIRE(), **settings)
     assert batch.status[-1] == Status.NOT_FINITE
     assert (batch.steps == 400).sum() == 3
-    alone = {k: relax([atoms[k]], POTENTIAL, **settings) for k in those_alone}
+    alone = {k: relax([atoms[k]], POTENTIAL, FIRE(), **settings) for k in those_alone}
     assert [k for k in those_alone if not same(batch, k, alone[k], 0)] == []
-    thin = relax(atoms[::-1], POTENTIAL, skin=0.05, **settings)
+    thin = relax(atoms[::-1], POTENTIAL, FIRE(), skin=0.05, **settings)
     assert [k for k in range(len(atoms)) if not same(batch, -1 - k, thin, k)] == []
 
 
@@ -259,9 +259,9 @@ def test_a_place_that_is_taken_again_has_the_constraints_of_its_structure():
     fours = [("lines", "mass", *pair) for pair in zip(others[::2], others[1::2], strict=True)]
     names = itertools.chain(*fours)
     atoms = [slab(CONSTRAINTS[name], k) for k, name in enumerate(names)]
-    streamed = relax(atoms, POTENTIAL, fmax=0.002, keep_best=True)
+    streamed = relax(atoms, POTENTIAL, FIRE(), fmax=0.002, keep_best=True)
     for k in range(0, len(atoms), 4):
-        four = relax(atoms[k : k + 4], POTENTIAL, fmax=0.002, keep_best=True)
+        four = relax(atoms[k : k + 4], POTENTIAL, FIRE(), fmax=0.002, keep_best=True)
         assert [i for i in range(4) if not same(four, i, streamed, k + i)] == []
 
 

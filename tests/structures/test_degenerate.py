@@ -16,7 +16,7 @@ from ase import Atoms
 from ase.build import bulk
 from ase.data import chemical_symbols
 
-from basinax import Status
+from basinax import FIRE, Status
 from basinax.atoms import EMT, AbstractAtomEnergyPotential, AbstractPotential, ZhouEAM, relax
 from comparison import FIELDS, same_bits
 from covalent import POTENTIALS as COVALENT
@@ -158,10 +158,10 @@ def geometries_of(name):
 @pytest.mark.parametrize("name", ["Tersoff", "LennardJones"])
 def test_a_relaxation_from_there_ends_alone_as_in_a_batch(name):
     potential, (atoms, more) = CASES[name].potential, geometries_of(name)
-    batch = relax([*atoms, more], potential, max_steps=3)
+    batch = relax([*atoms, more], potential, FIRE(), max_steps=3)
     for k, structure in enumerate(atoms):
         assert (batch.status[k] == Status.NOT_FINITE) == is_met(structure)
-        alone = relax([structure], potential, max_steps=3)
+        alone = relax([structure], potential, FIRE(), max_steps=3)
         for field in FIELDS:
             assert same_bits(getattr(batch, field)[k], getattr(alone, field)[0]), field
         forces = [r.atoms[j].get_forces() for r, j in ((batch, k), (alone, 0))]

@@ -18,7 +18,7 @@ from ase.constraints import (
 )
 
 import basinax
-from basinax import Status
+from basinax import FIRE, Status
 from basinax.atoms import Batch, Frechet, Strain, UnitCell, relax
 from basinax.engine.moving_cells import CellConstraints, Dofs, cell_moves
 from basinax.structures.read import intake
@@ -253,7 +253,7 @@ def test_the_largest_force_is_that_of_ases_filter_at_the_same_atoms_and_cell(
     """
     pairs = of_filters(kind, is_whole)
     atoms, cells = zip(*pairs.values(), strict=True)
-    result = relax(atoms, ARGON, cell=list(cells), fmax=0.0, max_steps=10)
+    result = relax(atoms, ARGON, FIRE(), cell=list(cells), fmax=0.0, max_steps=10)
     assert (result.steps == 10).all()
     apart = {}
     for k, (name, (a, cell)) in enumerate(pairs.items()):
@@ -286,7 +286,7 @@ def distance(atoms: Atoms, walk, at: int = -1) -> float:
 def test_atoms_that_move_with_the_cell_alone_have_no_direction_to_keep(recorded):
     """Their constraints do nothing in ASE's `StrainFilter`; not even axes that turn matter."""
     atoms = [along_the_cell(), crystal("lines")]
-    result = relax(atoms, ARGON, cell=Strain(), fmax=0.01)
+    result = relax(atoms, ARGON, FIRE(), cell=Strain(), fmax=0.01)
     for a, ours, steps in zip(atoms, result.atoms, result.steps, strict=True):
         walk = recorded(walk_of_filter, ase.optimize.FIRE, a, Strain(), 0.01)
         assert walk["steps"] == steps
@@ -324,9 +324,9 @@ def test_a_place_that_is_taken_again_remembers_neither_constraint_nor_cell():
     """Those of one batch have its layout, and so its program, in whatever places they come."""
     atoms, cells = (x[:8] for x in several(Frechet))
     settings = {"fmax": 0.0, "max_steps": 60}
-    streamed = relax([*atoms, *atoms[::-1]], ARGON, cell=[*cells, *cells[::-1]], **settings)
+    streamed = relax([*atoms, *atoms[::-1]], ARGON, FIRE(), cell=[*cells, *cells[::-1]], **settings)
     assert streamed.status[7] == Status.NOT_FINITE
-    own = relax(atoms[::-1], ARGON, cell=cells[::-1], skin=0.1, **settings)
+    own = relax(atoms[::-1], ARGON, FIRE(), cell=cells[::-1], skin=0.1, **settings)
     assert [k for k in range(len(atoms)) if not same(streamed, k, own, -1 - k)] == []
     assert [k for k in range(len(atoms)) if not same(streamed, -1 - k, own, -1 - k)] == []
 
@@ -349,15 +349,19 @@ def test_a_structure_has_the_same_bits_in_every_batch(
     """
     atoms, cells = (x[:n_structures] for x in several(kind))
     settings = {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
-    batch = relax(atoms, ARGON, cell=cells, **settings)
+    batch = relax(atoms, ARGON, FIRE(), cell=cells, **settings)
     assert batch.status[7] == Status.NOT_FINITE
     assert (batch.steps == 400).sum() >= 5
     for few in apart:
-        others = relax([atoms[k] for k in few], ARGON, cell=[cells[k] for k in few], **settings)
+        others = relax(
+            [atoms[k] for k in few], ARGON, FIRE(), cell=[cells[k] for k in few], **settings
+        )
         assert [k for i, k in enumerate(few) if not same(batch, k, others, i)] == []
     monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 48)
     monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
-    thin = relax([*atoms, *atoms[::-1]], ARGON, cell=[*cells, *cells[::-1]], skin=0.1, **settings)
+    thin = relax(
+        [*atoms, *atoms[::-1]], ARGON, FIRE(), cell=[*cells, *cells[::-1]], skin=0.1, **settings
+    )
     assert [k for k in range(len(atoms)) if not same(batch, k, thin, k)] == []
     assert [k for k in range(len(atoms)) if not same(batch, k, thin, -1 - k)] == []
 
@@ -405,11 +409,11 @@ def test_cells_that_keep_their_symmetry_have_the_same_bits_beside_those_that_nee
     ]
     atoms, cells = [a for a, _ in pairs], [c for _, c in pairs]
     settings = {"fmax": 0.0, "max_steps": 100, "dtype": dtype}
-    batch = relax(atoms, ARGON, cell=cells, **settings)
+    batch = relax(atoms, ARGON, FIRE(), cell=cells, **settings)
     assert (batch.steps == 100).sum() >= 3
-    alone = {k: relax([atoms[k]], ARGON, cell=[cells[k]], **settings) for k in those_alone}
+    alone = {k: relax([atoms[k]], ARGON, FIRE(), cell=[cells[k]], **settings) for k in those_alone}
     assert [k for k in those_alone if not same(batch, k, alone[k], 0)] == []
-    thin = relax(atoms[::-1], ARGON, cell=cells[::-1], skin=0.1, **settings)
+    thin = relax(atoms[::-1], ARGON, FIRE(), cell=cells[::-1], skin=0.1, **settings)
     assert [k for k in range(5) if not same(batch, k, thin, -1 - k)] == []
 
 

@@ -15,7 +15,7 @@ from ase.constraints import FixAtoms, FixCom, FixedPlane, FixSymmetry
 from ase.spacegroup import crystal
 from ase.stress import full_3x3_to_voigt_6_stress, voigt_6_to_full_3x3_stress
 
-from basinax import Status
+from basinax import FIRE, Status
 from basinax.atoms import EMT, Batch, relax
 from comparison import same, same_bits
 from cover import exhaustive
@@ -123,8 +123,8 @@ def test_steps_are_those_of_ase(recorded):
         with_symmetry(trigonal(), broken=0.02),
         with_symmetry(trigonal(), [FixAtoms([0])], [FixCom()]),
     ]
-    early = {n: relax(atoms, POTENTIAL, fmax=0.005, max_steps=n) for n in (1, 5, 20)}
-    result = relax(atoms, POTENTIAL, fmax=0.005, max_steps=60)
+    early = {n: relax(atoms, POTENTIAL, FIRE(), fmax=0.005, max_steps=n) for n in (1, 5, 20)}
+    result = relax(atoms, POTENTIAL, FIRE(), fmax=0.005, max_steps=60)
     apart, counts = [], []
     for k, start in enumerate(atoms):
         a = start.copy()
@@ -151,7 +151,7 @@ def number_of(atoms: Atoms, symprec: float) -> int:
 def test_space_groups_are_kept_while_atoms_move(dtype, symprec):
     """Those of two, beside others for which another test has the program."""
     atoms = [with_symmetry(a) for a in (rutile(), trigonal())]
-    result = relax([*atoms, *several()[1:3]], POTENTIAL, fmax=0.01, dtype=dtype)
+    result = relax([*atoms, *several()[1:3]], POTENTIAL, FIRE(), fmax=0.01, dtype=dtype)
     assert result.converged.all()
     for start, end, number in zip(atoms, result.atoms[:2], (136, 152), strict=True):
         assert np.abs(end.positions - start.positions).max() > 0.01
@@ -163,7 +163,7 @@ def test_space_groups_are_kept_while_atoms_move(dtype, symprec):
 def test_what_no_operation_leaves_does_not_move():
     """A perfect crystal has no coordinate that is free; noise in it is never taken away."""
     start = with_symmetry(copper(), broken=0.1)
-    result = relax([start], POTENTIAL, fmax=0.01)
+    result = relax([start], POTENTIAL, FIRE(), fmax=0.01)
     assert result.converged[0]
     np.testing.assert_allclose(result.atoms[0].positions, start.positions, rtol=0, atol=1e-14)
 
@@ -195,12 +195,12 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(dtype, those_alone):
     Each is alone in one dtype: what it is constrained by makes a program of its own.
     """
     atoms, settings = several(), {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
-    batch = relax(atoms, POTENTIAL, **settings)
+    batch = relax(atoms, POTENTIAL, FIRE(), **settings)
     assert batch.status[-1] == Status.NOT_FINITE
     assert (batch.steps == 400).sum() >= 2
-    alone = {k: relax([atoms[k]], POTENTIAL, **settings) for k in those_alone}
+    alone = {k: relax([atoms[k]], POTENTIAL, FIRE(), **settings) for k in those_alone}
     assert [k for k in those_alone if not same(batch, k, alone[k], 0)] == []
-    thin = relax(atoms[::-1], POTENTIAL, skin=0.05, **settings)
+    thin = relax(atoms[::-1], POTENTIAL, FIRE(), skin=0.05, **settings)
     assert [k for k in range(len(atoms)) if not same(batch, -1 - k, thin, k)] == []
 
 
@@ -211,9 +211,9 @@ def test_a_place_that_is_taken_again_has_the_symmetry_of_its_structure():
     atoms = [a for _ in range(3) for a in several()[:3]]
     for k, a in enumerate(atoms):
         a.positions += np.random.default_rng(k).normal(size=a.positions.shape) * 0.02
-    streamed = relax(atoms, POTENTIAL, fmax=0.002, keep_best=True)
+    streamed = relax(atoms, POTENTIAL, FIRE(), fmax=0.002, keep_best=True)
     for k in range(0, len(atoms), 3):
-        three = relax(atoms[k : k + 3], POTENTIAL, fmax=0.002, keep_best=True)
+        three = relax(atoms[k : k + 3], POTENTIAL, FIRE(), fmax=0.002, keep_best=True)
         assert [i for i in range(3) if not same(three, i, streamed, k + i)] == []
 
 
@@ -282,16 +282,16 @@ def test_operations_that_do_not_fit_the_structure_are_refused():
     larger = with_symmetry(rutile())
     larger.constraints[0].symm_map = [[0, 1, 2]] * len(larger.constraints[0].rotations)
     with pytest.raises(ValueError, match=r"system 1 .*FixSymmetry was made for another number of"):
-        relax([bulk("Cu"), larger], POTENTIAL)
+        relax([bulk("Cu"), larger], POTENTIAL, FIRE())
     flat = with_symmetry(rutile())
     flat.pbc = False
     flat.set_cell(np.zeros((3, 3)), apply_constraint=False)
     with pytest.raises(ValueError, match="FixSymmetry needs a cell with a volume"):
-        relax([flat], POTENTIAL)
+        relax([flat], POTENTIAL, FIRE())
     wrong = with_symmetry(rutile())
     wrong.constraints[0].rotations[1] = np.diag([1, 1, -1])
     with pytest.raises(ValueError, match="FixSymmetry has operations that are no group"):
-        relax([wrong], POTENTIAL)
+        relax([wrong], POTENTIAL, FIRE())
 
 
 def test_a_layout_without_room_for_the_orbits_is_refused():

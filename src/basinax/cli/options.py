@@ -157,7 +157,7 @@ class RelaxOptions(ModelOptions):
         typer.Option(
             help="NAME[:OPTION=VALUE,...], such as fire:maxstep=0.1 or lbfgs; or a config, which"
             " may be a chain with limits, as a .json or .toml file or as JSON text. By default"
-            " internal-lbfgs for calculators and models (ase:..., nequix:...), fire for others."
+            " internal-lbfgs for calculators and models (ase:..., nequix:...), lbfgs for others."
         ),
     ] = None
     cell: Annotated[

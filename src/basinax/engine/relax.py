@@ -24,7 +24,7 @@ from basinax.engine.queue import Monitor
 from basinax.engine.run import Feed, relaxed
 from basinax.engine.text import cell_from, named_model
 from basinax.engine.workers import Devices, lanes_of
-from basinax.internal.optimizer import steps_on_the_host, usual_optimizer
+from basinax.internal.optimizer import InternalLBFGS, steps_on_the_host
 from basinax.minimize.criteria import DEFAULT_FMAX, AbstractCriterion, criterion_of
 from basinax.minimize.relax import raise_unless_converged
 from basinax.minimize.status import Status
@@ -44,6 +44,7 @@ from basinax.numerics.settings import (
     shown,
 )
 from basinax.numerics.switches import own_switches
+from basinax.optimizers import FIRE, LBFGS
 from basinax.optimizers.line_search.walk import Search
 from basinax.optimizers.protocol import AbstractTransform, check_transform
 from basinax.potentials import AbstractPotential
@@ -116,10 +117,9 @@ def relax(
         potential: such as `LennardJones.named("Ar")`, `ASECalculator(...)`, an ASE calculator, or a
             text such as "emt:Cu" (see `potential_from`); if None, each structure's own
             `atoms.calc`, for which an optimizer may stand in this place: `relax(atoms, "lbfgs")`.
-        optimizer: if None, `InternalLBFGS()` for potentials that the host evaluates, where
-            evaluations dominate the time, and `FIRE()` for others, and for models whose forces are
-            not derivatives of their energy. A text such as "fire:maxstep=0.1" names one, as on the
-            command line.
+        optimizer: if None, `LBFGS()`; `InternalLBFGS()` for calculators and learned models, where
+            evaluations dominate the time; and `FIRE()` for models whose forces are not derivatives
+            of their energy. A text such as "fire:maxstep=0.1" names one, as on the command line.
         cell: the motion of cells: `Frechet(pressure=0.0)`, `UnitCell()` or `Strain()`, a text such
             as "frechet" (see `cell_from`), None for fixed cells, or a sequence with one of these
             per structure. A structure without periodic directions has no cell that could move.
@@ -255,13 +255,18 @@ def run_settings(
 def _fit_for(
     evaluator: AbstractEvaluator | None, optimizer: AbstractTransform | None
 ) -> AbstractTransform:
-    """The optimizer, or the default one; raises TypeError if the model does not suit it."""
-    is_conservative = evaluator is not None and evaluator.is_conservative
-    if optimizer is None:
-        # The host's optimizer judges steps by energies, so forces must be their derivatives.
-        optimizer = usual_optimizer(is_hosted=is_conservative)
+    """The optimizer, or the default one; raises TypeError if the model does not suit it.
+
+    By default it is the kind of L-BFGS that takes the fewest evaluations (`docs/choosing.md`). Both
+    kinds want forces that are derivatives of the energy; `FIRE` does without.
+    """
+    is_conservative = evaluator is None or evaluator.is_conservative
+    if optimizer is None and is_conservative:
+        optimizer = LBFGS() if evaluator is None else InternalLBFGS()
+    elif optimizer is None:
+        optimizer = FIRE()
     check_transform(optimizer)
-    if evaluator is not None and not is_conservative:
+    if not is_conservative:
         _check_needs_no_energy(optimizer)
     return optimizer
 

@@ -11,7 +11,6 @@ from basinax.internal.carried import Walk
 from basinax.internal.coordinates import NoCoordinates, internal_coordinates
 from basinax.internal.deformation import Deformation
 from basinax.numerics.settings import FixedCount, Limit, Positive
-from basinax.optimizers import FIRE
 from basinax.optimizers.protocol import AbstractState, AbstractTransform
 from basinax.structures.read import Structure
 from basinax.systems.types import Prefix, Tree
@@ -85,11 +84,6 @@ def steps_on_the_host(optimizer: AbstractTransform) -> bool:
             " maxstep= for shorter steps"
         )
     return False
-
-
-def usual_optimizer(*, is_hosted: bool) -> AbstractTransform:
-    """The default optimizer, which depends on whether the host evaluates."""
-    return InternalLBFGS() if is_hosted else FIRE()
 
 
 class StepsOfHost(AbstractTransform):
