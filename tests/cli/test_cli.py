@@ -20,7 +20,7 @@ from ase.units import GPa
 from typer.testing import CliRunner
 
 import basinax
-from basinax import FIRE, cli
+from basinax import cli
 from basinax.atoms import (
     Frechet,
     LennardJones,
@@ -120,7 +120,7 @@ def test_everything_that_is_asked_for_must_hold(files):
         & basinax.MaxDisplacement(1e-3)
     )
     settings = {"convergence": criterion, "max_steps": DEFAULTS["max_steps"]}
-    expected = relax(starts, LennardJones(0.0104, 3.40, 8.5), FIRE(), **settings)
+    expected = relax(starts, LennardJones(0.0104, 3.40, 8.5), **settings)
     assert [int(row["steps"]) for row in table("out.csv")] == expected.steps.tolist()
 
 
@@ -140,7 +140,6 @@ def test_cells_move_as_in_the_library(files):
     expected = relax(
         starts,
         LennardJones(0.0104, 3.40, 8.5),
-        FIRE(),
         cell=Frechet(pressure=0.5 * GPa, mask=(1, 1, 0, 0, 0, 1)),
         convergence=MaxAtomForce(DEFAULTS["fmax"]) & MaxStress(1e-4),
         max_steps=DEFAULTS["max_steps"],
@@ -170,7 +169,6 @@ def test_a_structure_may_bring_its_own_options(tmp_path, monkeypatch):
     expected = relax(
         starts,
         LennardJones(0.0104, 3.40, 8.5),
-        FIRE(),
         cell=[UnitCell(pressure=0.002), None, UnitCell(mask=(1, 1, 0, 0, 0, 1))],
         fmax=[0.02, 0.01, 0.03],
         max_steps=[50, 3, 50],
@@ -188,7 +186,8 @@ def test_trajectories_go_to_a_folder(files):
             "--output",
             f"{form}.xyz",
         ]
-        done = run("relax", *files, "--potential", ARGON, *options, "--trajectory-format", form)
+        options += ["--optimizer", "fire", "--trajectory-format", form]
+        done = run("relax", *files, "--potential", ARGON, *options)
         assert done.exit_code == 0, done.output
         frames = [ase.io.read(f"{form}s/{k}.{form}", index=":") for k in range(3)]
         assert [frame.info["step"] for frame in frames[0]][:3] == [0, 4, 8]
