@@ -125,6 +125,8 @@ class Works(AbstractWorks):
             inputs, self._all = read_works(given, setup)
             self.paths, self.skipped, self.inputs = inputs.paths, inputs.skipped, described(inputs)
             self.sources = [work.source for work in self._all]
+            if keeping.ray is not None:  # whose workers have windows, and record the unusable
+                setup.check([work for work in self._all if self.shard.has(work.number)])
         self.n_items = len(self._all) if is_sole else count(given.files)
 
     def plans(self, writing: Writing) -> list[Plan]:
