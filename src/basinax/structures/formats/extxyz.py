@@ -23,6 +23,9 @@ COLUMNS = {*all_properties, "pos", "Z", "species", "symbols", "charge", "move_ma
 LARGEST = np.iinfo(np.int32).max
 """The largest integer of a column that ASE can read."""
 
+REMEMBERED = 1 << 16
+"""Entries that are known to be read again: those of a run are asked for twice, and most differ."""
+
 
 def entry_of(name: Any, value: Any) -> Any:
     """The value, or a text that ASE's reader turns into it; `NOTHING` if there is none."""
@@ -33,7 +36,7 @@ def entry_of(name: Any, value: Any) -> Any:
     return (_read_again if isinstance(value, str) else _read_again.__wrapped__)(name, value)
 
 
-@functools.lru_cache
+@functools.lru_cache(REMEMBERED)
 def _read_again(name: str, value: Any) -> Any:
     try:
         meant = _plain(value)
