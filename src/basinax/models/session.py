@@ -26,8 +26,8 @@ from basinax.models.evaluators.waiting import ALONE, evaluated_by_model, failure
 from basinax.models.graphs import LaidOut, Shape, VerletList
 from basinax.models.programs import Program, evaluate, prepare
 from basinax.numerics.compilations import Compilations, counter_of_thread
-from basinax.numerics.cores import n_cores
 from basinax.numerics.oom import FEWER, half, is_out_of_memory
+from basinax.numerics.processor import n_cores
 from basinax.numerics.switches import config_context, switches
 from basinax.structures.batch import bare
 
