@@ -1,6 +1,7 @@
 """Batches that are too large for the memory: halved, and begun again from the input."""
 
 import itertools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -9,14 +10,23 @@ import pytest
 from ase import Atoms
 from ase.build import bulk
 
+import torch_stub
 from basinax import BFGS, FIRE, LBFGS, Status
-from basinax.atoms import ASECalculator, JaxModel, LennardJones, relax
+from basinax.atoms import (
+    ASECalculator,
+    JaxModel,
+    LennardJones,
+    TorchSimModel,
+    evaluate,
+    relax,
+)
 from basinax.engine import hosted, on_device, run
 from basinax.models import session
 from basinax.models.session import Lanes
 from basinax.numerics.memory import host_memory, memory_of
 from basinax.numerics.oom import is_out_of_memory
 from basinax.systems.index import index_of_sizes
+from comparison import same_ends
 from cover import exhaustive
 
 ARGON = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=5.0)
@@ -82,6 +92,18 @@ def test_memory_that_runs_out_on_the_way_changes_no_bit(calls, few_places, whole
         assert np.array_equal(a.energies, b.energies)
 
 
+def test_points_are_evaluated_in_smaller_batches_where_memory_runs_out(monkeypatch):
+    monkeypatch.setattr("basinax.structures.machine.CPU.few_point_rows", 8)
+    greedy, atoms = Greedy(epsilon=0.0104, sigma=3.40, cutoff=5.0), argon()
+    whole = evaluate(atoms, ARGON, stress=True)
+    with pytest.warns(RuntimeWarning, match="no more than half as many structures are evaluated"):
+        found = evaluate(atoms, greedy, stress=True)
+    for name in ("energies", "forces", "stresses"):
+        assert np.array_equal(getattr(found, name), getattr(whole, name))
+    with pytest.raises(MemoryError), pytest.warns(RuntimeWarning):
+        evaluate([*atoms, bulk("Ar", cubic=True).repeat((2, 2, 2))], greedy)
+
+
 def test_a_structure_that_is_too_large_by_itself_raises(few_places):
     crystal = bulk("Ar", cubic=True).repeat((2, 2, 2))
     greedy = Greedy(epsilon=0.0104, sigma=3.40, cutoff=5.0)
@@ -126,6 +148,10 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory():
     assert is_out_of_memory(jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room"))
     assert not is_out_of_memory(jax.errors.JaxRuntimeError("INVALID_ARGUMENT: no such option"))
     assert not is_out_of_memory(ValueError("Out of memory"))
+    assert is_out_of_memory(OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+    of_torch = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate"
+    assert is_out_of_memory(RuntimeError(of_torch))
+    assert not is_out_of_memory(RuntimeError("SCF did not converge"))
 
 
 def test_the_memory_of_a_device_is_what_jax_reports_or_that_of_the_host():
@@ -178,6 +204,82 @@ def test_batches_of_calculators_are_as_large_as_memory_allows(monkeypatch):
             relax(atoms, ASECalculator(ARGON.calculator()), BFGS())
     large, fitting, least = shapes
     assert large[0] > fitting[0] > least[0] == 32
+
+
+class Joined:
+    """A model of TorchSim's interface: springs, in memory for so many atoms at a time."""
+
+    def __init__(self, most: int):
+        self.most, self.seen = most, []
+
+    def forward(self, state):
+        self.seen.append(state.n_atoms)
+        if state.n_atoms > self.most:
+            raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        if 79 in state.atomic_numbers:
+            raise ValueError("no gold")
+        x = state.positions
+        mine = [x[state.system_idx == k] for k in range(state.n_systems)]
+        return {
+            "energy": torch_stub.tensor([0.5 * (x * x).sum() for x in mine]),
+            "forces": -x,
+            "stress": torch_stub.tensor(np.zeros((state.n_systems, 3, 3))),
+        }
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", torch_stub.TORCH)
+    monkeypatch.setitem(sys.modules, "torch_sim", None)
+
+
+def molecules(*symbols: str) -> list[Atoms]:
+    rng = np.random.default_rng(0)
+    return [Atoms(s, rng.uniform(-1, 1, (len(Atoms(s)), 3))) for s in symbols]
+
+
+@pytest.mark.parametrize("most", [5, exhaustive(9), exhaustive(16)])
+def test_a_joined_call_that_is_too_large_is_halved_with_the_same_bits(most, torch):
+    atoms = molecules("H3", "C5", "O2", "N4", "H5", "HF", "O3", "C5")
+    whole = relax(atoms, TorchSimModel(Joined(99), batched=True), fmax=1e-3)
+    alone = [relax([a], TorchSimModel(Joined(99)), fmax=1e-3) for a in atoms]
+    assert whole.converged.all() and same_ends(whole, alone)
+    model = Joined(most)
+    with pytest.warns(RuntimeWarning, match="no more than half as many structures are evaluated"):
+        found = relax(atoms, TorchSimModel(model, batched=True), fmax=1e-3)
+    assert same(found, whole) and same_ends(found, alone)
+    # What is too much is tried once for each halving, and then no more.
+    failed = [n for n in model.seen if n > most]
+    assert failed == sorted(set(failed), reverse=True)
+    assert all(b <= -(-a // 2) for a, b in itertools.pairwise(failed))
+    assert max(model.seen[model.seen.index(failed[-1]) + 1 :]) <= most
+
+
+def test_a_structure_that_is_too_large_for_a_joined_call_fails_alone(torch):
+    atoms = molecules("H3", "C5", "O8", "N4", "H5")
+    with pytest.warns(RuntimeWarning, match="no more than half as many structures are evaluated"):
+        found = relax(atoms, TorchSimModel(Joined(7), batched=True), fmax=1e-3)
+    failed = [entry.status == Status.EVALUATION_FAILED for entry in found]
+    assert failed == [False, False, True, False, False]
+    text = "memory has run out for this structure alone: OutOfMemoryError: CUDA out of memory"
+    assert found.messages[2].startswith(text)
+    others = [atoms[k] for k in (0, 1, 3, 4)]
+    whole = relax(others, TorchSimModel(Joined(99), batched=True), fmax=1e-3)
+    ends = [found.atoms[k] for k in (0, 1, 3, 4)]
+    assert all(
+        np.array_equal(a.positions, b.positions) for a, b in zip(ends, whole.atoms, strict=True)
+    )
+
+
+def test_a_structure_that_a_model_refuses_fails_alone_in_a_joined_call(torch):
+    model = Joined(99)
+    found = evaluate(molecules("H3", "AuH", "O2"), TorchSimModel(model, batched=True))
+    assert found.messages == ["", "ValueError: no gold", ""]
+    assert model.seen == [7, 3, 2, 2]
+
+
+class OutOfMemoryError(RuntimeError):
+    """Like torch's."""
 
 
 def springs(vectors, numbers, senders, receivers):

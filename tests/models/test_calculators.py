@@ -31,7 +31,7 @@ from basinax.atoms import (
     relax,
 )
 from basinax.models.evaluators import folders
-from calculators import Duck, Faulty, InFiles, NoStress, Outer, Refilled, Silent, Springs
+from calculators import Duck, Faulty, Hungry, InFiles, NoStress, Outer, Refilled, Silent, Springs
 from comparison import same_ends
 from cover import exhaustive
 from follow_ase import walk_of_ase
@@ -237,6 +237,41 @@ def test_what_fails_ends_its_structure_alone(fault, status, message):
         relax(atoms[::2], calculator, fmax=1e-3),
         [relax([a], Springs(), fmax=1e-3) for a in atoms[::2]],
     )
+
+
+LACKS = {"host": "MemoryError", "torch": "OutOfMemoryError: CUDA", "killed": "by SIGKILL"}
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are not in /proc")
+@pytest.mark.parametrize("lack", LACKS)
+@pytest.mark.parametrize("most", [1, exhaustive(2)])
+def test_fewer_processes_go_on_where_memory_runs_out_with_the_same_bits(lack, most, tmp_path):
+    symbols = ("H3", "AuH", "C5", "O2", "N4", "F6")
+    atoms = [on_springs(symbol, k) for k, symbol in enumerate(symbols)]
+    hungry = ASECalculator(functools.partial(Hungry, lack, tmp_path, 4, most), workers=4)
+    with pytest.warns(RuntimeWarning, match="no more than half as many structures are evaluated"):
+        result = relax(atoms, hungry, fmax=1e-3)
+    assert [k for k, text in enumerate(result.messages) if text] == [1]
+    start, lacked = "memory has run out for this structure alone: ", LACKS[lack]
+    assert result.messages[1].startswith(start) and lacked in result.messages[1]
+    others = [a for k, a in enumerate(atoms) if k != 1]
+    found = [result.atoms[k] for k in range(len(atoms)) if k != 1]
+    whole = [relax([a], Springs(), fmax=1e-3).atoms[0] for a in others]
+    assert result.converged.sum() == 5
+    assert all(np.array_equal(a.positions, b.positions) for a, b in zip(found, whole, strict=True))
+
+
+def test_reused_calculators_that_begin_anew_are_told_of(tmp_path):
+    hungry = functools.partial(Hungry, "host", tmp_path, 2, 1)
+    with pytest.warns(RuntimeWarning, match="begin anew, so last digits may change"):
+        atoms = [on_springs("H3", k) for k in range(3)]
+        result = relax(atoms, ASECalculator(hungry, workers=2, reuse=True), fmax=1e-3)
+    assert result.converged.all()
+
+
+def test_a_calculator_of_this_process_that_has_too_little_memory_fails_alone(tmp_path):
+    found = evaluate([on_springs("H3", 0), on_springs("AuH", 1)], Hungry("host", tmp_path, 1, 1))
+    assert found.messages == ["", "memory has run out for this structure alone: MemoryError"]
 
 
 def broken():

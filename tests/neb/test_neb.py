@@ -1,8 +1,10 @@
 """Paths take the steps of `ase.mep.NEB`, and each has the bits that it has alone."""
 
 import functools
+import itertools
 
 import ase.io
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from ase.optimize import BFGS as BFGSOfASE, FIRE as FIREOfASE, MDMin as MDMinOfA
 
 from basinax import BFGS, FIRE, LBFGSLineSearch, MDMin, Status, check_order
 from basinax.atoms import EMT, ASECalculator, InternalLBFGS, JaxModel, Trajectories, neb, relax
+from basinax.neb import batched
 from basinax.neb.evaluator import Ends, PathEvaluator, _parts
 from basinax.neb.forces import band_forces
 from basinax.neb.paths import read_bands
@@ -226,6 +229,28 @@ def test_refilled_places_change_no_bit(monkeypatch):
     monkeypatch.setattr("basinax.structures.machine.CPU.few_rows", 64)
     monkeypatch.setattr("basinax.structures.machine.CPU.point_rows", 64)
     for path, other in zip(neb(paths, EMT(), **options), expected, strict=True):
+        assert_same(path, other)
+
+
+@pytest.mark.parametrize("calls", [exhaustive(0), 3])
+def test_images_are_evaluated_in_parts_where_memory_runs_out(calls, monkeypatch):
+    """After some calls, between which lists were renewed."""
+    paths, options = [hop(), hop("Cu")], {"n_images": 4, "max_steps": 12, "fmax": 0.2}
+    expected = neb(paths, EMT(), **options)
+    properties_of, seen = batched.properties_of, []
+
+    def greedy(*arguments):
+        n_atoms = sum(np.asarray(arguments[3].index.sizes))
+        seen.append(int(n_atoms))
+        if len(seen) > calls and n_atoms > 2 * 13:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room")
+        return properties_of(*arguments)
+
+    monkeypatch.setattr(batched, "properties_of", greedy)
+    with pytest.warns(RuntimeWarning, match="no more than half as many structures are evaluated"):
+        found = neb(paths, EMT(), **options)
+    assert all(b <= -(-a // 2) for a, b in itertools.pairwise(seen[calls:]) if a > 2 * 13)
+    for path, other in zip(found, expected, strict=True):
         assert_same(path, other)
 
 

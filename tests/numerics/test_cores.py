@@ -5,7 +5,7 @@ import os
 import pytest
 
 from basinax.engine.groups import n_cores_used
-from basinax.numerics.cores import n_cores
+from basinax.numerics.processor import n_cores
 
 
 @pytest.mark.parametrize("count", [n_cores, n_cores_used])

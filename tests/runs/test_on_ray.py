@@ -14,6 +14,7 @@ from ase import Atoms
 from typer.testing import CliRunner
 
 from basinax import Status, cli
+from basinax.cli.console import BAD_INPUT
 from basinax.results.record import Relaxed
 from basinax.runs.folder import RunFolder
 from basinax.runs.on_ray import relaxed_on_ray
@@ -150,3 +151,19 @@ def test_a_run_on_a_cluster_has_the_bits_of_one_without(cluster, tmp_path, monke
             theirs.steps,
             theirs.message,
         )
+
+
+def test_an_unusable_structure_is_refused_where_no_folder_is_asked_for(
+    cluster, tmp_path, monkeypatch
+):
+    """As without a cluster, before the run."""
+    monkeypatch.chdir(tmp_path)
+    ase.io.write("argon.extxyz", [Atoms("Ar3", 3.8 * np.eye(3)), Atoms("Ar2", pbc=True)])
+    refused = []
+    for more in ([], ["--ray", "auto"]):
+        ran = CliRunner().invoke(cli.app, ["relax", "argon.extxyz", "--potential", ARGON, *more])
+        assert ran.exit_code == BAD_INPUT
+        refused.append(ran.stderr)
+    assert refused[0] == refused[1]
+    assert "argon.extxyz@1 (Ar2) has pbc" in refused[0]
+    assert os.listdir() == ["argon.extxyz"]

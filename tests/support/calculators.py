@@ -1,6 +1,7 @@
 """Calculators that do something wrong, or remember what they saw. Worker processes import them."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -133,6 +134,34 @@ class Faulty(Springs):
                 self.results["forces"] = self.results["forces"] * np.nan
             case "text":
                 self.results["energy"] = "low"
+
+
+class Hungry(Springs):
+    """Has too little memory beside so many living processes, and for gold with any."""
+
+    def __init__(self, lack: str, folder: Path, n_processes: int, most: int):
+        super().__init__()
+        self.lack, self.folder, self.most = lack, folder, most
+        (folder / str(os.getpid())).touch()
+        while len(os.listdir(folder)) < n_processes:  # those of the beginning wait for each other
+            time.sleep(0.01)
+
+    def calculate(self, atoms=None, properties=None, system_changes=all_changes):
+        super().calculate(atoms, properties, system_changes)
+        alive = [name for name in os.listdir(self.folder) if Path("/proc", name).exists()]
+        if len(alive) <= self.most and atoms.symbols[0] != "Au":
+            return
+        match self.lack:
+            case "host":
+                raise MemoryError
+            case "torch":
+                raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            case "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+class OutOfMemoryError(RuntimeError):
+    """Like torch's."""
 
 
 class Silent(Springs):

@@ -4,6 +4,8 @@ import contextlib
 import sys
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
+
 from calculators import Springs
 
 
@@ -51,7 +53,27 @@ def optimized_execution(value):
         Script.is_optimized = before
 
 
+class Tensor(np.ndarray):
+    def detach(self):
+        return self
+
+    cpu = detach
+
+    def numpy(self):
+        return np.asarray(self)
+
+    def transpose(self, *axes):
+        return self.swapaxes(*axes)
+
+
+def tensor(values, dtype=None, device=None):
+    del device
+    return np.array(values, dtype).view(Tensor)
+
+
 TORCH = ModuleType("torch")
+TORCH.device, TORCH.tensor = str, tensor
+TORCH.float64, TORCH.int64, TORCH.bool = np.float64, np.int64, np.bool_
 TORCH.nn = SimpleNamespace(Module=Module)
 TORCH.jit = SimpleNamespace(
     ScriptModule=Script, ScriptFunction=Function, optimized_execution=optimized_execution

@@ -1,13 +1,19 @@
-"""Formats of outputs: refused before the run, or with one warning of what they do not keep."""
+"""The contents of outputs, and their formats.
 
-from collections.abc import Mapping, Sequence
+A format is refused before the run, or there is one warning of what it does not keep.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ase import Atoms
 from ase.io.formats import UnknownFileTypeError
 
 from basinax.cli.console import fail, print_warning
+from basinax.results.record import Relaxed
+from basinax.results.result import AtomsRelaxation
+from basinax.results.table import Columns
 from basinax.structures.charges import some_of
 from basinax.structures.formats.formats import Form, form_to_write
 from basinax.structures.formats.held import in_words, losses, refusal
@@ -54,3 +60,39 @@ def plans_of(
     for text, paths in losing.items():
         print_warning(f"{some_of(paths)}: {text}")
     return plans
+
+
+class Found(NamedTuple):
+    """Structures to write, and the table."""
+
+    atoms: list[Atoms]
+    sources: list[str]
+    """The name of each structure."""
+    numbers: list[int]
+    """The number in the input of what each structure is or belongs to."""
+    columns: Columns
+    plot: Callable[[], Any] | None = None
+    """Draws a picture and returns its axes of matplotlib, if there is one."""
+
+
+def found_structures(
+    numbers: list[int], result: AtomsRelaxation, info: Sequence[str] = ()
+) -> Found:
+    """The structures, with source, number, status and steps in their `info`."""
+    columns = result.to_dict(info)
+    for number, entry in zip(numbers, result, strict=True):
+        entry.atoms.info |= named_in_info(number, entry)
+    return Found(result.atoms, result.sources, numbers, columns)
+
+
+def named_in_info(number: int, entry: Relaxed) -> dict[str, Any]:
+    return {
+        "relax_status": str(entry.status),
+        "relax_steps": entry.steps,
+        "relax_source": entry.source,
+        "relax_number": number,
+    }
+
+
+def have_stress(structures: Sequence[Atoms]) -> list[bool]:
+    return [a.calc is not None and "stress" in a.calc.results for a in structures]

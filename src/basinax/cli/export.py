@@ -8,21 +8,15 @@ from typing import Any
 import typer
 
 from basinax.cli.console import fail, out, print_line, reported
-from basinax.cli.contents import plans_of
-from basinax.cli.neb import PATHS
+from basinax.cli.contents import found_structures, have_stress, plans_of
 from basinax.cli.outputs import Saver, check_places, print_saved, print_written
-from basinax.cli.record import accept
-from basinax.cli.run import have_stress
 from basinax.cli.values import Shard
-from basinax.cli.works import RELAXATION
 from basinax.config.tables import RECORD, Table
 from basinax.minimize.status import Status
 from basinax.results.report.page import check_report
 from basinax.results.table import writer_of
 from basinax.runs.changes import changes, joined
 from basinax.runs.folder import RunFolder
-
-JOBS = {job.command: job for job in (RELAXATION, PATHS)}
 
 
 def run(
@@ -42,7 +36,12 @@ def run(
         if table is not None:
             writer_of(table)
         numbers, result = kept.results.gathered(statuses_named(statuses))
-        found = JOBS[kept.read_record()[RECORD]["command"]].found(numbers, result, info)
+        if kept.read_record()[RECORD]["command"] == "neb":
+            from basinax.cli.neb import found_paths  # which imports what computes
+
+            found = found_paths(numbers, result, info)
+        else:
+            found = found_structures(numbers, result, info)
     if not numbers:
         fail(f"{kept.name} has no {'structure that ended so' if statuses else 'results'}")
     check_places(places, None, len(numbers), kept.files, may_replace=may_replace)
@@ -122,6 +121,8 @@ def merge(folders: list[Path], place: Path, *, force: bool) -> None:
 
 def _record_of(parts: list[RunFolder], *, force: bool) -> Table:
     """The joint record, from the first; exits if the records differ."""
+    from basinax.cli.record import accept  # which imports what computes
+
     record, *others = [part.read_record() for part in parts]
     shard = str(Shard(1, 1))
     record[RECORD]["shard"] = shard

@@ -27,8 +27,8 @@ from basinax.config.files import name_of, stamp_of
 from basinax.config.tables import ENDINGS
 from basinax.neighbors.contacts import closest_contact
 from basinax.structures.charges import unused_by_words, uses_of
+from basinax.structures.formats.extxyz import frames_of, structure_of
 from basinax.structures.formats.formats import Form, form_to_read
-from basinax.structures.formats.frames import frames_of, structure_of
 from basinax.structures.formats.texts import binary
 
 STDIN_NAME = "stdin.extxyz"

@@ -11,14 +11,14 @@ from ase import Atoms
 
 from basinax.atoms import Trajectories
 from basinax.cli.console import fail, print_warning, reported, with_sources
-from basinax.cli.contents import Plan, plans_of
+from basinax.cli.contents import Found, Plan, named_in_info, plans_of
 from basinax.cli.guard import Unreadable
 from basinax.cli.inputs import InputItem, files_in, items_in, print_unused
 from basinax.cli.named import in_few
 from basinax.cli.options import OutputStyle, PathOptions, PathOutputs, StoreOptions
 from basinax.cli.outputs import Writing
 from basinax.cli.setup import Work, fix, potential_of, reading
-from basinax.cli.works import AbstractWorks, Ended, Found, Job, named_in_info
+from basinax.cli.works import AbstractWorks, Ended, Job
 from basinax.config.files import name_of
 from basinax.config.specs import optimizer_from
 from basinax.engine.relax import run_settings

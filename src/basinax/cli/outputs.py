@@ -16,7 +16,6 @@ from typing import Any
 import typer
 from ase import Atoms
 
-from basinax.atoms import Trajectories
 from basinax.cli.console import (
     NOT_SAVED,
     TerminalStream,
@@ -45,7 +44,7 @@ from basinax.config.files import (
 )
 from basinax.config.tables import Table, json_of, strict
 from basinax.results.table import Columns, csv_of, writer_of
-from basinax.results.trajectory import NotWhole, check_folder
+from basinax.results.trajectory import NotWhole, Trajectories, check_folder
 
 SHORT = 200
 """Bytes of a name that leave room for endings appended by writers."""

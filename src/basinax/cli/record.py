@@ -31,8 +31,7 @@ from basinax.config.files import name_of
 from basinax.config.tables import RECORD, Table
 from basinax.engine.python import NAMED_BY_FILE
 from basinax.models.evaluators.workers import LOADED
-from basinax.numerics.cores import n_cores
-from basinax.numerics.processor import instructions, kind_of_processor
+from basinax.numerics.processor import instructions, kind_of_processor, n_cores
 from basinax.runs.changes import ALWAYS as PACKAGES
 from basinax.runs.record import FORMAT
 

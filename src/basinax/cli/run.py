@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import typer
-from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
 from rich.table import Table as Grid
 
@@ -35,7 +34,7 @@ from basinax.cli.console import (
     print_warning,
     reported,
 )
-from basinax.cli.contents import Plan, plans_of
+from basinax.cli.contents import Plan, have_stress, plans_of
 from basinax.cli.inputs import content_of_stdin, digest_of, file_and_images, files_in, files_read
 from basinax.cli.named import STDIN
 from basinax.cli.options import (
@@ -451,10 +450,6 @@ def _export(
 
 def _titled(paths: Sequence[Path]) -> str:
     return ", ".join(map(str, paths)) if len(paths) <= NAMED else f"{len(paths)} files"
-
-
-def have_stress(structures: Sequence[Atoms]) -> list[bool]:
-    return [a.calc is not None and "stress" in a.calc.results for a in structures]
 
 
 # --- what is printed

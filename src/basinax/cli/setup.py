@@ -40,8 +40,9 @@ from basinax.cli.record import IMPORTING, noted
 from basinax.cli.values import OfInfo, chosen, count_of, not_negative, or_of_info, pressure_of
 from basinax.config.specs import optimizer_from
 from basinax.config.tables import read_config
+from basinax.engine.groups import RunSettings
 from basinax.engine.relax import run_settings
-from basinax.engine.relax_stream import own_numbers, relax_items
+from basinax.engine.relax_stream import faults_of, own_numbers, relax_items
 from basinax.engine.run import Outcomes
 from basinax.engine.workers import lanes_of
 from basinax.minimize.criteria import (
@@ -162,9 +163,19 @@ class Setup:
             history: as for `relax`.
             how: further arguments of `relax_items`.
         """
+        return relax_items(items, self._run(history=history), **how)
+
+    def check(self, works: Sequence[Work]) -> None:
+        """Exit with an error if one of these structures cannot be relaxed."""
+        faults = faults_of(map(self.item_of, works), self._run(history=False))
+        sources = {work.number: work.source for work in works}
+        for fault in faults[:1]:
+            with reported([sources[fault.number]]):
+                raise fault.error
+
+    def _run(self, *, history: bool | int) -> RunSettings:
         own = {"convergence": self._criterion([0.0]), "max_steps": np.zeros(1, int)}
-        run = run_settings(**self.settings, **own, history=history, n_structures=1)
-        return relax_items(items, run, **how)
+        return run_settings(**self.settings, **own, history=history, n_structures=1)
 
     def _criterion(self, fmax: list[float]) -> AbstractCriterion:
         """The combination of all criteria in the options."""

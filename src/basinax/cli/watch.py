@@ -22,7 +22,7 @@ from basinax.cli.console import INTERRUPTED, err, print_line
 from basinax.cli.options import Dtype, OutputStyle
 from basinax.numerics.cache import VARIABLE, enable_cache
 from basinax.numerics.compilations import EVENT
-from basinax.numerics.cores import n_cores
+from basinax.numerics.processor import n_cores
 from basinax.numerics.programs import LOADED
 from basinax.results.bar import Bar
 from basinax.structures.charges import Unused

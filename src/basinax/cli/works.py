@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from ase import Atoms
 
 from basinax.atoms import Trajectories
 from basinax.cli.console import fail, print_warning, reported, with_sources
-from basinax.cli.contents import Plan, plans_of
+from basinax.cli.contents import Found, Plan, found_structures, plans_of
 from basinax.cli.inputs import InputItem, count, items_of
 from basinax.cli.options import Outputs, RelaxOptions, StoreOptions
 from basinax.cli.outputs import Writing
@@ -23,8 +23,6 @@ from basinax.engine.relax_stream import refused
 from basinax.numerics.settings import one_line
 from basinax.results.history import AnyRecorder, Log, Together
 from basinax.results.record import Relaxed
-from basinax.results.result import AtomsRelaxation
-from basinax.results.table import Columns
 from basinax.results.trajectory import Recorder
 from basinax.runs.results import Brief
 from basinax.runs.rows import not_kept
@@ -34,19 +32,6 @@ from basinax.structures.read import Fault, Item as Input
 
 Ended = list[tuple[int, Relaxed]]
 """Outcomes, with the numbers of the structures."""
-
-
-class Found(NamedTuple):
-    """Structures to write, and the table."""
-
-    atoms: list[Atoms]
-    sources: list[str]
-    """The name of each structure."""
-    numbers: list[int]
-    """The number in the input of what each structure is or belongs to."""
-    columns: Columns
-    plot: Callable[[], Any] | None = None
-    """Draws a picture and returns its axes of matplotlib, if there is one."""
 
 
 class AbstractWorks(abc.ABC):
@@ -125,6 +110,8 @@ class Works(AbstractWorks):
             inputs, self._all = read_works(given, setup)
             self.paths, self.skipped, self.inputs = inputs.paths, inputs.skipped, described(inputs)
             self.sources = [work.source for work in self._all]
+            if keeping.ray is not None:  # whose workers have windows, and record the unusable
+                setup.check([work for work in self._all if self.shard.has(work.number)])
         self.n_items = len(self._all) if is_sole else count(given.files)
 
     def plans(self, writing: Writing) -> list[Plan]:
@@ -250,25 +237,6 @@ def relax_window(
 ) -> Ended:
     """All outcomes of some works, for a worker of a cluster."""
     return list(itertools.chain.from_iterable(relax(setup, works, **how)))
-
-
-def found_structures(
-    numbers: list[int], result: AtomsRelaxation, info: Sequence[str] = ()
-) -> Found:
-    """The structures, with source, number, status and steps in their `info`."""
-    columns = result.to_dict(info)
-    for number, entry in zip(numbers, result, strict=True):
-        entry.atoms.info |= named_in_info(number, entry)
-    return Found(result.atoms, result.sources, numbers, columns)
-
-
-def named_in_info(number: int, entry: Relaxed) -> dict[str, Any]:
-    return {
-        "relax_status": str(entry.status),
-        "relax_steps": entry.steps,
-        "relax_source": entry.source,
-        "relax_number": number,
-    }
 
 
 class Job(NamedTuple):

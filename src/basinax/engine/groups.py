@@ -18,7 +18,7 @@ from basinax.models.evaluators.protocol import AbstractEvaluator
 from basinax.neighbors.lists import Lists
 from basinax.neighbors.rooms import SMALL
 from basinax.neighbors.search import check_listable
-from basinax.numerics.cores import n_cores
+from basinax.numerics.processor import n_cores
 from basinax.numerics.rounding import BLOCK
 from basinax.numerics.settings import Allowed, one_number, shown
 from basinax.optimizers.quasi_newton.inverse_hessian import bounded

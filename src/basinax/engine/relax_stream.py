@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, cast
 
@@ -176,6 +177,12 @@ def relax_items(
     tell = None if progress is None else lambda *found: progress(Progress(*found))
     with own_switches():
         return _ended(relaxed(run, feed, Monitor(tell, should_stop), recorder), switches())
+
+
+@own_switches()
+def faults_of(items: Iterable[Item], run: RunSettings) -> list[Fault]:
+    """Those of these structures that cannot be relaxed, which `relax_items` would return."""
+    return [fault for _, fault in Feed(run, items, sys.maxsize).read() if isinstance(fault, Fault)]
 
 
 def own_numbers(convergence: AbstractCriterion, max_steps: int) -> tuple[Any, ...]:

@@ -24,7 +24,7 @@ from basinax.models.packages import Nequix, asked_of, read_mlip, read_nequix
 from basinax.models.programs import ModelForm, Program, returned_by
 from basinax.models.session import ModelSession
 from basinax.neighbors.search import check_listable
-from basinax.numerics.cores import n_cores
+from basinax.numerics.processor import n_cores
 from basinax.numerics.settings import (
     POSITIVE,
     at_least,

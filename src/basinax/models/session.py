@@ -22,18 +22,16 @@ from basinax.models.evaluators.protocol import (
     EvaluationError,
     Request,
 )
-from basinax.models.evaluators.waiting import evaluated_by_model, failure_of
+from basinax.models.evaluators.waiting import ALONE, evaluated_by_model, failure_of
 from basinax.models.graphs import LaidOut, Shape, VerletList
 from basinax.models.programs import Program, evaluate, prepare
 from basinax.numerics.compilations import Compilations, counter_of_thread
-from basinax.numerics.cores import n_cores
-from basinax.numerics.oom import is_out_of_memory
+from basinax.numerics.oom import FEWER, half, is_out_of_memory
+from basinax.numerics.processor import n_cores
 from basinax.numerics.switches import config_context, switches
 from basinax.structures.batch import bare
 
 _LOG = logging.getLogger("basinax")
-
-FEWER = "memory has run out: no more than half as many structures are evaluated at a time"
 
 Laid = tuple[Request, dict[str, np.ndarray]]
 """A request with the arrays of its graph."""
@@ -210,12 +208,11 @@ class ModelSession(AbstractSession):
                 with config_context(self._switches), counter.counted():
                     answers = self._evaluated(lane.device, *group)
             except Exception as error:
-                is_short = is_out_of_memory(error)
-                if is_short and self._lanes.fewer(lane):
+                if is_out_of_memory(error) and self._lanes.fewer(lane):
                     self._news.put(FEWER)
                     _LOG.info(FEWER)
                 else:
-                    failure = self._short(*group, error) if is_short else failure_of(error)
+                    failure = failure_of(error, self._side_by_side(*group))
                     answers = [(request, failure) for request, _ in group.members]
         for answer in answers:
             self._answered.put(answer)
@@ -262,13 +259,11 @@ class ModelSession(AbstractSession):
             for k, (n, (request, _)) in enumerate(zip(sizes, members, strict=True))
         ]
 
-    def _short(self, shape: Shape, members: list[Laid], error: Exception) -> EvaluationError:
-        """The answer to structures for which memory does not suffice."""
-        what = "this structure alone"
-        if self._program.n_places(shape) > 1:
-            n_atoms = len(self._atoms[members[0][0].number])
-            what = f"structures of {n_atoms} atoms side by side"
-        return EvaluationError(f"memory has run out for {what}: {failure_of(error)}")
+    def _side_by_side(self, shape: Shape, members: list[Laid]) -> str:
+        """What runs at once in a program of this shape."""
+        if self._program.n_places(shape) == 1:
+            return ALONE
+        return f"structures of {len(self._atoms[members[0][0].number])} atoms side by side"
 
 
 def evaluated(
@@ -318,7 +313,6 @@ class Lanes:
         """Halve the number of lanes of the device; return whether there was more than one."""
         with self._lock:
             n = self._counts[lane.device]
-            if n == lane.n_beside > 1:
-                self._counts[lane.device] -= n // 2
-                self._surplus[lane.device] += n // 2
+            self._counts[lane.device] = half(n, lane.n_beside)
+            self._surplus[lane.device] += n - self._counts[lane.device]
         return lane.n_beside > 1

@@ -44,7 +44,8 @@ class TorchSimModel(AbstractEvaluator):
         model: an object with `forward(state)`, which returns `energy` [systems], `forces` [atoms,
             3] and `stress` [systems, 3, 3]; and optionally `device`, `dtype` and `compute_stress`.
         batched: evaluate all waiting structures with the same periodic directions in one call. This
-            is faster on GPUs, but last digits then depend on the other structures.
+            is faster on GPUs, but last digits then depend on the other structures. Where memory
+            runs out, calls of half as many atoms follow.
 
     Raises:
         TypeError: `model` has no `forward`.

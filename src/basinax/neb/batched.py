@@ -67,7 +67,11 @@ class _Evaluator:
         asked = {request.number: request for request in requests}
         if not self._have_places(asked) or len(asked) < WORN * self._n_places:
             self._batches = self._made(sorted(asked))
-        return [answer for batch in self._batches for answer in batch.answers(asked)]
+        try:
+            return [answer for batch in self._batches for answer in batch.answers(asked)]
+        except Exception:
+            self._batches = []  # they are too large, or half renewed
+            raise
 
     @property
     def _n_places(self) -> int:

@@ -1,6 +1,7 @@
-"""The kind of this machine's processor, as far as it decides the bits of numbers."""
+"""This machine's processor: its cores, and its kind, as far as it decides the bits of numbers."""
 
 import functools
+import os
 import platform
 from pathlib import Path
 
@@ -9,6 +10,13 @@ _KIND = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part")
 
 _SETS = ("avx", "avx2", "fma", "avx512f", "amx_tile", "sve")
 """Sets of instructions for which kernels are written."""
+
+
+def n_cores() -> int:
+    """The number of cores for this process, which a cluster job or a container may limit."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def instructions() -> str:

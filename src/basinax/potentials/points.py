@@ -4,6 +4,7 @@ Each structure's numbers have the bits that they have alone, and those of a rela
 """
 
 import functools
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from ase import Atoms
 from basinax.neighbors.rooms import SMALL, Rooms
 from basinax.neighbors.table import NeighborTable
 from basinax.numerics import xla
+from basinax.numerics.oom import FEWER, half, is_out_of_memory
 from basinax.numerics.order import checked_once
 from basinax.numerics.rounding import BLOCK
 from basinax.numerics.static import Static, partition
@@ -32,23 +34,42 @@ from basinax.structures.matrices import VOIGT
 
 
 def found_of(
-    potential: Any, atoms: Sequence[Atoms], dtype: Any, *, stress: bool
+    potential: Any,
+    atoms: Sequence[Atoms],
+    dtype: Any,
+    *,
+    stress: bool,
+    most_rows: int | None = None,
 ) -> Iterator[Snapshot]:
     """Structures with their results, in their order; constraints are ignored.
 
-    Stress is NaN without a volume, and None unless requested.
+    Stress is NaN without a volume, and None unless requested. Where memory runs out, batches are
+    halved, with the same bits.
 
     Args:
         potential: an `AbstractPotential`.
+        most_rows: the most rows of a batch of several structures; None for those of the machine.
     """
-    parts = parts_of(atoms)
+    parts = parts_of(atoms, most_rows)
     n_rows, n_systems = shape_of(parts)
     fixed, arrays = partition(potential)
-    for part in parts:
-        batch = Batch.from_atoms(bare(part), dtype, n_rows, n_systems)
-        table = table_of(potential, batch, 0.0, (fixed, stress))
-        found = properties_of(fixed, stress, arrays, batch, table.lists())
-        yield from _by_structure(jax.device_get(found), part)
+    for k, part in enumerate(parts):
+        found = None
+        try:
+            batch = Batch.from_atoms(bare(part), dtype, n_rows, n_systems)
+            table = table_of(potential, batch, 0.0, (fixed, stress))
+            found = jax.device_get(properties_of(fixed, stress, arrays, batch, table.lists()))
+        except (MemoryError, RuntimeError) as error:
+            if len(part) == 1 or not is_out_of_memory(error):
+                raise
+        batch = table = None  # frees their arrays
+        if found is None:
+            warnings.warn(FEWER, RuntimeWarning, stacklevel=2)
+            rest = [a for part in parts[k:] for a in part]
+            most = half(n_rows, rows_of_sizes(map(len, part)))
+            yield from found_of(potential, rest, dtype, stress=stress, most_rows=most)
+            return
+        yield from _by_structure(found, part)
 
 
 _ROOMS = Rooms()
@@ -70,9 +91,9 @@ def table_of(potential: Any, batch: Batch, skin: float, program: tuple[Any, ...]
     return table
 
 
-def parts_of(atoms: Sequence[Atoms]) -> list[list[Atoms]]:
+def parts_of(atoms: Sequence[Atoms], most_rows: int | None = None) -> list[list[Atoms]]:
     """The structures in batches that are not too large, unless one structure is."""
-    return in_parts(atoms, lambda a: rows_of_sizes([len(a)]), machine().point_rows)
+    return in_parts(atoms, lambda a: rows_of_sizes([len(a)]), most_rows or machine().point_rows)
 
 
 def shape_of(parts: Sequence[list[Atoms]]) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from basinax.models.evaluators.torchscript import warn_of_compiled
 from basinax.models.evaluators.waiting import WaitingSession, check_moving
 from basinax.models.evaluators.worker import compute, implemented_by, is_calculator
 from basinax.models.evaluators.workers import Workers
-from basinax.numerics.cores import n_cores
+from basinax.numerics.processor import n_cores
 from basinax.numerics.settings import (
     POSITIVE,
     at_least,

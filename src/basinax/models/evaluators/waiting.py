@@ -1,6 +1,8 @@
 """Sessions in the thread of the run, and code that evaluators share."""
 
+import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,14 +16,17 @@ from basinax.models.evaluators.protocol import (
     Request,
 )
 from basinax.models.evaluators.worker import text_of
+from basinax.numerics.oom import FEWER, half, is_out_of_memory
+from basinax.structures.batch import in_parts
 from basinax.structures.matrices import VOIGT
 
 LOOK = 0.1
 """Seconds of evaluations before answers are returned."""
 
+ALONE = "this structure alone"
 
 Evaluate = Callable[[list[Request]], list[Answer]]
-"""A function from requests to answers; an exception answers all of them."""
+"""A function from requests to answers; after an exception, fewer requests are tried."""
 
 
 class WaitingSession(AbstractSession):
@@ -35,6 +40,8 @@ class WaitingSession(AbstractSession):
         """Args: take: removes the next requests to evaluate from the waiting ones."""
         self._evaluate, self._take = evaluate, take
         self._waiting: list[Request] = []
+        self._most_rows = sys.maxsize
+        """The most atoms in an evaluation of several structures."""
 
     def ask(self, requests: Sequence[Request]) -> None:
         self._waiting += requests
@@ -43,12 +50,25 @@ class WaitingSession(AbstractSession):
         del timeout
         answers, begin = [], time.monotonic()
         while self._waiting and time.monotonic() - begin < LOOK:
-            requests = self._take(self._waiting)
-            try:
-                answers += self._evaluate(requests)
-            except Exception as error:
-                answers += [(request.number, failure_of(error)) for request in requests]
+            answers += self._answered(self._take(self._waiting))
         return answers
+
+    def _answered(self, requests: list[Request]) -> list[Answer]:
+        """The answers to requests, which are evaluated together if that is possible."""
+        parts = in_parts(requests, rows_of, self._most_rows)
+        if len(parts) == 1:
+            try:
+                return self._evaluate(requests)
+            except Exception as error:
+                if len(requests) == 1:
+                    return [(requests[0].number, failure_of(error))]
+                is_short = is_out_of_memory(error)
+            # Outside of `except`, which would keep the arrays of the failed evaluation in memory.
+            if is_short:
+                self._most_rows = half(self._most_rows, sum(map(rows_of, requests)))
+                warnings.warn(FEWER, RuntimeWarning, stacklevel=2)
+            parts = [requests] if is_short else [[request] for request in requests]
+        return [answer for part in parts for answer in self._answered(part)]
 
     def end(self, number: int) -> None:
         self._waiting = [r for r in self._waiting if r.number != number]
@@ -57,9 +77,25 @@ class WaitingSession(AbstractSession):
         self._waiting = []
 
 
-def failure_of(error: BaseException) -> EvaluationError:
-    """An error as the answer to a request."""
-    return error if isinstance(error, EvaluationError) else EvaluationError(text_of(error))
+def rows_of(request: Request) -> int:
+    return len(request.positions)
+
+
+def failure_of(error: BaseException, what: str = ALONE) -> EvaluationError:
+    """An error as the answer to a request.
+
+    Args:
+        what: what was evaluated at once.
+    """
+    if isinstance(error, EvaluationError):
+        return error
+    text = text_of(error)
+    return EvaluationError(short_of(text, what) if is_out_of_memory(error) else text)
+
+
+def short_of(reason: str, what: str = ALONE) -> str:
+    """The message where nothing less could be evaluated in memory."""
+    return f"memory has run out for {what}: {reason}"
 
 
 def evaluated_by_model(

@@ -169,6 +169,7 @@ def _evaluate(pipe: Connection, packed: bytes, reuse: bool, caller: str, root: s
     try:
         import cloudpickle
 
+        oom = runpy.run_path(str(Path(__file__).parents[2] / "numerics" / "oom.py"))
         known = set(sys.modules)
         os.chdir(caller)
         maker = Maker(cloudpickle.loads(packed), root, caller)
@@ -204,6 +205,9 @@ def _evaluate(pipe: Connection, packed: bytes, reuse: bool, caller: str, root: s
             answer = "found", found
         except Exception as error:
             text = text_of(error)
+            if oom["is_out_of_memory"](error):  # this process ends, which frees the most
+                pipe.send(("short", text))
+                continue
         if text:
             if folder is not None and n_kept < MOST_KEPT and folder.has_written():
                 text, n_kept = f"{text}; its files are in {folder.kept()}", n_kept + 1

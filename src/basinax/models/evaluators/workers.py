@@ -32,9 +32,13 @@ from basinax.models.evaluators.protocol import (
     names_of,
     placed,
 )
+from basinax.models.evaluators.waiting import short_of
+from basinax.numerics.oom import FEWER, half
 
 SCRIPT = Path(__file__).with_name("worker.py")
 THREADS = ("OMP", "OPENBLAS", "MKL", "BLIS", "VECLIB_MAXIMUM", "NUMEXPR")
+
+BEGUN_ANEW = "; reused calculators of processes that end begin anew, so last digits may change"
 
 LOADED: dict[str, str] = {}
 """The modules that potentials have loaded, here or in a process of `Workers`: files by name."""
@@ -71,6 +75,8 @@ class Workers(AbstractSession):
         self._home: dict[int, int] = {}
         """The worker with the calculator of each structure, if calculators are reused."""
         self._implemented: list[str] | None = None
+        self._most = n_workers
+        """The most processes; half as many after memory has run out."""
         self._workers: list[_Worker | None] = []
         try:
             self._workers += [self._start() for _ in range(n_workers)]
@@ -105,6 +111,10 @@ class Workers(AbstractSession):
         for worker in filter(None, self._workers):
             worker.kill()
 
+    @property
+    def _n_alive(self) -> int:
+        return sum(worker is not None for worker in self._workers)
+
     def _start(self) -> "_Worker":
         worker = _Worker(self._environment)
         worker.send((*self._greeting, worker.root))
@@ -133,7 +143,7 @@ class Workers(AbstractSession):
         try:
             kind, content = worker.pipe.recv()
         except Exception as error:  # the process has ended, or its answer is unreadable
-            return self._replaced(k, worker.exit_reason(error))
+            return self._replaced(k, *worker.end_of(error))
         match kind:
             case "loaded":
                 LOADED.update(content)
@@ -142,9 +152,11 @@ class Workers(AbstractSession):
                 worker.is_ready, self._implemented = True, content
                 return []
             case "unmade":
-                worker.kill()
-                self._drop(k, content)
+                self._end(k)
+                self._drop(content)
                 return []
+            case "short":
+                return self._replaced(k, content, is_short=True)
         request, worker.request, worker.deadline = worker.request, None, None
         assert request is not None
         if kind == "failed":
@@ -155,14 +167,18 @@ class Workers(AbstractSession):
         except EvaluationError as error:
             return [(request.number, error)]
 
-    def _drop(self, k: int, reason: str) -> None:
+    def _end(self, k: int, *, is_kept: bool = False) -> None:
+        """End a process. Args: is_kept: leave its folders."""
+        worker, self._workers[k] = self._workers[k], None
+        assert worker is not None
+        worker.kill(is_kept=is_kept)
+
+    def _drop(self, reason: str) -> None:
         """Continue without a process that could not make a calculator."""
-        self._workers[k] = None
         if not any(self._workers) and self._implemented is None:
             raise RuntimeError(f"the calculator could not be made: {reason}")
-        left = sum(worker is not None for worker in self._workers)
         warnings.warn(
-            f"a process could not make its calculator ({reason}): {left} others go on",
+            f"a process could not make its calculator ({reason}): {self._n_alive} others go on",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -175,31 +191,50 @@ class Workers(AbstractSession):
                 answers += self._replaced(k, text)
         return answers
 
-    def _replaced(self, k: int, reason: str) -> list[Answer]:
-        """Replace a process by a new one; its structure ends with this reason."""
+    def _replaced(self, k: int, reason: str, is_short: bool = False) -> list[Answer]:
+        """Replace a process by a new one; its structure ends with this reason.
+
+        Args:
+            is_short: memory has run out. The structure waits again, for half as many processes,
+                unless it ran in the only one.
+        """
         worker = self._workers[k]
         assert worker is not None
         request, files = worker.request, ""
+        if is_short and request is not None:
+            if worker.n_beside > 1:
+                self._most = half(self._most, worker.n_beside)
+                self._waiting.appendleft(request)
+                request = None
+                warnings.warn(FEWER + BEGUN_ANEW * self._reuse, RuntimeWarning, stacklevel=2)
+            else:
+                reason = short_of(reason)
         if request is not None:
             files = os.path.join(worker.root, str(request.number) if self._reuse else "shared")
         if is_kept := worker.is_ready and bool(files) and has_written(files):
             reason = f"{reason}; its files are in {files}{self._caller}"
-        worker.kill(is_kept=is_kept)
+        self._end(k, is_kept=is_kept)
         if not worker.is_ready:
-            self._drop(k, reason)
+            self._drop(reason)
             return []
-        self._workers[k] = self._start()
+        if self._n_alive < self._most:
+            self._workers[k] = self._start()
         return [] if request is None else [(request.number, EvaluationError(reason))]
 
     def _dispatch(self) -> None:
         """Give waiting structures to free processes."""
-        free = [k for k, w in enumerate(self._workers) if w and w.is_ready and w.request is None]
+        idle = [k for k, w in enumerate(self._workers) if w and w.is_ready and w.request is None]
+        n_surplus = max(0, self._n_alive - self._most)
+        for k in idle[:n_surplus]:
+            self._end(k)
+        free = idle[n_surplus:]
         if not any(self._workers):
             reason = EvaluationError("no process is left that could evaluate it")
             self._failed += [(request.number, reason) for request in self._waiting]
             self._waiting.clear()
         passed_over = []
-        while free and self._waiting:
+        # More may be alive than there is memory for, if one has just been found to be ended.
+        while free and self._waiting and self._n_alive <= self._most:
             request = self._waiting.popleft()
             home = self._home.get(request.number) if self._reuse else None
             if home is not None and self._workers[home] is not None and home not in free:
@@ -219,13 +254,13 @@ class Workers(AbstractSession):
         try:
             worker.send((request.number, atoms, names_of(request)))
         except OSError as error:  # the process has just ended
-            worker.request = request
-            self._failed += self._replaced(k, worker.exit_reason(error))
+            worker.request, worker.n_beside = request, self._most
+            self._failed += self._replaced(k, *worker.end_of(error))
         except Exception as error:  # `info` may hold objects that cannot be pickled
             reason = EvaluationError(f"the structure cannot be sent to a process: {error}")
             self._failed.append((request.number, reason))
         else:
-            worker.request = request
+            worker.request, worker.n_beside = request, self._most
             if self._timeout is not None:
                 worker.deadline = time.monotonic() + self._timeout
 
@@ -247,6 +282,8 @@ class _Worker:
             )
         self.is_ready = False
         self.request: Request | None = None
+        self.n_beside = 1
+        """The allowed number of processes at the start of its evaluation, including it."""
         self.deadline: float | None = None
 
     @property
@@ -256,15 +293,19 @@ class _Worker:
     def send(self, message: Any) -> None:
         self.pipe.send(message)
 
-    def exit_reason(self, error: BaseException) -> str:
-        """The reason for the end of the process."""
+    def end_of(self, error: BaseException) -> tuple[str, bool]:
+        """The reason for the end of the process, and whether that is a lack of memory.
+
+        Linux ends processes by SIGKILL where memory runs out, often others than the one in need.
+        """
         try:
             code = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
-            return f"the answer of its process cannot be read: {error}"
+            return f"the answer of its process cannot be read: {error}", False
         if code < 0:
-            return f"the process that evaluated it was ended by {signal.Signals(-code).name}"
-        return f"the process that evaluated it ended with exit status {code}"
+            name, is_short = signal.Signals(-code).name, code == -signal.SIGKILL
+            return f"the process that evaluated it was ended by {name}", is_short
+        return f"the process that evaluated it ended with exit status {code}", False
 
     def kill(self, *, is_kept: bool = False) -> None:
         """End the process and its programs. Args: is_kept: leave its folders."""

@@ -1,15 +1,21 @@
-"""Entries that ASE's extended XYZ reads back as they are; others become JSON or are left out."""
+"""ASE's extended XYZ: its structures one by one, and entries that it reads back as they are.
+
+A bad structure hides no other; ASE counts as many atoms as a line says, however long the file.
+Entries that are not read back as they are become JSON or are left out.
+"""
 
 import functools
+import io
 import numbers
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from json import dumps
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+from ase import Atoms
 from ase.calculators.calculator import all_properties
-from ase.io.extxyz import key_val_dict_to_str, key_val_str_to_dict
+from ase.io.extxyz import key_val_dict_to_str, key_val_str_to_dict, read_xyz
 from ase.spacegroup import Spacegroup
 
 NOTHING = object()
@@ -23,6 +29,9 @@ COLUMNS = {*all_properties, "pos", "Z", "species", "symbols", "charge", "move_ma
 LARGEST = np.iinfo(np.int32).max
 """The largest integer of a column that ASE can read."""
 
+REMEMBERED = 1 << 16
+"""Entries that are known to be read again: those of a run are asked for twice, and most differ."""
+
 
 def entry_of(name: Any, value: Any) -> Any:
     """The value, or a text that ASE's reader turns into it; `NOTHING` if there is none."""
@@ -33,7 +42,7 @@ def entry_of(name: Any, value: Any) -> Any:
     return (_read_again if isinstance(value, str) else _read_again.__wrapped__)(name, value)
 
 
-@functools.lru_cache
+@functools.lru_cache(REMEMBERED)
 def _read_again(name: str, value: Any) -> Any:
     try:
         meant = _plain(value)
@@ -88,3 +97,37 @@ def is_column(name: Any, array: np.ndarray) -> bool:
         return all(len(text.split()) == 1 for text in array.ravel().tolist())
     is_small = array.dtype.kind == "i" and bool((np.abs(array) <= LARGEST).all())
     return is_small or array.dtype.kind in "fb"
+
+
+def frames_of(file: IO[bytes]) -> Iterator[bytes]:
+    """The texts of the structures of a file.
+
+    Raises:
+        ValueError: a structure has no count, or fewer lines than its count.
+    """
+    number, structure, head = 1, 0, file.readline()
+    while head.strip():
+        try:
+            count = int(head)
+        except ValueError:
+            text = head.decode(errors="replace").strip()
+            raise ValueError(f"line {number}: expected a number of atoms, got {text!r}") from None
+        if count < 0:
+            raise ValueError(f"line {number}: a structure cannot have {count} atoms")
+        lines = [head, file.readline()]
+        for k in range(count):
+            if not (line := file.readline()):
+                raise ValueError(
+                    f"the file ends after {k} of the {count} atoms of its structure {structure}"
+                )
+            lines.append(line)
+        while (head := file.readline()).lstrip().startswith(b"VEC"):  # a cell in older files
+            lines.append(head)
+        yield b"".join(lines)
+        number, structure = number + len(lines), structure + 1
+
+
+def structure_of(frame: bytes) -> Atoms:
+    """The structure of a text. ASE's reader raises errors of its own."""
+    (atoms,) = read_xyz(io.StringIO(frame.decode()), index=0)
+    return atoms

@@ -23,7 +23,7 @@ from ase.io.formats import (
 from ase.io.trajectory import Trajectory
 
 from basinax.structures.formats import databases
-from basinax.structures.formats.frames import frames_of, structure_of
+from basinax.structures.formats.extxyz import frames_of, structure_of
 from basinax.structures.formats.held import prepared
 from basinax.structures.formats.lammps import HEAD
 from basinax.structures.formats.mends import MENDED, count, structures_of

@@ -1,7 +1,7 @@
 """What formats hold of structures and results, and what is said of the rest before a run."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from ase import Atoms
@@ -116,7 +116,7 @@ def losses(form: str, structures: Iterable[Atoms], have_stress: Iterable[bool]) 
             is_there = has(atoms) or (word == "turned" and has_stress)  # a cell may turn in the run
             if word not in holds and is_there and ("cell" in holds or word in ("cell", "digits")):
                 names.append(name)
-        for name in (*names, *prepared(form, atoms)[1]):
+        for name in (*names, *_kept(form, atoms).lost):
             lost.setdefault(name, number)
     return lost
 
@@ -126,12 +126,32 @@ def prepared(form: str, atoms: Atoms) -> tuple[Atoms, list[str]]:
 
     Info and arrays that a format may use for entries of its own stay.
     """
-    holds, copy, lost = HOLDS[form], atoms.copy(), []
-    copy.calc = atoms.calc
-    copy.constraints = [x for x in atoms.constraints if type(x).__name__ in holds]
+    kept, copy = _kept(form, atoms), atoms.copy()
+    copy.calc, copy.constraints = atoms.calc, kept.constraints
+    originals = atoms.info
+    copy.info = {k: copy.info[k] if x is originals[k] else x for k, x in kept.info.items()}
+    for name in kept.dropped:
+        del copy.arrays[name]
+    return copy, kept.lost
+
+
+class _Kept(NamedTuple):
+    """What a file keeps of a structure."""
+
+    constraints: list[Any]
+    dropped: list[str]
+    """Arrays that it does not keep."""
+    info: dict[str, Any]
+    lost: list[str]
+    """Names of the rest."""
+
+
+def _kept(form: str, atoms: Atoms) -> _Kept:
+    holds, dropped, info, lost = HOLDS[form], list[str](), dict[str, Any](), list[str]()
+    constraints = [x for x in atoms.constraints if type(x).__name__ in holds]
     # No run begins with constraints of other kinds.
     known = [x for x in atoms.constraints if type(x).__name__ in _CONSTRAINTS.split()]
-    if len(copy.constraints) < len(known):
+    if len(constraints) < len(known):
         lost.append("constraints")
     for name, array in atoms.arrays.items():
         if name in ("numbers", "positions"):
@@ -141,16 +161,14 @@ def prepared(form: str, atoms: Atoms) -> tuple[Atoms, list[str]]:
         if word not in holds or (form == "extxyz" and not is_column(name, array)):
             lost.append(said)
             if name in ARRAYS or form == "extxyz":
-                del copy.arrays[name]
+                dropped.append(name)
     for name, value in atoms.info.items():
         entry = entry_of(name, value) if form == "extxyz" else _in_json(form, name, value)
-        if entry is NOTHING:
-            del copy.info[name]
-        elif form == "extxyz":
-            copy.info[name] = entry
+        if entry is not NOTHING:
+            info[name] = entry
         if entry is NOTHING or "info" not in holds:
             lost.append(f"info {name!r}")
-    return copy, lost
+    return _Kept(constraints, dropped, info, lost)
 
 
 def in_words(lost: Mapping[str, int], structures: Sequence[str]) -> str:
