@@ -26,6 +26,7 @@ from basinax.results.record import Relaxed
 from basinax.results.result import AtomsRelaxation
 from basinax.results.table import Columns
 from basinax.results.trajectory import Recorder
+from basinax.runs.on_ray import WINDOW
 from basinax.runs.results import Brief
 from basinax.runs.rows import not_kept
 from basinax.structures.charges import unused_of, uses_of
@@ -287,6 +288,8 @@ class Job(NamedTuple):
     """A function with the arguments of `relax_works`."""
     found: Callable[..., Found]
     """A function with the arguments of `found_structures`."""
+    window: int = WINDOW
+    """How many of them a worker of a cluster takes at a time."""
 
 
 RELAXATION = Job(
