@@ -156,15 +156,16 @@ def vibrations(
         potential: as for `evaluate`.
         indices: the atoms that vibrate: one list per structure, or None for all atoms that no
             `FixAtoms` holds.
-        hessian: "numerical", by differences of forces; or "analytical", by derivatives of forces
-            at the structure itself, without an error of differences. Only potentials of this
-            package, those of users that JAX evaluates, and `JaxModel` have these; each size of
-            structures needs a program of its own. They see the pairs within the cutoff there, so
-            a force that jumps at its cutoff has no share.
+        hessian: "numerical" or "analytical", as programs of quantum chemistry call them: by
+            differences of forces, or by their derivatives at the structure itself, without an error
+            of differences. Only potentials of this package, those of users that JAX evaluates, and
+            `JaxModel` have these; each size of structures needs a program of its own. They see the
+            pairs within the cutoff there, so a force that jumps at its cutoff has no share.
         delta: the displacement in Å, for numerical Hessians.
         nfree: 2 or 4 displacements per coordinate; the error is of this order in `delta`.
         tolerance: imaginary frequencies up to this size, in 1/cm, count as zero.
-        dtype: as for `evaluate`; float32 rounds numerical Hessians by about 1e-3 eV/Å².
+        dtype: as for `evaluate`; float32 rounds numerical Hessians by about 1e-3 eV/Å², analytical
+            ones by 3e-5.
 
     Raises:
         TypeError, ValueError: a structure or an argument is unusable, or the potential has no
