@@ -104,6 +104,23 @@ def test_what_cannot_be_one_is_many(further):
     np.testing.assert_array_equal(found, jit_as_users(function)(*args))
 
 
+def test_derivatives_are_many():
+    """With derivatives under `vmap`, also by what is enclosed, one has ended the process."""
+    x, indices, n_turns = arguments(13, np.float64)
+
+    def derivatives(function, x):
+        def forces(x):
+            return sum(function(lambda at: folded(at, indices, n_turns)[0] + x[0])(x) * x)
+
+        return jax.vmap(lambda unit: jax.jvp(forces, (x,), (unit,))[1])(jnp.eye(len(x)))
+
+    def as_one(x):
+        return derivatives(one_kernel, x)
+
+    assert not is_one(as_one, x)
+    np.testing.assert_array_equal(as_one(x), derivatives(lambda inner: inner, x))
+
+
 @pytest.mark.parametrize(
     ("where", "value"), [("UNTRIED", (0, 1)), ("jax.default_backend", lambda: "cuda")]
 )

@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from ase import Atoms
+from ase.build import add_adsorbate, fcc100
 from typer.testing import CliRunner
 
 from basinax import Status, cli
+from basinax.cli import neb
 from basinax.cli.console import BAD_INPUT
 from basinax.results.record import Relaxed
 from basinax.runs.folder import RunFolder
@@ -167,3 +169,34 @@ def test_an_unusable_structure_is_refused_where_no_folder_is_asked_for(
     assert refused[0] == refused[1]
     assert "argon.extxyz@1 (Ar2) has pbc" in refused[0]
     assert os.listdir() == ["argon.extxyz"]
+
+
+def test_paths_on_a_cluster_have_the_bits_of_paths_without(cluster, tmp_path, monkeypatch):
+    """The workers share them, since each has one path at a time."""
+    monkeypatch.chdir(tmp_path)
+    files = []
+    for k, adatom in enumerate(("Al", "Cu", "Au")):
+        start = fcc100("Al", (2, 2, 2), vacuum=4.0)
+        add_adsorbate(start, adatom, 1.8, "hollow")
+        end = start.copy()
+        end.positions[-1, 0] += start.cell[0, 0] / 2
+        files.append(f"{k}.traj")
+        ase.io.write(files[-1], [start, end])
+    ase.io.write("none.traj", start)
+    monkeypatch.setattr(neb, "PATHS", neb.PATHS._replace(window=1))
+    options = [*files, "none.traj", "--potential", "emt", "--images", "4", "--fmax", "0.4"]
+    for name, *more in (["here"], ["there", "--ray", "auto"]):
+        outputs = ["--output", f"{name}.extxyz", "--table", f"{name}.csv"]
+        ran = CliRunner().invoke(cli.app, ["neb", *options, "--run", name, *outputs, *more])
+        assert ran.exit_code == 0, ran.output
+    assert Path("here.extxyz").read_bytes() == Path("there.extxyz").read_bytes()
+    here, there = (list(RunFolder(name).results.entries()) for name in ("here", "there"))
+    assert len(here) == len(there) == 4
+    for (number, ours), (k, theirs) in zip(here, there, strict=True):
+        assert number == k
+        assert np.array_equal(ours.atoms.positions, theirs.atoms.positions)
+        assert (ours.status, ours.steps, ours.message) == (
+            theirs.status,
+            theirs.steps,
+            theirs.message,
+        )

@@ -272,4 +272,7 @@ def _check_plot(path: Path) -> None:
         fail("--plot needs matplotlib: pip install matplotlib")
 
 
-PATHS = Job("neb", "Paths", "paths", PathSetup.read, Paths, relax_paths, found_paths)
+WINDOW = 16
+"""A path counts as many structures as it has images, and paths are few."""
+
+PATHS = Job("neb", "Paths", "paths", PathSetup.read, Paths, relax_paths, found_paths, WINDOW)

@@ -132,7 +132,8 @@ def run(
         how: dict[str, Any] = {"history": True if outputs.report else POINTS}
         if keeping.ray is not None:
             there = functools.partial(relax_window, job.relax, setup, **how)
-            relaxed = relaxed_on_ray(remaining, there, is_over, keeping.ray, making, admit)
+            where = keeping.ray, making, admit, job.window
+            relaxed = relaxed_on_ray(remaining, there, is_over, *where)
         else:
             how |= {"progress": tally.show, "should_stop": is_over, "recorder": recorder.used}
             relaxed = job.relax(

@@ -24,6 +24,7 @@ from basinax.numerics.settings import one_line
 from basinax.results.history import AnyRecorder, Log, Together
 from basinax.results.record import Relaxed
 from basinax.results.trajectory import Recorder
+from basinax.runs.on_ray import WINDOW
 from basinax.runs.results import Brief
 from basinax.runs.rows import not_kept
 from basinax.structures.charges import unused_of, uses_of
@@ -255,6 +256,8 @@ class Job(NamedTuple):
     """A function with the arguments of `relax_works`."""
     found: Callable[..., Found]
     """A function with the arguments of `found_structures`."""
+    window: int = WINDOW
+    """How many of them a worker of a cluster takes at a time."""
 
 
 RELAXATION = Job(

@@ -108,16 +108,25 @@ def evaluate(
         TypeError, ValueError: a structure or an argument is unusable; the message has the reason.
         RuntimeError: a fork of a process that had used JAX calls this function.
     """
-    check_process()
     require_switch(stress, "stress")
-    potential = named_potential(potential)
-    atoms = [structure.atoms for structure in intake(atoms)]
+    atoms, evaluator, potential = checked(atoms, potential)
     if not atoms:
         return AtomsEvaluation([], np.zeros(0), [], np.zeros((0, 6)) if stress else None, [])
-    check_occupancies(atoms)
-    evaluator = evaluator_of(potential)
-    warn_of_unused(atoms, evaluator or potential)
     return evaluated(atoms, evaluator, potential, stress=stress, dtype=available_dtype(dtype))
+
+
+def checked(
+    atoms: Iterable[Atoms | HoldsAtoms], potential: Any
+) -> tuple[list[Atoms], AbstractEvaluator | None, Any]:
+    """The structures, the potential, and its evaluator if the host calls it, as for `evaluate`."""
+    check_process()
+    potential = named_potential(potential)
+    structures = [structure.atoms for structure in intake(atoms)]
+    evaluator = evaluator_of(potential)
+    if structures:
+        check_occupancies(structures)
+        warn_of_unused(structures, evaluator or potential)
+    return structures, evaluator, potential
 
 
 def evaluated(

@@ -1,27 +1,38 @@
 """Vibrations: Hessians by central differences of forces, all displacements in one batch.
 
 Displacements and differences are those of ASE's `Vibrations`; what follows from a Hessian is left
-to ASE's `VibrationsData`. Each structure's Hessian has the bits that it has alone.
+to ASE's `VibrationsData`. Analytical Hessians are derivatives of forces, one structure after
+another. Each structure's Hessian has the bits that it has alone.
 """
 
 import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from ase import Atoms, units
 from ase.constraints import FixAtoms, FixCom, FixSymmetry
 from jaxtyping import Bool, Complex, Float
 
-from basinax.engine.evaluate import evaluate
+from basinax.config.tables import choose
+from basinax.engine.evaluate import checked, evaluate
+from basinax.engine.groups import check_potential
+from basinax.models.jax_model import JaxModel, hessian_of as hessian_of_model
+from basinax.neighbors.search import check_listable
 from basinax.numerics.settings import POSITIVE, SIZE, one_number, shown
+from basinax.numerics.switches import own_switches
+from basinax.potentials.hessians import NUMERICAL, hessian_of
 from basinax.results.table import named, text_of
+from basinax.structures.batch import available_dtype
 from basinax.structures.read import intake
 
 if TYPE_CHECKING:  # importing it takes a sixth of the time of `import basinax.atoms`
     from ase.vibrations import VibrationsData
+
+Method = Literal["numerical", "analytical"]
+"""The ways to a Hessian, in the words of programs of quantum chemistry."""
 
 WEIGHTS = {2: {-1: 6, 1: -6}, 4: {-2: -1, -1: 8, 1: -8, 2: 1}}
 """The weight in twelfths of the force at each displacement, in units of `delta`, by `nfree`."""
@@ -132,6 +143,7 @@ def vibrations(
     potential: Any = None,
     *,
     indices: Sequence[Sequence[int] | None] | None = None,
+    hessian: Method = "numerical",
     delta: float = 0.01,
     nfree: int = 2,
     tolerance: float = 10.0,
@@ -144,16 +156,24 @@ def vibrations(
         potential: as for `evaluate`.
         indices: the atoms that vibrate: one list per structure, or None for all atoms that no
             `FixAtoms` holds.
-        delta: the displacement in Å.
+        hessian: "numerical" or "analytical", as programs of quantum chemistry call them: by
+            differences of forces, or by their derivatives at the structure itself, without an error
+            of differences. Only potentials of this package, those of users that JAX evaluates, and
+            `JaxModel` have these; each size of structures needs a program of its own. They see the
+            pairs within the cutoff there, so a force that jumps at its cutoff has no share.
+        delta: the displacement in Å, for numerical Hessians.
         nfree: 2 or 4 displacements per coordinate; the error is of this order in `delta`.
         tolerance: imaginary frequencies up to this size, in 1/cm, count as zero.
-        dtype: as for `evaluate`; float32 rounds Hessians by about 1e-3 eV/Å².
+        dtype: as for `evaluate`; float32 rounds numerical Hessians by about 1e-3 eV/Å², analytical
+            ones by 3e-5.
 
     Raises:
-        TypeError, ValueError: a structure or an argument is unusable; the message has the reason.
+        TypeError, ValueError: a structure or an argument is unusable, or the potential has no
+            analytical Hessian; the message has the reason.
         NotImplementedError: a constraint other than `FixAtoms`, `FixCom` and `FixSymmetry` holds
             atoms, and `indices` does not say which ones vibrate.
     """
+    choose("hessian", hessian, dict.fromkeys(get_args(Method)))
     if nfree not in WEIGHTS:
         raise ValueError(f"nfree must be 2 or 4, got {shown(nfree)}")
     delta, tolerance = (
@@ -166,6 +186,10 @@ def vibrations(
         raise ValueError(f"indices has {len(chosen)} entries for {len(structures)} structures")
     moving = [_moving(*each) for each in zip(structures, chosen, itertools.count(), strict=False)]
     pairs = list(zip(structures, moving, strict=True))
+    if hessian == "analytical":
+        found = _analytical(structures, moving, potential, dtype)
+        together = zip(pairs, found, strict=True)
+        return AtomsVibrations([_made(*each, h / 2, "", tolerance) for each, h in together])
     weights = {n * delta: weight / (24 * delta) for n, weight in WEIGHTS[nfree].items()}
     displaced = (copy for each in pairs for copy in _displaced(*each, weights))
     n_batch = max(1, ATOMS // max(map(len, structures), default=1))
@@ -239,6 +263,29 @@ def _forces(
         yield from zip(found.forces, found.messages, strict=True)
 
 
+@own_switches()
+def _analytical(
+    structures: list[Atoms], moving: list[np.ndarray], potential: Any, dtype: Any
+) -> list[np.ndarray]:
+    """Hessians, not made symmetric."""
+    structures, evaluator, potential = checked(structures, potential)
+    pairs = list(zip(structures, moving, strict=True))
+    if isinstance(evaluator, JaxModel):
+        evaluator.check(structures, [False] * len(structures))
+        return [hessian_of_model(evaluator, *each) for each in pairs]
+    if evaluator is not None:
+        raise TypeError(
+            f"{type(evaluator).__name__} has no analytical Hessian, since JAX does not evaluate it:"
+            f" {NUMERICAL}"
+        )
+    dtype = available_dtype(dtype)
+    check_potential(potential)
+    if structures:
+        potential.check(structures)
+        check_listable(structures, potential.cutoff, dtype)
+    return [hessian_of(potential, *each, dtype) for each in pairs]
+
+
 def _of(
     atoms: Atoms,
     moving: np.ndarray,
@@ -247,15 +294,22 @@ def _of(
     tolerance: float,
 ) -> Vibrations:
     """The vibrations of a structure, which takes its share of the forces found."""
-    from ase.vibrations import VibrationsData
-
     rows, messages = np.zeros((3 * len(moving), 3 * len(moving))), [""]
     for row, weight in itertools.product(rows, weights.values()):
         forces, message = next(found)
         row += weight * forces[moving].ravel()
         messages.append(message)
-    data = VibrationsData.from_2d(atoms, rows + rows.T, moving.tolist())
-    return Vibrations(data, tolerance, next(filter(None, messages), ""))
+    return _made(atoms, moving, rows, next(filter(None, messages), ""), tolerance)
+
+
+def _made(
+    atoms: Atoms, moving: np.ndarray, half: np.ndarray, message: str, tolerance: float
+) -> Vibrations:
+    """The vibrations by half of a Hessian, which is made symmetric."""
+    from ase.vibrations import VibrationsData
+
+    data = VibrationsData.from_2d(atoms, half + half.T, moving.tolist())
+    return Vibrations(data, tolerance, message)
 
 
 def _rigid_motions(atoms: Atoms, moving: np.ndarray) -> Float[np.ndarray, "3*moving n"]:

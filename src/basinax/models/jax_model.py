@@ -14,14 +14,22 @@ import jax
 import numpy as np
 from ase import Atoms
 from ase.data import chemical_symbols
+from jaxtyping import Float
 
 from basinax.config.tables import choose
 from basinax.models.evaluators.protocol import AbstractEvaluator, AbstractSession
 from basinax.models.evaluators.waiting import check_moving
-from basinax.models.graphs import PER_DOUBLING, POSITIONS, VECTORS, AbstractLayout, Series
+from basinax.models.graphs import (
+    PER_DOUBLING,
+    POSITIONS,
+    VECTORS,
+    AbstractLayout,
+    Series,
+    VerletList,
+)
 from basinax.models.lists import FORMATS, LISTS, Listed, ListedEnergy
 from basinax.models.packages import Nequix, asked_of, read_mlip, read_nequix
-from basinax.models.programs import ModelForm, Program, returned_by
+from basinax.models.programs import ModelForm, Program, derived, returned_by
 from basinax.models.session import ModelSession
 from basinax.neighbors.search import check_listable
 from basinax.numerics.processor import n_cores
@@ -34,6 +42,7 @@ from basinax.numerics.settings import (
     require_whole,
 )
 from basinax.numerics.switches import config_context
+from basinax.potentials.hessians import by_coordinates
 from basinax.potentials.tables.species import numbers_of
 from basinax.structures.batch import available_dtype
 from basinax.structures.charges import TOTALS, check_totals
@@ -274,6 +283,25 @@ class JaxModel(AbstractEvaluator):
                     f"the model must return {name} of shape {shape} for a graph of {n}"
                     f" atoms, got {getattr(part, 'shape', type(part).__name__)}"
                 )
+
+
+def hessian_of(
+    model: JaxModel, atoms: Atoms, moving: np.ndarray
+) -> Float[np.ndarray, "3*moving 3*moving"]:
+    """As for a potential (`basinax.potentials.hessians`), in the precision of the model.
+
+    Raises:
+        ValueError: no neighbour list can be made.
+    """
+    program = model._program()
+    with config_context(program.switches):
+        pairs = VerletList(atoms.pbc, atoms.numbers, program.cutoff)
+        (laid,) = program.laid_out([pairs], [atoms.positions], atoms.cell.array[None], [atoms])
+        if isinstance(laid, ValueError):
+            raise laid
+        graph, parts = laid[1], program.parts
+        n_rows = len(graph["positions"])
+        return by_coordinates(lambda at: derived(*parts, graph, at), moving, n_rows)
 
 
 def _asked_by(function: Callable[..., Any], n_arrays: int) -> Iterator[str]:

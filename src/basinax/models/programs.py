@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int32
 
 from basinax.models.graphs import (
     POSITIONS,
@@ -31,6 +31,7 @@ from basinax.models.lists import LISTS
 from basinax.numerics import xla
 from basinax.numerics.interpret import RefusedOperation, with_ordered_scatters
 from basinax.numerics.static import Static, partition
+from basinax.potentials.hessians import derivatives
 from basinax.structures.charges import TOTALS
 
 _LOG = logging.getLogger("basinax")
@@ -167,6 +168,28 @@ prepare: Callable[..., None] = evaluate.compile
 """Makes the program of `evaluate` for the same arguments."""
 
 _shapes = xla.traced(_evaluated, static_argnums=0)
+
+
+@functools.partial(xla.jitted, options=xla.REPEATABLE, static_argnums=0, is_kept=True)
+def derived(
+    fixed: Static, arrays: Any, graph: Arrays, coordinates: Int32[Array, "lanes"]
+) -> Float[Array, "lanes atoms 3"]:
+    """The derivatives of the gradient of a graph by some coordinates.
+
+    Args:
+        fixed, arrays: a function and its form without places, by `partition`.
+    """
+    function, form = eqx.combine(arrays, fixed.tree)
+    ends = [graph.get(name) for name in ("senders", "receivers")]
+
+    def forces(moved):
+        # The coordinates are Å; those of jax-md have such derivatives, even if fractional.
+        there = graph | {"positions": graph["positions"] + moved}
+        if "vectors" in graph:
+            there["vectors"] = graph["vectors"] + (moved[ends[0]] - moved[ends[1]])
+        return form.evaluate(function, there).forces
+
+    return derivatives(forces, jnp.zeros_like(graph["positions"]), coordinates, by_reverse=True)
 
 
 @dataclasses.dataclass(frozen=True)

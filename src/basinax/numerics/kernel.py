@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core as jax_core
+from jax.interpreters import ad
 
 from basinax.numerics import xla
 
@@ -36,13 +37,21 @@ POSSIBLE = frozenset({
 
 
 def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` of arrays with the same bits, as one kernel on the CPU if all operations allow."""
+    """`function` of arrays with the same bits, as one kernel on the CPU if all operations allow.
+
+    Inside a forward derivative it stays as it is.
+    """
 
     @functools.wraps(function)
     def whole(*args):
         if not _is_tried():
             return function(*args)
         closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+        read = (*closed.consts, *jax.tree.leaves(args))
+        # XLA ended the process at a derivative of such a kernel under `vmap`.
+        if any(isinstance(x, ad.JVPTracer) for x in read):
+            results = jax_core.jaxpr_as_fun(closed)(*jax.tree.leaves(args))
+            return jax.tree.unflatten(jax.tree.structure(shapes), results)
         if not _is_possible(closed.jaxpr):
             return function(*args)
 
