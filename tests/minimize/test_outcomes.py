@@ -131,6 +131,7 @@ def test_an_outcome_is_a_text_with_a_code_and_a_meaning():
         assert status == str(status) == status.name.lower()
         assert Status(code) is Status(np.int32(code)) is Status(str(status)) is status
         assert status.code == code and status.meaning
+    assert Status.of_codes(np.arange(len(Status))) == list(Status)
     for unknown in (-1, len(Status), "lost", 1.0, None):
         with pytest.raises(ValueError, match="is not a valid Status"):
             Status(unknown)

@@ -1,11 +1,18 @@
 """L-BFGS: the recursion on coefficients against the two loops, and what a history keeps."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from basinax import LBFGS, SystemIndex, apply_updates, relax, reset, rounded, segment, where_systems
+from basinax.optimizers.quasi_newton.history import (
+    PairHistory,
+    _coefficients,
+    _coefficients_of,
+)
 from cases import same_bits
 from cover import exhaustive
 
@@ -42,6 +49,38 @@ def two_loops(gradient, pairs, first):
     for (s, y), alpha in zip(pairs, reversed(alphas), strict=True):
         z = z + (alpha - (y * z).sum() / (s * y).sum()) * s
     return -z
+
+
+@pytest.mark.usefixtures("as_users")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_recursion_over_few_slots_has_the_bits_of_that_over_all(dtype):
+    """For systems that have filled some of their slots, all of them, or none."""
+    draw = np.random.default_rng(5)
+    memory, pushes = 40, np.array([0, 3, 31, 32, 29, 70], np.int32)
+    room = np.array([40, 40, 40, 40, 10, 32], np.int32)
+    filled = np.minimum(pushes, room)
+    is_filled = np.arange(memory) < filled[:, None]
+    both = is_filled[:, :, None] & is_filled[:, None]
+    sy, yy = draw.normal(size=(2, len(room), memory, memory)) * both
+    sg, yg = draw.normal(size=(2, len(room), memory)) * is_filled
+    numbers = {"sy": sy, "yy": yy, "sg": sg, "yg": yg}
+    known = PairHistory(
+        None,
+        s=None,
+        y=None,
+        **{name: jnp.asarray(x, dtype) for name, x in numbers.items()},
+        exponents=jnp.zeros(len(room), jnp.int32),
+        pushes=jnp.asarray(pushes),
+        room=jnp.asarray(room),
+    )
+    first = jnp.asarray(draw.uniform(0.01, 0.1, len(room)), dtype)
+    few, every, chosen = (
+        jax.jit(function)(known, first)
+        for function in (*(partial(_coefficients_of, n) for n in (32, memory)), _coefficients)
+    )
+    assert np.count_nonzero(few[0]) == filled.sum()
+    assert same_bits(few, every)
+    assert same_bits(few, chosen)
 
 
 @pytest.mark.parametrize(

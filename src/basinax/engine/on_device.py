@@ -101,7 +101,9 @@ class DeviceBackend(AbstractBackend):
         self.slots.take_out(self.run, which)
 
     def restart(self, is_new: np.ndarray) -> None:
-        slots, self.how = self.slots, self._how()
+        slots = self.slots
+        if slots.structures[0].own:  # otherwise all structures have the same settings
+            self.how = self._how()
         self.run = restarted(*self.how, slots.batch, slots.moves, self.run, is_new)
         self.skins = np.where(is_new, np.inf, self.skins)
 

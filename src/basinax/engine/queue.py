@@ -120,21 +120,19 @@ class Monitor:
         """The time since the run began."""
         return time.monotonic() - self._begin
 
-    def end(self, status: Status) -> None:
-        """Count a structure that has ended."""
+    def end(self, status: np.ndarray) -> None:
+        """Count structures that have left a batch, by codes; those that still run do not count."""
+        n_converged, n_failed = _counts(status)
         with self._lock:
             converged, failed = self._ended
-            has_converged = status == Status.CONVERGED
-            self._ended = converged + has_converged, failed + (not has_converged)
+            self._ended = converged + n_converged, failed + n_failed
 
     def report(self, batch: Any, status: np.ndarray, fmax: np.ndarray) -> None:
         """Args: status, fmax: values of the structures in the batch."""
         if self._progress is None:
             return
         with self._lock:
-            n_converged = int((status == Status.CONVERGED.code).sum())
-            n_failed = int((status != Status.RUNNING.code).sum()) - n_converged
-            self._in_batches[batch] = n_converged, n_failed
+            self._in_batches[batch] = _counts(status)
             self._fmax[batch] = fmax[(status == Status.RUNNING.code) & np.isfinite(fmax)]
             self._tell()
 
@@ -162,3 +160,9 @@ class Monitor:
             forces = (float(np.median(fmax)), float(fmax.max())) if len(fmax) else (np.nan, np.nan)
             counted = (sum(count) for count in counts)
             self._progress(self.n_structures, *counted, phase, *forces, what)
+
+
+def _counts(status: np.ndarray) -> tuple[int, int]:
+    """How many of these codes are of structures that have converged, and that have failed."""
+    n_converged = int((status == Status.CONVERGED.code).sum())
+    return n_converged, int((status != Status.RUNNING.code).sum()) - n_converged

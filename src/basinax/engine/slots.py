@@ -1,7 +1,7 @@
 """The slots of a batch, which structures occupy one after another, and their outcomes."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -210,57 +210,68 @@ class Slots:
         """The outcomes of the structures that left these slots."""
         if not structures:
             return []
-        atoms = [structure.atoms for structure in structures.values()]
+        slots, atoms = list(structures), [structure.atoms for structure in structures.values()]
         infos, ends = [], []
-        for k, structure in structures.items():
-            end = self._snapshot(found, k, structure)
+        snapshots = self._snapshots(found, structures)
+        for structure, end in zip(structures.values(), snapshots, strict=True):
             info = self.info_of(structure, end)
             if kept := {x: info.properties[x] for x in ENERGIES if x in info.properties}:
                 end = end._replace(**kept)
             infos.append(info)
             ends.append(end.kept(structure))
-        counts = ("status", "fmax", "steps", "evaluations", "first_energies")
-        columns = [found[name][list(structures)].tolist() for name in counts]
-        moves, sizes = displacements(atoms, [end.positions for end in ends]), volumes(atoms)
-        seconds, ended = self.group.monitor.seconds(), []
-        each = zip(structures.items(), infos, ends, moves, sizes, *columns, strict=True)
-        for (k, structure), info, end, move, volume, code, fmax, steps, evaluations, first in each:
-            status = Status(code)
-            if status != Status.RUNNING:
-                self.group.monitor.end(status)
+        codes, monitor = found["status"][slots], self.group.monitor
+        monitor.end(codes)
+        fields = {
+            "fmax": found["fmax"][slots].tolist(),
+            "steps": found["steps"][slots].tolist(),
+            "evaluations": found["evaluations"][slots].tolist(),
+            "status": Status.of_codes(codes),
+            "initial_energy": found["first_energies"][slots].tolist(),
+            "initial_volume": volumes(atoms),
+            "displacement": displacements(atoms, [end.positions for end in ends]),
+            "seconds": np.where(codes == Status.RUNNING.code, np.nan, monitor.seconds()).tolist(),
+        }
+        ended = []
+        each = zip(structures.items(), infos, ends, *fields.values(), strict=True)
+        for (k, structure), info, end, *values in each:
+            own = dict(zip(fields, values, strict=True))
+            if info.first_energy is not None:
+                own["initial_energy"] = info.first_energy
             record = Relaxed(
                 template=Template.of(structure.atoms),
                 positions=end.positions,
                 cell=end.cell.copy(),
                 results=end.properties() | info.properties,
                 energy=end.energy,
-                fmax=fmax,
-                steps=steps,
-                evaluations=evaluations,
-                status=status,
                 source=source_of(structure.atoms, structure.number),
                 message=info.message,
-                initial_energy=first if info.first_energy is None else info.first_energy,
-                initial_volume=volume,
-                displacement=move,
-                seconds=np.nan if status == Status.RUNNING else seconds,
                 history=histories.get(k),
+                **own,
             )
             ended.append((structure.number, record))
         return ended
 
-    def _snapshot(self, found: dict[str, np.ndarray], k: int, structure: Structure) -> Snapshot:
-        rows = slice(self.starts[k], self.starts[k] + len(structure))
-        is_free = self.moves is not None and bool(found["is_free"][k])
-        return Snapshot(
-            positions=found["positions"][rows].astype(np.float64),
-            cell=found["cells"][k].astype(np.float64),
-            forces=found["forces"][rows].astype(np.float64),
-            stress=found["stress"][k].astype(np.float64) if is_free else None,
-            energy=float(found["energies"][k]),
-            free_energy=float(found["free_energies"][k]) if "free_energies" in found else None,
-            energies=found["of_atoms"][rows].astype(np.float64) if "of_atoms" in found else None,
-        )
+    def _snapshots(
+        self, found: dict[str, np.ndarray], structures: dict[int, Structure]
+    ) -> Iterator[Snapshot]:
+        """The structures in these slots, each with arrays of its own."""
+        names = ("positions", "cells", "forces", "stress", "of_atoms")
+        arrays = {x: np.asarray(found[x], np.float64) for x in names if x in found}
+        numbers = {x: found[x].tolist() for x in ("energies", "free_energies") if x in found}
+        of_atoms, free = arrays.get("of_atoms"), numbers.get("free_energies")
+        starts = self.starts.tolist()
+        for k, structure in structures.items():
+            rows = slice(starts[k], starts[k] + structure.n_atoms)
+            is_free = self.moves is not None and bool(found["is_free"][k])
+            yield Snapshot(
+                positions=arrays["positions"][rows].copy(),
+                cell=arrays["cells"][k].copy(),
+                forces=arrays["forces"][rows].copy(),
+                stress=arrays["stress"][k].copy() if is_free else None,
+                energy=numbers["energies"][k],
+                free_energy=None if free is None else free[k],
+                energies=None if of_atoms is None else of_atoms[rows].copy(),
+            )
 
     def record(self, found: dict[str, np.ndarray]) -> None:
         """Store histories and frames of turns, a first axis; `steps` are -1 in other turns."""
@@ -296,13 +307,15 @@ class Slots:
         if not structures:
             return
 
-        def frame(k: int, structure: Structure) -> Frame:
-            # Frames leave out energies of atoms, which need as much space as a coordinate.
-            snapshot = self._snapshot(found, k, structure)._replace(energies=None).kept(structure)
-            numbers = structure.number, int(found["steps"][k])
-            return Frame(*numbers, snapshot, float(found["fmax"][k]), are_last)
+        def frames() -> Iterator[Frame]:
+            snapshots = self._snapshots(found, structures)
+            for (k, structure), snapshot in zip(structures.items(), snapshots, strict=True):
+                # Frames leave out energies of atoms, which need as much space as a coordinate.
+                snapshot = snapshot._replace(energies=None).kept(structure)
+                numbers = structure.number, int(found["steps"][k])
+                yield Frame(*numbers, snapshot, float(found["fmax"][k]), are_last)
 
-        cast(AnyRecorder, self.group.recorder).add(frame(k, s) for k, s in structures.items())
+        cast(AnyRecorder, self.group.recorder).add(frames())
 
     def refill(self) -> np.ndarray:
         """Fill free slots with waiting structures of as many rows; return the filled slots."""
@@ -320,9 +333,10 @@ class Slots:
         if is_new.any():
             if self.histories is not None:
                 self.histories.begin(is_new)
-            index = index_of_sizes(
-                sizes, align=BLOCK, n_rows=batch.n_rows, most_rows=self.group.most_rows
-            )
+            index = batch.index
+            if (sizes != np.asarray(index.sizes)).any():
+                most_rows = self.group.most_rows
+                index = index_of_sizes(sizes, align=BLOCK, n_rows=batch.n_rows, most_rows=most_rows)
             self.batch = dataclasses.replace(draft, index=index)
             self.moves = self._moves()
         return is_new

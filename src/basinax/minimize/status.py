@@ -2,6 +2,7 @@
 
 import enum
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -40,18 +41,26 @@ class Status(enum.StrEnum):
             code = operator.index(value)
         except TypeError:
             return None
-        return list(cls)[code] if 0 <= code < len(cls) else None
+        return _BY_CODE[code] if 0 <= code < len(_BY_CODE) else None
+
+    @staticmethod
+    def of_codes(codes: Iterable[int]) -> "list[Status]":
+        """The outcomes of some codes, which are known to be codes."""
+        return [_BY_CODE[code] for code in codes]
 
     @property
     def code(self) -> int:
         """The number on devices."""
-        return list(type(self)).index(self)
+        return _CODES[self]
 
     @property
     def meaning(self) -> str:
         """One sentence for a person."""
         return _MEANINGS[self]
 
+
+_BY_CODE = tuple(Status)
+_CODES = {status: code for code, status in enumerate(_BY_CODE)}
 
 _MEANINGS = {
     Status.RUNNING: "still running: the run was interrupted",

@@ -45,8 +45,10 @@ MOST_AT_ONCE = 1 << 20
 
 ON_ONE_CORE = 1 << 17
 """Multiplications of a matrix product that BLAS computes without threads, which would spin on cores
-that batches need (OpenBLAS starts threads at 1 << 18). As many products also fit into the cache
-until they are compared."""
+that batches need (OpenBLAS starts threads at 1 << 18)."""
+
+MOST_PRODUCTS = 1 << 16
+"""The number of products, of several systems, that the cache holds until they are compared."""
 
 
 class Tasks(NamedTuple):
@@ -338,7 +340,8 @@ def _tried(tasks: Tasks, systems: Int[np.ndarray, "some"]) -> Pairs:
     shifts, every = _shifts(tuple(tasks.turns[systems[0]].tolist())), np.arange(n_systems)
     n_shifts, n_all = len(shifts), n_atoms * len(shifts)
     # x [3, systems, atoms], relative to the middle of the box of all atoms
-    x = tasks.positions[tasks.starts[systems, None] + np.arange(n_atoms)].transpose(2, 0, 1)
+    rows = tasks.starts[systems, None] + np.arange(n_atoms)
+    x = np.ascontiguousarray(tasks.positions[rows].transpose(2, 0, 1))
     low, high = x.min(axis=2), x.max(axis=2)
     x = x - ((low + high) / 2)[:, :, None]
     radii2 = tasks.radii[systems, None] ** 2
@@ -366,7 +369,8 @@ def _tried(tasks: Tasks, systems: Int[np.ndarray, "some"]) -> Pairs:
     np.einsum("ksj,ksj->sj", ends[:3], ends[:3], out=ends[3])
     farthest2 = np.max(ends[3], axis=1, where=is_there, initial=0.0)[:, None]
     ends[3][~is_there] = np.inf  # near no atom
-    begins = np.stack([*(2 * x), np.full(x.shape[1:], -1.0)], axis=2, dtype=np.float32)
+    begins = np.full((n_systems, n_atoms, 4), -1.0, np.float32)
+    begins[..., :3] = 2 * x.transpose(1, 2, 0)
     errors = _ROUNDING * (farthest2 + radii2)
     least = (np.einsum("ksi,ksi->si", x, x) - radii2 - errors).astype(np.float32)
     is_near = _compared(begins, ends.transpose(1, 0, 2), least)
@@ -389,10 +393,10 @@ def _compared(
     """Where products of these are no less than the least, in an array that the thread reuses."""
     n_systems, n_atoms, _ = begins.shape
     n_images = ends.shape[2]
-    at_once = max(1, ON_ONE_CORE // (4 * n_images))
-    some = max(1, at_once // n_atoms)
+    at_once = min(n_atoms, max(1, ON_ONE_CORE // (4 * n_images)))
+    some = max(1, MOST_PRODUCTS // (at_once * n_images))
     is_near = _scratch("is_near", (n_systems, n_atoms, n_images), bool)
-    products = _scratch("products", (some, min(at_once, n_atoms), n_images), np.float32)
+    products = _scratch("products", (some, at_once, n_images), np.float32)
     for k in range(0, n_systems, some):
         here = slice(k, k + some)
         for i in range(0, n_atoms, at_once):

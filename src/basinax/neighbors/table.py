@@ -347,7 +347,7 @@ class NeighborTable:
         firsts, rows = np.cumsum(padded) - padded, ranges(self._starts[systems], padded)
         lengths = np.zeros(len(rows), np.int64)
         lengths[ranges(firsts, sizes)] = one.lengths
-        is_pair = np.arange(self._width) < lengths[:, None]
+        is_pair = np.arange(self._width, dtype=np.int32) < lengths.astype(np.int32)[:, None]
         block = np.full(is_pair.shape, self._far, np.int32)
         block[is_pair] = images
         self._by_row[rows] = block
@@ -372,8 +372,8 @@ class NeighborTable:
         # Systems store a shift once.
         keys, shift = distinct(owners * n_shifts + one.codes[is_further])
         shift_owners, codes = np.divmod(keys, n_shifts)
-        image_at = self._images.place(systems, np.bincount(owners, minlength=len(systems)))
-        shift_at = self._shifts.place(systems, np.bincount(shift_owners, minlength=len(systems)))
+        image_at = self._images.place(systems, _counts(owners, len(systems)))
+        shift_at = self._shifts.place(systems, _counts(shift_owners, len(systems)))
         if self._images.end > len(self.image_rows):
             n_images = room_of_images(self._images.end, self._far)
             self.image_rows = _padded(self.image_rows, n_images)
@@ -406,6 +406,11 @@ class _Stretches:
         return ranges(self.starts[systems], counts)
 
 
+def _counts(ascending: np.ndarray, n: int) -> np.ndarray:
+    """How often each number below n occurs."""
+    return np.diff(np.searchsorted(ascending, np.arange(n + 1)))
+
+
 def _rows_of(blocks: np.ndarray) -> np.ndarray:
     return (blocks[:, None] * BLOCK + np.arange(BLOCK)).astype(np.int32).ravel()
 
@@ -414,8 +419,8 @@ def _transposed(by_row: np.ndarray, blocks: np.ndarray) -> np.ndarray:
     """The columns of these blocks of rows, copied a few at a time, as the cache holds few."""
     width, by_block = by_row.shape[1], by_row.reshape(-1, BLOCK, by_row.shape[1])
     columns = np.empty((width, len(blocks), BLOCK), by_row.dtype)
-    for k in range(0, len(blocks), 8):
-        columns[:, k : k + 8] = by_block[blocks[k : k + 8]].transpose(2, 0, 1)
+    for k in range(0, len(blocks), 32):
+        columns[:, k : k + 32] = by_block[blocks[k : k + 32]].transpose(2, 0, 1)
     return columns.reshape(width, -1)
 
 

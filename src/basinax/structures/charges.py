@@ -54,6 +54,9 @@ def spin_of(atoms: Atoms) -> float:
 
 TOTALS = {"charge": charge_of, "spin": spin_of}
 
+OF_ATOMS = ("initial_charges", "initial_magmoms", "masses")
+"""ASE's names of arrays that a potential may not use."""
+
 
 def check_totals(atoms: Sequence[Atoms], names: Sequence[str] = tuple(TOTALS)) -> None:
     """Raise ValueError, with its name, if a structure's charge or spin is no number."""
@@ -126,6 +129,10 @@ def warn_of_unused(atoms: Sequence[Atoms], potential: Any) -> bool:
 
     Masses move no minimum, and initial moments of a crystal are a guess for calculators.
     """
+    if all(
+        a.arrays.keys().isdisjoint(OF_ATOMS) and a.info.keys().isdisjoint(TOTALS) for a in atoms
+    ):
+        return False
     uses = uses_of(potential) | {"masses"}
     of_crystal = uses | {"magmoms"}
     each = [of_crystal if a.pbc.any() else uses for a in atoms]

@@ -130,8 +130,9 @@ def intake(atoms: Iterable[Atoms | HoldsAtoms], cell: Any = None) -> list[Struct
         if a.constraints:
             check_constraints(a, _name(a, k))
     # Without periodic directions no cell could move.
-    wanted = zip(atoms, one_a_structure(cell, len(atoms)), strict=True)
-    moved = [c if a.pbc.any() else None for a, c in wanted]
+    is_periodic = np.any(pbc, axis=1).tolist()
+    wanted = zip(one_a_structure(cell, len(atoms)), is_periodic, strict=True)
+    moved = [c if may_move else None for c, may_move in wanted]
     has_volume = np.abs(np.linalg.det(cells)) > 0
     for k, (a, c) in enumerate(zip(atoms, moved, strict=True)):
         if c is not None and (a.constraints or not has_volume[k]):

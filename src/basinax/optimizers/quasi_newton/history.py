@@ -30,6 +30,10 @@ from basinax.systems.types import Exponents, Prefix, Tree
 # of slots of a batch changes no bit.
 
 
+FEW = 32
+"""If no system has filled more slots, the recursion leaves out all others."""
+
+
 class PairHistory(AbstractState):
     """Pairs of each system: a step s, and the change y of the gradient over the step."""
 
@@ -288,36 +292,50 @@ def _with_products(products, new, written: Int32[Array, "systems"]):
 
 def _coefficients(history: PairHistory, first):
     """αᵢ and αᵢ - βᵢ of the two loops: -H g = -first (g - Σ αᵢ yᵢ) - Σ (αᵢ - βᵢ) sᵢ."""
+    memory = history.sy.shape[1]
+    if memory <= FEW:
+        return _coefficients_of(memory, history, first)
+    few, every = (functools.partial(_coefficients_of, n) for n in (FEW, memory))
+    return jax.lax.cond(_most_filled(history) <= FEW, few, every, history, first)
+
+
+def _coefficients_of(n_slots: int, history: PairHistory, first):
+    """`_coefficients`, if no system has filled more than the first slots."""
+    slots, n_empty = _slots(history)[:, :n_slots], history.sy.shape[1] - n_slots
     diagonal = _diagonal(history.sy)
     is_zero = diagonal == 0
     rho = jnp.where(is_zero, 0, rounded(1 / jnp.where(is_zero, 1, diagonal)))
     filled = _most_filled(history)
 
+    def slot_of(age):
+        # A system without a pair of this age has filled fewer slots, so the last one is empty.
+        return jnp.minimum(_slot_of(history, age), n_slots - 1)
+
     def backwards(age, carry):
         sq, yq, alpha = carry
-        i = _slot_of(history, age)
+        i = slot_of(age)
         a = rounded(_at(rho, i) * _at(sq, i))
-        sq = sq - rounded(a[:, None] * _at(history.sy, i))
-        yq = yq - rounded(a[:, None] * _at(history.yy, i))
-        return sq, yq, jnp.where(_slots(history) == i[:, None], a[:, None], alpha)
+        sq = sq - rounded(a[:, None] * _at(history.sy, i)[:, :n_slots])
+        yq = yq - rounded(a[:, None] * _at(history.yy, i)[:, :n_slots])
+        return sq, yq, jnp.where(slots == i[:, None], a[:, None], alpha)
 
     # Turn -0.0 into +0.0. A system with fewer pairs runs extra turns that add +0.0, which would
     # change -0.0 and so its bits.
-    start = [jnp.where(x == 0, 0, x) for x in (history.sg, history.yg)]
-    blank = jnp.zeros_like(history.sg)
+    start = [jnp.where(x == 0, 0, x)[:, :n_slots] for x in (history.sg, history.yg)]
+    blank = jnp.zeros_like(start[0])
     _, yq, alpha = jax.lax.fori_loop(0, filled, backwards, (*start, blank))
 
     def forwards(turn, carry):
         yz, rest = carry
-        i = _slot_of(history, filled - 1 - turn)
+        i = slot_of(filled - 1 - turn)
         difference = _at(alpha, i) - rounded(_at(rho, i) * _at(yz, i))
-        s_column = jnp.take_along_axis(history.sy, i[:, None, None], axis=2)[:, :, 0]
+        s_column = jnp.take_along_axis(history.sy, i[:, None, None], axis=2)[:, :n_slots, 0]
         yz = yz + rounded(difference[:, None] * s_column)
-        return yz, jnp.where(_slots(history) == i[:, None], difference[:, None], rest)
+        return yz, jnp.where(slots == i[:, None], difference[:, None], rest)
 
     yz = rounded(first[:, None] * yq)
     _, rest = jax.lax.fori_loop(0, filled, forwards, (yz, blank))
-    return alpha, rest
+    return [jnp.pad(x, [(0, 0), (0, n_empty)]) for x in (alpha, rest)]
 
 
 def _combined(history: PairHistory, gradient, first, alpha, rest, prefix):
