@@ -64,6 +64,7 @@ class Group(NamedTuple):
         """
         return (
             structure.kind in (None, self.kind)
+            and not (structure.acts_on_host and self.kind is not None)
             and len(structure) <= self.most_rows
             and n_neighbors <= self.most_neighbors
             and (self.most_elements is None or structure.n_elements <= self.most_elements)
@@ -95,6 +96,8 @@ class EvaluatorInfo(NamedTuple):
     """The reason if the structure could not be evaluated."""
     first_energy: float | None = None
     """The energy at the start, in eV; None for the batch's value."""
+    energy: float | None = None
+    """The energy with that of constraints, in eV; None for that of the properties."""
 
 
 InfoOf = Callable[[Structure, Snapshot], EvaluatorInfo]
@@ -233,7 +236,7 @@ class Slots:
                 positions=end.positions,
                 cell=end.cell.copy(),
                 results=end.properties() | info.properties,
-                energy=end.energy,
+                energy=end.energy if info.energy is None else info.energy,
                 fmax=fmax,
                 steps=steps,
                 evaluations=evaluations,
@@ -259,6 +262,7 @@ class Slots:
             stress=found["stress"][k].astype(np.float64) if is_free else None,
             energy=float(found["energies"][k]),
             free_energy=float(found["free_energies"][k]) if "free_energies" in found else None,
+            own=tuple(found["own_energies"][:, k].tolist()) if "own_energies" in found else None,
             energies=found["of_atoms"][rows].astype(np.float64) if "of_atoms" in found else None,
         )
 

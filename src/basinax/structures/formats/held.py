@@ -14,7 +14,10 @@ from basinax.structures.formats.extxyz import NOTHING, entry_of, is_column
 _GEOMETRY = "several others partial cell turned digits images"
 _RESULTS = "energy energies forces stress"
 _ARRAYS = "tags masses momenta charges moments vectors"
-_CONSTRAINTS = "FixAtoms FixCartesian FixScaled FixedPlane FixedLine FixCom FixSymmetry"
+_CONSTRAINTS = (
+    "FixAtoms FixCartesian FixScaled FixedPlane FixedLine FixCom FixSymmetry"
+    " FixBondLengths FixInternals Hookean"
+)
 
 HOLDS = {
     name: frozenset(words.split())
@@ -129,9 +132,7 @@ def prepared(form: str, atoms: Atoms) -> tuple[Atoms, list[str]]:
     holds, copy, lost = HOLDS[form], atoms.copy(), []
     copy.calc = atoms.calc
     copy.constraints = [x for x in atoms.constraints if type(x).__name__ in holds]
-    # No run begins with constraints of other kinds.
-    known = [x for x in atoms.constraints if type(x).__name__ in _CONSTRAINTS.split()]
-    if len(copy.constraints) < len(known):
+    if len(copy.constraints) < len(atoms.constraints):
         lost.append("constraints")
     for name, array in atoms.arrays.items():
         if name in ("numbers", "positions"):
