@@ -19,9 +19,9 @@ import ase.io
 import numpy as np
 import pytest
 from ase import Atoms
-from ase.build import bulk
+from ase.build import bulk, molecule
 from ase.cell import Cell
-from ase.constraints import FixAtoms
+from ase.constraints import FixAtoms, FixBondLengths, Hookean
 from ase.db.core import object_to_bytes
 from ase.spacegroup import Spacegroup
 from typer.testing import CliRunner
@@ -329,6 +329,44 @@ def test_a_run_that_ends_at_a_commit_goes_on_to_the_same_bits(monkeypatch, whole
     assert sorted(brief.number for brief in briefs("kept")) == list(range(N))
     assert exported("kept") == whole
     assert len(read_config("kept/run.toml")["record"]["resumed"]) == 1
+
+
+def test_constraints_on_the_host_go_on_to_the_same_bits(monkeypatch):
+    """Their energy is in the tables of a run, too."""
+    starts = [molecule("CH3CH2OH") for _ in range(6)]
+    for k, atoms in enumerate(starts):
+        atoms.rattle(0.05, seed=k)
+        bonds, spring = FixBondLengths([[0, 1]]), Hookean(0, 2, 5.0, rt=1.0 + 0.1 * k)
+        atoms.set_constraint([bonds, spring][: 1 + k % 2] if k else [spring])
+    ase.io.write("held.traj", starts)
+    how = ["held.traj", "--potential", "ase:ase.calculators.emt:EMT", "--optimizer", "fire"]
+    how += ["--max-steps", "5"]
+    run("relax", *how, "--output", "whole.traj", "--table", "whole.csv", code=1)
+    add, calls = Results.add, []
+
+    def dying(self, entries):
+        calls.append(len(entries))
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        add(self, entries)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Results, "add", dying)
+        CliRunner().invoke(cli.app, ["relax", *how, "--run", "kept"])
+    assert len(briefs("kept")) < len(starts)
+    run("resume", "kept", code=1)
+    run("export", "kept", "--output", "kept.traj", "--table", "kept.csv")
+    tables = [Path(name).read_text().splitlines() for name in ("whole.csv", "kept.csv")]
+    column = tables[0][0].split(",").index("energy_eV")
+    ends = [ase.io.read(name, index=":") for name in ("whole.traj", "kept.traj")]
+    lines = [table[1:] for table in tables]
+    for a, b, one, other in zip(*ends, *lines, strict=True):
+        assert np.array_equal(a.positions, b.positions)
+        assert [c.todict() for c in a.constraints] == [c.todict() for c in b.constraints]
+        told = [float(line.split(",")[column]) for line in (one, other)]
+        assert told[0] == told[1] == pytest.approx(a.get_potential_energy(), abs=1e-6)
+        assert a.get_potential_energy() == b.get_potential_energy()
+    assert any(a.get_potential_energy(apply_constraint=False) < told[0] for a in ends[0][-1:])
 
 
 def sqlite_rows(folder: str) -> list[tuple]:

@@ -14,12 +14,15 @@ from ase.build import bulk
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.constraints import (
     FixAtoms,
+    FixBondLengths,
     FixCartesian,
     FixCom,
     FixedLine,
     FixedPlane,
+    FixInternals,
     FixScaled,
     FixSymmetry,
+    Hookean,
 )
 from ase.db import connect
 from ase.io.formats import UnknownFileTypeError, ioformats
@@ -112,6 +115,11 @@ PARTS = {
     ("constraints", "FixedLine"): fixed(FixedLine([1], [0, 0, 1])),
     ("constraints", "FixCom"): fixed(FixCom()),
     ("constraints", "FixSymmetry"): (CUBE, forces_left),
+    ("constraints", "FixBondLengths"): fixed(FixBondLengths([[0, 1]])),
+    ("constraints", "FixInternals"): fixed(FixInternals(bonds=[[None, [0, 1]]])),
+    ("constraints", "Hookean of atoms"): fixed(Hookean(0, 1, 5.0, rt=1.0)),
+    ("constraints", "Hookean of a point"): fixed(Hookean(0, (0.0, 0.0, 1.0), 5.0, rt=1.0)),
+    ("constraints", "Hookean of a plane"): fixed(Hookean(0, (0.0, 0.0, 1.0, -0.5), 5.0)),
     ("tags", ""): array("tags", [0, 1, 2]),
     ("masses", ""): array("masses", [21.0, 22.0, 23.0]),
     ("momenta", ""): array("momenta", np.arange(9.0).reshape(3, 3)),

@@ -32,13 +32,17 @@ COLUMNS = {
 """Words of the table of formats, by the heads of the columns."""
 
 
+CONSTRAINTS = {word for word in HOLDS["traj"] if word.startswith("Fix")} | {"Hookean"}
+
+
 def text() -> str:
     """The table."""
     rows = [["format", *COLUMNS, "constraints"], ["---"] * (len(COLUMNS) + 2)]
     for name, holds in HOLDS.items():
-        constraints = sorted(word for word in holds if word.startswith("Fix"))
+        constraints = sorted(word for word in holds if word in CONSTRAINTS)
         kept = ["yes" if word in holds else "" for word in COLUMNS.values()]
-        listed = "all" if len(constraints) == 7 else ", ".join(f"`{x}`" for x in constraints)
+        has_all = len(constraints) == len(CONSTRAINTS)
+        listed = "all" if has_all else ", ".join(f"`{x}`" for x in constraints)
         rows.append([f"{name}: {Form(name).title}", *kept, listed])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

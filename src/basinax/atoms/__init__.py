@@ -75,3 +75,5 @@ from basinax.structures.cells.kinds import (
     Strain as Strain,
     UnitCell as UnitCell,
 )
+from basinax.structures.constraints.kinds import register_constraint as register_constraint
+from basinax.structures.constraints.of_users import AbstractConstraint as AbstractConstraint

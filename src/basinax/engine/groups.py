@@ -13,6 +13,7 @@ from basinax.engine.queue import Monitor, Queue
 from basinax.engine.sizes import memory_of_batch, within_memory
 from basinax.engine.slots import Group, Slots
 from basinax.engine.stream import BatchGroup
+from basinax.internal.optimizer import steps_on_the_host
 from basinax.models.evaluators.calculator import evaluator_of
 from basinax.models.evaluators.protocol import AbstractEvaluator
 from basinax.neighbors.lists import Lists
@@ -21,12 +22,15 @@ from basinax.neighbors.search import check_listable
 from basinax.numerics.processor import n_cores
 from basinax.numerics.rounding import BLOCK
 from basinax.numerics.settings import Allowed, one_number, shown
+from basinax.optimizers.line_search.walk import has_search
+from basinax.optimizers.protocol import AbstractTransform
 from basinax.optimizers.quasi_newton.inverse_hessian import bounded
 from basinax.potentials import AbstractPotential
 from basinax.results.history import AnyRecorder
 from basinax.structures.batch import STEPS_PER_OCTAVE, padded_size
 from basinax.structures.cells.kinds import Kind, is_open
 from basinax.structures.constraints.applied import layout_of
+from basinax.structures.constraints.hosted import is_curved, moves_atoms, names_of
 from basinax.structures.machine import machine
 from basinax.structures.read import Structure, cells_of, squared_measures
 
@@ -111,6 +115,7 @@ class RunSettings:
             self.listed.check(atoms, self.dtype)
         if self.evaluator is not None:
             self.evaluator.check(atoms, needs_stress(structures))
+        _check_suits(self.settings.optimizer, structures)
 
     def groups(
         self, structures: list[Structure], monitor: Monitor, recorder: AnyRecorder | None
@@ -180,6 +185,26 @@ class RunSettings:
         return potential.has_expensive_pairs and len(potential.species) > 1
 
 
+def _check_suits(optimizer: AbstractTransform, structures: list[Structure]) -> None:
+    """Raise NotImplementedError if constraints on the host change steps that must be as made.
+
+    `InternalLBFGS` predicts the energy after its step, and a line search goes along a line.
+    """
+    name, bends = "", is_curved
+    if steps_on_the_host(optimizer):
+        name, bends = "InternalLBFGS (the default for calculators and models)", moves_atoms
+    elif has_search(optimizer):
+        name = f"{type(optimizer).__name__}, which searches along lines,"
+    for structure in structures if name else ():
+        atoms = structure.atoms
+        if structure.acts_on_host and (own := [c for c in atoms.constraints if bends(c)]):
+            raise NotImplementedError(
+                f"system {structure.number} ({atoms.symbols}) has constraints ({names_of(own)})"
+                f" that act on the host, with which {name} is not supported: pass FIRE(), BFGS()"
+                " or LBFGS()"
+            )
+
+
 def needs_stress(structures: list[Structure]) -> list[bool]:
     """Whether each structure needs its stress, as its cell moves."""
     return [structure.cell is not None for structure in structures]
@@ -239,12 +264,13 @@ def check_potential(potential: Any) -> None:
 
 
 def _by_kind(structures: list[Structure]) -> list[tuple[Kind | None, np.ndarray]]:
-    """Structures by the kind of their moving cells; those with fixed cells join the first kind."""
-    kinds: list[Kind | None] = [structure.kind for structure in structures]
-    first: Kind | None = next((kind for kind in kinds if kind), None)
+    """Structures by the kind of their moving cells; those with fixed cells join the first kind,
+    unless their constraints act on the host."""
+    first: Kind | None = next((s.kind for s in structures if s.kind), None)
     members: dict[Kind | None, list[int]] = {}
-    for k, kind in enumerate(kinds):
-        members.setdefault(first if kind is None else kind, []).append(k)
+    for k, structure in enumerate(structures):
+        kind = None if structure.acts_on_host else structure.kind or first
+        members.setdefault(kind, []).append(k)
     return [(kind, np.array(of)) for kind, of in members.items()]
 
 

@@ -37,6 +37,7 @@ from basinax.potentials import Properties
 from basinax.results.snapshot import Snapshot
 from basinax.structures.batch import Batch
 from basinax.structures.constraints.applied import Constraints
+from basinax.structures.constraints.hosted import GivenGradients, HostConstraints
 from basinax.structures.matrices import VOIGT_OF_ENTRIES
 
 LOOK = 0.2
@@ -56,6 +57,8 @@ class EvaluationBatch(eqx.Module):
     stress: Float[Array, "systems 3 3"] | None
     steps: Any = None
     """Steps like the parameters, if the host makes the steps."""
+    given: GivenGradients | None = None
+    """Gradients under constraints that act on the host; None without such constraints."""
 
 
 class _Point(NamedTuple):
@@ -63,6 +66,8 @@ class _Point(NamedTuple):
 
     request: Request
     found: Evaluated
+    reported: Evaluated
+    """The results with the energy of constraints."""
 
     def is_at(self, end: Snapshot) -> bool:
         positions, cell = self.request.positions, self.request.cell
@@ -78,16 +83,24 @@ class Points:
         self._first: dict[int, float] = {}
         self._messages: dict[int, str] = {}
 
-    def add(self, request: Request, found: Evaluated) -> None:
-        self._last[request.number] = _Point(request, found.owned())
-        self._first.setdefault(request.number, found.energy)
+    def add(self, request: Request, found: Evaluated, held: HostConstraints | None) -> None:
+        found = reported = found.owned()
+        if held is not None:
+            free_energy = held.of_energy(found.minimised)
+            reported = found._replace(energy=held.of_energy(found.energy), free_energy=free_energy)
+        self._last[request.number] = _Point(request, found, reported)
+        self._first.setdefault(request.number, reported.energy)
 
     def keep(self, number: int) -> None:
         """Keep the last point, which the run has found to be the best so far."""
         self._best[number] = self._last[number]
 
     def last(self, number: int) -> Evaluated:
-        """The properties at the last point."""
+        """The properties at the last point, with the energy of constraints."""
+        return self._last[number].reported
+
+    def own(self, number: int) -> Evaluated:
+        """The properties at the last point, as they were found."""
         return self._last[number].found
 
     def fail(self, number: int, message: str) -> None:
@@ -95,9 +108,12 @@ class Points:
 
     def pop(self, member: int, end: Snapshot) -> EvaluatorInfo:
         points = self._last.pop(member, None), self._best.pop(member, None)
-        properties = next((p.found.properties() for p in points if p and p.is_at(end)), {})
         message, first = self._messages.pop(member, ""), self._first.pop(member, None)
-        return EvaluatorInfo(properties, message, first)
+        for point in points:
+            if point and point.is_at(end):
+                properties, energy = point.found.properties(), point.reported.energy
+                return EvaluatorInfo(properties, message, first, energy)
+        return EvaluatorInfo({}, message, first)
 
 
 class HostBackend(AbstractBackend):
@@ -112,6 +128,8 @@ class HostBackend(AbstractBackend):
         """Pending requests, by number in the session."""
         is_on_host = steps_on_the_host(slots.group.settings.optimizer)
         self.optimizers = HostOptimizers(slots) if is_on_host else None
+        self.held: dict[int, HostConstraints] = {}
+        """The constraints that act on the host, by number in the session."""
 
     def start(self) -> None:
         slots = self.slots
@@ -134,6 +152,7 @@ class HostBackend(AbstractBackend):
         if group.recorder is not None or group.points:
             has_come = np.asarray(findings.has_come)
             slots.record(self._with_energies(jax.device_get(due), self._numbers(has_come)))
+        failed |= self._constrain()
         status = np.where(failed, Status.EVALUATION_FAILED.code, here["status"]).astype(np.int32)
         if failed.any():
             self.run = eqx.tree_at(lambda run: run.status, self.run, status)
@@ -144,12 +163,12 @@ class HostBackend(AbstractBackend):
 
     def take_out(self, which: np.ndarray) -> None:
         slots, numbers = self.slots, self._numbers(which)
-        self._forget(which)
         slots.take_out(self.run, which)
         if (left := slots.left) is not None and (last := left.last) is not None:
             # The energy is NaN where a path ends at a point that was not evaluated.
             known = {k: n for k, n in numbers.items() if not np.isnan(last["energies"][k])}
             slots.left = left._replace(last=self._with_energies(last, known))
+        self._forget(which)
 
     def restart(self, is_new: np.ndarray) -> None:
         slots, self.how = self.slots, partition((None, self.slots.settings()))
@@ -198,12 +217,43 @@ class HostBackend(AbstractBackend):
         for k, number in known.items():
             last = self.points.last(number)
             energies[..., k], free_energies[..., k] = last.energy, last.minimised
-        return found | {"energies": energies, "free_energies": free_energies}
+        found = found | {"energies": energies, "free_energies": free_energies}
+        if not self.held:
+            return found
+        both = np.stack([energies, free_energies])
+        for k, number in known.items():
+            own = self.points.own(number)
+            both[0, ..., k], both[1, ..., k] = own.energy, own.minimised
+        return found | {"own_energies": np.moveaxis(both, 0, -2)}
+
+    def _constrain(self) -> np.ndarray:
+        """Constrain the steps of structures on the host; returns the mask of those that failed."""
+        here, rows_of = self.here, self.slots.rows_of
+        failed = np.zeros_like(self.slots.occupied)
+        moved = self._numbers(self.slots.occupied & here["has_moved"]) if self.held else {}
+        moved = {k: self.held[number] for k, number in moved.items() if number in self.held}
+        if not moved:
+            return failed
+        here["positions"] = here["positions"].copy()
+        for k, held in moved.items():
+            new = here["positions"][rows_of(k)]
+            try:
+                new[:] = held.of_positions(new)
+            except Exception as error:  # constraints may raise errors of any class
+                new[:], failed[k] = held.positions, True
+                self._fail(self._numbers(failed)[k], error)
+        params = jax.device_put(here["positions"])
+        self.run = eqx.tree_at(lambda run: run.point.params, self.run, params)
+        return failed
+
+    def _fail(self, number: int, error: Exception) -> None:
+        self.points.fail(number, f"{type(error).__name__} of a constraint: {error}")
 
     def _forget(self, which: np.ndarray) -> None:
         """Drop the requests and optimizers of the structures in these slots."""
         for k, number in self._numbers(which).items():
             self.asked.pop(number, None)
+            self.held.pop(number, None)
             self.session.end(number)
             if self.optimizers is not None:
                 self.optimizers.end(self.slots.structures[k].number)
@@ -224,6 +274,7 @@ class HostBackend(AbstractBackend):
         has_come, failed = np.zeros((2, *shape), bool)
         energies, forces = np.zeros(shape, dtype), np.zeros(slots.batch.positions.shape, dtype)
         stress = None if slots.moves is None else np.zeros((*shape, 3, 3), dtype)
+        is_given, given = np.zeros(shape, bool), np.zeros_like(forces)
         slot_of = {number: k for k, number in self._numbers(slots.occupied).items()}
         for number, found in answers:
             request = self.asked.pop(number, None)
@@ -234,22 +285,41 @@ class HostBackend(AbstractBackend):
                 failed[k] = True
                 self.points.fail(number, str(found))
                 continue
-            self.points.add(request, found)
-            has_come[k], energies[k] = True, found.minimised
+            try:
+                held = self._held(k, number)
+                if held is not None:
+                    is_given[k] = True
+                    given[slots.rows_of(k)] = -held.of_forces(request.positions, found.forces)
+                self.points.add(request, found, held)
+            except Exception as error:  # constraints may raise errors of any class
+                failed[k] = True
+                self._fail(number, error)
+                continue
+            has_come[k], energies[k] = True, self.points.last(number).minimised
             forces[slots.rows_of(k)] = found.forces
             if stress is not None and found.stress is not None:
                 stress[k] = found.stress[list(VOIGT_OF_ENTRIES)].reshape(3, 3)
         arrays: dict[str, Any] = {"has_come": has_come, "energies": energies, "forces": forces}
+        if self.held:
+            arrays["given"] = GivenGradients(is_given, given)  # pyright: ignore[reportArgumentType]
         found = EvaluationBatch(**arrays, stress=stress)  # pyright: ignore[reportArgumentType]
         return (found if self.optimizers is None else self._stepped(found)), failed
+
+    def _held(self, k: int, number: int) -> HostConstraints | None:
+        """The constraints of the structure in slot k, if they act on the host."""
+        structure = self.slots.structures[k]
+        if number not in self.held and structure.acts_on_host:
+            self.held[number] = HostConstraints(structure.atoms)
+        return self.held.get(number)
 
     def _stepped(self, findings: EvaluationBatch) -> EvaluationBatch:
         """The findings, with a step of the host for each evaluation."""
         slots, optimizers = self.slots, cast(HostOptimizers, self.optimizers)
         gradients: Any = -cast(Any, findings.forces)
         has_come = np.asarray(findings.has_come)
-        if has_come.any() and not (slots.moves is None and slots.batch.constraints is None):
-            gradients = _gradients(slots.batch, slots.moves, self.run.point.params, findings)
+        batch = _constrained(slots.batch, findings)
+        if has_come.any() and not (slots.moves is None and batch.constraints is None):
+            gradients = _gradients(batch, slots.moves, self.run.point.params, findings)
         come = self._numbers(has_come)
         energies = {k: self.points.last(number).minimised for k, number in come.items()}
         return dataclasses.replace(findings, steps=optimizers.steps(self.run, energies, gradients))
@@ -268,6 +338,7 @@ def _turn(
     _, settings = eqx.combine(arrays, fixed.tree)
     if findings.steps is not None:
         settings = dataclasses.replace(settings, optimizer=StepsOfHost(findings.steps))
+    batch = _constrained(batch, findings)
     run = advanced(_evaluation(findings, batch, moves), before, settings, batch, moves, 1)
     there = moved(batch, moves, run.point.params)
     nobody = jnp.zeros_like(findings.has_come)
@@ -280,6 +351,7 @@ def _turn(
         "fmax": run.point.fmax,
         "is_best": is_best,
         "is_pending": run.is_pending,
+        "has_moved": run.has_moved,
         "is_free": nobody if moves is None else moves.is_free,
         "is_lost": nobody if moves is None else moves.is_lost(there, _reach(batch)),
     }
@@ -299,6 +371,14 @@ def _gradients(
         return cast(Constraints, batch.constraints).of_gradient(gradients, batch.index, params)
     constrained = CellConstraints(batch.constraints, moves)
     return constrained.of_gradient(gradients, moves.prefix(batch.index), params)
+
+
+def _constrained(batch: Batch, findings: EvaluationBatch) -> Batch:
+    """The batch, with gradients that the host has constrained."""
+    if findings.given is None:
+        return batch
+    given: Any = dataclasses.replace(findings.given, others=batch.constraints)
+    return dataclasses.replace(batch, constraints=given)
 
 
 def _evaluation(findings: EvaluationBatch, batch: Batch, moves: CellMoves | None) -> Callable:

@@ -45,7 +45,7 @@ from basinax.numerics.settings import (
 )
 from basinax.numerics.switches import own_switches
 from basinax.optimizers import FIRE, LBFGS
-from basinax.optimizers.line_search.walk import Search
+from basinax.optimizers.line_search.walk import has_search
 from basinax.optimizers.protocol import AbstractTransform, check_transform
 from basinax.potentials import AbstractPotential
 from basinax.results.history import AnyRecorder, History, Log, Together
@@ -112,8 +112,10 @@ def relax(
         atoms: the structures, or a result or entries of it, whose structures keep their `source`;
             none is changed. Constraints act as in ASE, one after
             another: `FixAtoms`, `FixCartesian`, `FixScaled` (along x, y and z), `FixedLine`,
-            `FixedPlane`, `FixCom` and `FixSymmetry`. Others raise, and so does `FixScaled` if a
-            shearing cell would turn its directions.
+            `FixedPlane`, `FixCom` and `FixSymmetry`, and those of `register_constraint`. With
+            fixed cells and potentials that the host evaluates, so do `FixBondLengths`,
+            `FixInternals` and `Hookean`. Others raise, and so does `FixScaled` if a shearing cell
+            would turn its directions.
         potential: such as `LennardJones.named("Ar")`, `ASECalculator(...)`, an ASE calculator, or a
             text such as "emt:Cu" (see `potential_from`); if None, each structure's own
             `atoms.calc`, for which an optimizer may stand in this place: `relax(atoms, "lbfgs")`.
@@ -163,7 +165,8 @@ def relax(
     """
     check_process()
     potential, optimizer = named_model(potential, optimizer)
-    structures = intake(atoms, named_cells(cell))
+    is_hosted = evaluator_of(potential) is not None or steps_on_the_host(cast(Any, optimizer))
+    structures = intake(atoms, named_cells(cell), is_hosted=is_hosted)
     atoms = [structure.atoms for structure in structures]
     check_occupancies(atoms)
     warn_of_unused(atoms, evaluator_of(potential) or potential)
@@ -321,8 +324,7 @@ def _recorder(
 
 def _check_needs_no_energy(optimizer: AbstractTransform) -> None:
     """Raise TypeError if an optimizer uses line searches."""
-    parts = jax.tree.leaves(optimizer, is_leaf=lambda x: isinstance(x, Search))
-    if any(isinstance(part, Search) for part in parts):
+    if has_search(optimizer):
         raise TypeError(
             "the model's forces are not derivatives of its energy (it is not conservative), so a"
             " search along a line finds no end: choose FIRE(), BFGS() or LBFGS()"

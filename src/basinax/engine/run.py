@@ -100,8 +100,9 @@ def _checked(run: RunSettings, items: list[Item | Fault]) -> list[Structure]:
         if isinstance(item, Fault):
             raise item.error
     each = [item for item in items if isinstance(item, Item)]
-    structures = intake([item.atoms for item in each], [item.cell for item in each])
-    check_occupancies([item.atoms for item in each])
+    atoms, cells = [item.atoms for item in each], [item.cell for item in each]
+    structures = intake(atoms, cells, is_hosted=run.evaluator is not None)
+    check_occupancies(atoms)
     run.check(structures)
     return [
         dataclasses.replace(structure, number=item.number, own=item.own)

@@ -64,6 +64,7 @@ class Group(NamedTuple):
         """
         return (
             structure.kind in (None, self.kind)
+            and not (structure.acts_on_host and self.kind is not None)
             and len(structure) <= self.most_rows
             and n_neighbors <= self.most_neighbors
             and (self.most_elements is None or structure.n_elements <= self.most_elements)
@@ -95,6 +96,8 @@ class EvaluatorInfo(NamedTuple):
     """The reason if the structure could not be evaluated."""
     first_energy: float | None = None
     """The energy at the start, in eV; None for the batch's value."""
+    energy: float | None = None
+    """The energy with that of constraints, in eV; None for that of the properties."""
 
 
 InfoOf = Callable[[Structure, Snapshot], EvaluatorInfo]
@@ -242,7 +245,7 @@ class Slots:
                 positions=end.positions,
                 cell=end.cell.copy(),
                 results=end.properties() | info.properties,
-                energy=end.energy,
+                energy=end.energy if info.energy is None else info.energy,
                 source=source_of(structure.atoms, structure.number),
                 message=info.message,
                 history=histories.get(k),
@@ -258,6 +261,7 @@ class Slots:
         names = ("positions", "cells", "forces", "stress", "of_atoms")
         arrays = {x: np.asarray(found[x], np.float64) for x in names if x in found}
         numbers = {x: found[x].tolist() for x in ("energies", "free_energies") if x in found}
+        own = found.get("own_energies")
         of_atoms, free = arrays.get("of_atoms"), numbers.get("free_energies")
         starts = self.starts.tolist()
         for k, structure in structures.items():
@@ -270,6 +274,7 @@ class Slots:
                 stress=arrays["stress"][k].copy() if is_free else None,
                 energy=numbers["energies"][k],
                 free_energy=None if free is None else free[k],
+                own=None if own is None else tuple(own[:, k].tolist()),
                 energies=None if of_atoms is None else of_atoms[rows].copy(),
             )
 

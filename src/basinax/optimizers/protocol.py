@@ -61,6 +61,11 @@ def kept_field() -> Any:
     return eqx.field(metadata={_LEADS_WITH: "states", _IS_KEPT: True})
 
 
+def leads_with(field: dataclasses.Field) -> str | None:
+    """The first axis of a declared field, such as "rows" or "systems"; None if undeclared."""
+    return field.metadata.get(_LEADS_WITH)
+
+
 SHORT = 60
 """The largest number of characters of a field in the text of a state."""
 
@@ -271,7 +276,7 @@ def select_state(
         is_static = bool(field.metadata.get("static"))
         if field.name == "index_prefix" or is_static or not jax.tree.leaves(y):
             return y
-        match field.metadata.get(_LEADS_WITH):
+        match leads_with(field):
             case "rows":
                 return rows(x, y, on_false.rows_prefix(prefix))
             case "first rows":

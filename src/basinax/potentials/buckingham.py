@@ -5,7 +5,7 @@ for the charges, `_coulomb`.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import POSITIVE, SIZE, one_number, require_switch
 from basinax.potentials.folds import coulomb as _coulomb
 from basinax.potentials.folds.coulomb import DampedCoulomb, damped_slopes
-from basinax.potentials.folds.pair import AbstractPairSum
+from basinax.potentials.folds.pair import AbstractPairSum, Ends
 from basinax.potentials.protocol import Properties
 from basinax.potentials.tables.species import (
     Parameter,
@@ -160,8 +160,17 @@ class Buckingham(AbstractPairSum):
             **NAMED[name], alpha=alpha, cutoff=cutoff, short_cutoff=short_cutoff, shift=shift
         )
 
+    smoother: ClassVar[str] = "pass shift=True"
+
     def reach(self) -> Float[Array, ""]:
         return self.radius
+
+    def ends(self) -> Ends | None:
+        if self.shifts is not None:
+            return None
+        short = self.radius if self.short_radius is None else self.short_radius
+        a, rho, c, r = map(np.asarray, (self.A, self.rho, self.C, short))
+        return Ends(np.full_like(a, r), a * np.exp(-r / rho) - c / r**6)
 
     def table(self, dtype: Any) -> "_BuckinghamParameters":
         def cast(x):

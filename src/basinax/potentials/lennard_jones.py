@@ -129,6 +129,9 @@ class LennardJones(AbstractPairPotential):
     def reach(self) -> Float[Array, "species species"]:
         return self.cutoffs
 
+    def ends(self) -> None:
+        return None
+
     def table(self, dtype: Any) -> "_LennardJonesParameters":
         epsilon, sigma = self.epsilon.astype(dtype), self.sigma.astype(dtype)
         cutoffs, onsets = self.cutoffs.astype(dtype), self.onsets.astype(dtype)

@@ -79,6 +79,9 @@ class Morse(AbstractPairPotential):
     def reach(self) -> Float[Array, "species species"]:
         return rounded(self.rcut2 * self.r0)
 
+    def ends(self) -> None:
+        return None
+
     def table(self, dtype: Any) -> "_MorseParameters":
         epsilon, rho0 = self.epsilon.astype(dtype), self.rho0.astype(dtype)
         inverse = rounded(1.0 / self.r0.astype(dtype))

@@ -62,6 +62,8 @@ class Snapshot(NamedTuple):
     """Energies of the atoms in eV, or None."""
     free_energy: float | None = None
     """The energy in eV that is minimised; None if it is `energy`."""
+    own: tuple[float, float] | None = None
+    """Both energies without those of constraints, which calculators hold; None if the same."""
 
     def of(self, template: "Template", further: dict[str, Any] | None = None) -> Atoms:
         """The structure at this point, with a calculator that has the results.
@@ -76,15 +78,17 @@ class Snapshot(NamedTuple):
         if structure.cell is not None:
             return self
         positions, atoms = self.positions, structure.atoms
-        if structure.stages:
+        if atoms.constraints:
             positions = np.where(structure.fixed, atoms.positions, positions)
         return Snapshot(positions, atoms.cell.array, *self[2:])
 
     def properties(self) -> dict[str, Any]:
         """The properties by ASE's names."""
+        free_energy = self.energy if self.free_energy is None else self.free_energy
+        energy, free_energy = self.own or (self.energy, free_energy)
         found = {
-            "energy": self.energy,
-            "free_energy": self.energy if self.free_energy is None else self.free_energy,
+            "energy": energy,
+            "free_energy": free_energy,
             "energies": self.energies,
             "forces": self.forces,
             "stress": self.stress,

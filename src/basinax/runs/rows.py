@@ -28,6 +28,7 @@ from basinax.results.report.curves import Curve
 from basinax.results.snapshot import Template
 from basinax.results.table import Column, fields_of
 from basinax.runs.values import parted, restored, stored
+from basinax.structures.constraints.hosted import energy_under
 
 T = TypeVar("T", bound=Relaxed)
 
@@ -152,7 +153,10 @@ def entry_of(pairs: Mapping[str, Any], *values: Any, kind: type[T]) -> tuple[int
         n_atoms = len(place["positions"])
         raise ValueError(f"{len(found['forces'])} forces for {n_atoms} atoms")
     results = {name: found[name] for name in data["order"] if name in found}
-    fields |= {"positions": place["positions"], "cell": place["cell"], "energy": found["energy"]}
+    energy = found["energy"]
+    if constraints:
+        energy = energy_under(template.at(place["positions"], place["cell"], {}), energy)
+    fields |= {"positions": place["positions"], "cell": place["cell"], "energy": energy}
     return pairs[NUMBER], kind(template=template, results=results, **fields)
 
 

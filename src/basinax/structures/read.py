@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 
 from basinax.numerics.rounding import BLOCK
 from basinax.structures.cells.kinds import AbstractCell, Kind, check_cell, one_a_structure
+from basinax.structures.constraints.hosted import HOSTED, acts_on_host, names_of
 from basinax.structures.constraints.protocol import Stages
 from basinax.structures.constraints.reading import check_constraints, fixed_by, read_stages
 
@@ -51,7 +52,7 @@ class Structure:
     atoms: Atoms
     """The structure as passed, never changed."""
     stages: Stages
-    """The stages of its constraints."""
+    """The stages of its constraints that act on the device."""
     cell: AbstractCell | None
     """The options of its moving cell; None for a fixed cell."""
     n_atoms: int
@@ -65,7 +66,12 @@ class Structure:
     @property
     def fixed(self) -> Bool[np.ndarray, "atoms 3"]:
         """Coordinates that are fixed."""
-        return fixed_by(self.stages, self.n_atoms)
+        return fixed_by(self.stages, self.atoms)
+
+    @property
+    def acts_on_host(self) -> bool:
+        """Whether its constraints act on the host."""
+        return acts_on_host(self.atoms)
 
     @property
     def kind(self) -> Kind | None:
@@ -105,11 +111,14 @@ def has_volume(atoms: Atoms) -> bool:
     return bool(atoms.pbc.any() and atoms.cell.rank == 3)
 
 
-def intake(atoms: Iterable[Atoms | HoldsAtoms], cell: Any = None) -> list[Structure]:
+def intake(
+    atoms: Iterable[Atoms | HoldsAtoms], cell: Any = None, *, is_hosted: bool = False
+) -> list[Structure]:
     """The structures, if each can be relaxed.
 
     Args:
         cell: the motion of cells: one entry, or one per structure; None for fixed cells.
+        is_hosted: whether constraints may act on the host.
 
     Raises:
         TypeError, ValueError, NotImplementedError: a structure or a cell is unusable; the message
@@ -128,7 +137,7 @@ def intake(atoms: Iterable[Atoms | HoldsAtoms], cell: Any = None) -> list[Struct
         if not (is_usable[k] and solid[k]):
             _check_place(a, k, is_solid=bool(solid[k]))
         if a.constraints:
-            check_constraints(a, _name(a, k))
+            check_constraints(a, _name(a, k), is_hosted=is_hosted)
     # Without periodic directions no cell could move.
     is_periodic = np.any(pbc, axis=1).tolist()
     wanted = zip(one_a_structure(cell, len(atoms)), is_periodic, strict=True)
@@ -137,10 +146,21 @@ def intake(atoms: Iterable[Atoms | HoldsAtoms], cell: Any = None) -> list[Struct
     for k, (a, c) in enumerate(zip(atoms, moved, strict=True)):
         if c is not None and (a.constraints or not has_volume[k]):
             check_cell(a, c, _name(a, k))
+            _check_is_still(a, _name(a, k))
     numbers = np.concatenate([a.numbers for a in atoms])
     counts = _counts_of_distinct(numbers, owners, len(atoms)).tolist()
     each = zip(atoms, map(read_stages, atoms), moved, sizes.tolist(), counts, strict=True)
     return [Structure(k, *of_one) for k, of_one in enumerate(each)]
+
+
+def _check_is_still(atoms: Atoms, name: str) -> None:
+    """Raise NotImplementedError if constraints act on the host, beside a cell that moves."""
+    if acts_on_host(atoms):
+        on_host = names_of(c for c in atoms.constraints if type(c) in HOSTED)
+        raise NotImplementedError(
+            f"{name} has constraints ({on_host}), which are not supported where its cell moves:"
+            " leave it fixed (cell=None)"
+        )
 
 
 def _counts_of_distinct(

@@ -39,6 +39,12 @@ SEARCHES: dict[str, type[Search]] = {"more-thuente": MoreThuente, "armijo": Armi
 """Line searches by their names in configs and texts."""
 
 
+def has_search(optimizer: Any) -> bool:
+    """Whether an optimizer, or a part of it, searches along lines."""
+    parts = jax.tree.leaves(optimizer, is_leaf=lambda x: isinstance(x, Search))
+    return any(isinstance(part, Search) for part in parts)
+
+
 class Stage(eqx.Module):
     """The points of a finished search, from which a rule chooses the next direction."""
 

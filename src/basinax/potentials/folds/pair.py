@@ -1,22 +1,48 @@
 """Potentials that are sums over pairs, whose parameters are tables over pairs of species."""
 
 import abc
-from typing import Any, ClassVar
+import functools
+import warnings
+import weakref
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ase import Atoms
+from ase.data import chemical_symbols
 from jaxtyping import Array, Float, PyTree
 
 from basinax.neighbors.lists import AbstractRowLists, ChunkedLists, filled_up, gather
+from basinax.numerics import xla
 from basinax.numerics.rounding import rounded
+from basinax.numerics.static import Static, partition
 from basinax.potentials.folds.fold import Fold, Rows
 from basinax.potentials.protocol import AbstractPotential, Properties
+from basinax.potentials.tables.species import numbers_of
 from basinax.structures.batch import Batch
 
 FARTHEST = 1e10
 """Pairs farther apart, in Å, do not count where a potential has no cutoff: no two atoms are, but
 the image that padding points at is."""
+
+ABRUPT = 1e-3
+"""The energy of a pair at its cutoff in eV above which there is a warning: what a force of 0.05
+eV/Å, the usual `fmax`, makes of 0.02 Å."""
+
+
+class AbruptCutoff(UserWarning):
+    """The energy of a pair is not 0 at its cutoff."""
+
+
+class Ends(NamedTuple):
+    """Where the energies of pairs end."""
+
+    cutoffs: Float[np.ndarray, "species species"]
+    energies: Float[np.ndarray, "species species"]
+    """Of each pair at its cutoff, in eV."""
 
 
 class AbstractPairSum(AbstractPotential):
@@ -27,6 +53,8 @@ class AbstractPairSum(AbstractPotential):
 
     lists: ClassVar[type] = ChunkedLists
     values_of_pair: ClassVar[int] = 2
+    smoother: ClassVar[str] = "subtract that value in `pair`, or end its energy smoothly"
+    """What a warning of an abrupt cutoff advises, besides a larger one."""
 
     @property
     def cutoff(self) -> float:
@@ -59,6 +87,15 @@ class AbstractPairSum(AbstractPotential):
             r2: the squared distance in Å².
             known: the entries of `table` for the pair, with the axis of `r2` or none.
         """
+
+    def ends(self) -> "Ends | None":
+        """Where energies of pairs end; None if they are 0 there by construction."""
+        fixed, arrays = partition(self)
+        return Ends(*map(np.asarray, _ends(fixed, arrays)))
+
+    def check(self, atoms: Sequence[Atoms]) -> None:
+        super().check(atoms)
+        _warn_of_ends(self, atoms)
 
     def add_pairs(
         self,
@@ -112,3 +149,54 @@ class AbstractPairPotential(AbstractPairSum):
         self, batch: Batch, neighbors: AbstractRowLists, *, stress: bool = False
     ) -> Properties:
         return self.add_pairs(batch, neighbors, stress=stress)
+
+
+_ENDS: dict[int, tuple[weakref.ref, Ends | None]] = {}
+"""What `ends` has returned for potentials that are there, by their ids."""
+
+_said: set[str] = set()
+"""Warnings that this process has given."""
+
+
+@functools.partial(xla.jitted, is_kept=True, options=xla.ONCE, static_argnums=0)
+def _ends(fixed: Static, arrays) -> tuple[Array, Array]:
+    potential: AbstractPairSum = eqx.combine(arrays, fixed.tree)
+    n = max(len(potential.species), 1)
+    cutoffs = jnp.broadcast_to(potential.reach(), (n, n)).ravel()
+    table = potential.table(cutoffs.dtype)
+    known = jax.tree.map(lambda t: t.ravel() if t.ndim and n > 1 else t.reshape(()), table)
+    energies, _ = potential.pair(rounded(cutoffs * cutoffs), known)
+    energies = jnp.where(jnp.isfinite(cutoffs), energies, 0.0)
+    return cutoffs.reshape(n, n), energies.reshape(n, n)
+
+
+def _warn_of_ends(potential: AbstractPairSum, atoms: Sequence[Atoms]) -> None:
+    """Warn once a process if the energy of a pair in these structures jumps at the cutoff."""
+    if (key := id(potential)) not in _ENDS or _ENDS[key][0]() is not potential:
+        forget = functools.partial(_forget, key)
+        _ENDS[key] = weakref.ref(potential, forget), potential.ends()
+    ends = _ENDS[key][1]
+    if ends is None or not atoms:
+        return
+    known = numbers_of(potential.species)
+    present = np.isin(known, np.concatenate([a.numbers for a in atoms]))
+    of_present = np.outer(present, present) if len(known) > 0 else True
+    sizes = np.where(of_present, np.abs(np.nan_to_num(ends.energies)), 0.0)
+    i, j = np.unravel_index(np.argmax(sizes), sizes.shape)
+    if sizes[i, j] <= ABRUPT:
+        return
+    pair = f" {chemical_symbols[known[i]]}-{chemical_symbols[known[j]]}" if len(known) else ""
+    text = (
+        f"{type(potential).__name__} ends abruptly: the energy of a pair{pair} is"
+        f" {ends.energies[i, j]:.2g} eV at its cutoff of {ends.cutoffs[i, j]:.4g} Å, and 0 beyond."
+        " Relaxations may not converge where pairs cross it: choose a larger cutoff, or"
+        f" {potential.smoother}"
+    )
+    if text not in _said:
+        _said.add(text)
+        warnings.warn(text, AbruptCutoff, stacklevel=7)
+
+
+def _forget(key: int, gone: weakref.ref) -> None:
+    if key in _ENDS and _ENDS[key][0] is gone:
+        del _ENDS[key]

@@ -149,9 +149,12 @@ def _joined(layouts: Iterable[Layout]) -> Layout:
     def largest(rooms: Iterable[Room]) -> Room:
         return tuple(map(max, itertools.zip_longest(*rooms, fillvalue=0)))
 
-    nothing = ((),) * len(PARTS)
+    nothing = ((),) * len(PARTS)  # a layout from before a part was registered is shorter
     stages = itertools.zip_longest(*layouts, fillvalue=nothing)
-    return tuple(tuple(map(largest, zip(*rooms, strict=True))) for rooms in stages)
+    return tuple(
+        tuple(map(largest, itertools.zip_longest(nothing, *rooms, fillvalue=())))
+        for rooms in stages
+    )
 
 
 def blank(layout: Layout, n_rows: int, n_systems: int, dtype: Any) -> Constraints | None:
@@ -159,7 +162,7 @@ def blank(layout: Layout, n_rows: int, n_systems: int, dtype: Any) -> Constraint
     stages = [
         tuple(
             part.blank(room, n_rows, n_systems, dtype) if any(room) else None
-            for part, room in zip(PARTS, rooms, strict=True)
+            for part, room in zip(PARTS, rooms, strict=False)
         )
         for rooms in layout
     ]
@@ -168,7 +171,7 @@ def blank(layout: Layout, n_rows: int, n_systems: int, dtype: Any) -> Constraint
 
 def has_room(layout: Layout, own: Stages) -> bool:
     """Whether a layout has room for the constraints of one structure."""
-    return _joined([layout, layout_of([own])]) == layout
+    return _joined([layout, layout_of([own])]) == _joined([layout])
 
 
 def write(constraints: Constraints | None, system: int, rows: slice, own: Stages) -> None:
@@ -187,6 +190,6 @@ def write(constraints: Constraints | None, system: int, rows: slice, own: Stages
         raise ValueError(f"system {system}: the layout has no room for its constraints")
     stages = () if constraints is None else constraints.stages
     for stage, found in itertools.zip_longest(stages, own, fillvalue={}):
-        for kind, part in zip(PARTS, stage, strict=True):
+        for kind, part in zip(PARTS, stage, strict=False):
             if part is not None:
                 part.write(system, rows, found.get(kind))

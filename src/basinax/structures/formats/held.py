@@ -14,7 +14,10 @@ from basinax.structures.formats.extxyz import NOTHING, entry_of, is_column
 _GEOMETRY = "several others partial cell turned digits images"
 _RESULTS = "energy energies forces stress"
 _ARRAYS = "tags masses momenta charges moments vectors"
-_CONSTRAINTS = "FixAtoms FixCartesian FixScaled FixedPlane FixedLine FixCom FixSymmetry"
+_CONSTRAINTS = (
+    "FixAtoms FixCartesian FixScaled FixedPlane FixedLine FixCom FixSymmetry"
+    " FixBondLengths FixInternals Hookean"
+)
 
 HOLDS = {
     name: frozenset(words.split())
@@ -149,9 +152,7 @@ class _Kept(NamedTuple):
 def _kept(form: str, atoms: Atoms) -> _Kept:
     holds, dropped, info, lost = HOLDS[form], list[str](), dict[str, Any](), list[str]()
     constraints = [x for x in atoms.constraints if type(x).__name__ in holds]
-    # No run begins with constraints of other kinds.
-    known = [x for x in atoms.constraints if type(x).__name__ in _CONSTRAINTS.split()]
-    if len(constraints) < len(known):
+    if len(constraints) < len(atoms.constraints):
         lost.append("constraints")
     for name, array in atoms.arrays.items():
         if name in ("numbers", "positions"):
