@@ -28,7 +28,7 @@ from basinax.atoms import (
     relax,
 )
 from basinax.internal.arithmetic import angle, exp
-from basinax.internal.carried import Walk
+from basinax.internal.carried import Metric, Walk
 from basinax.internal.coordinates import NoCoordinates, internal_coordinates, where_it_stands
 from basinax.internal.deformation import Deformation
 from basinax.internal.factors import Factors, Profile
@@ -51,8 +51,11 @@ energies there. Its neighbours were put in the order of their numbers."""
 def factors_of(matrix) -> Factors:
     size = len(matrix)
     order = np.random.default_rng(0).permutation(size)
-    profile = Profile(*np.divmod(np.arange(size**2), size), order)
-    return Factors(profile, profile.matrix(matrix.ravel()))
+    rows, columns = np.divmod(np.arange(size**2), size)
+    entries = np.arange(2 * size**2)
+    profile = Profile(np.concatenate([rows, columns]), *np.split(entries, 2), order)
+    values = np.concatenate([matrix.ravel(), np.ones(size**2)])
+    return Factors(profile, profile.matrix(values, values))
 
 
 @pytest.mark.parametrize("size", [1, 59, 60, 61, 130])
@@ -404,25 +407,56 @@ def test_a_wrong_model_costs_evaluations_and_converges(stiffness):
     assert result.converged.all()
 
 
-def test_a_model_whose_torsions_are_too_soft_is_mended():
-    """Springs between all near atoms are as stiff in torsions; with one ε there are 58 steps."""
-    ends = MOLECULES[19].positions
-    i, k = np.triu_indices(len(ends), 1)
-    lengths = np.linalg.norm(ends[i] - ends[k], axis=1)
+def springs_of(atoms):
+    """A function to energy and forces of springs between near atoms, as stiff in torsions."""
+    i, k = np.triu_indices(len(atoms), 1)
+    lengths = np.linalg.norm(atoms.positions[i] - atoms.positions[k], axis=1)
     i, k, lengths = (each[lengths < 3.0] for each in (i, k, lengths))
-    atoms = MOLECULES[19].copy()
-    atoms.rattle(0.1, seed=19)
-    x, walk, forces, n_steps = atoms.positions, walk_of(frame_of(atoms)), np.ones((1, 3)), 0
-    while np.linalg.norm(forces, axis=1).max() > 0.05:
+
+    def evaluate(x):
         apart = x[i] - x[k]
         now = np.linalg.norm(apart, axis=1)
         pulls, forces = (10 * (now - lengths) / now)[:, None] * apart, np.zeros_like(x)
         np.add.at(forces, i, -pulls)
         np.add.at(forces, k, pulls)
-        energy = 5 * float(((now - lengths) ** 2).sum())
-        x = x + walk.step(x.ravel(), energy, -forces.ravel()).reshape(-1, 3)
-        n_steps += 1
-    assert n_steps < 30
+        return 5 * float(((now - lengths) ** 2).sum()), forces
+
+    return evaluate
+
+
+def points_on_springs(n_most) -> list[np.ndarray]:
+    """The points of a rattled molecule until its forces vanish."""
+    evaluate, atoms = springs_of(MOLECULES[19]), MOLECULES[19].copy()
+    atoms.rattle(0.1, seed=19)
+    walk, points, forces = walk_of(frame_of(atoms)), [atoms.positions], np.ones((1, 3))
+    while np.linalg.norm(forces, axis=1).max() > 0.05 and len(points) <= n_most:
+        energy, forces = evaluate(points[-1])
+        step = walk.step(points[-1].ravel(), energy, -forces.ravel())
+        points.append(points[-1] + step.reshape(-1, 3))
+    return points
+
+
+def test_a_model_whose_torsions_are_too_soft_is_mended():
+    """With one ε there are 58 steps."""
+    assert len(points_on_springs(60)) <= 30
+
+
+def test_trials_of_a_spring_that_cannot_fit_better_are_left_out(monkeypatch):
+    """A lower bound of their misfit is above the best: no step is another one."""
+    tried = []
+
+    def counted(model, weak):
+        tried.append(weak)
+        return Metric(model, weak)
+
+    monkeypatch.setattr("basinax.internal.carried.Metric", counted)
+    points = points_on_springs(60)
+    few = len(tried)
+    monkeypatch.setattr("basinax.internal.carried.MARGIN", np.inf)
+    tried.clear()
+    assert np.array_equal(points, points_on_springs(60))
+    assert few < len(tried)
+    assert len(set(tried)) > 2
 
 
 def test_steps_after_bad_ones_are_shorter_where_no_coordinate_is():

@@ -17,6 +17,7 @@ from ase.build import bulk, diamond100, molecule
 
 from basinax import FIRE, Status
 from basinax.atoms import EvaluationError, JaxModel, Request, evaluate, relax
+from basinax.models.packages import read_nequix
 from comparison import same_ends
 from cover import exhaustive
 from listed_energies import CUTOFF, Format, by_list, by_vectors
@@ -186,18 +187,33 @@ def check_isolation(model: JaxModel) -> None:
     assert same_ends(batch, [*alone, *alone[::-1]])
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_nequix_with_random_weights_keeps_bits(tmp_path, dtype):
+def small_nequix(folder):
+    """A file with a model of random weights, and the model as the package reads it."""
     nequix = package("nequix.model")
     sizes = {"lmax": 1, "cutoff": 3.5, "n_layers": 2, "hidden_irreps": "4x0e + 4x1o"}
     sizes |= {"radial_basis_size": 6, "radial_mlp_size": 8, "radial_mlp_layers": 1}
     sizes |= {"radial_polynomial_p": 6.0, "mlp_init_scale": 4.0, "index_weights": False}
     sizes |= {"layer_norm": True, "shift": 0.0, "scale": 1.0, "avg_n_neighbors": 10.0}
+    file = folder / "small.nqx"
     with jax.enable_x64(False), rules_of_packages():
         model = nequix.Nequix(jax.random.key(0), n_species=2, **sizes)
-    file = tmp_path / "small.nqx"
-    nequix.save_model(file, model, sizes | {"atomic_numbers": [6, 14]})
+        nequix.save_model(file, model, sizes | {"atomic_numbers": [6, 14]})
+        return file, nequix.load_model(str(file))[0]
+
+
+def test_weights_of_nequix_are_those_that_the_package_reads(tmp_path):
+    file, theirs = small_nequix(tmp_path)
+    ours, cutoff, numbers = read_nequix(file, np.dtype("float32"))
+    few, same = jax.tree.leaves(ours.model), jax.tree.leaves(theirs)
+    assert len(few) == len(same)
+    assert all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(few, same, strict=True))
+    assert (cutoff, numbers) == (3.5, [6, 14])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_nequix_with_random_weights_keeps_bits(tmp_path, dtype):
+    file, _ = small_nequix(tmp_path)
     check_isolation(JaxModel.nequix(file, dtype=dtype))
     file.write_bytes(file.read_bytes()[:2000])
     with pytest.raises(ValueError, match="cannot be read as a model of nequix"):

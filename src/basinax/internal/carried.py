@@ -32,6 +32,9 @@ MISFIT, GAIN = 1.8221188003905089, 1.3498588075760032
 it less, by the factor `GAIN`, with the new value: few models have torsions as soft as those of
 molecules. They are the exponentials of 0.6 and 0.3."""
 
+MARGIN = 1e-6
+"""How far above the smallest misfit a lower bound must be, which covers rounding."""
+
 FITTED = 1000
 """The most degrees of freedom with which ε may change: trials cost two factorisations per step."""
 
@@ -151,6 +154,8 @@ class StepPairs(NamedTuple):
     """s·Ms/s·y."""
     stiffness: Float[np.ndarray, "pairs"]
     """y·M⁻¹y/s·y."""
+    spread: Float[np.ndarray, "pairs"]
+    """|M⁻¹y|²/y·M⁻¹y."""
 
 
 @dataclasses.dataclass
@@ -268,8 +273,9 @@ class Walk:
         usable = (sy > 1e-14) & (sy >= COSINE * np.sqrt(sms * yiy))
         if not usable.any():
             return None
-        s, y, sy, sms, yiy = (each[usable] for each in (s, y, sy, sms, yiy))
-        return StepPairs(s, y, sy, sms / sy, yiy / sy)
+        spread = (inverse_y * inverse_y).sum(1) / yiy
+        s, y, sy, sms, yiy, spread = (each[usable] for each in (s, y, sy, sms, yiy, spread))
+        return StepPairs(s, y, sy, sms / sy, yiy / sy, spread)
 
     def _rescale(self, pairs: StepPairs, *, is_plain: bool) -> None:
         """Adapt α to the newest pair: keep α while it lies within the pair's bounds.
@@ -340,8 +346,13 @@ def fitting(here: Found, pairs: StepPairs) -> Metric:
     for other in WEAK[max(place - 1, 0) : place + 2]:
         if other == weak:
             continue
-        metric = Metric(here.metric.model, other)
         softness = pairs.softness + (other - weak) * (pairs.s * pairs.s).sum(1) / pairs.sy
+        # y·(M + δ)⁻¹y over y·M⁻¹y is a mean of 1/(1 + δ/λ) over M's eigenvalues λ. It is convex in
+        # 1/λ, so by Jensen's inequality the mean is at least its value at the mean of 1/λ.
+        least = pairs.stiffness / (1 + (other - weak) * pairs.spread)
+        if misfit(softness, least) > best * (1 + MARGIN):
+            continue
+        metric = Metric(here.metric.model, other)
         stiffness = (pairs.y * metric.solve(pairs.y.T).T).sum(1) / pairs.sy
         off = misfit(softness, stiffness)
         if off < best:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.sparse import csr_array
 
 from basinax.internal.arithmetic import product
 
@@ -25,45 +26,60 @@ Matrix = Float[np.ndarray, "rows columns"]
 
 
 class Profile:
-    """The places of the entries of a matrix in its rows of tiles, one row behind another.
+    """The places of the entries of a matrix BᵀKB in its rows of tiles, one row behind another.
 
     Args:
-        rows, columns: the positions of entries that may differ from 0.
+        columns: the column of each entry of B.
+        first, second: the numbers of the two entries of B in each product.
         order: the order of the matrix's rows and columns in its tiles.
     """
 
     def __init__(
         self,
-        rows: Int[np.ndarray, "entries"],
         columns: Int[np.ndarray, "entries"],
+        first: Int[np.ndarray, "products"],
+        second: Int[np.ndarray, "products"],
         order: Int[np.ndarray, "size"],
     ):
-        self.size, self.order = len(order), order
-        rank = np.argsort(order)
-        rows, columns = rank[rows], rank[columns]
+        self.size, self.order, self._n_entries = len(order), order, len(columns)
+        self.rank = np.argsort(order)
+        rank = self.rank[columns]
+        rows, columns = rank.take(first), rank.take(second)
         last = -(-self.size // LEAF) * LEAF
         """The size with ones on the diagonal that fill up the last tile."""
         self.begins = np.arange(0, last, TILE)
         ends = np.minimum(self.begins + TILE, last)
-        self.firsts = np.arange(len(ends))
+        every = np.arange(last)
+        tiles = every // TILE
+        is_some = np.eye(len(ends), dtype=bool)
+        is_some[tiles.take(rows), tiles.take(columns)] = True
+        self.firsts = is_some.argmax(1)
         """The first tile of each row of tiles."""
-        np.minimum.at(self.firsts, rows // TILE, columns // TILE)
         self.heights, self.widths = ends - self.begins, ends - TILE * self.firsts
         self.offsets = np.concatenate([[0], np.cumsum(self.heights * self.widths)])
-        kept = columns < ends[rows // TILE]  # a tile above the diagonal is that below, transposed
-        self._kept = None if kept.all() else np.flatnonzero(kept)
-        self._places = self._at(rows[kept], columns[kept])
-        self.diagonal = self._at(np.arange(last), np.arange(last))
+        starts = self.offsets[:-1] - TILE * self.firsts
+        starts = starts.take(tiles) + every % TILE * self.widths.take(tiles)
+        """The place of each row's entry in column 0, if its tiles reached there."""
+        self.diagonal = starts + every
+        # A tile above the diagonal is that below, transposed.
+        kept = np.flatnonzero(columns < ends.take(tiles).take(rows))
+        places = starts.take(rows.take(kept)) + columns.take(kept)
+        # NumPy sorts short integers faster.
+        short = np.uint16 if self.offsets[-1] < 2**16 else np.int64
+        kept = kept.take(np.argsort(places.astype(short), kind="stable"))
+        self._first, self._second = first.take(kept), second.take(kept)
+        counts = np.bincount(places, minlength=self.offsets[-1])
+        self._begins = np.concatenate([[0], np.cumsum(counts)])
 
-    def _at(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        tiles = rows // TILE
-        inside = (rows - TILE * tiles) * self.widths[tiles] + columns - TILE * self.firsts[tiles]
-        return self.offsets[tiles] + inside
+    def matrix(
+        self, left: Float[np.ndarray, "entries"], right: Float[np.ndarray, "entries"]
+    ) -> Float[np.ndarray, "places"]:
+        """The matrix of products of an entry on the left with one on the right.
 
-    def matrix(self, values: Float[np.ndarray, "entries"]) -> Float[np.ndarray, "places"]:
-        """The matrix of these entries; entries at one position add up."""
-        values = values if self._kept is None else values[self._kept]
-        made = np.bincount(self._places, values, self.offsets[-1])
+        Products at one position are added in their order.
+        """
+        parts = left.take(self._first), self._second, self._begins
+        made = csr_array(parts, shape=(len(self._begins) - 1, self._n_entries)) @ right
         made[self.diagonal[self.size :]] = 1.0
         return made
 
@@ -113,8 +129,9 @@ class Factors:
     def solve(self, columns: np.ndarray) -> np.ndarray:
         """The solution x of L D Lᵀ x = b, for one b or several columns."""
         profile, n_more = self._profile, len(self._profile.diagonal) - self._profile.size
-        x = columns.reshape(profile.size, -1)[profile.order]
-        x = np.concatenate([x, np.zeros((n_more, x.shape[1]))])
+        x = columns.reshape(profile.size, -1).take(profile.order, 0)
+        if n_more:
+            x = np.concatenate([x, np.zeros((n_more, x.shape[1]))])
         rows = []
         for begin, own, lower in zip(profile.begins, self._inverses, self._lower, strict=True):
             before = slice(begin - lower.shape[1], begin)
@@ -125,9 +142,7 @@ class Factors:
             x[own] = product(inverted, x[own])
         for own, _, before, lower in rows[:0:-1]:
             x[before] -= product(lower.T, x[own])
-        solution = np.empty((profile.size, x.shape[1]))
-        solution[profile.order] = x[: profile.size]
-        return solution.reshape(columns.shape)
+        return x.take(profile.rank, 0).reshape(columns.shape)
 
 
 def _product_of_rows(a: Matrix, b: Matrix) -> Matrix:

@@ -6,6 +6,7 @@ more than three bonds apart are contacts; the fragments of a molecule are joined
 contacts instead. Lists are ordered by atom numbers, then shifts, so equal lists are equal arrays.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 
 from basinax.internal.arithmetic import product
+from basinax.internal.primitives import cross
 from basinax.neighbors.search import ordered_pairs
 
 COVALENT = np.isin(
@@ -87,6 +89,9 @@ class Candidates(NamedTuple):
     links: Int[np.ndarray, "links 2"]
     every: "InternalList"
     """All angles are among its bends."""
+    sides: Int[np.ndarray, "2 sides"]
+    """Ends and starts of the sides of all angles: of angles, of the first three atoms of torsions
+    and of their last three all first sides, then all second ones; then of impropers the three."""
 
 
 class InternalList(NamedTuple):
@@ -105,9 +110,11 @@ class InternalList(NamedTuple):
     """The number of bonds of each atom."""
     candidates: Candidates | None = None
     """The candidates from which the list was made."""
+    decisions: Bool[np.ndarray, "candidates"] = np.zeros(0, bool)
+    """Which angles are near-linear, which torsions can twist and which impropers are flat."""
 
     def is_same(self, other: "InternalList") -> bool:
-        return all(map(np.array_equal, self[:-1], other[:-1]))
+        return all(map(np.array_equal, self[:-2], other[:-2]))
 
 
 class Bonds:
@@ -135,7 +142,15 @@ def list_of(structure: Standing, before: InternalList | None = None) -> Internal
         made = _nothing(len(structure.numbers))
     else:
         known = None if before is None else before.candidates
-        made = _chosen(structure, _candidates(structure, pairs, known))
+        candidates = _candidates(structure, pairs, known)
+        decisions = _decisions(structure, candidates)
+        if (
+            before is not None
+            and candidates is before.candidates
+            and np.array_equal(decisions, before.decisions)
+        ):
+            return before
+        made = _chosen(candidates, decisions)
     return before if before is not None and made.is_same(before) else made
 
 
@@ -150,7 +165,7 @@ def _pairs(structure: Standing) -> NearPairs | None:
     numbers, positions, cell, pbc = structure
     radii, is_covalent = covalent_radii[numbers], COVALENT[numbers]
     i, far = _near(structure, _reach(radii, is_covalent, pbc))
-    apart = positions[far.atoms] - positions[i]
+    apart = positions.take(far.atoms, 0) - positions.take(i, 0)
     if pbc.any():
         apart += product(far.shifts, cell)
     relative = np.sqrt((apart * apart).sum(1)) / (radii[i] + radii[far.atoms])
@@ -182,8 +197,7 @@ def _near(structure: Standing, radius: float) -> tuple[np.ndarray, Images]:
     numbers, positions, cell, pbc = structure
     n = len(numbers)
     if not pbc.any() and n <= FEW:
-        i, k = np.triu_indices(n, 1)
-        return i, Images(k, np.zeros((len(k), 3), int))
+        return _all_pairs(n)
     found = ordered_pairs(positions, cell, pbc, radius)
     if found is None:
         raise np.linalg.LinAlgError
@@ -191,6 +205,12 @@ def _near(structure: Standing, radius: float) -> tuple[np.ndarray, Images]:
     lead = np.sign(far.shifts) @ [9, 3, 1]  # the sign of the first shift that is not 0
     kept = (i < far.atoms) | ((i == far.atoms) & (lead > 0))
     return i[kept], far.take(kept)
+
+
+@functools.lru_cache(FEW)
+def _all_pairs(n_atoms: int) -> tuple[np.ndarray, Images]:
+    i, k = np.triu_indices(n_atoms, 1)
+    return i, Images(k, np.zeros((len(k), 3), int))
 
 
 def _candidates(structure: Standing, pairs: NearPairs, before: Candidates | None) -> Candidates:
@@ -218,7 +238,10 @@ def _candidates(structure: Standing, pairs: NearPairs, before: Candidates | None
     every = InternalList(
         *images, stretched.kinds, stretches, angles, angles[:0], torsions, flat, bonds.degrees
     )
-    return Candidates(pairs, links, every)
+    at = np.concatenate([angles, torsions[:, :3], torsions[:, 1:]])
+    out = [flat[:, [end, 2]] for end in (0, 1, 3)]
+    sides = np.concatenate([at[:, :2], at[:, :0:-1], *out]).T.copy()
+    return Candidates(pairs, links, every, sides)
 
 
 def _are_equal(a: NearPairs, b: NearPairs) -> bool:
@@ -350,27 +373,34 @@ def _are_same(a: Images, b: Images) -> Bool[np.ndarray, "images"]:
     return (a.atoms == b.atoms) & (a.shifts == b.shifts).all(1)
 
 
-def _chosen(structure: Standing, candidates: Candidates) -> InternalList:
-    """The candidates that are coordinates at the structure's geometry."""
-    every = candidates.every
-    angles, torsions, flat, x = every.bends, every.torsions, every.flat, structure.positions
+def _decisions(structure: Standing, candidates: Candidates) -> Bool[np.ndarray, "candidates"]:
+    """Which candidates are what at the structure's geometry."""
+    every, x = candidates.every, structure.positions
     if structure.pbc.any():
         x = x[every.owners] + product(every.shifts, structure.cell)
-    is_linear = _cosines(x, angles) < LINEAR
-    can_twist = np.abs(_cosines(x, torsions[:, :3])) <= -LINEAR
-    can_twist &= np.abs(_cosines(x, torsions[:, 1:])) <= -LINEAR
-    a, b, home, c = x[flat.T]
-    u, v, w = (_units(others - home) for others in (a, b, c))
-    is_flat = np.abs((u * np.cross(v, w)).sum(1)) < FLAT
-    bends, linear = angles[~is_linear], angles[is_linear]
-    twists = {"torsions": torsions[can_twist], "flat": flat[is_flat]}
-    return every._replace(bends=bends, linear=linear, **twists, candidates=candidates)
+    ends, starts = candidates.sides
+    vectors = x.take(ends, 0) - x.take(starts, 0)
+    units = vectors / np.sqrt((vectors * vectors).sum(1, keepdims=True))
+    n, n_twists, n_flat = (len(at) for at in (every.bends, every.torsions, every.flat))
+    sides, flat = np.split(units, [len(units) - 3 * n_flat])
+    first, second = sides.reshape(2, -1, 3)
+    cosines = (first * second).sum(1)
+    can_twist = (np.abs(cosines[n:]) <= -LINEAR).reshape(2, n_twists).all(0)
+    u, v, w = flat.reshape(3, -1, 3)
+    is_flat = np.abs((u * cross(v, w)).sum(1)) < FLAT
+    return np.concatenate([cosines[:n] < LINEAR, can_twist, is_flat])
 
 
-def _units(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.sqrt((vectors * vectors).sum(1, keepdims=True))
-
-
-def _cosines(x: np.ndarray, at: np.ndarray) -> np.ndarray:
-    u, v = _units(x[at[:, 0]] - x[at[:, 1]]), _units(x[at[:, 2]] - x[at[:, 1]])
-    return (u * v).sum(1)
+def _chosen(candidates: Candidates, decisions: Bool[np.ndarray, "candidates"]) -> InternalList:
+    """The candidates that are coordinates."""
+    every = candidates.every
+    groups = every.bends, every.torsions, every.flat
+    is_linear, can_twist, is_flat = np.split(decisions, np.cumsum([*map(len, groups)])[:-1])
+    return every._replace(
+        bends=every.bends[~is_linear],
+        linear=every.bends[is_linear],
+        torsions=every.torsions[can_twist],
+        flat=every.flat[is_flat],
+        candidates=candidates,
+        decisions=decisions,
+    )

@@ -5,73 +5,91 @@ stand in line. E. B. Wilson, J. C. Decius, P. C. Cross, Molecular Vibrations (19
 """
 
 import numpy as np
-from jaxtyping import Float, Int
-
-from basinax.internal.arithmetic import angle
+from jaxtyping import Float
 
 LEAST = 1e-3
 """The smallest divisor: a squared sine, or the squared normal of a torsion (Å⁴)."""
 
-Rows = Float[np.ndarray, "images 3"]
-Value = tuple[Float[np.ndarray, "q"], tuple[Float[np.ndarray, "q 3"], ...]]
+_SIGNS = np.array([-1.0, 1.0])[:, None, None]
+
+Vectors = Float[np.ndarray, "ends q 3"]
+Derivatives = Float[np.ndarray, "q atoms 3"]
 
 
-def stretches(x: Rows, at: Int[np.ndarray, "q 2"]) -> Value:
-    u, lengths = _unit(x[at[:, 0]] - x[at[:, 1]])
-    return lengths[:, 0], (u, -u)
+def stretches(units: Float[np.ndarray, "q 3"]) -> Derivatives:
+    """Args: units: unit vectors from the second atom to the first."""
+    by = np.empty((len(units), 2, 3))
+    by[:, 0] = units
+    np.negative(units, by[:, 1])
+    return by
 
 
-def bends(x: Rows, at: Int[np.ndarray, "q 3"]) -> Value:
-    u, length_u = _unit(x[at[:, 0]] - x[at[:, 1]])
-    v, length_v = _unit(x[at[:, 2]] - x[at[:, 1]])
-    cosine = _dot(u, v)
-    sine = np.sqrt(np.maximum(1 - cosine * cosine, LEAST))
-    by_i, by_k = (cosine * u - v) / (length_u * sine), (cosine * v - u) / (length_v * sine)
-    across = np.sqrt(np.maximum(1 - cosine * cosine, 0.0))
-    return angle(across, cosine)[:, 0], (by_i, -by_i - by_k, by_k)
+def bends(
+    units: Vectors, lengths: Float[np.ndarray, "ends q 1"]
+) -> tuple[np.ndarray, np.ndarray, Derivatives]:
+    """Sines and cosines, and derivatives of the angles.
+
+    Args:
+        units, lengths: of the vectors from the centre to both ends.
+    """
+    cosine = _dot(units[0], units[1])
+    square = 1 - cosine * cosine
+    ends = (cosine * units - units[::-1]) / (lengths * np.sqrt(np.maximum(square, LEAST)))
+    by = np.empty((len(cosine), 3, 3))
+    by[:, ::2] = ends.transpose(1, 0, 2)
+    np.subtract(-ends[0], ends[1], by[:, 1])
+    return np.sqrt(np.maximum(square, 0.0)), cosine, by
 
 
-def linear_bends(x: Rows, at: Int[np.ndarray, "q 3"], axes: Float[np.ndarray, "q 3"]) -> Value:
+def linear_bends(
+    units: Vectors, lengths: Float[np.ndarray, "ends q 1"], axes: Float[np.ndarray, "q 3"]
+) -> tuple[Float[np.ndarray, "q"], Derivatives]:
     """a·(u + v) with the unit vectors u, v from the centre, for fixed axes a across the line."""
-    u, length_u = _unit(x[at[:, 0]] - x[at[:, 1]])
-    v, length_v = _unit(x[at[:, 2]] - x[at[:, 1]])
-    by_i = (axes - _dot(axes, u) * u) / length_u
-    by_k = (axes - _dot(axes, v) * v) / length_v
-    return _dot(axes, u + v)[:, 0], (by_i, -by_i - by_k, by_k)
+    by_i, by_k = ((axes - _dot(axes, u) * u) / r for u, r in zip(units, lengths, strict=True))
+    values = _dot(axes, units[0] + units[1])[:, 0]
+    return values, np.stack((by_i, -by_i - by_k, by_k), 1)
 
 
-def torsions(x: Rows, at: Int[np.ndarray, "q 4"]) -> Value:
-    """The angle between the planes i-j-k and j-k-l, between -π and π."""
-    i, j, k, l = (x[at[:, c]] for c in range(4))  # noqa: E741
-    first, axis, last = j - i, k - j, l - k
-    near, far = _cross(first, axis), _cross(axis, last)
+def torsions(vectors: Vectors) -> tuple[np.ndarray, np.ndarray, Derivatives]:
+    """Sines and cosines of the angle between the planes i-j-k and j-k-l, up to one factor.
+
+    Args:
+        vectors: i to j, j to k, k to l.
+    """
+    pairs = vectors[:2], vectors[1:]
+    normals, along, axis = cross(*pairs), _dot(*pairs), vectors[1]
     length = np.sqrt(_dot(axis, axis))
-    values = angle(length * _dot(first, far), _dot(near, far))[:, 0]
-    by_i = -length / np.maximum(_dot(near, near), LEAST) * near
-    by_l = length / np.maximum(_dot(far, far), LEAST) * far
-    a, b = _dot(first, axis) / length**2, _dot(last, axis) / length**2
-    return values, (by_i, -by_i * (1 + a) + by_l * b, -by_l * (1 + b) + by_i * a, by_l)
+    sine, cosine = length * _dot(vectors[0], normals[1]), _dot(normals[0], normals[1])
+    ends = _SIGNS * length / np.maximum(_dot(normals, normals), LEAST) * normals
+    along = along / length**2
+    inner = -ends * (1 + along) + (ends * along)[::-1]
+    by = np.empty((len(axis), 4, 3))
+    by[:, ::3], by[:, 1:3] = ends.transpose(1, 0, 2), inner.transpose(1, 0, 2)
+    return sine, cosine, by
 
 
-def axes_across(x: Rows, at: Int[np.ndarray, "q 3"]) -> Float[np.ndarray, "q 2 3"]:
+def axes_across(
+    first: Float[np.ndarray, "q 3"], last: Float[np.ndarray, "q 3"]
+) -> Float[np.ndarray, "q 2 3"]:
     """Two unit vectors across each line from its first to its last atom."""
-    u = _unit(x[at[:, 2]] - x[at[:, 0]])[0]
-    first = _unit(_cross(u, np.eye(3)[np.abs(u).argmin(1)]))[0]
-    return np.stack([first, _cross(u, first)], 1)
+    u = units(last - first)[0]
+    across = units(cross(u, np.eye(3)[np.abs(u).argmin(1)]))[0]
+    return np.stack([across, cross(u, across)], 1)
 
 
-def _dot(a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, "q 1"]:
-    return np.einsum("qi,qi->q", a, b)[:, None]
-
-
-def _cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """`np.cross`, in a fifth of the time for a hundred vectors."""
-    x, y, z, u, v, w = *a.T, *b.T
-    made = np.empty(a.shape)
-    made[:, 0], made[:, 1], made[:, 2] = y * w - z * v, z * u - x * w, x * v - y * u
-    return made
-
-
-def _unit(vectors: np.ndarray) -> tuple[np.ndarray, Float[np.ndarray, "q 1"]]:
+def units(vectors: np.ndarray) -> tuple[np.ndarray, Float[np.ndarray, "... 1"]]:
+    """Unit vectors, and lengths."""
     lengths = np.sqrt(_dot(vectors, vectors))
     return vectors / lengths, lengths
+
+
+def _dot(a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, "... 1"]:
+    return np.einsum("...i,...i->...", a, b)[..., None]
+
+
+def cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """`np.cross`, in a fifth of the time for a hundred vectors."""
+    x, y, z, u, v, w = (each[..., k] for each in (a, b) for k in range(3))
+    made = np.empty(a.shape)
+    made[..., 0], made[..., 1], made[..., 2] = y * w - z * v, z * u - x * w, x * v - y * u
+    return made

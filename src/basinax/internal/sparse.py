@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 
 from basinax.internal.factors import TILE, Factors, Profile
@@ -34,13 +34,18 @@ class Pattern:
     @functools.cached_property
     def profile(self) -> Profile:
         """The positions of products of two entries of a coordinate in the matrix BᵀKB."""
-        shape = self.n_dofs, self.n_dofs
-        rows = [np.repeat(g, g.shape[1], axis=1).ravel() for g in self.groups]
-        columns = [np.tile(g, (1, g.shape[1])).ravel() for g in self.groups]
-        at = np.concatenate(rows), np.concatenate(columns)
-        if self.n_dofs <= TILE:
-            return Profile(*at, np.arange(self.n_dofs))
-        return Profile(*at, _near_the_diagonal(coo_array((np.ones(len(at[0])), at), shape)))
+        first, second, begin = [], [], 0
+        for group in self.groups:
+            n, width = group.shape
+            entries = np.arange(begin, begin + n * width).reshape(n, width)
+            first.append(np.repeat(entries, width, axis=1).ravel())
+            second.append(np.tile(entries, (1, width)).ravel())
+            begin += n * width
+        one, other = np.concatenate(first), np.concatenate(second)
+        order = np.arange(self.n_dofs)
+        if self.n_dofs > TILE:
+            order = _near_the_diagonal(self.columns[one], self.columns[other], self.n_dofs)
+        return Profile(self.columns, one, other, order)
 
 
 class Jacobian:
@@ -74,12 +79,10 @@ class Jacobian:
         pattern = self.pattern
         return csr_array((self._flat, pattern.columns, pattern.begins), shape=pattern.shape)
 
-    def products(self, stiffness: Float[np.ndarray, "q"]) -> Float[np.ndarray, "products"]:
-        """The terms of BᵀKB, before terms at one position are added."""
-        ends = np.cumsum([len(e) for e in self.entries])
-        springs = zip(np.split(stiffness, ends[:-1]), self.entries, strict=True)
-        of_groups = [(k[:, None] * e)[:, :, None] * e[:, None, :] for k, e in springs]
-        return np.concatenate([products.ravel() for products in of_groups])
+    def model(self, stiffness: Float[np.ndarray, "q"]) -> Float[np.ndarray, "places"]:
+        """BᵀKB, in the places of the pattern's profile."""
+        pattern, entries = self.pattern, self._flat
+        return pattern.profile.matrix(stiffness.take(pattern.rows) * entries, entries)
 
 
 class HessianModel:
@@ -87,7 +90,7 @@ class HessianModel:
 
     def __init__(self, jacobian: Jacobian, stiffness: Float[np.ndarray, "q"]):
         self._profile = jacobian.pattern.profile
-        self._matrix = self._profile.matrix(jacobian.products(stiffness))
+        self._matrix = jacobian.model(stiffness)
 
     def factorised(self, weak: float) -> Factors:
         """BᵀKB + ε, factorised. Raises LinAlgError for numbers that are not finite."""
@@ -96,17 +99,20 @@ class HessianModel:
         return Factors(self._profile, matrix)
 
 
-def _near_the_diagonal(coupled: coo_array) -> Int[np.ndarray, "dofs"]:
-    """An order of the degrees of freedom that moves entries towards the diagonal.
+def _near_the_diagonal(
+    rows: Int[np.ndarray, "products"], columns: Int[np.ndarray, "products"], n: int
+) -> Int[np.ndarray, "dofs"]:
+    """An order of the n degrees of freedom that moves entries towards the diagonal.
 
     Each part is walked from its far end, neighbour by neighbour; ties keep the order of numbers.
     Those that couple to more than half of all, as the cell does, come last.
     """
-    graph = coupled.tocsr()
-    counts = np.diff(graph.indptr)
-    is_hub, is_alone = counts > len(counts) / 2, counts <= 1
+    coupled = np.zeros((n, n), bool)
+    coupled[rows, columns] = True
+    counts = np.count_nonzero(coupled, axis=1)
+    is_hub, is_alone = counts > n / 2, counts <= 1
     own = np.flatnonzero(~is_hub & ~is_alone)
-    orders, inner = [np.flatnonzero(is_alone)], graph[own][:, own]
+    orders, inner = [np.flatnonzero(is_alone)], csr_array(coupled[np.ix_(own, own)])
     left = np.ones(len(own), bool)
     while left.any():
         far = breadth_first_order(inner, int(left.argmax()), return_predecessors=False)[-1]

@@ -24,21 +24,29 @@ SPRING, DECAY, STIFFEST_SPRING = 4.0, 3.0, 12.0
 largest value."""
 
 
+_NONE = np.zeros(0)
+
+
 class Stiffness:
     """Force constants of the coordinates of a list, for any positions of the atoms."""
 
     def __init__(self, listed: InternalList, numbers: Int[np.ndarray, "atoms"]):
         self.is_spring = listed.kinds == METAL
-        self.n_flat, self.n_bends = len(listed.flat), len(listed.bends)
+        self.has_springs, self.has_bonds = self.is_spring.any(), not self.is_spring.all()
+        self.flat = np.full(len(listed.flat), Hartree * FLAT)
         radii = covalent_radii[numbers][listed.owners] / Bohr
         bonds = listed.degrees[listed.owners]
-        angles = np.concatenate([listed.bends, listed.linear])
+        angles = np.concatenate([listed.bends, np.repeat(listed.linear, 2, axis=0)])
         axes = listed.torsions[:, 1:3]
         every = [listed.stretches, angles[:, :2], angles[:, 1:], axes]
-        self.ends = np.concatenate(every).T
-        self.sums = radii[self.ends[0]] + radii[self.ends[1]]
+        ends, sizes = np.concatenate(every).T, [len(pairs) for pairs in every]
+        sums, self.parts = radii[ends[0]] + radii[ends[1]], np.cumsum(sizes)[:-1]
+        self.sums = np.split(sums, self.parts)
         """Sums of radii (bohr) of stretches, of both bonds of bends, of torsions' central bonds."""
-        self.parts = np.cumsum([len(pairs) for pairs in every])[:-1]
+        begin = len(listed.torsions) + len(listed.flat)
+        self.taken = np.arange(len(sums))
+        self.taken[self.parts[-1] :] += begin
+        """The vectors of these pairs among those of `InternalCoordinates`."""
         _, which, counts = np.unique(
             axes[:, 0] * len(radii) + axes[:, 1], return_inverse=True, return_counts=True
         )
@@ -46,33 +54,27 @@ class Stiffness:
         """The number of torsions about the same bond, for each torsion."""
         self.others = np.maximum(bonds[axes[:, 0]] + bonds[axes[:, 1]] - 2, 1)
         """The number of other bonds at the ends of the central bond, for each torsion."""
-        _, c, d, _ = np.split(self.sums, self.parts)
-        self.of_radii, self.of_others = powers(c * d, "0.42"), powers(self.others, "0.57")
+        self.of_radii = powers(self.sums[1] * self.sums[2], "0.42")
+        self.of_others = powers(self.others, "0.57")
 
-    def __call__(self, x: Float[np.ndarray, "images 3"]) -> Float[np.ndarray, "q"]:
-        """Args: x: positions of the images, in Å."""
-        apart = (x[self.ends[0]] - x[self.ends[1]]) / Bohr
-        lengths = np.split(np.sqrt((apart * apart).sum(1)), self.parts)
-        (stretches, first, second, axes), sums = lengths, np.split(self.sums, self.parts)
-        angles = Hartree * BENDS * self._bends(first, second, *sums[1:3])
-        linear = np.repeat(angles[self.n_bends :], 2)
-        torsions = Hartree * TORSIONS * self._torsions(axes, sums[3]) / self.sharers
-        flat = np.full(self.n_flat, Hartree * FLAT)
-        each = self._stretches(stretches, sums[0]), angles[: self.n_bends], linear, torsions, flat
-        return np.concatenate(each)
-
-    def _stretches(self, r, c) -> np.ndarray:
-        bond = 0.3601 * exp(-1.944 * (r - c)) * Hartree / Bohr**2
-        spring = SPRING * exp(-DECAY * (r / c - 1))
-        stiffest = np.where(self.is_spring, STIFFEST_SPRING, STIFFEST)
-        return np.minimum(np.where(self.is_spring, spring, bond), stiffest)
-
-    def _torsions(self, r, c) -> np.ndarray:
-        return 0.0015 + 14.0 * self.of_others / _fourth(r * c) * exp(-2.85 * (r - c))
-
-    def _bends(self, r, s, c, d) -> np.ndarray:
-        """Args: r, s: the lengths of both bonds; c, d: the sums of their radii."""
-        return 0.089 + 0.11 * self.of_radii * exp(-0.44 * (r + s - c - d))
+    def __call__(self, vectors: Float[np.ndarray, "vectors 3"]) -> Float[np.ndarray, "q"]:
+        """Args: vectors: those of `InternalCoordinates`, in Å."""
+        apart = vectors.take(self.taken, 0) / Bohr
+        r, s, t, axes = np.split(np.sqrt((apart * apart).sum(1)), self.parts)
+        c, d, e, f = self.sums
+        of_bonds = -1.944 * (r - c) if self.has_bonds else _NONE
+        of_springs = -DECAY * (r / c - 1) if self.has_springs else _NONE
+        exponents = of_bonds, of_springs, -0.44 * (s + t - d - e), -2.85 * (axes - f)
+        ends = np.cumsum([len(x) for x in exponents])[:-1]
+        bonds, springs, bends, torsions = np.split(exp(np.concatenate(exponents)), ends)
+        bonds = np.minimum(0.3601 * bonds * Hartree / Bohr**2, STIFFEST)
+        if self.has_springs:
+            springs = np.minimum(SPRING * springs, STIFFEST_SPRING)
+            bonds = np.where(self.is_spring, springs, bonds) if self.has_bonds else springs
+        angles = Hartree * BENDS * (0.089 + 0.11 * self.of_radii * bends)
+        torsions = 0.0015 + 14.0 * self.of_others / _fourth(axes * f) * torsions
+        torsions = Hartree * TORSIONS * torsions / self.sharers
+        return np.concatenate([bonds, angles, torsions, self.flat])
 
 
 def _fourth(x: np.ndarray) -> np.ndarray:

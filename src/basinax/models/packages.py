@@ -8,6 +8,8 @@ import functools
 import inspect
 import json
 import os
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +65,7 @@ def read_nequix(file: str | os.PathLike[str], dtype: np.dtype) -> tuple[Nequix, 
         ) from error
     try:
         with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
-            model, config = load_model(str(path))
+            model, config = _unfilled(load_model)(str(path))
     except Exception as error:
         text = " ".join(str(error).split())[:200]
         raise ValueError(f"{path} cannot be read as a model of nequix: {text}") from error
@@ -75,6 +77,17 @@ def read_nequix(file: str | os.PathLike[str], dtype: np.dtype) -> tuple[Nequix, 
     index_of[numbers] = np.arange(len(numbers))
     energies = Nequix(in_precision(model, dtype), jnp.asarray(index_of))
     return energies, float(config["cutoff"]), numbers
+
+
+def _unfilled(load_model: Callable[..., Any]) -> Callable[..., Any]:
+    """nequix's `load_model`, which fills a model by weights from its file.
+
+    The package fills it with random weights before, for which it compiles 88 programs.
+    """
+    names: dict[str, Any] = load_model.__globals__  # pyright: ignore[reportFunctionMemberAccess]
+    empty = functools.partial(eqx.filter_eval_shape, names["Nequix"])
+    code, defaults = load_model.__code__, load_model.__defaults__  # pyright: ignore[reportFunctionMemberAccess]
+    return types.FunctionType(code, names | {"Nequix": empty}, argdefs=defaults)
 
 
 def _check_is_model(path: Path) -> None:
