@@ -17,17 +17,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
-from jaxtyping import install_import_hook
 
 from recorded import recorded
 from xla import WISHED, choose_options
 
 __all__ = ["recorded"]
 
-pytest_plugins = ["atoms_fixtures", "shapes"]  # loaded after the hook below
-
-if os.environ.get("BASINAX_TESTS_TYPES") == "on":
-    install_import_hook(["basinax.systems", "basinax.optimizers"], "checker.check")
+pytest_plugins = ["atoms_fixtures", "shapes", "wells"]
 
 choose_options()
 jax.config.update("jax_enable_x64", True)

@@ -1,4 +1,8 @@
-"""Runs that are kept in folders: whatever ends them, they go on and end in the same bits."""
+"""Runs that are kept in folders: whatever ends them, they go on and end in the same bits.
+
+Structures relax in wells (tests/support/wells.py). From end to end, with the engine, run: one run
+that is kept, one that is killed, which is a process of its own, and the curves of one.
+"""
 
 import datetime
 import json
@@ -47,7 +51,7 @@ from cover import exhaustive
 ARGON = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=8.5"
 N = 9
 
-pytestmark = pytest.mark.usefixtures("few_shapes")
+pytestmark = pytest.mark.usefixtures("few_shapes", "wells")
 
 
 def cluster(seed: int) -> Atoms:
@@ -100,7 +104,7 @@ def whole() -> bytes:
 # --- what a run keeps
 
 
-def test_a_folder_keeps_the_bits_of_a_run_without_one_and_ase_reads_it(whole):
+def test_a_folder_keeps_the_bits_of_a_run_without_one_and_ase_reads_it(engine, whole):
     said = relax("--run", "kept")
     assert f"kept: {N} of {N} structures" in said
     assert exported("kept") == whole
@@ -279,7 +283,7 @@ def test_runs_are_drawn():
     assert "a plot is a file in .eps" in run("plot", "first", "--output", "x.html", code=2)
 
 
-def test_a_run_keeps_how_its_structures_converged():
+def test_a_run_keeps_how_its_structures_converged(engine):
     """Also where it was interrupted; the page draws it."""
     relax("--run", "kept")
     results = RunFolder("kept").results
@@ -386,7 +390,7 @@ def test_a_time_limit_ends_a_run_in_order(whole):
 
 # A command that SIGTERM ends writes what it has every day in test_outputs.py.
 @pytest.mark.parametrize("name", ["SIGKILL", exhaustive("SIGTERM")])
-def test_a_signal_costs_no_more_than_what_ran(whole, name):
+def test_a_signal_costs_no_more_than_what_ran(engine, whole, name):
     """The first commit of a process is let through; then the signal comes."""
     process = subprocess.Popen(
         [sys.executable, "-c", SLOWLY, *FILES, "--potential", ARGON, "--run", "kept"],

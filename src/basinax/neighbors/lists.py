@@ -36,7 +36,7 @@ SPECIES_BIT = 1 << 30
 FAR = 1e12
 """The position of padding, in Å along each axis: far from any atom; its square fits float32."""
 
-Coordinates = list[Float[Array, "*axes n"]]
+Coordinates = list[Float[Array, "*_axes n"]]
 """x, y and z: three arrays, or one array [3, n]."""
 
 

@@ -263,15 +263,19 @@ def _wide(tree) -> list[Array]:
     return [leaf.astype(wide_dtype(leaf)) for leaf in leaves]
 
 
-def check_alike(params: Tree, gradient: Tree) -> None:
-    """Raise ValueError if a gradient has not the structure and shapes of its parameters."""
+def check_alike(params: Tree, gradient: Any) -> None:
+    """Raise ValueError if a gradient has not the structure and shapes of its parameters.
+
+    Args:
+        gradient: a tree of arrays, or of their shapes.
+    """
     try:
         _matching(params, gradient)
     except ValueError as error:
         raise ValueError(f"params and their gradient do not fit: {error}") from None
 
 
-def _matching(tree, other) -> list[Array]:
+def _matching(tree, other) -> list[Any]:
     """The leaves of `other`, which must have the structure and shapes of `tree`."""
     expected, got = jax.tree.structure(tree), jax.tree.structure(other)
     if expected != got:

@@ -36,7 +36,7 @@ Images = Int32[Array, "rows"]
 """The image in a slot of each row."""
 Own = PyTree[Array]
 """Values of rows, [rows], or one value of all of them, without axes."""
-Sums = tuple[Float[Array, "*axes rows"], ...]
+Sums = tuple[Float[Array, "*_axes rows"], ...]
 Terms = Callable[[Any, Any, Images, Coordinates], Sums]
 """The terms that a slot adds to rows, from the rows' own values, the parameters of the slot's
 images, the images, and the vectors to them, in Å."""

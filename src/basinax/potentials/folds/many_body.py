@@ -269,7 +269,7 @@ def over_others(
 
 
 def looked_up(
-    tables: PyTree[Float[Array, "species seconds thirds"]], near: Surroundings
+    tables: PyTree[Float[Array, "species _seconds _thirds"]], near: Surroundings
 ) -> Callable[..., PyTree[Float[Array, "*rows"]]]:
     """A function from the kinds of one or two neighbours to the parameters for them and each row.
 
