@@ -15,6 +15,7 @@ from ase.calculators.tersoff import Tersoff as ASETersoff, TersoffParameters
 from ase.constraints import FixAtoms
 from ase.vibrations import Vibrations as ASEVibrations
 
+from basinax import FIRE
 from basinax.atoms import (
     EMT,
     AbstractAtomEnergyPotential,
@@ -331,7 +332,7 @@ def test_chosen_atoms_have_their_part_of_the_whole():
 def test_minima_are_told_from_saddles():
     chain = Atoms("Ar3", [(0, 0, 0), (0, 0, 3.8), (0, 0, 7.6)])
     bent = Atoms("Ar3", [(0, 0, 0), (0, 0, 3.8), (0, 2, 7)])
-    relaxed = relax([chain, bent], ARGON, fmax=1e-4)
+    relaxed = relax([chain, bent], ARGON, FIRE(), fmax=1e-4)
     found = check_minima(relaxed, ARGON, tolerance=1.0, hessian="analytical")
     assert found.tolist() == [False, True]
 

@@ -11,7 +11,7 @@ import pytest
 from ase import Atoms
 
 import basinax.potentials.folds.pair as pair
-from basinax import rounded
+from basinax import FIRE, rounded
 from basinax.atoms import (
     AbstractPairPotential,
     Buckingham,
@@ -60,8 +60,8 @@ def test_a_jump_is_told_once_with_its_number():
     with pytest.warns(AbruptCutoff) as found:
         for _ in range(2):
             evaluate([DIMER], dispersion())
-            relax([DIMER], dispersion(), max_steps=1)
-            list(relax_stream([DIMER, DIMER], dispersion(), max_steps=1, at_once=1))
+            relax([DIMER], dispersion(), FIRE(), max_steps=1)
+            list(relax_stream([DIMER, DIMER], dispersion(), FIRE(), max_steps=1, at_once=1))
     (told,) = [str(each.message) for each in found]
     number = f"{-10 / 4**6:.2g}"
     assert told.startswith(

@@ -136,10 +136,10 @@ def test_cells_move_as_those_of_ase(recorded):
 @pytest.mark.parametrize("dtype", [np.float32, exhaustive(np.float64)])
 def test_a_structure_has_the_same_bits_alone_and_in_a_batch(dtype):
     atoms, settings = several(), {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
-    batch = relax(atoms, POTENTIAL, **settings)
-    backwards = relax(atoms[::-1], POTENTIAL, **settings)
+    batch = relax(atoms, POTENTIAL, FIRE(), **settings)
+    backwards = relax(atoms[::-1], POTENTIAL, FIRE(), **settings)
     assert [k for k in range(len(atoms)) if not same(batch, -1 - k, backwards, k)] == []
-    alone = {k: relax([atoms[k]], POTENTIAL, **settings) for k in (1, 3)}
+    alone = {k: relax([atoms[k]], POTENTIAL, FIRE(), **settings) for k in (1, 3)}
     assert [k for k, result in alone.items() if not same(batch, k, result, 0)] == []
 
 
@@ -173,9 +173,9 @@ def test_a_place_that_is_taken_again_has_the_constraint_of_its_structure():
     atoms = [
         argon(1, k, *([mode(4, k)] if k % 2 else [damped(4, k), mode(4, k)])) for k in range(8)
     ]
-    streamed = relax(atoms, POTENTIAL, fmax=0.005)
+    streamed = relax(atoms, POTENTIAL, FIRE(), fmax=0.005)
     for k in range(0, 8, 4):
-        four = relax(atoms[k : k + 4], POTENTIAL, fmax=0.005)
+        four = relax(atoms[k : k + 4], POTENTIAL, FIRE(), fmax=0.005)
         assert [i for i in range(4) if not same(four, i, streamed, k + i)] == []
 
 
@@ -211,9 +211,9 @@ def test_further_axes_may_differ_between_structures():
     """Shorter ones are filled with zeros, which change no bit of what is subtracted."""
     draw = np.random.default_rng(0)
     atoms = [argon(1, k, Several(draw.normal(size=(k, 4, 3)) / 5)) for k in (1, 3)]
-    batch = relax(atoms, POTENTIAL, fmax=0.0, max_steps=20)
+    batch = relax(atoms, POTENTIAL, FIRE(), fmax=0.0, max_steps=20)
     assert all(
-        same(batch, k, relax([a], POTENTIAL, fmax=0.0, max_steps=20), 0)
+        same(batch, k, relax([a], POTENTIAL, FIRE(), fmax=0.0, max_steps=20), 0)
         for k, a in enumerate(atoms)
     )
 
@@ -245,7 +245,7 @@ def test_what_cannot_be_registered_says_why():
     ):
         register_constraint(Unknown)(Undeclared)
     with pytest.raises(NotImplementedError, match="Unknown"):
-        relax([argon(1, 0, Unknown())], POTENTIAL)
+        relax([argon(1, 0, Unknown())], POTENTIAL, FIRE())
 
 
 def test_a_class_of_the_same_name_replaces_the_one_before():
@@ -285,7 +285,7 @@ def test_a_class_of_the_same_name_replaces_the_one_before():
 )
 def test_a_constraint_that_does_not_suit_its_structure_is_named(constraint, message):
     with pytest.raises(ValueError, match=message):
-        relax([argon(1, 0), argon(1, 1, constraint)], POTENTIAL)
+        relax([argon(1, 0), argon(1, 1, constraint)], POTENTIAL, FIRE())
 
 
 def test_other_functions_know_what_a_constraint_is():
