@@ -39,6 +39,12 @@ WITH_NEEDS = [page for page in PAGES if "<!-- needs: " in page.read_text()]
 DAILY = ("README.md", "docs/quickstart.md", "examples/relax_structures.py")
 """Which page calls what, no selection by what has changed can know: a page runs the whole library.
 So these run whatever has changed, and the others wait for `.ci/run`."""
+COSTLY = (
+    "src/basinax/minimize/verify.py",
+    "src/basinax/optimizers/levenberg_marquardt.py",
+    "src/basinax/systems/map_systems.py",
+)
+"""Modules whose examples compile most; what they show, tests of the same functions see."""
 ELSEWHERE = {"pip"}
 """Commands that `.ci/run` runs, or none does: they set up what the tests run in."""
 
@@ -109,7 +115,10 @@ def test_an_example_runs(script, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("few_shapes")
-@pytest.mark.parametrize("source", WITH_EXAMPLES, ids=name_of)
+@pytest.mark.parametrize(
+    "source",
+    every_day({name_of(x): x for x in WITH_EXAMPLES}, lambda x: name_of(x) not in COSTLY),
+)
 def test_the_examples_of_docstrings_run(source):
     parts = source.relative_to(ROOT / "src").with_suffix("").parts
     result = doctest.testmod(importlib.import_module(".".join(parts)))

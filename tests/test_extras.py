@@ -108,15 +108,16 @@ def test_extras_that_are_no_number_stay_with_their_system():
         stress = extras["stress"].at[0].set(jnp.nan)
         return energies, gradient, extras | {"stress": stress}
 
+    criterion = LowStress(np.full(4, 0.5)) & MaxForce(9.0)  # as above: one program
     result = relax(
         broken,
         beginning(),
         GradientDescent(0.06),
         index_prefix=INDEX,
         has_extras=True,
-        convergence=LowStress(0.5),
+        convergence=criterion,
     )
-    whole = run(bowl, convergence=LowStress(0.5))
+    whole = run(bowl, convergence=criterion)
     assert result.status.tolist() == [Status.MAX_STEPS.code] + [Status.CONVERGED.code] * 3
     assert same_bits(
         jax.tree.map(lambda leaf: leaf[1:], (result.energies, result.steps, result.extras)),

@@ -1,6 +1,7 @@
 """Imports point downward only, importing is cheap, and the public names are these."""
 
 import ast
+import functools
 import graphlib
 import importlib
 import inspect
@@ -55,10 +56,16 @@ def room_of(module: str) -> str:
     return module.partition(".")[0]
 
 
+@functools.cache
+def nodes_of(module: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(MODULES[module].read_text())))
+
+
+@functools.cache
 def imports_of(module: str) -> set[str]:
     """The modules of basinax that a module imports, wherever in its text."""
     found = set()
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+    for node in nodes_of(module):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -307,8 +314,8 @@ def test_one_module_jits():
     """So every program has the options of `numerics.xla`, with which XLA computes right numbers."""
     found = {
         module
-        for module, path in MODULES.items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for module in MODULES
+        for node in nodes_of(module)
         if isinstance(node, ast.Attribute) and node.attr in ("jit", "filter_jit", "pmap")
     }
     # A kernel has neither products of matrices nor sums.

@@ -52,9 +52,10 @@ def in_turns(cases, others, dtypes=DTYPES, every_day=None):
 
 
 # The loop over the rows of each level, selections between systems and per-system settings are those
-# of every optimizer. Each has the bits of single operations every day in test_jit.py, and `LBFGS`,
-# which has an axis of slots, runs beside others in engine/test_optimizers.py. Those alone are
-# compiled quickly; as users do in test_global.py.
+# of every optimizer. Of each, others change no bit every day in systems/test_zero.py, and the order
+# of operations is looked through in test_order_of_transforms.py; `LBFGS`, which has an axis of
+# slots, runs beside others in engine/test_optimizers.py. Those alone are compiled quickly; as users
+# do in test_global.py.
 LONG_RUNS = ("FIRE", "GradientDescent")
 
 
@@ -84,7 +85,7 @@ NAMED = {case.name: case for case in KINDS}
     [
         pytest.param(case, problem, dtype, id=f"{case}-{problem}-{dtype.__name__}", marks=marks)
         for case, problem, dtype, marks in [
-            (NAMED["MDMin"], CELLS, np.float64, ()),
+            (NAMED["MDMin"], CELLS, np.float64, RARE),
             (NAMED["clipped heavy ball"], COUPLED, np.float32, ()),
             (NAMED["LBFGS"], BRANCHES, np.float64, RARE),
             *((case, WELLS, np.float32, RARE) for case in OPTIMIZERS if case.is_variant),

@@ -3,6 +3,7 @@
 import functools
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ import scipy.optimize
 from basinax import FIRE, EnergyChange, LevenbergMarquardt, SystemIndex, relax, sum_of_squares
 from cases import DTYPES
 from cover import exhaustive, one_in
-from xla import jit_as_users
 
 USUAL = LevenbergMarquardt()
 
@@ -222,7 +222,7 @@ def ends(systems, dtype, *, spoiled=False):
             max_steps=40,
         )
 
-    result = jit_as_users(ended)(jnp.asarray(start, dtype))
+    result = jax.jit(ended)(jnp.asarray(start, dtype))
     whole = result.energies, result.steps, result.evaluations, result.status, result.fmax
     ids = np.asarray(index.ids)
     return [

@@ -109,6 +109,7 @@ def test_a_matrix_of_nan_or_inf_harms_no_other():
     assert not after[1][3]
 
 
+@pytest.mark.exhaustive  # every day the order of all operations in test_order_of_transforms.py
 def test_jitted_and_one_operation_at_a_time_have_the_same_bits():
     made, vectors, is_entry = matrices(np.float32)
     part = made[1:2, :8, :8], vectors[1:2, :8], is_entry[1:2, :8], EVERYONE[1:2]

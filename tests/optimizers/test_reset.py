@@ -11,6 +11,7 @@ from cases import (
     BOWL,
     CONTIGUOUS,
     SHUFFLED_WITH_GAPS,
+    in_turns,
     make_batch,
     make_systems,
     same_bits,
@@ -18,9 +19,12 @@ from cases import (
     take,
     take_state,
 )
+from cover import exhaustive, one_in
 
 SIZES = (13, 1, 40, 13)
 MASK = np.array([True, False, False, True])
+PHASES = [1, exhaustive(7), 30]
+"""Numbers of steps before; a memory that is half full is reset every day in test_lbfgs.py."""
 
 
 def fresh(case, layout=CONTIGUOUS):
@@ -34,7 +38,7 @@ def parts(batch, params, state, mask):
 
 
 @pytest.mark.parametrize("case", ALL_KINDS)
-@pytest.mark.parametrize("phase", [1, 7, 30])
+@pytest.mark.parametrize("phase", PHASES)
 def test_a_reset_system_runs_as_from_the_start(case, phase):
     batch, transform, state = fresh(case)
     expected = steps(transform, batch, batch.params, state, 12)
@@ -47,7 +51,7 @@ def test_a_reset_system_runs_as_from_the_start(case, phase):
 
 
 @pytest.mark.parametrize("case", ALL_KINDS)
-@pytest.mark.parametrize("phase", [1, 7, 30])
+@pytest.mark.parametrize("phase", PHASES)
 def test_the_others_of_a_reset_go_on_as_they_were(case, phase):
     batch, transform, state = fresh(case)
     expected = steps(transform, batch, batch.params, state, phase + 12)
@@ -59,9 +63,15 @@ def test_the_others_of_a_reset_go_on_as_they_were(case, phase):
     assert same_bits(parts(batch, *got, ~MASK), parts(batch, *expected, ~MASK))
 
 
-@pytest.mark.parametrize("case", ALL_KINDS)
-def test_a_reset_heals_a_system_that_has_become_nan(case):
-    batch, transform, state = fresh(case, SHUFFLED_WITH_GAPS)
+@pytest.mark.parametrize(
+    ("case", "layout"),
+    [
+        *in_turns(ALL_KINDS, [CONTIGUOUS]),  # with the programs of the tests above
+        *one_in(6, in_turns(ALL_KINDS, [SHUFFLED_WITH_GAPS])),
+    ],
+)
+def test_a_reset_heals_a_system_that_has_become_nan(case, layout):
+    batch, transform, state = fresh(case, layout)
     expected = steps(transform, batch, batch.params, state, 12)
 
     spoiled = segment.where(MASK, jnp.full_like(batch.params, jnp.nan), batch.params, batch.prefix)

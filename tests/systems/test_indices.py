@@ -7,6 +7,7 @@ import pytest
 
 from basinax import SystemIndex, clip_by_norm, segment
 from cases import DTYPES
+from cover import cover, exhaustive
 from xla import jit_as_users
 
 SIZES = [1, 3, 0, 9, 20]
@@ -30,8 +31,7 @@ def results(leaves, index):
 computed = jit_as_users(results)
 
 
-@pytest.mark.parametrize("align", [1, 8])
-@pytest.mark.parametrize("dtype", [*DTYPES, jnp.bfloat16])
+@pytest.mark.parametrize(*cover("dtype, align", [*DTYPES, jnp.bfloat16], [8, 1], strength=1))
 def test_leaves_that_share_an_index_have_the_bits_of_leaves_that_do_not(dtype, align):
     leaves, index = tree(dtype, align=align)
     of_each = [SystemIndex.from_sizes(SIZES, align=align) for _ in leaves]
@@ -50,7 +50,7 @@ def test_leaves_of_two_dtypes_may_share_an_index():
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [np.float32, exhaustive(np.float64)])
 def test_systems_of_many_leaves_have_the_bits_of_a_run_alone(dtype):
     leaves, index = tree(dtype)
     leaves = [x.at[4].set(jnp.nan) for x in leaves]  # in the fourth system
