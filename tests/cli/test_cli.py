@@ -359,7 +359,11 @@ BAD = {
     "no file": (["nowhere.xyz"], {}, "nowhere.xyz cannot be read: No such file"),
     "no structure file": (["broken.extxyz"], {}, "broken.extxyz cannot be read"),
     "a NaN": (["nan.xyz"], {}, "nan.xyz .*position of atom 1 is not finite"),
-    "a constraint that is not kept": (["bonds.traj"], {}, "bonds.traj .*constraints .Hookean"),
+    "a constraint that is not kept": (
+        ["bonds.traj"],
+        {"--output": "out.traj"},
+        "bonds.traj .*constraints .Hookean",
+    ),
     "an unknown species": (["iron.xyz"], {}, "no parameters for Fe.*iron.xyz"),
     "an unknown potential": (None, {"--potential": "lenard-jones"}, "did you mean 'lennard-jones'"),
     "an unknown option": (None, {"--potential": "lennard-jones:epsilom=1"}, "'epsilom'.*known are"),

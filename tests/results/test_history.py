@@ -39,7 +39,7 @@ def same(one, other) -> bool:
 
 @pytest.mark.parametrize("dtype", [np.float32, exhaustive(np.float64)])
 def test_histories_have_the_bits_that_structures_have_alone(few_shapes, few_places, dtype):
-    settings = {"optimizer": FIRE(), "fmax": 0.005, "dtype": dtype, "max_steps": 60}
+    settings = {"fmax": 0.005, "dtype": dtype, "max_steps": 60}
     plain = relax(argon(), ARGON, FIRE(), cell=CELLS, **settings)
     whole = relax(argon(), ARGON, FIRE(), cell=CELLS, history=True, **settings)
     few = relax(argon(), ARGON, FIRE(), cell=CELLS, history=7, **settings)

@@ -50,7 +50,7 @@ class Wells:
                 if monitor.is_stopped():
                     return
                 end = _ended(structure, run, recorder)
-                monitor.end(end.status)
+                monitor.end(np.array([end.status.code]))
                 ended = [(structure.number, end)]
                 yield ended
                 feed.release(ended)
