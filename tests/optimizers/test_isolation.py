@@ -160,10 +160,7 @@ def limit_alone(case, system, dtype):
     return take(alone.prefix, step, 0), take_state(state, 0)
 
 
-@pytest.mark.parametrize(
-    ("case", "layout", "dtype"),
-    in_turns(KINDS_OF_LIMITS, TWO_LAYOUTS, every_day=("ClipByGlobalNorm", "MaxStepSize")),
-)
+@pytest.mark.parametrize(("case", "layout", "dtype"), in_turns(KINDS_OF_LIMITS, TWO_LAYOUTS))
 def test_a_limit_treats_every_system_as_if_alone(case, layout, dtype):
     """Of one size: those of others are in test_clip.py and test_limits.py."""
     systems = make_systems(MIXED, *[13] * 3, spoiled=True)

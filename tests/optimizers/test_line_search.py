@@ -274,7 +274,7 @@ class Bowls(eqx.Module):
     [
         exhaustive("LBFGSLineSearch", np.float32),
         exhaustive("BFGSLineSearch", np.float64),
-        exhaustive("ConjugateGradient", np.float32),
+        ("ConjugateGradient", np.float32),
         exhaustive("Armijo", np.float64),
     ],
 )
