@@ -241,6 +241,24 @@ def test_a_bar_is_shown_where_it_is_asked_for(capfd):
         relax(structures()[4:6], LennardJones(**ARGON), FIRE(), progress="yes")
 
 
+@pytest.mark.parametrize(("patience", "is_shown"), [(0.0, True), (1000.0, False)])
+def test_a_long_run_on_a_terminal_shows_a_bar_unasked(patience, is_shown, monkeypatch):
+    has_begun, ended = threading.Event(), []
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("basinax.engine.relax.PATIENCE", patience)
+    monkeypatch.setattr(Bar, "start", lambda bar: has_begun.set())
+    monkeypatch.setattr(Bar, "stop", lambda bar: ended.append(has_begun.is_set()))
+
+    def wait(*ended):
+        if is_shown:
+            has_begun.wait()
+
+    relax(structures()[4:6], LennardJones(**ARGON), FIRE(), fmax=0.01, on_end=wait)
+    assert ended == [is_shown]
+    relax(structures()[4:6], LennardJones(**ARGON), FIRE(), fmax=0.01, progress=False)
+    assert ended == [is_shown]
+
+
 def test_a_run_that_is_stopped_makes_no_further_lists(monkeypatch):
     """Each kind of cell has a group of its own."""
     monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)

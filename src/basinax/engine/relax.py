@@ -7,6 +7,8 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
@@ -60,6 +62,10 @@ from basinax.structures.formats.occupancy import check_occupancies
 from basinax.structures.read import has_volume, intake, source_of
 
 Cells = str | AbstractCell | None | Sequence[str | AbstractCell | None]
+
+
+PATIENCE = 3.0
+"""Seconds after which a run on a terminal shows its progress unasked."""
 
 
 class Progress(eqx.Module):
@@ -143,8 +149,9 @@ def relax(
             the points of a structure to steps 0, n, 2n, ..., with n a power of two, and the last.
         log: a file for a line with energy and fmax at each step of each structure, written during
             the run; "-" is standard output.
-        progress: True shows a bar, on a terminal or in a notebook; a function is called with a
-            `Progress` during the run.
+        progress: True shows a bar, on a terminal or in a notebook, and False none; None shows it on
+            a terminal in runs of more than three seconds. A function is called with a `Progress`
+            during the run.
         on_end: called with the number of a structure and its outcome as soon as it has ended, in
             any order, in the thread of the caller. If it raises, the run ends. The stress of
             `stress=True` is not available yet.
@@ -278,12 +285,19 @@ def _teller(
     progress: Callable[[Progress], None] | bool | None, stack: contextlib.ExitStack
 ) -> Callable[..., None] | None:
     """A function to call during the run with counts, phase and forces, if there is progress."""
-    if progress is True:
+    if progress is True or (progress is None and sys.stderr.isatty()):
         from basinax.results.bar import Bar
 
         bar = Bar()
-        bar.start()
         stack.callback(bar.stop)
+        if progress is True:
+            bar.start()
+        else:
+            begin = threading.Timer(PATIENCE, bar.start)
+            begin.daemon = True
+            begin.start()
+            stack.callback(begin.join)
+            stack.callback(begin.cancel)  # called first
         progress = bar.show
 
     if not callable(progress):
