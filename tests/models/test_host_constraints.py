@@ -33,11 +33,7 @@ from comparison import same
 from cover import exhaustive
 from follow_ase import walk_of_ase
 
-
-@pytest.fixture(autouse=True)
-def one_shape(monkeypatch):
-    """Batches of one shape, so that few programs are compiled."""
-    monkeypatch.setattr("basinax.engine.groups.shape_of_batches", lambda *_: (64, 4))
+pytestmark = pytest.mark.usefixtures("one_shape")
 
 
 def ethanol(seed: int, *constraints, name: str = "CH3CH2OH") -> Atoms:

@@ -44,10 +44,7 @@ WEIGHTS = Path(__file__).parents[3] / "shared" / "data" / "nequix-mp-1.nqx"
 """Of a published model; they are no part of this project."""
 
 
-@pytest.fixture(autouse=True)
-def one_shape(monkeypatch):
-    """Batches of one shape, so that few programs are compiled."""
-    monkeypatch.setattr("basinax.engine.groups.shape_of_batches", lambda *_: (64, 4))
+pytestmark = pytest.mark.usefixtures("one_shape")
 
 
 def network(**options) -> JaxModel:

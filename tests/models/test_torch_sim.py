@@ -65,9 +65,7 @@ def crystals():
     return made
 
 
-@pytest.fixture(autouse=True)
-def one_shape(monkeypatch):
-    monkeypatch.setattr("basinax.engine.groups.shape_of_batches", lambda *_: (64, 4))
+pytestmark = pytest.mark.usefixtures("one_shape")
 
 
 def test_numbers_are_those_of_ase():

@@ -133,6 +133,20 @@ def test_a_run_that_is_stopped_gives_back_what_has_ended(cluster):
     assert 20 < len(seen) < 100
 
 
+def assert_same_results(n: int) -> None:
+    """Of the runs "here" and "there"."""
+    here, there = (list(RunFolder(name).results.entries()) for name in ("here", "there"))
+    assert len(here) == len(there) == n
+    for (number, ours), (k, theirs) in zip(here, there, strict=True):
+        assert number == k
+        assert np.array_equal(ours.atoms.positions, theirs.atoms.positions)
+        assert (ours.status, ours.steps, ours.message) == (
+            theirs.status,
+            theirs.steps,
+            theirs.message,
+        )
+
+
 def test_a_run_on_a_cluster_has_the_bits_of_one_without(cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
@@ -143,16 +157,7 @@ def test_a_run_on_a_cluster_has_the_bits_of_one_without(cluster, tmp_path, monke
     for more in (["here"], ["there", "--ray", "auto"]):
         ran = CliRunner().invoke(cli.app, ["relax", *options, "--run", *more])
         assert ran.exit_code == 0, ran.output
-    here, there = (list(RunFolder(name).results.entries()) for name in ("here", "there"))
-    assert len(here) == len(there) == 12
-    for (number, ours), (k, theirs) in zip(here, there, strict=True):
-        assert number == k
-        assert np.array_equal(ours.atoms.positions, theirs.atoms.positions)
-        assert (ours.status, ours.steps, ours.message) == (
-            theirs.status,
-            theirs.steps,
-            theirs.message,
-        )
+    assert_same_results(12)
 
 
 def test_an_unusable_structure_is_refused_where_no_folder_is_asked_for(
@@ -190,13 +195,4 @@ def test_paths_on_a_cluster_have_the_bits_of_paths_without(cluster, tmp_path, mo
         ran = CliRunner().invoke(cli.app, ["neb", *options, "--run", name, *outputs, *more])
         assert ran.exit_code == 0, ran.output
     assert Path("here.extxyz").read_bytes() == Path("there.extxyz").read_bytes()
-    here, there = (list(RunFolder(name).results.entries()) for name in ("here", "there"))
-    assert len(here) == len(there) == 4
-    for (number, ours), (k, theirs) in zip(here, there, strict=True):
-        assert number == k
-        assert np.array_equal(ours.atoms.positions, theirs.atoms.positions)
-        assert (ours.status, ours.steps, ours.message) == (
-            theirs.status,
-            theirs.steps,
-            theirs.message,
-        )
+    assert_same_results(4)

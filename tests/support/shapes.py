@@ -49,6 +49,12 @@ def few_short_shapes(few_shapes, monkeypatch):
 
 
 @pytest.fixture
+def one_shape(monkeypatch):
+    """Batches of one shape, where the host evaluates, so that few programs are compiled."""
+    monkeypatch.setattr("basinax.engine.groups.shape_of_batches", lambda *_: (64, 4))
+
+
+@pytest.fixture
 def few_places(monkeypatch):
     """Batches with room for four structures of some ten atoms, alike or not."""
     monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 48)

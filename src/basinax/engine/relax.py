@@ -172,11 +172,12 @@ def relax(
     """
     check_process()
     potential, optimizer = named_model(potential, optimizer)
-    is_hosted = evaluator_of(potential) is not None or steps_on_the_host(cast(Any, optimizer))
+    evaluator = evaluator_of(potential)
+    is_hosted = evaluator is not None or steps_on_the_host(cast(Any, optimizer))
     structures = intake(atoms, named_cells(cell), is_hosted=is_hosted)
     atoms = [structure.atoms for structure in structures]
     check_occupancies(atoms)
-    warn_of_unused(atoms, evaluator_of(potential) or potential)
+    warn_of_unused(atoms, evaluator or potential)
     warn_of_single_precision(dtype, available_dtype(dtype))
     _check_switches(keep_best=keep_best, throw=throw, stress=stress)
     _check_functions(should_stop, progress, on_end)

@@ -3,7 +3,6 @@
 import abc
 import functools
 import warnings
-import weakref
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -151,9 +150,6 @@ class AbstractPairPotential(AbstractPairSum):
         return self.add_pairs(batch, neighbors, stress=stress)
 
 
-_ENDS: dict[int, tuple[weakref.ref, Ends | None]] = {}
-"""What `ends` has returned for potentials that are there, by their ids."""
-
 _said: set[str] = set()
 """Warnings that this process has given."""
 
@@ -172,11 +168,7 @@ def _ends(fixed: Static, arrays) -> tuple[Array, Array]:
 
 def _warn_of_ends(potential: AbstractPairSum, atoms: Sequence[Atoms]) -> None:
     """Warn once a process if the energy of a pair in these structures jumps at the cutoff."""
-    if (key := id(potential)) not in _ENDS or _ENDS[key][0]() is not potential:
-        forget = functools.partial(_forget, key)
-        _ENDS[key] = weakref.ref(potential, forget), potential.ends()
-    ends = _ENDS[key][1]
-    if ends is None or not atoms:
+    if not atoms or (ends := potential.ends()) is None:
         return
     known = numbers_of(potential.species)
     present = np.isin(known, np.concatenate([a.numbers for a in atoms]))
@@ -195,8 +187,3 @@ def _warn_of_ends(potential: AbstractPairSum, atoms: Sequence[Atoms]) -> None:
     if text not in _said:
         _said.add(text)
         warnings.warn(text, AbruptCutoff, stacklevel=7)
-
-
-def _forget(key: int, gone: weakref.ref) -> None:
-    if key in _ENDS and _ENDS[key][0] is gone:
-        del _ENDS[key]
