@@ -1,6 +1,6 @@
 """Hessians by differentiation: what differences tend to, and the bits of each structure alone."""
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,19 +15,17 @@ from ase.calculators.tersoff import Tersoff as ASETersoff, TersoffParameters
 from ase.constraints import FixAtoms
 from ase.vibrations import Vibrations as ASEVibrations
 
+from argon_of_users import ByHand, ByRows, ByVectors
 from basinax import FIRE
 from basinax.atoms import (
     EMT,
     AbstractAtomEnergyPotential,
     AbstractPairPotential,
-    AbstractPotential,
     ASECalculator,
     Buckingham,
     JaxModel,
     LennardJones,
     Morse,
-    Neighbors,
-    Properties,
     StillingerWeber,
     Tersoff,
     ZhouEAM,
@@ -160,57 +158,6 @@ def test_it_is_what_hessians_of_ase_tend_to(case, tmp_path):
     (ours,) = vibrations([case.atoms], case.potential, hessian="analytical")
     expected, bound = limit_of(case, by_differences)
     np.testing.assert_allclose(ours.hessian, expected, rtol=0, atol=bound + 1e-6)
-
-
-class Pairs(AbstractPotential):
-    """Pairs on edges, written by a user."""
-
-    species: tuple[int, ...] = eqx.field(static=True, default=())
-
-    @property
-    def cutoff(self) -> float:
-        return 8.5
-
-
-def pair_energies(vectors):
-    x, y, z = jnp.moveaxis(vectors, -1, 0)
-    r2 = x * x + y * y + z * z
-    c6 = (3.4**2 / r2) ** 3
-    return jnp.where(r2 > 8.5**2, 0.0, 4 * 0.0104 * (c6 * c6 - c6))
-
-
-class ByVectors(Pairs):
-    def __call__(self, batch, edges, *, stress=False):
-        def energies(vectors):
-            return edges.sum(pair_energies(vectors)) / 2
-
-        return Properties.of_vectors(energies, batch, edges, stress=stress)
-
-
-class ByHand(Pairs):
-    """With its own forces, folded over edges."""
-
-    def __call__(self, batch, edges, *, stress=False):
-        vectors = edges.vectors(batch.positions, batch.cells)
-        energies, slopes = jax.vmap(jax.value_and_grad(pair_energies))(vectors)
-        energies, forces = edges.sum(energies) / 2, edges.sum(slopes)
-        return Properties(batch.index.sum(energies), forces, energies)
-
-
-class ByRows(Pairs):
-    """On the lists by rows."""
-
-    lists: ClassVar[type] = Neighbors
-
-    def __call__(self, batch, neighbors, *, stress=False):
-        def total(positions):
-            images = jnp.stack(neighbors.images(positions, batch.cells), 1)
-            energies = pair_energies(images[neighbors.slots] - positions[None]).sum(0) / 2
-            energies = jnp.where(batch.index.has_system(), energies, 0.0)
-            return jnp.sum(energies), energies
-
-        gradient, energies = jax.grad(total, has_aux=True)(batch.positions)
-        return Properties(batch.index.sum(energies), -gradient, energies)
 
 
 class OfPairs(AbstractPairPotential):

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from basinax import FIRE, product, rounded
+from argon_of_users import CUTOFF, EPSILON, SIGMA, Argon, ByHand, ByRows, ByVectors, pair_energies
+from basinax import FIRE, product
 from basinax.atoms import (
     EMT,
-    AbstractPotential,
     Batch,
     EdgeList,
     Frechet,
@@ -39,39 +39,8 @@ from structures import (
 # Two of the potentials sum as derivatives of JAX do.
 pytestmark = pytest.mark.filterwarnings("ignore::basinax.OrderWarning")
 
-EPSILON, SIGMA, CUTOFF = 0.0104, 3.4, 8.5
 NAMES = ("cell of four", "skewed and tiny", "one open atom", "cluster of 13", "slab, open in z")
 SYSTEMS = [STRUCTURES[name] for name in NAMES]
-
-
-def pair_energies(d):
-    """Of the Lennard-Jones potential that is zero at the cutoff, from vectors (Å), in eV."""
-    x, y, z = jnp.moveaxis(d, -1, 0)
-    r2 = product(x, x) + product(y, y) + product(z, z)
-    is_near = ~(r2 > CUTOFF**2)
-    s2 = rounded(SIGMA**2 / jnp.where(is_near, r2, SIGMA**2))
-    s6 = product(product(s2, s2), s2)
-    at_cutoff = (SIGMA / CUTOFF) ** 6
-    energy = 4 * EPSILON * (product(s6, s6 - 1) - at_cutoff * (at_cutoff - 1))
-    return jnp.where(is_near, energy, 0.0)
-
-
-class Argon(AbstractPotential):
-    """Pairs of argon, written by a user. A subclass makes properties of the energies."""
-
-    species: tuple[int, ...] = eqx.field(static=True, default=())
-
-    @property
-    def cutoff(self) -> float:
-        return CUTOFF
-
-
-class ByVectors(Argon):
-    def __call__(self, batch, edges, *, stress=False):
-        def energies(vectors):
-            return edges.sum(pair_energies(vectors)) / 2
-
-        return Properties.of_vectors(energies, batch, edges, stress=stress)
 
 
 def turned(vectors, matrices):
@@ -107,33 +76,6 @@ class ByStrain(Argon):
         virials = (virials + jnp.swapaxes(virials, 1, 2)) / 2
         stresses = virials / volumes(batch.cells)[:, None, None] if stress else None
         return Properties(batch.index.sum(energies), -gradient, energies, stresses)
-
-
-class ByHand(Argon):
-    """With forces written out, of the edges that `within` leaves."""
-
-    def __call__(self, batch, edges, *, stress=False):
-        edges = edges.within(CUTOFF, batch.positions, batch.cells)
-        d = edges.vectors(batch.positions, batch.cells)
-        energies, slopes = jax.vmap(jax.value_and_grad(pair_energies))(d)
-        energies, forces = edges.sum(energies) / 2, edges.sum(slopes)
-        return Properties(batch.index.sum(energies), forces, energies)
-
-
-class ByRows(Argon):
-    """As the page on potentials once invited: column i of the slots has the neighbours of row i."""
-
-    lists: ClassVar[type] = Neighbors
-
-    def __call__(self, batch, neighbors, *, stress=False):
-        def total(positions):
-            images = jnp.stack(neighbors.images(positions, batch.cells), 1)
-            energies = pair_energies(images[neighbors.slots] - positions[None]).sum(0) / 2
-            energies = jnp.where(batch.index.has_system(), energies, 0.0)
-            return jnp.sum(energies), energies
-
-        gradient, energies = jax.grad(total, has_aux=True)(batch.positions)
-        return Properties(batch.index.sum(energies), -gradient, energies)
 
 
 OURS = LennardJones(EPSILON, SIGMA, CUTOFF)
