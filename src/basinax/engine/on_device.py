@@ -16,6 +16,9 @@ from basinax.engine.stream import AbstractBackend
 from basinax.engine.turns import advance_block, noted, recorded
 from basinax.minimize.run import Run
 from basinax.minimize.status import Status
+from basinax.neighbors.device_table import DeviceTable
+from basinax.neighbors.edges import EdgeList
+from basinax.neighbors.lists import Neighbors
 from basinax.neighbors.prune import CutoffAndSkin
 from basinax.neighbors.rooms import Rooms, largest
 from basinax.neighbors.table import NeighborTable
@@ -43,18 +46,43 @@ class DeviceBackend(AbstractBackend):
         """Args: is_short: whether the group ends soon, so that compiling dominates."""
         self.slots, self.device, self.skin, self.is_short = slots, device, skin, is_short
         self.potential = on_device(potential, device)
-        self.table = NeighborTable(
+        self.table = self._device_table() or self._host_table()
+        # The phase is "compiling" during the first turns, which may compile.
+        self.phase = lambda: slots.group.monitor.during("compiling")
+
+    def _device_table(self) -> DeviceTable | None:
+        """The table of lists made on the device; None if they suit it less than the host."""
+        slots, potential = self.slots, self.potential
+        n_candidates = slots.group.most_rows**2
+        if potential.lists is EdgeList or not machine().candidates:
+            return None
+        if n_candidates > machine().most_candidates:
+            return None
+        table = DeviceTable(
             slots.batch,
             potential.cutoff,
-            skin,
+            self.skin,
+            most_rows=slots.group.most_rows,
+            n_neighbors=slots.group.most_neighbors,
+            follows_cells=slots.group.kind is not None,
+            reverse=potential.lists is Neighbors,
+        )
+        failed = table.rebuild(slots.batch, slots.occupied)
+        return None if failed is None or failed.any() else table
+
+    def _host_table(self, listed: np.ndarray | None = None) -> NeighborTable:
+        slots, potential = self.slots, self.potential
+        return NeighborTable(
+            slots.batch,
+            potential.cutoff,
+            self.skin,
             follows_cells=slots.group.kind is not None,
             lists=potential.lists,
             reverse=True,
             most_elements=slots.group.most_elements,
             is_fitted=False,
+            listed=listed,
         )
-        # The phase is "compiling" during the first turns, which may compile.
-        self.phase = lambda: slots.group.monitor.during("compiling")
 
     def start(self) -> None:
         slots = self.slots
@@ -113,12 +141,21 @@ class DeviceBackend(AbstractBackend):
         needs_list = is_running & (is_new | self.is_stale)
         if needs_list.any():
             # Without a list a system cannot be evaluated, so it ends here.
-            failed = self.table.rebuild(slots.here(self.run), needs_list)
+            failed = self._rebuild(needs_list, is_running)
             if failed.any():
                 status = np.where(failed, Status.NOT_FINITE.code, self.run.status).astype(np.int32)
                 self.run = eqx.tree_at(lambda run: run.status, self.run, status)
         if needs_list.any() or slots.n_rows(is_running) <= machine().worth_packing * self.n_packed:
             self._list(is_running)
+
+    def _rebuild(self, needs_list: np.ndarray, is_running: np.ndarray) -> np.ndarray:
+        """Make the lists that are needed; the mask of systems without one."""
+        here = self.slots.here(self.run)
+        failed = self.table.rebuild(here, needs_list)
+        if failed is None:  # a system has become too large for lists made on the device
+            self.table = self._host_table(np.zeros_like(needs_list))
+            failed = self.table.rebuild(here, is_running) & needs_list
+        return failed
 
     def _list(self, which: np.ndarray) -> None:
         """Pack the lists of these slots."""

@@ -6,10 +6,12 @@ alone. Sums over the edges of an atom, and the sums in derivatives, are left fol
 """
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int32, Shaped
 
@@ -26,6 +28,13 @@ class Frames(eqx.Module):
     """Inverses of the cells; pseudo-inverses where vectors along open directions are zero."""
     radius: Float[Array, ""]
     """The reach of the lists, in Å."""
+
+    @classmethod
+    def of(cls, cells: Any, radius: float) -> "Frames":
+        """The frames of NumPy arrays of cells; later changes of the array do not count."""
+        inverses, dtype = np.linalg.pinv(cells.astype(np.float64)), cells.dtype
+        arrays: Any = cells.copy(), inverses.astype(dtype), np.asarray(radius, dtype)
+        return cls(*arrays)
 
 
 class EdgeList(eqx.Module):

@@ -177,6 +177,31 @@ def _inverses(boxes: np.ndarray) -> np.ndarray:
         return np.concatenate([_inverses(box[None]) for box in boxes])
 
 
+def images_at_most(cutoff: float, skin: float) -> float:
+    """The largest number of images within the reach of lists: enough for all cells not lost.
+
+    The device decides by images within the cutoff whether a cell is lost, so no result depends on
+    the skin. That holds for skins up to the size of the cutoff.
+    """
+    if not 0 < cutoff < np.inf:
+        return MOST_IMAGES * TO_SPARE**2 * 8.0
+    return MOST_IMAGES * TO_SPARE**2 * min((1 + skin / cutoff) ** 3, 8.0)
+
+
+def inverses_along(
+    cells: Float[np.ndarray, "systems 3 3"], pbc: Bool[np.ndarray, "systems 3"]
+) -> tuple[Float[np.ndarray, "systems 3 3"], Float[np.ndarray, "systems 3"]]:
+    """Inverses of cells along periodic directions, and one over their heights (1/Å) there.
+
+    Columns of an inverse give the fractional coordinates of a position. Both are 0 along open
+    directions, and not finite for cells whose periodic vectors are not independent.
+    """
+    vectors = np.where(pbc[:, :, None], cells, 0.0).astype(np.float64)
+    gram = vectors @ vectors.transpose(0, 2, 1) + np.eye(3) * ~pbc[:, None, :]
+    inverses = vectors.transpose(0, 2, 1) @ _inverses(gram)
+    return inverses, np.sqrt((inverses * inverses).sum(axis=1))
+
+
 def check_open(atoms: Sequence[Atoms], cutoff: float) -> None:
     """Raise ValueError if a structure is periodic and there is no cutoff."""
     periodic = [k for k, a in enumerate(atoms) if a.pbc.any()] if math.isinf(cutoff) else []

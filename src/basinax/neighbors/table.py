@@ -11,7 +11,7 @@ from basinax.neighbors.edges import EdgeList, Frames
 from basinax.neighbors.lists import SPECIES_BIT, ChunkedLists, Columns, Lists, Neighbors
 from basinax.neighbors.numbering import distinct, rank
 from basinax.neighbors.rooms import SMALL, Room, room_of_images
-from basinax.neighbors.search import MOST_IMAGES, TO_SPARE, Pairs, no_list, pairs_of, tasks_of
+from basinax.neighbors.search import Pairs, images_at_most, no_list, pairs_of, tasks_of
 from basinax.numerics.rounding import BLOCK
 from basinax.numerics.settings import REAL, one_number
 from basinax.structures.batch import Batch, padded_size, ranges, row_starts
@@ -37,6 +37,7 @@ class NeighborTable:
         reverse: bool = False,
         most_elements: int | None = None,
         is_fitted: bool = True,
+        listed: Bool[np.ndarray, "systems"] | None = None,
     ):
         """The lists of all systems, of all pairs within `cutoff + skin` Å.
 
@@ -48,6 +49,7 @@ class NeighborTable:
             most_elements: the largest number of elements in a system; folds in chunks then process
                 systems of one element separately. None if folds do not need the number.
             is_fitted: allocate the room of this table's needs. Otherwise call `fit`.
+            listed: the systems to list at once; all if None.
 
         Raises:
             ValueError: cutoff or skin is negative or not finite, a system's coordinates are too
@@ -84,12 +86,12 @@ class NeighborTable:
         self.shift_systems = np.zeros(BLOCK, np.int32)
         self._images = _Stretches(batch.n_systems)
         self._shifts = _Stretches(batch.n_systems)
-        self._make(batch)
+        self._make(batch, self._sizes > 0 if listed is None else listed)
         if is_fitted:
             self.fit(_rooms.own_room(self.needs, batch.n_rows, is_lean=True))
 
-    def _make(self, batch: Batch) -> None:
-        failed = self.rebuild(batch, self._sizes > 0)
+    def _make(self, batch: Batch, which: np.ndarray) -> None:
+        failed = self.rebuild(batch, which)
         if failed.any():
             at = int(np.argmax(failed))
             rows = slice(self._starts[at], self._starts[at] + self._sizes[at])
@@ -151,8 +153,9 @@ class NeighborTable:
                 ranges(self._starts[members], self._sizes[members]),
                 self.cutoff + self.skin,
             )
+            most = images_at_most(self.cutoff, self.skin)
             of_members = positions[rows], self._sizes[members], cells[members], pbc[members]
-            tasks = tasks_of(*of_members, radius, resolution, self._most_images())
+            tasks = tasks_of(*of_members, radius, resolution, most)
             failed[members[~tasks.may_be]] = True
             listed = members[tasks.may_be]
             rows = ranges(self._starts[listed], self._sizes[listed])
@@ -162,17 +165,6 @@ class NeighborTable:
                 self._write(members[found.systems], found)
         self._is_listed = True
         return failed
-
-    def _most_images(self) -> float:
-        """The largest number of images within the lists' radius: enough for all cells not lost.
-
-        The device decides by images within the cutoff whether a cell is lost, so no result depends
-        on the skin. That holds for skins up to the size of the cutoff.
-        """
-        if not 0 < self.cutoff < np.inf:
-            return MOST_IMAGES * TO_SPARE**2 * 8.0
-        times = (1 + self.skin / self.cutoff) ** 3
-        return MOST_IMAGES * TO_SPARE**2 * min(times, 8.0)
 
     def _note_elements(self, systems: np.ndarray, rows: np.ndarray, numbers: np.ndarray) -> None:
         """Store the elements of systems with these rows, if folds need them."""
@@ -209,7 +201,9 @@ class NeighborTable:
         # Copy: the device may share memory that a later rebuild overwrites.
         made: dict[str, Any] = {
             "positions": self.positions.copy(),
-            "frames": self._frames() if self._follows_cells else None,
+            "frames": Frames.of(self.cells, self.cutoff + self.skin)
+            if self._follows_cells
+            else None,
         }
         if self._form is EdgeList:
             return EdgeList(**self._edges(which), **made)
@@ -310,15 +304,6 @@ class NeighborTable:
         # The last stretch ends with the images.
         stretches[: len(found)] = np.minimum(found * length, n_images - length)
         return {"stretches": stretches, "n_stretches": np.asarray(len(found), np.int32)}
-
-    def _frames(self) -> Frames:
-        cells, inverses = self.cells, np.linalg.pinv(self.cells.astype(np.float64))
-        arrays: dict[str, Any] = {
-            "cells": cells.copy(),
-            "inverses": inverses.astype(cells.dtype),
-            "radius": np.asarray(self.cutoff + self.skin, cells.dtype),
-        }
-        return Frames(**arrays)
 
     @property
     def _width(self) -> int:

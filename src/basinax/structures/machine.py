@@ -59,6 +59,13 @@ class Machine:
     worth_packing: float
     """Pack the rows of running systems once they are at most this part of the packed rows."""
 
+    # --- neighbour lists
+    candidates: int
+    """The device makes the lists of small systems, and tries about this many pairs of atoms at a
+    time. With 0, the host makes all lists."""
+    most_candidates: int
+    """The most pairs of atoms of a system whose list the device makes."""
+
     # --- folds over neighbours
     chunk: int
     """The smallest number of rows that a fold processes together."""
@@ -70,6 +77,8 @@ class Machine:
     """Images are made in stretches of this length, and only stretches that folds read."""
     unroll: int
     """Slots per turn, if each coordinate is an array of its own."""
+    unroll_one: int
+    """Slots per turn, if coordinates are one array."""
 
 
 CPU = Machine(
@@ -89,11 +98,14 @@ CPU = Machine(
     period=3,
     worth_refilling=8,
     worth_packing=0.75,
+    candidates=0,  # the host takes a tenth of the time
+    most_candidates=1 << 16,
     chunk=128,
     chunks=16,
     wide=4,
     stretch=2048,
     unroll=2,
+    unroll_one=1,
 )
 """Measured on two cores of an x86-64 server, see docs/notebook.md."""
 
@@ -114,11 +126,14 @@ GPU = Machine(
     period=6,
     worth_refilling=8,
     worth_packing=0.5,
+    candidates=1 << 22,
+    most_candidates=1 << 16,
     chunk=0,
     chunks=0,  # a loop of unknown length needs the host at each turn: 30 µs
     wide=0,
     stretch=0,
     unroll=8,  # every turn starts a kernel
+    unroll_one=8,
 )
 """Chunks, turns and slots per turn measured on an NVIDIA H100, see docs/notebook.md; sizes of
 batches by reasoning."""

@@ -199,7 +199,7 @@ class Fold(NamedTuple):
             known: the own values of the rows of these columns, and their positions in Å.
         """
         own, here = known
-        unroll = 1 if self.is_one else machine().unroll
+        unroll = machine().unroll_one if self.is_one else machine().unroll
         shape = (unroll, starts[0].shape[-1])
 
         # A turn reads [unroll, columns] slots and adds them one after another: a left fold.
