@@ -95,7 +95,7 @@ class Batch(eqx.Module):
     ) -> "Batch":
         """`from_atoms` for structures that have been read already."""
         sizes = [len(s) for s in structures]
-        fitting = batch_shape(sizes)
+        fitting = _shape_for(sizes)
         for name, value in (("n_rows", n_rows), ("n_systems", n_systems)):
             if value is not None:
                 require_whole(value, name, at_least(1))
@@ -180,10 +180,11 @@ def put(
     batch.positions[rows] = np.concatenate([a.positions for a in atoms])
     batch.numbers[rows] = np.concatenate([a.numbers for a in atoms])
     batch.cells[systems], batch.pbc[systems] = cells_of(atoms)
+    constraints = batch.constraints
+    if constraints is None and not any(s.stages for s in structures):
+        return
     for system, start, length, structure in zip(systems, starts, padded, structures, strict=True):
-        if batch.constraints is not None or structure.stages:
-            rows = slice(start, start + length)
-            write(batch.constraints, int(system), rows, structure.stages)
+        write(constraints, int(system), slice(start, start + length), structure.stages)
 
 
 def batch_shape(sizes: Sequence[int]) -> tuple[int, int]:
@@ -194,6 +195,11 @@ def batch_shape(sizes: Sequence[int]) -> tuple[int, int]:
     """
     for size in sizes:
         require_whole(size, "sizes of systems", at_least(0))
+    return _shape_for(sizes)
+
+
+def _shape_for(sizes: Sequence[int]) -> tuple[int, int]:
+    """`batch_shape` for sizes that are known to be whole."""
     return padded_size(rows_of_sizes(sizes), least=BLOCK), padded_size(len(sizes))
 
 
