@@ -23,6 +23,9 @@ INDEPENDENT = 1e-6
 """The smallest allowed volume of the unit vectors along periodic directions."""
 
 
+MOST_NUMBERS = 256
+"""Elements are counted in a table, unless atomic numbers span more, as labels of users may."""
+
 SOURCE = "relax_source"
 """The key of a structure's origin in `info`."""
 
@@ -43,9 +46,10 @@ def source_of(atoms: Atoms, number: int) -> str:
     return str(atoms.info.get(SOURCE, number))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Structure:
-    """One structure, checked to be relaxable."""
+    """One structure, checked to be relaxable. Nothing changes it; frozen it would take four times
+    as long to make."""
 
     number: int
     """The place of the structure in the call."""
@@ -130,11 +134,13 @@ def intake(
     sizes, (cells, pbc) = np.array([len(a) for a in atoms]), cells_of(atoms)
     owners = np.repeat(np.arange(len(atoms)), sizes)
     is_usable = (sizes > 0) & np.isfinite(cells).all(axis=(1, 2))
-    is_finite = np.isfinite(np.concatenate([a.positions for a in atoms])).all(axis=1)
-    is_usable[owners[~is_finite]] = False
+    is_finite = np.isfinite(np.concatenate([a.positions for a in atoms]))
+    if not is_finite.all():
+        is_usable[owners[~is_finite.all(axis=1)]] = False
     solid = squared_measures(_units(cells), pbc) > INDEPENDENT**2
+    is_fine = (is_usable & solid).tolist()
     for k, a in enumerate(atoms):
-        if not (is_usable[k] and solid[k]):
+        if not is_fine[k]:
             _check_place(a, k, is_solid=bool(solid[k]))
         if a.constraints:
             check_constraints(a, _name(a, k), is_hosted=is_hosted)
@@ -169,7 +175,12 @@ def _counts_of_distinct(
     """How many numbers each system has, the same number once."""
     numbers = numbers - numbers.min()
     width = int(numbers.max()) + 1
-    return np.bincount(np.unique(owners * width + numbers) // width, minlength=n_systems)
+    codes = owners * width + numbers
+    if width > MOST_NUMBERS:
+        return np.bincount(np.unique(codes) // width, minlength=n_systems)
+    is_there = np.zeros(n_systems * width, bool)
+    is_there[codes] = True
+    return is_there.reshape(n_systems, width).sum(axis=1)
 
 
 def check_are_several(atoms: Any) -> None:
@@ -238,8 +249,8 @@ def cells_of(
     atoms: Sequence[Atoms],
 ) -> tuple[Float[np.ndarray, "systems 3 3"], Bool[np.ndarray, "systems 3"]]:
     """The cells of structures, and the mask of their periodic directions."""
-    cells = np.concatenate([np.zeros((0, 3)), *(a.cell.array for a in atoms)])
-    pbc = np.concatenate([np.zeros(0, bool), *(a.pbc for a in atoms)])
+    cells = np.concatenate([np.zeros((0, 3)), *[a.cell.array for a in atoms]])
+    pbc = np.concatenate([np.zeros(0, bool), *[a.pbc for a in atoms]])
     return cells.reshape(-1, 3, 3), pbc.reshape(-1, 3)
 
 
