@@ -126,7 +126,8 @@ class RunSettings:
         neighbors, memory = self.neighbors(structures), memory_of_batch(lanes)
         blocks = np.array([structure.n_blocks for structure in structures])
         n_elements = np.array([structure.n_elements for structure in structures])
-        has_open = any(is_open(structure.cell) for structure in structures)
+        cells = {id(structure.cell): structure.cell for structure in structures}
+        has_open = any(is_open(cell) for cell in cells.values())
 
         def group(members: np.ndarray, kind: Kind | None) -> Group:
             own = [structures[i] for i in members]

@@ -21,7 +21,7 @@ class Queue:
         self._lock = threading.Lock()
         self._waiting: dict[int, deque[Structure]] = defaultdict(deque)
         for structure in structures:
-            self.add(structure)
+            self._waiting[structure.n_blocks].append(structure)
 
     def add(self, structure: Structure) -> None:
         with self._lock:

@@ -17,7 +17,6 @@ from basinax.numerics.rounding import BLOCK
 from basinax.results.history import AnyRecorder, History
 from basinax.results.record import Relaxed, displacements
 from basinax.results.snapshot import Snapshot, Template
-from basinax.results.table import volumes
 from basinax.results.trajectory import Frame
 from basinax.structures.batch import Batch, padded_size, put, row_starts
 from basinax.structures.cells.kinds import Kind, is_open
@@ -119,8 +118,8 @@ class Left(NamedTuple):
     """The histories by slot; empty if no histories are kept."""
 
 
-Ended = tuple[int, Relaxed]
-"""The number of a structure, and its outcome."""
+Ended = dict[int, Relaxed]
+"""Outcomes by the numbers of structures."""
 
 
 class Slots:
@@ -193,10 +192,10 @@ class Slots:
             return kept
         return {k: h if found["is_free"][k] else h._replace(volumes=None) for k, h in kept.items()}
 
-    def emit(self) -> list[Ended]:
+    def emit(self) -> Ended:
         """The outcomes of the structures that were taken out."""
         if self.left is None:
-            return []
+            return {}
         (found, last, structures, histories), self.left = self.left, None
         ended = self._outcomes(found, structures, histories)
         if last is not None:
@@ -211,10 +210,10 @@ class Slots:
         found: dict[str, np.ndarray],
         structures: dict[int, Structure],
         histories: dict[int, History],
-    ) -> list[Ended]:
+    ) -> Ended:
         """The outcomes of the structures that left these slots."""
         if not structures:
-            return []
+            return {}
         slots, atoms = list(structures), [structure.atoms for structure in structures.values()]
         infos, places = self._infos(found, structures), list(self._places(found, structures))
         codes, monitor = found["status"][slots], self.group.monitor
@@ -225,11 +224,11 @@ class Slots:
             "evaluations": found["evaluations"][slots].tolist(),
             "status": Status.of_codes(codes.tolist()),
             "initial_energy": found["first_energies"][slots].tolist(),
-            "initial_volume": volumes(atoms),
+            "initial_volume": [structure.volume for structure in structures.values()],
             "displacement": displacements(atoms, places),
             "seconds": np.where(codes == Status.RUNNING.code, np.nan, monitor.seconds()).tolist(),
         }
-        ended = []
+        ended: Ended = {}
         ends = self._snapshots(found, structures, places)
         each = zip(structures.items(), infos, ends, *fields.values(), strict=True)
         for (k, structure), info, end, *values in each:
@@ -248,7 +247,7 @@ class Slots:
             own.update(zip(fields, values, strict=True))
             if info.first_energy is not None:
                 own["initial_energy"] = info.first_energy
-            ended.append((structure.number, Relaxed.made(own)))
+            ended[structure.number] = Relaxed.made(own)
         return ended
 
     def _infos(

@@ -141,8 +141,9 @@ def displacements(starts: Sequence[Atoms], ends: Sequence[np.ndarray]) -> list[f
     """The distance in Å of the atom that moved most, from each structure to its end."""
     sizes = np.array([len(end) for end in ends])
     with np.errstate(over="ignore", invalid="ignore"):  # a structure that exploded overflows
-        moves = np.concatenate(ends) - np.concatenate([atoms.positions for atoms in starts])
-        squares = moves * moves
+        squares = np.concatenate(ends)
+        squares -= np.concatenate([atoms.positions for atoms in starts])
+        squares *= squares
         squares = squares[:, 0] + squares[:, 1] + squares[:, 2]
         farthest = np.maximum.reduceat(np.append(squares, 0.0), np.cumsum(sizes) - sizes)
         return np.where(sizes > 0, np.sqrt(farthest), 0.0).tolist()

@@ -25,8 +25,8 @@ class Template(NamedTuple):
         """A copy, which does not follow later changes of the structure."""
         arrays = {x: array.copy() for x, array in atoms.arrays.items() if x != "positions"}
         constraints = copy.deepcopy(atoms.constraints) if atoms.constraints else ()
-        place = atoms.pbc.copy(), dict(atoms.info), constraints, atoms.get_celldisp()
-        return cls(type(atoms), arrays, *place)
+        pbc, info, shift = atoms.pbc.copy(), dict(atoms.info), atoms.get_celldisp()
+        return cls(type(atoms), arrays, pbc, info, constraints, shift)
 
     def at(self, positions: np.ndarray, cell: np.ndarray, results: dict[str, Any]) -> Atoms:
         """The structure at some positions, with a calculator that shares the results.

@@ -174,8 +174,9 @@ def put(
         return
     sizes, atoms = np.array([s.n_atoms for s in structures]), [s.atoms for s in structures]
     padded = -(-sizes // BLOCK) * BLOCK
-    of_places = ranges(starts, padded)
-    batch.positions[of_places], batch.numbers[of_places] = 0.0, 0
+    if (padded > sizes).any():
+        of_places = ranges(starts, padded)
+        batch.positions[of_places], batch.numbers[of_places] = 0.0, 0
     rows = ranges(starts, sizes)
     batch.positions[rows] = np.concatenate([a.positions for a in atoms])
     batch.numbers[rows] = np.concatenate([a.numbers for a in atoms])

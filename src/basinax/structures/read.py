@@ -61,6 +61,8 @@ class Structure:
     """The options of its moving cell; None for a fixed cell."""
     n_atoms: int
     n_elements: int
+    volume: float
+    """The volume in Å³; NaN without three periodic directions."""
     own: tuple[Any, ...] = ()
     """Its own numbers in settings that differ between structures."""
 
@@ -148,14 +150,16 @@ def intake(
     is_periodic = np.any(pbc, axis=1).tolist()
     wanted = zip(one_a_structure(cell, len(atoms)), is_periodic, strict=True)
     moved = [c if may_move else None for c, may_move in wanted]
-    has_volume = np.abs(np.linalg.det(cells)) > 0
+    volumes = np.abs(np.linalg.det(cells))
     for k, (a, c) in enumerate(zip(atoms, moved, strict=True)):
-        if c is not None and (a.constraints or not has_volume[k]):
+        if c is not None and (a.constraints or not volumes[k] > 0):
             check_cell(a, c, _name(a, k))
             _check_is_still(a, _name(a, k))
     numbers = np.concatenate([a.numbers for a in atoms])
     counts = _counts_of_distinct(numbers, owners, len(atoms)).tolist()
-    each = zip(atoms, map(read_stages, atoms), moved, sizes.tolist(), counts, strict=True)
+    volumes = np.where(pbc.all(axis=1), volumes, np.nan).tolist()
+    stages = map(read_stages, atoms)
+    each = zip(atoms, stages, moved, sizes.tolist(), counts, volumes, strict=True)
     return [Structure(k, *of_one) for k, of_one in enumerate(each)]
 
 
@@ -195,7 +199,7 @@ def check_are_several(atoms: Any) -> None:
 
 def _listed(atoms: Iterable[Atoms | HoldsAtoms]) -> list[Atoms]:
     check_are_several(atoms)
-    found: list[Any] = list(map(unwrapped, atoms))
+    found: list[Any] = [a if isinstance(a, Atoms) else unwrapped(a) for a in atoms]
     for k, a in enumerate(found):
         if not isinstance(a, Atoms):
             raise TypeError(f"atoms must be a list of ase.Atoms: entry {k} is {_said_of(a)}")
