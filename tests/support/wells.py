@@ -51,7 +51,7 @@ class Wells:
                     return
                 end = _ended(structure, run, recorder)
                 monitor.end(np.array([end.status.code]))
-                ended = [(structure.number, end)]
+                ended = {structure.number: end}
                 yield ended
                 feed.release(ended)
 

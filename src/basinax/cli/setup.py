@@ -42,8 +42,7 @@ from basinax.config.specs import optimizer_from
 from basinax.config.tables import read_config
 from basinax.engine.groups import RunSettings
 from basinax.engine.relax import run_settings
-from basinax.engine.relax_stream import faults_of, own_numbers, relax_items
-from basinax.engine.run import Outcomes
+from basinax.engine.relax_stream import Found, faults_of, own_numbers, relax_items
 from basinax.engine.workers import lanes_of
 from basinax.minimize.criteria import (
     AbstractCriterion,
@@ -156,7 +155,7 @@ class Setup:
 
     def relax_items(
         self, items: Iterator[Item | Fault], *, history: bool | int, **how: Any
-    ) -> Iterator[Outcomes]:
+    ) -> Iterator[Found]:
         """The result of `relax_items`.
 
         Args:

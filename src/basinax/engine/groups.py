@@ -126,7 +126,8 @@ class RunSettings:
         neighbors, memory = self.neighbors(structures), memory_of_batch(lanes)
         blocks = np.array([structure.n_blocks for structure in structures])
         n_elements = np.array([structure.n_elements for structure in structures])
-        has_open = any(is_open(structure.cell) for structure in structures)
+        cells = {id(structure.cell): structure.cell for structure in structures}
+        has_open = any(is_open(cell) for cell in cells.values())
 
         def group(members: np.ndarray, kind: Kind | None) -> Group:
             own = [structures[i] for i in members]
@@ -292,14 +293,16 @@ def _grouped(slots: np.ndarray, blocks: np.ndarray, members: np.ndarray) -> list
     members = members[np.argsort(-slots[members], kind="stable")]
     slots, rows = slots[members], blocks[members] * BLOCK
     # Suffix sums over members: the rows, and the pair slots of one turn.
-    rows_left, slots_left = (np.cumsum(x[::-1])[::-1].tolist() for x in (rows, slots * rows))
+    rows_left, slots_left = (np.cumsum(x[::-1])[::-1] for x in (rows, slots * rows))
     groups, begin = [], 0
-    for k in range(1, len(members)):
-        saved = slots[begin] * rows_left[k] - slots_left[k]
-        if slots[k] * 2 <= slots[begin] and saved > machine().worth_compiling:
-            groups.append(members[begin:k])
-            begin = k
-    return [*groups, members[begin:]]
+    while True:
+        saved = slots[begin] * rows_left - slots_left
+        is_apart = (slots * 2 <= slots[begin]) & (saved > machine().worth_compiling)
+        is_apart[: begin + 1] = False
+        if not is_apart.any():
+            return [*groups, members[begin:]]
+        begin, before = int(np.argmax(is_apart)), begin
+        groups.append(members[before:begin])
 
 
 def _expected_neighbors(structures: list[Structure], reach: float) -> np.ndarray:

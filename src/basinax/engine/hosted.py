@@ -34,7 +34,6 @@ from basinax.models.evaluators.protocol import (
 from basinax.numerics import xla
 from basinax.numerics.static import Static, partition
 from basinax.potentials import Properties
-from basinax.results.snapshot import Snapshot
 from basinax.structures.batch import Batch
 from basinax.structures.constraints.applied import Constraints
 from basinax.structures.constraints.hosted import GivenGradients, HostConstraints
@@ -69,9 +68,9 @@ class _Point(NamedTuple):
     reported: Evaluated
     """The results with the energy of constraints."""
 
-    def is_at(self, end: Snapshot) -> bool:
-        positions, cell = self.request.positions, self.request.cell
-        return np.array_equal(positions, end.positions) and np.array_equal(cell, end.cell)
+    def is_at(self, positions: np.ndarray, cell: np.ndarray) -> bool:
+        request = self.request
+        return np.array_equal(request.positions, positions) and np.array_equal(request.cell, cell)
 
 
 class Points:
@@ -106,11 +105,11 @@ class Points:
     def fail(self, number: int, message: str) -> None:
         self._messages[number] = message
 
-    def pop(self, member: int, end: Snapshot) -> EvaluatorInfo:
+    def pop(self, member: int, positions: np.ndarray, cell: np.ndarray) -> EvaluatorInfo:
         points = self._last.pop(member, None), self._best.pop(member, None)
         message, first = self._messages.pop(member, ""), self._first.pop(member, None)
         for point in points:
-            if point and point.is_at(end):
+            if point and point.is_at(positions, cell):
                 properties, energy = point.found.properties(), point.reported.energy
                 return EvaluatorInfo(properties, message, first, energy)
         return EvaluatorInfo({}, message, first)
@@ -123,7 +122,9 @@ class HostBackend(AbstractBackend):
         """Args: numbers: the number of each structure in the session, by that in the run."""
         self.slots, self.session, self.numbers = slots, session, numbers
         self.points = Points()
-        slots.info_of = lambda structure, end: self.points.pop(self.numbers[structure.number], end)
+        slots.info_of = lambda structure, *end: self.points.pop(
+            self.numbers[structure.number], *end
+        )
         self.asked: dict[int, Request] = {}
         """Pending requests, by number in the session."""
         is_on_host = steps_on_the_host(slots.group.settings.optimizer)

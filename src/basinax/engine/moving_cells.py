@@ -350,21 +350,29 @@ def cell_moves(
     """
     cells = [s.cell if held is None or held[k] else None for k, s in enumerate(structures)]
     # Most structures share one cell's options.
-    known = {id(cell): (is_open(cell), cell.movable()) for cell in cells if cell is not None}
+    options = {id(cell): cell for cell in cells if cell is not None}
+    which = {key: k for k, key in enumerate(options)}
+    moving = np.array([k for k, cell in enumerate(cells) if cell is not None], int)
+    own = np.array([which[id(cell)] for cell in cells if cell is not None], int)
     # One entry per system; padding and systems with a fixed cell keep these defaults.
     opened, free = np.zeros((2, n_systems), bool)
     reference, masks = np.tile(np.eye(3), (n_systems, 1, 1)), np.zeros((n_systems, 3, 3), bool)
     reference[: len(structures)] = cells_of([s.atoms for s in structures])[0]
     is_hydrostatic, keeps_volume, loses = np.zeros((3, n_systems), bool)
     pressure, factor = np.zeros(n_systems), np.ones(n_systems)
-    for k, (structure, cell) in enumerate(zip(structures, cells, strict=True)):
-        if cell is None:
-            continue
-        free[k], pressure[k], (opened[k], masks[k]) = True, cell.pressure, known[id(cell)]
-        is_hydrostatic[k], keeps_volume[k] = cell.hydrostatic_strain, cell.constant_volume
-        loses[k] = bool(structure.stages) and loses_symmetry(structure.stages, masks[k])
-        usual = 1.0 if kind == "strain" else float(len(structure))
-        factor[k] = usual if cell.cell_factor is None else cell.cell_factor
+    free[moving] = True
+    sizes = 1.0 if kind == "strain" else np.array([len(structures[k]) for k in moving], float)
+    if options:
+        factors = np.array([c.cell_factor for c in options.values()], float)[own]  # NaN for None
+        factor[moving] = np.where(np.isnan(factors), sizes, factors)
+        masks[moving] = np.array([c.movable() for c in options.values()])[own]
+        opened[moving] = np.array([is_open(c) for c in options.values()])[own]
+        pressure[moving] = np.array([c.pressure for c in options.values()])[own]
+        is_hydrostatic[moving] = np.array([c.hydrostatic_strain for c in options.values()])[own]
+        keeps_volume[moving] = np.array([c.constant_volume for c in options.values()])[own]
+    for k in moving.tolist():
+        if structures[k].stages:
+            loses[k] = loses_symmetry(structures[k].stages, masks[k])
     has_open = bool(opened.any()) if has_open is None else has_open
     ids = np.where(free, np.arange(n_systems), -1).repeat(2 if kind == "strain" else 3)
     arrays: dict[str, Any] = {

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -19,13 +19,13 @@ class Queue:
 
     def __init__(self, structures: Iterable[Structure]):
         self._lock = threading.Lock()
-        self._waiting: dict[int, deque[Structure]] = {}
+        self._waiting: dict[int, deque[Structure]] = defaultdict(deque)
         for structure in structures:
-            self.add(structure)
+            self._waiting[structure.n_blocks].append(structure)
 
     def add(self, structure: Structure) -> None:
         with self._lock:
-            self._waiting.setdefault(structure.n_blocks, deque()).append(structure)
+            self._waiting[structure.n_blocks].append(structure)
 
     @property
     def n_rows(self) -> int:
@@ -44,15 +44,10 @@ class Queue:
             shares = {blocks: int(part * len(some)) for blocks, some in waiting}
             # First the shares, then all others that fit, large structures first.
             for blocks, some in [*waiting, *waiting]:
-                while (
-                    some
-                    and shares[blocks] > 0
-                    and len(taken) < n_systems
-                    and blocks * BLOCK <= n_rows
-                ):
-                    taken.append(some.popleft())
-                    shares[blocks] -= 1
-                    n_rows -= blocks * BLOCK
+                fitting = min(n_systems - len(taken), n_rows // (blocks * BLOCK))
+                n = min(shares[blocks], fitting)
+                taken += [some.popleft() for _ in range(n)]
+                n_rows -= n * blocks * BLOCK
                 shares[blocks] = len(some)
         return taken
 

@@ -5,11 +5,10 @@ The grouping affects speed alone: no bit of a result depends on it.
 
 import contextlib
 import dataclasses
-import itertools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import equinox as eqx
@@ -216,11 +215,12 @@ def relax(
         ends = relaxed(run, feed, monitor, recorder)
         stack.enter_context(contextlib.closing(ends))
         stack.enter_context(compilations.counted())
-        for number, entry in itertools.chain.from_iterable(ends):
-            assert isinstance(entry, Relaxed)
-            entries[number] = entry
-            if on_end is not None and entry.status != Status.RUNNING:
-                on_end(number, entry)
+        for ended in cast(Iterator[dict[int, Relaxed]], ends):  # faults have been raised
+            entries |= ended
+            if on_end is not None:
+                for number, entry in ended.items():
+                    if entry.status != Status.RUNNING:
+                        on_end(number, entry)
     ends = _in_order(atoms, entries, has_history=run.points > 0)
     result = AtomsRelaxation(ends, compilations.count, _limit(fmax, convergence))
     if stress:

@@ -47,6 +47,9 @@ SHARE, BYTES_OF_ROW = 1 / 16, 1000
 """The share of the host's memory for structures in flight, and the bytes of a row with its results
 (0.75 kB measured with 8000 more argon crystals of 8 atoms in a window)."""
 
+Found = list[tuple[int, Relaxed | Fault]]
+"""The numbers of structures, and how each ended, or why it cannot be relaxed."""
+
 
 @knows_options_of_ase
 def relax_stream(
@@ -134,7 +137,7 @@ def _items(
         yield Fault(number + 1, Atoms(), error)
 
 
-def _before_faults(ends: Generator[Outcomes], faults: list[Fault]) -> Iterator[tuple[int, Relaxed]]:
+def _before_faults(ends: Generator[Found], faults: list[Fault]) -> Iterator[tuple[int, Relaxed]]:
     """The outcomes of all structures before the first fault, which is raised then."""
     for number, end in itertools.chain.from_iterable(ends):
         if isinstance(end, Fault):
@@ -154,7 +157,7 @@ def relax_items(
     should_stop: Callable[[], bool] = lambda: False,
     at_once: int | None = None,
     recorder: AnyRecorder | None = None,
-) -> Generator[Outcomes]:
+) -> Generator[Found]:
     """Relax structures as they arrive, each of which may have settings of its own.
 
     Args:
@@ -182,7 +185,8 @@ def relax_items(
 @own_switches()
 def faults_of(items: Iterable[Item], run: RunSettings) -> list[Fault]:
     """Those of these structures that cannot be relaxed, which `relax_items` would return."""
-    return [fault for _, fault in Feed(run, items, sys.maxsize).read() if isinstance(fault, Fault)]
+    found = Feed(run, items, sys.maxsize).read().values()
+    return [fault for fault in found if isinstance(fault, Fault)]
 
 
 def own_numbers(convergence: AbstractCriterion, max_steps: int) -> tuple[Any, ...]:
@@ -196,7 +200,7 @@ def _most_rows(run: RunSettings) -> int:
     return min(wanted, int(SHARE * host_memory()) // BYTES_OF_ROW)
 
 
-def _ended(ends: Generator[Outcomes], wanted: dict[str, Any]) -> Generator[Outcomes]:
+def _ended(ends: Generator[Outcomes], wanted: dict[str, Any]) -> Generator[Found]:
     """Those that have ended, found with these switches of JAX, which no caller sees."""
     with contextlib.closing(ends):
         while True:
@@ -204,7 +208,8 @@ def _ended(ends: Generator[Outcomes], wanted: dict[str, Any]) -> Generator[Outco
                 ended = next(ends, None)
             if ended is None:
                 return
-            yield [(k, x) for k, x in ended if isinstance(x, Fault) or x.status != Status.RUNNING]
+            items = ended.items()
+            yield [(k, x) for k, x in items if isinstance(x, Fault) or x.status != Status.RUNNING]
 
 
 def refused(atoms: Atoms, source: str, reason: str) -> Relaxed:

@@ -5,7 +5,7 @@ structures, read ahead -> groups -> batches (`stream`), in threads or on the hos
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
 from ase import Atoms
@@ -25,8 +25,8 @@ from basinax.structures.charges import warn_of_unused
 from basinax.structures.formats.occupancy import check_occupancies
 from basinax.structures.read import Fault, Item, Structure, intake
 
-Outcomes = Sequence[tuple[int, Relaxed | Fault]]
-"""The numbers of structures, and how each ended, or why it cannot be relaxed."""
+Outcomes = Mapping[int, Relaxed | Fault]
+"""How structures ended, or why they cannot be relaxed, by number."""
 
 
 def rows_of(atoms: Any) -> int:
@@ -65,7 +65,7 @@ class Feed:
             self._held[item.number] = self._size_of(item.atoms)
             size += self._held[item.number]
             taken.append(item)
-        return [(fault.number, fault) for fault in self._take_in(taken)]
+        return {fault.number: fault for fault in self._take_in(taken)}
 
     def _take_in(self, items: list[Item | Fault]) -> list[Fault]:
         """Let structures wait for a group; return the faults of those that cannot be relaxed."""
@@ -85,7 +85,7 @@ class Feed:
 
     def release(self, outcomes: Outcomes) -> None:
         """Make room: these outcomes have been handed over."""
-        for number, _ in outcomes:
+        for number in outcomes if self._held else ():
             self._held.pop(number, None)
 
     def take(self) -> list[Structure]:

@@ -1,7 +1,7 @@
 """The slots of a batch, which structures occupy one after another, and their outcomes."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -17,7 +17,6 @@ from basinax.numerics.rounding import BLOCK
 from basinax.results.history import AnyRecorder, History
 from basinax.results.record import Relaxed, displacements
 from basinax.results.snapshot import Snapshot, Template
-from basinax.results.table import volumes
 from basinax.results.trajectory import Frame
 from basinax.structures.batch import Batch, padded_size, put, row_starts
 from basinax.structures.cells.kinds import Kind, is_open
@@ -100,8 +99,10 @@ class EvaluatorInfo(NamedTuple):
     """The energy with that of constraints, in eV; None for that of the properties."""
 
 
-InfoOf = Callable[[Structure, Snapshot], EvaluatorInfo]
-"""The information on a structure that ended at a snapshot; available once."""
+NO_INFO = EvaluatorInfo()
+
+InfoOf = Callable[[Structure, np.ndarray, np.ndarray], EvaluatorInfo]
+"""The information on a structure that ended at these positions, in this cell; available once."""
 
 
 class Left(NamedTuple):
@@ -117,8 +118,8 @@ class Left(NamedTuple):
     """The histories by slot; empty if no histories are kept."""
 
 
-Ended = tuple[int, Relaxed]
-"""The number of a structure, and its outcome."""
+Ended = dict[int, Relaxed]
+"""Outcomes by the numbers of structures."""
 
 
 class Slots:
@@ -126,7 +127,7 @@ class Slots:
 
     def __init__(self, group: Group, structures: list[Structure]):
         self.group = group
-        self.info_of: InfoOf = lambda structure, end: EvaluatorInfo()
+        self.info_of: InfoOf | None = None
         self.batch = Batch.of(structures, group.dtype, *group.shape, group.layout, group.most_rows)
         # Empty slots have the settings of the first structure, and no rows.
         self.structures = structures + structures[:1] * (group.shape[1] - len(structures))
@@ -191,10 +192,10 @@ class Slots:
             return kept
         return {k: h if found["is_free"][k] else h._replace(volumes=None) for k, h in kept.items()}
 
-    def emit(self) -> list[Ended]:
+    def emit(self) -> Ended:
         """The outcomes of the structures that were taken out."""
         if self.left is None:
-            return []
+            return {}
         (found, last, structures, histories), self.left = self.left, None
         ended = self._outcomes(found, structures, histories)
         if last is not None:
@@ -209,73 +210,99 @@ class Slots:
         found: dict[str, np.ndarray],
         structures: dict[int, Structure],
         histories: dict[int, History],
-    ) -> list[Ended]:
+    ) -> Ended:
         """The outcomes of the structures that left these slots."""
         if not structures:
-            return []
+            return {}
         slots, atoms = list(structures), [structure.atoms for structure in structures.values()]
-        infos, ends = [], []
-        snapshots = self._snapshots(found, structures)
-        for structure, end in zip(structures.values(), snapshots, strict=True):
-            info = self.info_of(structure, end)
-            if kept := {x: info.properties[x] for x in ENERGIES if x in info.properties}:
-                end = end._replace(**kept)
-            infos.append(info)
-            ends.append(end.kept(structure))
+        infos, places = self._infos(found, structures), list(self._places(found, structures))
         codes, monitor = found["status"][slots], self.group.monitor
         monitor.end(codes)
         fields = {
             "fmax": found["fmax"][slots].tolist(),
             "steps": found["steps"][slots].tolist(),
             "evaluations": found["evaluations"][slots].tolist(),
-            "status": Status.of_codes(codes),
+            "status": Status.of_codes(codes.tolist()),
             "initial_energy": found["first_energies"][slots].tolist(),
-            "initial_volume": volumes(atoms),
-            "displacement": displacements(atoms, [end.positions for end in ends]),
+            "initial_volume": [structure.volume for structure in structures.values()],
+            "displacement": displacements(atoms, places),
             "seconds": np.where(codes == Status.RUNNING.code, np.nan, monitor.seconds()).tolist(),
         }
-        ended = []
+        ended: Ended = {}
+        ends = self._snapshots(found, structures, places)
         each = zip(structures.items(), infos, ends, *fields.values(), strict=True)
         for (k, structure), info, end, *values in each:
-            own = dict(zip(fields, values, strict=True))
+            if kept := {x: info.properties[x] for x in ENERGIES if x in info.properties}:
+                end = end._replace(**kept)
+            own = {
+                "template": Template.of(structure.atoms),
+                "positions": end.positions,
+                "cell": end.cell,
+                "results": end.properties() | info.properties,
+                "energy": end.energy if info.energy is None else info.energy,
+                "source": source_of(structure.atoms, structure.number),
+                "message": info.message,
+                "history": histories.get(k),
+            }
+            own.update(zip(fields, values, strict=True))
             if info.first_energy is not None:
                 own["initial_energy"] = info.first_energy
-            record = Relaxed(
-                template=Template.of(structure.atoms),
-                positions=end.positions,
-                cell=end.cell.copy(),
-                results=end.properties() | info.properties,
-                energy=end.energy if info.energy is None else info.energy,
-                source=source_of(structure.atoms, structure.number),
-                message=info.message,
-                history=histories.get(k),
-                **own,
-            )
-            ended.append((structure.number, record))
+            ended[structure.number] = Relaxed.made(own)
         return ended
 
-    def _snapshots(
+    def _infos(
         self, found: dict[str, np.ndarray], structures: dict[int, Structure]
-    ) -> Iterator[Snapshot]:
-        """The structures in these slots, each with arrays of its own."""
-        names = ("positions", "cells", "forces", "stress", "of_atoms")
-        arrays = {x: np.asarray(found[x], np.float64) for x in names if x in found}
-        numbers = {x: found[x].tolist() for x in ("energies", "free_energies") if x in found}
-        own = found.get("own_energies")
-        of_atoms, free = arrays.get("of_atoms"), numbers.get("free_energies")
-        starts = self.starts.tolist()
+    ) -> list[EvaluatorInfo]:
+        """What the evaluator adds to the structures in these slots."""
+        if self.info_of is None:
+            return [NO_INFO] * len(structures)
+        positions, cells = (np.asarray(found[x], np.float64) for x in ("positions", "cells"))
+        return [
+            self.info_of(s, positions[self.rows_of(k)], cells[k]) for k, s in structures.items()
+        ]
+
+    def _places(
+        self, found: dict[str, np.ndarray], structures: dict[int, Structure]
+    ) -> Iterator[np.ndarray]:
+        """The positions of the structures in these slots, in arrays of their own.
+
+        Fixed coordinates have their original bits, which a run may round.
+        """
+        positions, starts = np.asarray(found["positions"], np.float64), self.starts.tolist()
         for k, structure in structures.items():
+            place = positions[starts[k] : starts[k] + structure.n_atoms].copy()
+            if structure.cell is None and structure.atoms.constraints:
+                place = np.where(structure.fixed, structure.atoms.positions, place)
+            yield place
+
+    def _snapshots(
+        self,
+        found: dict[str, np.ndarray],
+        structures: dict[int, Structure],
+        places: Iterable[np.ndarray],
+    ) -> Iterator[Snapshot]:
+        """The structures in these slots at these places, each with arrays of its own.
+
+        Fixed cells have their original bits.
+        """
+        names = ("cells", "forces", "stress", "of_atoms", "energies", "free_energies")
+        arrays = {x: np.asarray(found[x], np.float64) for x in names if x in found}
+        cells, forces, energies = arrays["cells"], arrays["forces"], arrays["energies"].tolist()
+        stress, of_atoms = arrays.get("stress"), arrays.get("of_atoms")
+        free, own = arrays.get("free_energies"), found.get("own_energies")
+        starts = self.starts.tolist()
+        for (k, structure), place in zip(structures.items(), places, strict=True):
             rows = slice(starts[k], starts[k] + structure.n_atoms)
-            is_free = self.moves is not None and bool(found["is_free"][k])
+            is_fixed = structure.cell is None
             yield Snapshot(
-                positions=arrays["positions"][rows].copy(),
-                cell=arrays["cells"][k].copy(),
-                forces=arrays["forces"][rows].copy(),
-                stress=arrays["stress"][k].copy() if is_free else None,
-                energy=numbers["energies"][k],
-                free_energy=None if free is None else free[k],
-                own=None if own is None else tuple(own[:, k].tolist()),
-                energies=None if of_atoms is None else of_atoms[rows].copy(),
+                place,
+                structure.atoms.cell.array.copy() if is_fixed else cells[k].copy(),
+                forces[rows].copy(),
+                stress[k].copy() if stress is not None and found["is_free"][k] else None,
+                energies[k],
+                None if of_atoms is None else of_atoms[rows].copy(),
+                None if free is None else float(free[k]),
+                None if own is None else tuple(own[:, k].tolist()),
             )
 
     def record(self, found: dict[str, np.ndarray]) -> None:
@@ -313,10 +340,10 @@ class Slots:
             return
 
         def frames() -> Iterator[Frame]:
-            snapshots = self._snapshots(found, structures)
+            snapshots = self._snapshots(found, structures, self._places(found, structures))
             for (k, structure), snapshot in zip(structures.items(), snapshots, strict=True):
                 # Frames leave out energies of atoms, which need as much space as a coordinate.
-                snapshot = snapshot._replace(energies=None).kept(structure)
+                snapshot = snapshot._replace(energies=None)
                 numbers = structure.number, int(found["steps"][k])
                 yield Frame(*numbers, snapshot, float(found["fmax"][k]), are_last)
 

@@ -80,7 +80,7 @@ class Stream:
         self.slots = Slots(group, structures)
         self.backend: AbstractBackend = make(self.slots, device)
 
-    def run(self) -> Iterator[list[Ended]]:
+    def run(self) -> Iterator[Ended]:
         """Relax the structures, and those that take their slots; yields them as they end."""
         slots, backend, monitor = self.slots, self.backend, self.group.monitor
         nobody = np.zeros_like(slots.occupied)
@@ -142,7 +142,7 @@ class BatchGroup:
         """Whether a structure waits for a thread that begins another batch."""
         return self.group.queue.n_rows > 0
 
-    def drain(self, device: Device = None) -> Iterator[list[Ended]]:
+    def drain(self, device: Device = None) -> Iterator[Ended]:
         """Relax until no structure waits, or until the run is stopped; yields what has ended."""
         while not self.group.monitor.is_stopped() and (stream := self._next(device)):
             try:

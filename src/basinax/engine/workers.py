@@ -59,7 +59,7 @@ def on_lane(wanted: dict[str, Any], lane: Device) -> dict[str, Any]:
 
 def in_threads(
     groups: list[BatchGroup], monitor: Monitor, lanes: list[Device], wanted: dict[str, Any]
-) -> Generator[list[Ended]]:
+) -> Generator[Ended]:
     """Relax all groups in threads; each thread has one batch, which keeps one core busy on CPU.
 
     If one thread fails, or the caller is interrupted or leaves, the others end at their next host
@@ -73,7 +73,7 @@ def in_threads(
         to the queues.
     """
     found: SimpleQueue[Any] = SimpleQueue()
-    """Lists of structures that have ended, and the thread's device with its error at its end."""
+    """Structures that have ended, and the thread's device with its error at its end."""
     compilations = counter_of_thread()
 
     def drain(lane: Device) -> None:
@@ -95,10 +95,10 @@ def in_threads(
         while is_waiting or len(free) < len(lanes):
             while is_waiting and free:
                 pool.submit(drain, free.pop())
-            ended = []
+            ended: Ended = {}
             for one in all_of(found):
-                if isinstance(one, list):
-                    ended += one
+                if isinstance(one, dict):
+                    ended |= one
                     continue
                 lane, error = one
                 if error is not None:

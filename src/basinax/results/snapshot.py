@@ -1,13 +1,12 @@
 """One structure at a point, with its results."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
-
-from basinax.structures.read import Structure
 
 
 class Template(NamedTuple):
@@ -18,16 +17,16 @@ class Template(NamedTuple):
     """The arrays with one entry per atom, `numbers` first."""
     pbc: np.ndarray
     info: dict[Any, Any]
-    constraints: list[Any]
+    constraints: Sequence[Any]
     celldisp: np.ndarray | None = None
 
     @classmethod
     def of(cls, atoms: Atoms) -> "Template":
         """A copy, which does not follow later changes of the structure."""
         arrays = {x: array.copy() for x, array in atoms.arrays.items() if x != "positions"}
-        constraints = copy.deepcopy(atoms.constraints) if atoms.constraints else []
-        place = atoms.pbc.copy(), dict(atoms.info), constraints, atoms.get_celldisp()
-        return cls(type(atoms), arrays, *place)
+        constraints = copy.deepcopy(atoms.constraints) if atoms.constraints else ()
+        pbc, info, shift = atoms.pbc.copy(), dict(atoms.info), atoms.get_celldisp()
+        return cls(type(atoms), arrays, pbc, info, constraints, shift)
 
     def at(self, positions: np.ndarray, cell: np.ndarray, results: dict[str, Any]) -> Atoms:
         """The structure at some positions, with a calculator that shares the results.
@@ -73,24 +72,14 @@ class Snapshot(NamedTuple):
         """
         return template.at(self.positions, self.cell, self.properties() | (further or {}))
 
-    def kept(self, structure: Structure) -> "Snapshot":
-        """The snapshot with the original bits of fixed coordinates, which a run may round."""
-        if structure.cell is not None:
-            return self
-        positions, atoms = self.positions, structure.atoms
-        if atoms.constraints:
-            positions = np.where(structure.fixed, atoms.positions, positions)
-        return Snapshot(positions, atoms.cell.array, *self[2:])
-
     def properties(self) -> dict[str, Any]:
         """The properties by ASE's names."""
         free_energy = self.energy if self.free_energy is None else self.free_energy
         energy, free_energy = self.own or (self.energy, free_energy)
-        found = {
-            "energy": energy,
-            "free_energy": free_energy,
-            "energies": self.energies,
-            "forces": self.forces,
-            "stress": self.stress,
-        }
-        return {name: value for name, value in found.items() if value is not None}
+        found: dict[str, Any] = {"energy": energy, "free_energy": free_energy}
+        if self.energies is not None:
+            found["energies"] = self.energies
+        found["forces"] = self.forces
+        if self.stress is not None:
+            found["stress"] = self.stress
+        return found

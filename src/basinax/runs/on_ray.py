@@ -15,10 +15,13 @@ from typing import Any, TypeVar
 
 import jax
 
-from basinax.engine.slots import Ended
 from basinax.numerics.switches import switches
+from basinax.results.record import Relaxed
 
 T = TypeVar("T")
+
+Ended = tuple[int, Relaxed]
+"""The number of a structure, and its outcome."""
 
 WINDOW = 512
 """Structures of a window: the unit of sending, and the loss if a worker dies."""

@@ -95,7 +95,7 @@ class Batch(eqx.Module):
     ) -> "Batch":
         """`from_atoms` for structures that have been read already."""
         sizes = [len(s) for s in structures]
-        fitting = batch_shape(sizes)
+        fitting = _shape_for(sizes)
         for name, value in (("n_rows", n_rows), ("n_systems", n_systems)):
             if value is not None:
                 require_whole(value, name, at_least(1))
@@ -174,16 +174,18 @@ def put(
         return
     sizes, atoms = np.array([s.n_atoms for s in structures]), [s.atoms for s in structures]
     padded = -(-sizes // BLOCK) * BLOCK
-    of_places = ranges(starts, padded)
-    batch.positions[of_places], batch.numbers[of_places] = 0.0, 0
+    if (padded > sizes).any():
+        of_places = ranges(starts, padded)
+        batch.positions[of_places], batch.numbers[of_places] = 0.0, 0
     rows = ranges(starts, sizes)
     batch.positions[rows] = np.concatenate([a.positions for a in atoms])
     batch.numbers[rows] = np.concatenate([a.numbers for a in atoms])
     batch.cells[systems], batch.pbc[systems] = cells_of(atoms)
+    constraints = batch.constraints
+    if constraints is None and not any(s.stages for s in structures):
+        return
     for system, start, length, structure in zip(systems, starts, padded, structures, strict=True):
-        if batch.constraints is not None or structure.stages:
-            rows = slice(start, start + length)
-            write(batch.constraints, int(system), rows, structure.stages)
+        write(constraints, int(system), slice(start, start + length), structure.stages)
 
 
 def batch_shape(sizes: Sequence[int]) -> tuple[int, int]:
@@ -194,6 +196,11 @@ def batch_shape(sizes: Sequence[int]) -> tuple[int, int]:
     """
     for size in sizes:
         require_whole(size, "sizes of systems", at_least(0))
+    return _shape_for(sizes)
+
+
+def _shape_for(sizes: Sequence[int]) -> tuple[int, int]:
+    """`batch_shape` for sizes that are known to be whole."""
     return padded_size(rows_of_sizes(sizes), least=BLOCK), padded_size(len(sizes))
 
 

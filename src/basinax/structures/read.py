@@ -23,6 +23,9 @@ INDEPENDENT = 1e-6
 """The smallest allowed volume of the unit vectors along periodic directions."""
 
 
+MOST_NUMBERS = 256
+"""Elements are counted in a table, unless atomic numbers span more, as labels of users may."""
+
 SOURCE = "relax_source"
 """The key of a structure's origin in `info`."""
 
@@ -43,9 +46,10 @@ def source_of(atoms: Atoms, number: int) -> str:
     return str(atoms.info.get(SOURCE, number))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False, slots=True)
 class Structure:
-    """One structure, checked to be relaxable."""
+    """One structure, checked to be relaxable. Nothing changes it; frozen it would take four times
+    as long to make."""
 
     number: int
     """The place of the structure in the call."""
@@ -57,6 +61,8 @@ class Structure:
     """The options of its moving cell; None for a fixed cell."""
     n_atoms: int
     n_elements: int
+    volume: float
+    """The volume in Å³; NaN without three periodic directions."""
     own: tuple[Any, ...] = ()
     """Its own numbers in settings that differ between structures."""
 
@@ -130,11 +136,13 @@ def intake(
     sizes, (cells, pbc) = np.array([len(a) for a in atoms]), cells_of(atoms)
     owners = np.repeat(np.arange(len(atoms)), sizes)
     is_usable = (sizes > 0) & np.isfinite(cells).all(axis=(1, 2))
-    is_finite = np.isfinite(np.concatenate([a.positions for a in atoms])).all(axis=1)
-    is_usable[owners[~is_finite]] = False
+    is_finite = np.isfinite(np.concatenate([a.positions for a in atoms]))
+    if not is_finite.all():
+        is_usable[owners[~is_finite.all(axis=1)]] = False
     solid = squared_measures(_units(cells), pbc) > INDEPENDENT**2
+    is_fine = (is_usable & solid).tolist()
     for k, a in enumerate(atoms):
-        if not (is_usable[k] and solid[k]):
+        if not is_fine[k]:
             _check_place(a, k, is_solid=bool(solid[k]))
         if a.constraints:
             check_constraints(a, _name(a, k), is_hosted=is_hosted)
@@ -142,14 +150,16 @@ def intake(
     is_periodic = np.any(pbc, axis=1).tolist()
     wanted = zip(one_a_structure(cell, len(atoms)), is_periodic, strict=True)
     moved = [c if may_move else None for c, may_move in wanted]
-    has_volume = np.abs(np.linalg.det(cells)) > 0
+    volumes = np.abs(np.linalg.det(cells))
     for k, (a, c) in enumerate(zip(atoms, moved, strict=True)):
-        if c is not None and (a.constraints or not has_volume[k]):
+        if c is not None and (a.constraints or not volumes[k] > 0):
             check_cell(a, c, _name(a, k))
             _check_is_still(a, _name(a, k))
     numbers = np.concatenate([a.numbers for a in atoms])
     counts = _counts_of_distinct(numbers, owners, len(atoms)).tolist()
-    each = zip(atoms, map(read_stages, atoms), moved, sizes.tolist(), counts, strict=True)
+    volumes = np.where(pbc.all(axis=1), volumes, np.nan).tolist()
+    stages = map(read_stages, atoms)
+    each = zip(atoms, stages, moved, sizes.tolist(), counts, volumes, strict=True)
     return [Structure(k, *of_one) for k, of_one in enumerate(each)]
 
 
@@ -169,7 +179,12 @@ def _counts_of_distinct(
     """How many numbers each system has, the same number once."""
     numbers = numbers - numbers.min()
     width = int(numbers.max()) + 1
-    return np.bincount(np.unique(owners * width + numbers) // width, minlength=n_systems)
+    codes = owners * width + numbers
+    if width > MOST_NUMBERS:
+        return np.bincount(np.unique(codes) // width, minlength=n_systems)
+    is_there = np.zeros(n_systems * width, bool)
+    is_there[codes] = True
+    return is_there.reshape(n_systems, width).sum(axis=1)
 
 
 def check_are_several(atoms: Any) -> None:
@@ -184,7 +199,7 @@ def check_are_several(atoms: Any) -> None:
 
 def _listed(atoms: Iterable[Atoms | HoldsAtoms]) -> list[Atoms]:
     check_are_several(atoms)
-    found: list[Any] = list(map(unwrapped, atoms))
+    found: list[Any] = [a if isinstance(a, Atoms) else unwrapped(a) for a in atoms]
     for k, a in enumerate(found):
         if not isinstance(a, Atoms):
             raise TypeError(f"atoms must be a list of ase.Atoms: entry {k} is {_said_of(a)}")
@@ -238,8 +253,8 @@ def cells_of(
     atoms: Sequence[Atoms],
 ) -> tuple[Float[np.ndarray, "systems 3 3"], Bool[np.ndarray, "systems 3"]]:
     """The cells of structures, and the mask of their periodic directions."""
-    cells = np.concatenate([np.zeros((0, 3)), *(a.cell.array for a in atoms)])
-    pbc = np.concatenate([np.zeros(0, bool), *(a.pbc for a in atoms)])
+    cells = np.concatenate([np.zeros((0, 3)), *[a.cell.array for a in atoms]])
+    pbc = np.concatenate([np.zeros(0, bool), *[a.pbc for a in atoms]])
     return cells.reshape(-1, 3, 3), pbc.reshape(-1, 3)
 
 

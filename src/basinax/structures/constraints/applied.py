@@ -140,6 +140,7 @@ def layout_of(structures: Iterable[Stages]) -> Layout:
             for stage in own
         )
         for own in structures
+        if own
     )
 
 

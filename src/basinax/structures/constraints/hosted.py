@@ -23,7 +23,8 @@ HOSTED = (FixBondLengths, FixInternals, Hookean)
 
 def acts_on_host(atoms: Atoms) -> bool:
     """Whether a structure has a constraint that acts on the host."""
-    return any(type(c) in HOSTED for c in atoms.constraints)
+    constraints = atoms.constraints
+    return bool(constraints) and any(type(c) in HOSTED for c in constraints)
 
 
 def moves_atoms(constraint: Any) -> bool:

@@ -6,7 +6,7 @@ steps like ASE's `adjust_forces` and `adjust_positions`.
 """
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
@@ -100,7 +100,7 @@ class AbstractPart(eqx.Module):
         return step
 
 
-Stages = list[dict[type[AbstractPart], Any]]
+Stages = Sequence[dict[type[AbstractPart], Any]]
 """The entries of one structure in each part. Dictionaries apply in order, and inside one the order
 is that of `PARTS`."""
 

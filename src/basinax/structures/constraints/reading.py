@@ -18,16 +18,18 @@ from basinax.structures.constraints.hosted import (
 )
 from basinax.structures.constraints.kinds import KIND_OF, PARTS
 from basinax.structures.constraints.of_atoms import OfAtoms
-from basinax.structures.constraints.protocol import Stages
+from basinax.structures.constraints.protocol import AbstractPart, Stages
 
 
 def read_stages(atoms: Atoms) -> Stages:
     """The stages of a structure's constraints; empty without any that acts on the device."""
-    return [] if acts_on_host(atoms) else _stages(atoms.constraints, atoms)
+    if not atoms.constraints or acts_on_host(atoms):
+        return ()
+    return _stages(atoms.constraints, atoms)
 
 
 def _stages(constraints: Iterable[Any], atoms: Atoms) -> Stages:
-    stages: Stages = []
+    stages: list[dict[type[AbstractPart], Any]] = []
     for part, alike in itertools.groupby(constraints, lambda c: KIND_OF[type(c)].part):
         found = [KIND_OF[type(c)].read(c, atoms) for c in alike]
         behind = PARTS[PARTS.index(part) :]
