@@ -20,25 +20,35 @@ with as many threads as their libraries choose. TorchSim relaxes argon with its 
 `ase_fire`, all structures in one batch, where it is installed; also timed the second time.
 `cores used` is processor time over time, `cpu ms` processor time a structure, which says more where
 others use the machine, too. `list ms`, `pad ms` and `step ms` are processor time an evaluation of a
-JAX model by part, in a third call, and `evaluate ms` is the rest. `--again` makes the first call
-in a second process, too, which loads programs (`second process cpu s`, and its call alone).
+JAX model by part, in a third call, and `other ms` is the rest: on a CPU, the evaluation.
+`--again` makes the first call in a second process, too, which loads programs (`second process cpu
+s`, and its call alone).
 Positions must agree with ASE's: to 1e-3 Å for the model in single
 precision, to 1e-4 Å for the others; and with TorchSim's after five steps, to 1e-9 Å. Then TorchSim
 goes another way than ASE: after 20 steps of argon by 4e-4 Å, where ours is within 1e-15 Å. A set
 whose package is not installed is left out.
 
+`--parts` is another case, which needs neither ASE's calculators nor a network: 32 and 128 crystals
+of 8 atoms with Nequix, ten steps, and the parts of an evaluation in milliseconds. `ms` is by the
+clock, the median of three calls after the first; `evaluate ms` is by the clock, too, with each call
+of the model alone, and `device` is their part of the clock. So `ms` is near `evaluate ms` where the
+host prepares while the device evaluates. `together` is the mean number of structures in a call of
+the model. The weights may be named by the variable NEQUIX_WEIGHTS, too.
+
     python benchmarks/models.py [--sets argon ...] [--systems N] [--steps N] [--again]
+    python benchmarks/models.py --parts [--systems N] [--steps N] [--weights FILE]
 """
 
 import argparse
 import contextlib
 import functools
 import os
+import statistics
 import subprocess
 import sys
 import time
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,10 +65,11 @@ from ase.optimize import FIRE as ASEFIRE
 from basinax import FIRE
 from basinax.atoms import ASECalculator, JaxModel, TorchSimModel, relax
 from basinax.engine import hosted
-from basinax.models import graphs, programs as model_programs
+from basinax.models import graphs, programs as model_programs, session as model_session
 from basinax.potentials import LennardJones
 
-WEIGHTS = Path(__file__).parents[2] / "shared" / "data" / "nequix-mp-1.nqx"
+_BESIDE = Path(__file__).parents[2] / "shared" / "data" / "nequix-mp-1.nqx"
+WEIGHTS = Path(os.environ.get("NEQUIX_WEIGHTS", _BESIDE))
 MOLECULES = Path(__file__).parent / "data" / "molecules.extxyz"
 SIGMA, EPSILON, CUTOFF = 3.405, 0.0104, 8.5
 """Of argon, in Å and eV."""
@@ -98,7 +109,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--weights", type=Path, default=WEIGHTS)
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--parts", action="store_true")
     arguments = parser.parse_args()
+    if arguments.parts:
+        sizes = [arguments.systems] if arguments.systems else [32, 128]
+        report("models", [parts_of(n, arguments) for n in sizes])
+        return
     rows = []
     for name in arguments.sets:
         try:
@@ -221,18 +237,81 @@ class Parts:
         return call
 
     def of(self, busy: float, n: int) -> dict[str, float]:
-        """Milliseconds an evaluation; all that is no other part counts as evaluation."""
-        host = self.seconds["list"] + self.seconds["pad"] + self.seconds["step"]
-        parts = {**self.seconds, "evaluate": busy - host} if self.seconds["list"] else {}
+        """Milliseconds an evaluation; all that is no other part counts as `other`."""
+        if not self.seconds["list"]:
+            return {}
+        parts = {**self.seconds, "other": busy - sum(self.seconds.values())}
         return {f"{part} ms": 1e3 * seconds / n for part, seconds in parts.items()}
 
 
 PARTS = [
     (model_programs, "graphs_of", "list"),
     (graphs, "padded", "pad"),
-    (hosted, "_turn", "step"),
+    (model_session.ModelSession, "_arguments", "pad"),
+    (hosted.HostBackend, "look", "step"),
+    (hosted.HostBackend, "prepare", "step"),
 ]
-"""Functions by their module, whose time is that of a part."""
+"""Functions by their module or class, whose time is that of a part."""
+
+
+class Calls:
+    """The calls of a model's programs, by the shape of their graphs."""
+
+    def __init__(self) -> None:
+        self.counts, self.arguments = Counter[Any](), dict[Any, Any]()
+
+    def __enter__(self) -> "Calls":
+        self._evaluate = model_session.evaluate
+        model_session.evaluate = self._seen
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        model_session.evaluate = self._evaluate
+
+    def _seen(self, *arguments: Any) -> Any:
+        shape = arguments[-1]["senders"].shape
+        self.counts[shape] += 1
+        self.arguments[shape] = arguments
+        return self._evaluate(*arguments)
+
+    def seconds(self) -> float:
+        """What all calls take, one after another, each waited for."""
+        total = 0.0
+        with jax.enable_x64(False):
+            for shape, n in self.counts.items():
+                here = self.arguments[shape]
+                alone = [
+                    timed(lambda here=here: jax.device_get(self._evaluate(*here)))[0]
+                    for _ in range(5)
+                ]
+                total += n * statistics.median(alone)
+        return total
+
+
+def parts_of(n: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The parts of an evaluation of crystals of 8 atoms."""
+    (atoms, _), potential = made_crystals(n, (2, 2, 1)), JaxModel.nequix(arguments.weights)
+    problem = Problem("Nequix-MP-1", atoms, arguments.steps or 10, potential, lambda _: None, [], 0)
+    first, _, before = timed(lambda: relaxed(problem))
+    rounds = [timed(lambda: relaxed(problem)) for _ in range(3)]
+    seconds, busy, result = sorted(rounds, key=lambda each: each[0])[1]
+    with Parts() as parts, Calls() as calls:
+        _, all_busy, _ = timed(lambda: relaxed(problem))
+    evaluations, of_calls = int(result.evaluations.sum()), calls.seconds()
+    return {
+        "model": problem.model,
+        "systems": n,
+        "evaluations": evaluations,
+        "ms": 1e3 * seconds / evaluations,
+        "cpu ms": 1e3 * busy / evaluations,
+        "evaluate ms": 1e3 * of_calls / evaluations,
+        "device": of_calls / seconds,
+        **parts.of(all_busy, evaluations),
+        "together": evaluations / calls.counts.total(),
+        "shapes": len(calls.counts),
+        "first call s": first,
+        "compilations": before.compilations,
+    }
 
 
 def measured(problem: Problem) -> dict[str, Any]:
@@ -320,13 +399,15 @@ def against_torch_sim(problem: Problem) -> Times | None:
     return Times(seconds / len(theirs), busy / len(theirs), first)
 
 
-def made_crystals(n: int) -> tuple[list[Atoms], list[int]]:
-    """Four kinds, displaced, and the numbers of the first of each."""
+def made_crystals(
+    n: int, of_iron: tuple[int, int, int] = (2, 2, 2)
+) -> tuple[list[Atoms], list[int]]:
+    """Four kinds of 8 atoms, 16 of iron, displaced, and the numbers of the first of each."""
     kinds = [
         bulk("Si", cubic=True),
         bulk("NaCl", "rocksalt", 5.69, cubic=True),
         bulk("Cu", cubic=True).repeat((2, 1, 1)),
-        bulk("Fe", cubic=True).repeat((2, 2, 2)),
+        bulk("Fe", cubic=True).repeat(of_iron),
     ]
     atoms = [kinds[k % len(kinds)].copy() for k in range(n)]
     for k, a in enumerate(atoms):

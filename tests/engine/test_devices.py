@@ -24,7 +24,7 @@ from basinax import FIRE, cli
 from basinax.atoms import JaxModel, LennardJones, relax, relax_stream
 from basinax.models import session
 from basinax.runs.folder import RunFolder
-from basinax.engine import on_device
+from basinax.engine import hosted, on_device
 from basinax.structures import machine
 
 jax.config.update("jax_enable_x64", True)
@@ -103,15 +103,32 @@ session.evaluate = seen
 model = JaxModel.of_vectors(springs, 5.0, dtype="float64")
 
 
-def run_model(devices):
+def run_model(devices, **options):
     used.clear()
-    return bits(relax(atoms[:6], model, FIRE(), max_steps=4, devices=devices))
+    return bits(relax(atoms[:6], model, FIRE(), max_steps=4, devices=devices, **options))
 
 
 alone = run_model(None)
 assert used == {jax.devices()[0]}, used
 assert run_model(2) == alone
 assert used == set(jax.devices()), used
+
+# As beside a GPU, where the turns of the loop run on another device than evaluations.
+moving = {"cell": "frechet", "keep_best": True, "history": True}
+alone_moving, turns, turn = run_model(None, **moving), set(), hosted._turn
+
+
+def seen_turn(*arguments):
+    found = turn(*arguments)
+    turns.update(*(x.devices() for x in jax.tree.leaves(found[0].point)))
+    return found
+
+
+hosted._turn, hosted.cpu_beside = seen_turn, lambda: jax.devices()[1]
+assert run_model(None) == alone
+assert run_model(None, **moving) == alone_moving
+assert used == {jax.devices()[0]}, used
+assert turns == {jax.devices()[1]}, turns
 """
 
 

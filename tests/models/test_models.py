@@ -1,6 +1,7 @@
 """JAX models of others as potentials: the promise, derivatives, and models that are of no use."""
 
 import dataclasses
+import itertools
 import re
 import threading
 from contextlib import closing
@@ -32,7 +33,7 @@ from basinax.atoms import (
     potential_from,
     relax,
 )
-from basinax.models import graphs
+from basinax.models import graphs, session as model_session
 from basinax.models.graphs import SKIN, VerletList, shape_of
 from comparison import same_ends
 from cover import exhaustive
@@ -136,6 +137,35 @@ def test_structures_side_by_side_find_the_same_to_rounding(monkeypatch):
     monkeypatch.setattr("basinax.structures.machine.CPU.model_pairs", 600)
     beside = relax(atoms, network(), FIRE(), max_steps=5)
     np.testing.assert_allclose(beside.energies, alone.energies, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["float32", exhaustive("float64")])
+def test_two_evaluations_at_a_time_have_the_bits_of_one(dtype, models_as_users, monkeypatch):
+    """As on a GPU: the host prepares one, and takes turns, while the device works for another."""
+    monkeypatch.setattr("basinax.structures.machine.CPU.model_pairs", 600)
+    monkeypatch.setattr("basinax.structures.machine.CPU.model_threads", 1)
+    model, settings = network(dtype=dtype), {"optimizer": FIRE(), "max_steps": 30, "fmax": 0.5}
+    some = [molecule(name) for name in ("CH3CH2OH", "H2O", "CH3CHO", "CH4", "NH3")]
+    crystals = [bulk("NaCl", "rocksalt", 5.6, cubic=True), bulk("Cu", cubic=True)]
+    atoms = [a.copy() for a in [*some, *crystals] * 3]
+    for k, a in enumerate(atoms):
+        a.rattle(0.1, seed=k)
+    one_by_one = [relax([a], model, **settings) for a in atoms]
+    assert len({int(r.steps[0]) for r in one_by_one}) > 3  # so that they leave places in turn
+    evaluate, calls, meet = model_session.evaluate, itertools.count(), threading.Barrier(2)
+
+    def seen(*arguments):
+        if next(calls) < 2:
+            meet.wait(60)  # raises unless another thread evaluates, too
+        return evaluate(*arguments)
+
+    monkeypatch.setattr("basinax.structures.machine.CPU.model_threads", 2)
+    monkeypatch.setattr(model_session, "evaluate", seen)
+    for order in (atoms, atoms[::-1]):
+        ends = one_by_one if order is atoms else one_by_one[::-1]
+        together = relax(order, model, **settings)
+        assert same_ends(together, ends)
+        assert together.steps.tolist() == [int(r.steps[0]) for r in ends]
 
 
 def test_a_structure_that_is_not_finite_changes_none_beside_it(monkeypatch):

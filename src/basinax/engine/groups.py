@@ -31,7 +31,7 @@ from basinax.structures.batch import STEPS_PER_OCTAVE, padded_size
 from basinax.structures.cells.kinds import Kind, is_open
 from basinax.structures.constraints.applied import layout_of
 from basinax.structures.constraints.hosted import is_curved, moves_atoms, names_of
-from basinax.structures.machine import machine
+from basinax.structures.machine import CPU, Machine, machine
 from basinax.structures.read import Structure, cells_of, squared_measures
 
 SKIN, SKIN_OF_EXPENSIVE_PAIRS = 0.15, 0.2
@@ -123,6 +123,7 @@ class RunSettings:
         """Groups of structures with similar lists; each group has programs of its own."""
         is_on_host = self.evaluator is not None
         lanes: list[Device] = [None] if is_on_host else self.lanes
+        of = CPU if is_on_host else machine()
         neighbors, memory = self.neighbors(structures), memory_of_batch(lanes)
         blocks = np.array([structure.n_blocks for structure in structures])
         n_elements = np.array([structure.n_elements for structure in structures])
@@ -138,8 +139,8 @@ class RunSettings:
                 settings=_for_sizes(self.settings, sizes, kind),
                 dtype=self.dtype,
                 keep_best=self.keep_best,
-                shape=shape_of_batches(*rows, len(lanes)),
-                n_filled=_part(*rows, len(lanes)),
+                shape=shape_of_batches(*rows, len(lanes), of),
+                n_filled=_part(*rows, len(lanes), of),
                 n_rows=int(blocks[members].sum()) * BLOCK,
                 most_rows=max(sizes),
                 most_neighbors=most,
@@ -215,32 +216,33 @@ def n_cores_used() -> int:
     return n_cores() if machine().has_batch_per_core else 1
 
 
-def shape_of_batches(blocks: np.ndarray, slots: np.ndarray, n_cores: int) -> tuple[int, int]:
+def shape_of_batches(
+    blocks: np.ndarray, slots: np.ndarray, n_cores: int, of: Machine
+) -> tuple[int, int]:
     """The numbers of rows and systems of the batches for these structures."""
-    n_rows = _few_rows(_part(blocks, slots, n_cores))
+    n_rows = _few_rows(_part(blocks, slots, n_cores, of), of)
     # Allow as many systems as may fit, so that the program does not depend on their number. But
     # limit small ones beside a large one: each system may take the memory of the largest.
     fewest, most = (n_rows // (int(n) * BLOCK) for n in (blocks.max(), blocks.min()))
-    return n_rows, padded_size(min(most, max(len(blocks), machine().mixed * fewest)))
+    return n_rows, padded_size(min(most, max(len(blocks), of.mixed * fewest)))
 
 
-def _part(blocks: np.ndarray, slots: np.ndarray, n_cores: int) -> int:
+def _part(blocks: np.ndarray, slots: np.ndarray, n_cores: int, of: Machine) -> int:
     """The number of rows in one batch, of all rows of the structures."""
-    rows = int(blocks.sum()) * BLOCK
-    of, are_alike = machine(), slots.max() <= machine().alike * slots.min()
+    rows, are_alike = int(blocks.sum()) * BLOCK, slots.max() <= of.alike * slots.min()
     max_rows = of.max_rows if are_alike else of.max_rows // 2
     n_parts = max(-(-rows // max_rows), min(n_cores, -(-rows // of.min_rows)))
     least = max(-(-rows // n_parts), int(blocks.max()) * BLOCK)
     return padded_size(least, least=BLOCK)
 
 
-def _few_rows(least: int) -> int:
+def _few_rows(least: int, of: Machine) -> int:
     """The rows of a batch that needs at least `least`; small batches come in few sizes.
 
     Folds leave out rows without atoms, so padding costs little compared with another program.
     """
-    if least <= machine().few_rows:
-        return machine().few_rows
+    if least <= of.few_rows:
+        return of.few_rows
     return padded_size(least, least=BLOCK, steps=1 if least <= SMALL else STEPS_PER_OCTAVE)
 
 

@@ -1,7 +1,8 @@
 """Batches whose structures the host evaluates, each continued as soon as its evaluation arrives.
 
 One turn of the loop takes the evaluations that have arrived; other structures stand still. No bit
-of a result depends on which evaluations arrive together.
+of a result depends on which evaluations arrive together. Beside a GPU turns run on the CPU, where
+they wait for no evaluation of a model.
 """
 
 import dataclasses
@@ -15,7 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from basinax.engine.device import advanced, found_at, moved, restarted, started
+from basinax.engine.device import (
+    Device,
+    advanced,
+    found_at,
+    moved,
+    on_device,
+    restarted,
+    started,
+)
 from basinax.engine.host_optimizers import HostOptimizers
 from basinax.engine.moving_cells import CellConstraints, CellMoves
 from basinax.engine.slots import EvaluatorInfo, Slots
@@ -45,6 +54,16 @@ LOOK = 0.2
 REACH = 6.0
 """A structure ends, without evaluation, if its cell has collapsed or exploded so far that
 neighbours within this distance (Å) could not be listed."""
+
+
+def cpu_beside() -> Device:
+    """The CPU, if JAX's default device is another one; otherwise, or if JAX has none, None."""
+    if jax.default_backend() == "cpu":
+        return None
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS leaves it out
+        return None
 
 
 class EvaluationBatch(eqx.Module):
@@ -121,6 +140,7 @@ class HostBackend(AbstractBackend):
     def __init__(self, slots: Slots, session: AbstractSession, numbers: dict[int, int]):
         """Args: numbers: the number of each structure in the session, by that in the run."""
         self.slots, self.session, self.numbers = slots, session, numbers
+        self.device = cpu_beside()
         self.points = Points()
         slots.info_of = lambda structure, *end: self.points.pop(
             self.numbers[structure.number], *end
@@ -134,7 +154,7 @@ class HostBackend(AbstractBackend):
 
     def start(self) -> None:
         slots = self.slots
-        self.how = partition((None, slots.settings()))
+        self._place()
         keep_best = slots.group.keep_best
         self.run: Run = started(self.how[0], keep_best, self.how[1], slots.batch, slots.moves)
         self.waits = False
@@ -172,8 +192,15 @@ class HostBackend(AbstractBackend):
         self._forget(which)
 
     def restart(self, is_new: np.ndarray) -> None:
-        slots, self.how = self.slots, partition((None, self.slots.settings()))
+        self._place()
+        slots = self.slots
         self.run = restarted(*self.how, slots.batch, slots.moves, self.run, is_new)
+
+    def _place(self) -> None:
+        """Put the structures in the slots, and their settings, on the device of the turns."""
+        slots = self.slots
+        slots.batch, slots.moves = on_device((slots.batch, slots.moves), self.device)
+        self.how = partition((None, on_device(slots.settings(), self.device)))
 
     def prepare(self, is_new: np.ndarray) -> None:
         """Request evaluations of structures at positions that have not been evaluated."""
@@ -243,7 +270,7 @@ class HostBackend(AbstractBackend):
             except Exception as error:  # constraints may raise errors of any class
                 new[:], failed[k] = held.positions, True
                 self._fail(self._numbers(failed)[k], error)
-        params = jax.device_put(here["positions"])
+        params = jax.device_put(here["positions"], self.device)
         self.run = eqx.tree_at(lambda run: run.point.params, self.run, params)
         return failed
 

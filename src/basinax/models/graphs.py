@@ -7,6 +7,7 @@ shift. Spare pairs join two spare atoms that are beyond each other's cutoff.
 
 import abc
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -201,19 +202,20 @@ def _within(
     x, box = np.concatenate(positions), np.repeat(cells, n_images, axis=0)
     # No BLAS, whose order of sums depends on the shape.
     moved = shifts[:, :1] * box[:, 0] + shifts[:, 1:2] * box[:, 1] + shifts[:, 2:] * box[:, 2]
-    ends = x[rows + np.repeat(first_atom, n_images)] + moved
+    there = x[rows + np.repeat(first_atom, n_images)] + moved
     # By component, [3, pairs], which is faster.
-    vectors = np.ascontiguousarray(ends.T).take(images, axis=1)
+    vectors = np.ascontiguousarray(there.T).take(images, axis=1)
     vectors -= np.ascontiguousarray(x.T).take(receivers + np.repeat(first_atom, n_pairs), axis=1)
     squares = vectors * vectors
     near = np.flatnonzero(squares[0] + squares[1] + squares[2] <= lists[0].cutoff ** 2)
     images = images.take(near)
     parts = rows.take(images), receivers.take(near), shifts.take(images, axis=0)
-    bounds = np.searchsorted(near, np.cumsum(n_pairs))[:-1]
-    split = (np.split(each, bounds) for each in (*parts, vectors.take(near, axis=1).T))
+    ends = np.searchsorted(near, np.cumsum(n_pairs)).tolist()
+    own_pairs = [slice(*each) for each in itertools.pairwise([0, *ends])]
+    parts = *parts, vectors.take(near, axis=1).T
     return [
-        Graph(at, box, own.pbc, own.numbers, *own_pairs)
-        for own, at, box, *own_pairs in zip(lists, positions, cells, *split, strict=True)
+        Graph(at, box, own.pbc, own.numbers, *(each[its] for each in parts))
+        for own, at, box, its in zip(lists, positions, cells, own_pairs, strict=True)
     ]
 
 

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from ase import Atoms
 from ase.data import chemical_symbols
@@ -76,11 +75,12 @@ class JaxModel(AbstractEvaluator):
         conservative: whether forces are derivatives of the energy. If False, the function returns
             energies, forces [n, 3] in eV/Å and stress [3, 3] in eV/Å³, or None for no stress.
             Optimizers with line searches refuse such a model.
-        workers: threads that evaluate structures; if None, one per core on CPU, one on others. If
-            memory runs out, fewer structures are evaluated at a time, with the same bits.
+        workers: threads that evaluate structures on each device; if None, one per core on CPU, two
+            on others. If memory runs out, fewer structures are evaluated at a time, with the same
+            bits.
         shapes: "few" has one shape, which is compiled, for each doubling of the number of pairs;
             "fine" has four, for long campaigns. Bits depend on it.
-        devices: JAX devices, one per thread; the default if empty. Set by `relax(devices=)`.
+        devices: JAX devices, one entry per thread; the default if empty. Set by `relax(devices=)`.
 
     Raises:
         TypeError, ValueError: an argument is unusable.
@@ -234,9 +234,8 @@ class JaxModel(AbstractEvaluator):
         return self.conservative
 
     def on(self, devices: Sequence[Any]) -> "JaxModel":
-        kinds = list(dict.fromkeys(devices))
-        lanes = kinds * self.workers if self.workers else devices
-        return dataclasses.replace(self, devices=tuple(lanes))
+        kinds, n_threads = list(dict.fromkeys(devices)), self.workers or machine().model_threads
+        return dataclasses.replace(self, devices=tuple(kinds * n_threads or devices))
 
     def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
         _check_species(atoms, frozenset(numbers_of(self.species)))
@@ -257,7 +256,8 @@ class JaxModel(AbstractEvaluator):
         program = self._program()
         with config_context(program.switches):
             program = program.with_places(machine().model_pairs)
-        devices = list(self.devices) or [None] * (self.workers or _n_threads())
+        n_threads = self.workers or machine().model_threads or n_cores()
+        devices = list(self.devices) or [None] * n_threads
         return ModelSession(atoms, program, devices[: len(atoms)])
 
     def _check(self, program: Program, needs_stress: Sequence[bool]) -> None:
@@ -319,11 +319,6 @@ def _asked_by(function: Callable[..., Any], n_arrays: int) -> Iterator[str]:
 
 
 _F32, _F64 = "float32", "float64"
-
-
-def _n_threads() -> int:
-    """One thread per core of this process; one if the device is no CPU."""
-    return n_cores() if jax.default_backend() == "cpu" else 1
 
 
 def _check_species(atoms: Sequence[Atoms], known: frozenset[int]) -> None:

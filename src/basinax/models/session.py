@@ -132,14 +132,14 @@ class ModelSession(AbstractSession):
         with self._lock:
             asked, self._unlisted = self._unlisted, []
         asked = [own for own in asked if self._asked.get(own[0].number) is own[0]]  # not ended
-        n_new = n_laid = 0
-        for (request, _), found in zip(asked, self._laid_out(asked), strict=True):
-            if isinstance(found, EvaluationError):
-                self._answered.put((request, found))
-                continue
-            shape, arrays = found
-            n_laid += 1
-            with self._lock:
+        laid, shapes, n_new = list(zip(asked, self._laid_out(asked), strict=True)), set[Shape](), 0
+        with self._lock:  # all at once, so that no thread takes a part of them
+            for (request, _), found in laid:
+                if isinstance(found, EvaluationError):
+                    self._answered.put((request, found))
+                    continue
+                shape, arrays = found
+                shapes.add(shape)
                 self._waiting[shape].append((request, arrays))
                 for key in ((device, shape) for device in self._arrays):
                     if key not in self._compiled and key not in self._missing:
@@ -147,7 +147,14 @@ class ModelSession(AbstractSession):
                         n_new += 1
         for _ in range(n_new):
             self._compilers.submit(self._compile, counter)
-        for _ in range(n_laid):
+        for shape in shapes:
+            self._call_for(shape, counter)
+
+    def _call_for(self, shape: Shape, counter: Compilations) -> None:
+        """Let as many threads turn as can evaluate all waiting structures of a shape."""
+        with self._lock:
+            n_turns = -(-len(self._waiting[shape]) // self._program.n_places(shape))
+        for _ in range(n_turns):
             self._pool.submit(self._turn, counter)
 
     def _laid_out(
@@ -189,13 +196,10 @@ class ModelSession(AbstractSession):
             del self._missing[key]
             if failure is None:
                 self._compiled.add(key)
-            members = waiting[shape] if failure is None else waiting.pop(shape)
-            n_turns = len(members)
-        if failure is not None:
-            for request, _ in members:
-                self._answered.put((request, failure))
-        for _ in range(n_turns):  # threads have passed over this shape
-            self._pool.submit(self._turn, counter)
+            failed = [] if failure is None else [(own, failure) for own, _ in waiting.pop(shape)]
+        for answer in failed:
+            self._answered.put(answer)
+        self._call_for(shape, counter)  # threads have passed over this shape
 
     def _turn(self, counter: Compilations) -> None:
         """Evaluates waiting structures of one shape, unless other threads do so."""
@@ -219,9 +223,7 @@ class ModelSession(AbstractSession):
         if not answers:
             with self._lock:
                 self._waiting[group.shape] += group.members
-                n_turns = len(self._waiting[group.shape])
-            for _ in range(n_turns):  # other threads may have passed over this shape
-                self._pool.submit(self._turn, counter)
+            self._call_for(group.shape, counter)  # other threads may have passed over it
 
     def _taken(self, device: Any) -> SameShape | None:
         """The group that fills most places, of a shape whose program is there."""

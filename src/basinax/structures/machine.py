@@ -45,6 +45,8 @@ class Machine:
     model_pairs: int
     """Pairs in one evaluation of a model, about: structures of one shape are evaluated side by
     side. With 0, each structure is evaluated by itself."""
+    model_threads: int
+    """Threads that evaluate a model on one device. With 0, as many as there are cores."""
 
     # --- host syncs
     turns: int
@@ -93,6 +95,7 @@ CPU = Machine(
     short_rows=8192,
     worth_compiling=4_000_000,
     model_pairs=0,  # a core is busy with one
+    model_threads=0,
     turns=12,
     periods=8,
     period=3,
@@ -121,6 +124,7 @@ GPU = Machine(
     short_rows=0,  # the options for short programs are options of the CPU
     worth_compiling=400_000_000,  # a GPU processes a hundred times as many pairs a second
     model_pairs=16384,  # nine crystals of 80 atoms then take as long as one by itself
+    model_threads=2,  # the host works for one while the device works for the other
     turns=24,  # a host sync takes as long as several turns
     periods=8,
     period=6,
