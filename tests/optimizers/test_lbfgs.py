@@ -165,6 +165,23 @@ def test_slots_that_others_have_filled_change_no_bit():
         assert np.asarray(x[ROWS[0]]).tobytes() == np.asarray(other[ROWS[0]]).tobytes()
 
 
+@pytest.mark.parametrize("memory", [7, exhaustive(100)])
+def test_loops_through_all_slots_have_the_bits_of_those_that_end(memory, monkeypatch):
+    """As on a GPU; over more than 400 steps, with few pairs and with full histories."""
+
+    def walked():
+        optimizer = LBFGS(maxstep=0.02, memory=memory)
+        return relax(valley, start(), optimizer, index_prefix=INDEX, fmax=0.0, max_steps=430)
+
+    ending = walked()
+    jax.clear_caches()
+    monkeypatch.setattr("basinax.optimizers.quasi_newton.history.has_cheap_ends", lambda: False)
+    through_all = walked()
+    assert (np.asarray(ending.steps) > 100).all()
+    for a, b in zip(jax.tree.leaves(ending), jax.tree.leaves(through_all), strict=True):
+        assert same_bits(a, b)
+
+
 def test_a_bounded_history_beside_larger_systems_is_that_of_the_system_alone():
     """Room for 10, 10 and 14 pairs, in 30 steps."""
     lbfgs = LBFGS(maxstep=0.3)

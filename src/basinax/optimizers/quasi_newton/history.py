@@ -33,6 +33,18 @@ from basinax.systems.types import Exponents, Prefix, Tree
 FEW = 32
 """If no system has filled more slots, the recursion leaves out all others."""
 
+AT_ONCE = 8
+"""Slots per turn, where a loop goes through all of them."""
+
+
+def has_cheap_ends() -> bool:
+    """Whether loops end where no system has filled a slot.
+
+    On a GPU, a loop of a length that the device decides waits for the host at each turn, and each
+    turn starts kernels. Going through all slots at once or in a loop of known length takes less.
+    """
+    return jax.default_backend() == "cpu"
+
 
 class PairHistory(AbstractState):
     """Pairs of each system: a step s, and the change y of the gradient over the step."""
@@ -226,6 +238,14 @@ def _diagonal(products):
 def _with_slots(history: PairHistory, tree, prefix) -> list[Float[Array, "systems slots"]]:
     """s · x and y · x of each slot, +0 for empty slots."""
     memory, systems = history.sy.shape[1], history.pushes.shape[0]
+    is_filled = _slots(history) < _filled(history)[:, None]
+
+    def known(products):
+        return [jnp.where(is_filled & (x.T != 0), x.T, 0) for x in products]
+
+    if not has_cheap_ends():
+        dots = jax.vmap(lambda slot: segment.dot(slot, tree, prefix))
+        return known([dots(history.s), dots(history.y)])
 
     def turn(k, products):
         pairs = [jax.tree.map(lambda x: x[k], slots) for slots in (history.s, history.y)]
@@ -235,9 +255,7 @@ def _with_slots(history: PairHistory, tree, prefix) -> list[Float[Array, "system
         ]
 
     blank = jnp.zeros((memory, systems), history.sy.dtype)
-    products = jax.lax.fori_loop(0, _most_filled(history), turn, [blank, blank])
-    is_filled = _slots(history) < _filled(history)[:, None]
-    return [jnp.where(is_filled & (x.T != 0), x.T, 0) for x in products]
+    return known(jax.lax.fori_loop(0, _most_filled(history), turn, [blank, blank]))
 
 
 def _with_slot(slots, newest, written: Int32[Array, "systems"], memory: int, prefix):
@@ -296,7 +314,8 @@ def _coefficients(history: PairHistory, first):
     if memory <= FEW:
         return _coefficients_of(memory, history, first)
     few, every = (functools.partial(_coefficients_of, n) for n in (FEW, memory))
-    return jax.lax.cond(_most_filled(history) <= FEW, few, every, history, first)
+    products = dataclasses.replace(history, s=None, y=None)  # a branch may copy what it gets
+    return jax.lax.cond(_most_filled(history) <= FEW, few, every, products, first)
 
 
 def _coefficients_of(n_slots: int, history: PairHistory, first):
@@ -305,7 +324,7 @@ def _coefficients_of(n_slots: int, history: PairHistory, first):
     diagonal = _diagonal(history.sy)
     is_zero = diagonal == 0
     rho = jnp.where(is_zero, 0, rounded(1 / jnp.where(is_zero, 1, diagonal)))
-    filled = _most_filled(history)
+    filled = _most_filled(history) if has_cheap_ends() else n_slots
 
     def slot_of(age):
         # A system without a pair of this age has filled fewer slots, so the last one is empty.
@@ -355,4 +374,6 @@ def _combined(history: PairHistory, gradient, first, alpha, rest, prefix):
         return segment.map_rows(added, prefix, values, total, s, y)
 
     start = segment.map_rows(scaled, prefix, [(first, 0.0)], gradient)
+    if not has_cheap_ends():
+        return jax.lax.fori_loop(0, history.sy.shape[1], turn, start, unroll=AT_ONCE)
     return jax.lax.fori_loop(0, _most_filled(history), turn, start)
