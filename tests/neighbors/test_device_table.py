@@ -56,8 +56,8 @@ def pairs_of(lists: Neighbors, n_rows: int, *, from_there: bool = False) -> np.n
     there = of_images[image]
     if from_there:
         own, there, shift = there, own, -shift
-    columns = own, there, *(shift + 100).T
-    return functools.reduce(lambda code, x: code * 256 + x, columns, np.int64(0))
+    code = (own.astype(np.int64) << 18) | there
+    return functools.reduce(lambda code, x: (code << 8) | (x + 100), shift.T, code)
 
 
 def any_structure(random) -> Atoms:
