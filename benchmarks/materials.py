@@ -28,6 +28,7 @@ from ase.calculators.emt import EMT as ASEEMT
 from ase.filters import FrechetCellFilter
 from ase.optimize import FIRE as ASEFIRE
 
+from basinax import FIRE
 from basinax.atoms import EMT, Frechet, relax
 
 N_SYSTEMS = 512
@@ -50,7 +51,8 @@ def measured(folder: str) -> list[dict[str, Any]]:
     """A row for each kind of cells; trajectories go to new folders within this one."""
     atoms, potential, rows = metal_cells(), EMT(), []
     for name, cell in (("fixed", None), ("Frechet", Frechet())):
-        run = functools.partial(relax, atoms, potential, cell=cell, fmax=FMAX, max_steps=MAX_STEPS)
+        options = {"cell": cell, "fmax": FMAX, "max_steps": MAX_STEPS}
+        run = functools.partial(relax, atoms, potential, FIRE(), **options)
         begin = time.perf_counter()
         result = run()
         first = time.perf_counter() - begin

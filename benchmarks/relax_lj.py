@@ -20,6 +20,7 @@ from ase.build import bulk
 from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.optimize import FIRE as ASEFIRE
 
+from basinax import FIRE
 from basinax.atoms import LennardJones, relax
 
 FMAX = 0.005
@@ -34,7 +35,7 @@ def main() -> None:
     for n_systems, repeat in ((256, 2), (1024, 2), (64, 3)):
         atoms = rattled_crystals(n_systems, repeat)
         potential = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=8.5)
-        run = functools.partial(relax, atoms, potential, fmax=FMAX)
+        run = functools.partial(relax, atoms, potential, FIRE(), fmax=FMAX)
         begin = time.perf_counter()
         result = run()
         first = time.perf_counter() - begin

@@ -222,7 +222,9 @@ def _reach(
     largest = jnp.max(jnp.abs(x), axis=(1, 2))
     may_be = largest <= LARGEST_POSITION  # NaN fails
     radii = radius * (1 + 1e-6) + 64 * eps * largest
-    fractions = jnp.einsum("sai,sik->sak", x, cells.inverses, precision="highest")
+    # Written out: XLA would choose the algorithm of a product of matrices.
+    terms = [x[..., k, None] * cells.inverses[:, None, k] for k in range(3)]
+    fractions = terms[0] + terms[1] + terms[2]
     low = jnp.min(jnp.where(is_atom, fractions, jnp.inf), axis=1)
     high = jnp.max(jnp.where(is_atom, fractions, -jnp.inf), axis=1)
     doubt = SLACK + 16 * eps * jnp.maximum(jnp.abs(low), jnp.abs(high))
@@ -277,6 +279,7 @@ def _listed(
         own = lax.dynamic_slice_in_dim(members, k * n_lanes, n_lanes)
         some = jnp.minimum(own, n_systems - 1)
         size, rows = sizes[some], starts[some][:, None] + atoms
+        of_some = batch.cells[some]
         is_atom = atoms < size[:, None]
         x = jnp.where(is_atom[..., None], positions[jnp.minimum(rows, n_rows - 1)], 0.0)
         reach = _reach(x, is_atom, Cells(*(c[some] for c in cells)), radius)
@@ -292,8 +295,9 @@ def _listed(
         def is_near(code):
             """Of pairs with this shift; (i, j, s) and (j, i, -s) have opposite vectors exactly."""
             shift = _shifts(reach.turns, code[None])[:, 0].astype(x.dtype)
-            offset = jnp.einsum("sk,skj->js", shift, batch.cells[some], precision="highest")
-            d = [w + o[:, None, None] for w, o in zip(ways, offset, strict=True)]
+            terms = [shift[:, k, None] * of_some[:, k] for k in range(3)]
+            offset = terms[0] + terms[1] + terms[2]
+            d = [w + offset[:, None, None, j] for j, w in enumerate(ways)]
             is_other = ~(is_self & (code == n_tried // 2))
             return (d[0] * d[0] + d[1] * d[1] + d[2] * d[2] <= r2) & (
                 is_pair & is_other & (code < n_tried)
@@ -313,7 +317,8 @@ def _listed(
 
         def put(code, carry):
             slots, reverse, n_before = carry
-            near = is_near(code)
+            # No pair is written that was not counted, whatever code the two loops have.
+            near = is_near(code) & (n_before < counts)
             at = lane, atom, jnp.where(near, begins + n_before, width)
             further = n_rows + 1 + neighbor * n_shifts + code
             image = jnp.where(code == n_tried // 2, neighbor, further)
