@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import itertools
 import os
 import shutil
@@ -48,6 +49,9 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 # With these a program would be known by the name of the directory, too.
 jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
+
+# Programs that are traced make many objects, of which hardly any lie in cycles.
+gc.set_threshold(50_000, 20, 20)
 
 # Commands that tests start keep no programs among the user's.
 os.environ["BASINAX_CACHE"] = "off"

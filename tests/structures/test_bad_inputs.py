@@ -205,7 +205,7 @@ def test_names_are_printed_as_they_are(name, tmp_path):
     assert refused(f"{name}@7", "--potential", ARGON)[0].startswith(f"{name}@7 cannot")
 
 
-def test_the_summary_has_names_as_they_are(good, tmp_path):
+def test_the_summary_has_names_as_they_are(good, wells, tmp_path):
     for name in NAMES[:2]:
         (tmp_path / good).rename(name)
         options = ["--max-steps", 0, "--fmax", 0, "--output", f"{name[:-7]}-out.extxyz"]

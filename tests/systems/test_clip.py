@@ -2,26 +2,18 @@
 
 import functools
 
-import brainstate
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from declearn.model.api import Vector  # pyright: ignore[reportPrivateImportUsage]
-from declearn.optimizer.modules import (
-    L2GlobalClipping,  # pyright: ignore[reportPrivateImportUsage]
-)
 from hypothesis import given, settings, strategies as st
-from jax_privacy import clipping as jax_privacy
 
 import basinax
 from basinax import SystemIndex, clip_by_layer_norm, clip_by_norm, segment
 from cases import ALIGNED, DTYPES, ONE_BLOCK_OR_MANY, SHUFFLED_WITH_GAPS, place, take
 from cover import exhaustive
 from xla import jit_as_users
-
-jax.config.update("jax_enable_x64", True)  # brainstate switches it off when it is imported
 
 
 @functools.cache
@@ -253,7 +245,22 @@ def test_zeros_may_be_asked_for():
     assert np.asarray(traced(False)).any()
 
 
-# --- the libraries
+# --- the libraries, which take seconds to import
+
+
+@pytest.fixture(scope="module")
+def brainstate():
+    import brainstate
+
+    jax.config.update("jax_enable_x64", True)  # it switches that off when it is imported
+    return brainstate
+
+
+@pytest.fixture(scope="module")
+def jax_privacy():
+    from jax_privacy import clipping
+
+    return clipping
 
 
 def random_tree(seed, dtype):
@@ -295,7 +302,7 @@ old_name_in_jax_privacy = pytest.mark.filterwarnings(
         exhaustive({"return_zero": True}, jnp.bfloat16),
     ],
 )
-def test_it_agrees_with_jax_privacy(options, dtype):
+def test_it_agrees_with_jax_privacy(jax_privacy, options, dtype):
     theirs = {"nan_safe": False, **options}
     for seed, limit in enumerate([0.0, 0.3, 1.0, 50.0, np.inf]):
         tree = random_tree(seed, dtype)
@@ -311,7 +318,7 @@ def test_it_agrees_with_jax_privacy(options, dtype):
 
 
 @old_name_in_jax_privacy
-def test_a_negative_limit_in_an_array_gives_zero_where_jax_privacy_does_not():
+def test_a_negative_limit_in_an_array_gives_zero_where_jax_privacy_does_not(jax_privacy):
     """Its table says zero in both cases; its code says so in one."""
     limit = jnp.asarray(-1.0)
     for rescale in (False, True):
@@ -334,7 +341,7 @@ def test_a_negative_limit_in_an_array_gives_zero_where_jax_privacy_does_not():
     ],
     ids=repr,
 )
-def test_it_agrees_with_brainstate(norm_type, dtype):
+def test_it_agrees_with_brainstate(brainstate, norm_type, dtype):
     for seed, limit in enumerate([0.0, 0.01, 1.0, 50.0, np.inf]):
         tree = random_tree(seed, dtype)
         got = clip_by_norm(tree, limit, ord=norm_type)
@@ -348,6 +355,11 @@ def test_it_agrees_with_brainstate(norm_type, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_it_agrees_with_declearn(dtype):
+    from declearn.model.api import Vector  # pyright: ignore[reportPrivateImportUsage]
+    from declearn.optimizer.modules import (
+        L2GlobalClipping,  # pyright: ignore[reportPrivateImportUsage]
+    )
+
     for seed, limit in enumerate([0.3, 1.0, 50.0]):  # it divides by the limit
         tree = {k: np.asarray(x) for k, x in random_tree(seed, dtype).items()}
         expected = L2GlobalClipping(max_norm=limit).run(Vector.build(tree))
