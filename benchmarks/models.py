@@ -31,7 +31,7 @@ whose package is not installed is left out.
 `--parts` is another case, which needs neither ASE's calculators nor a network: 32 and 128 crystals
 of 8 atoms with Nequix, ten steps, and the parts of an evaluation in milliseconds. `ms` is by the
 clock, the median of three calls after the first; `evaluate ms` is by the clock, too, with each call
-of the model alone, and `device` is their part of the clock. So `ms` is near `evaluate ms` where the
+of the model alone, and `device busy` is their part of the clock. So `ms` is near `evaluate ms` where the
 host prepares while the device evaluates. `together` is the mean number of structures in a call of
 the model. The weights may be named by the variable NEQUIX_WEIGHTS, too.
 
@@ -305,7 +305,7 @@ def parts_of(n: int, arguments: argparse.Namespace) -> dict[str, Any]:
         "ms": 1e3 * seconds / evaluations,
         "cpu ms": 1e3 * busy / evaluations,
         "evaluate ms": 1e3 * of_calls / evaluations,
-        "device": of_calls / seconds,
+        "device busy": of_calls / seconds,
         **parts.of(all_busy, evaluations),
         "together": evaluations / calls.counts.total(),
         "shapes": len(calls.counts),
