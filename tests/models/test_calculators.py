@@ -162,6 +162,17 @@ def test_results_keep_everything_that_the_calculator_found():
     assert relaxed.get_potential_energy(force_consistent=True) < 1e-5
 
 
+def test_results_are_kept_where_a_structure_of_another_size_takes_the_place(monkeypatch):
+    """Of all structures but the last ones, whose places are taken before they are handed over."""
+    monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 16)
+    monkeypatch.setattr("basinax.structures.machine.CPU.few_rows", 16)
+    atoms = [Atoms(f"Ar{n}", np.full((n, 3), 0.1) * np.arange(3)) for n in (2, 7, 3, 8, 1, 5)]
+    result = relax(atoms, ASECalculator(Springs()), FIRE(), fmax=1e-3, max_steps=[3, 5, 2, 4, 6, 3])
+    for k, end in enumerate(result.atoms):
+        bonds = end.calc.results["bond-orders"]
+        np.testing.assert_array_equal(bonds, np.eye(len(atoms[k])))
+
+
 def test_results_are_not_those_of_arrays_that_were_filled_again():
     atoms = [on_springs("H3", k) for k in range(3)]
     for found, a in zip(evaluate(atoms, Refilled()).atoms, atoms, strict=True):

@@ -257,8 +257,10 @@ class Slots:
         if self.info_of is None:
             return [NO_INFO] * len(structures)
         positions, cells = (np.asarray(found[x], np.float64) for x in ("positions", "cells"))
+        starts = self.starts.tolist()  # other structures may stand in the slots by now
         return [
-            self.info_of(s, positions[self.rows_of(k)], cells[k]) for k, s in structures.items()
+            self.info_of(s, positions[starts[k] : starts[k] + s.n_atoms], cells[k])
+            for k, s in structures.items()
         ]
 
     def _places(
