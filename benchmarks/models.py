@@ -32,8 +32,8 @@ whose package is not installed is left out.
 of 8 atoms with Nequix, ten steps, and the parts of an evaluation in milliseconds. `ms` is by the
 clock, the median of three calls after the first; `evaluate ms` is by the clock, too, with each call
 of the model alone, and `device busy` is their part of the clock. So `ms` is near `evaluate ms`
-where the host prepares while the device evaluates. `together` is the mean number of structures in a call of
-the model. The weights may be named by the variable NEQUIX_WEIGHTS, too.
+where the host prepares while the device evaluates. `together` is the mean number of structures in a
+call of the model. The weights may be named by the variable NEQUIX_WEIGHTS, too.
 
     python benchmarks/models.py [--sets argon ...] [--systems N] [--steps N] [--again]
     python benchmarks/models.py --parts [--systems N] [--steps N] [--weights FILE]
