@@ -16,7 +16,7 @@ from basinax.engine.stream import AbstractBackend
 from basinax.engine.turns import advance_block, noted, recorded
 from basinax.minimize.run import Run
 from basinax.minimize.status import Status
-from basinax.neighbors.device_table import DeviceTable
+from basinax.neighbors.device_table import MOST_ATOMS, DeviceTable
 from basinax.neighbors.edges import EdgeList
 from basinax.neighbors.lists import Neighbors
 from basinax.neighbors.prune import CutoffAndSkin
@@ -53,10 +53,8 @@ class DeviceBackend(AbstractBackend):
     def _device_table(self) -> DeviceTable | None:
         """The table of lists made on the device; None if they suit it less than the host."""
         slots, potential = self.slots, self.potential
-        n_candidates = slots.group.most_rows**2
-        if potential.lists is EdgeList or not machine().candidates:
-            return None
-        if n_candidates > machine().most_candidates:
+        is_small = slots.group.most_rows <= MOST_ATOMS
+        if potential.lists is EdgeList or not (is_small and machine().candidates):
             return None
         table = DeviceTable(
             slots.batch,

@@ -148,7 +148,11 @@ class Slots:
 
     def rows_of(self, k: int) -> slice:
         """The rows of the structure in slot k."""
-        return slice(self.starts[k], self.starts[k] + len(self.structures[k]))
+        return self._rows(k, self.structures[k])
+
+    def _rows(self, k: int, structure: Structure) -> slice:
+        """The rows of a structure in slot k, where another one may stand by now."""
+        return slice(self.starts[k], self.starts[k] + structure.n_atoms)
 
     def here(self, run: Run) -> Batch:
         """The batch at the current positions of the run."""
@@ -257,10 +261,8 @@ class Slots:
         if self.info_of is None:
             return [NO_INFO] * len(structures)
         positions, cells = (np.asarray(found[x], np.float64) for x in ("positions", "cells"))
-        starts = self.starts.tolist()  # other structures may stand in the slots by now
         return [
-            self.info_of(s, positions[starts[k] : starts[k] + s.n_atoms], cells[k])
-            for k, s in structures.items()
+            self.info_of(s, positions[self._rows(k, s)], cells[k]) for k, s in structures.items()
         ]
 
     def _places(
@@ -270,9 +272,9 @@ class Slots:
 
         Fixed coordinates have their original bits, which a run may round.
         """
-        positions, starts = np.asarray(found["positions"], np.float64), self.starts.tolist()
+        positions = np.asarray(found["positions"], np.float64)
         for k, structure in structures.items():
-            place = positions[starts[k] : starts[k] + structure.n_atoms].copy()
+            place = positions[self._rows(k, structure)].copy()
             if structure.cell is None and structure.atoms.constraints:
                 place = np.where(structure.fixed, structure.atoms.positions, place)
             yield place
@@ -292,9 +294,8 @@ class Slots:
         cells, forces, energies = arrays["cells"], arrays["forces"], arrays["energies"].tolist()
         stress, of_atoms = arrays.get("stress"), arrays.get("of_atoms")
         free, own = arrays.get("free_energies"), found.get("own_energies")
-        starts = self.starts.tolist()
         for (k, structure), place in zip(structures.items(), places, strict=True):
-            rows = slice(starts[k], starts[k] + structure.n_atoms)
+            rows = self._rows(k, structure)
             is_fixed = structure.cell is None
             yield Snapshot(
                 place,

@@ -29,6 +29,9 @@ from basinax.numerics.rounding import BLOCK
 from basinax.structures.batch import Batch, padded_size, row_starts
 from basinax.structures.machine import machine
 
+MOST_ATOMS = 256
+"""The largest number of atoms of a system whose pairs are all tried."""
+
 MOST_SHIFTS = 125
 """The largest number of shifts of a system, two cells either way. All systems have images for as
 many, so that a smaller cell would cost the others time."""
@@ -106,6 +109,8 @@ class DeviceTable:
         self.cutoff, self.skin = float(cutoff), float(skin)
         self._starts = row_starts(batch.index.sizes).astype(np.int32)
         self._shape = batch.n_rows, batch.n_systems
+        owners = np.searchsorted(self._starts, np.arange(batch.n_rows), side="right") - 1
+        self._owners = owners.astype(np.int32)
         self._most_rows = -(-most_rows // BLOCK) * BLOCK
         self._has_reverse, self._follows_cells = reverse, follows_cells
         self._cells = np.array(batch.cells)
@@ -163,7 +168,10 @@ class DeviceTable:
         cells, dtype = np.asarray(batch.cells), batch.positions.dtype
         radius, n_systems = self.cutoff + self.skin, self._shape[1]
         self._cells[which] = cells[which]
-        inverses, per_height = inverses_along(cells, np.asarray(batch.pbc))
+        inverses, per_height = np.zeros((n_systems, 3, 3)), np.zeros((n_systems, 3))
+        inverses[which], per_height[which] = inverses_along(
+            cells[which], np.asarray(batch.pbc)[which]
+        )
         with np.errstate(all="ignore"):  # cells may be lost, or flat
             n_images = np.where(per_height > 0, 2 * radius * per_height + 1, 1.0).prod(axis=1)
             may_be = n_images <= images_at_most(self.cutoff, self.skin)
@@ -191,12 +199,11 @@ class DeviceTable:
         """The lists of all systems, on the device."""
         longest = padded_size(int(self._longest.max()), BLOCK)
         self._n_slots = max(self._n_slots, longest)
-        owners = np.searchsorted(self._starts, np.arange(self._shape[0]), side="right") - 1
         room = self._n_shifts, min(self._n_slots, self._width)
         frames = None
         if self._follows_cells:
             frames = Frames.of(self._cells, self.cutoff + self.skin)
-        return _formed(room, self._known, owners.astype(np.int32), frames)
+        return _formed(room, self._known, self._owners, frames)
 
 
 class Reach(NamedTuple):

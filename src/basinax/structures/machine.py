@@ -65,8 +65,6 @@ class Machine:
     candidates: int
     """The device makes the lists of small systems, and tries about this many pairs of atoms at a
     time. With 0, the host makes all lists."""
-    most_candidates: int
-    """The most pairs of atoms of a system whose list the device makes."""
 
     # --- folds over neighbours
     chunk: int
@@ -102,7 +100,6 @@ CPU = Machine(
     worth_refilling=8,
     worth_packing=0.75,
     candidates=0,  # the host takes a tenth of the time
-    most_candidates=1 << 16,
     chunk=128,
     chunks=16,
     wide=4,
@@ -131,7 +128,6 @@ GPU = Machine(
     worth_refilling=8,
     worth_packing=0.5,
     candidates=0,  # 1 << 22 is four times as fast, see docs/notebook.md; not yet beyond doubt
-    most_candidates=1 << 16,
     chunk=0,
     chunks=0,  # a loop of unknown length needs the host at each turn: 30 µs
     wide=0,
