@@ -393,7 +393,8 @@ def _tried(tasks: Tasks, systems: Int[np.ndarray, "some"]) -> Pairs:
     np.take(places.reshape(3, -1), chosen.ravel(), axis=1, out=ends[:3].reshape(3, -1), mode="clip")
     np.einsum("ksj,ksj->sj", ends[:3], ends[:3], out=ends[3])
     farthest2 = np.max(ends[3], axis=1, where=is_there, initial=0.0)[:, None]
-    ends[3][~is_there] = np.inf  # near no atom
+    # Near no atom. Of infinities, BLAS warns on some processors: it multiplies them by padding.
+    ends[3][~is_there] = np.finfo(np.float32).max
     begins = np.full((n_systems, n_atoms, 4), -1.0, np.float32)
     begins[..., :3] = 2 * x.transpose(1, 2, 0)
     errors = _ROUNDING * (farthest2 + radii2)
