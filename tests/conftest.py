@@ -1,7 +1,6 @@
 """Strict JAX for every test: double precision, no silent promotion of dtypes or ranks."""
 
 import contextlib
-import functools
 import gc
 import itertools
 import os
@@ -27,6 +26,11 @@ __all__ = ["recorded"]
 pytest_plugins = ["atoms_fixtures", "shapes", "wells"]
 
 choose_options()
+
+from basinax.numerics import xla  # noqa: E402 (once XLA's flags are chosen)
+
+xla.SWITCHES["options"] = WISHED == "default"
+
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -106,22 +110,6 @@ def share_programs():
             shutil.copyfile(_own / program, part)
             part.rename(other / program)
     _shared.update(programs)
-
-
-@pytest.fixture(autouse=True)
-def short_runs(monkeypatch):
-    """Are compiled as everything else in tests, unless that is as users do."""
-    if WISHED != "default":
-        monkeypatch.setattr("basinax.structures.machine.CPU.short_rows", 0)
-        monkeypatch.setattr("basinax.engine.hosted._turn", _turn_of_tests())
-
-
-@functools.cache
-def _turn_of_tests():
-    from basinax.engine import hosted
-    from basinax.numerics import xla
-
-    return xla.jitted(hosted._turn.__wrapped__, static_argnums=0)
 
 
 _tests_run = itertools.count(1)

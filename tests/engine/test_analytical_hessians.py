@@ -35,7 +35,7 @@ from basinax.atoms import (
 )
 from basinax.potentials import tersoff
 from comparison import same_bits
-from cover import named_daily
+from cover import exhaustive, named_daily
 from graph_models import CUTOFF, Direct, Network, OfPositions
 from listed_energies import CUTOFF as LISTED_CUTOFF, Format, by_list
 from metal_tables import potential as eam, reference as ase_eam
@@ -238,7 +238,8 @@ MIXED = {
 }
 
 
-@both_dtypes
+@pytest.mark.usefixtures("as_users")
+@pytest.mark.parametrize("dtype", ["float64", exhaustive("float32")])
 def test_a_structure_has_the_bits_that_it_has_alone(dtype):
     structures = list(MIXED.values())
     options = {"hessian": "analytical", "dtype": dtype}
@@ -253,6 +254,7 @@ def test_a_structure_has_the_bits_that_it_has_alone(dtype):
     assert finite == [name != "not finite" for name in MIXED]
 
 
+@pytest.mark.usefixtures("as_users")
 @both_dtypes
 @pytest.mark.parametrize("made", named_daily(MODELS, ["vectors"]))
 def test_a_model_gives_the_bits_of_each_structure_alone(made, dtype):

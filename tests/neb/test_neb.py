@@ -128,8 +128,9 @@ def test_other_optimizers_step_as_those_of_ase(optimizers, method, climb, record
     assert compared(recorded, "hop", (1, 10, 40), optimizers, method=method, climb=climb) < 1e-9
 
 
-@pytest.mark.parametrize("method", ["aseneb", "improvedtangent"])
-@pytest.mark.parametrize("name", ["across", "dimer"])
+@pytest.mark.parametrize(
+    *cover("name, method", ["across", "dimer"], ["aseneb", "improvedtangent"], strength=1)
+)
 def test_boundaries_and_open_molecules_are_as_in_ase(name, method, recorded):
     how = {"method": method, "climb": True, "interpolate": "linear"}
     assert compared(recorded, name, (1, 10, 40), FIRES, **how) < 1e-9

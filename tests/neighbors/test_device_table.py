@@ -229,7 +229,7 @@ def argon(n: int) -> list[Atoms]:
         exhaustive("metals", np.float32),
         exhaustive("metals whose cells move", np.float32),
         exhaustive("metals whose cells move", np.float64),
-        ("semiconductors", np.float64),
+        exhaustive("semiconductors", np.float64),
         exhaustive("semiconductors", np.float32),
     ],
 )

@@ -13,6 +13,8 @@ from jax import lax
 from basinax.numerics import elementary, exponential, xla
 from xla import DEFAULTS
 
+pytestmark = pytest.mark.usefixtures("as_users")
+
 OF_XLA = {
     "exp": jnp.exp,
     "log": jnp.log,

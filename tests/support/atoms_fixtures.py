@@ -3,20 +3,15 @@
 import jax
 import pytest
 
-from basinax.engine import hosted
 from basinax.models import programs, session
 from basinax.numerics import xla
-from basinax.structures.machine import CPU
 from xla import AS_USERS
-
-SHORT_ROWS, _TURN = CPU.short_rows, hosted._turn
 
 
 @pytest.fixture
-def as_users(short_runs, monkeypatch):
-    """Short runs are compiled as they are for users."""
-    monkeypatch.setattr("basinax.structures.machine.CPU.short_rows", SHORT_ROWS)
-    monkeypatch.setattr("basinax.engine.hosted._turn", _TURN)
+def as_users(monkeypatch):
+    """Programs of the library have the options that they have for users."""
+    monkeypatch.setitem(xla.SWITCHES, "options", True)
 
 
 @pytest.fixture

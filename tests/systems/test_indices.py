@@ -8,14 +8,13 @@ import pytest
 from basinax import SystemIndex, clip_by_norm, segment
 from cases import DTYPES
 from cover import cover, exhaustive
-from xla import jit_as_users
 
 SIZES = [1, 3, 0, 9, 20]
-WIDTHS = [(), (1,), (3,), (8,), (9,), (4, 8), (4, 8), (33,), (100,), (2, 64)]
+WIDTHS = [(), (3,), (8,), (9,), (4, 8), (4, 8), (100,)]
 
 
 def tree(dtype, sizes=SIZES, align=1):
-    """Ten leaves of normal, tiny and huge numbers."""
+    """Seven leaves of normal, tiny and huge numbers."""
     draw, index = np.random.default_rng(0), SystemIndex.from_sizes(sizes, align=align)
     sizes_of_numbers = np.array([1.0, 1e-30, 1e30])[np.asarray(index.ids) % 3]
     leaves = [draw.normal(size=(index.n_rows, *width)) for width in WIDTHS]
@@ -28,7 +27,7 @@ def results(leaves, index):
     return segment.sum(leaves, index), segment.norm(leaves, index), clipped
 
 
-computed = jit_as_users(results)
+computed = jax.jit(results)
 
 
 @pytest.mark.parametrize(*cover("dtype, align", [*DTYPES, jnp.bfloat16], [8, 1], strength=1))
