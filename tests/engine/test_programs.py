@@ -161,6 +161,7 @@ def test_what_another_thread_compiles_is_not_counted():
     assert compilations.count == 1
 
 
+@pytest.mark.usefixtures("as_users")
 @pytest.mark.parametrize(
     ("optimizer", "cell", "recorded"),
     [

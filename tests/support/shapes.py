@@ -26,7 +26,7 @@ def few_shapes(few_lengths, monkeypatch):
             return BLOCK, 1
         return _coarse_size(n_rows, 512), _coarse_size(len(sizes), 64)
 
-    monkeypatch.setattr("basinax.structures.batch.batch_shape", of_evaluations)
+    monkeypatch.setattr("basinax.structures.batch._shape_for", of_evaluations)
     monkeypatch.setattr("basinax.engine.groups.padded_size", of_relaxations)
     monkeypatch.setattr("basinax.structures.machine.CPU.few_rows", BLOCK)
 
