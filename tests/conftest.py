@@ -19,18 +19,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from recorded import recorded
-from xla import WISHED, choose_options
+from xla import choose_options
 
 __all__ = ["recorded"]
 
 pytest_plugins = ["atoms_fixtures", "shapes", "wells"]
 
 choose_options()
-
-from basinax.numerics import xla  # noqa: E402 (once XLA's flags are chosen)
-
-xla.SWITCHES["options"] = WISHED == "default"
-
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

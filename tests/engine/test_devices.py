@@ -127,6 +127,7 @@ def seen_turn(*arguments):
 
 
 hosted._turn, hosted.cpu_beside = seen_turn, lambda: jax.devices()[1]
+assert run_model(None) == alone
 assert run_model(None, **moving) == alone_moving
 assert used == {jax.devices()[0]}, used
 assert turns == {jax.devices()[1]}, turns

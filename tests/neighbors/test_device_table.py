@@ -226,7 +226,10 @@ def argon(n: int) -> list[Atoms]:
         ("argon", np.float32),
         exhaustive("argon", np.float64),
         exhaustive("metals", np.float64),
+        exhaustive("metals", np.float32),
         exhaustive("metals whose cells move", np.float32),
+        exhaustive("metals whose cells move", np.float64),
+        exhaustive("semiconductors", np.float64),
         exhaustive("semiconductors", np.float32),
     ],
 )

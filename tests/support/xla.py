@@ -71,3 +71,7 @@ def choose_options() -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if WISHED != "default" and IS_TRIED and QUICK not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {QUICK}"
+
+    from basinax.numerics.xla import SWITCHES  # now that the flags are chosen
+
+    SWITCHES["options"] = WISHED == "default"

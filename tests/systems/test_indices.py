@@ -10,11 +10,11 @@ from cases import DTYPES
 from cover import cover, exhaustive
 
 SIZES = [1, 3, 0, 9, 20]
-WIDTHS = [(), (3,), (8,), (9,), (4, 8), (4, 8), (100,)]
+WIDTHS = [(), (1,), (3,), (8,), (9,), (4, 8), (4, 8), (33,), (100,), (2, 64)]
 
 
 def tree(dtype, sizes=SIZES, align=1):
-    """Seven leaves of normal, tiny and huge numbers."""
+    """Ten leaves of normal, tiny and huge numbers."""
     draw, index = np.random.default_rng(0), SystemIndex.from_sizes(sizes, align=align)
     sizes_of_numbers = np.array([1.0, 1e-30, 1e30])[np.asarray(index.ids) % 3]
     leaves = [draw.normal(size=(index.n_rows, *width)) for width in WIDTHS]
