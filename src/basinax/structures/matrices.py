@@ -1,5 +1,6 @@
 """Arithmetic of one 3x3 matrix per system, in a written order (docs/design.md, section 2)."""
 
+import functools
 import math
 
 import jax
@@ -43,44 +44,48 @@ def transposed(a: Matrices) -> Matrices:
 
 def determinant(a: Matrices) -> Float[Array, "systems"]:
     """a₀ · (a₁ × a₂), added in index order."""
-    of_first = cofactors(a)[:, 0]
-    total = rounded(a[:, 0, 0] * of_first[:, 0]) + rounded(a[:, 0, 1] * of_first[:, 1])
-    return total + rounded(a[:, 0, 2] * of_first[:, 2])
+    return _along_first_row(a, cofactors(a))
+
+
+def _along_first_row(a: Matrices, of: Matrices) -> Float[Array, "systems"]:
+    """The determinant, from its cofactors."""
+    return _in_order(rounded(a[:, 0] * of[:, 0]))
 
 
 def inverse(a: Matrices) -> Matrices:
     """The inverse by cofactors; not finite for a determinant of 0."""
+    of = cofactors(a)
     # Divide once and multiply: in a loop, XLA may turn divisions by one number into products.
-    over = rounded(1 / determinant(a))
-    return rounded(transposed(cofactors(a)) * over[:, None, None])
+    over = rounded(1 / _along_first_row(a, of))
+    return rounded(transposed(of) * over[:, None, None])
 
 
 def cofactors(a: Matrices) -> Matrices:
     """Matrices whose rows are the vector products of the other two rows, in cyclic order."""
-    after, last = a[:, (1, 2, 0)], a[:, (2, 0, 1)]
-    return rounded(after[:, :, (1, 2, 0)] * last[:, :, (2, 0, 1)]) - rounded(
-        after[:, :, (2, 0, 1)] * last[:, :, (1, 2, 0)]
+    after, last = jnp.roll(a, -1, 1), jnp.roll(a, 1, 1)
+    return rounded(jnp.roll(after, -1, 2) * jnp.roll(last, 1, 2)) - rounded(
+        jnp.roll(after, 1, 2) * jnp.roll(last, -1, 2)
     )
+
+
+def _in_order(x: Float[Array, "*rest n"]) -> Float[Array, "*rest"]:
+    """The sum over the last axis, added in index order."""
+    return functools.reduce(jnp.add, [x[..., k] for k in range(x.shape[-1])])
 
 
 def squared_lengths(d: Float[Array, "n 3"]) -> Float[Array, "n"]:
     """The sum of each row's squares, added in index order."""
-    return rounded(d[:, 0] * d[:, 0]) + rounded(d[:, 1] * d[:, 1]) + rounded(d[:, 2] * d[:, 2])
+    return _in_order(rounded(d * d))
 
 
 def row_norms(a: Matrices) -> Float[Array, "systems 3"]:
     """The root of each row's sum of squares, added in index order."""
-    squares = rounded(a * a)
-    return rounded(jnp.sqrt(squares[:, :, 0] + squares[:, :, 1] + squares[:, :, 2]))
+    return rounded(jnp.sqrt(_in_order(rounded(a * a))))
 
 
 def frobenius_norm(a: Matrices) -> Float[Array, "systems"]:
     """The root of the sum of squares, added in index order."""
-    squares = rounded(a * a).reshape(-1, 9)
-    total = squares[:, 0]
-    for k in range(1, 9):
-        total = total + squares[:, k]
-    return rounded(jnp.sqrt(total))
+    return rounded(jnp.sqrt(_in_order(rounded(a * a).reshape(-1, 9))))
 
 
 def exponential(a: Matrices) -> Matrices:
@@ -158,20 +163,12 @@ def logarithm(a: Matrices) -> Matrices:
 
 def turned(matrices: Float[Array, "rows n n"], x: Float[Array, "rows n"]) -> Float[Array, "rows n"]:
     """The matrix of each row times its vector, added in index order."""
-    total = rounded(matrices[:, :, 0] * x[:, 0:1])
-    for k in range(1, x.shape[1]):
-        total = total + rounded(matrices[:, :, k] * x[:, k : k + 1])
-    return total
+    return _in_order(rounded(matrices * x[:, None]))
 
 
 def turned_rows(
     rows: Float[Array, "rows 3"], matrices: Matrices, index: SystemIndex
 ) -> Float[Array, "rows 3"]:
     """Each row times the matrix of its system; 0 in padding."""
-    columns = []
-    for j in range(3):
-        products = [
-            rounded(rows[:, i] * index.spread(matrices[:, i, j], 0.0, rows[:, i])) for i in range(3)
-        ]
-        columns.append(products[0] + products[1] + products[2])
-    return jnp.stack(columns, 1)
+    x = jnp.broadcast_to(rows[:, None], (len(rows), 3, 3))
+    return _in_order(rounded(index.spread(transposed(matrices), 0.0, x) * x))

@@ -162,16 +162,22 @@ class SystemIndex(eqx.Module):
         return functools.reduce(jnp.add, deeper, jnp.ones_like(self.sizes))
 
     def spread(
-        self, values: Shaped[Array, "systems"], padding: float | bool, like: Array
+        self, values: Shaped[Array, "systems *_first"], padding: float | bool, like: Array
     ) -> Shaped[Array, "rows *components"]:
-        """The value of each row's system, broadcast to the shape of `like`; `padding` elsewhere."""
+        """The value of each row's system, broadcast to the shape of `like`; `padding` elsewhere.
+
+        Where values have components, they are the first of `like`.
+        """
+        rest = (1,) * (like.ndim - values.ndim)
         if not self.is_aligned:
-            per_row = take(values, self.ids, padding).reshape((-1,) + (1,) * (like.ndim - 1))
-            return jnp.broadcast_to(per_row, like.shape)
+            per_row = take(values, self.ids, padding)
+            return jnp.broadcast_to(per_row.reshape(per_row.shape + rest), like.shape)
         # Repeating one gathered value per block costs less than gathering one per row.
-        per_block = take(values, self._block_ids, padding)
-        width = BLOCK * math.prod(like.shape[1:])
-        return jnp.broadcast_to(per_block[:, None], (per_block.size, width)).reshape(like.shape)
+        per_block = take(values, self._block_ids, padding)[:, None]
+        blocks = (per_block.shape[0], BLOCK, *like.shape[1:])
+        return jnp.broadcast_to(per_block.reshape(per_block.shape + rest), blocks).reshape(
+            like.shape
+        )
 
     def first_blocks(
         self, rows: Shaped[Array, "rows *components"], systems: Int32[Array, "some"]
