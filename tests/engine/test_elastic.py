@@ -145,6 +145,7 @@ def test_moduli_of_a_cubic_crystal_are_those_of_the_textbook(clamped):
     np.testing.assert_allclose(clamped[0].compliance @ clamped[0].tensor, np.eye(6), atol=1e-9)
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.parametrize("dtype", ["float64", exhaustive("float32")])
 @pytest.mark.parametrize("relax_ions", [False, True])
 def test_a_structure_has_the_bits_that_it_has_alone(relax_ions, dtype):

@@ -49,6 +49,7 @@ def test_energies_forces_and_stresses_are_those_of_ase(metals, found):
     assert np.isnan(result.stresses[4]).all() and "stress" not in result.atoms[4].calc.results
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.parametrize("at", [exhaustive(0), 1, exhaustive(3), exhaustive(4)])
 def test_a_structure_has_the_bits_that_it_has_alone(metals, found, at):
     result, dtype = found
@@ -60,6 +61,7 @@ def test_a_structure_has_the_bits_that_it_has_alone(metals, found, at):
     assert same_bits(*energies)
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 def test_bits_do_not_depend_on_which_batch_a_structure_comes_into(metals, found, monkeypatch):
     result, dtype = found
     monkeypatch.setattr("basinax.structures.machine.CPU.point_rows", 40)

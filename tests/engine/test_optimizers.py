@@ -165,6 +165,7 @@ optimizers/test_bfgs.py.
 """
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.parametrize("name", every_day(CASES.keys(), EVERY_DAY.__contains__))
 def test_a_structure_ends_as_if_alone_where_places_are_taken_again(name, tmp_path):
     optimizer, setting, dtype, options = CASES[name]

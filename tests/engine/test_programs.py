@@ -166,11 +166,10 @@ def test_what_another_thread_compiles_is_not_counted():
     ("optimizer", "cell", "recorded"),
     [
         # Evaluations every day, in test_potential_isolation.py.
-        exhaustive(FIRE(), None, True),
         exhaustive(BFGS(), None, True),
         exhaustive(FIRE(), "frechet", False),
     ],
-    ids=["FIRE", "BFGS", "cells"],
+    ids=["BFGS", "cells"],
 )
 def test_short_runs_have_the_bits_of_long_ones(optimizer, cell, recorded, monkeypatch, tmp_path):
     runs, systems = [], slabs(2) if cell is None else metals(2)

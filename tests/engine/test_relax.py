@@ -94,6 +94,7 @@ def test_order_skin_and_rebuilds_change_no_bit():
     assert [i for i in range(len(atoms)) if not same(batch, i, thin, len(atoms) - 1 - i)] == []
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.exhaustive  # every day in places that are taken again, below
 def test_how_structures_are_grouped_changes_no_bit(monkeypatch):
     atoms, potential = structures(), LennardJones(**ARGON)

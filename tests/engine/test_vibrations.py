@@ -93,6 +93,7 @@ def test_differences_are_derivatives_of_the_forces():
     np.testing.assert_allclose(ours.hessian[5], -np.asarray(column[:3]).ravel(), atol=1e-7)
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.parametrize("at", [0, exhaustive(1), 2, exhaustive(3)])
 def test_a_structure_has_the_bits_that_it_has_alone(structures, found, at, monkeypatch):
     result, dtype = found

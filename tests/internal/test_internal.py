@@ -322,6 +322,7 @@ def mixed() -> list[Atoms]:
     return made
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.parametrize(
     ("cell", "dtype"),
     [

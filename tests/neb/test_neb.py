@@ -193,13 +193,9 @@ def assert_same(path, other):
 
 
 # Of each in both dtypes the order of operations is looked through every day, below.
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.parametrize(
-    ("method", "dtype"),
-    [
-        ("improvedtangent", np.float64),
-        exhaustive("aseneb", np.float32),
-        exhaustive("string", np.float32),
-    ],
+    ("method", "dtype"), [("improvedtangent", np.float64), exhaustive("string", np.float32)]
 )
 def test_a_path_has_the_bits_that_it_has_alone(method, dtype):
     images = {"a": 5, "b": 3, "c": 4}

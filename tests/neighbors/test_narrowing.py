@@ -22,7 +22,6 @@ from metals import SYSTEMS as METALS
 from structures import POTENTIALS, STRUCTURES, jitted, jitted_as_users, moved, rattled
 
 CUTOFF, SKIN = 6.0, 1.0
-DTYPES = [np.float32, np.float64]
 FOLDED = {
     "EMT": (EMT(), jitted_as_users),
     "Zhou": (ZhouEAM("Cu", "Au", "Pt"), jitted),
@@ -88,15 +87,15 @@ def test_pairs_within_the_radii_are_left_in_the_order_of_the_lists(dtype):
     assert (np.diff(longest) <= 0).all()
 
 
-@pytest.mark.usefixtures("few_columns")
+@pytest.mark.usefixtures("few_columns", "exhaustively_as_users")
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
         ("LJ", np.float64),
         # Whole relaxations every day, below.
-        *(exhaustive("EMT", dtype) for dtype in DTYPES),
+        exhaustive("EMT", np.float64),
         exhaustive("LJ", np.float32),
-        *(exhaustive("Zhou", dtype) for dtype in DTYPES),
+        exhaustive("Zhou", np.float32),
     ],
 )
 def test_properties_have_the_bits_that_whole_lists_give(name, dtype):
@@ -215,16 +214,15 @@ RUNS = {
 }
 
 
-@pytest.mark.usefixtures("few_shapes")
+@pytest.mark.usefixtures("few_shapes", "exhaustively_as_users")
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
         # Their runs take minutes; every day lists are compared, above, and relaxations with ASE's.
         exhaustive("recorded", np.float32),
         exhaustive("fixed", np.float32),
-        exhaustive("recorded", np.float64),
         exhaustive("noted", np.float32),
-        *(exhaustive("cells", dtype) for dtype in DTYPES),
+        exhaustive("cells", np.float64),
     ],
 )
 def test_runs_have_the_bits_they_have_without_and_alone(name, dtype, monkeypatch, tmp_path):
@@ -259,6 +257,7 @@ def test_runs_have_the_bits_they_have_without_and_alone(name, dtype, monkeypatch
         assert same(relax([systems[k]], EMT(), slow, **alone), 0, first, k)
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.exhaustive
 def test_a_machine_without_chunks_finds_the_same_bits(monkeypatch, few_shapes):
     names = ("slab with atoms", "skewed and tiny", "cluster of 13")

@@ -132,6 +132,7 @@ def test_a_jitted_evaluation_has_all_but_the_last_bits_of_the_one_op_by_op():
             np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance, err_msg=few[k])
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.exhaustive
 def test_four_hundred_steps_of_a_relaxation_have_the_bits_they_have_alone():
     few, settings = systems("Embedded", ("cell of 8", "cluster")), {"fmax": 0.0, "max_steps": 400}

@@ -215,6 +215,7 @@ def test_padding_has_neither_energy_nor_force(name):
     assert (np.asarray(got.atom_energies)[padding] == 0).all()
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.parametrize(
     ("name", "dtype"), [exhaustive("BKS", np.float32), exhaustive("all alike", np.float64)]
 )

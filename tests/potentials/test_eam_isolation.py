@@ -152,6 +152,7 @@ def test_an_atom_without_a_finite_position_shows_in_its_systems_energy(name, dty
         ]
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.parametrize(
     ("name", "dtype"), [exhaustive("tables", np.float32), exhaustive("Zhou", np.float64)]
 )

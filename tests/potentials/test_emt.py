@@ -204,6 +204,7 @@ def test_fire_ends_where_and_when_that_of_ase_does(recorded):
     assert result.converged.all()
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.parametrize(
     ("asap_cutoff", "dtype"),
     # In float32 every day in test_narrowing.py.

@@ -151,6 +151,7 @@ def test_an_atom_without_a_finite_position_shows_in_its_systems_energy(name, dty
         ]
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [exhaustive("StillingerWeber, mixed", np.float32), exhaustive("Tersoff", np.float64)],

@@ -37,6 +37,7 @@ def same(one, other) -> bool:
     return all(a is b is None or np.array_equal(a, b) for a, b in pairs)
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.parametrize("dtype", [np.float32, exhaustive(np.float64)])
 def test_histories_have_the_bits_that_structures_have_alone(few_shapes, few_places, dtype):
     settings = {"fmax": 0.005, "dtype": dtype, "max_steps": 60}

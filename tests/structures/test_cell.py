@@ -225,6 +225,7 @@ def several(kind) -> tuple[list[Atoms], list]:
     return [a for a, _ in pairs], [c for _, c in pairs]
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.parametrize(
     ("kind", "dtype", "chosen", "those_alone"),
     [
@@ -232,8 +233,6 @@ def several(kind) -> tuple[list[Atoms], list]:
         # Few enough for the program of one.
         exhaustive(UnitCell, np.float32, [0, 1, 2, 9, 8], [0, 3]),
         exhaustive(Strain, np.float64, [0, 1, 2, 9, 8], [1, 2]),
-        exhaustive(UnitCell, np.float32, [0, 1, 2, 9, 8], [1, 2]),
-        exhaustive(Strain, np.float64, [0, 1, 2, 9, 8], [0, 3]),
     ],
 )
 def test_a_structure_has_the_same_bits_alone_and_in_a_batch(kind, dtype, chosen, those_alone):

@@ -231,6 +231,7 @@ def several() -> list[Atoms]:
     return [*(slab(CONSTRAINTS[name], k) for k, name in enumerate(chosen)), atom, broken]
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.parametrize(
     ("dtype", "those_alone"), [exhaustive(np.float32, [1, 3]), (np.float64, [0, 2])]
 )

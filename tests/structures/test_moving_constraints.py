@@ -331,6 +331,7 @@ def test_a_place_that_is_taken_again_remembers_neither_constraint_nor_cell():
     assert [k for k in range(len(atoms)) if not same(streamed, -1 - k, own, -1 - k)] == []
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.exhaustive  # places are taken again every day, above
 @pytest.mark.parametrize(
     ("kind", "dtype", "n_structures", "apart"),
@@ -391,6 +392,7 @@ def test_adjusted_rows_have_the_same_bits_jitted_op_by_op_and_alone(dtype, those
             assert same_bits(np.asarray(x)[rows], np.asarray(y))
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.parametrize(
     ("kind", "dtype", "those_alone"),
     # Which kinds of constraints there are makes a program.

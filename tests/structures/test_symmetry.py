@@ -185,6 +185,7 @@ def several() -> list[Atoms]:
     ]
 
 
+@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.parametrize(
     ("dtype", "those_alone"), [exhaustive(np.float32, [1, 2]), exhaustive(np.float64, [0, 3])]
 )

@@ -9,7 +9,16 @@ from xla import AS_USERS
 
 
 @pytest.fixture
-def as_users(monkeypatch):
+def exhaustively_as_users(request, monkeypatch):
+    """In exhaustive cells, programs of the library are compiled wholly as users compile them."""
+    if request.node.get_closest_marker("exhaustive"):
+        monkeypatch.setitem(xla.SWITCHES, "options", True)
+        for name, value in AS_USERS.items():
+            monkeypatch.setitem(xla.ALWAYS, name, value)
+
+
+@pytest.fixture
+def as_users(exhaustively_as_users, monkeypatch):
     """Programs of the library have the options that they have for users."""
     monkeypatch.setitem(xla.SWITCHES, "options", True)
 

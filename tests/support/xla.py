@@ -5,8 +5,10 @@ its bits; but what does not, such as a product without `rounded`, shows in progr
 them: without optimisation nothing is contracted. So what is compared with single operations, the
 long runs of optimizers in a batch and evaluations of potentials whose bits are compared are
 compiled with XLA's own options (`AS_USERS`), and all else quickly. Programs of the library have
-options of their own only in tests that use `as_users`. `BASINAX_TESTS_XLA=quick`
-compiles these quickly too, and `BASINAX_TESTS_XLA=default` compiles everything as users do.
+options of their own only in tests that use `as_users`; in exhaustive cells of whole relaxations
+whose bits are compared all of them are compiled as users do (`exhaustively_as_users`).
+`BASINAX_TESTS_XLA=quick` compiles these quickly too, and `BASINAX_TESTS_XLA=default` compiles
+everything as users do.
 """
 
 import os
