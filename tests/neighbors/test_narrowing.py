@@ -87,7 +87,7 @@ def test_pairs_within_the_radii_are_left_in_the_order_of_the_lists(dtype):
     assert (np.diff(longest) <= 0).all()
 
 
-@pytest.mark.usefixtures("few_columns", "exhaustively_as_users")
+@pytest.mark.usefixtures("few_columns")
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -214,7 +214,7 @@ RUNS = {
 }
 
 
-@pytest.mark.usefixtures("few_shapes", "exhaustively_as_users")
+@pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -257,7 +257,6 @@ def test_runs_have_the_bits_they_have_without_and_alone(name, dtype, monkeypatch
         assert same(relax([systems[k]], EMT(), slow, **alone), 0, first, k)
 
 
-@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.exhaustive
 def test_a_machine_without_chunks_finds_the_same_bits(monkeypatch, few_shapes):
     names = ("slab with atoms", "skewed and tiny", "cluster of 13")

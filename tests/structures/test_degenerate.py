@@ -114,7 +114,6 @@ def is_met(atoms: Atoms) -> bool:
     return len(np.unique(atoms.positions, axis=0)) < len(atoms)
 
 
-@pytest.mark.usefixtures("exhaustively_as_users")
 @pytest.mark.parametrize("name", every_day(list(CASES), lambda name: name not in RARE))
 def test_a_degenerate_geometry_has_the_bits_it_has_alone(name, request):
     potential, dtype, shapes, program = CASES[name]
@@ -155,7 +154,7 @@ def geometries_of(name):
 
 
 @pytest.mark.exhaustive  # every day another one of two atoms at one place: test_optimizers.py
-@pytest.mark.usefixtures("few_short_shapes", "few_places", "exhaustively_as_users")
+@pytest.mark.usefixtures("few_short_shapes", "few_places")
 @pytest.mark.parametrize("name", ["Tersoff", "LennardJones"])
 def test_a_relaxation_from_there_ends_alone_as_in_a_batch(name):
     potential, (atoms, more) = CASES[name].potential, geometries_of(name)
