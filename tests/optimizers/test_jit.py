@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from basinax import apply_updates
+from basinax import FIRE, LBFGS, GradientDescent, MDMin, apply_updates
 from cases import (
     BOWL,
     KINDS,
@@ -145,3 +145,21 @@ def test_a_product_that_a_foreign_transform_returns_is_rounded_before_it_is_adde
     with jax.disable_jit():
         expected = add(params, rates, gradient)
     assert same_bits(jit_as_users(add)(params, rates, gradient), expected)
+
+
+@pytest.mark.parametrize(
+    ("transform", "most"), [(FIRE(), 1), (MDMin(), 2), (LBFGS(), 8), (GradientDescent(0.1), 0)]
+)
+def test_a_step_decides_seldom_whether_a_rare_case_is_there(transform, most):
+    """A GPU waits for the host at a decision, and each takes kernels that reduce its mask."""
+    batch = small_batch()
+    state = transform.init(batch.params, batch.prefix)
+    step = jax.make_jaxpr(transform.update)(batch.params, state, batch.params)
+    assert count_decisions(step.jaxpr) <= most
+
+
+def count_decisions(jaxpr) -> int:
+    """Those of the usual way, on which no rare case is there."""
+    inside = [x for e in jaxpr.eqns if e.primitive.name != "cond" for x in e.params.values()]
+    bodies = [x.jaxpr for x in inside if hasattr(x, "jaxpr")]
+    return sum(e.primitive.name == "cond" for e in jaxpr.eqns) + sum(map(count_decisions, bodies))

@@ -29,7 +29,7 @@ total, norm, longest_row, largest, scale, where = map(
     ),
 )
 # As users compile it, which contracts a product that is not rounded.
-dot = eqx.filter_jit(segment.dot, compiler_options=AS_USERS)
+dot, dots = (eqx.filter_jit(f, compiler_options=AS_USERS) for f in (segment.dot, segment.dots))
 SHAPES = {"positions": (3,), "cell": (3, 3), "charge": ()}
 
 
@@ -71,6 +71,14 @@ def test_a_dot_has_the_bits_of_rounded_products_in_the_documented_order(layout, 
     a, b = tree_of(prefix, dtype), tree_of(prefix, dtype, seed=1)
     products = {name: times(np.asarray(a[name]), np.asarray(b[name])) for name in a}
     assert same_bits(dot(a, b, prefix), by_oracle(prefix, products))
+
+
+@pytest.mark.parametrize(("layout", "dtype"), in_turns(LAYOUTS[:2], DTYPES))
+def test_dots_that_are_added_side_by_side_have_the_bits_of_each(layout, dtype):
+    prefix = prefix_of(layout)
+    a, b = tree_of(prefix, dtype), tree_of(prefix, dtype, seed=1)
+    pairs = [(a, a), (a, b), (b, b)]
+    assert same_bits(dots(pairs, prefix), [dot(*pair, prefix) for pair in pairs])
 
 
 @pytest.mark.parametrize(("layout", "dtype"), in_turns(LAYOUTS[:2], DTYPES))

@@ -44,10 +44,10 @@ class BFGSLineSearch(AbstractLineSearch, AbstractDense):
     def choose(self, memory, stage):
         places, prefix = Places(memory, stage.gradient), stage.prefix
         units = rescale.units(stage.gradient, prefix)
-        gradient, last_gradient = (
-            places.gather(rescale.scaled_by_power(tree, units, prefix))
-            for tree in (stage.gradient, stage.last_gradient)
+        scaled = rescale.scaled_by_powers(
+            [(stage.gradient, units), (stage.last_gradient, units)], prefix
         )
+        gradient, last_gradient = (places.gather(tree) for tree in scaled)
         s, y, last = (places.gather(x) for x in (stage.s, stage.y, stage.last_direction))
         slope, last_slope = places.dot(gradient, last), places.dot(last_gradient, last)
         has_fallen = jnp.abs(slope) < jnp.abs(last_slope)

@@ -35,7 +35,7 @@ class ConjugateGradient(AbstractLineSearch):
         gradient, prefix = stage.gradient, stage.prefix
         both = (gradient, stage.last_gradient)
         units = rescale.products(*both, prefix, has_one_unit=True).a_exponents
-        now, last, y = (rescale.scaled_by_power(x, units, prefix) for x in (*both, stage.y))
+        now, last, y = rescale.scaled_by_powers([(x, units) for x in (*both, stage.y)], prefix)
         before = segment.dot(last, last, prefix)
         # β = max(0, g·y / g₀·g₀), and d = -g/α + β d₀
         has_before = stage.is_new & ~stage.is_shortened & (before > 0)

@@ -82,9 +82,8 @@ class LBFGS(AbstractTransform):
         has_curvature, pair_units = self._has_curvature(s, y, prefix)
         # H does not depend on the units of the pairs, and -H g is linear in those of the gradient.
         units = rescale.units(gradient, prefix)
-        g, s, y = (
-            rescale.scaled_by_power(x, exponents, prefix)
-            for x, exponents in ((gradient, units), (s, pair_units), (y, pair_units))
+        g, s, y = rescale.scaled_by_powers(
+            [(gradient, units), (s, pair_units), (y, pair_units)], prefix
         )
         running = jnp.ones_like(state.has_last) if is_running is None else is_running
         history = remember(

@@ -33,13 +33,8 @@ class LBFGSLineSearch(AbstractLineSearch):
     def choose(self, memory, stage):
         prefix = stage.prefix
         units, pair_units = rescale.units(stage.gradient, prefix), rescale.units(stage.y, prefix)
-        gradient, s, y = (
-            rescale.scaled_by_power(x, exponents, prefix)
-            for x, exponents in (
-                (stage.gradient, units),
-                (stage.s, pair_units),
-                (stage.y, pair_units),
-            )
+        gradient, s, y = rescale.scaled_by_powers(
+            [(stage.gradient, units), (stage.s, pair_units), (stage.y, pair_units)], prefix
         )
         is_kept = stage.is_new & jnp.isfinite(segment.longest_row(y, prefix))
         memory = remember(memory, s, y, is_kept, gradient, prefix, units, pair_units)

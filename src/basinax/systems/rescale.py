@@ -4,7 +4,8 @@ In single precision, squares of numbers below 1e-19 underflow and those of numbe
 overflow. Systems whose squares are in range have the unit 1 and keep their bits.
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -12,7 +13,16 @@ import jax.numpy as jnp
 from basinax.numerics.exponents import scale_exactly
 from basinax.numerics.rounding import rounded
 from basinax.systems.index import where_any
-from basinax.systems.segment import dot, longest_row_in_units, map_rows, saturated, units_of, where
+from basinax.systems.segment import (
+    dot,
+    dots,
+    in_units,
+    longest_row_in_units,
+    map_rows,
+    saturated,
+    units_of,
+    where,
+)
 from basinax.systems.types import Exponents, PerSystem, Prefix, Tree
 
 
@@ -38,22 +48,16 @@ def products(a: Tree, b: Tree, index_prefix: Prefix, *, has_one_unit: bool) -> P
     Args:
         has_one_unit: use the larger unit for both trees; the smaller tree may then underflow to 0.
     """
-    aa, ab, bb = (dot(x, y, index_prefix) for x, y in ((a, a), (a, b), (b, b)))
-    if has_one_unit:
-        a_exponents = b_exponents = units_of([a, b], index_prefix, jnp.maximum(aa, bb))
-    else:
-        a_exponents, b_exponents = (units_of([x], index_prefix, xx) for x, xx in ((a, aa), (b, bb)))
 
-    def again():
-        x, y = (
-            scaled_by_power(a, a_exponents, index_prefix),
-            scaled_by_power(b, b_exponents, index_prefix),
-        )
-        return tuple(dot(u, v, index_prefix) for u, v in ((x, x), (x, y), (y, y)))
+    def again(*exponents):
+        x, y = _scaled(a, exponents[0], index_prefix), _scaled(b, exponents[-1], index_prefix)
+        return dots([(x, x), (x, y), (y, y)], index_prefix)
 
-    is_scaled = (a_exponents != 0) | (b_exponents != 0)
-    aa, ab, bb = where_any(is_scaled, again, lambda: (aa, ab, bb))
-    return Products(aa, ab, bb, a_exponents, b_exponents)
+    found = dots([(a, a), (a, b), (b, b)], index_prefix)
+    aa, _, bb = found
+    groups = [([a, b], jnp.maximum(aa, bb))] if has_one_unit else [([a], aa), ([b], bb)]
+    found, exponents = in_units(groups, index_prefix, found, again)
+    return Products(*found, exponents[0], exponents[-1])
 
 
 def units(tree: Tree, index_prefix: Prefix = None) -> Exponents:
@@ -67,14 +71,24 @@ def units(tree: Tree, index_prefix: Prefix = None) -> Exponents:
 
 def scaled_by_power(tree: Tree, exponents: Exponents, index_prefix: Prefix = None) -> Tree:
     """Each system's rows times 2^-exponents; subnormal results may be 0."""
+    return scaled_by_powers([(tree, exponents)], index_prefix)[0]
 
-    def divided(exponents, x):
-        return scale_exactly(x, -exponents)
 
-    def scaled():
-        return map_rows(divided, index_prefix, [(exponents, 0)], tree)
+def scaled_by_powers(
+    pairs: Sequence[tuple[Tree, Exponents]], index_prefix: Prefix = None
+) -> list[Tree]:
+    """`scaled_by_power` of each tree with its exponents, which nearly always are all 0."""
+    is_scaled = functools.reduce(jnp.logical_or, [exponents != 0 for _, exponents in pairs])
+    return where_any(
+        is_scaled,
+        lambda: [_scaled(*pair, index_prefix) for pair in pairs],
+        lambda: [tree for tree, _ in pairs],
+    )
 
-    return where_any(exponents != 0, scaled, lambda: tree)
+
+def _scaled(tree, exponents, index_prefix):
+    divided = lambda exponents, x: scale_exactly(x, -exponents)  # noqa: E731
+    return map_rows(divided, index_prefix, [(exponents, 0)], tree)
 
 
 def limited(

@@ -4,6 +4,7 @@ Every function takes a tree and its index prefix. No bit of a system's result de
 systems. With `index_prefix=None` the tree is one system, and results per system have one entry.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from basinax.numerics.rounding import (
     wide_dtype,
 )
 from basinax.systems.index import where_any
+from basinax.systems.indices import Indices
 from basinax.systems.norms import largest_bits, norms, order
 from basinax.systems.prefix import check_leaves, n_systems, per_system, resolve
 from basinax.systems.types import Exponents, PerSystem, Prefix, Tree
@@ -33,8 +35,17 @@ def dot(a: Tree, b: Tree, index_prefix: Prefix = None) -> PerSystem:
 
     Computed in float32 for leaves of lower precision. Raises ValueError if the trees differ.
     """
-    pairs = zip(_wide(a), _wide(_matching(a, b)), strict=True)
-    return _total([rounded(x * y) for x, y in pairs], index_prefix, a)
+    return dots([(a, b)], index_prefix)[0]
+
+
+def dots(pairs: Sequence[tuple[Tree, Tree]], index_prefix: Prefix = None) -> list[PerSystem]:
+    """`dot` of each pair of trees, which all have one structure; they are added side by side."""
+    indices = [*resolve(index_prefix, pairs[0][0])]
+    both = [zip(_wide(a), _wide(_matching(a, b)), strict=True) for a, b in pairs]
+    rows = [rounded(x * y) for leaves in both for x, y in leaves]
+    sums = Indices.of(indices * len(pairs)).sums(rows)
+    of_each = [sums[k * len(indices) :][: len(indices)] for k in range(len(pairs))]
+    return [_fold(jnp.add, parts, 0.0, index_prefix) for parts in of_each]
 
 
 def sum(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
@@ -87,16 +98,14 @@ def longest_row_in_units(tree: Tree, index_prefix: Prefix = None) -> tuple[PerSy
         parts = [index.max(_square_rows(x)) for x, index in zip(leaves, indices, strict=True)]
         return _fold(jnp.maximum, parts, 0.0, index_prefix)
 
-    squares = squares_of(wide)
-    exponents = units_of([tree], index_prefix, squares)
-
-    def again():
+    def again(exponents):
         parts = [
             scale_exactly(x, -i.spread(exponents, 0, x)) for x, i in zip(wide, indices, strict=True)
         ]
         return squares_of(parts)
 
-    squares = where_any(exponents != 0, again, lambda: squares)
+    squares = squares_of(wide)
+    squares, (exponents,) = in_units([([tree], squares)], index_prefix, squares, again)
     # The square root has no derivative at 0.
     is_zero = squares <= 0
     root = rounded(jnp.sqrt(jnp.where(is_zero, jnp.ones_like(squares), squares)))
@@ -108,31 +117,61 @@ def units_of(trees: Sequence[Tree], index_prefix, squares: PerSystem) -> Exponen
 
     The exponents stay in the range in which both 2^e and 2^-e are normal numbers.
     """
-    if not jax.tree.leaves(trees):
-        return jnp.zeros(squares.shape, jnp.int32)
+    return in_units([(trees, squares)], index_prefix, (), lambda _: ())[1][0]
+
+
+def in_units(
+    groups: Sequence[tuple[Sequence[Tree], PerSystem]],
+    index_prefix: Prefix,
+    found: Any,
+    again: Callable[..., Any],
+) -> tuple[Any, list[Exponents]]:
+    """What is found of trees in units in which no square is out of range, and the exponents.
+
+    Args:
+        groups: trees of one unit, and their largest sum of squares; see `units_of`.
+        found: what is found in units of 1, as nearly always.
+        again: finds it anew, given the exponents of each group.
+    """
+    zeros = [jnp.zeros(squares.shape, jnp.int32) for _, squares in groups]
+    if not jax.tree.leaves([trees for trees, _ in groups]):
+        return found, zeros
+    unsafe = [_is_unsafe(trees, index_prefix, squares) for trees, squares in groups]
+
+    def find():
+        exponents = [
+            _exponents(trees, index_prefix, mask, squares.dtype)
+            for (trees, squares), mask in zip(groups, unsafe, strict=True)
+        ]
+        is_scaled = functools.reduce(jnp.logical_or, [x != 0 for x in exponents])
+        return where_any(is_scaled, lambda: again(*exponents), lambda: found), exponents
+
+    return where_any(functools.reduce(jnp.logical_or, unsafe), find, lambda: (found, zeros))
+
+
+def _is_unsafe(trees, index_prefix, squares) -> Bool[Array, "systems"]:
+    has_rows = jnp.zeros(squares.shape, bool)
+    for index in resolve(index_prefix, trees[0]):
+        has_rows = has_rows | (index.sizes > 0)
     info = jnp.finfo(squares.dtype)
     # Below `least`, entries lost to underflow may together make half an ulp. Above `most`, factors
     # may overflow.
     least, most = 2.0 ** (info.minexp + info.nmant + 41), 2.0 ** (3 * info.maxexp // 4)
-    is_unsafe = (squares < least) | (squares > most)
-    has_rows = jnp.zeros_like(is_unsafe)
-    for index in resolve(index_prefix, trees[0]):
-        has_rows = has_rows | (index.sizes > 0)
+    return has_rows & ((squares < least) | (squares > most))
 
-    def find():
-        least_of_all = -(3 * info.maxexp // 4)
-        exponents = jnp.full(squares.shape, least_of_all, jnp.int32)
-        is_something, is_number = jnp.zeros_like(is_unsafe), is_unsafe
-        for tree in trees:
-            leaves = common(tree)
-            bits = largest_bits(leaves, resolve(index_prefix, tree))
-            found = split(from_bits(bits, leaves[0].dtype))[1]
-            exponents = jnp.where(bits > 0, jnp.maximum(exponents, found), exponents)
-            is_something = is_something | (bits > 0)
-            is_number = is_number & (bits < infinity_bits(leaves[0].dtype))
-        return jnp.where(is_something & is_number, exponents, 0)
 
-    return where_any(is_unsafe & has_rows, find, lambda: jnp.zeros(squares.shape, jnp.int32))
+def _exponents(trees, index_prefix, is_unsafe, dtype) -> Exponents:
+    least_of_all = -(3 * jnp.finfo(dtype).maxexp // 4)
+    exponents = jnp.full(is_unsafe.shape, least_of_all, jnp.int32)
+    is_something, is_number = jnp.zeros_like(is_unsafe), is_unsafe
+    for tree in trees:
+        leaves = common(tree)
+        bits = largest_bits(leaves, resolve(index_prefix, tree))
+        found = split(from_bits(bits, leaves[0].dtype))[1]
+        exponents = jnp.where(bits > 0, jnp.maximum(exponents, found), exponents)
+        is_something = is_something | (bits > 0)
+        is_number = is_number & (bits < infinity_bits(leaves[0].dtype))
+    return jnp.where(is_something & is_number, exponents, 0)
 
 
 def saturated(x: PerSystem, exponents: Exponents) -> PerSystem:
