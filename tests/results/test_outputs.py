@@ -495,6 +495,16 @@ def test_streams_that_are_closed_are_no_files_of_the_program():
     os.close(opened)
 
 
+@pytest.fixture
+def heeded(number):
+    """Where tests run behind a shell or under nohup, some signals are ignored."""
+    is_key = number == signal.SIGINT
+    previous = signal.signal(number, signal.default_int_handler if is_key else signal.SIG_DFL)
+    yield
+    signal.signal(number, previous)
+
+
+@pytest.mark.usefixtures("heeded")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_run_that_a_signal_ends_goes_on_to_the_same_outputs(relaxation, number):
     """By the same command, and by its folder; until then no output is there."""
