@@ -53,11 +53,11 @@ def products(a: Tree, b: Tree, index_prefix: Prefix, *, has_one_unit: bool) -> P
         x, y = _scaled(a, exponents[0], index_prefix), _scaled(b, exponents[-1], index_prefix)
         return dots([(x, x), (x, y), (y, y)], index_prefix)
 
-    found = dots([(a, a), (a, b), (b, b)], index_prefix)
-    aa, _, bb = found
+    plain = dots([(a, a), (a, b), (b, b)], index_prefix)
+    aa, _, bb = plain
     groups = [([a, b], jnp.maximum(aa, bb))] if has_one_unit else [([a], aa), ([b], bb)]
-    found, exponents = in_units(groups, index_prefix, found, again)
-    return Products(*found, exponents[0], exponents[-1])
+    (aa, ab, bb), exponents = in_units(groups, index_prefix, plain, again)
+    return Products(aa, ab, bb, exponents[0], exponents[-1])
 
 
 def units(tree: Tree, index_prefix: Prefix = None) -> Exponents:
