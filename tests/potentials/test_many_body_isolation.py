@@ -72,7 +72,7 @@ def assert_same_bits(got, expected, name):
         np.testing.assert_array_equal(np.signbit(a), np.signbit(b), err_msg=name)
 
 
-@with_programs_alone(cells_of(MIXED), as_users=MIXED)
+@with_programs_alone(cells_of(MIXED), as_users=(MIXED, "StillingerWeber, mixed"))
 def test_batched_equals_alone(name, dtype, program):
     batch, got = together(name, dtype)
     # Elsewhere every one of them is compared.

@@ -117,7 +117,7 @@ def assert_as_together(batch, got, name, dtype, order=None, folded=None):
         assert_same_bits(results_of(batch, got, at), expected, names[k])
 
 
-@with_programs_alone(BY_TURNS, as_users="Buckingham")
+@with_programs_alone(BY_TURNS, as_users=("Buckingham", "Morse"))
 def test_batched_equals_alone(name, dtype, program):
     """Also from lists without a skin, where folds end with the longest, as in relaxations.
 
