@@ -10,6 +10,7 @@ import functools
 
 import equinox as eqx
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -160,6 +161,9 @@ def test_a_step_decides_seldom_whether_a_rare_case_is_there(transform, most):
 
 def count_decisions(jaxpr) -> int:
     """Those of the usual way, on which no rare case is there."""
-    inside = [x for e in jaxpr.eqns if e.primitive.name != "cond" for x in e.params.values()]
-    bodies = [x.jaxpr for x in inside if hasattr(x, "jaxpr")]
-    return sum(e.primitive.name == "cond" for e in jaxpr.eqns) + sum(map(count_decisions, bodies))
+    return sum(
+        1
+        if eqn.primitive.name == "cond"
+        else sum(map(count_decisions, jax.extend.core.jaxprs_in_params(eqn.params)))
+        for eqn in jaxpr.eqns
+    )

@@ -170,5 +170,5 @@ def turned_rows(
     rows: Float[Array, "rows 3"], matrices: Matrices, index: SystemIndex
 ) -> Float[Array, "rows 3"]:
     """Each row times the matrix of its system; 0 in padding."""
-    x = jnp.broadcast_to(rows[:, None], (len(rows), 3, 3))
-    return _in_order(rounded(index.spread(transposed(matrices), 0.0, x) * x))
+    like = jnp.broadcast_to(rows[:, None], (len(rows), 3, 3))
+    return turned(index.spread(transposed(matrices), 0.0, like), rows)

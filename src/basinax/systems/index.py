@@ -169,15 +169,13 @@ class SystemIndex(eqx.Module):
         Where values have components, they are the first of `like`.
         """
         rest = (1,) * (like.ndim - values.ndim)
-        if not self.is_aligned:
-            per_row = take(values, self.ids, padding)
-            return jnp.broadcast_to(per_row.reshape(per_row.shape + rest), like.shape)
-        # Repeating one gathered value per block costs less than gathering one per row.
-        per_block = take(values, self._block_ids, padding)[:, None]
-        blocks = (per_block.shape[0], BLOCK, *like.shape[1:])
-        return jnp.broadcast_to(per_block.reshape(per_block.shape + rest), blocks).reshape(
-            like.shape
-        )
+        if self.is_aligned:
+            # Repeating one gathered value per block costs less than gathering one per row.
+            found = take(values, self._block_ids, padding)[:, None]
+            shape = (found.shape[0], BLOCK, *like.shape[1:])
+        else:
+            found, shape = take(values, self.ids, padding), like.shape
+        return jnp.broadcast_to(found.reshape(found.shape + rest), shape).reshape(like.shape)
 
     def first_blocks(
         self, rows: Shaped[Array, "rows *components"], systems: Int32[Array, "some"]

@@ -87,8 +87,11 @@ def scaled_by_powers(
 
 
 def _scaled(tree, exponents, index_prefix):
-    divided = lambda exponents, x: scale_exactly(x, -exponents)  # noqa: E731
-    return map_rows(divided, index_prefix, [(exponents, 0)], tree)
+    return map_rows(_divided, index_prefix, [(exponents, 0)], tree)
+
+
+def _divided(exponents, x):
+    return scale_exactly(x, -exponents)
 
 
 def limited(

@@ -25,7 +25,7 @@ from basinax.numerics.rounding import (
 )
 from basinax.systems.index import where_any
 from basinax.systems.indices import Indices
-from basinax.systems.norms import largest_bits, norms, order
+from basinax.systems.norms import has_rows, largest_bits, norms, order
 from basinax.systems.prefix import check_leaves, n_systems, per_system, resolve
 from basinax.systems.types import Exponents, PerSystem, Prefix, Tree
 
@@ -150,14 +150,12 @@ def in_units(
 
 
 def _is_unsafe(trees, index_prefix, squares) -> Bool[Array, "systems"]:
-    has_rows = jnp.zeros(squares.shape, bool)
-    for index in resolve(index_prefix, trees[0]):
-        has_rows = has_rows | (index.sizes > 0)
     info = jnp.finfo(squares.dtype)
     # Below `least`, entries lost to underflow may together make half an ulp. Above `most`, factors
     # may overflow.
     least, most = 2.0 ** (info.minexp + info.nmant + 41), 2.0 ** (3 * info.maxexp // 4)
-    return has_rows & ((squares < least) | (squares > most))
+    is_out = (squares < least) | (squares > most)
+    return has_rows(resolve(index_prefix, trees[0])) & is_out
 
 
 def _exponents(trees, index_prefix, is_unsafe, dtype) -> Exponents:
