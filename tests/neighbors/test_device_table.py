@@ -21,6 +21,8 @@ from basinax.atoms import (
 from basinax.engine.on_device import DeviceBackend
 from basinax.neighbors.device_table import DeviceTable
 from basinax.neighbors.search import tasks_of
+from basinax.numerics import xla
+from basinax.structures import machine
 from basinax.structures.read import cells_of
 from comparison import same
 from cover import exhaustive
@@ -82,9 +84,12 @@ def of_few_shifts(n: int, most: int = 125) -> list[Atoms]:
 
 @pytest.fixture
 def on_device(monkeypatch):
-    """As on a GPU."""
-    monkeypatch.setattr("basinax.structures.machine.CPU.candidates", 1 << 14)
-    monkeypatch.setattr("basinax.structures.machine.CPU.chunks", 0)
+    """As on a GPU, but for sizes: those of batches, and the slots per turn of a fold."""
+    for name in ("chunk", "chunks", "wide", "stretch", "unroll_one", "turns"):
+        monkeypatch.setattr(machine.CPU, name, getattr(machine.GPU, name))
+    monkeypatch.setattr(machine.CPU, "candidates", 1 << 14)
+    with xla.without("branches"):
+        yield
 
 
 @pytest.mark.parametrize(

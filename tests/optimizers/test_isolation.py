@@ -3,10 +3,12 @@
 import functools
 
 import equinox as eqx
+import jax
 import numpy as np
 import pytest
 
 from basinax import relax
+from basinax.numerics import xla
 from cases import (
     BRANCHES,
     CELLS,
@@ -76,6 +78,26 @@ def test_a_long_run_of_every_system_is_its_run_alone(case, layout, dtype):
 
 
 NAMED = {case.name: case for case in KINDS}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("clipped heavy ball", np.float64),
+        pytest.param("FIRE", np.float64, marks=RARE),
+        pytest.param("LBFGS", np.float32, marks=RARE),
+    ],
+)
+def test_a_program_without_branches_has_the_bits_of_one_with(name, dtype):
+    """As on a GPU, where every system goes the way of the rare cases."""
+    systems = make_systems(MIXED, *SIZES, spoiled=True)
+    batch = make_batch(MIXED, systems, LAYOUTS[0], dtype)
+    usual = run_batch(NAMED[name], batch, LENGTH)
+    jax.clear_caches()
+    with xla.without("branches"):
+        without = run_batch(NAMED[name], batch, LENGTH)
+    jax.clear_caches()
+    assert same_bits(usual, without)
 
 
 # Leaves and indices are taken together in one place for all transforms, which have the test above.

@@ -32,6 +32,7 @@ from basinax import (
     apply_updates,
     chain,
 )
+from basinax.numerics import xla
 from cases import DTYPES, same_bits
 from cover import exhaustive
 
@@ -134,3 +135,23 @@ def test_steps_and_states_of_finite_gradients_are_finite(name, dtype):
     assert same_bits(turned[:, ::-1], steps)
     calm = np.broadcast_to(given[:, is_ordinary][:, -1:], given.shape)
     assert same_bits(followed(name, dtype, calm)[0][:, -1], steps[:, is_ordinary][:, -1])
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("FIRE", np.float32),
+        exhaustive("MDMin", np.float64),
+        exhaustive("LBFGS", np.float32),
+        exhaustive("clips", np.float64),
+    ],
+)
+def test_every_system_may_go_the_way_of_rare_cases(name, dtype):
+    """As in a program without branches, on a GPU."""
+    given, _ = gradients(dtype)
+    usual = followed(name, dtype, given)
+    jax.clear_caches()
+    with xla.without("branches"):
+        without = followed(name, dtype, given)
+    jax.clear_caches()
+    assert same_bits(usual, without)

@@ -188,7 +188,14 @@ class AbstractRowLists(eqx.Module):
             far: the value of the far image.
         """
         *axes, n_rows = of_rows[0].shape
-        length = padded_size(n_rows + 1 + len(self.image_rows), steps=1)
+        n_images = n_rows + 1 + len(self.image_rows)
+        length = padded_size(n_images, steps=1)
+        if not machine().stretch:
+            widths = [*((0, 0) for _ in axes), (0, length - n_images)]
+            one = jnp.full((*axes, 1), far, of_rows[0].dtype)
+            found = [further(self.image_rows, self.image_shifts, some) for some in known]
+            tables = [jnp.concatenate([x, one, y], -1) for x, y in zip(of_rows, found, strict=True)]
+            return [jnp.pad(table, widths, constant_values=far) for table in tables]
         table = jnp.full((*axes, length), far, of_rows[0].dtype)
         # Write slices: a concatenation would test the origin of each entry. The table is the same.
         tables = [lax.dynamic_update_slice(table, x, (0,) * x.ndim) for x in of_rows]

@@ -21,7 +21,7 @@ from basinax.numerics.programs import Programs
 from basinax.numerics.rounding import exact
 
 SWITCHES: dict[str, bool] = dict.fromkeys(
-    ("materialise", "after", "by_bits", "bounded_index", "one_kernel", "options"), True
+    ("materialise", "after", "by_bits", "bounded_index", "one_kernel", "options", "branches"), True
 )
 """The tricks that programs traced from now on use."""
 
@@ -73,6 +73,15 @@ def bounded_index(indices: Int32[Array, "..."], n: int, most: int) -> Int32[Arra
     if not SWITCHES["bounded_index"]:
         return indices & (most - 1)
     return indices & (n - 1) if is_power else indices
+
+
+def has_cheap_branches() -> bool:
+    """Whether a program may ask often what to do next: on a CPU.
+
+    A GPU waits for the host at each choice between branches, and at each turn of a loop of a length
+    that is not known when it is compiled: some 30 µs, in which it starts ten kernels.
+    """
+    return SWITCHES["branches"] and jax.default_backend() == "cpu"
 
 
 Options = dict[str, Any]

@@ -74,11 +74,12 @@ class Machine:
     wide: int
     """Chunks that are joined if each turn of a loop is expensive."""
     stretch: int
-    """Images are made in stretches of this length, and only stretches that folds read."""
+    """Images are made in stretches of this length, and only stretches that folds read. With 0, all
+    are made at once, in one kernel."""
     unroll: int
     """Slots per turn, if each coordinate is an array of its own."""
     unroll_one: int
-    """Slots per turn, if coordinates are one array."""
+    """Slots per turn, if coordinates are one array. With 0, they never are."""
 
 
 CPU = Machine(
@@ -133,7 +134,7 @@ GPU = Machine(
     wide=0,
     stretch=0,
     unroll=8,  # every turn starts a kernel
-    unroll_one=8,
+    unroll_one=0,  # energies and forces would take a kernel each
 )
 """Chunks, turns and slots per turn measured on an NVIDIA H100, see docs/notebook.md; sizes of
 batches by reasoning."""

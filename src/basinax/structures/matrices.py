@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from basinax.numerics import xla
 from basinax.numerics.rounding import rounded
 from basinax.systems.index import SystemIndex
 
@@ -121,7 +122,9 @@ def derived_exponential(a: Matrices, direction: Matrices) -> tuple[Matrices, Mat
         return power, jnp.where(is_due, squared_change, change), n_done + 1
 
     start = jnp.where(unit, 1 / math.factorial(TERMS), 0.0).astype(a.dtype)
-    series = jax.lax.fori_loop(0, TERMS, add_term, (start, jnp.zeros_like(a)))
+    # On a GPU each turn starts a kernel that counts it.
+    unroll = 1 if xla.has_cheap_branches() else TERMS // 2
+    series = jax.lax.fori_loop(0, TERMS, add_term, (start, jnp.zeros_like(a)), unroll=unroll)
     is_small = (largest <= float(2 * bounds[-1]))[:, None, None]
     series = jax.tree.map(lambda x: jnp.where(is_small, x, jnp.nan), series)
     goes_on = lambda carry: carry[2] < jnp.max(n_halvings)  # noqa: E731

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32, Shaped
 
+from basinax.numerics import xla
 from basinax.numerics.forks import check_process
 from basinax.numerics.rounding import (
     BLOCK,
@@ -374,7 +375,14 @@ FEW_ENTRIES = 128
 
 
 def where_any(mask: Bool[Array, "systems"], function: Callable, other: Callable) -> Any:
-    """`function()` if any entry of the mask is set, else `other()`."""
+    """`function()` if any entry of the mask is set, else `other()`.
+
+    Both must return the same for systems outside the mask, so that a system does not see its
+    neighbours. So `function` alone is called where a branch costs more; not in global mode, where
+    it would go through the largest arrays.
+    """
+    if mask.size > 1 and not xla.has_cheap_branches():
+        return function()
     return jax.lax.cond(jnp.any(mask), function, other)
 
 

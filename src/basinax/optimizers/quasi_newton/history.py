@@ -9,6 +9,7 @@ that of Nocedal, Math. Comp. 35, 773 (1980).
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,16 +35,12 @@ FEW = 32
 """If no system has filled more slots, the recursion leaves out all others."""
 
 AT_ONCE = 8
-"""Slots per turn, where a loop goes through all of them."""
+"""Slots per turn of a sum that goes through all of them, where ends are not cheap; see
+`xla.has_cheap_branches`."""
 
-
-def has_cheap_ends() -> bool:
-    """Whether loops end where no system has filled a slot.
-
-    On a GPU, a loop of a length that the device decides waits for the host at each turn, and each
-    turn starts kernels. Going through all slots at once or in a loop of known length takes less.
-    """
-    return jax.default_backend() == "cpu"
+CHAIN = 5
+"""Slots per turn of the recursion at most, there. A turn takes as many kernels as one of one slot;
+but each slot reads those before it, so long chains take long to compile."""
 
 
 class PairHistory(AbstractState):
@@ -243,7 +240,7 @@ def _with_slots(history: PairHistory, tree, prefix) -> list[Float[Array, "system
     def known(products):
         return [jnp.where(is_filled & (x.T != 0), x.T, 0) for x in products]
 
-    if not has_cheap_ends():
+    if not xla.has_cheap_branches():
         dots = jax.vmap(lambda slot: segment.dot(slot, tree, prefix))
         return known([dots(history.s), dots(history.y)])
 
@@ -263,6 +260,14 @@ def _with_slot(slots, newest, written: Int32[Array, "systems"], memory: int, pre
 
     Slots without any new pair are not read or written.
     """
+    if not xla.has_cheap_branches():
+
+        def put(slots, new):
+            of_systems = [(_or_past(written, memory), memory)]
+            at = segment.map_rows(lambda at, _: at, prefix, of_systems, new)
+            return jax.tree.map(_put, slots, at, new)
+
+        return {name: put(slots[name], newest[name]) for name in slots}
     touched, n_touched = _touched(written, memory)
 
     def turn(i, slots):
@@ -279,6 +284,21 @@ def _with_slot(slots, newest, written: Int32[Array, "systems"], memory: int, pre
     return jax.lax.fori_loop(0, n_touched, turn, slots)
 
 
+def _or_past(written: Int32[Array, "systems"], memory: int) -> Int32[Array, "systems"]:
+    """The slots to write, past the last one for systems that write none: `DROPPED` there."""
+    return jnp.where(written < 0, memory, written)
+
+
+DROPPED: Any = {"mode": "drop", "unique_indices": True}
+
+
+def _put(slots, at, new):
+    """The slots, with each entry of `new` written into the slot `at`, if there is one."""
+    entries = jnp.arange(new.size, dtype=jnp.int32)
+    flat = slots.reshape(len(slots), -1).at[at.ravel(), entries].set(new.ravel(), **DROPPED)
+    return flat.reshape(slots.shape)
+
+
 def _touched(written: Int32[Array, "systems"], memory: int):
     """The slots in which any system writes, moved to the front, and their number."""
     numbers = jnp.arange(memory, dtype=jnp.int32)
@@ -289,6 +309,14 @@ def _touched(written: Int32[Array, "systems"], memory: int):
 
 def _with_products(products, new, written: Int32[Array, "systems"]):
     """The matrices with a new row and column at `written`; other slots are not touched."""
+    if not xla.has_cheap_branches():
+        systems, at = jnp.arange(len(written)), _or_past(written, products["sy"].shape[1])
+
+        def crossed(x, row, column):
+            x = x.at[systems, :, at].set(column, **DROPPED)
+            return x.at[systems, at].set(row, **DROPPED)
+
+        return {name: crossed(x, *new[name]) for name, x in products.items()}
     touched, n_touched = _touched(written, products["sy"].shape[1])
 
     def turn(i, products, axis):
@@ -324,36 +352,66 @@ def _coefficients_of(n_slots: int, history: PairHistory, first):
     diagonal = _diagonal(history.sy)
     is_zero = diagonal == 0
     rho = jnp.where(is_zero, 0, rounded(1 / jnp.where(is_zero, 1, diagonal)))
-    filled = _most_filled(history) if has_cheap_ends() else n_slots
+    filled = _most_filled(history) if xla.has_cheap_branches() else n_slots
 
     def slot_of(age):
         # A system without a pair of this age has filled fewer slots, so the last one is empty.
         return jnp.minimum(_slot_of(history, age), n_slots - 1)
 
-    def backwards(age, carry):
-        sq, yq, alpha = carry
-        i = slot_of(age)
-        a = rounded(_at(rho, i) * _at(sq, i))
-        sq = sq - rounded(a[:, None] * _at(history.sy, i)[:, :n_slots])
-        yq = yq - rounded(a[:, None] * _at(history.yy, i)[:, :n_slots])
-        return sq, yq, jnp.where(slots == i[:, None], a[:, None], alpha)
+    def swept(ages, add, factor_of, lines_of, values, found):
+        """Values after the slots of these ages have added their lines, and the factors of slots.
+
+        The factors come first, each from its own entry alone: a turn is one chain of few numbers,
+        then one pass through all.
+        """
+        at, factors = [slot_of(age) for age in ages], []
+        lines = [lines_of(i) for i in at]
+        for k, i in enumerate(at):
+            value = _at(values[0], i)
+            for factor, line in zip(factors, lines[:k], strict=True):
+                value = add(value, rounded(factor * _at(line[0], i)))
+            factors.append(factor_of(i, value))
+        for i, factor, line in zip(at, factors, lines, strict=True):
+            factor = factor[:, None]
+            values = [add(x, rounded(factor * y)) for x, y in zip(values, line, strict=True)]
+            found = jnp.where(slots == i[:, None], factor, found)
+        return values, found
+
+    def backwards(ages, carry):
+        def factor_of(i, value):
+            return rounded(_at(rho, i) * value)
+
+        def rows(i):
+            return [_at(x, i)[:, :n_slots] for x in (history.sy, history.yy)]
+
+        return swept(ages, jnp.subtract, factor_of, rows, *carry)
+
+    def forwards(ages, carry):
+        def factor_of(i, value):
+            return _at(alpha, i) - rounded(_at(rho, i) * value)
+
+        def columns(i):
+            return [jnp.take_along_axis(history.sy, i[:, None, None], axis=2)[:, :n_slots, 0]]
+
+        return swept(ages, jnp.add, factor_of, columns, *carry)
+
+    n = 1
+    if not xla.has_cheap_branches():
+        n = max(n for n in range(1, CHAIN + 1) if n_slots % n == 0)
+
+    def loop(turn, age_of, start):
+        def body(k, carry):
+            return turn([age_of(k * n + j) for j in range(n)], carry)
+
+        return jax.lax.fori_loop(0, filled // n, body, start)
 
     # Turn -0.0 into +0.0. A system with fewer pairs runs extra turns that add +0.0, which would
     # change -0.0 and so its bits.
     start = [jnp.where(x == 0, 0, x)[:, :n_slots] for x in (history.sg, history.yg)]
     blank = jnp.zeros_like(start[0])
-    _, yq, alpha = jax.lax.fori_loop(0, filled, backwards, (*start, blank))
-
-    def forwards(turn, carry):
-        yz, rest = carry
-        i = slot_of(filled - 1 - turn)
-        difference = _at(alpha, i) - rounded(_at(rho, i) * _at(yz, i))
-        s_column = jnp.take_along_axis(history.sy, i[:, None, None], axis=2)[:, :n_slots, 0]
-        yz = yz + rounded(difference[:, None] * s_column)
-        return yz, jnp.where(slots == i[:, None], difference[:, None], rest)
-
+    (_, yq), alpha = loop(backwards, lambda age: age, (start, blank))
     yz = rounded(first[:, None] * yq)
-    _, rest = jax.lax.fori_loop(0, filled, forwards, (yz, blank))
+    _, rest = loop(forwards, lambda turn: filled - 1 - turn, ([yz], blank))
     return [jnp.pad(x, [(0, 0), (0, n_empty)]) for x in (alpha, rest)]
 
 
@@ -374,6 +432,6 @@ def _combined(history: PairHistory, gradient, first, alpha, rest, prefix):
         return segment.map_rows(added, prefix, values, total, s, y)
 
     start = segment.map_rows(scaled, prefix, [(first, 0.0)], gradient)
-    if not has_cheap_ends():
+    if not xla.has_cheap_branches():
         return jax.lax.fori_loop(0, history.sy.shape[1], turn, start, unroll=AT_ONCE)
     return jax.lax.fori_loop(0, _most_filled(history), turn, start)

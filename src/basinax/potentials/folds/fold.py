@@ -118,6 +118,7 @@ class Fold(NamedTuple):
                 vectorise a loop on the CPU that both reads parts of an array and gathers from
                 tables of species.
         """
+        is_one = is_one and bool(machine().unroll_one)
         images = neighbors.images(batch.positions, batch.cells, is_one=is_one)
         return cls(batch, neighbors, images)
 
