@@ -103,7 +103,7 @@ def turns_of(run: Callable[[], Any], place: NamedSharding) -> Any:
 
     with (
         mock.patch.object(jax, "default_backend", lambda: "gpu"),
-        mock.patch.object(machine.GPU, "candidates", 1 << 22),
+        mock.patch.object(machine.GPU, "candidates", 1 << 24),
     ):
         with mock.patch.object(Programs, "__call__", watched), contextlib.suppress(Caught):
             run()

@@ -1,9 +1,9 @@
 """Neighbour lists of small systems, made on the device.
 
-All pairs of atoms are tried, shift by shift: first to count them, then to write each into its slot,
-which is the number of pairs before it in canonical order (neighbour, then shift). Sums of integers
-are exact in any order, so the slots of a row depend on its system alone. They are those of the
-host's lists.
+All pairs of atoms are tried, some shifts at a time: first to count them, then to write each into
+its slot, which is the number of pairs before it in canonical order (neighbour, then shift). Sums of
+integers are exact in any order, so the slots of a row depend on its system alone. They are those of
+the host's lists.
 """
 
 import functools
@@ -38,6 +38,9 @@ many, so that a smaller cell would cost the others time."""
 
 MOST_IMAGES_OF_BATCH = 1 << 25
 """The largest number of images of a batch; their positions are 0.8 GB in double precision."""
+
+SHIFTS_AT_ONCE = 8
+"""The shifts of a turn of a loop, each of which waits for the host."""
 
 SPARE_WIDTH = 1.5
 """The room for the neighbours of an atom, relative to their estimated number. It costs memory
@@ -177,7 +180,8 @@ class DeviceTable:
             may_be = n_images <= images_at_most(self.cutoff, self.skin)
             may_be &= np.abs(cells).max(axis=(1, 2)) <= LARGEST_CELL
         members = np.flatnonzero(which & may_be).astype(np.int32)
-        n_lanes = min(machine().candidates // self._most_rows**2, padded_size(n_systems, steps=1))
+        at_once = machine().candidates // (self._most_rows**2 * SHIFTS_AT_ONCE)
+        n_lanes = min(at_once, padded_size(n_systems, steps=1))
         n_lanes = 1 << max(n_lanes, 1).bit_length() - 1
         room = np.full(-(-n_systems // n_lanes) * n_lanes, n_systems, np.int32)
         room[: len(members)] = members
@@ -291,53 +295,66 @@ def _listed(
         x = jnp.where(is_atom[..., None], positions[jnp.minimum(rows, n_rows - 1)], 0.0)
         reach = _reach(x, is_atom, Cells(*(c[some] for c in cells)), radius)
         fits = reach.may_be & (reach.n_shifts <= n_shifts)
-        n_tried = jnp.where(fits, reach.n_shifts, 0)[:, None, None]
-        most_tried = jnp.max(n_tried)
+        n_tried = jnp.where(fits, reach.n_shifts, 0)[:, None, None, None]
+        n_turns = (jnp.max(n_tried) + SHIFTS_AT_ONCE - 1) // SHIFTS_AT_ONCE
 
-        # Axes of pairs: systems, atoms, neighbours.
-        ways = [x[:, None, :, j] - x[:, :, None, j] for j in range(3)]
-        is_pair = is_atom[:, :, None] & is_atom[:, None, :]
-        is_self, r2 = jnp.eye(n_atoms, dtype=bool)[None], (reach.radii**2)[:, None, None]
+        # Axes of pairs: systems, shifts, atoms, neighbours.
+        ways = [x[:, None, None, :, j] - x[:, None, :, None, j] for j in range(3)]
+        is_pair = (is_atom[:, :, None] & is_atom[:, None, :])[:, None]
+        is_self = jnp.eye(n_atoms, dtype=bool)[None, None]
+        r2 = (reach.radii**2)[:, None, None, None]
 
-        def is_near(code):
-            """Of pairs with this shift; (i, j, s) and (j, i, -s) have opposite vectors exactly."""
-            shift = _shifts(reach.turns, code[None])[:, 0].astype(x.dtype)
-            terms = [shift[:, k, None] * of_some[:, k] for k in range(3)]
-            offset = terms[0] + terms[1] + terms[2]
-            d = [w + offset[:, None, None, j] for j, w in enumerate(ways)]
+        def shifts_of(turn):
+            codes = turn * SHIFTS_AT_ONCE + jnp.arange(SHIFTS_AT_ONCE, dtype=jnp.int32)
+            return codes, codes[None, :, None, None]
+
+        def is_near(turn):
+            """Of pairs with these shifts; (i, j, s), (j, i, -s) have opposite vectors exactly."""
+            codes, code = shifts_of(turn)
+            shift = _shifts(reach.turns, codes).astype(x.dtype)
+            terms = [shift[..., k, None] * of_some[:, None, k] for k in range(3)]
+            offset = (terms[0] + terms[1] + terms[2])[:, :, None, None]
+            d = [w + offset[..., j] for j, w in enumerate(ways)]
             is_other = ~(is_self & (code == n_tried // 2))
             return (d[0] * d[0] + d[1] * d[1] + d[2] * d[2] <= r2) & (
                 is_pair & is_other & (code < n_tried)
             )
 
-        def count(code, counts):
-            return counts + is_near(code).astype(jnp.int32)
+        def count(turn, counts):
+            return counts + jnp.sum(is_near(turn), axis=1, dtype=jnp.int32)
 
         none = jnp.zeros((n_lanes, n_atoms, n_atoms), jnp.int32)
-        counts = lax.fori_loop(0, most_tried, count, none)
+        counts = lax.fori_loop(0, n_turns, count, none)
         ends = jnp.cumsum(counts, axis=2)
         begins = ends - counts
         longest = jnp.max(ends[..., -1], axis=1)
-        lane, atom, neighbor = jnp.arange(n_lanes)[:, None, None], atoms[..., None], rows[:, None]
         # Seen from the other end, the shifts of a pair come in the opposite order.
         lasts = jnp.swapaxes(begins, 1, 2) + counts - 1
+        own_rows = jnp.arange(n_lanes * n_atoms, dtype=jnp.int32).reshape(n_lanes, 1, n_atoms, 1)
+        neighbor = rows[:, None, None]
 
-        def put(code, carry):
+        def put(turn, carry):
             slots, reverse, n_before = carry
+            near, (_, code) = is_near(turn), shifts_of(turn)
+            ones = near.astype(jnp.int32)
+            done = jnp.cumsum(ones, axis=1)
+            nth = n_before[:, None] + done - ones
+            slot = begins[:, None] + nth
             # No pair is written that was not counted, whatever code the two loops have.
-            near = is_near(code) & (n_before < counts)
-            at = lane, atom, jnp.where(near, begins + n_before, width)
+            is_written = near & (nth < counts[:, None]) & (slot < width)
+            at = jnp.where(is_written, own_rows * width + slot, slots.size)
             further = n_rows + 1 + neighbor * n_shifts + code
             image = jnp.where(code == n_tried // 2, neighbor, further)
-            slots = slots.at[at].set(jnp.broadcast_to(image, near.shape), mode="drop")
+            slots = slots.at[at].set(jnp.broadcast_to(image, at.shape), mode="drop")
             if reverse is not None:
-                there = (lasts - n_before) * n_rows + neighbor
+                there = (lasts[:, None] - nth) * n_rows + neighbor
                 reverse = reverse.at[at].set(there, mode="drop")
-            return slots, reverse, n_before + near.astype(jnp.int32)
+            return slots, reverse, n_before + done[:, -1]
 
-        empty = jnp.full((n_lanes, n_atoms, width), n_rows, jnp.int32)
+        empty = jnp.full(n_lanes * n_atoms * width, n_rows, jnp.int32)
         start = empty, None if known.reverse is None else jnp.zeros_like(empty), none
-        slots, reverse, _ = lax.fori_loop(0, most_tried, put, start)
+        made = lax.fori_loop(0, n_turns, put, start)[:2]
+        slots, reverse = jax.tree.map(lambda x: x.reshape(n_lanes, n_atoms, width), made)
 
         is_kept = fits & (longest <= width) & (own < n_systems)
         padded = -(-size // BLOCK) * BLOCK
