@@ -284,12 +284,13 @@ def _with_slot(slots, newest, written: Int32[Array, "systems"], memory: int, pre
     return jax.lax.fori_loop(0, n_touched, turn, slots)
 
 
-def _or_past(written: Int32[Array, "systems"], memory: int) -> Int32[Array, "systems"]:
-    """The slots to write, past the last one for systems that write none: `DROPPED` there."""
-    return jnp.where(written < 0, memory, written)
-
-
 DROPPED: Any = {"mode": "drop", "unique_indices": True}
+"""Arguments of a write, which leaves out places past the end."""
+
+
+def _or_past(written: Int32[Array, "systems"], memory: int) -> Int32[Array, "systems"]:
+    """The slots to write; past the last one for systems that write none."""
+    return jnp.where(written < 0, memory, written)
 
 
 def _put(slots, at, new):
@@ -359,10 +360,10 @@ def _coefficients_of(n_slots: int, history: PairHistory, first):
         return jnp.minimum(_slot_of(history, age), n_slots - 1)
 
     def swept(ages, add, factor_of, lines_of, values, found):
-        """Values after the slots of these ages have added their lines, and the factors of slots.
+        """The values, to which each slot has added its line times its factor, and the factors.
 
-        The factors come first, each from its own entry alone: a turn is one chain of few numbers,
-        then one pass through all.
+        A factor follows from one entry of the first value. Those of all `ages` come first, so that
+        a turn is one chain of few numbers, and one pass through all.
         """
         at, factors = [slot_of(age) for age in ages], []
         lines = [lines_of(i) for i in at]
