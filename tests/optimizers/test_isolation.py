@@ -3,12 +3,10 @@
 import functools
 
 import equinox as eqx
-import jax
 import numpy as np
 import pytest
 
 from basinax import relax
-from basinax.numerics import xla
 from cases import (
     BRANCHES,
     CELLS,
@@ -32,6 +30,7 @@ from cases import (
     system_of,
     take,
     take_state,
+    without_branches,
 )
 
 # One row, and three levels of blocks of which the last is not full. Each size is one more program
@@ -93,10 +92,8 @@ def test_a_program_without_branches_has_the_bits_of_one_with(name, dtype):
     systems = make_systems(MIXED, *SIZES, spoiled=True)
     batch = make_batch(MIXED, systems, LAYOUTS[0], dtype)
     usual = run_batch(NAMED[name], batch, LENGTH)
-    jax.clear_caches()
-    with xla.without("branches"):
+    with without_branches():
         without = run_batch(NAMED[name], batch, LENGTH)
-    jax.clear_caches()
     assert same_bits(usual, without)
 
 

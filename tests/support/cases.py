@@ -4,6 +4,7 @@ A new transform is a row of `TRANSFORMS`; what is particular about it is a colum
 systems into a batch, run them, and take a system out again.
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from basinax import (
     rounded,
     segment,
 )
+from basinax.numerics import xla
 from cover import one_in
 from xla import AS_USERS
 
@@ -573,6 +575,15 @@ def steps(transform, batch: "Batch", params, state, count: int):
         step, state = update(transform, gradient, state, params)
         params = apply(params, step)
     return params, state
+
+
+@contextlib.contextmanager
+def without_branches():
+    """Programs as on a GPU, for functions that JAX itself compiles."""
+    jax.clear_caches()
+    with xla.without("branches"):
+        yield
+    jax.clear_caches()
 
 
 def run_batch(case: TransformCase, batch: Batch, length: int, program: Callable = run):

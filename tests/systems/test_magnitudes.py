@@ -32,8 +32,7 @@ from basinax import (
     apply_updates,
     chain,
 )
-from basinax.numerics import xla
-from cases import DTYPES, same_bits
+from cases import DTYPES, same_bits, without_branches
 from cover import exhaustive
 
 ROWS, STEPS = 2, 200
@@ -150,8 +149,6 @@ def test_every_system_may_go_the_way_of_rare_cases(name, dtype):
     """As in a program without branches, on a GPU."""
     given, _ = gradients(dtype)
     usual = followed(name, dtype, given)
-    jax.clear_caches()
-    with xla.without("branches"):
+    with without_branches():
         without = followed(name, dtype, given)
-    jax.clear_caches()
     assert same_bits(usual, without)

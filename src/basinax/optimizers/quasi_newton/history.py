@@ -133,7 +133,7 @@ def remember(
         is_running: histories of other systems stay unchanged; `mask` must exclude these systems.
     """
     memory = history.sy.shape[1]
-    written = jnp.where(mask, history.pushes % history.room, -1)
+    written = jnp.where(mask, history.pushes % history.room, memory)
     is_written = _slots(history) == written[:, None]
     sg, yg = _with_slots(history, gradient, prefix)
     # Write slots after the products above read them, so that XLA updates in place (`xla.after`).
@@ -256,15 +256,14 @@ def _with_slots(history: PairHistory, tree, prefix) -> list[Float[Array, "system
 
 
 def _with_slot(slots, newest, written: Int32[Array, "systems"], memory: int, prefix):
-    """The slots, with the one in `written` replaced in each system; -1 replaces none.
+    """The slots, with the one in `written` replaced in each system; `memory` replaces none.
 
     Slots without any new pair are not read or written.
     """
     if not xla.has_cheap_branches():
 
         def put(slots, new):
-            of_systems = [(_or_past(written, memory), memory)]
-            at = segment.map_rows(lambda at, _: at, prefix, of_systems, new)
+            at = segment.map_rows(lambda at, _: at, prefix, [(written, memory)], new)
             return jax.tree.map(_put, slots, at, new)
 
         return {name: put(slots[name], newest[name]) for name in slots}
@@ -276,7 +275,7 @@ def _with_slot(slots, newest, written: Int32[Array, "systems"], memory: int, pre
 
         def replaced(of_slots, new):
             old = jax.tree.map(lambda x: x[k], of_slots)
-            both = segment.map_rows(choose, prefix, [(written, -1)], old, new)
+            both = segment.map_rows(choose, prefix, [(written, memory)], old, new)
             return jax.tree.map(lambda x, slot: x.at[k].set(slot), of_slots, both)
 
         return {name: replaced(slots[name], newest[name]) for name in slots}
@@ -286,11 +285,6 @@ def _with_slot(slots, newest, written: Int32[Array, "systems"], memory: int, pre
 
 DROPPED: Any = {"mode": "drop", "unique_indices": True}
 """Arguments of a write, which leaves out places past the end."""
-
-
-def _or_past(written: Int32[Array, "systems"], memory: int) -> Int32[Array, "systems"]:
-    """The slots to write; past the last one for systems that write none."""
-    return jnp.where(written < 0, memory, written)
 
 
 def _put(slots, at, new):
@@ -311,11 +305,11 @@ def _touched(written: Int32[Array, "systems"], memory: int):
 def _with_products(products, new, written: Int32[Array, "systems"]):
     """The matrices with a new row and column at `written`; other slots are not touched."""
     if not xla.has_cheap_branches():
-        systems, at = jnp.arange(len(written)), _or_past(written, products["sy"].shape[1])
+        systems = jnp.arange(len(written))
 
         def crossed(x, row, column):
-            x = x.at[systems, :, at].set(column, **DROPPED)
-            return x.at[systems, at].set(row, **DROPPED)
+            x = x.at[systems, :, written].set(column, **DROPPED)
+            return x.at[systems, written].set(row, **DROPPED)
 
         return {name: crossed(x, *new[name]) for name, x in products.items()}
     touched, n_touched = _touched(written, products["sy"].shape[1])
