@@ -7,10 +7,17 @@ import sys
 import jax
 import pytest
 from ase.build import bulk
+from ase.calculators.lj import LennardJones as ASELennardJones
 
 from basinax import FIRE
 from basinax.atoms import LennardJones, relax, relax_stream
+from basinax.engine import hosted
+from basinax.engine.queue import Monitor
+from basinax.engine.relax import run_settings
 from basinax.engine.workers import lanes_of
+from basinax.numerics.xla import has_cheap_branches
+from basinax.structures.machine import CPU, GPU, machine
+from basinax.structures.read import intake
 
 SCRIPT = """
 import ase.io
@@ -172,3 +179,44 @@ def test_calculators_take_no_devices():
 def test_a_default_device_that_is_set_is_the_one():
     with jax.default_device(jax.local_devices()[0]):
         assert set(lanes_of(None)) == {None}
+
+
+@pytest.fixture
+def beside_gpu(monkeypatch):
+    """As where JAX's default device is a GPU; the CPU is the only device all the same."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    return jax.local_devices(backend="cpu")[0]
+
+
+def test_constants_are_those_of_the_device_that_is_used(beside_gpu):
+    assert machine() is GPU
+    assert not has_cheap_branches()
+    assert machine(beside_gpu) is CPU
+    for chosen in (beside_gpu, "cpu"):
+        with jax.default_device(chosen):
+            assert machine() is CPU
+            assert has_cheap_branches()
+
+
+def test_cpus_beside_a_gpu_have_a_batch_per_core(beside_gpu, monkeypatch):
+    monkeypatch.setattr("basinax.engine.groups.n_cores", lambda: 3)
+    assert len(lanes_of([beside_gpu])) == 3
+    cells = [bulk("Ar")] * 2
+    settings = run_settings(LennardJones(), FIRE(), n_structures=2, devices=[beside_gpu])
+    (group,) = settings.groups(intake(cells), Monitor(None, lambda: False), None)
+    assert group.shape[0] <= CPU.few_rows
+
+
+def test_turns_of_evaluated_structures_are_those_of_the_cpu(beside_gpu, monkeypatch):
+    seen, turn = [], hosted._turn
+
+    def seen_turn(*arguments):
+        seen.append(machine())
+        return turn(*arguments)
+
+    monkeypatch.setattr(hosted, "_turn", seen_turn)
+    atoms = bulk("Ar")
+    atoms.calc = ASELennardJones()
+    relax([atoms], None, FIRE(), max_steps=2)
+    assert seen
+    assert all(of is CPU for of in seen)

@@ -67,6 +67,11 @@ Device = Any
 """A `jax.Device`, or None for JAX's default device."""
 
 
+def on_lane(wanted: dict[str, Any], lane: Device) -> dict[str, Any]:
+    """The JAX switches of a thread: `wanted`, with the thread's device, if any, as default."""
+    return wanted if lane is None else wanted | {"jax_default_device": lane}
+
+
 def on_device(tree: Any, device: Device) -> Any:
     """The tree with its JAX arrays on a device; unchanged if `device` is None."""
     if device is None:

@@ -123,7 +123,7 @@ class RunSettings:
         """Groups of structures with similar lists; each group has programs of its own."""
         is_on_host = self.evaluator is not None
         lanes: list[Device] = [None] if is_on_host else self.lanes
-        of = CPU if is_on_host else machine()
+        of = CPU if is_on_host else self._machine
         neighbors, memory = self.neighbors(structures), memory_of_batch(lanes)
         blocks = np.array([structure.n_blocks for structure in structures])
         n_elements = np.array([structure.n_elements for structure in structures])
@@ -160,13 +160,13 @@ class RunSettings:
         return [
             group(members, kind)
             for kind, alike in _by_kind(structures)
-            for members in ([alike] if is_on_host else _grouped(neighbors, blocks, alike))
+            for members in ([alike] if is_on_host else _grouped(neighbors, blocks, alike, of))
         ]
 
     def batches(self, group: Group) -> BatchGroup:
         """The batches of a group on devices."""
         potential, skin = cast(PotentialWithSkin, self.listed)
-        is_short = group.n_rows <= machine().short_rows
+        is_short = group.n_rows <= self._machine.short_rows
 
         def make(slots: Slots, device: Device) -> DeviceBackend:
             return DeviceBackend(slots, device, potential, skin, is_short)
@@ -178,6 +178,11 @@ class RunSettings:
         if self.evaluator is not None:
             return np.ones(len(structures))
         return _expected_neighbors(structures, cast(PotentialWithSkin, self.listed).reach)
+
+    @property
+    def _machine(self) -> Machine:
+        """The constants for the devices of the threads, which are of one platform."""
+        return machine(self.lanes[0])
 
     @property
     def _asks_elements(self) -> bool:
@@ -284,7 +289,9 @@ def _for_sizes(settings: Settings, sizes: list[int], kind: Kind | None) -> Setti
     return dataclasses.replace(settings, optimizer=bounded(settings.optimizer, most_rows))
 
 
-def _grouped(slots: np.ndarray, blocks: np.ndarray, members: np.ndarray) -> list[np.ndarray]:
+def _grouped(
+    slots: np.ndarray, blocks: np.ndarray, members: np.ndarray, of: Machine
+) -> list[np.ndarray]:
     """Split the members into groups; the batches of a group share a program.
 
     Structures with many neighbours and with few are separated if that saves enough pair slots.
@@ -299,7 +306,7 @@ def _grouped(slots: np.ndarray, blocks: np.ndarray, members: np.ndarray) -> list
     groups, begin = [], 0
     while True:
         saved = slots[begin] * rows_left - slots_left
-        is_apart = (slots * 2 <= slots[begin]) & (saved > machine().worth_compiling)
+        is_apart = (slots * 2 <= slots[begin]) & (saved > of.worth_compiling)
         is_apart[: begin + 1] = False
         if not is_apart.any():
             return [*groups, members[begin:]]

@@ -22,6 +22,7 @@ from basinax.engine.device import (
     found_at,
     moved,
     on_device,
+    on_lane,
     restarted,
     started,
 )
@@ -42,6 +43,7 @@ from basinax.models.evaluators.protocol import (
 )
 from basinax.numerics import xla
 from basinax.numerics.static import Static, partition
+from basinax.numerics.switches import config_context, default_platform
 from basinax.potentials import Properties
 from basinax.structures.batch import Batch
 from basinax.structures.constraints.applied import Constraints
@@ -58,7 +60,7 @@ neighbours within this distance (Å) could not be listed."""
 
 def cpu_beside() -> Device:
     """The CPU, if JAX's default device is another one; otherwise, or if JAX has none, None."""
-    if jax.default_backend() == "cpu":
+    if default_platform() == "cpu":
         return None
     try:
         return jax.local_devices(backend="cpu")[0]
@@ -141,6 +143,8 @@ class HostBackend(AbstractBackend):
         """Args: numbers: the number of each structure in the session, by that in the run."""
         self.slots, self.session, self.numbers = slots, session, numbers
         self.device = cpu_beside()
+        self.switches = on_lane({}, self.device)
+        """The switches of JAX for the turns, so that they are traced as for their device."""
         self.points = Points()
         slots.info_of = lambda structure, *end: self.points.pop(
             self.numbers[structure.number], *end
@@ -156,7 +160,8 @@ class HostBackend(AbstractBackend):
         slots = self.slots
         self._place()
         keep_best = slots.group.keep_best
-        self.run: Run = started(self.how[0], keep_best, self.how[1], slots.batch, slots.moves)
+        with config_context(self.switches):
+            self.run: Run = started(self.how[0], keep_best, self.how[1], slots.batch, slots.moves)
         self.waits = False
         """Whether the next turn waits for an evaluation; otherwise it gives new positions."""
 
@@ -164,8 +169,14 @@ class HostBackend(AbstractBackend):
         """Does nothing: evaluations have begun as they were asked for."""
 
     def look(self) -> tuple[np.ndarray, np.ndarray]:
+        answers = self._answers() if self.waits else []
+        with config_context(self.switches):
+            return self._turned(answers)
+
+    def _turned(self, answers: list[Answer]) -> tuple[np.ndarray, np.ndarray]:
+        """One turn with these answers: status and fmax."""
         slots, group = self.slots, self.slots.group
-        findings, failed = self._findings(self._answers() if self.waits else [])
+        findings, failed = self._findings(answers)
         self.run, here, due = _turn(*self.how, slots.batch, slots.moves, self.run, findings)
         self.here = here = jax.device_get(here)
         for number in self._numbers(slots.occupied & here["is_best"]).values():
@@ -184,7 +195,8 @@ class HostBackend(AbstractBackend):
 
     def take_out(self, which: np.ndarray) -> None:
         slots, numbers = self.slots, self._numbers(which)
-        slots.take_out(self.run, which)
+        with config_context(self.switches):
+            slots.take_out(self.run, which)
         if (left := slots.left) is not None and (last := left.last) is not None:
             # The energy is NaN where a path ends at a point that was not evaluated.
             known = {k: n for k, n in numbers.items() if not np.isnan(last["energies"][k])}
@@ -194,7 +206,8 @@ class HostBackend(AbstractBackend):
     def restart(self, is_new: np.ndarray) -> None:
         self._place()
         slots = self.slots
-        self.run = restarted(*self.how, slots.batch, slots.moves, self.run, is_new)
+        with config_context(self.switches):
+            self.run = restarted(*self.how, slots.batch, slots.moves, self.run, is_new)
 
     def _place(self) -> None:
         """Put the structures in the slots, and their settings, on the device of the turns."""

@@ -196,7 +196,7 @@ def own_numbers(convergence: AbstractCriterion, max_steps: int) -> tuple[Any, ..
 
 def _most_rows(run: RunSettings) -> int:
     """The rows of structures in memory: some batches for each thread, within the memory."""
-    wanted = BATCHES * machine().max_rows * len(run.lanes)
+    wanted = BATCHES * machine(run.lanes[0]).max_rows * len(run.lanes)
     return min(wanted, int(SHARE * host_memory()) // BYTES_OF_ROW)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from basinax.engine import groups as _groups
-from basinax.engine.device import Device
+from basinax.engine.device import Device, on_lane
 from basinax.engine.queue import Monitor
 from basinax.engine.slots import Ended
 from basinax.engine.stream import BatchGroup, Stream
@@ -49,12 +49,10 @@ def lanes_of(devices: Devices) -> list[Device]:
 
 
 def _lanes(devices: Sequence[Device]) -> list[Device]:
-    return list(devices) if len(devices) > 1 else list(devices) * _groups.n_cores_used()
-
-
-def on_lane(wanted: dict[str, Any], lane: Device) -> dict[str, Any]:
-    """The JAX switches of a thread: `wanted`, with the thread's device as default."""
-    return wanted if lane is None else wanted | {"jax_default_device": lane}
+    if len(devices) > 1:
+        return list(devices)
+    with config_context(on_lane({}, devices[0])):
+        return list(devices) * _groups.n_cores_used()
 
 
 def in_threads(

@@ -234,7 +234,8 @@ class JaxModel(AbstractEvaluator):
         return self.conservative
 
     def on(self, devices: Sequence[Any]) -> "JaxModel":
-        kinds, n_threads = list(dict.fromkeys(devices)), self.workers or machine().model_threads
+        kinds = list(dict.fromkeys(devices))
+        n_threads = self.workers or machine(devices[0]).model_threads
         return dataclasses.replace(self, devices=tuple(kinds * n_threads or devices))
 
     def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
@@ -255,8 +256,9 @@ class JaxModel(AbstractEvaluator):
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
         program = self._program()
         with config_context(program.switches):
-            program = program.with_places(machine().model_pairs)
-        n_threads = self.workers or machine().model_threads or n_cores()
+            of = machine(self.devices[0] if self.devices else None)
+            program = program.with_places(of.model_pairs)
+        n_threads = self.workers or of.model_threads or n_cores()
         devices = list(self.devices) or [None] * n_threads
         return ModelSession(atoms, program, devices[: len(atoms)])
 

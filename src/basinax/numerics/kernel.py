@@ -18,6 +18,7 @@ from jax.extend import core as jax_core
 from jax.interpreters import ad
 
 from basinax.numerics import xla
+from basinax.numerics.switches import default_platform
 
 UNTRIED = (0, 13)
 """The first version of JAX without a trial of this attribute. An operation that XLA does not
@@ -71,7 +72,7 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_tried() -> bool:
     is_op_by_op = jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
-    is_known = jax.default_backend() == "cpu" and jax.__version_info__ < UNTRIED
+    is_known = default_platform() == "cpu" and jax.__version_info__ < UNTRIED
     return xla.SWITCHES["one_kernel"] and is_known and not is_op_by_op
 
 

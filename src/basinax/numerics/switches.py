@@ -28,6 +28,14 @@ _MANAGERS = _GUARDS | {
 }
 
 
+def default_platform() -> str:
+    """The platform of this thread's default device, such as "cpu" or "gpu"."""
+    device: Any = switches()["jax_default_device"]
+    if device is None:
+        return jax.default_backend()
+    return device if isinstance(device, str) else device.platform
+
+
 def switches() -> dict[str, Any]:
     """The values of the switches in this thread, by name."""
     return {name: getattr(jax.config, name) for name in _MANAGERS}

@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Int32, Shaped
 
 from basinax.numerics.programs import Programs
 from basinax.numerics.rounding import exact
+from basinax.numerics.switches import default_platform
 
 SWITCHES: dict[str, bool] = dict.fromkeys(
     ("materialise", "after", "by_bits", "bounded_index", "one_kernel", "options", "branches"), True
@@ -81,7 +82,7 @@ def has_cheap_branches() -> bool:
     A GPU waits for the host at each choice between branches, and at each turn of a loop of a length
     that is not known when it is compiled: some 30 µs, in which it starts ten kernels.
     """
-    return SWITCHES["branches"] and jax.default_backend() == "cpu"
+    return SWITCHES["branches"] and default_platform() == "cpu"
 
 
 Options = dict[str, Any]

@@ -4,10 +4,10 @@ No bit of a result depends on them, but for `model_pairs`, by which a model's pr
 """
 
 import dataclasses
-
-import jax
+from typing import Any
 
 from basinax.numerics.programs import READ
+from basinax.numerics.switches import default_platform
 
 
 @dataclasses.dataclass
@@ -140,9 +140,9 @@ GPU = Machine(
 batches by reasoning."""
 
 
-def machine() -> Machine:
-    """The constants of JAX's default backend."""
-    return CPU if jax.default_backend() == "cpu" else GPU
+def machine(device: Any = None) -> Machine:
+    """The constants for a device, or for this thread's default device."""
+    return CPU if (default_platform() if device is None else device.platform) == "cpu" else GPU
 
 
 READ.append(machine)
