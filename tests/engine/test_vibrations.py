@@ -72,10 +72,12 @@ def test_hessians_frequencies_and_modes_are_those_of_ase(structures, at, tmp_pat
 
 def test_four_displacements_and_chosen_atoms_are_those_of_ase(tmp_path):
     options = {"nfree": 4, "delta": 0.02}
-    theirs = ase_vibrations(cluster(), tmp_path, indices=[3, 1], **options)
-    (ours,) = vibrations([cluster()], EMT(), indices=[[3, 1]], **options)
-    expected = theirs.get_vibrations().get_hessian_2d()
-    np.testing.assert_allclose(ours.hessian, expected, rtol=0, atol=1e-6)
+    atoms = cluster()
+    atoms.set_masses([1.0, 10.0, 100.0, 1000.0])
+    theirs = ase_vibrations(atoms, tmp_path, indices=[1, 3], **options).get_vibrations()
+    for ours in vibrations([atoms, atoms], EMT(), indices=[[1, 3], [3, 1]], **options):
+        np.testing.assert_allclose(ours.hessian, theirs.get_hessian_2d(), rtol=0, atol=1e-6)
+        np.testing.assert_allclose(ours.frequencies**2, theirs.get_frequencies() ** 2, atol=0.1)
 
 
 def test_differences_are_derivatives_of_the_forces():

@@ -59,7 +59,8 @@ class Vibrations:
 
     @property
     def hessian(self) -> Float[np.ndarray, "3*moving 3*moving"]:
-        """Second derivatives of the energy in eV/Å² by the atoms that vibrate; symmetric."""
+        """Second derivatives of the energy in eV/Å² by the atoms that vibrate, in ascending order;
+        symmetric."""
         return self.data.get_hessian_2d()
 
     @property
@@ -154,8 +155,8 @@ def vibrations(
     Args:
         atoms: the structures; none is changed.
         potential: as for `evaluate`.
-        indices: the atoms that vibrate: one list per structure, or None for all atoms that no
-            `FixAtoms` holds.
+        indices: the atoms that vibrate, in any order: one list per structure, or None for all atoms
+            that no `FixAtoms` holds.
         hessian: "numerical" or "analytical", as programs of quantum chemistry call them: by
             differences of forces, or by their derivatives at the structure itself, without an error
             of differences. Only potentials of this package, those of users that JAX evaluates, and
@@ -221,7 +222,7 @@ def check_minima(
 
 
 def _moving(atoms: Atoms, chosen: Sequence[int] | None, number: int) -> np.ndarray:
-    """The indices of the atoms that vibrate, checked."""
+    """The indices of the atoms that vibrate, checked, in ascending order."""
     name = f"system {number} ({atoms.symbols})"
     if not atoms.get_masses().all():
         raise ValueError(f"{name} has atoms without mass: give them one by set_masses")
@@ -241,7 +242,7 @@ def _moving(atoms: Atoms, chosen: Sequence[int] | None, number: int) -> np.ndarr
         raise ValueError(
             f"{name}: its indices must be distinct and below {len(atoms)}, got {shown(chosen)}"
         )
-    return moving.astype(int)
+    return np.sort(moving).astype(int)  # the order of ASE's `VibrationsData`
 
 
 def _displaced(atoms: Atoms, moving: np.ndarray, sizes: Iterable[float]) -> Iterator[Atoms]:
