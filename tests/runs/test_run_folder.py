@@ -120,6 +120,25 @@ def test_a_folder_keeps_the_bits_of_a_run_without_one_and_ase_reads_it(engine, w
         assert ours.split(",")[:cut] == theirs.split(",")[:cut]
 
 
+def test_a_run_that_goes_on_replaces_its_own_outputs_alone(monkeypatch):
+    outputs = ["--output", "o.extxyz", "--table", "t.csv", "--log", "l", "--trajectory", "frames"]
+    relax("--run", "kept", *outputs)
+    relax("--run", "kept", *outputs)
+    run("resume", "kept")
+    for place in ("elsewhere/o.extxyz", "others/0.traj"):
+        Path(place).parent.mkdir()
+        Path(place).write_text("foreign")
+    for options in (["--table", "elsewhere/o.extxyz"], [*outputs[:-1], "others"]):
+        assert "exists: add --overwrite" in relax("--run", "kept", *options, code=2)
+    monkeypatch.chdir("elsewhere")
+    files = [f"../{name}" for name in FILES]
+    options = ["--run", "../kept", "--output", "o.extxyz"]
+    assert "o.extxyz exists: add --overwrite" in relax(*options, files=files, code=2)
+    assert Path("o.extxyz").read_text() == Path("../others/0.traj").read_text() == "foreign"
+    relax(*options, "--overwrite", files=files)
+    assert len(ase.io.read("o.extxyz", ":")) == N
+
+
 def test_the_record_is_a_config_file_that_makes_the_run_again():
     relax("--run", "kept", "--fmax", 0.1)
     record = read_config("kept/run.toml")

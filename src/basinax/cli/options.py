@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -357,6 +358,11 @@ class Written:
         if self.output_dir is not None:
             return _beside(self.output_dir / self.DEFAULT, ".run")
         return _beside(self.output or Path(self.DEFAULT), ".run")
+
+    def named_in(self, settings: Mapping[str, Any], folder: Path) -> Self:
+        """Outputs of the same kind, with the places that the settings of a run in a folder name."""
+        names = [field.name for field in dataclasses.fields(self) if field.default is None]
+        return type(self)(**{name: folder / settings[name] for name in names if name in settings})
 
     def files(self) -> list[tuple[Path, str]]:
         """Files besides those of structures, each with its word in messages."""

@@ -74,21 +74,23 @@ class Writing:
         n_structures: int = 0,
         *,
         may_replace: bool,
+        before: Written | None = None,
     ) -> "Writing":
         """The outputs; exits with an error if one cannot be written.
 
         Args:
             files: the files of structures.
             read: all files that the run reads.
+            before: outputs of the run so far, which may be replaced in any case.
         """
         _check_stdout(outputs)
-        names = _names_of(outputs, list(dict.fromkeys(files)))
-        places = [*((path, "output") for path in dict.fromkeys(names.values()))]
-        places += outputs.files()
+        files = list(dict.fromkeys(files))
+        names, places = _places_of(outputs, files)
+        own = [] if before is None else [path for path, _ in _places_of(before, files)[1]]
         # A record given as config file has been read already and may be replaced.
         record = None if outputs.record is None else key_of(outputs.record)
         read = [path for path in read if key_of(path) != record]
-        check_places(places, trajectories, n_structures, read, may_replace=may_replace)
+        check_places(places, trajectories, n_structures, read, own=own, may_replace=may_replace)
         if outputs.table not in (None, STDOUT):
             with reported():
                 writer_of(outputs.table)
@@ -165,6 +167,14 @@ def print_saved(saver: "Saver") -> None:
         raise typer.Exit(NOT_SAVED)
 
 
+def _places_of(
+    outputs: Written, files: list[Path]
+) -> tuple[dict[Path, Path], list[tuple[Path, str]]]:
+    """The names of `_names_of`, and all files to be written, each with its word in messages."""
+    names = _names_of(outputs, files)
+    return names, [*((path, "output") for path in dict.fromkeys(names.values())), *outputs.files()]
+
+
 def _names_of(outputs: Written, files: list[Path]) -> dict[Path, Path]:
     """The file of structures for each file of the input; none if no place for them is given."""
     if outputs.output_dir is None:
@@ -202,6 +212,7 @@ def check_places(
     n_structures: int,
     inputs: list[Path],
     *,
+    own: Sequence[Path] = (),
     may_replace: bool,
 ) -> None:
     """Check before any work that no output is an input or another output, that all can be written,
@@ -210,6 +221,7 @@ def check_places(
     Args:
         places: files to be written, each with its word in messages.
         inputs: files that are read.
+        own: files that may be replaced in any case.
     """
     taken: dict[Any, str] = {key_of(path): "an input" for path in inputs} | _files_of_streams()
 
@@ -231,7 +243,10 @@ def check_places(
             claim(path, name, f"the {name}, too")
             check_creatable(path)
         # A link without a target would make a file at a place that nobody has named.
-        replaced = [path for path, _ in places if os.path.lexists(path)]
+        known = {key_of(path) for path in own}
+        replaced = [
+            path for path, _ in places if os.path.lexists(path) and key_of(path) not in known
+        ]
         if trajectories is not None:
             folder, name = Path(trajectories.folder), "folder for trajectories"
             check_outside(folder, name)

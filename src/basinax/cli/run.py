@@ -58,6 +58,7 @@ from basinax.cli.works import (
     relax_window,
     trajectories_of,
 )
+from basinax.config.files import key_of
 from basinax.config.tables import RECORD, Table
 from basinax.engine.relax import Progress
 from basinax.minimize.status import Status
@@ -112,7 +113,7 @@ def run(
         setup = job.setup(given)
         making.is_threaded = _is_threaded(setup.settings["potential"])
         works = job.works(given, setup, keeping, is_sole="temporary" in record[RECORD])
-        writing = _prepared(wanted, given, works, is_begun=before is not None)
+        writing = _prepared(wanted, given, works, before)
         plans = works.plans(writing)
         with reported():
             if before is None:
@@ -376,9 +377,23 @@ class Storing:
 
 
 def _prepared(
-    outputs: Outputs, given: RelaxOptions | PathOptions, works: AbstractWorks, *, is_begun: bool
+    outputs: Outputs,
+    given: RelaxOptions | PathOptions,
+    works: AbstractWorks,
+    before: Table | None,
 ) -> Writing:
-    """The outputs, checked to be writable; those of a run that goes on may stand there already."""
+    """The outputs, checked to be writable; those that a run has named before may stand there.
+
+    Args:
+        before: the record of a run that goes on.
+    """
+    own, trajectories = None, trajectories_of(outputs)
+    if before is not None:
+        folder = Path(before[RECORD]["folder"])
+        own = outputs.named_in(before, folder if folder.is_dir() else Path())
+        folders = {key_of(path) for path in (own.trajectory, outputs.trajectory) if path}
+        if own.trajectory and len(folders) == 1:
+            trajectories = None
     if outputs.report is not None:
         with reported():
             check_report(outputs.report)
@@ -389,9 +404,10 @@ def _prepared(
         outputs,
         files,
         files_read(given),
-        None if is_begun else trajectories_of(outputs),
+        trajectories,
         works.n_items or 0,
-        may_replace=is_begun or outputs.overwrite,
+        may_replace=outputs.overwrite,
+        before=own,
     )
 
 
