@@ -295,6 +295,19 @@ def test_a_calculator_of_ase_gives_the_path_of_ase(recorded):
     assert path.evaluations == 2 + 2 * 16
 
 
+def test_images_have_calculators_of_their_own_across_boundaries():
+    images = [image.copy() for image in neb([across()], EMT(), n_images=3, max_steps=0)[0].images]
+    images[1].wrap()
+    for image in images:
+        image.calc = EMTOfASE()
+    (path,) = neb([images], max_steps=2, fmax=0.0)
+    (expected,) = neb([images], EMTOfASE(), max_steps=2, fmax=0.0)
+    assert path.status == Status.MAX_STEPS
+    np.testing.assert_array_equal(path.energies, expected.energies)
+    with pytest.raises(ValueError, match=r"1 structures \(1\) have no calculator"):
+        neb([[images[0], images[-1]]], n_images=3)
+
+
 def test_a_calculator_that_fails_ends_its_path_with_the_image():
     start, end = hop()
     short = end.copy()

@@ -99,6 +99,15 @@ def test_a_crystal_is_compared_by_nearest_images():
     assert apart(crystal, moved(crystal, 0.1)) == pytest.approx(0.1 * (n - 1) / n)
 
 
+@pytest.mark.parametrize("skew", [[0, 0, 0], [12, 0, 0], [-8, 16, 0], [4, -8, 0]])
+def test_nearest_images_are_those_of_the_lattice_in_skewed_cells(skew):
+    """Cell vectors of one lattice."""
+    atoms = Atoms("Ar2", [[0, 0, 0], [0.1, 0.2, 4.0]], cell=[4, 4, 8], pbc=True)
+    atoms.cell[2] += skew
+    apart_by = np.add(atoms.positions, [[0, 0, 0], [0, 0.8, 0]])
+    assert apart(atoms, apart_by) == pytest.approx(0.4)
+
+
 def test_a_cell_that_grew_evenly_has_no_distance():
     crystal, larger = bulk("Cu", cubic=True), bulk("Cu", a=4.0, cubic=True)
     pair = Compared(entry(crystal), entry(larger))

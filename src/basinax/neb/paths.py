@@ -9,12 +9,11 @@ from typing import Any, cast
 import numpy as np
 from ase import Atoms
 from ase.constraints import FixAtoms, FixCartesian, FixedLine, FixedPlane, FixScaled
-from ase.geometry import find_mic
 from jaxtyping import Float
 
 from basinax.numerics.settings import SIZE, at_least, known, require_whole, shown
 from basinax.results.snapshot import Template
-from basinax.structures.read import check_are_several, intake
+from basinax.structures.read import check_are_several, intake, to_nearest_images
 
 FIXING = FixAtoms, FixCartesian, FixedLine, FixedPlane, FixScaled
 """The constraints of an image: those that act on atoms one by one."""
@@ -200,20 +199,23 @@ def _interpolated(
             f"image {at} cannot be interpolated ({interpolate}): atoms meet. Give the images, or"
             " an image between as a path of three"
         )
+    first.calc, last.calc = (end.calc for end in ends)
     return images
 
 
 def _unwrapped(images: list[Atoms]) -> list[Atoms]:
     """Images of which each lies by the shortest ways from the one before, across boundaries."""
-    cell, pbc = images[0].cell, cast(Any, images[0].pbc)
+    cell, pbc = images[0].cell, images[0].pbc
     found = images[:1]
     for image in images[1:]:
         way = image.positions - found[-1].positions
-        shortest, _ = find_mic(way, cell, pbc) if pbc.any() else (way, None)
+        shortest = to_nearest_images(way, cell.array, pbc)
         # Whole multiples of cell vectors, so that other atoms keep their bits.
         times = np.rint(np.linalg.solve(cell.complete().array.T, (shortest - way).T).T)
         if times.any():
-            image = image.copy()
-            image.positions += times @ cell.array
+            moved = image.copy()
+            moved.positions += times @ cell.array
+            moved.calc = image.calc
+            image = moved
         found.append(image)
     return found

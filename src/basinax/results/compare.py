@@ -21,6 +21,7 @@ from basinax.results.table import (
     text_of,
     write_rows,
 )
+from basinax.structures.read import to_nearest_images
 
 NEAR = 1e-3
 """Energies that differ by less count as equal in summaries, in eV per atom."""
@@ -206,9 +207,8 @@ def distance_of(first: Relaxed, other: Relaxed) -> float:
         ]
         shifts = inside[1] - inside[0]
         origin = np.zeros(3) if is_held else shifts[0]
-        shifts = shifts - origin
-        shifts -= np.round(shifts) * pbc
-        moves = shifts @ ((cells[0] + cells[1]) / 2)
+        cell = (cells[0] + cells[1]) / 2
+        moves = to_nearest_images((shifts - origin) @ cell, cell, pbc)
         moves -= 0.0 if is_held else moves.mean(axis=0)
     return float(np.sqrt((moves * moves).sum(axis=1)).max(initial=0.0))
 

@@ -6,11 +6,12 @@ No part of a record depends on other structures.
 import abc
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from ase import Atoms
 from ase.filters import Filter
+from ase.geometry import find_mic, minkowski_reduce
 from jaxtyping import Bool, Float, Int
 
 from basinax.numerics.rounding import BLOCK
@@ -263,6 +264,20 @@ def _units(cells: Float[np.ndarray, "systems 3 3"]) -> Float[np.ndarray, "system
     with np.errstate(all="ignore"):  # cells may hold inf or NaN
         lengths = np.linalg.norm(cells, axis=2)
         return cells / np.where(lengths > 0, lengths, 1.0)[:, :, None]
+
+
+def to_nearest_images(
+    ways: Float[np.ndarray, "rows 3"],
+    cell: Float[np.ndarray, "3 3"],
+    pbc: Bool[np.ndarray, "3"],
+) -> Float[np.ndarray, "rows 3"]:
+    """The ways (Å) that are left once each leads to the nearest periodic image.
+
+    The cell is reduced first: in skewed ones ASE's `find_mic` may miss the nearest image.
+    """
+    if not pbc.any():
+        return ways
+    return find_mic(ways, minkowski_reduce(cell, cast(Any, pbc))[0], cast(Any, pbc))[0]
 
 
 def squared_measures(
