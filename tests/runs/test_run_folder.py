@@ -139,6 +139,64 @@ def test_a_run_that_goes_on_replaces_its_own_outputs_alone(monkeypatch):
     assert len(ase.io.read("o.extxyz", ":")) == N
 
 
+def test_a_run_goes_on_where_its_folder_has_moved_with_its_input(tmp_path, monkeypatch):
+    first, copy, moved = (tmp_path / name for name in ("first", "copy", "moved"))
+    first.mkdir()
+    for name in FILES:
+        Path(name).rename(first / name)
+    monkeypatch.chdir(first)
+    relax("--run", "runs/kept", "--output", "o.extxyz")
+    whole = Path("o.extxyz").read_bytes()
+    shutil.copytree(first, copy)
+    (first / "o.extxyz").write_text("foreign")
+    monkeypatch.chdir(copy)
+    relax("--run", "runs/kept", "--output", "o.extxyz")  # its own
+    Path("o.extxyz").unlink()
+    run("resume", "runs/kept")
+    assert (copy / "o.extxyz").read_bytes() == whole
+    assert (first / "o.extxyz").read_text() == "foreign"
+
+    def resumed(folder):
+        monkeypatch.chdir(tmp_path)
+        (moved / "o.extxyz").unlink()
+        run("resume", folder)
+        assert (moved / "o.extxyz").read_bytes() == whole
+
+    shutil.rmtree(first)
+    copy.rename(moved)
+    resumed("moved/runs/kept")
+    # The folder of the run alone: names stand where they did.
+    (moved / "runs" / "kept").rename(tmp_path / "alone")
+    resumed("alone")
+
+
+def test_another_standard_input_is_another_run():
+    def sent(text, *arguments):
+        options = ["relax", "-", "--potential", ARGON, "--run", "kept", "--max-steps", "1"]
+        ran = CliRunner().invoke(cli.app, [*options, *arguments], input=text)
+        return ran.exit_code, " ".join(ran.output.split())
+
+    one, other = "2\n\nAr 0 0 0\nAr 0 0 3.9\n", "2\n\nAr 0 0 0\nAr 0 0 4.1\n"
+    sent(one)
+    first = exported("kept")
+    for same in (one, ""):
+        assert "1 of 1 structures, 0 of them now" in sent(same)[1]
+    code, said = sent(other)
+    assert code == 2 and "would not end in the same bits" in said
+    assert exported("kept") == first
+    sent(other, "--force")
+    assert Path("kept/stdin.extxyz").read_text() == other
+
+
+def test_a_table_of_a_run_is_printed():
+    relax("--run", "kept")
+    printed = CliRunner().invoke(cli.app, ["export", "kept", "--table", "-"])
+    run("export", "kept", "--table", "t.csv")
+    assert printed.stdout == Path("t.csv").read_text()
+    assert "name a file" in run("compare", "kept", "kept", "--table", "-", code=2)
+    assert "one folder" in run("merge", "kept", "./kept", "--run", "all", code=2)
+
+
 def test_the_record_is_a_config_file_that_makes_the_run_again():
     relax("--run", "kept", "--fmax", 0.1)
     record = read_config("kept/run.toml")

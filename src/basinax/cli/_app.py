@@ -179,7 +179,10 @@ def export(
     ] = None,
     table: Annotated[
         Path | None,
-        typer.Option(help="One row a structure: .csv, .json, .jsonl or .parquet."),
+        typer.Option(
+            help="One row a structure: .csv, .json, .jsonl or .parquet; - is CSV on standard"
+            " output."
+        ),
     ] = None,
     status: Annotated[
         list[str] | None,

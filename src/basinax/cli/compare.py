@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from basinax.cli.console import fail, out, print_line, reported
+from basinax.cli.options import STDOUT
 from basinax.cli.outputs import Saver, check_places, print_saved
 from basinax.config.tables import RECORD, Table
 from basinax.results.figure import drawn
@@ -12,6 +13,8 @@ from basinax.runs.folder import RunFolder, limit_of
 
 
 def compare(first: str, other: str, table: Path | None, *, may_replace: bool) -> None:
+    if table == STDOUT:
+        fail("--table - does not go with a comparison, which is printed there: name a file")
     with reported():
         both = [RunFolder.begun(name) for name in (first, other)]
         if table is not None:

@@ -7,14 +7,17 @@ from typing import Any
 
 import typer
 
-from basinax.cli.console import fail, out, print_line, reported
+from basinax.cli.console import err, fail, out, print_line, reported
 from basinax.cli.contents import found_structures, have_stress, plans_of
+from basinax.cli.inputs import home_of
+from basinax.cli.options import STDOUT
 from basinax.cli.outputs import Saver, check_places, print_saved, print_written
 from basinax.cli.values import Shard
+from basinax.config.files import key_of
 from basinax.config.tables import RECORD, Table
 from basinax.minimize.status import Status
 from basinax.results.report.page import check_report
-from basinax.results.table import writer_of
+from basinax.results.table import csv_of, writer_of
 from basinax.runs.changes import changes, joined
 from basinax.runs.folder import RunFolder
 
@@ -28,8 +31,10 @@ def run(
     *,
     may_replace: bool,
 ) -> None:
+    is_printed = table == STDOUT
+    table = None if is_printed else table
     places = [(path, name) for path, name in ((output, "output"), (table, "table")) if path]
-    if not places:
+    if not (places or is_printed):
         fail("nothing to write: add --output FILE for structures, or --table FILE")
     with reported():
         kept = RunFolder.begun(name)
@@ -52,7 +57,9 @@ def run(
         saver.save(output, lambda path: plan.write(path, found.atoms))
     if table is not None:
         saver.save(table, lambda path: writer_of(path)(path, found.columns))
-    print_saved(saver)
+    if is_printed:
+        out.write(csv_of(found.columns))
+    print_saved(saver, err if is_printed else out)
 
 
 def statuses_named(names: list[str]) -> list[Status]:
@@ -87,9 +94,7 @@ def resume(name: str, options: list[str], commands: Any) -> None:
         kept = RunFolder.begun(RunFolder(name).path.absolute())
         settings = kept.read_record()
         record = settings[RECORD]
-        # File names in the text of a potential are relative to that folder.
-        if os.path.isdir(record["folder"]):
-            os.chdir(record["folder"])
+        os.chdir(home_of(kept.path, settings))  # a potential may name files, too
     arguments = [record["command"], "--config", str(kept.record), "--run", kept.name]
     arguments += ["--shard", record["shard"], *options]
     try:
@@ -104,9 +109,14 @@ def merge(folders: list[Path], place: Path, *, force: bool) -> None:
         parts, whole = [RunFolder.begun(folder) for folder in folders], RunFolder(place)
         if whole.is_begun():
             fail(f"{place} holds a run: name a new folder")
+        paths: dict[Any, Path] = {}
+        for path in folders:
+            if (first := paths.setdefault(key_of(path), path)) is not path:
+                fail(f"{first} and {path} are one folder: name each folder once")
         for kept in (*parts, whole):
             stack.enter_context(kept.taken())
         record = _record_of(parts, force=force)
+        record[RECORD]["place"] = os.path.relpath(place, record[RECORD]["folder"] or os.curdir)
         whole.write_record(record)
         of: dict[int, Path] = {}
         for part in parts:

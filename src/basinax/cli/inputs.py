@@ -24,7 +24,7 @@ from basinax.cli.guard import Unreadable, check_file
 from basinax.cli.named import STDIN, in_few, named_in
 from basinax.cli.options import ModelOptions, PathOptions, RelaxOptions
 from basinax.config.files import name_of, stamp_of
-from basinax.config.tables import ENDINGS
+from basinax.config.tables import ENDINGS, RECORD, Table
 from basinax.neighbors.contacts import closest_contact
 from basinax.structures.charges import unused_by_words, uses_of
 from basinax.structures.formats.extxyz import frames_of, structure_of
@@ -48,6 +48,22 @@ def file_and_images(path: Path) -> tuple[Path, Any]:
     with warnings.catch_warnings(action="ignore"):
         name, images = parse_filename(str(path), do_not_split_by_at_sign=path.exists())
     return Path(name), images
+
+
+def home_of(run: Path, settings: Table) -> Path:
+    """The folder to which the names in the record of a run are relative.
+
+    If the folder of the run was moved or copied together with its input, that is a new one; the
+    current one if there is none any more.
+    """
+    before, place = Path(settings[RECORD]["folder"]), Path(settings[RECORD].get("place", "/"))
+    names = [file_and_images(Path(x))[0] for x in settings["files"]]
+    names = [x for x in names if x != STDIN and not x.is_absolute()]
+    if names and not place.is_absolute() and ".." not in place.parts:
+        for moved in [run.absolute(), *run.absolute().parents][len(place.parts) :][:1]:
+            if all((moved / name).exists() for name in names):
+                return moved
+    return before if before.is_dir() else Path()
 
 
 def names_of_images(path: Path, count: int) -> list[str]:
@@ -240,9 +256,14 @@ def _of_stdin() -> list[Atoms]:
         return read_structures(copy)
 
 
+def is_terminal() -> bool:
+    """Whether standard input is one, or is closed."""
+    return sys.stdin is None or sys.stdin.isatty()
+
+
 def content_of_stdin() -> bytes:
     """All of standard input; raises Unreadable if it is a terminal."""
-    if sys.stdin is None or sys.stdin.isatty():
+    if is_terminal():
         raise Unreadable("it is a terminal: send structures to it, as in: cat FILE | basinax ...")
     return _content(sys.stdin.buffer)
 

@@ -74,23 +74,23 @@ class Writing:
         n_structures: int = 0,
         *,
         may_replace: bool,
-        before: Written | None = None,
+        own: Written | None = None,
     ) -> "Writing":
         """The outputs; exits with an error if one cannot be written.
 
         Args:
             files: the files of structures.
             read: all files that the run reads.
-            before: outputs of the run so far, which may be replaced in any case.
+            own: outputs of the run so far, which may be replaced in any case.
         """
         _check_stdout(outputs)
         files = list(dict.fromkeys(files))
         names, places = _places_of(outputs, files)
-        own = [] if before is None else [path for path, _ in _places_of(before, files)[1]]
+        known = [] if own is None else [path for path, _ in _places_of(own, files)[1]]
         # A record given as config file has been read already and may be replaced.
         record = None if outputs.record is None else key_of(outputs.record)
         read = [path for path in read if key_of(path) != record]
-        check_places(places, trajectories, n_structures, read, own=own, may_replace=may_replace)
+        check_places(places, trajectories, n_structures, read, own=known, may_replace=may_replace)
         if outputs.table not in (None, STDOUT):
             with reported():
                 writer_of(outputs.table)
@@ -160,9 +160,9 @@ def print_written(stream: TerminalStream, paths: Sequence[Path]) -> None:
         print_line(stream, f"Written: {', '.join(map(str, paths))}")
 
 
-def print_saved(saver: "Saver") -> None:
+def print_saved(saver: "Saver", stream: TerminalStream = out) -> None:
     """Print what was written; exit if an output is missing."""
-    print_written(out, saver.saved)
+    print_written(stream, saver.saved)
     if saver.has_lost:
         raise typer.Exit(NOT_SAVED)
 

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import os
 import sys
 import time
 from collections import Counter
@@ -35,7 +36,15 @@ from basinax.cli.console import (
     reported,
 )
 from basinax.cli.contents import Plan, have_stress, plans_of
-from basinax.cli.inputs import content_of_stdin, digest_of, file_and_images, files_in, files_read
+from basinax.cli.inputs import (
+    content_of_stdin,
+    digest_of,
+    file_and_images,
+    files_in,
+    files_read,
+    home_of,
+    is_terminal,
+)
 from basinax.cli.named import STDIN
 from basinax.cli.options import (
     STDOUT,
@@ -102,9 +111,9 @@ def run(
     wanted = outputs if keeping.run else outputs.with_default()
     with session(manner, given.dtype) as watch, contextlib.ExitStack() as stack:
         with reported():
-            before = _taken_up(kept, stack)
+            before = _taken_up(kept, given, stack)
             making = Making(settings_of((given,)), before)
-            record = _record_of(job.command, given, wanted, keeping, watch, making)
+            record = _record_of(job.command, given, wanted, keeping, watch, making, kept)
             if before is not None:  # checked before foreign code runs
                 resumed = [*before[RECORD].get("resumed", []), record[RECORD]["started"]]
                 record = _continued(kept, before, record, force=keeping.force)
@@ -113,13 +122,14 @@ def run(
         setup = job.setup(given)
         making.is_threaded = _is_threaded(setup.settings["potential"])
         works = job.works(given, setup, keeping, is_sole="temporary" in record[RECORD])
-        writing = _prepared(wanted, given, works, before)
+        own = None if before is None else wanted.named_in(before, home_of(kept.path, before))
+        writing = _prepared(wanted, given, works, own)
         plans = works.plans(writing)
         with reported():
             if before is None:
                 stack.enter_context(_made(kept, works))
-                if STDIN in given.files:
-                    kept.stdin.write_bytes(content_of_stdin())
+            if STDIN in given.files and kept.stdin_content() != content_of_stdin():
+                kept.stdin.write_bytes(content_of_stdin())
             done = kept.results.briefs()
             kept.write_record(record)
         watch.hint = _hint(kept)
@@ -172,12 +182,18 @@ def _check(given: RelaxOptions | PathOptions, outputs: Outputs, keeping: StoreOp
         fail("--log and --trajectory do not go with --ray, whose workers are on other machines")
 
 
-def _taken_up(kept: RunFolder, stack: contextlib.ExitStack) -> Table | None:
-    """Lock the folder of a run that goes on; return its record, or None for a new run."""
+def _taken_up(
+    kept: RunFolder, given: RelaxOptions | PathOptions, stack: contextlib.ExitStack
+) -> Table | None:
+    """Lock the folder of a run that goes on; return its record, or None for a new run.
+
+    The run's own copy stands for standard input, unless the command is given another one.
+    """
     if not kept.is_begun():
         return None
     stack.enter_context(kept.taken())
-    if kept.stdin.is_file():
+    is_resumed = given.config is not None and key_of(given.config) == key_of(kept.record)
+    if kept.stdin.is_file() and (is_resumed or is_terminal() or not content_of_stdin()):
         sys.stdin = stack.enter_context(kept.stdin.open(encoding="utf-8"))
     return kept.read_record()
 
@@ -203,6 +219,7 @@ def _record_of(
     keeping: StoreOptions,
     watch: Watch,
     making: Making,
+    kept: RunFolder,
 ) -> Table:
     """The record of a run that starts now, made without running any foreign code."""
     settings = settings_of((given,))
@@ -218,6 +235,7 @@ def _record_of(
     table = recorded(command, settings | asked, inputs, watch, {}, making=parts)
     del table[RECORD]["ended"]
     table[RECORD]["shard"] = str(keeping.shard)
+    table[RECORD]["place"] = os.path.relpath(kept.path)
     if keeping.run is None:
         table[RECORD]["temporary"] = "removed once its outputs are written"
     return table
@@ -380,20 +398,17 @@ def _prepared(
     outputs: Outputs,
     given: RelaxOptions | PathOptions,
     works: AbstractWorks,
-    before: Table | None,
+    own: Outputs | None,
 ) -> Writing:
-    """The outputs, checked to be writable; those that a run has named before may stand there.
+    """The outputs, checked to be writable.
 
     Args:
-        before: the record of a run that goes on.
+        own: the outputs that a run which goes on has named before; they may stand there.
     """
-    own, trajectories = None, trajectories_of(outputs)
-    if before is not None:
-        folder = Path(before[RECORD]["folder"])
-        own = outputs.named_in(before, folder if folder.is_dir() else Path())
-        folders = {key_of(path) for path in (own.trajectory, outputs.trajectory) if path}
-        if own.trajectory and len(folders) == 1:
-            trajectories = None
+    trajectories = trajectories_of(outputs)
+    if trajectories and own and own.trajectory:
+        is_own = key_of(own.trajectory) == key_of(trajectories.folder)
+        trajectories = None if is_own else trajectories
     if outputs.report is not None:
         with reported():
             check_report(outputs.report)
@@ -407,7 +422,7 @@ def _prepared(
         trajectories,
         works.n_items or 0,
         may_replace=outputs.overwrite,
-        before=own,
+        own=own,
     )
 
 

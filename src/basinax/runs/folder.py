@@ -55,6 +55,10 @@ class RunFolder:
     def record(self) -> Path:
         return self.path / SETTINGS
 
+    def stdin_content(self) -> bytes | None:
+        """The copy of standard input; None without one."""
+        return self.stdin.read_bytes() if self.stdin.is_file() else None
+
     @property
     def files(self) -> list[Path]:
         """The files of the run."""

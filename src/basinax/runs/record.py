@@ -121,6 +121,7 @@ FIELDS: dict[str, Field] = {
     "format": Field(lambda value: value == FORMAT, str(FORMAT)),
     "command": _TEXT,
     "folder": _TEXT,
+    "place": _TEXT._replace(**_LATER),
     "inputs": _entries_of("file", "sha256"),
     "named": _entries_of("name", "file", "sha256"),
     "modules": _entries_of("module", "file", "sha256"),

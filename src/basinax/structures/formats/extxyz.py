@@ -103,7 +103,8 @@ def frames_of(file: IO[bytes]) -> Iterator[bytes]:
     """The texts of the structures of a file.
 
     Raises:
-        ValueError: a structure has no count, or fewer lines than its count.
+        ValueError: a structure has no count, or fewer lines than its count, or is behind a blank
+            line, where ASE reads no further.
     """
     number, structure, head = 1, 0, file.readline()
     while head.strip():
@@ -125,6 +126,8 @@ def frames_of(file: IO[bytes]) -> Iterator[bytes]:
             lines.append(head)
         yield b"".join(lines)
         number, structure = number + len(lines), structure + 1
+    if any(line.strip() for line in file):
+        raise ValueError(f"line {number} is blank, and more text follows: remove it")
 
 
 def structure_of(frame: bytes) -> Atoms:

@@ -164,10 +164,13 @@ def _gaussian(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
 
 
 def _gromacs(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
-    rows = re.findall(r"^.{20}(?:.{4}\..{3}){3}", text, re.MULTILINE)
-    if len(rows) < len(text.splitlines()) - 3:
+    lines = text.rstrip().splitlines()
+    rows, said = lines[2:-1], "".join(lines[1:2]).strip()
+    if said != str(len(rows)):
+        raise ValueError(f"its second line says {said!r}, and it has lines of {len(rows)} atoms")
+    if not all(re.match(r".{20}(?:.{4}\..{3}){3}", row) for row in rows):
         raise ValueError("its columns are wider than eight characters, which ASE does not read")
-    images = read(text)
+    images = read("\n".join(lines) + "\n")  # ASE takes the last line for the cell
     for atoms in images:
         pairs = zip(atoms.arrays["atomtypes"], atoms.arrays["residuenames"], strict=True)
         atoms.symbols = _elements([(str(name), str(residue)) for name, residue in pairs])
