@@ -69,3 +69,45 @@ def test_the_start_has_no_part_in_the_minimum():
         return relax(model, start, descent, index_prefix=INDEX, fmax=1e-4).params.sum()
 
     assert (jax.grad(end)(jnp.asarray(START)) == 0).all()
+
+
+def test_a_system_of_many_coordinates_is_solved():
+    """A chain of springs hangs on an anchor, so all of it moves with the anchor."""
+
+    def end(anchor):
+        def chain(x):
+            stretches = jnp.diff(x[:, 0], prepend=anchor)
+            gradient = stretches - jnp.append(stretches[1:], 0.0)
+            return 0.5 * segment.sum(rounded(stretches * stretches)), gradient[:, None]
+
+        return relax(chain, jnp.ones((600, 1)), GradientDescent(0.1), fmax=1e-8).params[-1, 0]
+
+    assert float(jax.grad(end)(1.0)) == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("stiffness", [1e-4, 1.0, 1e30])
+def test_a_soft_minimum_moves_far(stiffness):
+    def end(force):
+        def spring(x):
+            pull = rounded(stiffness * x)
+            return 0.5 * segment.sum(rounded(pull * x)) - segment.sum(force * x), pull - force
+
+        return relax(spring, jnp.zeros((1, 1)), GradientDescent(0.1), fmax=1e-8).params[0, 0]
+
+    assert float(jax.grad(end)(0.0)) == pytest.approx(1 / stiffness)
+
+
+def test_what_is_not_solved_is_nan_in_its_system_alone():
+    index, signs = SystemIndex.from_sizes([1, 1]), jnp.asarray([[1.0, 1.0], [1.0, -1.0]])
+
+    def ends(shift):
+        def bowl_and_saddle(x):
+            d = x - shift
+            return 0.5 * segment.sum(rounded(signs * rounded(d * d)), index), signs * d
+
+        start = jnp.ones((2, 2))
+        return relax(bowl_and_saddle, start, GradientDescent(0.1), index_prefix=index).params
+
+    _, slopes = jax.jvp(ends, (1.0,), (1.0,))
+    np.testing.assert_allclose(slopes[0], 1.0)
+    assert np.isnan(slopes[1]).all()

@@ -18,12 +18,12 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from basinax.config.specs import optimizer_from
 from basinax.minimize.criteria import AbstractCriterion, criterion_of
-from basinax.minimize.implicit import Model, differentiable, shapes_of, with_arguments
+from basinax.minimize.implicit import Model, differentiable, shapes_of, solved, with_arguments
 from basinax.minimize.run import Evaluation, Run, advance, final_point, start
 from basinax.minimize.status import Status
 from basinax.numerics import xla
 from basinax.numerics.forks import check_process
-from basinax.numerics.order import checked, gathered
+from basinax.numerics.order import checked
 from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import (
     count_of,
@@ -34,7 +34,6 @@ from basinax.numerics.settings import (
 )
 from basinax.numerics.static import Static, partition
 from basinax.numerics.switches import own_switches
-from basinax.optimizers import LBFGSLineSearch
 from basinax.optimizers.protocol import AbstractTransform, check_transform
 from basinax.systems import segment
 from basinax.systems.prefix import check_leaves, n_systems
@@ -98,7 +97,8 @@ def relax(
 
     `jax.grad` and `jax.jvp` differentiate `params` and `energies` by numbers that
     `value_and_gradient` closes over, by the implicit function theorem. These derivatives hold for
-    converged systems, need a gradient that JAX can differentiate, and ignore the start.
+    converged systems, need a gradient that JAX can differentiate, and ignore the start. They are
+    NaN for systems that stand at no minimum, such as at a saddle.
 
     Of several systems, a warning (`OrderWarning`) names each operation of `value_and_gradient`, and
     of transforms that basinax does not have, by which their bits may depend on the batch, with file
@@ -169,7 +169,7 @@ def relax(
         point.extras,
     )
     if numbers:
-        solve = functools.partial(_solved, prefix=index_prefix)
+        solve = functools.partial(solved, prefix=index_prefix)
         found = result.params, result.energies
         found = differentiable(model, numbers, solve, *found)
         result = eqx.tree_at(lambda r: (r.params, r.energies), result, found)
@@ -180,23 +180,6 @@ def relax(
 
 def _with_numbers(model: Model, numbers: tuple[Any, ...], params: Tree) -> tuple[Any, ...]:
     return model(params, *numbers)
-
-
-def _solved(hessian_times: Callable[[Tree], Tree], b: Tree, prefix: Prefix) -> Tree:
-    """The solution of H v = b, as the minimum of v·H v / 2 - v·b of each system."""
-
-    def quadratic(v):
-        hv = hessian_times(v)
-        energies = 0.5 * segment.dot(v, hv, prefix) - segment.dot(v, b, prefix)
-        return energies, jax.tree.map(jnp.subtract, hv, b)
-
-    largest = segment.longest_row(b, prefix)
-    resolved = jnp.finfo(largest.dtype)
-    tolerance = jnp.maximum(largest * resolved.eps**0.75, resolved.tiny)
-    start = jax.tree.map(jnp.zeros_like, b)
-    with gathered():  # no bits are promised of derivatives
-        found = relax(quadratic, start, LBFGSLineSearch(), index_prefix=prefix, fmax=tolerance)
-    return found.params
 
 
 @functools.partial(xla.jitted, static_argnums=0, is_kept=True)
