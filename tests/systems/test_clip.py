@@ -699,3 +699,21 @@ def test_limits_of_another_number_of_systems_are_refused():
     index = SystemIndex.from_sizes([1, 1])
     with pytest.raises(ValueError, match=r"one entry for each of the 2 systems, got shape \(3,\)"):
         clip_by_norm(ROW, np.ones(3), index)
+
+
+@pytest.mark.parametrize("index", [None, SystemIndex.from_sizes([2, 1])])
+def test_derivatives_need_no_jit(index):
+    def clipped(x):
+        found = clip_by_norm(x, 1.0, index)
+        return found.tree[0].sum() + segment.norm(x, index).sum()
+
+    def in_a_chain(x):
+        optimizer = basinax.chain(basinax.ClipByGlobalNorm(1.0), basinax.FIRE())
+        return optimizer.update(x, optimizer.init(x, index), x)[0].sum()
+
+    x = jnp.arange(1.0, 10.0).reshape(3, 3)
+    for function in (clipped, in_a_chain):
+        expected = jax.jit(jax.grad(function))(x)
+        np.testing.assert_allclose(jax.grad(function)(x), expected, rtol=1e-12)
+        _, along = jax.linearize(function, x)
+        assert float(along(x)) == pytest.approx(float((expected * x).sum()), abs=1e-12)
