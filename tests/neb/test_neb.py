@@ -489,8 +489,8 @@ def test_constraints_of_whole_images_are_refused():
 def test_end_points_that_are_not_relaxed_are_named_once():
     with pytest.warns(UserWarning, match=r"end points of 2 paths \(0, 1\) are not relaxed") as told:
         neb([hop(), vacancy()], EMT(), n_images=3, max_steps=0)
-    assert [warning.category for warning in told].count(UserWarning) == 1
-    assert told[0].filename == __file__
+    files = [warning.filename for warning in told if warning.category is UserWarning]
+    assert files == [__file__]
 
 
 def test_an_error_is_raised_for_paths_that_do_not_converge_where_asked():
