@@ -67,7 +67,7 @@ from basinax.cli.works import (
     relax_window,
     trajectories_of,
 )
-from basinax.config.files import key_of
+from basinax.config.files import key_of, name_of
 from basinax.config.tables import RECORD, Table
 from basinax.engine.relax import Progress
 from basinax.minimize.status import Status
@@ -193,7 +193,8 @@ def _taken_up(
         return None
     stack.enter_context(kept.taken())
     is_resumed = given.config is not None and key_of(given.config) == key_of(kept.record)
-    if kept.stdin.is_file() and (is_resumed or is_terminal() or not content_of_stdin()):
+    may_be_given = STDIN in given.files and not (is_resumed or is_terminal())
+    if kept.stdin.is_file() and not (may_be_given and content_of_stdin()):
         sys.stdin = stack.enter_context(kept.stdin.open(encoding="utf-8"))
     return kept.read_record()
 
@@ -235,7 +236,8 @@ def _record_of(
     table = recorded(command, settings | asked, inputs, watch, {}, making=parts)
     del table[RECORD]["ended"]
     table[RECORD]["shard"] = str(keeping.shard)
-    table[RECORD]["place"] = os.path.relpath(kept.path)
+    if folder := table[RECORD]["folder"]:
+        table[RECORD]["place"] = name_of(os.path.relpath(kept.path, folder))
     if keeping.run is None:
         table[RECORD]["temporary"] = "removed once its outputs are written"
     return table
