@@ -98,16 +98,18 @@ def test_a_soft_minimum_moves_far(stiffness):
 
 
 def test_what_is_not_solved_is_nan_in_its_system_alone():
-    index, signs = SystemIndex.from_sizes([1, 1]), jnp.asarray([[1.0, 1.0], [1.0, -1.0]])
+    index = SystemIndex.from_sizes([1, 1], n_rows=3)
+    signs = jnp.asarray([[1.0, 1.0], [1.0, -1.0], [1.0, 1.0]])
 
     def ends(shift):
         def bowl_and_saddle(x):
             d = x - shift
             return 0.5 * segment.sum(rounded(signs * rounded(d * d)), index), signs * d
 
-        start = jnp.ones((2, 2))
+        start = jnp.ones((3, 2))
         return relax(bowl_and_saddle, start, GradientDescent(0.1), index_prefix=index).params
 
     _, slopes = jax.jvp(ends, (1.0,), (1.0,))
     np.testing.assert_allclose(slopes[0], 1.0)
     assert np.isnan(slopes[1]).all()
+    assert (slopes[2] == 0).all()  # a row of no system

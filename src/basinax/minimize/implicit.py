@@ -99,7 +99,13 @@ def solved(hessian_times: Callable[[Tree], Tree], b: Tree, prefix: Prefix) -> Tr
     eps, tiny = resolved.eps, resolved.tiny
     # In units of its largest row, no square of a system is out of range.
     unit = jnp.where(largest > tiny, largest, 1.0)
-    b = segment.scale(b, 1 / unit, prefix)
+    zero, everyone = jax.tree.map(jnp.zeros_like, b), jnp.ones(largest.shape, bool)
+
+    def own(x: Tree) -> Tree:
+        """The tree with 0 in rows of no system."""
+        return segment.where(everyone, x, zero, prefix)
+
+    b = own(segment.scale(b, 1 / unit, prefix))
     most = STEPS * segment.sum(jax.tree.map(jnp.ones_like, b), prefix).astype(jnp.int32)
 
     def plus(x: Tree, factors: Any, y: Tree) -> Tree:
@@ -110,7 +116,7 @@ def solved(hessian_times: Callable[[Tree], Tree], b: Tree, prefix: Prefix) -> Tr
 
     def step(state):
         v, rest, way, squares, count, is_active = state
-        bent = hessian_times(way)
+        bent = own(hessian_times(way))
         curvature = segment.dot(way, bent, prefix)
         is_active &= curvature > 0
         length = jnp.where(is_active, squares / jnp.where(is_active, curvature, 1.0), 0.0)
@@ -121,7 +127,6 @@ def solved(hessian_times: Callable[[Tree], Tree], b: Tree, prefix: Prefix) -> Tr
         return v, rest, way, new, count + 1, is_active
 
     start = segment.dot(b, b, prefix)
-    zero = jax.tree.map(jnp.zeros_like, b)
     state = zero, b, b, start, jnp.int32(0), start > 0
     v = jax.lax.while_loop(goes_on, step, state)[0]
     left = segment.norm(jax.tree.map(jnp.subtract, b, hessian_times(v)), prefix)
