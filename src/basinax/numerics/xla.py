@@ -161,10 +161,10 @@ def jitted(
         try:
             return with_known_options(lambda program: program(*args))
         except ValueError:
-            # JAX refuses options where a derivative outside `jit` becomes a program of its own.
             if not any(isinstance(x, Tracer) for x in jax.tree.leaves(args)):
                 raise
-            return part(*args)
+        # JAX refuses options where a derivative outside `jit` becomes a program of its own.
+        return part(*args)
 
     cast(Any, call).compile = lambda *args: with_known_options(lambda made: made.compile(*args))
     return call
