@@ -9,11 +9,11 @@ import typer
 
 from basinax.cli.console import err, fail, out, print_line, reported
 from basinax.cli.contents import found_structures, have_stress, plans_of
-from basinax.cli.inputs import home_of
+from basinax.cli.inputs import home_of, note_place
 from basinax.cli.options import STDOUT
 from basinax.cli.outputs import Saver, check_places, print_saved, print_written
 from basinax.cli.values import Shard
-from basinax.config.files import key_of, name_of
+from basinax.config.files import key_of
 from basinax.config.tables import RECORD, Table
 from basinax.minimize.status import Status
 from basinax.results.report.page import check_report
@@ -116,8 +116,7 @@ def merge(folders: list[Path], place: Path, *, force: bool) -> None:
         for kept in (*parts, whole):
             stack.enter_context(kept.taken())
         record = _record_of(parts, force=force)
-        if folder := record[RECORD]["folder"]:
-            record[RECORD]["place"] = name_of(os.path.relpath(place, folder))
+        note_place(place, record[RECORD])
         whole.write_record(record)
         of: dict[int, Path] = {}
         for part in parts:

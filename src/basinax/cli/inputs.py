@@ -60,10 +60,16 @@ def home_of(run: Path, settings: Table) -> Path:
     names = [file_and_images(Path(x))[0] for x in settings["files"]]
     names = [x for x in names if x != STDIN and not x.is_absolute()]
     if names and not place.is_absolute() and ".." not in place.parts:
-        for moved in [run.absolute(), *run.absolute().parents][len(place.parts) :][:1]:
-            if all((moved / name).exists() for name in names):
-                return moved
+        above, depth = [run.absolute(), *run.absolute().parents], len(place.parts)
+        if depth < len(above) and all((above[depth] / name).exists() for name in names):
+            return above[depth]
     return before if before.is_dir() else Path()
+
+
+def note_place(run: Path, record: Table) -> None:
+    """Note in the table of a record where the folder of the run is, for `home_of`."""
+    if folder := record["folder"]:
+        record["place"] = name_of(os.path.relpath(run, folder))
 
 
 def names_of_images(path: Path, count: int) -> list[str]:

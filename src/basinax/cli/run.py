@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import functools
 import math
-import os
 import sys
 import time
 from collections import Counter
@@ -44,6 +43,7 @@ from basinax.cli.inputs import (
     files_read,
     home_of,
     is_terminal,
+    note_place,
 )
 from basinax.cli.named import STDIN
 from basinax.cli.options import (
@@ -67,7 +67,7 @@ from basinax.cli.works import (
     relax_window,
     trajectories_of,
 )
-from basinax.config.files import key_of, name_of
+from basinax.config.files import key_of
 from basinax.config.tables import RECORD, Table
 from basinax.engine.relax import Progress
 from basinax.minimize.status import Status
@@ -236,8 +236,7 @@ def _record_of(
     table = recorded(command, settings | asked, inputs, watch, {}, making=parts)
     del table[RECORD]["ended"]
     table[RECORD]["shard"] = str(keeping.shard)
-    if folder := table[RECORD]["folder"]:
-        table[RECORD]["place"] = name_of(os.path.relpath(kept.path, folder))
+    note_place(kept.path, table[RECORD])
     if keeping.run is None:
         table[RECORD]["temporary"] = "removed once its outputs are written"
     return table

@@ -30,7 +30,7 @@ _MANAGERS = _GUARDS | {
 
 def default_platform() -> str:
     """The platform of this thread's default device, such as "cpu" or "gpu"."""
-    device: Any = switches()["jax_default_device"]
+    device: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
     if device is None:
         return jax.default_backend()
     return device if isinstance(device, str) else device.platform
