@@ -314,5 +314,5 @@ def skin_left(
         strain = multiply(frames.inverses, cells - frames.cells)
         d = d - turned_rows(neighbors.positions, strain, index)
         left = left - rounded(frobenius_norm(strain) * frames.radius)
-    longest = index.max(squared_lengths(d))  # -inf without rows
+    longest = index.max(squared_lengths(d), jnp.maximum)  # -inf without rows
     return left - 2 * rounded(jnp.sqrt(jnp.where(longest < 0, 0.0, longest)))

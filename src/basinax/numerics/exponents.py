@@ -68,7 +68,7 @@ def toward_zero(x: Float[Array, "..."]) -> Float[Array, "..."]:
 def scale_exactly(x: Float[Array, "..."], exponent: Int[Array, "..."]) -> Float[Array, "..."]:
     """x · 2^exponent, exact, for subnormal x as well. A subnormal result may become zero.
 
-    Exponents may reach three times the largest exponent of the dtype.
+    Exponents may reach twice the largest exponent of the dtype.
     """
     info = jnp.finfo(x.dtype)
     bits = magnitude_bits(x)
@@ -77,10 +77,11 @@ def scale_exactly(x: Float[Array, "..."], exponent: Int[Array, "..."]) -> Float[
     units = jnp.where(signed_bits(x) < 0, -units, units)
     y = jnp.where(is_subnormal, units, x)
     left = jnp.where(is_subnormal, exponent + (info.minexp - info.nmant), exponent)
-    for _ in range(3):
-        part = jnp.clip(left, info.minexp, info.maxexp - 1)
+    # Only what becomes 0 is beyond these bounds.
+    left = jnp.clip(left, 2 * info.minexp, 2 * (info.maxexp - 1))
+    half = left >> 1
+    for part in (half, left - half):
         y = exact(y * power_of_two(part, x.dtype), "a power of two")
-        left = left - part
     return jnp.where(exponent == 0, x, y)
 
 

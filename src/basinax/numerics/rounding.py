@@ -140,7 +140,7 @@ def combine_halves(combine: Callable, x: Shaped[Array, "groups width *rest"], wi
     while x.shape[1] > width:
         half = x.shape[1] // 2
         x = combine(x[:, :half], x[:, half:])
-    return x[:, 0] if width == 1 else x
+    return x.reshape(x.shape[0], *x.shape[2:]) if width == 1 else x
 
 
 def add_rows(x: Float[Array, "rows *rest"]) -> Float[Array, "*rest"]:

@@ -32,11 +32,8 @@ ROOTS, IMPROVEMENTS, ROOT_TERMS = 4, 12, 10
 
 
 def multiply(a: Matrices, b: Matrices) -> Matrices:
-    """a b."""
-    total = rounded(a[:, :, 0:1] * b[:, 0:1, :])
-    for k in (1, 2):
-        total = total + rounded(a[:, :, k : k + 1] * b[:, k : k + 1, :])
-    return total
+    """a b, added in index order."""
+    return _in_order(rounded(a[:, :, None] * transposed(b)[:, None]))
 
 
 def transposed(a: Matrices) -> Matrices:

@@ -1,6 +1,7 @@
 """Values of each system's rows, combined in blocks of eight by halves."""
 
 import math
+from collections.abc import Callable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32, Shaped
@@ -29,27 +30,19 @@ def take(values, indices, absent, mode="fill"):
     return values.at[indices].get(mode=mode, fill_value=absent, wrap_negative_indices=False)
 
 
-HALF = BLOCK // 2
-
-
 def fold_blocks(combine, values, sizes, absent):
     """Combine every eight values by halves; values past the size of a block are `absent`."""
     rest = values.shape[1:]
     blocks = values.reshape(sizes.size, BLOCK, *rest)
-    first, last = blocks[:, :HALF], blocks[:, HALF:]
     sizes = sizes.reshape(-1, 1, *[1] * len(rest))
-    at = jnp.arange(HALF, dtype=jnp.int32).reshape(1, -1, *[1] * len(rest))
-    absent = jnp.asarray(absent, values.dtype)
-    first, last = jnp.where(at < sizes, first, absent), jnp.where(at + HALF < sizes, last, absent)
-    return combine_halves(combine, combine(first, last))
+    at = jnp.arange(BLOCK, dtype=jnp.int32).reshape(1, -1, *[1] * len(rest))
+    blocks = jnp.where(at < sizes, blocks, jnp.asarray(absent, values.dtype))
+    return combine_halves(combine, blocks)
 
 
 def fold_groups(combine, values, groups, absent):
     """Combine the values of each group by halves."""
-    taken = take(values, groups, absent)
-    if groups.shape[1] == 1:
-        return taken[:, 0]
-    return combine_halves(combine, combine(taken[:, :HALF], taken[:, HALF:]))
+    return combine_halves(combine, take(values, groups, absent))
 
 
 def finished(sums: Float[Array, "systems *rest"], sizes: Int32[Array, "systems"]):
@@ -66,5 +59,7 @@ def stored(values: Shaped[Array, "systems"], sizes: Int32[Array, "systems"]):
     return xla.materialise(values, jnp.where(sizes >= 0, 1, 2).astype(values.dtype))
 
 
-def max_components(rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "rows"]:
+def max_components(
+    rows: Shaped[Array, "rows *components"], larger: Callable
+) -> Shaped[Array, "rows"]:
     return combine_components(larger, [rows], least(rows.dtype))[0]

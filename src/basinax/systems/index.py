@@ -146,14 +146,19 @@ class SystemIndex(eqx.Module):
         """`sum` of one value per row, for several leaves at once."""
         return finished(self._fold(jnp.add, values, -0.0), self.sizes)
 
-    def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "systems"]:
+    def max(
+        self, rows: Shaped[Array, "rows *components"], larger: Callable = larger
+    ) -> Shaped[Array, "systems"]:
         """The largest entry of each system's rows.
 
         -inf for a system without rows, or the least value of an integer dtype.
+
+        Args:
+            larger: `jnp.maximum` makes a shorter program, for rows without subnormal numbers.
         """
         # Reduce by halves: XLA stores each level of the halving, but would fuse `jnp.max` into its
         # consumer and recompute the maximum for each row. Any order gives the same bits.
-        largest = self._fold(larger, max_components(rows), least(rows.dtype))
+        largest = self._fold(larger, max_components(rows, larger), least(rows.dtype))
         return stored(largest, self.sizes)
 
     def depths(self) -> Int32[Array, "systems"]:
@@ -269,7 +274,9 @@ class WholeIndex(eqx.Module):
             n_blocks, depth = -(-n_blocks // BLOCK), depth + 1
         return jnp.full((1,), depth, jnp.int32)
 
-    def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "1"]:
+    def max(
+        self, rows: Shaped[Array, "rows *components"], larger: Callable = larger
+    ) -> Shaped[Array, "1"]:
         return jnp.max(rows, initial=least(rows.dtype))[None]
 
     def spread(
@@ -308,8 +315,10 @@ class RowIndex(eqx.Module):
     def depths(self) -> Int32[Array, "rows"]:
         return jnp.ones((self.n_rows,), jnp.int32)
 
-    def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "rows"]:
-        return max_components(rows)
+    def max(
+        self, rows: Shaped[Array, "rows *components"], larger: Callable = larger
+    ) -> Shaped[Array, "rows"]:
+        return max_components(rows, larger)
 
     def spread(
         self, values: Shaped[Array, "rows"], padding: float | bool, like: Array
@@ -345,8 +354,10 @@ class BlockIndex(eqx.Module):
     def add(self, values: Float[Array, "rows *leaves"]) -> Float[Array, "systems *leaves"]:
         return finished(fold_blocks(jnp.add, values, self.sizes, -0.0), self.sizes)
 
-    def max(self, rows: Shaped[Array, "rows *components"]) -> Shaped[Array, "systems"]:
-        return fold_blocks(larger, max_components(rows), self.sizes, least(rows.dtype))
+    def max(
+        self, rows: Shaped[Array, "rows *components"], larger: Callable = larger
+    ) -> Shaped[Array, "systems"]:
+        return fold_blocks(larger, max_components(rows, larger), self.sizes, least(rows.dtype))
 
     def spread(
         self, values: Shaped[Array, "systems"], padding: float | bool, like: Array

@@ -95,7 +95,9 @@ def longest_row_in_units(tree: Tree, index_prefix: Prefix = None) -> tuple[PerSy
     wide, indices = _wide(tree), resolve(index_prefix, tree)
 
     def squares_of(leaves):
-        parts = [index.max(_square_rows(x)) for x, index in zip(leaves, indices, strict=True)]
+        # A rounded square is not subnormal where `jnp.maximum` would flush it to zero.
+        pairs = zip(leaves, indices, strict=True)
+        parts = [index.max(_square_rows(x), jnp.maximum) for x, index in pairs]
         return _fold(jnp.maximum, parts, 0.0, index_prefix)
 
     def again(exponents):
@@ -174,11 +176,10 @@ def _exponents(trees, index_prefix, is_unsafe, dtype) -> Exponents:
 
 def saturated(x: PerSystem, exponents: Exponents) -> PerSystem:
     """x · 2^exponents for x ≥ 0, or the largest number on overflow."""
-    largest = jnp.full_like(x, jnp.finfo(x.dtype).max)
-    most = scale_exactly(largest, -jnp.maximum(exponents, 0))
+    y = scale_exactly(x, exponents)
     # Infinite values and NaN stay unchanged.
-    is_more = jnp.isfinite(x) & (x > most)
-    return jnp.where(is_more, largest, scale_exactly(jnp.where(is_more, 0, x), exponents))
+    is_more = jnp.isfinite(x) & (y == jnp.inf)
+    return jnp.where(is_more, jnp.finfo(x.dtype).max, y)
 
 
 def blank(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
