@@ -338,6 +338,14 @@ OF_RUNS = {
         lambda: jax.jit(BFGS(max_rows=2).init)(ROWS),
         ["ValueError", "max_rows=2", "3 rows"],
     ),
+    "complex gradients": (
+        lambda: run(lambda x: (jnp.zeros(2), {"x": x["x"].astype(complex)}), params={"x": ROWS}),
+        ["TypeError", "value_and_gradient", "gradient['x'] has dtype complex128"],
+    ),
+    "energies of integers": (
+        lambda: run(lambda x: (jnp.zeros(2, int), x)),
+        ["TypeError", "value_and_gradient", "energies has dtype int64"],
+    ),
     "parameters of integers": (
         lambda: run(lambda x: (jnp.zeros(2), x), params=jnp.ones((3, 3), int)),
         ["TypeError", "floating-point", "int64"],

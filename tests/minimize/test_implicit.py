@@ -97,6 +97,27 @@ def test_a_soft_minimum_moves_far(stiffness):
     assert float(jax.grad(end)(0.0)) == pytest.approx(1 / stiffness)
 
 
+def test_the_minimum_moves_in_second_derivatives_too():
+    """A force stretches springs: x = 1/k and E = -1/(2k), and a dipole of 3x goes with it."""
+    index = SystemIndex.from_sizes([1, 1])
+
+    def ends(stiffness):
+        def springs(x):
+            pull = rounded(stiffness * x)
+            energies = segment.sum(0.5 * rounded(pull * x) - x, index)
+            extras = {"dipole": rounded(3.0 * x[:, 0]), "count": jnp.ones(2, int)}
+            return energies, pull - 1.0, extras
+
+        start = jnp.zeros((2, 1))
+        descent = GradientDescent(0.3)
+        result = relax(springs, start, descent, index_prefix=index, fmax=1e-12, has_extras=True)
+        return jnp.stack([result.params[0, 0], result.energies[0], result.extras["dipole"][0]])
+
+    first, second = jax.jvp(jax.jacfwd(ends), (2.0,), (1.0,))
+    np.testing.assert_allclose(first, [-1 / 4, 1 / 8, -3 / 4], rtol=1e-9)
+    np.testing.assert_allclose(second, [1 / 4, -1 / 8, 3 / 4], rtol=1e-9)
+
+
 def test_what_is_not_solved_is_nan_in_its_system_alone():
     index = SystemIndex.from_sizes([1, 1], n_rows=3)
     signs = jnp.asarray([[1.0, 1.0], [1.0, -1.0], [1.0, 1.0]])

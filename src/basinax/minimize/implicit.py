@@ -47,24 +47,27 @@ def with_arguments(value_and_gradient: Model, params: Tree) -> tuple[Model, list
 
 
 def differentiable(
-    model: Model, numbers: list[Any], solve: Solve, params: Tree, energies: Any
-) -> tuple[Tree, Any]:
-    """The minimum and its energies, with derivatives by the numbers of the model.
+    model: Model, numbers: list[Any], solve: Solve, params: Tree, energies: Any, extras: Any
+) -> tuple[Tree, Any, Any]:
+    """The minimum, its energies and its extras, with derivatives by the numbers of the model.
 
     Args:
         params: a minimum of the model with these numbers.
         energies: the energies at `params`.
+        extras: what else the model returns there, or None.
     """
 
     @jax.custom_jvp
-    def minimum(numbers, params, energies):
+    def minimum(numbers, params, values):
         del numbers
-        return params, energies
+        return params, values
 
     @minimum.defjvp
     @xla.jitted
     def _(primals, tangents):
-        (numbers, params, energies), (changes, *_) = primals, tangents
+        (numbers, params, values), (changes, *_) = primals, tangents
+        # For derivatives of this rule: the minimum moves with the numbers there, too.
+        params, values = minimum(numbers, params, values)
 
         def gradient(x, numbers):
             return model(x, *numbers)[1]
@@ -76,11 +79,17 @@ def differentiable(
         b = jax.tree.map(jnp.negative, forces)
         # The Hessian is symmetric, so reverse mode uses the same solver.
         moves = jax.lax.custom_linear_solve(hessian_times, b, solve, symmetric=True)
-        both = (params, numbers), (moves, changes)
-        _, slopes = jax.jvp(lambda x, n: model(x, *n)[0], *both)
-        return (params, energies), (moves, slopes)
 
-    return minimum(tuple(numbers), params, energies)
+        def values_of(x, numbers):
+            energies, _, *others = model(x, *numbers)
+            return energies, *others
+
+        _, slopes = jax.jvp(values_of, (params, numbers), (moves, changes))
+        return (params, values), (moves, slopes)
+
+    values = (energies,) if extras is None else (energies, extras)
+    params, (energies, *others) = minimum(tuple(numbers), params, values)
+    return params, energies, *(others or [None])
 
 
 STEPS = 100

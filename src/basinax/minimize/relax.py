@@ -4,6 +4,7 @@ Each turn evaluates every system once, judges systems whose evaluation has arriv
 systems that still run. Systems that have ended, or wait for the host, keep their state.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -170,9 +171,9 @@ def relax(
     )
     if numbers:
         solve = functools.partial(solved, prefix=index_prefix)
-        found = result.params, result.energies
-        found = differentiable(model, numbers, solve, *found)
-        result = eqx.tree_at(lambda r: (r.params, r.energies), result, found)
+        found = result.params, result.energies, result.extras
+        params, energies, extras = differentiable(model, numbers, solve, *found)
+        result = dataclasses.replace(result, params=params, energies=energies, extras=extras)
     if throw:
         raise_unless_converged(result.status)
     return result
@@ -244,6 +245,14 @@ def _check_evaluation(said: Any, params, index_prefix, has_extras: bool) -> Any:
             f" {expected}, got {jnp.shape(energies)}"
         )
     segment.check_alike(params, gradients)
+    named = {"energies": energies, "gradient": gradients}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(named):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            name = path[0].key + jax.tree_util.keystr(path[1:])
+            raise TypeError(
+                f"value_and_gradient must return real floating-point numbers; {name} has dtype"
+                f" {leaf.dtype}"
+            )
     for path, leaf in jax.tree_util.tree_leaves_with_path(extras):
         if jnp.shape(leaf)[:1] != expected:
             raise ValueError(
