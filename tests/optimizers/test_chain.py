@@ -36,6 +36,8 @@ from cases import (
 from cover import exhaustive, named_daily
 
 SIZES = (13, 1, 40, 13)
+INDEX = SystemIndex.from_sizes([2, 1])
+ROWS = jnp.arange(1.0, 7.0).reshape(3, 2)
 MEMBERS = [ClipByGlobalNorm(2.0), Adam(0.1), MaxStepSize(0.05)]
 """Two limits, and between them what is compiled soon."""
 
@@ -430,6 +432,34 @@ def test_what_needs_leaves_of_other_indices_is_refused(mask, reason):
     masked.init(params, index)
     with pytest.raises(ValueError, match=f"on the leaves of one SystemIndex.*{reason}"):
         masked.init(params, prefix)
+
+
+def test_extra_arguments_reach_optax_in_a_batch():
+    """A number serves all rows; what leads with systems is that of each row's."""
+
+    def multiplied(updates, state, params=None, *, factor=1.0, **_):
+        return jax.tree.map(lambda x: factor * x, updates), state
+
+    init = optax.identity().init
+    whole = chain(optax.GradientTransformationExtraArgs(init, multiplied))
+    for prefix in (None, INDEX):
+        step, _ = whole.update(ROWS, whole.init(ROWS, prefix), factor=10.0)
+        assert same_bits(step, 10.0 * ROWS)
+    step, _ = whole.update(ROWS, whole.init(ROWS, INDEX), ROWS, factor=jnp.array([2.0, 3.0]))
+    assert same_bits(step, jnp.array([[2.0], [2.0], [3.0]]) * ROWS)
+    mask = optax.conditionally_mask(
+        optax.scale(5.0), lambda step, is_on=True, **_: is_on, forward_extra_args=True
+    )
+    step, _ = chain(mask).update(ROWS, chain(mask).init(ROWS, INDEX), is_on=False)
+    assert same_bits(step, 0.0 * ROWS)
+
+
+def test_a_mask_that_looks_at_shapes_is_told_what_to_write():
+    decay = optax.add_decayed_weights(
+        0.1, mask=lambda tree: jax.tree.map(lambda x: x.ndim > 1, tree)
+    )
+    with pytest.raises(ValueError, match="shapes of leaves, give them as trees"):
+        chain(decay).init({"w": ROWS, "b": ROWS[:, 0]}, INDEX)
 
 
 def test_optax_counts_steps_of_each_system_by_itself():

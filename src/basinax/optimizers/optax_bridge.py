@@ -24,6 +24,7 @@ from basinax.optimizers.protocol import (
     rows_field,
 )
 from basinax.systems import segment
+from basinax.systems.index import AnyIndex
 from basinax.systems.prefix import is_index, owned
 from basinax.systems.types import Prefix
 
@@ -78,7 +79,10 @@ class OptaxTransform(AbstractTransform):
                 updates, inner = update(updates, state.inner, params, **extra)
             else:
                 numbers = _numbers(updates, prefix)
-                updates, inner = _stepped(transformation, updates, state.inner, params, numbers)
+                indices = jax.tree.leaves(prefix, is_leaf=is_index)
+                given = [_of_rows(extra, index) for index in indices]
+                args = updates, state.inner, params, given
+                updates, inner = _stepped(transformation, *args, numbers=numbers)
         return updates, OptaxState(prefix, inner)
 
 
@@ -121,18 +125,55 @@ def _begun(transformation, parts):
     return [init(part) if jax.tree.leaves(part) else None for part in parts]
 
 
-def _stepped(transformation, updates, inner, params, numbers):
-    """The updates of all rows, and the states after them."""
-    update = jax.vmap(_update_of(transformation), in_axes=(0, 0, None if params is None else 0))
-    update = with_rounded_products(update)
+def _row_by_row(update):
+    """`update` of every row, from updates, states, parameters or None, and extra arguments."""
+
+    def of_row(updates, state, params, extra):
+        return update(updates, state, params, **extra)
+
+    def of_rows(updates, state, params, extra):
+        axes = (0, 0, None if params is None else 0, 0)
+        return jax.vmap(of_row, in_axes=axes)(updates, state, params, extra)
+
+    return with_rounded_products(of_rows)
+
+
+def _of_rows(extra: dict[str, Any], index: AnyIndex) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The extra arguments that lead with systems, for each row, and those that serve all rows."""
+
+    def leads_with_systems(value: Any) -> bool:
+        leaves = jax.tree.leaves(value)
+        return bool(leaves) and all(jnp.shape(x)[:1] == (index.n_systems,) for x in leaves)
+
+    def of_rows(x: Any) -> Any:
+        x = jnp.asarray(x)
+        return index.spread(x, 0, jnp.zeros((index.n_rows, *x.shape[1:]), x.dtype))
+
+    each, of_all = {}, {}
+    for name, value in extra.items():
+        if leads_with_systems(value):
+            each[name] = jax.tree.map(of_rows, value)
+        else:
+            of_all[name] = value
+    return each, of_all
+
+
+def _stepped(transformation, updates, inner, params, given=None, *, numbers):
+    """The updates of all rows, and the states after them.
+
+    Args:
+        given: for each part, what `_of_rows` returns.
+    """
     n_parts = len(inner)
     of_params = [None] * n_parts if params is None else _parts(params, numbers, n_parts)
-    parts = zip(_parts(updates, numbers, n_parts), inner, of_params, strict=True)
+    given = given or [({}, {})] * n_parts
+    parts = zip(_parts(updates, numbers, n_parts), inner, of_params, given, strict=True)
     leaves, states = {}, []
-    for k, (part, state, of_part) in enumerate(parts):
+    for k, (part, state, of_part, (each, of_all)) in enumerate(parts):
         places = [place for place, number in enumerate(numbers) if number == k]
         if places:
-            part, state = update(part, state, of_part)
+            update = functools.partial(_update_of(transformation), **of_all)
+            part, state = _row_by_row(update)(part, state, of_part, each)
             leaves.update(zip(places, jax.tree.leaves(part), strict=True))
         states.append(state)
     updates = jax.tree.structure(updates).unflatten([leaves[k] for k in range(len(numbers))])
@@ -205,7 +246,8 @@ def _message(transformation, reason: str) -> str:
         f"optax transformation {name} {reason}: in a batch, what one system does would change"
         " another. Use a transform of basinax, which acts on each system alone (ClipByGlobalNorm"
         " for clip_by_global_norm, MaxStepSize to limit steps, FIRE to optimize), or run it in"
-        " global mode (index_prefix=None)."
+        " global mode (index_prefix=None). If it mixes nothing, but its masks or labels look at"
+        " the shapes of leaves, give them as trees."
     )
 
 
