@@ -1,6 +1,7 @@
 """Clipping: the guarantee, the table of limits, and what the five libraries say it is."""
 
 import functools
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -384,6 +385,21 @@ def test_the_transform_is_that_of_optax_in_global_mode(options, dtype):
                 assert np.array_equal(x, y, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("uniform", [True, False])
+def test_all_layers_together_keep_to_the_limit(uniform, dtype):
+    sizes = [3.0, 4.0, 5.0, 5.0, 5.0, 5.0]
+    clipped = jax.jit(functools.partial(clip_by_layer_norm, uniform=uniform))
+    for count in (3, 6):
+        layers = [np.full((1 + k % 2,), size, dtype) for k, size in enumerate(sizes[:count])]
+        for limit in (0.7, 1.0, 1.3):
+            squares = [
+                Fraction(float(x)) ** 2 for leaf in clipped(layers, limit).tree for x in leaf
+            ]
+            assert (1 - 1e-5) * limit**2 < sum(squares) <= Fraction(float(dtype(limit))) ** 2
+            assert segment.norm(clipped(layers, limit).tree)[0] <= dtype(limit)
+
+
 sums_of = jax.jit(lambda clipped, index: clipped.sums(index))
 sums_of_optax = jax.jit(optax.per_example_layer_norm_clip, static_argnums=2)
 
@@ -650,6 +666,25 @@ def test_the_derivative_is_that_of_the_formula():
 
     np.testing.assert_allclose(derivative(x), expected(x), rtol=1e-12)
     assert np.array_equal(derivative(0 * x), weights)
+
+
+@pytest.mark.parametrize("rescale", [False, True])
+@pytest.mark.parametrize("size", [1e-20, 1e20])
+def test_the_derivative_is_right_where_squares_are_out_of_range(rescale, size):
+    """(1 - x̂x̂ᵀ) c/|x|, beside a system of usual size."""
+    size, index = np.float32(size), SystemIndex.from_sizes([1, 1])
+    x = jnp.asarray([[3.0, 4.0], [3 * size, 4 * size]], jnp.float32)
+    limits = np.zeros(2) if rescale else np.array([1.0, size])
+
+    def clipped(x):
+        return clip_by_norm(x, limits, index, rescale_to_unit_norm=rescale).tree
+
+    slopes = jax.grad(lambda x: clipped(x)[:, 0].sum())(x)
+    over = 1 / (size if rescale else np.float32(1))
+    expected = np.float32([0.128, -0.096]) * np.array([[1], [over]], np.float32)
+    np.testing.assert_allclose(slopes, expected, rtol=1e-5)
+    along = np.asarray(jax.jvp(clipped, (x,), (x,))[1])
+    np.testing.assert_allclose(along / (1 if rescale else limits[:, None]), 0.0, atol=1e-6)
 
 
 def test_many_small_systems_have_the_derivative_of_each():

@@ -108,8 +108,9 @@ def clip_by_layer_norm(
     """Clip every leaf of every system separately, to a share C_i of the limit C.
 
     `uniform` shares are C_i = C / √K for K leaves. Otherwise C_i = C √(D_i / D) for a system of D
-    entries, D_i of them in leaf i. Both satisfy Σ C_i² = C². A leaf with NaN in a system stays
-    unchanged in that system.
+    entries, D_i of them in leaf i. Both satisfy Σ C_i² = C²; shares of several leaves are lower by
+    some units in the last place, so that no rounding lifts the norm of a system above C. A leaf
+    with NaN in a system stays unchanged in that system.
 
     McMahan, Ramage, Talwar and Zhang, Learning differentially private recurrent language models
     (2018).
@@ -144,15 +145,19 @@ def clip_by_layer_norm(
 
 
 def _share(leaves, indices, k: int, uniform: bool, dtype):
-    """C_k / C of each system."""
+    """C_k / C of each system, lowered by what rounding may add to the norm of several leaves."""
+    # Shares and limits err by some half ulps each, and a sum of K squares by K - 1.
+    lower = 1 - (len(leaves) // 2 + 4) * float(jnp.finfo(dtype).eps)
     if uniform:
-        return jnp.asarray(1 / math.sqrt(len(leaves)), dtype)
+        return jnp.asarray(lower / math.sqrt(len(leaves)) if len(leaves) > 1 else 1, dtype)
     counts = [
         index.sizes.astype(dtype) * components_of(x)
         for x, index in zip(leaves, indices, strict=True)
     ]
     total = functools.reduce(jnp.add, counts)
-    return rounded(jnp.sqrt(rounded(counts[k] / jnp.where(total > 0, total, 1))))
+    share = rounded(jnp.sqrt(rounded(counts[k] / jnp.where(total > 0, total, 1))))
+    n_filled = functools.reduce(jnp.add, [(count > 0).astype(jnp.int32) for count in counts])
+    return jnp.where(n_filled > 1, rounded(share * lower), share)
 
 
 def _shaped(norm, is_clipped, index_prefix):
