@@ -118,6 +118,9 @@ def test_values_are_clipped_as_optax_does(dtype):
         np.asarray(updated(ClipByValue(0.5), subnormal)).tobytes()
         == np.asarray(subnormal).tobytes()
     )
+    seen = limited(ClipByValue(0.0), -subnormal)
+    assert seen.is_clipped.all()
+    assert np.asarray(seen.tree).tobytes() == np.asarray(jnp.full(2, -0.0, dtype)).tobytes()
 
 
 def test_values_have_limits_per_system_that_are_never_rounded_up():

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
+from basinax.numerics.exponents import magnitude_bits
 from basinax.optimizers.limits.protocol import AbstractLimit, LimitState
 from basinax.systems import segment
 from basinax.systems.clip_factors import limits_of, narrowed, require_limit
@@ -43,7 +44,8 @@ class ClipByValue(AbstractLimit):
             leaf = jnp.asarray(leaf)
             x = jnp.atleast_1d(leaf)
             limit = index.spread(narrowed(limits, x.dtype), jnp.inf, x)
-            is_clipped = jnp.abs(x) > limit
+            # By bits, since comparisons of floats would flush subnormal numbers to zero.
+            is_clipped = (magnitude_bits(x) > magnitude_bits(limit)) & (x == x)
             trees.append(jnp.where(is_clipped, jnp.copysign(limit, x), x).reshape(leaf.shape))
             masks.append(is_clipped.reshape(leaf.shape))
         return ValuesClipped(structure.unflatten(trees), structure.unflatten(masks))
