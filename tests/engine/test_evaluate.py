@@ -10,7 +10,7 @@ from ase.constraints import FixAtoms
 from ase.mep import NEB
 from ase.optimize import BFGS as ASEBFGS
 
-from basinax import FIRE
+from basinax import FIRE, GradientDescent
 from basinax.atoms import EMT, ASECalculator, LennardJones, evaluate, relax
 from comparison import same_bits
 from cover import exhaustive
@@ -88,6 +88,18 @@ def test_stress_is_found_with_calculators_of_their_own():
     expected.calc = ASEEMT()
     np.testing.assert_allclose(relaxed[0].get_stress(), expected.get_stress(), atol=1e-9)
     assert "stress" not in relaxed[1].calc.results
+
+
+def test_a_structure_that_explodes_has_no_stress_and_leaves_the_others_theirs():
+    good, bad = bulk("Ar", a=5.3, cubic=True), bulk("Ar", a=5.3, cubic=True)
+    good.rattle(0.1)
+    bad.positions[1] = bad.positions[0] + [0.4, 0, 0]
+    run = {"optimizer": GradientDescent(0.05), "stress": True, "max_steps": 20}
+    together = relax([bad, good], LennardJones(**ARGON), **run)
+    alone = relax([good], LennardJones(**ARGON), **run)
+    assert together.status[0] == "not_finite" and together.messages == ["", ""]
+    assert "stress" not in together.atoms[0].calc.results
+    assert same_bits(together.atoms[1].get_stress(), alone.atoms[0].get_stress())
 
 
 class WhenAsked(ASEEMT):

@@ -142,7 +142,8 @@ def relax(
             expensive pairs (embedded atoms). Changes speed only; not for calculators.
         keep_best: return an unconverged structure at its point of lowest free energy (plus pV), not
             its last one.
-        stress: compute the final stress of structures with fixed cells, too.
+        stress: compute the final stress of structures with fixed cells, too, where the energy is
+            finite.
         trajectory: a folder for trajectories, or `Trajectories(folder, interval, format)`.
         history: keep energy, fmax and volume of every step as `result.history`; a number limits
             the points of a structure to steps 0, n, 2n, ..., with n a power of two, and the last.
@@ -307,10 +308,12 @@ def _teller(
 
 
 def _add_stresses(relaxed: list[Atoms], originals: list[Atoms], potential: Any, dtype: Any) -> None:
-    """Compute missing stresses of structures whose cells have a volume."""
+    """Compute missing stresses of structures whose cells have a volume and whose energy is finite;
+    where it is not, there may be no neighbour list."""
     ends, places = [], []
     for end, original in zip(relaxed, originals, strict=True):
-        if has_volume(end) and end.calc is not None and "stress" not in end.calc.results:
+        found = {} if end.calc is None else end.calc.results
+        if has_volume(end) and "stress" not in found and np.isfinite(found.get("energy", np.nan)):
             ends.append(end)
             places.append(end.copy())
             places[-1].calc = original.calc  # evaluates the end if there is no potential
