@@ -294,8 +294,8 @@ def lock():
     [
         (lambda: broken, {}, RuntimeError, "could not be made: FileNotFoundError: no such model"),
         (lambda: functools.partial(Faulty, lock()), {}, TypeError, "cannot be sent to another"),
-        (lambda: NoStress, {"cell": "frechet"}, ValueError, "system 0 moves, but its calculator"),
-        (NoStress, {"cell": "frechet"}, ValueError, "system 0 moves, but its calculator"),
+        (lambda: NoStress, {"cell": "frechet"}, ValueError, "system 0 needs its stress"),
+        (NoStress, {"cell": "frechet"}, ValueError, "system 0 needs its stress"),
         (lambda: None, {}, ValueError, "1 structures (0) have no calculator"),
         (EMT, {"skin": 1.0}, TypeError, "skin is for potentials with neighbour lists"),
         (lambda: 3, {}, TypeError, "potential must be"),
@@ -309,6 +309,20 @@ def test_what_cannot_run_raises_before_it_runs(make, options, error, text):
     with pytest.raises(error) as raised:
         relax([bulk("Cu", cubic=True)], potential, **options)
     assert text in str(raised.value)
+
+
+@pytest.mark.parametrize(("potential", "number"), [(None, 2), (ASECalculator(NoStress, 1), 1)])
+def test_who_asks_for_a_stress_that_there_is_not_is_told_before_anything_runs(potential, number):
+    """By the number of the first structure that lacks it; a molecule has no stress to miss."""
+    atoms, told = [on_springs("H3", 0), bulk("Cu"), bulk("Cu")], []
+    for a, calculator in zip(atoms, (NoStress(), EMT(), NoStress()), strict=True):
+        a.calc = calculator
+    asked = rf"system {number} needs its stress .* choose another calculator, .* leave out stress"
+    with pytest.raises(ValueError, match=asked):
+        relax(atoms, potential, FIRE(), stress=True, on_end=lambda *end: told.append(end))
+    assert not told
+    with pytest.raises(ValueError, match=asked):
+        evaluate(atoms, potential, stress=True)
 
 
 def test_stored_results_are_no_calculator():

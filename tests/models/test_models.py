@@ -614,7 +614,7 @@ def broken(*arguments):
             lambda: JaxModel.of_vectors(Direct(Network()), CUTOFF, conservative=False),
             {"cell": "frechet"},
             ValueError,
-            "system 0 moves, but the model has no stress",
+            "but the model has no stress: choose another model",
         ),
         (
             lambda: JaxModel.of_vectors(Network(), CUTOFF, conservative=False),

@@ -32,7 +32,7 @@ from basinax.structures.cells.kinds import Kind, is_open
 from basinax.structures.constraints.applied import layout_of
 from basinax.structures.constraints.hosted import is_curved, moves_atoms, names_of
 from basinax.structures.machine import CPU, Machine, machine
-from basinax.structures.read import Structure, cells_of, squared_measures
+from basinax.structures.read import Structure, cells_of, has_volume, squared_measures
 
 SKIN, SKIN_OF_EXPENSIVE_PAIRS = 0.15, 0.2
 """The reach of lists beyond the cutoff, relative to the cutoff. A list costs as much as many
@@ -102,6 +102,8 @@ class RunSettings:
     keep_best: bool = False
     points: int = 0
     """The largest number of points in a structure's history; 0 for no history."""
+    stress: bool = False
+    """Whether the stress at the end is asked for where cells are fixed, too."""
 
     @property
     def potential(self) -> Any:
@@ -114,8 +116,12 @@ class RunSettings:
         if self.listed is not None:
             self.listed.check(atoms, self.dtype)
         if self.evaluator is not None:
-            self.evaluator.check(atoms, needs_stress(structures))
+            self.evaluator.check(atoms, self.needs_stress(structures))
         _check_suits(self.settings.optimizer, structures)
+
+    def needs_stress(self, structures: list[Structure]) -> list[bool]:
+        """Whether each structure needs its stress, as its cell moves or it is asked for."""
+        return [s.cell is not None or (self.stress and has_volume(s.atoms)) for s in structures]
 
     def groups(
         self, structures: list[Structure], monitor: Monitor, recorder: AnyRecorder | None
@@ -210,11 +216,6 @@ def _check_suits(optimizer: AbstractTransform, structures: list[Structure]) -> N
                 f" that act on the host, with which {name} is not supported: pass FIRE(), BFGS()"
                 " or LBFGS()"
             )
-
-
-def needs_stress(structures: list[Structure]) -> list[bool]:
-    """Whether each structure needs its stress, as its cell moves."""
-    return [structure.cell is not None for structure in structures]
 
 
 def n_cores_used() -> int:

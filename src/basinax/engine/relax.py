@@ -193,6 +193,7 @@ def relax(
         skin=skin,
         keep_best=keep_best,
         history=history,
+        stress=stress,
         devices=devices,
         n_structures=len(atoms),
     )
@@ -243,6 +244,7 @@ def run_settings(
     skin: float | None = None,
     keep_best: bool = False,
     history: bool | int = False,
+    stress: bool = False,
     devices: Devices = None,
 ) -> RunSettings:
     """The settings of `relax`, checked; those that differ between structures have an entry each."""
@@ -261,7 +263,8 @@ def run_settings(
         _each_a_structure(criterion, "convergence", n_structures),
         one_a_structure(_counts(max_steps), "max_steps", n_structures),
     )
-    return RunSettings(listed, evaluator, settings, dtype, lanes, keep_best, points_of(history))
+    points = points_of(history)
+    return RunSettings(listed, evaluator, settings, dtype, lanes, keep_best, points, stress)
 
 
 def _fit_for(

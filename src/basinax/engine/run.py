@@ -10,7 +10,7 @@ from typing import Any
 
 from ase import Atoms
 
-from basinax.engine.groups import RunSettings, needs_stress
+from basinax.engine.groups import RunSettings
 from basinax.engine.hosted import HostBackend
 from basinax.engine.queue import Monitor
 from basinax.engine.slots import Group
@@ -157,7 +157,7 @@ def _on_host(
     assert run.evaluator is not None
     atoms = [structure.atoms for structure in structures]
     numbers = {structure.number: k for k, structure in enumerate(structures)}
-    with contextlib.closing(run.evaluator.open(atoms, needs_stress(structures))) as session:
+    with contextlib.closing(run.evaluator.open(atoms, run.needs_stress(structures))) as session:
         for group in groups:
             batches = BatchGroup(group, lambda slots, _: HostBackend(slots, session, numbers))
             yield from filter(None, batches.drain())

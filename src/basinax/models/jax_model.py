@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from basinax.config.tables import choose
 from basinax.models.evaluators.protocol import AbstractEvaluator, AbstractSession
-from basinax.models.evaluators.waiting import check_moving
+from basinax.models.evaluators.waiting import refuse_stress
 from basinax.models.graphs import (
     PER_DOUBLING,
     POSITIONS,
@@ -278,8 +278,7 @@ class JaxModel(AbstractEvaluator):
         names = ("energies of atoms", "forces", "stress")
         for name, part, shape in zip(names, parts, wanted, strict=False):
             if part is None and name == "stress":
-                remedy = "keep the cell fixed (cell=None), or choose another model"
-                check_moving(needs_stress, f"but the model has no stress: {remedy}")
+                refuse_stress(needs_stress, "the model has no stress", "choose another model")
             elif getattr(part, "shape", None) != shape:
                 raise TypeError(
                     f"the model must return {name} of shape {shape} for a graph of {n}"

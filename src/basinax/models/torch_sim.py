@@ -22,7 +22,7 @@ from basinax.models.evaluators.protocol import (
     Request,
 )
 from basinax.models.evaluators.torchscript import warn_of_compiled
-from basinax.models.evaluators.waiting import WaitingSession, check_moving, evaluated_by_model
+from basinax.models.evaluators.waiting import WaitingSession, evaluated_by_model, refuse_stress
 from basinax.models.evaluators.worker import as_written
 from basinax.numerics.settings import require_switch
 from basinax.structures.batch import bare
@@ -64,8 +64,8 @@ class TorchSimModel(AbstractEvaluator):
 
     def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
         if not getattr(self.model, "compute_stress", True):
-            remedy = "make it with compute_stress=True, or keep the cell fixed (cell=None)"
-            check_moving(needs_stress, f"but the model computes no stress: {remedy}")
+            remedy = "make it with compute_stress=True"
+            refuse_stress(needs_stress, "the model computes no stress", remedy)
         check_totals(atoms)
 
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:

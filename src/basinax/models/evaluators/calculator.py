@@ -18,7 +18,7 @@ from basinax.models.evaluators.protocol import (
     placed,
 )
 from basinax.models.evaluators.torchscript import warn_of_compiled
-from basinax.models.evaluators.waiting import WaitingSession, check_moving
+from basinax.models.evaluators.waiting import WaitingSession, refuse_stress
 from basinax.models.evaluators.worker import compute, implemented_by, is_calculator
 from basinax.models.evaluators.workers import Workers
 from basinax.numerics.processor import n_cores
@@ -167,12 +167,10 @@ def _in_process(atoms: Sequence[Atoms], calculators: Sequence[Any]) -> AbstractS
 
 
 def check_stress(implemented: Sequence[str], needs_stress: Sequence[bool], first: int = 0) -> None:
-    """Raise ValueError if a cell moves and the calculator has no stress."""
+    """Raise ValueError if a structure needs its stress and the calculator has none."""
     if "stress" not in implemented:
-        lack = (
-            "but its calculator has no stress: keep the cell fixed (cell=None), or choose another"
-        )
-        check_moving(needs_stress, f"{lack} calculator", first)
+        lack, remedy = "its calculator has no stress", "choose another calculator"
+        refuse_stress(needs_stress, lack, remedy, first)
 
 
 def _check_properties(calculator: Any, needs_stress: Sequence[bool], first: int = 0) -> None:

@@ -112,14 +112,16 @@ def evaluated_by_model(
     return Evaluated(energy, forces, np.array([stress[i, j] for i, j in VOIGT]), results)
 
 
-def check_moving(needs_stress: Sequence[bool], lack: str, first: int = 0) -> None:
-    """Raise ValueError if a cell moves although stresses are missing.
+def refuse_stress(needs_stress: Sequence[bool], lack: str, remedy: str, first: int = 0) -> None:
+    """Raise ValueError if a structure needs its stress, which what evaluates it lacks.
 
     Args:
-        lack: the end of the message, from "but" on.
+        lack, remedy: parts of the message, after "but" and after the colon.
         first: the number of the first structure.
     """
     if any(needs_stress):
         raise ValueError(
-            f"the cell of system {first + list(needs_stress).index(True)} moves, {lack}"
+            f"system {first + list(needs_stress).index(True)} needs its stress (its cell moves, or"
+            f" it is asked for), but {lack}: {remedy}, or keep the cell fixed (cell=None) and leave"
+            " out stress=True"
         )
