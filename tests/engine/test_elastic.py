@@ -185,6 +185,18 @@ def test_what_fails_is_told_and_spoils_no_other():
     assert short.message == "ions did not converge" and np.isfinite(short.tensor).all()
 
 
+@pytest.mark.parametrize("relax_ions", [False, True])
+def test_a_crystal_without_a_list_is_told_of_and_spoils_no_other(relax_ions):
+    lost = bulk("Cu", cubic=True)
+    lost.positions[0] = 2e8
+    options = {"relax_ions": relax_ions, "symmetrize": True}
+    ours, failed = elastic([bulk("Cu"), lost], EMT(), **options)
+    (alone,) = elastic([bulk("Cu")], EMT(), **options)
+    assert failed.message.startswith("system 1 (Cu4): no neighbour list can be made")
+    assert np.isnan(failed.tensor).all() and np.isnan(failed.stress).all()
+    assert ours.message == "" and same_bits(ours.tensor, alone.tensor)
+
+
 def test_own_calculators_are_asked(clamped):
     copper = bulk("Cu")
     copper.calc = ASEEMT()

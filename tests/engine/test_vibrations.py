@@ -125,6 +125,17 @@ def test_what_cannot_be_evaluated_is_told_and_spoils_no_other(structures):
     assert "W" in repr(vibrations([tungsten], calculator))
 
 
+@pytest.mark.parametrize("hessian", ["numerical", "analytical"])
+def test_a_structure_without_a_list_is_told_of_and_spoils_no_other(hessian):
+    lost = cluster()
+    lost.positions[0] = 2e8
+    failed, ours = vibrations([lost, cluster()], EMT(), hessian=hessian)
+    (alone,) = vibrations([cluster()], EMT(), hessian=hessian)
+    assert failed.message.startswith("system 0 (Au4): no neighbour list can be made")
+    assert not failed.is_minimum and np.isnan(failed.frequencies).all()
+    assert ours.message == "" and same_bits(ours.hessian, alone.hessian)
+
+
 def test_a_bridge_is_a_saddle_and_a_hollow_a_minimum():
     """The bridge lies on a mirror plane, and its adatom does not leave it."""
     relaxed = relax([adatom("hollow"), adatom("bridge")], EMT(), FIRE(), fmax=1e-3)

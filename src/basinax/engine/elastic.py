@@ -13,12 +13,14 @@ from ase.constraints import FixSymmetry
 from ase.spacegroup.symmetrize import check_symmetry
 from jaxtyping import Float
 
-from basinax.engine.evaluate import evaluate
+from basinax.engine.evaluate import checked, evaluated, unlistable_by
 from basinax.engine.relax import relax
 from basinax.numerics.settings import POSITIVE, one_number, require_switch
+from basinax.numerics.switches import own_switches
 from basinax.results.table import named, text_of
+from basinax.structures.batch import available_dtype
 from basinax.structures.matrices import VOIGT
-from basinax.structures.read import has_volume, intake
+from basinax.structures.read import has_volume
 
 KELVIN = np.sqrt([1.0, 1.0, 1.0, 2.0, 2.0, 2.0])
 """Voigt's stresses times these, and his strains divided by these, turn by orthogonal matrices."""
@@ -53,7 +55,8 @@ class Elasticity:
     stress: Float[np.ndarray, "6"]
     """The stress of the unstrained cell in eV/Å³; it shifts constants by its own size."""
     message: str = ""
-    """The reason why a strained cell could not be evaluated, or that its ions did not converge."""
+    """The reason why the crystal or a strained cell could not be evaluated, or that its ions did
+    not converge."""
 
     def to_gpa(self) -> Float[np.ndarray, "6 6"]:
         """The tensor in GPa."""
@@ -112,6 +115,7 @@ class AtomsElasticity(tuple[Elasticity, ...]):
         return text_of(self.to_dict())
 
 
+@own_switches()
 def elastic(
     atoms: Iterable[Atoms],
     potential: Any = None,
@@ -156,29 +160,36 @@ def elastic(
     require_switch(symmetrize, "symmetrize")
     strain = one_number(strain, "strain", POSITIVE)
     symprec = one_number(symprec, "symprec", POSITIVE)
-    structures = [s.atoms for s in intake(atoms)]
+    structures, evaluator, potential = checked(atoms, potential)
     for k, a in enumerate(structures):
         if not (a.pbc.all() and has_volume(a)):
             raise ValueError(
                 f"system {k} ({a.symbols}) has pbc={a.pbc.tolist()}: elastic constants need three"
                 " periodic directions"
             )
-    turns = [_turns(a, symprec) if symmetrize else np.eye(6)[None] for a in structures]
+    of_points: dict[str, Any] = {"stress": True, "dtype": available_dtype(dtype)}
+    lost = unlistable_by(structures, evaluator, potential, **of_points)
+    listed = [a for k, a in enumerate(structures) if k not in lost]
+    turns = [_turns(a, symprec) if symmetrize else np.eye(6)[None] for a in listed]
     needed = [_needed(t) for t in turns]
     sizes = [[(0, 0.0), *((j, s) for j in n for s in (strain, -strain))] for n in needed]
-    strained = [_strained(a, *s) for a, each in zip(structures, sizes, strict=True) for s in each]
+    strained = [_strained(a, *s) for a, each in zip(listed, sizes, strict=True) for s in each]
     if relax_ions:
         options = {"fmax": fmax, "max_steps": max_steps, "dtype": dtype, "stress": True}
         found = relax(strained, potential, optimizer, **options)
         failed = [("" if done else "ions did not converge") for done in found.converged]
     else:
-        found = evaluate(strained, potential, stress=True, dtype=dtype)
+        found = evaluated(strained, evaluator, potential, **of_points)
         failed = [""] * len(strained)
     missing = np.full(6, np.nan)
     stresses = iter([cast(Any, a).calc.results.get("stress", missing) for a in found.atoms])
     messages = iter([m or f for m, f in zip(found.messages, failed, strict=True)])
-    results = []
-    for a, t, n, each in zip(structures, turns, needed, sizes, strict=True):
+    directions, results = zip(turns, needed, sizes, strict=True), []
+    for k, a in enumerate(structures):
+        if k in lost:
+            results.append(Elasticity(a.copy(), np.full((6, 6), np.nan), missing, lost[k]))
+            continue
+        t, n, each = next(directions)
         stress, *pairs = (next(stresses) for _ in each)
         slopes = (np.array(pairs[::2]) - np.array(pairs[1::2])) / (2 * strain)
         message = next(filter(None, [next(messages) for _ in each]), "")

@@ -19,7 +19,8 @@ from basinax.models.evaluators.protocol import (
     EvaluationError,
     Request,
 )
-from basinax.neighbors.search import check_listable
+from basinax.models.jax_model import JaxModel
+from basinax.neighbors.search import check_listable, unlistable
 from basinax.numerics.forks import check_process
 from basinax.numerics.settings import count_of, require_switch
 from basinax.numerics.switches import own_switches
@@ -110,8 +111,6 @@ def evaluate(
     """
     require_switch(stress, "stress")
     atoms, evaluator, potential = checked(atoms, potential)
-    if not atoms:
-        return AtomsEvaluation([], np.zeros(0), [], np.zeros((0, 6)) if stress else None, [])
     return evaluated(atoms, evaluator, potential, stress=stress, dtype=available_dtype(dtype))
 
 
@@ -142,6 +141,8 @@ def evaluated(
     Args:
         evaluator: that of the potential, if the host calls it.
     """
+    if not atoms:
+        return AtomsEvaluation([], np.zeros(0), [], np.zeros((0, 6)) if stress else None, [])
     have_volume = [stress and has_volume(a) for a in atoms]
     if evaluator is not None:
         found = _asked(evaluator, atoms, have_volume)
@@ -158,6 +159,37 @@ def evaluated(
         stresses=np.array(of_cells) if stress else None,
         messages=list(messages),
     )
+
+
+def unlistable_by(
+    atoms: Sequence[Atoms],
+    evaluator: AbstractEvaluator | None,
+    potential: Any,
+    *,
+    stress: bool = False,
+    dtype: Any,
+) -> dict[int, str]:
+    """The structures of which no neighbour list can be made, by number, with the reasons.
+
+    Args:
+        evaluator, potential: from `checked`.
+
+    Raises:
+        TypeError, ValueError: a structure is unusable for another reason, with its number.
+    """
+    needs_stress = [stress] * len(atoms)
+    if isinstance(evaluator, JaxModel):
+        evaluator.check_but_lists(atoms, needs_stress)
+        found = evaluator.unlistable(atoms)
+    elif evaluator is not None:
+        evaluator.check(atoms, needs_stress)
+        found = {}
+    else:
+        check_potential(potential)
+        if atoms:
+            potential.check(atoms)
+        found = unlistable(atoms, potential.cutoff, dtype)
+    return {number: str(error) for number, error in found.items()}
 
 
 _Found = tuple[Snapshot, dict[str, Any], str]

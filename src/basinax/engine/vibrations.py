@@ -17,16 +17,14 @@ from ase.constraints import FixAtoms, FixCom, FixSymmetry
 from jaxtyping import Bool, Complex, Float
 
 from basinax.config.tables import choose
-from basinax.engine.evaluate import checked, evaluate
-from basinax.engine.groups import check_potential
+from basinax.engine.evaluate import checked, evaluated, unlistable_by
+from basinax.models.evaluators.protocol import AbstractEvaluator
 from basinax.models.jax_model import JaxModel, hessian_of as hessian_of_model
-from basinax.neighbors.search import check_listable
 from basinax.numerics.settings import POSITIVE, SIZE, one_number, shown
 from basinax.numerics.switches import own_switches
 from basinax.potentials.hessians import NUMERICAL, hessian_of
 from basinax.results.table import named, text_of
 from basinax.structures.batch import available_dtype
-from basinax.structures.read import intake
 
 if TYPE_CHECKING:  # importing it takes a sixth of the time of `import basinax.atoms`
     from ase.vibrations import VibrationsData
@@ -55,7 +53,7 @@ class Vibrations:
     tolerance: float
     """Imaginary frequencies up to this size, in 1/cm, count as zero."""
     message: str = ""
-    """The reason if a displaced structure could not be evaluated; empty otherwise."""
+    """The reason if the structure or a displaced one could not be evaluated; empty otherwise."""
 
     @property
     def hessian(self) -> Float[np.ndarray, "3*moving 3*moving"]:
@@ -139,6 +137,7 @@ class AtomsVibrations(tuple[Vibrations, ...]):
         return text_of(self.to_dict())
 
 
+@own_switches()
 def vibrations(
     atoms: Iterable[Atoms],
     potential: Any = None,
@@ -181,21 +180,31 @@ def vibrations(
         one_number(delta, "delta", POSITIVE),
         one_number(tolerance, "tolerance", SIZE),
     )
-    structures = [s.atoms for s in intake(atoms)]
+    structures, evaluator, potential = checked(atoms, potential)
+    dtype = available_dtype(dtype)
     chosen = [None] * len(structures) if indices is None else list(indices)
     if len(chosen) != len(structures):
         raise ValueError(f"indices has {len(chosen)} entries for {len(structures)} structures")
     moving = [_moving(*each) for each in zip(structures, chosen, itertools.count(), strict=False)]
     pairs = list(zip(structures, moving, strict=True))
     if hessian == "analytical":
-        found = _analytical(structures, moving, potential, dtype)
-        together = zip(pairs, found, strict=True)
-        return AtomsVibrations([_made(*each, h / 2, "", tolerance) for each, h in together])
-    weights = {n * delta: weight / (24 * delta) for n, weight in WEIGHTS[nfree].items()}
-    displaced = (copy for each in pairs for copy in _displaced(*each, weights))
-    n_batch = max(1, ATOMS // max(map(len, structures), default=1))
-    found = _forces(displaced, n_batch, potential, dtype)
-    return AtomsVibrations([_of(*each, weights, found, tolerance) for each in pairs])
+        _check_analytical(evaluator)
+    lost = unlistable_by(structures, evaluator, potential, dtype=dtype)
+    listed = [each for k, each in enumerate(pairs) if k not in lost]
+    if hessian == "analytical":
+        halves = _analytical(listed, evaluator, potential, dtype)
+    else:
+        weights = {n * delta: weight / (24 * delta) for n, weight in WEIGHTS[nfree].items()}
+        displaced = (copy for each in listed for copy in _displaced(*each, weights))
+        n_batch = max(1, ATOMS // max(map(len, structures), default=1))
+        forces = _forces(displaced, n_batch, evaluator, potential, dtype)
+        halves = (_half(of_one, weights, forces) for _, of_one in listed)
+    found = []
+    for k, (a, of_one) in enumerate(pairs):
+        nothing = np.full((3 * len(of_one), 3 * len(of_one)), np.nan)
+        half, message = (nothing, lost[k]) if k in lost else next(halves)
+        found.append(_made(a, of_one, half, message, tolerance))
+    return AtomsVibrations(found)
 
 
 def check_minima(
@@ -256,51 +265,51 @@ def _displaced(atoms: Atoms, moving: np.ndarray, sizes: Iterable[float]) -> Iter
 
 
 def _forces(
-    displaced: Iterator[Atoms], n_batch: int, potential: Any, dtype: Any
+    displaced: Iterator[Atoms],
+    n_batch: int,
+    evaluator: AbstractEvaluator | None,
+    potential: Any,
+    dtype: Any,
 ) -> Iterator[tuple[np.ndarray, str]]:
     """Forces and messages of the structures, `n_batch` evaluated at a time."""
     while batch := list(itertools.islice(displaced, n_batch)):
-        found = evaluate(batch, potential, dtype=dtype)
+        found = evaluated(batch, evaluator, potential, stress=False, dtype=dtype)
         yield from zip(found.forces, found.messages, strict=True)
 
 
-@own_switches()
-def _analytical(
-    structures: list[Atoms], moving: list[np.ndarray], potential: Any, dtype: Any
-) -> list[np.ndarray]:
-    """Hessians, not made symmetric."""
-    structures, evaluator, potential = checked(structures, potential)
-    pairs = list(zip(structures, moving, strict=True))
-    if isinstance(evaluator, JaxModel):
-        evaluator.check(structures, [False] * len(structures))
-        return [hessian_of_model(evaluator, *each) for each in pairs]
-    if evaluator is not None:
+def _check_analytical(evaluator: AbstractEvaluator | None) -> None:
+    """Raise TypeError if JAX does not evaluate the potential."""
+    if not (evaluator is None or isinstance(evaluator, JaxModel)):
         raise TypeError(
             f"{type(evaluator).__name__} has no analytical Hessian, since JAX does not evaluate it:"
             f" {NUMERICAL}"
         )
-    dtype = available_dtype(dtype)
-    check_potential(potential)
-    if structures:
-        potential.check(structures)
-        check_listable(structures, potential.cutoff, dtype)
-    return [hessian_of(potential, *each, dtype) for each in pairs]
 
 
-def _of(
-    atoms: Atoms,
-    moving: np.ndarray,
-    weights: dict[float, float],
-    found: Iterator[tuple[np.ndarray, str]],
-    tolerance: float,
-) -> Vibrations:
-    """The vibrations of a structure, which takes its share of the forces found."""
+def _analytical(
+    pairs: list[tuple[Atoms, np.ndarray]],
+    evaluator: AbstractEvaluator | None,
+    potential: Any,
+    dtype: Any,
+) -> Iterator[tuple[np.ndarray, str]]:
+    """Halves of Hessians, not made symmetric, without messages."""
+    for each in pairs:
+        if isinstance(evaluator, JaxModel):
+            yield hessian_of_model(evaluator, *each) / 2, ""
+        else:
+            yield hessian_of(potential, *each, dtype) / 2, ""
+
+
+def _half(
+    moving: np.ndarray, weights: dict[float, float], forces: Iterator[tuple[np.ndarray, str]]
+) -> tuple[np.ndarray, str]:
+    """Half of the Hessian of a structure, which takes its share of the forces, and a message."""
     rows, messages = np.zeros((3 * len(moving), 3 * len(moving))), [""]
     for row, weight in itertools.product(rows, weights.values()):
-        forces, message = next(found)
-        row += weight * forces[moving].ravel()
+        found, message = next(forces)
+        row += weight * found[moving].ravel()
         messages.append(message)
-    return _made(atoms, moving, rows, next(filter(None, messages), ""), tolerance)
+    return rows, next(filter(None, messages), "")
 
 
 def _made(

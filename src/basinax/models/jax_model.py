@@ -30,7 +30,7 @@ from basinax.models.lists import FORMATS, LISTS, Listed, ListedEnergy
 from basinax.models.packages import Nequix, asked_of, read_mlip, read_nequix
 from basinax.models.programs import ModelForm, Program, derived, returned_by
 from basinax.models.session import ModelSession
-from basinax.neighbors.search import check_listable
+from basinax.neighbors.search import unlistable
 from basinax.numerics.processor import n_cores
 from basinax.numerics.settings import (
     POSITIVE,
@@ -239,8 +239,17 @@ class JaxModel(AbstractEvaluator):
         return dataclasses.replace(self, devices=tuple(kinds * n_threads or devices))
 
     def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
+        self.check_but_lists(atoms, needs_stress)
+        for error in self.unlistable(atoms).values():
+            raise error
+
+    def unlistable(self, atoms: Sequence[Atoms]) -> dict[int, ValueError]:
+        """The structures that can have no neighbour list, by number, with the reasons."""
+        return unlistable(atoms, float(self.cutoff), np.float64)
+
+    def check_but_lists(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
+        """The part of `check` that concerns no neighbour lists."""
         _check_species(atoms, frozenset(numbers_of(self.species)))
-        check_listable(atoms, float(self.cutoff), np.float64)
         self.takes.check(atoms, float(self.cutoff))
         check_totals(atoms, tuple(sorted(self.uses)))
         program = self._program()

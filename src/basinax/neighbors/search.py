@@ -223,20 +223,34 @@ def check_listable(atoms: Sequence[Atoms], radius: float, dtype: Any) -> None:
     Raises:
         ValueError: a structure cannot; the message names it and the reason.
     """
+    for error in unlistable(atoms, radius, dtype).values():
+        raise error
+
+
+def unlistable(atoms: Sequence[Atoms], radius: float, dtype: Any) -> dict[int, ValueError]:
+    """The structures that can have no list of this radius (Å), by number, with the reasons.
+
+    Args:
+        dtype: as for `check_listable`.
+
+    Raises:
+        ValueError: a structure is periodic and the radius infinite.
+    """
     check_open(atoms, radius)
     if not atoms:
-        return
+        return {}
     resolution, sizes = float(np.finfo(dtype).eps), np.array([len(a) for a in atoms])
     with np.errstate(over="ignore"):  # inf is refused
         positions = np.concatenate([a.positions for a in atoms]).astype(dtype)
         cells, pbc = cells_of(atoms)
         cells = cells.astype(dtype).astype(np.float64)
     tasks = tasks_of(positions, sizes, cells, pbc, radius, resolution)
-    if not tasks.may_be.all():
-        k = int(np.argmin(tasks.may_be))
+    errors = {}
+    for k in np.flatnonzero(~tasks.may_be).tolist():
         own = slice(tasks.starts[k], tasks.starts[k] + sizes[k])
         name, largest = f"system {k} ({atoms[k].symbols})", float(np.abs(positions[own]).max())
-        raise no_list(name, cells[k], radius, largest, resolution)
+        errors[k] = no_list(name, cells[k], radius, largest, resolution)
+    return errors
 
 
 def no_list(
