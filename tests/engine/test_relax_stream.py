@@ -157,7 +157,9 @@ def test_all_that_were_read_before_an_error_are_handed_out(broken):
         for number, _ in relax_stream(read(), ARGON, FIRE(), fmax=0.01):
             given.append(number)
     assert sorted(given) == [0, 1]
-    assert "structure 2 of the input" in caught.value.__notes__[0]
+    notes = getattr(caught.value, "__notes__", [])
+    is_of_reader = isinstance(broken, Exception)  # whose own text names no system
+    assert notes == [] if is_of_reader else "structure 2 of the input" in notes[0]
 
 
 def test_settings_are_one_for_all():

@@ -118,15 +118,19 @@ def relax_stream(
         n_structures=1,
     )
     faults: list[Fault] = []
-    items = _items(iter(structures), cell, faults)
+    of_reader: list[Exception] = []
+    items = _items(iter(structures), cell, faults, of_reader)
     ends = relax_items(items, run, should_stop=should_stop, at_once=at_once)
-    return _before_faults(ends, faults)
+    return _before_faults(ends, faults, of_reader)
 
 
 def _items(
-    structures: Iterator[Atoms | Relaxed], cell: Any, faults: list[Fault]
+    structures: Iterator[Atoms | Relaxed],
+    cell: Any,
+    faults: list[Fault],
+    of_reader: list[Exception],
 ) -> Iterator[Item | Fault]:
-    """The structures up to the first fault."""
+    """The structures up to the first fault; an error of their iterator joins `of_reader`."""
     number = -1
     try:
         for number, atoms in enumerate(structures):
@@ -134,10 +138,13 @@ def _items(
                 return
             yield Item(number, unwrapped(atoms), cell)
     except Exception as error:
+        of_reader.append(error)
         yield Fault(number + 1, Atoms(), error)
 
 
-def _before_faults(ends: Generator[Found], faults: list[Fault]) -> Iterator[tuple[int, Relaxed]]:
+def _before_faults(
+    ends: Generator[Found], faults: list[Fault], of_reader: list[Exception]
+) -> Iterator[tuple[int, Relaxed]]:
     """The outcomes of all structures before the first fault, which is raised then."""
     for number, end in itertools.chain.from_iterable(ends):
         if isinstance(end, Fault):
@@ -145,8 +152,10 @@ def _before_faults(ends: Generator[Found], faults: list[Fault]) -> Iterator[tupl
         elif not faults or number < faults[0].number:
             yield number, end
     if faults:
-        faults[0].error.add_note(f"System 0 is structure {faults[0].number} of the input.")
-        raise faults[0].error
+        error = faults[0].error
+        if error not in of_reader:  # whose text names no system
+            error.add_note(f"System 0 is structure {faults[0].number} of the input.")
+        raise error
 
 
 def relax_items(
