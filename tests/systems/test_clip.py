@@ -177,6 +177,9 @@ def test_the_direction_is_kept_at_both_ends_of_the_range(dtype):
     near(clip(units * dtype(1e30), dtype(1e-20)).tree, units * dtype(2e-21))
     unit = quickly(rescale_to_unit_norm=True)(units * dtype(smallest), dtype(0))
     near(unit.tree, [0.6, 0, 0, 0.8])
+    mixed = np.array([4.0, 0.9, 0.25, 0.0], dtype) * info.tiny  # a normal number, and smaller ones
+    unit = quickly(rescale_to_unit_norm=True, ord=np.inf)(mixed, dtype(0))
+    near(unit.tree, [1, 0.225, 0.0625, 0])
 
 
 # --- the table of limits

@@ -238,8 +238,9 @@ class Decision(NamedTuple):
         """Whether a number is near the ends of the range, or an entry may become subnormal."""
         info = jnp.finfo(self.dividend.dtype)
         top, bottom = (magnitude_bits(x) for x in (self.dividend, self.divisor))
-        near = (1 + 40) << info.nmant
-        is_small = (top < near) | (bottom < normal_bits(self.dividend.dtype))
+        # Above the second bound, entries below the normal numbers are too small to matter.
+        near, far = ((1 + powers) << info.nmant for powers in (40, 41 + info.nmant))
+        is_small = (top < near) | (bottom < far)
         power = (top >> info.nmant) - (bottom >> info.nmant)
         return is_small | (power <= info.minexp) | (self.exponents != 0)
 
