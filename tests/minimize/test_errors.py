@@ -1,7 +1,9 @@
 """Each documented error, and that its text names what is wrong and what to do."""
 
 import dataclasses
+from collections.abc import Callable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +26,7 @@ from basinax import (
     RMSForce,
     SystemIndex,
     apply_updates,
+    chain,
     clip_by_norm,
     relax,
     segment,
@@ -56,6 +59,15 @@ def run(evaluate=bowl, params=ROWS, optimizer=None, prefix=INDEX, **options):
 class Hasty(AbstractCriterion):
     def __call__(self, evidence):
         return (evidence.fmax < 0.05).all()
+
+
+class Returning(GradientDescent):
+    """Descent whose `update` returns something else."""
+
+    what: Callable = eqx.field(static=True, kw_only=True)
+
+    def update(self, updates, state, params=None, **extra):
+        return self.what(*super().update(updates, state, params, **extra))
 
 
 # What is done, and the words that the error must have.
@@ -317,6 +329,16 @@ OF_RUNS = {
     "an optax transformation in place of an optimizer": (
         lambda: run(optimizer=optax.adam(0.1)),
         ["TypeError", "optimizer must be a transform", "optax", "chain(...)"],
+    ),
+    "an optimizer that returns its step alone": (
+        lambda: run(optimizer=Returning(0.1, what=lambda step, _: step)),
+        ["TypeError", "Returning.update must return the pair (updates, state), got"],
+    ),
+    "an optimizer whose step has another shape": (
+        lambda: run(
+            optimizer=chain(MaxStepSize(0.1), Returning(0.1, what=lambda x, s: (x[:, 0], s)))
+        ),
+        ["ValueError", "updates that Returning gets and returns do not fit", "(3, 3) and (3,)"],
     ),
     "a wrong name of an optimizer": (
         lambda: run(optimizer="fyre"),

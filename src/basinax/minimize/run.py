@@ -22,6 +22,7 @@ from basinax.optimizers.protocol import (
     states_field,
     stepped,
     systems_field,
+    updated,
     where_systems,
     with_prefix,
 )
@@ -222,7 +223,7 @@ def _turn(run: Run, evaluation: Evaluation, optimizer, criterion, max_steps, vie
     point = _received(arrived, evaluation, run.point, prefix)
     before = with_prefix(run.optimizer_state, prefix)
     known = {"energies": point.energies, "extras": point.extras, "is_running": arrived}
-    step, state = optimizer.update(point.gradients, before, point.params, **known)
+    step, state = updated(optimizer, point.gradients, before, point.params, **known)
 
     # Line searches evaluate trials, which are no points of the path and are not judged.
     is_judged = arrived & optimizer.is_accepted(state)

@@ -14,6 +14,7 @@ from basinax.optimizers.protocol import (
     is_accumulator,
     is_optax,
     states_field,
+    updated,
     with_prefix,
 )
 from basinax.systems.prefix import owned
@@ -59,7 +60,7 @@ class Chain(AbstractTransform):
     def update(self, updates, state: "ChainState", params=None, **extra):
         states = []
         for transform, inner in self._with_states(state):
-            updates, inner = transform.update(updates, inner, params, **extra)
+            updates, inner = updated(transform, updates, inner, params, **extra)
             states.append(with_prefix(inner, None))
         return updates, ChainState(state.index_prefix, tuple(states))
 

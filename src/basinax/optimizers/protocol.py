@@ -184,6 +184,23 @@ def check_transform(optimizer: Any) -> None:
     raise TypeError(f"optimizer must be a transform such as FIRE() or a chain(...), {got}")
 
 
+def updated(
+    transform: AbstractTransform, updates: Tree, state: Any, params: Tree | None, **extra: Any
+) -> tuple[Tree, Any]:
+    """What `transform.update` returns.
+
+    Raises:
+        TypeError: it is no pair.
+        ValueError: its updates have another structure or other shapes than those that it got.
+    """
+    found, name = transform.update(updates, state, params, **extra), type(transform).__name__
+    if not (isinstance(found, tuple) and len(found) == 2):
+        got = f"a tuple of {len(found)}" if isinstance(found, tuple) else type(found).__name__
+        raise TypeError(f"{name}.update must return the pair (updates, state), got {got}")
+    segment.check_alike(updates, found[0], f"updates that {name} gets and returns")
+    return found
+
+
 def is_optax(transform: Any) -> bool:
     """Whether a transform is one of optax, which then has been imported."""
     kind = getattr(sys.modules.get("optax"), "GradientTransformation", None)

@@ -301,16 +301,17 @@ def _wide(tree) -> list[Array]:
     return [leaf.astype(wide_dtype(leaf)) for leaf in leaves]
 
 
-def check_alike(params: Tree, gradient: Any) -> None:
-    """Raise ValueError if a gradient has not the structure and shapes of its parameters.
+def check_alike(tree: Tree, other: Any, what: str = "params and their gradient") -> None:
+    """Raise ValueError if two trees differ in structure or shapes.
 
     Args:
-        gradient: a tree of arrays, or of their shapes.
+        other: a tree of arrays, or of their shapes.
+        what: the names of both, for the message.
     """
     try:
-        _matching(params, gradient)
+        _matching(tree, other)
     except ValueError as error:
-        raise ValueError(f"params and their gradient do not fit: {error}") from None
+        raise ValueError(f"{what} do not fit: {error}") from None
 
 
 def _matching(tree, other) -> list[Any]:

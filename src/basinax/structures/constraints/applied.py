@@ -12,7 +12,7 @@ from typing import Any
 import equinox as eqx
 
 from basinax.minimize.criteria import Evidence
-from basinax.optimizers.protocol import AbstractTransform
+from basinax.optimizers.protocol import AbstractTransform, updated
 from basinax.structures.constraints.kinds import PARTS
 from basinax.structures.constraints.protocol import AbstractPart, Room, Rows, Stages, Turning
 from basinax.structures.matrices import Matrices
@@ -96,7 +96,7 @@ class Constrained(AbstractTransform):
 
     def update(self, updates, state, params=None, **extra):
         gradient = self.constraints.of_gradient(updates, state.index_prefix, params)
-        step, state = self.optimizer.update(gradient, state, params, **extra)
+        step, state = updated(self.optimizer, gradient, state, params, **extra)
         return self.constraints.of_step(step, state.index_prefix, params), state
 
     def is_accepted(self, state):
