@@ -437,7 +437,9 @@ def test_what_needs_leaves_of_other_indices_is_refused(mask, reason):
 def test_extra_arguments_reach_optax_in_a_batch():
     """A number serves all rows; what leads with systems is that of each row's."""
 
-    def multiplied(updates, state, params=None, *, factor=1.0, **_):
+    def multiplied(updates, state, params=None, *, factor=1.0, settings=None, **_):
+        if settings is not None:
+            factor = settings["power"](factor) + settings["more"]
         return jax.tree.map(lambda x: factor * x, updates), state
 
     init = optax.identity().init
@@ -447,11 +449,22 @@ def test_extra_arguments_reach_optax_in_a_batch():
         assert same_bits(step, 10.0 * ROWS)
     step, _ = whole.update(ROWS, whole.init(ROWS, INDEX), ROWS, factor=jnp.array([2.0, 3.0]))
     assert same_bits(step, jnp.array([[2.0], [2.0], [3.0]]) * ROWS)
+    settings = {"more": jnp.array([1.0, 2.0]), "power": lambda x: x**2}
+    step, _ = whole.update(ROWS, whole.init(ROWS, INDEX), factor=3.0, settings=settings)
+    assert same_bits(step, jnp.array([[10.0], [10.0], [11.0]]) * ROWS)
+    with pytest.raises(ValueError, match=r"factor must .* the 2 systems; got shape \(3,\)"):
+        whole.update(ROWS, whole.init(ROWS, INDEX), factor=jnp.ones(3))
     mask = optax.conditionally_mask(
         optax.scale(5.0), lambda step, is_on=True, **_: is_on, forward_extra_args=True
     )
     step, _ = chain(mask).update(ROWS, chain(mask).init(ROWS, INDEX), is_on=False)
     assert same_bits(step, 0.0 * ROWS)
+
+
+def test_padding_does_not_move_under_optax():
+    padded, descent = SystemIndex.from_ids([0, -1, 1]), chain(optax.sgd(0.1))
+    step, _ = descent.update(ROWS, descent.init(ROWS, padded), ROWS)
+    assert (step[1] == 0).all() and (step[::2] < 0).all()
 
 
 def test_a_mask_that_looks_at_shapes_is_told_what_to_write():

@@ -690,6 +690,24 @@ def test_the_derivative_is_right_where_squares_are_out_of_range(rescale, size):
     np.testing.assert_allclose(along / (1 if rescale else limits[:, None]), 0.0, atol=1e-6)
 
 
+@pytest.mark.parametrize("power", [-67, 67])
+def test_second_derivatives_are_right_where_squares_are_out_of_range(power):
+    """Of a norm and of a clip, which are those of numbers of usual size in other units."""
+    x, w = jnp.array([[3.0, 4.0]], jnp.float32), jnp.array([[1.0, 0.0]], jnp.float32)
+
+    @jax.jit
+    def derivatives(unit):
+        def slope(x):
+            return jax.jvp(lambda x: clip_by_norm(x, unit).tree, (x,), (unit * w,))[1]
+
+        bent = jax.hessian(lambda x: segment.norm(x)[0])(unit * x)
+        return unit * bent, jax.jvp(slope, (unit * x,), (unit * w,))[1] / unit
+
+    expected, got = derivatives(np.float32(1.0)), derivatives(np.float32(2.0**power))
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
 def test_many_small_systems_have_the_derivative_of_each():
     x, limits = np.random.default_rng(0).normal(size=(1300, 3)), np.full(1300, 1.5)
     weights = np.arange(x.size, dtype=float).reshape(x.shape)

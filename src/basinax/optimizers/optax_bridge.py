@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PyTree
 
 from basinax.numerics.by_row import ROWS, Expressions
@@ -25,7 +26,7 @@ from basinax.optimizers.protocol import (
 )
 from basinax.systems import segment
 from basinax.systems.index import AnyIndex
-from basinax.systems.prefix import is_index, owned
+from basinax.systems.prefix import is_index, n_systems, owned
 from basinax.systems.types import Prefix
 
 if TYPE_CHECKING:
@@ -83,6 +84,10 @@ class OptaxTransform(AbstractTransform):
                 given = [_of_rows(extra, index) for index in indices]
                 args = updates, state.inner, params, given
                 updates, inner = _stepped(transformation, *args, numbers=numbers)
+                # Padding never moves, whatever a transformation makes of it.
+                everyone = jnp.ones(n_systems(prefix), bool)
+                still = jax.tree.map(jnp.zeros_like, updates)
+                updates = segment.where(everyone, updates, still, prefix)
         return updates, OptaxState(prefix, inner)
 
 
@@ -125,37 +130,25 @@ def _begun(transformation, parts):
     return [init(part) if jax.tree.leaves(part) else None for part in parts]
 
 
-def _row_by_row(update):
-    """`update` of every row, from updates, states, parameters or None, and extra arguments."""
+def _of_rows(extra: dict[str, Any], index: AnyIndex) -> dict[str, Any]:
+    """Extra arguments, with a value for each row in place of those for each system.
 
-    def of_row(updates, state, params, extra):
-        return update(updates, state, params, **extra)
+    Raises:
+        ValueError: an array does not lead with systems.
+    """
 
-    def of_rows(updates, state, params, extra):
-        axes = (0, 0, None if params is None else 0, 0)
-        return jax.vmap(of_row, in_axes=axes)(updates, state, params, extra)
-
-    return with_rounded_products(of_rows)
-
-
-def _of_rows(extra: dict[str, Any], index: AnyIndex) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The extra arguments that lead with systems, for each row, and those that serve all rows."""
-
-    def leads_with_systems(value: Any) -> bool:
-        leaves = jax.tree.leaves(value)
-        return bool(leaves) and all(jnp.shape(x)[:1] == (index.n_systems,) for x in leaves)
-
-    def of_rows(x: Any) -> Any:
+    def of_rows(path: Any, x: Any) -> Any:
+        if not np.ndim(x):
+            return x
+        if np.shape(x)[0] != index.n_systems:
+            raise ValueError(
+                f"extra argument {path[0].key}{jax.tree_util.keystr(path[1:])} must be one value,"
+                f" or lead with the {index.n_systems} systems; got shape {np.shape(x)}"
+            )
         x = jnp.asarray(x)
         return index.spread(x, 0, jnp.zeros((index.n_rows, *x.shape[1:]), x.dtype))
 
-    each, of_all = {}, {}
-    for name, value in extra.items():
-        if leads_with_systems(value):
-            each[name] = jax.tree.map(of_rows, value)
-        else:
-            of_all[name] = value
-    return each, of_all
+    return jax.tree_util.tree_map_with_path(of_rows, extra)
 
 
 def _stepped(transformation, updates, inner, params, given=None, *, numbers):
@@ -164,16 +157,22 @@ def _stepped(transformation, updates, inner, params, given=None, *, numbers):
     Args:
         given: for each part, what `_of_rows` returns.
     """
-    n_parts = len(inner)
+    update, n_parts = _update_of(transformation), len(inner)
     of_params = [None] * n_parts if params is None else _parts(params, numbers, n_parts)
-    given = given or [({}, {})] * n_parts
+    given = given or [{}] * n_parts
     parts = zip(_parts(updates, numbers, n_parts), inner, of_params, given, strict=True)
     leaves, states = {}, []
-    for k, (part, state, of_part, (each, of_all)) in enumerate(parts):
+    for k, (part, state, of_part, extra) in enumerate(parts):
+        each, of_all = eqx.partition(extra, lambda x: np.ndim(x) > 0)
+
+        def of_row(updates, state, params, each, of_all=of_all):
+            return update(updates, state, params, **eqx.combine(each, of_all))
+
         places = [place for place, number in enumerate(numbers) if number == k]
         if places:
-            update = functools.partial(_update_of(transformation), **of_all)
-            part, state = _row_by_row(update)(part, state, of_part, each)
+            axes = (0, 0, None if params is None else 0, 0)
+            of_rows = with_rounded_products(jax.vmap(of_row, in_axes=axes))
+            part, state = of_rows(part, state, of_part, each)
             leaves.update(zip(places, jax.tree.leaves(part), strict=True))
         states.append(state)
     updates = jax.tree.structure(updates).unflatten([leaves[k] for k in range(len(numbers))])
@@ -242,9 +241,10 @@ def _steps(transformation, trees: list[PyTree]) -> list[PyTree]:
 
 def _message(transformation, reason: str) -> str:
     name = _names(transformation)
+    harm = ": in a batch, what one system does would change another"
     return (
-        f"optax transformation {name} {reason}: in a batch, what one system does would change"
-        " another. Use a transform of basinax, which acts on each system alone (ClipByGlobalNorm"
+        f"optax transformation {name} {reason}{'' if reason.startswith('cannot be run') else harm}."
+        " Use a transform of basinax, which acts on each system alone (ClipByGlobalNorm"
         " for clip_by_global_norm, MaxStepSize to limit steps, FIRE to optimize), or run it in"
         " global mode (index_prefix=None). If it mixes nothing, but its masks or labels look at"
         " the shapes of leaves, give them as trees."

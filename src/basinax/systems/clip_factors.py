@@ -28,7 +28,7 @@ from basinax.numerics.rounding import BLOCK, common, rounded, wide_dtype
 from basinax.numerics.settings import Allowed, require, require_real
 from basinax.systems.index import AnyIndex, WholeIndex, of_small, one_by_one, where_any
 from basinax.systems.indices import Indices
-from basinax.systems.norms import Norms, extremes, plain_norms, scaled_norms
+from basinax.systems.norms import Norms, extremes, plain_norms, quotient, scaled_norms
 from basinax.systems.prefix import per_system
 
 CHECKED_ENTRIES = 1024
@@ -175,7 +175,7 @@ class Clip:
         The nearest factor is used if the norm of the result, computed here, keeps to the limit, and
         a safe factor otherwise. Only small systems are tried, for which the extra norm is cheap.
         """
-        nearest = judged.factors(_ratio(judged.dividend, judged.divisor))
+        nearest = judged.factors(rounded(quotient(judged.dividend, judged.divisor)))
         safe = jnp.where(
             judged.is_divided, rounded(nearest * self._safety(leaves, indices)), nearest
         )
@@ -292,30 +292,17 @@ def narrow(y, dtype):
     return jnp.where(is_more, toward_zero(result), result)
 
 
-@jax.custom_jvp
-def _ratio(a: Float[Array, "systems"], b: Float[Array, "systems"]) -> Float[Array, "systems"]:
-    """a/b, rounded. Its derivative has no 1/b², which may be out of range where a/b is not."""
-    return rounded(a / b)
-
-
-@_ratio.defjvp
-def _ratio_derivative(primals, tangents):
-    (a, b), (da, db) = primals, tangents
-    value = _ratio(a, b)
-    return value, da / b - value * (db / b)
-
-
 def _quotient(judged: Decision):
     """The factors as numbers near one and powers of two."""
     dividend, divisor = judged.dividend, judged.divisor
     top, top_exponent = split(dividend)
     bottom, bottom_exponent = split(divisor)
-    quotient = rounded(top / bottom)
+    factors = rounded(top / bottom)
     # The slope is one, with the derivative of the quotient, which bit operations lack.
-    slope = _ratio(dividend, jax.lax.stop_gradient(dividend))
-    slope = slope * _ratio(jax.lax.stop_gradient(divisor), divisor)
-    quotient = jnp.where(jnp.isfinite(slope) & (slope == 1), quotient * slope, quotient)
-    return quotient, top_exponent - bottom_exponent - judged.exponents
+    slope = rounded(quotient(dividend, jax.lax.stop_gradient(dividend)))
+    slope = slope * rounded(quotient(jax.lax.stop_gradient(divisor), divisor))
+    factors = jnp.where(jnp.isfinite(slope) & (slope == 1), factors * slope, factors)
+    return factors, top_exponent - bottom_exponent - judged.exponents
 
 
 def _may_be_small(leaves, indices) -> bool:

@@ -218,7 +218,9 @@ def _slopes(leaves, indices, ord, norm):
             jnp.sign(x) * mask * index.spread(shares, 0.0, x)
             for x, mask, index in zip(leaves, is_it, indices, strict=True)
         ]
-    parts = [rounded(x * index.spread(_inverse(norm), 1.0, x)) for x, index in pairs]
+    parts = [
+        _share(x, *(index.spread(v, 1.0, x) for v in (norm, _inverse(norm)))) for x, index in pairs
+    ]
     if ord == 2:
         return parts
     return [jnp.sign(x) * power(jnp.abs(x), ord - 1) for x in parts]
@@ -227,6 +229,33 @@ def _slopes(leaves, indices, ord, norm):
 def _inverse(x):
     """1/x, as a factor: XLA turns only some divisions by a broadcast into products."""
     return rounded(1 / x)
+
+
+@jax.custom_jvp
+def _share(x, norm, inverse):
+    """x/norm, given 1/norm, whose derivative may be out of range where that of x/norm is not."""
+    del norm
+    return rounded(x * inverse)
+
+
+@_share.defjvp
+def _share_derivative(primals, tangents):
+    (x, norm, inverse), (dx, dnorm, _) = primals, tangents
+    value = _share(x, norm, inverse)
+    return value, quotient(dx, norm) - value * quotient(dnorm, norm)
+
+
+@jax.custom_jvp
+def quotient(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
+    """a/b. Its derivatives have no 1/b², which may be out of range where they are not."""
+    return a / b
+
+
+@quotient.defjvp
+def _quotient_derivative(primals, tangents):
+    (a, b), (da, db) = primals, tangents
+    value = quotient(a, b)
+    return value, quotient(da, b) - value * quotient(db, b)
 
 
 def _norms_of_powers(leaves: Leaves, indices: Indices, ord: float) -> Norms:
