@@ -306,6 +306,17 @@ def test_crystals_keep_their_symmetry(relaxation):
     assert kinds == [[FixSymmetry], [FixSymmetry], []]
 
 
+def test_atoms_that_symmetry_would_move_though_they_are_held_are_refused(relaxation):
+    options = ["--potential", ARGON, "--symmetrize"]
+    error = refused("crystals.extxyz", *options, "--fix-atoms", "0")
+    assert "of crystals.extxyz@0 are equal by symmetry, but only atom 0 is held" in error
+    crystal = bulk("Ar", "fcc", 5.2, cubic=True)
+    crystal.set_constraint(FixAtoms([1, 2]))
+    ase.io.write("held.extxyz", crystal)
+    assert "of held.extxyz are equal by symmetry" in refused("held.extxyz", *options)
+    done("relax", "held.extxyz", *options, "--fix-atoms", "0-3", "--quiet")
+
+
 # --- outputs
 
 

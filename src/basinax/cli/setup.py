@@ -263,8 +263,27 @@ def constrain_one(atoms: Atoms, source: str, given: RelaxOptions) -> int:
         except Exception as error:  # spglib raises errors of its own
             text = with_sources(one_line(error), [source])
             raise ValueError(f"--symmetrize finds no symmetry of {source}: {text}") from error
+        _check_held(atoms, source, kept.symm_map)
         atoms.set_constraint([*atoms.constraints, kept])
     return n_fixed
+
+
+def _check_held(atoms: Atoms, source: str, images: Sequence[Any]) -> None:
+    """Raise ValueError if a step that keeps the symmetry would move an atom of a `FixAtoms`.
+
+    Args:
+        images: for each operation, the atom that it takes each atom to.
+    """
+    is_held = np.zeros(len(atoms), bool)
+    for constraint in atoms.constraints:
+        if isinstance(constraint, FixAtoms):
+            is_held[constraint.index] = True
+    for image in map(np.asarray, images):
+        for atom in np.flatnonzero(is_held & ~is_held[image])[:1]:
+            raise ValueError(
+                f"--symmetrize: atoms {atom} and {image[atom]} of {source} are equal by symmetry,"
+                f" but only atom {atom} is held: hold all equal atoms or none, or omit --symmetrize"
+            )
 
 
 def fix(atoms: Atoms, source: str, text: str) -> int:
