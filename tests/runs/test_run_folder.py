@@ -641,6 +641,14 @@ def test_a_structure_without_symmetry_to_be_found_is_recorded_and_the_others_go_
     assert "finds no symmetry of d.traj@2: " in said
 
 
+def test_constraints_that_no_structure_takes_are_said():
+    said = relax("--run", "kept", "--symmetrize")
+    assert "not periodic in three directions as it is (of a.extxyz@0 and others)" in said
+    choice = "--fix-atoms", "tag == 9"
+    assert "holds of no atom of any structure" in relax("--run", "held", *choice, code=2)
+    assert "holds of no atom" not in relax("--run", "part", *choice, "--shard", "1/9")
+
+
 def test_a_count_that_is_wrong_hides_what_follows_in_its_file_alone():
     lines = Path("a.extxyz").read_text().splitlines()
     second = int(lines[0]) + 2

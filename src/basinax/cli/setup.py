@@ -235,9 +235,10 @@ def constrain(atoms: list[Atoms], sources: list[str], given: RelaxOptions) -> No
     n_fixed, not_symmetrized = 0, []
     for a, source in zip(atoms, sources, strict=True):
         with reported():
-            n_fixed += constrain_one(a, source, given)
-        if given.symmetrize and not a.pbc.all():
-            not_symmetrized.append(source)
+            if given.fix_atoms is not None:
+                n_fixed += fix(a, source, given.fix_atoms)
+            if given.symmetrize and not symmetrize(a, source):
+                not_symmetrized.append(source)
     if given.fix_atoms is not None and not n_fixed:
         fail(f"--fix-atoms {given.fix_atoms} holds of no atom of any structure")
     if not_symmetrized:
@@ -247,25 +248,23 @@ def constrain(atoms: list[Atoms], sources: list[str], given: RelaxOptions) -> No
         )
 
 
-def constrain_one(atoms: Atoms, source: str, given: RelaxOptions) -> int:
-    """Add these constraints to one structure; return the number of fixed atoms.
+def symmetrize(atoms: Atoms, source: str) -> bool:
+    """Keep the symmetry of a crystal; return False for a structure that is none.
 
     Raises:
-        ValueError: they do not fit the structure.
+        ValueError: no symmetry is found, or it would move atoms that are held.
     """
-    n_fixed = 0
-    if given.fix_atoms is not None:
-        n_fixed = fix(atoms, source, given.fix_atoms)
-    if given.symmetrize and atoms.pbc.all():
-        try:
-            intake([atoms])  # spglib ends the process where a cell is not finite
-            kept = FixSymmetry(atoms)
-        except Exception as error:  # spglib raises errors of its own
-            text = with_sources(one_line(error), [source])
-            raise ValueError(f"--symmetrize finds no symmetry of {source}: {text}") from error
-        _check_held(atoms, source, kept.symm_map)
-        atoms.set_constraint([*atoms.constraints, kept])
-    return n_fixed
+    if not atoms.pbc.all():
+        return False
+    try:
+        intake([atoms])  # spglib ends the process where a cell is not finite
+        kept = FixSymmetry(atoms)
+    except Exception as error:  # spglib raises errors of its own
+        text = with_sources(one_line(error), [source])
+        raise ValueError(f"--symmetrize finds no symmetry of {source}: {text}") from error
+    _check_held(atoms, source, kept.symm_map)
+    atoms.set_constraint([*atoms.constraints, kept])
+    return True
 
 
 def _check_held(atoms: Atoms, source: str, images: Sequence[Any]) -> None:

@@ -16,7 +16,7 @@ from basinax.cli.inputs import InputItem, count, items_of
 from basinax.cli.options import Outputs, RelaxOptions, StoreOptions
 from basinax.cli.outputs import Writing
 from basinax.cli.record import described
-from basinax.cli.setup import Setup, Work, constrain_one, read_works
+from basinax.cli.setup import Setup, Work, fix, read_works, symmetrize
 from basinax.cli.values import Shard
 from basinax.config.tables import Table
 from basinax.engine.relax_stream import refused
@@ -107,6 +107,8 @@ class Works(AbstractWorks):
         self._warned = set[str]()
         self.paths, self.sources, self.inputs, self.skipped = [], [], None, []
         self._all: list[Work] = []
+        self._are_held = set[bool]()
+        """Whether --fix-atoms holds of atoms of the structures that have been read."""
         if is_sole:
             inputs, self._all = read_works(given, setup)
             self.paths, self.skipped, self.inputs = inputs.paths, inputs.skipped, described(inputs)
@@ -145,6 +147,8 @@ class Works(AbstractWorks):
                     if self._is_strict:
                         fail(f"{item.source} cannot be read: {one_line(error)}")
                     yield Work(number, item.source, Atoms(), {}, error)
+        if self._are_held == {False} and not done and self.shard.of == 1:
+            fail(f"--fix-atoms {self._given.fix_atoms} holds of no atom of any structure")
         self.n_items = number + 1
 
     def recorder(self, to: Trajectories, n_structures: int) -> Recorder:
@@ -156,7 +160,11 @@ class Works(AbstractWorks):
     def _read(self, number: int, item: InputItem) -> Work:
         atoms = item.read()
         own = self.setup.own_of(atoms, item.source)
-        constrain_one(atoms, item.source, self._given)
+        if self._given.fix_atoms is not None:
+            self._are_held.add(fix(atoms, item.source, self._given.fix_atoms) > 0)
+        if self._given.symmetrize and not symmetrize(atoms, item.source):
+            text = "--symmetrize leaves what is not periodic in three directions as it is"
+            self.warn_of([text], item.source)
         potential = self.setup.settings["potential"]
         unused, kind = unused_of(atoms, uses_of(potential)), type(potential).__name__
         self.warn_of((f"the potential {kind} does not use {name}" for name in unused), item.source)
