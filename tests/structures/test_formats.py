@@ -352,6 +352,13 @@ def test_extended_xyz_leaves_out_by_name_what_would_harm_the_rest(tmp_path, kind
     check_kept(tmp_path / "x.xyz", result(info, arrays), [f"{kind} {name!r}"])
 
 
+def test_a_column_of_text_goes_from_file_to_file(tmp_path):
+    atoms = result(arrays={"label": ARRAYS["label"]})
+    for _ in range(2):
+        check_kept(tmp_path / "x.xyz", atoms, [])
+        (atoms,) = through("extxyz", tmp_path / "x.xyz", [atoms])
+
+
 # --- databases
 
 
