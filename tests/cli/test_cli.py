@@ -428,6 +428,11 @@ BAD = {
         "crystals.extxyz is an input",
     ),
     "an unknown format": (None, {"--output": "out.foo"}, "knows no format for .foo"),
+    "a format that is never packed": (
+        None,
+        {"--output": "out.json.gz"},
+        "out.json.gz: ASE JSON database file is never packed: choose a name without .gz",
+    ),
     "a format that wants more": (
         ["dimer.xyz"],
         {"--output": "out.pwi"},

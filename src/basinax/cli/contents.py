@@ -50,6 +50,8 @@ def plans_of(
             form = form_to_write(path)
         except UnknownFileTypeError:
             fail(f"{path}: ASE knows no format for {path.suffix or 'a name without an ending'}")
+        if not form.can_write(path):
+            fail(f"{path}: {form.title} is never packed: choose a name without {path.suffix}")
         images, names = [atoms[k] for k in numbers], [sources[k] for k in numbers]
         if reason := refusal(form.name, images, names):
             fail(f"{path}: {reason}")

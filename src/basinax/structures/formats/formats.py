@@ -52,6 +52,12 @@ class Form(NamedTuple):
     def title(self) -> str:
         return self._of_ase.description
 
+    def can_write(self, path: Path) -> bool:
+        """Whether a file of this name would be packed as its ending says."""
+        is_packed = get_compression(path.name)[1] is not None
+        has_file = self._of_ase.acceptsfd and self.name not in databases.FORMATS
+        return has_file or not is_packed
+
     def write(self, path: Path, structures: Iterable[Atoms]) -> None:
         """Write the structures to a file. Every writer of ASE raises errors of its own."""
         structures = (prepared(self.name, atoms)[0] for atoms in structures)
