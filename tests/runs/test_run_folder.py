@@ -30,6 +30,7 @@ from ase.db.core import object_to_bytes
 from ase.spacegroup import Spacegroup
 from typer.testing import CliRunner
 
+import wells
 from basinax import Status, cli
 from basinax.cli import run as _run
 from basinax.cli.inputs import count
@@ -358,6 +359,14 @@ def test_runs_are_drawn():
     assert "one.svg exists" in run("plot", "first", "--output", "one.svg", code=2)
     assert "no curve of structure 99" in run("plot", "first", "--structure", 99, code=2)
     assert "a plot is a file in .eps" in run("plot", "first", "--output", "x.html", code=2)
+
+
+def test_a_run_whose_structures_have_all_failed_is_not_drawn(monkeypatch):
+    pytest.importorskip("matplotlib", reason="a plot needs matplotlib")
+    monkeypatch.setattr(wells, "DEPTH", np.nan)
+    relax("--run", "fails")
+    assert "fails has no finite curve" in run("plot", "fails", code=2)
+    assert not Path("fails/plot.png").exists()
 
 
 def test_a_run_keeps_how_its_structures_converged(engine):

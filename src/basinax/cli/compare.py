@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from basinax.cli.console import fail, out, print_line, reported
 from basinax.cli.options import STDOUT
 from basinax.cli.outputs import Saver, check_places, print_saved
@@ -80,6 +82,8 @@ def _curves_of(kept: RunFolder, structures: list[int]) -> Convergence:
     found = convergence_of(chosen, sizes, list(chosen))
     if found is None:
         fail(f"{kept.name} has no curves")
+    if not all(np.isfinite(x).any() for x in (found.quantiles.heights, found.quantiles.fmax)):
+        fail(f"{kept.name} has no finite curve: energies or forces became NaN or infinite")
     return found
 
 
