@@ -97,8 +97,8 @@ def on_device(monkeypatch):
     [
         (300, np.float64, 1 << 11),
         (300, np.float32, 1 << 20),
-        exhaustive(2000, np.float64, 1 << 20),
-        exhaustive(2000, np.float32, 1 << 11),
+        exhaustive(4000, np.float64, 1 << 20),
+        exhaustive(4000, np.float32, 1 << 11),
     ],
 )
 def test_slots_of_random_cells_are_those_of_the_host(n, dtype, at_a_time, monkeypatch):

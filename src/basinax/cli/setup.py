@@ -240,7 +240,7 @@ def constrain(atoms: list[Atoms], sources: list[str], given: RelaxOptions) -> No
             if given.symmetrize and not symmetrize(a, source):
                 not_symmetrized.append(source)
     if given.fix_atoms is not None and not n_fixed:
-        fail(f"--fix-atoms {given.fix_atoms} holds of no atom of any structure")
+        fail(nothing_held(given.fix_atoms))
     if not_symmetrized:
         print_warning(
             f"--symmetrize leaves {some_of(not_symmetrized)} as they are: not periodic in three"
@@ -283,6 +283,11 @@ def _check_held(atoms: Atoms, source: str, images: Sequence[Any]) -> None:
                 f"--symmetrize: atoms {atom} and {image[atom]} of {source} are equal by symmetry,"
                 f" but only atom {atom} is held: hold all equal atoms or none, or omit --symmetrize"
             )
+
+
+def nothing_held(text: str) -> str:
+    """The error where no structure has an atom that --fix-atoms holds."""
+    return f"--fix-atoms {text} holds of no atom of any structure"
 
 
 def fix(atoms: Atoms, source: str, text: str) -> int:

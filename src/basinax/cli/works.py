@@ -16,7 +16,7 @@ from basinax.cli.inputs import InputItem, count, items_of
 from basinax.cli.options import Outputs, RelaxOptions, StoreOptions
 from basinax.cli.outputs import Writing
 from basinax.cli.record import described
-from basinax.cli.setup import Setup, Work, fix, read_works, symmetrize
+from basinax.cli.setup import Setup, Work, fix, nothing_held, read_works, symmetrize
 from basinax.cli.values import Shard
 from basinax.config.tables import Table
 from basinax.engine.relax_stream import refused
@@ -147,8 +147,9 @@ class Works(AbstractWorks):
                     if self._is_strict:
                         fail(f"{item.source} cannot be read: {one_line(error)}")
                     yield Work(number, item.source, Atoms(), {}, error)
-        if self._are_held == {False} and not done and self.shard.of == 1:
-            fail(f"--fix-atoms {self._given.fix_atoms} holds of no atom of any structure")
+        choice = self._given.fix_atoms
+        if choice and self._are_held == {False} and not done and self.shard.of == 1:
+            fail(nothing_held(choice))
         self.n_items = number + 1
 
     def recorder(self, to: Trajectories, n_structures: int) -> Recorder:

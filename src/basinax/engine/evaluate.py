@@ -180,7 +180,7 @@ def unlistable_by(
     needs_stress = [stress] * len(atoms)
     if isinstance(evaluator, JaxModel):
         evaluator.check_but_lists(atoms, needs_stress)
-        found = evaluator.unlistable(atoms)
+        found = unlistable(atoms, float(evaluator.cutoff), np.float64)
     elif evaluator is not None:
         evaluator.check(atoms, needs_stress)
         found = {}

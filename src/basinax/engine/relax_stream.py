@@ -118,19 +118,15 @@ def relax_stream(
         n_structures=1,
     )
     faults: list[Fault] = []
-    of_reader: list[Exception] = []
-    items = _items(iter(structures), cell, faults, of_reader)
+    items = _items(iter(structures), cell, faults)
     ends = relax_items(items, run, should_stop=should_stop, at_once=at_once)
-    return _before_faults(ends, faults, of_reader)
+    return _before_faults(ends, faults)
 
 
 def _items(
-    structures: Iterator[Atoms | Relaxed],
-    cell: Any,
-    faults: list[Fault],
-    of_reader: list[Exception],
+    structures: Iterator[Atoms | Relaxed], cell: Any, faults: list[Fault]
 ) -> Iterator[Item | Fault]:
-    """The structures up to the first fault; an error of their iterator joins `of_reader`."""
+    """The structures up to the first fault."""
     number = -1
     try:
         for number, atoms in enumerate(structures):
@@ -138,13 +134,10 @@ def _items(
                 return
             yield Item(number, unwrapped(atoms), cell)
     except Exception as error:
-        of_reader.append(error)
-        yield Fault(number + 1, Atoms(), error)
+        yield Fault(number + 1, Atoms(), error, is_read=False)
 
 
-def _before_faults(
-    ends: Generator[Found], faults: list[Fault], of_reader: list[Exception]
-) -> Iterator[tuple[int, Relaxed]]:
+def _before_faults(ends: Generator[Found], faults: list[Fault]) -> Iterator[tuple[int, Relaxed]]:
     """The outcomes of all structures before the first fault, which is raised then."""
     for number, end in itertools.chain.from_iterable(ends):
         if isinstance(end, Fault):
@@ -152,10 +145,9 @@ def _before_faults(
         elif not faults or number < faults[0].number:
             yield number, end
     if faults:
-        error = faults[0].error
-        if error not in of_reader:  # whose text names no system
-            error.add_note(f"System 0 is structure {faults[0].number} of the input.")
-        raise error
+        if faults[0].is_read:  # else its text names no system
+            faults[0].error.add_note(f"System 0 is structure {faults[0].number} of the input.")
+        raise faults[0].error
 
 
 def relax_items(

@@ -75,7 +75,9 @@ class Feed:
             structures = _checked(self._run, items)
         except Exception as error:  # those of models and libraries may be of any class
             if len(items) == 1:
-                return [Fault(items[0].number, items[0].atoms, error)]
+                (item,) = items
+                is_known = isinstance(item, Fault)
+                return [item if is_known else Fault(item.number, item.atoms, error)]
             half = len(items) // 2
             return self._take_in(items[:half]) + self._take_in(items[half:])
         atoms = [structure.atoms for structure in structures]

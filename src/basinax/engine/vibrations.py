@@ -201,8 +201,10 @@ def vibrations(
         halves = (_half(of_one, weights, forces) for _, of_one in listed)
     found = []
     for k, (a, of_one) in enumerate(pairs):
-        nothing = np.full((3 * len(of_one), 3 * len(of_one)), np.nan)
-        half, message = (nothing, lost[k]) if k in lost else next(halves)
+        if k in lost:
+            half, message = np.full((3 * len(of_one), 3 * len(of_one)), np.nan), lost[k]
+        else:
+            half, message = next(halves)
         found.append(_made(a, of_one, half, message, tolerance))
     return AtomsVibrations(found)
 

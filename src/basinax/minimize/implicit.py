@@ -82,14 +82,13 @@ def differentiable(
 
         def values_of(x, numbers):
             energies, _, *others = model(x, *numbers)
-            return energies, *others
+            return energies, others[0] if others else None
 
         _, slopes = jax.jvp(values_of, (params, numbers), (moves, changes))
         return (params, values), (moves, slopes)
 
-    values = (energies,) if extras is None else (energies, extras)
-    params, (energies, *others) = minimum(tuple(numbers), params, values)
-    return params, energies, *(others or [None])
+    params, (energies, extras) = minimum(tuple(numbers), params, (energies, extras))
+    return params, energies, extras
 
 
 STEPS = 100
@@ -108,13 +107,7 @@ def solved(hessian_times: Callable[[Tree], Tree], b: Tree, prefix: Prefix) -> Tr
     eps, tiny = resolved.eps, resolved.tiny
     # In units of its largest row, no square of a system is out of range.
     unit = jnp.where(largest > tiny, largest, 1.0)
-    zero, everyone = jax.tree.map(jnp.zeros_like, b), jnp.ones(largest.shape, bool)
-
-    def own(x: Tree) -> Tree:
-        """The tree with 0 in rows of no system."""
-        return segment.where(everyone, x, zero, prefix)
-
-    b = own(segment.scale(b, 1 / unit, prefix))
+    b = segment.without_padding(segment.scale(b, 1 / unit, prefix), prefix)
     most = STEPS * segment.sum(jax.tree.map(jnp.ones_like, b), prefix).astype(jnp.int32)
 
     def plus(x: Tree, factors: Any, y: Tree) -> Tree:
@@ -125,7 +118,7 @@ def solved(hessian_times: Callable[[Tree], Tree], b: Tree, prefix: Prefix) -> Tr
 
     def step(state):
         v, rest, way, squares, count, is_active = state
-        bent = own(hessian_times(way))
+        bent = segment.without_padding(hessian_times(way), prefix)
         curvature = segment.dot(way, bent, prefix)
         is_active &= curvature > 0
         length = jnp.where(is_active, squares / jnp.where(is_active, curvature, 1.0), 0.0)
@@ -136,7 +129,7 @@ def solved(hessian_times: Callable[[Tree], Tree], b: Tree, prefix: Prefix) -> Tr
         return v, rest, way, new, count + 1, is_active
 
     start = segment.dot(b, b, prefix)
-    state = zero, b, b, start, jnp.int32(0), start > 0
+    state = jax.tree.map(jnp.zeros_like, b), b, b, start, jnp.int32(0), start > 0
     v = jax.lax.while_loop(goes_on, step, state)[0]
     left = segment.norm(jax.tree.map(jnp.subtract, b, hessian_times(v)), prefix)
     is_solved = left <= jnp.maximum(jnp.sqrt(eps * start), tiny)

@@ -30,7 +30,7 @@ from basinax.models.lists import FORMATS, LISTS, Listed, ListedEnergy
 from basinax.models.packages import Nequix, asked_of, read_mlip, read_nequix
 from basinax.models.programs import ModelForm, Program, derived, returned_by
 from basinax.models.session import ModelSession
-from basinax.neighbors.search import unlistable
+from basinax.neighbors.search import check_listable
 from basinax.numerics.processor import n_cores
 from basinax.numerics.settings import (
     POSITIVE,
@@ -240,12 +240,7 @@ class JaxModel(AbstractEvaluator):
 
     def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
         self.check_but_lists(atoms, needs_stress)
-        for error in self.unlistable(atoms).values():
-            raise error
-
-    def unlistable(self, atoms: Sequence[Atoms]) -> dict[int, ValueError]:
-        """The structures that can have no neighbour list, by number, with the reasons."""
-        return unlistable(atoms, float(self.cutoff), np.float64)
+        check_listable(atoms, float(self.cutoff), np.float64)
 
     def check_but_lists(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
         """The part of `check` that concerns no neighbour lists."""

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
 from basinax.numerics.rounding import add_components, rounded
-from basinax.optimizers.protocol import AbstractTransform, needed
+from basinax.optimizers.protocol import AbstractTransform, needed, updated
 from basinax.systems.index import SystemIndex
 
 Points = Float[Array, "atoms images paths 3"]
@@ -219,7 +219,7 @@ class Equidistant(AbstractTransform):
 
     def update(self, updates, state, params=None, **extra):
         params = needed(params, "Equidistant")
-        step, state = self.optimizer.update(updates, state, params, **extra)
+        step, state = updated(self.optimizer, updates, state, params, **extra)
         grid = self._grid(state.index_prefix)
         moved = grid.points(params + rounded(step))
         return grid.put(equidistant(grid, moved), params) - params, state

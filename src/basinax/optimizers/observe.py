@@ -5,7 +5,7 @@ from typing import Any
 
 from basinax.optimizers.chain import Chain
 from basinax.optimizers.limits.protocol import AbstractLimit
-from basinax.optimizers.protocol import AbstractTransform, with_prefix
+from basinax.optimizers.protocol import AbstractTransform, updated, with_prefix
 from basinax.systems.types import Tree
 
 
@@ -26,7 +26,7 @@ def observe(
         seen = transform.limit(updates, state.index_prefix)
         return seen.tree, state, seen
     if not isinstance(transform, Chain):
-        updates, state = transform.update(updates, state, params, **extra)
+        updates, state = updated(transform, updates, state, params, **extra)
         return updates, state, None
     states, observations = [], []
     for part, inner in zip(transform.transforms, state.states, strict=True):

@@ -26,7 +26,7 @@ from basinax.optimizers.protocol import (
 )
 from basinax.systems import segment
 from basinax.systems.index import AnyIndex
-from basinax.systems.prefix import is_index, n_systems, owned
+from basinax.systems.prefix import is_index, owned
 from basinax.systems.types import Prefix
 
 if TYPE_CHECKING:
@@ -85,9 +85,7 @@ class OptaxTransform(AbstractTransform):
                 args = updates, state.inner, params, given
                 updates, inner = _stepped(transformation, *args, numbers=numbers)
                 # Padding never moves, whatever a transformation makes of it.
-                everyone = jnp.ones(n_systems(prefix), bool)
-                still = jax.tree.map(jnp.zeros_like, updates)
-                updates = segment.where(everyone, updates, still, prefix)
+                updates = segment.without_padding(updates, prefix)
         return updates, OptaxState(prefix, inner)
 
 

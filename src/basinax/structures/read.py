@@ -111,6 +111,8 @@ class Fault:
     atoms: Atoms
     error: Exception
     """The reason."""
+    is_read: bool = True
+    """False where the error is that of whoever reads the structures."""
 
 
 def has_volume(atoms: Atoms) -> bool:

@@ -231,6 +231,12 @@ def where(
     return map_rows(_selected, index_prefix, [(mask, False)], on_false, on_true)
 
 
+def without_padding(tree: Tree, index_prefix: Prefix = None) -> Tree:
+    """The tree with 0 in rows of no system."""
+    everyone = jnp.ones((n_systems(index_prefix),), bool)
+    return where(everyone, tree, jax.tree.map(jnp.zeros_like, tree), index_prefix)
+
+
 def check_mask(mask: Any, count: int) -> None:
     """Raise ValueError if a mask does not have `count` entries."""
     if jnp.shape(mask) != (count,):
