@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk
-from ase.constraints import FixAtoms, FixSymmetry
+from ase.constraints import FixAtoms, FixCartesian, FixedLine, FixedPlane, FixSymmetry
 from ase.units import GPa
 from typer.testing import CliRunner
 
@@ -306,15 +306,35 @@ def test_crystals_keep_their_symmetry(relaxation):
     assert kinds == [[FixSymmetry], [FixSymmetry], []]
 
 
-def test_atoms_that_symmetry_would_move_though_they_are_held_are_refused(relaxation):
-    options = ["--potential", ARGON, "--symmetrize"]
-    error = refused("crystals.extxyz", *options, "--fix-atoms", "0")
-    assert "of crystals.extxyz@0 are equal by symmetry, but only atom 0 is held" in error
+@pytest.mark.parametrize(
+    "constraint, is_kept",
+    {
+        "all atoms": (FixAtoms(range(4)), True),
+        "some atoms": (FixAtoms([1, 2]), False),
+        "a plane": (FixedPlane([0, 1, 2, 3], [0, 0, 1]), False),
+        "a line of one atom": (FixedLine([2], [0, 0, 1]), False),
+        "two axes": (FixCartesian([0, 1, 2, 3], [True, True, False]), False),
+        "three axes": (FixCartesian([0, 1, 2, 3], [True, True, True]), True),
+    }.values(),
+)
+def test_symmetrize_refuses_what_moves_held_atoms(relaxation, constraint, is_kept):
     crystal = bulk("Ar", "fcc", 5.2, cubic=True)
-    crystal.set_constraint(FixAtoms([1, 2]))
-    ase.io.write("held.extxyz", crystal)
-    assert "of held.extxyz are equal by symmetry" in refused("held.extxyz", *options)
-    done("relax", "held.extxyz", *options, "--fix-atoms", "0-3", "--quiet")
+    crystal.set_constraint(constraint)
+    crystal.write("held.traj")
+    given = ["held.traj", "--potential", ARGON, "--symmetrize"]
+    if is_kept:
+        done("relax", *given, "--quiet")
+    else:
+        assert "a symmetry of held.traj takes atom" in refused(*given)
+
+
+def test_symmetrize_keeps_directions_that_each_symmetry_keeps(relaxation):
+    crystal = bulk("Ti", "hcp", 2.95, 4.68)
+    crystal.set_constraint(FixedPlane([0, 1], [0, 0, 1]))
+    crystal.write("held.traj")
+    done("relax", "held.traj", "--potential", ARGON, "--symmetrize", "--quiet")
+    kinds = [type(c) for c in relaxation.atoms[0].constraints]
+    assert kinds == [FixedPlane, FixSymmetry]
 
 
 # --- outputs

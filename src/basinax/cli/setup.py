@@ -53,8 +53,12 @@ from basinax.minimize.criteria import (
 )
 from basinax.numerics.settings import one_line
 from basinax.structures.charges import some_of
+from basinax.structures.constraints.reading import left_by_constraints
 from basinax.structures.formats.occupancy import check_occupancies
 from basinax.structures.read import Fault, Item, intake
+
+HELD_ALIKE = 0.01
+"""The tolerance between directions that constraints hold, where a cell is symmetric to 0.01 Å."""
 
 _CRITERIA = {
     "stress_tolerance": MaxStress,
@@ -262,26 +266,23 @@ def symmetrize(atoms: Atoms, source: str) -> bool:
     except Exception as error:  # spglib raises errors of its own
         text = with_sources(one_line(error), [source])
         raise ValueError(f"--symmetrize finds no symmetry of {source}: {text}") from error
-    _check_held(atoms, source, kept.symm_map)
+    _check_held(atoms, source, kept)
     atoms.set_constraint([*atoms.constraints, kept])
     return True
 
 
-def _check_held(atoms: Atoms, source: str, images: Sequence[Any]) -> None:
-    """Raise ValueError if a step that keeps the symmetry would move an atom of a `FixAtoms`.
-
-    Args:
-        images: for each operation, the atom that it takes each atom to.
-    """
-    is_held = np.zeros(len(atoms), bool)
-    for constraint in atoms.constraints:
-        if isinstance(constraint, FixAtoms):
-            is_held[constraint.index] = True
-    for image in map(np.asarray, images):
-        for atom in np.flatnonzero(is_held & ~is_held[image])[:1]:
+def _check_held(atoms: Atoms, source: str, kept: FixSymmetry) -> None:
+    """Raise ValueError if a step that keeps the symmetry would move what other constraints hold."""
+    left = left_by_constraints(atoms)
+    into = atoms.cell.array.T
+    for rotation, image in zip(kept.rotations, kept.symm_map, strict=True):
+        turn = into @ rotation @ np.linalg.inv(into)
+        is_broken = np.abs(turn @ left @ turn.T - left[image]).max((1, 2)) > HELD_ALIKE
+        for atom in np.flatnonzero(is_broken)[:1]:
             raise ValueError(
-                f"--symmetrize: atoms {atom} and {image[atom]} of {source} are equal by symmetry,"
-                f" but only atom {atom} is held: hold all equal atoms or none, or omit --symmetrize"
+                f"--symmetrize: a symmetry of {source} takes atom {atom} to atom {image[atom]}, but"
+                " constraints do not hold both alike: hold all equal atoms in equal directions, or"
+                " omit --symmetrize"
             )
 
 

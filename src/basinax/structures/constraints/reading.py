@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from ase import Atoms
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
 from basinax.structures.constraints.hosted import (
     HOSTED,
@@ -17,7 +17,7 @@ from basinax.structures.constraints.hosted import (
     names_of,
 )
 from basinax.structures.constraints.kinds import KIND_OF, PARTS
-from basinax.structures.constraints.of_atoms import OfAtoms
+from basinax.structures.constraints.of_atoms import AbstractAtomsKind, OfAtoms
 from basinax.structures.constraints.protocol import AbstractPart, Stages
 
 
@@ -49,6 +49,16 @@ def fixed_by(stages: Stages, atoms: Atoms) -> Bool[np.ndarray, "atoms 3"]:
     if stages and set(stages[-1]) == {OfAtoms}:
         return stages[-1][OfAtoms].fixed
     return np.zeros((len(atoms), 3), bool)
+
+
+def left_by_constraints(atoms: Atoms) -> Float[np.ndarray, "atoms 3 3"]:
+    """The matrix that takes a force of each atom to what constraints of single atoms leave of it.
+
+    Constraints of several atoms are left out.
+    """
+    kinds = [(KIND_OF.get(type(c)), c) for c in atoms.constraints]
+    found = [kind.read(c, atoms) for kind, c in kinds if isinstance(kind, AbstractAtomsKind)]
+    return OfAtoms.gathered(found, len(atoms)).matrices
 
 
 def check_constraints(atoms: Atoms, name: str, *, is_hosted: bool) -> None:
