@@ -197,6 +197,16 @@ def test_a_crystal_without_a_list_is_told_of_and_spoils_no_other(relax_ions):
     assert ours.message == "" and same_bits(ours.tensor, alone.tensor)
 
 
+def test_a_crystal_without_a_symmetry_is_told_of_and_spoils_no_other():
+    lost = bulk("Cu", cubic=True)
+    lost.positions[0] = lost.positions[1] + 1e-4
+    failed, ours = elastic([lost, bulk("Cu")], EMT(), symmetrize=True)
+    (alone,) = elastic([bulk("Cu")], EMT(), symmetrize=True)
+    assert failed.message.startswith("spglib finds no symmetry of Cu4")
+    assert np.isnan(failed.tensor).all() and np.isnan(failed.stress).all()
+    assert ours.message == "" and same_bits(ours.tensor, alone.tensor)
+
+
 def test_own_calculators_are_asked(clamped):
     copper = bulk("Cu")
     copper.calc = ASEEMT()

@@ -169,8 +169,14 @@ def elastic(
             )
     of_points: dict[str, Any] = {"stress": True, "dtype": available_dtype(dtype)}
     lost = unlistable_by(structures, evaluator, potential, **of_points)
+    turns = []
+    for k, a in enumerate(structures):
+        if k not in lost:
+            try:
+                turns.append(_turns(a, symprec) if symmetrize else np.eye(6)[None])
+            except ValueError as error:
+                lost[k] = str(error)
     listed = [a for k, a in enumerate(structures) if k not in lost]
-    turns = [_turns(a, symprec) if symmetrize else np.eye(6)[None] for a in listed]
     needed = [_needed(t) for t in turns]
     sizes = [[(0, 0.0), *((j, s) for j in n for s in (strain, -strain))] for n in needed]
     strained = [_strained(a, *s) for a, each in zip(listed, sizes, strict=True) for s in each]
@@ -212,7 +218,11 @@ def _strained(atoms: Atoms, entry: int, size: float) -> Atoms:
 
 def _turns(atoms: Atoms, symprec: float) -> Float[np.ndarray, "operations 6 6"]:
     """The point group of a crystal, as it acts on Kelvin's vectors of symmetric matrices."""
-    if (found := check_symmetry(atoms, symprec)) is None:
+    try:
+        found = check_symmetry(atoms, symprec)
+    except Exception as error:  # spglib raises errors of its own
+        raise ValueError(f"spglib finds no symmetry of {atoms.symbols}: {error}") from error
+    if found is None:
         raise ValueError(f"spglib finds no symmetry of {atoms.symbols} with symprec={symprec}")
     cell = atoms.cell.array.T
     turns = cell @ found.rotations @ np.linalg.inv(cell)
