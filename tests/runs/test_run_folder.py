@@ -658,6 +658,19 @@ def test_constraints_that_no_structure_takes_are_said():
     assert "holds of no atom" not in relax("--run", "part", *choice, "--shard", "1/9")
 
 
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--run", "kept", "--output", "o.foo"], "o.foo: ASE knows no format for .foo"),
+        (["--run", "kept", "--output", "o.json.gz"], "o.json.gz: ASE JSON database file is never"),
+        (["--run", "c.xyz/kept"], "error: c.xyz/kept cannot be made: Not a directory"),
+    ],
+)
+def test_a_run_that_cannot_be_kept_or_written_does_not_begin(options, said):
+    assert said in relax(*options, code=2)
+    assert not Path("kept").exists()
+
+
 def test_a_count_that_is_wrong_hides_what_follows_in_its_file_alone():
     lines = Path("a.extxyz").read_text().splitlines()
     second = int(lines[0]) + 2

@@ -46,12 +46,7 @@ def plans_of(
     """
     plans, losing = [], dict[str, list[str]]()
     for path, numbers in files.items():
-        try:
-            form = form_to_write(path)
-        except UnknownFileTypeError:
-            fail(f"{path}: ASE knows no format for {path.suffix or 'a name without an ending'}")
-        if not form.can_write(path):
-            fail(f"{path}: {form.title} is never packed: choose a name without {path.suffix}")
+        form = form_of(path)
         images, names = [atoms[k] for k in numbers], [sources[k] for k in numbers]
         if reason := refusal(form.name, images, names):
             fail(f"{path}: {reason}")
@@ -62,6 +57,17 @@ def plans_of(
     for text, paths in losing.items():
         print_warning(f"{some_of(paths)}: {text}")
     return plans
+
+
+def form_of(path: Path) -> Form:
+    """The format of a file to be written; exits with an error if there is none."""
+    try:
+        form = form_to_write(path)
+    except UnknownFileTypeError:
+        fail(f"{path}: ASE knows no format for {path.suffix or 'a name without an ending'}")
+    if not form.can_write(path):
+        fail(f"{path}: {form.title} is never packed: choose a name without {path.suffix}")
+    return form
 
 
 class Found(NamedTuple):

@@ -29,7 +29,7 @@ from basinax.cli.console import (
     text_of,
     with_sources,
 )
-from basinax.cli.contents import Plan
+from basinax.cli.contents import Plan, form_of
 from basinax.cli.inputs import STDIN_NAME
 from basinax.cli.named import STDIN, in_the_way
 from basinax.cli.options import STDOUT, Outputs, Written
@@ -91,6 +91,8 @@ class Writing:
         record = None if outputs.record is None else key_of(outputs.record)
         read = [path for path in read if key_of(path) != record]
         check_places(places, trajectories, n_structures, read, own=known, may_replace=may_replace)
+        for path in names.values():
+            form_of(path)
         if outputs.table not in (None, STDOUT):
             with reported():
                 writer_of(outputs.table)

@@ -147,7 +147,10 @@ class RunFolder:
             OSError: another process holds the lock, the folder cannot be made, or a file in it is a
             link to another one.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise type(error)(f"{self.path} cannot be made: {error.strerror}") from error
         for name in (LOCK, SETTINGS, RESULTS, *(RESULTS + ending for ending in BESIDE)):
             check_sole(self.path / name)
         lock = FileLock(self.path / LOCK, timeout=0)
