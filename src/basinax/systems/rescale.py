@@ -17,6 +17,7 @@ from basinax.systems.segment import (
     dot,
     dots,
     in_units,
+    is_finite,
     longest_row_in_units,
     map_rows,
     saturated,
@@ -109,16 +110,11 @@ def limited(
         otherwise: makes a tree for systems with an entry that is not finite.
     """
 
-    def measured(tree):
-        return tree, *longest_row_in_units(tree, index_prefix)
-
-    found = measured(tree)
-    is_sound = jnp.isfinite(found[1])
-    tree, lengths, units = where_any(
-        ~is_sound,
-        lambda: measured(where(is_sound, tree, otherwise(), index_prefix)),
-        lambda: found,
+    is_sound = is_finite(tree, index_prefix)
+    tree = where_any(
+        ~is_sound, lambda: where(is_sound, tree, otherwise(), index_prefix), lambda: tree
     )
+    lengths, units = longest_row_in_units(tree, index_prefix)
     is_long = saturated(lengths, exponents + units) >= limits
     tree = scaled_by_power(tree, jnp.where(is_long, units, -exponents), index_prefix)
     return tree, jnp.where(is_long, rounded(limits / jnp.where(is_long, lengths, 1)), 1)

@@ -114,6 +114,13 @@ def longest_row_in_units(tree: Tree, index_prefix: Prefix = None) -> tuple[PerSy
     return jnp.where(is_zero, jnp.zeros_like(root), root), exponents
 
 
+def is_finite(tree: Tree, index_prefix: Prefix = None) -> Bool[Array, "systems"]:
+    """Whether all entries of each system are finite, as without rows."""
+    leaves = common(tree)
+    bits = largest_bits(leaves, resolve(index_prefix, tree))
+    return bits < infinity_bits(leaves[0].dtype)
+
+
 def units_of(trees: Sequence[Tree], index_prefix, squares: PerSystem) -> Exponents:
     """Units in the size of the trees' largest entry, given the largest sum of squares.
 
