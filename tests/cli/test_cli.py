@@ -648,7 +648,7 @@ def test_help_has_a_short_form():
     assert run("relax", "-h").stdout == run("relax", "--help").stdout != ""
 
 
-@pytest.mark.exhaustive  # in processes of their own; every day tests/numerics/test_cache.py
+@pytest.mark.exhaustive  # in processes of their own, as in tests/numerics/test_cache.py
 def test_programs_last_and_change_no_result(files, tmp_path):
     """The second command loads what the first one has compiled."""
     environment = os.environ | {"BASINAX_CACHE": str(tmp_path / "programs")}

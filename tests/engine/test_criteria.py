@@ -52,6 +52,7 @@ def mixed(force, energy, rms, displacement):
     )
 
 
+@pytest.mark.exhaustive
 def test_a_structure_with_tolerances_of_its_own_has_the_bits_that_it_has_alone():
     """The fourth can meet none of them; thin skins let systems wait for lists.
 

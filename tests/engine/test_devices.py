@@ -141,6 +141,7 @@ assert turns == {jax.devices()[1]}, turns
 """
 
 
+@pytest.mark.exhaustive
 def test_any_number_of_devices_gives_the_same_bits(tmp_path):
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
     done = subprocess.run(

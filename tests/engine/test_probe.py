@@ -165,6 +165,7 @@ def test_what_the_process_did_before_is_found():
     assert "together" not in wrong(found)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("in_another")
 def test_a_fresh_process_takes_arrays_in_their_own_precision():
     atoms = [bulk("Cu", cubic=True), bulk("Au", cubic=True)]

@@ -10,7 +10,6 @@ from ase.constraints import FixAtoms
 
 from basinax import FIRE, Status
 from basinax.atoms import LennardJones, relax, relax_stream
-from cover import exhaustive
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -81,7 +80,8 @@ def test_as_many_are_read_as_there_is_memory_for(monkeypatch):
     assert sorted(given) == list(range(9))
 
 
-@pytest.mark.parametrize("at_once", [2, exhaustive(5)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("at_once", [2, 5])
 def test_structures_that_no_batch_has_room_for_wait_for_the_next(at_once):
     """Each is larger or has other constraints than all before it, or a cell that moves."""
     atoms = [bulk("Ar", a=5.2, cubic=True).repeat((k, 1, 1)) for k in (1, 2, 3, 1, 4)]

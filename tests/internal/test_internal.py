@@ -122,6 +122,7 @@ for atoms, cell in (*cases, (bulk("Cu", cubic=True).repeat(2), None), (large, No
 """
 
 
+@pytest.mark.exhaustive
 def test_neither_threads_nor_the_kind_of_processor_decide_a_bit():
     """A core type of OpenBLAS, and registers of NumPy and of the C library, stand for a kind."""
     kinds = [

@@ -309,6 +309,7 @@ def test_a_step_is_made_where_a_criterion_looks_at_one(criterion, steps):
     assert result.status.tolist() == [Status.CONVERGED.code] * 4 + [Status.NOT_FINITE.code] * 3
 
 
+@pytest.mark.exhaustive
 def test_trials_of_a_line_search_are_not_the_last_point():
     """Of two criteria in one run: each program of a line search takes long to compile."""
     energy, step = OF_STEPS[::2]

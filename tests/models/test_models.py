@@ -80,7 +80,7 @@ def _cell_of(atoms: Atoms) -> np.ndarray:
 @pytest.mark.parametrize(
     ("model", "options", "n_pairs"),
     [
-        (network(dtype="float32"), {"cell": "frechet"}, 0),
+        exhaustive(network(dtype="float32"), {"cell": "frechet"}, 0),
         exhaustive(JaxModel(OfPositions(Network()), CUTOFF), {}, 0),
         (network(dtype="float32"), {"cell": "frechet"}, 600),
         exhaustive(JaxModel(OfPositions(Network()), CUTOFF), {}, 1200),

@@ -23,6 +23,7 @@ def molecules():
     return made
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "make",
     [torch_stub.Scripted, lambda: ASECalculator(torch_stub.scripted, workers=2)],

@@ -224,14 +224,15 @@ def argon(n: int) -> list[Atoms]:
     return [rattled(atoms, k, 0.2) for k, atoms in enumerate(made)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("on_device", "exhaustively_as_users")
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
         ("argon", np.float32),
-        exhaustive("metals", np.float64),
-        exhaustive("metals whose cells move", np.float32),
-        exhaustive("semiconductors", np.float64),
+        ("metals", np.float64),
+        ("metals whose cells move", np.float32),
+        ("semiconductors", np.float64),
     ],
 )
 def test_lists_made_on_the_device_change_no_bit(name, dtype, monkeypatch):

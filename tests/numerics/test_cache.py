@@ -316,6 +316,7 @@ print(result.energies.tobytes().hex(), result.compilations, len(traced))
 """
 
 
+@pytest.mark.exhaustive
 def test_processes_share_their_programs_without_a_word(tmp_path):
     def run():
         usual = ["-W", "error", "-W", "ignore::DeprecationWarning"]  # of NumPy, about ASE

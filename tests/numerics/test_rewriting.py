@@ -183,7 +183,8 @@ def test_no_bit_of_an_operation_depends_on_how_many_rows_there_are(dtype):
             np.testing.assert_array_equal(other, one[rows], err_msg=name)
 
 
-@pytest.mark.parametrize("dtype", [exhaustive(np.float32), np.float64])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_operations_jitted_have_the_bits_they_have_op_by_op(dtype):
     x, y = (jnp.asarray(DRAW.uniform(0.01, 1.0, (21, 3)), dtype) for _ in range(2))
     got = jit_as_users(turns)(x, y)

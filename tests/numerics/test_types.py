@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import basinax
 
 TESTS = Path(__file__).parents[1]
@@ -31,6 +33,7 @@ STRICT = {
 }
 
 
+@pytest.mark.exhaustive
 def test_signatures_state_what_is_passed():
     """Of all transforms, the loop with all criteria, its derivative, and all potentials.
 

@@ -79,12 +79,13 @@ def test_a_long_run_of_every_system_is_its_run_alone(case, layout, dtype):
 NAMED = {case.name: case for case in KINDS}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
         ("clipped heavy ball", np.float64),
-        pytest.param("FIRE", np.float64, marks=RARE),
-        pytest.param("LBFGS", np.float32, marks=RARE),
+        ("FIRE", np.float64),
+        ("LBFGS", np.float32),
     ],
 )
 def test_a_program_without_branches_has_the_bits_of_one_with(name, dtype):

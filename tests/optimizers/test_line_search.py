@@ -185,7 +185,8 @@ def relaxed(name):
 TWO_SEARCHERS = every_day(SEARCHERS.keys(), ("LBFGSLineSearch", "ConjugateGradient").__contains__)
 
 
-@pytest.mark.parametrize("name", every_day(SEARCHERS.keys(), ("LBFGSLineSearch",).__contains__))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", SEARCHERS)
 def test_trials_are_evaluations_and_no_steps(name):
     result = relaxed(name)
     assert np.all(result.converged)
@@ -206,6 +207,7 @@ def test_a_failed_search_ends_its_system_where_it_began_and_no_other(name):
         assert result.status[system] == Status.CONVERGED.code
 
 
+@pytest.mark.exhaustive
 def test_a_search_that_fails_is_repeated_once_along_the_gradient():
     """Below 0.7 of the first energy there is none: a memory that points there is forgotten."""
     optimizer = LBFGSLineSearch(memory=10, search=MoreThuente(max_trials=1))

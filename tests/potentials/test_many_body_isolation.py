@@ -106,6 +106,7 @@ def test_order_copies_padding_and_skin_change_nothing(name, dtype):
         assert_same_bits(results_of(batch, got, at), expected, NAMES[k])
 
 
+@pytest.mark.exhaustive
 @potentials("Tersoff")
 def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
     potential = POTENTIALS[name][0]

@@ -64,6 +64,7 @@ def test_frames_are_those_of_ase(tmp_path, form, interval, recorded):
         assert np.array_equal(frames[-1].pbc, result.atoms[k].pbc)
 
 
+@pytest.mark.exhaustive
 def test_frames_are_the_same_alone_and_in_a_batch(tmp_path, monkeypatch):
     """Four structures go through places for two, of which one alone leaves the other empty."""
     monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 16)

@@ -526,6 +526,7 @@ def any_of(*tolerances):
     return apart | EnergyChange(energy) | EnergyChange(energy_of_all, per_row=False)
 
 
+@pytest.mark.exhaustive
 def test_forces_and_stress_have_tolerances_apart():
     """ASE's criterion counts the cell's rows on its scale; apart, stress has one of its own."""
     small = sheared(bulk("Ar", cubic=True, a=5.1), 5, 0.01)

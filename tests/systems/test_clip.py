@@ -757,7 +757,7 @@ def test_limits_of_another_number_of_systems_are_refused():
         clip_by_norm(ROW, np.ones(3), index)
 
 
-@pytest.mark.parametrize("index", [None, SystemIndex.from_sizes([2, 1])])
+@pytest.mark.parametrize("index", [exhaustive(None), SystemIndex.from_sizes([2, 1])])
 def test_derivatives_need_no_jit(index):
     def clipped(x):
         found = clip_by_norm(x, 1.0, index)

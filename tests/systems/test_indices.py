@@ -7,7 +7,7 @@ import pytest
 
 from basinax import SystemIndex, clip_by_norm, segment
 from cases import DTYPES
-from cover import cover, exhaustive
+from cover import exhaustive
 
 SIZES = [1, 3, 0, 9, 20]
 WIDTHS = [(), (1,), (3,), (8,), (9,), (4, 8), (4, 8), (33,), (100,), (2, 64)]
@@ -30,7 +30,8 @@ def results(leaves, index):
 computed = jax.jit(results)
 
 
-@pytest.mark.parametrize(*cover("dtype, align", [*DTYPES, jnp.bfloat16], [8, 1], strength=1))
+@pytest.mark.parametrize("align", [8, exhaustive(1)])
+@pytest.mark.parametrize("dtype", [DTYPES[0], *map(exhaustive, [DTYPES[1], jnp.bfloat16])])
 def test_leaves_that_share_an_index_have_the_bits_of_leaves_that_do_not(dtype, align):
     leaves, index = tree(dtype, align=align)
     of_each = [SystemIndex.from_sizes(SIZES, align=align) for _ in leaves]
@@ -39,6 +40,7 @@ def test_leaves_that_share_an_index_have_the_bits_of_leaves_that_do_not(dtype, a
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.exhaustive
 def test_leaves_of_two_dtypes_may_share_an_index():
     leaves, index = tree(np.float64)
     leaves = [x.astype(jnp.float32 if k % 2 else jnp.float64) for k, x in enumerate(leaves)]
