@@ -44,3 +44,15 @@ def test_an_entry_without_gradient_does_not_move():
     step, _ = adam.update(gradient, adam.init(gradient))
     assert step[0, 0] == 0
     assert step[0, 1] == pytest.approx(-0.01)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_moments_of_short_numbers_are_kept_in_single_precision(dtype):
+    """In bfloat16 0.999 is 1."""
+    gradient = jnp.ones((2, 3), dtype)
+    state = Adam().init(gradient)
+    assert {x.dtype for x in jax.tree.leaves((state.mean, state.root))} == {np.dtype(np.float32)}
+    for _ in range(10):
+        step, state = Adam().update(gradient, state)
+        assert step.dtype == dtype
+        np.testing.assert_allclose(step.astype(np.float32), -0.01, rtol=0.004)

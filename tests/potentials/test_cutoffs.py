@@ -48,6 +48,22 @@ def dispersion(c6=10.0, radius=4.0, species=()) -> Dispersion:
     return Dispersion(jnp.asarray(c6, float), jnp.asarray(radius, float), species)
 
 
+class Scalar(Dispersion):
+    def reach(self):
+        return 4.0
+
+    def pair(self, r2, known):
+        energy, work = super().pair(r2, known)
+        return jnp.sum(energy), work
+
+
+def test_cutoffs_and_pairs_of_wrong_shapes_are_refused():
+    with pytest.raises(ValueError, match=r"Dispersion.reach must return .* of 1 species, got .*2"):
+        evaluate([DIMER], dispersion(radius=[4.0, 5.0]))
+    with pytest.raises(ValueError, match=r"Scalar.pair must return E and r dE/dr, both of the sh"):
+        evaluate([DIMER], Scalar(jnp.asarray(1e-3), jnp.asarray(4.0)))
+
+
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch):
     monkeypatch.setattr(pair, "_said", set())

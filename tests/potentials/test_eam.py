@@ -190,6 +190,7 @@ def with_line(text: str, line: int, instead: str) -> str:
 
 ALLOY, LAST = setfl(), len(setfl().splitlines())
 BROKEN = {
+    "units": (with_line(ALLOY, 1, "# UNITS: real"), r"line 1: units must be metal .*, got real"),
     "cut off": (
         "\n".join(ALLOY.splitlines()[:200]),
         r"line 200: .* ends in the embedding energy of Al, after 65 of 400",

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from basinax.numerics.rounding import rounded
+from basinax.numerics.rounding import rounded, wide_dtype
 from basinax.numerics.settings import Decay, Positive
 from basinax.optimizers.protocol import AbstractState, AbstractTransform, rows_field, systems_field
 from basinax.systems import segment
@@ -29,10 +29,11 @@ class Adam(AbstractTransform):
 
     def init(self, parameters, index_prefix: Prefix = None) -> "AdamState":
         blank = segment.blank(parameters, index_prefix)
+        zeros = lambda x: jnp.zeros(jnp.shape(x), wide_dtype(x))  # noqa: E731
         return AdamState(
             owned(index_prefix),
-            mean=jax.tree.map(jnp.zeros_like, parameters),
-            root=jax.tree.map(jnp.zeros_like, parameters),
+            mean=jax.tree.map(zeros, parameters),
+            root=jax.tree.map(zeros, parameters),
             b1_power=jnp.ones_like(blank),
             b2_power=jnp.ones_like(blank),
         )
@@ -50,8 +51,9 @@ class Adam(AbstractTransform):
 
 
 def _move(b1, b2, mean_scale, root_scale, rate, eps, gradient, mean, root):
-    b1, b2, mean_scale, root_scale, rate, eps = (
-        x.astype(gradient.dtype) for x in (b1, b2, mean_scale, root_scale, rate, eps)
+    narrow = gradient.dtype
+    b1, b2, mean_scale, root_scale, rate, eps, gradient = (
+        x.astype(mean.dtype) for x in (b1, b2, mean_scale, root_scale, rate, eps, gradient)
     )
     # Choose a unit in which no square is out of range; clamp the largest entries.
     info = jnp.finfo(gradient.dtype)
@@ -69,7 +71,7 @@ def _move(b1, b2, mean_scale, root_scale, rate, eps, gradient, mean, root):
     has_divisor = divisor != 0
     part = rounded(rounded(mean_scale * mean) / jnp.where(has_divisor, divisor, 1))
     step = -rounded(rate * jnp.where(has_divisor, part, 0))
-    return step, mean / inverse, root / inverse
+    return step.astype(narrow), mean / inverse, root / inverse
 
 
 def _root(x):

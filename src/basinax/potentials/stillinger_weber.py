@@ -6,6 +6,7 @@ doi:10.1103/PhysRevB.31.5262; with parameters per triplet of elements as in LAMM
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -26,6 +27,7 @@ from basinax.potentials.folds.many_body import (
     over_others,
     put_all,
 )
+from basinax.potentials.tables.files import from_file
 from basinax.potentials.tables.species import check_symbols
 from basinax.potentials.tables.triplets import (
     Triplet,
@@ -125,10 +127,13 @@ class StillingerWeber(AbstractManyBodyPotential):
             elements: the ones to have; all of the file if None.
 
         Raises:
-            ValueError: the file breaks the format; names the file and the line. Or as above.
+            ValueError: the file breaks the format, or its units are not metal; names the file and
+                the line. Or as above.
             OSError: there is no such file.
         """
-        return cls(read_triplets(path, StillingerWeberTriplet, elements))
+        triplets = read_triplets(path, StillingerWeberTriplet, elements)
+        with from_file(Path(path)):
+            return cls(triplets)
 
     @classmethod
     def named(cls, *elements: str) -> "StillingerWeber":

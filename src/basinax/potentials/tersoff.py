@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -30,6 +31,7 @@ from basinax.potentials.folds.many_body import (
     put,
     put_all,
 )
+from basinax.potentials.tables.files import from_file
 from basinax.potentials.tables.species import check_symbols
 from basinax.potentials.tables.triplets import (
     Triplet,
@@ -195,10 +197,13 @@ class Tersoff(AbstractManyBodyPotential):
             elements: the ones to have; all of the file if None.
 
         Raises:
-            ValueError: the file breaks the format; names the file and the line. Or as above.
+            ValueError: the file breaks the format, or its units are not metal; names the file and
+                the line. Or as above.
             OSError: there is no such file.
         """
-        return cls(read_triplets(path, TersoffTriplet, elements))
+        triplets = read_triplets(path, TersoffTriplet, elements)
+        with from_file(Path(path)):
+            return cls(triplets)
 
     @classmethod
     def named(cls, *elements: str) -> "Tersoff":

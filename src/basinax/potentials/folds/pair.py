@@ -113,7 +113,11 @@ class AbstractPairSum(AbstractPotential):
 
         def pair(own, _, images, r2):
             known, cutoff2 = lookup(own, images)
-            energy, w = self.pair(r2, known)
+            found: Any = self.pair(r2, known)
+            if not isinstance(found, tuple) or [jnp.shape(x) for x in found] != 2 * [r2.shape]:
+                name = type(self).__name__
+                raise ValueError(f"{name}.pair must return E and r dE/dr, both of the shape of r2")
+            energy, w = found
             outside = r2 > cutoff2
             return jnp.where(outside, 0.0, energy), jnp.where(outside, 0.0, w) / r2
 
@@ -124,9 +128,9 @@ class AbstractPairSum(AbstractPotential):
         """The rows' own values, and a function from these and the images of a slot to the table's
         entries and the squared cutoffs."""
         dtype = batch.positions.dtype
-        cutoffs = jnp.minimum(self.reach().astype(dtype), FARTHEST)
+        reach, n_species = _reach(self)
+        cutoffs = jnp.minimum(reach.astype(dtype), FARTHEST)
         tables = (self.table(dtype), rounded(cutoffs * cutoffs))
-        n_species = max(len(self.species), 1)
         if n_species == 1:
             single = jax.tree.map(lambda t: t.reshape(()), tables)
             return None, lambda own, images: single
@@ -150,6 +154,17 @@ class AbstractPairPotential(AbstractPairSum):
         return self.add_pairs(batch, neighbors, stress=stress)
 
 
+def _reach(potential: AbstractPairSum) -> tuple[Array, int]:
+    """The cutoffs of a potential, checked, and the number of its species."""
+    reach, n = jnp.asarray(potential.reach()), max(len(potential.species), 1)
+    if reach.size != 1 and reach.shape != (n, n):
+        raise ValueError(
+            f"{type(potential).__name__}.reach must return one cutoff, or one for each pair of {n}"
+            f" species, got shape {reach.shape}"
+        )
+    return reach, n
+
+
 _said: set[str] = set()
 """Warnings that this process has given."""
 
@@ -157,8 +172,8 @@ _said: set[str] = set()
 @functools.partial(xla.jitted, is_kept=True, options=xla.ONCE, static_argnums=0)
 def _ends(fixed: Static, arrays) -> tuple[Array, Array]:
     potential: AbstractPairSum = eqx.combine(arrays, fixed.tree)
-    n = max(len(potential.species), 1)
-    cutoffs = jnp.broadcast_to(potential.reach(), (n, n)).ravel()
+    reach, n = _reach(potential)
+    cutoffs = jnp.broadcast_to(reach, (n, n)).ravel()
     table = potential.table(cutoffs.dtype)
     known = jax.tree.map(lambda t: t.ravel() if t.ndim and n > 1 else t.reshape(()), table)
     energies, _ = potential.pair(rounded(cutoffs * cutoffs), known)

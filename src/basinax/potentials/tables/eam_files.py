@@ -13,7 +13,7 @@ from ase.data import atomic_numbers, chemical_symbols
 from ase.units import Bohr, Hartree
 from jaxtyping import Float
 
-from basinax.config.reading import text_of
+from basinax.potentials.tables.files import lines_of
 
 Format = Literal["alloy", "fs", "eam"]
 """setfl with a density per element, setfl with a density per pair, funcfl."""
@@ -52,7 +52,8 @@ def read_tables(path: str | os.PathLike[str], format: Format | None = None) -> T
     """The tables of a file, in the format that its name ends in if `format` is None.
 
     Raises:
-        ValueError: the format is unknown, or the file breaks it; names the file and the line.
+        ValueError: the format is unknown, or the file breaks it or has units other than metal;
+            names the file and the line.
         OSError: there is no such file.
     """
     path = Path(path)
@@ -78,7 +79,7 @@ class _Words:
 
     def __init__(self, path: Path, n_header: int):
         self.path = path
-        lines = text_of(path, errors="replace").splitlines()
+        lines = lines_of(path)
         split = [line.split() for line in lines[n_header:]]
         self._words = [word for words in split for word in words]
         numbers = np.arange(n_header + 1, n_header + 1 + len(split))

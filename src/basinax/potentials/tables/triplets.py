@@ -13,8 +13,8 @@ import numpy as np
 from ase.data import atomic_numbers, chemical_symbols
 from jaxtyping import Array, Float, PyTree
 
-from basinax.config.reading import text_of
 from basinax.numerics.settings import one_number
+from basinax.potentials.tables.files import lines_of
 
 Triplet = tuple[str, str, str]
 """The symbols of an atom and of two neighbours."""
@@ -32,13 +32,14 @@ def read_triplets(
             have in the places of numbers and call their atoms.
 
     Raises:
-        ValueError: the file breaks the format; names the file and the line.
+        ValueError: the file breaks the format, or its units are not metal; names the file and the
+            line.
         OSError: there is no such file.
     """
-    path, lines = Path(path), text_of(path, errors="replace").splitlines()
+    path = Path(path)
     words = [
         (number, word)
-        for number, line in enumerate(lines, 1)
+        for number, line in enumerate(lines_of(path), 1)
         for word in line.partition("#")[0].split()
     ]
     width, found = 3 + len(entry._fields), {}
