@@ -416,6 +416,8 @@ BAD = {
         {"--cell": "frechet:pressure=1", "--pressure": 2},
         "both give a pressure",
     ),
+    "no selection": (["bonds.traj@x"], {}, "bonds.traj@x cannot be read: expected FILE@START:STOP"),
+    "no step": (["crystals.extxyz@::0"], {}, "expected FILE@START:STOP:STEP with a step other"),
     "nothing in info": (None, {"--fmax": "info:limit"}, "crystals.extxyz@0 has no limit in its"),
     "a word in info": (["word.xyz"], {"--fmax": "info:limit"}, "has 'small', which is not usable"),
     "a folder in a file": (None, {"--output": "word.xyz/x.xyz"}, "x.xyz cannot be written: Not a"),

@@ -5,7 +5,7 @@ import pytest
 from ase import Atoms, units
 from ase.build import bulk, fcc111, molecule
 from ase.calculators.emt import EMT as ASEEMT
-from ase.constraints import FixSymmetry
+from ase.constraints import FixedLine, FixSymmetry
 from ase.optimize import FIRE as ASEFIRE
 
 from basinax import FIRE
@@ -207,6 +207,17 @@ def test_a_crystal_without_a_symmetry_is_told_of_and_spoils_no_other():
     assert failed.message.startswith("spglib finds no symmetry of Cu4")
     assert np.isnan(failed.tensor).all() and np.isnan(failed.stress).all()
     assert ours.message == "" and same_bits(ours.tensor, alone.tensor)
+
+
+def test_ions_that_constraints_keep_from_their_symmetry_give_the_tensor_of_all_strains():
+    silicon = bulk("Si", a=5.431)
+    silicon.set_constraint(FixedLine([0, 1], [0, 0, 1]))
+    one, all_of_them = (
+        elastic([silicon], SILICON, relax_ions=True, symmetrize=symmetrize)[0].to_gpa().diagonal()
+        for symmetrize in (True, False)
+    )
+    np.testing.assert_array_equal(one, all_of_them)
+    assert one[3] > 1.5 * one[5]
 
 
 def test_own_calculators_are_asked(clamped):

@@ -11,7 +11,7 @@ from ase.mep import NEB
 from ase.optimize import BFGS as ASEBFGS
 
 from basinax import FIRE, GradientDescent
-from basinax.atoms import EMT, ASECalculator, LennardJones, evaluate, relax
+from basinax.atoms import EMT, ASECalculator, LennardJones, evaluate, relax, vibrations
 from comparison import same_bits
 from cover import exhaustive
 
@@ -155,6 +155,14 @@ def test_a_calculator_of_a_potential_serves_ase(metals):
     assert np.isfinite(band.get_forces()).all()
     pair = Atoms("Ar2", [(0, 0, 0), (3.7, 0, 0)], calculator=calculator)
     assert pair.get_potential_energy() < 0 and "stress" not in calculator.results
+
+
+def test_a_structure_without_finite_numbers_is_named():
+    found = evaluate([Atoms("Cu2"), molecule("CO")], EMT())
+    assert found.messages == ["energy, forces or stress are NaN or infinite", ""]
+    assert "2 structures, 1 of them failed" in repr(found)
+    (collapsed,) = vibrations([Atoms("Cu2")], EMT(), hessian="analytical")
+    assert collapsed.message == "the Hessian has entries that are NaN or infinite"
 
 
 def test_what_cannot_be_evaluated_is_named_before():

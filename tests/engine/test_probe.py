@@ -206,6 +206,24 @@ def test_a_model_without_numbers_is_found():
     assert "alone, not finite" in wrong(found)
 
 
+def test_calculators_of_the_structures_are_probed():
+    atoms = metals()[:2]
+    for a in atoms:
+        a.calc = EMT()
+    assert wrong(probe(None, atoms)) == set()
+
+
+def test_stress_is_probed_where_all_calculators_have_it():
+    class NoStress(EMT):
+        implemented_properties = ["energy", "free_energy", "forces"]  # noqa: RUF012
+
+    atoms = [Atoms("Cu"), *metals()[:2]]
+    for a, calculator in zip(atoms, [EMT(), EMT(), NoStress()], strict=True):
+        a.calc = calculator
+    names = {finding.name for finding in probe(None, atoms).findings}
+    assert "forces are derivatives" in names and "stress is a derivative" not in names
+
+
 def test_a_probe_needs_structures():
     with pytest.raises(ValueError, match="two structures at least"):
         probe(EMT(), metals()[:1])

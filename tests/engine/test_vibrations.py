@@ -190,9 +190,9 @@ def test_no_structures_and_no_free_atoms_are_fine():
     assert found.hessian.shape == (0, 0) and found.is_minimum
 
 
-def massless() -> Atoms:
+def of_mass(mass: float) -> Atoms:
     atoms = molecule("N2")
-    atoms.set_masses([0, 14])
+    atoms.set_masses([mass, 14])
     return atoms
 
 
@@ -213,7 +213,8 @@ def in_a_plane() -> Atoms:
         ([molecule("N2")], {"indices": [0]}, TypeError, "list of integers, got 0"),
         ([molecule("N2")], {"indices": [[0, 0]]}, ValueError, "distinct and below 2"),
         ([molecule("N2")], {"indices": [[2]]}, ValueError, "distinct and below 2"),
-        ([molecule("N2"), massless()], {}, ValueError, "system 1 .* without mass"),
+        ([molecule("N2"), of_mass(0)], {}, ValueError, "system 1 .* without a positive mass"),
+        ([molecule("N2"), of_mass(np.nan)], {}, ValueError, "system 1 .* without a positive mass"),
         ([in_a_plane()], {}, NotImplementedError, "FixCartesian"),
     ],
 )

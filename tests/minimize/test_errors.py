@@ -16,6 +16,7 @@ from basinax import (
     FIRE2,
     LBFGS,
     AbstractCriterion,
+    AbstractLimit,
     AbstractState,
     BFGSLineSearch,
     ClipByGlobalNorm,
@@ -57,8 +58,10 @@ def run(evaluate=bowl, params=ROWS, optimizer=None, prefix=INDEX, **options):
 
 
 class Hasty(AbstractCriterion):
+    found: Callable = eqx.field(static=True, default=lambda fmax: (fmax < 0.05).all())
+
     def __call__(self, evidence):
-        return (evidence.fmax < 0.05).all()
+        return self.found(evidence.fmax)
 
 
 class Returning(GradientDescent):
@@ -68,6 +71,18 @@ class Returning(GradientDescent):
 
     def update(self, updates, state, params=None, **extra):
         return self.what(*super().update(updates, state, params, **extra))
+
+
+class Starting(GradientDescent):
+    """Descent whose state is a dictionary."""
+
+    def init(self, parameters, index_prefix=None):
+        return {}
+
+
+class Bare(AbstractLimit):
+    def limit(self, updates, index_prefix=None):
+        return updates
 
 
 # What is done, and the words that the error must have.
@@ -306,6 +321,10 @@ OF_RUNS = {
         lambda: run(convergence=Hasty()),
         ["ValueError", "Hasty must return one bool per system", "(2,)", "()"],
     ),
+    "a criterion that says True": (
+        lambda: run(convergence=Hasty(lambda _: True)),
+        ["ValueError", "Hasty must return one bool per system, in an array", "got a bool"],
+    ),
     "extras that were not announced": (
         lambda: run(lambda x: (*bowl(x), jnp.zeros(2))),
         ["ValueError", "2 values", "has_extras=False", "got 3"],
@@ -339,6 +358,14 @@ OF_RUNS = {
             optimizer=chain(MaxStepSize(0.1), Returning(0.1, what=lambda x, s: (x[:, 0], s)))
         ),
         ["ValueError", "updates that Returning gets and returns do not fit", "(3, 3) and (3,)"],
+    ),
+    "an optimizer whose state is a dictionary": (
+        lambda: run(optimizer=Starting()),
+        ["TypeError", "init of an optimizer must return an AbstractState, got a dict"],
+    ),
+    "a limit that returns its tree alone": (
+        lambda: run(optimizer=chain(Bare(), FIRE())),
+        ["TypeError", "Bare.limit must return a named tuple with the limited `tree`"],
     ),
     "a wrong name of an optimizer": (
         lambda: run(optimizer="fyre"),

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk, fcc111, molecule
-from ase.constraints import FixAtoms
+from ase.constraints import (
+    FixAtoms,
+    FixBondLengths,
+    FixCom,
+    FixedLine,
+    FixInternals,
+    Hookean,
+)
 
 from basinax.atoms import AtomsRelaxation, Compared, Comparison, Relaxed
 
@@ -123,6 +130,25 @@ def test_atoms_that_constraints_hold_in_space_count_where_they_are():
     assert apart(slab, slab.positions + slab.cell[0]) < 1e-12
     slab.set_constraint()
     assert apart(slab, raised) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("constraint", "is_held"),
+    [
+        (FixBondLengths([[0, 1]]), False),
+        (FixInternals(bonds=[[1.0, [0, 1]]]), False),
+        (Hookean(0, 1, 5.0, 2.0), False),
+        (Hookean(0, [0, 0, 0], 5.0, 2.0), True),
+        (FixCom(), False),
+        (FixAtoms([]), False),
+        (FixedLine([0], [0, 0, 1]), True),
+    ],
+)
+def test_constraints_hold_atoms_in_space_or_to_each_other(constraint, is_held):
+    water, turned = molecule("H2O"), molecule("H2O")
+    turned.rotate(40, (1, 2, 3))
+    water.set_constraint(constraint)
+    assert (apart(water, turned.positions) > 0.1) == is_held
 
 
 def test_positions_that_are_not_finite_have_no_distance():

@@ -381,6 +381,10 @@ def test_each_input_has_an_output_of_its_name(relaxation):
         "alike/one/POSCAR",
         "alike/two/POSCAR",
     ]
+    Path("dimer.xyz").rename("stdin.extxyz")
+    options = ["--potential", ARGON, "--output-dir", "x"]
+    ran = run("relax", "stdin.extxyz", "-", *options, stdin=Path("crystals.extxyz").read_text())
+    assert ran.exit_code == 2 and "rename the file of that name" in ran.stderr
     error = refused("one", "--potential", ARGON, "--output-dir", "x", "--output", "y.xyz")
     assert "--output and --output-dir both say where structures go" in error
 

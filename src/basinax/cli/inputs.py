@@ -50,6 +50,17 @@ def file_and_images(path: Path) -> tuple[Path, Any]:
     return Path(name), images
 
 
+def _checked_images(path: Path) -> tuple[Path, Any]:
+    """`file_and_images` of a file that can be read; raises Unreadable."""
+    file, selected = file_and_images(path)
+    check_file(file)
+    if isinstance(selected, str) and file.suffix not in (".db", ".json"):
+        raise Unreadable(f"expected FILE@START:STOP, got @{selected}")
+    if isinstance(selected, slice) and selected.step == 0:
+        raise Unreadable("expected FILE@START:STOP:STEP with a step other than 0")
+    return file, selected
+
+
 def home_of(run: Path, settings: Table) -> Path:
     """The folder to which the names in the record of a run are relative.
 
@@ -236,8 +247,7 @@ def _readers_of(path: Path) -> Iterator[Callable[[], Atoms]]:
         if path == STDIN:
             yield from map(_given, _of_stdin())
             return
-        file, selected = file_and_images(path)
-        check_file(file)
+        file, selected = _checked_images(path)
         form = form_to_read(file.absolute())
         if form.name == "extxyz" and selected is None:
             yield from _frames(file)
@@ -341,10 +351,7 @@ def read_structures(path: Path) -> list[Any]:
         Unreadable: there are no structures, or they cannot be read.
     """
     try:
-        file, selected = file_and_images(path)
-        check_file(file)
-        if isinstance(selected, str) and file.suffix not in (".db", ".json"):
-            raise Unreadable(f"expected FILE@START:STOP, got @{selected}")
+        file, selected = _checked_images(path)
         # An absolute path is never taken for a database server or a stream.
         file = file.absolute()
         form = form_to_read(file)

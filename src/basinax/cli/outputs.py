@@ -193,10 +193,10 @@ def _names_apart(paths: list[Path]) -> dict[Path, Path]:
         return names
     places = {path: Path(os.path.abspath(path)) for path in paths if path != STDIN}
     above = os.path.commonpath([place.parent for place in places.values()])
-    return {
-        path: places[path].relative_to(above) if path in places else name
-        for path, name in names.items()
-    }
+    names |= {path: place.relative_to(above) for path, place in places.items()}
+    if len(set(names.values())) < len(paths):
+        fail(f"--output-dir keeps standard input as {STDIN_NAME}: rename the file of that name")
+    return names
 
 
 def _check_stdout(outputs: Written) -> None:

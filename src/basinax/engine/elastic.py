@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 from ase import Atoms, units
-from ase.constraints import FixSymmetry
+from ase.constraints import FixCom, FixSymmetry
 from ase.spacegroup.symmetrize import check_symmetry
 from jaxtyping import Float
 
@@ -136,7 +136,8 @@ def elastic(
         potential: as for `evaluate`, with stresses.
         strain: the size of the strains, of both signs; the error is of second order.
         symmetrize: strain only in directions that crystal symmetry, found by spglib, does not make
-            equal, and give the tensor this symmetry.
+            equal, and give the tensor this symmetry. Where ions relax under constraints other than
+            `FixCom` and `FixSymmetry`, which may break it, the crystal is strained in all.
         symprec: the tolerance of spglib in Å.
         relax_ions: relax the ions in each strained cell, under their constraints but `FixSymmetry`;
             otherwise they are clamped to the strain.
@@ -172,8 +173,9 @@ def elastic(
     turns = []
     for k, a in enumerate(structures):
         if k not in lost:
+            is_symmetric = symmetrize and not (relax_ions and _may_break_symmetry(a))
             try:
-                turns.append(_turns(a, symprec) if symmetrize else np.eye(6)[None])
+                turns.append(_turns(a, symprec) if is_symmetric else np.eye(6)[None])
             except ValueError as error:
                 lost[k] = str(error)
     listed = [a for k, a in enumerate(structures) if k not in lost]
@@ -214,6 +216,11 @@ def _strained(atoms: Atoms, entry: int, size: float) -> Atoms:
     copy.set_positions(atoms.positions @ matrix, apply_constraint=False)
     copy.calc = atoms.calc
     return copy
+
+
+def _may_break_symmetry(atoms: Atoms) -> bool:
+    """Whether constraints may keep ions from relaxing as the symmetry of the crystal has them."""
+    return not all(isinstance(c, FixCom | FixSymmetry) for c in atoms.constraints)
 
 
 def _turns(atoms: Atoms, symprec: float) -> Float[np.ndarray, "operations 6 6"]:

@@ -38,6 +38,9 @@ LOOK = 0.2
 """Seconds between two reads of evaluators' answers."""
 
 
+NOT_FINITE = "energy, forces or stress are NaN or infinite"
+
+
 class AtomsEvaluation(eqx.Module):
     """The result of `evaluate`; fields have one entry per structure, in the order of the input."""
 
@@ -52,7 +55,7 @@ class AtomsEvaluation(eqx.Module):
     """Stresses in eV/Å³, in ASE's order and sign: xx, yy, zz, yz, xz, xy. NaN for a structure whose
     cell has no volume; None unless requested."""
     messages: list[str]
-    """The reason for each structure that could not be evaluated; empty for others."""
+    """The reason for each structure without finite numbers; empty for others."""
 
     @property
     def free_energies(self) -> Float[np.ndarray, "systems"]:
@@ -149,6 +152,7 @@ def evaluated(
     else:
         found = _computed(potential, atoms, have_volume, dtype)
     snapshots, properties, messages = zip(*found, strict=True)
+    messages = [m or _fault_of(s) for m, s in zip(messages, snapshots, strict=True)]
     nothing = np.full(6, np.nan)
     of_cells = [nothing if s.stress is None else s.stress for s in snapshots]
     pairs = zip(snapshots, atoms, properties, strict=True)
@@ -157,7 +161,7 @@ def evaluated(
         energies=np.array([s.energy for s in snapshots]),
         forces=[s.forces for s in snapshots],
         stresses=np.array(of_cells) if stress else None,
-        messages=list(messages),
+        messages=messages,
     )
 
 
@@ -190,6 +194,11 @@ def unlistable_by(
             potential.check(atoms)
         found = unlistable(atoms, potential.cutoff, dtype)
     return {number: str(error) for number, error in found.items()}
+
+
+def _fault_of(point: Snapshot) -> str:
+    numbers = (x for x in (point.energy, point.forces, point.stress) if x is not None)
+    return "" if all(np.isfinite(x).all() for x in numbers) else NOT_FINITE
 
 
 _Found = tuple[Snapshot, dict[str, Any], str]

@@ -169,7 +169,7 @@ class _Prober:
 
     def _beside_nan(self) -> Finding | None:
         """Evaluations beside a structure that is not finite: two atoms at one position."""
-        broken = self.atoms[0].copy()
+        broken = self._moved(self.atoms[0], np.zeros(3))
         if len(broken) < 2:
             return None
         broken.positions[1] = broken.positions[0]
@@ -297,14 +297,15 @@ class _Prober:
 
 
 def _has_stress(model: Potential, atoms: list[Atoms]) -> bool:
-    """Whether the model can compute stresses."""
-    if not any(map(has_volume, atoms)):
+    """Whether the model can compute the stresses of all structures with a volume."""
+    atoms = [a for a in atoms if has_volume(a)]
+    if not atoms:
         return False
     evaluator = evaluator_of(model)
     if evaluator is None:
         return True
     try:
-        evaluator.check(atoms[:1], [True])
+        evaluator.check(atoms, [True] * len(atoms))
         evaluator.open(atoms[:1], [True]).close()
     except ValueError as error:
         if "stress" not in str(error):

@@ -235,8 +235,9 @@ def check_minima(
 def _moving(atoms: Atoms, chosen: Sequence[int] | None, number: int) -> np.ndarray:
     """The indices of the atoms that vibrate, checked, in ascending order."""
     name = f"system {number} ({atoms.symbols})"
-    if not atoms.get_masses().all():
-        raise ValueError(f"{name} has atoms without mass: give them one by set_masses")
+    masses = atoms.get_masses()
+    if not (np.isfinite(masses) & (masses > 0)).all():
+        raise ValueError(f"{name} has atoms without a positive mass: give them one by set_masses")
     if chosen is None:
         for c in atoms.constraints:
             if not isinstance(c, FixAtoms | FixCom | FixSymmetry):
@@ -320,6 +321,8 @@ def _made(
     """The vibrations by half of a Hessian, which is made symmetric."""
     from ase.vibrations import VibrationsData
 
+    if not (message or np.isfinite(half).all()):
+        message = "the Hessian has entries that are NaN or infinite"
     data = VibrationsData.from_2d(atoms, half + half.T, moving.tolist())
     return Vibrations(data, tolerance, message)
 

@@ -229,14 +229,16 @@ def criterion_of(fmax: Any | None, convergence: AbstractCriterion | None) -> Abs
 
 def is_met(criterion: AbstractCriterion, evidence: Evidence) -> Bool[Array, "systems"]:
     """The mask of systems that meet the criterion; ValueError unless one bool per system."""
-    met = criterion(evidence)
+    met: Any = criterion(evidence)
     expected = evidence.has_last.shape
-    if jnp.shape(met) != expected or met.dtype != bool:
+    is_array = isinstance(met, jax.Array | np.ndarray)
+    if not is_array or met.shape != expected or met.dtype != bool:
+        got = f"{met.shape}, {met.dtype}" if is_array else f"a {type(met).__name__}"
         raise ValueError(
-            f"{type(criterion).__name__} must return one bool per system, of shape {expected}: got"
-            f" {jnp.shape(met)}, {met.dtype}"
+            f"{type(criterion).__name__} must return one bool per system, in an array of shape"
+            f" {expected}: got {got}"
         )
-    return met
+    return jnp.asarray(met)
 
 
 def largest_force(

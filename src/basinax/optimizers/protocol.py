@@ -228,7 +228,13 @@ def apply_updates(params: Tree, updates: Tree) -> Tree:
 
 
 def with_prefix(state: Any, index_prefix: Prefix) -> Any:
-    """The state with another index prefix, None for a state inside another state."""
+    """The state with another index prefix, None for a state inside another state.
+
+    Raises TypeError if an optimizer's `init` has made something else than a state.
+    """
+    if not isinstance(state, AbstractState):
+        got = type(state).__name__
+        raise TypeError(f"init of an optimizer must return an AbstractState, got a {got}")
     return dataclasses.replace(state, index_prefix=index_prefix)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
+from ase.constraints import FixAtoms, FixBondLengths, FixCom, FixInternals, FixSymmetry, Hookean
 from ase.geometry import complete_cell
 
 from basinax.minimize.status import Status
@@ -197,7 +198,7 @@ def distance_of(first: Relaxed, other: Relaxed) -> float:
     ours, theirs = first.positions, other.positions
     if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
         return np.nan
-    pbc, is_held = first.template.pbc, bool(first.template.constraints)
+    pbc, is_held = first.template.pbc, any(map(_holds_in_space, first.template.constraints))
     if not pbc.any():
         moves = theirs - ours if is_held else _turned(theirs, ours)
     else:
@@ -211,6 +212,16 @@ def distance_of(first: Relaxed, other: Relaxed) -> float:
         moves = to_nearest_images((shifts - origin) @ cell, cell, pbc)
         moves -= 0.0 if is_held else moves.mean(axis=0)
     return float(np.sqrt((moves * moves).sum(axis=1)).max(initial=0.0))
+
+
+def _holds_in_space(constraint: Any) -> bool:
+    """Whether a constraint holds atoms in space, and not only to each other."""
+    if isinstance(constraint, Hookean):
+        other: Any = constraint.todict()
+        return np.ndim(other["kwargs"]["a2"]) > 0  # a point or a plane, no atom
+    if isinstance(constraint, FixAtoms):
+        return len(constraint.index) > 0
+    return not isinstance(constraint, FixBondLengths | FixCom | FixInternals | FixSymmetry)
 
 
 def _turned(points: np.ndarray, onto: np.ndarray) -> np.ndarray:

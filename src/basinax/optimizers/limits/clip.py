@@ -21,7 +21,7 @@ class ClipByGlobalNorm(AbstractLimit):
 
     Systems at or below their limit keep their bits. Per system, or with options other than the
     defaults, the clip is `clip_by_norm`. In global mode with default options it has the bits of
-    optax, which treats limits of 0, inf, NaN and below 0 like any other.
+    optax, which treats 0, inf, and, in an array, NaN and numbers below 0 like any other limit.
     """
 
     max_norm: float | Float[Array, "..."]

@@ -39,7 +39,11 @@ class AbstractLimit(AbstractTransform):
         """
 
     def update(self, updates, state, params=None, **extra):
-        return self.limit(updates, state.index_prefix).tree, state
+        found = self.limit(updates, state.index_prefix)
+        if not hasattr(found, "tree"):
+            name = type(self).__name__
+            raise TypeError(f"{name}.limit must return a named tuple with the limited `tree`")
+        return found.tree, state
 
 
 def _is_called_by_optax() -> bool:
