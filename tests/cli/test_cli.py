@@ -589,6 +589,10 @@ def test_the_installed_command_prints_what_a_terminal_can_show(files):
 
 def test_evaluate_writes_what_it_finds(files):
     options = ["--output", "out.extxyz", "--table", "out.csv", "--stress"]
+    crystals = ase.io.read("crystals.extxyz", ":")
+    for atoms in crystals:  # as an earlier run has written them
+        atoms.info |= {"relax_status": "converged", "relax_steps": 3}
+    ase.io.write("crystals.extxyz", crystals)
     done = run("evaluate", *files, "--potential", ARGON, *options)
     assert done.exit_code == 0, done.output
     assert "3 of 3 structures evaluated" in done.stdout
@@ -599,6 +603,7 @@ def test_evaluate_writes_what_it_finds(files):
         assert float(table("out.csv")[k]["energy_eV"]) == found.energies[k]
     assert "stress" in written[0].calc.results and "stress" not in written[2].calc.results
     assert written[1].info["relax_source"] == "crystals.extxyz@1"
+    assert not {"relax_status", "relax_steps"} & written[1].info.keys()
 
 
 def test_evaluate_names_what_a_calculator_cannot_do(files):

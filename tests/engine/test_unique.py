@@ -56,6 +56,8 @@ def test_energies_and_distances_have_their_own_tolerances():
     assert unique([with_energy(pair), with_energy(far)], distance=1e-4) == [[0], [1]]
     with pytest.raises(ValueError, match="distance must be 0 or more"):
         unique([with_energy(pair)], distance=-1)
+    with pytest.raises(TypeError, match=r"pass \[atoms\]"):
+        unique(with_energy(pair))
 
 
 def test_what_has_no_energy_is_left_out():

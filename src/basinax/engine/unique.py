@@ -36,6 +36,7 @@ def unique(
         Structures without a finite energy are left out.
 
     Raises:
+        TypeError: `structures` is one structure.
         ValueError: a tolerance is negative or not finite.
 
     >>> from ase.build import molecule
@@ -47,6 +48,8 @@ def unique(
     """
     for name, tolerance in (("energy", energy), ("distance", distance)):
         one_number(tolerance, name, SIZE)
+    if isinstance(structures, Atoms):
+        raise TypeError("structures must be a list of ase.Atoms, got one Atoms: pass [atoms]")
     atoms = list(getattr(structures, "atoms", structures))
     energies = np.array([a.get_potential_energy() for a in atoms], float)
     groups: list[list[int]] = []
