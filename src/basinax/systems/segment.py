@@ -116,6 +116,8 @@ def longest_row_in_units(tree: Tree, index_prefix: Prefix = None) -> tuple[PerSy
 
 def is_finite(tree: Tree, index_prefix: Prefix = None) -> Bool[Array, "systems"]:
     """Whether all entries of each system are finite, as without rows."""
+    if not jax.tree.leaves(tree):
+        return jnp.ones(n_systems(index_prefix), bool)
     leaves = common(tree)
     bits = largest_bits(leaves, resolve(index_prefix, tree))
     return bits < infinity_bits(leaves[0].dtype)
