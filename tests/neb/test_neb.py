@@ -317,6 +317,8 @@ def test_a_calculator_that_fails_ends_its_path_with_the_image():
     assert paths[0].status == Status.EVALUATION_FAILED
     assert "image 1: " in paths[0].message and "no convergence" in paths[0].message
     assert paths[1].status == Status.MAX_STEPS and paths[1].message == ""
+    with pytest.raises(ValueError, match="the path could not be evaluated: image 1: "):
+        paths[0].fit()
 
 
 @pytest.mark.exhaustive
@@ -426,6 +428,29 @@ def test_the_images_given_are_not_changed():
     assert (start.positions == before[0]).all() and (end.positions == before[1]).all()
 
 
+def test_images_keep_their_arrays_and_paths_are_numbered():
+    images = [hop()[0].copy() for _ in range(3)]
+    for k, image in enumerate(images):
+        image.info["relax_source"] = "7"  # as relaxed structures have it
+        image.set_array("label", np.full(len(image), 0.75 * k if k else 0))
+        image.set_array("name", np.full(len(image), "x" * (k + 1)))
+    images[2].set_array("own", np.zeros((len(images[2]), 3)))
+    found = neb([images, images], EMT(), max_steps=1)
+    for given, image in zip(images, found[1].images, strict=True):
+        assert list(image.arrays) == list(given.arrays) and image.info == given.info
+        for name in ("label", "name"):
+            assert image.arrays[name].dtype == given.arrays[name].dtype
+            assert (image.arrays[name] == given.arrays[name]).all()
+    assert found.to_dict()["source"] == ["0", "1"]
+
+
+def test_charges_that_the_potential_does_not_use_are_told_of_a_path():
+    start, end = (atoms.copy() for atoms in hop())
+    start.set_initial_charges(np.ones(len(start)))
+    with pytest.warns(UserWarning, match=r"^EMT does not use charges \(of path 0 \(Al13\)"):
+        neb([(start, end)], EMT(), n_images=3, max_steps=1)
+
+
 def test_no_paths_have_no_results():
     assert len(neb([], EMT())) == 0
 
@@ -452,6 +477,7 @@ def refusals():
         "other constraints": ([changed(constraints=[])], {}, "constraints of image 1 differ"),
         "one image": ([[start]], {}, "a path needs two end points"),
         "no number of images": ([[start, end]], {"n_images": None}, "pass n_images=7"),
+        "no string": ([[start, start]], {"method": "string"}, "its end points are the same"),
         "one path": ([start, end], {}, "got one path: pass"),
         "a structure": (start, {}, "got one Atoms"),
         "a method": ([[start, end]], {"method": "eb"}, 'method must be one of "aseneb"'),

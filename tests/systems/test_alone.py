@@ -127,6 +127,12 @@ def test_no_systems_are_no_systems():
     assert energies.shape == (0,) and gradient.shape == (0, 3)
 
 
+def test_a_system_without_rows_is_one_alone_too():
+    energies, gradient = MODEL(jnp.zeros((0, 3)), SystemIndex.from_sizes([0]))
+    beside, _ = MODEL(jnp.zeros((2, 3)), SystemIndex.from_sizes([2, 0]))
+    assert energies[0] == beside[1] and gradient.shape == (0, 3)
+
+
 def test_what_does_not_fit_is_named():
     index, x = SystemIndex.from_sizes([2]), jnp.zeros((2, 3))
     with pytest.raises(TypeError, match="must be a SystemIndex"):

@@ -30,6 +30,7 @@ from basinax.optimizers.protocol import AbstractTransform, check_transform
 from basinax.potentials import AbstractPotential
 from basinax.results.trajectory import Trajectories
 from basinax.structures.batch import available_dtype
+from basinax.structures.charges import warn_of_unused
 
 METHODS = "aseneb", "improvedtangent", "string"
 
@@ -120,6 +121,7 @@ def neb(
     check_method(method)
     steps, inner = usable_optimizer(optimizer), evaluator_of_images(potential, skin, dtype)
     bands = read_bands(paths, k, n_images, interpolate, method)
+    warn_of_unused([band.images[0] for band in bands], potential, "path")
     of_paths, steps = as_systems(bands, inner, steps, method, climb, fmax, dtype)
     frames = None if trajectory is None else PathTrajectories.of(trajectory, of_paths)
     relaxed = relax(

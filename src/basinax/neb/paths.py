@@ -18,8 +18,12 @@ from basinax.structures.read import check_are_several, intake, to_nearest_images
 FIXING = FixAtoms, FixCartesian, FixedLine, FixedPlane, FixScaled
 """The constraints of an image: those that act on atoms one by one."""
 
-NUMBER, IMAGES = "number", "images"
-"""Keys in the `info` of a path: its number among those of a call, and the infos of its images."""
+NUMBER, IMAGES, ARRAYS = "number", "images", "arrays"
+"""Keys in the `info` of a path: its number among those of a call, and of each of its images the
+info and the arrays, but numbers and positions."""
+
+OF_ATOMS = "numbers", "positions"
+"""The arrays that a path itself has; those of its images may differ in all others."""
 
 SAME_CELL = 1e-8
 """The largest difference in Å between cells of images, as in ASE."""
@@ -50,38 +54,49 @@ class Band:
         Args:
             number: that of the path among the paths of a call.
         """
-        first, *others = self.images
-        joined = first.copy()
-        joined.set_constraint()
+        first, *others = map(_bare, self.images)
+        joined = first
         for image in others:
             joined += image
         starts = np.arange(len(self.images)) * self.n_atoms
         atoms = np.arange(self.n_atoms)
         ends = np.concatenate([atoms, atoms + starts[-1]])
         constraints: list[Any] = [FixAtoms(indices=ends)]
-        for constraint in first.constraints:
+        for constraint in self.images[0].constraints:
             of_all = copy.deepcopy(constraint)
             of_all.index = np.concatenate([constraint.index + start for start in starts])
             constraints.append(of_all)
         joined.set_constraint(constraints)
-        joined.info |= {NUMBER: number, IMAGES: [image.info for image in self.images]}
+        joined.info = {
+            NUMBER: number,
+            IMAGES: [image.info for image in self.images],
+            ARRAYS: [_further_arrays(image) for image in self.images],
+        }
         return joined
+
+
+def _bare(image: Atoms) -> Atoms:
+    """A copy with nothing but elements, positions, cell and pbc."""
+    bare = image.copy()
+    bare.set_constraint()
+    bare.arrays = {name: bare.arrays[name] for name in OF_ATOMS}
+    return bare
+
+
+def _further_arrays(image: Atoms) -> dict[str, np.ndarray]:
+    return {name: x.copy() for name, x in image.arrays.items() if name not in OF_ATOMS}
 
 
 def images_of(joined: Template) -> list[Template]:
     """The images of a path, from the structure that holds all of them."""
-    infos = joined.info[IMAGES]
+    infos, further = joined.info[IMAGES], joined.info[ARRAYS]
     constraints = copy.deepcopy(joined.constraints[1:])
     for constraint in constraints:
         constraint.index = constraint.index[: len(constraint.index) // len(infos)]
-    arrays = {name: np.split(array, len(infos)) for name, array in joined.arrays.items()}
+    (numbers, *_) = np.split(joined.arrays["numbers"], len(infos))
     return [
-        joined._replace(
-            arrays={name: parts[k] for name, parts in arrays.items()},
-            info=info,
-            constraints=constraints,
-        )
-        for k, info in enumerate(infos)
+        joined._replace(arrays={"numbers": numbers, **own}, info=info, constraints=constraints)
+        for info, own in zip(infos, further, strict=True)
     ]
 
 
@@ -128,7 +143,9 @@ def read_band(path: Any, k: Any, n_images: int | None, interpolate: str, method:
             f"a path needs two end points and images between them, got {len(images)} image"
         )
     if len(images) == 2 and n_images is None:
-        raise ValueError("it has two end points and no images between: pass n_images=7, say")
+        raise ValueError(
+            "it has two end points and no images between: pass n_images=7 (--images 7), say"
+        )
     n_springs = (len(images) if len(images) > 2 else cast(int, n_images)) - 1
     springs = known(k)
     shapes = (), (n_springs,)
@@ -185,6 +202,9 @@ def _interpolated(
     from ase.mep import NEB
 
     first, last = (end.copy() for end in ends)
+    way = to_nearest_images(last.positions - first.positions, first.cell.array, first.pbc)
+    if method == "string" and not way.any():
+        raise ValueError("its end points are the same: no string lies between them")
     images = [first, *(first.copy() for _ in springs[1:]), last]
     try:
         with warnings.catch_warnings():

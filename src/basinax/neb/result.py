@@ -142,7 +142,12 @@ class MinimumEnergyPath:
         return self.entry.history
 
     def fit(self) -> "ForceFit":
-        """ASE's curve through energies and forces of the images (`ase.mep.NEBTools`)."""
+        """ASE's curve through energies and forces of the images (`ase.mep.NEBTools`).
+
+        Raises ValueError if the path could not be evaluated.
+        """
+        if self.saddle_index is None:
+            raise ValueError(f"the path could not be evaluated: {self.message or self.status}")
         from ase.utils.forcecurve import fit_images
 
         return fit_images(self.images)

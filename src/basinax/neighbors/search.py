@@ -265,9 +265,10 @@ def no_list(
         f"{name}: no neighbour list can be made. Positions must be finite and at most"
         f" {LARGEST_POSITION:g} Å, cell entries at most {LARGEST_CELL:g} Å, and the cell so large"
         f" that at most about {MOST_IMAGES} images of an atom lie within {radius:g} Å and what the"
-        f" precision of the run leaves open: got coordinates up to {largest:g} Å, known to"
-        f" {resolution * largest:.1g} Å, and the cell {cell.tolist()}. Move the structure to the"
-        " origin, or give it a larger cell"
+        " precision of the run leaves open, counted in a parallelepiped of its vectors: got"
+        f" coordinates up to {largest:g} Å, known to {resolution * largest:.1g} Å, and the cell"
+        f" {cell.tolist()}. Move the structure to the origin, give it a larger cell, or reduce a"
+        " skewed one (ase.build.minkowski_reduce)"
     )
 
 

@@ -124,10 +124,13 @@ def some_of(names: list[str]) -> str:
     return names[0] + (f" and {more} more" if more else "")
 
 
-def warn_of_unused(atoms: Sequence[Atoms], potential: Any) -> bool:
+def warn_of_unused(atoms: Sequence[Atoms], potential: Any, noun: str = "system") -> bool:
     """Warn once of charges and spins that the potential does not use; return whether any are.
 
     Masses move no minimum, and initial moments of a crystal are a guess for calculators.
+
+    Args:
+        noun: what a structure is called.
     """
     if all(
         a.arrays.keys().isdisjoint(OF_ATOMS) and a.info.keys().isdisjoint(TOTALS) for a in atoms
@@ -136,7 +139,7 @@ def warn_of_unused(atoms: Sequence[Atoms], potential: Any) -> bool:
     uses = uses_of(potential) | {"masses"}
     of_crystal = uses | {"magmoms"}
     each = [of_crystal if a.pbc.any() else uses for a in atoms]
-    if unused := unused_by_words(atoms, lambda k: f"system {k} ({atoms[k].symbols})", each):
+    if unused := unused_by_words(atoms, lambda k: f"{noun} {k} ({atoms[k].symbols})", each):
         kind = type(potential).__name__
         warnings.warn(f"{kind} does not use {unused}", Unused, stacklevel=4)
     return bool(unused)

@@ -170,6 +170,8 @@ class Alone:
     def _of_group(self, function: Callable[..., tuple[Any, Tree]], group: _Group) -> Any:
         def taken(leaf, index):
             nothing = np.zeros((), leaf.dtype)[()]
+            if not leaf.shape[0]:  # JAX refuses to gather from no row
+                return jnp.zeros((*group.rows[id(index)].shape, *leaf.shape[1:]), leaf.dtype)
             return leaf.at[group.rows[id(index)]].get(mode="fill", fill_value=nothing)
 
         def own(index):
