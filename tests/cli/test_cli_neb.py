@@ -65,6 +65,7 @@ def test_it_writes_what_the_library_computes(files):
     with pytest.warns(UserWarning, match="not relaxed"):
         expected = neb(paths, EMT(), n_images=4, fmax=0.1, max_steps=3, dtype="float64")
     assert "end points of 3 paths (al.traj, a.traj and b.traj, broken.traj)" in done.stderr
+    assert "al.traj: max_steps reached" in done.stdout
     written = ase.io.read("out.traj", ":")
     images = [image for path in expected for image in path.images]
     assert len(written) == len(images) == 11

@@ -143,8 +143,9 @@ def test_it_is_what_differences_tend_to(case):
     np.testing.assert_allclose(ours.hessian, expected, rtol=0, atol=bound + 1e-10)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    "case", named_daily({k: c for k, c in CASES.items() if c.theirs is not None}, ["EMT, slab"])
+    "case", [pytest.param(c, id=k) for k, c in CASES.items() if c.theirs is not None]
 )
 def test_it_is_what_hessians_of_ase_tend_to(case, tmp_path):
     atoms = case.atoms.copy()

@@ -161,6 +161,7 @@ def test_a_structure_has_the_bits_that_it_has_alone(relax_ions, dtype):
         assert same_bits(alone.stress, together[at].stress)
 
 
+@pytest.mark.exhaustive
 def test_a_crystal_that_a_strain_lowers_is_unstable():
     """Of body-centred copper, whose tetragonal shear leads to the face-centred crystal."""
     (atoms,) = relax([bulk("Cu", "bcc", a=2.86)], EMT(), FIRE(), cell="frechet", fmax=1e-3).atoms
@@ -187,7 +188,7 @@ def test_what_fails_is_told_and_spoils_no_other():
     assert short.message == "ions did not converge" and np.isfinite(short.tensor).all()
 
 
-@pytest.mark.parametrize("relax_ions", [False, True])
+@pytest.mark.parametrize("relax_ions", [False, exhaustive(True)])
 def test_a_crystal_without_a_list_is_told_of_and_spoils_no_other(relax_ions):
     lost = bulk("Cu", cubic=True)
     lost.positions[0] = 2e8

@@ -136,6 +136,7 @@ def test_a_structure_without_a_list_is_told_of_and_spoils_no_other(hessian):
     assert ours.message == "" and same_bits(ours.hessian, alone.hessian)
 
 
+@pytest.mark.exhaustive
 def test_a_bridge_is_a_saddle_and_a_hollow_a_minimum():
     """The bridge lies on a mirror plane, and its adatom does not leave it."""
     relaxed = relax([adatom("hollow"), adatom("bridge")], EMT(), FIRE(), fmax=1e-3)

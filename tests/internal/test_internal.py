@@ -37,7 +37,7 @@ from basinax.internal.sparse import HessianModel, Jacobian, Pattern
 from basinax.structures.read import intake
 from calculators import Springs, Whirl
 from comparison import same
-from cover import every_day, exhaustive
+from cover import every_day
 
 MOLECULES = read(Path(__file__).parents[2] / "benchmarks" / "data" / "molecules.extxyz", ":")
 FIRST_POINTS = Path(__file__).parents[1] / "data" / "first_points.npz"
@@ -387,7 +387,8 @@ def test_a_number_a_structure_is_that_of_its_own():
     assert are_same(batch, alone)
 
 
-@pytest.mark.parametrize("dtype", ["float64", exhaustive("float32")])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_potentials_in_jit_are_evaluated_one_structure_at_a_time(dtype):
     few = [bulk("Ar", cubic=True), Atoms("Ar3", [(0.0, 0, 0), (0, 0, 3.6), (3.4, 0, 0)])]
     few[0].rattle(0.1, seed=0)

@@ -176,6 +176,7 @@ def test_structures_and_their_constraints_are_not_changed():
     assert not atoms["internals"].constraints[0].initialized
 
 
+@pytest.mark.exhaustive
 def test_lengths_and_angles_stay():
     starts, names = several(), ["bonds", "internals", "given", "all"]
     result = relax([starts[name] for name in names], ASEEMT(), BFGS(), fmax=0.01)

@@ -105,6 +105,7 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(
     assert batch.steps.tolist() == [int(r.steps[0]) for r in [*alone, *alone[::-1]]]
 
 
+@pytest.mark.exhaustive
 def test_no_bit_depends_on_when_lists_are_made(models_as_users, monkeypatch):
     few, cells, model = structures()[3:], [None, None, Frechet()], network(dtype="float32")
     seldom = relax(few, model, FIRE(), cell=cells, max_steps=10)

@@ -153,6 +153,7 @@ def test_a_rebuild_changes_the_lists_of_its_systems_alone():
     assert (pairs_of(found, batch.n_rows) == expected).all()
 
 
+@pytest.mark.exhaustive
 def test_room_grows_with_the_number_of_neighbours_and_of_shifts():
     """A crystal is pressed until its lists and the shifts in reach need more room."""
     start = bulk("Cu", cubic=True, a=8.0)

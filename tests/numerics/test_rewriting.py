@@ -23,7 +23,6 @@ from basinax.numerics.interpret import (
     with_ordered_sums,
     with_rounded_products,
 )
-from cover import exhaustive
 from xla import jit_as_users
 
 DRAW = np.random.default_rng(0)
@@ -170,7 +169,8 @@ def turns(x, y):
     return lax.fori_loop(0, 3, turn, ([jnp.zeros_like(x) for _ in OPERATIONS], x, y))[0]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, exhaustive(np.float64)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_no_bit_of_an_operation_depends_on_how_many_rows_there_are(dtype):
     """One row is fewer than a vector has, 21 are no multiple of eight, 128 more than small loops
     have."""

@@ -165,7 +165,8 @@ def test_slots_that_others_have_filled_change_no_bit():
         assert np.asarray(x[ROWS[0]]).tobytes() == np.asarray(other[ROWS[0]]).tobytes()
 
 
-@pytest.mark.parametrize("memory", [8, exhaustive(100)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("memory", [8, 100])
 def test_loops_through_all_slots_have_the_bits_of_those_that_end(memory):
     """As on a GPU; over more than 400 steps, with few pairs and with full histories."""
 
@@ -181,6 +182,7 @@ def test_loops_through_all_slots_have_the_bits_of_those_that_end(memory):
         assert same_bits(a, b)
 
 
+@pytest.mark.exhaustive
 def test_a_bounded_history_beside_larger_systems_is_that_of_the_system_alone():
     """Room for 10, 10 and 14 pairs, in 30 steps."""
     lbfgs = LBFGS(maxstep=0.3)

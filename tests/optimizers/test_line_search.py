@@ -194,7 +194,7 @@ def test_trials_are_evaluations_and_no_steps(name):
     assert np.array_equal(result.energies, jax.jit(lambda x: bowl(x)[0])(result.params))
 
 
-@pytest.mark.parametrize("name", TWO_SEARCHERS)
+@pytest.mark.parametrize("name", every_day(SEARCHERS.keys(), ("ConjugateGradient",).__contains__))
 def test_a_failed_search_ends_its_system_where_it_began_and_no_other(name):
     result = relax(lying, START, SEARCHERS[name], index_prefix=INDEX, fmax=1e-6)
     undisturbed = relaxed(name)
@@ -219,7 +219,8 @@ def test_a_search_that_fails_is_repeated_once_along_the_gradient():
     assert np.all(result.energies <= first)
 
 
-@pytest.mark.parametrize("name", ["ConjugateGradient", exhaustive("LBFGSLineSearch")])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["ConjugateGradient", "LBFGSLineSearch"])
 def test_a_limit_behind_a_search_is_noticed(name):
     optimizer = chain(SEARCHERS[name], MaxStepSize(0.03))
     result = relax(bowl, START, optimizer, index_prefix=INDEX, fmax=1e-6, max_steps=2000)

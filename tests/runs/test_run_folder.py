@@ -47,7 +47,6 @@ from basinax.runs.results import Results
 from basinax.runs.rows import not_kept
 from basinax.runs.stores import SQLiteFile
 from basinax.structures.formats.formats import Form
-from cover import exhaustive
 
 ARGON = "lennard-jones:epsilon=0.0104,sigma=3.40,cutoff=8.5"
 N = 9
@@ -475,7 +474,8 @@ def test_a_time_limit_ends_a_run_in_order(whole):
 
 
 # A command that SIGTERM ends writes what it has every day in test_outputs.py.
-@pytest.mark.parametrize("name", ["SIGKILL", exhaustive("SIGTERM")])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
 def test_a_signal_costs_no_more_than_what_ran(engine, whole, name):
     """The first commit of a process is let through; then the signal comes."""
     process = subprocess.Popen(

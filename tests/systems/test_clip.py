@@ -612,7 +612,8 @@ def test_padding_changes_nothing(clip):
         assert np.array_equal(got.tree[mine], expected.tree[mine], equal_nan=True)
 
 
-@pytest.mark.parametrize("uniform", [True, exhaustive(False)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("uniform", [True, False])
 def test_layers_of_a_system_are_clipped_as_they_are_alone(uniform):
     draw = np.random.default_rng(0)
     prefix = {"cell": SystemIndex.from_sizes([1] * 3), "atoms": SystemIndex.from_sizes([9, 4, 9])}
@@ -757,7 +758,8 @@ def test_limits_of_another_number_of_systems_are_refused():
         clip_by_norm(ROW, np.ones(3), index)
 
 
-@pytest.mark.parametrize("index", [exhaustive(None), SystemIndex.from_sizes([2, 1])])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("index", [None, SystemIndex.from_sizes([2, 1])])
 def test_derivatives_need_no_jit(index):
     def clipped(x):
         found = clip_by_norm(x, 1.0, index)

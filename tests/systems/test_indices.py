@@ -51,7 +51,8 @@ def test_leaves_of_two_dtypes_may_share_an_index():
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, exhaustive(np.float64)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_systems_of_many_leaves_have_the_bits_of_a_run_alone(dtype):
     leaves, index = tree(dtype)
     leaves = [x.at[4].set(jnp.nan) for x in leaves]  # in the fourth system

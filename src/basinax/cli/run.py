@@ -529,7 +529,9 @@ def print_summary(stream: TerminalStream, briefs: list[Brief], noun: str) -> Non
     failed = [brief for brief in briefs if brief.status != Status.CONVERGED]
 
     def line_of(k: int) -> str:
-        formula = f" ({failed[k].formula})" if failed[k].n_atoms else ""
+        # A path is kept as one structure of all its images, whose formula says little.
+        has_formula = noun == RELAXATION.noun and failed[k].n_atoms
+        formula = f" ({failed[k].formula})" if has_formula else ""
         return f"{failed[k].source}{formula}: {failed[k].reason}"
 
     print_first(stream, range(len(failed)), line_of)
