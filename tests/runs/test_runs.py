@@ -328,6 +328,17 @@ def test_symmetrize_refuses_what_moves_held_atoms(relaxation, constraint, is_kep
         assert "a symmetry of held.traj takes atom" in refused(*given)
 
 
+def test_atoms_that_symmetry_would_move_though_they_are_held_are_refused(relaxation):
+    options = ["--potential", ARGON, "--symmetrize"]
+    error = refused("crystals.extxyz", *options, "--fix-atoms", "0")
+    assert "a symmetry of crystals.extxyz@0 takes atom 0 to atom" in error
+    crystal = bulk("Ar", "fcc", 5.2, cubic=True)
+    crystal.set_constraint(FixAtoms([1, 2]))
+    ase.io.write("held.extxyz", crystal)
+    assert "a symmetry of held.extxyz takes atom" in refused("held.extxyz", *options)
+    done("relax", "held.extxyz", *options, "--fix-atoms", "0-3", "--quiet")
+
+
 def test_symmetrize_keeps_directions_that_each_symmetry_keeps(relaxation):
     crystal = bulk("Ti", "hcp", 2.95, 4.68)
     crystal.set_constraint(FixedPlane([0, 1], [0, 0, 1]))

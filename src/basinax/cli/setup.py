@@ -53,6 +53,7 @@ from basinax.minimize.criteria import (
 )
 from basinax.numerics.settings import one_line
 from basinax.structures.charges import some_of
+from basinax.structures.constraints.fix_symmetry import turns_of
 from basinax.structures.constraints.reading import left_by_constraints
 from basinax.structures.formats.occupancy import check_occupancies
 from basinax.structures.read import Fault, Item, intake
@@ -274,9 +275,7 @@ def symmetrize(atoms: Atoms, source: str) -> bool:
 def _check_held(atoms: Atoms, source: str, kept: FixSymmetry) -> None:
     """Raise ValueError if a step that keeps the symmetry would move what other constraints hold."""
     left = left_by_constraints(atoms)
-    into = atoms.cell.array.T
-    for rotation, image in zip(kept.rotations, kept.symm_map, strict=True):
-        turn = into @ rotation @ np.linalg.inv(into)
+    for turn, image in zip(turns_of(kept, atoms), kept.symm_map, strict=True):
         is_broken = np.abs(turn @ left @ turn.T - left[image]).max((1, 2)) > HELD_ALIKE
         for atom in np.flatnonzero(is_broken)[:1]:
             raise ValueError(

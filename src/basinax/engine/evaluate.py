@@ -197,6 +197,7 @@ def unlistable_by(
 
 
 def _fault_of(point: Snapshot) -> str:
+    """The message on a structure without finite numbers; empty for others."""
     numbers = (x for x in (point.energy, point.forces, point.stress) if x is not None)
     return "" if all(np.isfinite(x).all() for x in numbers) else NOT_FINITE
 

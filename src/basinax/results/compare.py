@@ -217,8 +217,8 @@ def distance_of(first: Relaxed, other: Relaxed) -> float:
 def _holds_in_space(constraint: Any) -> bool:
     """Whether a constraint holds atoms in space, and not only to each other."""
     if isinstance(constraint, Hookean):
-        other: Any = constraint.todict()
-        return np.ndim(other["kwargs"]["a2"]) > 0  # a point or a plane, no atom
+        told: Any = constraint.todict()
+        return np.ndim(told["kwargs"]["a2"]) > 0  # a point or a plane, no atom
     if isinstance(constraint, FixAtoms):
         return len(constraint.index) > 0
     return not isinstance(constraint, FixBondLengths | FixCom | FixInternals | FixSymmetry)

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float
 from basinax.numerics import xla
 from basinax.numerics.rounding import exact
 from basinax.numerics.settings import require_function
+from basinax.systems.folds import take
 from basinax.systems.index import AnyIndex, SystemIndex
 from basinax.systems.prefix import is_index, n_systems, resolve
 from basinax.systems.types import Prefix, Tree
@@ -169,10 +170,7 @@ class Alone:
 
     def _of_group(self, function: Callable[..., tuple[Any, Tree]], group: _Group) -> Any:
         def taken(leaf, index):
-            nothing = np.zeros((), leaf.dtype)[()]
-            if not leaf.shape[0]:  # JAX refuses to gather from no row
-                return jnp.zeros((*group.rows[id(index)].shape, *leaf.shape[1:]), leaf.dtype)
-            return leaf.at[group.rows[id(index)]].get(mode="fill", fill_value=nothing)
+            return take(leaf, group.rows[id(index)], np.zeros((), leaf.dtype)[()])
 
         def own(index):
             return jnp.asarray(group.rows[id(index)] < index.n_rows)

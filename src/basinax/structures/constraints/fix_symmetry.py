@@ -198,10 +198,15 @@ def loses_symmetry(stages: Stages, movable: Bool[np.ndarray, "3 3"]) -> bool:
     return any(np.abs(change).max() > ON_AXES for change in changes)
 
 
+def turns_of(constraint: FixSymmetry, atoms: Atoms) -> Float[np.ndarray, "operations 3 3"]:
+    """The operations as matrices that turn Cartesian vectors."""
+    cell = atoms.cell.array
+    return cell.T @ np.asarray(constraint.rotations, float) @ np.linalg.inv(cell).T
+
+
 def _operations(constraint: FixSymmetry, atoms: Atoms) -> tuple[bytes, bytes, int]:
     """Matrices and maps as hashable bytes for a cache, and the number of atoms."""
-    cell = atoms.cell.array
-    turns = cell.T @ np.asarray(constraint.rotations, float) @ np.linalg.inv(cell).T
+    turns = turns_of(constraint, atoms)
     maps = np.array(constraint.symm_map, np.int64)
     return turns.tobytes(), maps.tobytes(), len(atoms)
 
