@@ -258,6 +258,113 @@ def _shifts(
     return jnp.stack(indices, axis=-1) - turns[:, None]
 
 
+class Pairs(NamedTuple):
+    """All pairs of atoms of some systems, which are tried some shifts at a time."""
+
+    reach: Reach
+    n_tried: Int32[Array, "systems"]
+    """The number of shifts to try."""
+    cells: Float[Array, "systems 3 3"]
+    ways: list[Float[Array, "systems 1 atoms neighbors"]]
+    """The components of the vectors from atoms to neighbours, in Å."""
+    is_pair: Bool[Array, "systems 1 atoms neighbors"]
+    """Whether both are atoms."""
+
+    @classmethod
+    def of(cls, x, is_atom, cells, reach: Reach, n_tried) -> "Pairs":
+        """The pairs of atoms at positions `x`, as in `_reach`."""
+        ways = [x[:, None, None, :, k] - x[:, None, :, None, k] for k in range(3)]
+        is_pair = (is_atom[:, :, None] & is_atom[:, None, :])[:, None]
+        return cls(reach, n_tried, cells, ways, is_pair)
+
+    @property
+    def n_turns(self) -> Int32[Array, ""]:
+        """The number of turns in which all shifts are tried."""
+        return (jnp.max(self.n_tried) + SHIFTS_AT_ONCE - 1) // SHIFTS_AT_ONCE
+
+    @property
+    def middle(self) -> Int32[Array, "systems 1 1 1"]:
+        """The number of the shift that is zero."""
+        return self.n_tried[:, None, None, None] // 2
+
+    def near(
+        self, turn: Int32[Array, ""]
+    ) -> tuple[Bool[Array, "systems shifts atoms neighbors"], Int32[Array, "1 shifts 1 1"]]:
+        """The pairs within the radius with the shifts of a turn, and the numbers of these shifts.
+
+        (i, j, s) and (j, i, -s) have opposite vectors exactly.
+        """
+        codes = turn * SHIFTS_AT_ONCE + jnp.arange(SHIFTS_AT_ONCE, dtype=jnp.int32)
+        code = codes[None, :, None, None]
+        shift = _shifts(self.reach.turns, codes).astype(self.cells.dtype)
+        terms = [shift[..., k, None] * self.cells[:, None, k] for k in range(3)]
+        offset = (terms[0] + terms[1] + terms[2])[:, :, None, None]
+        d = [way + offset[..., k] for k, way in enumerate(self.ways)]
+        is_self = jnp.eye(self.is_pair.shape[-1], dtype=bool)[None, None]
+        is_other = ~(is_self & (code == self.middle))
+        is_tried = code < self.n_tried[:, None, None, None]
+        r2 = (self.reach.radii**2)[:, None, None, None]
+        is_near = d[0] * d[0] + d[1] * d[1] + d[2] * d[2] <= r2
+        return is_near & self.is_pair & is_other & is_tried, code
+
+    def counts(self) -> Int32[Array, "systems atoms neighbors"]:
+        """The number of shifts with which each pair is near."""
+
+        def count(turn, counts):
+            return counts + jnp.sum(self.near(turn)[0], axis=1, dtype=jnp.int32)
+
+        return lax.fori_loop(0, self.n_turns, count, self._none())
+
+    def slots(
+        self,
+        counts: Int32[Array, "systems atoms neighbors"],
+        rows: Int32[Array, "systems atoms"],
+        room: tuple[int, int, Int32[Array, ""]],
+        *,
+        reverse: bool,
+    ) -> tuple[Int32[Array, "systems atoms width"], Int32[Array, "systems atoms width"] | None]:
+        """The slots of each atom, and the positions of its pairs seen from their other ends.
+
+        Args:
+            counts: as by `counts`.
+            rows: the row of each atom.
+            room: of a batch: its rows, the slots of a row, and the shifts of a system.
+            reverse: otherwise the positions are None.
+        """
+        n_rows, width, n_shifts = room
+        begins = jnp.cumsum(counts, axis=2) - counts
+        # Seen from the other end, the shifts of a pair come in the opposite order.
+        lasts = jnp.swapaxes(begins, 1, 2) + counts - 1
+        own_rows = jnp.arange(rows.size, dtype=jnp.int32).reshape(*rows.shape)[:, None, :, None]
+        neighbor = rows[:, None, None]
+
+        def put(turn, carry):
+            slots, others, n_before = carry
+            near, code = self.near(turn)
+            ones = near.astype(jnp.int32)
+            done = jnp.cumsum(ones, axis=1)
+            nth = n_before[:, None] + done - ones
+            slot = begins[:, None] + nth
+            # No pair is written that was not counted, whatever code the two loops have.
+            is_written = near & (nth < counts[:, None]) & (slot < width)
+            at = jnp.where(is_written, own_rows * width + slot, slots.size)
+            further = n_rows + 1 + neighbor * n_shifts + code
+            image = jnp.where(code == self.middle, neighbor, further)
+            slots = slots.at[at].set(jnp.broadcast_to(image, at.shape), mode="drop")
+            if others is not None:
+                there = (lasts[:, None] - nth) * n_rows + neighbor
+                others = others.at[at].set(there, mode="drop")
+            return slots, others, n_before + done[:, -1]
+
+        empty = jnp.full(rows.size * width, n_rows, jnp.int32)
+        start = empty, jnp.zeros_like(empty) if reverse else None, self._none()
+        made = lax.fori_loop(0, self.n_turns, put, start)[:2]
+        return jax.tree.map(lambda x: x.reshape(*rows.shape, width), made)
+
+    def _none(self) -> Int32[Array, "systems atoms neighbors"]:
+        return jnp.zeros_like(self.is_pair[:, 0], jnp.int32)
+
+
 @functools.partial(xla.jitted, static_argnums=0, is_kept=True)
 def _listed(
     how: tuple[int, int],
@@ -290,71 +397,17 @@ def _listed(
         own = lax.dynamic_slice_in_dim(members, k * n_lanes, n_lanes)
         some = jnp.minimum(own, n_systems - 1)
         size, rows = sizes[some], starts[some][:, None] + atoms
-        of_some = batch.cells[some]
         is_atom = atoms < size[:, None]
         x = jnp.where(is_atom[..., None], positions[jnp.minimum(rows, n_rows - 1)], 0.0)
         reach = _reach(x, is_atom, Cells(*(c[some] for c in cells)), radius)
         fits = reach.may_be & (reach.n_shifts <= n_shifts)
-        n_tried = jnp.where(fits, reach.n_shifts, 0)[:, None, None, None]
-        n_turns = (jnp.max(n_tried) + SHIFTS_AT_ONCE - 1) // SHIFTS_AT_ONCE
+        n_tried = jnp.where(fits, reach.n_shifts, 0)
 
-        # Axes of pairs: systems, shifts, atoms, neighbours.
-        ways = [x[:, None, None, :, j] - x[:, None, :, None, j] for j in range(3)]
-        is_pair = (is_atom[:, :, None] & is_atom[:, None, :])[:, None]
-        is_self = jnp.eye(n_atoms, dtype=bool)[None, None]
-        r2 = (reach.radii**2)[:, None, None, None]
-
-        def shifts_of(turn):
-            codes = turn * SHIFTS_AT_ONCE + jnp.arange(SHIFTS_AT_ONCE, dtype=jnp.int32)
-            return codes, codes[None, :, None, None]
-
-        def is_near(turn):
-            """Of pairs with these shifts; (i, j, s), (j, i, -s) have opposite vectors exactly."""
-            codes, code = shifts_of(turn)
-            shift = _shifts(reach.turns, codes).astype(x.dtype)
-            terms = [shift[..., k, None] * of_some[:, None, k] for k in range(3)]
-            offset = (terms[0] + terms[1] + terms[2])[:, :, None, None]
-            d = [w + offset[..., j] for j, w in enumerate(ways)]
-            is_other = ~(is_self & (code == n_tried // 2))
-            return (d[0] * d[0] + d[1] * d[1] + d[2] * d[2] <= r2) & (
-                is_pair & is_other & (code < n_tried)
-            )
-
-        def count(turn, counts):
-            return counts + jnp.sum(is_near(turn), axis=1, dtype=jnp.int32)
-
-        none = jnp.zeros((n_lanes, n_atoms, n_atoms), jnp.int32)
-        counts = lax.fori_loop(0, n_turns, count, none)
-        ends = jnp.cumsum(counts, axis=2)
-        begins = ends - counts
-        longest = jnp.max(ends[..., -1], axis=1)
-        # Seen from the other end, the shifts of a pair come in the opposite order.
-        lasts = jnp.swapaxes(begins, 1, 2) + counts - 1
-        own_rows = jnp.arange(n_lanes * n_atoms, dtype=jnp.int32).reshape(n_lanes, 1, n_atoms, 1)
-        neighbor = rows[:, None, None]
-
-        def put(turn, carry):
-            slots, reverse, n_before = carry
-            near, (_, code) = is_near(turn), shifts_of(turn)
-            ones = near.astype(jnp.int32)
-            done = jnp.cumsum(ones, axis=1)
-            nth = n_before[:, None] + done - ones
-            slot = begins[:, None] + nth
-            # No pair is written that was not counted, whatever code the two loops have.
-            is_written = near & (nth < counts[:, None]) & (slot < width)
-            at = jnp.where(is_written, own_rows * width + slot, slots.size)
-            further = n_rows + 1 + neighbor * n_shifts + code
-            image = jnp.where(code == n_tried // 2, neighbor, further)
-            slots = slots.at[at].set(jnp.broadcast_to(image, at.shape), mode="drop")
-            if reverse is not None:
-                there = (lasts[:, None] - nth) * n_rows + neighbor
-                reverse = reverse.at[at].set(there, mode="drop")
-            return slots, reverse, n_before + done[:, -1]
-
-        empty = jnp.full(n_lanes * n_atoms * width, n_rows, jnp.int32)
-        start = empty, None if known.reverse is None else jnp.zeros_like(empty), none
-        made = lax.fori_loop(0, n_turns, put, start)[:2]
-        slots, reverse = jax.tree.map(lambda x: x.reshape(n_lanes, n_atoms, width), made)
+        pairs = Pairs.of(x, is_atom, batch.cells[some], reach, n_tried)
+        counts = pairs.counts()
+        longest = jnp.max(jnp.sum(counts, axis=2, dtype=jnp.int32), axis=1)
+        has_reverse, room = known.reverse is not None, (n_rows, width, n_shifts)
+        slots, reverse = pairs.slots(counts, rows, room, reverse=has_reverse)
 
         is_kept = fits & (longest <= width) & (own < n_systems)
         padded = -(-size // BLOCK) * BLOCK
