@@ -1,6 +1,7 @@
 """ASE calculators as potentials: the promise, ASE's steps, and calculators that fail."""
 
 import functools
+import importlib
 import os
 import threading
 import warnings
@@ -365,6 +366,20 @@ def test_a_process_that_cannot_make_its_calculator_is_left_out(tmp_path):
         warnings.simplefilter("ignore", RuntimeWarning)
         result = relax([on_springs("H3", 0)] * 3, ASECalculator(once, workers=2), fmax=1e-2)
     assert result.converged.all()
+
+
+def test_a_module_that_starts_processes_when_it_is_imported_is_named(tmp_path, monkeypatch):
+    (tmp_path / "starting_module.py").write_text(
+        "from ase.build import bulk\n"
+        "from ase.calculators.emt import EMT\n"
+        "from basinax.atoms import ASECalculator, evaluate\n"
+        "def make():\n"
+        "    return EMT()\n"
+        "evaluate([bulk('Cu')], ASECalculator(make, workers=1))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RuntimeError, match="imports this module, which starts such processes"):
+        importlib.import_module("starting_module")
 
 
 def test_a_stopped_run_returns_where_structures_are():

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import ase.io
+import cloudpickle
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def cluster():
     made = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     made.add_node(num_cpus=1)
     ray.init(address=made.address, log_to_driver=False)
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # no worker can import it
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # no worker can import it
     yield made
     ray.shutdown()
     made.shutdown()

@@ -39,12 +39,12 @@ def evaluate_afresh(atoms: Sequence[Atoms], model: Any, *, stress: bool) -> Atom
     Raises:
         NotTriedError: the model cannot be sent to another process, or fails there.
     """
-    import cloudpickle
+    from basinax.models.packing import packed
 
     if model is not None:
         atoms = bare(atoms)
     try:
-        packed = cloudpickle.dumps(functools.partial(evaluate, atoms, model, stress=stress))
+        question = packed(functools.partial(evaluate, atoms, model, stress=stress))
     except Exception as error:
         raise NotTriedError(
             f"the model cannot be sent to another process ({text_of(error)}): pass ASECalculator"
@@ -54,7 +54,7 @@ def evaluate_afresh(atoms: Sequence[Atoms], model: Any, *, stress: bool) -> Atom
     environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     with tempfile.TemporaryDirectory() as folder:
         asked, answer = (Path(folder, name) for name in ("asked", "answer"))
-        asked.write_bytes(pickle.dumps(sys.path) + cloudpickle.dumps(switches()) + packed)
+        asked.write_bytes(pickle.dumps(sys.path) + packed(switches()) + question)
         command = [sys.executable, "-c", _SCRIPT, str(asked), str(answer)]
         done = subprocess.run(
             command, env=environment, capture_output=True, stdin=subprocess.DEVNULL, check=False

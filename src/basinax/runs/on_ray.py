@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import jax
 
+from basinax.models.packing import packed
 from basinax.numerics.switches import switches
 from basinax.results.record import Relaxed
 
@@ -125,7 +126,7 @@ class _Workers:
 
     def __init__(self, ray: Any, relax_window: Callable[..., Any], describe: Callable[[], Any]):
         self._ray = ray
-        self._functions = [ray.cloudpickle.dumps(x) for x in (relax_window, describe)]
+        self._functions = [packed(x) for x in (relax_window, describe)]
         self._workers: dict[tuple[str, int], Any] = {}
         """Workers, by machine and number on the machine."""
         self._given: dict[Any, tuple[tuple[str, int], _Window]] = {}

@@ -24,6 +24,9 @@ from ase.calculators.singlepoint import SinglePointCalculator
 MOST_KEPT = 10
 """The number of failed structures of a process whose files are kept."""
 
+STARTING = "BASINAX_WORKER_STARTING"
+"""A variable of the environment of processes that do not have their function yet."""
+
 MOST_PARTS = 100
 """Longer containers are not searched for calculators."""
 
@@ -172,7 +175,9 @@ def _evaluate(pipe: Connection, packed: bytes, reuse: bool, caller: str, root: s
         oom = runpy.run_path(str(Path(__file__).parents[2] / "numerics" / "oom.py"))
         known = set(sys.modules)
         os.chdir(caller)
-        maker = Maker(cloudpickle.loads(packed), root, caller)
+        make = cloudpickle.loads(packed)
+        os.environ.pop(STARTING, None)
+        maker = Maker(make, root, caller)
         shared = maker.made("shared")
         pipe.send(("loaded", loaded(known)))
         pipe.send(("ready", implemented_by(shared[0])))

@@ -33,7 +33,9 @@ from basinax.models.evaluators.protocol import (
     placed,
 )
 from basinax.models.evaluators.waiting import short_of
+from basinax.models.evaluators.worker import STARTING
 from basinax.numerics.oom import FEWER, half
+from basinax.numerics.switches import switches
 
 SCRIPT = Path(__file__).with_name("worker.py")
 THREADS = ("OMP", "OPENBLAS", "MKL", "BLIS", "VECLIB_MAXIMUM", "NUMEXPR")
@@ -60,11 +62,19 @@ class Workers(AbstractSession):
 
         Raises:
             TypeError: the function cannot be sent to another process.
-            RuntimeError: no calculator could be made; the message has the reason.
+            RuntimeError: no calculator could be made; the message has the reason. Or a module that
+                a process imports to begin calls this function again.
         """
+        if STARTING in os.environ:
+            raise RuntimeError(
+                "a process that makes calculators imports this module, which starts such processes"
+                " when it is imported: run it as a script, or put what it runs under"
+                ' `if __name__ == "__main__":`'
+            )
         self._atoms, self._reuse, self._timeout = atoms, reuse, timeout
         packed, self._caller = _packed(make), _here()
         environment = os.environ | {f"{name}_NUM_THREADS": str(threads) for name in THREADS}
+        environment |= {"JAX_ENABLE_X64": str(int(switches()["jax_enable_x64"])), STARTING: "1"}
         self._greeting = _absolute(sys.path), packed, reuse, self._caller
         if paths := environment.get("PYTHONPATH"):
             environment["PYTHONPATH"] = os.pathsep.join(_absolute(paths.split(os.pathsep)))
@@ -331,10 +341,10 @@ def _absolute(paths: Sequence[str]) -> list[str]:
 
 
 def _packed(make: Callable[[], Any]) -> bytes:
-    import cloudpickle
+    from basinax.models.packing import packed
 
     try:
-        return cloudpickle.dumps(make)
+        return packed(make)
     except Exception as error:
         raise TypeError(
             f"the function that makes calculators cannot be sent to another process ({error}): make"
