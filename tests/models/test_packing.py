@@ -55,6 +55,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from ase.build import bulk
 
+from basinax import product
 from basinax.atoms import AbstractAtomEnergyPotential, ASECalculator, evaluate, probe
 
 
@@ -68,7 +69,8 @@ class Copper(AbstractAtomEnergyPotential):
     def energy(self, near):
         left = jnp.clip(4.0 - near.distances, 0, 1)
         smooth = left**3 * (10 - 15 * left + 6 * left**2)
-        return jnp.sum(self.depth * jnp.exp(-near.distances) * smooth, where=near.is_there)
+        energies = product(self.depth * jnp.exp(-near.distances), smooth)
+        return jnp.sum(energies, where=near.is_there)
 
 
 copper = Copper(depth=2.0)

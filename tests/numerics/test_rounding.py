@@ -98,6 +98,11 @@ def test_a_factor_of_one_changes_nothing_and_others_round(dtype):
     assert np.array_equal(scaled(x, half, scaling_top(half)), rounded(x * half), equal_nan=True)
 
 
+def test_a_product_of_arrays_of_other_shapes_raises():
+    with pytest.raises(ValueError, match=r"shapes must be equal, got \(3,\) and \(\)"):
+        jax.grad(lambda a: product(a, 2.0).sum())(jnp.ones(3))
+
+
 def test_the_derivative_of_a_product_is_that_of_multiplication():
     a, b = jnp.array([1.5, -2.0]), jnp.array([0.3, 7.0])
     by_a, by_b = jax.grad(lambda a, b: product(a, b).sum(), argnums=(0, 1))(a, b)

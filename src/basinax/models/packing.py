@@ -7,6 +7,7 @@ from typing import Any
 
 import cloudpickle
 import equinox as eqx
+import jax
 
 
 def packed(value: Any) -> bytes:
@@ -24,18 +25,24 @@ def packed(value: Any) -> bytes:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Sends classes of Equinox with the names of their fields.
+    """Sends classes of Equinox with the names of their fields, and `jax.custom_vjp` in its parts.
 
     cloudpickle makes an empty class and fills it later, but Equinox tells JAX of the fields when a
     class is made: trees would have no entries of the filled class, and no error would say so.
     """
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, jax.custom_vjp):
+            return _empty, (type(obj),), vars(obj)
         found = super().reducer_override(obj)
         if not isinstance(obj, type(eqx.Module)) or found is NotImplemented:
             return found
         make, how, *state = found
         return _with_fields, (_static_by_name(obj), make, *how), *state
+
+
+def _empty(kind: type) -> Any:
+    return object.__new__(kind)
 
 
 def _static_by_name(kind: Any) -> dict[str, bool]:

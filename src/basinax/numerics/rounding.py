@@ -103,12 +103,24 @@ def product(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "...
     """`a * b`, rounded, with rounded products in its derivative. Shapes must be equal.
 
     Only reverse mode (`jax.grad`) is defined.
+
+    Raises:
+        ValueError: the shapes differ.
     """
+    return _rounded_product(a, b)
+
+
+def _rounded_product(a, b):
+    if jnp.shape(a) != jnp.shape(b):
+        raise ValueError(
+            f"product: shapes must be equal, got {jnp.shape(a)} and {jnp.shape(b)}: use"
+            " jnp.broadcast_to"
+        )
     return rounded(a * b)
 
 
 def _product_forward(a, b):
-    return rounded(a * b), (a, b)
+    return _rounded_product(a, b), (a, b)
 
 
 def _product_backward(residuals, cotangent):
