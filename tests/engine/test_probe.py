@@ -135,6 +135,19 @@ def test_a_model_that_joins_structures_is_found():
     assert {"together", "in parts"} <= found
 
 
+def test_a_model_that_counts_spare_atoms_is_found():
+    def energies(vectors, numbers, senders, receivers):
+        lengths = jnp.sqrt(jnp.sum(vectors**2, axis=1))
+        decay = jnp.exp(-lengths) * jnp.clip(1 - lengths / 5, 0, 1) ** 2
+        sums = jnp.zeros(len(numbers)).at[receivers].add(decay)
+        return sums - sums.mean()
+
+    # Of two series of shapes, some structures have the same one in both.
+    crystals = [bulk("Cu", a=3.5, cubic=True), bulk("Cu", a=3.7) * 2]
+    found = probe(JaxModel.of_vectors(energies, 5.0), crystals)
+    assert [x.name for x in found.findings if not x.is_kept] == ["energy with other spare atoms"]
+
+
 def test_a_calculator_that_remembers_is_found():
     assert "after near points" in wrong(probe(Shared(Springs()), molecules()))
 

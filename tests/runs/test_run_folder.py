@@ -310,6 +310,32 @@ def test_a_report_of_a_run_says_what_it_has_found(whole):
     assert "a report is a file in .html" in run("report", "kept", "--output", "x.pdf", code=2)
 
 
+def test_tables_of_a_run_have_what_could_not_be_read():
+    ase.io.write("with_none.traj", [cluster(1), Atoms(), cluster(2)])
+    relax(
+        "--run", "kept", "--table", "table.csv", "--output", "out.extxyz", files=["with_none.traj"]
+    )
+    run("export", "kept", "--table", "exported.csv", "--output", "exported.extxyz")
+    for table, structures in (("table.csv", "out.extxyz"), ("exported.csv", "exported.extxyz")):
+        lines = Path(table).read_text().splitlines()
+        assert [x.split(",")[0] for x in lines[1:]] == [f"with_none.traj@{k}" for k in range(3)]
+        assert "has no atoms" in lines[2]
+        assert len(ase.io.read(structures, ":")) == 2
+    failed = "export", "kept", "--status", "evaluation_failed"
+    assert "has no atoms" in run(*failed, "--table", "-")
+    assert "none of these could be read" in run(*failed, "--output", "none.extxyz", code=2)
+    assert "2 structures in both" in run("compare", "kept", "kept")
+
+
+def test_what_is_not_periodic_has_no_volume_in_a_report():
+    slab = cluster(4)
+    slab.cell, slab.pbc = np.eye(3) * 20, (True, True, False)
+    ase.io.write("slab.traj", slab)
+    relax("--run", "kept", files=["slab.traj"])
+    (brief,) = RunFolder("kept").results.briefs()
+    assert brief.volume is None
+
+
 def test_a_report_has_the_limit_the_runs_and_columns_of_info():
     labelled = [cluster(k) for k in range(2)]
     for k, atoms in enumerate(labelled):
@@ -590,11 +616,17 @@ def test_shards_are_put_together_to_the_whole(whole):
         relax("--run", f"part{k}", "--shard", f"{k}/3")
     said = run("merge", "part1", "part2", "--run", "two")
     assert "two: 6 structures of 2 folders" in said
+    two = RunFolder("two").read_record()["record"]
+    assert two["results"] == {"converged": 6} and "ended" not in two
     run("resume", "two")
     run("merge", "part1", "part2", "part3", "--run", "three")
     assert exported("two") == exported("three") == whole
+    three = RunFolder("three").read_record()["record"]
+    assert three["results"] == {"converged": 9}
+    assert three["ended"] == RunFolder("part3").read_record()["record"]["ended"]
     shutil.copytree("part1", "copy")
     assert "stands in part1 and in copy" in run("merge", "part1", "copy", "--run", "x", code=2)
+    run("merge", "part1", "part2", "--run", "x")  # nothing of the refused one is left
     relax("--run", "other", "--fmax", 0.1, "--shard", "2/3")
     assert "fmax was 0.05" in run("merge", "part1", "other", "--run", "y", code=2)
 

@@ -10,6 +10,7 @@ from basinax.cli.outputs import Saver, check_places, print_saved
 from basinax.config.tables import RECORD, Table
 from basinax.results.figure import drawn
 from basinax.results.report.curves import Convergence, convergence_of
+from basinax.results.result import AtomsRelaxation
 from basinax.results.table import writer_of
 from basinax.runs.folder import RunFolder, limit_of
 
@@ -21,7 +22,8 @@ def compare(first: str, other: str, table: Path | None, *, may_replace: bool) ->
         both = [RunFolder.begun(name) for name in (first, other)]
         if table is not None:
             writer_of(table)
-        ours, theirs = (kept.results.gathered()[1] for kept in both)
+        results = [kept.results.gathered()[1] for kept in both]
+        ours, theirs = (AtomsRelaxation([x for x in of if x.n_atoms]) for of in results)
         changed = _changed(*(kept.read_record() for kept in both))
         found = ours.compare(theirs)
     saver = _saver(table, both, may_replace=may_replace)

@@ -86,11 +86,17 @@ class Found(NamedTuple):
 def found_structures(
     numbers: list[int], result: AtomsRelaxation, info: Sequence[str] = ()
 ) -> Found:
-    """The structures, with source, number, status and steps in their `info`."""
-    columns = result.to_dict(info)
+    """The structures, with source, number, status and steps in their `info`.
+
+    Those that could not be read are in the table alone.
+    """
+    columns, read = result.to_dict(info), {}
     for number, entry in zip(numbers, result, strict=True):
-        entry.atoms.info |= named_in_info(number, entry)
-    return Found(result.atoms, result.sources, numbers, columns)
+        if entry.n_atoms:
+            entry.atoms.info |= named_in_info(number, entry)
+            read[number] = entry
+    atoms, sources = ([getattr(x, of) for x in read.values()] for of in ("atoms", "source"))
+    return Found(atoms, sources, list(read), columns)
 
 
 def named_in_info(number: int, entry: Relaxed) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from basinax.cli.contents import found_structures, have_stress, plans_of
 from basinax.cli.inputs import home_of, note_place
 from basinax.cli.options import STDOUT
 from basinax.cli.outputs import Saver, check_places, print_saved, print_written
-from basinax.cli.values import Shard
+from basinax.cli.values import Shard, shard_of
 from basinax.config.files import key_of
 from basinax.config.tables import RECORD, Table
 from basinax.minimize.status import Status
@@ -20,6 +20,7 @@ from basinax.results.report.page import check_report
 from basinax.results.table import csv_of, writer_of
 from basinax.runs.changes import changes, joined
 from basinax.runs.folder import RunFolder
+from basinax.runs.results import Brief, counts_of
 
 
 def run(
@@ -49,6 +50,8 @@ def run(
             found = found_structures(numbers, result, info)
     if not numbers:
         fail(f"{kept.name} has no {'structure that ended so' if statuses else 'results'}")
+    if output is not None and not found.atoms:
+        fail(f"{kept.name} has no structure to write: none of these could be read")
     check_places(places, None, len(numbers), kept.files, may_replace=may_replace)
     saver = Saver(path for path, _ in places)
     if output is not None:
@@ -116,16 +119,20 @@ def merge(folders: list[Path], place: Path, *, force: bool) -> None:
         for kept in (*parts, whole):
             stack.enter_context(kept.taken())
         record = _record_of(parts, force=force)
-        note_place(place, record[RECORD])
-        whole.write_record(record)
         of: dict[int, Path] = {}
+        briefs: list[Brief] = []
         for part in parts:
-            numbers = [brief.number for brief in part.results.briefs()]
-            for number in numbers:
-                if number in of:
+            briefs += (found := part.results.briefs())
+            for brief in found:
+                if brief.number in of:
+                    number = brief.number
                     fail(f"structure {number} stands in {of[number]} and in {part.path}")
-            of |= dict.fromkeys(numbers, part.path)
+            of |= dict.fromkeys([brief.number for brief in found], part.path)
+        for part in parts:
             whole.results.copy(part.results)
+        record[RECORD]["results"] = counts_of(briefs)
+        note_place(place, record[RECORD])
+        whole.write_record(record)  # last: what has failed before is no run
     print_line(out, f"{place}: {len(of)} structures of {len(parts)} folders")
 
 
@@ -133,7 +140,8 @@ def _record_of(parts: list[RunFolder], *, force: bool) -> Table:
     """The joint record, from the first; exits if the records differ."""
     from basinax.cli.record import accept  # which imports what computes
 
-    record, *others = [part.read_record() for part in parts]
+    records = [part.read_record() for part in parts]
+    end, (record, *others) = _end_of([each[RECORD] for each in records]), records
     shard = str(Shard(1, 1))
     record[RECORD]["shard"] = shard
     for part, other in zip(parts[1:], others, strict=True):
@@ -147,5 +155,15 @@ def _record_of(parts: list[RunFolder], *, force: bool) -> Table:
         accept(changed, refusal, force=force)
         record[RECORD].setdefault("forced", []).extend(changed)
         record[RECORD] = joined(other[RECORD], record[RECORD])
-    record[RECORD]["merged"] = [str(part.path) for part in parts]
+    record[RECORD].pop("ended", None)
+    record[RECORD] |= end | {"merged": [str(part.path) for part in parts]}
     return record
+
+
+def _end_of(records: list[Table]) -> Table:
+    """The end of a run in parts, unless one has not ended or is missing."""
+    ends = [record["ended"] for record in records if "ended" in record]
+    shards = [record["shard"] for record in records]
+    n_parts = shard_of(shards[0]).of
+    is_whole = set(shards) == {str(Shard(k + 1, n_parts)) for k in range(n_parts)}
+    return {"ended": max(ends)} if is_whole and len(ends) == len(records) else {}

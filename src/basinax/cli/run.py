@@ -76,7 +76,7 @@ from basinax.results.table import Columns
 from basinax.runs.changes import continued, joined
 from basinax.runs.folder import RunFolder
 from basinax.runs.on_ray import relaxed_on_ray
-from basinax.runs.results import Brief
+from basinax.runs.results import Brief, counts_of
 from basinax.runs.rows import POINTS
 from basinax.runs.stores import Busy
 
@@ -435,12 +435,6 @@ def _ended(kept: RunFolder, works: AbstractWorks) -> list[Brief]:
     record[RECORD] |= {"results": counts_of(briefs), "ended": now()}
     kept.write_record(record)
     return briefs
-
-
-def counts_of(briefs: list[Brief]) -> dict[str, int]:
-    """The number of structures by name of status."""
-    counts = Counter(brief.status for brief in briefs)
-    return {str(status): counts[status] for status in Status if counts[status]}
 
 
 def _export(

@@ -2,9 +2,11 @@
 
 Structures are evaluated alone, together, in other orders, beside a structure that is not finite,
 again, and in a fresh process, and their bits are compared. Forces and stress are compared with
-differences of the energy, and the energy with that of the structure moved, turned and renumbered.
+differences of the energy, and the energy with that of the structure moved, turned and renumbered;
+that of a `JaxModel` also with other numbers of spare atoms and pairs.
 """
 
+import dataclasses
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,6 +21,8 @@ from basinax.engine.fresh import NotTriedError, evaluate_afresh
 from basinax.minimize.comparisons import Finding, distance, finding_of, table_of
 from basinax.models.evaluators.calculator import evaluator_of
 from basinax.models.evaluators.protocol import AbstractEvaluator
+from basinax.models.graphs import PER_DOUBLING
+from basinax.models.jax_model import JaxModel
 from basinax.numerics.order import OrderFinding, gathered, known_findings
 from basinax.numerics.settings import POSITIVE, one_number, require_whole
 from basinax.potentials import AbstractPotential
@@ -261,19 +265,26 @@ class _Prober:
     # --- invariances
 
     def invariances(self) -> list[Finding]:
-        return [
+        found = [
             self._energies("energy of the structure moved", self._translated),
             self._energies("energy of the structure turned", self._turned),
             self._energies("energy of the structure renumbered", self._renumbered),
         ]
+        if isinstance(self.model, JaxModel):
+            shapes = next(name for name in PER_DOUBLING if name != self.model.shapes)
+            model = dataclasses.replace(self.model, shapes=shapes)
+            found.append(self._energies("energy with other spare atoms", lambda a: a, model))
+        return found
 
-    def _energies(self, name: str, change: Any) -> Finding:
-        """Energies per atom after a change; only rounding may differ."""
+    def _energies(self, name: str, change: Any, model: Any = None) -> Finding:
+        """Energies per atom after a change, of the structure or the model; only rounding may
+        differ."""
         allowed = 0.01 * self.tolerance
         kept = [k for k in range(len(self.atoms)) if not self._is_lost(k)]
         if not kept:
             return Finding(name, 0, 0, 0.0, allowed)
-        energies = self.at([change(self.atoms[k]) for k in kept]).energies
+        changed = [change(self.atoms[k]) for k in kept]
+        energies = evaluate(changed, self.model if model is None else model).energies
         before = [self.alone[k].energies[0] / len(self.atoms[k]) for k in kept]
         after = energies / [len(self.atoms[k]) for k in kept]
         return finding_of(name, np.abs(after - before).tolist(), allowed)

@@ -60,7 +60,7 @@ class Relaxed(HoldsAtoms):
     @derived("energy_eV_per_atom", "eV/atom")
     def energy_per_atom(self) -> float:
         """The energy per atom in eV."""
-        return self.energy / self.n_atoms
+        return self.energy / max(self.n_atoms, 1)
 
     initial_energy: float = column("initial_energy_eV", "eV", key="initial_energy", default=np.nan)
     """`energy` at the start; NaN if the structure was never evaluated."""

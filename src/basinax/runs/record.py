@@ -2,8 +2,9 @@
 
 import bisect
 import datetime
+import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from basinax.config.tables import RECORD, Table, hint
@@ -163,16 +164,40 @@ def spans_of(record: Table, times: Iterable[float]) -> list[Span]:
     Args:
         times: when structures ended, in seconds since 1970.
     """
-    starts = [record["started"], *record.get("resumed", [])]
-    begun = [datetime.datetime.fromisoformat(text).timestamp() for text in starts]
+    starts, times = _starts_of(record), list(times)
     of: list[list[float]] = [[] for _ in starts]
-    for time in times:
-        of[max(bisect.bisect_right(begun, time) - 1, 0)].append(time)
+    for span, time in zip(_spans_at(starts, times), times, strict=True):
+        of[span].append(time)
     ends = ["interrupted"] * (len(starts) - 1) + ["ended" if "ended" in record else "not ended"]
     return [
         Span(start.replace("T", " "), len(each), _text_of(max(each)) if each else "", end)
         for start, each, end in zip(starts, of, ends, strict=True)
     ]
+
+
+def seconds_of_run(record: Table, times: Sequence[float], seconds: Sequence[float]) -> list[float]:
+    """The seconds until each structure ended in which the run was going on.
+
+    Args:
+        times: when structures ended, in seconds since 1970.
+        seconds: the same from the start of their own span.
+    """
+    spans = _spans_at(_starts_of(record), times)
+    longest = [0.0] * (max(spans, default=0) + 1)
+    for span, value in zip(spans, seconds, strict=True):
+        longest[span] = max(longest[span], value)  # NaN comes second, and changes nothing
+    before = [0.0, *itertools.accumulate(longest)]
+    return [before[span] + value for span, value in zip(spans, seconds, strict=True)]
+
+
+def _starts_of(record: Table) -> list[str]:
+    return [record["started"], *record.get("resumed", [])]
+
+
+def _spans_at(starts: list[str], times: Sequence[float]) -> list[int]:
+    """The number of the span that went on at each time."""
+    begun = [datetime.datetime.fromisoformat(text).timestamp() for text in starts]
+    return [max(bisect.bisect_right(begun, time) - 1, 0) for time in times]
 
 
 def _text_of(time: float) -> str:

@@ -2,7 +2,8 @@
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -31,6 +32,9 @@ from basinax.runs.stores import SQLiteFile
 
 T = TypeVar("T")
 
+PERIODIC = 7
+"""ASE's number for three periodic directions, one bit for each."""
+
 
 class Brief(NamedTuple):
     """A row without its values per atom, which saves a millisecond per row."""
@@ -43,7 +47,7 @@ class Brief(NamedTuple):
     energy: float | None
     """The energy in eV."""
     volume: float | None
-    """The volume in Å³."""
+    """The volume in Å³; None without three periodic directions."""
     stored: float
     """When the row was added, in seconds since 1970."""
     pairs: dict[str, Any]
@@ -78,6 +82,12 @@ class Brief(NamedTuple):
             "energy_eV": self.energy,
             "volume_A3": self.volume,
         }
+
+
+def counts_of(briefs: Iterable[Brief]) -> dict[str, int]:
+    """The number of structures by name of status."""
+    counts = Counter(brief.status for brief in briefs)
+    return {str(status): counts[status] for status in Status if counts[status]}
 
 
 class Results:
@@ -121,7 +131,8 @@ class Results:
 
     def briefs(self) -> list[Brief]:
         """All rows in the order of addition."""
-        found = list(self._selected(self._brief, "natoms", "numbers", "energy", "volume", "ctime"))
+        columns = "natoms", "numbers", "energy", "volume", "pbc", "ctime"
+        found = list(self._selected(self._brief, *columns))
         seen = set[int]()
         with self._store.reported():
             for brief in found:
@@ -151,13 +162,9 @@ class Results:
         return sorted(self._selected(make, *COLUMNS), key=lambda entry: entry[0])
 
     def gathered(self, statuses: Sequence[Status] = ()) -> tuple[list[int], AtomsRelaxation]:
-        """The numbers and the result, as from `relax`, of structures with these statuses, or of all
-        structures that could be read."""
-        found = [
-            (number, entry)
-            for number, entry in self.entries()
-            if entry.n_atoms and (not statuses or entry.status in statuses)
-        ]
+        """The numbers and the result, as from `relax`, of structures with these statuses, or of
+        all. A structure that could not be read has no atoms."""
+        found = [each for each in self.entries() if not statuses or each[1].status in statuses]
         return [number for number, _ in found], AtomsRelaxation([entry for _, entry in found])
 
     def with_database(self, work: Callable[[Any], T]) -> T:
@@ -185,6 +192,7 @@ class Results:
         elements: Any,
         energy: Any,
         volume: Any,
+        pbc: Any,
         added: Any,
     ) -> Brief:
         check_number("number of atoms", n_atoms, int)
@@ -192,6 +200,7 @@ class Results:
             if value is not None:
                 check_number(name, value, float)
         check_number("time", added, float)
+        volume = volume if pbc == PERIODIC else None
         place = pairs[NUMBER], status_of(pairs), n_atoms, elements, energy, volume
         return Brief(*place, T2000 + YEAR * added, pairs, self._kind)
 

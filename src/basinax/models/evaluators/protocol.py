@@ -155,7 +155,7 @@ class AbstractEvaluator(abc.ABC):
             needs_stress: whether each structure needs its stress.
 
         Raises:
-            TypeError, ValueError, RuntimeError: the evaluator cannot start.
+            TypeError, ValueError: the evaluator cannot start.
         """
 
 

@@ -62,8 +62,8 @@ class Workers(AbstractSession):
 
         Raises:
             TypeError: the function cannot be sent to another process.
-            RuntimeError: no calculator could be made; the message has the reason. Or a module that
-                a process imports to begin calls this function again.
+            ValueError: no calculator could be made; the message has the reason.
+            RuntimeError: a module that a process imports at its start calls this function.
         """
         if STARTING in os.environ:
             raise RuntimeError(
@@ -85,6 +85,8 @@ class Workers(AbstractSession):
         self._home: dict[int, int] = {}
         """The worker with the calculator of each structure, if calculators are reused."""
         self._implemented: list[str] | None = None
+        self._unmade: list[str] = []
+        """The reasons why processes have no calculator, until they have been told."""
         self._most = n_workers
         """The most processes; half as many after memory has run out."""
         self._workers: list[_Worker | None] = []
@@ -160,6 +162,7 @@ class Workers(AbstractSession):
                 return []
             case "ready":
                 worker.is_ready, self._implemented = True, content
+                self._tell()
                 return []
             case "unmade":
                 self._end(k)
@@ -186,12 +189,21 @@ class Workers(AbstractSession):
     def _drop(self, reason: str) -> None:
         """Continue without a process that could not make a calculator."""
         if not any(self._workers) and self._implemented is None:
-            raise RuntimeError(f"the calculator could not be made: {reason}")
-        warnings.warn(
-            f"a process could not make its calculator ({reason}): {self._n_alive} others go on",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+            raise ValueError(f"the calculator could not be made: {reason}")
+        self._unmade.append(reason)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Warn of processes without a calculator, once another one has its calculator."""
+        if self._implemented is None:
+            return
+        for reason in self._unmade:
+            warnings.warn(
+                f"a process could not make its calculator ({reason}): {self._n_alive} others go on",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self._unmade.clear()
 
     def _overdue(self) -> list[Answer]:
         answers, now = [], time.monotonic()
