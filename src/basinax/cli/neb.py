@@ -246,12 +246,13 @@ def _kept(end: Any, source: str) -> Relaxed:
 
 
 def found_paths(numbers: list[int], result: AtomsRelaxation, info: Sequence[str] = ()) -> Found:
-    """The images of paths, one after another."""
+    """The images of paths, one after another; what is no path has none, and no row either."""
     if info:
         raise ValueError("--info is for tables of structures, and this is a run of paths")
-    paths = PathsResult([MinimumEnergyPath(entry) for entry in result])
+    of_number = {k: entry for k, entry in zip(numbers, result, strict=True) if entry.n_atoms}
+    paths = PathsResult([MinimumEnergyPath(entry) for entry in of_number.values()])
     atoms, sources, of = [], [], []
-    for number, path in zip(numbers, paths, strict=True):
+    for number, path in zip(of_number, paths, strict=True):
         for k, image in enumerate(path.images):
             image.info |= named_in_info(number, path.entry) | {"relax_image": k}
         atoms += path.images
