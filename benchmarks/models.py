@@ -11,22 +11,21 @@
   that wait in one call, as TorchSim does. TorchSim needs Python 3.12 (`pip install
   torch-sim-atomistic`).
 
-FIRE with ASE's settings, cells fixed, so many steps for each. Timed is the second of two
-equal calls of `basinax.atoms.relax`, from `Atoms` to `Atoms`. The first compiles the model
-in the shapes that structures pass through, and the program of the loop; its seconds stand
-beside (`first call s`). ASE runs all molecules, and of the crystals one of each kind after
-one evaluation, which compiles, with the packages' own calculators, in the same process and
-with as many threads as their libraries choose. TorchSim relaxes argon with its own model and its
-`ase_fire`, all structures in one batch, where it is installed; also timed the second time.
+FIRE with ASE's settings, cells fixed, so many steps for each. Timed is the second of two equal
+calls of `basinax.atoms.relax`, from `Atoms` to `Atoms`. The first compiles the model in the shapes
+that structures pass through, and the program of the loop; its seconds stand beside (`first call
+s`). ASE runs all molecules, and of the crystals one of each kind after one evaluation, which
+compiles, with the packages' own calculators, in the same process and with as many threads as their
+libraries choose. TorchSim relaxes argon with its own model and its `ase_fire`, all structures in
+one batch, where it is installed; also timed the second time.
 `cores used` is processor time over time, `cpu ms` processor time a structure, which says more where
 others use the machine, too. `list ms`, `pad ms` and `step ms` are processor time an evaluation of a
-JAX model by part, in a third call, and `other ms` is the rest: on a CPU, the evaluation.
-`--again` makes the first call in a second process, too, which loads programs (`second process cpu
-s`, and its call alone).
-Positions must agree with ASE's: to 1e-3 Å for the model in single
-precision, to 1e-4 Å for the others; and with TorchSim's after five steps, to 1e-9 Å. Then TorchSim
-goes another way than ASE: after 20 steps of argon by 4e-4 Å, where ours is within 1e-15 Å. A set
-whose package is not installed is left out.
+JAX model by part, in a third call, and `other ms` is the rest: on a CPU, the evaluation. `--again`
+makes the first call in a second process, too, which loads programs (`second process cpu s`, and its
+call alone). Positions must agree with ASE's: to 1e-3 Å for the model in single precision, to 1e-4 Å
+for the others; and with TorchSim's after five steps, to 1e-9 Å. Then TorchSim goes another way than
+ASE: after 20 steps of argon by 4e-4 Å, where ours is within 1e-15 Å. A set whose package is not
+installed is left out.
 
 `--parts` is another case, which needs neither ASE's calculators nor a network: 32 and 128 crystals
 of 8 atoms with Nequix, ten steps, and the parts of an evaluation in milliseconds. `ms` is by the

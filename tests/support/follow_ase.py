@@ -76,7 +76,7 @@ def _hydrogen() -> Atoms:
     return _rattled(molecule("H2"), 0.05, 7, EMT())
 
 
-def _pentane() -> Atoms:
+def _ethane() -> Atoms:
     atoms = molecule("C2H6")
     return _rattled(atoms, 0.1, 8, EMT())
 
@@ -89,7 +89,7 @@ PROBLEMS: dict[str, Callable[[], Atoms]] = {
     "EMT copper": _copper,
     "EMT slab": _slab,
     "EMT hydrogen": _hydrogen,
-    "EMT ethane": _pentane,
+    "EMT ethane": _ethane,
 }
 
 
@@ -138,7 +138,7 @@ def walk_of_ase(optimizer: type, atoms: Any, fmax: float, steps: int = 500, kept
 
 
 def checked_steps_of_ase(optimizer: type, atoms: Atoms, fmax: float, steps: int, **settings: Any):
-    """The same, with the positions of the checked steps alone."""
+    """As `follow_ase`, with the positions of the checked steps alone."""
     path = follow_ase(optimizer, atoms, fmax, steps, **settings)
     at = [n for n in CHECKED_STEPS if n < len(path["positions"])]
     return path | {"positions": path["positions"][at]}
@@ -157,7 +157,7 @@ def _turn(optimizer, gradient, state, params, energies):
 
 
 def follow(optimizer: AbstractTransform, atoms: Atoms, fmax: float, steps: int):
-    """The same for an optimizer of basinax.
+    """As `follow_ase`, for an optimizer of basinax.
 
     Rows up to `ROWS` are a second system without forces, so that all sizes share a program; so do
     all settings that are numbers.

@@ -1,8 +1,8 @@
 """The command line: arguments, files and printing; no numerics.
 
-`basinax relax` relaxes the structures of files, and `basinax neb` paths between them; `basinax
-verify` checks on a sample that each structure has the bits of a run alone; `basinax probe` checks a
-potential or model. Slow imports happen only where needed.
+`basinax relax`, `evaluate` and `neb` run; `resume`, `merge`, `list`, `export`, `report`, `compare`
+and `plot` serve runs; `verify` and `probe` check bits and potentials. Slow imports happen only
+where needed.
 """
 
 import importlib.util

@@ -83,11 +83,9 @@ def note_place(run: Path, record: Table) -> None:
         record["place"] = name_of(os.path.relpath(run, folder))
 
 
-def names_of_images(path: Path, count: int) -> list[str]:
-    images = file_and_images(path)[1]
-    if count == 1 and not isinstance(images, slice):
-        return [name_of(path)]
-    return list(map(namer_of(path), range(count)))
+def name_of_sole(path: Path) -> str:
+    """The name of the only image read from a file."""
+    return namer_of(path)(0) if isinstance(file_and_images(path)[1], slice) else name_of(path)
 
 
 def namer_of(path: Path) -> Callable[[int], str]:
@@ -194,7 +192,7 @@ def items_in(path: Path) -> Iterator[InputItem]:
     named, file = (path, file_and_images(path)[0]) if path != STDIN else (Path(STDIN_NAME), path)
     first, second = next(readers, partial(_fail, "it holds no structure")), next(readers, None)
     if second is None:
-        yield InputItem(names_of_images(named, 1)[0], file, first)
+        yield InputItem(name_of_sole(named), file, first)
         return
     name = namer_of(named)
     for number, reader in enumerate(itertools.chain((first, second), readers)):
@@ -356,8 +354,6 @@ def read_structures(path: Path) -> list[Any]:
         file = file.absolute()
         form = form_to_read(file)
         images = _images_of(form, file, selected, partial(_warn, path))
-    except Unreadable:
-        raise
     except UnknownFileTypeError:
         raise Unreadable("ASE does not know this kind of file") from None
     except Exception as error:  # every reader of ASE raises errors of its own

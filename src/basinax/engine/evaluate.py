@@ -28,7 +28,7 @@ from basinax.potentials import AbstractPotential
 from basinax.potentials.points import found_of
 from basinax.results.record import SHOWN
 from basinax.results.snapshot import Snapshot, Template
-from basinax.results.table import energies_of, named, text_of, volumes
+from basinax.results.table import energies_of, more_than, named, text_of, volumes
 from basinax.structures.batch import available_dtype
 from basinax.structures.charges import warn_of_unused
 from basinax.structures.formats.occupancy import check_occupancies
@@ -72,7 +72,7 @@ class AtomsEvaluation(eqx.Module):
         if n:
             first = {name: values[:SHOWN] for name, values in self.to_dict().items()}
             lines += ["", text_of(first)]
-        return "\n".join(lines + ([f"... and {n - SHOWN} more"] if n > SHOWN else []))
+        return "\n".join([*lines, *more_than(SHOWN, n)])
 
     def to_dict(self) -> dict[str, list[Any]]:
         """A table as columns, one entry per structure.

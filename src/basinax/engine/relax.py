@@ -115,12 +115,11 @@ def relax(
 
     Args:
         atoms: the structures, or a result or entries of it, whose structures keep their `source`;
-            none is changed. Constraints act as in ASE, one after
-            another: `FixAtoms`, `FixCartesian`, `FixScaled` (along x, y and z), `FixedLine`,
-            `FixedPlane`, `FixCom` and `FixSymmetry`, and those of `register_constraint`. With
-            fixed cells and potentials that the host evaluates, so do `FixBondLengths`,
-            `FixInternals` and `Hookean`. Others raise, and so does `FixScaled` if a shearing cell
-            would turn its directions.
+            none is changed. Constraints act as in ASE, one after another: `FixAtoms`,
+            `FixCartesian`, `FixScaled` (along x, y and z), `FixedLine`, `FixedPlane`, `FixCom` and
+            `FixSymmetry`, and those of `register_constraint`. With fixed cells and potentials that
+            the host evaluates, so do `FixBondLengths`, `FixInternals` and `Hookean`. Others raise,
+            and so does `FixScaled` if a shearing cell would turn its directions.
         potential: such as `LennardJones.named("Ar")`, `ASECalculator(...)`, an ASE calculator, or a
             text such as "emt:Cu" (see `potential_from`); if None, each structure's own
             `atoms.calc`, for which an optimizer may stand in this place: `relax(atoms, "lbfgs")`.

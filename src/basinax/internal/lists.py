@@ -18,6 +18,7 @@ from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 from basinax.internal.arithmetic import product
 from basinax.internal.primitives import cross
 from basinax.neighbors.search import ordered_pairs
+from basinax.systems.plan import ranges
 
 COVALENT = np.isin(
     np.arange(len(covalent_radii)),
@@ -130,8 +131,7 @@ class Bonds:
         """All bonds of these images: numbers of image and bond, and the image at the end."""
         counts = self.degrees[images.atoms]
         at = np.repeat(np.arange(len(counts)), counts)
-        bonds = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
-        bonds += self._starts[images.atoms][at]
+        bonds = ranges(self._starts[images.atoms], counts)
         return at, bonds, self.others.take(bonds).shifted(images.shifts[at])
 
 

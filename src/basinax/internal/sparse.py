@@ -57,18 +57,18 @@ class Jacobian:
     """
 
     def __init__(self, pattern: Pattern, entries: Sequence[Float[np.ndarray, "q entries"]]):
-        self.pattern, self.entries = pattern, entries
-        self._flat = np.concatenate([e.ravel() for e in entries])
+        self.pattern = pattern
+        self.entries = np.concatenate([e.ravel() for e in entries])
 
     def along(self, step: Float[np.ndarray, "dofs"]) -> Float[np.ndarray, "q"]:
         """B s."""
         pattern = self.pattern
-        return np.bincount(pattern.rows, self._flat * step[pattern.columns], pattern.shape[0])
+        return np.bincount(pattern.rows, self.entries * step[pattern.columns], pattern.shape[0])
 
     def back(self, force: Float[np.ndarray, "q"]) -> Float[np.ndarray, "dofs"]:
         """Bᵀ f."""
         pattern = self.pattern
-        return np.bincount(pattern.columns, self._flat * force[pattern.rows], pattern.shape[1])
+        return np.bincount(pattern.columns, self.entries * force[pattern.rows], pattern.shape[1])
 
     def all_back(self, forces: Float[np.ndarray, "rows q"]) -> Float[np.ndarray, "rows dofs"]:
         """Bᵀ times each row."""
@@ -77,20 +77,16 @@ class Jacobian:
     @functools.cached_property
     def matrix(self) -> csr_array:
         pattern = self.pattern
-        return csr_array((self._flat, pattern.columns, pattern.begins), shape=pattern.shape)
-
-    def model(self, stiffness: Float[np.ndarray, "q"]) -> Float[np.ndarray, "places"]:
-        """BᵀKB, in the places of the pattern's profile."""
-        pattern, entries = self.pattern, self._flat
-        return pattern.profile.matrix(stiffness.take(pattern.rows) * entries, entries)
+        return csr_array((self.entries, pattern.columns, pattern.begins), shape=pattern.shape)
 
 
 class HessianModel:
     """BᵀKB."""
 
     def __init__(self, jacobian: Jacobian, stiffness: Float[np.ndarray, "q"]):
-        self._profile = jacobian.pattern.profile
-        self._matrix = jacobian.model(stiffness)
+        pattern, entries = jacobian.pattern, jacobian.entries
+        self._profile = pattern.profile
+        self._matrix = self._profile.matrix(stiffness.take(pattern.rows) * entries, entries)
 
     def factorised(self, weak: float) -> Factors:
         """BᵀKB + ε, factorised. Raises LinAlgError for numbers that are not finite."""

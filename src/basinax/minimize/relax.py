@@ -107,8 +107,8 @@ def relax(
 
     Args:
         value_and_gradient: a function of all params that returns energies of shape `[n_systems]`
-            and a gradient like `params`. Compiled once per function object, so
-            define it outside loops.
+            and a gradient like `params`. Compiled once per function object, so define it outside
+            loops.
         params: the start; the leading axis of each leaf goes over rows.
         optimizer: turns the gradient into steps, such as `FIRE()` or a `chain`, or its
             text, as on the command line: "fire:maxstep=0.1".

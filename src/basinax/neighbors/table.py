@@ -14,8 +14,9 @@ from basinax.neighbors.rooms import SMALL, Room, room_of_images
 from basinax.neighbors.search import Pairs, images_at_most, no_list, pairs_of, tasks_of
 from basinax.numerics.rounding import BLOCK
 from basinax.numerics.settings import REAL, one_number
-from basinax.structures.batch import Batch, padded_size, ranges, row_starts
+from basinax.structures.batch import Batch, padded_size, row_starts
 from basinax.structures.machine import machine
+from basinax.systems.plan import ranges
 
 
 class NeighborTable:

@@ -91,7 +91,7 @@ def _found(name: str) -> Callable[..., Any]:
     if name in makers:
         return makers[name]
     close = difflib.get_close_matches(name, makers, 1)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    hint = f"; did you mean {close[0]}?" if close else "."
     raise ValueError(
         f"optax has no transformation {name!r}{hint} Known: {', '.join(known_names())}"
     )

@@ -1,7 +1,7 @@
 """Velocities of damped dynamics where squares of numbers would not be numbers.
 
-Products of velocity and gradient come in units of powers of two (`_ranges.py`). Nothing here
-changes a bit where these units are 1.
+Products of velocity and gradient come in units of powers of two (`systems/rescale.py`). Nothing
+here changes a bit where these units are 1.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """The Buckingham potential with charges, as it is used for oxides and other ionic crystals.
 
 References: R. A. Buckingham, Proc. R. Soc. Lond. A 168, 264 (1938), doi:10.1098/rspa.1938.0173;
-for the charges, `_coulomb`.
+for the charges, `folds/coulomb.py`.
 """
 
 from collections.abc import Callable, Mapping

@@ -20,8 +20,8 @@ class Morse(AbstractPairPotential):
     """E(r) = ε[x² − 2x] with x = exp(ρ₀(1 − r/r₀)), times a quintic that ends it smoothly.
 
     The quintic falls from 1 at `rcut1` r₀ to 0 at `rcut2` r₀. With `rcut2=None` there is none, and
-    all pairs of an open cluster count. There is no mixing rule: with
-    numbers per element, those of each pair must be given too.
+    all pairs of an open cluster count. There is no mixing rule: with numbers per element, those of
+    each pair must be given too.
 
     >>> dimer = Morse(epsilon=0.0134784, rho0=5.849, r0=3.786)
     """

@@ -19,6 +19,7 @@ from basinax.results.table import (
     derived,
     frame_of,
     html_of,
+    more_than,
     text_of,
     write_rows,
 )
@@ -137,13 +138,13 @@ class Comparison(Entries[Compared]):
 
     def __repr__(self) -> str:
         """Counts, sums, and the first lines of the table."""
-        more = [f"... and {len(self) - SHOWN} more"] if len(self) > SHOWN else []
+        more = more_than(SHOWN, len(self))
         lines = [*self._summary(), "", text_of(brief_of(self.entries[:SHOWN], Compared)), *more]
         return "\n".join(lines).rstrip()
 
     def _repr_html_(self) -> str:
         """The table of `repr`, for notebooks."""
-        more = f"<p>... and {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
+        more = "".join(f"<p>{text}</p>" for text in more_than(SHOWN, len(self)))
         table = html_of(brief_of(self.entries[:SHOWN], Compared))
         return f"<p>{'<br>'.join(map(html.escape, self._summary()))}</p>{table}{more}"
 

@@ -26,6 +26,7 @@ from basinax.results.table import (
     frame_of,
     further_columns,
     html_of,
+    more_than,
     rows_of,
     text_of,
     write_rows,
@@ -249,12 +250,12 @@ class AtomsRelaxation(Entries[Relaxed]):
     def __repr__(self) -> str:
         """The number of structures by status, and the first lines of the table."""
         first = self._first_rows()
-        more = [f"... and {len(self) - SHOWN} more"] if len(self) > SHOWN else []
+        more = more_than(SHOWN, len(self))
         return "\n".join([self._summary(), "", text_of(first), *more]).rstrip()
 
     def _repr_html_(self) -> str:
         """The table of `repr`, for notebooks."""
-        more = f"<p>... and {len(self) - SHOWN} more</p>" if len(self) > SHOWN else ""
+        more = "".join(f"<p>{text}</p>" for text in more_than(SHOWN, len(self)))
         return f"<p>{self._summary()}</p>{html_of(self._first_rows())}{more}"
 
     def _summary(self) -> str:

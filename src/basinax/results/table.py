@@ -193,6 +193,11 @@ def text_of(columns: Columns) -> str:
     return "\n".join(lines)
 
 
+def more_than(shown: int, n: int) -> list[str]:
+    """What is said of rows after those that are shown, if there are any."""
+    return [f"... and {n - shown} more"] if n > shown else []
+
+
 def html_of(columns: Columns) -> str:
     """The table as HTML."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)

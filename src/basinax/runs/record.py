@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from basinax.config.tables import RECORD, Table, hint
+from basinax.numerics.settings import shown
 from basinax.results.report.tables import Span
 
 FORMAT = 2
 """The version of the format of records; it changes if another basinax would misread one."""
-
-SHOWN = 100
-"""The largest number of characters of a value in an error."""
 
 
 class Field(NamedTuple):
@@ -41,7 +39,7 @@ def checked(table: Any, where: str) -> Table:
     if not isinstance(record, dict):
         raise ValueError(f"{where} is no record of a run: it has no table [{RECORD}]")
     if (found := record.get("format")) != FORMAT or isinstance(found, bool):
-        other = "of an early basinax" if found is None else f"of format {_shown(found)}"
+        other = "of an early basinax" if found is None else f"of format {shown(found)}"
         raise ValueError(
             f"{where} is a record {other}, and this basinax reads format {FORMAT}: begin a new run"
         )
@@ -58,14 +56,9 @@ def _check(table: Table, fields: Mapping[str, Field], where: str) -> None:
     """Raise ValueError for the first field that is missing or of another type."""
     for name, field in fields.items():
         if name in table and not field.is_right(table[name]):
-            raise ValueError(f"{where}{name} must be {field.expected}, got {_shown(table[name])}")
+            raise ValueError(f"{where}{name} must be {field.expected}, got {shown(table[name])}")
         if name not in table and not field.is_optional:
             raise ValueError(f"{where}{name} is missing: expected {field.expected}")
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 # --- types

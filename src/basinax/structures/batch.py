@@ -20,7 +20,7 @@ from basinax.numerics.settings import at_least, require_whole, shown
 from basinax.structures.constraints.applied import Constraints, Layout, blank, layout_of, write
 from basinax.structures.read import Structure, cells_of, intake
 from basinax.systems.index import SystemIndex, index_of_sizes
-from basinax.systems.plan import require_room
+from basinax.systems.plan import ranges, require_room
 
 T = TypeVar("T")
 
@@ -237,12 +237,6 @@ def row_starts(sizes: Any) -> np.ndarray:
     """The first row of each system of an aligned batch, on the host."""
     padded = -(-np.asarray(sizes, np.int64) // BLOCK) * BLOCK
     return np.cumsum(padded) - padded
-
-
-def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The numbers of all these ranges, one after another."""
-    firsts = np.cumsum(lengths) - lengths
-    return np.arange(lengths.sum()) + np.repeat(starts - firsts, lengths)
 
 
 def available_dtype(dtype: Any) -> np.dtype:

@@ -14,6 +14,12 @@ Plan = tuple[Any, ...]
 """The fields of `SystemIndex` in order, as NumPy arrays of int32."""
 
 
+def ranges(starts: Any, lengths: np.ndarray) -> np.ndarray:
+    """The numbers of all ranges of these starts and lengths, one after another."""
+    firsts = np.cumsum(lengths) - lengths
+    return np.arange(lengths.sum()) + np.repeat(starts - firsts, lengths)
+
+
 def _group(members: np.ndarray, counts: np.ndarray, n_groups: int, absent: int) -> np.ndarray:
     """Groups of eight consecutive members of each system; `absent` fills each system's last group.
 
@@ -23,8 +29,7 @@ def _group(members: np.ndarray, counts: np.ndarray, n_groups: int, absent: int) 
     groups = np.full((n_groups, BLOCK), absent, np.int32)
     per_system = -(-counts // BLOCK)
     first_slot = (np.cumsum(per_system) - per_system) * BLOCK
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    groups.reshape(-1)[np.repeat(first_slot, counts) + within] = members[: counts.sum()]
+    groups.reshape(-1)[ranges(first_slot, counts)] = members[: counts.sum()]
     return groups
 
 
@@ -73,8 +78,7 @@ def plan_of_sizes(
     # Row i of system s lies at starts[s] + i; padding keeps the id `len(sizes)`.
     starts = np.cumsum(padded) - padded
     ids = np.full(rows, len(sizes), np.int32)
-    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    ids[np.repeat(starts, sizes) + within] = np.repeat(np.arange(len(sizes)), sizes)
+    ids[ranges(starts, sizes)] = np.repeat(np.arange(len(sizes)), sizes)
     aligned = align % BLOCK == 0 and rows % BLOCK == 0
     return _plan_of(ids, sizes, aligned=aligned, most_rows=most_rows)
 
@@ -131,8 +135,7 @@ def _plan_of(ids: np.ndarray, sizes: np.ndarray, *, aligned: bool, most_rows: in
         members, n_members = np.arange(counts.sum()), n_groups
     width = BLOCK if most > 1 else 1
     last = np.full((len(sizes), width), n_members)
-    slot = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    last[np.repeat(np.arange(len(sizes)), counts), slot] = members
+    last[np.repeat(np.arange(len(sizes)), counts), ranges(0, counts)] = members
     levels.append(last)
     small_first, n_small = np.argsort(sizes > BLOCK, kind="stable"), (sizes <= BLOCK).sum()
     blocks = block_rows, block_ids, block_sizes

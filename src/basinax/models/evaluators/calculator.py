@@ -45,7 +45,7 @@ class ASECalculator(AbstractEvaluator):
     Args:
         calculator: a function without arguments that makes a calculator, such as
             `lambda: TBLite(method="GFN2-xTB")`, for worker processes; or a calculator, which
-                evaluates one structure after another in this process.
+            evaluates one structure after another in this process.
         workers: the number of processes, each with a calculator and a folder of its own, in which
             relative paths still work; None for one per core.
         reuse: give each structure a calculator of its own, without resets. SCF codes then start
