@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from basinax import GradientDescent, SystemIndex, relax, rounded, segment
+from basinax import FIRE, GradientDescent, SystemIndex, relax, rounded, segment
 
 INDEX = SystemIndex.from_sizes([3, 1, 4])
 CENTRES = np.random.default_rng(0).normal(size=(8, 2))
@@ -69,6 +69,27 @@ def test_the_start_has_no_part_in_the_minimum():
         return relax(model, start, descent, index_prefix=INDEX, fmax=1e-4).params.sum()
 
     assert (jax.grad(end)(jnp.asarray(START)) == 0).all()
+
+
+@pytest.mark.parametrize("name", ["dt", "fmax"])
+def test_the_way_to_it_has_no_part_in_the_minimum(name):
+    def end(value):
+        model = bowl(POINT[0] + 0 * value, POINT[1])
+        optimizer = FIRE(dt=value) if name == "dt" else FIRE()
+        fmax = value if name == "fmax" else 1e-2
+        return relax(model, START, optimizer, index_prefix=INDEX, fmax=fmax).params.sum()
+
+    assert jax.grad(end)(0.02) == 0
+    assert jax.jvp(end, (0.02,), (1.0,))[1] == 0
+
+
+def test_a_function_of_traced_numbers_leaks_none():
+    def end(shift):
+        return relax(bowl(POINT[0], shift), START, GradientDescent(0.02), index_prefix=INDEX).params
+
+    with jax.checking_leaks():
+        found = jax.jit(end)(POINT[1])
+    assert np.array_equal(found, end(POINT[1]))
 
 
 def test_a_system_of_many_coordinates_is_solved():

@@ -306,6 +306,12 @@ def test_more_steps_than_can_be_counted_are_no_limit(wide):
     assert (counted == 2**31 - 1).all()
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint64])
+def test_counts_of_any_kind_of_integer_are_counts(dtype):
+    counted = basinax.numerics.settings.counts(np.array([5, 0], dtype), "max_steps")
+    assert counted.tolist() == [5, 0] and counted.dtype == np.int32
+
+
 def test_more_traced_steps_than_can_be_counted_are_no_limit():
     count = jax.jit(lambda n: basinax.numerics.settings.counts(n, "max_steps"))
     counted = count(np.array([2**40, 3]))

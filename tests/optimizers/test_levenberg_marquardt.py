@@ -295,6 +295,20 @@ def test_what_is_missing_is_named():
         LevenbergMarquardt(0.0)
 
 
+@pytest.mark.parametrize("sizes", [[], [0], [0, 1]])
+def test_systems_without_rows_are_fitted(sizes):
+    index = SystemIndex.from_sizes(sizes)
+    model = sum_of_squares(lambda x, is_row: jnp.where(is_row[:, None], x - 1.0, 0.0))
+    found = relax(
+        lambda x: model(x, index),
+        jnp.ones((index.n_rows, 2)),
+        LevenbergMarquardt(),
+        index_prefix=index,
+        has_extras=True,
+    )
+    assert found.converged.all() and found.steps.shape == (len(sizes),)
+
+
 def test_any_optimizer_takes_the_model():
     found = fitted(lambda x, is_row: x[0] - 2.0, [[1.0, 3.0]], optimizer=FIRE())
     assert found.converged.all()

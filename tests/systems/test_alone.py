@@ -127,6 +127,14 @@ def test_no_systems_are_no_systems():
     assert energies.shape == (0,) and gradient.shape == (0, 3)
 
 
+def test_padding_alone_is_no_system():
+    index = SystemIndex.from_ids([-1, -1, -1])
+    energies, gradient = each_alone(lambda x, is_row: jnp.where(is_row, x, 0.0).sum())(
+        jnp.ones(3), index
+    )
+    assert energies.shape == (0,) and (gradient == 0).all()
+
+
 def test_a_system_without_rows_is_one_alone_too():
     energies, gradient = MODEL(jnp.zeros((0, 3)), SystemIndex.from_sizes([0]))
     beside, _ = MODEL(jnp.zeros((2, 3)), SystemIndex.from_sizes([2, 0]))

@@ -143,7 +143,9 @@ def relax(
     check_leaves(params)
     # Use the precision of the current setting: the arrays may have been made under another.
     params = jax.tree.map(lambda x: jnp.asarray(x, canonicalize_dtype(jnp.result_type(x))), params)
-    criterion = criterion_of(fmax, convergence)
+    # The minimum does not depend on how it is found.
+    how = optimizer, criterion_of(fmax, convergence), max_steps
+    optimizer, criterion, max_steps = jax.tree.map(_still, how)
     params = jax.lax.stop_gradient(params)
     said, is_traced = shapes_of(value_and_gradient, params)
     extras = _check_evaluation(said, params, index_prefix, has_extras)
@@ -151,7 +153,8 @@ def relax(
     if is_traced:
         model, numbers = with_arguments(value_and_gradient, params)
         still = jax.lax.stop_gradient(numbers)
-        value_and_gradient = functools.partial(_with_numbers, model, tuple(still))
+        # A tree, whose arrays are no part of the key of a program.
+        value_and_gradient = jax.tree_util.Partial(_with_numbers, model, tuple(still))
     run = start(
         optimizer, params, index_prefix, keep_best=keep_best, extras=extras, needs=criterion.needs
     )
@@ -177,6 +180,10 @@ def relax(
     if throw:
         raise_unless_converged(result.status)
     return result
+
+
+def _still(leaf: Any) -> Any:
+    return jax.lax.stop_gradient(leaf) if isinstance(leaf, Tracer) else leaf
 
 
 def _with_numbers(model: Model, numbers: tuple[Any, ...], params: Tree) -> tuple[Any, ...]:

@@ -242,7 +242,7 @@ def counts(value: Any, name: str) -> Any:
     wrong = array < 0
     if wrong.any():
         raise ValueError(f"{name} must be at least 0, got {_entry(value, array, wrong)}")
-    return np.minimum(array, MOST).astype(np.int32)
+    return np.minimum(array.astype(np.uint64), MOST).astype(np.int32)
 
 
 def known(value: Any) -> np.ndarray | None:

@@ -27,6 +27,7 @@ from basinax.optimizers.protocol import (
     systems_field,
 )
 from basinax.systems import segment
+from basinax.systems.folds import take
 from basinax.systems.map_systems import one_after_another, room_of
 from basinax.systems.prefix import owned, per_system
 from basinax.systems.squares import entries_of, entry_counts
@@ -213,7 +214,7 @@ def _matrices(extras: Any, state: LevenbergMarquardtState) -> Float[Array, "syst
 
 def _gathered(tree: Tree, state: LevenbergMarquardtState) -> Float[Array, "systems n"]:
     flat = [leaf.reshape(-1).astype(state.energy.dtype) for leaf in jax.tree.leaves(tree)]
-    return jnp.concatenate(flat).at[state.entries].get(mode="fill", fill_value=0)
+    return take(jnp.concatenate(flat), state.entries, 0)
 
 
 def _scattered(vectors: Float[Array, "systems n"], like: Tree, state) -> Tree:

@@ -202,7 +202,7 @@ class Alone:
             is_own = rows < index.n_rows
             back[rows[is_own]] = places[is_own]
             begin += rows.size
-        return flat.at[back].get(mode="fill", fill_value=0)
+        return take(flat, back, 0)
 
 
 def _grouped(indices: dict[int, SystemIndex], n_systems: int) -> list[_Group]:

@@ -143,7 +143,7 @@ def entries_of(params: Tree, index_prefix: Prefix, width: int) -> np.ndarray:
             rows = np.arange(room)[None]
         at = begin + rows[:, :, None] * n_components + np.arange(n_components)
         at = np.where(rows[:, :, None] < leaf.shape[0], at, total)
-        parts.append(at.reshape(len(sizes), -1))
+        parts.append(at.reshape(len(sizes), math.prod(at.shape[1:])))
         begin += leaf.size
     every = np.sort(
         np.concatenate([np.full((len(parts[0]), width), total), *parts], axis=1), axis=1
