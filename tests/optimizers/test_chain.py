@@ -20,7 +20,9 @@ from basinax import (
     apply_updates,
     chain,
     product,
+    relax,
     reset,
+    segment,
 )
 from cases import (
     BOWL,
@@ -459,6 +461,42 @@ def test_extra_arguments_reach_optax_in_a_batch():
     )
     step, _ = chain(mask).update(ROWS, chain(mask).init(ROWS, INDEX), is_on=False)
     assert same_bits(step, 0.0 * ROWS)
+
+
+def test_optax_has_the_energy_as_value():
+    """A plateau of one system changes its own rate alone, and steps are those of optax."""
+    plateau = optax.contrib.reduce_on_plateau(patience=2, factor=0.3)
+    sizes, rows = [3, 1, 9, 0, 5], np.random.default_rng(0).normal(size=(18, 3))
+
+    def relaxed(start, index):
+        def model(x):
+            return 0.5 * segment.dot(x, x, index), x
+
+        descent = chain(optax.sgd(1.9), plateau)
+        how = {"index_prefix": index, "max_steps": 60, "fmax": 1e-12}
+        return relax(model, jnp.asarray(start), descent, **how).params
+
+    together = relaxed(rows, SystemIndex.from_sizes(sizes))
+    for k, own in enumerate(np.split(np.arange(18), np.cumsum(sizes)[:-1])):
+        assert same_bits(relaxed(rows[own], SystemIndex.from_sizes([sizes[k]])), together[own])
+    theirs = optax.chain(optax.sgd(1.9), plateau)
+    x = jnp.asarray(rows[:3])
+    state = theirs.init(x)
+    with jax.numpy_dtype_promotion("standard"):
+        for _ in range(60):
+            step, state = theirs.update(x, state, x, value=0.5 * jnp.sum(x * x))
+            x += step
+    assert np.allclose(together[:3], x, rtol=1e-12)
+
+
+def test_optax_gets_no_argument_that_it_does_not_take():
+    ascent = optax.contrib.sam(optax.sgd(0.1), optax.sgd(0.01), sync_period=2)
+    for prefix in (None, INDEX):
+        sam = chain(ascent)
+        step, _ = sam.update(ROWS, sam.init(ROWS, prefix), ROWS, energies=jnp.zeros(2))
+        assert step.shape == ROWS.shape
+    with pytest.raises(ValueError, match="optax transformation momo mixes systems"):
+        chain(optax.contrib.momo(0.1)).init(ROWS, INDEX)
 
 
 def test_padding_does_not_move_under_optax():

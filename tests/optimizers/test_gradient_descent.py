@@ -55,6 +55,12 @@ def test_fewer_steps_than_a_fixed_rate():
     assert np.all(2 * fitted.steps < plain.steps)
 
 
+def test_a_gradient_of_another_shape_is_named():
+    x, descent = jnp.ones((8, 3)), GradientDescent(0.1)
+    with pytest.raises(ValueError, match="params and their gradient do not fit"):
+        descent.update(jnp.ones((8, 2)), descent.init(x), x)
+
+
 def test_needs_to_know_where_it_is():
     descent = GradientDescent(barzilai_borwein=True)
     with pytest.raises(TypeError, match="GradientDescent looks at where it is"):

@@ -232,6 +232,8 @@ def test_energies_are_needed(name):
     optimizer = SEARCHERS[name]
     with pytest.raises(TypeError, match=r"needs energies: call update\(..., energies="):
         optimizer.update(START, optimizer.init(START, INDEX), START)
+    with pytest.raises(ValueError, match="energies must be one a system"):
+        optimizer.update(START, optimizer.init(START, INDEX), START, energies=jnp.zeros(77))
 
 
 @pytest.mark.exhaustive

@@ -48,6 +48,8 @@ class GradientDescent(AbstractTransform):
 
     def update(self, updates, state, params=None, **extra):
         prefix = state.index_prefix
+        if params is not None:
+            segment.check_alike(params, updates)
         rates = per_system(self.learning_rate, "learning_rate", segment.blank(updates, prefix))
         if isinstance(state, BarzilaiBorweinState):
             rates = _fitted(rates, updates, state, needed(params, "GradientDescent"))

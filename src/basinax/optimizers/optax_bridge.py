@@ -7,6 +7,7 @@ with None in place of the others, so that masks and labels see the paths of the 
 """
 
 import functools
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -74,9 +75,12 @@ class OptaxTransform(AbstractTransform):
         transformation, prefix = self.transformation, state.index_prefix
         if params is not None:
             segment.check_alike(params, updates)
+        extra = _known_of(transformation, extra)
         with usual_promotion():
             if prefix is None:
                 update = _update_of(transformation)
+                if "value" in extra:
+                    extra["value"] = jnp.reshape(extra["value"], ())
                 updates, inner = update(updates, state.inner, params, **extra)
             else:
                 numbers = _numbers(updates, prefix)
@@ -104,6 +108,15 @@ def _update_of(transformation: "optax.GradientTransformation") -> Any:
     import optax
 
     return optax.with_extra_args_support(transformation).update
+
+
+def _known_of(transformation: "optax.GradientTransformation", extra: dict[str, Any]) -> Any:
+    """The extra arguments that a transformation takes; optax's name of the energy is `value`."""
+    if extra.get("energies") is not None:
+        extra = {"value": extra["energies"], **extra}
+    taken = inspect.signature(_update_of(transformation)).parameters
+    takes_all = any(x.kind == inspect.Parameter.VAR_KEYWORD for x in taken.values())
+    return {name: x for name, x in extra.items() if takes_all or name in taken}
 
 
 def _numbers(tree: PyTree, index_prefix: Prefix) -> tuple[int, ...]:
@@ -219,7 +232,8 @@ def _difference(transformation, shapes, structure, numbers) -> str | None:
             parts = _parts(of_shape(1), numbers, n_parts)
             begun = jax.eval_shape(functools.partial(_begun, transformation), parts)
             step = functools.partial(_stepped, transformation, numbers=numbers)
-            jax.eval_shape(step, of_shape(1), begun, of_shape(1))
+            given = [_known_of(transformation, {"energies": jnp.zeros(1)})] * n_parts
+            jax.eval_shape(step, of_shape(1), begun, of_shape(1), given)
     except RefusedOperation as error:
         return f"has an operation whose bits may depend on the batch ({error})"
     except Exception as error:
@@ -231,8 +245,9 @@ def _steps(transformation, trees: list[PyTree]) -> list[PyTree]:
     """The updates of some steps, from the parameters and the gradients of each step."""
     params, *gradients = trees
     state, updates = transformation.init(params), []
+    extra = _known_of(transformation, {"energies": jnp.zeros(())})
     for gradient in gradients:
-        update, state = transformation.update(gradient, state, params)
+        update, state = _update_of(transformation)(gradient, state, params, **extra)
         updates.append(update)
     return updates
 
@@ -271,11 +286,11 @@ def _names(transformation) -> str:
         elif callable(item) and hasattr(item, "__qualname__"):
             names.append(item.__qualname__.split(".")[0])
             pending.extend(cell.cell_contents for cell in getattr(item, "__closure__", None) or ())
-    import optax
+    import optax.contrib
 
     helpers = ("with_extra_args_support", "init_empty_state", "identity")
     names = [name for name in dict.fromkeys(names) if name not in helpers]
-    makers = [name for name in names if hasattr(optax, name)]
+    makers = [name for name in names if hasattr(optax, name) or hasattr(optax.contrib, name)]
     if len(makers) < 2:
         return "".join(makers) or repr(transformation)
     return f"{makers[0]} ({', '.join(makers[1:])})"

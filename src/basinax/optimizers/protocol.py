@@ -338,8 +338,11 @@ def needed(params: Tree | None, who: str) -> Tree:
 def needed_energies(energies: Any, who: str, like: Array) -> Array:
     """The energies, in the dtype of `like`, for a transform that cannot do without.
 
-    Raises TypeError where there are none.
+    Raises TypeError where there are none, ValueError where they are not one a system, as `like`.
     """
     if energies is None:
         raise TypeError(f"{who} needs energies: call update(..., energies=energies)")
-    return jnp.asarray(energies).astype(like.dtype)
+    energies = jnp.asarray(energies)
+    if energies.shape != like.shape:
+        raise ValueError(f"energies must be one a system, {like.shape}: got {energies.shape}")
+    return energies.astype(like.dtype)
