@@ -489,6 +489,14 @@ def test_optax_has_the_energy_as_value():
     assert np.allclose(together[:3], x, rtol=1e-12)
 
 
+def test_a_traced_rate_of_optax_is_named():
+    def begun(rate):
+        return chain(optax.sgd(rate)).init(ROWS, INDEX)
+
+    with pytest.raises(ValueError, match="a number of it is traced"):
+        jax.jit(begun)(0.1)
+
+
 def test_optax_gets_no_argument_that_it_does_not_take():
     ascent = optax.contrib.sam(optax.sgd(0.1), optax.sgd(0.01), sync_period=2)
     for prefix in (None, INDEX):

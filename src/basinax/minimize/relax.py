@@ -144,7 +144,7 @@ def relax(
     # Use the precision of the current setting: the arrays may have been made under another.
     params = jax.tree.map(lambda x: jnp.asarray(x, canonicalize_dtype(jnp.result_type(x))), params)
     # The minimum does not depend on how it is found.
-    how = optimizer, criterion_of(fmax, convergence), max_steps
+    how: Any = optimizer, criterion_of(fmax, convergence), max_steps
     optimizer, criterion, max_steps = jax.tree.map(_still, how)
     params = jax.lax.stop_gradient(params)
     said, is_traced = shapes_of(value_and_gradient, params)

@@ -236,6 +236,8 @@ def _difference(transformation, shapes, structure, numbers) -> str | None:
             jax.eval_shape(step, of_shape(1), begun, of_shape(1), given)
     except RefusedOperation as error:
         return f"has an operation whose bits may depend on the batch ({error})"
+    except jax.errors.TracerArrayConversionError:
+        return "cannot be run row by row (a number of it is traced, as a rate under jit or vmap)"
     except Exception as error:
         return f"cannot be run row by row ({type(error).__name__}: {error})"
     return None
