@@ -7,7 +7,7 @@ systems that still run. Systems that have ended, or wait for the host, keep thei
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -39,6 +39,8 @@ from basinax.optimizers.protocol import AbstractTransform, check_transform
 from basinax.systems import segment
 from basinax.systems.prefix import check_leaves, n_systems
 from basinax.systems.types import Prefix, Tree
+
+T = TypeVar("T")
 
 
 class Relaxation(eqx.Module):
@@ -144,8 +146,8 @@ def relax(
     # Use the precision of the current setting: the arrays may have been made under another.
     params = jax.tree.map(lambda x: jnp.asarray(x, canonicalize_dtype(jnp.result_type(x))), params)
     # The minimum does not depend on how it is found.
-    how: Any = optimizer, criterion_of(fmax, convergence), max_steps
-    optimizer, criterion, max_steps = jax.tree.map(_still, how)
+    how = optimizer, criterion_of(fmax, convergence), max_steps
+    optimizer, criterion, max_steps = _held(how)
     params = jax.lax.stop_gradient(params)
     said, is_traced = shapes_of(value_and_gradient, params)
     extras = _check_evaluation(said, params, index_prefix, has_extras)
@@ -182,8 +184,10 @@ def relax(
     return result
 
 
-def _still(leaf: Any) -> Any:
-    return jax.lax.stop_gradient(leaf) if isinstance(leaf, Tracer) else leaf
+def _held(tree: T) -> T:
+    """The tree, with traced numbers that have no derivatives."""
+    hold = jax.lax.stop_gradient
+    return jax.tree.map(lambda x: hold(x) if isinstance(x, Tracer) else x, tree)
 
 
 def _with_numbers(model: Model, numbers: tuple[Any, ...], params: Tree) -> tuple[Any, ...]:
