@@ -478,11 +478,6 @@ def refusals():
         "one image": ([[start]], {}, "a path needs two end points"),
         "no number of images": ([[start, end]], {"n_images": None}, "pass n_images=7"),
         "no string": ([[start, start]], {"method": "string"}, "its end points are the same"),
-        "a stop": (
-            [[start, end], [start, start, end]],
-            {"method": "string"},
-            "path 1: images 0 and 1 are the same",
-        ),
         "one path": ([start, end], {}, "got one path: pass"),
         "a structure": (start, {}, "got one Atoms"),
         "a method": ([[start, end]], {"method": "eb"}, 'method must be one of "aseneb"'),

@@ -1,6 +1,5 @@
 """Minimum-energy paths between structures: nudged elastic bands, many at once."""
 
-import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -193,12 +192,6 @@ def as_systems(
             inner.check(band.images, [False] * len(band.images))
         except (TypeError, ValueError) as error:
             raise type(error)(f"path {number}, its images: {error}") from error
-        for k, (image, after) in enumerate(itertools.pairwise(band.images)):
-            if method == "string" and np.array_equal(image.positions, after.positions):
-                raise ValueError(
-                    f"path {number}: images {k} and {k + 1} are the same, and a string needs a"
-                    " distance between them"
-                )
     limits = np.broadcast_to(one_a_structure(fmax, "fmax", len(bands)), len(bands))
     climbs = _climbs(climb, limits)
     if method == "string" and bands:
