@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from basinax.cli.console import fail, out, print_line, reported
+from basinax.cli.contents import read_of
 from basinax.cli.options import STDOUT
 from basinax.cli.outputs import Saver, check_places, print_saved
 from basinax.config.tables import RECORD, Table
@@ -22,8 +23,8 @@ def compare(first: str, other: str, table: Path | None, *, may_replace: bool) ->
         both = [RunFolder.begun(name) for name in (first, other)]
         if table is not None:
             writer_of(table)
-        results = [kept.results.gathered()[1] for kept in both]
-        ours, theirs = (AtomsRelaxation([x for x in of if x.n_atoms]) for of in results)
+        read = [read_of(*kept.results.gathered()).values() for kept in both]
+        ours, theirs = (AtomsRelaxation(list(entries)) for entries in read)
         changed = _changed(*(kept.read_record() for kept in both))
         found = ours.compare(theirs)
     saver = _saver(table, both, may_replace=may_replace)

@@ -90,13 +90,16 @@ def found_structures(
 
     Those that could not be read are in the table alone.
     """
-    columns, read = result.to_dict(info), {}
-    for number, entry in zip(numbers, result, strict=True):
-        if entry.n_atoms:
-            entry.atoms.info |= named_in_info(number, entry)
-            read[number] = entry
-    atoms, sources = ([getattr(x, of) for x in read.values()] for of in ("atoms", "source"))
-    return Found(atoms, sources, list(read), columns)
+    columns, read = result.to_dict(info), read_of(numbers, result)
+    for number, entry in read.items():
+        entry.atoms.info |= named_in_info(number, entry)
+    written = AtomsRelaxation(list(read.values()))
+    return Found(written.atoms, written.sources, list(read), columns)
+
+
+def read_of(numbers: list[int], result: AtomsRelaxation) -> dict[int, Relaxed]:
+    """The structures or paths that could be read, by number; others have no atoms."""
+    return {k: entry for k, entry in zip(numbers, result, strict=True) if entry.n_atoms}
 
 
 def named_in_info(number: int, entry: Relaxed) -> dict[str, Any]:

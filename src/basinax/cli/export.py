@@ -122,12 +122,10 @@ def merge(folders: list[Path], place: Path, *, force: bool) -> None:
         of: dict[int, Path] = {}
         briefs: list[Brief] = []
         for part in parts:
-            briefs += (found := part.results.briefs())
-            for brief in found:
-                if brief.number in of:
-                    number = brief.number
-                    fail(f"structure {number} stands in {of[number]} and in {part.path}")
-            of |= dict.fromkeys([brief.number for brief in found], part.path)
+            for brief in part.results.briefs():
+                if (first := of.setdefault(brief.number, part.path)) is not part.path:
+                    fail(f"structure {brief.number} stands in {first} and in {part.path}")
+                briefs.append(brief)
         for part in parts:
             whole.results.copy(part.results)
         record[RECORD]["results"] = counts_of(briefs)

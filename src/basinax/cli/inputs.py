@@ -354,6 +354,8 @@ def read_structures(path: Path) -> list[Any]:
         file = file.absolute()
         form = form_to_read(file)
         images = _images_of(form, file, selected, partial(_warn, path))
+    except Unreadable:
+        raise
     except UnknownFileTypeError:
         raise Unreadable("ASE does not know this kind of file") from None
     except Exception as error:  # every reader of ASE raises errors of its own
@@ -409,8 +411,6 @@ def _images_of(form: Form, file: Path, selected: Any, say: Callable[[str], None]
     try:
         for image in form.read_as_meant(file, selected, say):
             images.append(image)
-    except Unreadable:
-        raise
     except Exception as error:
         if not images or selected is not None:
             raise

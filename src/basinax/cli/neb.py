@@ -11,7 +11,7 @@ from ase import Atoms
 
 from basinax.atoms import Trajectories
 from basinax.cli.console import fail, print_warning, reported, with_sources
-from basinax.cli.contents import Found, Plan, named_in_info, plans_of
+from basinax.cli.contents import Found, Plan, named_in_info, plans_of, read_of
 from basinax.cli.guard import Unreadable
 from basinax.cli.inputs import InputItem, files_in, items_in, print_unused
 from basinax.cli.named import in_few
@@ -249,10 +249,10 @@ def found_paths(numbers: list[int], result: AtomsRelaxation, info: Sequence[str]
     """The images of paths, one after another; what is no path has none, and no row either."""
     if info:
         raise ValueError("--info is for tables of structures, and this is a run of paths")
-    of_number = {k: entry for k, entry in zip(numbers, result, strict=True) if entry.n_atoms}
-    paths = PathsResult([MinimumEnergyPath(entry) for entry in of_number.values()])
+    read = read_of(numbers, result)
+    paths = PathsResult([MinimumEnergyPath(entry) for entry in read.values()])
     atoms, sources, of = [], [], []
-    for number, path in zip(of_number, paths, strict=True):
+    for number, path in zip(read, paths, strict=True):
         for k, image in enumerate(path.images):
             image.info |= named_in_info(number, path.entry) | {"relax_image": k}
         atoms += path.images

@@ -120,8 +120,9 @@ class _Prober:
         self.has_stress = _has_stress(model, atoms)
         self.alone = [self.at([a]) for a in atoms]
 
-    def at(self, atoms: Sequence[Atoms]) -> AtomsEvaluation:
-        return evaluate(atoms, self.model, stress=self.has_stress)
+    def at(self, atoms: Sequence[Atoms], model: Potential = None) -> AtomsEvaluation:
+        """The evaluation by a model in place of that which is probed, if there is one."""
+        return evaluate(atoms, self.model if model is None else model, stress=self.has_stress)
 
     def lost(self) -> Finding:
         """Structures whose results are not finite."""
@@ -276,15 +277,13 @@ class _Prober:
             found.append(self._energies("energy with other spare atoms", lambda a: a, model))
         return found
 
-    def _energies(self, name: str, change: Any, model: Any = None) -> Finding:
-        """Energies per atom after a change, of the structure or the model; only rounding may
-        differ."""
+    def _energies(self, name: str, change: Any, model: Potential = None) -> Finding:
+        """Energies per atom after a change of structures or model; only rounding may differ."""
         allowed = 0.01 * self.tolerance
         kept = [k for k in range(len(self.atoms)) if not self._is_lost(k)]
         if not kept:
             return Finding(name, 0, 0, 0.0, allowed)
-        changed = [change(self.atoms[k]) for k in kept]
-        energies = evaluate(changed, self.model if model is None else model).energies
+        energies = self.at([change(self.atoms[k]) for k in kept], model).energies
         before = [self.alone[k].energies[0] / len(self.atoms[k]) for k in kept]
         after = energies / [len(self.atoms[k]) for k in kept]
         return finding_of(name, np.abs(after - before).tolist(), allowed)

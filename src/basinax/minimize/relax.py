@@ -145,10 +145,9 @@ def relax(
     check_leaves(params)
     # Use the precision of the current setting: the arrays may have been made under another.
     params = jax.tree.map(lambda x: jnp.asarray(x, canonicalize_dtype(jnp.result_type(x))), params)
-    # The minimum does not depend on how it is found.
-    how = optimizer, criterion_of(fmax, convergence), max_steps
-    optimizer, criterion, max_steps = _held(how)
-    params = jax.lax.stop_gradient(params)
+    # The minimum does not depend on where the search for it begins, or on how it is found.
+    search = params, optimizer, criterion_of(fmax, convergence), max_steps
+    params, optimizer, criterion, max_steps = _held(search)
     said, is_traced = shapes_of(value_and_gradient, params)
     extras = _check_evaluation(said, params, index_prefix, has_extras)
     model, numbers = value_and_gradient, []

@@ -258,7 +258,7 @@ def _shifts(
     return jnp.stack(indices, axis=-1) - turns[:, None]
 
 
-class Pairs(NamedTuple):
+class Candidates(NamedTuple):
     """All pairs of atoms of some systems, which are tried some shifts at a time."""
 
     reach: Reach
@@ -271,7 +271,7 @@ class Pairs(NamedTuple):
     """Whether both are atoms."""
 
     @classmethod
-    def of(cls, x, is_atom, cells, reach: Reach, n_tried) -> "Pairs":
+    def of(cls, x, is_atom, cells, reach: Reach, n_tried) -> "Candidates":
         """The pairs of atoms at positions `x`, as in `_reach`."""
         ways = [x[:, None, None, :, k] - x[:, None, :, None, k] for k in range(3)]
         is_pair = (is_atom[:, :, None] & is_atom[:, None, :])[:, None]
@@ -335,7 +335,7 @@ class Pairs(NamedTuple):
         begins = jnp.cumsum(counts, axis=2) - counts
         # Seen from the other end, the shifts of a pair come in the opposite order.
         lasts = jnp.swapaxes(begins, 1, 2) + counts - 1
-        own_rows = jnp.arange(rows.size, dtype=jnp.int32).reshape(*rows.shape)[:, None, :, None]
+        own_rows = jnp.arange(rows.size, dtype=jnp.int32).reshape(rows.shape)[:, None, :, None]
         neighbor = rows[:, None, None]
 
         def put(turn, carry):
@@ -403,7 +403,7 @@ def _listed(
         fits = reach.may_be & (reach.n_shifts <= n_shifts)
         n_tried = jnp.where(fits, reach.n_shifts, 0)
 
-        pairs = Pairs.of(x, is_atom, batch.cells[some], reach, n_tried)
+        pairs = Candidates.of(x, is_atom, batch.cells[some], reach, n_tried)
         counts = pairs.counts()
         longest = jnp.max(jnp.sum(counts, axis=2, dtype=jnp.int32), axis=1)
         has_reverse, room = known.reverse is not None, (n_rows, width, n_shifts)

@@ -247,10 +247,11 @@ def _steps(transformation, trees: list[PyTree]) -> list[PyTree]:
     """The updates of some steps, from the parameters and the gradients of each step."""
     params, *gradients = trees
     state, updates = transformation.init(params), []
+    update = _update_of(transformation)
     extra = _known_of(transformation, {"energies": jnp.zeros(())})
     for gradient in gradients:
-        update, state = _update_of(transformation)(gradient, state, params, **extra)
-        updates.append(update)
+        step, state = update(gradient, state, params, **extra)
+        updates.append(step)
     return updates
 
 
