@@ -321,6 +321,17 @@ def test_a_calculator_that_fails_ends_its_path_with_the_image():
         paths[0].fit()
 
 
+def test_a_string_through_equal_images_ends_alone_with_the_reason():
+    start, end = hop()
+    good, options = (start, end), {"n_images": 3, "method": "string", "max_steps": 2}
+    ended, going = neb([[start, start, end], good], EMT(), **options)
+    assert ended.status == Status.EVALUATION_FAILED and ended.steps == 0
+    assert ended.message == "images 0 and 1 are the same: no string passes through them"
+    assert_same(going, neb([good], EMT(), **options)[0])
+    (nudged,) = neb([[start, start, end]], EMT(), max_steps=2)
+    assert nudged.status != Status.EVALUATION_FAILED
+
+
 @pytest.mark.exhaustive
 def test_paths_of_a_model_have_the_bits_that_they_have_alone():
     model = JaxModel(OfPositions(Network()), CUTOFF)
