@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import ase.io
-import numpy as np
 import pytest
 from ase import Atoms
 from typer.testing import CliRunner
@@ -22,7 +21,7 @@ from basinax.cli.record import Making, of_modules
 from basinax.config.tables import RECORD, read_config, toml_of
 from basinax.numerics import processor
 from basinax.runs.changes import changes, joined
-from basinax.runs.record import FORMAT, checked, seconds_of_run, spans_of
+from basinax.runs.record import FORMAT, checked, spans_of
 
 WHOLE = {
     "files": ["a/in.xyz"],
@@ -345,10 +344,5 @@ def test_runs_have_the_structures_that_ended_in_them():
     assert [span.structures for span in spans] == [2, 1, 1]
     assert [span.end for span in spans] == ["interrupted", "interrupted", "not ended"]
     assert spans_of(record | {"ended": times[2]}, ended)[-1].end == "ended"
-    # The time between two runs does not count.
-    seconds = [1.0, 3.0, 5.0, np.nan]
-    assert seconds_of_run(record, ended, seconds)[:3] == [1.0, 3.0, 8.0]
-    assert seconds_of_run(record, ended, [1.0, 3.0, 5.0, 2.0])[3] == 10.0
-    assert seconds_of_run({"started": times[0]}, [], []) == []
     (alone,) = spans_of({"started": times[0]}, [])
     assert (alone.started, alone.structures, alone.last) == ("2026-01-01 00:00:00+00:00", 0, "")

@@ -4,6 +4,7 @@ Structures relax in wells (tests/support/wells.py). From end to end, with the en
 that is kept, one that is killed, which is a process of its own, and the curves of one.
 """
 
+import dataclasses
 import datetime
 import json
 import os
@@ -430,7 +431,7 @@ def test_a_run_that_ends_at_a_commit_goes_on_to_the_same_bits(monkeypatch, whole
         calls.append(len(entries))
         if len(calls) > at:
             raise KeyboardInterrupt
-        add(self, entries)
+        add(self, [(number, dataclasses.replace(entry, seconds=1e3)) for number, entry in entries])
 
     with monkeypatch.context() as patched:
         patched.setattr(Results, "add", dying)
@@ -444,6 +445,8 @@ def test_a_run_that_ends_at_a_commit_goes_on_to_the_same_bits(monkeypatch, whole
     assert sorted(brief.number for brief in briefs("kept")) == list(range(N))
     assert exported("kept") == whole
     assert len(read_config("kept/run.toml")["record"]["resumed"]) == 1
+    # The seconds are those of both sessions.
+    assert all((brief.pairs["seconds"] >= 1e3) == bool(at) for brief in briefs("kept"))
 
 
 def test_constraints_on_the_host_go_on_to_the_same_bits(monkeypatch):

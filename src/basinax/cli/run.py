@@ -153,7 +153,7 @@ def run(
         watch.begin("listing")
         made = None if keeping.ray else lambda: admit(making())
         with writing.saver.watching(works.sources), contextlib.closing(recorder), reported():
-            _work_off(kept, relaxed, tally, is_over, made)
+            _work_off(Storing(kept, tally, done, is_over), relaxed, made)
         watch.begin("writing")
         with reported():
             briefs = _ended(kept, works)
@@ -287,28 +287,20 @@ def _is_threaded(potential: Any) -> bool:
 # --- relaxing
 
 
-def _work_off(
-    kept: RunFolder,
-    relaxed: Any,
-    tally: "Tally",
-    should_stop: Callable[[], bool],
-    admit: Callable[[], None] | None,
-) -> None:
+def _work_off(storing: "Storing", relaxed: Any, admit: Callable[[], None] | None) -> None:
     """Store each structure as it ends; exit if it cannot be stored.
 
     Args:
         relaxed: the outcomes of structures as they end.
         admit: called before results are kept; exits if they do not fit the record.
     """
-    storing = Storing(kept, tally, should_stop)
 
     @contextlib.contextmanager
     def kept_or_left() -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            n = tally.counts.total()
-            print_error(f"{error}; {n} structures are kept in it: {_hint(kept)}")
+            print_error(f"{error}; {storing.n} structures are kept in it: {_hint(storing.kept)}")
             raise typer.Exit(NOT_SAVED) from None
 
     with contextlib.closing(relaxed):
@@ -320,7 +312,7 @@ def _work_off(
     with kept_or_left():
         storing.finish()
     if storing.waiting:
-        n, name = len(storing.waiting), kept.results.name
+        n, name = len(storing.waiting), storing.kept.results.name
         print_warning(f"{n} structures that have ended are not in {name}, and will begin again")
 
 
@@ -351,18 +343,32 @@ class Tally:
 class Storing:
     """Stores structures; while another program holds the database, they wait in memory."""
 
-    def __init__(self, kept: RunFolder, tally: Tally, should_stop: Callable[[], bool]):
-        self._results, self._tally, self._should_stop = kept.results, tally, should_stop
+    def __init__(
+        self, kept: RunFolder, tally: Tally, done: list[Brief], should_stop: Callable[[], bool]
+    ):
+        """Args: done: what the run has stored before."""
+        self.kept, self._tally, self._should_stop = kept, tally, should_stop
         self._has_warned = False
+        self._before = max((brief.pairs.get("seconds", 0.0) for brief in done), default=0.0)
         self.waiting: Ended = []
+
+    @property
+    def n(self) -> int:
+        """The number of structures that are stored."""
+        return self._tally.counts.total()
 
     def add(self, ended: Ended) -> None:
         """Store structures now or later; waits if too many are in memory.
 
+        Their seconds are those in which the run was going on, earlier sessions among them.
+
         Raises:
             OSError: the database cannot be written.
         """
-        self.waiting += ended
+        self.waiting += [
+            (number, dataclasses.replace(entry, seconds=self._before + entry.seconds))
+            for number, entry in ended
+        ]
         while self._try() and self._size() > MOST and not self._should_stop():
             pass
 
@@ -379,7 +385,7 @@ class Storing:
         """Store what waits; return whether another program prevents it."""
         try:
             while some := self.waiting[:TOGETHER]:
-                self._results.add(some)
+                self.kept.results.add(some)
                 del self.waiting[:TOGETHER]
                 self._tally.add(some)
         except Busy as error:

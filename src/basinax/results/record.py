@@ -86,7 +86,8 @@ class Relaxed(HoldsAtoms):
     displacement: float = column("max_displacement_A", "Å", key="displacement")
     """The distance from the start of the atom that moved most, in Å."""
     seconds: float = column("seconds", "s", key="seconds", default=np.nan)
-    """The time from the call to the structure's end; NaN if it did not end."""
+    """The time from the call to the structure's end; NaN if it did not end. In a run that goes on,
+    earlier sessions count up to their last end."""
     message: str = column("message", key="message", is_brief=True, default="")
     """The reason if the structure could not be evaluated; empty otherwise."""
     history: History | None = None

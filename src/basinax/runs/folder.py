@@ -1,6 +1,5 @@
 """A folder that stores a run: its settings and its results."""
 
-import math
 import os
 import re
 import secrets
@@ -17,7 +16,7 @@ from basinax.config.tables import RECORD, SETTINGS, Table, read_config, toml_of
 from basinax.results.record import Relaxed
 from basinax.results.report.page import write_report
 from basinax.results.table import fields_of, further_columns
-from basinax.runs.record import checked, seconds_of_run, spans_of
+from basinax.runs.record import checked, spans_of
 from basinax.runs.results import Brief, Results
 from basinax.runs.stores import SQLiteFile
 
@@ -121,9 +120,6 @@ class RunFolder:
             ValueError: no structure has a name, or the table has a column of this name.
         """
         rows, stored = [brief.as_row() for brief in briefs], [brief.stored for brief in briefs]
-        seconds = [row.get("seconds", math.nan) for row in rows]
-        for row, value in zip(rows, seconds_of_run(record[RECORD], stored, seconds), strict=True):
-            row["seconds"] = value
         if info:
             infos = self.results.infos()
             headings = [column.heading for column in fields_of(Relaxed).values()]

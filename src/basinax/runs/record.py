@@ -2,7 +2,6 @@
 
 import bisect
 import datetime
-import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -166,21 +165,6 @@ def spans_of(record: Table, times: Iterable[float]) -> list[Span]:
         Span(start.replace("T", " "), len(each), _text_of(max(each)) if each else "", end)
         for start, each, end in zip(starts, of, ends, strict=True)
     ]
-
-
-def seconds_of_run(record: Table, times: Sequence[float], seconds: Sequence[float]) -> list[float]:
-    """The seconds until each structure ended in which the run was going on.
-
-    Args:
-        times: when structures ended, in seconds since 1970.
-        seconds: the same from the start of their own span.
-    """
-    spans = _spans_at(_starts_of(record), times)
-    longest = [0.0] * (max(spans, default=0) + 1)
-    for span, value in zip(spans, seconds, strict=True):
-        longest[span] = max(longest[span], value)  # NaN comes second, and changes nothing
-    before = [0.0, *itertools.accumulate(longest)]
-    return [before[span] + value for span, value in zip(spans, seconds, strict=True)]
 
 
 def _starts_of(record: Table) -> list[str]:
