@@ -168,55 +168,76 @@ def main(descriptor: int) -> None:
     shutil.rmtree(root, ignore_errors=True)
 
 
+class Calculators:
+    """One calculator for all structures or, with `reuse`, one for each."""
+
+    def __init__(self, maker: Maker, *, reuse: bool):
+        oom = runpy.run_path(str(Path(__file__).parents[2] / "numerics" / "oom.py"))
+        self._is_out_of_memory = oom["is_out_of_memory"]
+        self._maker, self._reuse, self._n_kept = maker, reuse, 0
+        self.shared = maker.made("shared")
+        self._own: dict[int, tuple[Any, Any]] = {}
+
+    def answer(self, number: int, atoms: Atoms, names: list[str]) -> tuple[str, Any]:
+        """What is sent back for a structure: "found" with results, or else with the reason."""
+        folder = None
+        try:
+            calculator, folder = self._of(number)
+            os.chdir(folder.path)
+            if not self._reuse:
+                folder.clean()
+            found = compute(calculator, atoms, names, is_reset=not self._reuse)
+            folder.check_shared()
+            missing = [name for name in names if found.get(name) is None]
+            if not missing:
+                return "found", found
+            text = f"the calculator returned no {missing[0]}"
+        except Exception as error:
+            text = text_of(error)
+            if self._is_out_of_memory(error):  # this process ends, which frees the most
+                return "short", text
+        if folder is not None and self._n_kept < MOST_KEPT and folder.has_written():
+            self._n_kept += 1
+            text = f"{text}; its files are in {folder.kept()}"
+        return "failed", text
+
+    def end(self, number: int) -> None:
+        if number in self._own:
+            _, folder = self._own.pop(number)
+            shutil.rmtree(folder.root, ignore_errors=True)
+
+    def _of(self, number: int) -> tuple[Any, Any]:
+        """The calculator of a structure, and its folder."""
+        if not self._reuse:
+            return self.shared
+        if number not in self._own:
+            self._own[number] = self._maker.made(str(number))
+        return self._own[number]
+
+
 def _evaluate(pipe: Connection, packed: bytes, reuse: bool, caller: str, root: str) -> None:
     try:
         import cloudpickle
 
-        oom = runpy.run_path(str(Path(__file__).parents[2] / "numerics" / "oom.py"))
         known = set(sys.modules)
         os.chdir(caller)
         make = cloudpickle.loads(packed)
         os.environ.pop(STARTING, None)
-        maker = Maker(make, root, caller)
-        shared = maker.made("shared")
+        calculators = Calculators(Maker(make, root, caller), reuse=reuse)
         pipe.send(("loaded", loaded(known)))
-        pipe.send(("ready", implemented_by(shared[0])))
+        pipe.send(("ready", implemented_by(calculators.shared[0])))
     except Exception as error:
         pipe.send(("unmade", text_of(error)))
         return
-    own: dict[int, tuple[Any, Any]] = {}
-    n_kept = 0
     while True:
         try:
             number, atoms, names = pipe.recv()
         except EOFError:
             return
         if atoms is None:
-            if number in own:
-                shutil.rmtree(own.pop(number)[1].root, ignore_errors=True)
+            calculators.end(number)
             continue
-        folder, answer, text = None, (), ""
-        try:
-            if reuse and number not in own:
-                own[number] = maker.made(str(number))
-            calculator, folder = own.get(number, shared)
-            os.chdir(folder.path)
-            if not reuse:
-                folder.clean()
-            found = compute(calculator, atoms, names, is_reset=not reuse)
-            folder.check_shared()
-            missing = [name for name in names if found.get(name) is None]
-            text = f"the calculator returned no {missing[0]}" if missing else ""
-            answer = "found", found
-        except Exception as error:
-            text = text_of(error)
-            if oom["is_out_of_memory"](error):  # this process ends, which frees the most
-                pipe.send(("short", text))
-                continue
-        if text:
-            if folder is not None and n_kept < MOST_KEPT and folder.has_written():
-                text, n_kept = f"{text}; its files are in {folder.kept()}", n_kept + 1
-            answer = "failed", text
+        answer = calculators.answer(number, atoms, names)
         if len(sys.modules) != len(known):
             pipe.send(("loaded", loaded(known)))
         try:
