@@ -26,17 +26,12 @@ class Constraints(eqx.Module):
     """The constraints of a batch. `Batch.from_atoms` makes them."""
 
     stages: tuple[Stage, ...]
+    layout: "Layout" = eqx.field(static=True)
 
     @property
     def parts(self) -> list[AbstractPart]:
         """All parts in the order in which they act."""
         return [part for stage in self.stages for part in stage if part is not None]
-
-    @property
-    def layout(self) -> "Layout":
-        return tuple(
-            tuple(() if part is None else part.room for part in stage) for stage in self.stages
-        )
 
     def of_gradient(
         self, gradient: Rows, index: SystemIndex, params: Any = None, turning: Turning = None
@@ -167,7 +162,7 @@ def blank(layout: Layout, n_rows: int, n_systems: int, dtype: Any) -> Constraint
         )
         for rooms in layout
     ]
-    return Constraints(tuple(stages)) if stages else None
+    return Constraints(tuple(stages), layout) if stages else None
 
 
 def has_room(layout: Layout, own: Stages) -> bool:

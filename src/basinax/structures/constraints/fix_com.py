@@ -34,10 +34,6 @@ class Masses(AbstractPart):
         ones: Any = np.ones(n_systems, dtype)
         return cls(none, masses, ones, ones.copy())
 
-    @property
-    def room(self) -> Room:
-        return (1,)
-
     def write(self, system: int, rows: slice, own: np.ndarray | None) -> None:
         arrays: Any = self
         arrays.mask[system], arrays.masses[rows] = own is not None, 0.0

@@ -88,10 +88,6 @@ class Symmetry(AbstractPart):
             tensors=full(0.0, dtype, n_systems, 9, 9),
         )
 
-    @property
-    def room(self) -> Room:
-        return (len(self.members),)
-
     def write(self, system: int, rows: slice, own: Orbits | None) -> None:
         arrays: Any = self
         arrays.mask[system] = own is not None

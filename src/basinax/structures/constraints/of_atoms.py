@@ -89,10 +89,6 @@ class OfAtoms(AbstractPart):
         slants = Slants(none.copy(), zeros) if has_slants else None
         return cls(none, slants, none[:, 0].copy() if has_partial else None)
 
-    @property
-    def room(self) -> Room:
-        return 1, int(self.slants is not None), int(self.partial is not None)
-
     def write(self, system: int, rows: slice, own: OwnAtoms | None) -> None:
         own = self.gathered([], 0) if own is None else own
         _put(self.fixed, rows, own.fixed)

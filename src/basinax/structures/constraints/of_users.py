@@ -81,11 +81,6 @@ class AbstractConstraint(AbstractPart):
             arrays[field.name] = np.zeros((n, *shape), dtype)
         return cls(**arrays, mask=np.zeros(n_systems, bool))
 
-    @property
-    def room(self) -> Room:
-        shapes = [getattr(self, field.name).shape[1:] for field in _fields(type(self))]
-        return 1, *itertools.chain.from_iterable((len(shape), *shape) for shape in shapes)
-
     def write(self, system: int, rows: slice, own: "AbstractConstraint | None") -> None:
         self.mask[system] = own is not None
         for field in _fields(type(self)):

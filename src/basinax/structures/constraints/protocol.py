@@ -69,11 +69,6 @@ class AbstractPart(eqx.Module):
     def blank(cls, room: Room, n_rows: int, n_systems: int, dtype: Any) -> Self:
         """Host arrays without any constraint."""
 
-    @property
-    @abc.abstractmethod
-    def room(self) -> Room:
-        """The room of the arrays."""
-
     @abc.abstractmethod
     def write(self, system: int, rows: slice, own: Any) -> None:
         """Write the entries of one structure over those of its place in host arrays.
