@@ -59,6 +59,9 @@ def turned(atoms: Atoms) -> None:
 
 
 def with_results(atoms: Atoms) -> None:
+    """Results, which a format keeps where it leaves out charges and moments."""
+    atoms.set_initial_charges([0.5, -0.5, 0.25])
+    atoms.set_initial_magnetic_moments(np.arange(9.0).reshape(3, 3))
     forces = np.arange(9.0).reshape(3, 3)
     found = {"energy": -1.25, "energies": np.arange(3.0), "forces": forces, "stress": np.arange(6)}
     atoms.calc = SinglePointCalculator(atoms, **found)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
 from ase.db.core import bytes_to_object, object_to_bytes
 from ase.io.formats import ioformats
 from ase.io.jsonio import decode, encode
@@ -135,6 +136,10 @@ def prepared(form: str, atoms: Atoms) -> tuple[Atoms, list[str]]:
     copy.info = {k: copy.info[k] if x is originals[k] else x for k, x in kept.info.items()}
     for name in kept.dropped:
         del copy.arrays[name]
+    if kept.dropped and isinstance(atoms.calc, SinglePointCalculator):
+        # ASE gives results to a structure with the calculator's own charges and moments alone.
+        copy.calc = SinglePointCalculator(copy)
+        copy.calc.results = atoms.calc.results
     return copy, kept.lost
 
 
