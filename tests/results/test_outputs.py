@@ -425,6 +425,7 @@ def test_trajectories_that_are_not_whole_are_an_error(relaxation):
     done = run("--table", "t.csv", "--trajectory", "new")
     assert done.exit_code == 3
     assert "error: the trajectory of in.extxyz@1 (Ar2) is not whole: OSError" in done.stderr
+    assert "writes them, but no steps to trajectories and logs" in done.stderr
     assert Path("t.csv").exists()
     assert Path("relaxed.extxyz").exists()
 

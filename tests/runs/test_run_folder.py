@@ -15,6 +15,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -42,6 +43,7 @@ from basinax.engine.relax_stream import refused
 from basinax.results.record import Relaxed
 from basinax.results.snapshot import Template
 from basinax.results.table import columns_of
+from basinax.results.trajectory import Recorder
 from basinax.runs import stores
 from basinax.runs.folder import RunFolder
 from basinax.runs.results import Results
@@ -496,6 +498,7 @@ def sqlite_rows(folder: str) -> list[tuple]:
 
 def test_a_time_limit_ends_a_run_in_order(whole):
     said = relax("--run", "kept", "--time-limit", "0s", code=4)
+    assert "ended" not in read_config("kept/run.toml")["record"]
     assert "The time is over: basinax resume kept goes on" in said
     assert briefs("kept") == []
     run("resume", "kept", "--time-limit", "1h")
@@ -583,6 +586,34 @@ def test_a_folder_that_another_run_works_on_is_refused():
 
 
 # --- changes
+
+
+def test_a_run_that_has_ended_does_not_begin_again_where_nothing_is_left():
+    relax("--run", "kept")
+    run("resume", "kept")
+    record = read_config("kept/run.toml")["record"]
+    assert "ended" in record and not record["resumed"]
+
+
+def test_no_number_passes_to_another_structure_by_force():
+    Path("in").mkdir()
+    shutil.move("b.traj", "in")
+    relax("--run", "kept", files=["in"])
+    shutil.move("c.xyz", "in")
+    assert "5 of 5 structures, 1 of them now" in run("resume", "kept", "--force")
+    shutil.move("a.extxyz", "in")
+    said = run("resume", "kept", "--force", code=2)
+    assert "structure 0 was in/b.traj@0 and is in/a.extxyz@0 now" in said
+    assert len(briefs("kept")) == 5
+
+
+def test_what_a_run_writes_into_a_folder_of_its_input_is_no_input():
+    Path("in").mkdir()
+    shutil.move("a.extxyz", "in")
+    how = ("--run", "kept", "--log", "in/steps.log", "--table", "in/t.csv")
+    assert "4 of 4 structures" in relax(*how, files=["in"])
+    assert "4 of 4 structures" in run("resume", "kept")
+    assert "in/t.csv cannot be read" in relax("--output", "x.xyz", files=["in"], code=2)
 
 
 def test_a_run_does_not_go_on_with_other_settings_unless_forced():
@@ -824,6 +855,33 @@ def test_trajectories_of_a_folder_are_those_of_a_run_without_one():
     for path in Path("alone").iterdir():
         assert Path("x", path.name).read_bytes() == path.read_bytes()
     assert len(list(Path("x").iterdir())) == len(list(Path("alone").iterdir())) > 1
+
+
+def test_what_is_stored_has_its_whole_trajectory(monkeypatch):
+    """A run that is killed then goes on without it."""
+    add, append = Results.add, Recorder._append
+
+    def checked(self, entries):
+        for number, entry in entries:
+            assert ase.io.read(f"frames/{number}.traj").info["step"] == entry.steps
+        add(self, entries)
+
+    def slow(*frames):
+        time.sleep(0.02)
+        append(*frames)
+
+    monkeypatch.setattr(Results, "add", checked)
+    monkeypatch.setattr(Recorder, "_append", slow)
+    relax("--run", "kept", "--trajectory", "frames")
+    assert len(briefs("kept")) == len(list(Path("frames").iterdir())) == N
+
+
+def test_trajectories_go_on_where_the_number_of_structures_is_not_known():
+    relax("--run", "kept", "--trajectory", "frames", files=["a.extxyz@:"])
+    names = {path.name for path in Path("frames").iterdir()}
+    assert names == {f"{k}.traj" for k in range(4)}
+    assert "4 of 4 structures" in run("resume", "kept")
+    assert {path.name for path in Path("frames").iterdir()} == names
 
 
 # --- counting

@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from basinax.cli.console import fail, print_warning, text_of
 from basinax.cli.guard import Unreadable, check_file
 from basinax.cli.named import STDIN, in_few, named_in
 from basinax.cli.options import ModelOptions, PathOptions, RelaxOptions
-from basinax.config.files import name_of, stamp_of
+from basinax.config.files import key_of, name_of, stamp_of
 from basinax.config.tables import ENDINGS, RECORD, Table
 from basinax.neighbors.contacts import closest_contact
 from basinax.structures.charges import unused_by_words, uses_of
@@ -199,15 +199,19 @@ def items_in(path: Path) -> Iterator[InputItem]:
         yield InputItem(name(number), file, reader)
 
 
-def files_in(paths: list[Path]) -> list[Path]:
-    """The paths, with each folder replaced by its files in the order of their names."""
-    files = []
+def files_in(paths: list[Path], written: Collection[Path] = ()) -> list[Path]:
+    """The paths, with each folder replaced by its files in the order of their names.
+
+    Args:
+        written: files that the run itself wrote, which are left out of folders.
+    """
+    files, own = [], set(map(key_of, written))
     for path in paths:
         within: list[Path] = []
         if path.is_dir() and not BundleTrajectory.is_bundle(str(path)):
             with suppress(OSError):
                 within = sorted(x for x in path.iterdir() if x.is_file() and x.name[0] != ".")
-        files += within or [path]
+        files += [x for x in within if not own or key_of(x) not in own] or [path]
     return files
 
 

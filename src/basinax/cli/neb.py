@@ -18,7 +18,7 @@ from basinax.cli.named import in_few
 from basinax.cli.options import OutputStyle, PathOptions, PathOutputs, StoreOptions
 from basinax.cli.outputs import Writing
 from basinax.cli.setup import Work, fix, potential_of, reading
-from basinax.cli.works import AbstractWorks, Ended, Job
+from basinax.cli.works import AbstractWorks, Done, Ended, Job
 from basinax.config.files import name_of
 from basinax.config.specs import optimizer_from
 from basinax.engine.relax import run_settings
@@ -125,8 +125,8 @@ class Paths(AbstractWorks):
         atoms = [image for work in of for image in _band(work).images]
         return plans_of(files, atoms, [work.source for work in works], [False] * len(atoms))
 
-    def left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work]:
-        return (w for w in self._all if self.shard.has(w.number) and w.number not in done)
+    def left(self, done: Done, should_stop: Callable[[], bool]) -> Iterator[Work]:
+        return (w for w in self._all if self.is_left(w.number, w.source, done))
 
     def recorder(self, to: Trajectories, n_structures: int) -> PathRecorder:
         return PathRecorder(Recorder(to, n_structures=n_structures), self._setup.last)

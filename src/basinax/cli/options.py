@@ -364,6 +364,11 @@ class Written:
         names = [field.name for field in dataclasses.fields(self) if field.default is None]
         return type(self)(**{name: folder / settings[name] for name in names if name in settings})
 
+    @property
+    def written(self) -> list[Path]:
+        """All files that are written at one place."""
+        return [path for path, _ in self.files()] + ([] if self.output is None else [self.output])
+
     def files(self) -> list[tuple[Path, str]]:
         """Files besides those of structures, each with its word in messages."""
         named = [(self.table, "table"), (self.record, "record")]

@@ -112,17 +112,25 @@ def run(
     with session(manner, given.dtype) as watch, contextlib.ExitStack() as stack:
         with reported():
             before = _taken_up(kept, given, stack)
-            making = Making(settings_of((given,)), before)
-            record = _record_of(job.command, given, wanted, keeping, watch, making, kept)
+            own = None if before is None else wanted.named_in(before, home_of(kept.path, before))
+            settings = settings_of((given,))
+            making = Making(settings, before)
+            # A run that goes on does not read what it has written into a folder of its input.
+            written = [] if own is None else own.written
+            given = dataclasses.replace(given, files=files_in(given.files, written))
+            record = _record_of(
+                job.command, settings, given.files, wanted, keeping, watch, making, kept
+            )
             if before is not None:  # checked before foreign code runs
-                resumed = [*before[RECORD].get("resumed", []), record[RECORD]["started"]]
+                spans = list(before[RECORD].get("resumed", []))
+                if "ended" not in before[RECORD]:
+                    spans.append(record[RECORD]["started"])
                 record = _continued(kept, before, record, force=keeping.force)
-                record[RECORD]["resumed"] = resumed
-            settings = settings_of((given, outputs, manner))
+                record[RECORD]["resumed"] = spans
+            settings |= settings_of((outputs, manner))
         setup = job.setup(given)
         making.is_threaded = _is_threaded(setup.settings["potential"])
         works = job.works(given, setup, keeping, is_sole="temporary" in record[RECORD])
-        own = None if before is None else wanted.named_in(before, home_of(kept.path, before))
         writing = _prepared(wanted, given, works, own)
         plans = works.plans(writing)
         with reported():
@@ -138,8 +146,10 @@ def run(
             return watch.is_stopped() or time.monotonic() >= deadline
 
         tally, admit = Tally(works, watch, done), _admission(kept, force=keeping.force)
-        recorder = Recorders(wanted, works, is_begun=before is not None)
-        remaining = recorder.expecting(works.left({brief.number for brief in done}, is_over))
+        with reported():
+            recorder = Recorders(wanted, works, is_begun=before is not None)
+        sources = {brief.number: brief.pairs.get("source") for brief in done}
+        remaining = recorder.expecting(works.left(sources, is_over))
         how: dict[str, Any] = {"history": True if outputs.report else POINTS}
         if keeping.ray is not None:
             there = functools.partial(relax_window, job.relax, setup, **how)
@@ -151,9 +161,14 @@ def run(
                 setup, remaining, is_strict=works.is_sole, at_once=works.at_once, **how
             )
         watch.begin("listing")
-        made = None if keeping.ray else lambda: admit(making())
+
+        def prepare() -> None:
+            recorder.flush()  # what is stored is never done again, so its trajectory is whole
+            admit(making())
+
         with writing.saver.watching(works.sources), contextlib.closing(recorder), reported():
-            _work_off(Storing(kept, tally, done, is_over), relaxed, made)
+            storing = Storing(kept, tally, done, is_over)
+            _work_off(storing, relaxed, None if keeping.ray else prepare)
         watch.begin("writing")
         with reported():
             briefs = _ended(kept, works)
@@ -215,7 +230,8 @@ def _made(kept: RunFolder, works: AbstractWorks) -> Iterator[None]:
 
 def _record_of(
     command: str,
-    given: RelaxOptions | PathOptions,
+    settings: Table,
+    files: list[Path],
     outputs: Outputs,
     keeping: StoreOptions,
     watch: Watch,
@@ -223,12 +239,11 @@ def _record_of(
     kept: RunFolder,
 ) -> Table:
     """The record of a run that starts now, made without running any foreign code."""
-    settings = settings_of((given,))
     asked = settings_of((outputs,))
     usual = {field.name: field.default for field in dataclasses.fields(outputs)}
     asked = {x: y for x, y in asked.items() if getattr(outputs, x) != usual[x]}
     asked.pop("overwrite", None)
-    paths = {path: file_and_images(path)[0] for path in files_in(given.files)}
+    paths = {path: file_and_images(path)[0] for path in files}
     inputs = [named(x.absolute()) | {"sha256": digest_of(file)} for x, file in paths.items()]
     parts = making()
     if keeping.ray is not None:  # workers make the results
@@ -287,12 +302,12 @@ def _is_threaded(potential: Any) -> bool:
 # --- relaxing
 
 
-def _work_off(storing: "Storing", relaxed: Any, admit: Callable[[], None] | None) -> None:
+def _work_off(storing: "Storing", relaxed: Any, prepare: Callable[[], None] | None) -> None:
     """Store each structure as it ends; exit if it cannot be stored.
 
     Args:
         relaxed: the outcomes of structures as they end.
-        admit: called before results are kept; exits if they do not fit the record.
+        prepare: called before some are stored.
     """
 
     @contextlib.contextmanager
@@ -306,8 +321,8 @@ def _work_off(storing: "Storing", relaxed: Any, admit: Callable[[], None] | None
     with contextlib.closing(relaxed):
         for ended in relaxed:
             with kept_or_left():
-                if ended and admit is not None:
-                    admit()
+                if ended and prepare is not None:
+                    prepare()
                 storing.add(ended)
     with kept_or_left():
         storing.finish()
@@ -420,7 +435,7 @@ def _prepared(
         with reported():
             check_report(outputs.report)
     files = works.paths or [
-        path if path == STDIN else file_and_images(path)[0] for path in files_in(given.files)
+        path if path == STDIN else file_and_images(path)[0] for path in given.files
     ]
     return Writing.prepared(
         outputs,
@@ -434,11 +449,13 @@ def _prepared(
 
 
 def _ended(kept: RunFolder, works: AbstractWorks) -> list[Brief]:
-    """All structures that have ended, by number, which the record counts."""
+    """All structures that have ended, by number, which the record counts; the end of the run."""
     briefs = sorted(kept.results.briefs(), key=lambda brief: brief.number)
     works.check(briefs, kept.results.name)
     record = kept.read_record()
-    record[RECORD] |= {"results": counts_of(briefs), "ended": now()}
+    record[RECORD]["results"] = counts_of(briefs)
+    if len(briefs) == works.n_structures:
+        record[RECORD]["ended"] = now()
     kept.write_record(record)
     return briefs
 
@@ -589,9 +606,13 @@ def _leave(
         err.print("Interrupted.")
     if writing.saver.has_lost:
         if kept.record.exists():
-            print_line(
-                err, f"{kept.name} keeps the results: basinax resume {kept.name} writes them"
+            outputs = writing.outputs
+            assert isinstance(outputs, Outputs)
+            rest = ", but no steps to trajectories and logs" * bool(
+                outputs.trajectory or outputs.log
             )
+            hint = f"{kept.name} keeps the results: basinax resume {kept.name} writes them{rest}"
+            print_line(err, hint)
         raise typer.Exit(NOT_SAVED)
     if watch.is_stopped():
         raise typer.Exit(INTERRUPTED)

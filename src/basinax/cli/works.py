@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,9 @@ from basinax.structures.read import Fault, Item as Input
 
 Ended = list[tuple[int, Relaxed]]
 """Outcomes, with the numbers of the structures."""
+
+Done = Mapping[int, str | None]
+"""The numbers of works that have ended, and their names if known."""
 
 
 class AbstractWorks(abc.ABC):
@@ -66,8 +69,8 @@ class AbstractWorks(abc.ABC):
         """How structures are written; empty if they have not been read."""
 
     @abc.abstractmethod
-    def left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work]:
-        """The works that remain to be done."""
+    def left(self, done: Done, should_stop: Callable[[], bool]) -> Iterator[Work]:
+        """The works that remain to be done; exits if a number was that of another one."""
 
     @abc.abstractmethod
     def recorder(self, to: Trajectories, n_structures: int) -> Any:
@@ -76,6 +79,16 @@ class AbstractWorks(abc.ABC):
     @abc.abstractmethod
     def images(self, work: Work) -> list[Atoms]:
         """The structure, or the images of a path; none of what cannot be read."""
+
+    def is_left(self, number: int, source: str, done: Done) -> bool:
+        """Whether a work is of this part and remains; exits if its number was that of another."""
+        before = done.get(number)
+        if before is not None and _last_names(before) != _last_names(source):
+            fail(
+                f"structure {number} was {before} and is {source} now: give the files of the run in"
+                " their order, new ones last, or begin another run"
+            )
+        return self.shard.has(number) and number not in done
 
     def warn_of(self, texts: Iterable[str], source: str) -> None:
         """Print each warning once, with the first structure that it is about."""
@@ -92,6 +105,11 @@ class AbstractWorks(abc.ABC):
         if strange and n is not None:
             which = f"part {self.shard} of the {n} structures of the input"
             fail(f"{name} holds structure {min(strange)}, which is not in {which}")
+
+
+def _last_names(source: str) -> list[str]:
+    """The names of a work's files without their folders."""
+    return [Path(name).name for name in source.split(" and ")]
 
 
 class Works(AbstractWorks):
@@ -128,11 +146,9 @@ class Works(AbstractWorks):
     def at_once(self) -> int | None:
         return max(len(self._all), 1) if self.is_sole else None
 
-    def left(self, done: set[int], should_stop: Callable[[], bool]) -> Iterator[Work]:
+    def left(self, done: Done, should_stop: Callable[[], bool]) -> Iterator[Work]:
         if self.is_sole:
-            for work in self._all:
-                if self.shard.has(work.number) and work.number not in done:
-                    yield work
+            yield from (w for w in self._all if self.is_left(w.number, w.source, done))
             return
         number = -1
         for number, item in enumerate(items_of(self._given.files)):
@@ -140,7 +156,7 @@ class Works(AbstractWorks):
                 return
             self.paths.append(item.path)
             self.sources.append(item.source)
-            if self.shard.has(number) and number not in done:
+            if self.is_left(number, item.source, done):
                 try:
                     yield self._read(number, item)
                 except Exception as error:  # whatever fails is the structure's own fault
@@ -197,6 +213,11 @@ class Recorders:
     @property
     def used(self) -> AnyRecorder | None:
         return Together(self._all) if self._all else None
+
+    def flush(self) -> None:
+        """Wait until the trajectories of structures that have ended are whole."""
+        if self._trajectories is not None:
+            self._all[0].flush()
 
     def close(self) -> None:
         for recorder in self._all:

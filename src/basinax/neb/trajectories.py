@@ -27,7 +27,7 @@ class PathTrajectories(AbstractTrajectories):
 
     def recorder(self, atoms: Sequence[Atoms]) -> "PathRecorder":
         images = [self.evaluator.bands[k].images for k in range(len(atoms))]
-        recorder = PathRecorder(Recorder(self.to, [x[0] for x in images]), self.evaluator.last)
+        recorder = PathRecorder(self.to.recorder([x[0] for x in images]), self.evaluator.last)
         for number, each in enumerate(images):
             recorder.expect(number, *each)
         return recorder
@@ -40,7 +40,7 @@ class PathRecorder:
         """Args: last: the results of each path's images at its last point."""
         self._recorder, self._last = recorder, last
         self.interval, self.close = recorder.interval, recorder.close
-        self.expect = recorder.expect
+        self.expect, self.flush = recorder.expect, recorder.flush
 
     def add(self, frames: Iterable[Frame]) -> None:
         # At once, since the next evaluation replaces these results.

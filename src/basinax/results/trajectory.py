@@ -11,7 +11,7 @@ import re
 import threading
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -105,7 +105,12 @@ class Trajectories(AbstractTrajectories):
             raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {self.format!r}")
 
     def recorder(self, atoms: Sequence[Atoms]) -> "Recorder":
-        """What writes the frames of these structures; see `Recorder`."""
+        """What writes the frames of these structures; see `Recorder`.
+
+        Raises:
+            OSError: files cannot be written, or files of an earlier run would remain among them.
+        """
+        check_folder(self, len(atoms))
         return Recorder(self, atoms)
 
     def paths(self, n_structures: int) -> list[Path]:
@@ -160,12 +165,11 @@ class Recorder:
             n_structures: the number of structures, if they are expected later.
 
         Raises:
-            OSError: files cannot be written, or files of an earlier run would remain among them.
+            OSError: the folder cannot be made.
         """
         self.interval = min(int(trajectories.interval), MOST)
         self._write = _WRITERS[trajectories.format]
         self._path = partial(trajectories.path, n_structures=len(atoms) or n_structures)
-        check_folder(trajectories, len(atoms) or n_structures)
         resolved(trajectories.folder).mkdir(parents=True, exist_ok=True)
         self._images: dict[int, Sequence[Atoms]] = {}
         for number, structure in enumerate(atoms):
@@ -199,6 +203,18 @@ class Recorder:
             frames: if a generator, the writing thread makes the frames.
         """
         self._queue.put(frames)
+
+    def flush(self) -> None:
+        """Wait until the files of structures that have ended hold all their frames."""
+        is_written = threading.Event()
+
+        def tell() -> Iterator[Frame]:
+            is_written.set()
+            yield from ()
+
+        self.add(tell())
+        while self._thread.is_alive() and not is_written.wait(1.0):
+            pass
 
     def close(self) -> None:
         """Wait until all is written; warn if a write failed or a foreign file was replaced."""
