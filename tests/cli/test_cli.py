@@ -621,6 +621,7 @@ def test_evaluate_names_what_a_calculator_cannot_do(files):
         ("potentials", "nequix  nequix:FILE"),
         ("optimizers", "bfgs  maxstep=0.2, alpha=70.0"),
         ("optimizers", "lbfgs-line-search  memory=100"),
+        ("optimizers", "internal-lbfgs  maxstep=1.0"),
         ("cells", "unit-cell  pressure=0.0, mask=none"),
     ],
 )

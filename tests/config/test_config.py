@@ -180,6 +180,16 @@ def test_third_parties_can_register():
     register("test-halve")(Halve)
 
 
+def test_a_cell_of_a_notebook_that_runs_again_registers_its_new_class():
+    for width in (1.0, 2.0):
+
+        @register("test-again")
+        class Again(Halve):
+            extra: float = width
+
+    assert from_config({"name": "test-again", "version": 1}).extra == 2.0
+
+
 def test_names_cannot_be_taken_twice():
     for name in ("fire", "chain", "optax"):
         with pytest.raises(ValueError, match=f"the name '{name}' is taken"):

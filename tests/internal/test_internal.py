@@ -550,6 +550,7 @@ def test_it_has_a_name_in_configs_and_texts():
     optimizer = InternalLBFGS(maxstep=0.5)
     assert basinax.from_config(basinax.to_config(optimizer)) == optimizer
     assert optimizer_from("internal-lbfgs:maxstep=0.5") == optimizer
+    assert basinax.to_config(optimizer)["name"] == "internal-lbfgs"
 
 
 def test_processes_find_the_bits_of_this_one():

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,11 +47,11 @@ def signature(tree):
 
 
 @pytest.mark.parametrize("case", TRANSFORMS)
-def test_a_donated_state_leaves_the_index_and_the_parameters_as_they_are(case):
-    batch, _, state = fresh(case, np.float32)
+def test_a_donated_state_leaves_index_parameters_and_settings_as_they_are(case):
+    batch, transform, state = fresh(case, np.float64)
     given, kept = (
-        {buffer_of(x) for x in jax.tree.leaves(tree) if x.size}
-        for tree in ((batch.prefix, batch.params), state)
+        {buffer_of(x) for x in jax.tree.leaves(tree) if eqx.is_array(x) and x.size}
+        for tree in ((batch.prefix, batch.params, transform), state)
     )
     assert not given & kept
 

@@ -194,6 +194,11 @@ def test_operations_jitted_have_the_bits_they_have_op_by_op(dtype):
         np.testing.assert_array_equal(one, other, err_msg=name)
 
 
+EVERYWHERE = jax.NamedSharding(
+    jax.make_mesh((1,), ("devices",), axis_types=(jax.sharding.AxisType.Explicit,)),
+    jax.P(),
+)
+
 # That they are done as they are is all there is to try: the values of the original.
 EXACT_OPERATIONS = {
     "arithmetic": lambda x, y: jnp.abs(lax.neg(x)) + y - jnp.sign(x) * jnp.floor(7 * x),
@@ -214,7 +219,7 @@ EXACT_OPERATIONS = {
     "copies": lambda x, y: [jnp.copy(x), lax.stop_gradient(y), lax.optimization_barrier(x)],
     "numbers": lambda x, y: [jnp.arange(3) + lax.iota(int, 3), (9 * x).astype(int)],
     "rows": lambda x, y: [*jnp.unstack(x), jnp.tile(y, 2)],
-    "devices": lambda x, y: jax.device_put(x),
+    "devices": lambda x, y: [jax.device_put(x), jax.sharding.reshard(y, EVERYWHERE)],
     "names": lambda x, y: [exact(x, reason="for this test"), checkpoint_name(y, "y")],
     "a derivative": lambda x, y: jax.grad(lambda x: jnp.sum(x * x))(x),
 }

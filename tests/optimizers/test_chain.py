@@ -204,6 +204,32 @@ def of_each_row(x):
     return jax.lax.cond(True, lambda x: x @ jnp.diag(jnp.arange(3.0)), lambda x: x, x)
 
 
+def begun_and_stepped(transform, gradients, index):
+    state, steps = transform.init(gradients[0], index), []
+    for gradient in gradients:
+        step, state = transform.update(gradient, state, gradients[0])
+        steps.append(step)
+    return jnp.stack(steps)
+
+
+DIVIDING = {"adam": optax.adam(0.1), "a number": of_leaves(lambda x: x / 0.9)}
+
+
+# A row of one number is one number where a system of one row is alone.
+@pytest.mark.parametrize("shape", [(), exhaustive((1,)), exhaustive((3,))])
+@pytest.mark.parametrize("dtype", [np.float64, exhaustive(np.float32)])
+@pytest.mark.parametrize("name", DIVIDING)
+def test_no_divisor_is_known_to_the_compiler(name, dtype, shape):
+    """Neither a number, nor one that follows from a state that the program begins."""
+    transform, whole = chain(DIVIDING[name]), SystemIndex.from_sizes([1, 2, 3])
+    gradients = jnp.asarray(np.random.default_rng(1).normal(size=(3, 6, *shape)), dtype)
+    expected = begun_and_stepped(transform, gradients, whole)
+    jitted = jax.jit(lambda gradients: begun_and_stepped(transform, gradients, whole))
+    np.testing.assert_array_equal(jitted(gradients), expected)
+    alone = begun_and_stepped(transform, gradients[:, :1], SystemIndex.from_sizes([1]))
+    np.testing.assert_array_equal(alone, expected[:, :1])
+
+
 BY_ROW = {
     "each row": of_leaves(of_each_row),
     "flat": optax.flatten(optax.adam(0.1)),

@@ -71,6 +71,25 @@ def test_steps_compiled_as_users_are_those_compiled_quickly(case):
             assert same_bits((params, state), expected)
 
 
+@pytest.mark.parametrize("case", every_day(KINDS, lambda case: case.name == "FIRE2 with ABC"))
+def test_a_run_that_a_program_begins_has_the_steps_of_one_that_it_is_given(case):
+    """The index and the first state are then constants of the program."""
+    batch = small_batch()
+    transform = case.make(batch.numbers)
+    gradient = evaluate(batch.evaluate, batch.params)[1]
+
+    def two_steps(gradient, params, index):
+        state, steps = transform.init(params, index), []
+        for _ in range(2):
+            step, state = transform.update(gradient, state, params)
+            steps.append(step)
+        return steps, state
+
+    begun = jax.jit(lambda gradient, params: two_steps(gradient, params, batch.prefix))
+    given = jax.jit(two_steps)(gradient, batch.params, batch.prefix)
+    assert same_bits(begun(gradient, batch.params), given)
+
+
 @pytest.mark.parametrize(("case", "dtype"), OP_BY_OP)
 def test_jitted_steps_are_the_steps_op_by_op(case, dtype):
     """The first steps, and later ones in which FIRE goes uphill: op by op, each takes a while."""

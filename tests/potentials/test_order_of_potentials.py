@@ -1,7 +1,10 @@
 """No potential, cell or constraint leaves a rounding or an order to the compiler."""
 
+import dataclasses
 import functools
 
+import equinox as eqx
+import jax
 import numpy as np
 import pytest
 
@@ -55,6 +58,22 @@ def _evaluated(potential, batch, lists, *, stress):
 @pytest.mark.parametrize("name", CASES)
 def test_the_order_of_a_potential_is_its_own(name, dtype, stress):
     assert findings_of(name, dtype, stress=stress) == ()
+
+
+@pytest.mark.parametrize("name", [x if x == "EMT" else exhaustive(x) for x in CASES])
+def test_what_a_program_closes_over_changes_no_bit(name):
+    """Numbers and lists are then constants of the program, which XLA sees."""
+    potential, systems = CASES[name]
+    batch = Batch.from_atoms(systems, np.float64)
+    lists = listed(batch, potential, folded=[0])
+
+    @jax.jit
+    def closed(positions):
+        return potential(dataclasses.replace(batch, positions=positions), lists, stress=True)
+
+    found = closed(batch.positions), eqx.filter_jit(potential)(batch, lists, stress=True)
+    for ours, theirs in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_a_rounding_that_a_potential_leaves_out_is_found(monkeypatch):

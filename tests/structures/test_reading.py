@@ -61,6 +61,7 @@ OH = (
     "    0.0000    0.0000    0.0000 O   0  {}  0  0\n"
     "    0.0000    0.0000    0.9800 H   0  0  0  0\n"
 )
+CUT_MOL = MOL.format(OH.format(0)).removesuffix("M  END\n").replace("  2", "  3", 1)
 CHARGE = "M  CHG  1   1  -1\n"
 GAUSSIAN = "#p b3lyp/6-31g*{}\n\ntitle\n\n{}\nO 0.0 0.0 0.0\nH 0.0 0.0 0.98\n\n"
 NWCHEM = "charge -1\ngeometry {}\n {} 0.0 0.0 0.0\n H 0.0 0.0 {}\nend\n\ntask scf\n"
@@ -185,6 +186,10 @@ REFUSED = {
     "lower.nwi": (NWCHEM.format("", "o", 0.98), "ASE reads 1 of its 2 atoms"),
     "symmetry.nwi": (NWCHEM.format("\n symmetry c2v", "O", 0.98), "that only symmetry adds"),
     "symmetry.res": ("TITL\nCELL 1 5 5 5 90 90 90\nLATT 1\nSFAC C\nC 1 0 0 0 1\n", "symmetry adds"),
+    "cut.mol": (CUT_MOL, "its fourth line says 3, and it has lines of 2 atoms"),
+    "cut.sdf": (CUT_MOL, "its fourth line says 3, and it has lines of 2 atoms"),
+    "cut.config": ("x\n0 0 3\nO 1\n0 0 0\nH 2\n0 0 1\n", "says 3, and it has lines of 2 atoms"),
+    "coord.2": (COORD.format("", "").rpartition("$")[0], "a list of atoms without an end"),
     "coord": (COORD.format("", "$periodic 3\n"), "it has a cell"),
     "coord.1": (COORD.format(" angs", ""), "other lengths than bohr"),
     "a.poscar": (POSCAR.format("POSCAR by PhoNopy", "", ""), "does not name its elements"),

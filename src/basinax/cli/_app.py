@@ -344,6 +344,7 @@ def _main(
 
 def _show(kind: Kind) -> None:
     """Print one line for each: the name, and options with their defaults, or a form."""
+    import basinax.internal.optimizer  # noqa: F401, which names its optimizer
     from basinax.cli.console import check_printed, out, print_line
     from basinax.config.specs import optimizers_by_name
     from basinax.engine.text import CELLS, POTENTIALS

@@ -16,7 +16,7 @@ from basinax.structures.read import Structure
 from basinax.systems.types import Prefix, Tree
 
 
-@register("internal_lbfgs")
+@register("internal-lbfgs")
 class InternalLBFGS(AbstractTransform):
     """L-BFGS in internal coordinates with a model of the Hessian, for expensive evaluations.
 

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int32, PyTree
 
 from basinax.minimize.status import Status
+from basinax.numerics.elementary import quotient
 from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import NotNegative as Tolerance, check_settings, shown
 from basinax.systems import segment
@@ -142,7 +143,7 @@ class RMSForce(AbstractCriterion):
         gradients, prefix = evidence.gradients, evidence.index_prefix
         norm = segment.norm(gradients, prefix)
         root = rounded(jnp.sqrt(_n_entries(gradients, prefix).astype(norm.dtype)))
-        return rounded(norm / root) < per_system(self.tolerance, "tolerance of RMSForce", norm)
+        return quotient(norm, root) < per_system(self.tolerance, "tolerance of RMSForce", norm)
 
 
 class ForceNorm(AbstractCriterion):
@@ -174,7 +175,7 @@ class EnergyChange(AbstractCriterion):
     def __call__(self, evidence):
         change = jnp.abs(evidence.energies - evidence.last_energies)
         if self.per_row:
-            change = change / jnp.maximum(evidence.n_rows, 1).astype(change.dtype)
+            change = quotient(change, jnp.maximum(evidence.n_rows, 1).astype(change.dtype))
         below = change < per_system(self.tolerance, "tolerance of EnergyChange", change)
         return evidence.has_last & below
 

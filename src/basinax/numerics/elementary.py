@@ -137,6 +137,13 @@ def power(x: Numbers, y: Shaped[Array, "..."]) -> Numbers:
     return rounded(x ** jnp.where(jnp.isnan(x) & (y != 0.0), x, y))
 
 
+def quotient(x: Numbers, divisor: Numbers) -> Numbers:
+    """`x / divisor`, always divided: XLA multiplies by the reciprocal where it knows the divisor or
+    where that is one number, which depends on the program. A divisor that is x where x is not a
+    number leaves the quotient as it is, and is never known."""
+    return rounded(x / jnp.where(x == x, divisor, x))
+
+
 def maximum(x: Numbers, y: Numbers) -> Numbers:
     """The larger number, by selection: XLA's `max` flushes subnormal numbers in some loops only."""
     return jnp.where(jnp.isnan(x) | (x > y), x, y)

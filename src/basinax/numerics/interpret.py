@@ -146,16 +146,14 @@ EXACT = frozenset({
     "dynamic_update_slice", "eq", "exact", "floor", "gather", "ge", "gt", "iota", "is_finite", "le",
     "lt", "name", "ne", "neg", "nextafter", "not", "optimization_barrier", "or", "pad",
     "population_count", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "rem", "reshape",
-    "rev", "round", "scatter", "select_n", "shift_left", "shift_right_arithmetic",
+    "reshard", "rev", "round", "scatter", "select_n", "shift_left", "shift_right_arithmetic",
     "shift_right_logical", "sign", "slice", "sort", "split", "squeeze", "stack", "stop_gradient",
     "tile", "transpose", "unstack", "xor",
 })
 # fmt: on
 """Operations that move numbers, keep them, or round to the nearest one."""
 
-ROUNDED = frozenset(
-    {"add", "add_any", "cos", "div", "integer_pow", "mul", "sin", "sqrt", "square", "sub"}
-)
+ROUNDED = frozenset({"add", "add_any", "cos", "integer_pow", "mul", "sin", "sqrt", "square", "sub"})
 """Operations whose result is rounded. A compiler would merge the two constants of `(x + a) + b`.
 The C library computes sines and cosines, for one number at a time."""
 
@@ -171,6 +169,7 @@ ELEMENTARY: dict[str, Callable[..., Array]] = {
     "max": _elementary.maximum,
     "min": _elementary.minimum,
     "clamp": _elementary.clamp,
+    "div": _elementary.quotient,
 }
 """Operations on real numbers that `elementary.py` replaces; on integers they are exact."""
 

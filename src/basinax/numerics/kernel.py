@@ -62,8 +62,10 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
             # XLA requires the kernel to read every argument.
             return results, [jnp.ravel(x)[:1] for x in (*consts, *leaves)]
 
+        # XLA ends the process where such a kernel reads constants: lists that a caller closes over.
+        inputs = lax.optimization_barrier((closed.consts, jax.tree.leaves(args)))
         with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):
-            outputs = kernel(closed.consts, jax.tree.leaves(args))
+            outputs = kernel(*inputs)
         results, _ = lax.optimization_barrier(outputs)
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 

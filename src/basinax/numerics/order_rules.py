@@ -154,7 +154,8 @@ _LIBRARY = frozenset({
     "hessenberg", "householder_product", "lu", "qr", "ragged_dot_general", "schur", "svd",
     "symmetric_product", "triangular_solve", "tridiagonal", "tridiagonal_solve",
 })
-_FUNCTIONS = (ELEMENTARY.keys() - {"atan2", "clamp", "max", "min", "one_minus_square", "pow"}) | {
+_REPLACED = {"atan2", "clamp", "div", "max", "min", "one_minus_square", "pow"}
+_FUNCTIONS = (ELEMENTARY.keys() - _REPLACED) | {
     "acosh", "asinh", "atanh", "bessel_i0e", "bessel_i1e", "cosh", "digamma", "erf", "erf_inv",
     "erfc", "igamma", "igamma_grad_a", "igammac", "lgamma", "polygamma", "random_gamma",
     "regularized_incomplete_beta", "sinh", "zeta",

@@ -46,8 +46,8 @@ class FIRE(AbstractTransform):
             owned(index_prefix),
             velocities=jax.tree.map(jnp.zeros_like, parameters),
             has_velocity=jnp.zeros(blank.shape, bool),
-            dt=per_system(self.dt, "dt", blank),
-            a=per_system(self.a, "a", blank),
+            dt=owned(per_system(self.dt, "dt", blank)),
+            a=owned(per_system(self.a, "a", blank)),
             n_downhill=jnp.zeros(blank.shape, jnp.int32),
         )
 

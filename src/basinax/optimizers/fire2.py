@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32, PyTree
 
+from basinax.numerics.elementary import quotient
 from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import (
     Count,
@@ -67,8 +68,8 @@ class FIRE2(AbstractTransform):
             has_velocity=jnp.zeros(blank.shape, bool),
             is_back=jnp.zeros(blank.shape, bool),
             is_accepted=jnp.zeros(blank.shape, bool),
-            dt=per_system(self.dt, "dt", blank),
-            a=per_system(self.astart, "astart", blank),
+            dt=owned(per_system(self.dt, "dt", blank)),
+            a=owned(per_system(self.astart, "astart", blank)),
             n_downhill=jnp.zeros(blank.shape, jnp.int32),
         )
 
@@ -127,7 +128,7 @@ class FIRE2(AbstractTransform):
         speed2 = speed2 + jnp.where(keep > 0, rounded(2 * rounded(rounded(keep * push) * power)), 0)
         slowing, speed = slowed(rounded(jnp.sqrt(speed2)), products.a_exponents)
         if self.use_abc:
-            return slowing, rounded(maxstep / dt), dt
+            return slowing, quotient(maxstep, dt), dt
         return slowing, jnp.zeros_like(dt), time_within(maxstep, dt, speed)
 
 

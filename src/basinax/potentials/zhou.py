@@ -13,6 +13,7 @@ from ase.data import atomic_numbers
 from jaxtyping import Array, Float
 
 from basinax.neighbors.lists import AbstractRowLists, filled_up, gather
+from basinax.numerics.elementary import quotient
 from basinax.numerics.forks import check_process
 from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import POSITIVE, one_number
@@ -239,10 +240,10 @@ def _like(r, known: _ZhouParameters):
 def _embedding(density, m: Metal):
     """F and its derivative."""
     begin, high = rounded(m.rhon * m.rhoe), rounded(BEGIN_HIGH * m.rhoe)
-    low_f, low_slope = _cubic(rounded(density / begin) - 1.0, m.fn0, m.fn1, m.fn2, m.fn3)
-    f, slope = _cubic(rounded(density / m.rhoe) - 1.0, m.f0, jnp.zeros_like(m.f0), m.f2, m.f3)
+    low_f, low_slope = _cubic(quotient(density, begin) - 1.0, m.fn0, m.fn1, m.fn2, m.fn3)
+    f, slope = _cubic(quotient(density, m.rhoe) - 1.0, m.f0, jnp.zeros_like(m.f0), m.f2, m.f3)
     # Clamp the density to keep the logarithm finite where another branch is selected.
-    ratio = rounded(jnp.maximum(density, high) / m.rhos)
+    ratio = quotient(jnp.maximum(density, high), m.rhos)
     log = rounded(m.eta * jnp.log(ratio))
     power = rounded(m.fe_high * jnp.exp(log))
     high_f = rounded(power * (1.0 - log))

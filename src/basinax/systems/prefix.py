@@ -66,14 +66,14 @@ def _indices_of(index_prefix: PyTree) -> list[SystemIndex]:
     return leaves
 
 
-def owned(index_prefix: PyTree) -> PyTree:
-    """The prefix with arrays of its own, so that a donated state leaves the caller's alone."""
+def owned(tree: PyTree) -> PyTree:
+    """A prefix or numbers in arrays of their own: a donated state leaves the caller's alone."""
 
     def copied(x):
         is_concrete = isinstance(x, jax.Array) and not isinstance(x, Tracer)
         return jax.device_put(x, may_alias=False) if is_concrete else x
 
-    return jax.tree.map(copied, index_prefix)
+    return jax.tree.map(copied, tree)
 
 
 def per_system(value: Any, name: str, like: Shaped[Array, "systems"]) -> Shaped[Array, "systems"]:

@@ -144,7 +144,7 @@ def in_units(
         found: what is found in units of 1, as nearly always.
         again: finds it anew, given the exponents of each group.
     """
-    zeros = [jnp.zeros(squares.shape, jnp.int32) for _, squares in groups]
+    zeros = [jnp.zeros_like(squares, jnp.int32) for _, squares in groups]
     if not jax.tree.leaves([trees for trees, _ in groups]):
         return found, zeros
     unsafe = [_is_unsafe(trees, index_prefix, squares) for trees, squares in groups]

@@ -9,6 +9,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
+from basinax.numerics.elementary import quotient
 from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import (
     Limit,
@@ -114,7 +115,7 @@ class Armijo(eqx.Module):
         bend = rounded(2 * (chord - state.slope))
         is_bent = bend > 0  # false if the energy is not finite
         minimum = rounded(-rounded(state.slope * trial) / jnp.where(is_bent, bend, 1))
-        tenth = rounded(trial / 10)
+        tenth = quotient(trial, jnp.full_like(trial, 10))
         return jnp.where(is_bent & (minimum > tenth), minimum, tenth)
 
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
+from basinax.numerics.elementary import quotient
 from basinax.numerics.exponents import split
 from basinax.numerics.rounding import rounded
 from basinax.optimizers.line_search.armijo import Armijo
@@ -343,7 +344,8 @@ def lengthened(direction: Tree, index_prefix: Prefix) -> Tree:
     The shortest is ASE's: 1e-5 (Angstrom) times the root of a third of the number of entries.
     """
     ones = jax.tree.map(jnp.ones_like, direction)
-    thirds = rounded(segment.sum(ones, index_prefix) / 3)
+    n_entries = segment.sum(ones, index_prefix)
+    thirds = quotient(n_entries, jnp.full_like(n_entries, 3))
     shortest = rounded(jnp.sqrt(rounded(1e-10 * thirds)))
     length = segment.norm(direction, index_prefix)
     is_short = (length > 0) & (length <= shortest)

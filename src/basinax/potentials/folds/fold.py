@@ -173,6 +173,7 @@ class Fold(NamedTuple):
         # over its own slots in order, so chunks change no bit.
         def through(sums):
             def add_chunk(k, sums, *, alike=False):
+                k = jnp.asarray(k, jnp.int32)  # JAX counts to a known bound in int64
                 some = columns.chunk(k, (sums, *others))
                 added = fold(some, k * columns.size, columns.n_slots[k], alike=alike)
                 return columns.with_chunk(k, sums, added)

@@ -8,6 +8,7 @@ from ase import Atoms
 from ase.constraints import FixCom
 from jaxtyping import Array, Bool, Float
 
+from basinax.numerics.elementary import quotient
 from basinax.numerics.rounding import rounded
 from basinax.structures.constraints.protocol import AbstractKind, AbstractPart, Room, Rows, Turning
 from basinax.systems.index import SystemIndex
@@ -54,7 +55,7 @@ class Masses(AbstractPart):
         is_kept = index.spread(self.mask, False, weights)
         columns = []
         for c in range(3):
-            mean = rounded(index.sum(rounded(self.masses * x[:, c])) / norms)
+            mean = quotient(index.sum(rounded(self.masses * x[:, c])), norms)
             change = rounded(weights * index.spread(mean, 0.0, weights))
             columns.append(jnp.where(is_kept, x[:, c] - change, x[:, c]))
         return jnp.stack(columns, 1)

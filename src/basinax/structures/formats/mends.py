@@ -50,6 +50,7 @@ REFUSED = {
     "sdf": {"a table of version V3000": r"\A.*\n.*\n.*\n.*V3000"},
     "turbomole": {
         "a cell": r"^\$(periodic|cell|lattice)\b",
+        "a list of atoms without an end": r"^\$coord\b(?![\s\S]*^\$)",
         "other lengths than bohr": r"^\$coord\s+(angs|frac)",
     },
     "xsd": {"atoms that only symmetry adds": r'NumImageMappings="(?!0")'},
@@ -152,6 +153,19 @@ def _cube(text: str, _: Path, read: Read, say: Say) -> list[Atoms]:
     return images
 
 
+def _config_of_dl_poly(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
+    images, said = read(text), text.splitlines()[1].split()[2:3]
+    for atoms in images:
+        _check_count("second", said[0] if said else "", len(atoms))
+    return images
+
+
+def _check_count(line: str, said: str, n_atoms: int) -> None:
+    """Raise ValueError if a line of a file says another number of atoms than it has."""
+    if said.isdigit() and int(said) != n_atoms:
+        raise ValueError(f"its {line} line says {said}, and it has lines of {n_atoms} atoms")
+
+
 def _gaussian(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
     from ase.io.gaussian import GaussianConfiguration
 
@@ -205,6 +219,7 @@ def _mol(text: str, _: Path, read: Read, say: Say) -> list[Atoms]:
     lines = text.splitlines()
     of_codes = {"1": 3, "2": 2, "3": 1, "5": -1, "6": -2, "7": -3}
     for atoms in images:
+        _check_count("fourth", lines[3][:3].strip(), len(atoms))
         rows = lines[4 : 4 + len(atoms)]
         listed = re.findall(r"^M  (CHG|RAD)\s+\d+((?:\s+\d+\s+[-+]?\d+)+)", text, re.MULTILINE)
         charges = np.array([of_codes.get(row[36:39].strip(), 0) for row in rows])
@@ -279,6 +294,7 @@ Mend = Callable[[str, Path, Read, Say], list[Atoms]]
 MENDS: dict[str, Mend] = {
     "cif": _cif,
     "cube": _cube,
+    "dlp4": _config_of_dl_poly,
     "gaussian-in": _gaussian,
     "gromacs": _gromacs,
     "gromos": _gromos,
