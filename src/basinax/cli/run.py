@@ -608,10 +608,9 @@ def _leave(
         if kept.record.exists():
             outputs = writing.outputs
             assert isinstance(outputs, Outputs)
-            rest = ", but no steps to trajectories and logs" * bool(
-                outputs.trajectory or outputs.log
-            )
-            hint = f"{kept.name} keeps the results: basinax resume {kept.name} writes them{rest}"
+            hint = f"{kept.name} keeps the results: basinax resume {kept.name} writes them"
+            if outputs.trajectory is not None or outputs.log is not None:
+                hint += ", but no steps to trajectories and logs"
             print_line(err, hint)
         raise typer.Exit(NOT_SAVED)
     if watch.is_stopped():

@@ -108,8 +108,8 @@ class AbstractWorks(abc.ABC):
 
 
 def _last_names(source: str) -> list[str]:
-    """The names of a work's files without their folders."""
-    return [Path(name).name for name in source.split(" and ")]
+    """The names of a work's files without their folders; the first image may be the only one."""
+    return [Path(name).name.removesuffix("@0") for name in source.split(" and ")]
 
 
 class Works(AbstractWorks):
