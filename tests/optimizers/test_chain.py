@@ -27,6 +27,7 @@ from basinax import (
 from cases import (
     BOWL,
     CONTIGUOUS,
+    begun_steps,
     evaluate,
     make_batch,
     make_systems,
@@ -204,14 +205,6 @@ def of_each_row(x):
     return jax.lax.cond(True, lambda x: x @ jnp.diag(jnp.arange(3.0)), lambda x: x, x)
 
 
-def begun_and_stepped(transform, gradients, index):
-    state, steps = transform.init(gradients[0], index), []
-    for gradient in gradients:
-        step, state = transform.update(gradient, state, gradients[0])
-        steps.append(step)
-    return jnp.stack(steps)
-
-
 DIVIDING = {"adam": optax.adam(0.1), "a number": of_leaves(lambda x: x / 0.9)}
 
 
@@ -223,10 +216,14 @@ def test_no_divisor_is_known_to_the_compiler(name, dtype, shape):
     """Neither a number, nor one that follows from a state that the program begins."""
     transform, whole = chain(DIVIDING[name]), SystemIndex.from_sizes([1, 2, 3])
     gradients = jnp.asarray(np.random.default_rng(1).normal(size=(3, 6, *shape)), dtype)
-    expected = begun_and_stepped(transform, gradients, whole)
-    jitted = jax.jit(lambda gradients: begun_and_stepped(transform, gradients, whole))
+
+    def steps(gradients, index):
+        return jnp.stack(begun_steps(transform, gradients, gradients[0], index)[0])
+
+    expected = steps(gradients, whole)
+    jitted = jax.jit(lambda gradients: steps(gradients, whole))
     np.testing.assert_array_equal(jitted(gradients), expected)
-    alone = begun_and_stepped(transform, gradients[:, :1], SystemIndex.from_sizes([1]))
+    alone = steps(gradients[:, :1], SystemIndex.from_sizes([1]))
     np.testing.assert_array_equal(alone, expected[:, :1])
 
 

@@ -21,6 +21,7 @@ from cases import (
     BOWL,
     KINDS,
     SHUFFLED_WITH_GAPS,
+    begun_steps,
     evaluate,
     make_batch,
     make_systems,
@@ -79,11 +80,7 @@ def test_a_run_that_a_program_begins_has_the_steps_of_one_that_it_is_given(case)
     gradient = evaluate(batch.evaluate, batch.params)[1]
 
     def two_steps(gradient, params, index):
-        state, steps = transform.init(params, index), []
-        for _ in range(2):
-            step, state = transform.update(gradient, state, params)
-            steps.append(step)
-        return steps, state
+        return begun_steps(transform, [gradient] * 2, params, index)
 
     begun = jax.jit(lambda gradient, params: two_steps(gradient, params, batch.prefix))
     given = jax.jit(two_steps)(gradient, batch.params, batch.prefix)

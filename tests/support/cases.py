@@ -542,6 +542,15 @@ def plain_advance(transform, evaluate, params, state, length: int):
     return params, state, energies
 
 
+def begun_steps(transform, gradients, params, prefix):
+    """The steps for these gradients from a state that begins here, and the last state."""
+    state, steps = transform.init(params, prefix), []
+    for gradient in gradients:
+        step, state = transform.update(gradient, state, params)
+        steps.append(step)
+    return steps, state
+
+
 def plain_run(transform, evaluate, params, prefix, length: int):
     """`plain_advance` from the start."""
     return plain_advance(transform, evaluate, params, transform.init(params, prefix), length)

@@ -15,6 +15,7 @@ import numpy as np
 
 import basinax.optimizers as own
 from basinax.config.tables import DEEPEST, TOO_DEEP, choose, require_known
+from basinax.numerics.settings import is_same_class
 from basinax.optimizers.chain import Chain, chain
 from basinax.optimizers.line_search.walk import SEARCHES, Search
 from basinax.optimizers.optax_bridge import OptaxTransform
@@ -63,6 +64,8 @@ def from_config(config: Mapping[str, Any]) -> AbstractTransform:
 def register(name: str) -> Callable[[TransformClass], TransformClass]:
     """A decorator that names a user's transform in configs; its fields are the options.
 
+    Executed again, as in a notebook, it replaces the class of the same name.
+
     Raises:
         ValueError: the name is taken, or a field is called `name` or `version`.
         TypeError: the decorated object is no class of transforms.
@@ -71,7 +74,7 @@ def register(name: str) -> Callable[[TransformClass], TransformClass]:
     def registered(cls: TransformClass) -> TransformClass:
         if not (isinstance(cls, type) and issubclass(cls, AbstractTransform)):
             raise TypeError(f"expected a subclass of AbstractTransform, got {cls!r}")
-        if name in SEARCHES or not _may_replace(cls, _known().get(name, cls)):
+        if name in SEARCHES or not is_same_class(cls, _known().get(name, cls)):
             raise ValueError(f"the name {name!r} is taken; taken are {', '.join(sorted(_known()))}")
         clash = [x.name for x in dataclasses.fields(cls) if x.name in _RESERVED]
         if clash:
@@ -80,12 +83,6 @@ def register(name: str) -> Callable[[TransformClass], TransformClass]:
         return cls
 
     return registered
-
-
-def _may_replace(cls: type, known: type) -> bool:
-    """Whether a class is the known one, or that of a notebook's cell which has run again."""
-    is_again = (cls.__module__, cls.__qualname__) == (known.__module__, known.__qualname__)
-    return cls is known or is_again
 
 
 def transforms_by_name() -> Mapping[str, type[AbstractTransform]]:

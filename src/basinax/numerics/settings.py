@@ -273,6 +273,11 @@ def _array(value: Any) -> Any:
         return None
 
 
+def is_same_class(one: type, other: type) -> bool:
+    """Whether two classes are one, which a notebook's cell may have made twice."""
+    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
+
+
 def shown(value: Any) -> str:
     """A value on one line of an error, cut if it is long."""
     try:

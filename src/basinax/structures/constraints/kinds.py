@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from basinax.numerics.settings import is_same_class
 from basinax.structures.constraints.fix_atoms import FixAtomsKind
 from basinax.structures.constraints.fix_cartesian import FixCartesianKind
 from basinax.structures.constraints.fix_com import FixComKind, Masses
@@ -56,7 +57,7 @@ def register_constraint(of: type) -> Callable[[Written], Written]:
         if hasattr(of, "adjust_potential_energy"):
             raise TypeError(f"{of.__name__} adds to the energy, which AbstractConstraint cannot")
         known: Any = KIND_OF.get(of)
-        if of in HOSTED or (known is not None and _name(known.part) != _name(cls)):
+        if of in HOSTED or (known is not None and not is_same_class(known.part, cls)):
             raise ValueError(f"{of.__name__} is taken: it runs already")
         if known is None:
             PARTS.append(cls)
@@ -66,7 +67,3 @@ def register_constraint(of: type) -> Callable[[Written], Written]:
         return cls
 
     return registered
-
-
-def _name(cls: type) -> tuple[str, str]:
-    return cls.__module__, cls.__qualname__
