@@ -34,7 +34,7 @@ from typer.testing import CliRunner
 
 import wells
 from basinax import Status, cli
-from basinax.cli import run as _run
+from basinax.cli import storing
 from basinax.cli.inputs import count
 from basinax.cli.values import Shard, seconds_of, shard_of
 from basinax.config.tables import read_config, toml_of
@@ -945,8 +945,8 @@ def reader():
 
 def test_results_wait_until_a_reader_lets_the_database_go(reader, whole, monkeypatch):
     monkeypatch.setitem(stores.PATIENCE, "write", 0.01)
-    monkeypatch.setattr(_run, "MOST", 300)
-    show, waits = _run.Progress, []
+    monkeypatch.setattr(storing, "MOST", 300)
+    show, waits = storing.Progress, []
 
     def shown(*values):
         if values[-1].startswith("waiting"):
@@ -955,7 +955,7 @@ def test_results_wait_until_a_reader_lets_the_database_go(reader, whole, monkeyp
                 reader.communicate(b"\n")
         return show(*values)
 
-    monkeypatch.setattr(_run, "Progress", shown)
+    monkeypatch.setattr(storing, "Progress", shown)
     said = run("resume", "kept")
     assert f"kept/results.db is in use by process {reader.pid} (python" in said
     assert said.count("results wait in memory") == 1

@@ -7,15 +7,12 @@ import functools
 import math
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import typer
 from ase.calculators.calculator import BaseCalculator
-from rich.table import Table as Grid
 
 from basinax.atoms import ASECalculator, TorchSimModel
 from basinax.cli.config import settings_of
@@ -25,13 +22,10 @@ from basinax.cli.console import (
     NOT_SAVED,
     NOTHING_CONVERGED,
     OUT_OF_TIME,
-    TerminalStream,
     err,
     fail,
     out,
-    print_error,
     print_line,
-    print_warning,
     reported,
 )
 from basinax.cli.contents import Plan, have_stress, plans_of
@@ -55,13 +49,14 @@ from basinax.cli.options import (
     RelaxOptions,
     StoreOptions,
 )
-from basinax.cli.outputs import Writing, print_first, print_written
+from basinax.cli.outputs import Writing, print_written
 from basinax.cli.record import Making, accept, named, now, recorded
+from basinax.cli.storing import Storing, Tally, hint_to_resume, work_off
+from basinax.cli.summary import print_summary, summary_of
 from basinax.cli.watch import Watch, session
 from basinax.cli.works import (
     RELAXATION,
     AbstractWorks,
-    Ended,
     Job,
     Recorders,
     relax_window,
@@ -69,7 +64,6 @@ from basinax.cli.works import (
 )
 from basinax.config.files import key_of
 from basinax.config.tables import RECORD, Table
-from basinax.engine.relax import Progress
 from basinax.minimize.status import Status
 from basinax.results.report.page import check_report
 from basinax.results.table import Columns
@@ -78,22 +72,9 @@ from basinax.runs.folder import RunFolder
 from basinax.runs.on_ray import relaxed_on_ray
 from basinax.runs.results import Brief, counts_of
 from basinax.runs.rows import POINTS
-from basinax.runs.stores import Busy
 
 NAMED = 3
 """The largest number of files in the title of a report."""
-
-TOGETHER = 1000
-"""The largest number of structures of one transaction: ASE commits every few thousand rows."""
-
-MOST = 1_000_000
-"""The most atoms that wait in memory while the run goes on: some hundred MB."""
-
-ROW = 100
-"""The atoms that take the memory of a structure without any, with its history."""
-
-LAST = 5
-"""The times that the database is tried at the end of an interrupted run, a second each."""
 
 
 def run(
@@ -122,11 +103,7 @@ def run(
                 job.command, settings, given.files, wanted, keeping, watch, making, kept
             )
             if before is not None:  # checked before foreign code runs
-                spans = list(before[RECORD].get("resumed", []))
-                if "ended" not in before[RECORD]:
-                    spans.append(record[RECORD]["started"])
-                record = _continued(kept, before, record, force=keeping.force)
-                record[RECORD]["resumed"] = spans
+                record = _resumed(kept, before, record, force=keeping.force)
             settings |= settings_of((outputs, manner))
         setup = job.setup(given)
         making.is_threaded = _is_threaded(setup.settings["potential"])
@@ -140,7 +117,7 @@ def run(
                 kept.stdin.write_bytes(content_of_stdin())
             done = kept.results.briefs()
             kept.write_record(record)
-        watch.hint = _hint(kept)
+        watch.hint = hint_to_resume(kept)
 
         def is_over() -> bool:
             return watch.is_stopped() or time.monotonic() >= deadline
@@ -168,7 +145,7 @@ def run(
 
         with writing.saver.watching(works.sources), contextlib.closing(recorder), reported():
             storing = Storing(kept, tally, done, is_over)
-            _work_off(storing, relaxed, None if keeping.ray else prepare)
+            work_off(storing, relaxed, None if keeping.ray else prepare)
         watch.begin("writing")
         with reported():
             briefs = _ended(kept, works)
@@ -257,6 +234,16 @@ def _record_of(
     return table
 
 
+def _resumed(kept: RunFolder, before: Table, now: Table, *, force: bool) -> Table:
+    """The record of a run that goes on, with the time; a run that had ended just writes outputs."""
+    spans = list(before[RECORD].get("resumed", []))
+    if "ended" not in before[RECORD]:
+        spans.append(now[RECORD]["started"])
+    record = _continued(kept, before, now, force=force)
+    record[RECORD]["resumed"] = spans
+    return record
+
+
 def _continued(kept: RunFolder, before: Table, now: Table, *, force: bool) -> Table:
     """The record of a run that goes on; exits if the run was begun otherwise, unless forced."""
     record, changed = continued(before, now)
@@ -297,120 +284,6 @@ def _is_threaded(potential: Any) -> bool:
     return isinstance(potential, TorchSimModel) or (
         isinstance(potential, ASECalculator) and isinstance(potential.calculator, BaseCalculator)
     )
-
-
-# --- relaxing
-
-
-def _work_off(storing: "Storing", relaxed: Any, prepare: Callable[[], None] | None) -> None:
-    """Store each structure as it ends; exit if it cannot be stored.
-
-    Args:
-        relaxed: the outcomes of structures as they end.
-        prepare: called before some are stored.
-    """
-
-    @contextlib.contextmanager
-    def kept_or_left() -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            print_error(f"{error}; {storing.n} structures are kept in it: {_hint(storing.kept)}")
-            raise typer.Exit(NOT_SAVED) from None
-
-    with contextlib.closing(relaxed):
-        for ended in relaxed:
-            with kept_or_left():
-                if ended and prepare is not None:
-                    prepare()
-                storing.add(ended)
-    with kept_or_left():
-        storing.finish()
-    if storing.waiting:
-        n, name = len(storing.waiting), storing.kept.results.name
-        print_warning(f"{n} structures that have ended are not in {name}, and will begin again")
-
-
-class Tally:
-    """Counts of structures that have ended, and the progress that they show."""
-
-    def __init__(self, works: AbstractWorks, watch: Watch, done: list[Brief]):
-        self.counts = Counter(brief.status for brief in done)
-        self._works, self._watch = works, watch
-
-    def add(self, ended: Ended) -> None:
-        self.counts.update(entry.status for _, entry in ended)
-        self.show(Progress(0, 0, 0, "running"))
-
-    def show(self, progress: Progress) -> None:
-        """Show the phase of the run; called by `relax`."""
-        n_ended, n_converged = self.counts.total(), self.counts[Status.CONVERGED]
-        n_all = self._works.n_structures
-        shown = dataclasses.replace(
-            progress,
-            n_systems=n_ended + progress.n_running if n_all is None else n_all,
-            n_converged=n_converged,
-            n_failed=n_ended - n_converged,
-        )
-        self._watch.show(shown, has_total=n_all is not None)
-
-
-class Storing:
-    """Stores structures; while another program holds the database, they wait in memory."""
-
-    def __init__(
-        self, kept: RunFolder, tally: Tally, done: list[Brief], should_stop: Callable[[], bool]
-    ):
-        """Args: done: what the run has stored before."""
-        self.kept, self._tally, self._should_stop = kept, tally, should_stop
-        self._has_warned = False
-        self._before = max((brief.pairs.get("seconds", 0.0) for brief in done), default=0.0)
-        self.waiting: Ended = []
-
-    @property
-    def n(self) -> int:
-        """The number of structures that are stored."""
-        return self._tally.counts.total()
-
-    def add(self, ended: Ended) -> None:
-        """Store structures now or later; waits if too many are in memory.
-
-        Their seconds are those in which the run was going on, earlier sessions among them.
-
-        Raises:
-            OSError: the database cannot be written.
-        """
-        self.waiting += [
-            (number, dataclasses.replace(entry, seconds=self._before + entry.seconds))
-            for number, entry in ended
-        ]
-        while self._try() and self._size() > MOST and not self._should_stop():
-            pass
-
-    def finish(self) -> None:
-        """Wait until all structures are stored, or the run is to stop; raises as `add`."""
-        tries = 0
-        while self._try() and tries < LAST:
-            tries += self._should_stop()
-
-    def _size(self) -> int:
-        return sum(ROW + entry.n_atoms for _, entry in self.waiting)
-
-    def _try(self) -> bool:
-        """Store what waits; return whether another program prevents it."""
-        try:
-            while some := self.waiting[:TOGETHER]:
-                self.kept.results.add(some)
-                del self.waiting[:TOGETHER]
-                self._tally.add(some)
-        except Busy as error:
-            if not self._has_warned:
-                print_warning(f"{error}: results wait in memory until it is free")
-            self._has_warned = True
-            self._tally.show(Progress(0, 0, 0, "waiting for the database"))
-            return True
-        self._has_warned = False
-        return False
 
 
 # --- outputs
@@ -532,62 +405,6 @@ def _print(
         writing.saver.lose(f"the summary cannot be printed: {fault}")
 
 
-def print_summary(stream: TerminalStream, briefs: list[Brief], noun: str) -> None:
-    table = Grid("status", box=None, pad_edge=False)
-    for title in (noun, "steps, median", "steps, most", "largest fmax (eV/Å)"):
-        table.add_column(title, justify="right")
-    for status in Status:
-        if of := [brief for brief in briefs if brief.status == status]:
-            steps = [brief.pairs["steps"] for brief in of]
-            fmax = max(brief.pairs.get("largest_force", math.nan) for brief in of)
-            median = f"{np.median(steps):g}"
-            table.add_row(str(status), str(len(of)), median, str(max(steps)), f"{fmax:.3g}")
-    stream.print(table)
-    failed = [brief for brief in briefs if brief.status != Status.CONVERGED]
-
-    def line_of(k: int) -> str:
-        # A path is kept as one structure of all its images, whose formula says little.
-        has_formula = noun == RELAXATION.noun and failed[k].n_atoms
-        formula = f" ({failed[k].formula})" if has_formula else ""
-        return f"{failed[k].source}{formula}: {failed[k].reason}"
-
-    print_first(stream, range(len(failed)), line_of)
-
-
-def summary_of(briefs: list[Brief], skipped: list[str]) -> dict[str, Any]:
-    """The summary of a run for programs."""
-    of = {
-        name: [brief.pairs[name] for brief in briefs if name in brief.pairs]
-        for name in ("steps", "evaluations", "largest_force", "seconds")
-    }
-    return {
-        "structures": len(briefs),
-        "counts": counts_of(briefs),
-        "steps": {
-            "median": float(np.median(of["steps"] or [0])),
-            "most": max(of["steps"], default=0),
-        },
-        "evaluations": sum(of["evaluations"]),
-        "largest_fmax_eV_per_A": max(filter(math.isfinite, of["largest_force"]), default=None),
-        "seconds": max(filter(math.isfinite, of["seconds"]), default=None),
-        "not_converged": [
-            {
-                "source": brief.source,
-                "number": brief.number,
-                "status": str(brief.status),
-                "reason": brief.reason,
-            }
-            for brief in briefs
-            if brief.status != Status.CONVERGED
-        ],
-        "skipped": skipped,
-    }
-
-
-def _hint(kept: RunFolder) -> str:
-    return f"basinax resume {kept.name} goes on"
-
-
 def _leave(
     kept: RunFolder,
     works: AbstractWorks,
@@ -600,7 +417,7 @@ def _leave(
     """End the command with its exit status."""
     if not is_whole:
         why = "Interrupted" if watch.is_stopped() else "The time is over"
-        print_line(err, f"{why}: {_hint(kept)}")
+        print_line(err, f"{why}: {hint_to_resume(kept)}")
         raise typer.Exit(INTERRUPTED if watch.is_stopped() else OUT_OF_TIME)
     if watch.is_stopped():
         err.print("Interrupted.")

@@ -1,0 +1,65 @@
+"""The summary of a run, for people and for programs."""
+
+import math
+from typing import Any
+
+import numpy as np
+from rich.table import Table as Grid
+
+from basinax.cli.console import TerminalStream
+from basinax.cli.outputs import print_first
+from basinax.cli.works import RELAXATION
+from basinax.minimize.status import Status
+from basinax.runs.results import Brief, counts_of
+
+
+def print_summary(stream: TerminalStream, briefs: list[Brief], noun: str) -> None:
+    table = Grid("status", box=None, pad_edge=False)
+    for title in (noun, "steps, median", "steps, most", "largest fmax (eV/Å)"):
+        table.add_column(title, justify="right")
+    for status in Status:
+        if of := [brief for brief in briefs if brief.status == status]:
+            steps = [brief.pairs["steps"] for brief in of]
+            fmax = max(brief.pairs.get("largest_force", math.nan) for brief in of)
+            median = f"{np.median(steps):g}"
+            table.add_row(str(status), str(len(of)), median, str(max(steps)), f"{fmax:.3g}")
+    stream.print(table)
+    failed = [brief for brief in briefs if brief.status != Status.CONVERGED]
+
+    def line_of(k: int) -> str:
+        # A path is kept as one structure of all its images, whose formula says little.
+        has_formula = noun == RELAXATION.noun and failed[k].n_atoms
+        formula = f" ({failed[k].formula})" if has_formula else ""
+        return f"{failed[k].source}{formula}: {failed[k].reason}"
+
+    print_first(stream, range(len(failed)), line_of)
+
+
+def summary_of(briefs: list[Brief], skipped: list[str]) -> dict[str, Any]:
+    """The summary of a run for programs."""
+    of = {
+        name: [brief.pairs[name] for brief in briefs if name in brief.pairs]
+        for name in ("steps", "evaluations", "largest_force", "seconds")
+    }
+    return {
+        "structures": len(briefs),
+        "counts": counts_of(briefs),
+        "steps": {
+            "median": float(np.median(of["steps"] or [0])),
+            "most": max(of["steps"], default=0),
+        },
+        "evaluations": sum(of["evaluations"]),
+        "largest_fmax_eV_per_A": max(filter(math.isfinite, of["largest_force"]), default=None),
+        "seconds": max(filter(math.isfinite, of["seconds"]), default=None),
+        "not_converged": [
+            {
+                "source": brief.source,
+                "number": brief.number,
+                "status": str(brief.status),
+                "reason": brief.reason,
+            }
+            for brief in briefs
+            if brief.status != Status.CONVERGED
+        ],
+        "skipped": skipped,
+    }
