@@ -225,6 +225,18 @@ EXACT_OPERATIONS = {
 }
 
 
+@jax.jit
+@jax.shard_map(mesh=EVERYWHERE.mesh, in_specs=jax.P(), out_specs=jax.P("devices"))
+@with_rounded_products
+def varying(x):
+    return lax.pcast(x, "devices", to="varying")
+
+
+def test_numbers_under_shard_map_are_as_they_are():
+    x = jnp.asarray(DRAW.uniform(0.01, 1.0, 3))
+    np.testing.assert_array_equal(varying(x), x)
+
+
 @pytest.mark.parametrize("name", EXACT_OPERATIONS)
 def test_exact_operations_are_done_as_they_are(name):
     x, y = (jnp.asarray(DRAW.uniform(0.01, 1.0, 3)) for _ in range(2))
@@ -247,6 +259,7 @@ def test_every_operation_that_is_allowed_is_tried():
     x, tried = jnp.ones(3), set()
     for function in (*OPERATIONS.values(), *EXACT_OPERATIONS.values()):
         tried |= primitives_of(jax.make_jaxpr(function)(x, x).jaxpr)
+    tried |= primitives_of(jax.make_jaxpr(varying)(x).jaxpr)
     assert (EXACT | ROUNDED | ELEMENTARY.keys() | REDUCTIONS.keys()) - tried <= NEWER
 
 

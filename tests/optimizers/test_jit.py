@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from basinax import FIRE, LBFGS, GradientDescent, MDMin, apply_updates
+from basinax import FIRE, LBFGS, GradientDescent, MDMin, apply_updates, relax
 from basinax.numerics import xla
 from cases import (
     BOWL,
@@ -101,6 +101,27 @@ def test_jitted_steps_are_the_steps_op_by_op(case, dtype):
             op_by_op = plain_advance(transform, batch.evaluate, params, state, count)
         params, state = steps(transform, batch, params, state, count)
         assert same_bits((params, state), op_by_op[:2])
+
+
+@pytest.mark.parametrize("case", every_day(KINDS, lambda case: case.name in ("FIRE", "L-BFGS")))
+def test_steps_and_relaxations_run_under_shard_map(case):
+    """One device will do: JAX checks the types of a loop's carry as it traces the loop."""
+    batch = small_batch()
+    given = eqx.partition(case.make(batch.numbers), eqx.is_array)  # settings of a system, others
+    rows = jax.sharding.PartitionSpec("devices")
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("devices",))
+
+    def with_steps(transform, params):
+        state = transform.init(params, batch.prefix)
+        return plain_advance(transform, batch.evaluate, params, state, 3)[0]
+
+    def relaxed(transform, params):
+        return relax(batch.evaluate, params, transform, index_prefix=batch.prefix).params
+
+    for run in (with_steps, relaxed):
+        run_of = lambda own, params, run=run: run(eqx.combine(own, given[1]), params)  # noqa: E731
+        sharded = jax.shard_map(run_of, mesh=mesh, in_specs=rows, out_specs=rows)
+        assert jax.eval_shape(sharded, given[0], batch.params).shape == batch.params.shape
 
 
 @pytest.mark.parametrize("case", one_in(8, KINDS, first=7))

@@ -201,7 +201,7 @@ def _advance(fixed: Static, arrays: Any) -> Run:
     def evaluate(params):
         energies, gradients, *extras = value_and_gradient(params)
         gradients = segment.map_leaves(_rounded_like, gradients, params)
-        is_valid = jnp.ones(energies.shape, bool)
+        is_valid = jnp.ones_like(energies, bool)
         return Evaluation(_rounded_like(energies, energies), gradients, is_valid, *extras)
 
     def all_turns(run, optimizer, criterion, max_steps):

@@ -132,8 +132,8 @@ def start(
         needs: the `needs` of the criterion.
     """
     blank = segment.blank(params, index_prefix)
-    count = jnp.zeros(blank.shape, jnp.int32)
-    yes = jnp.ones(blank.shape, bool)
+    count = jnp.zeros_like(blank, jnp.int32)
+    yes = jnp.ones_like(blank, bool)
     gradients = jax.tree.map(jnp.zeros_like, params)
     point = Point(params, blank, gradients, blank, extras, of_rows)
     infinite = jnp.full_like(blank, jnp.inf)

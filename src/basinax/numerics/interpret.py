@@ -145,10 +145,10 @@ EXACT = frozenset({
     "concatenate", "convert_element_type", "copy", "device_put", "dynamic_slice",
     "dynamic_update_slice", "eq", "exact", "floor", "gather", "ge", "gt", "iota", "is_finite", "le",
     "lt", "name", "ne", "neg", "nextafter", "not", "optimization_barrier", "or", "pad",
-    "population_count", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "rem", "reshape",
-    "reshard", "rev", "round", "scatter", "select_n", "shift_left", "shift_right_arithmetic",
-    "shift_right_logical", "sign", "slice", "sort", "split", "squeeze", "stack", "stop_gradient",
-    "tile", "transpose", "unstack", "xor",
+    "population_count", "pvary", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "rem",
+    "reshape", "reshard", "rev", "round", "scatter", "select_n", "shift_left",
+    "shift_right_arithmetic", "shift_right_logical", "sign", "slice", "sort", "split", "squeeze",
+    "stack", "stop_gradient", "tile", "transpose", "unstack", "xor",
 })
 # fmt: on
 """Operations that move numbers, keep them, or round to the nearest one."""

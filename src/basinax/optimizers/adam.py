@@ -29,7 +29,7 @@ class Adam(AbstractTransform):
 
     def init(self, parameters, index_prefix: Prefix = None) -> "AdamState":
         blank = segment.blank(parameters, index_prefix)
-        zeros = lambda x: jnp.zeros(jnp.shape(x), wide_dtype(x))  # noqa: E731
+        zeros = lambda x: jnp.zeros_like(x, wide_dtype(x))  # noqa: E731
         return AdamState(
             owned(index_prefix),
             mean=jax.tree.map(zeros, parameters),

@@ -54,7 +54,7 @@ class BFGS(AbstractDense):
             owned(index_prefix),
             params=jax.tree.map(jnp.zeros_like, parameters),
             gradient=jax.tree.map(jnp.zeros_like, parameters),
-            has_last=jnp.zeros(blank.shape, bool),
+            has_last=jnp.zeros_like(blank, bool),
             hessians=(hessian,),
         )
 

@@ -45,10 +45,10 @@ class FIRE(AbstractTransform):
         return FIREState(
             owned(index_prefix),
             velocities=jax.tree.map(jnp.zeros_like, parameters),
-            has_velocity=jnp.zeros(blank.shape, bool),
+            has_velocity=jnp.zeros_like(blank, bool),
             dt=owned(per_system(self.dt, "dt", blank)),
             a=owned(per_system(self.a, "a", blank)),
-            n_downhill=jnp.zeros(blank.shape, jnp.int32),
+            n_downhill=jnp.zeros_like(blank, jnp.int32),
         )
 
     def update(self, updates, state: "FIREState", params=None, **extra):

@@ -65,12 +65,12 @@ class FIRE2(AbstractTransform):
         return FIRE2State(
             owned(index_prefix),
             velocities=jax.tree.map(jnp.zeros_like, parameters),
-            has_velocity=jnp.zeros(blank.shape, bool),
-            is_back=jnp.zeros(blank.shape, bool),
-            is_accepted=jnp.zeros(blank.shape, bool),
+            has_velocity=jnp.zeros_like(blank, bool),
+            is_back=jnp.zeros_like(blank, bool),
+            is_accepted=jnp.zeros_like(blank, bool),
             dt=owned(per_system(self.dt, "dt", blank)),
             a=owned(per_system(self.astart, "astart", blank)),
-            n_downhill=jnp.zeros(blank.shape, jnp.int32),
+            n_downhill=jnp.zeros_like(blank, jnp.int32),
         )
 
     def update(self, updates, state: "FIRE2State", params=None, **extra):

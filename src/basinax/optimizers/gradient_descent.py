@@ -43,7 +43,7 @@ class GradientDescent(AbstractTransform):
             owned(index_prefix),
             params=jax.tree.map(jnp.zeros_like, parameters),
             gradient=jax.tree.map(jnp.zeros_like, parameters),
-            has_last=jnp.zeros(blank.shape, bool),
+            has_last=jnp.zeros_like(blank, bool),
         )
 
     def update(self, updates, state, params=None, **extra):

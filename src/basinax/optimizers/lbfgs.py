@@ -70,7 +70,7 @@ class LBFGS(AbstractTransform):
             owned(index_prefix),
             params=jax.tree.map(jnp.zeros_like, parameters),
             gradient=jax.tree.map(jnp.zeros_like, parameters),
-            has_last=jnp.zeros(blank.shape, bool),
+            has_last=jnp.zeros_like(blank, bool),
             histories=(no_history(parameters, index_prefix, self.memory, fewest),),
         )
 

@@ -72,8 +72,8 @@ class LevenbergMarquardt(AbstractTransform):
         blank = segment.blank(parameters, index_prefix)
         counts = np.broadcast_to(entry_counts(parameters, index_prefix), blank.shape)
         width = room_of(int(counts.max(initial=0)))
-        vector = jnp.zeros((*blank.shape, width), blank.dtype)
-        no = jnp.zeros(blank.shape, bool)
+        vector = jnp.zeros_like(blank, shape=(*blank.shape, width))
+        no = jnp.zeros_like(blank, bool)
         return LevenbergMarquardtState(
             owned(index_prefix),
             rooms=tuple(sorted({room_of(n) for n in counts.tolist()})),
@@ -82,7 +82,7 @@ class LevenbergMarquardt(AbstractTransform):
             origin=jax.tree.map(jnp.zeros_like, parameters),
             energy=jnp.zeros_like(blank),
             gradient=vector,
-            normal=jnp.zeros((*blank.shape, width, width), blank.dtype),
+            normal=jnp.zeros_like(blank, shape=(*blank.shape, width, width)),
             scale=jnp.zeros_like(vector),
             damping=jnp.ones_like(blank),
             growth=jnp.full_like(blank, 2),

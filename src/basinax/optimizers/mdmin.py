@@ -28,7 +28,7 @@ class MDMin(AbstractTransform):
     def init(self, parameters, index_prefix: Prefix = None) -> "MDMinState":
         blank = segment.blank(parameters, index_prefix)
         velocities = jax.tree.map(jnp.zeros_like, parameters)
-        return MDMinState(owned(index_prefix), velocities, jnp.zeros(blank.shape, bool))
+        return MDMinState(owned(index_prefix), velocities, jnp.zeros_like(blank, bool))
 
     def update(self, updates, state: "MDMinState", params=None, **extra):
         prefix, gradient = state.index_prefix, updates

@@ -272,7 +272,8 @@ def select_systems(mask: Bool[Array, "systems"], on_true: Any, on_false: Any) ->
     """Trees of arrays that lead with systems: those of `mask` from `on_true`."""
 
     def select(x, y):
-        return jnp.where(mask.reshape((-1,) + (1,) * (y.ndim - 1)), x, y)
+        is_same = x is y  # passed on, such as the rows of a Hessian
+        return y if is_same else jnp.where(mask.reshape((-1,) + (1,) * (y.ndim - 1)), x, y)
 
     return jax.tree.map(select, on_true, on_false)
 

@@ -139,7 +139,7 @@ def plain_norms(
     values = total if ord == 1 else _root(total)
     # Test the stored root, not the sum: in global mode XLA may compute the sum again.
     is_unsafe = _shifts(values, ord) != 0
-    return Norms(values, values, jnp.zeros(values.shape, jnp.int32)), is_unsafe
+    return Norms(values, values, jnp.zeros_like(values, jnp.int32)), is_unsafe
 
 
 def _shifts(values: Float[Array, "systems"], ord: float) -> Int[Array, "systems"]:

@@ -90,7 +90,8 @@ def per_system(value: Any, name: str, like: Shaped[Array, "systems"]) -> Shaped[
             f"{name} must be a number or have one entry for each of the {like.shape[0]} systems,"
             f" got shape {value.shape}"
         )
-    return jnp.broadcast_to(value.astype(like.dtype), like.shape)
+    # Not `broadcast_to`: under `shard_map` the result is of the type of `like`.
+    return value.astype(like.dtype) if value.shape else jnp.full_like(like, value)
 
 
 def each_system(settings: Any, like: Shaped[Array, "systems"]) -> Any:
@@ -98,7 +99,7 @@ def each_system(settings: Any, like: Shaped[Array, "systems"]) -> Any:
 
     Whole numbers become 32-bit integers, others the dtype of `like`. Raises like `per_system`.
     """
-    counts = jnp.zeros(like.shape, jnp.int32)
+    counts = jnp.zeros_like(like, jnp.int32)
     return SimpleNamespace(
         **{
             name: per_system(value, name, counts if is_whole else like)

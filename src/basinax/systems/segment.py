@@ -200,8 +200,11 @@ def blank(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
     """
     check_leaves(tree)
     resolve(index_prefix, tree)
-    dtypes = [wide_dtype(x) for x in jax.tree.leaves(tree)]
-    return jnp.zeros((n_systems(index_prefix),), np.result_type(*dtypes) if dtypes else None)
+    leaves, shape = jax.tree.leaves(tree), (n_systems(index_prefix),)
+    if not leaves:
+        return jnp.zeros(shape)
+    # Like a leaf, so that the carry of a loop under `shard_map` has one type.
+    return jnp.zeros_like(leaves[0], np.result_type(*map(wide_dtype, leaves)), shape)
 
 
 def scale(tree: Tree, factors: PerSystem, index_prefix: Prefix = None) -> Tree:

@@ -78,8 +78,8 @@ class Armijo(eqx.Module):
             slope,
             best=jnp.zeros_like(energy),
             best_energy=energy,
-            is_back=jnp.zeros(energy.shape, bool),
-            n_trials=jnp.zeros(energy.shape, jnp.int32),
+            is_back=jnp.zeros_like(energy, bool),
+            n_trials=jnp.zeros_like(energy, jnp.int32),
         )
         return guess, state, ~is_downhill
 

@@ -70,10 +70,10 @@ class MoreThuente(eqx.Module):
         own = each_system(self, energy)
         width = own.stpmax - own.stpmin
         state = MoreThuenteState(
-            is_bracketed=jnp.zeros(energy.shape, bool),
-            is_last=jnp.zeros(energy.shape, bool),
-            is_back=jnp.zeros(energy.shape, bool),
-            n_trials=jnp.zeros(energy.shape, jnp.int32),
+            is_bracketed=jnp.zeros_like(energy, bool),
+            is_last=jnp.zeros_like(energy, bool),
+            is_back=jnp.zeros_like(energy, bool),
+            n_trials=jnp.zeros_like(energy, jnp.int32),
             energy=energy,
             slope=slope,
             longest=longest,

@@ -142,7 +142,7 @@ class AbstractLineSearch(AbstractTransform):
             return jax.tree.map(jnp.zeros_like, parameters)
 
         def no():
-            return jnp.zeros(blank.shape, bool)
+            return jnp.zeros_like(blank, bool)
 
         return WalkState(
             owned(index_prefix),

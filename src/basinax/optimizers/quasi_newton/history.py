@@ -84,16 +84,16 @@ def no_history(
     n_entries = 2 * sum(np.size(x) for x in leaves)
     n_bytes = float(memory) * (n_entries + 2 * blank.size * memory) * blank.dtype.itemsize
     require_memory(n_bytes, f"memory={memory}, the pairs that L-BFGS keeps,")
-    room = jnp.full(blank.shape, memory, jnp.int32)
+    room = jnp.full_like(blank, memory, jnp.int32)
     if fewest is not None:
         entries = sum(i.sizes * width for i, width in zip(indices, widths, strict=True))
         room = jnp.minimum(room, jnp.maximum(entries, fewest))
 
     def slots():
-        return jax.tree.map(lambda x: jnp.zeros((memory, *x.shape), x.dtype), parameters)
+        return jax.tree.map(lambda x: jnp.zeros_like(x, shape=(memory, *x.shape)), parameters)
 
     def numbers(*axes):
-        return jnp.zeros((*blank.shape, *axes), blank.dtype)
+        return jnp.zeros_like(blank, shape=(*blank.shape, *axes))
 
     return PairHistory(
         None,
@@ -103,8 +103,8 @@ def no_history(
         yy=numbers(memory, memory),
         sg=numbers(memory),
         yg=numbers(memory),
-        exponents=jnp.zeros(blank.shape, jnp.int32),
-        pushes=jnp.zeros(blank.shape, jnp.int32),
+        exponents=jnp.zeros_like(blank, jnp.int32),
+        pushes=jnp.zeros_like(blank, jnp.int32),
         room=room,
     )
 
@@ -251,7 +251,7 @@ def _with_slots(history: PairHistory, tree, prefix) -> list[Float[Array, "system
             for old, pair in zip(products, pairs, strict=True)
         ]
 
-    blank = jnp.zeros((memory, systems), history.sy.dtype)
+    blank = jnp.zeros_like(history.sg, shape=(memory, systems))
     return known(jax.lax.fori_loop(0, _most_filled(history), turn, [blank, blank]))
 
 

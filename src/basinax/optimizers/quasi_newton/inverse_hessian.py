@@ -103,7 +103,7 @@ def _unit(parameters, rows, scale) -> InverseHessian:
     is_place = _joined(_is_place(parameters, rows), scale.shape[0], bool)
     unit = jnp.eye(is_place.shape[1], dtype=bool)[None] & is_place[:, :, None]
     matrix = jnp.where(unit, scale[:, None, None], 0)
-    return InverseHessian(None, matrix, jnp.ones(scale.shape, bool), rows)
+    return InverseHessian(None, matrix, jnp.ones_like(scale, bool), rows)
 
 
 def _width(index, max_rows: int | None) -> int:
