@@ -5,6 +5,7 @@ import gc
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 import zlib
 from pathlib import Path
@@ -51,6 +52,10 @@ jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
 # Programs that are traced make many objects, of which hardly any lie in cycles.
 gc.set_threshold(50_000, 20, 20)
+
+# A shell may have started the tests in the background, where interrupts are ignored.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Commands that tests start keep no programs among the user's.
 os.environ["BASINAX_CACHE"] = "off"

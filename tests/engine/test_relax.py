@@ -471,12 +471,11 @@ ENDLESS = {"fmax": 0.0, "max_steps": 10**9}
 def test_an_interruption_ends_all_batches():
     """The caller's thread waits while others work."""
 
-    main, calls = threading.main_thread().ident, itertools.count()
+    once = iter([threading.main_thread().ident])
 
     def interrupt(progress):
-        # Again after a while: Python drops an interrupt that meets a finalizer of the main thread.
-        if progress.phase == "running" and next(calls) % 100 == 0:
-            signal.pthread_kill(main, signal.SIGINT)
+        for thread in once if progress.phase == "running" else ():
+            signal.pthread_kill(thread, signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         relax(structures()[3:6], LennardJones(**ARGON), FIRE(), progress=interrupt, **ENDLESS)
