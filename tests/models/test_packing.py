@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -110,6 +112,7 @@ def test_classes_of_equinox_keep_their_fields_in_another_process(tmp_path):
     assert same == "True 3 base"
 
 
+@pytest.mark.exhaustive
 def test_a_potential_of_a_script_has_its_numbers_in_other_processes(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(POTENTIAL)

@@ -489,7 +489,7 @@ def test_extra_arguments_reach_optax_in_a_batch():
 def test_optax_has_the_energy_as_value():
     """A plateau of one system changes its own rate alone, and steps are those of optax."""
     plateau = optax.contrib.reduce_on_plateau(patience=2, factor=0.3)
-    sizes, rows = [3, 1, 9, 0, 5], np.random.default_rng(0).normal(size=(18, 3))
+    sizes, rows = [3, 0, 9], np.random.default_rng(0).normal(size=(12, 3))
 
     def relaxed(start, index):
         def model(x):
@@ -500,7 +500,7 @@ def test_optax_has_the_energy_as_value():
         return relax(model, jnp.asarray(start), descent, **how).params
 
     together = relaxed(rows, SystemIndex.from_sizes(sizes))
-    for k, own in enumerate(np.split(np.arange(18), np.cumsum(sizes)[:-1])):
+    for k, own in enumerate(np.split(np.arange(12), np.cumsum(sizes)[:-1])):
         assert same_bits(relaxed(rows[own], SystemIndex.from_sizes([sizes[k]])), together[own])
     theirs = optax.chain(optax.sgd(1.9), plateau)
     x = jnp.asarray(rows[:3])

@@ -25,6 +25,7 @@ from basinax import (
     optax_transform,
 )
 from cases import DTYPES, TWO_LAYOUTS, in_turns, place, take
+from cover import exhaustive
 
 SIZES = [4, 1, 9, 3]
 
@@ -46,7 +47,7 @@ def limited(limit, updates, index=None):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"ord": "inf", "nan_safe": True}, {"rescale_to_unit_norm": True}],
+    [{}, {"ord": "inf", "nan_safe": True}, exhaustive({"rescale_to_unit_norm": True})],
     ids=str,
 )
 def test_clip_by_global_norm_is_the_function(options):
@@ -69,7 +70,7 @@ def test_clip_by_global_norm_can_return_zeros_and_has_the_norm_of_optax():
     assert np.array_equal(seen.tree, of_optax[0])
 
 
-@pytest.mark.parametrize("uniform", [True, False])
+@pytest.mark.parametrize("uniform", [exhaustive(True), False])
 def test_clip_by_layer_norm_is_the_function(uniform):
     index = SystemIndex.from_sizes(SIZES)
     tree = {"a": np.concatenate(draw_rows()), "b": np.concatenate(draw_rows(seed=1))[:, 0]}

@@ -166,10 +166,10 @@ def test_skin_and_the_positions_of_the_last_rebuild_change_nothing(name, dtype):
     assert_as_together(batch, got, name, dtype)
 
 
-# Every day of EMT, as test_order_of_potentials.py looks through the order of all.
+# Every day of one, as test_order_of_potentials.py looks through the order of all.
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [cell if cell.values[0] == "EMT" else exhaustive(*cell.values) for cell in BY_TURNS],
+    [cell.values if cell.values[0] == "Morse" else exhaustive(*cell.values) for cell in BY_TURNS],
 )
 def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
     potential, names, systems, few = CASES[name]
