@@ -288,7 +288,8 @@ def test_a_field_that_is_no_plain_value_is_named():
 
 
 def test_files_that_are_no_configs_are_named(tmp_path):
-    for name, text in [("a.json", "{"), ("b.toml", "x ="), ("c.json", "[]"), ("d.yaml", "")]:
+    files = [("a.json", "{"), ("b.toml", "x ="), ("c.json", "[]"), ("d.yaml", "")]
+    for name, text in [*files, ("f.json", '{"a": {"x": 1, "x": 2}}')]:
         path = tmp_path / name
         path.write_text(text)
         with pytest.raises(ValueError, match=name):

@@ -123,6 +123,26 @@ def test_silicon_has_the_published_constants(symmetrize):
     assert c[3, 3] > 100
 
 
+class OfMoments(ASEEMT):
+    """Atoms of moments above 0 are of gold."""
+
+    def calculate(self, atoms=None, properties=("energy",), changes=()):
+        marked = atoms.copy()
+        marked.numbers[atoms.get_initial_magnetic_moments() > 0] = 79
+        super().calculate(marked, properties, ["positions", "numbers", "cell", "pbc"])
+
+
+def test_moments_that_a_calculator_uses_count_for_the_symmetry():
+    ordered = bulk("Cu", cubic=True, a=3.8)
+    ordered.set_initial_magnetic_moments([1, 1, -1, -1])
+    full, symmetric = (
+        elastic([ordered], ASECalculator(OfMoments), symmetrize=symmetrize)[0].to_gpa()
+        for symmetrize in (False, True)
+    )
+    np.testing.assert_allclose(symmetric, full, atol=1e-3)
+    assert abs(full[0, 0] - full[1, 1]) > 10
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("metal", "published"),

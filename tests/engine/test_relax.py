@@ -6,6 +6,7 @@ import re
 import signal
 import threading
 
+import jax
 import numpy as np
 import pytest
 from ase import Atoms
@@ -20,6 +21,7 @@ import basinax
 from basinax import BFGS, FIRE, LBFGS, GradientDescent, MaxForce, Status, chain
 from basinax.atoms import (
     EMT,
+    ASECalculator,
     Frechet,
     LennardJones,
     Progress,
@@ -463,6 +465,30 @@ def test_a_stop_before_anything_runs_evaluates_nothing():
     assert not result.evaluations.any()
     assert np.isnan(result.atoms[0].get_potential_energies()).all()
     assert np.array_equal(result.atoms[0].positions, start[0].positions)
+
+
+def test_switches_of_jax_change_no_bit():
+    """Of structures that have not ended there are no results, which are NaN on purpose."""
+    start, argon = structures()[3:5], LennardJones(**ARGON)
+    expected = relax(start, argon, FIRE(), max_steps=2)
+    with jax.debug_nans(True):
+        got = relax(start, argon, FIRE(), max_steps=2)
+    for x, y in zip(got.atoms, expected.atoms, strict=True):
+        assert np.array_equal(x.positions, y.positions)
+    points = evaluate(start[:1], argon)
+    with jax.disable_jit():
+        one_by_one = evaluate(start[:1], argon)
+    assert np.array_equal(one_by_one.forces[0], points.forces[0])
+    with jax.debug_nans(True):
+        relax(start[:1], ASECalculator(argon.calculator("float64")), FIRE(), max_steps=1)
+
+
+def test_a_warning_names_the_line_of_the_caller():
+    charged = structures()[3]
+    charged.info["charge"] = 1
+    with pytest.warns(Warning, match="does not use charge 1") as said:
+        relax([charged], LennardJones(**ARGON), FIRE(), max_steps=0)
+    assert said[0].filename == __file__
 
 
 ENDLESS = {"fmax": 0.0, "max_steps": 10**9}

@@ -188,3 +188,19 @@ def test_an_end_is_told_once_of_each_and_what_it_raises_ends_the_run():
         relax(crystals(4), ARGON, FIRE(), fmax=0.01, on_end=full)
     with pytest.raises(TypeError, match="on_end"):
         relax(crystals(1), ARGON, FIRE(), on_end=True)
+
+
+def test_a_generator_that_goes_on_with_its_object_is_refused():
+    """It would have changed before it is relaxed; a list may hold one object several times."""
+
+    def steps():
+        atoms = bulk("Ar", a=5.0)
+        for _ in range(3):
+            atoms.positions += 0.1
+            yield atoms
+
+    ends, argon = [], LennardJones(epsilon=0.0104, sigma=3.40, cutoff=8.5)
+    with pytest.raises(ValueError, match=r"structure 1 of the input .* yield atoms.copy\(\)"):
+        ends.extend(relax_stream(steps(), argon, max_steps=0))
+    assert [number for number, _ in ends] == [0]
+    assert len(list(relax_stream([*steps()], argon, max_steps=0))) == 3

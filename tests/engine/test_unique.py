@@ -62,6 +62,7 @@ def test_energies_and_distances_have_their_own_tolerances():
 
 def test_what_has_no_energy_is_left_out():
     assert unique([with_energy(molecule("CO"), np.nan), with_energy(molecule("CO"))]) == [[1]]
+    assert unique([with_energy(molecule("CO"), -np.inf), with_energy(molecule("CO"))]) == [[1]]
 
 
 def test_minima_of_random_clusters_are_few():

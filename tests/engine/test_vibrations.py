@@ -191,6 +191,13 @@ def test_no_structures_and_no_free_atoms_are_fine():
     assert found.hessian.shape == (0, 0) and found.is_minimum
 
 
+def test_an_atom_that_is_held_by_its_place_from_the_end_stays():
+    water = molecule("H2O")
+    water.set_constraint(FixAtoms([-1, 0]))
+    (found,) = vibrations([water], EMT())
+    assert found.hessian.shape == (3, 3)
+
+
 def of_mass(mass: float) -> Atoms:
     atoms = molecule("N2")
     atoms.set_masses([mass, 14])

@@ -62,6 +62,8 @@ def test_cutoffs_and_pairs_of_wrong_shapes_are_refused():
         evaluate([DIMER], dispersion(radius=[4.0, 5.0]))
     with pytest.raises(ValueError, match=r"Scalar.pair must return E and r dE/dr, both of the sh"):
         evaluate([DIMER], Scalar(jnp.asarray(1e-3), jnp.asarray(4.0)))
+    with pytest.raises(ValueError, match=r"Dispersion.reach must be symmetric, as a pair has one"):
+        evaluate([OXIDE], dispersion(np.full((2, 2), 1e-6), [[3.0, 4.0], [2.0, 5.0]], ("Si", "O")))
 
 
 @pytest.fixture(autouse=True)

@@ -662,6 +662,7 @@ def test_shards_are_put_together_to_the_whole(whole):
     assert "stands in part1 and in copy" in run("merge", "part1", "copy", "--run", "x", code=2)
     run("merge", "part1", "part2", "--run", "x")  # nothing of the refused one is left
     relax("--run", "other", "--fmax", 0.1, "--shard", "2/3")
+    relax("--run", "none", "--shard", "10/10")  # of nine structures
     assert "fmax was 0.05" in run("merge", "part1", "other", "--run", "y", code=2)
 
 

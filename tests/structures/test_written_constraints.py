@@ -52,6 +52,19 @@ class OffMode(AbstractConstraint):
         return x - segment.scale(self.mode, segment.dot(x, self.mode, index), index)
 
 
+class Short(OffMode):
+    def adjust_gradient(self, x, index):
+        return x[:1]
+
+
+def test_what_has_other_shapes_is_refused(monkeypatch):
+    atoms = bulk("Ar", cubic=True)
+    atoms.set_constraint(FixedMode(np.ones((4, 3))))
+    monkeypatch.setattr(OffMode, "adjust_gradient", Short.adjust_gradient)
+    with pytest.raises(ValueError, match="of OffMode gets and returns do not fit"):
+        relax([atoms], POTENTIAL, FIRE(), max_steps=1)
+
+
 class Damped(FixConstraint):
     """Of ASE's kind: some atoms feel a part of their force, and take another part of a step."""
 

@@ -432,6 +432,6 @@ def _leave(
         raise typer.Exit(NOT_SAVED)
     if watch.is_stopped():
         raise typer.Exit(INTERRUPTED)
-    if all(brief.status != Status.CONVERGED for brief in briefs):
+    if briefs and all(brief.status != Status.CONVERGED for brief in briefs):  # a part may be empty
         err.print("Nothing converged.")
         raise typer.Exit(NOTHING_CONVERGED)

@@ -46,7 +46,7 @@ def or_of_info(read: Callable[[str], Any]) -> Callable[[Any], Any]:
 def _not_negative(read: Callable[[str], Any]) -> Callable[[Any], Any]:
     def value_of(text: str) -> Any:
         if not (value := read(text)) >= 0:
-            raise typer.BadParameter("must not be negative")
+            raise typer.BadParameter("must be 0 or more")
         return value
 
     return or_of_info(value_of)

@@ -51,13 +51,23 @@ def table_of(text: str, name: str, ending: str = ".json") -> Table:
         ValueError: the text is no table.
     """
     try:
-        table = json.loads(text) if ending == ".json" else tomllib.loads(text)
+        is_json = ending == ".json"
+        table = json.loads(text, object_pairs_hook=_once) if is_json else tomllib.loads(text)
     except RecursionError:
         raise ValueError(f"{name}: {TOO_DEEP}") from None
     except ValueError as error:  # TOML and JSON both raise subclasses of ValueError
         raise ValueError(f"{name}: {error}") from error
     if not isinstance(table, dict):
         raise ValueError(f"{name}: expected a table with a name, got {type(table).__name__}")
+    return table
+
+
+def _once(pairs: list[tuple[str, Any]]) -> Table:
+    """The table of these pairs; raises ValueError if a name is given twice, as TOML does."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(x for x in names if names.count(x) > 1)!r} is given twice")
     return table
 
 

@@ -25,6 +25,7 @@ from basinax.minimize.run import (
 from basinax.minimize.status import Status
 from basinax.numerics import xla
 from basinax.numerics.static import Static
+from basinax.numerics.switches import config_context
 from basinax.optimizers.protocol import AbstractTransform
 from basinax.structures.batch import Batch
 from basinax.structures.constraints.applied import constrained
@@ -107,9 +108,14 @@ def moved(batch: Batch, moves: CellMoves | None, params: Any) -> Batch:
 structure = xla.jitted(CellMoves.structure)
 
 
-@functools.partial(xla.jitted, is_kept=True, options=xla.ONCE)
 def result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
-    """The returned positions of structures, and the results there."""
+    """The returned positions of structures, and the results there; NaN where there are none."""
+    with config_context({"jax_debug_nans": False}):
+        return _result(run, batch, moves)
+
+
+@functools.partial(xla.jitted, is_kept=True, options=xla.ONCE)
+def _result(run: Run, batch: Batch, moves: CellMoves | None) -> dict[str, Any]:
     point = final_point(stopped(run))
     counts = {"steps": run.steps, "evaluations": run.evaluations, "status": run.status}
     # A system for which no list could be made has no known values at its position.

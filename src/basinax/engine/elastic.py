@@ -19,6 +19,7 @@ from basinax.numerics.settings import POSITIVE, one_number, require_switch
 from basinax.numerics.switches import own_switches
 from basinax.results.table import named, text_of
 from basinax.structures.batch import available_dtype
+from basinax.structures.charges import uses_of
 from basinax.structures.matrices import VOIGT
 from basinax.structures.read import has_volume
 
@@ -136,7 +137,8 @@ def elastic(
         potential: as for `evaluate`, with stresses.
         strain: the size of the strains, of both signs; the error is of second order.
         symmetrize: strain only in directions that crystal symmetry, found by spglib, does not make
-            equal, and give the tensor this symmetry. Where ions relax under constraints other than
+            equal, and give the tensor this symmetry. It is that of atoms with their charges and
+            moments if the potential uses them. Where ions relax under constraints other than
             `FixCom` and `FixSymmetry`, which may break it, the crystal is strained in all.
         symprec: the tolerance of spglib in Å.
         relax_ions: relax the ions in each strained cell, under their constraints but `FixSymmetry`;
@@ -170,12 +172,12 @@ def elastic(
             )
     of_points: dict[str, Any] = {"stress": True, "dtype": available_dtype(dtype)}
     lost = unlistable_by(structures, evaluator, potential, **of_points)
-    turns = []
+    turns, uses = [], uses_of(evaluator or potential)
     for k, a in enumerate(structures):
         if k not in lost:
             is_symmetric = symmetrize and not (relax_ions and _may_break_symmetry(a))
             try:
-                turns.append(_turns(a, symprec) if is_symmetric else np.eye(6)[None])
+                turns.append(_turns(a, uses, symprec) if is_symmetric else np.eye(6)[None])
             except ValueError as error:
                 lost[k] = str(error)
     listed = [a for k, a in enumerate(structures) if k not in lost]
@@ -223,10 +225,29 @@ def _may_break_symmetry(atoms: Atoms) -> bool:
     return not all(isinstance(c, FixCom | FixSymmetry) for c in atoms.constraints)
 
 
-def _turns(atoms: Atoms, symprec: float) -> Float[np.ndarray, "operations 6 6"]:
-    """The point group of a crystal, as it acts on Kelvin's vectors of symmetric matrices."""
+def _marked(atoms: Atoms, uses: frozenset[str]) -> Atoms:
+    """A copy in which an element stands for each kind of atoms, by what is used of them."""
+    values = [atoms.numbers]
+    if "charges" in uses:
+        values.append(atoms.get_initial_charges())
+    if "magmoms" in uses:
+        values.append(atoms.get_initial_magnetic_moments())
+    kinds = np.unique(np.column_stack(values), axis=0, return_inverse=True)[1].reshape(-1)
+    copy = atoms.copy()
+    copy.numbers = kinds + 1
+    return copy
+
+
+def _turns(
+    atoms: Atoms, uses: frozenset[str], symprec: float
+) -> Float[np.ndarray, "operations 6 6"]:
+    """The point group of a crystal, as it acts on Kelvin's vectors of symmetric matrices.
+
+    Args:
+        uses: the names of what a potential uses of the atoms, besides elements and positions.
+    """
     try:
-        found = check_symmetry(atoms, symprec)
+        found = check_symmetry(_marked(atoms, uses), symprec)
     except Exception as error:  # spglib raises errors of its own
         raise ValueError(f"spglib finds no symmetry of {atoms.symbols}: {error}") from error
     if found is None:

@@ -1,9 +1,10 @@
 """Warnings of a precision that a user may not have meant."""
 
-import warnings
 from typing import Any
 
 import numpy as np
+
+from basinax.numerics.settings import warn
 
 RESOLVED = 100
 """Forces near 1 eV/Å, sums of larger terms, are known to so many units of the last place."""
@@ -16,11 +17,10 @@ def warn_of_single_precision(asked: Any, dtype: np.dtype) -> None:
     """Warn once a process where float32 is JAX's default, not the caller's choice."""
     if asked is None and dtype == np.float32 and "float32" not in _said:
         _said.add("float32")
-        warnings.warn(
+        warn(
             "structures are relaxed in single precision (float32), JAX's default: call"
             ' jax.config.update("jax_enable_x64", True) first for double precision, or pass'
-            ' dtype="float32" where single is meant',
-            stacklevel=4,
+            ' dtype="float32" where single is meant'
         )
 
 
@@ -30,8 +30,7 @@ def warn_of_small_fmax(fmax: Any, dtype: np.dtype) -> None:
     small = np.asarray(0.0 if fmax is None else fmax)
     small = small[(small > 0) & (small < least)]
     if small.size:
-        warnings.warn(
+        warn(
             f"fmax={small.min():.3g} eV/Å is less than forces are rounded by in {dtype}, about"
-            f" {least:.1g} eV/Å: structures may not converge",
-            stacklevel=4,
+            f" {least:.1g} eV/Å: structures may not converge"
         )

@@ -78,7 +78,8 @@ def relax_stream(
     memory does not grow with their number. The run ends when the iteration stops.
 
     Args:
-        structures: any iterable, such as a generator; read during the run.
+        structures: any iterable, such as a generator; read during the run. None may change after
+            it was read: a generator that goes on with its object yields copies.
         potential: like the further options, as for `relax`, with one value for all structures.
         should_stop: called now and then; after it returns True, the iteration ends without the
             structures that still run.
@@ -118,20 +119,26 @@ def relax_stream(
         n_structures=1,
     )
     faults: list[Fault] = []
-    items = _items(iter(structures), cell, faults)
+    items = _items(structures, cell, faults)
     ends = relax_items(items, run, should_stop=should_stop, at_once=at_once)
     return _before_faults(ends, faults)
 
 
 def _items(
-    structures: Iterator[Atoms | Relaxed], cell: Any, faults: list[Fault]
+    structures: Iterable[Atoms | Relaxed], cell: Any, faults: list[Fault]
 ) -> Iterator[Item | Fault]:
     """The structures up to the first fault."""
-    number = -1
+    number, last = -1, None
     try:
         for number, atoms in enumerate(structures):
             if faults:
                 return
+            if atoms is last and iter(structures) is structures:
+                raise ValueError(
+                    f"structure {number} of the input is the object of the one before, which waits"
+                    " and has changed with it: yield atoms.copy()"
+                )
+            last = atoms
             yield Item(number, unwrapped(atoms), cell)
     except Exception as error:
         yield Fault(number + 1, Atoms(), error, is_read=False)

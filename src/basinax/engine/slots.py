@@ -227,7 +227,9 @@ class Slots:
             "steps": found["steps"][slots].tolist(),
             "evaluations": found["evaluations"][slots].tolist(),
             "status": Status.of_codes(codes.tolist()),
-            "initial_energy": found["first_energies"][slots].tolist(),
+            "initial_energy": np.where(
+                found["evaluations"][slots] > 0, found["first_energies"][slots], np.nan
+            ).tolist(),
             "initial_volume": [structure.volume for structure in structures.values()],
             "displacement": displacements(atoms, places),
             "seconds": np.where(codes == Status.RUNNING.code, np.nan, monitor.seconds()).tolist(),

@@ -56,7 +56,8 @@ def unique(
     kept: list[Distances] = []
     """The distances of the first member of each group."""
     first = 0
-    for k in np.argsort(energies, kind="stable")[: np.isfinite(energies).sum()].tolist():
+    order = np.argsort(energies, kind="stable")
+    for k in order[np.isfinite(energies[order])].tolist():
         # Groups are sorted by energy: skip groups whose energy is too low to match.
         while first < len(groups) and energies[groups[first][0]] < energies[k] - energy:
             first += 1

@@ -245,8 +245,9 @@ def _moving(atoms: Atoms, chosen: Sequence[int] | None, number: int) -> np.ndarr
                     f"{name}: vibrations know no {type(c).__name__}: remove it, or say by indices"
                     " which atoms vibrate"
                 )
-        held = [c.index for c in atoms.constraints if isinstance(c, FixAtoms)]
-        return np.setdiff1d(np.arange(len(atoms)), np.concatenate([[], *held]).astype(int))
+        every = np.arange(len(atoms))
+        held = [every[c.index] for c in atoms.constraints if isinstance(c, FixAtoms)]
+        return np.setdiff1d(every, np.concatenate([[], *held]).astype(int))
     moving = np.asarray(chosen)
     if moving.ndim != 1 or (moving.size and moving.dtype.kind not in "iu"):
         raise TypeError(f"{name}: its indices must be a list of integers, got {shown(chosen)}")

@@ -83,7 +83,7 @@ class Last(AbstractState):
 
 
 class First(AbstractState):
-    """The values of the first evaluation of each system; NaN before that evaluation."""
+    """The values of the first evaluation of each system; 0 before that evaluation."""
 
     energies: Float[Array, "systems"] = systems_field()
     extras: Any = systems_field()
@@ -139,7 +139,7 @@ def start(
     infinite = jnp.full_like(blank, jnp.inf)
     first = None
     if keep_first:
-        first = First(*jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), (blank, extras)))
+        first = First(*jax.tree.map(jnp.zeros_like, (blank, extras)))
     return Run(
         index_prefix=index_prefix,
         point=point,

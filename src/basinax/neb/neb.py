@@ -1,7 +1,6 @@
 """Minimum-energy paths between structures: nudged elastic bands, many at once."""
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, cast
 
@@ -23,7 +22,7 @@ from basinax.neb.result import MinimumEnergyPath, PathsResult
 from basinax.neb.spline import Equidistant
 from basinax.neb.trajectories import PathTrajectories
 from basinax.numerics.forks import check_process
-from basinax.numerics.settings import first_of, knows_options_of_ase, shown
+from basinax.numerics.settings import first_of, knows_options_of_ase, shown, warn
 from basinax.numerics.switches import own_switches
 from basinax.optimizers import FIRE
 from basinax.optimizers.protocol import AbstractTransform, check_transform
@@ -249,10 +248,8 @@ def _warn_of_unrelaxed(forces: np.ndarray, fmax: np.ndarray) -> None:
     above = np.flatnonzero(forces > fmax).tolist()
     if above:
         at = int(np.argmax(forces))
-        warnings.warn(
+        warn(
             f"end points of {len(above)} paths ({first_of(above)}) are not relaxed: the largest"
             f" force on an atom is {forces[at]:.3g} eV/Å, of path {at}, and fmax is"
-            f" {fmax[at]:g}. Relax them, or barriers refer to no minimum",
-            UserWarning,
-            stacklevel=7,
+            f" {fmax[at]:g}. Relax them, or barriers refer to no minimum"
         )

@@ -208,7 +208,8 @@ class AbstractRowLists(eqx.Module):
         columns = columns_of(self)
         if columns is None:
             return put(jnp.int32(0), self.image_rows, self.image_shifts, tables)
-        begins, length = columns.stretches, min(machine().stretch, len(self.image_rows))
+        begins = jnp.asarray(columns.stretches)
+        length = min(machine().stretch, len(self.image_rows))
 
         def put_stretch(k, tables):
             rows, shifts = (

@@ -3,12 +3,15 @@
 The value of a traced setting is unknown, so only its dtype is checked.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import math
 import reprlib
+import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin
 
 import jax
@@ -276,6 +279,18 @@ def _array(value: Any) -> Any:
 def is_same_class(one: type, other: type) -> bool:
     """Whether two classes are one, which a notebook's cell may have made twice."""
     return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
+
+
+_INSIDE = str(Path(__file__).parents[1]), contextlib.__file__
+"""The files of this package and of its contexts."""
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn of the line that calls this package."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith(_INSIDE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
 
 
 def shown(value: Any) -> str:

@@ -30,7 +30,7 @@ from basinax.config.files import (
     resolved,
     write_whole,
 )
-from basinax.numerics.settings import MOST, require_whole, shown
+from basinax.numerics.settings import MOST, require_whole, shown, warn
 from basinax.results.snapshot import Snapshot, Template
 from basinax.structures.formats.held import in_words, losses, prepared
 
@@ -176,7 +176,7 @@ class Recorder:
             self.expect(number, structure)
         if lost := losses(trajectories.format, atoms, [False] * len(atoms)):
             names = [f"system {k} ({a.symbols})" for k, a in enumerate(atoms)]
-            warnings.warn(f"trajectories do not keep {in_words(lost, names)}", stacklevel=5)
+            warn(f"trajectories do not keep {in_words(lost, names)}")
         self._queue: queue.SimpleQueue[Iterable[Frame] | None] = queue.SimpleQueue()
         self._marks: dict[int, tuple[int, ...]] = {}
         """The marks of the files when last written, by number of the structure."""

@@ -1,13 +1,14 @@
 """Charge and spin of structures, and the warning of a potential that does not use them."""
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from ase import Atoms
 from ase.data import atomic_masses
+
+from basinax.numerics.settings import warn
 
 USABLE = frozenset({"charge", "spin", "charges", "magmoms", "masses"})
 """What the numbers of a potential may depend on, besides elements, positions and cell: `charge` and
@@ -141,5 +142,5 @@ def warn_of_unused(atoms: Sequence[Atoms], potential: Any, noun: str = "system")
     each = [of_crystal if a.pbc.any() else uses for a in atoms]
     if unused := unused_by_words(atoms, lambda k: f"{noun} {k} ({atoms[k].symbols})", each):
         kind = type(potential).__name__
-        warnings.warn(f"{kind} does not use {unused}", Unused, stacklevel=4)
+        warn(f"{kind} does not use {unused}", Unused)
     return bool(unused)

@@ -168,6 +168,7 @@ class Fold(NamedTuple):
         if columns is None:
             return fold(rows, 0, neighbors.slots.shape[0])
         starts, *others = columns.arranged(rows)
+        lengths = jnp.asarray(columns.n_slots)
 
         # One chunk of columns after another, each as far as its longest list. A column's sum runs
         # over its own slots in order, so chunks change no bit.
@@ -175,7 +176,7 @@ class Fold(NamedTuple):
             def add_chunk(k, sums, *, alike=False):
                 k = jnp.asarray(k, jnp.int32)  # JAX counts to a known bound in int64
                 some = columns.chunk(k, (sums, *others))
-                added = fold(some, k * columns.size, columns.n_slots[k], alike=alike)
+                added = fold(some, k * columns.size, lengths[k], alike=alike)
                 return columns.with_chunk(k, sums, added)
 
             begin = jnp.int32(0)
@@ -206,7 +207,8 @@ class Fold(NamedTuple):
 
         # A turn reads [unroll, columns] slots and adds them one after another: a left fold.
         def add_slots(turn, sums):
-            for images in lax.dynamic_slice(self.neighbors.slots, (turn * unroll, begin), shape):
+            at = [jnp.asarray(k, jnp.int32) for k in (turn * unroll, begin)]
+            for images in lax.dynamic_slice(self.neighbors.slots, at, shape):
                 vectors = [gather(p, images) - h for p, h in zip(self.images, here, strict=True)]
                 added = terms(own, there and there(images), images, vectors)
                 sums = tuple(s + t for s, t in zip(sums, added, strict=True))

@@ -2,7 +2,6 @@
 
 import abc
 import functools
-import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,6 +16,7 @@ from jaxtyping import Array, Float, PyTree
 from basinax.neighbors.lists import AbstractRowLists, ChunkedLists, filled_up, gather
 from basinax.numerics import xla
 from basinax.numerics.rounding import rounded
+from basinax.numerics.settings import warn
 from basinax.numerics.static import Static, partition
 from basinax.potentials.folds.fold import Fold, Rows
 from basinax.potentials.protocol import AbstractPotential, Properties
@@ -57,7 +57,11 @@ class AbstractPairSum(AbstractPotential):
 
     @property
     def cutoff(self) -> float:
-        return float(np.max(np.asarray(self.reach())))
+        reach = np.asarray(self.reach())
+        if reach.ndim == 2 and not np.array_equal(reach, reach.T):
+            name = f"{type(self).__name__}.reach"
+            raise ValueError(f"{name} must be symmetric, as a pair has one cutoff, got {reach}")
+        return float(np.max(reach))
 
     @abc.abstractmethod
     def reach(self) -> Float[Array, "*species"]:
@@ -201,4 +205,4 @@ def _warn_of_ends(potential: AbstractPairSum, atoms: Sequence[Atoms]) -> None:
     )
     if text not in _said:
         _said.add(text)
-        warnings.warn(text, AbruptCutoff, stacklevel=7)
+        warn(text, AbruptCutoff)

@@ -13,6 +13,7 @@ from ase import Atoms
 
 from basinax.optimizers.protocol import leads_with
 from basinax.structures.constraints.protocol import AbstractKind, AbstractPart, Room, Rows, Turning
+from basinax.systems import segment
 from basinax.systems.index import SystemIndex
 
 
@@ -107,6 +108,8 @@ class AbstractConstraint(AbstractPart):
         turning: Turning,
     ) -> Rows:
         left = adjust(x, index)
+        name = type(self).__name__
+        segment.check_alike(x, left, f"rows that {adjust.__name__} of {name} gets and returns")
         if turning is not None:
             turn = turning()
             around = turn.around(lambda x: adjust(x, index), x, index)
