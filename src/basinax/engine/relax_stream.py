@@ -119,13 +119,15 @@ def relax_stream(
         n_structures=1,
     )
     faults: list[Fault] = []
-    items = _items(structures, cell, faults)
+    each = iter(structures)
+    # A list may hold one object several times; a generator has changed it meanwhile.
+    items = _items(each, cell, faults, may_repeat=each is not structures)
     ends = relax_items(items, run, should_stop=should_stop, at_once=at_once)
     return _before_faults(ends, faults)
 
 
 def _items(
-    structures: Iterable[Atoms | Relaxed], cell: Any, faults: list[Fault]
+    structures: Iterator[Atoms | Relaxed], cell: Any, faults: list[Fault], *, may_repeat: bool
 ) -> Iterator[Item | Fault]:
     """The structures up to the first fault."""
     number, last = -1, None
@@ -133,7 +135,7 @@ def _items(
         for number, atoms in enumerate(structures):
             if faults:
                 return
-            if atoms is last and iter(structures) is structures:
+            if atoms is last and not may_repeat:
                 raise ValueError(
                     f"structure {number} of the input is the object of the one before, which waits"
                     " and has changed with it: yield atoms.copy()"

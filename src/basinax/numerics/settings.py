@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import inspect
 import math
+import os
 import reprlib
 import warnings
 from collections.abc import Callable, Sequence
@@ -281,7 +282,7 @@ def is_same_class(one: type, other: type) -> bool:
     return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
 
 
-_INSIDE = str(Path(__file__).parents[1]), contextlib.__file__
+_INSIDE = f"{Path(__file__).parents[1]}{os.sep}", contextlib.__file__
 """The files of this package and of its contexts."""
 
 
