@@ -103,7 +103,7 @@ def test_jitted_steps_are_the_steps_op_by_op(case, dtype):
         assert same_bits((params, state), op_by_op[:2])
 
 
-@pytest.mark.parametrize("case", every_day(KINDS, lambda case: case.name in ("FIRE", "L-BFGS")))
+@pytest.mark.parametrize("case", every_day(KINDS, lambda case: case.name in ("FIRE", "LBFGS")))
 def test_steps_and_relaxations_run_under_shard_map(case):
     """One device will do: JAX checks the types of a loop's carry as it traces the loop."""
     batch = small_batch()

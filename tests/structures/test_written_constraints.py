@@ -52,15 +52,10 @@ class OffMode(AbstractConstraint):
         return x - segment.scale(self.mode, segment.dot(x, self.mode, index), index)
 
 
-class Short(OffMode):
-    def adjust_gradient(self, x, index):
-        return x[:1]
-
-
 def test_what_has_other_shapes_is_refused(monkeypatch):
     atoms = bulk("Ar", cubic=True)
     atoms.set_constraint(FixedMode(np.ones((4, 3))))
-    monkeypatch.setattr(OffMode, "adjust_gradient", Short.adjust_gradient)
+    monkeypatch.setattr(OffMode, "adjust_gradient", lambda self, x, index: x[:1])
     with pytest.raises(ValueError, match="of OffMode gets and returns do not fit"):
         relax([atoms], POTENTIAL, FIRE(), max_steps=1)
 

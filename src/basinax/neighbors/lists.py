@@ -77,6 +77,11 @@ class Columns(eqx.Module):
         """The number of columns of a chunk."""
         return self.rows.shape[0] // self.n_slots.shape[0]
 
+    def length(self, k: Int32[Array, ""]) -> Int32[Array, ""]:
+        """The number of slots after which the fold of one chunk may end."""
+        # In search of a NaN, JAX calls functions with NumPy arrays, which take no traced index.
+        return jnp.asarray(self.n_slots)[k]
+
     def arranged(self, of_rows: PyTree[Array]) -> PyTree[Array]:
         """Values of rows (last axis) in the order of columns; a number stays a number."""
         return jax.tree.map(lambda a: gather(a, self.rows) if a.ndim else a, of_rows)
@@ -208,7 +213,7 @@ class AbstractRowLists(eqx.Module):
         columns = columns_of(self)
         if columns is None:
             return put(jnp.int32(0), self.image_rows, self.image_shifts, tables)
-        begins = jnp.asarray(columns.stretches)
+        begins = jnp.asarray(columns.stretches)  # as in `Columns.length`
         length = min(machine().stretch, len(self.image_rows))
 
         def put_stretch(k, tables):

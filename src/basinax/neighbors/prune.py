@@ -98,7 +98,7 @@ def narrowed(neighbors: ChunkedLists, batch: Batch, radii: Float[Array, "systems
             kept = _written(kept, ends, images)
             return kept, ends + jnp.where(squares > limit, 0, n_columns)
 
-        kept, ends = lax.fori_loop(0, jnp.asarray(columns.n_slots)[k], choose, (kept, begins))
+        kept, ends = lax.fori_loop(0, columns.length(k), choose, (kept, begins))
         kept = _written(kept, ends, jnp.full_like(ends, batch.n_rows))
         return kept, lax.dynamic_update_slice(lengths, (ends - begins) // n_columns, (start,))
 

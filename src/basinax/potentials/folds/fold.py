@@ -168,7 +168,6 @@ class Fold(NamedTuple):
         if columns is None:
             return fold(rows, 0, neighbors.slots.shape[0])
         starts, *others = columns.arranged(rows)
-        lengths = jnp.asarray(columns.n_slots)
 
         # One chunk of columns after another, each as far as its longest list. A column's sum runs
         # over its own slots in order, so chunks change no bit.
@@ -176,7 +175,7 @@ class Fold(NamedTuple):
             def add_chunk(k, sums, *, alike=False):
                 k = jnp.asarray(k, jnp.int32)  # JAX counts to a known bound in int64
                 some = columns.chunk(k, (sums, *others))
-                added = fold(some, k * columns.size, lengths[k], alike=alike)
+                added = fold(some, k * columns.size, columns.length(k), alike=alike)
                 return columns.with_chunk(k, sums, added)
 
             begin = jnp.int32(0)
