@@ -115,7 +115,7 @@ def run_kups(make, n_steps: int, x, stiffness, ids) -> np.ndarray:
 
     def step(_, carry):
         x, state = carry
-        updates, state = optimizer.update(stiffness * x, state, x)
+        updates, state = optimizer.update(basinax.rounded(stiffness * x), state, x)
         return kups_apply_updates(x, updates), state
 
     return np.asarray(

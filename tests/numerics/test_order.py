@@ -45,6 +45,12 @@ TABLE = {
             lambda x, y: jax.vmap(lambda x, y: jnp.stack([x[0] * y[0], y[1]])[0] + y[2])(x, y),
             lambda x, y: jax.grad(lambda x: rounded(x * x * x)[0, 0])(x),
             lambda x, y: exact(x * y, "not the sum") * 3.0 + y,
+            lambda x, y: jnp.abs(x * x) + jnp.abs(y**4),  # the simplifier drops what does nothing
+            lambda x, y: jnp.maximum(x * y, -jnp.inf) + y,
+            lambda x, y: jnp.clip(x * y, -jnp.inf, jnp.inf) + y,
+            lambda x, y: jnp.minimum(x * y, x * y) + y,
+            lambda x, y: lax.clamp(-np.inf, x * y, np.inf) + y,
+            lambda x, y: jnp.where(x * x < 0.0, 0.0, x * x) + y,
         ],
         [
             lambda x, y: rounded(x * y) + 1.0,
@@ -55,6 +61,7 @@ TABLE = {
             lambda x, y: (x > y).astype(x.dtype) * x + jnp.sign(x) * y,
             lambda x, y: jnp.where(x > y, x * y, 0.0) + y,
             lambda x, y: jnp.maximum(x * y, 0.0) + jnp.abs(x * y) + jnp.floor(x * y),
+            lambda x, y: jnp.clip(x * y, -jnp.inf, 5.0) + jnp.where(x * x > 1.0, x * x, y),
             lambda x, y: exact(x * y, reason="for this test") + y,
             lambda x, y: jax.grad(lambda x: product(x, y)[0, 0])(x) + y,
             lambda x, y: (x * y) * x,

@@ -333,7 +333,8 @@ def _constant(x: Any) -> Value:
         return Value(is_constant=True)
     numbers = np.asarray(x, np.float64)
     is_exact = np.isin(np.abs(np.frexp(numbers)[0]), (0.0, 0.5, np.inf)).all()
-    return Value(is_constant=True, is_exact=bool(is_exact), is_zero=not numbers.any())
+    is_infinite = numbers.size > 0 and np.isinf(numbers).all()
+    return Value(frozenset(), True, bool(is_exact), not numbers.any(), bool(is_infinite))
 
 
 _JAX = os.path.dirname(str(jax.__file__))

@@ -18,9 +18,9 @@ class Fact(NamedTuple):
     """What a value is until it is rounded."""
 
     kind: str
-    """product, quotient, root, power, factor or summand (a product or sum with a constant); chosen
-    (a product that a mask of its own entries selects); mask (of such a selection); or spread (one
-    number or mask in many places)."""
+    """product, square (beside product), quotient, root, power, factor or summand (a product or sum
+    with a constant); chosen (a product that a mask of its own entries selects); mask (of such a
+    selection), settled (such a mask of a square and 0); or spread (one number in many places)."""
     at: Any
     """The operation that made it."""
 
@@ -34,6 +34,8 @@ class Value(NamedTuple):
     """Whether each entry is 0, inf or a power of two, with a sign: a product by it is exact."""
     is_zero: bool = False
     """Whether it is a constant 0, which merges with no other constant."""
+    is_infinite: bool = False
+    """Whether it is a constant infinity: no number is beyond it."""
 
     def of(self, *kinds: str) -> frozenset[Fact]:
         return frozenset(fact for fact in self.facts if fact.kind in kinds)
@@ -62,7 +64,12 @@ def is_inexact(atom: Any) -> bool:
     return dtype is not None and jnp.issubdtype(dtype, jnp.inexact)
 
 
-KINDS = ("product", "chosen", "quotient", "root", "power", "factor", "summand", "mask")
+# fmt: off
+KINDS = (
+    "product", "square", "chosen", "quotient", "root", "power", "factor", "summand", "mask",
+    "settled",
+)
+# fmt: on
 
 
 def _met(kinds: tuple[str, ...], inputs: list[Value]) -> frozenset[Fact]:
@@ -310,17 +317,21 @@ def outcomes(eqn: Any, inputs: list[Value], at: Any, *, is_marked: bool) -> list
     results = [is_inexact(atom) for atom in eqn.outvars]
     is_constant = bool(inputs) and all(x.is_constant for x in inputs)
     is_exact = bool(numbers) and all(x.is_exact for x in numbers)
-    is_zero = bool(numbers) and all(x.is_zero for x in numbers) and name in MOVES
+    moved = inputs if name == "convert_element_type" else numbers if name in MOVES else []
+    is_zero = bool(moved) and all(x.is_zero for x in moved)
+    is_infinite = bool(moved) and all(x.is_infinite for x in moved)
     kept, made = [], []
     if name == "select_n":
         kept, is_exact = inputs[1:], all(x.is_exact for x in inputs[1:])
     elif name == "convert_element_type":
-        kept, is_zero = numbers if all(results) else [], inputs[0].is_zero
+        kept = numbers if all(results) else []
         is_exact = inputs[0].is_exact or _is_mask(eqn.invars[0])
     elif name in MOVES:
         kept = inputs
-    elif name in ("abs", "max", "min", "sign"):
-        is_exact = is_exact or name == "sign"
+    elif name in ("abs", "max", "min", "clamp"):
+        kept = _passed(name, inputs)
+    elif name == "sign":
+        is_exact = True
     elif is_marked:
         kept, is_exact = numbers, False
     elif any(results):
@@ -330,12 +341,14 @@ def outcomes(eqn: Any, inputs: list[Value], at: Any, *, is_marked: bool) -> list
         kept = [Value(x.facts - x.of("mask")) for x in inputs if name in _COMPARISONS]
         # Equal comparisons of equal numbers are one mask.
         made, at = ["mask"], (name, *map(str, eqn.invars))
+        if any(x.of("square") for x in kept) and any(x.is_zero for x in inputs):
+            made += ["settled"]
     facts = _met(KINDS, kept) | {Fact(kind, at) for kind in made}
     if name == "select_n":
         facts = _selected(eqn, inputs, facts)
     if _is_spread(eqn, inputs):
         facts |= {Fact("spread", at)}
-    return [Value(facts, is_constant, is_exact, is_zero)] * len(eqn.outvars)
+    return [Value(facts, is_constant, is_exact, is_zero, is_infinite)] * len(eqn.outvars)
 
 
 def of_argument(atom: Any, at: Any = None) -> Value:
@@ -362,11 +375,26 @@ def _is_spread(eqn: Any, inputs: list[Value]) -> bool:
 def _selected(eqn: Any, inputs: list[Value], facts: frozenset[Fact]) -> frozenset[Fact]:
     """The facts of a selection: without what the mask has compared, which no compiler merges."""
     mask, *cases = inputs
+    if mask.of("settled"):
+        return facts
     facts -= mask.facts
     is_own = size(eqn.invars[0]) == size(eqn.outvars[0]) and not mask.of("spread")
     if is_own and not all(x.of("product") for x in cases):
         facts = frozenset(x._replace(kind="chosen") if x.kind == "product" else x for x in facts)
     return facts | mask.of("mask")
+
+
+def _passed(name: str, inputs: list[Value]) -> list[Value]:
+    """The numbers that may pass unchanged: the absolute value of a square, the larger of equals.
+
+    Of two products, both may be the same one.
+    """
+    if name == "abs":
+        squares = {fact.at for fact in inputs[0].of("square")}
+        return [Value(frozenset(x for x in inputs[0].facts if x.at in squares))]
+    finite = [x for x in inputs if not x.is_infinite]
+    is_one = len(finite) == 1 or all(x.of("product") for x in finite)
+    return finite if is_one else []
 
 
 def _computed(eqn: Any, inputs: list[Value]) -> tuple[list[str], list[Value]]:
@@ -382,6 +410,8 @@ def _computed(eqn: Any, inputs: list[Value]) -> tuple[list[str], list[Value]]:
             return ["product", "quotient", "factor"], []
         case "div" if _is_one_number(eqn, inputs):
             return ["product", "quotient"], []
+        case "mul" if eqn.invars[0] is eqn.invars[1]:
+            return ["product", "square"], []
         case "mul":
             return ["product", "factor"] if has_constant else ["product"], []
         case "dot_general" if _terms(eqn) < 2:
@@ -389,7 +419,8 @@ def _computed(eqn: Any, inputs: list[Value]) -> tuple[list[str], list[Value]]:
         case "integer_pow" if eqn.params["y"] < 0:
             return ["quotient"], []
         case "integer_pow" | "square" if not inputs[0].is_exact:
-            return ["product"], []
+            is_even = eqn.params.get("y", 2) % 2 == 0
+            return ["product", "square"] if is_even else ["product"], []
         case "add" | "sub" if has_constant:
             return ["summand"], []
         case "div":
