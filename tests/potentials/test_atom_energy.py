@@ -142,6 +142,42 @@ def test_four_hundred_steps_of_a_relaxation_have_the_bits_they_have_alone():
     np.testing.assert_array_equal(batch.atoms[1].positions, alone.atoms[0].positions)
 
 
+class OfAll(Embedded):
+    def energy(self, near):
+        return jnp.sum((1 - near.distances / 4.0) ** 2)
+
+
+def test_energies_that_count_unused_entries_are_refused():
+    atoms = [bulk("Si", cubic=True)]
+    for one, _ in OWN.values():
+        one.check(atoms)
+    with pytest.raises(
+        ValueError, match=r"OfAll.energy: unused entries must add 0, but .*near.is_there"
+    ):
+        relax(atoms, OfAll(OWN["Embedded"][0].weights))
+
+
+class TwoCutoffs(Angles):
+    def reach(self):
+        return jnp.full((2,), 3.0)
+
+
+class Twice(Angles):
+    species: Any = eqx.field(static=True, default=("Si", 14))
+
+
+@pytest.mark.parametrize(
+    ("potential", "message"),
+    [
+        (TwoCutoffs(), r"TwoCutoffs.reach must return one cutoff, or one for each pair of 1 spec"),
+        (Twice(), "species: Si is named twice"),
+    ],
+)
+def test_cutoffs_and_species_that_do_not_fit_are_refused(potential, message):
+    with pytest.raises(ValueError, match=message):
+        relax([bulk("Si")], potential)
+
+
 class Unordered(Angles):
     def energy(self, near):
         return jnp.cumsum(near.distances)[-1]

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
 from ase.data import chemical_symbols
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int32
 
 from basinax.neighbors.edges import EdgeList
@@ -166,6 +167,24 @@ class AbstractPotential(eqx.Module):
 
     def _elements(self) -> str:
         return ", ".join(chemical_symbols[z] for z in numbers_of(self.species))
+
+
+def reach_of(potential: Any) -> Float[Array, "..."]:
+    """The cutoffs of a potential with `reach`, of all pairs of species or one.
+
+    Raises:
+        ValueError: they have another shape, or a pair has two.
+    """
+    reach, n = jnp.asarray(potential.reach()), max(len(potential.species), 1)
+    name = f"{type(potential).__name__}.reach"
+    if reach.size != 1 and reach.shape != (n, n):
+        raise ValueError(
+            f"{name} must return one cutoff, or one for each pair of {n} species, got shape"
+            f" {reach.shape}"
+        )
+    if not isinstance(reach, Tracer) and not np.array_equal(reach, np.asarray(reach).T):
+        raise ValueError(f"{name} must be symmetric, as a pair has one cutoff, got {reach}")
+    return reach
 
 
 def nan_if_not_finite(positions: Float[Array, "rows 3"]) -> Float[Array, "rows"]:

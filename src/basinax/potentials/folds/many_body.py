@@ -7,6 +7,7 @@ over two or three atoms skip the list's skin and padding.
 """
 
 import abc
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,14 +15,23 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ase import Atoms
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
 
 from basinax.neighbors.lists import Neighbors, gather
+from basinax.numerics import xla
 from basinax.numerics.interpret import with_ordered_sums
 from basinax.numerics.rounding import rounded
+from basinax.numerics.static import Static, partition
 from basinax.potentials.folds.fold import VOIGT, Rows, dot
-from basinax.potentials.protocol import AbstractPotential, Properties, nan_if_not_finite, stress_of
+from basinax.potentials.protocol import (
+    AbstractPotential,
+    Properties,
+    nan_if_not_finite,
+    reach_of,
+    stress_of,
+)
 from basinax.structures.batch import Batch
 
 Entries = Float[Array, "entries rows"]
@@ -81,7 +91,7 @@ class AbstractManyBodyPotential(AbstractPotential):
 
     @property
     def cutoff(self) -> float:
-        return float(np.max(np.asarray(self.reach())))
+        return float(np.max(np.asarray(reach_of(self))))
 
     @abc.abstractmethod
     def reach(self) -> Float[Array, "species species"]:
@@ -102,7 +112,7 @@ class AbstractManyBodyPotential(AbstractPotential):
                 f"{type(self).__name__} needs lists with the other end of each pair: make the table"
                 " with NeighborTable(batch, cutoff, skin, reverse=True)"
             )
-        pairs = _Pairs.of(batch, neighbors, self.reach(), self.kinds(batch.numbers))
+        pairs = _Pairs.of(batch, neighbors, reach_of(self), self.kinds(batch.numbers))
         energies, gradients = self.atoms(pairs.near)
         energies = jnp.where(batch.index.has_system(), energies, 0.0)
         energies = nan_if_not_finite(batch.positions) + energies
@@ -334,6 +344,21 @@ class AbstractAtomEnergyPotential(AbstractManyBodyPotential):
         0: `jnp.sum(terms, where=near.is_there)`.
         """
 
+    def check(self, atoms: Sequence[Atoms]) -> None:
+        """As for all potentials, and that unused entries add nothing.
+
+        Raises:
+            ValueError: an atom's energy depends on their number.
+        """
+        super().check(atoms)
+        few, more = np.asarray(_with_unused_entries(*partition(self)), np.float64)
+        if not np.isclose(few, more, rtol=1e-5, atol=1e-6, equal_nan=True):
+            raise ValueError(
+                f"{type(self).__name__}.energy: unused entries must add 0, but an atom with one"
+                f" neighbour has {few:.6g} eV with {SPARE} of them and {more:.6g} eV with"
+                f" {SPARE + 1}; sum with where=near.is_there"
+            )
+
     def atoms(self, near: Surroundings):
         # Axes: [entries, rows]. The function is mapped over rows and sees [entries].
         n_entries = near.distances.shape[0]
@@ -346,19 +371,35 @@ class AbstractAtomEnergyPotential(AbstractManyBodyPotential):
         kinds = jnp.zeros_like(is_there, jnp.int32) if near.kinds is None else padded(near.kinds)
         x, y, z = (jnp.where(is_there, padded(a), 1.0) for a in near.vectors)
 
-        def energy(x, y, z, is_there, kind, kinds):
-            d2 = x * x + y * y + z * z
-            distances = jnp.where(is_there, jnp.sqrt(d2), 1.0)
-            vectors = jnp.stack([x, y, z], 1)
-            return self.energy(Neighborhood(vectors, distances, is_there, kind, kinds))
-
         both = jax.vmap(
-            jax.value_and_grad(energy, argnums=(0, 1, 2)),
+            jax.value_and_grad(self._of_entries, argnums=(0, 1, 2)),
             in_axes=(1, 1, 1, 1, 0, 1),
             out_axes=(0, 1),
         )
         energies, gradients = with_ordered_sums(both)(x, y, z, is_there, near.own_kinds, kinds)
         return energies, tuple(g[:n_entries] for g in gradients)
+
+    def _of_entries(self, x, y, z, is_there, kind, kinds):
+        d2 = x * x + y * y + z * z
+        distances = jnp.where(is_there, jnp.sqrt(d2), 1.0)
+        return self.energy(Neighborhood(jnp.stack([x, y, z], 1), distances, is_there, kind, kinds))
+
+
+@functools.partial(xla.jitted, is_kept=True, options=xla.ONCE, static_argnums=0)
+def _with_unused_entries(fixed: Static, arrays) -> Float[Array, "2"]:
+    """The energy of an atom with one neighbour and `SPARE` unused entries, and with one more."""
+    potential: AbstractAtomEnergyPotential = eqx.combine(arrays, fixed.tree)
+    near = jnp.minimum(jnp.ravel(reach_of(potential))[0] / 2, 2.0)
+
+    def energy(n_unused: int):
+        is_there = jnp.arange(1 + n_unused) < 1
+        kinds = jnp.zeros(len(is_there), jnp.int32)
+        x = jnp.where(is_there, near, 1.0)
+        others = jnp.where(is_there, 0.0, 1.0)
+        of_entries = with_ordered_sums(potential._of_entries)
+        return of_entries(x, others, others, is_there, kinds[0], kinds)
+
+    return jnp.stack([energy(SPARE), energy(SPARE + 1)])
 
 
 SPARE = 3

@@ -19,7 +19,7 @@ from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import warn
 from basinax.numerics.static import Static, partition
 from basinax.potentials.folds.fold import Fold, Rows
-from basinax.potentials.protocol import AbstractPotential, Properties
+from basinax.potentials.protocol import AbstractPotential, Properties, reach_of
 from basinax.potentials.tables.species import numbers_of
 from basinax.structures.batch import Batch
 
@@ -57,11 +57,7 @@ class AbstractPairSum(AbstractPotential):
 
     @property
     def cutoff(self) -> float:
-        reach = np.asarray(self.reach())
-        if reach.ndim == 2 and not np.array_equal(reach, reach.T):
-            name = f"{type(self).__name__}.reach"
-            raise ValueError(f"{name} must be symmetric, as a pair has one cutoff, got {reach}")
-        return float(np.max(reach))
+        return float(np.max(np.asarray(reach_of(self))))
 
     @abc.abstractmethod
     def reach(self) -> Float[Array, "*species"]:
@@ -132,7 +128,7 @@ class AbstractPairSum(AbstractPotential):
         """The rows' own values, and a function from these and the images of a slot to the table's
         entries and the squared cutoffs."""
         dtype = batch.positions.dtype
-        reach, n_species = _reach(self)
+        reach, n_species = reach_of(self), max(len(self.species), 1)
         cutoffs = jnp.minimum(reach.astype(dtype), FARTHEST)
         tables = (self.table(dtype), rounded(cutoffs * cutoffs))
         if n_species == 1:
@@ -158,17 +154,6 @@ class AbstractPairPotential(AbstractPairSum):
         return self.add_pairs(batch, neighbors, stress=stress)
 
 
-def _reach(potential: AbstractPairSum) -> tuple[Array, int]:
-    """The cutoffs of a potential, checked, and the number of its species."""
-    reach, n = jnp.asarray(potential.reach()), max(len(potential.species), 1)
-    if reach.size != 1 and reach.shape != (n, n):
-        raise ValueError(
-            f"{type(potential).__name__}.reach must return one cutoff, or one for each pair of {n}"
-            f" species, got shape {reach.shape}"
-        )
-    return reach, n
-
-
 _said: set[str] = set()
 """Warnings that this process has given."""
 
@@ -176,7 +161,7 @@ _said: set[str] = set()
 @functools.partial(xla.jitted, is_kept=True, options=xla.ONCE, static_argnums=0)
 def _ends(fixed: Static, arrays) -> tuple[Array, Array]:
     potential: AbstractPairSum = eqx.combine(arrays, fixed.tree)
-    reach, n = _reach(potential)
+    reach, n = reach_of(potential), max(len(potential.species), 1)
     cutoffs = jnp.broadcast_to(reach, (n, n)).ravel()
     table = potential.table(cutoffs.dtype)
     known = jax.tree.map(lambda t: t.ravel() if t.ndim and n > 1 else t.reshape(()), table)

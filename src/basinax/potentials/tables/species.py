@@ -34,7 +34,7 @@ def numbers_of(species: Sequence[str | int]) -> tuple[int, ...]:
     """The atomic numbers of elements given by symbols or numbers, in their order.
 
     Raises:
-        ValueError: an entry is no element.
+        ValueError: an entry is no element, or an element is named twice.
         TypeError: a text was given in place of a sequence.
     """
     if isinstance(species, str):
@@ -44,8 +44,10 @@ def numbers_of(species: Sequence[str | int]) -> tuple[int, ...]:
         number = atomic_numbers.get(one) if isinstance(one, str) else int(one)
         if number is None or not 0 < number < len(chemical_symbols):
             raise ValueError(f"species: {one!r} is no element")
+        if number in numbers:
+            raise ValueError(f"species: {chemical_symbols[number]} is named twice")
         numbers.append(number)
-    return tuple(dict.fromkeys(numbers))
+    return tuple(numbers)
 
 
 def check_symbols(
