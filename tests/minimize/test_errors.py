@@ -359,6 +359,10 @@ OF_RUNS = {
         ),
         ["ValueError", "updates that Returning gets and returns do not fit", "(3, 3) and (3,)"],
     ),
+    "an optimizer that returns no state": (
+        lambda: run(optimizer=Returning(0.1, what=lambda step, _: (step, None))),
+        ["TypeError", "Returning.update must return a state like", "a NoneType where it got a"],
+    ),
     "an optimizer whose state is a dictionary": (
         lambda: run(optimizer=Starting()),
         ["TypeError", "init of an optimizer must return an AbstractState, got a dict"],

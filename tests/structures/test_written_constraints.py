@@ -12,7 +12,15 @@ from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.constraints import FixAtoms, FixCom, FixConstraint, FixInternals, Hookean
 from ase.filters import UnitCellFilter
 
-from basinax import FIRE, rounded, rows_field, segment, systems_field
+from basinax import (
+    FIRE,
+    AbstractCriterion,
+    OrderWarning,
+    rounded,
+    rows_field,
+    segment,
+    systems_field,
+)
 from basinax.atoms import (
     AbstractConstraint,
     Batch,
@@ -58,6 +66,50 @@ def test_what_has_other_shapes_is_refused(monkeypatch):
     monkeypatch.setattr(OffMode, "adjust_gradient", lambda self, x, index: x[:1])
     with pytest.raises(ValueError, match="of OffMode gets and returns do not fit"):
         relax([atoms], POTENTIAL, FIRE(), max_steps=1)
+
+
+def test_a_read_that_returns_nothing_is_refused(monkeypatch):
+    atoms = bulk("Ar", cubic=True)
+    atoms.set_constraint(FixedMode(np.ones((4, 3))))
+    monkeypatch.setattr(OffMode, "read", lambda constraint, atoms: None)
+    with pytest.raises(TypeError, match=r"OffMode.read must return a OffMode, got NoneType"):
+        relax([atoms], POTENTIAL, FIRE(), max_steps=1)
+
+
+class Halved(FixConstraint):
+    def __init__(self):
+        pass
+
+
+@register_constraint(Halved)
+class NakedlyHalved(AbstractConstraint):
+    @classmethod
+    def read(cls, constraint, atoms):
+        return cls()
+
+    def adjust_gradient(self, x, index):
+        return x - 0.3 * x
+
+
+class Nearby(AbstractCriterion):
+    needs = frozenset({"last_params"})
+
+    def __call__(self, evidence):
+        moved = evidence.params - evidence.last_params
+        return segment.sum(0.3 * moved * moved + moved, evidence.index_prefix) < 1e-3
+
+
+def test_products_that_meet_sums_in_constraints_and_criteria_are_told():
+    atoms = bulk("Ar", cubic=True)
+    atoms.set_constraint(Halved())
+    with pytest.warns(
+        OrderWarning, match=r"test_written_constraints.py:\d+: product in a sum \(sub"
+    ):
+        relax([atoms], POTENTIAL, FIRE(), max_steps=1)
+    with pytest.warns(
+        OrderWarning, match=r"test_written_constraints.py:\d+: product in a sum \(add"
+    ):
+        relax([bulk("Ar")], POTENTIAL, FIRE(), convergence=Nearby(), max_steps=1)
 
 
 class Damped(FixConstraint):

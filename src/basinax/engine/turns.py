@@ -135,7 +135,7 @@ class Block(NamedTuple):
             def go(run, turns):
                 return advanced(evaluate, run, settings, batch, moves, turns)
 
-            return checked_once((potential, settings.optimizer), go, run, turns)
+            return checked_once((potential, settings, batch.constraints), go, run, turns)
 
         return step
 

@@ -190,13 +190,18 @@ def updated(
     """What `transform.update` returns.
 
     Raises:
-        TypeError: it is no pair.
+        TypeError: it is no pair, or its state is of another class than the one that it got.
         ValueError: its updates have another structure or other shapes than those that it got.
     """
     found, name = transform.update(updates, state, params, **extra), type(transform).__name__
     if not (isinstance(found, tuple) and len(found) == 2):
         got = f"a tuple of {len(found)}" if isinstance(found, tuple) else type(found).__name__
         raise TypeError(f"{name}.update must return the pair (updates, state), got {got}")
+    if type(found[1]) is not type(state):
+        got = f"a {type(found[1]).__name__} where it got a {type(state).__name__}"
+        raise TypeError(
+            f"{name}.update must return a state like the one that it got, returned {got}"
+        )
     segment.check_alike(updates, found[0], f"updates that {name} gets and returns")
     return found
 

@@ -127,6 +127,9 @@ class WrittenKind(AbstractKind):
 
     def read(self, constraint: Any, atoms: Atoms) -> AbstractConstraint:
         own = self.part.read(constraint, atoms)
+        if not isinstance(own, self.part):
+            name = self.part.__name__
+            raise TypeError(f"{name}.read must return a {name}, got {type(own).__name__}")
         for field in _fields(self.part):
             value = np.asarray(getattr(own, field.name))
             of_rows = leads_with(field) == "rows"
