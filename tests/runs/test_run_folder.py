@@ -700,6 +700,8 @@ def test_structures_that_cannot_be_used_are_recorded_and_the_others_go_on():
     assert failed == {1, 5, 7}
     assert found.keys() == set(range(8))
     assert "8 of 8 structures" in run("resume", "kept")
+    quietly = run("resume", "kept", "--quiet")
+    assert quietly.startswith("a.extxyz@1: there is no element Qx b.traj@1 (Ar2): ")
     said = relax("--run", "strict", "--strict", code=2)
     assert "a.extxyz@1 cannot be read: there is no element Qx" in said
 

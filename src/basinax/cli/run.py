@@ -52,7 +52,7 @@ from basinax.cli.options import (
 from basinax.cli.outputs import Writing, print_written
 from basinax.cli.record import Making, accept, named, now, recorded
 from basinax.cli.storing import Storing, Tally, hint_to_resume, work_off
-from basinax.cli.summary import print_summary, summary_of
+from basinax.cli.summary import print_reasons, print_summary, summary_of
 from basinax.cli.watch import Watch, session
 from basinax.cli.works import (
     RELAXATION,
@@ -387,7 +387,7 @@ def _print(
     briefs: list[Brief],
     n_before: int,
 ) -> None:
-    """Print the summary, as JSON with --json, or nothing with --quiet."""
+    """Print the summary, as JSON with --json; with --quiet, why structures have no result."""
     outputs, stream = writing.outputs, writing.stream
     assert isinstance(outputs, Outputs)
     more = [x for x in (outputs.log, outputs.trajectory) if x is not None and x != STDOUT]
@@ -401,6 +401,9 @@ def _print(
             now = f", {n - n_before} of them now" if n_before else ""
             of_all = "" if n_all is None else f" of {n_all}"
             print_line(stream, f"{kept.name}: {n}{of_all} {job.noun}{now}")
+    else:
+        lost = [brief for brief in briefs if brief.status == Status.EVALUATION_FAILED]
+        print_reasons(err, lost, job.noun)
     if fault := stream.fault or out.fault:
         writing.saver.lose(f"the summary cannot be printed: {fault}")
 

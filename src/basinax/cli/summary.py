@@ -24,7 +24,11 @@ def print_summary(stream: TerminalStream, briefs: list[Brief], noun: str) -> Non
             median = f"{np.median(steps):g}"
             table.add_row(str(status), str(len(of)), median, str(max(steps)), f"{fmax:.3g}")
     stream.print(table)
-    failed = [brief for brief in briefs if brief.status != Status.CONVERGED]
+    print_reasons(stream, [brief for brief in briefs if brief.status != Status.CONVERGED], noun)
+
+
+def print_reasons(stream: TerminalStream, failed: list[Brief], noun: str) -> None:
+    """Print the reasons of the first of these, a line each."""
 
     def line_of(k: int) -> str:
         # A path is kept as one structure of all its images, whose formula says little.
