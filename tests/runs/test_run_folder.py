@@ -721,7 +721,7 @@ def test_a_structure_without_symmetry_to_be_found_is_recorded_and_the_others_go_
 
 def test_constraints_that_no_structure_takes_are_said():
     said = relax("--run", "kept", "--symmetrize")
-    assert "not periodic in three directions as it is (of a.extxyz@0 and others)" in said
+    assert "not periodic in three directions as it is (first of a.extxyz@0)" in said
     choice = "--fix-atoms", "tag == 9"
     assert "holds of no atom of any structure" in relax("--run", "held", *choice, code=2)
     assert "holds of no atom" not in relax("--run", "part", *choice, "--shard", "1/9")

@@ -198,9 +198,9 @@ def _value_of(option: str, value: Any, atoms: Atoms, source: str) -> Any:
     name = f"--{option.replace('_', '-')} info:{value.key}"
     found = atoms.info.get(value.key, value.default)
     if found is None:
-        known = ", ".join(map(str, atoms.info)) or "nothing"
+        others = f", only {', '.join(map(str, atoms.info))}" if atoms.info else ""
         raise ValueError(
-            f"{name}: {source} has no {value.key} in its info, but {known}: add ,default=VALUE for"
+            f"{name}: {source} has no {value.key} in its info{others}: add ,default=VALUE for"
             " structures without one"
         )
     try:

@@ -95,7 +95,7 @@ class AbstractWorks(abc.ABC):
         for text in texts:
             if text not in self._warned:
                 self._warned.add(text)
-                print_warning(f"{text} (of {source} and others)")
+                print_warning(f"{text} (first of {source})")
 
     def check(self, briefs: list[Brief], name: str) -> None:
         """Exit if the database of this name holds a work that the input lacks."""

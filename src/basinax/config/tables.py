@@ -97,8 +97,8 @@ def require_known(names: Collection[str], known: Collection[str], where: str) ->
     """Raise ValueError for the first unknown name, with the nearest known one."""
     for name in names:
         if name not in known:
-            nearest = hint(name, known)
-            raise ValueError(f"{where} has no option {name!r}{nearest}: {', '.join(known)}")
+            all_ = f"{hint(name, known)}: {', '.join(known)}" if known else ", nor any other"
+            raise ValueError(f"{where} has no option {name!r}{all_}")
 
 
 def choose(kind: str, name: Any, known: Mapping[str, Any]) -> Any:
