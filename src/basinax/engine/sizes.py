@@ -1,7 +1,6 @@
 """Sizes of batches: as large as is fast, but within memory."""
 
 import logging
-import warnings
 from typing import NamedTuple
 
 import jax
@@ -11,6 +10,7 @@ from basinax.engine.device import Device
 from basinax.engine.slots import Group
 from basinax.numerics.memory import memory_of
 from basinax.numerics.rounding import BLOCK
+from basinax.numerics.settings import warn
 from basinax.systems.index import index_of_sizes
 
 _LOG = logging.getLogger("basinax")
@@ -111,5 +111,5 @@ def tell_of_smaller(group: Group, less: Group, n_structures: int) -> None:
         f"memory has run out: {n_structures} structures begin again, in batches of"
         f" {less.shape[0]} rows instead of {group.shape[0]}"
     )
-    warnings.warn(text, RuntimeWarning, stacklevel=3)
+    warn(text, RuntimeWarning)
     _LOG.info("%s", text)

@@ -4,7 +4,6 @@ import contextlib
 import logging
 import threading
 import time
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ from basinax.models.programs import Program, evaluate, prepare
 from basinax.numerics.compilations import Compilations, counter_of_thread
 from basinax.numerics.oom import FEWER, half, is_out_of_memory
 from basinax.numerics.processor import n_cores
+from basinax.numerics.settings import warn
 from basinax.numerics.switches import config_context, switches
 from basinax.structures.batch import bare
 
@@ -112,7 +112,7 @@ class ModelSession(AbstractSession):
             return []
         answered += [self._answered.get_nowait() for _ in range(self._answered.qsize())]
         while not self._news.empty():  # as an error, a warning would be lost in a thread
-            warnings.warn(self._news.get(), RuntimeWarning, stacklevel=2)
+            warn(self._news.get(), RuntimeWarning)
         answers = [(r.number, found) for r, found in answered if self._asked.get(r.number) is r]
         for number, _ in answers:
             del self._asked[number]

@@ -12,12 +12,12 @@ import platform
 import re
 import stat
 import tempfile
-import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from basinax.numerics.processor import described
+from basinax.numerics.settings import warn
 
 VARIABLE = "BASINAX_CACHE"
 OFF = ("", "0", "off")
@@ -113,7 +113,7 @@ def enable_cache(
     try:
         _chosen[:] = [_opened(folder, max_size)]
     except PermissionError as error:
-        warnings.warn(str(error), stacklevel=2)
+        warn(str(error))
         return None
     return folder if _chosen[-1] is not None else None
 

@@ -4,7 +4,6 @@ Each structure's numbers have the bits that they have alone, and those of a rela
 """
 
 import functools
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from basinax.numerics import xla
 from basinax.numerics.oom import FEWER, half, is_out_of_memory
 from basinax.numerics.order import checked_once
 from basinax.numerics.rounding import BLOCK
+from basinax.numerics.settings import warn
 from basinax.numerics.static import Static, partition
 from basinax.results.snapshot import Snapshot
 from basinax.structures.batch import (
@@ -64,7 +64,7 @@ def found_of(
                 raise
         batch = table = None  # frees their arrays
         if found is None:
-            warnings.warn(FEWER, RuntimeWarning, stacklevel=2)
+            warn(FEWER, RuntimeWarning)
             rest = [a for part in parts[k:] for a in part]
             most = half(n_rows, rows_of_sizes(map(len, part)))
             yield from found_of(potential, rest, dtype, stress=stress, most_rows=most)

@@ -4,7 +4,6 @@ import os
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TextIO
@@ -12,7 +11,7 @@ from typing import Literal, NamedTuple, TextIO
 import numpy as np
 from jaxtyping import Float, Int32
 
-from basinax.numerics.settings import count_of
+from basinax.numerics.settings import count_of, warn
 from basinax.results.trajectory import Frame, NotWhole, Recorder
 
 
@@ -94,7 +93,7 @@ class Log:
         if self._is_own:
             self._file.close()
         if self._fault:
-            warnings.warn(f"the log is not whole: {self._fault}", NotWhole, stacklevel=3)
+            warn(f"the log is not whole: {self._fault}", NotWhole)
 
     def _write(self, text: str) -> None:
         if self._fault:

@@ -9,7 +9,6 @@ import os
 import queue
 import re
 import threading
-import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -221,10 +220,9 @@ class Recorder:
         self._queue.put(None)
         self._thread.join()
         if self._n_replaced:
-            warnings.warn(
+            warn(
                 f"{self._n_replaced} of the trajectories took the place of files that another"
-                " program had written since the run began",
-                stacklevel=3,
+                " program had written since the run began"
             )
         if not self._faults:
             return
@@ -235,7 +233,7 @@ class Recorder:
             if n_more
             else f"trajectory of {name} is"
         )
-        warnings.warn(f"the {which} not whole: {fault}", NotWhole, stacklevel=3)
+        warn(f"the {which} not whole: {fault}", NotWhole)
 
     def _write_all(self) -> None:
         waiting: dict[int, list[Frame]] = defaultdict(list)

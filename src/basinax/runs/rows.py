@@ -4,7 +4,6 @@ import functools
 import math
 import os
 import uuid
-import warnings
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -22,6 +21,7 @@ from ase.db.row import AtomsRow
 from ase.io.jsonio import decode, encode
 
 from basinax.minimize.status import Status
+from basinax.numerics.settings import warn
 from basinax.results.history import History
 from basinax.results.record import Relaxed
 from basinax.results.report.curves import Curve
@@ -112,7 +112,7 @@ def row_of(number: int, entry: Relaxed) -> AtomsRow:
     }
     others, lost = parted({x: y for x, y in results.items() if x not in _EXACT})
     for name in lost:
-        warnings.warn(f"no database of ASE holds the result {name!r} of a structure", stacklevel=2)
+        warn(f"no database of ASE holds the result {name!r} of a structure")
     data = {
         **{name: text for name, text in values.items() if type(text) is str},
         "info": stored(parted(template.info)[0]),

@@ -7,11 +7,11 @@ model for good, and functions that all models share.
 
 import gc
 import sys
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from basinax.models.evaluators.worker import nested
+from basinax.numerics.settings import warn
 
 
 def warn_of_compiled(evaluating: Iterable[Any]) -> None:
@@ -30,13 +30,12 @@ def warn_of_compiled(evaluating: Iterable[Any]) -> None:
         return
     functions = [x for x in gc.get_objects() if type(x) is script.ScriptFunction]
     if any(map(_is_compiled, [*scripted, *functions])):
-        warnings.warn(
+        warn(
             "TorchScript has compiled this model anew for calls before this one, so last digits"
             " differ from those in another process: make such calls inside `with"
             " torch.jit.optimized_execution(False):`, or pass ASECalculator with a function that"
             " makes the calculator, for processes of its own",
             RuntimeWarning,
-            stacklevel=2,
         )
 
 

@@ -2,7 +2,6 @@
 
 import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from basinax.models.evaluators.protocol import (
 )
 from basinax.models.evaluators.worker import text_of
 from basinax.numerics.oom import FEWER, half, is_out_of_memory
+from basinax.numerics.settings import warn
 from basinax.structures.batch import in_parts
 from basinax.structures.matrices import VOIGT
 
@@ -66,7 +66,7 @@ class WaitingSession(AbstractSession):
             # Outside of `except`, which would keep the arrays of the failed evaluation in memory.
             if is_short:
                 self._most_rows = half(self._most_rows, sum(map(rows_of, requests)))
-                warnings.warn(FEWER, RuntimeWarning, stacklevel=2)
+                warn(FEWER, RuntimeWarning)
             parts = [requests] if is_short else [[request] for request in requests]
         return [answer for part in parts for answer in self._answered(part)]
 

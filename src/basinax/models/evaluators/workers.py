@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -35,6 +34,7 @@ from basinax.models.evaluators.protocol import (
 from basinax.models.evaluators.waiting import short_of
 from basinax.models.evaluators.worker import STARTING
 from basinax.numerics.oom import FEWER, half
+from basinax.numerics.settings import warn
 from basinax.numerics.switches import switches
 
 SCRIPT = Path(__file__).with_name("worker.py")
@@ -198,10 +198,9 @@ class Workers(AbstractSession):
         if self._implemented is None:
             return
         for reason in self._unmade:
-            warnings.warn(
+            warn(
                 f"a process could not make its calculator ({reason}): {self._n_alive} others go on",
                 RuntimeWarning,
-                stacklevel=2,
             )
         self._unmade.clear()
 
@@ -228,7 +227,7 @@ class Workers(AbstractSession):
                 self._most = half(self._most, worker.n_beside)
                 self._waiting.appendleft(request)
                 request = None
-                warnings.warn(FEWER + BEGUN_ANEW * self._reuse, RuntimeWarning, stacklevel=2)
+                warn(FEWER + BEGUN_ANEW * self._reuse, RuntimeWarning)
             else:
                 reason = short_of(reason)
         if request is not None:

@@ -2,9 +2,9 @@
 
 import abc
 import traceback
-import warnings
 from typing import Any
 
+from basinax.numerics.settings import warn
 from basinax.optimizers.protocol import AbstractState, AbstractTransform, check_parameters
 from basinax.systems.prefix import owned
 from basinax.systems.types import Prefix, Tree
@@ -23,10 +23,9 @@ class AbstractLimit(AbstractTransform):
         check_parameters(parameters, index_prefix)
         if index_prefix is None and _is_called_by_optax():
             name = type(self).__name__
-            warnings.warn(
+            warn(
                 f"{name} in optax.chain limits all parameters as one system: put"
-                f" {name}(...).to_optax(index) there, or .to_optax() where that is meant",
-                stacklevel=2,
+                f" {name}(...).to_optax(index) there, or .to_optax() where that is meant"
             )
         return LimitState(owned(index_prefix))
 
