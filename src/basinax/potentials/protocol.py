@@ -182,7 +182,9 @@ def reach_of(potential: Any) -> Float[Array, "..."]:
             f"{name} must return one cutoff, or one for each pair of {n} species, got shape"
             f" {reach.shape}"
         )
-    if not isinstance(reach, Tracer) and not np.array_equal(reach, np.asarray(reach).T):
+    if isinstance(reach, Tracer):
+        return reach
+    if not np.array_equal(reach, np.asarray(reach).T, equal_nan=True):
         raise ValueError(f"{name} must be symmetric, as a pair has one cutoff, got {reach}")
     return reach
 

@@ -389,7 +389,7 @@ class AbstractAtomEnergyPotential(AbstractManyBodyPotential):
 def _with_unused_entries(fixed: Static, arrays) -> Float[Array, "2"]:
     """The energy of an atom with one neighbour and `SPARE` unused entries, and with one more."""
     potential: AbstractAtomEnergyPotential = eqx.combine(arrays, fixed.tree)
-    near = jnp.minimum(jnp.ravel(reach_of(potential))[0] / 2, 2.0)
+    near = jnp.minimum(jnp.max(reach_of(potential)) / 2, 2.0)
 
     def energy(n_unused: int):
         is_there = jnp.arange(1 + n_unused) < 1
