@@ -54,6 +54,7 @@ def end_of(recorder) -> str:
     """What it warns of."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy 2.5, to ASE
         recorder.close()
     return " ".join(str(w.message) for w in caught)
 
