@@ -479,8 +479,13 @@ def test_switches_of_jax_change_no_bit():
     with jax.disable_jit():
         one_by_one = evaluate(start[:1], argon)
     assert np.array_equal(one_by_one.forces[0], points.forces[0])
+    both = [bulk("Ar", a=5.3), Atoms("Ar2", [(0, 0, 0), (0, 0, 3.7)])]
     with jax.debug_nans(True):
         relax(start[:1], ASECalculator(argon.calculator("float64")), FIRE(), max_steps=1)
+        stresses = evaluate(both, argon, stress=True).stresses
+        moved = relax(both, argon, FIRE(), cell=Frechet(), max_steps=1)
+    assert np.isfinite(stresses).all(axis=1).tolist() == [True, False]
+    assert np.isfinite(moved.energies).all()
 
 
 def test_a_warning_names_the_line_of_the_caller():

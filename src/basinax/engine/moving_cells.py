@@ -208,7 +208,9 @@ class CellMoves(eqx.Module):
         """
         # Forces become derivatives by undeformed positions, and stress plus pressure become
         # derivatives by the rows of the cell. Systems with a fixed cell keep their forces.
-        stress = cast(Matrices, properties.stress)
+        # Cells without a volume are fixed, and their stress is NaN.
+        is_moving = self.is_free[:, None, None]
+        stress = jnp.where(is_moving, cast(Matrices, properties.stress), 0.0)
         keep = here.constraints
         held = stress if keep is None else keep.of_stress(stress, self.turning(dofs))
         forces, index = properties.forces, here.index
@@ -220,13 +222,12 @@ class CellMoves(eqx.Module):
         volumes = jnp.abs(determinant(here.cells))
         enthalpies = properties.energies + rounded(self.pressure * volumes)
         enthalpies = jnp.where(self.is_free, enthalpies, properties.energies)
-        volume, is_free = volumes[:, None, None], self.is_free[:, None, None]
-        pressure = self.pressure[:, None, None]
+        volume, pressure = volumes[:, None, None], self.pressure[:, None, None]
         total = held + jnp.where(jnp.eye(3, dtype=bool)[None], pressure, 0.0)
         by_cell, virial = self._cell_forces(dofs, deformation, -rounded(volume * total))
         by_cell = -rounded(by_cell * self.inverse_factor[:, None, None])
         over = rounded(1 / volumes)[:, None, None]
-        residual = jnp.where(is_free, -rounded(virial * over), 0.0)
+        residual = jnp.where(is_moving, -rounded(virial * over), 0.0)
         said = enthalpies, by_cell, Observed(properties.energies, stress, residual)
         if is_lost is None:
             return enthalpies, Dofs(by_positions, self._rows(by_cell)), said[2]

@@ -3,12 +3,14 @@
 Each structure's numbers have the bits that they have alone, and those of a relaxation's first turn.
 """
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
 
@@ -30,7 +32,7 @@ from basinax.structures.batch import (
     rows_of_sizes,
 )
 from basinax.structures.machine import machine
-from basinax.structures.matrices import VOIGT
+from basinax.structures.matrices import VOIGT, determinant
 
 
 def found_of(
@@ -43,7 +45,7 @@ def found_of(
 ) -> Iterator[Snapshot]:
     """Structures with their results, in their order; constraints are ignored.
 
-    Stress is NaN without a volume, and None unless requested. Where memory runs out, batches are
+    Stress is 0 without a volume, and None unless requested. Where memory runs out, batches are
     halved, with the same bits.
 
     Args:
@@ -109,7 +111,11 @@ def shape_of(parts: Sequence[list[Atoms]]) -> tuple[int, int]:
 def properties_of(fixed: Static, stress: bool, arrays: Any, batch: Batch, lists: Any) -> Any:
     potential = eqx.combine(arrays, fixed.tree)
     evaluate = functools.partial(potential, stress=stress)
-    return checked_once(potential, evaluate, batch, lists)
+    found = checked_once(potential, evaluate, batch, lists)
+    if found.stress is None:
+        return found
+    has_volume = (determinant(batch.cells) != 0)[:, None, None]
+    return dataclasses.replace(found, stress=jnp.where(has_volume, found.stress, 0.0))
 
 
 def _by_structure(found: Any, part: Sequence[Atoms]) -> Iterator[Snapshot]:
