@@ -92,3 +92,40 @@ def test_a_prefix_that_does_not_fit_is_refused_by_init(init):
 def test_none_is_no_leaf():
     state = FIRE().init({"a": ROWS, "b": None}, INDEX)
     assert jax.tree.structure(state.velocities) == jax.tree.structure({"a": 0, "b": None})
+
+
+# --- states that do not fit
+
+OWNERS = {
+    "FIRE": basinax.FIRE(),
+    "FIRE2": basinax.FIRE2(),
+    "MDMin": basinax.MDMin(),
+    "Adam": basinax.Adam(),
+    "LBFGS": basinax.LBFGS(),
+    "BFGS": basinax.BFGS(),
+    "LBFGSLineSearch": basinax.LBFGSLineSearch(),
+    "GradientDescent": basinax.GradientDescent(),
+    "GradientDescent, fitted": basinax.GradientDescent(barzilai_borwein=True),
+    "Chain": chain(optax.sgd(0.1)),
+    "OptaxTransform": basinax.optax_transform("adam", learning_rate=0.1),
+}
+
+
+@pytest.mark.parametrize("name", OWNERS)
+def test_the_state_of_another_optimizer_is_refused(name):
+    last = "GradientDescent, fitted" if name != "GradientDescent, fitted" else "FIRE"
+    others = [OWNERS["MDMin" if name == "FIRE" else "FIRE"], OWNERS[last]]
+    for other in others:
+        state = other.init(ROWS, INDEX)
+        with pytest.raises(TypeError, match=r"State that its init makes, got a .*State"):
+            OWNERS[name].update(ROWS, state, ROWS, energies=jnp.zeros(2))
+
+
+@pytest.mark.parametrize("name", [name for name in OWNERS if "Optax" not in name])
+def test_a_state_of_numpy_arrays_takes_the_same_step(name):
+    """As from `jax.device_get`, or from a file."""
+    transform, energies = OWNERS[name], {"energies": jnp.zeros(2)}
+    state = transform.update(ROWS, transform.init(ROWS, INDEX), ROWS, **energies)[1]
+    expected = transform.update(ROWS, state, ROWS, **energies)[0]
+    got = transform.update(ROWS, jax.device_get(state), ROWS, **energies)[0]
+    np.testing.assert_array_equal(got, expected)

@@ -9,7 +9,13 @@ from jaxtyping import Array, Float, PyTree
 
 from basinax.numerics.rounding import rounded, wide_dtype
 from basinax.numerics.settings import Decay, Positive
-from basinax.optimizers.protocol import AbstractState, AbstractTransform, rows_field, systems_field
+from basinax.optimizers.protocol import (
+    AbstractState,
+    AbstractTransform,
+    needed_state,
+    rows_field,
+    systems_field,
+)
 from basinax.systems import segment
 from basinax.systems.prefix import each_system, owned
 from basinax.systems.types import Prefix
@@ -39,6 +45,7 @@ class Adam(AbstractTransform):
         )
 
     def update(self, updates, state: "AdamState", params=None, **extra):
+        needed_state(state, AdamState, self)
         prefix, like = state.index_prefix, state.b1_power
         own = each_system(self, like)
         b1_power, b2_power = rounded(state.b1_power * own.b1), rounded(state.b2_power * own.b2)

@@ -13,6 +13,7 @@ from basinax.optimizers.protocol import (
     check_parameters,
     is_accumulator,
     is_optax,
+    needed_state,
     states_field,
     updated,
     with_prefix,
@@ -58,6 +59,7 @@ class Chain(AbstractTransform):
         return ChainState(owned(index_prefix), tuple(with_prefix(state, None) for state in states))
 
     def update(self, updates, state: "ChainState", params=None, **extra):
+        needed_state(state, ChainState, self)
         states = []
         for transform, inner in self._with_states(state):
             updates, inner = updated(transform, updates, inner, params, **extra)

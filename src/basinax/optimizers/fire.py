@@ -11,7 +11,13 @@ from jaxtyping import Array, Bool, Float, Int32, PyTree
 
 from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import Count, Growth, Limit, Positive, Share, Shrinking
-from basinax.optimizers.protocol import AbstractState, AbstractTransform, rows_field, systems_field
+from basinax.optimizers.protocol import (
+    AbstractState,
+    AbstractTransform,
+    needed_state,
+    rows_field,
+    systems_field,
+)
 from basinax.optimizers.velocities import adapted, mixing_ratio, slowed, time_within
 from basinax.systems import rescale, segment
 from basinax.systems.prefix import each_system, owned, per_system
@@ -52,6 +58,7 @@ class FIRE(AbstractTransform):
         )
 
     def update(self, updates, state: "FIREState", params=None, **extra):
+        needed_state(state, FIREState, self)
         prefix, gradient, velocity = state.index_prefix, updates, state.velocities
         products = rescale.products(velocity, gradient, prefix, has_one_unit=True)
         vv, power, gg = products.aa, -products.ab, products.bb

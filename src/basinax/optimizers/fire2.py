@@ -22,7 +22,13 @@ from basinax.numerics.settings import (
     Shrinking,
     check_order,
 )
-from basinax.optimizers.protocol import AbstractState, AbstractTransform, rows_field, systems_field
+from basinax.optimizers.protocol import (
+    AbstractState,
+    AbstractTransform,
+    needed_state,
+    rows_field,
+    systems_field,
+)
 from basinax.optimizers.velocities import adapted, mixing_ratio, slowed, time_within
 from basinax.systems import rescale, segment
 from basinax.systems.prefix import each_system, owned, per_system
@@ -74,6 +80,7 @@ class FIRE2(AbstractTransform):
         )
 
     def update(self, updates, state: "FIRE2State", params=None, **extra):
+        needed_state(state, FIRE2State, self)
         prefix, gradient, velocity = state.index_prefix, updates, state.velocities
         products = rescale.products(velocity, gradient, prefix, has_one_unit=True)
         vv, power, gg = products.aa, -products.ab, products.bb

@@ -15,6 +15,7 @@ from basinax.optimizers.protocol import (
     AbstractState,
     AbstractTransform,
     needed,
+    needed_state,
     rows_field,
     systems_field,
 )
@@ -47,11 +48,13 @@ class GradientDescent(AbstractTransform):
         )
 
     def update(self, updates, state, params=None, **extra):
+        kind = BarzilaiBorweinState if self.barzilai_borwein else GradientDescentState
+        needed_state(state, kind, self)
         prefix = state.index_prefix
         if params is not None:
             segment.check_alike(params, updates)
         rates = per_system(self.learning_rate, "learning_rate", segment.blank(updates, prefix))
-        if isinstance(state, BarzilaiBorweinState):
+        if self.barzilai_borwein:
             rates = _fitted(rates, updates, state, needed(params, "GradientDescent"))
             has_last = jnp.ones_like(state.has_last)
             state = BarzilaiBorweinState(prefix, params, updates, has_last)

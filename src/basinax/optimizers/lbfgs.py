@@ -16,6 +16,7 @@ from basinax.optimizers.protocol import (
     AbstractTransform,
     kept_field,
     needed,
+    needed_state,
     rows_field,
     systems_field,
 )
@@ -75,6 +76,7 @@ class LBFGS(AbstractTransform):
         )
 
     def update(self, updates, state: "LBFGSState", params=None, *, is_running=None, **extra):
+        needed_state(state, LBFGSState, self)
         prefix, gradient = state.index_prefix, updates
         params = needed(params, "LBFGS")
         s = segment.map_leaves(jnp.subtract, params, state.params)

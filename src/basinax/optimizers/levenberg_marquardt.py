@@ -23,6 +23,7 @@ from basinax.optimizers.protocol import (
     AbstractTransform,
     needed,
     needed_energies,
+    needed_state,
     rows_field,
     systems_field,
 )
@@ -102,6 +103,7 @@ class LevenbergMarquardt(AbstractTransform):
         is_running=None,
         **extra,
     ):
+        needed_state(state, LevenbergMarquardtState, self)
         prefix, params = state.index_prefix, needed(params, "LevenbergMarquardt")
         energy = needed_energies(energies, "LevenbergMarquardt", state.energy)
         here = _matrices(extras, state), _gathered(updates, state)

@@ -10,7 +10,13 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import Limit, Positive
-from basinax.optimizers.protocol import AbstractState, AbstractTransform, rows_field, systems_field
+from basinax.optimizers.protocol import (
+    AbstractState,
+    AbstractTransform,
+    needed_state,
+    rows_field,
+    systems_field,
+)
 from basinax.optimizers.velocities import slowed
 from basinax.systems import rescale, segment
 from basinax.systems.prefix import each_system, owned
@@ -31,6 +37,7 @@ class MDMin(AbstractTransform):
         return MDMinState(owned(index_prefix), velocities, jnp.zeros_like(blank, bool))
 
     def update(self, updates, state: "MDMinState", params=None, **extra):
+        needed_state(state, MDMinState, self)
         prefix, gradient = state.index_prefix, updates
         products = rescale.products(state.velocities, gradient, prefix, has_one_unit=True)
         gg = products.bb

@@ -331,6 +331,13 @@ def select_state(
     return dataclasses.replace(on_false, **selected)
 
 
+def needed_state(state: Any, kind: type, who: Any) -> None:
+    """Raise TypeError unless a state is of the class that this transform's `init` makes."""
+    if not isinstance(state, kind):
+        name, got = type(who).__name__, type(state).__name__
+        raise TypeError(f"{name} needs the {kind.__name__} that its init makes, got a {got}")
+
+
 def needed(params: Tree | None, who: str) -> Tree:
     """The params, for a transform that needs them.
 

@@ -104,7 +104,7 @@ class Relaxed(HoldsAtoms):
     ) -> Self:
         """The record of a structure that has come from its place to this one.
 
-        It does not follow later changes of the structure.
+        It does not follow later changes of the structure, but of objects in its `info`.
         """
         known: dict[str, Any] = {
             "displacement": displacements([structure], [positions])[0],

@@ -55,7 +55,8 @@ class AtomsRelaxation(Entries[Relaxed]):
         The calculator of each has energy, free energy and energies of atoms in eV, forces in eV/Å
         and, if the cell moves or with `stress=True`, stress in eV/Å³.
 
-        The copies keep their constraints, which ASE's `get_forces` applies to the forces.
+        The copies keep their constraints, which ASE's `get_forces` applies to the forces. Objects
+        in `info` are those of the input, as in ASE's copies.
         """
         return self._each("atoms")
 

@@ -22,7 +22,10 @@ class Template(NamedTuple):
 
     @classmethod
     def of(cls, atoms: Atoms) -> "Template":
-        """A copy, which does not follow later changes of the structure."""
+        """A copy, which does not follow later changes of the structure.
+
+        Objects in `info` are shared, as by ASE's copies.
+        """
         arrays = {x: array.copy() for x, array in atoms.arrays.items() if x != "positions"}
         constraints = copy.deepcopy(atoms.constraints) if atoms.constraints else ()
         pbc, info, shift = atoms.pbc.copy(), dict(atoms.info), atoms.get_celldisp()

@@ -191,12 +191,18 @@ def _counts_of_distinct(
 
 
 def check_are_several(atoms: Any) -> None:
-    """Raise TypeError if these are one structure, or one of ASE's filters of a structure."""
+    """Raise TypeError if these are one structure, one of ASE's filters, or nothing to iterate."""
     if isinstance(atoms, Atoms):
         raise TypeError("atoms must be a list of ase.Atoms, got one Atoms: pass [atoms]")
     if isinstance(atoms, HoldsAtoms):
         raise TypeError("atoms must be a list of ase.Atoms, got one entry: pass [entry]")
-    if isinstance(atoms, Filter):
+    try:
+        iter(atoms)
+    except TypeError:
+        is_list = False
+    else:
+        is_list = not isinstance(atoms, Filter)
+    if not is_list:
         raise TypeError(f"atoms must be a list of ase.Atoms, got {_said_of(atoms)}")
 
 

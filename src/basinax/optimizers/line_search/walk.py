@@ -24,6 +24,7 @@ from basinax.optimizers.protocol import (
     AbstractTransform,
     needed,
     needed_energies,
+    needed_state,
     rows_field,
     states_field,
     systems_field,
@@ -164,6 +165,7 @@ class AbstractLineSearch(AbstractTransform):
         )
 
     def update(self, updates, state: WalkState, params=None, *, energies=None, **extra):
+        needed_state(state, WalkState, self)
         prefix, gradient, who = state.index_prefix, updates, type(self).__name__
         params = needed(params, who)
         energy = needed_energies(energies, who, state.energy)

@@ -244,8 +244,10 @@ def _with_slots(history: PairHistory, tree, prefix) -> list[Float[Array, "system
         dots = jax.vmap(lambda slot: segment.dot(slot, tree, prefix))
         return known([dots(history.s), dots(history.y)])
 
+    both = jax.tree.map(jnp.asarray, (history.s, history.y))
+
     def turn(k, products):
-        pairs = [jax.tree.map(lambda x: x[k], slots) for slots in (history.s, history.y)]
+        pairs = [jax.tree.map(lambda x: x[k], slots) for slots in both]
         return [
             old.at[k].set(segment.dot(pair, tree, prefix))
             for old, pair in zip(products, pairs, strict=True)
