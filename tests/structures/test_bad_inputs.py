@@ -10,12 +10,21 @@ from pathlib import Path
 import ase.io
 import numpy as np
 import pytest
-from ase import Atoms
+from ase import Atom, Atoms
 from ase.io.formats import ioformats
 from typer.testing import CliRunner
 
 from basinax import cli
-from basinax.atoms import LennardJones, Morse, cell_from, potential_from
+from basinax.atoms import (
+    LennardJones,
+    Morse,
+    cell_from,
+    evaluate,
+    neb,
+    potential_from,
+    relax,
+    relax_stream,
+)
 from basinax.cli.console import LONGEST, shown
 from basinax.cli.guard import Unreadable
 from basinax.cli.inputs import read_structures
@@ -288,6 +297,15 @@ def test_a_text_names_cells_and_their_numbers(text):
     with pytest.raises((TypeError, ValueError), match=r"must be|unknown cell|no option") as error:
         cell_from(text)
     assert CELLS[text] in str(error.value)
+
+
+@pytest.mark.parametrize("what", [None, 3, Atom("Ar")], ids=["None", "a number", "an atom"])
+def test_what_is_no_list_of_structures_is_refused(what):
+    argon = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=8.5)
+    expected = f"must be a list of ase.Atoms, got a {type(what).__name__}"
+    for call in (relax, evaluate, relax_stream, neb):
+        with pytest.raises(TypeError, match=expected):
+            list(call(what, argon))
 
 
 @pytest.mark.parametrize("make", [LennardJones, Morse], ids=["lennard-jones", "morse"])
