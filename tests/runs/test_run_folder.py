@@ -6,6 +6,8 @@ that is kept, one that is killed, which is a process of its own, and the curves 
 
 import dataclasses
 import datetime
+import errno
+import io
 import json
 import os
 import re
@@ -35,6 +37,7 @@ from typer.testing import CliRunner
 import wells
 from basinax import Status, cli
 from basinax.cli import storing
+from basinax.cli.console import TerminalStream, with_sources
 from basinax.cli.inputs import count
 from basinax.cli.values import Shard, seconds_of, shard_of
 from basinax.config.tables import read_config, toml_of
@@ -680,7 +683,43 @@ def test_shards_and_times_are_read():
         assert "expected a time such as" in relax("--run", "a", "--time-limit", text, code=2)
 
 
+def test_a_config_keeps_the_time_as_it_was_given():
+    Path("a.toml").write_text(
+        CliRunner()
+        .invoke(cli.app, ["relax", *FILES, "--potential", ARGON, *LIMIT, "--print-config"])
+        .stdout
+    )
+    assert read_config("a.toml")["time_limit"] == "1h30m"
+    assert "time_limit" in run("relax", "--config", "a.toml", "--print-config")
+
+
+LIMIT = ("--time-limit", "1h30m")
+
+
+def test_parts_of_inputs_that_name_a_file_twice_are_parts_of_another_run():
+    relax("--run", "one", "--shard", "1/2", files=["a.extxyz", "c.xyz"])
+    relax("--run", "other", "--shard", "2/2", files=["a.extxyz", "a.extxyz", "c.xyz"])
+    assert "are not parts of one run" in run("merge", "one", "other", "--run", "both", code=2)
+
+
+@pytest.mark.parametrize("keeping", [(), ("--run", "kept")], ids=["sole", "kept"])
+def test_a_terminal_in_place_of_input_is_an_error(monkeypatch, keeping):
+    monkeypatch.setattr("basinax.cli.inputs.is_terminal", lambda: True)
+    assert "error: - cannot be read: it is a term" in relax(*keeping, files=["-"], code=2)
+
+
 # --- inputs that are not what they should be
+
+
+def test_names_that_look_like_numbers_of_structures_stay():
+    Path("c.xyz").rename("system 7.xyz")
+    how = {"files": ["a.extxyz", "system 7.xyz"], "code": 1}
+    assert "info:lim: system 7.xyz has no lim" in relax(
+        "--run", "kept", "--fmax", "info:lim", **how
+    )
+    sources = ["a.xyz", "b.xyz", "path 0.xyz"]
+    said = with_sources("system 1 (Ar), path 0.xyz, system 9; systems (0, 2): no", sources)
+    assert said == "b.xyz (Ar), path 0.xyz, system 9; systems (a.xyz, path 0.xyz): no"
 
 
 def test_structures_that_cannot_be_used_are_recorded_and_the_others_go_on():
@@ -1080,3 +1119,29 @@ def test_an_output_makes_no_file_where_a_link_points():
     os.symlink("elsewhere.extxyz", "x.extxyz")
     assert "x.extxyz exists" in run("export", "kept", "--output", "x.extxyz", code=2)
     assert not Path("elsewhere.extxyz").exists()
+
+
+# --- a full standard output
+
+
+class Full(io.StringIO):
+    def write(self, text):
+        raise OSError(errno.ENOSPC, "No space left")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("evaluate", "c.xyz", "--potential", ARGON, "--table", "-", "--output", "x.extxyz"),
+        ("evaluate", "c.xyz", "--potential", ARGON, "--json", "--output", "x.extxyz"),
+        ("export", "kept", "--table", "-"),
+        ("compare", "kept", "kept"),
+    ],
+    ids=lambda command: f"{command[0]} {command[-3]}",
+)
+def test_what_cannot_be_printed_is_an_error(monkeypatch, command):
+    relax("--run", "kept", files=["c.xyz"])
+    stream = TerminalStream(file=Full())
+    for module in ("console", "outputs", "export", "compare"):
+        monkeypatch.setattr(f"basinax.cli.{module}.out", stream)
+    assert "cannot be printed: No space left" in run(*command, code=3)

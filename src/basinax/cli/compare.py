@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from basinax.cli.console import fail, out, print_line, reported
+from basinax.cli.console import check_printed, fail, out, print_line, reported
 from basinax.cli.contents import read_of
 from basinax.cli.options import STDOUT
 from basinax.cli.outputs import Saver, check_places, print_saved
@@ -32,6 +32,7 @@ def compare(first: str, other: str, table: Path | None, *, may_replace: bool) ->
         print_line(out, f"{name}: {kept.name}")
     for line in [*changed, *repr(found).splitlines()]:
         print_line(out, line)
+    check_printed("the comparison")
     if table is not None:
         saver.save(table, lambda path: writer_of(path)(path, found.to_dict()))
     print_saved(saver)

@@ -129,15 +129,23 @@ def reported(sources: list[str] | None = None) -> Iterator[None]:
 
 
 def with_sources(text: str, sources: list[str]) -> str:
-    """The text with names of structures, or paths, in place of their numbers."""
-    if not sources:
-        return text
-    text = re.sub(r"\b(?:system|path) (\d+)\b", lambda m: sources[int(m[1])], text)
-    return re.sub(r"((?<=systems \()|(?<=paths \())[\d, ]+", lambda m: _names(m[0], sources), text)
+    """The text with names of structures, or paths, in place of their numbers.
 
+    What is like a number, but a part of a file's name, stays.
+    """
+    like_numbers = [source for source in sources if "system" in source or "path" in source]
 
-def _names(numbers: str, sources: list[str]) -> str:
-    return re.sub(r"\d+", lambda m: sources[int(m[0])], numbers)
+    def name_of(number: str, otherwise: str) -> str:
+        return sources[int(number)] if int(number) < len(sources) else otherwise
+
+    def named(found: re.Match) -> str:
+        if found[1] is None:  # numbers in brackets
+            return re.sub(r"\d+", lambda m: name_of(m[0], m[0]), found[0])
+        is_file = any(found[0] in source and source in text for source in like_numbers)
+        return found[0] if is_file else name_of(found[1], found[0])
+
+    numbers = r"\b(?:system|path) (\d+)\b|(?:(?<=systems \()|(?<=paths \())[\d, ]+"
+    return re.sub(numbers, named, text)
 
 
 def fail(*texts: str) -> NoReturn:

@@ -12,6 +12,7 @@ from basinax.cli.console import (
     NOT_EVALUATED,
     NOT_SAVED,
     TerminalStream,
+    check_printed,
     err,
     print_line,
     reported,
@@ -61,6 +62,7 @@ def run(model: ModelOptions, outputs: PointOutputs, manner: OutputStyle) -> None
     elif not manner.quiet:
         _print_summary(writing.stream, found, inputs)
         print_written(writing.stream, writing.saver.saved)
+    check_printed("the results")
     if writing.saver.has_lost:
         raise typer.Exit(NOT_SAVED)
     if any(found.messages):

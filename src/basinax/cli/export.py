@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from basinax.cli.console import err, fail, out, print_line, reported
+from basinax.cli.console import check_printed, err, fail, out, print_line, reported
 from basinax.cli.contents import found_structures, have_stress, plans_of
 from basinax.cli.inputs import home_of, note_place
 from basinax.cli.options import STDOUT
@@ -62,6 +62,7 @@ def run(
         saver.save(table, lambda path: writer_of(path)(path, found.columns))
     if is_printed:
         out.write(csv_of(found.columns))
+        check_printed("the table")
     print_saved(saver, err if is_printed else out)
 
 

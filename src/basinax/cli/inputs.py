@@ -328,7 +328,10 @@ def digest_of(path: Path) -> str:
     """The SHA-256 of a file, or of the names and contents of a folder; empty if unreadable."""
     with suppress(OSError):
         if path == STDIN:
-            return hashlib.sha256(content_of_stdin()).hexdigest()
+            try:
+                return hashlib.sha256(content_of_stdin()).hexdigest()
+            except Unreadable as error:
+                fail(f"{STDIN} cannot be read: {error}")
         if path.is_file():
             return _digest(path, stamp_of(path))
         if path.is_dir():

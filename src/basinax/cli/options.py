@@ -16,8 +16,8 @@ from basinax.cli.values import (
     count_of,
     not_negative,
     pressure_as_given,
-    seconds_of,
     shard_of,
+    time_as_given,
 )
 
 STDOUT = Path("-")
@@ -283,7 +283,7 @@ Verbose = Annotated[
 TimeLimit = Annotated[
     Any,
     typer.Option(
-        parser=seconds_of,
+        parser=time_as_given,
         metavar="TIME",
         help="End the run in order after so long, such as 3h30m, 45m or 90s; exit status 4 then.",
     ),

@@ -53,6 +53,7 @@ from basinax.cli.outputs import Writing, print_written
 from basinax.cli.record import Making, accept, named, now, recorded
 from basinax.cli.storing import Storing, Tally, hint_to_resume, work_off
 from basinax.cli.summary import print_reasons, print_summary, summary_of
+from basinax.cli.values import seconds_of
 from basinax.cli.watch import Watch, session
 from basinax.cli.works import (
     RELAXATION,
@@ -84,7 +85,7 @@ def run(
     manner: OutputStyle,
     job: Job = RELAXATION,
 ) -> None:
-    limit = math.inf if keeping.time_limit is None else keeping.time_limit
+    limit = math.inf if keeping.time_limit is None else seconds_of(keeping.time_limit)
     deadline = time.monotonic() + limit
     _check(given, outputs, keeping)
     with reported():
@@ -220,8 +221,9 @@ def _record_of(
     usual = {field.name: field.default for field in dataclasses.fields(outputs)}
     asked = {x: y for x, y in asked.items() if getattr(outputs, x) != usual[x]}
     asked.pop("overwrite", None)
-    paths = {path: file_and_images(path)[0] for path in files}
-    inputs = [named(x.absolute()) | {"sha256": digest_of(file)} for x, file in paths.items()]
+    inputs = [
+        named(path.absolute()) | {"sha256": digest_of(file_and_images(path)[0])} for path in files
+    ]
     parts = making()
     if keeping.ray is not None:  # workers make the results
         parts |= dict.fromkeys(("device", "processor", "threads"), "")

@@ -98,6 +98,12 @@ def shard_of(text: str) -> Shard:
     return Shard(int(number), int(of))
 
 
+def time_as_given(text: str) -> str:
+    """The text unchanged, if it is a time, so that configs and records keep it."""
+    seconds_of(text)
+    return text
+
+
 def seconds_of(text: str) -> float:
     """A time such as 3h30m, 45m or 90s, in seconds."""
     parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text)
