@@ -684,16 +684,10 @@ def test_shards_and_times_are_read():
 
 
 def test_a_config_keeps_the_time_as_it_was_given():
-    Path("a.toml").write_text(
-        CliRunner()
-        .invoke(cli.app, ["relax", *FILES, "--potential", ARGON, *LIMIT, "--print-config"])
-        .stdout
-    )
+    given = ["relax", *FILES, "--potential", ARGON, "--time-limit", "1h30m", "--print-config"]
+    Path("a.toml").write_text(CliRunner().invoke(cli.app, given).stdout)
     assert read_config("a.toml")["time_limit"] == "1h30m"
     assert "time_limit" in run("relax", "--config", "a.toml", "--print-config")
-
-
-LIMIT = ("--time-limit", "1h30m")
 
 
 def test_parts_of_inputs_that_name_a_file_twice_are_parts_of_another_run():

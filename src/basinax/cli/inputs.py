@@ -325,7 +325,10 @@ def _fail(reason: str) -> Atoms:
 
 
 def digest_of(path: Path) -> str:
-    """The SHA-256 of a file, or of the names and contents of a folder; empty if unreadable."""
+    """The SHA-256 of a file, or of the names and contents of a folder; empty if unreadable.
+
+    Exits with an error if a terminal is the standard input that it is asked for.
+    """
     with suppress(OSError):
         if path == STDIN:
             try:

@@ -195,7 +195,7 @@ def _names_apart(paths: list[Path]) -> dict[Path, Path]:
     above = os.path.commonpath([place.parent for place in places.values()])
     names |= {path: place.relative_to(above) for path, place in places.items()}
     if len(set(names.values())) < len(paths):
-        if STDIN not in places and len(places) == len(paths):
+        if STDIN not in paths:
             fail("--output-dir: a file is named in two ways: name it once")
         fail(f"--output-dir keeps standard input as {STDIN_NAME}: rename the file of that name")
     return names

@@ -196,13 +196,7 @@ def check_are_several(atoms: Any) -> None:
         raise TypeError("atoms must be a list of ase.Atoms, got one Atoms: pass [atoms]")
     if isinstance(atoms, HoldsAtoms):
         raise TypeError("atoms must be a list of ase.Atoms, got one entry: pass [entry]")
-    try:
-        iter(atoms)
-    except TypeError:
-        is_list = False
-    else:
-        is_list = not isinstance(atoms, Filter)
-    if not is_list:
+    if isinstance(atoms, Filter) or not np.iterable(atoms):
         raise TypeError(f"atoms must be a list of ase.Atoms, got {_said_of(atoms)}")
 
 

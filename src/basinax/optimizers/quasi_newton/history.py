@@ -244,6 +244,7 @@ def _with_slots(history: PairHistory, tree, prefix) -> list[Float[Array, "system
         dots = jax.vmap(lambda slot: segment.dot(slot, tree, prefix))
         return known([dots(history.s), dots(history.y)])
 
+    # NumPy arrays, as in a state from a file, take no traced index.
     both = jax.tree.map(jnp.asarray, (history.s, history.y))
 
     def turn(k, products):
