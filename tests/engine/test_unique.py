@@ -58,6 +58,10 @@ def test_energies_and_distances_have_their_own_tolerances():
         unique([with_energy(pair)], distance=-1)
     with pytest.raises(TypeError, match=r"pass \[atoms\]"):
         unique(with_energy(pair))
+    with pytest.raises(TypeError, match="got a NoneType"):
+        unique(None)
+    with pytest.raises(ValueError, match=r"system 1 \(CO\) has no energy: relax or evaluate it"):
+        unique([with_energy(pair), pair])
 
 
 def test_what_has_no_energy_is_left_out():

@@ -274,10 +274,10 @@ def test_a_constraint_that_fails_ends_its_structure_alone():
 
 def test_unusable_constraints_are_named_before_the_run():
     unusable = {
-        r"system 1 \(C2OH6\): FixBondLengths cannot act on it: .*out of bounds": FixBondLengths(
+        r"system 1 \(C2H6O\): FixBondLengths cannot act on it: .*out of bounds": FixBondLengths(
             [[0, 99]]
         ),
-        r"system 1 \(C2OH6\): FixInternals cannot act on it: Invalid target": FixInternals(
+        r"system 1 \(C2H6O\): FixInternals cannot act on it: Invalid target": FixInternals(
             bonds=[[-1.0, [0, 1]]]
         ),
     }

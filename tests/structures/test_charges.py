@@ -74,8 +74,8 @@ ANION, TRIPLET = ion(charge=-1), ion(moments=[2, 0])
 POLAR = ion(charges=[-0.5, 0.5])
 
 USES = {
-    "a potential": (ARGON, ANION, "LennardJones does not use charge -1 .of system 1 .OH.."),
-    "a potential, charges": (ARGON, POLAR, "does not use charges .of system 1 .OH.."),
+    "a potential": (ARGON, ANION, "LennardJones does not use charge -1 .of system 1 .HO.."),
+    "a potential, charges": (ARGON, POLAR, "does not use charges .of system 1 .HO.."),
     "a model": (NEUTRAL, ANION, "JaxModel does not use charge -1 .of system 1"),
     "a model, spin": (NEUTRAL, TRIPLET, "JaxModel does not use magnetic moments .of system 1"),
     "a model of ions": (IONS, ANION, None),
@@ -119,5 +119,5 @@ def test_ions_have_the_same_bits_alone_and_in_a_batch():
 
 
 def test_what_is_no_charge_is_named():
-    with pytest.raises(ValueError, match=r"system 1 \(OH\): info\['charge'\] must be a number"):
+    with pytest.raises(ValueError, match=r"system 1 \(HO\): info\['charge'\] must be a number"):
         evaluate([ion(), ion(charge="plus")], IONS)

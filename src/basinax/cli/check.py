@@ -41,8 +41,8 @@ def verify(given: RelaxOptions, sample: Sample, manner: OutputStyle) -> None:
             if wrong or not manner.quiet:
                 verdict = f"differs in {', '.join(wrong)}" if wrong else "same bits"
                 steps = f"{alone.steps[0]} steps, {alone.status[0]}"
-                text = f"{inputs.sources[i]}  {inputs.atoms[i].symbols}  {steps}: {verdict}"
-                print_line(out, text)
+                formula = inputs.atoms[i].get_chemical_formula()
+                print_line(out, f"{inputs.sources[i]}  {formula}  {steps}: {verdict}")
     agreeing = len(chosen) - differing
     if differing or not manner.quiet:
         out.print(f"{agreeing} of {len(chosen)} structures have the same bits alone and in a batch")

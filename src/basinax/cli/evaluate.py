@@ -101,6 +101,7 @@ def _print_summary(stream: TerminalStream, found: AtomsEvaluation, inputs: Input
     print_line(stream, f"{len(found) - len(failed)} of {len(found)} structures evaluated{force}")
 
     def line_of(k: int) -> str:
-        return f"{inputs.sources[k]} ({found.atoms[k].symbols}): {found.messages[k]}"
+        formula = found.atoms[k].get_chemical_formula()
+        return f"{inputs.sources[k]} ({formula}): {found.messages[k]}"
 
     print_first(stream, failed, line_of)

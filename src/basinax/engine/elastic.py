@@ -21,7 +21,7 @@ from basinax.results.table import named, text_of
 from basinax.structures.batch import available_dtype
 from basinax.structures.charges import uses_of
 from basinax.structures.matrices import VOIGT
-from basinax.structures.read import has_volume
+from basinax.structures.read import has_volume, name_of
 
 KELVIN = np.sqrt([1.0, 1.0, 1.0, 2.0, 2.0, 2.0])
 """Voigt's stresses times these, and his strains divided by these, turn by orthogonal matrices."""
@@ -167,7 +167,7 @@ def elastic(
     for k, a in enumerate(structures):
         if not (a.pbc.all() and has_volume(a)):
             raise ValueError(
-                f"system {k} ({a.symbols}) has pbc={a.pbc.tolist()}: elastic constants need three"
+                f"{name_of(a, k)} has pbc={a.pbc.tolist()}: elastic constants need three"
                 " periodic directions"
             )
     of_points: dict[str, Any] = {"stress": True, "dtype": available_dtype(dtype)}

@@ -32,7 +32,7 @@ from basinax.structures.cells.kinds import Kind, is_open
 from basinax.structures.constraints.applied import layout_of
 from basinax.structures.constraints.hosted import is_curved, moves_atoms, names_of
 from basinax.structures.machine import CPU, Machine, machine
-from basinax.structures.read import Structure, cells_of, has_volume, squared_measures
+from basinax.structures.read import Structure, cells_of, has_volume, name_of, squared_measures
 
 SKIN, SKIN_OF_EXPENSIVE_PAIRS = 0.15, 0.2
 """The reach of lists beyond the cutoff, relative to the cutoff. A list costs as much as many
@@ -212,7 +212,7 @@ def _check_suits(optimizer: AbstractTransform, structures: list[Structure]) -> N
         atoms = structure.atoms
         if structure.acts_on_host and (own := [c for c in atoms.constraints if bends(c)]):
             raise NotImplementedError(
-                f"system {structure.number} ({atoms.symbols}) has constraints ({names_of(own)})"
+                f"{name_of(atoms, structure.number)} has constraints ({names_of(own)})"
                 f" that act on the host, with which {name} is not supported: pass FIRE(), BFGS()"
                 " or LBFGS()"
             )

@@ -8,6 +8,7 @@ import vesin
 from ase import Atoms
 
 from basinax.numerics.settings import SIZE, one_number
+from basinax.structures.read import listed, name_of
 
 REACH = 6.0
 """The largest distance, in Å, that is compared in periodic structures."""
@@ -36,8 +37,8 @@ def unique(
         Structures without a finite energy are left out.
 
     Raises:
-        TypeError: `structures` is one structure.
-        ValueError: a tolerance is negative or not finite.
+        TypeError: `structures` is no list of structures.
+        ValueError: a tolerance is negative or not finite, or a structure has no calculator.
 
     >>> from ase.build import molecule
     >>> from basinax.atoms import EMT, evaluate
@@ -48,9 +49,10 @@ def unique(
     """
     for name, tolerance in (("energy", energy), ("distance", distance)):
         one_number(tolerance, name, SIZE)
-    if isinstance(structures, Atoms):
-        raise TypeError("structures must be a list of ase.Atoms, got one Atoms: pass [atoms]")
-    atoms = list(getattr(structures, "atoms", structures))
+    atoms = listed(getattr(structures, "atoms", structures))
+    for k, a in enumerate(atoms):
+        if a.calc is None:
+            raise ValueError(f"{name_of(a, k)} has no energy: relax or evaluate it before")
     energies = np.array([a.get_potential_energy() for a in atoms], float)
     groups: list[list[int]] = []
     kept: list[Distances] = []

@@ -25,6 +25,7 @@ from basinax.numerics.switches import own_switches
 from basinax.potentials.hessians import NUMERICAL, hessian_of
 from basinax.results.table import named, text_of
 from basinax.structures.batch import available_dtype
+from basinax.structures.read import name_of
 
 if TYPE_CHECKING:  # importing it takes a sixth of the time of `import basinax.atoms`
     from ase.vibrations import VibrationsData
@@ -234,7 +235,7 @@ def check_minima(
 
 def _moving(atoms: Atoms, chosen: Sequence[int] | None, number: int) -> np.ndarray:
     """The indices of the atoms that vibrate, checked, in ascending order."""
-    name = f"system {number} ({atoms.symbols})"
+    name = name_of(atoms, number)
     masses = atoms.get_masses()
     if not (np.isfinite(masses) & (masses > 0)).all():
         raise ValueError(f"{name} has atoms without a positive mass: give them one by set_masses")

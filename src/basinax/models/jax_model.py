@@ -46,6 +46,7 @@ from basinax.potentials.tables.species import numbers_of
 from basinax.structures.batch import available_dtype
 from basinax.structures.charges import TOTALS, check_totals
 from basinax.structures.machine import machine
+from basinax.structures.read import name_of
 
 FEW = 8
 """The number of elements that messages name."""
@@ -335,7 +336,7 @@ def _check_species(atoms: Sequence[Atoms], known: frozenset[int]) -> None:
         if unknown:
             names = ", ".join(chemical_symbols[z] for z in unknown)
             raise ValueError(
-                f"system {k} ({a.symbols}): the model does not know {names}; it knows"
+                f"{name_of(a, k)}: the model does not know {names}; it knows"
                 f" {_in_few(sorted(known))}"
             )
 

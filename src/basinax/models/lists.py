@@ -17,6 +17,7 @@ from ase import Atoms
 
 from basinax.models.graphs import AbstractLayout, Graph, LaidOut, Shape, shape_of
 from basinax.numerics.switches import usual_promotion
+from basinax.structures.read import name_of
 
 LISTS = ("positions", "box", "numbers", "neighbors", "perturbation")
 """The arguments of an energy."""
@@ -68,7 +69,7 @@ class Listed(AbstractLayout):
             try:
                 box_of(a.cell.array, a.pbc, cutoff)
             except ValueError as error:
-                raise ValueError(f"system {k} ({a.symbols}): {error}") from None
+                raise ValueError(f"{name_of(a, k)}: {error}") from None
 
     def arrays(
         self, graphs: Sequence[Graph], cutoff: float, dtype: Any

@@ -16,7 +16,7 @@ from ase import Atoms
 from jaxtyping import Bool, Float, Int
 
 from basinax.neighbors.numbering import coded, distinct, reversed_pairs
-from basinax.structures.read import cells_of
+from basinax.structures.read import cells_of, name_of
 
 RESOLUTION = float(np.finfo(np.float64).eps)
 """The relative spacing of the host's floats."""
@@ -208,7 +208,7 @@ def check_open(atoms: Sequence[Atoms], cutoff: float) -> None:
     if periodic:
         k = periodic[0]
         raise ValueError(
-            f"system {k} ({atoms[k].symbols}) is periodic, pbc={atoms[k].pbc.tolist()}, and the"
+            f"{name_of(atoms[k], k)} is periodic, pbc={atoms[k].pbc.tolist()}, and the"
             " potential has no cutoff: of its pairs there is no end. Give a cutoff, or set pbc to"
             " False where the cluster is isolated"
         )
@@ -248,7 +248,7 @@ def unlistable(atoms: Sequence[Atoms], radius: float, dtype: Any) -> dict[int, V
     errors = {}
     for k in np.flatnonzero(~tasks.may_be).tolist():
         own = slice(tasks.starts[k], tasks.starts[k] + sizes[k])
-        name, largest = f"system {k} ({atoms[k].symbols})", float(np.abs(positions[own]).max())
+        name, largest = name_of(atoms[k], k), float(np.abs(positions[own]).max())
         errors[k] = no_list(name, cells[k], radius, largest, resolution)
     return errors
 

@@ -12,7 +12,7 @@ from basinax.numerics.settings import Decay, Positive
 from basinax.optimizers.protocol import (
     AbstractState,
     AbstractTransform,
-    needed_state,
+    check_state,
     rows_field,
     systems_field,
 )
@@ -45,7 +45,7 @@ class Adam(AbstractTransform):
         )
 
     def update(self, updates, state: "AdamState", params=None, **extra):
-        needed_state(state, AdamState, self)
+        check_state(state, AdamState, self)
         prefix, like = state.index_prefix, state.b1_power
         own = each_system(self, like)
         b1_power, b2_power = rounded(state.b1_power * own.b1), rounded(state.b2_power * own.b2)

@@ -14,8 +14,8 @@ from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import FixedCount, Limit, Positive
 from basinax.optimizers.protocol import (
     AbstractState,
+    check_state,
     needed,
-    needed_state,
     rows_field,
     states_field,
     systems_field,
@@ -60,7 +60,7 @@ class BFGS(AbstractDense):
         )
 
     def update(self, updates, state: "BFGSState", params=None, *, is_running=None, **extra):
-        needed_state(state, BFGSState, self)
+        check_state(state, BFGSState, self)
         prefix, gradient = state.index_prefix, updates
         params = needed(params, "BFGS")
         hessian = state.hessians[0]

@@ -11,9 +11,9 @@ from basinax.optimizers.protocol import (
     AbstractState,
     AbstractTransform,
     check_parameters,
+    check_state,
     is_accumulator,
     is_optax,
-    needed_state,
     states_field,
     updated,
     with_prefix,
@@ -59,7 +59,7 @@ class Chain(AbstractTransform):
         return ChainState(owned(index_prefix), tuple(with_prefix(state, None) for state in states))
 
     def update(self, updates, state: "ChainState", params=None, **extra):
-        needed_state(state, ChainState, self)
+        check_state(state, ChainState, self)
         states = []
         for transform, inner in self._with_states(state):
             updates, inner = updated(transform, updates, inner, params, **extra)

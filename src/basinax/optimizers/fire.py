@@ -14,7 +14,7 @@ from basinax.numerics.settings import Count, Growth, Limit, Positive, Share, Shr
 from basinax.optimizers.protocol import (
     AbstractState,
     AbstractTransform,
-    needed_state,
+    check_state,
     rows_field,
     systems_field,
 )
@@ -58,7 +58,7 @@ class FIRE(AbstractTransform):
         )
 
     def update(self, updates, state: "FIREState", params=None, **extra):
-        needed_state(state, FIREState, self)
+        check_state(state, FIREState, self)
         prefix, gradient, velocity = state.index_prefix, updates, state.velocities
         products = rescale.products(velocity, gradient, prefix, has_one_unit=True)
         vv, power, gg = products.aa, -products.ab, products.bb

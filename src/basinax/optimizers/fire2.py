@@ -25,7 +25,7 @@ from basinax.numerics.settings import (
 from basinax.optimizers.protocol import (
     AbstractState,
     AbstractTransform,
-    needed_state,
+    check_state,
     rows_field,
     systems_field,
 )
@@ -80,7 +80,7 @@ class FIRE2(AbstractTransform):
         )
 
     def update(self, updates, state: "FIRE2State", params=None, **extra):
-        needed_state(state, FIRE2State, self)
+        check_state(state, FIRE2State, self)
         prefix, gradient, velocity = state.index_prefix, updates, state.velocities
         products = rescale.products(velocity, gradient, prefix, has_one_unit=True)
         vv, power, gg = products.aa, -products.ab, products.bb

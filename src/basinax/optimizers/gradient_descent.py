@@ -14,8 +14,8 @@ from basinax.numerics.settings import Positive
 from basinax.optimizers.protocol import (
     AbstractState,
     AbstractTransform,
+    check_state,
     needed,
-    needed_state,
     rows_field,
     systems_field,
 )
@@ -49,7 +49,7 @@ class GradientDescent(AbstractTransform):
 
     def update(self, updates, state, params=None, **extra):
         kind = BarzilaiBorweinState if self.barzilai_borwein else GradientDescentState
-        needed_state(state, kind, self)
+        check_state(state, kind, self)
         prefix = state.index_prefix
         if params is not None:
             segment.check_alike(params, updates)

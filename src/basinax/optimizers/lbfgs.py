@@ -14,9 +14,9 @@ from basinax.numerics.settings import Finite, FixedCount, Limit, Number, Positiv
 from basinax.optimizers.protocol import (
     AbstractState,
     AbstractTransform,
+    check_state,
     kept_field,
     needed,
-    needed_state,
     rows_field,
     systems_field,
 )
@@ -76,7 +76,7 @@ class LBFGS(AbstractTransform):
         )
 
     def update(self, updates, state: "LBFGSState", params=None, *, is_running=None, **extra):
-        needed_state(state, LBFGSState, self)
+        check_state(state, LBFGSState, self)
         prefix, gradient = state.index_prefix, updates
         params = needed(params, "LBFGS")
         s = segment.map_leaves(jnp.subtract, params, state.params)

@@ -21,9 +21,9 @@ from basinax.numerics.settings import Positive
 from basinax.optimizers.protocol import (
     AbstractState,
     AbstractTransform,
+    check_state,
     needed,
     needed_energies,
-    needed_state,
     rows_field,
     systems_field,
 )
@@ -103,7 +103,7 @@ class LevenbergMarquardt(AbstractTransform):
         is_running=None,
         **extra,
     ):
-        needed_state(state, LevenbergMarquardtState, self)
+        check_state(state, LevenbergMarquardtState, self)
         prefix, params = state.index_prefix, needed(params, "LevenbergMarquardt")
         energy = needed_energies(energies, "LevenbergMarquardt", state.energy)
         here = _matrices(extras, state), _gathered(updates, state)

@@ -13,7 +13,7 @@ from basinax.numerics.settings import Limit, Positive
 from basinax.optimizers.protocol import (
     AbstractState,
     AbstractTransform,
-    needed_state,
+    check_state,
     rows_field,
     systems_field,
 )
@@ -37,7 +37,7 @@ class MDMin(AbstractTransform):
         return MDMinState(owned(index_prefix), velocities, jnp.zeros_like(blank, bool))
 
     def update(self, updates, state: "MDMinState", params=None, **extra):
-        needed_state(state, MDMinState, self)
+        check_state(state, MDMinState, self)
         prefix, gradient = state.index_prefix, updates
         products = rescale.products(state.velocities, gradient, prefix, has_one_unit=True)
         gg = products.bb

@@ -23,7 +23,7 @@ from basinax.optimizers.protocol import (
     AbstractState,
     AbstractTransform,
     check_parameters,
-    needed_state,
+    check_state,
     rows_field,
 )
 from basinax.systems import segment
@@ -73,7 +73,7 @@ class OptaxTransform(AbstractTransform):
         return OptaxState(owned(index_prefix), inner)
 
     def update(self, updates, state: "OptaxState", params=None, **extra):
-        needed_state(state, OptaxState, self)
+        check_state(state, OptaxState, self)
         transformation, prefix = self.transformation, state.index_prefix
         if params is not None:
             segment.check_alike(params, updates)

@@ -331,7 +331,7 @@ def select_state(
     return dataclasses.replace(on_false, **selected)
 
 
-def needed_state(state: Any, kind: type, who: Any) -> None:
+def check_state(state: Any, kind: type, who: Any) -> None:
     """Raise TypeError unless a state is of the class that this transform's `init` makes."""
     if not isinstance(state, kind):
         name, got = type(who).__name__, type(state).__name__

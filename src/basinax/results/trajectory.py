@@ -32,6 +32,7 @@ from basinax.config.files import (
 from basinax.numerics.settings import MOST, require_whole, shown, warn
 from basinax.results.snapshot import Snapshot, Template
 from basinax.structures.formats.held import in_words, losses, prepared
+from basinax.structures.read import name_of
 
 FORMATS = ("extxyz", "traj")
 
@@ -174,7 +175,7 @@ class Recorder:
         for number, structure in enumerate(atoms):
             self.expect(number, structure)
         if lost := losses(trajectories.format, atoms, [False] * len(atoms)):
-            names = [f"system {k} ({a.symbols})" for k, a in enumerate(atoms)]
+            names = [name_of(a, k) for k, a in enumerate(atoms)]
             warn(f"trajectories do not keep {in_words(lost, names)}")
         self._queue: queue.SimpleQueue[Iterable[Frame] | None] = queue.SimpleQueue()
         self._marks: dict[int, tuple[int, ...]] = {}
@@ -182,7 +183,7 @@ class Recorder:
         self._n_replaced = 0
         """The number of files that other programs made during the run."""
         self._faults: dict[int, tuple[str, str]] = {}
-        """The symbols of structures whose files are incomplete, and the reasons, by number."""
+        """The names of structures whose files are incomplete, and the reasons, by number."""
         self._thread = threading.Thread(target=self._write_all, daemon=True)
         self._thread.start()
 
@@ -226,8 +227,7 @@ class Recorder:
             )
         if not self._faults:
             return
-        number, (symbols, fault) = next(iter(self._faults.items()))
-        name, n_more = f"system {number} ({symbols})", len(self._faults) - 1
+        (name, fault), n_more = next(iter(self._faults.values())), len(self._faults) - 1
         which = (
             f"trajectories of {name} and {n_more} more are"
             if n_more
@@ -265,8 +265,8 @@ class Recorder:
                 self._begin(number, frames)
         except Exception as error:  # every writer of ASE raises errors of its own
             reason = (error.strerror if isinstance(error, OSError) else None) or error
-            symbols = str(self._images[number][0].symbols)
-            self._faults[number] = symbols, f"{type(error).__name__}: {reason}"
+            name = name_of(self._images[number][0], number)
+            self._faults[number] = name, f"{type(error).__name__}: {reason}"
 
     def _begin(self, number: int, frames: list[Frame]) -> None:
         path = self._path(number)

@@ -9,6 +9,7 @@ from ase import Atoms
 from ase.data import atomic_masses
 
 from basinax.numerics.settings import warn
+from basinax.structures.read import name_of
 
 USABLE = frozenset({"charge", "spin", "charges", "magmoms", "masses"})
 """What the numbers of a potential may depend on, besides elements, positions and cell: `charge` and
@@ -66,7 +67,7 @@ def check_totals(atoms: Sequence[Atoms], names: Sequence[str] = tuple(TOTALS)) -
             try:
                 TOTALS[name](a)
             except ValueError as error:
-                raise ValueError(f"system {k} ({a.symbols}): {error}") from None
+                raise ValueError(f"{name_of(a, k)}: {error}") from None
 
 
 def _number_of(atoms: Atoms, name: str) -> float | None:
@@ -140,7 +141,7 @@ def warn_of_unused(atoms: Sequence[Atoms], potential: Any, noun: str = "system")
     uses = uses_of(potential) | {"masses"}
     of_crystal = uses | {"magmoms"}
     each = [of_crystal if a.pbc.any() else uses for a in atoms]
-    if unused := unused_by_words(atoms, lambda k: f"{noun} {k} ({atoms[k].symbols})", each):
+    if unused := unused_by_words(atoms, lambda k: name_of(atoms[k], k, noun), each):
         kind = type(potential).__name__
         warn(f"{kind} does not use {unused}", Unused)
     return bool(unused)

@@ -133,7 +133,7 @@ def intake(
         TypeError, ValueError, NotImplementedError: a structure or a cell is unusable; the message
         has its name and the reason.
     """
-    atoms = _listed(atoms)
+    atoms = listed(atoms)
     if not atoms:
         return []
     sizes, (cells, pbc) = np.array([len(a) for a in atoms]), cells_of(atoms)
@@ -148,7 +148,7 @@ def intake(
         if not is_fine[k]:
             _check_place(a, k, is_solid=bool(solid[k]))
         if a.constraints:
-            check_constraints(a, _name(a, k), is_hosted=is_hosted)
+            check_constraints(a, name_of(a, k), is_hosted=is_hosted)
     # Without periodic directions no cell could move.
     is_periodic = np.any(pbc, axis=1).tolist()
     wanted = zip(one_a_structure(cell, len(atoms)), is_periodic, strict=True)
@@ -156,8 +156,8 @@ def intake(
     volumes = np.abs(np.linalg.det(cells))
     for k, (a, c) in enumerate(zip(atoms, moved, strict=True)):
         if c is not None and (a.constraints or not volumes[k] > 0):
-            check_cell(a, c, _name(a, k))
-            _check_is_still(a, _name(a, k))
+            check_cell(a, c, name_of(a, k))
+            _check_is_still(a, name_of(a, k))
     numbers = np.concatenate([a.numbers for a in atoms])
     counts = _counts_of_distinct(numbers, owners, len(atoms)).tolist()
     volumes = np.where(pbc.all(axis=1), volumes, np.nan).tolist()
@@ -200,7 +200,8 @@ def check_are_several(atoms: Any) -> None:
         raise TypeError(f"atoms must be a list of ase.Atoms, got {_said_of(atoms)}")
 
 
-def _listed(atoms: Iterable[Atoms | HoldsAtoms]) -> list[Atoms]:
+def listed(atoms: Iterable[Atoms | HoldsAtoms]) -> list[Atoms]:
+    """The structures; raise TypeError unless all are `Atoms` or hold some."""
     check_are_several(atoms)
     found: list[Any] = [a if isinstance(a, Atoms) else unwrapped(a) for a in atoms]
     for k, a in enumerate(found):
@@ -228,25 +229,26 @@ def _said_of(value: Any) -> str:
     return f"ASE's {name}: pass its atoms, with constraints such as FixAtoms"
 
 
-def _name(atoms: Atoms, number: int) -> str:
-    return f"system {number} ({atoms.symbols or 'no atoms'})"
+def name_of(atoms: Atoms, number: int, noun: str = "system") -> str:
+    """What messages call a structure: its number and its formula."""
+    return f"{noun} {number} ({atoms.get_chemical_formula() or 'no atoms'})"
 
 
 def _check_place(a: Atoms, number: int, *, is_solid: bool) -> None:
     """Raise ValueError if the structure has no atoms, or no valid positions or cell."""
     cell = a.cell.array
     if len(a) == 0:
-        raise ValueError(f"{_name(a, number)} has no atoms: remove it from the list")
+        raise ValueError(f"{name_of(a, number)} has no atoms: remove it from the list")
     if not np.isfinite(a.positions).all():
         at = int(np.argmin(np.isfinite(a.positions).all(1)))
         raise ValueError(
-            f"{_name(a, number)}: the position of atom {at} is not finite: {a.positions[at]}"
+            f"{name_of(a, number)}: the position of atom {at} is not finite: {a.positions[at]}"
         )
     if not np.isfinite(cell).all():
-        raise ValueError(f"{_name(a, number)}: the cell is not finite: {cell.tolist()}")
+        raise ValueError(f"{name_of(a, number)}: the cell is not finite: {cell.tolist()}")
     if not is_solid:
         raise ValueError(
-            f"{_name(a, number)} has pbc={a.pbc.tolist()}, but its cell vectors along these"
+            f"{name_of(a, number)} has pbc={a.pbc.tolist()}, but its cell vectors along these"
             f" directions are zero or not independent: {cell.tolist()}. Set the cell, or pbc to"
             " False where the system is open"
         )

@@ -22,9 +22,9 @@ from basinax.optimizers.line_search.more_thuente import MoreThuente
 from basinax.optimizers.protocol import (
     AbstractState,
     AbstractTransform,
+    check_state,
     needed,
     needed_energies,
-    needed_state,
     rows_field,
     states_field,
     systems_field,
@@ -165,7 +165,7 @@ class AbstractLineSearch(AbstractTransform):
         )
 
     def update(self, updates, state: WalkState, params=None, *, energies=None, **extra):
-        needed_state(state, WalkState, self)
+        check_state(state, WalkState, self)
         prefix, gradient, who = state.index_prefix, updates, type(self).__name__
         params = needed(params, who)
         energy = needed_energies(energies, who, state.energy)

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from ase import Atoms
 
+from basinax.structures.read import name_of
+
 ARRAYS = ("occupancy", "occupancies")
 """The names of shares in ASE's readers."""
 
@@ -20,7 +22,7 @@ def check_occupancies(structures: list[Atoms]) -> None:
             continue
         for site, where in _partial(atoms):
             raise ValueError(
-                f"system {k} ({atoms.symbols}) has a site of {site}, which one atom cannot stand"
+                f"{name_of(atoms, k)} has a site of {site}, which one atom cannot stand"
                 f" for: use an ordered structure, or remove {where} if the atoms are meant as they"
                 " are"
             )
