@@ -199,11 +199,14 @@ def test_a_log_has_a_line_a_step_and_structure(result, log):
 
 
 def test_a_log_that_cannot_grow_costs_the_run_nothing():
-    class Full(io.StringIO):
-        def flush(self):
+    class Full(io.RawIOBase):
+        def writable(self):
+            return True
+
+        def write(self, data):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    log = Log(Full(), is_own=True)
+    log = Log(io.TextIOWrapper(io.BufferedWriter(Full())), is_own=True)
     log.add([])
     with pytest.warns(NotWhole, match="the log is not whole: No space left"):
         log.close()

@@ -91,7 +91,10 @@ class Log:
     def close(self) -> None:
         """Close the log; warn if it is incomplete, since a failed log must not end the run."""
         if self._is_own:
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError as error:  # it tries to write what it could not
+                self._fault = self._fault or error.strerror or str(error)
         if self._fault:
             warn(f"the log is not whole: {self._fault}", NotWhole)
 
