@@ -5,7 +5,7 @@ import pytest
 from ase import Atoms, units
 from ase.build import bulk, fcc111, molecule
 from ase.calculators.emt import EMT as ASEEMT
-from ase.constraints import FixedLine, FixSymmetry
+from ase.constraints import FixedLine, FixScaled, FixSymmetry
 from ase.optimize import FIRE as ASEFIRE
 
 from basinax import FIRE
@@ -255,7 +255,14 @@ def test_own_calculators_are_asked(clamped):
         (bulk("Cu"), {}, TypeError, "pass \\[atoms\\]"),
         ([molecule("N2")], {}, ValueError, "system 0 \\(N2\\) has pbc=.* three periodic"),
         ([fcc111("Cu", (1, 1, 2), vacuum=5)], {}, ValueError, "three periodic"),
-        ([bulk("Cu")], {"strain": 0}, ValueError, "strain must be positive"),
+        ([bulk("Cu")], {"strain": 0}, ValueError, "strain must be above 0 and below 1"),
+        ([bulk("Cu")], {"strain": 2.5}, ValueError, "strain must be above 0 and below 1"),
+        (
+            [bulk("Cu"), Atoms("Cu", cell=[3, 3, 3], pbc=True, constraint=FixScaled(0, (1, 0, 0)))],
+            {"relax_ions": True},
+            NotImplementedError,
+            "system 1 \\(Cu\\) has FixScaled along some",
+        ),
         ([bulk("Cu")], {"symprec": -1}, ValueError, "symprec must be positive"),
         ([bulk("Cu")], {"relax_ions": "yes"}, TypeError, "relax_ions must be True or False"),
         ([bulk("Cu")], {"symmetrize": 1}, TypeError, "symmetrize must be True or False"),

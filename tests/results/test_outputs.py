@@ -448,12 +448,17 @@ class Broken(io.StringIO):
     "error", [OSError(errno.ENOSPC, "No space left"), BrokenPipeError(errno.EPIPE, "Broken pipe")]
 )
 def test_a_summary_that_cannot_be_printed_costs_itself_alone(relaxation, monkeypatch, error):
-    monkeypatch.setattr(_outputs, "out", TerminalStream(file=Broken(error)))
+    stream = TerminalStream(file=Broken(error))
+    for module in ("outputs", "run"):
+        monkeypatch.setattr(f"basinax.cli.{module}.out", stream)
     done = run("--table", "t.csv")
     assert done.exit_code == 3
     assert "error: the summary cannot be printed: " in done.stderr
     assert Path("t.csv").exists()
     assert Path("relaxed.extxyz").exists()
+    done = run("--table", "-", "--overwrite")
+    assert done.exit_code == 3
+    assert "error: the table cannot be printed: " in done.stderr
 
 
 @pytest.mark.parametrize("columns", ["0", "-1", "x", ""])

@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import io
 import json
+import os
 
 import jax
 import numpy as np
@@ -198,7 +199,7 @@ def test_a_log_has_a_line_a_step_and_structure(result, log):
         np.testing.assert_allclose([e for _, e in of], history.energies, rtol=0, atol=1e-6)
 
 
-def test_a_log_that_cannot_grow_costs_the_run_nothing():
+def test_a_log_that_cannot_grow_costs_the_run_nothing(tmp_path):
     class Full(io.RawIOBase):
         def writable(self):
             return True
@@ -206,9 +207,36 @@ def test_a_log_that_cannot_grow_costs_the_run_nothing():
         def write(self, data):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    log = Log(io.TextIOWrapper(io.BufferedWriter(Full())), is_own=True)
+    log = Log(io.TextIOWrapper(io.BufferedWriter(Full())), tmp_path)
     log.add([])
     with pytest.warns(NotWhole, match="the log is not whole: No space left"):
+        log.close()
+
+
+def test_a_log_that_goes_on_begins_a_line(tmp_path):
+    path = tmp_path / "run.log"
+    for left in ("", "a line\n", "a line that a full disk c"):
+        path.write_text(left)
+        Log.to(path, "a").close()
+        *before, title = path.read_text().splitlines()
+        assert before == left.splitlines()
+        assert title.split()[0] == "structure"
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "message"),
+    [
+        (lambda path: path.unlink(), "No such file"),
+        (lambda path: os.replace(path.with_name("other"), path), "another program"),
+    ],
+    ids=["removed", "replaced"],
+)
+def test_a_log_that_is_gone_at_the_end_is_told(tmp_path, meanwhile, message):
+    path = tmp_path / "run.log"
+    path.with_name("other").write_text("")
+    log = Log.to(path)
+    meanwhile(path)
+    with pytest.warns(NotWhole, match=f"the log is not whole: {message}"):
         log.close()
 
 

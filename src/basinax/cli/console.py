@@ -3,6 +3,7 @@
 A stream may fail before the run ends: a reader leaves, a disk is full, a terminal closes.
 """
 
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -111,13 +112,18 @@ def print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     print_line(err, _as_line(str(message)), "warning: ", "yellow")
 
 
+NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""The errors of a disk that is full or read-only."""
+
+
 @contextmanager
 def reported(sources: list[str] | None = None) -> Iterator[None]:
     """A context that turns errors about input and options into one line and an exit status."""
     try:
         yield
     except OSError as error:
-        name = "" if error.filename is None else f"{error.filename} cannot be read: "
+        done = "written" if error.errno in NOT_WRITTEN else "read"
+        name = "" if error.filename is None else f"{error.filename} cannot be {done}: "
         fail(name + (error.strerror or text_of(error)))
     except (TypeError, ValueError, NotImplementedError, ArithmeticError, ImportError) as error:
         fail(with_sources(text_of(error), sources or []))

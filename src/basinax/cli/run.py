@@ -392,7 +392,7 @@ def _print(
     """Print the summary, as JSON with --json; with --quiet, why structures have no result."""
     outputs, stream = writing.outputs, writing.stream
     assert isinstance(outputs, Outputs)
-    more = [x for x in (outputs.log, outputs.trajectory) if x is not None and x != STDOUT]
+    more = [x for x in (outputs.log, outputs.trajectory) if x not in (None, STDOUT) and x.exists()]
     if outputs.json:
         writing.print_json(summary_of(briefs, works.skipped), more)
     elif not manner.quiet:
@@ -407,7 +407,8 @@ def _print(
         lost = [brief for brief in briefs if brief.status == Status.EVALUATION_FAILED]
         print_reasons(err, lost, job.noun)
     if fault := stream.fault or out.fault:
-        writing.saver.lose(f"the summary cannot be printed: {fault}")
+        what = "table" if outputs.table == STDOUT and not stream.fault else "summary"
+        writing.saver.lose(f"the {what} cannot be printed: {fault}")
 
 
 def _leave(

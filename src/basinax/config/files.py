@@ -116,7 +116,7 @@ def replacing(path: Anywhere) -> Iterator[Path]:
         partial.replace(target)
     except BaseException as error:
         _remove_all(partial)
-        if isinstance(error, OSError) and error.filename == str(partial):
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(partial)):
             error.filename, error.filename2 = os.fspath(path), None
         raise
 

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 from ase import Atoms, units
-from ase.constraints import FixCom, FixSymmetry
+from ase.constraints import FixCom, FixScaled, FixSymmetry
 from ase.spacegroup.symmetrize import check_symmetry
 from jaxtyping import Float
 
 from basinax.engine.evaluate import checked, evaluated, unlistable_by
 from basinax.engine.relax import relax
-from basinax.numerics.settings import POSITIVE, one_number, require_switch
+from basinax.numerics.settings import PART, POSITIVE, one_number, require_switch
 from basinax.numerics.switches import own_switches
 from basinax.results.table import named, text_of
 from basinax.structures.batch import available_dtype
@@ -161,7 +161,7 @@ def elastic(
     """
     require_switch(relax_ions, "relax_ions")
     require_switch(symmetrize, "symmetrize")
-    strain = one_number(strain, "strain", POSITIVE)
+    strain = one_number(strain, "strain", PART)
     symprec = one_number(symprec, "symprec", POSITIVE)
     structures, evaluator, potential = checked(atoms, potential)
     for k, a in enumerate(structures):
@@ -169,6 +169,11 @@ def elastic(
             raise ValueError(
                 f"{name_of(a, k)} has pbc={a.pbc.tolist()}: elastic constants need three"
                 " periodic directions"
+            )
+        if relax_ions and any(isinstance(c, FixScaled) and not c.mask.all() for c in a.constraints):
+            raise NotImplementedError(
+                f"{name_of(a, k)} has FixScaled along some cell vectors, which a strain turns: use"
+                " FixCartesian, or fix the atoms in all directions"
             )
     of_points: dict[str, Any] = {"stress": True, "dtype": available_dtype(dtype)}
     lost = unlistable_by(structures, evaluator, potential, **of_points)

@@ -54,7 +54,8 @@ Growth = Annotated[Number, Allowed("be finite and 1 or more", lambda x: (x >= 1)
 Shrinking = Annotated[Number, Allowed("be above 0 and at most 1", lambda x: (x > 0) & (x <= 1))]
 Share = Annotated[Number, Allowed("be between 0 and 1", lambda x: (x >= 0) & (x <= 1))]
 Decay = Annotated[Number, Allowed("be 0 or more and below 1", lambda x: (x >= 0) & (x < 1))]
-Part = Annotated[Number, Allowed("be above 0 and below 1", lambda x: (x > 0) & (x < 1))]
+PART = Allowed("be above 0 and below 1", lambda x: (x > 0) & (x < 1))
+Part = Annotated[Number, PART]
 Count = Annotated[int | Int[Array, "..."], at_least(0)]
 PositiveCount = Annotated[int | Int[Array, "..."], at_least(1)]
 FixedCount = Annotated[int, at_least(1)]

@@ -62,9 +62,9 @@ class Log:
 
     interval = 1
 
-    def __init__(self, file: TextIO, *, is_own: bool):
-        """Args: is_own: whether to close the file at the end."""
-        self._file, self._is_own = file, is_own
+    def __init__(self, file: TextIO, path: Path | None = None):
+        """Args: path: where the file is, which is closed at the end; None for a stream."""
+        self._file, self._path = file, path
         self._lock = threading.Lock()  # batches in several threads write whole lines
         self._steps: dict[int, int] = {}
         self._fault = ""
@@ -75,8 +75,12 @@ class Log:
     def to(cls, path: str | os.PathLike[str], mode: Literal["w", "a"] = "w") -> "Log":
         """A log in a file, new or after what it holds, or on standard output if the path is "-"."""
         if os.fspath(path) == "-":
-            return cls(sys.stdout, is_own=False)
-        return cls(Path(path).open(mode, encoding="utf-8"), is_own=True)
+            return cls(sys.stdout)
+        path = Path(path)
+        file = path.open(mode, encoding="utf-8")
+        if mode == "a" and path.is_file() and _is_cut(path):
+            file.write("\n")
+        return cls(file, path)
 
     def add(self, frames: Iterable[Frame]) -> None:
         now, lines = time.strftime("%H:%M:%S"), []
@@ -90,10 +94,13 @@ class Log:
 
     def close(self) -> None:
         """Close the log; warn if it is incomplete, since a failed log must not end the run."""
-        if self._is_own:
+        if self._path is not None:
             try:
-                self._file.close()
-            except OSError as error:  # it tries to write what it could not
+                with self._file:  # its end tries again to write what could not be written
+                    own, there = os.fstat(self._file.fileno()), self._path.stat()
+                if not os.path.samestat(own, there):
+                    raise FileExistsError("another program has put a file of its own in this place")
+            except OSError as error:
                 self._fault = self._fault or error.strerror or str(error)
         if self._fault:
             warn(f"the log is not whole: {self._fault}", NotWhole)
@@ -106,6 +113,15 @@ class Log:
             self._file.flush()
         except OSError as error:
             self._fault = error.strerror or str(error)
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether a file ends within a line, as on a disk that was full."""
+    with path.open("rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 AnyRecorder = Recorder | Log | Together

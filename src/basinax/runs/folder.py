@@ -5,7 +5,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -168,5 +168,6 @@ class RunFolder:
     def remove(self) -> None:
         """Remove the folder, in one step for all who look for it."""
         gone = self.path.with_name(f"{PARTIAL}{secrets.token_hex(8)}")
-        self.path.rename(gone)
+        with suppress(FileNotFoundError):  # another program may have removed it
+            self.path.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
