@@ -76,7 +76,7 @@ class Log:
         """A log in a file, new or after what it holds, or on standard output if the path is "-"."""
         if os.fspath(path) == "-":
             return cls(sys.stdout)
-        path = Path(path)
+        path = Path(path).absolute()  # a run may change the current folder
         file = path.open(mode, encoding="utf-8")
         if mode == "a" and path.is_file() and _is_cut(path):
             file.write("\n")
