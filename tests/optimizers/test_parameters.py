@@ -121,6 +121,13 @@ def test_the_state_of_another_optimizer_is_refused(name):
             OWNERS[name].update(ROWS, state, ROWS, energies=jnp.zeros(2))
 
 
+def test_the_state_of_a_longer_or_shorter_chain_is_refused():
+    short, long = chain(basinax.FIRE()), chain(basinax.FIRE(), basinax.MaxStepSize(0.1))
+    for owner, other in ((short, long), (long, short)):
+        with pytest.raises(ValueError, match=r"Chain has . transforms, and its state is one of ."):
+            owner.update(ROWS, other.init(ROWS, INDEX), ROWS)
+
+
 @pytest.mark.parametrize("name", [name for name in OWNERS if "Optax" not in name])
 def test_a_state_of_numpy_arrays_takes_the_same_step(name):
     """As from `jax.device_get`, or from a file."""

@@ -388,6 +388,14 @@ def test_the_transform_is_that_of_optax_in_global_mode(options, dtype):
                 assert np.array_equal(x, y, equal_nan=True)
 
 
+@pytest.mark.parametrize("rescale", [False, True])
+def test_a_limit_of_zero_makes_no_nan_on_the_way(rescale):
+    index = basinax.SystemIndex.from_sizes([2, 1])
+    with jax.debug_nans(True):
+        found = clip_by_norm(jnp.ones((3, 3)), 0.0, index, rescale_to_unit_norm=rescale)
+    assert jnp.isfinite(found.tree).all()
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("uniform", [True, False])
 def test_all_layers_together_keep_to_the_limit(uniform, dtype):

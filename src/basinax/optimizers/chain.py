@@ -77,6 +77,9 @@ class Chain(AbstractTransform):
         return functools.reduce(jnp.logical_or, parts, AbstractTransform.has_failed(self, state))
 
     def _with_states(self, state: "ChainState"):
+        n, n_states = len(self.transforms), len(state.states)
+        if n != n_states:
+            raise ValueError(f"Chain has {n} transforms, and its state is one of {n_states}")
         for transform, inner in zip(self.transforms, state.states, strict=True):
             yield transform, with_prefix(inner, state.index_prefix)
 

@@ -74,6 +74,8 @@ def narrowed(value: Array, dtype) -> Array:
     if not jnp.issubdtype(value.dtype, jnp.floating):
         return value.astype(dtype)
     result = value.astype(dtype)
+    if result.dtype == value.dtype:
+        return result
     is_more = result.astype(value.dtype) > value
     return jnp.where(is_more, toward_zero(result), result)
 
