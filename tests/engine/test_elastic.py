@@ -273,5 +273,11 @@ def test_what_is_unusable_is_named(atoms, options, error, text):
         elastic(atoms, EMT(), **options)
 
 
+def test_a_fix_scaled_that_holds_nothing_or_all_may_be_strained():
+    for mask in ((0, 0, 0), (1, 1, 1)):
+        copper = Atoms("Cu", cell=[2.4, 2.4, 2.4], pbc=True, constraint=FixScaled(0, mask))
+        assert np.isfinite(elastic([copper], EMT(), relax_ions=True)[0].tensor).all()
+
+
 def test_units_are_those_of_ase(clamped):
     np.testing.assert_allclose(clamped[0].to_gpa() * units.GPa, clamped[0].tensor, rtol=1e-12)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 from ase import Atoms, units
-from ase.constraints import FixCom, FixScaled, FixSymmetry
+from ase.constraints import FixCom, FixSymmetry
 from ase.spacegroup.symmetrize import check_symmetry
 from jaxtyping import Float
 
@@ -19,6 +19,7 @@ from basinax.numerics.settings import PART, POSITIVE, one_number, require_switch
 from basinax.numerics.switches import own_switches
 from basinax.results.table import named, text_of
 from basinax.structures.batch import available_dtype
+from basinax.structures.cells.kinds import fixes_directions
 from basinax.structures.charges import uses_of
 from basinax.structures.matrices import VOIGT
 from basinax.structures.read import has_volume, name_of
@@ -170,7 +171,7 @@ def elastic(
                 f"{name_of(a, k)} has pbc={a.pbc.tolist()}: elastic constants need three"
                 " periodic directions"
             )
-        if relax_ions and any(isinstance(c, FixScaled) and not c.mask.all() for c in a.constraints):
+        if relax_ions and fixes_directions(a):
             raise NotImplementedError(
                 f"{name_of(a, k)} has FixScaled along some cell vectors, which a strain turns: use"
                 " FixCartesian, or fix the atoms in all directions"

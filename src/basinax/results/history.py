@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int32
 
 from basinax.numerics.settings import count_of, warn
-from basinax.results.trajectory import Frame, NotWhole, Recorder
+from basinax.results.trajectory import REPLACED, Frame, NotWhole, Recorder
 
 
 class History(NamedTuple):
@@ -99,7 +99,7 @@ class Log:
                 with self._file:  # its end tries again to write what could not be written
                     own, there = os.fstat(self._file.fileno()), self._path.stat()
                 if not os.path.samestat(own, there):
-                    raise FileExistsError("another program has put a file of its own in this place")
+                    raise FileExistsError(REPLACED)
             except OSError as error:
                 self._fault = self._fault or error.strerror or str(error)
         if self._fault:

@@ -279,10 +279,12 @@ class Recorder:
     def _extend(self, number: int, frames: list[Frame]) -> None:
         path = self._path(number)
         if _mark(path.stat()) != self._marks[number]:
-            raise FileExistsError("another program has put a file of its own in this place")
+            raise FileExistsError(REPLACED)
         self._write(path, "a", self._images[number], frames)
         self._marks[number] = _mark(path.stat())
 
+
+REPLACED = "another program has put a file of its own in this place"
 
 Mode = Literal["w", "a"]
 """Write a new file, or append to a file."""

@@ -5,6 +5,7 @@ No part of a record depends on other structures.
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -148,7 +149,7 @@ def intake(
         if not is_fine[k]:
             _check_place(a, k, is_solid=bool(solid[k]))
         if a.constraints:
-            check_constraints(a, name_of(a, k), is_hosted=is_hosted)
+            check_constraints(a, functools.partial(name_of, a, k), is_hosted=is_hosted)
     # Without periodic directions no cell could move.
     is_periodic = np.any(pbc, axis=1).tolist()
     wanted = zip(one_a_structure(cell, len(atoms)), is_periodic, strict=True)

@@ -177,5 +177,10 @@ def _may_turn(atoms: Atoms, cell: AbstractCell) -> bool:
     if cell.kind == "strain" or cell.hydrostatic_strain:
         return False
     has_shears = bool((cell.movable() & ~np.eye(3, dtype=bool)).any())
+    return has_shears and fixes_directions(atoms)
+
+
+def fixes_directions(atoms: Atoms) -> bool:
+    """Whether a `FixScaled` fixes some directions of the cell, which turn where it shears."""
     fixed = [c.mask for c in atoms.constraints if isinstance(c, FixScaled)]
-    return has_shears and any(any(mask) and not all(mask) for mask in fixed)
+    return any(any(mask) and not all(mask) for mask in fixed)

@@ -1,7 +1,7 @@
 """Reading and checks of a structure's ASE constraints."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -61,10 +61,11 @@ def left_by_constraints(atoms: Atoms) -> Float[np.ndarray, "atoms 3 3"]:
     return OfAtoms.gathered(found, len(atoms)).matrices
 
 
-def check_constraints(atoms: Atoms, name: str, *, is_hosted: bool) -> None:
+def check_constraints(atoms: Atoms, name: Callable[[], str], *, is_hosted: bool) -> None:
     """Check that every constraint is supported.
 
     Args:
+        name: what messages call the structure.
         is_hosted: whether constraints may act on the host.
 
     Raises:
@@ -75,7 +76,7 @@ def check_constraints(atoms: Atoms, name: str, *, is_hosted: bool) -> None:
     others = [c for c in atoms.constraints if type(c) not in HOSTED and not _is_kept(c, atoms)]
     if on_host and not others and not is_hosted:
         raise NotImplementedError(
-            f"{name} has constraints ({names_of(on_host)}), which are not supported and never"
+            f"{name()} has constraints ({names_of(on_host)}), which are not supported and never"
             " ignored here: they act on the host alone, in relax with a potential that the host"
             " evaluates, such as ASECalculator(...) or a model. One of this package is such a"
             " calculator as potential.calculator()"
@@ -83,7 +84,7 @@ def check_constraints(atoms: Atoms, name: str, *, is_hosted: bool) -> None:
     if others:
         known = ", ".join(kind.__name__ for kind in [*KIND_OF, *(HOSTED if is_hosted else ())])
         raise NotImplementedError(
-            f"{name} has constraints ({names_of(others)}), which are not supported and"
+            f"{name()} has constraints ({names_of(others)}), which are not supported and"
             f" never ignored; supported are {known}. FixScaled may fix coordinates x, y or z alone,"
             " or all: elsewhere ASE leaves other directions of forces than of steps, and FixedLine"
             " or FixedPlane can hold what it is to hold. Remove them with `del atoms.constraints`,"
@@ -94,12 +95,12 @@ def check_constraints(atoms: Atoms, name: str, *, is_hosted: bool) -> None:
             continue
         fault = KIND_OF[type(constraint)].fault(constraint, atoms)
         if fault:
-            raise ValueError(f"{name}: {type(constraint).__name__} {fault}")
+            raise ValueError(f"{name()}: {type(constraint).__name__} {fault}")
     if on_host:
         try:
             HostConstraints(atoms)
         except Exception as error:  # constraints may raise errors of any class
-            raise ValueError(f"{name}: {names_of(on_host)} cannot act on it: {error}") from error
+            raise ValueError(f"{name()}: {names_of(on_host)} cannot act on it: {error}") from error
 
 
 def _is_kept(constraint: Any, atoms: Atoms) -> bool:
