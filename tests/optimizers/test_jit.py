@@ -15,8 +15,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from basinax import FIRE, LBFGS, GradientDescent, MDMin, apply_updates, relax
+from basinax import (
+    BFGS,
+    FIRE,
+    FIRE2,
+    LBFGS,
+    Adam,
+    BFGSLineSearch,
+    ClipByGlobalNorm,
+    ConjugateGradient,
+    GradientDescent,
+    LBFGSLineSearch,
+    MDMin,
+    apply_updates,
+    relax,
+)
 from basinax.numerics import xla
+from basinax.numerics.compilations import Compilations
 from cases import (
     BOWL,
     KINDS,
@@ -31,7 +46,7 @@ from cases import (
     same_bits,
     steps,
 )
-from cover import every_day, exhaustive, one_in
+from cover import every_day, exhaustive, named_daily, one_in
 from xla import AS_USERS, jit_as_users
 
 LENGTH = 60
@@ -101,6 +116,27 @@ def test_jitted_steps_are_the_steps_op_by_op(case, dtype):
             op_by_op = plain_advance(transform, batch.evaluate, params, state, count)
         params, state = steps(transform, batch, params, state, count)
         assert same_bits((params, state), op_by_op[:2])
+
+
+EVERY = [FIRE(), FIRE2(), MDMin(), LBFGS(), BFGS(), ConjugateGradient(), LBFGSLineSearch()]
+EVERY += [BFGSLineSearch(), Adam(0.1), ClipByGlobalNorm(1.0)]
+BY_NAME = {type(transform).__name__: transform for transform in EVERY}
+
+
+@pytest.mark.parametrize("transform", named_daily(BY_NAME, ["FIRE", "LBFGS", "BFGSLineSearch"]))
+def test_later_steps_op_by_op_compile_nothing(transform):
+    """JAX would compile a branch or a loop outside of `jit` anew in each call."""
+    batch = make_batch(BOWL, make_systems(BOWL, 5, 13, 3), SHUFFLED_WITH_GAPS, np.float64)
+    params, state = batch.params, transform.init(batch.params, batch.prefix)
+    counts = []
+    for _ in range(4):
+        energies, gradient = evaluate(batch.evaluate, params)
+        compilations = Compilations()
+        with compilations.counted():
+            step, state = transform.update(gradient, state, params, energies=energies)
+        params = apply_updates(params, jax.tree.map(lambda x: 0.1 * x, step))
+        counts.append(compilations.count)
+    assert counts[2:] == [0, 0]
 
 
 @pytest.mark.parametrize("case", every_day(KINDS, lambda case: case.name in ("FIRE", "LBFGS")))

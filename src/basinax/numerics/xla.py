@@ -29,7 +29,10 @@ SWITCHES: dict[str, bool] = dict.fromkeys(
 
 @contextlib.contextmanager
 def without(trick: str) -> Iterator[None]:
-    """Leave one trick out of programs traced inside; `jax.clear_caches` drops older programs."""
+    """Leave one trick out of programs traced inside.
+
+    `jitted` traces anew; `jax.clear_caches` drops what `jax.jit` by itself has traced before.
+    """
     SWITCHES[trick] = False
     try:
         yield
@@ -131,7 +134,16 @@ def jitted(
             Such a function has `compile(*args)`, which makes the program ahead of its first call.
     """
     static = (static_argnums,) if isinstance(static_argnums, int) else static_argnums
-    part, programs = jax.jit(function, static_argnums=static), {}
+    programs: dict[Any, Any] = {}
+    same: dict[Any, Callable[..., Any]] = {}
+
+    def plainly(**how: Any) -> Any:
+        """`function`, jitted. JAX keeps what it traced of a function, so each set of `SWITCHES` has
+        one of its own."""
+        key = tuple(SWITCHES.items())
+        if key not in same:
+            same[key] = functools.wraps(function)(functools.partial(function))
+        return jax.jit(same[key], static_argnums=static, **how)
 
     def known() -> Options:
         wanted = ALWAYS | ((options or {}) if SWITCHES["options"] else {})
@@ -140,7 +152,7 @@ def jitted(
     def programs_of(chosen: Options) -> Any:
         key = (*chosen.items(), *SWITCHES.items())
         if key not in programs:
-            program = jax.jit(function, static_argnums=static, compiler_options=chosen)
+            program = plainly(compiler_options=chosen)
             programs[key] = Programs(function, program, key, static) if is_kept else program
         return programs[key]
 
@@ -157,14 +169,14 @@ def jitted(
     @functools.wraps(function)
     def call(*args: Any) -> Any:
         if is_traced():
-            return part(*args)
+            return plainly()(*args)
         try:
             return with_known_options(lambda program: program(*args))
         except ValueError:
             if not any(isinstance(x, Tracer) for x in jax.tree.leaves(args)):
                 raise
         # JAX refuses options where a derivative outside `jit` becomes a program of its own.
-        return part(*args)
+        return plainly()(*args)
 
     cast(Any, call).compile = lambda *args: with_known_options(lambda made: made.compile(*args))
     return call

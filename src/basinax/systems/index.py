@@ -15,6 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int32, Shaped
 
 from basinax.numerics import xla
@@ -390,8 +391,11 @@ def where_any(mask: Bool[Array, "systems"], function: Callable, other: Callable)
 
     Both must return the same for systems outside the mask, so that a system does not see its
     neighbours. So `function` alone is called where a branch costs more; not in global mode, where
-    it would go through the largest arrays.
+    it would go through the largest arrays. Op by op the mask is known, and JAX would compile
+    `jax.lax.cond` anew in each call.
     """
+    if not isinstance(mask, Tracer):
+        return function() if jax.device_get(mask).any() else other()
     if mask.size > 1 and not xla.has_cheap_branches():
         return function()
     return jax.lax.cond(jnp.any(mask), function, other)

@@ -113,6 +113,7 @@ def _most_rows(index) -> int:
     return index.most_rows if isinstance(index, SystemIndex) else index.n_rows
 
 
+@xla.jitted
 def remember(
     history: PairHistory,
     s: Tree,
@@ -177,6 +178,7 @@ def _differences(history: PairHistory, now: list[Array], exponents, pair_exponen
     return where_any((by != 0) | (by_last != 0), in_units, plain)
 
 
+@xla.jitted
 def descent(
     history: PairHistory, gradient: Tree, first: Float[Array, "systems"], prefix: Prefix
 ) -> Tree:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from basinax.numerics import xla
 from basinax.numerics.exponents import scale_exactly, split
 from basinax.numerics.rounding import BLOCK, rounded, tree_sum
 
@@ -24,6 +25,7 @@ Matrix = Float[Array, "entries entries"]
 Vector = Float[Array, "entries"]
 
 
+@xla.jitted
 def sign_product(
     matrices: Float[Array, "systems entries entries"],
     vectors: Float[Array, "systems entries"],
