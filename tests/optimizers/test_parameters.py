@@ -126,6 +126,22 @@ def test_the_state_of_a_longer_or_shorter_chain_is_refused():
     for owner, other in ((short, long), (long, short)):
         with pytest.raises(ValueError, match=r"Chain has . transforms, and its state is one of ."):
             owner.update(ROWS, other.init(ROWS, INDEX), ROWS)
+        with pytest.raises(ValueError, match=r"Chain has . transforms, and its state is one of ."):
+            basinax.observe(owner, ROWS, other.init(ROWS, INDEX), ROWS)
+
+
+@pytest.mark.parametrize(
+    ("other", "error", "message"),
+    [
+        (chain(basinax.FIRE()), ValueError, "chain of 2 transforms has no state of 1"),
+        (basinax.FIRE(), TypeError, "two states of one optimizer, got a ChainState and a FIREStat"),
+        (chain(basinax.MaxStepSize(0.1), basinax.FIRE()), TypeError, "a FIREState and a LimitStat"),
+    ],
+)
+def test_a_state_of_another_optimizer_is_not_reset(other, error, message):
+    owner, mask = chain(basinax.FIRE(), basinax.MaxStepSize(0.1)), jnp.zeros(2, bool)
+    with pytest.raises(error, match=message):
+        basinax.reset(owner, other.init(ROWS, INDEX), ROWS, mask)
 
 
 @pytest.mark.parametrize("name", [name for name in OWNERS if "Optax" not in name])

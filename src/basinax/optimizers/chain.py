@@ -61,22 +61,26 @@ class Chain(AbstractTransform):
     def update(self, updates, state: "ChainState", params=None, **extra):
         check_state(state, ChainState, self)
         states = []
-        for transform, inner in self._with_states(state):
+        for transform, inner in self.with_states(state):
             updates, inner = updated(transform, updates, inner, params, **extra)
             states.append(with_prefix(inner, None))
         return updates, ChainState(state.index_prefix, tuple(states))
 
     def is_accepted(self, state: "ChainState"):
         """The systems at a point of the path for all transforms."""
-        parts = [transform.is_accepted(inner) for transform, inner in self._with_states(state)]
+        parts = [transform.is_accepted(inner) for transform, inner in self.with_states(state)]
         return functools.reduce(jnp.logical_and, parts, AbstractTransform.is_accepted(self, state))
 
     def has_failed(self, state: "ChainState"):
         """The systems for which any transform has failed."""
-        parts = [transform.has_failed(inner) for transform, inner in self._with_states(state)]
+        parts = [transform.has_failed(inner) for transform, inner in self.with_states(state)]
         return functools.reduce(jnp.logical_or, parts, AbstractTransform.has_failed(self, state))
 
-    def _with_states(self, state: "ChainState"):
+    def with_states(self, state: "ChainState"):
+        """Each transform with its own state.
+
+        Raises ValueError if the state is that of another number of transforms.
+        """
         n, n_states = len(self.transforms), len(state.states)
         if n != n_states:
             raise ValueError(f"Chain has {n} transforms, and its state is one of {n_states}")

@@ -29,8 +29,7 @@ def observe(
         updates, state = updated(transform, updates, state, params, **extra)
         return updates, state, None
     states, observations = [], []
-    for part, inner in zip(transform.transforms, state.states, strict=True):
-        inner = with_prefix(inner, state.index_prefix)
+    for part, inner in transform.with_states(state):
         updates, inner, seen = observe(part, updates, inner, params, **extra)
         states.append(with_prefix(inner, None))
         observations.append(seen)

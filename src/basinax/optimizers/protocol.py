@@ -296,6 +296,7 @@ def select_state(
         return jax.tree.map(lambda x, y: jnp.where(mask[0], x, y), on_true, on_false)
     if on_false is None:
         return None
+    _check_same_kind(on_true, on_false)
 
     def rows(x, y, prefix):
         return segment.where(mask, x, y, prefix)
@@ -329,6 +330,16 @@ def select_state(
 
     selected = {field.name: field_of(field) for field in dataclasses.fields(on_false)}
     return dataclasses.replace(on_false, **selected)
+
+
+def _check_same_kind(on_true: Any, on_false: Any) -> None:
+    """Raise TypeError unless both are states of one class, ValueError unless of chains alike."""
+    if type(on_true) is not type(on_false):
+        got = f"a {type(on_true).__name__} and a {type(on_false).__name__}"
+        raise TypeError(f"systems can be taken from two states of one optimizer, got {got}")
+    counts = [len(getattr(state, "states", ())) for state in (on_true, on_false)]
+    if counts[0] != counts[1]:
+        raise ValueError(f"a chain of {counts[0]} transforms has no state of {counts[1]}")
 
 
 def check_state(state: Any, kind: type, who: Any) -> None:
