@@ -16,6 +16,8 @@ import pytest
 from ase import Atoms
 from ase.build import bulk, molecule
 from ase.calculators.emt import EMT
+from ase.calculators.lj import LennardJones as ASELennardJones
+from ase.calculators.mixing import SumCalculator
 from ase.filters import FrechetCellFilter
 from ase.geometry import wrap_positions
 from ase.io import read, write
@@ -30,6 +32,7 @@ from basinax.atoms import (
     JaxModel,
     Request,
     Trajectories,
+    evaluate,
     potential_from,
     relax,
 )
@@ -103,6 +106,27 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch(
     assert (batch.steps > 1).all()
     assert same_ends(batch, [*alone, *alone[::-1]])
     assert batch.steps.tolist() == [int(r.steps[0]) for r in [*alone, *alone[::-1]]]
+
+
+def test_a_model_serves_ase_as_a_calculator():
+    """In a sum, too, as with a dispersion correction."""
+    crystals, model = structures()[2:4], network(dtype="float32")
+    found = evaluate(crystals, model, stress=True)
+    for k, atoms in enumerate(crystals):
+        atoms.calc = model.calculator(label="network")
+        assert atoms.get_potential_energy() == found.energies[k]
+        assert "stress" not in atoms.calc.results  # it is found where it is asked for
+        assert np.array_equal(atoms.get_stress(), found.stresses[k])
+        assert np.array_equal(atoms.get_forces(), found.forces[k])
+        atoms.calc = SumCalculator([model.calculator(), ASELennardJones(epsilon=0.01, rc=5.0)])
+    settings = {"optimizer": FIRE(), "max_steps": 5}
+    together = relax(crystals, **settings)
+    assert same_ends(together, [relax([a], **settings) for a in crystals])
+    direct = JaxModel.of_vectors(Direct(Network()), CUTOFF, dtype="float32", conservative=False)
+    crystals[0].calc = direct.calculator()
+    assert crystals[0].get_forces().shape == (2, 3)
+    with pytest.raises(ValueError, match="the model has no stress"):
+        crystals[0].get_stress()
 
 
 @pytest.mark.exhaustive

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from ase.build import bulk
+from ase.calculators.calculator import CalculationFailed
 from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.calculators.morse import MorsePotential
 
@@ -82,6 +83,9 @@ def test_a_structure_has_the_same_bits_alone_and_in_a_batch():
     batch = relax([*few, *few[::-1]], model, cell="frechet", max_steps=5)
     alone = [relax([a], model, cell="frechet", max_steps=5) for a in few]
     assert same_ends(batch, [*alone, *alone[::-1]])
+    by_ase = few[0].copy()
+    by_ase.calc = model.calculator()
+    assert np.array_equal(by_ase.get_stress(), evaluate(few, model, stress=True).stresses[0])
     joined = relax(few, TorchSimModel(Morse(), batched=True), cell="frechet", max_steps=5)
     np.testing.assert_allclose(joined.energies, batch.energies[:3], rtol=0, atol=1e-9)
 
@@ -90,6 +94,10 @@ def test_what_the_model_lacks_is_said():
     result = relax(crystals()[:1], TorchSimModel(WithoutForces()), max_steps=1)
     assert result.status[0] == Status.EVALUATION_FAILED
     assert result.messages[0].endswith("the model returned no forces")
+    (atoms,) = crystals()[:1]
+    atoms.calc = TorchSimModel(WithoutForces()).calculator()
+    with pytest.raises(CalculationFailed, match="the model returned no forces"):
+        atoms.get_forces()
     with pytest.raises(ValueError, match=r"system 0 needs its stress .* computes no stress"):
         relax(crystals()[:1], TorchSimModel(WithoutForces()), cell="frechet")
     with pytest.raises(TypeError, match=r"model must have forward\(state\)"):

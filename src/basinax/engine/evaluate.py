@@ -1,7 +1,6 @@
 """Single points: energies, forces and stresses of many structures at once."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from typing import Any, cast
 
 import equinox as eqx
@@ -17,7 +16,7 @@ from basinax.models.evaluators.protocol import (
     AbstractEvaluator,
     Evaluated,
     EvaluationError,
-    Request,
+    answers_on,
 )
 from basinax.models.jax_model import JaxModel
 from basinax.neighbors.search import check_listable, unlistable
@@ -33,10 +32,6 @@ from basinax.structures.batch import available_dtype
 from basinax.structures.charges import warn_of_unused
 from basinax.structures.formats.occupancy import check_occupancies
 from basinax.structures.read import HoldsAtoms, has_volume, intake
-
-LOOK = 0.2
-"""Seconds between two reads of evaluators' answers."""
-
 
 NOT_FINITE = "energy, forces or stress are NaN or infinite"
 
@@ -221,21 +216,9 @@ def _asked(
     evaluator: AbstractEvaluator, atoms: Sequence[Atoms], have_volume: Sequence[bool]
 ) -> list[_Found]:
     """The answers of an evaluator; a failed structure has NaN and a message."""
-    answers: dict[int, Any] = {}
-    evaluator.check(atoms, have_volume)
-    with closing(evaluator.open(atoms, have_volume)) as session:
-        session.ask(
-            [
-                Request(k, a.positions, a.cell.array, needs)
-                for k, (a, needs) in enumerate(zip(atoms, have_volume, strict=True))
-            ]
-        )
-        while len(answers) < len(atoms):
-            for number, answer in session.answers(LOOK):
-                answers[number] = answer.owned() if isinstance(answer, Evaluated) else answer
     found: list[_Found] = []
-    for k, a in enumerate(atoms):
-        answer, message = answers[k], ""
+    for a, answer in zip(atoms, answers_on(evaluator, atoms, have_volume), strict=True):
+        message = ""
         if isinstance(answer, EvaluationError):
             answer, message = Evaluated(np.nan, np.full((len(a), 3), np.nan)), str(answer)
         numbers = answer.forces, answer.stress, answer.energy, None, answer.minimised

@@ -16,7 +16,7 @@ from ase.data import chemical_symbols
 from jaxtyping import Float
 
 from basinax.config.tables import choose
-from basinax.models.evaluators.protocol import AbstractEvaluator, AbstractSession
+from basinax.models.evaluators.protocol import AbstractModel, AbstractSession
 from basinax.models.evaluators.waiting import refuse_stress
 from basinax.models.graphs import (
     PER_DOUBLING,
@@ -53,7 +53,7 @@ FEW = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class JaxModel(AbstractEvaluator):
+class JaxModel(AbstractModel):
     """A JAX function of one structure's graph as a potential.
 
     The function is called with arrays of a padded shape, in this order: `positions` [n, 3] and

@@ -15,7 +15,7 @@ import numpy as np
 from ase import Atoms
 
 from basinax.models.evaluators.protocol import (
-    AbstractEvaluator,
+    AbstractModel,
     AbstractSession,
     Answer,
     EvaluationError,
@@ -30,7 +30,7 @@ from basinax.structures.charges import charge_of, check_totals, spin_of
 
 
 @dataclasses.dataclass(frozen=True)
-class TorchSimModel(AbstractEvaluator):
+class TorchSimModel(AbstractModel):
     """A model of TorchSim's interface as a potential, one structure per call.
 
     The state has each structure's `charge` (in e) and `spin` (the multiplicity 2S + 1, 0 for a

@@ -7,14 +7,21 @@ evaluation alone, if the evaluator keeps no memory of other structures.
 import abc
 import copy
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
 from ase import Atoms
+from ase.calculators.calculator import CalculationFailed, Calculator, all_changes
 from jaxtyping import Float
 
+from basinax.numerics.forks import check_process
+from basinax.numerics.switches import own_switches
 from basinax.structures.charges import USABLE
 from basinax.structures.matrices import VOIGT
+
+LOOK = 0.2
+"""Seconds between two reads of evaluators' answers."""
 
 
 class EvaluationError(Exception):
@@ -157,6 +164,68 @@ class AbstractEvaluator(abc.ABC):
         Raises:
             TypeError, ValueError: the evaluator cannot start.
         """
+
+
+def answers_on(
+    evaluator: AbstractEvaluator, atoms: Sequence[Atoms], needs_stress: Sequence[bool]
+) -> list[Evaluated | EvaluationError]:
+    """The answers of an evaluator on structures where they are, in their order."""
+    answers: dict[int, Evaluated | EvaluationError] = {}
+    evaluator.check(atoms, needs_stress)
+    with closing(evaluator.open(atoms, needs_stress)) as session:
+        pairs = enumerate(zip(atoms, needs_stress, strict=True))
+        session.ask([Request(k, a.positions, a.cell.array, needs) for k, (a, needs) in pairs])
+        while len(answers) < len(atoms):
+            for number, answer in session.answers(LOOK):
+                answers[number] = answer.owned() if isinstance(answer, Evaluated) else answer
+    return [answers[k] for k in range(len(atoms))]
+
+
+class AbstractModel(AbstractEvaluator):
+    """A model, of which ASE knows nothing unless it is made a calculator."""
+
+    def calculator(self, **how: Any) -> "ModelCalculator":
+        """This model as an ASE calculator, for molecular dynamics, phonons, sums and the like.
+
+        The calculator has energy, free energy, forces and, if asked for, stress. It raises ASE's
+        CalculationFailed where the model has no numbers for a structure.
+
+        Args:
+            how: further arguments of ASE's `Calculator`, such as `label`.
+        """
+        return ModelCalculator(self, **how)
+
+
+class ModelCalculator(Calculator):
+    """A model for ASE, one structure at a time; `model.calculator()` makes it."""
+
+    implemented_properties = ["energy", "free_energy", "forces", "stress"]  # noqa: RUF012
+
+    def __init__(self, model: AbstractModel, **how: Any):
+        super().__init__(**how)
+        self.model = model
+
+    @property
+    def uses(self) -> frozenset[str]:
+        return self.model.uses
+
+    def calculate(
+        self,
+        atoms: Atoms | None = None,
+        properties: Sequence[str] = ("energy",),
+        system_changes: list[str] = all_changes,
+    ) -> None:
+        super().calculate(atoms, properties, system_changes)
+        self.results = self._found("stress" in properties)
+
+    @own_switches()
+    def _found(self, needs_stress: bool) -> dict[str, Any]:
+        check_process()
+        atoms: Any = self.atoms
+        (found,) = answers_on(self.model, [atoms], [needs_stress])
+        if isinstance(found, EvaluationError):
+            raise CalculationFailed(str(found))
+        return found.properties()
 
 
 def names_of(request: Request) -> list[str]:
