@@ -18,7 +18,7 @@ from ase.optimize import FIRE as ASEFIRE
 from rich.console import Console
 
 import basinax
-from basinax import BFGS, FIRE, LBFGS, GradientDescent, MaxForce, Status, chain
+from basinax import BFGS, FIRE, LBFGS, GradientDescent, MaxForce, MaxStepSize, Status, chain
 from basinax.atoms import (
     EMT,
     ASECalculator,
@@ -401,7 +401,7 @@ def test_a_structure_that_loses_its_list_in_a_run_ends_alone(monkeypatch):
         assert together.evaluations[k] == together.steps[k] == 1
     monkeypatch.setattr("basinax.engine.groups.shape_of_batches", lambda *_: (16, 2))
     monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
-    streamed = relax(atoms, potential, GradientDescent(rates), **settings)
+    streamed = relax(atoms, potential, GradientDescent(list(rates)), **settings)
     assert [k for k in range(6) if not same(together, k, streamed, k)] == []
 
 
@@ -411,6 +411,7 @@ def test_a_structure_that_loses_its_list_in_a_run_ends_alone(monkeypatch):
         ({"fmax": [0.1, 0.1, 0.1]}, "fmax"),
         ({"max_steps": [1, 2, 3]}, "max_steps"),
         ({"optimizer": FIRE(dt=np.full(3, 0.1))}, "optimizer.dt"),
+        ({"optimizer": chain(FIRE(), MaxStepSize([0.1] * 3))}, r"transforms\[1\].max_step_size"),
         ({"convergence": MaxForce(np.full(3, 0.1))}, "convergence.fmax"),
     ],
 )

@@ -166,7 +166,7 @@ def test_settings_are_one_for_all():
     with pytest.raises(TypeError, match="fmax must be one number for all"):
         relax_stream([], ARGON, FIRE(), fmax=np.array([0.1, 0.2]))
     with pytest.raises(TypeError, match=r"optimizer\.dt must be one number for all"):
-        relax_stream([], ARGON, FIRE(dt=np.array([0.1, 0.2])))
+        relax_stream([], ARGON, FIRE(dt=[0.1, 0.2]))
     with pytest.raises(TypeError, match="cell must be one for all"):
         relax_stream([], ARGON, FIRE(), cell=["frechet", None])
     with pytest.raises(ValueError, match="at_once must be at least 1"):

@@ -253,6 +253,17 @@ def public_transforms_and_searches() -> set[str]:
     return names - given - {"AllOf", "AnyOf"}
 
 
+@pytest.mark.parametrize("of", sorted(public_transforms_and_searches()))
+def test_a_list_of_numbers_is_an_array_of_one_number_a_system(of):
+    """In a tree of settings its entries would be numbers by themselves, each for all systems."""
+    row, fields = TABLE[of], getattr(basinax, of).__dataclass_fields__
+    for name, kind in row.kinds.items():
+        numbers = [x for x in KINDS[kind].sensible if isinstance(x, int | float)]
+        if numbers and kind != "switch" and not fields[name].metadata.get("static"):
+            made = row.make(**{**row.others, name: [numbers[0]] * 2})
+            assert isinstance(getattr(made, name), np.ndarray), name
+
+
 def test_every_class_with_settings_has_a_row():
     assert public_transforms_and_searches() - set(TABLE) == set()
 

@@ -66,7 +66,8 @@ def check_settings(module: Any) -> None:
     """Check that each field of a dataclass has a value that its type allows.
 
     The check covers fields whose type is a switch (`bool`) or carries `Allowed`; a static field
-    holds one value.
+    holds one value. In other fields, a list or tuple of numbers becomes an array: in a tree of
+    settings it would be several numbers, each for all systems.
 
     Raises:
         TypeError, ValueError: a field has another value.
@@ -84,6 +85,17 @@ def check_settings(module: Any) -> None:
             require_whole(value, name, allowed)
         elif allowed:
             require(value, name, allowed)
+        if not is_static and _is_list_of_numbers(value):
+            array = np.asarray(value) if known(value) is not None else jnp.asarray(value)
+            object.__setattr__(module, field.name, array)
+
+
+def _is_list_of_numbers(value: Any) -> bool:
+    def is_number(x: Any) -> bool:
+        dtype = dtype_of(x)
+        return dtype is not None and np.ndim(x) == 0 and jnp.issubdtype(dtype, jnp.number)
+
+    return isinstance(value, list | tuple) and len(value) > 0 and all(map(is_number, value))
 
 
 def _annotations(kind: Any) -> list[Allowed]:
