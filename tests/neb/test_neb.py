@@ -163,6 +163,16 @@ def test_an_image_climbs_from_a_force_on():
     assert apart(ends, path.positions, expected) < 1e-9
 
 
+def test_paths_climb_each_as_they_are_told():
+    ends, few = hop(), {"n_images": 4, "fmax": 0.2, "max_steps": 3}
+    settings = [True, 0.5, False]
+    together = neb([ends] * 3, EMT(), climb=settings, **few)
+    for path, climb in zip(together, settings, strict=True):
+        (alone,) = neb([ends], EMT(), climb=climb, **few)
+        assert np.array_equal(path.positions, alone.positions)
+    assert not np.array_equal(together[0].positions, together[2].positions)
+
+
 def test_constraints_act_as_in_ase(monkeypatch, recorded):
     start, end = (atoms.copy() for atoms in hop())
     for atoms in (start, end):
@@ -389,6 +399,13 @@ def test_a_plot_draws_the_curve_of_ase(found):
     matplotlib.use("Agg")
     axes = found[0].plot()
     assert len(axes.lines) > 1
+    matplotlib.pyplot.close(axes.figure)
+    start = found[0].images[0]
+    nowhere = neb([[start, start.copy()]], EMT(), n_images=4)
+    with pytest.raises(ValueError, match="neighbouring images of the path are the same"):
+        nowhere[0].plot()
+    axes = nowhere.plot()
+    assert len(axes.lines) == 0
     matplotlib.pyplot.close(axes.figure)
 
 

@@ -42,7 +42,7 @@ def neb(
     optimizer: AbstractTransform | str | None = None,
     *,
     k: float | Sequence[Any] | np.ndarray = 0.1,
-    climb: bool | float | Sequence[float] | np.ndarray = True,
+    climb: bool | float | Sequence[bool | float] | np.ndarray = True,
     method: str = "improvedtangent",
     n_images: int | None = None,
     interpolate: Literal["idpp", "linear"] = "idpp",
@@ -81,8 +81,8 @@ def neb(
         k: spring constants in eV/Å²: one number, or one entry per path, a number or those of all
             springs of the path.
         climb: whether the highest image climbs, from the first step on; or the force (eV/Å) at
-            which it begins, once the largest force on the path is smaller, one or one per path. It
-            must not be less than `fmax`.
+            which it begins, once the largest force on the path is smaller, which must not be less
+            than `fmax`. One for all, or one per path.
         method: "improvedtangent" (Henkelman and Jónsson, 2000), ASE's default since 3.27; "aseneb",
             its default before; or "string" (Makri, Ortner and Kermode, 2019): no springs, but
             images at equal distances along a spline after each step.
@@ -206,11 +206,17 @@ def as_systems(
 
 def _climbs(climb: Any, fmax: np.ndarray) -> np.ndarray:
     """The force below which the highest image of each path climbs; see `PathEvaluator`."""
-    if isinstance(climb, bool | np.bool_):
-        return np.full(len(fmax), np.inf if climb else -np.inf)
-    climbs = np.broadcast_to(one_a_structure(climb, "climb", len(fmax)), len(fmax))
-    if (climbs < fmax).any():
-        at = int(np.argmax(climbs < fmax))
+
+    def force(each: Any) -> Any:
+        is_switch = isinstance(each, bool | np.bool_)
+        return (np.inf if each else -np.inf) if is_switch else each
+
+    is_listed = isinstance(climb, list | tuple) or (isinstance(climb, np.ndarray) and climb.ndim)
+    forces = [force(each) for each in climb] if is_listed else force(climb)
+    climbs = np.broadcast_to(one_a_structure(forces, "climb", len(fmax)), len(fmax))
+    wrong = (climbs < fmax) & (climbs > -np.inf)
+    if wrong.any():
+        at = int(np.argmax(wrong))
         raise ValueError(
             f"climb must not be less than fmax, at which paths end: path {at} has"
             f" climb={climbs[at]:g} and fmax={fmax[at]:g}"

@@ -109,8 +109,19 @@ class MinimumEnergyPath:
     @property
     def length(self) -> float:
         """The sum of the distances between neighbouring images in the space of all atoms, in Å."""
+        return float(self._distances.sum())
+
+    @property
+    def _distances(self) -> Float[np.ndarray, "ways"]:
         ways = self.positions[1:] - self.positions[:-1]
-        return float(np.sqrt((ways * ways).sum(axis=(1, 2))).sum())
+        return np.sqrt((ways * ways).sum(axis=(1, 2)))
+
+    @property
+    def _without_curve(self) -> str:
+        """Why there is no curve through the images; empty if there is one."""
+        if self.saddle_index is None:
+            return f"the path could not be evaluated: {self.message or self.status}"
+        return "" if self._distances.all() else "neighbouring images of the path are the same"
 
     @property
     def status(self) -> Status:
@@ -144,10 +155,11 @@ class MinimumEnergyPath:
     def fit(self) -> "ForceFit":
         """ASE's curve through energies and forces of the images (`ase.mep.NEBTools`).
 
-        Raises ValueError if the path could not be evaluated.
+        Raises ValueError if the path could not be evaluated, or if neighbouring images are the
+        same, as between equal end points.
         """
-        if self.saddle_index is None:
-            raise ValueError(f"the path could not be evaluated: {self.message or self.status}")
+        if self._without_curve:
+            raise ValueError(self._without_curve)
         from ase.utils.forcecurve import fit_images
 
         return fit_images(self.images)
@@ -188,7 +200,7 @@ class PathsResult(Entries[MinimumEnergyPath]):
     def plot(self, ax: Any = None) -> Any:
         """Plot the energies of all paths with ASE's curves through them; needs matplotlib.
 
-        Paths that could not be evaluated are left out.
+        Paths that could not be evaluated, or that have equal images, are left out.
 
         Args:
             ax: the axes of matplotlib to draw on; new ones if None.
@@ -200,7 +212,7 @@ class PathsResult(Entries[MinimumEnergyPath]):
 
         ax = pyplot.subplots()[1] if ax is None else ax
         for path in self.entries:
-            if path.saddle_index is None:
+            if path._without_curve:
                 continue
             fit = path.fit()
             (line,) = ax.plot(fit.fit_path, fit.fit_energies)
