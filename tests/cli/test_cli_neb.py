@@ -132,7 +132,7 @@ def test_a_picture_is_drawn(files):
         (["al.traj", "--optimizer", "lbfgs-line-search"], "choose FIRE"),
         (["al.traj", "--plot", "picture.txt"], "a picture is a file in"),
         (["al.traj", "--fix-atoms", "tag == 9"], "holds of no atom"),
-        (["gold.traj", "--skip-unreadable"], "EMT has no parameters for Fe"),
+        (["gold.traj", "--skip-unreadable"], "its images: EMT has no parameters for Fe"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(files, arguments, reason):

@@ -10,6 +10,7 @@ from ase.optimize import FIRE as ASEFIRE
 
 from basinax import FIRE
 from basinax.atoms import EMT, ASECalculator, StillingerWeber, elastic, relax
+from basinax.structures.charges import Unused
 from comparison import same_bits
 from cover import exhaustive
 
@@ -281,3 +282,12 @@ def test_a_fix_scaled_that_holds_nothing_or_all_may_be_strained():
 
 def test_units_are_those_of_ase(clamped):
     np.testing.assert_allclose(clamped[0].to_gpa() * units.GPa, clamped[0].tensor, rtol=1e-12)
+
+
+def test_an_unused_charge_is_told_once_by_the_number_of_its_crystal():
+    crystals = [bulk("Cu"), bulk("Cu")]
+    crystals[1].info["charge"] = 1
+    with pytest.warns(Unused) as told:
+        elastic(crystals, EMT(), relax_ions=True, max_steps=1)
+    (text,) = [str(warning.message) for warning in told if warning.category is Unused]
+    assert text == "EMT does not use charge 1 (of system 1 (Cu))"

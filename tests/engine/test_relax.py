@@ -18,7 +18,17 @@ from ase.optimize import FIRE as ASEFIRE
 from rich.console import Console
 
 import basinax
-from basinax import BFGS, FIRE, LBFGS, GradientDescent, MaxForce, MaxStepSize, Status, chain
+from basinax import (
+    BFGS,
+    FIRE,
+    LBFGS,
+    GradientDescent,
+    LevenbergMarquardt,
+    MaxForce,
+    MaxStepSize,
+    Status,
+    chain,
+)
 from basinax.atoms import (
     EMT,
     ASECalculator,
@@ -429,6 +439,11 @@ WRONG = {
     "a skin below zero": ({"skin": -1.0}, ValueError, "skin must be 0 Å or more, got -1.0"),
     "a skin that is NaN": ({"skin": np.nan}, ValueError, "skin must be 0 Å or more"),
     "a class of optimizers": ({"optimizer": FIRE}, TypeError, "the class FIRE"),
+    "a fit of residuals": (
+        {"optimizer": chain(LevenbergMarquardt(), MaxStepSize(0.1))},
+        TypeError,
+        "LevenbergMarquardt fits residuals",
+    ),
     "an optimizer of ASE": ({"optimizer": ASEFIRE}, TypeError, "optimizer must be a transform"),
     "a wrong name of an optimizer": ({"optimizer": "fyre"}, ValueError, "did you mean 'fire'"),
     "too small a matrix": ({"optimizer": chain(BFGS(max_rows=4))}, ValueError, "max_rows=4, but"),

@@ -8,7 +8,7 @@ import pytest
 from ase import Atoms
 from ase.build import add_adsorbate, bulk, fcc100, molecule
 from ase.calculators.emt import EMT as ASEEMT
-from ase.constraints import FixAtoms, FixCartesian, FixSymmetry
+from ase.constraints import FixAtoms, FixCartesian, FixCom, FixSymmetry
 from ase.io import read
 from ase.thermochemistry import IdealGasThermo
 from ase.vibrations import Vibrations as ASEVibrations
@@ -204,6 +204,16 @@ def of_mass(mass: float) -> Atoms:
     return atoms
 
 
+class FixPart(FixCom):
+    """That of some atoms, as ASE's FixSubsetCom."""
+
+
+def of_a_part() -> Atoms:
+    atoms = molecule("N2")
+    atoms.set_constraint(FixPart())
+    return atoms
+
+
 def in_a_plane() -> Atoms:
     atoms = molecule("N2")
     atoms.set_constraint(FixCartesian(0, (True, False, False)))
@@ -224,6 +234,7 @@ def in_a_plane() -> Atoms:
         ([molecule("N2"), of_mass(0)], {}, ValueError, "system 1 .* without a positive mass"),
         ([molecule("N2"), of_mass(np.nan)], {}, ValueError, "system 1 .* without a positive mass"),
         ([in_a_plane()], {}, NotImplementedError, "FixCartesian"),
+        ([of_a_part()], {}, NotImplementedError, "FixPart"),
     ],
 )
 def test_what_is_unusable_is_named(atoms, options, error, text):

@@ -26,7 +26,7 @@ from basinax.engine.relax_stream import refused, relax_items
 from basinax.engine.workers import lanes_of
 from basinax.models.evaluators.protocol import AbstractEvaluator
 from basinax.neb.evaluator import OfImages
-from basinax.neb.neb import as_systems, evaluator_of_images, usable_optimizer
+from basinax.neb.neb import as_systems, check_images, evaluator_of_images, usable_optimizer
 from basinax.neb.paths import Band, read_band
 from basinax.neb.result import MinimumEnergyPath, PathsResult
 from basinax.neb.trajectories import PathRecorder
@@ -166,7 +166,7 @@ def _read(number: int, items: list[InputItem], setup: PathSetup) -> Work:
             image.info = parted(image.info)[0]
         how = given.images, given.interpolate.value, given.method.value
         band = read_band(images, given.k, *how)
-        setup.inner.check(band.images, [False] * len(band.images))
+        check_images(setup.inner, band)
     except (Unreadable, TypeError, ValueError, NotImplementedError) as error:
         return Work(number, source, Atoms(), {}, error)
     return Work(number, source, band.images[0], {"band": band})

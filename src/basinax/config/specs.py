@@ -63,14 +63,12 @@ def optimizer_from(text: str) -> AbstractTransform:
     if text.startswith("{"):
         return from_config(table_of(text, "the optimizer"))
     spec = parse(text)
-    known = {_plain(name): cls for name, cls in optimizers_by_name().items()}
-    maker = choose("optimizer", _plain(spec.name), known)
+    maker = choose_alike("optimizer", spec.name, optimizers_by_name())
     if spec.words:
         raise ValueError(f"optimizer {spec.name}: expected KEY=VALUE, got {spec.words[0]!r}")
     options = dict(spec.options)
     if isinstance(options.get("search"), str):
-        searches = {_plain(name): cls for name, cls in SEARCHES.items()}
-        options["search"] = choose("search", _plain(options["search"]), searches)()
+        options["search"] = choose_alike("search", options["search"], SEARCHES)()
     return make("optimizer", spec.name, maker, options)
 
 
@@ -105,8 +103,14 @@ def _may_be(value: Any, default: Any) -> bool:
     return isinstance(default, bool | str) if isinstance(value, str) else value is not None
 
 
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
+def choose_alike(kind: str, name: str, known: Mapping[str, Any]) -> Any:
+    """`choose`, whatever the case and the hyphens of the name."""
+
+    def plain(name: str) -> str:
+        return name.lower().replace("-", "").replace("_", "")
+
+    alike = {plain(one): one for one in known}
+    return choose(kind, alike.get(plain(name), name), known)
 
 
 _WORDS = {"true": True, "false": False, "none": None}

@@ -4,6 +4,7 @@ Each structure's tensor has the bits that it has alone.
 """
 
 import dataclasses
+import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple, cast
 
@@ -20,7 +21,7 @@ from basinax.numerics.switches import own_switches
 from basinax.results.table import named, text_of
 from basinax.structures.batch import available_dtype
 from basinax.structures.cells.kinds import fixes_directions
-from basinax.structures.charges import uses_of
+from basinax.structures.charges import Unused, uses_of
 from basinax.structures.matrices import VOIGT
 from basinax.structures.read import has_volume, name_of
 
@@ -192,7 +193,8 @@ def elastic(
     strained = [_strained(a, *s) for a, each in zip(listed, sizes, strict=True) for s in each]
     if relax_ions:
         options = {"fmax": fmax, "max_steps": max_steps, "dtype": dtype, "stress": True}
-        found = relax(strained, potential, optimizer, **options)
+        with warnings.catch_warnings(action="ignore", category=Unused):  # `checked` has warned
+            found = relax(strained, potential, optimizer, **options)
         failed = [("" if done else "ions did not converge") for done in found.converged]
     else:
         found = evaluated(strained, evaluator, potential, **of_points)
@@ -228,7 +230,7 @@ def _strained(atoms: Atoms, entry: int, size: float) -> Atoms:
 
 def _may_break_symmetry(atoms: Atoms) -> bool:
     """Whether constraints may keep ions from relaxing as the symmetry of the crystal has them."""
-    return not all(isinstance(c, FixCom | FixSymmetry) for c in atoms.constraints)
+    return not all(type(c) in (FixCom, FixSymmetry) for c in atoms.constraints)
 
 
 def _marked(atoms: Atoms, uses: frozenset[str]) -> Atoms:

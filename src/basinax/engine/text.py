@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from basinax.config.specs import make, optimizer_from, optimizers_by_name, parse
-from basinax.config.tables import choose
+from basinax.config.specs import choose_alike, make, optimizer_from, optimizers_by_name, parse
 from basinax.engine.python import potential_of_file
 from basinax.models.evaluators.calculator import ASECalculator
 from basinax.models.evaluators.protocol import AbstractEvaluator
@@ -72,7 +71,7 @@ def potential_from(text: str) -> AbstractPotential | AbstractEvaluator:
     if from_file is not None:
         return from_file(rest)
     spec = parse(text)
-    maker = choose("potential", spec.name.lower(), _MAKERS)
+    maker = choose_alike("potential", spec.name, _MAKERS)
     options = _per_species(spec.options)
     if maker is LennardJones and not {"epsilon", "sigma"} & set(options):
         maker = LennardJones.named
@@ -127,7 +126,7 @@ def cell_from(text: str) -> AbstractCell:
     spec = parse(text)
     if spec.words:
         raise ValueError(f"cell {spec.name}: expected KEY=VALUE, got {spec.words[0]!r}")
-    maker = choose("cell", spec.name.lower(), CELLS)
+    maker = choose_alike("cell", spec.name, CELLS)
     options = dict(spec.options)
     if "mask" in options:
         digits = re.search(r"mask\s*=\s*([^,]*)", text)

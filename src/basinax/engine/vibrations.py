@@ -241,7 +241,7 @@ def _moving(atoms: Atoms, chosen: Sequence[int] | None, number: int) -> np.ndarr
         raise ValueError(f"{name} has atoms without a positive mass: give them one by set_masses")
     if chosen is None:
         for c in atoms.constraints:
-            if not isinstance(c, FixAtoms | FixCom | FixSymmetry):
+            if type(c) not in (FixAtoms, FixCom, FixSymmetry):  # FixSubsetCom is a FixCom
                 raise NotImplementedError(
                     f"{name}: vibrations know no {type(c).__name__}: remove it, or say by indices"
                     " which atoms vibrate"

@@ -188,9 +188,9 @@ def as_systems(
     """
     for number, band in enumerate(bands):
         try:
-            inner.check(band.images, [False] * len(band.images))
+            check_images(inner, band)
         except (TypeError, ValueError) as error:
-            raise type(error)(f"path {number}, its images: {error}") from error
+            raise type(error)(f"path {number}, {error}") from error
     limits = np.broadcast_to(one_a_structure(fmax, "fmax", len(bands)), len(bands))
     climbs = _climbs(climb, limits)
     if method == "string" and bands:
@@ -202,6 +202,14 @@ def as_systems(
         )
     ends = _ends(bands, inner, limits, dtype)
     return PathEvaluator(inner, bands, ends, method, climbs, dtype), steps
+
+
+def check_images(inner: AbstractEvaluator, band: Band) -> None:
+    """Raise TypeError or ValueError, which speaks of images, unless all can be evaluated."""
+    try:
+        inner.check(band.images, [False] * len(band.images))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"its images: {error}") from error
 
 
 def _climbs(climb: Any, fmax: np.ndarray) -> np.ndarray:
