@@ -138,8 +138,7 @@ def jitted(
     same: dict[Any, Callable[..., Any]] = {}
 
     def plainly(**how: Any) -> Any:
-        """`function`, jitted. JAX keeps what it traced of a function, so each set of `SWITCHES` has
-        one of its own."""
+        # JAX keeps what it has traced of a function, so each set of switches has one of its own.
         key = tuple(SWITCHES.items())
         if key not in same:
             same[key] = functools.wraps(function)(functools.partial(function))

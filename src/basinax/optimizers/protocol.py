@@ -296,7 +296,9 @@ def select_state(
         return jax.tree.map(lambda x, y: jnp.where(mask[0], x, y), on_true, on_false)
     if on_false is None:
         return None
-    _check_same_kind(on_true, on_false)
+    if type(on_true) is not type(on_false):
+        got = f"a {type(on_true).__name__} and a {type(on_false).__name__}"
+        raise TypeError(f"systems can be taken from two states of one optimizer, got {got}")
 
     def rows(x, y, prefix):
         return segment.where(mask, x, y, prefix)
@@ -319,6 +321,8 @@ def select_state(
             case "states" if is_step and field.metadata.get(_IS_KEPT):
                 return x
             case "states" if isinstance(y, tuple):
+                if len(x) != len(y):
+                    raise ValueError(f"a chain of {len(x)} transforms has no state of {len(y)}")
                 pairs = zip(x, y, strict=True)
                 return tuple(select_state(mask, *p, prefix, is_step=is_step) for p in pairs)
             case "states":
@@ -330,16 +334,6 @@ def select_state(
 
     selected = {field.name: field_of(field) for field in dataclasses.fields(on_false)}
     return dataclasses.replace(on_false, **selected)
-
-
-def _check_same_kind(on_true: Any, on_false: Any) -> None:
-    """Raise TypeError unless both are states of one class, ValueError unless of chains alike."""
-    if type(on_true) is not type(on_false):
-        got = f"a {type(on_true).__name__} and a {type(on_false).__name__}"
-        raise TypeError(f"systems can be taken from two states of one optimizer, got {got}")
-    counts = [len(getattr(state, "states", ())) for state in (on_true, on_false)]
-    if counts[0] != counts[1]:
-        raise ValueError(f"a chain of {counts[0]} transforms has no state of {counts[1]}")
 
 
 def check_state(state: Any, kind: type, who: Any) -> None:
