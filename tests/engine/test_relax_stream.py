@@ -140,7 +140,7 @@ def test_a_structure_that_cannot_be_relaxed_is_named_after_those_before_it():
         for number, _ in relax_stream([*atoms[:4], Atoms()], ARGON, FIRE(), fmax=0.01, at_once=3):
             given.append(number)
     assert sorted(given) == [0, 1, 2, 3]
-    assert "System 0 is structure 4 of the input" in caught.value.__notes__[0]
+    assert "This is structure 4 of the input" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize("broken", [Atoms(), "no structure", OSError("the file ends here")])

@@ -155,7 +155,7 @@ def _before_faults(ends: Generator[Found], faults: list[Fault]) -> Iterator[tupl
             yield number, end
     if faults:
         if faults[0].is_read:  # else its text names no system
-            faults[0].error.add_note(f"System 0 is structure {faults[0].number} of the input.")
+            faults[0].error.add_note(f"This is structure {faults[0].number} of the input.")
         raise faults[0].error
 
 
