@@ -17,7 +17,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import basinax
 from basinax.numerics import cache, programs
-from basinax.numerics.compilations import EVENT
+from basinax.numerics.compilations import EVENT, LOADED
 from basinax.numerics.programs import Programs
 from basinax.numerics.rounding import rounded
 from basinax.numerics.static import Static
@@ -71,7 +71,7 @@ def in_a_process(seen, x=None, function=damped, optimizer=None, options="some"):
         arrays = jax.tree.map(lambda _: None, fixed.tree)
     run = Programs(function, jax.jit(function, static_argnums=0), options, (0,))
     result = run(fixed, arrays, x)
-    counts = [seen.count(event) for event in (TRACED, EVENT, programs.LOADED)]
+    counts = [seen.count(event) for event in (TRACED, EVENT, LOADED)]
     return jax.tree.map(np.asarray, result), counts
 
 
@@ -203,6 +203,33 @@ def test_a_program_that_is_made_ahead_is_only_called(seen, monkeypatch, is_on):
     assert seen.count(EVENT) == 1
     seen.clear()
     assert np.array_equal(run(*args)["x"], 0.2 * np.ones(5))
+    assert seen == []
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_programs_are_dropped_where_the_process_has_many_mappings(seen, monkeypatch, is_on):
+    """Linux would end it; the count changes only where a program has been made."""
+    if not is_on:
+        monkeypatch.setattr(cache, "_chosen", [None])
+    n_mappings = 1000
+    monkeypatch.setattr(programs, "_mappings", lambda: n_mappings)
+    monkeypatch.setattr(programs._Seen, "most", programs.MOST_MAPPINGS)
+    run = Programs(damped, jax.jit(damped, static_argnums=0), "", (0,))
+    fixed = Static(FIRE())
+    args = fixed, jax.tree.map(lambda _: None, fixed.tree), np.ones(5)
+    first = run(*args)["x"]
+    run(*args)
+    n_mappings = 40_000
+    seen.clear()
+    run(*args)
+    assert seen == []
+    jax.jit(lambda x: x + 1).lower(np.zeros(1013)).compile()
+    seen.clear()
+    assert np.array_equal(run(*args)["x"], first)
+    assert [seen.count(event) for event in (EVENT, LOADED)] == [not is_on, is_on]
+    assert programs._Seen.most == 52_000  # others have these mappings
+    seen.clear()
+    run(*args)
     assert seen == []
 
 

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 import jax
 
 EVENT = "/jax/core/compile/backend_compile_duration"
-"""The event that JAX records for each program that is compiled or loaded from the disk cache."""
+"""The event that JAX records for each program that is compiled or loaded from its disk cache."""
+
+LOADED = "/basinax/programs/loaded"
+"""The event that `jax.monitoring` gets for each program from the cache of this package."""
 
 
 class Compilations:
@@ -34,6 +37,13 @@ class Compilations:
 
 
 _OF_THREAD = threading.local()
+_OF_PROCESS = Compilations()
+
+
+def made_so_far() -> int:
+    """The number of programs that this process has compiled or loaded since the first call."""
+    _listen()
+    return _OF_PROCESS.count
 
 
 def counter_of_thread() -> Compilations:
@@ -43,12 +53,20 @@ def counter_of_thread() -> Compilations:
 
 @functools.cache
 def _listen() -> None:
-    """Register the listener once per process, since JAX cannot remove a single listener."""
+    """Register the listeners once per process, since JAX cannot remove a single listener."""
 
     def count(event: str, duration_secs: float, **_: str | int) -> None:
         del duration_secs
+        if event != EVENT:
+            return
+        _OF_PROCESS.add()
         counter = getattr(_OF_THREAD, "counter", None)
-        if event == EVENT and counter is not None:
+        if counter is not None:
             counter.add()
 
+    def count_loaded(event: str, **_: str | int) -> None:
+        if event == LOADED:
+            _OF_PROCESS.add()
+
     jax.monitoring.register_event_duration_secs_listener(count)
+    jax.monitoring.register_event_listener(count_loaded)

@@ -10,9 +10,11 @@ import enum
 import functools
 import hashlib
 import importlib.metadata
+import logging
 import pickle
 import sys
 import threading
+import weakref
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -24,8 +26,11 @@ from jax.core import Tracer
 from jax.experimental import serialize_executable
 
 from basinax.numerics.cache import Cache, cache
+from basinax.numerics.compilations import LOADED, made_so_far
 from basinax.numerics.static import Static
 from basinax.numerics.switches import switches
+
+_LOG = logging.getLogger("basinax")
 
 Device = Any
 """A `jax.Device`."""
@@ -33,11 +38,9 @@ Device = Any
 CACHE_OF_USER = "jax_compilation_cache_dir"
 """The switch that names a folder of programs; `jax.config.values` takes 40 µs for all switches."""
 
-LOADED = "/basinax/programs/loaded"
-"""The event that `jax.monitoring` gets for each program from the cache."""
-
-MOST = 256
-"""Programs of a function that are held at most; the oldest are dropped."""
+MOST_MAPPINGS = 32_000
+"""Memory mappings of the process from which on programs are dropped. The programs of a relaxation
+take 300 to 750, and Linux ends a process (SIGSEGV) that compiles beyond 65,530."""
 
 READ: list[Callable[[], Any]] = []
 """Functions that return what tracing reads beside its arguments: plain values."""
@@ -66,12 +69,14 @@ class Programs:
     """
 
     def __init__(self, function: Callable, jitted: Any, options: Any, static: tuple[int, ...]):
+        _EVERY.add(self)
         self._function, self._jitted, self._options = function, jitted, options
         self._static = static
         self._found: dict[Any, jax.stages.Compiled] = {}
         self._locks: dict[Any, threading.Lock] = {}
 
     def __call__(self, *args: Any) -> Any:
+        _forget_if_many()
         found = self._program(args, is_ahead=False)
         if found is None:
             return self._jitted(*args)
@@ -104,13 +109,13 @@ class Programs:
                 if program is None:
                     program = self._made(place, args, fixed, dynamic, device)
                     self._found[signature] = program
-                    self._forget()
         return None if program is None else (program, dynamic)
 
-    def _forget(self) -> None:
-        for signature in list(self._found)[:-MOST]:
-            self._found.pop(signature, None)
-            self._locks.pop(signature, None)
+    def forget(self) -> None:
+        """Drop all programs; those that run go on, and others are made again at their next call."""
+        self._found.clear()
+        self._locks.clear()
+        self._jitted.clear_cache()
 
     def _made(self, place: Cache | None, args, fixed, dynamic, device) -> jax.stages.Compiled:
         """The program from the cache, if there is one, or compiled and put there."""
@@ -145,6 +150,38 @@ class Programs:
         if function.__closure__ or not function.__module__.startswith("basinax."):
             raise _NoDescription
         return f"{function.__module__}.{function.__qualname__}"
+
+
+_EVERY: weakref.WeakSet[Programs] = weakref.WeakSet()
+
+
+class _Seen:
+    """What is known of the process since mappings were counted last."""
+
+    n_made = 0
+    """The number of programs that it had made."""
+    most = MOST_MAPPINGS
+    """The mappings from which on programs are dropped; more if others have many of them."""
+
+
+def _forget_if_many() -> None:
+    """Drop the programs of all functions if the process has many memory mappings."""
+    if _Seen.n_made == (n_made := made_so_far()):
+        return
+    _Seen.n_made = n_made
+    if _mappings() > _Seen.most:
+        _LOG.info("programs: dropped, since the process has many memory mappings")
+        for programs in list(_EVERY):
+            programs.forget()
+        _Seen.most = MOST_MAPPINGS + _mappings() // 2
+
+
+def _mappings() -> int:
+    """The number of memory mappings; 0 on systems other than Linux, which do not tell."""
+    try:
+        return Path("/proc/self/maps").read_bytes().count(b"\n")
+    except OSError:
+        return 0
 
 
 def _device_of(leaves: list[Any], now: dict[str, Any]) -> Device | None:
