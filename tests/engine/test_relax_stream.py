@@ -9,7 +9,7 @@ from ase.build import bulk
 from ase.constraints import FixAtoms
 
 from basinax import FIRE, Status
-from basinax.atoms import LennardJones, relax, relax_stream
+from basinax.atoms import Frechet, LennardJones, relax, relax_stream
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -167,6 +167,11 @@ def test_settings_are_one_for_all():
         relax_stream([], ARGON, FIRE(), fmax=np.array([0.1, 0.2]))
     with pytest.raises(TypeError, match=r"optimizer\.dt must be one number for all"):
         relax_stream([], ARGON, FIRE(dt=[0.1, 0.2]))
+    for options in ({"fmax": [0.1]}, {"max_steps": (5,)}):
+        with pytest.raises(TypeError, match=f"{min(options)} must be one number for all"):
+            relax_stream([], ARGON, FIRE(), **options)
+    with pytest.raises(TypeError, match="pressure must be one number for all"):
+        relax_stream([], ARGON, FIRE(), cell=Frechet(pressure=[0.01, 0.02]))
     with pytest.raises(TypeError, match="cell must be one for all"):
         relax_stream([], ARGON, FIRE(), cell=["frechet", None])
     with pytest.raises(ValueError, match="at_once must be at least 1"):

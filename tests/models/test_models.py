@@ -633,7 +633,12 @@ def broken(*arguments):
     [
         (lambda: JaxModel.of_vectors(scalar, 4.0), {}, TypeError, "energies of atoms of shape"),
         (lambda: JaxModel(broken, 4.0), {}, RuntimeError, "no weights"),
-        (lambda: network(species=("Si", "C")), {}, ValueError, "does not know Cu; it knows C, Si"),
+        (
+            lambda: network(species=iter(["Si", "C"])),
+            {},
+            ValueError,
+            "does not know Cu; it knows C, Si",
+        ),
         (lambda: JaxModel.of_vectors(Network(), 60.0), {}, ValueError, "no neighbour list can be"),
         (
             lambda: JaxModel.of_vectors(Direct(Network()), CUTOFF, conservative=False),
@@ -663,6 +668,9 @@ def test_what_cannot_run_raises_before_it_runs(make, options, error, text):
         ({"cutoff": -1.0}, "cutoff must be positive"),
         ({"species": "Cu"}, "species must be a sequence"),
         ({"species": ("Xx",)}, "'Xx' is no element"),
+        ({"species": iter(["Xx"])}, "'Xx' is no element"),
+        ({"species": (18.9,)}, "18.9 is no element"),
+        ({"species": (True,)}, "True is no element"),
         ({"dtype": "int32"}, "dtype must be float32 or float64"),
         ({"workers": 0}, "workers must be at least 1"),
         ({"shapes": "all"}, "unknown shapes 'all'"),

@@ -512,6 +512,8 @@ def refusals():
         "an interpolation": ([[start, end]], {"interpolate": "cubic"}, "interpolate must be"),
         "two images": ([[start, end]], {"n_images": 2}, "n_images must"),
         "a spring": ([[start, end]], {"k": -1.0}, "k must be a number of 0 or more"),
+        "a text": ([[start, end]], {"k": "0.1"}, "k must be a number of 0 or more"),
+        "a switch": ([[start, end]], {"k": [True]}, "k must be a number of 0 or more"),
         "springs": ([[start, end]], {"k": [[0.1, 0.2]]}, "one for each of the 4 springs"),
         "many springs": ([[start, end]], {"k": [0.1, 0.2]}, "each of the 1 paths, got 2"),
         "a late climb": ([[start, end]], {"climb": 0.01}, "climb must not be less than fmax"),

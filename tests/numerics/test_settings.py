@@ -203,6 +203,7 @@ REFUSALS = {
             "ord": "order",
             "nan_safe": "switch",
             "rescale_to_unit_norm": "switch",
+            "return_zero": "switch",
         },
     ),
     "clip_by_layer_norm": Row(
@@ -262,6 +263,19 @@ def test_a_list_of_numbers_is_an_array_of_one_number_a_system(of):
         if numbers and kind != "switch" and not fields[name].metadata.get("static"):
             made = row.make(**{**row.others, name: [numbers[0]] * 2})
             assert isinstance(getattr(made, name), np.ndarray), name
+
+
+def test_an_array_of_another_library_is_one_of_numpy():
+    class Column:
+        dtype = np.dtype(float)
+
+        def __array__(self, dtype=None, copy=None):
+            return np.array([0.1, 0.2], dtype)
+
+    for made in (FIRE(dt=Column()).dt, MaxStepSize(Column()).max_step_size):
+        assert isinstance(made, np.ndarray)
+    with pytest.raises(ValueError, match=r"maxstep must be positive.* got -0.1 at entry 0"):
+        FIRE(maxstep=type("Wrong", (Column,), {"__array__": lambda *_, **__: np.array([-0.1])})())
 
 
 def test_every_class_with_settings_has_a_row():

@@ -24,6 +24,7 @@ from basinax.atoms import (
     potential_from,
     relax,
     relax_stream,
+    vibrations,
 )
 from basinax.cli.console import LONGEST, shown
 from basinax.cli.guard import Unreadable
@@ -306,6 +307,22 @@ def test_what_is_no_list_of_structures_is_refused(what):
     for call in (relax, evaluate, relax_stream, neb):
         with pytest.raises(TypeError, match=expected):
             list(call(what, argon))
+
+
+def test_an_iterator_that_changes_its_object_is_refused():
+    """All entries would be its last state. A list may hold an object several times."""
+    argon, pair = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=8.5), Atoms("Ar2")
+
+    def moved():
+        for length in (3.5, 4.0, 4.5):
+            pair.positions[1, 0] = length
+            yield pair
+
+    for call in (evaluate, relax, vibrations, lambda paths, model: neb([paths], model)):
+        with pytest.raises(ValueError, match=r"structure 1 of the input .* yield atoms.copy\(\)"):
+            call(moved(), argon)
+    assert len(set(evaluate((a.copy() for a in moved()), argon).energies)) == 3
+    assert len(evaluate([pair] * 3, argon)) == 3
 
 
 @pytest.mark.parametrize("make", [LennardJones, Morse], ids=["lennard-jones", "morse"])

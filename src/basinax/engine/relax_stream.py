@@ -37,7 +37,7 @@ from basinax.results.record import Relaxed
 from basinax.structures.batch import available_dtype
 from basinax.structures.cells.kinds import AbstractCell
 from basinax.structures.machine import machine
-from basinax.structures.read import Fault, Item, check_are_several, unwrapped
+from basinax.structures.read import Fault, Item, check_are_several, repeated, unwrapped
 
 BATCHES = 3
 """The number of batches of structures in memory for each thread, if memory allows: one that runs,
@@ -136,10 +136,7 @@ def _items(
             if faults:
                 return
             if atoms is last and not may_repeat:
-                raise ValueError(
-                    f"structure {number} of the input is the object of the one before, which waits"
-                    " and has changed with it: yield atoms.copy()"
-                )
+                raise repeated(number)
             last = atoms
             yield Item(number, unwrapped(atoms), cell)
     except Exception as error:
@@ -232,7 +229,9 @@ def refused(atoms: Atoms, source: str, reason: str) -> Relaxed:
 def _check_is_for_all(options: dict[str, Any]) -> None:
     """Raise TypeError if a setting has one value per structure."""
     for name, value in options.items():
-        for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+        is_listed = isinstance(value, list | tuple)
+        leaves = [((), value)] if is_listed else jax.tree_util.tree_leaves_with_path(value)
+        for path, leaf in leaves:
             if np.ndim(leaf):
                 raise TypeError(
                     f"{name}{jax.tree_util.keystr(path)} must be one number for all structures of a"
@@ -241,8 +240,10 @@ def _check_is_for_all(options: dict[str, Any]) -> None:
 
 
 def _check_cell(cell: Any) -> None:
-    """Raise TypeError if there is one cell per structure."""
+    """Raise TypeError if there is one cell, or one pressure, per structure."""
     if not (cell is None or isinstance(cell, str | AbstractCell)):
         raise TypeError(
             f"cell must be one for all structures of a stream, such as Frechet(), got {cell!r:.60}"
         )
+    if isinstance(cell, AbstractCell):
+        _check_is_for_all({"pressure": cell.pressure})

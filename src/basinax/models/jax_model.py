@@ -102,6 +102,8 @@ class JaxModel(AbstractModel):
     def __post_init__(self) -> None:
         require_function(self.energies, "energies")
         one_number(self.cutoff, "cutoff", POSITIVE)
+        if not isinstance(self.species, str):  # an iterator can be read once
+            object.__setattr__(self, "species", tuple(self.species))
         numbers_of(self.species)
         require_switch(self.conservative, "conservative")
         if self.workers is not None:

@@ -124,7 +124,7 @@ def read_bands(
 
 def _one_a_path(k: Any, n_paths: int) -> list[Any]:
     """The spring constants of each path: one number, or those of its springs."""
-    if not isinstance(k, Sequence) and np.ndim(k) == 0:
+    if isinstance(k, str) or (not isinstance(k, Sequence) and np.ndim(k) == 0):
         return [k] * n_paths
     if len(k) != n_paths:
         raise ValueError(
@@ -149,7 +149,12 @@ def read_band(path: Any, k: Any, n_images: int | None, interpolate: str, method:
     n_springs = (len(images) if len(images) > 2 else cast(int, n_images)) - 1
     springs = known(k)
     shapes = (), (n_springs,)
-    if springs is None or springs.shape not in shapes or not SIZE.test(springs).all():
+    if (
+        springs is None
+        or springs.dtype.kind not in "iuf"
+        or springs.shape not in shapes
+        or not SIZE.test(springs).all()
+    ):
         raise ValueError(
             f"k must be a number of 0 or more, or one for each of the {n_springs} springs,"
             f" got {shown(k)}"

@@ -67,7 +67,7 @@ def check_settings(module: Any) -> None:
 
     The check covers fields whose type is a switch (`bool`) or carries `Allowed`; a static field
     holds one value. In other fields, a list or tuple of numbers becomes an array: in a tree of
-    settings it would be several numbers, each for all systems.
+    settings it would be several numbers, each for all systems. So does an array of pandas.
 
     Raises:
         TypeError, ValueError: a field has another value.
@@ -85,7 +85,7 @@ def check_settings(module: Any) -> None:
             require_whole(value, name, allowed)
         elif allowed:
             require(value, name, allowed)
-        if not is_static and _is_list_of_numbers(value):
+        if not is_static and (_is_list_of_numbers(value) or _is_other_array(value)):
             array = np.asarray(value) if known(value) is not None else jnp.asarray(value)
             object.__setattr__(module, field.name, array)
 
@@ -96,6 +96,12 @@ def _is_list_of_numbers(value: Any) -> bool:
         return dtype is not None and np.ndim(x) == 0 and jnp.issubdtype(dtype, jnp.number)
 
     return isinstance(value, list | tuple) and len(value) > 0 and all(map(is_number, value))
+
+
+def _is_other_array(value: Any) -> bool:
+    """Whether a value is an array of another library, such as a column of pandas."""
+    is_ours = isinstance(value, jax.Array | np.ndarray | np.generic)
+    return hasattr(value, "__array__") and not is_ours
 
 
 def _annotations(kind: Any) -> list[Allowed]:
@@ -277,7 +283,7 @@ def dtype_of(value: Any) -> Any:
 
 def _array(value: Any) -> Any:
     """The value if it has a dtype, or as a NumPy array; None if it is no number."""
-    if hasattr(value, "dtype") and not isinstance(value, np.generic | np.ndarray):
+    if isinstance(value, jax.Array | jax.ShapeDtypeStruct):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         # Clamp integers beyond 64 bits, so that NumPy accepts them; they stay beyond all bounds.

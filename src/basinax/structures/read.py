@@ -202,13 +202,27 @@ def check_are_several(atoms: Any) -> None:
 
 
 def listed(atoms: Iterable[Atoms | HoldsAtoms]) -> list[Atoms]:
-    """The structures; raise TypeError unless all are `Atoms` or hold some."""
+    """The structures; raise TypeError unless all are `Atoms` or hold some.
+
+    Raises ValueError if an iterator has yielded one object several times.
+    """
     check_are_several(atoms)
     found: list[Any] = [a if isinstance(a, Atoms) else unwrapped(a) for a in atoms]
     for k, a in enumerate(found):
         if not isinstance(a, Atoms):
             raise TypeError(f"atoms must be a list of ase.Atoms: entry {k} is {_said_of(a)}")
+    if iter(atoms) is atoms and len(set(map(id, found))) < len(found):
+        at = next(k for k, a in enumerate(found) if any(a is before for before in found[:k]))
+        raise repeated(at)
     return found
+
+
+def repeated(number: int) -> ValueError:
+    """The error for a generator that yields an object again: it has changed it meanwhile."""
+    return ValueError(
+        f"structure {number} of the input is the object of one before, which has changed with it:"
+        " yield atoms.copy()"
+    )
 
 
 FILTERS = {

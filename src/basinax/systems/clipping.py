@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from basinax.numerics.rounding import add_rows, rounded, wide_dtype
-from basinax.numerics.settings import require_switch
+from basinax.numerics.settings import dtype_of, require_switch
 from basinax.systems.clip_factors import Clip, components_of, limits_of, narrowed
 from basinax.systems.index import AnyIndex, SystemIndex
 from basinax.systems.indices import Indices
@@ -86,6 +87,8 @@ def clip_by_norm(
     """
     require_switch(nan_safe, "nan_safe")
     require_switch(rescale_to_unit_norm, "rescale_to_unit_norm")
+    if np.ndim(return_zero) or not np.issubdtype(dtype_of(return_zero), np.bool_):
+        require_switch(return_zero, "return_zero")  # an array may hold one
     p, like = order(ord), blank(tree, index_prefix)
     limits = limits_of(max_norm, "max_norm", like)
     leaves, structure = jax.tree.flatten(tree)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from ase.data import atomic_numbers, chemical_symbols
 
-from basinax.numerics.settings import one_number
+from basinax.numerics.settings import dtype_of, one_number
 
 Parameter = float | Mapping[str | tuple[str, str], float]
 """One number for all atoms, or numbers per element ("Ar") and per pair (("Ar", "Kr"))."""
@@ -41,7 +41,8 @@ def numbers_of(species: Sequence[str | int]) -> tuple[int, ...]:
         raise TypeError(f"species must be a sequence such as ('H', 'C'), got {species!r}")
     numbers = []
     for one in species:
-        number = atomic_numbers.get(one) if isinstance(one, str) else int(one)
+        is_number = np.issubdtype(dtype_of(one), np.integer)
+        number = int(one) if is_number else atomic_numbers.get(str(one))
         if number is None or not 0 < number < len(chemical_symbols):
             raise ValueError(f"species: {one!r} is no element")
         if number in numbers:
