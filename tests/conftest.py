@@ -113,7 +113,6 @@ def share_programs():
 
 
 _tests_run = itertools.count(1)
-_MAPPINGS = Path("/proc/self/maps")
 
 
 @pytest.fixture(autouse=True)
@@ -125,14 +124,11 @@ def forget_programs():
     through all that is kept to lower another one. With 2000 programs, which are 6500 mappings, a
     small one takes twice as long as with none.
     """
+    from basinax.numerics.programs import count_mappings
+
     yield
-    if next(_tests_run) % 5 == 0 and _count_mappings() > 8_000:
+    if next(_tests_run) % 5 == 0 and count_mappings() > 8_000:
         jax.clear_caches()
-
-
-def _count_mappings() -> int:
-    """Of this process; 0 on other systems, which do not tell."""
-    return _MAPPINGS.read_bytes().count(b"\n") if _MAPPINGS.exists() else 0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -212,7 +212,7 @@ def test_programs_are_dropped_where_the_process_has_many_mappings(seen, monkeypa
     if not is_on:
         monkeypatch.setattr(cache, "_chosen", [None])
     n_mappings = 1000
-    monkeypatch.setattr(programs, "_mappings", lambda: n_mappings)
+    monkeypatch.setattr(programs, "count_mappings", lambda: n_mappings)
     monkeypatch.setattr(programs._Seen, "most", programs.MOST_MAPPINGS)
     run = Programs(damped, jax.jit(damped, static_argnums=0), "", (0,))
     fixed = Static(FIRE())

@@ -48,7 +48,7 @@ from basinax.numerics.switches import own_switches
 from basinax.optimizers import FIRE, LBFGS
 from basinax.optimizers.levenberg_marquardt import LevenbergMarquardt
 from basinax.optimizers.line_search.walk import has_search
-from basinax.optimizers.protocol import AbstractTransform, check_transform
+from basinax.optimizers.protocol import AbstractTransform, check_transform, has_part
 from basinax.potentials import AbstractPotential
 from basinax.results.history import AnyRecorder, History, Log, Together
 from basinax.results.record import Relaxed
@@ -281,8 +281,7 @@ def _fit_for(
     elif optimizer is None:
         optimizer = FIRE()
     check_transform(optimizer)
-    is_fit = lambda part: isinstance(part, LevenbergMarquardt)  # noqa: E731
-    if any(map(is_fit, jax.tree.leaves(optimizer, is_leaf=is_fit))):
+    if has_part(optimizer, LevenbergMarquardt):
         raise TypeError("LevenbergMarquardt fits residuals, which an energy does not have")
     if not is_conservative:
         _check_needs_no_energy(optimizer)

@@ -1,9 +1,6 @@
 """The optimizer whose steps the host makes, one structure at a time."""
 
-from typing import Any
-
 import equinox as eqx
-import jax
 import numpy as np
 
 from basinax.config.config import register
@@ -11,7 +8,7 @@ from basinax.internal.carried import Walk
 from basinax.internal.coordinates import NoCoordinates, internal_coordinates
 from basinax.internal.deformation import Deformation
 from basinax.numerics.settings import FixedCount, Limit, Positive
-from basinax.optimizers.protocol import AbstractState, AbstractTransform
+from basinax.optimizers.protocol import AbstractState, AbstractTransform, has_part
 from basinax.structures.read import Structure
 from basinax.systems.types import Prefix, Tree
 
@@ -72,13 +69,9 @@ def steps_on_the_host(optimizer: AbstractTransform) -> bool:
     Raises:
         TypeError: such an optimizer is part of a chain.
     """
-
-    def is_one(x: Any) -> bool:
-        return isinstance(x, InternalLBFGS)
-
-    if is_one(optimizer):
+    if isinstance(optimizer, InternalLBFGS):
         return True
-    if any(map(is_one, jax.tree.leaves(optimizer, is_leaf=is_one))):
+    if has_part(optimizer, InternalLBFGS):
         raise TypeError(
             "InternalLBFGS limits its own steps and stands in no chain: pass InternalLBFGS(), with"
             " maxstep= for shorter steps"

@@ -169,14 +169,14 @@ def _forget_if_many() -> None:
     if _Seen.n_made == (n_made := made_so_far()):
         return
     _Seen.n_made = n_made
-    if _mappings() > _Seen.most:
+    if count_mappings() > _Seen.most:
         _LOG.info("programs: dropped, since the process has many memory mappings")
         for programs in list(_EVERY):
             programs.forget()
-        _Seen.most = MOST_MAPPINGS + _mappings() // 2
+        _Seen.most = MOST_MAPPINGS + count_mappings() // 2
 
 
-def _mappings() -> int:
+def count_mappings() -> int:
     """The number of memory mappings; 0 on systems other than Linux, which do not tell."""
     try:
         return Path("/proc/self/maps").read_bytes().count(b"\n")

@@ -8,6 +8,7 @@ import abc
 import dataclasses
 import functools
 import sys
+from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -182,6 +183,12 @@ def check_transform(optimizer: Any) -> None:
     elif is_accumulator(optimizer):
         got = f"got optax's {type(optimizer).__name__}: {ACCUMULATOR}"
     raise TypeError(f"optimizer must be a transform such as FIRE() or a chain(...), {got}")
+
+
+def has_part(optimizer: Any, kind: type | UnionType) -> bool:
+    """Whether an optimizer, or a part of it, is of a class."""
+    parts = jax.tree.leaves(optimizer, is_leaf=lambda x: isinstance(x, kind))
+    return any(isinstance(part, kind) for part in parts)
 
 
 def updated(

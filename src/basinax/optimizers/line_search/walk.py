@@ -23,6 +23,7 @@ from basinax.optimizers.protocol import (
     AbstractState,
     AbstractTransform,
     check_state,
+    has_part,
     needed,
     needed_energies,
     rows_field,
@@ -43,8 +44,7 @@ SEARCHES: dict[str, type[Search]] = {"more-thuente": MoreThuente, "armijo": Armi
 
 def has_search(optimizer: Any) -> bool:
     """Whether an optimizer, or a part of it, searches along lines."""
-    parts = jax.tree.leaves(optimizer, is_leaf=lambda x: isinstance(x, Search))
-    return any(isinstance(part, Search) for part in parts)
+    return has_part(optimizer, Search)
 
 
 class Stage(eqx.Module):
