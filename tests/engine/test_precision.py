@@ -6,7 +6,7 @@ import pytest
 from ase.build import bulk
 
 from basinax import FIRE
-from basinax.atoms import LennardJones, relax
+from basinax.atoms import LennardJones, evaluate, relax, vibrations
 from basinax.engine import precision
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
@@ -40,3 +40,20 @@ def test_an_fmax_below_the_rounding_of_forces_is_said(dtype, fmax):
 
 def test_no_tolerance_at_all_is_no_mistake():
     run(dtype="float32", fmax=0.0, max_steps=3)
+
+
+def test_parameters_of_single_precision_in_a_run_of_double_are_said():
+    """Where the potential was made before the switch of precision."""
+    with jax.enable_x64(False):
+        argon = LennardJones(**ARGON)
+    crystal = bulk("Ar", a=5.3)
+    double = [
+        lambda: relax([crystal], argon, max_steps=0),
+        lambda: evaluate([crystal], argon),
+        lambda: vibrations([crystal], argon),
+        lambda: argon.calculator().get_potential_energy(crystal),
+    ]
+    for call in double:
+        with pytest.warns(UserWarning, match="parameters of LennardJones.* are float32"):
+            call()
+    relax([crystal], argon, max_steps=0, dtype="float32")

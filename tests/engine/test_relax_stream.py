@@ -198,14 +198,17 @@ def test_an_end_is_told_once_of_each_and_what_it_raises_ends_the_run():
 def test_a_generator_that_goes_on_with_its_object_is_refused():
     """It would have changed before it is relaxed; a list may hold one object several times."""
 
-    def steps():
-        atoms = bulk("Ar", a=5.0)
-        for _ in range(3):
+    def steps(n_objects):
+        objects = [bulk("Ar", a=5.0) for _ in range(n_objects)]
+        for k in range(3):
+            atoms = objects[k % n_objects]
             atoms.positions += 0.1
             yield atoms
 
-    ends, argon = [], LennardJones(epsilon=0.0104, sigma=3.40, cutoff=8.5)
-    with pytest.raises(ValueError, match=r"structure 1 of the input .* yield atoms.copy\(\)"):
-        ends.extend(relax_stream(steps(), argon, max_steps=0))
-    assert [number for number, _ in ends] == [0]
-    assert len(list(relax_stream([*steps()], argon, max_steps=0))) == 3
+    argon = LennardJones(epsilon=0.0104, sigma=3.40, cutoff=8.5)
+    for n in (1, 2):
+        ends, message = [], rf"structure {n} of the input .* yield atoms.copy\(\)"
+        with pytest.raises(ValueError, match=message):
+            ends.extend(relax_stream(steps(n), argon, max_steps=0))
+        assert sorted(number for number, _ in ends) == list(range(n))
+    assert len(list(relax_stream([*steps(1)], argon, max_steps=0))) == 3

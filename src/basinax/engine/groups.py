@@ -26,6 +26,7 @@ from basinax.optimizers.line_search.walk import has_search
 from basinax.optimizers.protocol import AbstractTransform
 from basinax.optimizers.quasi_newton.inverse_hessian import bounded
 from basinax.potentials import AbstractPotential
+from basinax.potentials.points import warn_of_single_parameters
 from basinax.results.history import AnyRecorder
 from basinax.structures.batch import STEPS_PER_OCTAVE, padded_size
 from basinax.structures.cells.kinds import Kind, is_open
@@ -68,6 +69,7 @@ class PotentialWithSkin(NamedTuple):
     def check(self, atoms: list[Atoms], dtype: Any) -> None:
         """Raise unless the potential suits the structures and they can be listed."""
         self.potential.check(atoms)
+        warn_of_single_parameters(self.potential, dtype)
         check_listable(atoms, self.reach, dtype)
 
 

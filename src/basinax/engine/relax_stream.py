@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import sys
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, cast
 
@@ -130,15 +131,18 @@ def _items(
     structures: Iterator[Atoms | Relaxed], cell: Any, faults: list[Fault], *, may_repeat: bool
 ) -> Iterator[Item | Fault]:
     """The structures up to the first fault."""
-    number, last = -1, None
+    number = -1
+    before: weakref.WeakValueDictionary[int, Atoms] = weakref.WeakValueDictionary()
     try:
         for number, atoms in enumerate(structures):
             if faults:
                 return
-            if atoms is last and not may_repeat:
-                raise repeated(number)
-            last = atoms
-            yield Item(number, unwrapped(atoms), cell)
+            held = unwrapped(atoms)
+            if not may_repeat and isinstance(held, Atoms):
+                if before.get(id(held)) is held:
+                    raise repeated(number)
+                before[id(held)] = held
+            yield Item(number, held, cell)
     except Exception as error:
         yield Fault(number + 1, Atoms(), error, is_read=False)
 

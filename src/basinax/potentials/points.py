@@ -74,6 +74,17 @@ def found_of(
         yield from _by_structure(found, part)
 
 
+def warn_of_single_parameters(potential: Any, dtype: Any) -> None:
+    """Warn where all numbers of a potential are float32 in a run of float64."""
+    floats = [leaf for leaf in jax.tree.leaves(potential) if eqx.is_inexact_array(leaf)]
+    if dtype == np.float64 and floats and all(leaf.dtype == np.float32 for leaf in floats):
+        warn(
+            f"the parameters of {potential} are float32, JAX's default before jax_enable_x64 is"
+            ' set: make it afterwards for double precision, or pass dtype="float32" where single is'
+            " meant"
+        )
+
+
 _ROOMS = Rooms()
 """Rooms of all calls of the process, so that like structures share a program."""
 
@@ -88,6 +99,7 @@ def table_of(potential: Any, batch: Batch, skin: float, program: tuple[Any, ...]
         batch, potential.cutoff, skin, lists=potential.lists, reverse=True, is_fitted=False
     )
     n_rows, dtype = len(batch.positions), np.dtype(batch.positions.dtype)
+    warn_of_single_parameters(potential, dtype)
     key = (*program, n_rows, batch.n_systems, dtype)
     table.fit(_ROOMS.of(key, table.needs, n_rows, is_lean=table.is_lean))
     return table
