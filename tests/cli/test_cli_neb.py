@@ -106,6 +106,8 @@ def test_a_run_that_was_interrupted_ends_in_the_same_files(files, monkeypatch):
     assert Path("again.extxyz").read_bytes() == Path("whole.extxyz").read_bytes()
     timeless = [[row | {"seconds": ""} for row in table(f"{x}.csv")] for x in ("again", "whole")]
     assert timeless[0] == timeless[1]
+    done = CliRunner().invoke(cli.app, ["compare", "kept", "kept"])
+    assert "3 paths in both results" in done.stdout and "barrier_difference_eV" in done.stdout
 
 
 def test_a_folder_records_what_is_no_path_and_goes_on(files):

@@ -17,7 +17,16 @@ from ase.mep import NEB, NEBTools
 from ase.optimize import BFGS as BFGSOfASE, FIRE as FIREOfASE, MDMin as MDMinOfASE
 
 from basinax import BFGS, FIRE, LBFGSLineSearch, MDMin, Status, check_order
-from basinax.atoms import EMT, ASECalculator, InternalLBFGS, JaxModel, Trajectories, neb, relax
+from basinax.atoms import (
+    EMT,
+    ASECalculator,
+    ComparedPath,
+    InternalLBFGS,
+    JaxModel,
+    Trajectories,
+    neb,
+    relax,
+)
 from basinax.neb import batched
 from basinax.neb.evaluator import Ends, PathEvaluator, _parts
 from basinax.neb.forces import band_forces
@@ -416,6 +425,26 @@ def test_a_table_has_a_row_for_each_path(found, tmp_path):
         "source", "formula", "images", "status", "steps", "evaluations",
     ]  # fmt: skip
     assert row.split(",")[:4] == ["0", "Al13", "5", "converged"]
+
+
+def test_two_results_are_compared_by_path(found):
+    ends = found[0].images[0], found[0].images[-1]
+    both = found.compare(neb([ends, ends], EMT(), n_images=5, fmax=0.2))
+    (pair,) = both
+    assert isinstance(pair, ComparedPath) and both.only_other == ["1"]
+    assert pair.barrier_difference == pair.other.barrier - pair.first.barrier != 0
+    apart = pair.barrier_difference - pair.reverse_barrier_difference
+    assert pair.reaction_energy_difference == pytest.approx(apart, abs=1e-9)
+    assert (pair.evaluations, pair.n_images) == (found[0].evaluations, 5)
+    moves = find_mic(
+        (pair.other.positions - pair.first.positions).reshape(-1, 3), ends[0].cell, ends[0].pbc
+    )
+    assert pair.distance == pytest.approx(moves[1].max(), abs=1e-9) and pair.distance > 0
+    lines = repr(both).splitlines()
+    assert lines[0] == "1 path in both results" and lines[3].startswith("barriers of the other: ")
+    row = {name: values[0] for name, values in both.to_dict().items()}
+    assert (row["formula"], row["barrier_difference_eV"]) == ("Al13", pair.barrier_difference)
+    assert np.isnan(found.compare(neb([ends], EMT(), n_images=4, max_steps=0))[0].distance)
 
 
 @pytest.mark.parametrize("form", ["traj", "extxyz"])

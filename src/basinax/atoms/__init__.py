@@ -40,7 +40,11 @@ from basinax.models.evaluators.protocol import (
 from basinax.models.jax_model import JaxModel as JaxModel
 from basinax.models.torch_sim import TorchSimModel as TorchSimModel
 from basinax.neb.neb import neb as neb
-from basinax.neb.result import MinimumEnergyPath as MinimumEnergyPath, PathsResult as PathsResult
+from basinax.neb.result import (
+    ComparedPath as ComparedPath,
+    MinimumEnergyPath as MinimumEnergyPath,
+    PathsResult as PathsResult,
+)
 from basinax.neighbors.edges import EdgeList as EdgeList
 from basinax.neighbors.lists import Neighbors as Neighbors, moved_too_far as moved_too_far
 from basinax.neighbors.table import NeighborTable as NeighborTable

@@ -231,8 +231,8 @@ def compare(
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Compare two runs of the same structures, which are matched by their files: settings that
-    differ, energies, steps, evaluations, and the distance between the structures.
+    """Compare two runs of the same structures or paths, which are matched by their files: settings
+    that differ, energies or barriers, steps, evaluations, and the distance between the structures.
 
     Exit status: 0, 2 for bad input, 3 if something could not be written.
     """

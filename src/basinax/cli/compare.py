@@ -1,6 +1,7 @@
 """Commands that set the folders of runs beside each other: `basinax compare` and `plot`."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +24,15 @@ def compare(first: str, other: str, table: Path | None, *, may_replace: bool) ->
         both = [RunFolder.begun(name) for name in (first, other)]
         if table is not None:
             writer_of(table)
-        read = [read_of(*kept.results.gathered()).values() for kept in both]
-        ours, theirs = (AtomsRelaxation(list(entries)) for entries in read)
-        changed = _changed(*(kept.read_record() for kept in both))
+        read = [list(read_of(*kept.results.gathered()).values()) for kept in both]
+        records = [kept.read_record() for kept in both]
+        changed, commands = _changed(*records), {record[RECORD]["command"] for record in records}
+        if len(commands) > 1:
+            fail("a run of relax and one of neb do not compare")
+        result_of: Any = AtomsRelaxation
+        if commands == {"neb"}:
+            from basinax.cli.neb import paths_of as result_of  # which imports what computes
+        ours, theirs = map(result_of, read)
         found = ours.compare(theirs)
     saver = _saver(table, both, may_replace=may_replace)
     for name, kept in zip(("first", "other"), both, strict=True):

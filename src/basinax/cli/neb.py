@@ -250,7 +250,7 @@ def found_paths(numbers: list[int], result: AtomsRelaxation, info: Sequence[str]
     if info:
         raise ValueError("--info is for tables of structures, and this is a run of paths")
     read = read_of(numbers, result)
-    paths = PathsResult([MinimumEnergyPath(entry) for entry in read.values()])
+    paths = paths_of(read.values())
     atoms, sources, of = [], [], []
     for number, path in zip(read, paths, strict=True):
         for k, image in enumerate(path.images):
@@ -259,6 +259,10 @@ def found_paths(numbers: list[int], result: AtomsRelaxation, info: Sequence[str]
         sources += [path.entry.source] * path.n_images
         of += [number] * path.n_images
     return Found(atoms, sources, of, paths.to_dict(), paths.plot)
+
+
+def paths_of(entries: Iterable[Relaxed]) -> PathsResult:
+    return PathsResult(list(map(MinimumEnergyPath, entries)))
 
 
 def _check_plot(path: Path) -> None:

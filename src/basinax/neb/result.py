@@ -13,10 +13,11 @@ from jaxtyping import Bool, Float
 
 from basinax.minimize.status import Status
 from basinax.neb.paths import images_of
+from basinax.results.compare import ComparedOutcomes, Comparison, distance_of
 from basinax.results.history import History
 from basinax.results.record import Entries, Relaxed
 from basinax.results.snapshot import Template
-from basinax.results.table import write_rows
+from basinax.results.table import derived, write_rows
 
 if TYPE_CHECKING:  # importing it takes time that only this result should pay
     from ase.utils.forcecurve import ForceFit
@@ -124,6 +125,11 @@ class MinimumEnergyPath:
         return "" if self._distances.all() else "neighbouring images of the path are the same"
 
     @property
+    def source(self) -> str:
+        """The origin of the path: its number, or its file."""
+        return self.entry.source
+
+    @property
     def status(self) -> Status:
         return self.entry.status
 
@@ -176,6 +182,52 @@ class MinimumEnergyPath:
         return self.fit().plot(ax=ax)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ComparedPath(ComparedOutcomes):
+    """One path in two results, the first and the other one. Energies are in eV."""
+
+    first: MinimumEnergyPath
+    other: MinimumEnergyPath
+
+    noun = "path"
+    height_name, height_unit = "barriers", "meV"
+
+    @derived("images")
+    def n_images(self) -> int:
+        return self.first.n_images
+
+    @derived("other_images")
+    def other_n_images(self) -> int:
+        return self.other.n_images
+
+    @derived("barrier_difference_eV", "eV", is_brief=True)
+    def barrier_difference(self) -> float:
+        """The barrier in the other minus that in the first."""
+        return self.other.barrier - self.first.barrier
+
+    @property
+    def height_difference(self) -> float:
+        return self.barrier_difference
+
+    @derived("reverse_barrier_difference_eV", "eV")
+    def reverse_barrier_difference(self) -> float:
+        return self.other.reverse_barrier - self.first.reverse_barrier
+
+    @derived("reaction_energy_difference_eV", "eV", is_brief=True)
+    def reaction_energy_difference(self) -> float:
+        return self.other.reaction_energy - self.first.reaction_energy
+
+    @derived("distance_A", "Å", is_brief=True)
+    def distance(self) -> float:
+        """The largest distance between the places of an atom in images of the same number.
+
+        As for structures, in Å; NaN if the numbers of images differ.
+        """
+        if self.n_images != self.other_n_images:
+            return np.nan
+        return distance_of(self.first.entry, self.other.entry)
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PathsResult(Entries[MinimumEnergyPath]):
     """The result of `neb`: a sequence of paths, in the order of the input."""
@@ -197,6 +249,16 @@ class PathsResult(Entries[MinimumEnergyPath]):
         """The barrier of each path, in eV."""
         return np.array([path.barrier for path in self.entries], float)
 
+    def compare(self, other: "PathsResult") -> Comparison[ComparedPath]:
+        """Each path in this result and in another: barriers, steps, evaluations, distance.
+
+        Paths are matched by `source`, in the order of this result.
+
+        Raises:
+            ValueError: a source stands twice in a result, or is of other atoms in the other.
+        """
+        return Comparison.of(self.entries, other.entries, ComparedPath)
+
     def plot(self, ax: Any = None) -> Any:
         """Plot the energies of all paths with ASE's curves through them; needs matplotlib.
 
@@ -216,7 +278,7 @@ class PathsResult(Entries[MinimumEnergyPath]):
                 continue
             fit = path.fit()
             (line,) = ax.plot(fit.fit_path, fit.fit_energies)
-            name = f"{path.entry.source}: {path.formula}, {path.barrier:.3f} eV"
+            name = f"{path.source}: {path.formula}, {path.barrier:.3f} eV"
             ax.plot(fit.path, fit.energies, "o", color=line.get_color(), label=name)
         ax.set(xlabel="path (Å)", ylabel="energy (eV)")
         if 0 < len(ax.get_legend_handles_labels()[0]) <= NAMED:
@@ -231,7 +293,7 @@ class PathsResult(Entries[MinimumEnergyPath]):
         `saddle_image`, `fmax_eV_per_A`, `length_A`, `seconds` and `message`.
         """
         columns = {
-            "source": lambda path: path.entry.source,
+            "source": lambda path: path.source,
             "formula": lambda path: path.formula,
             "images": lambda path: path.n_images,
             "status": lambda path: str(path.status),

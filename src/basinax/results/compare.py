@@ -1,10 +1,11 @@
-"""Two results of the same structures beside each other."""
+"""Two results of the same structures or paths beside each other."""
 
+import abc
 import dataclasses
 import html
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from ase.constraints import FixAtoms, FixBondLengths, FixCom, FixInternals, FixSymmetry, Hookean
@@ -26,28 +27,35 @@ from basinax.results.table import (
 from basinax.structures.read import to_nearest_images
 
 NEAR = 1e-3
-"""Energies that differ by less count as equal in summaries, in eV per atom."""
+"""Heights that differ by less count as equal in summaries, in eV or eV per atom."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Compared:
-    """One structure in two results, the first and the other one."""
+class ComparedOutcomes(abc.ABC):
+    """One structure or path in two results, the first and the other one."""
 
-    first: Relaxed
-    other: Relaxed
+    first: Any
+    other: Any
+
+    noun: ClassVar[str]
+    """What is compared, such as structure."""
+    height_name: ClassVar[str]
+    """The energy by which summaries count those that are lower or higher."""
+    height_unit: ClassVar[str]
+
+    @property
+    @abc.abstractmethod
+    def height_difference(self) -> float:
+        """That energy in the other minus that in the first, in eV or eV per atom."""
 
     @derived("source", is_brief=True)
     def source(self) -> str:
-        """The origin of the structure, which is the same in both."""
+        """The origin of the structure or path, which is the same in both."""
         return self.first.source
 
     @derived("formula", is_brief=True)
     def formula(self) -> str:
         return self.first.formula
-
-    @derived("atoms")
-    def n_atoms(self) -> int:
-        return self.first.n_atoms
 
     @derived("status", is_brief=True)
     def status(self) -> Status:
@@ -56,16 +64,6 @@ class Compared:
     @derived("other_status", is_brief=True)
     def other_status(self) -> Status:
         return self.other.status
-
-    @derived("energy_difference_eV", "eV", is_brief=True)
-    def energy_difference(self) -> float:
-        """The energy in the other minus that in the first, in eV."""
-        return self.other.energy - self.first.energy
-
-    @derived("energy_difference_eV_per_atom", "eV/atom")
-    def energy_difference_per_atom(self) -> float:
-        """The energy difference per atom in eV."""
-        return self.energy_difference / self.n_atoms
 
     @derived("steps")
     def steps(self) -> int:
@@ -83,6 +81,40 @@ class Compared:
     def other_evaluations(self) -> int:
         return self.other.evaluations
 
+    @property
+    @abc.abstractmethod
+    def distance(self) -> float:
+        """The largest distance between the places of an atom in Å, see `distance_of`."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Compared(ComparedOutcomes):
+    """One structure in two results, the first and the other one."""
+
+    first: Relaxed
+    other: Relaxed
+
+    noun = "structure"
+    height_name, height_unit = "energies", "meV/atom"
+
+    @derived("atoms")
+    def n_atoms(self) -> int:
+        return self.first.n_atoms
+
+    @derived("energy_difference_eV", "eV", is_brief=True)
+    def energy_difference(self) -> float:
+        """The energy in the other minus that in the first, in eV."""
+        return self.other.energy - self.first.energy
+
+    @derived("energy_difference_eV_per_atom", "eV/atom")
+    def energy_difference_per_atom(self) -> float:
+        """The energy difference per atom in eV."""
+        return self.energy_difference / self.n_atoms
+
+    @property
+    def height_difference(self) -> float:
+        return self.energy_difference_per_atom
+
     @derived("volume_difference_A3", "Å³")
     def volume_difference(self) -> float:
         """The volume in the other minus that in the first, in Å³; NaN without volumes."""
@@ -94,20 +126,29 @@ class Compared:
         return distance_of(self.first, self.other)
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Comparison(Entries[Compared]):
-    """Two results beside each other: a sequence of `Compared`, one per structure in both."""
+Pair = TypeVar("Pair", bound=ComparedOutcomes)
 
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Entries[Pair]):
+    """Two results beside each other: a sequence of what is in both, such as `Compared`."""
+
+    kind: type[Pair]
+    """The class of entries, which an empty comparison has, too."""
     only_first: Sequence[str] = ()
-    """Sources of structures that the other result lacks."""
+    """Sources of what the other result lacks."""
     only_other: Sequence[str] = ()
-    """Sources of structures that the first result lacks."""
+    """Sources of what the first result lacks."""
 
     @classmethod
-    def of(cls, first: Sequence[Relaxed], other: Sequence[Relaxed]) -> Self:
-        """The structures of both, by source; raises ValueError if sources do not match them."""
+    def of(cls, first: Sequence[Any], other: Sequence[Any], kind: type[Pair]) -> Self:
+        """What both have, by source; raises ValueError if sources do not match them.
+
+        Args:
+            kind: makes an entry of a structure or path in the first and in the other result.
+        """
         ours, theirs = _by_source(first, "first"), _by_source(other, "other")
-        pairs = [Compared(ours[x], theirs[x]) for x in ours if x in theirs]
+        pairs = [kind(ours[x], theirs[x]) for x in ours if x in theirs]
         for pair in pairs:
             if pair.first.formula != pair.other.formula:
                 raise ValueError(
@@ -115,18 +156,23 @@ class Comparison(Entries[Compared]):
                     f" {pair.other.formula} in the other: they are of different inputs"
                 )
         return cls(
-            pairs, [x for x in ours if x not in theirs], [x for x in theirs if x not in ours]
+            pairs,
+            kind,
+            [x for x in ours if x not in theirs],
+            [x for x in theirs if x not in ours],
         )
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """A table as columns, one entry per structure in both.
+        """A table as columns, one entry per structure or path in both.
 
-        The columns are `source`, `formula`, `atoms`, `status`, `energy_difference_eV` and
-        `energy_difference_eV_per_atom` (the other minus the first), `steps`, `evaluations`,
-        `volume_difference_A3` and `distance_A`; `other_status`, `other_steps` and
-        `other_evaluations` are of the other result.
+        The columns are `source`, `formula`, `status`, `steps`, `evaluations` and `distance_A`;
+        `other_status`, `other_steps` and `other_evaluations` are of the other result. Differences
+        are the other minus the first. Structures have `atoms`, `energy_difference_eV`,
+        `energy_difference_eV_per_atom` and `volume_difference_A3`; paths have `images`,
+        `other_images`, `barrier_difference_eV`, `reverse_barrier_difference_eV` and
+        `reaction_energy_difference_eV`.
         """
-        return columns_of(self.entries, Compared)
+        return columns_of(self.entries, self.kind)
 
     def to_pandas(self) -> Any:
         """`to_dict` as a `pandas.DataFrame`. Raises ImportError without pandas."""
@@ -139,28 +185,28 @@ class Comparison(Entries[Compared]):
     def __repr__(self) -> str:
         """Counts, sums, and the first lines of the table."""
         more = more_than(SHOWN, len(self))
-        lines = [*self._summary(), "", text_of(brief_of(self.entries[:SHOWN], Compared)), *more]
+        lines = [*self._summary(), "", text_of(brief_of(self.entries[:SHOWN], self.kind)), *more]
         return "\n".join(lines).rstrip()
 
     def _repr_html_(self) -> str:
         """The table of `repr`, for notebooks."""
         more = "".join(f"<p>{text}</p>" for text in more_than(SHOWN, len(self)))
-        table = html_of(brief_of(self.entries[:SHOWN], Compared))
+        table = html_of(brief_of(self.entries[:SHOWN], self.kind))
         return f"<p>{'<br>'.join(map(html.escape, self._summary()))}</p>{table}{more}"
 
     def _summary(self) -> list[str]:
-        lines = [f"{count_of(len(self), 'structure')} in both results"]
+        lines = [f"{count_of(len(self), self.kind.noun)} in both results"]
         for name, missing in (("first", self.only_first), ("other", self.only_other)):
             if missing:
                 lines.append(f"{len(missing)} only in the {name}: {first_of(missing)}")
         if not len(self):
             return lines
-        differences = np.array([pair.energy_difference_per_atom for pair in self.entries])
+        differences = np.array([pair.height_difference for pair in self.entries])
         distances = np.array([pair.distance for pair in self.entries])
         n_lower, n_higher = int((differences < -NEAR).sum()), int((differences > NEAR).sum())
         n_near = int(np.isfinite(differences).sum()) - n_lower - n_higher
         largest = distances[np.isfinite(distances)].max(initial=0.0)
-        counted: dict[str, Callable[[Relaxed], int]] = {
+        counted: dict[str, Callable[[Any], int]] = {
             "converged": lambda entry: entry.status == Status.CONVERGED,
             "steps": lambda entry: entry.steps,
             "evaluations": lambda entry: entry.evaluations,
@@ -169,18 +215,18 @@ class Comparison(Entries[Compared]):
         return [
             *lines,
             f"in the first and the other: {'; '.join(totals)}",
-            f"energies of the other: {n_lower} lower, {n_higher} higher, {n_near} within"
-            f" {1000 * NEAR:g} meV/atom; largest distance {largest:.3g} Å",
+            f"{self.kind.height_name} of the other: {n_lower} lower, {n_higher} higher, {n_near}"
+            f" within {1000 * NEAR:g} {self.kind.height_unit}; largest distance {largest:.3g} Å",
         ]
 
-    def _totals(self, count: Callable[[Relaxed], int]) -> str:
-        """The sums over structures, in the first result and the other."""
+    def _totals(self, count: Callable[[Any], int]) -> str:
+        """The sums over structures or paths, in the first result and the other."""
         ours = sum(count(pair.first) for pair in self.entries)
         return f"{ours} and {sum(count(pair.other) for pair in self.entries)}"
 
 
-def _by_source(entries: Sequence[Relaxed], name: str) -> dict[str, Relaxed]:
-    found: dict[str, Relaxed] = {}
+def _by_source(entries: Sequence[Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for entry in entries:
         if entry.source in found:
             raise ValueError(f"source {entry.source!r} stands twice in the {name} result")

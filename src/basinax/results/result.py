@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int32
 
 from basinax.minimize.status import Status
 from basinax.numerics.settings import count_of
-from basinax.results.compare import Comparison
+from basinax.results.compare import Compared, Comparison
 from basinax.results.figure import drawn
 from basinax.results.history import History
 from basinax.results.record import SHOWN, Entries, Relaxed
@@ -173,7 +173,7 @@ class AtomsRelaxation(Entries[Relaxed]):
         """
         write_rows(path, self.to_dict(info))
 
-    def compare(self, other: "AtomsRelaxation") -> Comparison:
+    def compare(self, other: "AtomsRelaxation") -> Comparison[Compared]:
         """Each structure in this result and in another: energies, steps, evaluations, distance.
 
         Structures are matched by `source`, in the order of this result.
@@ -181,7 +181,7 @@ class AtomsRelaxation(Entries[Relaxed]):
         Raises:
             ValueError: a source stands twice in a result, or is of other atoms in the other.
         """
-        return Comparison.of(self.entries, other.entries)
+        return Comparison.of(self.entries, other.entries, Compared)
 
     def __add__(self, other: "AtomsRelaxation") -> "AtomsRelaxation":
         """This result followed by another."""
