@@ -267,6 +267,7 @@ def test_own_calculators_are_asked(clamped):
         ([bulk("Cu")], {"symprec": -1}, ValueError, "symprec must be positive"),
         ([bulk("Cu")], {"relax_ions": "yes"}, TypeError, "relax_ions must be True or False"),
         ([bulk("Cu")], {"symmetrize": 1}, TypeError, "symmetrize must be True or False"),
+        ([bulk("Cu")], {"optimizer": "fire"}, TypeError, "pass relax_ions=True"),
     ],
 )
 def test_what_is_unusable_is_named(atoms, options, error, text):

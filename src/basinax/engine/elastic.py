@@ -145,7 +145,7 @@ def elastic(
         symprec: the tolerance of spglib in Å.
         relax_ions: relax the ions in each strained cell, under their constraints but `FixSymmetry`;
             otherwise they are clamped to the strain.
-        optimizer: of these relaxations, as for `relax`.
+        optimizer: of these relaxations, as for `relax`; refused without them.
         fmax: as for `relax`. The default strain makes forces of about 0.02 eV/Å, and `fmax` must be
             far below these.
         max_steps: as for `relax`.
@@ -163,6 +163,8 @@ def elastic(
     """
     require_switch(relax_ions, "relax_ions")
     require_switch(symmetrize, "symmetrize")
+    if optimizer is not None and not relax_ions:
+        raise TypeError("optimizer relaxes ions in strained cells: pass relax_ions=True, too")
     strain = one_number(strain, "strain", PART)
     symprec = one_number(symprec, "symprec", POSITIVE)
     structures, evaluator, potential = checked(atoms, potential)
