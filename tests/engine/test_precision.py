@@ -7,14 +7,14 @@ from ase.build import bulk
 
 from basinax import FIRE
 from basinax.atoms import LennardJones, evaluate, relax, vibrations
-from basinax.engine import precision
+from basinax.numerics import settings
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
 
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch):
-    monkeypatch.setattr(precision, "_said", set())
+    monkeypatch.setattr(settings, "_said", set())
 
 
 def run(**settings):
@@ -42,18 +42,21 @@ def test_no_tolerance_at_all_is_no_mistake():
     run(dtype="float32", fmax=0.0, max_steps=3)
 
 
-def test_parameters_of_single_precision_in_a_run_of_double_are_said():
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda potential, crystal: relax([crystal], potential, max_steps=0),
+        lambda potential, crystal: evaluate([crystal], potential),
+        lambda potential, crystal: vibrations([crystal], potential),
+        lambda potential, crystal: potential.calculator().get_potential_energy(crystal),
+    ],
+    ids=["relax", "evaluate", "vibrations", "calculator"],
+)
+def test_parameters_of_single_precision_in_a_run_of_double_are_said(call):
     """Where the potential was made before the switch of precision."""
+    crystal = bulk("Ar", a=5.3)
     with jax.enable_x64(False):
         argon = LennardJones(**ARGON)
-    crystal = bulk("Ar", a=5.3)
-    double = [
-        lambda: relax([crystal], argon, max_steps=0),
-        lambda: evaluate([crystal], argon),
-        lambda: vibrations([crystal], argon),
-        lambda: argon.calculator().get_potential_energy(crystal),
-    ]
-    for call in double:
-        with pytest.warns(UserWarning, match="parameters of LennardJones.* are float32"):
-            call()
+    with pytest.warns(UserWarning, match="parameters of LennardJones.* are float32"):
+        call(argon, crystal)
     relax([crystal], argon, max_steps=0, dtype="float32")

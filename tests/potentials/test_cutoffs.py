@@ -22,6 +22,7 @@ from basinax.atoms import (
     relax,
     relax_stream,
 )
+from basinax.numerics import settings
 from basinax.potentials.folds.pair import ABRUPT, AbruptCutoff
 
 
@@ -68,7 +69,7 @@ def test_cutoffs_and_pairs_of_wrong_shapes_are_refused():
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch):
-    monkeypatch.setattr(pair, "_said", set())
+    monkeypatch.setattr(settings, "_said", set())
 
 
 DIMER = Atoms("Ar2", [(0, 0, 0), (0, 0, 3.0)])

@@ -469,7 +469,7 @@ def test_texts_name_potentials_and_optimizers(crystals):
         relax(crystals, "lbgs")
 
 
-@pytest.mark.parametrize("optimizer", ["lbfgs", LBFGS()], ids=["text", "object"])
+@pytest.mark.parametrize("optimizer", ["L-BFGS", LBFGS()], ids=["text", "object"])
 def test_an_optimizer_alone_is_that_of_structures_with_calculators(optimizer):
     copper = bulk("Cu", cubic=True)
     copper.rattle(0.05, seed=1)

@@ -4,7 +4,7 @@ The grammar is `NAME[:WORD,KEY=VALUE,...]`; `basinax.atoms.potential_from` uses 
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, get_args
 
 from basinax.config.config import from_config, transforms_by_name
@@ -105,12 +105,16 @@ def _may_be(value: Any, default: Any) -> bool:
 
 def choose_alike(kind: str, name: str, known: Mapping[str, Any]) -> Any:
     """`choose`, whatever the case and the hyphens of the name."""
+    return choose(kind, alike(name, known), known)
+
+
+def alike(name: str, known: Iterable[str]) -> str:
+    """The known name that is this one but for case and hyphens; if there is none, this one."""
 
     def plain(name: str) -> str:
         return name.lower().replace("-", "").replace("_", "")
 
-    alike = {plain(one): one for one in known}
-    return choose(kind, alike.get(plain(name), name), known)
+    return {plain(one): one for one in known}.get(plain(name), name)
 
 
 _WORDS = {"true": True, "false": False, "none": None}

@@ -4,20 +4,16 @@ from typing import Any
 
 import numpy as np
 
-from basinax.numerics.settings import warn
+from basinax.numerics.settings import warn, warn_once
 
 RESOLVED = 100
 """Forces near 1 eV/Å, sums of larger terms, are known to so many units of the last place."""
 
-_said: set[str] = set()
-"""Warnings that this process has given."""
-
 
 def warn_of_single_precision(asked: Any, dtype: np.dtype) -> None:
     """Warn once a process where float32 is JAX's default, not the caller's choice."""
-    if asked is None and dtype == np.float32 and "float32" not in _said:
-        _said.add("float32")
-        warn(
+    if asked is None and dtype == np.float32:
+        warn_once(
             "structures are relaxed in single precision (float32), JAX's default: call"
             ' jax.config.update("jax_enable_x64", True) first for double precision, or pass'
             ' dtype="float32" where single is meant'

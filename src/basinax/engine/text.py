@@ -6,7 +6,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from basinax.config.specs import choose_alike, make, optimizer_from, optimizers_by_name, parse
+from basinax.config.specs import (
+    alike,
+    choose_alike,
+    make,
+    optimizer_from,
+    optimizers_by_name,
+    parse,
+)
 from basinax.engine.python import potential_of_file
 from basinax.models.evaluators.calculator import ASECalculator
 from basinax.models.evaluators.protocol import AbstractEvaluator
@@ -106,7 +113,8 @@ def named_model(potential: Any, optimizer: Any) -> tuple[Any, Any]:
 
 def _is_optimizer(value: Any) -> bool:
     if isinstance(value, str):
-        return value.partition(":")[0].strip().lower() in optimizers_by_name()
+        known = optimizers_by_name()
+        return alike(value.partition(":")[0].strip(), known) in known
     return isinstance(value, AbstractTransform)
 
 

@@ -313,6 +313,17 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(text, category, stacklevel=level)
 
 
+_said: set[str] = set()
+"""Warnings of `warn_once` that this process has given."""
+
+
+def warn_once(text: str, category: type[Warning] = UserWarning) -> None:
+    """`warn`, unless this process has given the same warning."""
+    if text not in _said:
+        _said.add(text)
+        warn(text, category)
+
+
 def shown(value: Any) -> str:
     """A value on one line of an error, cut if it is long."""
     try:

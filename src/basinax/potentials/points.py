@@ -20,7 +20,7 @@ from basinax.numerics import xla
 from basinax.numerics.oom import FEWER, half, is_out_of_memory
 from basinax.numerics.order import checked_once
 from basinax.numerics.rounding import BLOCK
-from basinax.numerics.settings import warn
+from basinax.numerics.settings import warn, warn_once
 from basinax.numerics.static import Static, partition
 from basinax.results.snapshot import Snapshot
 from basinax.structures.batch import (
@@ -75,10 +75,10 @@ def found_of(
 
 
 def warn_of_single_parameters(potential: Any, dtype: Any) -> None:
-    """Warn where all numbers of a potential are float32 in a run of float64."""
+    """Warn once a process where all numbers of a potential are float32 in a run of float64."""
     floats = [leaf for leaf in jax.tree.leaves(potential) if eqx.is_inexact_array(leaf)]
     if dtype == np.float64 and floats and all(leaf.dtype == np.float32 for leaf in floats):
-        warn(
+        warn_once(
             f"the parameters of {potential} are float32, JAX's default before jax_enable_x64 is"
             ' set: make it afterwards for double precision, or pass dtype="float32" where single is'
             " meant"

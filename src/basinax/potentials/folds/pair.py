@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PyTree
 from basinax.neighbors.lists import AbstractRowLists, ChunkedLists, filled_up, gather
 from basinax.numerics import xla
 from basinax.numerics.rounding import rounded
-from basinax.numerics.settings import warn
+from basinax.numerics.settings import warn_once
 from basinax.numerics.static import Static, partition
 from basinax.potentials.folds.fold import Fold, Rows
 from basinax.potentials.protocol import AbstractPotential, Properties, reach_of
@@ -154,10 +154,6 @@ class AbstractPairPotential(AbstractPairSum):
         return self.add_pairs(batch, neighbors, stress=stress)
 
 
-_said: set[str] = set()
-"""Warnings that this process has given."""
-
-
 @functools.partial(xla.jitted, is_kept=True, options=xla.ONCE, static_argnums=0)
 def _ends(fixed: Static, arrays) -> tuple[Array, Array]:
     potential: AbstractPairSum = eqx.combine(arrays, fixed.tree)
@@ -182,12 +178,10 @@ def _warn_of_ends(potential: AbstractPairSum, atoms: Sequence[Atoms]) -> None:
     if sizes[i, j] <= ABRUPT:
         return
     pair = f" {chemical_symbols[known[i]]}-{chemical_symbols[known[j]]}" if len(known) else ""
-    text = (
+    warn_once(
         f"{type(potential).__name__} ends abruptly: the energy of a pair{pair} is"
         f" {ends.energies[i, j]:.2g} eV at its cutoff of {ends.cutoffs[i, j]:.4g} Å, and 0 beyond."
         " Relaxations may not converge where pairs cross it: choose a larger cutoff, or"
-        f" {potential.smoother}"
+        f" {potential.smoother}",
+        AbruptCutoff,
     )
-    if text not in _said:
-        _said.add(text)
-        warn(text, AbruptCutoff)
